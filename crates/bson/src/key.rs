@@ -6,7 +6,7 @@
 //!          | f64 8 bytes | 01 | decimal 20 bytes        the value lies between that double and the next one
 //! f64      = big-endian bits, sign flipped (all bits if negative); NaN is 0; −0 is 0
 //! decimal  = exponent i32 BE flipped | 34-digit coefficient u128 BE, complemented when negative
-//! string   = bytes, 00 → 00 FF | 00                     (also code; symbol as string)
+//! string   = bytes, 00 → 01 01, 01 → 01 02 | 00         (also code; symbol as string)
 //! document = (rank byte | name 00 | payload)* | 00      array the same without names
 //! binary   = length u32 BE | subtype | bytes
 //! ```
@@ -141,11 +141,11 @@ fn container(d: Doc<'_>, names: bool, out: &mut Vec<u8>, types: &mut Types) {
 }
 
 fn string(s: &[u8], out: &mut Vec<u8>) {
-    if s.contains(&0) {
+    if s.iter().any(|&b| b <= 1) {
         for &b in s {
-            out.push(b);
-            if b == 0 {
-                out.push(0xFF);
+            match b {
+                0 | 1 => out.extend_from_slice(&[1, b + 1]),
+                _ => out.push(b),
             }
         }
     } else {
@@ -347,14 +347,8 @@ impl<'a> Decoder<'a> {
         let mut s = Vec::new();
         loop {
             match self.byte()? {
-                0 => {
-                    if self.key.first().map(|b| b ^ self.flip) == Some(0xFF) {
-                        self.key = &self.key[1..];
-                        s.push(0);
-                    } else {
-                        return Some(s);
-                    }
-                }
+                0 => return Some(s),
+                1 => s.push(self.byte()?.checked_sub(1)?),
                 b => s.push(b),
             }
         }
