@@ -1,1 +1,209 @@
-//! log
+//! The durable operation log: checksummed entries in segment files, group append, group sync, recovery.
+//!
+//! An entry is opaque bytes with an index (dense, from 1) and a BSON Timestamp (seconds << 32 | increment). The life of a
+//! group of entries:
+//!
+//! ```text
+//! Log::group ── add, add, … ── write ───────────► written: survives a kill of the process, is acknowledged for w: 1
+//!   (append lock: index, timestamp)  one write(2)     │
+//!                                      sync (asked for, or each interval when dirty: one fdatasync for all so far)
+//!                                                     ▼
+//!                                                  durable: survives a loss of power, is acknowledged for majority and j: true
+//! ```
+//!
+//! Invariants:
+//! - Indexes are dense and timestamps strictly grow, across restarts and when the clock goes backwards.
+//! - A group is written whole or not at all: a failed write is cut off again, and when that fails too the log is poisoned.
+//! - A failed fsync poisons the log for good: nothing more is acknowledged, since the kernel may have dropped what it could
+//!   not write and would answer the next fsync with success.
+//! - Recovery drops a tail only when nothing proves that it was durable; otherwise a damaged entry is an error that names the
+//!   segment and the offset. The proof: each entry says which index was durable when it was written.
+//! - A segment is rolled without waiting for a disk; the durable index passes a segment's first entry only after the
+//!   directory and all earlier segments were synced.
+
+mod error;
+mod file;
+mod frame;
+mod group;
+mod reader;
+mod recovery;
+mod segment;
+mod sync;
+
+pub use error::{Error, Result};
+pub use file::{Disk, FileSystem, LogFile};
+pub use group::{Group, Stamp};
+pub use reader::{LogReader, Record};
+pub use recovery::Recovered;
+
+use parking_lot::Mutex;
+use segment::{Segment, Segments};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sync::Syncer;
+
+/// How a log is opened.
+#[derive(Clone)]
+pub struct LogOptions {
+    pub dir: PathBuf,
+    /// A segment is closed when the next group would make it larger than this.
+    pub segment_bytes: u64,
+    /// How long a written entry that nobody asked to sync may stay unsynced; zero syncs after every group.
+    pub sync_interval: Duration,
+    /// Old segments are kept while the log is no larger than this and they are no older than `retain_age`.
+    pub retain_bytes: u64,
+    pub retain_age: Duration,
+    pub file_system: Arc<dyn FileSystem>,
+    /// The clock behind timestamps: seconds since 1970.
+    pub clock: fn() -> u64,
+}
+
+impl LogOptions {
+    pub fn new(dir: impl Into<PathBuf>) -> LogOptions {
+        LogOptions {
+            dir: dir.into(),
+            segment_bytes: 64 << 20,
+            sync_interval: Duration::from_millis(100),
+            retain_bytes: 1 << 30,
+            retain_age: Duration::from_secs(24 * 3600),
+            file_system: Arc::new(Disk),
+            clock: wall_clock,
+        }
+    }
+}
+
+fn wall_clock() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
+}
+
+/// What the appender owns, under the append lock.
+pub(crate) struct Tail {
+    segment: Arc<Segment>,
+    /// Where the next group goes.
+    offset: u64,
+    next_index: u64,
+    last_ts: u64,
+    buf: Vec<u8>,
+}
+
+pub(crate) struct Shared {
+    opts: LogOptions,
+    segments: Mutex<Segments>,
+    /// The last index whose write returned.
+    written: AtomicU64,
+    last_ts: AtomicU64,
+    syncer: Syncer,
+}
+
+/// The log. One process, one log; shared by reference among threads.
+pub struct Log {
+    shared: Arc<Shared>,
+    tail: Mutex<Tail>,
+    sync_thread: Option<JoinHandle<()>>,
+}
+
+impl Log {
+    /// Opens or creates the log, hands every entry from index `from` on to `replay`, and drops a torn tail.
+    ///
+    /// `from` is the first entry that the caller's state does not have; `floor_ts` the timestamp of that state. When the state
+    /// is ahead of the log (it reached the disk before a loss of power, the log's tail did not) the log goes on at `from`.
+    pub fn open<E: From<Error>>(
+        opts: LogOptions,
+        from: u64,
+        floor_ts: u64,
+        replay: impl FnMut(Record<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(Log, Recovered), E> {
+        recovery::open(opts, from, floor_ts, replay)
+    }
+
+    /// Takes the append lock and starts a group.
+    pub fn group(&self) -> Group<'_> {
+        Group::new(&self.shared, self.tail.lock())
+    }
+
+    /// Appends one entry as a group of its own.
+    pub fn append(&self, payload: &[u8]) -> Result<Stamp> {
+        let mut group = self.group();
+        let stamp = group.add(|buf| buf.extend_from_slice(payload));
+        group.write()?;
+        Ok(stamp)
+    }
+
+    /// The last index that is in the log file.
+    pub fn last_index(&self) -> u64 {
+        self.shared.written.load(Ordering::Acquire)
+    }
+
+    /// The timestamp of the last entry.
+    pub fn last_ts(&self) -> u64 {
+        self.shared.last_ts.load(Ordering::Acquire)
+    }
+
+    /// The last index that survives a loss of power.
+    pub fn durable_index(&self) -> u64 {
+        self.shared.syncer.durable()
+    }
+
+    /// Asks the sync thread for an fdatasync now; callbacks tell when it is done.
+    pub fn request_sync(&self) {
+        self.shared.syncer.request();
+    }
+
+    /// Waits until `index` is durable; does the sync itself when none is running.
+    pub fn wait_durable(&self, index: u64) -> Result<()> {
+        self.shared.wait_durable(index)
+    }
+
+    /// `callback` gets the durable index after each sync, and once more when the log is poisoned (see [`Log::healthy`]).
+    pub fn on_durable(&self, callback: Box<dyn Fn(u64) + Send + Sync>) {
+        self.shared.syncer.add_callback(callback);
+    }
+
+    /// An error when the log is poisoned and takes no more entries.
+    pub fn healthy(&self) -> Result<()> {
+        self.shared.syncer.healthy()
+    }
+
+    /// Entries from `from` on; at the end of the log it answers `None` and may be asked again later.
+    pub fn read(&self, from: u64) -> Result<LogReader> {
+        LogReader::new(self.shared.clone(), from)
+    }
+
+    /// The first index that is still kept.
+    pub fn first_index(&self) -> u64 {
+        self.shared.segments.lock().first_index()
+    }
+
+    /// Bytes in all segments, and how many segments there are.
+    pub fn size(&self) -> (u64, u64) {
+        let open_bytes = self.tail.lock().offset;
+        let segments = self.shared.segments.lock();
+        (
+            segments.closed_bytes() + open_bytes,
+            segments.all.len() as u64,
+        )
+    }
+
+    /// Removes the oldest segments that are outside the retention window and hold nothing at or after `needed_from`.
+    pub fn trim(&self, needed_from: u64) -> Result<usize> {
+        let open_bytes = self.tail.lock().offset;
+        self.shared.trim(needed_from, open_bytes)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.shared.syncer.stop();
+        if let Some(thread) = self.sync_thread.take() {
+            // A callback may hold the last reference to the log: the sync thread cannot wait for itself.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}

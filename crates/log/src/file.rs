@@ -1,0 +1,141 @@
+//! The seam to the file system: the disk, or a test's faulty one.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The few things that the log asks of a file system.
+pub trait FileSystem: Send + Sync {
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// A new empty file for reading and writing; one that exists is emptied.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn LogFile>>;
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn LogFile>>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+}
+
+/// An open segment file.
+pub trait LogFile: Send + Sync {
+    fn len(&self) -> io::Result<u64>;
+    /// One pwrite(2): may write less than asked.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
+    /// One pread(2): 0 at the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn truncate(&self, len: u64) -> io::Result<()>;
+    /// fdatasync(2).
+    fn sync_data(&self) -> io::Result<()>;
+
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// The real one.
+pub struct Disk;
+
+impl FileSystem for Disk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)?;
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
+        Ok(Arc::new(
+            OpenOptions::new().read(true).write(true).open(path)?,
+        ))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+}
+
+impl LogFile for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(self, buf, offset)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buf, offset)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        File::sync_data(self)
+    }
+}
+
+/// Writes all of `buf` at `offset`; the usual case is one pwrite.
+pub(crate) fn write_all_at(file: &dyn LogFile, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
+    while !buf.is_empty() {
+        match file.write_at(buf, offset) {
+            Ok(0) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::WriteZero,
+                    "nothing was written",
+                ));
+            }
+            Ok(n) => {
+                buf = buf.get(n..).unwrap_or(&[]);
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Reads until `buf` is full or the file ends; how much it was.
+pub(crate) fn read_full_at(
+    file: &dyn LogFile,
+    buf: &mut [u8],
+    mut offset: u64,
+) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset) {
+            Ok(0) => break,
+            Ok(n) => {
+                filled += n;
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
+}

@@ -1,0 +1,162 @@
+//! The bytes of a segment file.
+//!
+//! ```text
+//! segment = header frame*
+//! header  = "PANDOLOG" | version u32 | flags u32 | first index u64 | crc32c of the 24 bytes before u32 | 0 u32      32 bytes
+//! frame   = length u32 | crc32c u32 | index u64 | timestamp u64 | lag u32 | payload            28 bytes + payload
+//! ```
+//! All integers little-endian. `length` counts from `index` on; the checksum covers `length` and everything from `index` on.
+//! `lag` is how far the durable index was behind this entry's index when it was written (saturating): index − lag was durable
+//! by then, which is the proof that recovery needs to tell a torn tail from damage.
+
+pub(crate) const HEADER_BYTES: usize = 32;
+pub(crate) const FRAME_HEAD_BYTES: usize = 28;
+/// What `length` counts beside the payload.
+const FRAME_BODY_HEAD_BYTES: usize = 20;
+pub(crate) const VERSION: u32 = 1;
+/// The segment does not follow on the one before: the state was ahead of the log when it was opened.
+pub(crate) const FLAG_GAP: u32 = 1;
+/// No entry is larger; a larger length is damage.
+pub(crate) const MAX_FRAME_BYTES: usize = 1 << 30;
+const MAGIC: &[u8; 8] = b"PANDOLOG";
+
+fn u32_at(buf: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(
+        buf.get(at..at.checked_add(4)?)?.try_into().ok()?,
+    ))
+}
+
+fn u64_at(buf: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(
+        buf.get(at..at.checked_add(8)?)?.try_into().ok()?,
+    ))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub version: u32,
+    pub flags: u32,
+    pub first_index: u64,
+}
+
+impl Header {
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..8].copy_from_slice(MAGIC);
+        out[8..12].copy_from_slice(&self.version.to_le_bytes());
+        out[12..16].copy_from_slice(&self.flags.to_le_bytes());
+        out[16..24].copy_from_slice(&self.first_index.to_le_bytes());
+        let crc = crc32c::crc32c(&out[..24]);
+        out[24..28].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// `None` when it is not a whole header.
+    pub fn decode(buf: &[u8]) -> Option<Header> {
+        if buf.get(..8)? != MAGIC || crc32c::crc32c(buf.get(..24)?) != u32_at(buf, 24)? {
+            return None;
+        }
+        Some(Header {
+            version: u32_at(buf, 8)?,
+            flags: u32_at(buf, 12)?,
+            first_index: u64_at(buf, 16)?,
+        })
+    }
+}
+
+/// Appends a frame whose payload `fill` writes.
+pub(crate) fn encode(
+    buf: &mut Vec<u8>,
+    index: u64,
+    ts: u64,
+    lag: u32,
+    fill: impl FnOnce(&mut Vec<u8>),
+) {
+    let start = buf.len();
+    buf.extend_from_slice(&[0; 8]);
+    buf.extend_from_slice(&index.to_le_bytes());
+    buf.extend_from_slice(&ts.to_le_bytes());
+    buf.extend_from_slice(&lag.to_le_bytes());
+    fill(buf);
+    let length = (buf.len() - start - 8) as u32;
+    let crc = checksum(length, &buf[start + 8..]);
+    buf[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    buf[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn checksum(length: u32, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&length.to_le_bytes()), body)
+}
+
+/// A frame found in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame<'a> {
+    pub index: u64,
+    pub ts: u64,
+    pub lag: u32,
+    pub payload: &'a [u8],
+}
+
+#[derive(Debug)]
+pub(crate) enum Parsed<'a> {
+    /// A frame and how many bytes it takes.
+    Frame(Frame<'a>, usize),
+    /// The buffer ends before the frame does, which takes this many bytes in all (a lower bound).
+    Short(usize),
+    Damaged(&'static str),
+}
+
+/// The frame at the start of `buf`.
+pub(crate) fn parse(buf: &[u8]) -> Parsed<'_> {
+    let Some(length) = u32_at(buf, 0) else {
+        return Parsed::Short(FRAME_HEAD_BYTES);
+    };
+    let length = length as usize;
+    if !(FRAME_BODY_HEAD_BYTES..=MAX_FRAME_BYTES).contains(&length) {
+        return Parsed::Damaged("its length is impossible");
+    }
+    let total = 8 + length;
+    let Some(body) = buf.get(8..total) else {
+        return Parsed::Short(total);
+    };
+    let (Some(crc), Some(index), Some(ts), Some(lag)) = (
+        u32_at(buf, 4),
+        u64_at(body, 0),
+        u64_at(body, 8),
+        u32_at(body, 16),
+    ) else {
+        return Parsed::Short(total);
+    };
+    if checksum(length as u32, body) != crc {
+        return Parsed::Damaged("its checksum is wrong");
+    }
+    let payload = body.get(FRAME_BODY_HEAD_BYTES..).unwrap_or(&[]);
+    Parsed::Frame(
+        Frame {
+            index,
+            ts,
+            lag,
+            payload,
+        },
+        total,
+    )
+}
+
+/// Whether any whole frame in `rest`, at whatever offset, proves that `index` had been durable. `rest` is what follows on
+/// entry `index` in the log.
+pub(crate) fn proves_durable(rest: &[u8], index: u64) -> bool {
+    proves_durable_from(rest, index, index)
+}
+
+/// The same for bytes that begin at entry `first` or later.
+pub(crate) fn proves_durable_from(rest: &[u8], index: u64, first: u64) -> bool {
+    let limit = first.saturating_add((rest.len() / FRAME_HEAD_BYTES) as u64 + 1);
+    (0..rest.len().saturating_sub(FRAME_HEAD_BYTES - 1)).any(|at| {
+        // The index is checked before the checksum: it rules out nearly every offset at the price of one load.
+        u64_at(rest, at + 8).is_some_and(|i| i > index && i <= limit)
+            && rest.get(at..).is_some_and(|tail| match parse(tail) {
+                Parsed::Frame(f, _) => f.index.saturating_sub(u64::from(f.lag)) >= index,
+                _ => false,
+            })
+    })
+}

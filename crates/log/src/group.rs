@@ -1,0 +1,130 @@
+//! Appending: a group of entries becomes one write(2).
+
+use crate::error::{Error, Result};
+use crate::file::write_all_at;
+use crate::frame::{self, HEADER_BYTES, MAX_FRAME_BYTES};
+use crate::segment::Segment;
+use crate::{Shared, Tail};
+use parking_lot::MutexGuard;
+use std::sync::atomic::Ordering;
+
+/// A buffer larger than this is given back after the group: one huge group must not hold its memory for ever.
+const KEEP_BUFFER_BYTES: usize = 4 << 20;
+
+/// An entry's place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    pub index: u64,
+    /// BSON Timestamp: seconds << 32 | increment.
+    pub ts: u64,
+}
+
+/// Entries being gathered under the append lock. Dropped without [`Group::write`], nothing has happened.
+pub struct Group<'a> {
+    shared: &'a Shared,
+    tail: MutexGuard<'a, Tail>,
+    last: Stamp,
+    first_ts: u64,
+    now_ts: u64,
+    durable: u64,
+    oversized: bool,
+}
+
+impl<'a> Group<'a> {
+    pub(crate) fn new(shared: &'a Shared, mut tail: MutexGuard<'a, Tail>) -> Group<'a> {
+        tail.buf.clear();
+        let last = Stamp {
+            index: tail.next_index - 1,
+            ts: tail.last_ts,
+        };
+        Group {
+            shared,
+            last,
+            first_ts: 0,
+            // The first increment of a second is 1, as MongoDB's is.
+            now_ts: (shared.opts.clock)() << 32 | 1,
+            durable: shared.syncer.durable(),
+            oversized: false,
+            tail,
+        }
+    }
+
+    /// Adds an entry whose payload `fill` appends to the buffer that it is given.
+    pub fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Stamp {
+        let stamp = Stamp {
+            index: self.last.index + 1,
+            ts: self.now_ts.max(self.last.ts + 1),
+        };
+        let lag = u32::try_from(stamp.index.saturating_sub(self.durable)).unwrap_or(u32::MAX);
+        let start = self.tail.buf.len();
+        frame::encode(&mut self.tail.buf, stamp.index, stamp.ts, lag, fill);
+        self.oversized |= self.tail.buf.len() - start > MAX_FRAME_BYTES;
+        if self.first_ts == 0 {
+            self.first_ts = stamp.ts;
+        }
+        self.last = stamp;
+        stamp
+    }
+
+    /// Writes the group. After an error nothing of it is in the log, and the next group may try again unless the log is
+    /// poisoned.
+    pub fn write(mut self) -> Result<Stamp> {
+        let tail = &mut *self.tail;
+        if tail.buf.is_empty() {
+            return Ok(self.last);
+        }
+        self.shared.syncer.healthy()?;
+        if self.oversized {
+            return Err(Error::Io {
+                what: format!("an entry is larger than {MAX_FRAME_BYTES} bytes"),
+                kind: std::io::ErrorKind::InvalidInput,
+            });
+        }
+        let len = tail.buf.len() as u64;
+        if tail.offset > HEADER_BYTES as u64 && tail.offset + len > self.shared.opts.segment_bytes {
+            roll(self.shared, tail)?;
+        }
+        if let Err(e) = write_all_at(&*tail.segment.file, &tail.buf, tail.offset) {
+            let failure = Error::io(
+                format!("cannot write to {}", tail.segment.path.display()),
+                &e,
+            );
+            // Part of the group may be in the file: it must not be found by a recovery after later groups were acknowledged.
+            if let Err(e) = tail.segment.file.truncate(tail.offset) {
+                self.shared.syncer.poison(format!(
+                    "a write to {} failed, and cutting it off again failed too: {e}",
+                    tail.segment.path.display()
+                ));
+            }
+            return Err(failure);
+        }
+        if tail.offset == HEADER_BYTES as u64 {
+            tail.segment
+                .first_ts
+                .store(self.first_ts, Ordering::Relaxed);
+        }
+        tail.offset += len;
+        tail.next_index = self.last.index + 1;
+        tail.last_ts = self.last.ts;
+        if tail.buf.capacity() > KEEP_BUFFER_BYTES {
+            tail.buf = Vec::new();
+        }
+        self.shared.last_ts.store(self.last.ts, Ordering::Release);
+        self.shared
+            .written
+            .store(self.last.index, Ordering::Release);
+        self.shared.syncer.mark_dirty();
+        Ok(self.last)
+    }
+}
+
+/// Starts the next segment. The one before is synced by the next sync, before anything in the new one counts as durable.
+fn roll(shared: &Shared, tail: &mut Tail) -> Result<()> {
+    let next = Segment::create(&shared.opts, tail.next_index, 0)?;
+    tail.segment.bytes.store(tail.offset, Ordering::Relaxed);
+    shared.syncer.add_file(next.file.clone());
+    shared.segments.lock().all.push_back(next.clone());
+    tail.segment = next;
+    tail.offset = HEADER_BYTES as u64;
+    Ok(())
+}

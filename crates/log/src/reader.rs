@@ -1,0 +1,239 @@
+//! Reading entries back: for recovery, and for whoever follows the log.
+
+use crate::Shared;
+use crate::error::{Error, Result};
+use crate::file::{LogFile, read_full_at};
+use crate::frame::{self, FRAME_HEAD_BYTES, HEADER_BYTES, Parsed};
+use crate::segment::Segment;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const READ_BYTES: usize = 1 << 20;
+
+/// An entry as it is in the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    pub index: u64,
+    /// BSON Timestamp: seconds << 32 | increment.
+    pub ts: u64,
+    pub payload: &'a [u8],
+}
+
+/// Where a frame lies in a [`Frames`] buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    pub index: u64,
+    pub ts: u64,
+    start: usize,
+    len: usize,
+}
+
+pub(crate) enum Step {
+    Frame(Found),
+    /// The file ends where a frame ends.
+    End,
+    Damaged(&'static str),
+}
+
+/// The frames of one segment file in order, through a buffer.
+pub(crate) struct Frames {
+    file: Arc<dyn LogFile>,
+    buf: Vec<u8>,
+    /// The next frame is at `buf[at..]`, which is `offset` in the file.
+    at: usize,
+    offset: u64,
+}
+
+impl Frames {
+    pub fn new(segment: &Segment) -> Frames {
+        Frames {
+            file: segment.file.clone(),
+            buf: Vec::new(),
+            at: 0,
+            offset: HEADER_BYTES as u64,
+        }
+    }
+
+    /// Where the next frame begins in the file.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub fn next(&mut self) -> std::io::Result<Step> {
+        let mut want = FRAME_HEAD_BYTES;
+        loop {
+            let rest = self.buf.get(self.at..).unwrap_or(&[]);
+            match frame::parse(rest) {
+                Parsed::Frame(f, total) => {
+                    let found = Found {
+                        index: f.index,
+                        ts: f.ts,
+                        start: self.at + FRAME_HEAD_BYTES,
+                        len: f.payload.len(),
+                    };
+                    self.at += total;
+                    self.offset += total as u64;
+                    return Ok(Step::Frame(found));
+                }
+                Parsed::Damaged(why) => return Ok(Step::Damaged(why)),
+                Parsed::Short(total) => {
+                    if !self.fill(total.max(want))? {
+                        let left = self.buf.len() - self.at;
+                        return Ok(if left == 0 {
+                            Step::End
+                        } else {
+                            Step::Damaged("it is not whole")
+                        });
+                    }
+                    want = total;
+                }
+            }
+        }
+    }
+
+    /// Brings at least `want` bytes from the next frame's start into the buffer; false when the file has no more to give.
+    fn fill(&mut self, want: usize) -> std::io::Result<bool> {
+        self.buf.drain(..self.at);
+        self.at = 0;
+        let have = self.buf.len();
+        let end = self.offset + have as u64;
+        // A damaged length must not make us allocate what the file does not have.
+        let in_file = usize::try_from(self.file.len()?.saturating_sub(end)).unwrap_or(usize::MAX);
+        let more = want.saturating_sub(have).max(READ_BYTES).min(in_file);
+        self.buf.resize(have + more, 0);
+        let space = self.buf.get_mut(have..).unwrap_or(&mut []);
+        let n = read_full_at(&*self.file, space, end)?;
+        self.buf.truncate(have + n);
+        Ok(n > 0 && self.buf.len() >= want.min(have + more))
+    }
+
+    pub fn payload(&self, found: Found) -> &[u8] {
+        self.buf
+            .get(found.start..found.start + found.len)
+            .unwrap_or(&[])
+    }
+
+    /// All bytes from the next frame's start to the end of the file.
+    pub fn rest(&self) -> std::io::Result<Vec<u8>> {
+        let len = self.file.len()?.saturating_sub(self.offset);
+        let mut rest = vec![0; usize::try_from(len).unwrap_or(0)];
+        let n = read_full_at(&*self.file, &mut rest, self.offset)?;
+        rest.truncate(n);
+        Ok(rest)
+    }
+}
+
+pub(crate) fn corrupt(path: &Path, offset: u64, index: u64, why: impl Into<String>) -> Error {
+    Error::Corrupt {
+        segment: path.to_path_buf(),
+        offset,
+        index,
+        why: why.into(),
+    }
+}
+
+pub(crate) fn unreadable(path: &Path, e: &std::io::Error) -> Error {
+    Error::io(format!("cannot read {}", path.display()), e)
+}
+
+/// Follows the log from an index on. Segments that are trimmed meanwhile stay readable if it was already in them.
+pub struct LogReader {
+    shared: Arc<Shared>,
+    next_index: u64,
+    current: Option<(Arc<Segment>, Frames)>,
+}
+
+impl LogReader {
+    pub(crate) fn new(shared: Arc<Shared>, from: u64) -> Result<LogReader> {
+        let first = shared.segments.lock().first_index();
+        if from < first {
+            return Err(Error::Missing {
+                wanted: from,
+                first,
+            });
+        }
+        Ok(LogReader {
+            shared,
+            next_index: from,
+            current: None,
+        })
+    }
+
+    /// The next entry; `None` when there is none yet.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        let Some(found) = self.advance()? else {
+            return Ok(None);
+        };
+        Ok(self.current.as_ref().map(|(_, frames)| Record {
+            index: found.index,
+            ts: found.ts,
+            payload: frames.payload(found),
+        }))
+    }
+
+    fn advance(&mut self) -> Result<Option<Found>> {
+        // What is in the file beyond this index may be a group that is being written.
+        let written = self.shared.written.load(Ordering::Acquire);
+        loop {
+            if self.next_index > written {
+                return Ok(None);
+            }
+            if self.current.is_none() {
+                let segments = self.shared.segments.lock();
+                let Some((segment, _)) = segments.holding(self.next_index) else {
+                    return Err(Error::Missing {
+                        wanted: self.next_index,
+                        first: segments.first_index(),
+                    });
+                };
+                let frames = Frames::new(&segment);
+                self.current = Some((segment, frames));
+            }
+            let Some((segment, frames)) = self.current.as_mut() else {
+                continue;
+            };
+            let at = frames.offset();
+            match frames.next().map_err(|e| unreadable(&segment.path, &e))? {
+                Step::Frame(found) if found.index < self.next_index => {}
+                Step::Frame(found) if found.index == self.next_index => {
+                    self.next_index += 1;
+                    return Ok(Some(found));
+                }
+                Step::Frame(found) => {
+                    let why = format!("entry {} is in its place", found.index);
+                    return Err(corrupt(&segment.path, at, self.next_index, why));
+                }
+                Step::Damaged(why) => {
+                    return Err(corrupt(&segment.path, at, self.next_index, why));
+                }
+                Step::End => {
+                    let segments = self.shared.segments.lock();
+                    let following = segments
+                        .all
+                        .iter()
+                        .find(|s| s.first_index > segment.first_index)
+                        .cloned();
+                    drop(segments);
+                    match following {
+                        Some(next) => {
+                            // A log that went on behind a state that was ahead of it has a hole there.
+                            self.next_index = self.next_index.max(next.first_index);
+                            let frames = Frames::new(&next);
+                            self.current = Some((next, frames));
+                        }
+                        None => {
+                            return Err(corrupt(
+                                &segment.path,
+                                at,
+                                self.next_index,
+                                "the log ends before it",
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Segment files: names, creation, the list of those that are kept.
+
+use crate::error::{Error, Result};
+use crate::file::{LogFile, read_full_at, write_all_at};
+use crate::frame::{HEADER_BYTES, Header, VERSION};
+use crate::{LogOptions, Shared};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) struct Segment {
+    pub first_index: u64,
+    pub path: PathBuf,
+    pub file: Arc<dyn LogFile>,
+    /// The timestamp of the first entry; 0 while there is none, or when it was not read.
+    pub first_ts: AtomicU64,
+    /// Its size once it is closed.
+    pub bytes: AtomicU64,
+}
+
+pub(crate) fn file_name(first_index: u64) -> String {
+    format!("{first_index:020}.log")
+}
+
+/// The first index that a segment's name tells; `None` for other files.
+pub(crate) fn parse_name(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".log")?;
+    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| digits.parse().ok())
+        .flatten()
+}
+
+impl Segment {
+    /// Creates the file and writes its header; leaves nothing behind when that fails. Syncs neither file nor directory.
+    pub fn create(opts: &LogOptions, first_index: u64, flags: u32) -> Result<Arc<Segment>> {
+        let path = opts.dir.join(file_name(first_index));
+        let fail = |e: &std::io::Error| Error::io(format!("cannot create {}", path.display()), e);
+        let file = opts.file_system.create(&path).map_err(|e| fail(&e))?;
+        let header = Header {
+            version: VERSION,
+            flags,
+            first_index,
+        };
+        if let Err(e) = write_all_at(&*file, &header.encode(), 0) {
+            // A header that is not whole is dropped by recovery, so a failing removal does no harm.
+            let _ = opts.file_system.remove(&path);
+            return Err(fail(&e));
+        }
+        Ok(Arc::new(Segment {
+            first_index,
+            path,
+            file,
+            first_ts: AtomicU64::new(0),
+            bytes: AtomicU64::new(HEADER_BYTES as u64),
+        }))
+    }
+
+    /// Opens a file that exists. `Ok(None)` when its header is not whole.
+    pub fn open(
+        opts: &LogOptions,
+        path: &Path,
+        first_index: u64,
+    ) -> Result<Option<(Arc<Segment>, Header)>> {
+        let fail = |e: &std::io::Error| Error::io(format!("cannot read {}", path.display()), e);
+        let file = opts.file_system.open(path).map_err(|e| fail(&e))?;
+        let mut head = [0; HEADER_BYTES];
+        let n = read_full_at(&*file, &mut head, 0).map_err(|e| fail(&e))?;
+        let Some(header) = head.get(..n).and_then(Header::decode) else {
+            return Ok(None);
+        };
+        if header.version != VERSION {
+            return Err(Error::Version {
+                segment: path.to_path_buf(),
+                version: header.version,
+            });
+        }
+        if header.first_index != first_index {
+            return Err(Error::Corrupt {
+                segment: path.to_path_buf(),
+                offset: 16,
+                index: first_index,
+                why: format!(
+                    "the file's header says that it begins at {}",
+                    header.first_index
+                ),
+            });
+        }
+        let bytes = file.len().map_err(|e| fail(&e))?;
+        let segment = Segment {
+            first_index,
+            path: path.to_path_buf(),
+            file,
+            first_ts: AtomicU64::new(0),
+            bytes: AtomicU64::new(bytes),
+        };
+        Ok(Some((Arc::new(segment), header)))
+    }
+}
+
+/// All segments that are kept, oldest first; the last is the one that is appended to.
+pub(crate) struct Segments {
+    pub all: VecDeque<Arc<Segment>>,
+}
+
+impl Segments {
+    pub fn first_index(&self) -> u64 {
+        self.all.front().map_or(1, |s| s.first_index)
+    }
+
+    pub fn closed_bytes(&self) -> u64 {
+        let closed = self.all.len().saturating_sub(1);
+        self.all
+            .iter()
+            .take(closed)
+            .map(|s| s.bytes.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// The segment that holds `index` or would hold it, and whether it is the last.
+    pub fn holding(&self, index: u64) -> Option<(Arc<Segment>, bool)> {
+        let at = self.all.partition_point(|s| s.first_index <= index);
+        let segment = self.all.get(at.checked_sub(1)?)?;
+        Some((segment.clone(), at == self.all.len()))
+    }
+}
+
+impl Shared {
+    /// Removes the oldest segments beyond the retention window that `needed_from` does not need.
+    pub(crate) fn trim(&self, needed_from: u64, open_bytes: u64) -> Result<usize> {
+        let opts = &self.opts;
+        let oldest_ts = (opts.clock)().saturating_sub(opts.retain_age.as_secs()) << 32;
+        let mut removed = Vec::new();
+        {
+            let mut segments = self.segments.lock();
+            let mut total = segments.closed_bytes() + open_bytes;
+            while let (Some(first), Some(second)) = (segments.all.front(), segments.all.get(1)) {
+                let next_ts = second.first_ts.load(Ordering::Relaxed);
+                let too_old = next_ts != 0 && next_ts < oldest_ts;
+                // Nothing is removed that recovery needs, whatever the window says.
+                if second.first_index > needed_from || !(total > opts.retain_bytes || too_old) {
+                    break;
+                }
+                total = total.saturating_sub(first.bytes.load(Ordering::Relaxed));
+                removed.extend(segments.all.pop_front());
+            }
+        }
+        for segment in &removed {
+            opts.file_system
+                .remove(&segment.path)
+                .map_err(|e| Error::io(format!("cannot remove {}", segment.path.display()), &e))?;
+        }
+        Ok(removed.len())
+    }
+}

@@ -1,0 +1,203 @@
+//! Making the log durable: one fdatasync serves everyone who asked before it began.
+//!
+//! Whoever asks while a sync runs is served by the next one, which covers all that was written until it starts. The sync
+//! thread does the asked-for and the periodic syncs; a thread that has to wait anyway does the sync itself.
+
+use crate::Shared;
+use crate::error::{Error, Result};
+use crate::file::LogFile;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+type Callback = Box<dyn Fn(u64) + Send + Sync>;
+
+/// Files that hold entries beyond the durable index.
+struct Unsynced {
+    /// Oldest first; the last is the open segment and stays.
+    files: Vec<Arc<dyn LogFile>>,
+    dir: bool,
+}
+
+pub(crate) struct Syncer {
+    durable: AtomicU64,
+    dirty: AtomicBool,
+    requested: AtomicBool,
+    stopped: AtomicBool,
+    poisoned: AtomicBool,
+    why: Mutex<String>,
+    unsynced: Mutex<Unsynced>,
+    /// Held while a sync runs.
+    running: Mutex<()>,
+    control: Mutex<()>,
+    wake: Condvar,
+    callbacks: RwLock<Vec<Callback>>,
+}
+
+impl Syncer {
+    pub fn new(durable: u64, open: Arc<dyn LogFile>, dir: bool) -> Syncer {
+        Syncer {
+            durable: AtomicU64::new(durable),
+            dirty: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            poisoned: AtomicBool::new(false),
+            why: Mutex::new(String::new()),
+            unsynced: Mutex::new(Unsynced {
+                files: vec![open],
+                dir,
+            }),
+            running: Mutex::new(()),
+            control: Mutex::new(()),
+            wake: Condvar::new(),
+            callbacks: RwLock::new(Vec::new()),
+        }
+    }
+
+    pub fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub fn healthy(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(Error::Poisoned {
+                why: self.why.lock().clone(),
+            });
+        }
+        Ok(())
+    }
+
+    pub fn poison(&self, why: String) {
+        {
+            let mut slot = self.why.lock();
+            if slot.is_empty() {
+                *slot = why;
+            }
+        }
+        self.poisoned.store(true, Ordering::Release);
+    }
+
+    pub fn add_callback(&self, callback: Callback) {
+        self.callbacks.write().push(callback);
+    }
+
+    fn call_back(&self) {
+        let durable = self.durable();
+        for callback in self.callbacks.read().iter() {
+            callback(durable);
+        }
+    }
+
+    pub fn add_file(&self, file: Arc<dyn LogFile>) {
+        let mut unsynced = self.unsynced.lock();
+        unsynced.files.push(file);
+        unsynced.dir = true;
+    }
+
+    fn notify(&self, flag: &AtomicBool) {
+        if !flag.swap(true, Ordering::AcqRel) {
+            // Under the lock, or the thread could miss it between looking at the flag and going to sleep.
+            let _control = self.control.lock();
+            self.wake.notify_one();
+        }
+    }
+
+    /// After a write: the periodic sync has something to do.
+    pub fn mark_dirty(&self) {
+        self.notify(&self.dirty);
+    }
+
+    pub fn request(&self) {
+        self.notify(&self.requested);
+    }
+
+    pub fn stop(&self) {
+        self.notify(&self.stopped);
+    }
+
+    fn set(flag: &AtomicBool) -> bool {
+        flag.load(Ordering::Acquire)
+    }
+}
+
+impl Shared {
+    pub(crate) fn wait_durable(&self, index: u64) -> Result<()> {
+        loop {
+            if self.syncer.durable() >= index {
+                return Ok(());
+            }
+            // Waiting for this lock is waiting for the sync that runs; who gets it first does the next for all others.
+            let running = self.syncer.running.lock();
+            if self.syncer.durable() >= index {
+                return Ok(());
+            }
+            let done = self.sync();
+            drop(running);
+            self.syncer.call_back();
+            done?;
+        }
+    }
+
+    /// Syncs all that was written until now. The caller holds `running`, and calls back once he has let it go.
+    fn sync(&self) -> Result<()> {
+        self.syncer.healthy()?;
+        // Swaps, not stores: `written` must not be read before the flags are down, or an appender that finds them up would
+        // count on this sync.
+        self.syncer.requested.swap(false, Ordering::SeqCst);
+        self.syncer.dirty.swap(false, Ordering::SeqCst);
+        // Read before the files are: every entry up to it is in one of them.
+        let target = self.written.load(Ordering::SeqCst);
+        if target <= self.syncer.durable() {
+            return Ok(());
+        }
+        let (files, dir) = {
+            let mut unsynced = self.syncer.unsynced.lock();
+            let files = unsynced.files.clone();
+            let closed = unsynced.files.len().saturating_sub(1);
+            unsynced.files.drain(..closed);
+            (files, std::mem::take(&mut unsynced.dir))
+        };
+        let mut outcome = Ok(());
+        for file in &files {
+            outcome = outcome.and_then(|()| file.sync_data());
+        }
+        if dir {
+            outcome = outcome.and_then(|()| self.opts.file_system.sync_dir(&self.opts.dir));
+        }
+        if let Err(e) = outcome {
+            self.syncer.poison(format!("fdatasync failed: {e}"));
+            return self.syncer.healthy();
+        }
+        self.syncer.durable.fetch_max(target, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// The body of the sync thread.
+    pub(crate) fn run_sync_thread(&self) {
+        let syncer = &self.syncer;
+        loop {
+            {
+                let mut control = syncer.control.lock();
+                while !Syncer::set(&syncer.requested)
+                    && !Syncer::set(&syncer.dirty)
+                    && !Syncer::set(&syncer.stopped)
+                {
+                    syncer.wake.wait(&mut control);
+                }
+                let deadline = std::time::Instant::now() + self.opts.sync_interval;
+                while !Syncer::set(&syncer.requested) && !Syncer::set(&syncer.stopped) {
+                    if syncer.wake.wait_until(&mut control, deadline).timed_out() {
+                        break;
+                    }
+                }
+            }
+            let running = syncer.running.lock();
+            let done = self.sync();
+            drop(running);
+            syncer.call_back();
+            if done.is_err() || Syncer::set(&syncer.stopped) {
+                return;
+            }
+        }
+    }
+}
