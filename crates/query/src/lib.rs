@@ -1,1 +1,4 @@
 //! query
+pub mod accumulator;
+pub mod expr;
+pub mod transform;
