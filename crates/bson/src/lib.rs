@@ -15,6 +15,7 @@ pub mod json;
 pub mod key;
 pub mod oid;
 pub mod order;
+pub mod shell;
 mod owned;
 pub mod tag;
 mod validate;

@@ -1,1 +1,24 @@
-//! catalog
+//! The catalog: which collections and indexes exist, under which numbers, with which options.
+//!
+//! Readers load an immutable [`Snapshot`] (one atomic pointer). Every change is a DDL entry of the log, made under the
+//! catalog's mutex: write the record, then publish the new snapshot. A collection's `lock` orders its writes against DDL: a
+//! write statement holds the read side from prepare until applied, DDL that changes what writes must do (new index, drop,
+//! rename) holds the write side.
+//!
+//! ```text
+//! tablet 0 | space 0 | kind 1 | uuid [16]      collection record, BSON (see record.rs)
+//! tablet 0 | space 0 | kind 2 |                 {nextTablet: int64}
+//! tablet 0 | space 0 | kind 3 | tablet | index  progress of an index build: the last record key done
+//! ```
+//!
+//! Architecture invariant: names never appear in keys; a tablet number is never used twice.
+
+mod change;
+mod collection;
+pub mod keyspace;
+mod namespace;
+mod record;
+
+pub use change::{Catalog, NewIndex, Snapshot, build_progress_key};
+pub use collection::{Collection, Index, IndexState, WriteLock};
+pub use namespace::{check_collection_name, check_db_name, collection_of, db_of};

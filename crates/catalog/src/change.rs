@@ -1,0 +1,389 @@
+//! Reading the catalog and changing it. Lock order: a collection's write lock, then the catalog's mutex; never the other
+//! way round, since a statement that holds the former may need the latter (`set_multikey`).
+
+use crate::collection::{Collection, Index, IndexState, now_millis};
+use crate::keyspace::{self, META_BUILD, META_COLLECTION, META_NEXT_TABLET, SPACE_META, SYSTEM_TABLET};
+use crate::{check_collection_name, record};
+use arc_swap::ArcSwap;
+use bson::{Doc, DocBuf, Value, Writer, doc};
+use errors::{Error, Result, bail, err};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use storage::{Direction, Effect, Entry, Op, Store};
+
+/// One immutable state of the catalog.
+#[derive(Default, Clone)]
+pub struct Snapshot {
+    collections: BTreeMap<String, Arc<Collection>>,
+}
+
+impl Snapshot {
+    pub fn get(&self, ns: &str) -> Option<&Arc<Collection>> {
+        self.collections.get(ns)
+    }
+
+    pub fn by_uuid(&self, uuid: &[u8; 16]) -> Option<&Arc<Collection>> {
+        self.collections.values().find(|c| c.uuid == *uuid)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Collection>> {
+        self.collections.values()
+    }
+
+    /// The collections of one database, by name.
+    pub fn of_db<'a>(&'a self, db: &str) -> impl Iterator<Item = &'a Arc<Collection>> + use<'a> {
+        let prefix = format!("{db}.");
+        let from = prefix.clone();
+        self.collections.range(from..).map(|(_, c)| c).take_while(move |c| c.ns.starts_with(&prefix))
+    }
+
+    /// Names of databases that have a collection, sorted.
+    pub fn databases(&self) -> Vec<String> {
+        let mut dbs: Vec<String> = self.collections.values().map(|c| c.db().to_string()).collect();
+        dbs.sort();
+        dbs.dedup();
+        dbs
+    }
+}
+
+/// A validated index to create; `spec` is complete (`v`, `key`, `name`, options).
+#[derive(Clone, Debug)]
+pub struct NewIndex {
+    pub spec: DocBuf,
+}
+
+pub struct Catalog {
+    store: Arc<Store>,
+    current: ArcSwap<Snapshot>,
+    change: Mutex<Numbers>,
+}
+
+struct Numbers {
+    next_tablet: u64,
+}
+
+fn collection_key(uuid: &[u8; 16]) -> Vec<u8> {
+    keyspace::join(&keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION), uuid)
+}
+
+fn put_record(c: &Collection) -> Effect {
+    Effect::Put(collection_key(&c.uuid), record::write(c).into_vec())
+}
+
+/// Where an index build keeps the last record key it has done.
+pub fn build_progress_key(tablet: u64, index: u32) -> Vec<u8> {
+    let mut k = keyspace::join(&keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_BUILD), &tablet.to_be_bytes());
+    k.extend_from_slice(&index.to_be_bytes());
+    k
+}
+
+impl Catalog {
+    /// Reads all records. Unfinished index builds come back as `Building`: whoever runs builds resumes them.
+    pub fn open(store: Arc<Store>) -> Result<Catalog> {
+        let mut snapshot = Snapshot::default();
+        let mut next_tablet = 1;
+        {
+            let view = store.view();
+            let p = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION);
+            let mut scan = view.scan(&p, &keyspace::prefix_end(&p), Direction::Forward);
+            while scan.next()? {
+                let d = Doc::new(scan.value()).ok_or_else(|| Error::internal("catalog record is damaged"))?;
+                let c = record::read(d)?;
+                next_tablet = next_tablet.max(c.tablet + 1);
+                snapshot.collections.insert(c.ns.clone(), Arc::new(c));
+            }
+            let key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET);
+            if let Some(v) = view.get(&key)? {
+                let n = Doc::new(&v).and_then(|d| d.get("nextTablet")?.as_i64()).unwrap_or(0) as u64;
+                next_tablet = next_tablet.max(n);
+            }
+        }
+        Ok(Catalog { store, current: ArcSwap::from_pointee(snapshot), change: Mutex::new(Numbers { next_tablet }) })
+    }
+
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    pub fn get(&self, ns: &str) -> Option<Arc<Collection>> {
+        self.current.load().get(ns).cloned()
+    }
+
+    /// A view and the catalog as it was for that view: neither may be newer than the other, or a reader could use an index
+    /// whose entries its view does not hold.
+    pub fn consistent(&self, ns: &str, view: impl Fn() -> storage::View) -> (storage::View, Option<Arc<Collection>>) {
+        loop {
+            let before = self.current.load();
+            let v = view();
+            let after = self.current.load();
+            if Arc::ptr_eq(&before, &after) {
+                return (v, after.get(ns).cloned());
+            }
+        }
+    }
+
+    fn publish(&self, change: impl FnOnce(&mut BTreeMap<String, Arc<Collection>>)) {
+        let mut s = Snapshot::clone(&self.current.load());
+        change(&mut s.collections);
+        self.current.store(Arc::new(s));
+    }
+
+    fn propose(&self, uuid: [u8; 16], what: DocBuf, effects: Vec<Effect>) -> Result<()> {
+        self.store.propose(vec![Entry::new(uuid, Op::Ddl(what.into_vec()), effects)]).map(|_| ())
+    }
+
+    /// Creates a collection; `None` when there is one of that name already.
+    pub fn create(&self, ns: &str, options: DocBuf) -> Result<Option<Arc<Collection>>> {
+        check_collection_name(ns)?;
+        let mut numbers = self.change.lock();
+        if self.current.load().get(ns).is_some() {
+            return Ok(None);
+        }
+        let c = self.create_locked(&mut numbers, ns, options)?;
+        Ok(Some(c))
+    }
+
+    fn create_locked(&self, numbers: &mut Numbers, ns: &str, options: DocBuf) -> Result<Arc<Collection>> {
+        let tablet = numbers.next_tablet;
+        let c = Arc::new(Collection::new(ns.to_string(), new_uuid(), tablet, options));
+        let next = doc! { "nextTablet": (tablet + 1) as i64 };
+        let what = doc! { "create": ns, "options": &c.options };
+        let number_key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET).to_vec();
+        self.propose(c.uuid, what, vec![put_record(&c), Effect::Put(number_key, next.into_vec())])?;
+        numbers.next_tablet = tablet + 1;
+        self.publish(|m| {
+            m.insert(ns.to_string(), c.clone());
+        });
+        Ok(c)
+    }
+
+    /// The collection of that name, made with default options when it is missing.
+    pub fn get_or_create(&self, ns: &str) -> Result<Arc<Collection>> {
+        if let Some(c) = self.get(ns) {
+            return Ok(c);
+        }
+        match self.create(ns, DocBuf::new())? {
+            Some(c) => Ok(c),
+            None => self.get(ns).ok_or_else(|| err!(NamespaceNotFound, "ns does not exist: {ns}")),
+        }
+    }
+
+    /// Runs `f` with the collection's write lock held exclusively and the catalog's mutex: no write is in flight on it.
+    fn exclusive<R>(&self, ns: &str, f: impl FnOnce(&mut Numbers, &Arc<Collection>) -> Result<R>) -> Result<R> {
+        loop {
+            let c = self.get(ns).ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
+            let _write = RwLock::write_arc(&c.lock);
+            let mut numbers = self.change.lock();
+            // It may have been dropped or replaced while we waited.
+            match self.get(ns) {
+                Some(now) if now.uuid == c.uuid => return f(&mut numbers, &now),
+                _ => continue,
+            }
+        }
+    }
+
+    /// Drops a collection; the dropped one, or NamespaceNotFound.
+    pub fn drop_collection(&self, ns: &str) -> Result<Arc<Collection>> {
+        self.exclusive(ns, |_, c| {
+            self.propose(c.uuid, doc! { "drop": ns }, drop_effects(c))?;
+            self.publish(|m| {
+                m.remove(ns);
+            });
+            Ok(c.clone())
+        })
+    }
+
+    /// Drops every collection of a database; the names of those dropped.
+    pub fn drop_database(&self, db: &str) -> Result<Vec<String>> {
+        let names: Vec<String> = self.snapshot().of_db(db).map(|c| c.ns.clone()).collect();
+        let mut dropped = Vec::new();
+        for ns in names {
+            match self.drop_collection(&ns) {
+                Ok(_) => dropped.push(ns),
+                Err(e) if e.code == errors::Code::NamespaceNotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// Renames within or across databases (tablets carry no names); `drop_target` replaces an existing target.
+    pub fn rename(&self, from: &str, to: &str, drop_target: bool) -> Result<()> {
+        check_collection_name(to)?;
+        if from == to {
+            bail!(IllegalOperation, "Can't rename a collection to itself");
+        }
+        let target = self.get(to);
+        if target.is_some() && !drop_target {
+            bail!(NamespaceExists, "target namespace exists");
+        }
+        // The target's lock before the source's mutex section; a rename the other way round at the same time waits on the
+        // same source lock first, so the two cannot hold one each: both take the alphabetically first lock first.
+        let first_target = to < from;
+        let held = if first_target { target.as_ref().map(|t| RwLock::write_arc(&t.lock)) } else { None };
+        let result = {
+            let source = self.get(from).ok_or_else(|| err!(NamespaceNotFound, "Source collection {from} does not exist"))?;
+            let _source = RwLock::write_arc(&source.lock);
+            let _target = if first_target { None } else { target.as_ref().map(|t| RwLock::write_arc(&t.lock)) };
+            let _numbers = self.change.lock();
+            let now = self.get(from).filter(|c| c.uuid == source.uuid);
+            let now = now.ok_or_else(|| err!(NamespaceNotFound, "Source collection {from} does not exist"))?;
+            let there = self.get(to);
+            match (&there, &target) {
+                (Some(a), Some(b)) if a.uuid == b.uuid => {}
+                (None, _) => {}
+                _ => bail!(NamespaceExists, "target namespace exists"),
+            }
+            let mut renamed = Collection::clone(&now);
+            renamed.ns = to.to_string();
+            let mut effects = vec![put_record(&renamed)];
+            if let Some(t) = &there {
+                effects.extend(drop_effects(t));
+            }
+            self.propose(now.uuid, doc! { "renameCollection": from, "to": to, "dropTarget": drop_target }, effects)?;
+            self.publish(|m| {
+                m.remove(from);
+                m.insert(to.to_string(), Arc::new(renamed));
+            });
+            Ok(())
+        };
+        drop(held);
+        result
+    }
+
+    /// Replaces a collection's version by what `change` makes of it, with the write lock held exclusively.
+    fn alter<R>(&self, ns: &str, what: DocBuf, change: impl FnOnce(&mut Collection) -> Result<(R, Vec<Effect>)>) -> Result<R> {
+        self.exclusive(ns, |_, c| {
+            let mut next = Collection::clone(c);
+            let (r, mut effects) = change(&mut next)?;
+            next.refresh();
+            effects.insert(0, put_record(&next));
+            self.propose(c.uuid, what, effects)?;
+            self.publish(|m| {
+                m.insert(ns.to_string(), Arc::new(next));
+            });
+            Ok(r)
+        })
+    }
+
+    /// Adds indexes in the state `Building` (`Ready` at once when the collection is empty): from now on writers maintain
+    /// them. Returns their ids. `empty` is asked with the write lock held.
+    pub fn add_indexes(&self, ns: &str, new: &[NewIndex], empty: impl FnOnce(&Collection) -> Result<bool>) -> Result<Vec<(u32, bool)>> {
+        let mut w = Writer::new();
+        w.str("createIndexes", ns).open_array("indexes");
+        new.iter().for_each(|n| {
+            w.push(n.spec.as_doc().as_val());
+        });
+        self.alter(ns, w.finish(), |c| {
+            let ready = empty(c)?;
+            let mut id = c.indexes.iter().map(|i| i.id).max().unwrap_or(0).max(c.highest_index);
+            let mut ids = Vec::new();
+            for n in new {
+                id += 1;
+                let state = if ready { IndexState::Ready } else { IndexState::Building };
+                c.indexes.push(Arc::new(record::build_index(c.tablet, id, n.spec.as_doc(), state)?));
+                ids.push((id, ready));
+            }
+            c.highest_index = id;
+            Ok((ids, vec![]))
+        })
+    }
+
+    /// A build is complete: readers may use the index.
+    pub fn finish_build(&self, ns: &str, id: u32) -> Result<()> {
+        let what = doc! { "commitIndexBuild": ns, "index": i64::from(id) };
+        self.alter(ns, what, |c| {
+            let tablet = c.tablet;
+            let i = index_mut(c, |i| i.id == id)?;
+            i.state = IndexState::Ready;
+            i.info.ready = true;
+            Ok(((), vec![Effect::Delete(build_progress_key(tablet, id))]))
+        })
+    }
+
+    /// Removes an index (also one that is being built).
+    pub fn drop_index(&self, ns: &str, name: &str) -> Result<()> {
+        self.alter(ns, doc! { "dropIndexes": ns, "index": name }, |c| {
+            let at = c.indexes.iter().position(|i| i.name() == name);
+            let at = at.ok_or_else(|| err!(IndexNotFound, "index not found with name [{name}]"))?;
+            let i = c.indexes.remove(at);
+            let (lo, hi) = (i.prefix.to_vec(), keyspace::prefix_end(&i.prefix));
+            Ok(((), vec![Effect::DeleteRange(lo, hi), Effect::Delete(build_progress_key(c.tablet, i.id))]))
+        })
+    }
+
+    /// Replaces an index's specification (collMod: hidden, expireAfterSeconds, …).
+    pub fn change_index(&self, ns: &str, name: &str, spec: DocBuf) -> Result<()> {
+        self.alter(ns, doc! { "collMod": ns, "index": &spec }, |c| {
+            let tablet = c.tablet;
+            let i = index_mut(c, |i| i.name() == name)?;
+            let mut next = record::build_index(tablet, i.id, spec.as_doc(), i.state)?;
+            next.info.multikey = i.info.multikey;
+            next.accesses = i.accesses.clone();
+            next.since_millis = i.since_millis;
+            *i = next;
+            Ok(((), vec![]))
+        })
+    }
+
+    /// Replaces a collection's options (collMod).
+    pub fn change_options(&self, ns: &str, options: DocBuf) -> Result<()> {
+        self.alter(ns, doc! { "collMod": ns, "options": &options }, |c| {
+            c.options = options;
+            Ok(((), vec![]))
+        })
+    }
+
+    /// Remembers that fields of an index hold arrays, before the first such entry is written. The caller holds the
+    /// collection's write lock (read side); `wait` false gives `Error::offload()` instead of waiting for the mutex.
+    pub fn set_multikey(&self, ns: &str, id: u32, bits: u64, wait: bool) -> Result<Arc<Collection>> {
+        let _numbers = if wait { self.change.lock() } else { self.change.try_lock().ok_or_else(Error::offload)? };
+        let c = self.get(ns).ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
+        let mut next = Collection::clone(&c);
+        let i = index_mut(&mut next, |i| i.id == id)?;
+        if i.info.multikey | bits == i.info.multikey {
+            return Ok(c);
+        }
+        i.info.multikey |= bits;
+        next.refresh();
+        let next = Arc::new(next);
+        self.propose(c.uuid, doc! { "setMultikey": ns, "index": i64::from(id) }, vec![put_record(&next)])?;
+        self.publish(|m| {
+            m.insert(ns.to_string(), next.clone());
+        });
+        Ok(next)
+    }
+}
+
+fn index_mut(c: &mut Collection, which: impl Fn(&Index) -> bool) -> Result<&mut Index> {
+    let i = c.indexes.iter_mut().find(|i| which(i));
+    i.map(Arc::make_mut).ok_or_else(|| err!(IndexNotFound, "index not found"))
+}
+
+fn drop_effects(c: &Collection) -> Vec<Effect> {
+    let (lo, hi) = keyspace::tablet_range(c.tablet);
+    let mut effects = vec![Effect::Delete(collection_key(&c.uuid)), Effect::DeleteRange(lo, hi)];
+    effects.extend(c.indexes.iter().map(|i| Effect::Delete(build_progress_key(c.tablet, i.id))));
+    effects
+}
+
+/// A random (version 4) UUID.
+fn new_uuid() -> [u8; 16] {
+    let mut u: [u8; 16] = rand::random();
+    u[6] = u[6] & 0x0F | 0x40;
+    u[8] = u[8] & 0x3F | 0x80;
+    u
+}
+
+/// For callers that build `Value`s of a UUID.
+impl Collection {
+    pub fn uuid_value(&self) -> Value {
+        Value::binary(4, &self.uuid)
+    }
+
+    /// Milliseconds since 1970, now.
+    pub fn now_millis() -> i64 {
+        now_millis()
+    }
+}
