@@ -1,0 +1,53 @@
+//! A connection, as the commands see it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    Unix(String),
+}
+
+impl Address {
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            // A dual-stack listener reports IPv4 peers as mapped addresses; nobody wants to read those.
+            Address::Tcp(a) => Some(a.ip().to_canonical()),
+            Address::Unix(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(a) => SocketAddr::new(a.ip().to_canonical(), a.port()).fmt(f),
+            Address::Unix(path) if path.is_empty() => f.write_str("anonymous unix socket"),
+            Address::Unix(path) => f.write_str(path),
+        }
+    }
+}
+
+/// A connected client: `S` is what the service keeps for it.
+#[derive(Debug)]
+pub struct Client<S> {
+    /// `connectionId`; never used twice in the life of a process.
+    pub id: i64,
+    pub peer: Address,
+    /// The address that the client connected to: what `hello` gives as `hosts` when nothing is advertised.
+    pub local: Address,
+    /// Set once the client is gone: a command that is still running for it should stop. Shared, so that executors can keep
+    /// it without knowing of connections.
+    pub cancelled: Arc<AtomicBool>,
+    pub state: S,
+}
+
+impl<S> Client<S> {
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,111 @@
+//! What the server was told at its start, after flags, environment and file are merged and checked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Whose manners the process has: its own, or those that scripts expect of `mongod`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Personality {
+    Pando,
+    Mongod,
+}
+
+/// When an acknowledged write reaches the disk beyond what its write concern asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Durability {
+    /// Every acknowledged write waits for the disk, `w: 1` too.
+    pub always: bool,
+    /// The longest time that an acknowledged `w: 1` write stays off the disk.
+    pub interval: Duration,
+}
+
+impl Default for Durability {
+    fn default() -> Durability {
+        Durability {
+            always: false,
+            interval: Duration::from_millis(100),
+        }
+    }
+}
+
+/// The part this process plays towards drivers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    Standalone,
+    /// The one member of a replica set of this name.
+    ReplicaSet {
+        name: String,
+        /// The name was given by the user, who (or whose scripts) may go on to call `replSetInitiate`.
+        named: bool,
+    },
+}
+
+impl Topology {
+    pub fn set_name(&self) -> Option<&str> {
+        match self {
+            Topology::Standalone => None,
+            Topology::ReplicaSet { name, .. } => Some(name),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub personality: Personality,
+    pub db_path: PathBuf,
+    pub port: u16,
+    /// Addresses to listen on, as given: names, IPv4, IPv6.
+    pub bind: Vec<String>,
+    /// Path of a Unix domain socket to listen on as well.
+    pub unix_socket: Option<PathBuf>,
+    /// `host:port` that clients shall be told to reach this server at; otherwise the address each one came in on.
+    pub advertise: Option<String>,
+    pub topology: Topology,
+    /// Memory for blocks and memtables together, in bytes.
+    pub cache_bytes: u64,
+    pub durability: Durability,
+    pub max_connections: usize,
+    /// Event loops; as many as cores when 0.
+    pub loops: usize,
+    /// `setParameter`, name and value as text, in the order given.
+    pub parameters: Vec<(String, String)>,
+    pub slow_ms: i64,
+    pub log_path: Option<PathBuf>,
+    pub log_append: bool,
+    /// 0 is information; each more is one level of debugging.
+    pub verbosity: u8,
+    pub quiet: bool,
+    /// The command line, for `getCmdLineOpts`.
+    pub argv: Vec<String>,
+    /// The options in effect that were given, nested as in mongod's configuration file, for `getCmdLineOpts`.
+    pub parsed: serde_json::Value,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            personality: Personality::Pando,
+            db_path: PathBuf::from("pando-data"),
+            port: 27017,
+            bind: vec!["127.0.0.1".into()],
+            unix_socket: None,
+            advertise: None,
+            topology: Topology::ReplicaSet {
+                name: "rs0".into(),
+                named: false,
+            },
+            cache_bytes: 256 << 20,
+            durability: Durability::default(),
+            max_connections: 65_536,
+            loops: 0,
+            parameters: Vec::new(),
+            slow_ms: 100,
+            log_path: None,
+            log_append: true,
+            verbosity: 0,
+            quiet: false,
+            argv: Vec::new(),
+            parsed: serde_json::Value::Object(Default::default()),
+        }
+    }
+}

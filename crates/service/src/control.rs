@@ -1,0 +1,78 @@
+//! The running server, as the commands see it: stop it, and read its counters.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::{Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+/// Stops the server, from any thread.
+pub struct Control {
+    stopping: AtomicBool,
+    wakers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
+    pub metrics: Metrics,
+    pub started: Instant,
+    pub started_at: SystemTime,
+}
+
+impl Default for Control {
+    fn default() -> Control {
+        Control {
+            stopping: AtomicBool::new(false),
+            wakers: Mutex::default(),
+            metrics: Metrics::default(),
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+        }
+    }
+}
+
+impl Control {
+    /// Begins a clean shutdown and returns at once: no new connections or requests; what runs may finish for a moment.
+    pub fn shutdown(&self) {
+        if !self.stopping.swap(true, SeqCst) {
+            self.wakers.lock().iter().for_each(|wake| wake());
+        }
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(SeqCst)
+    }
+
+    /// Registers what to call at shutdown; called at once if it has begun already.
+    pub fn on_shutdown(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.wakers.lock().push(wake);
+        if self.is_stopping() {
+            self.wakers.lock().iter().for_each(|wake| wake());
+        }
+    }
+}
+
+/// Counters since the start, for `serverStatus`.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    pub bytes_in: AtomicU64,
+    pub bytes_out: AtomicU64,
+    pub requests: AtomicU64,
+    /// Requests that ran, or run again, on a worker thread.
+    pub offloaded: AtomicU64,
+    /// Requests that are on a worker thread or in its queue now.
+    pub active: AtomicU64,
+    /// Worker threads that exist now.
+    pub workers: AtomicU64,
+    pub connections: AtomicU64,
+    pub connections_created: AtomicU64,
+    pub connections_rejected: AtomicU64,
+    /// The most connections at a time.
+    pub connections_limit: AtomicU64,
+    /// Groups of staged writes that the loops have committed, and the requests in them.
+    pub groups: AtomicU64,
+    pub grouped: AtomicU64,
+}
+
+impl Metrics {
+    pub fn connections_available(&self) -> u64 {
+        self.connections_limit
+            .load(Relaxed)
+            .saturating_sub(self.connections.load(Relaxed))
+    }
+}
