@@ -1,0 +1,136 @@
+//! What a plan is, and how one is chosen.
+
+use bson::{Val, Value};
+use errors::Result;
+use query::filter::{Filter, Node, Test};
+use query::index_keys::KeyPattern;
+use query::projection::Projection;
+use query::sort::SortPattern;
+use std::sync::Arc;
+
+/// An index as the planner sees it. `_id_` is not among them: records lie under their `_id`.
+#[derive(Clone, Debug)]
+pub struct IndexInfo {
+    pub id: u32,
+    pub name: String,
+    pub key: KeyPattern,
+    pub unique: bool,
+    pub sparse: bool,
+    pub partial: Option<Arc<Filter>>,
+    pub hidden: bool,
+    /// Bit i: field i has held an array.
+    pub multikey: u64,
+    pub ready: bool,
+}
+
+/// What the client said about the index to use.
+#[derive(Clone, Debug)]
+pub enum Hint {
+    Name(String),
+    Key(bson::DocBuf),
+    /// `{$natural: ±1}`: the records themselves, forward or backward.
+    Natural { reverse: bool },
+}
+
+/// What is to be planned.
+pub struct PlanRequest<'a> {
+    pub filter: &'a Filter,
+    pub sort: Option<&'a SortPattern>,
+    pub projection: Option<&'a Projection>,
+    pub limit: Option<u64>,
+    pub hint: Option<&'a Hint>,
+    /// `min` (inclusive) and `max` (exclusive) of find: key documents for the hinted index.
+    pub min: Option<bson::Doc<'a>>,
+    pub max: Option<bson::Doc<'a>>,
+    pub indexes: &'a [IndexInfo],
+    /// Only the number of results matters.
+    pub count: bool,
+    /// Keys come back instead of documents (`returnKey`) – not coverable otherwise.
+    pub ns: &'a str,
+    /// About how many entries lie in `[low, high)` of an index (0: the records), when somebody can tell.
+    pub estimate: Option<&'a dyn Fn(u32, &[u8], &[u8]) -> u64>,
+}
+
+/// How a query is answered.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub access: Access,
+    /// What is still to be tested on a fetched document; trivial when the access decides everything. Branches of `Or` have
+    /// theirs.
+    pub residual: Filter,
+    /// The order the results still need; `None` when the access gives it (or none was asked for).
+    pub sort: Option<SortPattern>,
+    /// The index entries hold all that the projection (and residual) needs: nothing is fetched. The executor builds a
+    /// document of the index's fields and projects that.
+    pub covered: bool,
+}
+
+/// Where candidates come from.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Nothing can match.
+    Eof,
+    /// Records by `_id`, in key order without duplicates.
+    Ids(Vec<Value>),
+    /// Records in `[low, high)` of record keys (`high` empty: to the end). Both empty: a collection scan.
+    Records { low: Vec<u8>, high: Vec<u8>, reverse: bool },
+    Index(IndexAccess),
+    /// The union: each branch with what is still to be tested on its documents; a record comes once.
+    Or(Vec<(Access, Filter)>),
+    /// Index scans that are each in the wanted order, merged; a record comes once.
+    Merge(Vec<(IndexAccess, Filter)>, SortPattern),
+}
+
+/// A scan of one index.
+#[derive(Clone, Debug)]
+pub struct IndexAccess {
+    pub index: u32,
+    pub bounds: Bounds,
+    pub reverse: bool,
+    /// Tests on single fields of the key (by position, on the value itself) before anything is fetched.
+    pub key_filter: Vec<(usize, Filter)>,
+    /// A record may come more than once (multikey): duplicates are to be dropped.
+    pub dedup: bool,
+}
+
+/// Which entries of an index are wanted.
+#[derive(Clone, Debug)]
+pub enum Bounds {
+    /// Ranges `[low, high)` of index keys (after the index's prefix; `high` empty: to the end), ascending and disjoint.
+    Ranges(Vec<(Vec<u8>, Vec<u8>)>),
+}
+
+/// What a key is to a scan with bounds on several fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    Match,
+    /// Not wanted; the next that could be is at or after (backward: before) this key.
+    Seek(Vec<u8>),
+    Done,
+}
+
+/// The `_id` of a filter that is `{_id: <equality>}` and nothing else (not a regular expression, which is a pattern).
+pub fn id_lookup(filter: &Filter) -> Option<Val<'_>> {
+    match filter.root() {
+        Node::Pred { path, test: Test::Eq(v) } if path.is_id() => Some(v.as_val()),
+        _ => None,
+    }
+}
+
+/// Chooses a plan.
+pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
+    if let (Some(id), None) = (id_lookup(req.filter), req.hint) {
+        return Ok(Plan {
+            access: Access::Ids(vec![id.to_value()]),
+            residual: Filter::all(),
+            sort: None,
+            covered: false,
+        });
+    }
+    Ok(Plan {
+        access: Access::Records { low: vec![], high: vec![], reverse: false },
+        residual: req.filter.clone(),
+        sort: req.sort.filter(|s| !s.is_empty()).cloned(),
+        covered: false,
+    })
+}
