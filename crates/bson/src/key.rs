@@ -260,6 +260,67 @@ fn continuation(d: Decimal128, out: &mut Vec<u8>) {
     }
 }
 
+/// The length of the field at the start of `key`, without decoding it; `None` when these bytes are no key.
+pub fn field_len(key: &[u8], descending: bool) -> Option<usize> {
+    let flip = if descending { 0xFF } else { 0 };
+    let rank = *key.first()? ^ flip;
+    Some(1 + payload_len(rank, key.get(1..)?, flip, 0)?)
+}
+
+fn payload_len(rank: u8, b: &[u8], flip: u8, depth: usize) -> Option<usize> {
+    let terminated = |b: &[u8]| b.iter().position(|&c| c == flip).map(|n| n + 1);
+    let n = match rank.checked_sub(RANK_SHIFT)? {
+        1 | 2 | 5 | 127 => 0,
+        10 => {
+            if *b.get(8)? ^ flip == 0 {
+                9
+            } else {
+                29
+            }
+        }
+        15 | 60 => terminated(b)?,
+        20 | 25 | 65 => {
+            let code = if rank == 65 + RANK_SHIFT { terminated(b)? } else { 0 };
+            code + container_len(rank != 25 + RANK_SHIFT, b.get(code..)?, flip, depth)?
+        }
+        30 => {
+            let l: [u8; 4] = b.get(..4)?.try_into().ok()?;
+            5 + u32::from_be_bytes(l.map(|c| c ^ flip)) as usize
+        }
+        35 => 12,
+        40 => 1,
+        45 | 47 => 8,
+        50 => {
+            let pattern = terminated(b)?;
+            pattern + terminated(b.get(pattern..)?)?
+        }
+        55 => {
+            let l: [u8; 4] = b.get(..4)?.try_into().ok()?;
+            4 + u32::from_be_bytes(l.map(|c| c ^ flip)) as usize
+        }
+        _ => return None,
+    };
+    (n <= b.len()).then_some(n)
+}
+
+fn container_len(names: bool, b: &[u8], flip: u8, depth: usize) -> Option<usize> {
+    if depth > 2 * crate::MAX_DEPTH {
+        return None;
+    }
+    let mut at = 0;
+    loop {
+        let rank = *b.get(at)? ^ flip;
+        at += 1;
+        if rank == END {
+            return Some(at);
+        }
+        if names {
+            at += b.get(at..)?.iter().position(|&c| c == flip)? + 1;
+        }
+        at += payload_len(rank, b.get(at..)?, flip, depth + 1)?;
+    }
+}
+
 /// Reads keys back. Every method gives `None` on bytes that are no key.
 pub struct Decoder<'a> {
     key: &'a [u8],

@@ -1,1 +1,34 @@
-//! executor
+//! The executor: runs plans over views, keeps indexes in step with records, builds log entries.
+//!
+//! Entry points, each given an [`OpCtx`]:
+//! * reading: [`FindCursor`] (find, and the leaf of a pipeline), [`count`], [`distinct`];
+//! * writing: [`insert`], [`update`], [`delete`], [`find_and_modify`];
+//! * [`build`]: index builds.
+//!
+//! Architecture invariants: the executor knows no command and no socket; every write becomes log entries given to
+//! [`OpCtx::commit`], and nothing else changes records or (builds aside) index entries.
+
+pub mod build;
+mod delete;
+mod distinct;
+mod fetch;
+mod find;
+mod find_and_modify;
+mod insert;
+mod merge;
+mod op;
+mod read;
+mod records;
+mod retry;
+mod sorter;
+mod update;
+
+pub use delete::{DeleteRequest, Deleted, delete};
+pub use distinct::distinct;
+pub use find::{FindCursor, FindRequest};
+pub use find_and_modify::{FindAndModify, FoundAndModified, find_and_modify};
+pub use insert::{Inserted, insert};
+pub use op::{Engine, Group, Held, INLINE_BUDGET, OpCtx};
+pub use read::{Examined, ReadRequest, Rows, count};
+pub use retry::{Retry, StmtResult};
+pub use update::{UpdateRequest, Updated, update};

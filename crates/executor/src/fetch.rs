@@ -1,0 +1,289 @@
+//! Scans: of records, and of an index with the fetch of what it points to.
+
+use crate::op::OpCtx;
+use crate::read::{Current, Step};
+use bson::key::{self, Decoder};
+use bson::{Val, Writer};
+use catalog::keyspace::{self, PREFIX};
+use catalog::{Collection, Index};
+use errors::{Error, Result};
+use planner::{Bounds, IndexAccess};
+use std::collections::HashSet;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use storage::{Direction, Scan, Slice, View};
+
+/// How many records an index scan fetches at once, at most.
+const FETCH_BATCH: usize = 64;
+
+/// A range of the keyspace and where a scan of it stands; survives letting go of the scan.
+pub(crate) struct Position {
+    low: Vec<u8>,
+    high: Vec<u8>,
+    direction: Direction,
+    scan: Option<Scan>,
+}
+
+impl Position {
+    pub(crate) fn new(low: Vec<u8>, high: Vec<u8>, reverse: bool) -> Position {
+        let direction = if reverse { Direction::Backward } else { Direction::Forward };
+        Position { low, high, direction, scan: None }
+    }
+
+    /// The ranges of the keyspace that bounds of an index mean, ascending.
+    pub(crate) fn ranges(index: &Index, bounds: &Bounds) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let Bounds::Ranges(ranges) = bounds;
+        let end = keyspace::prefix_end(&index.prefix);
+        ranges
+            .iter()
+            .map(|(low, high)| {
+                let high = if high.is_empty() { end.clone() } else { keyspace::join(&index.prefix, high) };
+                (keyspace::join(&index.prefix, low), high)
+            })
+            .collect()
+    }
+
+    pub(crate) fn next(&mut self, view: &View) -> Result<bool> {
+        let scan = self.scan.get_or_insert_with(|| view.scan(&self.low, &self.high, self.direction));
+        scan.next()
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        self.scan.as_ref().map_or(&[], |s| s.key())
+    }
+
+    pub(crate) fn value(&self) -> &[u8] {
+        self.scan.as_ref().map_or(&[], |s| s.value())
+    }
+
+    /// Drops the scan; the next one starts behind where it stood.
+    pub(crate) fn release(&mut self) {
+        if let Some(scan) = self.scan.take() {
+            if !scan.valid() {
+                // Either at the end or not started; at the end nothing is left.
+                return;
+            }
+            match self.direction {
+                Direction::Forward => {
+                    self.low = scan.key().to_vec();
+                    self.low.push(0);
+                }
+                Direction::Backward => self.high = scan.key().to_vec(),
+            }
+        }
+    }
+}
+
+pub(crate) struct RecordScan {
+    position: Position,
+    done: bool,
+}
+
+impl RecordScan {
+    pub(crate) fn new(coll: &Collection, low: &[u8], high: &[u8], reverse: bool) -> RecordScan {
+        let p = &coll.record_prefix;
+        let high = if high.is_empty() { keyspace::prefix_end(p) } else { keyspace::join(p, high) };
+        RecordScan { position: Position::new(keyspace::join(p, low), high, reverse), done: false }
+    }
+
+    pub(crate) fn next(&mut self, view: &View) -> Result<bool> {
+        if self.done {
+            return Ok(false);
+        }
+        let more = self.position.next(view)?;
+        self.done = !more;
+        Ok(more)
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        self.position.key()
+    }
+
+    pub(crate) fn value(&self) -> &[u8] {
+        self.position.value()
+    }
+
+    pub(crate) fn release(&mut self) {
+        self.position.release();
+    }
+}
+
+/// Scans ranges of an index, tests what the key can tell, fetches in batches.
+pub(crate) struct IndexScan {
+    index: Arc<Index>,
+    access: IndexAccess,
+    covered: bool,
+    ranges: VecDeque<(Vec<u8>, Vec<u8>)>,
+    position: Option<Position>,
+    seen: HashSet<Vec<u8>>,
+    /// Fetched and not yet given: record key and document (`None`: gone, cannot be with one snapshot).
+    ready: VecDeque<(Vec<u8>, Option<Slice>)>,
+    /// How many to gather before the next fetch.
+    batch: usize,
+    /// The index part of the current entry's key, for merging.
+    pub(crate) key: Vec<u8>,
+    done: bool,
+}
+
+impl IndexScan {
+    pub(crate) fn new(index: Arc<Index>, access: &IndexAccess, covered: bool, limit: Option<u64>) -> IndexScan {
+        let mut ranges: VecDeque<_> = Position::ranges(&index, &access.bounds).into();
+        if access.reverse {
+            ranges.make_contiguous().reverse();
+        }
+        let batch = limit.map_or(16, |l| usize::try_from(l).unwrap_or(FETCH_BATCH)).clamp(1, FETCH_BATCH);
+        IndexScan {
+            index,
+            access: access.clone(),
+            covered,
+            ranges,
+            position: None,
+            seen: HashSet::new(),
+            ready: VecDeque::new(),
+            batch,
+            key: Vec::new(),
+            done: false,
+        }
+    }
+
+    /// To the next entry that passes the key's own tests; its record key goes into `record_key`.
+    pub(crate) fn next_entry(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<bool> {
+        loop {
+            if self.position.is_none() {
+                match self.ranges.pop_front() {
+                    Some((low, high)) => {
+                        step.examined.seeks += 1;
+                        self.position = Some(Position::new(low, high, self.access.reverse));
+                    }
+                    None => return Ok(false),
+                }
+            }
+            let Some(position) = &mut self.position else { return Ok(false) };
+            ctx.tick(1)?;
+            if !position.next(step.view)? {
+                self.position = None;
+                continue;
+            }
+            step.examined.keys += 1;
+            let rest = position.key().get(PREFIX..).unwrap_or(&[]);
+            let mut at = 0;
+            for f in &self.index.info.key.fields {
+                let n = rest.get(at..).and_then(|r| key::field_len(r, f.descending));
+                at += n.ok_or_else(|| Error::internal(format!("an entry of index {} is damaged", self.index.name())))?;
+            }
+            if !self.access.key_filter.is_empty() && !self.passes(rest, position.value())? {
+                continue;
+            }
+            if self.access.dedup && !self.seen.insert(rest[at..].to_vec()) {
+                continue;
+            }
+            step.record_key.clear();
+            step.record_key.extend_from_slice(&rest[at..]);
+            self.key.clear();
+            self.key.extend_from_slice(&rest[..at]);
+            return Ok(true);
+        }
+    }
+
+    fn passes(&self, rest: &[u8], types: &[u8]) -> Result<bool> {
+        let mut d = Decoder::new(rest, types);
+        for (i, f) in self.index.info.key.fields.iter().enumerate() {
+            let v = d.field(f.descending).ok_or_else(|| Error::internal("an index entry does not decode"))?;
+            let v = v.as_ref().map_or(Val::NULL, |v| v.as_val());
+            if self.access.key_filter.iter().any(|(n, t)| *n == i && !t.matches_value(v)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A document of the index's fields, from the current entry.
+    fn build(&self) -> Result<Vec<u8>> {
+        let types = self.position.as_ref().map_or(&[][..], |p| p.value());
+        let mut d = Decoder::new(&self.key, types);
+        let mut fields = Vec::with_capacity(self.index.info.key.fields.len());
+        for f in &self.index.info.key.fields {
+            let v = d.field(f.descending).ok_or_else(|| Error::internal("an index entry does not decode"))?;
+            fields.push((f.path.as_str(), v));
+        }
+        let mut w = Writer::new();
+        nest(&mut w, &fields, 0);
+        Ok(w.finish().into_vec())
+    }
+
+    pub(crate) fn next(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<Option<Current>> {
+        if self.covered {
+            if !self.next_entry(ctx, step)? {
+                return Ok(None);
+            }
+            return Ok(Some(Current::Built(self.build()?)));
+        }
+        loop {
+            while let Some((key, slice)) = self.ready.pop_front() {
+                if let Some(slice) = slice {
+                    step.record_key.clear();
+                    step.record_key.extend_from_slice(&key);
+                    return Ok(Some(Current::Fetched(slice)));
+                }
+            }
+            if self.done {
+                return Ok(None);
+            }
+            let mut keys = Vec::with_capacity(self.batch);
+            while keys.len() < self.batch {
+                if !self.next_entry(ctx, step)? {
+                    self.done = true;
+                    break;
+                }
+                keys.push(step.coll.record_key(step.record_key));
+            }
+            self.fetch(ctx, step, keys)?;
+            self.batch = (self.batch * 2).min(FETCH_BATCH);
+        }
+    }
+
+    fn fetch(&mut self, ctx: &mut OpCtx, step: &mut Step, keys: Vec<Vec<u8>>) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        ctx.tick(keys.len() as u32)?;
+        step.examined.docs += keys.len() as u64;
+        let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
+        let found = step.view.multi_get(&refs)?;
+        self.ready.extend(keys.iter().map(|k| k[PREFIX..].to_vec()).zip(found));
+        Ok(())
+    }
+
+    pub(crate) fn release(&mut self) {
+        if let Some(p) = &mut self.position {
+            p.release();
+        }
+    }
+}
+
+/// Writes `fields` (dotted paths, in index order) as a document, fields of one parent together; missing ones are left out.
+fn nest(w: &mut Writer, fields: &[(&str, Option<bson::Value>)], depth: usize) {
+    let mut done: Vec<&str> = Vec::new();
+    for (path, v) in fields {
+        let part = path.split('.').next().unwrap_or("");
+        if done.contains(&part) {
+            continue;
+        }
+        done.push(part);
+        if part.len() == path.len() {
+            if let Some(v) = v {
+                w.val(part, v.as_val());
+            }
+            continue;
+        }
+        let below: Vec<_> = fields
+            .iter()
+            .filter_map(|(p, v)| Some((p.strip_prefix(part)?.strip_prefix('.')?, v.clone())))
+            .collect();
+        if below.iter().any(|(_, v)| v.is_some()) && depth < bson::MAX_DEPTH {
+            w.open_doc(part);
+            nest(w, &below, depth + 1);
+            w.close();
+        }
+    }
+}

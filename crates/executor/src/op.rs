@@ -1,0 +1,251 @@
+//! One running operation: what it may spend, where its writes go, when it must stop.
+//!
+//! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries, reads only what is in the
+//! cache and never waits. When that is not enough it fails with `Error::offload()` before it has had any effect, and is run
+//! again on a worker. Inline, commits are deferred: the entries gather in the loop's [`Group`], and latches and locks stay
+//! held until the group is written. On a worker a commit is made at once, in one group with whoever else commits.
+//!
+//! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
+
+use catalog::{Catalog, Collection, WriteLock};
+use errors::{Error, Result, bail};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use storage::{Entry, LatchGuard, Store, View};
+
+/// Index entries and documents that an operation may examine on an event loop.
+pub const INLINE_BUDGET: u32 = 2_500;
+
+/// What every operation shares: the store and its catalog.
+pub struct Engine {
+    pub store: Arc<Store>,
+    pub catalog: Catalog,
+    /// Index builds that run: see [`crate::build`].
+    pub builds: crate::build::Builds,
+}
+
+impl Engine {
+    pub fn open(store: Arc<Store>) -> Result<Arc<Engine>> {
+        let catalog = Catalog::open(store.clone())?;
+        Ok(Arc::new(Engine { store, catalog, builds: Default::default() }))
+    }
+}
+
+/// What keeps others away from what a staged write touches.
+pub struct Held {
+    pub latches: LatchGuard,
+    pub lock: WriteLock,
+}
+
+/// The writes of one turn of an event loop, committed together.
+#[derive(Default)]
+pub struct Group {
+    entries: Vec<Entry>,
+    held: Vec<Held>,
+    failed: Option<Error>,
+    last_index: u64,
+}
+
+impl Group {
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.failed.is_none()
+    }
+
+    /// Writes and applies what was staged; then lets go of latches and locks.
+    pub fn flush(&mut self, store: &Store) {
+        if self.entries.is_empty() {
+            return;
+        }
+        let entries = std::mem::take(&mut self.entries);
+        match store.propose(entries) {
+            Ok(c) => self.last_index = c.index,
+            Err(e) => self.failed = Some(e),
+        }
+        self.held.clear();
+    }
+
+    /// Flushes and tells how all that was staged since the last call fared: the log index of its last entry.
+    pub fn commit(&mut self, store: &Store) -> Result<u64> {
+        self.flush(store);
+        match self.failed.take() {
+            Some(e) => Err(e),
+            None => Ok(self.last_index),
+        }
+    }
+}
+
+/// One operation.
+pub struct OpCtx<'a> {
+    pub engine: &'a Arc<Engine>,
+    /// The loop's group; `None` on a worker.
+    group: Option<&'a mut Group>,
+    budget: u32,
+    ticks: u32,
+    pub deadline: Option<Instant>,
+    /// Set by killOp, killCursors, a vanished client, shutdown.
+    pub killed: Option<&'a AtomicBool>,
+    staged: bool,
+    /// Log index of the last commit made on a worker; 0 when there was none.
+    pub last_index: u64,
+}
+
+impl<'a> OpCtx<'a> {
+    pub fn inline(engine: &'a Arc<Engine>, group: &'a mut Group) -> OpCtx<'a> {
+        OpCtx { group: Some(group), budget: INLINE_BUDGET, ..OpCtx::worker(engine) }
+    }
+
+    pub fn worker(engine: &'a Arc<Engine>) -> OpCtx<'a> {
+        OpCtx {
+            engine,
+            group: None,
+            budget: 0,
+            ticks: 0,
+            deadline: None,
+            killed: None,
+            staged: false,
+            last_index: 0,
+        }
+    }
+
+    /// Whether the operation may still be handed to a worker.
+    pub fn may_offload(&self) -> bool {
+        self.group.is_some() && !self.staged
+    }
+
+    /// Whether it has staged or committed a write.
+    pub fn has_written(&self) -> bool {
+        self.staged || self.last_index != 0
+    }
+
+    /// Hands the operation to a worker when it still may be: for what is known to be long.
+    pub fn need_worker(&self) -> Result<()> {
+        if self.may_offload() { Err(Error::offload()) } else { Ok(()) }
+    }
+
+    /// Accounts for `n` examined entries. Fails when the inline budget is spent, the time is up or somebody killed it.
+    #[inline]
+    pub fn tick(&mut self, n: u32) -> Result<()> {
+        if self.group.is_some() {
+            if self.budget < n && !self.staged {
+                return Err(Error::offload());
+            }
+            self.budget = self.budget.saturating_sub(n);
+        }
+        self.ticks += n;
+        if self.ticks >= 128 {
+            self.ticks = 0;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// Fails when the time is up or somebody killed the operation.
+    pub fn check(&self) -> Result<()> {
+        if self.killed.is_some_and(|k| k.load(Ordering::Relaxed)) {
+            bail!(Interrupted, "operation was interrupted");
+        }
+        if self.deadline.is_some_and(|d| Instant::now() >= d) {
+            bail!(MaxTimeMSExpired, "operation exceeded time limit");
+        }
+        Ok(())
+    }
+
+    /// A snapshot to read from, together with the collection as it was for that snapshot.
+    pub fn view(&self, ns: &str) -> (View, Option<Arc<Collection>>) {
+        let (view, coll) = self.engine.catalog.consistent(ns, || self.engine.store.view());
+        (if self.may_offload() { view.cached_only() } else { view }, coll)
+    }
+
+    /// The newest state, without a snapshot.
+    pub fn latest(&self) -> View {
+        let view = self.engine.store.latest();
+        if self.may_offload() { view.cached_only() } else { view }
+    }
+
+    /// The collection with its write lock held, in its version of that moment.
+    pub fn lock(&mut self, ns: &str) -> Result<Option<(Arc<Collection>, WriteLock)>> {
+        loop {
+            let Some(c) = self.engine.catalog.get(ns) else { return Ok(None) };
+            let lock = match c.try_write_lock() {
+                Some(l) => l,
+                None => {
+                    // DDL waits for what our own group holds, perhaps.
+                    self.flush();
+                    self.need_worker()?;
+                    c.write_lock()
+                }
+            };
+            // DDL may have changed or dropped it before we had the lock.
+            match self.engine.catalog.get(ns) {
+                Some(now) if now.uuid == c.uuid => return Ok(Some((now, lock))),
+                Some(_) => continue,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The latches, waiting for them if need be (on an event loop: flushing the own group, else offloading).
+    pub fn latch(&mut self, hashes: &[u64]) -> Result<LatchGuard> {
+        let latches = self.engine.store.latches();
+        if self.group.is_none() {
+            return Ok(latches.acquire(hashes));
+        }
+        if let Some(g) = latches.try_acquire(hashes) {
+            return Ok(g);
+        }
+        self.flush();
+        if let Some(g) = latches.try_acquire(hashes) {
+            return Ok(g);
+        }
+        self.need_worker()?;
+        Ok(latches.acquire(hashes))
+    }
+
+    /// More latches for a guard that is held: `false` when another holds one (then the caller lets go and starts again).
+    pub fn latch_more(&mut self, guard: &mut LatchGuard, hashes: &[u64]) -> Result<bool> {
+        if guard.try_extend(hashes) {
+            return Ok(true);
+        }
+        self.flush();
+        if guard.try_extend(hashes) {
+            return Ok(true);
+        }
+        self.need_worker()?;
+        Ok(false)
+    }
+
+    /// Commits entries: at once on a worker, with the loop's group inline.
+    pub fn commit(&mut self, entries: Vec<Entry>, held: Held) -> Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        match &mut self.group {
+            Some(g) => {
+                g.entries.extend(entries);
+                g.held.push(held);
+                self.staged = true;
+            }
+            None => {
+                let c = self.engine.store.propose(entries)?;
+                self.last_index = c.index;
+                drop(held);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the loop's group holds so far, so that this operation sees it.
+    pub fn flush(&mut self) {
+        if let Some(g) = &mut self.group {
+            g.flush(&self.engine.store);
+        }
+    }
+
+    /// Before a statement that must see the earlier ones of its own command.
+    pub fn flush_own(&mut self) {
+        if self.staged {
+            self.flush();
+        }
+    }
+}

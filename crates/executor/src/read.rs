@@ -1,0 +1,421 @@
+//! Reading: from a plan to documents, in order.
+//!
+//! [`Rows`] gives the records that match, one at a time, in the order asked for; skip, limit and projection are its users'.
+//! Index scans gather record keys and fetch them in batches. Between batches of a cursor nothing of the engine is held but
+//! the snapshot ([`Rows::release`]).
+
+use crate::fetch::{IndexScan, Position, RecordScan};
+use crate::op::OpCtx;
+use crate::sorter::{Sorted, Sorter};
+use bson::{Doc, Value};
+use catalog::keyspace::PREFIX;
+use catalog::{Collection, Index};
+use errors::{Error, Result};
+use planner::{Access, Hint, Plan, PlanRequest};
+use query::filter::Filter;
+use query::projection::Projection;
+use query::sort::SortPattern;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use storage::{Slice, View};
+
+/// What a reader asks for.
+#[derive(Clone)]
+pub struct ReadRequest<'a> {
+    pub filter: &'a Filter,
+    pub sort: Option<&'a SortPattern>,
+    pub projection: Option<&'a Projection>,
+    /// How many results are wanted at most, skipped ones included.
+    pub limit: Option<u64>,
+    pub hint: Option<Hint>,
+    pub min: Option<Doc<'a>>,
+    pub max: Option<Doc<'a>>,
+    /// Values of variables that `$expr` in the filter names.
+    pub vars: Option<Arc<query::expr::Vars>>,
+}
+
+impl<'a> ReadRequest<'a> {
+    pub fn new(filter: &'a Filter) -> ReadRequest<'a> {
+        ReadRequest {
+            filter,
+            sort: None,
+            projection: None,
+            limit: None,
+            hint: None,
+            min: None,
+            max: None,
+            vars: None,
+        }
+    }
+
+    pub fn plan(&self, coll: &Collection, count: bool) -> Result<Plan> {
+        planner::plan(&PlanRequest {
+            filter: self.filter,
+            sort: self.sort,
+            projection: self.projection,
+            limit: self.limit,
+            hint: self.hint.as_ref(),
+            min: self.min,
+            max: self.max,
+            indexes: &coll.usable,
+            count,
+            ns: &coll.ns,
+            estimate: None,
+        })
+    }
+}
+
+/// What a plan has examined so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Examined {
+    pub keys: u64,
+    pub docs: u64,
+    /// Seeks to the start of a range.
+    pub seeks: u64,
+}
+
+/// The document that a source stands on.
+pub(crate) enum Current {
+    None,
+    /// The scan's own value.
+    Scanned,
+    Fetched(Slice),
+    Built(Vec<u8>),
+}
+
+enum Source {
+    Eof,
+    Ids { ids: Vec<Value>, at: usize },
+    Records(RecordScan),
+    Index(Box<IndexScan>),
+    Or { branches: Vec<(Source, Filter)>, at: usize, seen: HashSet<Vec<u8>> },
+    Merge(Box<crate::merge::Merge>),
+    Sorted(Sorted),
+}
+
+pub struct Rows {
+    view: View,
+    pub(crate) coll: Arc<Collection>,
+    pub(crate) plan: Arc<Plan>,
+    source: Source,
+    vars: Option<Arc<query::expr::Vars>>,
+    current: Current,
+    record_key: Vec<u8>,
+    /// The order to be made first, and how many results of it are wanted.
+    unsorted: Option<(SortPattern, Option<u64>)>,
+    pub examined: Examined,
+    /// What the sort held at most, in bytes, and how many rows it saw.
+    pub sort_bytes: usize,
+    pub sort_rows: u64,
+}
+
+impl Rows {
+    /// Plans and opens. Nothing is read yet.
+    pub fn open(ctx: &mut OpCtx, view: View, coll: Arc<Collection>, req: &ReadRequest) -> Result<Rows> {
+        let plan = Arc::new(req.plan(&coll, false)?);
+        Rows::with_plan(ctx, view, coll, plan, req.limit, req.vars.clone())
+    }
+
+    pub fn with_plan(
+        _ctx: &mut OpCtx,
+        view: View,
+        coll: Arc<Collection>,
+        plan: Arc<Plan>,
+        limit: Option<u64>,
+        vars: Option<Arc<query::expr::Vars>>,
+    ) -> Result<Rows> {
+        let batch_hint = if plan.sort.is_some() { None } else { limit };
+        let source = open_source(&coll, &plan.access, plan.covered, batch_hint)?;
+        let unsorted = plan.sort.clone().map(|s| (s, limit));
+        Ok(Rows {
+            view,
+            coll,
+            plan,
+            source,
+            vars,
+            current: Current::None,
+            record_key: Vec::new(),
+            unsorted,
+            examined: Examined::default(),
+            sort_bytes: 0,
+            sort_rows: 0,
+        })
+    }
+
+    /// To the next result; `false` at the end.
+    pub fn next(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        if let Some((pattern, limit)) = self.unsorted.take() {
+            self.sort(ctx, &pattern, limit)?;
+        }
+        self.next_unsorted(ctx)
+    }
+
+    /// Passes over `n` results; what the order and the index decide alone is never fetched.
+    pub fn skip(&mut self, ctx: &mut OpCtx, mut n: u64) -> Result<()> {
+        if let Some((pattern, limit)) = self.unsorted.take() {
+            self.sort(ctx, &pattern, limit)?;
+        }
+        let trivial = self.plan.residual.is_trivial();
+        match &mut self.source {
+            Source::Sorted(s) => {
+                n -= s.skip(usize::try_from(n).unwrap_or(usize::MAX)) as u64;
+            }
+            Source::Index(scan) if trivial => {
+                let mut step = Step {
+                    view: &self.view,
+                    coll: &self.coll,
+                    vars: self.vars.as_deref(),
+                    examined: &mut self.examined,
+                    record_key: &mut self.record_key,
+                };
+                while n > 0 && scan.next_entry(ctx, &mut step)? {
+                    n -= 1;
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        while n > 0 && self.next_unsorted(ctx)? {
+            n -= 1;
+        }
+        Ok(())
+    }
+
+    fn next_unsorted(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        let trivial = self.plan.residual.is_trivial() || matches!(self.source, Source::Sorted(_));
+        loop {
+            let mut step = Step {
+                view: &self.view,
+                coll: &self.coll,
+                vars: self.vars.as_deref(),
+                examined: &mut self.examined,
+                record_key: &mut self.record_key,
+            };
+            match step_source(&mut self.source, ctx, &mut step)? {
+                None => {
+                    self.current = Current::None;
+                    return Ok(false);
+                }
+                Some(c) => self.current = c,
+            }
+            if trivial || test(&self.plan.residual, self.doc(), self.vars.as_deref())? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The document of the current result.
+    pub fn doc(&self) -> Doc<'_> {
+        match &self.current {
+            Current::None => Doc::EMPTY,
+            Current::Scanned => doc_of_scan(&self.source),
+            Current::Fetched(s) => Doc::new(s).unwrap_or(Doc::EMPTY),
+            Current::Built(b) => Doc::new(b).unwrap_or(Doc::EMPTY),
+        }
+    }
+
+    /// The record key of the current result, without the collection's prefix.
+    pub fn record_key(&self) -> &[u8] {
+        match (&self.current, &self.source) {
+            (Current::Scanned, Source::Records(s)) => s.key().get(PREFIX..).unwrap_or(&[]),
+            _ => &self.record_key,
+        }
+    }
+
+    fn sort(&mut self, ctx: &mut OpCtx, pattern: &SortPattern, limit: Option<u64>) -> Result<()> {
+        let mut sorter = Sorter::new(pattern.clone(), limit.and_then(|l| usize::try_from(l).ok()).filter(|l| *l > 0));
+        while self.next_unsorted(ctx)? {
+            sorter.add(self.doc(), self.record_key(), self.plan.covered)?;
+        }
+        self.sort_bytes = sorter.bytes();
+        self.sort_rows = sorter.rows();
+        self.source = Source::Sorted(sorter.finish());
+        Ok(())
+    }
+
+    /// Lets go of everything but the snapshot; the next `next` goes on from the same place.
+    pub fn release(&mut self) {
+        release_source(&mut self.source);
+        if !matches!(self.current, Current::Built(_)) {
+            self.current = Current::None;
+        }
+    }
+
+    /// Copies the current document out of the engine, so that it survives [`Rows::release`].
+    pub fn keep_current(&mut self) {
+        self.record_key = self.record_key().to_vec();
+        let copy = self.doc().as_bytes().to_vec();
+        self.current = Current::Built(copy);
+    }
+
+    /// Reads from here on also what is not in the cache (`true`), or only what is.
+    pub fn read_all(&mut self, all: bool) {
+        self.release();
+        self.view = if all { self.view.all() } else { self.view.cached_only() };
+    }
+}
+
+pub(crate) fn test(f: &Filter, doc: Doc<'_>, vars: Option<&query::expr::Vars>) -> Result<bool> {
+    match vars {
+        Some(v) => f.matches_with(doc, v),
+        None => f.matches(doc),
+    }
+}
+
+/// What one step of a source works with.
+pub(crate) struct Step<'s> {
+    pub view: &'s View,
+    pub coll: &'s Arc<Collection>,
+    pub vars: Option<&'s query::expr::Vars>,
+    pub examined: &'s mut Examined,
+    pub record_key: &'s mut Vec<u8>,
+}
+
+fn open_source(coll: &Arc<Collection>, access: &Access, covered: bool, limit: Option<u64>) -> Result<Source> {
+    Ok(match access {
+        Access::Eof => Source::Eof,
+        Access::Ids(ids) => {
+            coll.id_index_accesses.fetch_add(1, Ordering::Relaxed);
+            Source::Ids { ids: ids.clone(), at: 0 }
+        }
+        Access::Records { low, high, reverse } => Source::Records(RecordScan::new(coll, low, high, *reverse)),
+        Access::Index(a) => Source::Index(Box::new(IndexScan::new(index(coll, a.index)?, a, covered, limit))),
+        Access::Or(branches) => {
+            let mut open = Vec::with_capacity(branches.len());
+            for (a, f) in branches {
+                open.push((open_source(coll, a, false, None)?, f.clone()));
+            }
+            Source::Or { branches: open, at: 0, seen: HashSet::new() }
+        }
+        Access::Merge(branches, pattern) => {
+            let mut scans = Vec::with_capacity(branches.len());
+            for (a, f) in branches {
+                scans.push((IndexScan::new(index(coll, a.index)?, a, false, limit), f.clone()));
+            }
+            Source::Merge(Box::new(crate::merge::Merge::new(scans, pattern.clone())))
+        }
+    })
+}
+
+fn index(coll: &Collection, id: u32) -> Result<Arc<Index>> {
+    let i = coll.index(id).ok_or_else(|| Error::internal("the plan names an index that is not there"))?;
+    i.touch();
+    Ok(i.clone())
+}
+
+fn doc_of_scan(source: &Source) -> Doc<'_> {
+    match source {
+        Source::Records(s) => Doc::new(s.value()).unwrap_or(Doc::EMPTY),
+        Source::Or { branches, at, .. } => branches.get(*at).map_or(Doc::EMPTY, |(s, _)| doc_of_scan(s)),
+        _ => Doc::EMPTY,
+    }
+}
+
+fn step_source(source: &mut Source, ctx: &mut OpCtx, step: &mut Step) -> Result<Option<Current>> {
+    match source {
+        Source::Eof => Ok(None),
+        Source::Ids { ids, at } => {
+            while let Some(id) = ids.get(*at) {
+                ctx.tick(1)?;
+                let key = crate::records::record_key(step.coll, id.as_val());
+                let found = step.view.get(&key)?;
+                *at += 1;
+                step.examined.keys += 1;
+                if let Some(slice) = found {
+                    step.examined.docs += 1;
+                    step.record_key.clear();
+                    step.record_key.extend_from_slice(key.get(PREFIX..).unwrap_or(&[]));
+                    return Ok(Some(Current::Fetched(slice)));
+                }
+            }
+            Ok(None)
+        }
+        Source::Records(scan) => {
+            ctx.tick(1)?;
+            if scan.next(step.view)? {
+                step.examined.docs += 1;
+                Ok(Some(Current::Scanned))
+            } else {
+                Ok(None)
+            }
+        }
+        Source::Index(scan) => scan.next(ctx, step),
+        Source::Or { branches, at, seen } => {
+            while let Some((branch, filter)) = branches.get_mut(*at) {
+                match step_source(branch, ctx, step)? {
+                    None => *at += 1,
+                    Some(c) => {
+                        let doc = match &c {
+                            Current::Scanned => doc_of_scan(branch),
+                            Current::Fetched(s) => Doc::new(s).unwrap_or(Doc::EMPTY),
+                            Current::Built(b) => Doc::new(b).unwrap_or(Doc::EMPTY),
+                            Current::None => Doc::EMPTY,
+                        };
+                        if let (Current::Scanned, Source::Records(s)) = (&c, &*branch) {
+                            step.record_key.clear();
+                            step.record_key.extend_from_slice(s.key().get(PREFIX..).unwrap_or(&[]));
+                        }
+                        if !test(filter, doc, step.vars)? || seen.contains(step.record_key.as_slice()) {
+                            continue;
+                        }
+                        seen.insert(step.record_key.clone());
+                        return Ok(Some(c));
+                    }
+                }
+            }
+            Ok(None)
+        }
+        Source::Merge(m) => m.next(ctx, step),
+        Source::Sorted(s) => s.next(ctx, step),
+    }
+}
+
+fn release_source(source: &mut Source) {
+    match source {
+        Source::Records(s) => s.release(),
+        Source::Index(s) => s.release(),
+        Source::Or { branches, .. } => branches.iter_mut().for_each(|(s, _)| release_source(s)),
+        Source::Merge(m) => m.release(),
+        Source::Eof | Source::Ids { .. } | Source::Sorted(_) => {}
+    }
+}
+
+/// How many records match, without giving them: `limit` and `skip` as count's.
+pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64) -> Result<u64> {
+    let (view, Some(coll)) = ctx.view(ns) else { return Ok(0) };
+    let bounded = |n: u64| {
+        let n = n.saturating_sub(skip);
+        if limit > 0 { n.min(limit) } else { n }
+    };
+    if req.filter.is_trivial() && req.hint.is_none() {
+        return Ok(bounded(ctx.engine.store.counts(coll.tablet).0.max(0) as u64));
+    }
+    let plan = Arc::new(req.plan(&coll, true)?);
+    let most = if limit > 0 { Some(skip.saturating_add(limit)) } else { None };
+    if let Access::Index(a) = &plan.access
+        && plan.residual.is_trivial()
+        && a.key_filter.is_empty()
+        && !a.dedup
+    {
+        let index = index(&coll, a.index)?;
+        let mut n = 0;
+        for range in Position::ranges(&index, &a.bounds) {
+            let mut scan = view.scan(&range.0, &range.1, storage::Direction::Forward);
+            while scan.next()? {
+                ctx.tick(1)?;
+                n += 1;
+                if Some(n) == most {
+                    return Ok(bounded(n));
+                }
+            }
+        }
+        return Ok(bounded(n));
+    }
+    let mut rows = Rows::with_plan(ctx, view, coll, plan, None, req.vars.clone())?;
+    let mut n = 0;
+    while Some(n) != most && rows.next(ctx)? {
+        n += 1;
+    }
+    Ok(bounded(n))
+}
