@@ -2,3 +2,10 @@
 pub mod accumulator;
 pub mod expr;
 pub mod transform;
+pub mod filter;
+pub mod index_keys;
+pub mod path;
+pub mod pipeline;
+pub mod projection;
+pub mod sort;
+pub mod update;

@@ -1,0 +1,261 @@
+//! Testing documents and values against a parsed filter.
+
+use super::{InList, Node, Test};
+use crate::expr::{EvalCtx, Vars};
+use crate::path::{FieldPath, Leaf};
+use bson::{Doc, Val, order, tag};
+use errors::Result;
+use std::cmp::Ordering;
+
+/// Tests a document. Without `vars` an `$expr` sees only the system's constants.
+pub(super) fn matches(node: &Node, doc: Doc<'_>, vars: Option<&Vars>) -> Result<bool> {
+    Ok(match node {
+        Node::Pred { path, test } => pred(path, test, doc),
+        Node::And(c) => {
+            for n in c {
+                if !matches(n, doc, vars)? {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        Node::Or(c) => any(c, doc, vars)?,
+        Node::Nor(c) => !any(c, doc, vars)?,
+        Node::Not(n) => !matches(n, doc, vars)?,
+        Node::Const(b) => *b,
+        Node::Expr(e) => {
+            let truth = |vars: &Vars| -> Result<bool> {
+                let v = e.evaluate(&EvalCtx::new(doc, vars))?;
+                Ok(v.as_val().is_some_and(|v| v.truthy()))
+            };
+            match vars {
+                Some(v) => truth(v)?,
+                None => truth(&Vars::default())?,
+            }
+        }
+        Node::Sample(rate) => rand::random::<f64>() < *rate,
+        Node::Schema(s) => s.matches(doc),
+    })
+}
+
+fn any(nodes: &[Node], doc: Doc<'_>, vars: Option<&Vars>) -> Result<bool> {
+    for n in nodes {
+        if matches(n, doc, vars)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Tests a value that is not in a document (an array element): predicates with an empty path apply to the value itself,
+/// without entering it; others to the document that the value is.
+pub(super) fn matches_value(node: &Node, v: Val<'_>) -> bool {
+    match node {
+        Node::Pred { path, test } if path.is_empty() => test.matches(Some(v)),
+        Node::Pred { path, test } => v.as_container().is_some_and(|d| pred(path, test, d)),
+        Node::And(c) => c.iter().all(|n| matches_value(n, v)),
+        Node::Or(c) => c.iter().any(|n| matches_value(n, v)),
+        Node::Nor(c) => !c.iter().any(|n| matches_value(n, v)),
+        Node::Not(n) => !matches_value(n, v),
+        Node::Const(b) => *b,
+        Node::Schema(s) => v.as_doc().is_some_and(|d| s.matches(d)),
+        Node::Expr(_) | Node::Sample(_) => false,
+    }
+}
+
+#[inline]
+fn pred(path: &FieldPath, test: &Test, doc: Doc<'_>) -> bool {
+    path.visit(doc, test.leaf(), &mut |v, _| test.matches(v))
+}
+
+/// `None`: no match; `Some(i)`: matched, and `i` is the array position that the last deciding predicate went through.
+pub(super) fn matched_index(node: &Node, doc: Doc<'_>, vars: &Vars) -> Result<Option<Option<u32>>> {
+    Ok(match node {
+        Node::Pred { path, test } => {
+            let mut at = None;
+            let found = path.visit(doc, test.leaf(), &mut |v, outer| {
+                let inner = match (test, v) {
+                    (Test::ElemMatchObject(_) | Test::ElemMatchValue(_), Some(v)) => {
+                        match test.first_element(v) {
+                            None => return false,
+                            i => i,
+                        }
+                    }
+                    _ if test.matches(v) => None,
+                    _ => return false,
+                };
+                at = outer.or(inner);
+                true
+            });
+            found.then_some(at)
+        }
+        Node::And(c) => {
+            let mut at = None;
+            for n in c {
+                match matched_index(n, doc, vars)? {
+                    None => return Ok(None),
+                    Some(i) => at = i.or(at),
+                }
+            }
+            Some(at)
+        }
+        Node::Or(c) => {
+            for n in c {
+                if let Some(i) = matched_index(n, doc, vars)? {
+                    return Ok(Some(i));
+                }
+            }
+            None
+        }
+        n => matches(n, doc, Some(vars))?.then_some(None),
+    })
+}
+
+impl Test {
+    /// What the test wants of an array at the end of its path.
+    #[inline]
+    pub fn leaf(&self) -> Leaf {
+        match self {
+            Test::Size(_) | Test::ElemMatchObject(_) | Test::ElemMatchValue(_) => Leaf::Whole,
+            _ => Leaf::Expand,
+        }
+    }
+
+    /// Tests one value as it is; `None` is a missing field.
+    #[inline]
+    pub fn matches(&self, v: Option<Val<'_>>) -> bool {
+        match self {
+            Test::Eq(rhs) => {
+                let rhs = rhs.as_val();
+                match v {
+                    Some(v) => order::equal(v, rhs),
+                    None => rhs.tag == tag::NULL,
+                }
+            }
+            Test::Lt(rhs) => compare(v, rhs.as_val(), false, |o| o == Ordering::Less),
+            Test::Lte(rhs) => compare(v, rhs.as_val(), true, |o| o != Ordering::Greater),
+            Test::Gt(rhs) => compare(v, rhs.as_val(), false, |o| o == Ordering::Greater),
+            Test::Gte(rhs) => compare(v, rhs.as_val(), true, |o| o != Ordering::Less),
+            Test::In(list) => list.matches(v),
+            Test::Exists => v.is_some(),
+            Test::Type(set) => v.is_some_and(|v| set.contains(v.tag)),
+            Test::Regex(re) => v.is_some_and(|v| matches_regex(re, v)),
+            Test::Mod { divisor, remainder } => v.is_some_and(|v| {
+                integer_part(v).is_some_and(|n| n.wrapping_rem(*divisor) == *remainder)
+            }),
+            Test::Size(n) => v
+                .and_then(|v| v.as_array())
+                .is_some_and(|a| a.count() as i64 == *n),
+            Test::ElemMatchObject(_) | Test::ElemMatchValue(_) => {
+                v.is_some_and(|v| self.first_element(v).is_some())
+            }
+            Test::Bits { test, mask } => v.is_some_and(|v| mask.test(*test, v)),
+        }
+    }
+
+    /// For `$elemMatch`: the first element of the array `v` that passes.
+    fn first_element(&self, v: Val<'_>) -> Option<u32> {
+        let array = v.as_array()?;
+        let found = match self {
+            Test::ElemMatchObject(n) => array.values().position(|e| {
+                e.as_container()
+                    .is_some_and(|d| matches(n, d, None).unwrap_or(false))
+            }),
+            Test::ElemMatchValue(n) => array.values().position(|e| matches_value(n, e)),
+            _ => None,
+        };
+        found.map(|i| i as u32)
+    }
+}
+
+/// A comparison holds within one type bracket only. `equal`: whether the operator holds for equal values.
+#[inline]
+fn compare(
+    v: Option<Val<'_>>,
+    rhs: Val<'_>,
+    equal: bool,
+    holds: impl Fn(Ordering) -> bool,
+) -> bool {
+    if let Some(v) = v
+        && tag::rank(v.tag) == tag::rank(rhs.tag)
+    {
+        if is_nan(rhs) || is_nan(v) {
+            return equal && is_nan(rhs) && is_nan(v);
+        }
+        return holds(order::compare(v, rhs));
+    }
+    match rhs.tag {
+        // Every type lies between MinKey and MaxKey, a missing field too.
+        tag::MIN_KEY => holds(Ordering::Greater),
+        tag::MAX_KEY => holds(Ordering::Less),
+        tag::NULL => equal && v.is_none(),
+        _ => false,
+    }
+}
+
+#[inline]
+pub(crate) fn is_nan(v: Val<'_>) -> bool {
+    match v.tag {
+        tag::DOUBLE => v.as_f64().is_some_and(f64::is_nan),
+        tag::DECIMAL128 => v.as_decimal().is_some_and(|d| d.is_nan()),
+        _ => false,
+    }
+}
+
+/// A number without its fraction; `None` for what no i64 holds.
+pub(super) fn integer_part(v: Val<'_>) -> Option<i64> {
+    match v.tag {
+        tag::INT32 => v.as_i32().map(i64::from),
+        tag::INT64 => v.as_i64(),
+        tag::DOUBLE => {
+            let f = v.as_f64()?.trunc();
+            (-9223372036854775808.0..9223372036854775808.0)
+                .contains(&f)
+                .then_some(f as i64)
+        }
+        tag::DECIMAL128 => {
+            let d = v.as_decimal()?;
+            let inside = !d.is_nan()
+                && d.cmp_f64(9223372036854775808.0).is_lt()
+                && d.cmp_f64(-9223372036854775809.0).is_gt();
+            inside.then(|| d.to_i64_truncated())
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn matches_regex(re: &super::Regex, v: Val<'_>) -> bool {
+    match v.tag {
+        tag::STRING | tag::SYMBOL => v.str_bytes().is_some_and(|s| re.is_match(s)),
+        tag::REGEX => v.as_regex() == Some((re.pattern(), re.options())),
+        _ => false,
+    }
+}
+
+impl InList {
+    /// Sorts and removes duplicates.
+    pub fn new(mut values: Vec<bson::Value>, regexes: Vec<super::Regex>) -> InList {
+        values.sort_by(|a, b| order::compare(a.as_val(), b.as_val()));
+        values.dedup_by(|a, b| order::equal(a.as_val(), b.as_val()));
+        InList { values, regexes }
+    }
+
+    pub fn contains_null(&self) -> bool {
+        self.values.iter().any(|v| v.tag() == tag::NULL)
+    }
+
+    #[inline]
+    fn matches(&self, v: Option<Val<'_>>) -> bool {
+        let Some(v) = v else {
+            return self.contains_null();
+        };
+        let found = if self.values.len() <= 4 {
+            self.values.iter().any(|x| order::equal(x.as_val(), v))
+        } else {
+            self.values
+                .binary_search_by(|x| order::compare(x.as_val(), v))
+                .is_ok()
+        };
+        found || self.regexes.iter().any(|re| matches_regex(re, v))
+    }
+}

@@ -1,0 +1,244 @@
+//! Query predicates: parsed once into an owned tree, tested on document bytes.
+//!
+//! Invariant: testing a document allocates nothing (`$expr` aside) and never fails (`$expr` aside). Matching follows
+//! MongoDB 8: arrays are traversed, comparisons hold only within one type bracket, a missing field equals null.
+//!
+//! * [`parse`](Filter::parse): the query document into [`Node`]s, with MongoDB's errors.
+//! * `eval`: testing. `render`: back into a document, for explain. `regex`: PCRE2. `bits`, `types`, `schema`: the operators
+//!   of those names.
+
+mod bits;
+mod eval;
+mod parse;
+mod regex;
+mod render;
+mod schema;
+mod types;
+
+pub use bits::{BitMask, BitTest};
+pub use regex::Regex;
+pub use schema::Schema;
+pub use types::TypeSet;
+
+use crate::expr::{Expression, ParseEnv, Vars};
+use crate::path::FieldPath;
+use bson::{Doc, DocBuf, Val, Value};
+use errors::{Result, err};
+
+/// A parsed query document.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    root: Node,
+}
+
+/// A node of the predicate tree.
+#[derive(Clone, Debug)]
+pub enum Node {
+    /// Always or never (`{}`, `$alwaysFalse`, `$all: []`, …).
+    Const(bool),
+    /// Never empty, never nested directly in another `And`.
+    And(Vec<Node>),
+    Or(Vec<Node>),
+    Nor(Vec<Node>),
+    Not(Box<Node>),
+    /// Some value on the path passes the test. Inside `$elemMatch` of values the path is empty: the element itself.
+    Pred {
+        path: FieldPath,
+        test: Test,
+    },
+    Expr(Expression),
+    /// `$sampleRate`.
+    Sample(f64),
+    /// `$jsonSchema` on the whole document.
+    Schema(Box<Schema>),
+}
+
+/// A test of one value. `$ne`, `$nin` and `$exists: false` are `Not` around a node; `$all` is an `And`.
+#[derive(Clone, Debug)]
+pub enum Test {
+    Eq(Value),
+    Lt(Value),
+    Lte(Value),
+    Gt(Value),
+    Gte(Value),
+    In(InList),
+    Exists,
+    Type(TypeSet),
+    Regex(Box<Regex>),
+    Mod {
+        divisor: i64,
+        remainder: i64,
+    },
+    Size(i64),
+    /// `$elemMatch` with a query on element documents.
+    ElemMatchObject(Box<Node>),
+    /// `$elemMatch` with operators on element values: a node whose paths are empty.
+    ElemMatchValue(Box<Node>),
+    Bits {
+        test: BitTest,
+        mask: BitMask,
+    },
+}
+
+/// The list of `$in`: values in comparison order without duplicates, and regular expressions.
+#[derive(Clone, Debug, Default)]
+pub struct InList {
+    pub values: Vec<Value>,
+    pub regexes: Vec<Regex>,
+}
+
+impl Filter {
+    pub fn parse(doc: Doc<'_>, env: &ParseEnv) -> Result<Filter> {
+        Ok(Filter {
+            root: parse::parse(doc, env)?,
+        })
+    }
+
+    /// The filter that matches everything.
+    pub fn all() -> Filter {
+        Filter {
+            root: Node::Const(true),
+        }
+    }
+
+    pub fn from_node(root: Node) -> Filter {
+        Filter { root }
+    }
+
+    pub fn root(&self) -> &Node {
+        &self.root
+    }
+
+    pub fn into_root(self) -> Node {
+        self.root
+    }
+
+    /// Matches every document.
+    pub fn is_trivial(&self) -> bool {
+        matches!(self.root, Node::Const(true))
+    }
+
+    /// Matches no document, whatever it is.
+    pub fn is_never(&self) -> bool {
+        matches!(self.root, Node::Const(false))
+    }
+
+    /// Tests a document. Fails only when an `$expr` does.
+    #[inline]
+    pub fn matches(&self, doc: Doc<'_>) -> Result<bool> {
+        eval::matches(&self.root, doc, None)
+    }
+
+    /// The same with values for variables that `$expr` names.
+    #[inline]
+    pub fn matches_with(&self, doc: Doc<'_>, vars: &Vars) -> Result<bool> {
+        eval::matches(&self.root, doc, Some(vars))
+    }
+
+    /// Tests a single value, for filters whose operators apply to a value itself (`$pull: {a: {$gt: 3}}`): the node's
+    /// paths are empty.
+    pub fn matches_value(&self, v: Val<'_>) -> bool {
+        eval::matches_value(&self.root, v)
+    }
+
+    /// Parses operators that apply to a value itself: `{$gt: 3, $lt: 5}` (`$pull`, `$elemMatch`).
+    pub fn parse_value_operators(ops: Doc<'_>, env: &ParseEnv) -> Result<Filter> {
+        Ok(Filter {
+            root: parse::parse_value_operators(ops, env)?,
+        })
+    }
+
+    /// Whether `$expr` (or another node that needs variables) occurs anywhere.
+    pub fn has_expr(&self) -> bool {
+        self.root.any(&mut |n| matches!(n, Node::Expr(_)))
+    }
+
+    /// When the document matches: the array position that a positional `$` stands for, if matching went through an array.
+    /// `None` when it does not match.
+    pub fn first_matched_index(&self, doc: Doc<'_>, vars: &Vars) -> Result<Option<Option<u32>>> {
+        eval::matched_index(&self.root, doc, vars)
+    }
+
+    /// Fields and values that an upsert takes over from the query. Fails as MongoDB does when two of them disagree on
+    /// where they go (NotSingleValueField).
+    pub fn equalities(&self) -> Result<Vec<(&FieldPath, Val<'_>)>> {
+        let mut out: Vec<(&FieldPath, Val<'_>)> = Vec::new();
+        self.root.equalities(&mut out);
+        for (i, (p, _)) in out.iter().enumerate() {
+            for (q, _) in out.iter().take(i) {
+                if p == q {
+                    return Err(err!(
+                        NotSingleValueField,
+                        "cannot infer query fields to set, path '{p}' is matched twice"
+                    ));
+                }
+                if p.conflicts_with(q) {
+                    let (long, short) = if p.len() > q.len() { (p, q) } else { (q, p) };
+                    return Err(err!(
+                        NotSingleValueField,
+                        "cannot infer query fields to set, both paths '{long}' and '{short}' are matched"
+                    ));
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// As MongoDB's explain prints a parsed query.
+    pub fn to_doc(&self) -> DocBuf {
+        render::render(&self.root)
+    }
+}
+
+impl Node {
+    /// Whether `f` holds for this node or one below it (those inside `$elemMatch` included).
+    pub fn any(&self, f: &mut impl FnMut(&Node) -> bool) -> bool {
+        if f(self) {
+            return true;
+        }
+        match self {
+            Node::And(c) | Node::Or(c) | Node::Nor(c) => c.iter().any(|n| n.any(f)),
+            Node::Not(n) => n.any(f),
+            Node::Pred {
+                test: Test::ElemMatchObject(n) | Test::ElemMatchValue(n),
+                ..
+            } => n.any(f),
+            _ => false,
+        }
+    }
+
+    /// A conjunction, flattened and simplified.
+    pub fn and(children: Vec<Node>) -> Node {
+        let mut out = Vec::with_capacity(children.len());
+        for c in children {
+            match c {
+                Node::And(mut inner) => out.append(&mut inner),
+                Node::Const(true) => {}
+                c => out.push(c),
+            }
+        }
+        if out.iter().any(|c| matches!(c, Node::Const(false))) {
+            return Node::Const(false);
+        }
+        match out.len() {
+            0 => Node::Const(true),
+            1 => out.remove(0),
+            _ => Node::And(out),
+        }
+    }
+
+    fn equalities<'a>(&'a self, out: &mut Vec<(&'a FieldPath, Val<'a>)>) {
+        match self {
+            Node::And(c) => c.iter().for_each(|n| n.equalities(out)),
+            Node::Or(c) if c.len() == 1 => c[0].equalities(out),
+            Node::Pred { path, test } => match test {
+                Test::Eq(v) => out.push((path, v.as_val())),
+                Test::In(l) if l.values.len() == 1 && l.regexes.is_empty() => {
+                    out.push((path, l.values[0].as_val()))
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,582 @@
+//! From query documents to nodes, with MongoDB's errors.
+
+use super::{BitMask, BitTest, Filter, InList, Node, Regex, Schema, Test, TypeSet};
+use crate::expr::{Expression, ParseEnv};
+use crate::path::FieldPath;
+use bson::{Doc, Elem, Val, tag};
+use errors::{Result, bail, err};
+
+/// What the surroundings of a predicate allow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Top,
+    /// Inside `$elemMatch`: nothing that needs the whole document.
+    Element,
+}
+
+pub(super) fn parse(doc: Doc<'_>, env: &ParseEnv) -> Result<Node> {
+    Ok(simplify(parse_doc(doc, env, Place::Top)?))
+}
+
+pub(super) fn parse_value_operators(ops: Doc<'_>, env: &ParseEnv) -> Result<Node> {
+    let nodes = parse_operators(&FieldPath::empty(), ops, env)?;
+    Ok(simplify(Node::and(nodes)))
+}
+
+fn parse_doc(doc: Doc<'_>, env: &ParseEnv, place: Place) -> Result<Node> {
+    let mut nodes = Vec::new();
+    for e in doc {
+        match e.name.strip_prefix('$') {
+            Some(op) => nodes.extend(parse_top(op, e, env, place)?),
+            None => parse_field(e, env, &mut nodes)?,
+        }
+    }
+    Ok(Node::and(nodes))
+}
+
+/// `{field: value}`
+fn parse_field(e: Elem<'_>, env: &ParseEnv, nodes: &mut Vec<Node>) -> Result<()> {
+    let path = FieldPath::new(e.name);
+    match e.val.tag {
+        tag::DOCUMENT => {
+            let d = e.val.as_doc().unwrap_or(Doc::EMPTY);
+            if is_operators(d, false) {
+                let mut ops = parse_operators(&path, d, env)?;
+                nodes.append(&mut ops);
+            } else {
+                let test = Test::Eq(e.val.to_value());
+                nodes.push(Node::Pred { path, test });
+            }
+        }
+        tag::REGEX => {
+            let test = Test::Regex(Box::new(regex_of(e.val)?));
+            nodes.push(Node::Pred { path, test });
+        }
+        _ => {
+            let test = Test::Eq(operand(e.val)?.to_value());
+            nodes.push(Node::Pred { path, test });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a document holds operators rather than being a value: its first name starts with `$` and it is no DBRef.
+fn is_operators(d: Doc<'_>, incomplete_ref: bool) -> bool {
+    let Some(first) = d.first() else {
+        return false;
+    };
+    first.name.starts_with('$') && !is_dbref(d, incomplete_ref)
+}
+
+fn is_dbref(d: Doc<'_>, incomplete: bool) -> bool {
+    let (r, i) = (d.contains("$ref"), d.contains("$id"));
+    if incomplete {
+        r || i || d.contains("$db")
+    } else {
+        r && i
+    }
+}
+
+fn regex_of(v: Val<'_>) -> Result<Regex> {
+    let (p, o) = v
+        .as_regex()
+        .ok_or_else(|| err!(BadValue, "malformed regular expression"))?;
+    Regex::new(p, o)
+}
+
+fn operand(v: Val<'_>) -> Result<Val<'_>> {
+    if v.tag == tag::UNDEFINED {
+        bail!(BadValue, "cannot compare to undefined");
+    }
+    Ok(v)
+}
+
+/// An operator at the top of a query or of a clause.
+fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Option<Node>> {
+    let only_top = |what: &str| -> Result<()> {
+        if place != Place::Top {
+            bail!(
+                BadValue,
+                "{what} can only be applied to the top-level document"
+            );
+        }
+        Ok(())
+    };
+    Ok(Some(match op {
+        "and" => Node::and(clauses(e, env, place)?),
+        "or" => Node::Or(clauses(e, env, place)?),
+        "nor" => Node::Nor(clauses(e, env, place)?),
+        "expr" => {
+            only_top("$expr")?;
+            Node::Expr(Expression::parse(e.val, env)?)
+        }
+        "comment" => return Ok(None),
+        "jsonSchema" => {
+            let Some(d) = e.val.as_doc() else {
+                bail!(TypeMismatch, "$jsonSchema must be an object");
+            };
+            Node::Schema(Box::new(Schema::parse(d, env)?))
+        }
+        "sampleRate" => {
+            let rate = match e.val.to_f64() {
+                Some(r) => r,
+                None => bail!(BadValue, "argument to $sampleRate must be a numeric type"),
+            };
+            if !(0.0..=1.0).contains(&rate) {
+                bail!(
+                    BadValue,
+                    "numeric argument to $sampleRate must be in [0, 1]"
+                );
+            }
+            Node::Sample(rate)
+        }
+        "alwaysTrue" | "alwaysFalse" => {
+            if e.val.to_i64_exact() != Some(1) {
+                bail!(FailedToParse, "{} must be an integer value of 1", e.name);
+            }
+            Node::Const(op == "alwaysTrue")
+        }
+        "where" => {
+            only_top("$where")?;
+            if !matches!(e.val.tag, tag::STRING | tag::CODE | tag::CODE_WITH_SCOPE) {
+                bail!(BadValue, "$where got bad type");
+            }
+            bail!(NotImplemented, "$where is not supported");
+        }
+        "text" => {
+            only_top("$text")?;
+            if e.val.tag != tag::DOCUMENT {
+                bail!(TypeMismatch, "$text expects an object");
+            }
+            bail!(IndexNotFound, "text index required for $text query");
+        }
+        _ => bail!(
+            BadValue,
+            "unknown top level operator: {}. If you have a field name that starts with a '$' symbol, consider using \
+             $getField or $setField.",
+            e.name
+        ),
+    }))
+}
+
+fn clauses(e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Vec<Node>> {
+    let Some(list) = e.val.as_array() else {
+        bail!(BadValue, "{} must be an array", e.name);
+    };
+    let mut out = Vec::new();
+    for v in list.values() {
+        let Some(d) = v.as_doc() else {
+            bail!(BadValue, "$or/$and/$nor entries need to be full objects");
+        };
+        out.push(parse_doc(d, env, place)?);
+    }
+    if out.is_empty() {
+        bail!(BadValue, "$and/$or/$nor must be a nonempty array");
+    }
+    Ok(out)
+}
+
+/// The operators of one field: `{$gt: 1, $lt: 5}`.
+fn parse_operators(path: &FieldPath, ops: Doc<'_>, env: &ParseEnv) -> Result<Vec<Node>> {
+    let mut out = Vec::new();
+    for e in ops {
+        match e.name {
+            // `$regex` reads its neighbour `$options`.
+            "$options" => {
+                if ops.get("$regex").is_none() {
+                    bail!(BadValue, "$options needs a $regex");
+                }
+            }
+            _ => out.push(parse_operator(path, e, ops, env)?),
+        }
+    }
+    Ok(out)
+}
+
+fn parse_operator(path: &FieldPath, e: Elem<'_>, all: Doc<'_>, env: &ParseEnv) -> Result<Node> {
+    let v = e.val;
+    let pred = |test: Test| Node::Pred {
+        path: path.clone(),
+        test,
+    };
+    let not = |n: Node| Node::Not(Box::new(n));
+    let comparison = || -> Result<bson::Value> {
+        if v.tag == tag::REGEX {
+            bail!(
+                BadValue,
+                "Can't have RegEx as arg to predicate over field '{path}'."
+            );
+        }
+        Ok(operand(v)?.to_value())
+    };
+    Ok(match e.name {
+        "$eq" => pred(Test::Eq(operand(v)?.to_value())),
+        "$ne" => {
+            if v.tag == tag::REGEX {
+                bail!(BadValue, "Can't have regex as arg to $ne.");
+            }
+            not(pred(Test::Eq(operand(v)?.to_value())))
+        }
+        "$lt" => pred(Test::Lt(comparison()?)),
+        "$lte" => pred(Test::Lte(comparison()?)),
+        "$gt" => pred(Test::Gt(comparison()?)),
+        "$gte" => pred(Test::Gte(comparison()?)),
+        "$in" => pred(Test::In(in_list(v, "$in")?)),
+        "$nin" => not(pred(Test::In(in_list(v, "$nin")?))),
+        "$exists" if v.truthy() => pred(Test::Exists),
+        "$exists" => not(pred(Test::Exists)),
+        "$type" => pred(Test::Type(TypeSet::parse(v, path.as_str())?)),
+        "$size" => pred(Test::Size(size(v)?)),
+        "$mod" => modulo(v).map(pred)?,
+        "$regex" => pred(Test::Regex(Box::new(regex_operator(all, v)?))),
+        "$not" => negation(path, v, env)?,
+        "$all" => all_of(path, v, env)?,
+        "$elemMatch" => pred(elem_match(v, env)?),
+        "$bitsAllSet" => bits(path, BitTest::AllSet, v)?,
+        "$bitsAllClear" => bits(path, BitTest::AllClear, v)?,
+        "$bitsAnySet" => bits(path, BitTest::AnySet, v)?,
+        "$bitsAnyClear" => bits(path, BitTest::AnyClear, v)?,
+        "$geoWithin" | "$within" | "$geoIntersects" | "$near" | "$nearSphere" | "$geoNear" => {
+            bail!(NotImplemented, "{} is not supported", e.name)
+        }
+        name => bail!(BadValue, "unknown operator: {name}"),
+    })
+}
+
+fn bits(path: &FieldPath, test: BitTest, v: Val<'_>) -> Result<Node> {
+    Ok(Node::Pred {
+        path: path.clone(),
+        test: Test::Bits {
+            test,
+            mask: BitMask::parse(v, test, path.as_str())?,
+        },
+    })
+}
+
+fn in_list(v: Val<'_>, op: &str) -> Result<InList> {
+    let Some(list) = v.as_array() else {
+        bail!(BadValue, "{op} needs an array");
+    };
+    let (mut values, mut regexes) = (Vec::new(), Vec::new());
+    for v in list.values() {
+        match v.tag {
+            tag::REGEX => regexes.push(regex_of(v)?),
+            tag::DOCUMENT if is_operators(v.as_doc().unwrap_or(Doc::EMPTY), false) => {
+                bail!(BadValue, "cannot nest $ under {op}")
+            }
+            _ => values.push(operand(v)?.to_value()),
+        }
+    }
+    Ok(InList::new(values, regexes))
+}
+
+fn size(v: Val<'_>) -> Result<i64> {
+    if !v.is_number() {
+        bail!(
+            BadValue,
+            "Failed to parse $size. Expected a number in: $size: {v}"
+        );
+    }
+    let Some(n) = v.to_i64_exact() else {
+        bail!(
+            BadValue,
+            "Failed to parse $size. Expected an integer: $size: {v}"
+        );
+    };
+    if i32::try_from(n).is_err() {
+        bail!(
+            BadValue,
+            "Failed to parse $size. Cannot represent as a 32-bit integer: $size: {v}"
+        );
+    }
+    if n < 0 {
+        bail!(
+            BadValue,
+            "Failed to parse $size. Expected a non-negative number in: $size: {v}"
+        );
+    }
+    Ok(n)
+}
+
+fn modulo(v: Val<'_>) -> Result<Test> {
+    let Some(list) = v.as_array() else {
+        bail!(BadValue, "malformed mod, needs to be an array");
+    };
+    let parts: Vec<Val<'_>> = list.values().take(3).collect();
+    let [d, r] = parts[..] else {
+        match parts.len() {
+            0 | 1 => bail!(BadValue, "malformed mod, not enough elements"),
+            _ => bail!(BadValue, "malformed mod, too many elements"),
+        }
+    };
+    if !d.is_number() {
+        bail!(BadValue, "malformed mod, divisor not a number");
+    }
+    if !r.is_number() {
+        bail!(BadValue, "malformed mod, remainder not a number");
+    }
+    let part = |v: Val<'_>, what: &str| {
+        super::eval::integer_part(v).ok_or_else(|| {
+            err!(
+                BadValue,
+                "malformed mod, {what} value is invalid :: caused by :: Unable to coerce NaN/Inf to integral type"
+            )
+        })
+    };
+    let divisor = part(d, "divisor")?;
+    let remainder = part(r, "remainder")?;
+    if divisor == 0 {
+        bail!(BadValue, "divisor cannot be 0");
+    }
+    Ok(Test::Mod { divisor, remainder })
+}
+
+/// `$regex` with the `$options` beside it.
+fn regex_operator(all: Doc<'_>, v: Val<'_>) -> Result<Regex> {
+    let (pattern, flags) = match v.tag {
+        tag::STRING => match v.as_str() {
+            Some(s) => (s, None),
+            None => bail!(51091, "Regular expression is invalid: not valid UTF-8"),
+        },
+        tag::REGEX => match v.as_regex() {
+            Some((p, o)) => (p, Some(o)),
+            None => bail!(BadValue, "$regex has to be a string"),
+        },
+        _ => bail!(BadValue, "$regex has to be a string"),
+    };
+    let mut options = None;
+    let mut options_first = false;
+    for e in all {
+        if e.name == "$options" {
+            let Some(s) = e.val.as_str() else {
+                bail!(BadValue, "$options has to be a string");
+            };
+            options = Some(s);
+        } else if e.name == "$regex" && options.is_some() {
+            options_first = true;
+        }
+    }
+    if let (Some(f), Some(_)) = (flags, options)
+        && !f.is_empty()
+    {
+        if options_first {
+            bail!(51074, "options set in both $regex and $options");
+        }
+        bail!(51075, "options set in both $regex and $options");
+    }
+    Regex::new(pattern, options.or(flags).unwrap_or(""))
+}
+
+fn negation(path: &FieldPath, v: Val<'_>, env: &ParseEnv) -> Result<Node> {
+    let inner = match v.tag {
+        tag::REGEX => Node::Pred {
+            path: path.clone(),
+            test: Test::Regex(Box::new(regex_of(v)?)),
+        },
+        tag::DOCUMENT => {
+            let d = v.as_doc().unwrap_or(Doc::EMPTY);
+            if d.is_empty() {
+                bail!(BadValue, "$not cannot be empty");
+            }
+            Node::and(parse_operators(path, d, env)?)
+        }
+        _ => bail!(BadValue, "$not needs a regex or a document"),
+    };
+    Ok(Node::Not(Box::new(inner)))
+}
+
+fn all_of(path: &FieldPath, v: Val<'_>, env: &ParseEnv) -> Result<Node> {
+    let Some(list) = v.as_array() else {
+        bail!(BadValue, "$all needs an array");
+    };
+    let mut nodes = Vec::new();
+    let mut elem_matches = None;
+    for v in list.values() {
+        let d = v.as_doc();
+        let is_elem_match = d
+            .and_then(|d| d.first())
+            .is_some_and(|e| e.name == "$elemMatch");
+        match elem_matches {
+            None => elem_matches = Some(is_elem_match),
+            Some(true) if !is_elem_match => {
+                bail!(BadValue, "$all/$elemMatch has to be consistent")
+            }
+            _ => {}
+        }
+        let test = match (v.tag, d) {
+            (tag::DOCUMENT, Some(d)) if elem_matches == Some(true) => {
+                let Some(e) = d.first() else { continue };
+                elem_match(e.val, env)?
+            }
+            (tag::DOCUMENT, Some(d)) if is_operators(d, false) => {
+                bail!(BadValue, "no $ expressions in $all")
+            }
+            (tag::REGEX, _) => Test::Regex(Box::new(regex_of(v)?)),
+            _ => Test::Eq(operand(v)?.to_value()),
+        };
+        nodes.push(Node::Pred {
+            path: path.clone(),
+            test,
+        });
+    }
+    if nodes.is_empty() {
+        return Ok(Node::Const(false));
+    }
+    Ok(Node::and(nodes))
+}
+
+fn elem_match(v: Val<'_>, env: &ParseEnv) -> Result<Test> {
+    let Some(d) = v.as_doc() else {
+        bail!(BadValue, "$elemMatch needs an Object");
+    };
+    let on_values = is_operators(d, true)
+        && !matches!(
+            d.first().map(|e| e.name),
+            Some(
+                "$and"
+                    | "$or"
+                    | "$nor"
+                    | "$expr"
+                    | "$where"
+                    | "$text"
+                    | "$jsonSchema"
+                    | "$comment"
+                    | "$sampleRate"
+                    | "$alwaysTrue"
+                    | "$alwaysFalse"
+            )
+        );
+    Ok(if on_values {
+        let nodes = parse_operators(&FieldPath::empty(), d, env)?;
+        Test::ElemMatchValue(Box::new(simplify(Node::and(nodes))))
+    } else {
+        Test::ElemMatchObject(Box::new(simplify(parse_doc(d, env, Place::Element)?)))
+    })
+}
+
+/// Rewrites that keep the meaning: constants fold, single clauses stand alone, `$or` of equalities on one field is `$in`,
+/// `$in` of one value is equality.
+pub(super) fn simplify(node: Node) -> Node {
+    match node {
+        Node::And(c) => Node::and(c.into_iter().map(simplify).collect()),
+        Node::Or(c) => {
+            let mut out = Vec::with_capacity(c.len());
+            for n in c.into_iter().map(simplify) {
+                match n {
+                    Node::Or(mut inner) => out.append(&mut inner),
+                    Node::Const(false) => {}
+                    Node::Const(true) => return Node::Const(true),
+                    n => out.push(n),
+                }
+            }
+            match out.len() {
+                0 => Node::Const(false),
+                1 => out.remove(0),
+                _ => or_to_in(out),
+            }
+        }
+        Node::Nor(c) => {
+            let mut out = Vec::with_capacity(c.len());
+            for n in c.into_iter().map(simplify) {
+                match n {
+                    Node::Const(false) => {}
+                    Node::Const(true) => return Node::Const(false),
+                    n => out.push(n),
+                }
+            }
+            match out.len() {
+                0 => Node::Const(true),
+                _ => Node::Nor(out),
+            }
+        }
+        Node::Not(n) => match simplify(*n) {
+            Node::Const(b) => Node::Const(!b),
+            Node::Not(n) => *n,
+            n => Node::Not(Box::new(n)),
+        },
+        Node::Pred {
+            path,
+            test: Test::In(mut l),
+        } => match (l.values.len(), l.regexes.len()) {
+            (0, 0) => Node::Const(false),
+            (1, 0) => Node::Pred {
+                path,
+                test: Test::Eq(l.values.remove(0)),
+            },
+            (0, 1) => Node::Pred {
+                path,
+                test: Test::Regex(Box::new(l.regexes.remove(0))),
+            },
+            _ => Node::Pred {
+                path,
+                test: Test::In(l),
+            },
+        },
+        n => n,
+    }
+}
+
+fn or_to_in(nodes: Vec<Node>) -> Node {
+    let first = match &nodes[0] {
+        Node::Pred {
+            path,
+            test: Test::Eq(_) | Test::In(_),
+        } => path.clone(),
+        _ => return Node::Or(nodes),
+    };
+    let same = nodes.iter().all(
+        |n| matches!(n, Node::Pred { path, test: Test::Eq(_) | Test::In(_) } if *path == first),
+    );
+    if !same {
+        return Node::Or(nodes);
+    }
+    let (mut values, mut regexes) = (Vec::new(), Vec::new());
+    for n in nodes {
+        match n {
+            Node::Pred {
+                test: Test::Eq(v), ..
+            } => values.push(v),
+            Node::Pred {
+                test: Test::In(mut l),
+                ..
+            } => {
+                values.append(&mut l.values);
+                regexes.append(&mut l.regexes);
+            }
+            _ => {}
+        }
+    }
+    simplify(Node::Pred {
+        path: first,
+        test: Test::In(InList::new(values, regexes)),
+    })
+}
+
+impl Filter {
+    /// `{_id: value}`: what a lookup by `_id` is, seen without parsing anything else.
+    pub fn id_equality<'a>(doc: Doc<'a>) -> Option<Val<'a>> {
+        let mut it = doc.iter();
+        let (name, v) = it.next_raw()?;
+        if name != b"_id" || !it.rest().is_empty() {
+            return None;
+        }
+        match v.tag {
+            tag::DOCUMENT => {
+                let d = v.as_doc()?;
+                let Some(first) = d.first() else {
+                    return Some(v);
+                };
+                if first.name == "$eq" && d.count() == 1 {
+                    return Filter::point(first.val);
+                }
+                (!first.name.starts_with('$')).then_some(v)
+            }
+            tag::REGEX | tag::UNDEFINED | tag::ARRAY => None,
+            _ => Some(v),
+        }
+    }
+
+    fn point(v: Val<'_>) -> Option<Val<'_>> {
+        (!matches!(v.tag, tag::UNDEFINED | tag::ARRAY | tag::REGEX)).then_some(v)
+    }
+}

@@ -1,0 +1,275 @@
+//! Regular expressions: PCRE2 with MongoDB's options, and plain byte comparison where the pattern is only a literal.
+//!
+//! PCRE2 bounds the steps of one match, so no pattern hangs; a match that runs into the bound is no match. A pattern is
+//! compiled to machine code only after it has been used a while: compiling costs more than a few matches.
+
+use bson::Value;
+use errors::{Result, err};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The longest pattern that MongoDB accepts.
+const MAX_PATTERN_BYTES: usize = 32_764;
+/// Matches before machine code is worth its compilation.
+const WARM_UP: u32 = 200;
+
+/// A compiled regular expression.
+pub struct Regex {
+    pattern: Box<str>,
+    options: Box<str>,
+    matcher: Matcher,
+}
+
+enum Matcher {
+    /// `^literal`
+    Prefix(Box<[u8]>),
+    /// `literal`
+    Contains(Box<memchr::memmem::Finder<'static>>),
+    Pcre(Box<Pcre>),
+}
+
+struct Pcre {
+    plain: pcre2::bytes::Regex,
+    uses: AtomicU32,
+    jit: OnceLock<Option<pcre2::bytes::Regex>>,
+}
+
+fn builder(options: &str) -> pcre2::bytes::RegexBuilder {
+    let mut b = pcre2::bytes::RegexBuilder::new();
+    b.utf(true)
+        .caseless(options.contains('i'))
+        .multi_line(options.contains('m'))
+        .extended(options.contains('x'))
+        .dotall(options.contains('s'));
+    b
+}
+
+impl Regex {
+    /// Compiles. Codes: 51108 unknown option, 51091 malformed pattern, BadValue for a NUL inside.
+    pub fn new(pattern: &str, options: &str) -> Result<Regex> {
+        if let Some(c) = options.chars().find(|c| !"imsux".contains(*c)) {
+            return Err(err!(51108, "invalid flag in regex options: {c}"));
+        }
+        if pattern.contains('\0') {
+            return Err(err!(
+                BadValue,
+                "Regular expression cannot contain an embedded null byte"
+            ));
+        }
+        if pattern.len() > MAX_PATTERN_BYTES {
+            return Err(err!(
+                51091,
+                "Regular expression is invalid: regular expression is too large"
+            ));
+        }
+        let mut sorted: Vec<char> = options.chars().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let options: String = sorted.into_iter().collect();
+        let matcher = match literal(pattern, &options) {
+            Some((true, text)) => Matcher::Prefix(text.as_bytes().into()),
+            Some((false, text)) => Matcher::Contains(Box::new(
+                memchr::memmem::Finder::new(text.as_bytes()).into_owned(),
+            )),
+            None => Matcher::Pcre(Box::new(Pcre {
+                plain: builder(&options)
+                    .build(pattern)
+                    .map_err(|e| err!(51091, "Regular expression is invalid: {e}"))?,
+                uses: AtomicU32::new(0),
+                jit: OnceLock::new(),
+            })),
+        };
+        Ok(Regex {
+            pattern: pattern.into(),
+            options: options.into(),
+            matcher,
+        })
+    }
+
+    pub fn pattern(&self) -> &str {
+        &self.pattern
+    }
+
+    /// Sorted, without duplicates.
+    pub fn options(&self) -> &str {
+        &self.options
+    }
+
+    pub fn to_value(&self) -> Value {
+        Value::regex(&self.pattern, &self.options)
+    }
+
+    #[inline]
+    pub fn is_match(&self, s: &[u8]) -> bool {
+        match &self.matcher {
+            Matcher::Prefix(p) => s.starts_with(p),
+            Matcher::Contains(f) => f.find(s).is_some(),
+            Matcher::Pcre(p) => p.is_match(s, &self.pattern, &self.options),
+        }
+    }
+
+    /// What every match must start with, and whether starting with it is all that the expression asks: `^abc` gives
+    /// `("abc", true)`, `^abc.*d` `("abc", false)`, `abc` `("", false)`.
+    pub fn prefix(&self) -> (String, bool) {
+        prefix(&self.pattern, &self.options)
+    }
+}
+
+impl Pcre {
+    fn is_match(&self, s: &[u8], pattern: &str, options: &str) -> bool {
+        let re = match self.jit.get() {
+            Some(Some(jit)) => jit,
+            Some(None) => &self.plain,
+            None if self.uses.fetch_add(1, Ordering::Relaxed) > WARM_UP => {
+                let jit = self
+                    .jit
+                    .get_or_init(|| builder(options).jit_if_available(true).build(pattern).ok());
+                jit.as_ref().unwrap_or(&self.plain)
+            }
+            None => &self.plain,
+        };
+        re.is_match(s).unwrap_or(false)
+    }
+}
+
+/// A pattern without any special character, perhaps after one `^`: `(anchored, text)`.
+fn literal<'a>(pattern: &'a str, options: &str) -> Option<(bool, &'a str)> {
+    if options.contains(['i', 'x']) {
+        return None;
+    }
+    let (anchored, text) = match pattern.strip_prefix('^') {
+        Some(_) if options.contains('m') => return None,
+        Some(rest) => (true, rest),
+        None => (false, pattern),
+    };
+    text.bytes()
+        .all(|b| !br"\^$.|?*+()[]{}".contains(&b))
+        .then_some((anchored, text))
+}
+
+fn prefix(pattern: &str, options: &str) -> (String, bool) {
+    let none = (String::new(), false);
+    if options.contains(['i', 'x', 'm']) {
+        return none;
+    }
+    let Some(rest) = pattern
+        .strip_prefix('^')
+        .or_else(|| pattern.strip_prefix("\\A"))
+    else {
+        return none;
+    };
+    // An alternation anywhere may leave the prefix out.
+    if rest.contains('|') {
+        return none;
+    }
+    let mut out = String::new();
+    let mut chars = rest.chars().peekable();
+    while let Some(c) = chars.next() {
+        let literal = match c {
+            '\\' => match chars.next() {
+                // An escaped non-alphanumeric is itself; an escaped letter or digit is a class or an assertion.
+                Some(e) if e.is_ascii() && !e.is_ascii_alphanumeric() => e,
+                _ => return (out, false),
+            },
+            '.' => {
+                // A `.*` at the end adds nothing (with `s`, or for texts without newlines: only `s` is exact).
+                let all: String = std::iter::once(c).chain(chars).collect();
+                return (out, all == ".*" && options.contains('s'));
+            }
+            '^' | '$' | '(' | ')' | '[' | ']' | '{' | '}' | '*' | '+' | '?' => return (out, false),
+            c => c,
+        };
+        match chars.peek() {
+            // The character may be absent.
+            Some('*' | '?' | '{') => return (out, false),
+            Some('+') => {
+                out.push(literal);
+                return (out, false);
+            }
+            _ => out.push(literal),
+        }
+    }
+    (out, true)
+}
+
+impl Clone for Regex {
+    fn clone(&self) -> Regex {
+        let matcher = match &self.matcher {
+            Matcher::Prefix(p) => Matcher::Prefix(p.clone()),
+            Matcher::Contains(f) => Matcher::Contains(f.clone()),
+            Matcher::Pcre(p) => Matcher::Pcre(Box::new(Pcre {
+                plain: p.plain.clone(),
+                uses: AtomicU32::new(0),
+                jit: OnceLock::new(),
+            })),
+        };
+        Regex {
+            pattern: self.pattern.clone(),
+            options: self.options.clone(),
+            matcher,
+        }
+    }
+}
+
+impl std::fmt::Debug for Regex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "/{}/{}", self.pattern, self.options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes() {
+        for (p, o, want, exact) in [
+            ("^abc", "", "abc", true),
+            ("^abc.*", "s", "abc", true),
+            ("^abc.*", "", "abc", false),
+            ("^abc.*d", "", "abc", false),
+            ("^ab?c", "", "a", false),
+            ("^ab+c", "", "ab", false),
+            ("^a\\.b", "", "a.b", true),
+            ("^a\\db", "", "a", false),
+            ("^a|b", "", "", false),
+            ("^abc", "i", "", false),
+            ("^abc$", "", "abc", false),
+            ("abc", "", "", false),
+            ("^", "", "", true),
+        ] {
+            assert_eq!(prefix(p, o), (want.to_string(), exact), "/{p}/{o}");
+        }
+    }
+
+    #[test]
+    fn matching() {
+        for (p, o, s, want) in [
+            ("^abc", "", "abcd", true),
+            ("^abc", "", "xabc", false),
+            ("bc", "", "abcd", true),
+            ("BC", "i", "abcd", true),
+            ("^b", "m", "a\nb", true),
+            ("^b", "", "a\nb", false),
+            ("a.b", "", "a\nb", false),
+            ("a.b", "s", "a\nb", true),
+            ("a b # c", "x", "ab", true),
+            ("^\\w+$", "", "abc", true),
+            ("(?<=a)b(?!c)", "", "abd", true),
+            ("É", "i", "é", true),
+        ] {
+            assert_eq!(
+                Regex::new(p, o).unwrap().is_match(s.as_bytes()),
+                want,
+                "/{p}/{o} {s:?}"
+            );
+        }
+        assert_eq!(Regex::new("[a", "").unwrap_err().code.0, 51091);
+        assert_eq!(Regex::new("a", "g").unwrap_err().code.0, 51108);
+        // Exponential backtracking ends at PCRE2's bound.
+        let evil = Regex::new("^(a+)+$", "").unwrap();
+        assert!(!evil.is_match("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab".as_bytes()));
+        let hot = Regex::new("a[0-9]+z", "").unwrap();
+        assert!((0..1000).all(|_| hot.is_match(b"__a123z__")));
+    }
+}
