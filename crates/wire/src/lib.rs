@@ -206,12 +206,15 @@ pub fn parse(message: &[u8]) -> Result<(Header, Message<'_>), Fault> {
     Ok((header, parsed))
 }
 
+/// The code of the error for OP_QUERY on a collection and OP_GET_MORE.
+pub const LEGACY_READ_REMOVED: i32 = 5_739_101;
+
 /// What a removed operation gets: OP_GET_MORE (and OP_QUERY on a collection, with [`op::QUERY`]) an OP_REPLY that carries
 /// the error, since the peer waits for one; the others, which never had a reply, a closed connection.
 pub fn removed(op_code: i32) -> Fault {
     let (name, code, fatal) = match op_code {
-        op::QUERY => ("OP_QUERY", 5_739_101, false),
-        op::GET_MORE => ("OP_GET_MORE", 5_739_101, false),
+        op::QUERY => ("OP_QUERY", LEGACY_READ_REMOVED, false),
+        op::GET_MORE => ("OP_GET_MORE", LEGACY_READ_REMOVED, false),
         op::INSERT => ("OP_INSERT", 5_745_702, true),
         op::UPDATE => ("OP_UPDATE", 5_745_702, true),
         op::DELETE => ("OP_DELETE", 5_745_702, true),

@@ -1,0 +1,159 @@
+//! One connection's state between the turns of its loop.
+//!
+//! Invariant: at most one request is under way; while it is, or while its reply does not fit the socket, nothing more is
+//! read, so that a connection holds at most one message (of the limited length) and one reply. An idle connection holds
+//! no buffer.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mio::Registry;
+use service::{Client, Service};
+
+use crate::net::Stream;
+use crate::runner::Head;
+
+/// What the connection is waiting for.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// The next message.
+    Idle,
+    /// The commit of its loop's group.
+    Staged,
+    /// A worker.
+    Working,
+    /// The disk. The reply is in `output`, not complete yet.
+    AwaitsDurable(Head),
+}
+
+/// An exhaust cursor's request, to be run again when its last reply is on its way.
+pub(crate) struct Again {
+    pub message: Vec<u8>,
+    pub respond_to: i32,
+}
+
+pub(crate) struct Connection<S: Service> {
+    /// `None` when the peer is gone and a worker still runs its request.
+    pub stream: Option<Stream>,
+    pub client: Arc<Client<S::State>>,
+    pub phase: Phase,
+    /// Bytes read; those before `at` belong to messages that were run.
+    pub input: Vec<u8>,
+    pub at: usize,
+    /// The reply; what comes before `sent` is with the kernel.
+    pub output: Vec<u8>,
+    pub sent: usize,
+    /// The socket may hold bytes that were not read.
+    pub readable: bool,
+    /// The peer has closed its side: read until the end shows.
+    pub hung_up: bool,
+    /// The end of the stream was read.
+    pub ended: bool,
+    /// No reply is wanted to the request that is under way.
+    pub silent: bool,
+    pub wants_writable: bool,
+    /// Bytes taken from the budget for the message that is read or run.
+    pub reserved: usize,
+    /// Waits for the budget.
+    pub parked: bool,
+    pub progress: Instant,
+    pub again: Option<Box<Again>>,
+}
+
+/// What a write to the socket came to.
+pub(crate) enum Sent {
+    All,
+    Blocked,
+    Failed,
+}
+
+impl<S: Service> Connection<S> {
+    pub fn new(stream: Stream, client: Arc<Client<S::State>>) -> Connection<S> {
+        Connection {
+            stream: Some(stream),
+            client,
+            phase: Phase::Idle,
+            input: Vec::new(),
+            at: 0,
+            output: Vec::new(),
+            sent: 0,
+            readable: false,
+            hung_up: false,
+            ended: false,
+            silent: false,
+            wants_writable: false,
+            reserved: 0,
+            parked: false,
+            progress: Instant::now(),
+            again: None,
+        }
+    }
+
+    /// Nothing is under way: the next message may be run.
+    pub fn is_free(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && self.output.is_empty()
+    }
+
+    /// There may be something to run, when it is free.
+    pub fn has_more(&self) -> bool {
+        self.again.is_some()
+            || self.at < self.input.len()
+            || (self.readable && !self.parked)
+            || self.ended
+    }
+
+    /// Bytes read but not run.
+    pub fn buffered(&self) -> &[u8] {
+        self.input.get(self.at..).unwrap_or(&[])
+    }
+
+    /// Writes what is left of the reply, and has the poll tell when there is room for more.
+    pub fn flush(&mut self, registry: &Registry, key: usize, bytes_out: &mut u64) -> Sent {
+        let Some(stream) = &mut self.stream else {
+            return Sent::Failed;
+        };
+        while self.sent < self.output.len() {
+            match stream.write(&self.output[self.sent..]) {
+                Ok(Some(0)) | Err(_) => return Sent::Failed,
+                Ok(Some(n)) => {
+                    self.sent += n;
+                    *bytes_out += n as u64;
+                }
+                Ok(None) => {
+                    if !self.wants_writable {
+                        self.wants_writable = true;
+                        if stream.want_writable(registry, key, true).is_err() {
+                            return Sent::Failed;
+                        }
+                    }
+                    return Sent::Blocked;
+                }
+            }
+        }
+        if self.wants_writable {
+            self.wants_writable = false;
+            if stream.want_writable(registry, key, false).is_err() {
+                return Sent::Failed;
+            }
+        }
+        self.sent = 0;
+        Sent::All
+    }
+
+    /// Reads into the input, growing it by at most `limit` bytes. `None` when there is nothing for now.
+    pub fn read_on(&mut self, limit: usize) -> io::Result<Option<usize>> {
+        let Some(stream) = &mut self.stream else {
+            return Ok(Some(0));
+        };
+        let len = self.input.len();
+        self.input.resize(len + limit, 0);
+        let read = stream.read(&mut self.input[len..]);
+        let n = match &read {
+            Ok(Some(n)) => *n,
+            _ => 0,
+        };
+        self.input.truncate(len + n);
+        read
+    }
+}

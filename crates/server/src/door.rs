@@ -1,0 +1,240 @@
+//! The door: accepts connections, and starts and stops everything behind it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use mio::{Events, Interest, Poll, Token, Waker};
+use service::{Address, Client, Control, Service};
+
+use crate::Limits;
+use crate::budget::Budget;
+use crate::event_loop::{EventLoop, Shared, WAKE};
+use crate::inbox::{Inbox, Item};
+use crate::net::{Listener, Listeners, Stream, unix_path};
+use crate::workers::Workers;
+
+/// After accepting failed (no more files, say), the next try.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const LOOP_STACK_BYTES: usize = 8 << 20;
+
+/// Serves until [`Control::shutdown`]; returns when all is flushed and closed.
+pub fn serve<S: Service>(
+    mut listeners: Listeners,
+    service: Arc<S>,
+    control: Arc<Control>,
+    limits: Limits,
+) -> io::Result<()> {
+    let loops = match limits.loops {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    };
+    control
+        .metrics
+        .connections_limit
+        .store(limits.max_connections as u64, Relaxed);
+
+    let mut poll = Poll::new()?;
+    for (i, listener) in listeners.0.iter_mut().enumerate() {
+        let source: &mut dyn mio::event::Source = match listener {
+            Listener::Tcp(l) => l,
+            Listener::Unix(l, _) => l,
+        };
+        poll.registry()
+            .register(source, Token(i), Interest::READABLE)?;
+    }
+    let mut polls = Vec::new();
+    let mut inboxes = Vec::new();
+    for _ in 0..loops {
+        let poll = Poll::new()?;
+        inboxes.push(Arc::new(Inbox::<S>::new(Waker::new(
+            poll.registry(),
+            WAKE,
+        )?)));
+        polls.push(poll);
+    }
+    let workers = Arc::new(Workers::new(
+        Arc::clone(&service),
+        Arc::clone(&control),
+        limits.max_workers,
+    ));
+    let shared = Arc::new(Shared {
+        service: Arc::clone(&service),
+        control: Arc::clone(&control),
+        workers: Arc::clone(&workers),
+        budget: Budget::new(limits.in_flight_bytes),
+        inboxes: inboxes.clone(),
+        limits: limits.clone(),
+    });
+    let for_durable = inboxes.clone();
+    service.on_durable(Box::new(move || {
+        for inbox in &for_durable {
+            if inbox
+                .awaits_durable
+                .load(std::sync::atomic::Ordering::SeqCst)
+            {
+                inbox.wake();
+            }
+        }
+    }));
+    let mut threads = Vec::new();
+    for (i, (poll, inbox)) in polls.into_iter().zip(&inboxes).enumerate() {
+        let (shared, inbox) = (Arc::clone(&shared), Arc::clone(inbox));
+        let alive = Alive(Arc::clone(&control));
+        let body = move || {
+            let _alive = alive;
+            EventLoop::new(shared, inbox, poll).run()
+        };
+        let name = format!("loop{i}");
+        threads.push(
+            std::thread::Builder::new()
+                .name(name)
+                .stack_size(LOOP_STACK_BYTES)
+                .spawn(body)?,
+        );
+    }
+    let waker = Waker::new(poll.registry(), WAKE)?;
+    let for_shutdown = inboxes.clone();
+    control.on_shutdown(Box::new(move || {
+        let _ = waker.wake();
+        for_shutdown.iter().for_each(|inbox| inbox.wake());
+    }));
+
+    let door = Door {
+        service,
+        control: Arc::clone(&control),
+        inboxes,
+        limits,
+        complained: AtomicBool::new(false),
+    };
+    let accepted = door.watch(&mut poll, &listeners);
+    control.shutdown();
+    drop(listeners);
+    let mut result = accepted;
+    for thread in threads {
+        match thread.join() {
+            Ok(ended) => result = result.and(ended),
+            Err(_) => result = result.and(Err(io::Error::other("an event loop has panicked"))),
+        }
+    }
+    if !workers.stop(Instant::now() + Duration::from_secs(5)) {
+        tracing::warn!(target: "NETWORK", "Some commands have not stopped in time");
+    }
+    result
+}
+
+/// A loop that ends, for whatever reason, ends the server: half a server would strand its connections.
+struct Alive(Arc<Control>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.shutdown();
+    }
+}
+
+struct Door<S: Service> {
+    service: Arc<S>,
+    control: Arc<Control>,
+    inboxes: Vec<Arc<Inbox<S>>>,
+    limits: Limits,
+    complained: AtomicBool,
+}
+
+impl<S: Service> Door<S> {
+    fn watch(&self, poll: &mut Poll, listeners: &Listeners) -> io::Result<()> {
+        let mut events = Events::with_capacity(16);
+        let mut next_id = 0;
+        let mut again = false;
+        while !self.control.is_stopping() {
+            match poll.poll(&mut events, again.then_some(ACCEPT_PAUSE)) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            // Readiness comes once for many: each listener is drained, and all of them after a failure.
+            let due: Vec<usize> = match again {
+                true => (0..listeners.0.len()).collect(),
+                false => events.iter().map(|e| e.token().0).collect(),
+            };
+            again = false;
+            for listener in due.into_iter().filter_map(|i| listeners.0.get(i)) {
+                again |= !self.drain(listener, &mut next_id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts all who wait; false when that failed and must be tried again.
+    fn drain(&self, listener: &Listener, next_id: &mut i64) -> bool {
+        while !self.control.is_stopping() {
+            let accepted = match listener {
+                Listener::Tcp(l) => l.accept().map(|(s, a)| (Stream::Tcp(s), Address::Tcp(a))),
+                Listener::Unix(l, path) => l
+                    .accept()
+                    .map(|(s, a)| (Stream::Unix(s), unix_peer(unix_path(&a), path))),
+            };
+            match accepted {
+                Ok((stream, peer)) => self.admit(stream, peer, next_id),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+                // The peer was gone before it was accepted.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(e) => {
+                    if !self.complained.swap(true, Relaxed) {
+                        tracing::error!(target: "NETWORK", error = %e, "Cannot accept connections; trying again");
+                    }
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn admit(&self, stream: Stream, peer: Address, next_id: &mut i64) {
+        let metrics = &self.control.metrics;
+        if metrics.connections.load(Relaxed) >= self.limits.max_connections as u64 {
+            metrics.connections_rejected.fetch_add(1, Relaxed);
+            tracing::info!(target: "NETWORK", id = 22942, ctx = "listener", remote = %peer,
+                connectionCount = metrics.connections.load(Relaxed),
+                "Connection refused because there are too many open connections");
+            return;
+        }
+        let Ok((stream, peer, local)) = Stream::accepted(stream, peer) else {
+            return;
+        };
+        self.complained.store(false, Relaxed);
+        *next_id += 1;
+        let id = *next_id;
+        let count = metrics.connections.fetch_add(1, Relaxed) + 1;
+        metrics.connections_created.fetch_add(1, Relaxed);
+        if !self.limits.quiet {
+            tracing::info!(target: "NETWORK", id = 22943, ctx = "listener", remote = %peer, connectionId = id,
+                connectionCount = count, "Connection accepted");
+        }
+        let state = self.service.connected(id, &peer);
+        let client = Arc::new(Client {
+            id,
+            peer,
+            local,
+            cancelled: Arc::default(),
+            state,
+        });
+        let turn = usize::try_from(id).unwrap_or(0) % self.inboxes.len().max(1);
+        if let Some(inbox) = self.inboxes.get(turn) {
+            inbox.push(Item::Accepted(stream, client));
+        }
+    }
+}
+
+/// Peers of a Unix socket have no name of their own: that of the socket says more.
+fn unix_peer(peer: String, listener: &Path) -> Address {
+    Address::Unix(if peer.is_empty() {
+        listener.display().to_string()
+    } else {
+        peer
+    })
+}

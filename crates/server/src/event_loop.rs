@@ -1,0 +1,329 @@
+//! One event loop: its connections, and the group of writes that its turn gathers.
+//!
+//! ```text
+//! turn:  poll ─ what others handed over ─ connections with more to run ─ sockets with bytes: read, run, reply
+//!             ─ commit the group ─ send its replies (or have them wait for the disk) ─ take in new connections
+//! ```
+//! Invariants: the loop never blocks except in `poll` and in the service's own commit; every reply staged in a turn leaves
+//! or is refused in that turn; readiness is edge-triggered, so whoever stops short of `WouldBlock` or a short read keeps
+//! `readable` set.
+
+mod reading;
+mod replies;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+use errors::Error;
+use mio::event::Event;
+use mio::{Events, Poll, Token};
+use service::{Client, Control, Mode, Service};
+use slab::Slab;
+
+use crate::Limits;
+use crate::budget::Budget;
+use crate::connection::{Connection, Phase};
+use crate::inbox::{Inbox, Item};
+use crate::net::Stream;
+use crate::runner::{Head, Runner};
+use crate::workers::Workers;
+
+pub(crate) const WAKE: Token = Token(usize::MAX);
+
+/// What all loops share.
+pub(crate) struct Shared<S: Service> {
+    pub service: Arc<S>,
+    pub control: Arc<Control>,
+    pub workers: Arc<Workers<S>>,
+    pub budget: Budget,
+    pub inboxes: Vec<Arc<Inbox<S>>>,
+    pub limits: Limits,
+}
+
+/// A request whose write is in the group.
+struct Staged {
+    key: usize,
+    id: i64,
+    durable: bool,
+    head: Option<Head>,
+}
+
+enum Fate {
+    Keep,
+    Close,
+}
+
+/// What became of a message that was run inline.
+enum Ran {
+    /// A reply is sent, staged or waiting, or there is none.
+    Handled,
+    ToWorker,
+    Close,
+}
+
+pub(crate) struct EventLoop<S: Service> {
+    shared: Arc<Shared<S>>,
+    inbox: Arc<Inbox<S>>,
+    poll: Poll,
+    runner: Runner<S>,
+    /// A connection is taken out of its slot while it is worked on.
+    connections: Slab<Option<Box<Connection<S>>>>,
+    /// Connections that may have more to run without a new event.
+    ready: Vec<usize>,
+    parked: Vec<usize>,
+    staged: Vec<Staged>,
+    committed: Vec<(Staged, Result<u64, Error>)>,
+    /// Connections whose replies wait for the disk, with the index that they wait for.
+    awaiting: Vec<(usize, i64, u64)>,
+    /// The last known answer of the service.
+    durable: u64,
+    /// A reply has begun to wait for the disk in this turn.
+    ask_sync: bool,
+    buffer: Vec<u8>,
+    spares: Vec<Vec<u8>>,
+    bytes_in: u64,
+    bytes_out: u64,
+    requests: u64,
+    stopping_since: Option<Instant>,
+}
+
+impl<S: Service> EventLoop<S> {
+    pub fn new(shared: Arc<Shared<S>>, inbox: Arc<Inbox<S>>, poll: Poll) -> EventLoop<S> {
+        let runner = Runner::new(
+            Arc::clone(&shared.service),
+            Mode::Inline,
+            shared.limits.inline_bytes,
+        );
+        EventLoop {
+            shared,
+            inbox,
+            poll,
+            runner,
+            connections: Slab::new(),
+            ready: Vec::new(),
+            parked: Vec::new(),
+            staged: Vec::new(),
+            committed: Vec::new(),
+            awaiting: Vec::new(),
+            durable: 0,
+            ask_sync: false,
+            buffer: vec![0; reading::SMALL_BYTES],
+            spares: Vec::new(),
+            bytes_in: 0,
+            bytes_out: 0,
+            requests: 0,
+            stopping_since: None,
+        }
+    }
+
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(512);
+        while !self.is_done() {
+            match self.poll.poll(&mut events, self.timeout()) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => events.clear(),
+                other => other?,
+            }
+            let accepted = self.take_inbox();
+            if self.inbox.awaits_durable.load(SeqCst) {
+                self.release_durable();
+            }
+            self.unpark();
+            for key in std::mem::take(&mut self.ready) {
+                self.with(key, |this, key, c| this.pump(key, c));
+            }
+            for event in &events {
+                if event.token() != WAKE {
+                    self.with(event.token().0, |this, key, c| this.on_event(key, c, event));
+                }
+            }
+            self.commit();
+            self.send_committed();
+            self.await_durable();
+            for (stream, client) in accepted {
+                self.accept(stream, client);
+            }
+            self.count();
+        }
+        Ok(())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if !self.ready.is_empty() || !self.committed.is_empty() {
+            Some(Duration::ZERO)
+        } else if self.stopping_since.is_some() {
+            Some(Duration::from_millis(20))
+        } else if self.shared.budget.has_waiting() {
+            Some(Duration::from_secs(1).min(self.shared.limits.stall))
+        } else {
+            None
+        }
+    }
+
+    /// Runs `step` on a connection, and parts with it if that is its fate.
+    fn with(
+        &mut self,
+        key: usize,
+        step: impl FnOnce(&mut Self, usize, &mut Connection<S>) -> Fate,
+    ) {
+        let Some(mut connection) = self.connections.get_mut(key).and_then(Option::take) else {
+            return;
+        };
+        let fate = step(self, key, &mut connection);
+        match fate {
+            Fate::Keep => {
+                if let Some(slot) = self.connections.get_mut(key) {
+                    *slot = Some(connection);
+                }
+            }
+            Fate::Close => self.part(key, connection),
+        }
+    }
+
+    /// As [`EventLoop::with`], if the slot still belongs to the connection `id`.
+    fn with_id(
+        &mut self,
+        key: usize,
+        id: i64,
+        step: impl FnOnce(&mut Self, usize, &mut Connection<S>) -> Fate,
+    ) {
+        self.with(key, |this, key, c| {
+            if c.client.id == id {
+                step(this, key, c)
+            } else {
+                Fate::Keep
+            }
+        });
+    }
+
+    fn accept(&mut self, mut stream: Stream, client: Arc<Client<S::State>>) {
+        let slot = self.connections.vacant_entry();
+        if stream.register(self.poll.registry(), slot.key()).is_ok() {
+            slot.insert(Some(Box::new(Connection::new(stream, client))));
+        } else {
+            self.shared
+                .control
+                .metrics
+                .connections
+                .fetch_sub(1, Relaxed);
+            self.shared.service.disconnected(&client);
+        }
+    }
+
+    /// Closes the socket at once; the rest goes when no worker runs a request of the connection.
+    fn part(&mut self, key: usize, mut connection: Box<Connection<S>>) {
+        connection.client.cancelled.store(true, SeqCst);
+        if connection.stream.take().is_some() {
+            let metrics = &self.shared.control.metrics;
+            let left = metrics.connections.fetch_sub(1, Relaxed).saturating_sub(1);
+            if !self.shared.limits.quiet {
+                tracing::info!(target: "NETWORK", id = 22944, ctx = %format_args!("conn{}", connection.client.id),
+                    remote = %connection.client.peer, connectionId = connection.client.id, connectionCount = left,
+                    "Connection ended");
+            }
+        }
+        if connection.parked {
+            connection.parked = false;
+            self.shared.budget.unwait();
+        }
+        if matches!(connection.phase, Phase::Working) {
+            connection.input = Vec::new();
+            if let Some(slot) = self.connections.get_mut(key) {
+                *slot = Some(connection);
+            }
+            return;
+        }
+        self.release(&mut connection);
+        self.connections.try_remove(key);
+        self.shared.service.disconnected(&connection.client);
+    }
+
+    fn release(&self, connection: &mut Connection<S>) {
+        let bytes = std::mem::take(&mut connection.reserved);
+        if bytes > 0 && self.shared.budget.give(bytes) {
+            self.shared.inboxes.iter().for_each(|inbox| inbox.wake());
+        }
+    }
+
+    fn on_event(&mut self, key: usize, c: &mut Connection<S>, event: &Event) -> Fate {
+        if event.is_error() || event.is_write_closed() {
+            // Nothing can be sent any more; what was already received may still be unacknowledged writes.
+            c.readable = true;
+            c.hung_up = true;
+            if !c.output.is_empty() || (matches!(c.phase, Phase::Working) && !c.silent) {
+                return Fate::Close;
+            }
+        }
+        if event.is_readable() || event.is_read_closed() {
+            c.readable = true;
+            c.hung_up |= event.is_read_closed();
+            if c.hung_up && matches!(c.phase, Phase::Working) && !c.silent {
+                c.client.cancelled.store(true, SeqCst);
+            }
+        }
+        if event.is_writable()
+            && c.wants_writable
+            && let Fate::Close = self.send(key, c)
+        {
+            return Fate::Close;
+        }
+        self.pump(key, c)
+    }
+
+    fn take_inbox(&mut self) -> Vec<(Stream, Arc<Client<S::State>>)> {
+        let mut accepted = Vec::new();
+        for item in self.inbox.take() {
+            match item {
+                Item::Accepted(stream, client) => accepted.push((stream, client)),
+                Item::Done(done) => {
+                    self.with_id(done.key, done.id, |this, key, c| this.on_done(key, c, done))
+                }
+            }
+        }
+        accepted
+    }
+
+    fn count(&mut self) {
+        let metrics = &self.shared.control.metrics;
+        for (mine, all) in [
+            (&mut self.bytes_in, &metrics.bytes_in),
+            (&mut self.bytes_out, &metrics.bytes_out),
+            (&mut self.requests, &metrics.requests),
+        ] {
+            if *mine > 0 {
+                all.fetch_add(std::mem::take(mine), Relaxed);
+            }
+        }
+    }
+
+    /// Whether the loop may end: after a shutdown has begun, when the last connection is closed or patience is over.
+    fn is_done(&mut self) -> bool {
+        if !self.shared.control.is_stopping() {
+            return false;
+        }
+        let since = *self.stopping_since.get_or_insert_with(Instant::now);
+        let grace = self.shared.limits.grace;
+        let cancel = since.elapsed() > grace;
+        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.with(key, |_, _, c| {
+                if cancel {
+                    c.client.cancelled.store(true, SeqCst);
+                }
+                if c.is_free()
+                    || (cancel && !matches!(c.phase, Phase::Working | Phase::AwaitsDurable(_)))
+                {
+                    return Fate::Close;
+                }
+                Fate::Keep
+            });
+        }
+        let over = since.elapsed() > grace * 4;
+        if self.connections.is_empty() || over {
+            self.count();
+            return true;
+        }
+        false
+    }
+}

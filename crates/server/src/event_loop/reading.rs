@@ -1,0 +1,238 @@
+//! From sockets to messages: an event loop's reading side.
+//!
+//! Invariant: bytes are read only for a connection that is free to run them; a long message takes its share of the budget
+//! before its buffer grows, or the connection is parked until there is some.
+
+use std::time::Instant;
+
+use service::Service;
+use wire::Frame;
+
+use super::{EventLoop, Fate, Ran};
+use crate::connection::{Connection, Phase};
+use crate::runner::closing;
+
+/// Messages up to this length are read through the loop's own buffer; longer ones count against the budget.
+pub(super) const SMALL_BYTES: usize = 64 << 10;
+/// The most that one system call reads of a long message.
+const READ_BYTES: usize = 256 << 10;
+/// Messages of one connection that are run before others get their turn.
+const MESSAGES_A_TURN: usize = 32;
+
+impl<S: Service> EventLoop<S> {
+    /// Runs messages of a connection until there is none whole, one is under way, or it is others' turn.
+    pub(super) fn pump(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+        for _ in 0..MESSAGES_A_TURN {
+            if !c.is_free() || self.stopping_since.is_some() {
+                return Fate::Keep;
+            }
+            if c.again.is_some() && c.hung_up {
+                return Fate::Close;
+            }
+            let fate = if let Some(again) = c.again.take() {
+                match self.run_message(key, c, &again.message, Some(again.respond_to)) {
+                    Ran::Handled => Fate::Keep,
+                    Ran::ToWorker => {
+                        self.hand_over(key, c, again.message, Some(again.respond_to));
+                        Fate::Keep
+                    }
+                    Ran::Close => Fate::Close,
+                }
+            } else if c.at < c.input.len() {
+                match wire::frame(c.buffered()) {
+                    Ok(Frame::Complete { len }) => self.run_buffered(key, c, len),
+                    Ok(Frame::Incomplete { need }) => match self.read_on(key, c, need) {
+                        Some(fate) => fate,
+                        None => return Fate::Keep,
+                    },
+                    Err(fault) => {
+                        closing(c.client.id, &fault.error);
+                        Fate::Close
+                    }
+                }
+            } else if c.readable {
+                self.read_fresh(key, c)
+            } else {
+                return if c.ended { Fate::Close } else { Fate::Keep };
+            };
+            if let Fate::Close = fate {
+                return Fate::Close;
+            }
+        }
+        if c.is_free() && c.has_more() {
+            self.ready.push(key);
+        }
+        Fate::Keep
+    }
+
+    /// Reads into the loop's buffer, and runs what is whole in it where it lies.
+    fn read_fresh(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let fate = self.read_and_run(key, c, &mut buffer);
+        self.buffer = buffer;
+        fate
+    }
+
+    fn read_and_run(&mut self, key: usize, c: &mut Connection<S>, buffer: &mut [u8]) -> Fate {
+        let Some(stream) = &mut c.stream else {
+            return Fate::Close;
+        };
+        let n = match stream.read(buffer) {
+            Ok(Some(0)) => {
+                (c.readable, c.ended) = (false, true);
+                return Fate::Keep;
+            }
+            Ok(Some(n)) => n,
+            Ok(None) => {
+                c.readable = false;
+                return Fate::Keep;
+            }
+            Err(_) => return Fate::Close,
+        };
+        self.bytes_in += n as u64;
+        c.readable = n == buffer.len() || c.hung_up;
+        let mut rest = &buffer[..n];
+        while !rest.is_empty() && c.is_free() && c.again.is_none() {
+            match wire::frame(rest) {
+                Ok(Frame::Complete { len }) => {
+                    let (message, after) = rest.split_at(len);
+                    rest = after;
+                    match self.run_message(key, c, message, None) {
+                        Ran::Handled => {}
+                        Ran::ToWorker => self.hand_over(key, c, message.to_vec(), None),
+                        Ran::Close => return Fate::Close,
+                    }
+                }
+                Ok(Frame::Incomplete { .. }) => break,
+                Err(fault) => {
+                    closing(c.client.id, &fault.error);
+                    return Fate::Close;
+                }
+            }
+        }
+        if !rest.is_empty() {
+            c.input.clear();
+            c.input.extend_from_slice(rest);
+            c.at = 0;
+        }
+        Fate::Keep
+    }
+
+    /// Reads more of the message of `need` bytes that the input begins with. `None`: nothing more for now.
+    fn read_on(&mut self, key: usize, c: &mut Connection<S>, need: usize) -> Option<Fate> {
+        if !c.readable {
+            return c.ended.then_some(Fate::Close);
+        }
+        if c.at > 0 {
+            c.input.drain(..c.at);
+            c.at = 0;
+        }
+        if need > SMALL_BYTES && c.reserved == 0 {
+            if !self.shared.budget.try_take(need) {
+                if !c.parked {
+                    c.parked = true;
+                    self.parked.push(key);
+                    self.shared.budget.wait();
+                    // Other loops may hold messages that have stalled.
+                    self.shared.inboxes.iter().for_each(|inbox| inbox.wake());
+                }
+                return None;
+            }
+            if std::mem::take(&mut c.parked) {
+                self.shared.budget.unwait();
+            }
+            c.reserved = need;
+            c.progress = Instant::now();
+            // Address space, not memory: pages come as bytes do.
+            c.input.reserve_exact(need - c.input.len());
+        }
+        // To the end of a long message and no further, so that its buffer can be handed on whole.
+        let missing = need.saturating_sub(c.input.len());
+        let limit = if need > SMALL_BYTES {
+            missing.min(READ_BYTES)
+        } else {
+            missing.max(4096)
+        };
+        match c.read_on(limit) {
+            Ok(Some(0)) => {
+                (c.readable, c.ended) = (false, true);
+                Some(Fate::Close)
+            }
+            Ok(Some(n)) => {
+                self.bytes_in += n as u64;
+                c.readable = n == limit || c.hung_up;
+                if c.reserved > 0 {
+                    c.progress = Instant::now();
+                }
+                Some(Fate::Keep)
+            }
+            Ok(None) => {
+                c.readable = false;
+                None
+            }
+            Err(_) => Some(Fate::Close),
+        }
+    }
+
+    /// Runs the message of `len` bytes that the unread part of the input begins with.
+    fn run_buffered(&mut self, key: usize, c: &mut Connection<S>, len: usize) -> Fate {
+        let mut input = std::mem::take(&mut c.input);
+        let at = c.at;
+        let message = &input[at..at + len];
+        let ran = self.run_message(key, c, message, None);
+        if let Ran::Close = ran {
+            return Fate::Close;
+        }
+        if let Ran::ToWorker = ran {
+            let whole = if at == 0 && len == input.len() {
+                std::mem::take(&mut input)
+            } else {
+                message.to_vec()
+            };
+            self.hand_over(key, c, whole, None);
+        } else {
+            self.release(c);
+        }
+        if at + len < input.len() {
+            c.input = input;
+            c.at = at + len;
+        } else {
+            c.at = 0;
+            self.spare(input);
+        }
+        Fate::Keep
+    }
+
+    /// Lets those who wait for memory try again; gives up messages that hold memory and have stalled.
+    pub(super) fn unpark(&mut self) {
+        if !self.shared.budget.has_waiting() {
+            return;
+        }
+        let connections = &self.connections;
+        self.parked.retain(|&key| {
+            connections
+                .get(key)
+                .is_some_and(|c| c.as_ref().is_some_and(|c| c.parked))
+        });
+        self.ready.extend_from_slice(&self.parked);
+        let stall = self.shared.limits.stall;
+        let stalled = |c: &Connection<S>| {
+            c.reserved > 0
+                && !c.readable
+                && matches!(c.phase, Phase::Idle)
+                && c.progress.elapsed() > stall
+        };
+        let stalled: Vec<usize> = self
+            .connections
+            .iter()
+            .filter_map(|(key, c)| c.as_ref().is_some_and(|c| stalled(c)).then_some(key))
+            .collect();
+        for key in stalled {
+            self.with(key, |_, _, c| {
+                tracing::warn!(target: "NETWORK", ctx = %format_args!("conn{}", c.client.id), remote = %c.client.peer,
+                    "Closing a connection whose message has stalled while others wait for its memory");
+                Fate::Close
+            });
+        }
+    }
+}

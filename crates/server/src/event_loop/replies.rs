@@ -1,0 +1,291 @@
+//! From messages to replies: an event loop's running side, and its group of writes.
+//!
+//! Invariant: a reply to a staged write goes out after the commit of its group and never before; when that fails, the error
+//! goes out in its place. Replies that wait for the disk are released by whoever moves the durable index.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use service::{Outcome, Service};
+
+use super::{EventLoop, Fate, Ran, Staged};
+use crate::connection::{Again, Connection, Phase, Sent};
+use crate::inbox::Done;
+use crate::runner::{Executed, Head};
+use crate::workers::Job;
+
+/// Staged writes after which a group is committed although the turn goes on: replies should not wait for too many.
+const GROUP: usize = 256;
+/// Buffers kept for the next reply, and the largest worth keeping.
+const SPARES: usize = 16;
+const SPARE_BYTES: usize = 256 << 10;
+
+impl<S: Service> EventLoop<S> {
+    /// Has a worker run the message.
+    pub(super) fn hand_over(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        message: Vec<u8>,
+        respond_to: Option<i32>,
+    ) {
+        c.phase = Phase::Working;
+        c.silent = wire::Header::read(&message).is_some_and(|h| h.op_code == wire::op::MSG)
+            && wire::Msg::peek_flags(&message) & wire::MORE_TO_COME != 0;
+        let out = std::mem::take(&mut c.output);
+        let client = Arc::clone(&c.client);
+        self.shared.workers.submit(Job {
+            key,
+            client,
+            message,
+            respond_to,
+            out,
+            back: Arc::clone(&self.inbox),
+        });
+    }
+
+    /// Runs one message inline.
+    pub(super) fn run_message(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        message: &[u8],
+        respond_to: Option<i32>,
+    ) -> Ran {
+        self.requests += 1;
+        if message.len() > self.shared.limits.inline_bytes {
+            return Ran::ToWorker;
+        }
+        if c.output.capacity() == 0 {
+            c.output = self.spares.pop().unwrap_or_default();
+        }
+        let mut flushed = false;
+        let executed = loop {
+            let executed = self
+                .runner
+                .execute(&c.client, message, respond_to, &mut c.output);
+            if executed.panicked {
+                // The group is sound, what the service was in the middle of is not.
+                self.commit();
+                self.runner.reset();
+            }
+            match executed.outcome {
+                Outcome::Flush if !self.staged.is_empty() && !flushed => {
+                    self.commit();
+                    flushed = true;
+                }
+                _ => break executed,
+            }
+        };
+        let Executed { outcome, head, .. } = executed;
+        let fate = match outcome {
+            Outcome::Offload | Outcome::Flush => {
+                c.output.clear();
+                return Ran::ToWorker;
+            }
+            Outcome::Staged { durable } => {
+                c.phase = Phase::Staged;
+                self.staged.push(Staged {
+                    key,
+                    id: c.client.id,
+                    durable,
+                    head,
+                });
+                if self.staged.len() >= GROUP {
+                    self.commit();
+                }
+                Fate::Keep
+            }
+            Outcome::ReplyMore => {
+                let reply_id = head.as_ref().map_or(0, |h| h.reply_id);
+                c.again = Some(Box::new(Again {
+                    message: message.to_vec(),
+                    respond_to: reply_id,
+                }));
+                self.reply(key, c, head, true)
+            }
+            Outcome::Reply => self.reply(key, c, head, false),
+            Outcome::WaitDurable(index) => self.reply_durable(key, c, head, index),
+            Outcome::NoReply => {
+                self.recycle(c);
+                Fate::Keep
+            }
+            Outcome::Close => Fate::Close,
+        };
+        match fate {
+            Fate::Keep => Ran::Handled,
+            Fate::Close => Ran::Close,
+        }
+    }
+
+    /// Completes the reply in the output and sends it.
+    fn reply(&mut self, key: usize, c: &mut Connection<S>, head: Option<Head>, more: bool) -> Fate {
+        if let Some(head) = head
+            && !self.runner.finish(&c.client, &head, more, &mut c.output)
+        {
+            return Fate::Close;
+        }
+        self.send(key, c)
+    }
+
+    /// As [`EventLoop::reply`], once the log is on disk up to `index`.
+    fn reply_durable(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        head: Option<Head>,
+        index: u64,
+    ) -> Fate {
+        let Some(head) = head else {
+            return self.reply(key, c, None, false);
+        };
+        if index > self.durable {
+            match self.shared.service.durable() {
+                Ok(durable) => self.durable = durable,
+                Err(error) => {
+                    self.runner.replace(&head, &mut c.output, &error);
+                    return self.reply(key, c, Some(head), false);
+                }
+            }
+        }
+        if index <= self.durable {
+            return self.reply(key, c, Some(head), false);
+        }
+        c.phase = Phase::AwaitsDurable(head);
+        self.awaiting.push((key, c.client.id, index));
+        self.ask_sync = true;
+        Fate::Keep
+    }
+
+    pub(super) fn send(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+        match c.flush(self.poll.registry(), key, &mut self.bytes_out) {
+            Sent::All => {
+                self.recycle(c);
+                Fate::Keep
+            }
+            Sent::Blocked => Fate::Keep,
+            Sent::Failed => Fate::Close,
+        }
+    }
+
+    fn recycle(&mut self, c: &mut Connection<S>) {
+        let output = std::mem::take(&mut c.output);
+        self.spare(output);
+    }
+
+    pub(super) fn spare(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() > 0 && buffer.capacity() <= SPARE_BYTES && self.spares.len() < SPARES {
+            buffer.clear();
+            self.spares.push(buffer);
+        }
+    }
+
+    /// Commits the group. The replies leave in [`EventLoop::send_committed`].
+    pub(super) fn commit(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        let metrics = &self.shared.control.metrics;
+        metrics.groups.fetch_add(1, Relaxed);
+        metrics.grouped.fetch_add(self.staged.len() as u64, Relaxed);
+        let result = self.runner.commit();
+        self.committed
+            .extend(self.staged.drain(..).map(|staged| (staged, result.clone())));
+    }
+
+    pub(super) fn send_committed(&mut self) {
+        for (staged, result) in std::mem::take(&mut self.committed) {
+            self.with_id(staged.key, staged.id, |this, key, c| {
+                c.phase = Phase::Idle;
+                let fate = match (result, staged.head) {
+                    (Err(error), Some(head)) => {
+                        this.runner.replace(&head, &mut c.output, &error);
+                        this.reply(key, c, Some(head), false)
+                    }
+                    (Ok(index), head) if staged.durable => this.reply_durable(key, c, head, index),
+                    (_, head) => this.reply(key, c, head, false),
+                };
+                this.go_on(key, c);
+                fate
+            });
+        }
+    }
+
+    /// A request has ended outside of `pump`: have the next one looked for.
+    fn go_on(&mut self, key: usize, c: &Connection<S>) {
+        if c.is_free() && c.has_more() {
+            self.ready.push(key);
+        }
+    }
+
+    /// Asks for the disk on behalf of the replies that wait for it.
+    pub(super) fn await_durable(&mut self) {
+        if !std::mem::take(&mut self.ask_sync) {
+            return;
+        }
+        let highest = self.awaiting.iter().map(|w| w.2).max().unwrap_or(0);
+        self.inbox.awaits_durable.store(true, SeqCst);
+        self.shared.service.request_sync(highest);
+        // The disk may have got there before anyone knew that this loop waits.
+        self.release_durable();
+    }
+
+    /// Sends the replies that need not wait for the disk any longer.
+    pub(super) fn release_durable(&mut self) {
+        let reached = self.shared.service.durable();
+        let known = reached.as_ref().copied().unwrap_or(u64::MAX);
+        if let Ok(durable) = reached {
+            self.durable = durable;
+        }
+        let released: Vec<_> = self.awaiting.extract_if(.., |w| w.2 <= known).collect();
+        for (key, id, _) in released {
+            self.with_id(key, id, |this, key, c| {
+                let Phase::AwaitsDurable(head) = std::mem::replace(&mut c.phase, Phase::Idle)
+                else {
+                    return Fate::Close;
+                };
+                if let Err(error) = &reached {
+                    this.runner.replace(&head, &mut c.output, error);
+                }
+                let fate = this.reply(key, c, Some(head), false);
+                this.go_on(key, c);
+                fate
+            });
+        }
+        if self.awaiting.is_empty() {
+            self.inbox.awaits_durable.store(false, SeqCst);
+        }
+    }
+
+    pub(super) fn on_done(&mut self, key: usize, c: &mut Connection<S>, done: Done) -> Fate {
+        c.phase = Phase::Idle;
+        self.release(c);
+        if c.stream.is_none() {
+            return Fate::Close;
+        }
+        let Executed { outcome, head, .. } = done.executed;
+        c.output = done.out;
+        let fate = match outcome {
+            Outcome::Reply => self.send(key, c),
+            Outcome::ReplyMore => {
+                let respond_to = head.map_or(0, |h| h.reply_id);
+                c.again = Some(Box::new(Again {
+                    message: done.message,
+                    respond_to,
+                }));
+                self.send(key, c)
+            }
+            Outcome::WaitDurable(index) => self.reply_durable(key, c, head, index),
+            Outcome::NoReply => {
+                self.recycle(c);
+                Fate::Keep
+            }
+            // Outcomes of event loops were turned into errors where the worker ran the request.
+            Outcome::Close | Outcome::Staged { .. } | Outcome::Offload | Outcome::Flush => {
+                Fate::Close
+            }
+        };
+        self.go_on(key, c);
+        fate
+    }
+}

@@ -1,0 +1,420 @@
+//! From a message to a reply: parse, validate, run, frame. The same on an event loop and on a worker.
+//!
+//! Invariant: `out` holds nothing but the one message that is built in it; whatever the message or the service does
+//! (a panic included), the outcome is one that the connection can act on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use bson::{Doc, Malformed};
+use errors::{Error, err};
+use service::{Client, Mode, Outcome, Request, Service};
+use smallvec::SmallVec;
+use wire::{Codec, Compressor, Fault, Header, Message, Sequence};
+
+/// How deep a command or a document in it may nest (MongoDB's limit for messages; for stored documents it is lower).
+const MESSAGE_DEPTH: usize = 200;
+/// A scratch buffer that grew past this is given back.
+const KEPT_SCRATCH_BYTES: usize = 1 << 20;
+
+static NEXT_REPLY_ID: AtomicI32 = AtomicI32::new(1);
+
+/// What a thread needs to run requests.
+pub(crate) struct Runner<S: Service> {
+    service: Arc<S>,
+    local: S::Local,
+    mode: Mode,
+    /// A message that decompresses to more than this is not for an event loop.
+    inline_bytes: usize,
+    codec: Codec,
+    plain: Vec<u8>,
+}
+
+/// What is needed to complete a reply.
+#[derive(Debug)]
+pub(crate) struct Head {
+    /// Where the reply document starts.
+    pub body: usize,
+    pub reply_id: i32,
+    respond_to: i32,
+    legacy: bool,
+    compressor: Option<Compressor>,
+    checksum: bool,
+}
+
+impl Head {
+    /// Starts the reply over in `out`, up to where the document begins.
+    fn begin(&mut self, out: &mut Vec<u8>, reply_flags: i32) {
+        out.clear();
+        if self.legacy {
+            wire::begin_reply(out, self.reply_id, self.respond_to, reply_flags);
+        } else {
+            wire::begin_msg(out, self.reply_id, self.respond_to, 0);
+            wire::begin_body(out);
+        }
+        self.body = out.len();
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Executed {
+    pub outcome: Outcome,
+    /// `None` when nothing is to be sent.
+    pub head: Option<Head>,
+    /// The service panicked: what it keeps for this thread must not be used again.
+    pub panicked: bool,
+}
+
+impl Executed {
+    pub fn bare(outcome: Outcome) -> Executed {
+        Executed {
+            outcome,
+            head: None,
+            panicked: false,
+        }
+    }
+}
+
+/// A message that has been understood, or what is wrong with it.
+struct Incoming<'a> {
+    header: Header,
+    legacy: bool,
+    flags: u32,
+    /// The message came compressed, and the reply may go the same way.
+    compressor: Option<Compressor>,
+    content: Result<Content<'a>, Fault>,
+}
+
+struct Content<'a> {
+    body: Doc<'a>,
+    sequences: SmallVec<[Sequence<'a>; 2]>,
+    legacy_db: Option<&'a str>,
+}
+
+impl<S: Service> Runner<S> {
+    pub fn new(service: Arc<S>, mode: Mode, inline_bytes: usize) -> Runner<S> {
+        let local = service.local();
+        Runner {
+            service,
+            local,
+            mode,
+            inline_bytes,
+            codec: Codec::default(),
+            plain: Vec::new(),
+        }
+    }
+
+    /// After a panic: what the service was in the middle of must not be used again.
+    pub fn reset(&mut self) {
+        self.local = self.service.local();
+    }
+
+    /// Commits what was staged; a panic of the service is an error like any other.
+    pub fn commit(&mut self) -> Result<u64, Error> {
+        let committed = catch_unwind(AssertUnwindSafe(|| self.service.commit(&mut self.local)));
+        committed.unwrap_or_else(|panic| {
+            tracing::error!(target: "STORAGE", "A commit panicked");
+            self.reset();
+            Err(panic_error(&*panic))
+        })
+    }
+
+    /// Runs `message`, a whole one. `respond_to` is the message that the reply answers, when that is not `message` itself.
+    pub fn execute(
+        &mut self,
+        client: &Client<S::State>,
+        message: &[u8],
+        respond_to: Option<i32>,
+        out: &mut Vec<u8>,
+    ) -> Executed {
+        let (header, compressed) = match wire::parse(message) {
+            Ok((header, Message::Compressed(c))) => (header, c),
+            parsed => {
+                let incoming = understand(message, parsed);
+                return self.run(client, incoming, respond_to, out);
+            }
+        };
+        if self.mode == Mode::Inline && compressed.uncompressed_bytes > self.inline_bytes {
+            return Executed::bare(Outcome::Offload);
+        }
+        let mut plain = std::mem::take(&mut self.plain);
+        let executed = match self.codec.decompress(&header, &compressed, &mut plain) {
+            Ok(()) => {
+                let mut incoming = understand(&plain, wire::parse(&plain));
+                incoming.compressor = Some(compressed.compressor);
+                self.run(client, incoming, respond_to, out)
+            }
+            Err(fault) => {
+                closing(client.id, &fault.error);
+                Executed::bare(Outcome::Close)
+            }
+        };
+        if plain.capacity() <= KEPT_SCRATCH_BYTES {
+            self.plain = plain;
+        }
+        executed
+    }
+
+    fn run(
+        &mut self,
+        client: &Client<S::State>,
+        incoming: Incoming<'_>,
+        respond_to: Option<i32>,
+        out: &mut Vec<u8>,
+    ) -> Executed {
+        out.clear();
+        let silent = incoming.flags & wire::MORE_TO_COME != 0;
+        let mut head = Head {
+            body: 0,
+            reply_id: NEXT_REPLY_ID.fetch_add(1, Relaxed),
+            respond_to: respond_to.unwrap_or(incoming.header.request_id),
+            legacy: incoming.legacy,
+            compressor: None,
+            checksum: incoming.flags & wire::CHECKSUM_PRESENT != 0,
+        };
+        let mut panicked = false;
+        let outcome = match incoming.content {
+            Err(fault) if fault.fatal => {
+                closing(client.id, &fault.error);
+                return Executed::bare(Outcome::Close);
+            }
+            // A legacy query or getMore that has no command in it is answered the way its sender reads errors.
+            Err(fault) if incoming.legacy && fault.error.code.0 == wire::LEGACY_READ_REMOVED => {
+                head.begin(out, wire::reply_flags::QUERY_FAILURE);
+                let (message, code) = (fault.error.message.as_str(), fault.error.code.0);
+                out.extend_from_slice(
+                    bson::doc! { "$err": message, "code": code, "ok": 0.0 }.as_bytes(),
+                );
+                Outcome::Reply
+            }
+            Err(fault) => {
+                self.refuse(&mut head, out, &fault.error);
+                Outcome::Reply
+            }
+            Ok(content) => {
+                head.begin(out, wire::reply_flags::AWAIT_CAPABLE);
+                let request = Request {
+                    body: content.body,
+                    sequences: &content.sequences,
+                    legacy_db: content.legacy_db,
+                    more_to_come: silent,
+                    exhaust_allowed: incoming.flags & wire::EXHAUST_ALLOWED != 0 && !silent,
+                    message_bytes: incoming.header.length,
+                };
+                head.compressor = incoming
+                    .compressor
+                    .filter(|_| wire::may_compress(request.command()));
+                let (service, local, mode) = (&self.service, &mut self.local, self.mode);
+                let ran = catch_unwind(AssertUnwindSafe(|| {
+                    service.run(local, mode, client, &request, out)
+                }));
+                match ran {
+                    Ok(outcome) => self.sound(outcome, &request, &mut head, out),
+                    Err(panic) => {
+                        panicked = true;
+                        let error = panic_error(&*panic);
+                        tracing::error!(target: "COMMAND", ctx = %format_args!("conn{}", client.id),
+                            command = request.command(), error = %error.message, "A command panicked");
+                        self.refuse(&mut head, out, &error);
+                        Outcome::Reply
+                    }
+                }
+            }
+        };
+        if !silent {
+            return Executed {
+                outcome,
+                head: Some(head),
+                panicked,
+            };
+        }
+        let outcome = match outcome {
+            Outcome::Reply | Outcome::ReplyMore | Outcome::WaitDurable(_) => Outcome::NoReply,
+            other => other,
+        };
+        out.clear();
+        Executed {
+            outcome,
+            head: None,
+            panicked,
+        }
+    }
+
+    /// Makes an error the reply, whatever was in `out`.
+    fn refuse(&self, head: &mut Head, out: &mut Vec<u8>, error: &Error) {
+        head.begin(out, wire::reply_flags::AWAIT_CAPABLE);
+        self.service.write_error(error, out);
+    }
+
+    /// Holds the service to its contract: an outcome that the mode or the request does not allow, or a reply that is no
+    /// document, becomes InternalError.
+    fn sound(
+        &self,
+        outcome: Outcome,
+        request: &Request<'_>,
+        head: &mut Head,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let framed = || {
+            out.get(head.body..)
+                .and_then(Doc::new)
+                .is_some_and(|d| d.len() == out.len() - head.body)
+        };
+        let problem = match &outcome {
+            Outcome::Staged { .. } | Outcome::Offload | Outcome::Flush
+                if self.mode == Mode::Worker =>
+            {
+                "an outcome of event loops"
+            }
+            Outcome::ReplyMore if !request.exhaust_allowed && !request.more_to_come => {
+                "a stream that was not asked for"
+            }
+            Outcome::Reply
+            | Outcome::ReplyMore
+            | Outcome::Staged { .. }
+            | Outcome::WaitDurable(_)
+                if !request.more_to_come && !framed() =>
+            {
+                "a reply that is no document"
+            }
+            _ => return outcome,
+        };
+        let error = Error::internal(format!("the command {} gave {problem}", request.command()));
+        tracing::error!(target: "COMMAND", error = %error.message, "A command broke its contract");
+        self.refuse(head, out, &error);
+        match outcome {
+            // What was staged is in the group all the same.
+            Outcome::Staged { .. } if self.mode == Mode::Inline => outcome,
+            _ => Outcome::Reply,
+        }
+    }
+
+    /// Replaces the reply's document by an error.
+    pub fn replace(&self, head: &Head, out: &mut Vec<u8>, error: &Error) {
+        out.truncate(head.body);
+        self.service.write_error(error, out);
+    }
+
+    /// Completes the reply in `out`: the fields of the moment, flags, length, checksum or compression. False when that
+    /// failed, and the connection must be closed.
+    pub fn finish(
+        &mut self,
+        client: &Client<S::State>,
+        head: &Head,
+        more: bool,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let finished = catch_unwind(AssertUnwindSafe(|| {
+            self.service.finish(client, out, head.body)
+        }));
+        if finished.is_err() || out.len() < head.body {
+            return false;
+        }
+        if more && !head.legacy {
+            wire::set_flags(out, 0, wire::MORE_TO_COME);
+        }
+        if let Some(with) = head.compressor {
+            wire::end(out, 0);
+            return self.codec.compress(out, 0, with).is_ok();
+        }
+        if head.checksum && !head.legacy {
+            wire::end_checksummed(out, 0)
+        } else {
+            wire::end(out, 0)
+        }
+        true
+    }
+}
+
+fn understand<'a>(message: &'a [u8], parsed: Result<(Header, Message<'a>), Fault>) -> Incoming<'a> {
+    let header = Header::read(message).unwrap_or(Header {
+        length: 0,
+        request_id: 0,
+        response_to: 0,
+        op_code: 0,
+    });
+    let legacy = header.op_code != wire::op::MSG;
+    let flags = if legacy {
+        0
+    } else {
+        wire::Msg::peek_flags(message)
+    };
+    let content = parsed.and_then(|(_, message)| match message {
+        Message::Msg(msg) => {
+            let body = validated(msg.body)?;
+            for sequence in &msg.sequences {
+                if body.contains(sequence.name) {
+                    return Err(Fault::answer(err!(
+                        40433,
+                        "Duplicate field between body and document sequence {}",
+                        sequence.name
+                    )));
+                }
+                for document in sequence.iter() {
+                    validated(document)?;
+                }
+            }
+            Ok(Content {
+                body,
+                sequences: msg.sequences,
+                legacy_db: None,
+            })
+        }
+        Message::Query(query) => {
+            let db = query
+                .command_db()
+                .ok_or_else(|| wire::removed(wire::op::QUERY))?;
+            Ok(Content {
+                body: validated(query.command()?)?,
+                sequences: SmallVec::new(),
+                legacy_db: Some(db),
+            })
+        }
+        Message::Removed(op) => Err(wire::removed(op)),
+        Message::Reply(_) | Message::Compressed(_) => Err(Fault::close(err!(
+            ProtocolError,
+            "operation {} is not a request",
+            header.op_code
+        ))),
+        Message::Unknown(op) => Err(Fault::close(err!(
+            ProtocolError,
+            "operation {op} is not known"
+        ))),
+    });
+    Incoming {
+        header,
+        legacy,
+        flags,
+        compressor: None,
+        content,
+    }
+}
+
+fn validated(bytes: &[u8]) -> Result<Doc<'_>, Fault> {
+    bson::validate_with_depth(bytes, MESSAGE_DEPTH).map_err(|malformed| {
+        Fault::answer(match malformed {
+            Malformed::TooDeep => err!(
+                Overflow,
+                "BSONObj exceeded maximum nested object depth: {MESSAGE_DEPTH}"
+            ),
+            other => err!(InvalidBSON, "{other}"),
+        })
+    })
+}
+
+fn panic_error(panic: &(dyn std::any::Any + Send)) -> Error {
+    let what = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Error::internal(format!(
+        "the server failed on this command: {}",
+        what.unwrap_or("unknown panic")
+    ))
+}
+
+pub(crate) fn closing(connection: i64, error: &Error) {
+    tracing::warn!(target: "NETWORK", id = 4615638, ctx = %format_args!("conn{connection}"), error = %error,
+        "Closing a connection after a message that cannot be served");
+}

@@ -1,0 +1,176 @@
+//! Threads for requests that may block. They come when a request finds nobody idle, up to a limit, and go when idle.
+//!
+//! Invariant: every request that is submitted comes back to its loop exactly once, also when the service panics and when
+//! the pool is being stopped.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use service::{Client, Control, Mode, Outcome, Service};
+
+use crate::inbox::{Done, Inbox, Item};
+use crate::runner::{Executed, Runner};
+
+/// An idle thread leaves after this long.
+const IDLE: Duration = Duration::from_secs(10);
+/// Expressions and pipelines are evaluated recursively.
+const STACK_BYTES: usize = 8 << 20;
+
+pub(crate) struct Job<S: Service> {
+    pub key: usize,
+    pub client: Arc<Client<S::State>>,
+    pub message: Vec<u8>,
+    pub respond_to: Option<i32>,
+    pub out: Vec<u8>,
+    pub back: Arc<Inbox<S>>,
+}
+
+struct Queue<S: Service> {
+    jobs: VecDeque<Job<S>>,
+    threads: usize,
+    idle: usize,
+}
+
+pub(crate) struct Workers<S: Service> {
+    service: Arc<S>,
+    control: Arc<Control>,
+    queue: Mutex<Queue<S>>,
+    arrived: Condvar,
+    left: Condvar,
+    max: usize,
+}
+
+impl<S: Service> Workers<S> {
+    pub fn new(service: Arc<S>, control: Arc<Control>, max: usize) -> Workers<S> {
+        Workers {
+            service,
+            control,
+            queue: Mutex::new(Queue {
+                jobs: VecDeque::new(),
+                threads: 0,
+                idle: 0,
+            }),
+            arrived: Condvar::new(),
+            left: Condvar::new(),
+            max: max.max(1),
+        }
+    }
+
+    pub fn submit(self: &Arc<Self>, job: Job<S>) {
+        self.control.metrics.offloaded.fetch_add(1, Relaxed);
+        self.control.metrics.active.fetch_add(1, Relaxed);
+        let mut queue = self.queue.lock();
+        queue.jobs.push_back(job);
+        if queue.jobs.len() <= queue.idle || queue.threads >= self.max {
+            drop(queue);
+            self.arrived.notify_one();
+            return;
+        }
+        queue.threads += 1;
+        drop(queue);
+        self.control.metrics.workers.fetch_add(1, Relaxed);
+        let this = Arc::clone(self);
+        let spawned = std::thread::Builder::new()
+            .name("worker".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || this.work());
+        if let Err(e) = spawned {
+            self.control.metrics.workers.fetch_sub(1, Relaxed);
+            tracing::error!(target: "NETWORK", error = %e, "Cannot start a worker thread");
+            let mut queue = self.queue.lock();
+            queue.threads -= 1;
+            // With no thread at all nobody would come for the job.
+            if queue.threads == 0 {
+                let jobs = std::mem::take(&mut queue.jobs);
+                drop(queue);
+                jobs.into_iter()
+                    .for_each(|job| self.give_back(job, |_| Executed::bare(Outcome::Close)));
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut runner = Runner::new(Arc::clone(&self.service), Mode::Worker, usize::MAX);
+        while let Some(job) = self.next() {
+            self.give_back(job, |job| {
+                let ran = catch_unwind(AssertUnwindSafe(|| {
+                    let mut executed =
+                        runner.execute(&job.client, &job.message, job.respond_to, &mut job.out);
+                    if let (Outcome::Reply | Outcome::ReplyMore, Some(head)) =
+                        (&executed.outcome, &executed.head)
+                    {
+                        let more = matches!(executed.outcome, Outcome::ReplyMore);
+                        if !runner.finish(&job.client, head, more, &mut job.out) {
+                            executed.outcome = Outcome::Close;
+                        }
+                    }
+                    executed
+                }));
+                let executed = ran.unwrap_or_else(|_| Executed::bare(Outcome::Close));
+                if executed.panicked {
+                    runner.reset();
+                }
+                executed
+            });
+        }
+        drop(runner);
+        self.control.metrics.workers.fetch_sub(1, Relaxed);
+        self.left.notify_all();
+    }
+
+    fn next(&self) -> Option<Job<S>> {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                return Some(job);
+            }
+            queue.idle += 1;
+            let timed_out =
+                self.control.is_stopping() || self.arrived.wait_for(&mut queue, IDLE).timed_out();
+            queue.idle -= 1;
+            if timed_out && queue.jobs.is_empty() {
+                queue.threads -= 1;
+                return None;
+            }
+        }
+    }
+
+    fn give_back(&self, mut job: Job<S>, run: impl FnOnce(&mut Job<S>) -> Executed) {
+        let executed = run(&mut job);
+        self.control.metrics.active.fetch_sub(1, Relaxed);
+        let Job {
+            key,
+            client,
+            message,
+            out,
+            back,
+            ..
+        } = job;
+        back.push(Item::Done(Done {
+            key,
+            id: client.id,
+            executed,
+            out,
+            message,
+        }));
+    }
+
+    /// After the loops have stopped: waits for the threads to leave, up to the deadline; false when some did not.
+    pub fn stop(&self, deadline: Instant) -> bool {
+        let mut queue = self.queue.lock();
+        queue.jobs.clear();
+        self.arrived.notify_all();
+        while queue.threads > 0 {
+            self.arrived.notify_all();
+            let step = (Instant::now() + Duration::from_millis(20)).min(deadline);
+            if self.left.wait_until(&mut queue, step).timed_out() && Instant::now() >= deadline {
+                return false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,897 @@
+//! The loops with a scripted service: order, group commit, workers, limits, and clients that misbehave.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bson::{Doc, DocBuf, Writer, doc};
+use errors::{Result, err};
+use server::{Limits, listen, serve};
+use service::{Address, Client, Control, Mode, Outcome, Request, Service};
+use wire::{Codec, Compressor, Frame, Message};
+
+type Callback = Box<dyn Fn() + Send + Sync>;
+
+/// Does what the command's name says.
+#[derive(Default)]
+struct Script {
+    committed: AtomicU64,
+    durable: AtomicU64,
+    fail_commits: AtomicBool,
+    fail_disk: AtomicBool,
+    hold_disk: AtomicBool,
+    cancelled: AtomicUsize,
+    gone: AtomicUsize,
+    unacknowledged: AtomicUsize,
+    on_durable: parking_lot::Mutex<Vec<Callback>>,
+}
+
+impl Script {
+    fn sync(&self) {
+        self.durable.store(self.committed.load(SeqCst), SeqCst);
+        self.on_durable.lock().iter().for_each(|f| f());
+    }
+}
+
+impl Service for Script {
+    /// The writes staged.
+    type Local = u64;
+    /// Replies given by an exhaust cursor.
+    type State = AtomicU64;
+
+    fn local(&self) -> u64 {
+        0
+    }
+
+    fn connected(&self, _: i64, _: &Address) -> AtomicU64 {
+        AtomicU64::new(0)
+    }
+
+    fn disconnected(&self, _: &Client<AtomicU64>) {
+        self.gone.fetch_add(1, SeqCst);
+    }
+
+    fn run(
+        &self,
+        local: &mut u64,
+        mode: Mode,
+        client: &Client<AtomicU64>,
+        r: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let n = r
+            .body
+            .first()
+            .and_then(|e| e.val.to_i64_truncated())
+            .unwrap_or(0);
+        let mut reply = |fields: DocBuf| out.extend_from_slice(fields.as_bytes());
+        match r.command() {
+            "ping" => reply(doc! { "ok": 1.0, "n": n, "db": r.db().unwrap_or("?") }),
+            "count" => reply(
+                doc! { "ok": 1.0, "n": r.sequence("documents").map_or(-1, |s| s.count() as i64) },
+            ),
+            "big" => reply(doc! { "ok": 1.0, "text": "x".repeat(n as usize).as_str() }),
+            "stage" => {
+                if r.more_to_come {
+                    self.unacknowledged.fetch_add(1, SeqCst);
+                }
+                reply(doc! { "ok": 1.0, "n": n });
+                if mode == Mode::Worker {
+                    return Outcome::WaitDurable(self.committed.fetch_add(1, SeqCst) + 1);
+                }
+                *local += 1;
+                return Outcome::Staged {
+                    durable: r.body.contains("durable"),
+                };
+            }
+            "flush" if *local > 0 => return Outcome::Flush,
+            "flush" => reply(doc! { "ok": 1.0, "committed": self.committed.load(SeqCst) as i64 }),
+            "slow" | "stuck" | "crash" if mode == Mode::Inline => return Outcome::Offload,
+            "slow" => {
+                std::thread::sleep(Duration::from_millis(n as u64));
+                reply(doc! { "ok": 1.0, "n": n });
+            }
+            "stuck" => {
+                while !client.is_cancelled() {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                self.cancelled.fetch_add(1, SeqCst);
+                return Outcome::NoReply;
+            }
+            "panic" | "crash" => {
+                let _lost = Writer::on(std::mem::take(out));
+                panic!("as asked");
+            }
+            "exhaust" => {
+                let given = client.state.fetch_add(1, SeqCst) + 1;
+                reply(doc! { "ok": 1.0, "n": given as i64 });
+                if given < n as u64 && r.exhaust_allowed {
+                    return Outcome::ReplyMore;
+                }
+            }
+            "nothing" => {}
+            "close" => return Outcome::Close,
+            other => self.write_error(&err!(CommandNotFound, "no such command: '{other}'"), out),
+        }
+        Outcome::Reply
+    }
+
+    fn commit(&self, local: &mut u64) -> Result<u64> {
+        let staged = std::mem::take(local);
+        assert!(staged > 0, "nothing to commit");
+        if self.fail_commits.load(SeqCst) {
+            return Err(err!(OutOfDiskSpace, "the log is full"));
+        }
+        Ok(self.committed.fetch_add(staged, SeqCst) + staged)
+    }
+
+    fn durable(&self) -> Result<u64> {
+        if self.fail_disk.load(SeqCst) {
+            return Err(err!(FileStreamFailed, "the disk has failed"));
+        }
+        Ok(self.durable.load(SeqCst))
+    }
+
+    fn request_sync(&self, _: u64) {
+        if !self.hold_disk.load(SeqCst) {
+            self.sync();
+        }
+    }
+
+    fn on_durable(&self, changed: Callback) {
+        self.on_durable.lock().push(changed);
+    }
+
+    fn finish(&self, _: &Client<AtomicU64>, out: &mut Vec<u8>, body_start: usize) {
+        let (committed, durable) = (
+            self.committed.load(SeqCst) as i64,
+            self.durable.load(SeqCst) as i64,
+        );
+        service::append_fields(
+            out,
+            body_start,
+            doc! { "committed": committed, "durable": durable }.as_doc(),
+        );
+    }
+}
+
+struct Running {
+    address: SocketAddr,
+    service: Arc<Script>,
+    control: Arc<Control>,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Running {
+    fn start(limits: Limits) -> Running {
+        let listeners = listen(&["127.0.0.1".into()], 0, None).unwrap();
+        let address = listeners.addresses()[0];
+        let (service, control) = (Arc::new(Script::default()), Arc::new(Control::default()));
+        let (s, c) = (Arc::clone(&service), Arc::clone(&control));
+        let thread = Some(std::thread::spawn(move || serve(listeners, s, c, limits)));
+        Running {
+            address,
+            service,
+            control,
+            thread,
+        }
+    }
+
+    fn client(&self) -> Peer {
+        Peer::new(self.address)
+    }
+
+    fn stop(mut self) {
+        self.control.shutdown();
+        self.thread.take().unwrap().join().unwrap().unwrap();
+        assert!(
+            TcpStream::connect(self.address).is_err(),
+            "the port is still open"
+        );
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.control.shutdown();
+    }
+}
+
+fn two_loops() -> Limits {
+    Limits {
+        loops: 2,
+        grace: Duration::from_millis(200),
+        ..Limits::default()
+    }
+}
+
+struct Peer {
+    socket: TcpStream,
+    buffer: Vec<u8>,
+    next: i32,
+}
+
+impl Peer {
+    fn new(address: SocketAddr) -> Peer {
+        let socket = TcpStream::connect(address).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        socket.set_nodelay(true).unwrap();
+        Peer {
+            socket,
+            buffer: Vec::new(),
+            next: 0,
+        }
+    }
+
+    fn message(&mut self, flags: u32, body: &DocBuf) -> Vec<u8> {
+        self.next += 1;
+        let mut out = Vec::new();
+        let start = wire::begin_msg(&mut out, self.next, 0, flags);
+        wire::begin_body(&mut out);
+        out.extend_from_slice(body.as_bytes());
+        wire::end(&mut out, start);
+        out
+    }
+
+    fn send(&mut self, body: DocBuf) {
+        let m = self.message(0, &body);
+        self.socket.write_all(&m).unwrap();
+    }
+
+    /// One whole message, or `None` when the server has closed.
+    fn receive_bytes(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Frame::Complete { len } = wire::frame(&self.buffer).unwrap() {
+                return Some(self.buffer.drain(..len).collect());
+            }
+            let mut chunk = [0; 65536];
+            match self.socket.read(&mut chunk) {
+                Ok(0) => return None,
+                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    fn receive(&mut self) -> (i32, u32, DocBuf) {
+        let bytes = self.receive_bytes().expect("closed");
+        let (header, Message::Msg(m)) = wire::parse(&bytes).unwrap() else {
+            panic!()
+        };
+        let body = bson::validate(m.body).unwrap().to_buf();
+        (header.response_to, m.flags, body)
+    }
+
+    fn call(&mut self, body: DocBuf) -> DocBuf {
+        self.send(body);
+        let (response_to, _, reply) = self.receive();
+        assert_eq!(response_to, self.next);
+        reply
+    }
+
+    fn is_closed(&mut self) -> bool {
+        self.receive_bytes().is_none()
+    }
+}
+
+fn int(d: &DocBuf, name: &str) -> i64 {
+    d.get(name)
+        .and_then(|v| v.to_i64_truncated())
+        .unwrap_or_else(|| panic!("no {name} in {d:?}"))
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(10), "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn many_connections_are_answered_each_in_order() {
+    let server = Running::start(two_loops());
+    let mut peers: Vec<Peer> = (0..100).map(|_| server.client()).collect();
+    for round in 0..20 {
+        for (i, p) in peers.iter_mut().enumerate() {
+            p.send(if i % 3 == 0 {
+                doc! { "stage": round }
+            } else {
+                doc! { "ping": round, "$db": "test" }
+            });
+        }
+        for p in &mut peers {
+            let (response_to, _, reply) = p.receive();
+            assert_eq!((response_to, int(&reply, "n")), (p.next, i64::from(round)));
+        }
+    }
+    assert_eq!(server.control.metrics.connections.load(SeqCst), 100);
+    assert_eq!(server.service.committed.load(SeqCst), 34 * 20);
+    drop(peers);
+    until("all gone", || server.service.gone.load(SeqCst) == 100);
+    until("counted", || {
+        server.control.metrics.requests.load(SeqCst) == 2000
+    });
+    assert_eq!(server.control.metrics.connections.load(SeqCst), 0);
+    server.stop();
+}
+
+#[test]
+fn pipelined_messages_in_pieces_keep_their_order() {
+    let server = Running::start(two_loops());
+    let mut p = server.client();
+    let mut all = Vec::new();
+    for i in 0..300 {
+        let body = match i % 5 {
+            0 => doc! { "stage": i },
+            1 => doc! { "slow": 0, "as": i },
+            2 => doc! { "flush": i },
+            _ => doc! { "ping": i },
+        };
+        all.extend(p.message(0, &body));
+    }
+    let mut writer = p.socket.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        for piece in all.chunks(37) {
+            writer.write_all(piece).unwrap();
+        }
+    });
+    for i in 1..=300 {
+        let (response_to, _, reply) = p.receive();
+        assert_eq!(response_to, i);
+        // Replies to staged writes are finished, and sent, after their commit.
+        assert_eq!(int(&reply, "committed"), i64::from((i + 4) / 5));
+    }
+    sender.join().unwrap();
+    server.stop();
+}
+
+#[test]
+fn slow_senders_cost_nothing_to_others() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..two_loops()
+    });
+    let (mut slow, mut fast) = (server.client(), server.client());
+    let m = slow.message(0, &doc! { "ping": 1 });
+    for byte in &m {
+        slow.socket.write_all(&[*byte]).unwrap();
+        assert_eq!(int(&fast.call(doc! { "ping": 2 }), "n"), 2);
+    }
+    assert_eq!(int(&slow.receive().2, "n"), 1);
+    server.stop();
+}
+
+#[test]
+fn unacknowledged_writes_get_no_reply_and_all_happen() {
+    let server = Running::start(two_loops());
+    let mut p = server.client();
+    let mut all = Vec::new();
+    for i in 0..100 {
+        all.extend(p.message(wire::MORE_TO_COME, &doc! { "stage": i }));
+    }
+    p.socket.write_all(&all).unwrap();
+    let reply = p.call(doc! { "ping": 0 });
+    assert_eq!(int(&reply, "committed"), 100);
+    // And those that a client leaves behind when it goes.
+    let mut p = server.client();
+    let m = p.message(wire::MORE_TO_COME, &doc! { "stage": 1 });
+    for _ in 0..100 {
+        p.socket.write_all(&m).unwrap();
+    }
+    drop(p);
+    until("left behind", || {
+        server.service.committed.load(SeqCst) == 200
+    });
+    server.stop();
+}
+
+#[test]
+fn replies_wait_for_the_disk() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..two_loops()
+    });
+    server.service.hold_disk.store(true, SeqCst);
+    let mut waiting: Vec<Peer> = (0..5).map(|_| server.client()).collect();
+    for p in &mut waiting {
+        p.send(doc! { "stage": 1, "durable": true });
+    }
+    let mut other = server.client();
+    until("committed", || {
+        int(&other.call(doc! { "ping": 1 }), "committed") == 5
+    });
+    for p in &mut waiting {
+        p.socket
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .unwrap();
+        assert!(
+            p.socket.read(&mut [0; 1]).is_err(),
+            "acknowledged before it was on disk"
+        );
+        p.socket
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+    }
+    server.service.sync();
+    for p in &mut waiting {
+        assert_eq!(int(&p.receive().2, "durable"), 5);
+    }
+    // A disk that fails is the reply to those who wait.
+    other.send(doc! { "stage": 1, "durable": true });
+    until("committed", || server.service.committed.load(SeqCst) == 6);
+    server.service.fail_disk.store(true, SeqCst);
+    server.service.sync();
+    assert_eq!(int(&other.receive().2, "ok"), 0);
+    assert_eq!(
+        int(&other.call(doc! { "stage": 1, "durable": true }), "ok"),
+        0
+    );
+    assert_eq!(int(&other.call(doc! { "stage": 1 }), "ok"), 1);
+    server.stop();
+}
+
+#[test]
+fn a_failed_commit_is_the_reply() {
+    let server = Running::start(two_loops());
+    let mut p = server.client();
+    server.service.fail_commits.store(true, SeqCst);
+    let reply = p.call(doc! { "stage": 1 });
+    assert_eq!(
+        reply.get("codeName").and_then(|v| v.as_str()),
+        Some("OutOfDiskSpace")
+    );
+    server.service.fail_commits.store(false, SeqCst);
+    assert_eq!(int(&p.call(doc! { "stage": 2 }), "n"), 2);
+    server.stop();
+}
+
+#[test]
+fn workers_block_nobody_and_stop_for_clients_that_vanish() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..two_loops()
+    });
+    let start = Instant::now();
+    let mut slow: Vec<Peer> = (0..20).map(|_| server.client()).collect();
+    for p in &mut slow {
+        p.send(doc! { "slow": 300 });
+    }
+    let mut fast = server.client();
+    for i in 0..50 {
+        assert_eq!(int(&fast.call(doc! { "ping": i }), "n"), i64::from(i));
+    }
+    assert!(
+        start.elapsed() < Duration::from_millis(250),
+        "pings waited for sleepers"
+    );
+    for p in &mut slow {
+        assert_eq!(int(&p.receive().2, "n"), 300);
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "sleepers slept one after the other"
+    );
+
+    let mut gone = server.client();
+    gone.send(doc! { "stuck": 1 });
+    until("running", || {
+        server.control.metrics.active.load(SeqCst) == 1
+    });
+    drop(gone);
+    until("cancelled", || server.service.cancelled.load(SeqCst) == 1);
+    until("gone", || server.service.gone.load(SeqCst) == 1);
+    server.stop();
+}
+
+#[test]
+fn workers_are_bounded() {
+    let server = Running::start(Limits {
+        loops: 1,
+        max_workers: 2,
+        ..two_loops()
+    });
+    let mut peers: Vec<Peer> = (0..6).map(|_| server.client()).collect();
+    let start = Instant::now();
+    peers.iter_mut().for_each(|p| p.send(doc! { "slow": 50 }));
+    peers
+        .iter_mut()
+        .for_each(|p| assert_eq!(int(&p.receive().2, "ok"), 1));
+    assert!(
+        start.elapsed() >= Duration::from_millis(150),
+        "six naps of two sleepers"
+    );
+    assert!(server.control.metrics.workers.load(SeqCst) <= 2);
+    server.stop();
+}
+
+#[test]
+fn panics_and_broken_contracts_are_answered() {
+    let server = Running::start(two_loops());
+    let mut p = server.client();
+    for _ in 0..3 {
+        for command in [
+            doc! { "panic": 1 },
+            doc! { "crash": 1 },
+            doc! { "nothing": 1 },
+        ] {
+            let reply = p.call(command);
+            assert_eq!(
+                reply.get("codeName").and_then(|v| v.as_str()),
+                Some("InternalError")
+            );
+        }
+        assert_eq!(int(&p.call(doc! { "stage": 1 }), "ok"), 1);
+    }
+    assert_eq!(int(&p.call(doc! { "unheard": 1 }), "code"), 59);
+    p.send(doc! { "close": 1 });
+    assert!(p.is_closed());
+    server.stop();
+}
+
+#[test]
+fn an_exhaust_cursor_streams() {
+    let server = Running::start(two_loops());
+    let mut p = server.client();
+    let m = p.message(
+        wire::EXHAUST_ALLOWED,
+        &doc! { "exhaust": 500, "pad": "x".repeat(2000).as_str() },
+    );
+    p.socket.write_all(&m).unwrap();
+    let mut expected = p.next;
+    for i in 1..=500 {
+        let bytes = p.receive_bytes().unwrap();
+        let (header, Message::Msg(msg)) = wire::parse(&bytes).unwrap() else {
+            panic!()
+        };
+        assert_eq!(
+            header.response_to, expected,
+            "each reply answers the one before"
+        );
+        expected = header.request_id;
+        assert_eq!(msg.more_to_come(), i < 500);
+        assert_eq!(
+            Doc::new(msg.body)
+                .unwrap()
+                .get("n")
+                .and_then(|v| v.to_i64_truncated()),
+            Some(i)
+        );
+    }
+    assert_eq!(int(&p.call(doc! { "ping": 3 }), "n"), 3);
+    server.stop();
+}
+
+#[test]
+fn a_client_that_never_reads_is_not_read_from() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..two_loops()
+    });
+    let mut p = server.client();
+    let m = p.message(0, &doc! { "big": 1_000_000 });
+    p.socket.set_nonblocking(true).unwrap();
+    let (mut written, start) = (0u64, Instant::now());
+    // Far more requests than the socket's buffers hold: they must come to a halt.
+    while start.elapsed() < Duration::from_millis(300) {
+        match p.socket.write(&m) {
+            Ok(n) => written += n as u64,
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    let served = server.control.metrics.requests.load(SeqCst);
+    assert!(
+        served < 50,
+        "{served} replies of 1 MB for nobody ({written} bytes of requests)"
+    );
+    let mut other = server.client();
+    assert_eq!(int(&other.call(doc! { "ping": 1 }), "n"), 1);
+    // It starts to read and gets everything that it asked for.
+    p.socket.set_nonblocking(false).unwrap();
+    for _ in 0..(written / m.len() as u64).min(200) {
+        let bytes = p.receive_bytes().unwrap();
+        assert!(bytes.len() > 1_000_000);
+    }
+    server.stop();
+}
+
+#[test]
+fn lengths_operations_and_bson_that_are_wrong() {
+    let server = Running::start(two_loops());
+    let bad_length = |length: i32| {
+        let mut p = server.client();
+        p.socket.write_all(&length.to_le_bytes()).unwrap();
+        assert!(p.is_closed(), "{length}");
+    };
+    [0, 15, -1, i32::MIN, 48_000_001, i32::MAX]
+        .into_iter()
+        .for_each(bad_length);
+    for op in [
+        1,
+        77,
+        wire::op::INSERT,
+        wire::op::UPDATE,
+        wire::op::DELETE,
+        wire::op::KILL_CURSORS,
+    ] {
+        let mut p = server.client();
+        let mut m = p.message(0, &doc! { "ping": 1 });
+        m[12..16].copy_from_slice(&op.to_le_bytes());
+        p.socket.write_all(&m).unwrap();
+        assert!(p.is_closed(), "{op}");
+    }
+    let mut p = server.client();
+    let mut broken = p.message(0, &doc! { "ping": "text" });
+    let at = broken.len() - 3;
+    broken[at] = 0xff; // not UTF-8
+    for times in 0..3 {
+        p.socket.write_all(&broken).unwrap();
+        let reply = p.receive().2;
+        assert_eq!(
+            int(&reply, "code"),
+            22,
+            "InvalidBSON, and the connection lives on ({times})"
+        );
+    }
+    let mut deep = doc! { "x": 1 };
+    for _ in 0..200 {
+        deep = doc! { "x": deep };
+    }
+    assert_eq!(int(&p.call(doc! { "ping": deep }), "code"), 15);
+    assert_eq!(int(&p.call(doc! { "ping": 4 }), "n"), 4);
+    server.stop();
+}
+
+#[test]
+fn random_bytes_kill_no_loop() {
+    use rand::{Rng, SeedableRng};
+    let seed: u64 = rand::rng().random();
+    println!("seed {seed}");
+    let mut rng = rand::rngs::StdRng::seed_from_u64(seed);
+    let server = Running::start(two_loops());
+    let mut steady = server.client();
+    for i in 0..300 {
+        let mut p = server.client();
+        let mut m = p.message(
+            0,
+            &doc! { "ping": 1, "text": "some more to break", "in": doc! { "a": 1 } },
+        );
+        for _ in 0..rng.random_range(1..5) {
+            let at = rng.random_range(4..m.len());
+            m[at] = rng.random();
+        }
+        m.truncate(rng.random_range(1..=m.len()));
+        p.socket.write_all(&m).unwrap();
+        let _ = p.socket.shutdown(if rng.random() {
+            Shutdown::Write
+        } else {
+            Shutdown::Both
+        });
+        if i % 10 == 0 {
+            assert_eq!(int(&steady.call(doc! { "ping": i }), "n"), i64::from(i));
+        }
+    }
+    drop(steady);
+    until("all gone", || server.service.gone.load(SeqCst) == 301);
+    server.stop();
+}
+
+#[test]
+fn the_largest_message_and_sequences() {
+    let server = Running::start(two_loops());
+    let mut p = server.client();
+    let document = doc! { "text": "y".repeat(1 << 20).as_str() };
+    let mut m = Vec::new();
+    let start = wire::begin_msg(&mut m, 1, 0, 0);
+    wire::begin_body(&mut m);
+    m.extend_from_slice(doc! { "count": 1 }.as_bytes());
+    let at = wire::begin_sequence(&mut m, "documents");
+    let count = (wire::MAX_MESSAGE_BYTES - m.len()) / document.as_bytes().len();
+    (0..count).for_each(|_| m.extend_from_slice(document.as_bytes()));
+    wire::end_sequence(&mut m, at);
+    wire::end_checksummed(&mut m, start);
+    p.socket.write_all(&m).unwrap();
+    let (_, flags, reply) = p.receive();
+    assert_eq!(int(&reply, "n"), count as i64);
+    assert_eq!(
+        flags & wire::CHECKSUM_PRESENT,
+        wire::CHECKSUM_PRESENT,
+        "answered in kind"
+    );
+
+    // A sequence whose name the body uses too.
+    let mut m = Vec::new();
+    let start = wire::begin_msg(&mut m, 2, 0, 0);
+    wire::begin_body(&mut m);
+    m.extend_from_slice(doc! { "count": 1, "documents": 1 }.as_bytes());
+    let at = wire::begin_sequence(&mut m, "documents");
+    wire::end_sequence(&mut m, at);
+    wire::end(&mut m, start);
+    p.socket.write_all(&m).unwrap();
+    assert_eq!(int(&p.receive().2, "code"), 40433);
+    server.stop();
+}
+
+#[test]
+fn memory_for_large_messages_is_shared_out() {
+    let limits = Limits {
+        in_flight_bytes: 3 << 20,
+        stall: Duration::from_millis(200),
+        ..two_loops()
+    };
+    let server = Running::start(limits);
+    // Takes most of it and stalls.
+    let mut staller = server.client();
+    let big = staller.message(0, &doc! { "ping": 1, "text": "z".repeat(2 << 20).as_str() });
+    staller.socket.write_all(&big[..big.len() / 2]).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let senders: Vec<_> = (0..8)
+        .map(|i| {
+            let (mut p, big) = (server.client(), big.clone());
+            std::thread::spawn(move || {
+                p.socket.write_all(&big).unwrap();
+                assert_eq!(int(&p.receive().2, "n"), 1, "{i}");
+            })
+        })
+        .collect();
+    // Small ones do not wait at all.
+    assert_eq!(int(&server.client().call(doc! { "ping": 5 }), "n"), 5);
+    senders.into_iter().for_each(|s| s.join().unwrap());
+    assert!(
+        staller.is_closed(),
+        "one that stalls is given up when others wait"
+    );
+    server.stop();
+}
+
+#[test]
+fn compressed_requests_are_answered_compressed() {
+    let server = Running::start(two_loops());
+    let mut p = server.client();
+    let mut codec = Codec::default();
+    for compressor in Compressor::NEGOTIABLE {
+        let mut m = p.message(0, &doc! { "big": 5000, "pad": "p".repeat(500).as_str() });
+        codec.compress(&mut m, 0, compressor).unwrap();
+        p.socket.write_all(&m).unwrap();
+        let bytes = p.receive_bytes().unwrap();
+        let (header, Message::Compressed(c)) = wire::parse(&bytes).unwrap() else {
+            panic!("plain reply")
+        };
+        assert_eq!((c.compressor, header.response_to), (compressor, p.next));
+        let mut plain = Vec::new();
+        codec.decompress(&header, &c, &mut plain).unwrap();
+        let (_, Message::Msg(msg)) = wire::parse(&plain).unwrap() else {
+            panic!()
+        };
+        assert_eq!(
+            bson::validate(msg.body)
+                .unwrap()
+                .get("text")
+                .and_then(|v| v.as_str())
+                .map(str::len),
+            Some(5000)
+        );
+    }
+    server.stop();
+}
+
+#[test]
+fn legacy_commands_and_queries() {
+    let server = Running::start(two_loops());
+    let mut p = server.client();
+    let mut ask = |ns: &str, body: DocBuf| {
+        let mut m = Vec::new();
+        wire::query(&mut m, 5, ns, -1, body.as_bytes());
+        p.socket.write_all(&m).unwrap();
+        let bytes = p.receive_bytes().unwrap();
+        let (header, Message::Reply(r)) = wire::parse(&bytes).unwrap() else {
+            panic!()
+        };
+        assert_eq!(header.response_to, 5);
+        (r.flags, Doc::new(r.documents).unwrap().to_buf())
+    };
+    let (flags, reply) = ask("admin.$cmd", doc! { "ping": 7 });
+    assert_eq!(
+        (flags, int(&reply, "n")),
+        (wire::reply_flags::AWAIT_CAPABLE, 7)
+    );
+    assert_eq!(reply.get("db").and_then(|v| v.as_str()), Some("admin"));
+    let (flags, reply) = ask("test.people", doc! { "name": "x" });
+    assert_eq!(
+        (flags, int(&reply, "code")),
+        (wire::reply_flags::QUERY_FAILURE, 5_739_101)
+    );
+    assert!(reply.get("$err").is_some());
+    server.stop();
+}
+
+#[test]
+fn connections_past_the_limit_are_closed() {
+    let server = Running::start(Limits {
+        max_connections: 3,
+        ..two_loops()
+    });
+    let mut peers: Vec<Peer> = (0..3).map(|_| server.client()).collect();
+    peers
+        .iter_mut()
+        .for_each(|p| assert_eq!(int(&p.call(doc! { "ping": 1 }), "n"), 1));
+    assert!(server.client().is_closed());
+    assert_eq!(server.control.metrics.connections_rejected.load(SeqCst), 1);
+    assert_eq!(server.control.metrics.connections_available(), 0);
+    peers.pop();
+    until("room", || {
+        server.control.metrics.connections_available() == 1
+    });
+    assert_eq!(int(&server.client().call(doc! { "ping": 2 }), "n"), 2);
+    server.stop();
+}
+
+#[test]
+fn shutdown_lets_what_runs_finish_and_cancels_what_does_not() {
+    let server = Running::start(two_loops());
+    let (mut quick, mut stuck, mut idle) = (server.client(), server.client(), server.client());
+    assert_eq!(int(&idle.call(doc! { "ping": 1 }), "n"), 1);
+    quick.send(doc! { "slow": 100 });
+    stuck.send(doc! { "stuck": 1 });
+    until("running", || {
+        server.control.metrics.active.load(SeqCst) == 2
+    });
+    let service = Arc::clone(&server.service);
+    let start = Instant::now();
+    server.stop();
+    assert!(start.elapsed() < Duration::from_secs(3));
+    assert_eq!(int(&quick.receive().2, "n"), 100);
+    assert!(idle.is_closed() && stuck.is_closed());
+    assert_eq!(service.cancelled.load(SeqCst), 1);
+}
+
+#[test]
+fn unix_sockets() {
+    let path = std::env::temp_dir().join(format!("pando-loops-{}.sock", std::process::id()));
+    let listeners = listen(&[], 0, Some(&path)).unwrap();
+    assert!(listen(&[], 0, Some(&path)).is_err(), "in use");
+    let (service, control) = (Arc::new(Script::default()), Arc::new(Control::default()));
+    let (s, c) = (Arc::clone(&service), Arc::clone(&control));
+    let thread = std::thread::spawn(move || serve(listeners, s, c, two_loops()));
+    let mut socket = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let mut m = Vec::new();
+    wire::query(&mut m, 1, "admin.$cmd", -1, doc! { "ping": 1 }.as_bytes());
+    socket.write_all(&m).unwrap();
+    let mut head = [0; 16];
+    socket.read_exact(&mut head).unwrap();
+    assert_eq!(wire::Header::read(&head).unwrap().response_to, 1);
+    control.shutdown();
+    thread.join().unwrap().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn the_null_service_answers_what_was_recorded() {
+    let listeners = listen(&["127.0.0.1".into()], 0, None).unwrap();
+    let address = listeners.addresses()[0];
+    let control = Arc::new(Control::default());
+    let null = Arc::new(server::null::Null::new(doc! { "recorded": 1 }.into_vec()));
+    let c = Arc::clone(&control);
+    let thread = std::thread::spawn(move || serve(listeners, null, c, two_loops()));
+    let mut p = Peer::new(address);
+    assert_eq!(int(&p.call(doc! { "hello": 1 }), "maxWireVersion"), 21);
+    assert_eq!(p.call(doc! { "find": "x" }), doc! { "recorded": 1 });
+    control.shutdown();
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn addresses_that_cannot_be_bound_are_explained() {
+    let taken = listen(&["127.0.0.1".into()], 0, None).unwrap();
+    let port = taken.addresses()[0].port();
+    let error = |hosts: &str, port| listen(&[hosts.to_string()], port, None).err().unwrap();
+    assert!(error("127.0.0.1", port).contains("is in use"));
+    assert!(error("192.0.2.1", 0).contains("no such address"));
+    assert!(error("no.such.host.invalid", 0).contains("cannot resolve"));
+}
