@@ -1,13 +1,23 @@
 //! Index key patterns and the keys that a document has in an index.
+//!
+//! A document has one key unless a field of the pattern goes through an array: then it has one for each element
+//! (a multikey index). Two fields may share an array, but not go through two different ones.
+//! Missing fields are null, an empty array at the end of a path is undefined (MongoDB, "Multikey Indexes").
 
 use crate::path::FieldPath;
-use bson::{Doc, DocBuf};
-use errors::Result;
+use bson::key::{self, Types};
+use bson::{Doc, DocBuf, Val, Writer, tag};
+use errors::{Result, bail, err};
+use smallvec::SmallVec;
+
+/// The most fields in a compound index, as in MongoDB.
+pub const MAX_FIELDS: usize = 32;
 
 /// A parsed key pattern of an ordered index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPattern {
     pub fields: Vec<KeyField>,
+    source: DocBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,15 +34,29 @@ pub struct Multikey(pub u64);
 #[derive(Default, Debug)]
 pub struct KeySet {
     bytes: Vec<u8>,
-    entries: Vec<(u32, u32, u32)>,
+    entries: Vec<Entry>,
+    types: Types,
+}
+
+/// `bytes[start..key_end]` is the key, `bytes[key_end..end]` its types.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    start: u32,
+    key_end: u32,
+    end: u32,
 }
 
 impl Multikey {
     pub fn any(self) -> bool {
         self.0 != 0
     }
+
     pub fn field(self, i: usize) -> bool {
         i < 64 && self.0 & (1 << i) != 0
+    }
+
+    pub fn union(self, other: Multikey) -> Multikey {
+        Multikey(self.0 | other.0)
     }
 }
 
@@ -40,40 +64,494 @@ impl KeySet {
     pub fn new() -> KeySet {
         KeySet::default()
     }
+
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
     }
+
     pub fn len(&self) -> usize {
         self.entries.len()
     }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
+
     /// Each entry: its key bytes, and the type bytes with which they decode.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> + Clone {
-        self.entries.iter().map(|&(a, b, c)| {
+        self.entries.iter().map(|e| {
             (
-                &self.bytes[a as usize..b as usize],
-                &self.bytes[b as usize..c as usize],
+                &self.bytes[e.start as usize..e.key_end as usize],
+                &self.bytes[e.key_end as usize..e.end as usize],
             )
         })
     }
+
+    fn begin(&mut self) -> usize {
+        self.types.0.clear();
+        self.bytes.len()
+    }
+
+    #[inline]
+    fn put(&mut self, v: Option<Val<'_>>, descending: bool) {
+        match v {
+            Some(v) => key::encode(v, descending, &mut self.bytes, Some(&mut self.types)),
+            None => key::encode_missing(descending, &mut self.bytes, Some(&mut self.types)),
+        }
+    }
+
+    fn end(&mut self, start: usize) {
+        let key_end = self.bytes.len();
+        while self.types.0.last() == Some(&0) {
+            self.types.0.pop();
+        }
+        self.bytes.extend_from_slice(&self.types.0);
+        self.entries.push(Entry {
+            start: start as u32,
+            key_end: key_end as u32,
+            end: self.bytes.len() as u32,
+        });
+    }
+
+    /// Key order, each key once.
+    fn sort(&mut self) {
+        let bytes = &self.bytes;
+        let key = |e: &Entry| &bytes[e.start as usize..e.key_end as usize];
+        self.entries.sort_by(|a, b| key(a).cmp(key(b)));
+        self.entries.dedup_by(|a, b| key(a) == key(b));
+    }
+}
+
+/// Where a walk along a path into documents ended.
+enum Stop<'a> {
+    /// At a value that is no array, or nowhere.
+    Leaf(Option<Val<'a>>),
+    /// At an array; `next` is the component after it (the path's length when the path ends there).
+    Array { array: Val<'a>, next: usize },
+}
+
+/// One field of the pattern while a document's arrays are being expanded.
+#[derive(Clone, Copy)]
+enum Field<'a> {
+    Done(Option<Val<'a>>),
+    /// Still to walk: component `next` in `doc`.
+    Walk {
+        doc: Doc<'a>,
+        next: usize,
+    },
+    /// Stopped at an array that is about to be expanded.
+    At {
+        array: Val<'a>,
+        next: usize,
+    },
+}
+
+#[inline]
+fn walk<'a>(path: &FieldPath, doc: Doc<'a>, from: usize) -> Stop<'a> {
+    let (mut d, mut i) = (doc, from);
+    loop {
+        let Some(v) = d.get(path.part(i)) else {
+            return Stop::Leaf(None);
+        };
+        i += 1;
+        match v.tag {
+            tag::ARRAY => return Stop::Array { array: v, next: i },
+            _ if i >= path.len() => return Stop::Leaf(Some(v)),
+            tag::DOCUMENT => d = Doc::new(v.bytes).unwrap_or(Doc::EMPTY),
+            _ => return Stop::Leaf(None),
+        }
+    }
+}
+
+/// The walk goes on from an array: by position where the path gives one that the array has.
+fn settle<'a>(path: &FieldPath, mut stop: Stop<'a>) -> Result<Field<'a>> {
+    loop {
+        let (array, next) = match stop {
+            Stop::Leaf(v) => return Ok(Field::Done(v)),
+            Stop::Array { array, next } => (array, next),
+        };
+        let Some(n) = path.index(next) else {
+            return Ok(Field::At { array, next });
+        };
+        let items = array.as_array().unwrap_or(Doc::EMPTY);
+        let Some(e) = items.values().nth(n as usize) else {
+            return Ok(Field::At { array, next });
+        };
+        if items
+            .values()
+            .any(|e| e.as_doc().is_some_and(|d| d.contains(path.part(next))))
+        {
+            bail!(
+                16746,
+                "Ambiguous field name found in array (do not use numeric field names in embedded elements in an \
+                 array), field: '{}' for array: {array}",
+                path.part(next)
+            );
+        }
+        if next + 1 >= path.len() {
+            // An array inside the array is the value itself: it is not expanded a second time.
+            return Ok(Field::Done(Some(e)));
+        }
+        stop = match e.tag {
+            tag::DOCUMENT => walk(path, Doc::new(e.bytes).unwrap_or(Doc::EMPTY), next + 1),
+            tag::ARRAY => Stop::Array {
+                array: e,
+                next: next + 1,
+            },
+            _ => Stop::Leaf(None),
+        };
+    }
+}
+
+/// Replaces the content of `out` by the keys of `doc` for `fields`.
+pub(crate) fn extract(
+    fields: &[KeyField],
+    doc: Doc<'_>,
+    sparse: bool,
+    out: &mut KeySet,
+) -> Result<Multikey> {
+    out.clear();
+    let start = out.begin();
+    let mut found = false;
+    for f in fields {
+        match walk(&f.path, doc, 0) {
+            Stop::Leaf(v) => {
+                found |= v.is_some();
+                out.put(v, f.descending);
+            }
+            Stop::Array { .. } => {
+                out.clear();
+                let walks: SmallVec<[Field<'_>; 4]> = fields
+                    .iter()
+                    .map(|_| Field::Walk { doc, next: 0 })
+                    .collect();
+                let mut multikey = Multikey::default();
+                expand(fields, &walks, sparse, out, &mut multikey)?;
+                out.sort();
+                return Ok(multikey);
+            }
+        }
+    }
+    if found || !sparse {
+        out.end(start);
+    } else {
+        out.clear();
+    }
+    Ok(Multikey::default())
+}
+
+fn expand<'a>(
+    fields: &[KeyField],
+    walks: &[Field<'a>],
+    sparse: bool,
+    out: &mut KeySet,
+    multikey: &mut Multikey,
+) -> Result<()> {
+    let mut at: SmallVec<[Field<'a>; 4]> = SmallVec::with_capacity(walks.len());
+    let mut array: Option<(Val<'a>, &str)> = None;
+    for (i, (f, w)) in fields.iter().zip(walks).enumerate() {
+        let w = match *w {
+            Field::Walk { doc, next } => settle(&f.path, walk(&f.path, doc, next))?,
+            done => done,
+        };
+        if let Field::At { array: a, next } = w {
+            let name = f.path.part(next - 1);
+            match array {
+                Some((b, other)) if b.bytes.as_ptr() != a.bytes.as_ptr() => {
+                    return Err(err!(
+                        CannotIndexParallelArrays,
+                        "cannot index parallel arrays [{name}] [{other}]"
+                    ));
+                }
+                _ => array = Some((a, name)),
+            }
+            multikey.0 |= 1 << i.min(63);
+        }
+        at.push(w);
+    }
+    let Some((array, _)) = array else {
+        let missing = |w: &Field<'_>| matches!(w, Field::Done(None));
+        if !(sparse && at.iter().all(missing)) {
+            let start = out.begin();
+            for (f, w) in fields.iter().zip(&at) {
+                let v = match w {
+                    Field::Done(v) => *v,
+                    _ => None,
+                };
+                out.put(v, f.descending);
+            }
+            out.end(start);
+        }
+        return Ok(());
+    };
+    let items = array.as_array().unwrap_or(Doc::EMPTY);
+    let mut element = |e: Option<Val<'a>>| -> Result<()> {
+        let walks: SmallVec<[Field<'a>; 4]> = fields
+            .iter()
+            .zip(&at)
+            .map(|(f, w)| match *w {
+                Field::At { next, .. } if next >= f.path.len() => {
+                    Field::Done(Some(e.unwrap_or(Val::UNDEFINED)))
+                }
+                Field::At { next, .. } => match e.and_then(|e| e.as_doc()) {
+                    Some(doc) => Field::Walk { doc, next },
+                    None => Field::Done(None),
+                },
+                w => w,
+            })
+            .collect();
+        expand(fields, &walks, sparse, out, multikey)
+    };
+    if items.is_empty() {
+        return element(None);
+    }
+    items.values().try_for_each(|e| element(Some(e)))
 }
 
 impl KeyPattern {
-    /// Parses `{a: 1, "b.c": -1}`.
-    pub fn parse(_doc: Doc<'_>) -> Result<KeyPattern> {
-        todo!()
+    /// Parses `{a: 1, "b.c": -1}`: positive numbers ascend, negative descend.
+    pub fn parse(doc: Doc<'_>) -> Result<KeyPattern> {
+        let mut fields = Vec::new();
+        if doc.is_empty() {
+            bail!(CannotCreateIndex, "Index keys cannot be empty.");
+        }
+        for e in doc {
+            let direction = match e.val.to_f64() {
+                Some(f) if f.is_nan() => bail!(
+                    CannotCreateIndex,
+                    "Values in the index key pattern cannot be NaN."
+                ),
+                Some(0.0) => bail!(
+                    CannotCreateIndex,
+                    "Values in the index key pattern cannot be 0."
+                ),
+                Some(f) => f,
+                None => match e.val.as_str() {
+                    Some("hashed" | "text" | "2d" | "2dsphere" | "geoHaystack") => bail!(
+                        CannotCreateIndex,
+                        "indexes of type '{}' are not supported",
+                        e.val.as_str().unwrap_or("")
+                    ),
+                    Some(kind) => bail!(CannotCreateIndex, "Unknown index plugin '{kind}'"),
+                    None => bail!(
+                        CannotCreateIndex,
+                        "Values in v:2 index key pattern cannot be of type {}. Only numbers > 0, numbers < 0, and \
+                         strings are allowed.",
+                        e.val.type_name()
+                    ),
+                },
+            };
+            let path = FieldPath::new(e.name);
+            if e.name.is_empty() {
+                bail!(CannotCreateIndex, "Index keys cannot be an empty field.");
+            }
+            if path.has_empty_part() {
+                bail!(
+                    CannotCreateIndex,
+                    "Index keys cannot contain an empty field."
+                );
+            }
+            if path.parts().any(|p| p == "$**") {
+                bail!(CannotCreateIndex, "wildcard indexes are not supported");
+            }
+            // DBRef fields may be indexed: `a.$id`.
+            if path.parts().enumerate().any(|(i, p)| {
+                p.starts_with('$') && (i == 0 || !matches!(p, "$id" | "$ref" | "$db"))
+            }) {
+                bail!(
+                    CannotCreateIndex,
+                    "Index key contains an illegal field name: field name starts with '$'."
+                );
+            }
+            fields.push(KeyField {
+                path,
+                descending: direction < 0.0,
+            });
+        }
+        if fields.len() > MAX_FIELDS {
+            bail!(
+                CannotCreateIndex,
+                "Index key pattern contains more than {MAX_FIELDS} fields"
+            );
+        }
+        Ok(KeyPattern {
+            fields,
+            source: doc.to_buf(),
+        })
     }
 
+    /// The pattern as it was given.
     pub fn to_doc(&self) -> DocBuf {
-        todo!()
+        self.source.clone()
+    }
+
+    pub fn as_doc(&self) -> Doc<'_> {
+        self.source.as_doc()
+    }
+
+    /// The same fields in the same order and directions.
+    pub fn same_as(&self, other: &KeyPattern) -> bool {
+        self.fields == other.fields
+    }
+
+    /// MongoDB's default name: `a_1_b.c_-1`.
+    pub fn default_name(&self) -> String {
+        let mut name = String::new();
+        for e in self.source.as_doc() {
+            if !name.is_empty() {
+                name.push('_');
+            }
+            let number = match e.val.to_i64_exact() {
+                Some(n) => n.to_string(),
+                None => e.val.to_string().trim_matches('"').to_string(),
+            };
+            name.push_str(&format!("{}_{number}", e.name));
+        }
+        name
+    }
+
+    pub fn is_id(&self) -> bool {
+        matches!(&self.fields[..], [f] if f.path.is_id())
     }
 
     /// Replaces the content of `out` by the document's keys, in key order without duplicates. `sparse`: none when the
     /// document has none of the fields.
-    pub fn extract(&self, _doc: Doc<'_>, _sparse: bool, _out: &mut KeySet) -> Result<Multikey> {
-        todo!()
+    pub fn extract(&self, doc: Doc<'_>, sparse: bool, out: &mut KeySet) -> Result<Multikey> {
+        extract(&self.fields, doc, sparse, out)
+    }
+
+    /// Decodes an index entry's key (from its first field on) into values named by their paths; missing fields are left
+    /// out when `omit_missing`, else null. `None` when the bytes are no key of this pattern.
+    pub fn decode(&self, key: &[u8], types: &[u8], omit_missing: bool) -> Option<DocBuf> {
+        let mut d = key::Decoder::new(key, types);
+        let mut w = Writer::new();
+        for f in &self.fields {
+            match d.field(f.descending)? {
+                Some(v) => {
+                    w.val(f.path.as_str(), v.as_val());
+                }
+                None if omit_missing => {}
+                None => {
+                    w.null(f.path.as_str());
+                }
+            }
+        }
+        Some(w.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::json;
+
+    fn keys(pattern: &str, doc: &str, sparse: bool) -> String {
+        let p = KeyPattern::parse(json::parse(pattern).unwrap().as_doc()).unwrap();
+        let d = json::parse(doc).unwrap();
+        let mut set = KeySet::new();
+        let m = match p.extract(d.as_doc(), sparse, &mut set) {
+            Ok(m) => m,
+            Err(e) => return format!("{}", e.code.0),
+        };
+        let mut out: Vec<String> = set
+            .iter()
+            .map(|(k, t)| {
+                let mut d = key::Decoder::new(k, t);
+                let f: Vec<String> = p
+                    .fields
+                    .iter()
+                    .map(|f| match d.field(f.descending).unwrap() {
+                        Some(v) => v.as_val().to_string().replace(' ', ""),
+                        None => "-".into(),
+                    })
+                    .collect();
+                f.join("|")
+            })
+            .collect();
+        out.push(format!("m{:b}", m.0));
+        out.join(" ")
+    }
+
+    #[test]
+    fn keys_of_documents() {
+        for (pattern, doc, want) in [
+            (r#"{"a":1}"#, r#"{"a": 5}"#, "5 m0"),
+            (r#"{"a":1}"#, r#"{"b": 5}"#, "- m0"),
+            (r#"{"a":1}"#, r#"{"a": null}"#, "null m0"),
+            (r#"{"a":1}"#, r#"{"a": [3, 1, 3, 2]}"#, "1 2 3 m1"),
+            (r#"{"a":-1}"#, r#"{"a": [1, 2]}"#, "2 1 m1"),
+            (r#"{"a":1}"#, r#"{"a": []}"#, r#"{"$undefined":true} m1"#),
+            (r#"{"a":1}"#, r#"{"a": [[1, 2], 3]}"#, "3 [1,2] m1"),
+            (r#"{"a.b":1}"#, r#"{"a": {"b": 4}}"#, "4 m0"),
+            (r#"{"a.b":1}"#, r#"{"a": 4}"#, "- m0"),
+            (r#"{"a.b":1}"#, r#"{"a": []}"#, "- m1"),
+            (r#"{"a.b":1}"#, r#"{"a": [1, {"b": 2}]}"#, "- 2 m1"),
+            (
+                r#"{"a.b":1}"#,
+                r#"{"a": [{"b": [1, 2]}, {"b": 2}]}"#,
+                "1 2 m1",
+            ),
+            (r#"{"a":1,"b":1}"#, r#"{"a": [1, 2], "b": 3}"#, "1|3 2|3 m1"),
+            (r#"{"a":1,"b":1}"#, r#"{"a": [1], "b": [2]}"#, "171"),
+            (
+                r#"{"a.b":1,"a.c":1}"#,
+                r#"{"a": [{"b": 1, "c": 2}, {"b": 3}]}"#,
+                "1|2 3|- m11",
+            ),
+            (
+                r#"{"a.b":1,"a.c":1}"#,
+                r#"{"a": [{"b": [1], "c": [2]}]}"#,
+                "171",
+            ),
+            (
+                r#"{"a.b":1,"a":1}"#,
+                r#"{"a": []}"#,
+                r#"-|{"$undefined":true} m11"#,
+            ),
+            (
+                r#"{"a":1,"a.b":1}"#,
+                r#"{"a": [{"b": 1}]}"#,
+                r#"{"b":1}|1 m11"#,
+            ),
+            (r#"{"a.0":1}"#, r#"{"a": [5, 6]}"#, "5 m0"),
+            (r#"{"a.0":1}"#, r#"{"a": [[1, 2]]}"#, "[1,2] m0"),
+            (
+                r#"{"a.0.b":1}"#,
+                r#"{"a": [[{"b": 1}, {"b": 2}]]}"#,
+                "1 2 m1",
+            ),
+            (r#"{"a.0":1}"#, r#"{"a": [{"0": 1}]}"#, "16746"),
+            (r#"{"a.0":1}"#, r#"{"a": {"0": 1}}"#, "1 m0"),
+        ] {
+            assert_eq!(keys(pattern, doc, false), want, "{pattern} of {doc}");
+        }
+        assert_eq!(keys(r#"{"a":1,"b":1}"#, r#"{"c": 1}"#, true), "m0");
+        assert_eq!(
+            keys(r#"{"a":1,"b":1}"#, r#"{"b": null}"#, true),
+            "-|null m0"
+        );
+        assert_eq!(
+            keys(r#"{"a.b":1}"#, r#"{"a": [1, {"b": 2}]}"#, true),
+            "2 m1"
+        );
+    }
+
+    #[test]
+    fn patterns() {
+        let bad = |p: &str| KeyPattern::parse(json::parse(p).unwrap().as_doc()).unwrap_err();
+        for p in [
+            r#"{}"#,
+            r#"{"a":0}"#,
+            r#"{"a":"x"}"#,
+            r#"{"a":true}"#,
+            r#"{"":1}"#,
+            r#"{"a..b":1}"#,
+            r#"{"$a":1}"#,
+        ] {
+            assert_eq!(bad(p).code.0, 67, "{p}");
+        }
+        let p = KeyPattern::parse(json::parse(r#"{"a":1,"b.c":-1}"#).unwrap().as_doc()).unwrap();
+        assert_eq!(p.default_name(), "a_1_b.c_-1");
     }
 }

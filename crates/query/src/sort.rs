@@ -1,38 +1,336 @@
 //! Sort patterns and the keys that make sorting a comparison of bytes.
+//!
+//! Invariant: the order of two sort keys is MongoDB's order of the two documents; for an array the least element counts
+//! when ascending, the greatest when descending, and with several fields the least of the combined keys.
 
-use crate::index_keys::{KeyPattern, KeySet};
+use crate::index_keys::{self, KeyField, KeySet};
 use crate::path::FieldPath;
-use bson::{Doc, DocBuf};
-use errors::Result;
+use bson::key;
+use bson::{Doc, DocBuf, Elem, Val, Value, order, tag};
+use errors::{Code, Result, bail, err};
 
 /// A parsed sort specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortPattern {
     pub fields: Vec<SortField>,
+    /// The same as the extraction of keys wants it; metadata fields have an empty path.
+    keys: Vec<KeyField>,
+    source: DocBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortField {
+    /// Empty for metadata.
     pub path: FieldPath,
     pub descending: bool,
+    pub meta: Option<SortMeta>,
+}
+
+/// `{$meta: …}` as a sort order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SortMeta {
+    RandVal,
+    /// Nothing has one yet: equal for all documents.
+    SearchScore,
 }
 
 impl SortPattern {
     /// Parses the specification of find's `sort` and of `$sort`. An empty document gives a pattern without fields.
-    pub fn parse(_doc: Doc<'_>) -> Result<SortPattern> {
-        todo!()
+    pub fn parse(doc: Doc<'_>) -> Result<SortPattern> {
+        let mut fields: Vec<SortField> = Vec::new();
+        for e in doc {
+            let field = parse_field(e)?;
+            if field.meta.is_none() && fields.iter().any(|f| f.path == field.path) {
+                bail!(
+                    7472500,
+                    "$sort key must not contain duplicate keys (duplicate: '{}')",
+                    e.name
+                );
+            }
+            fields.push(field);
+        }
+        if fields.iter().filter(|f| f.meta.is_none()).count() > index_keys::MAX_FIELDS {
+            bail!(13103, "too many compound keys");
+        }
+        let keys = fields
+            .iter()
+            .map(|f| KeyField {
+                path: f.path.clone(),
+                descending: f.descending,
+            })
+            .collect();
+        Ok(SortPattern {
+            fields,
+            keys,
+            source: doc.to_buf(),
+        })
     }
 
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// Appends the document's sort key: memcmp of two keys is the order of the documents.
-    pub fn sort_key(&self, _doc: Doc<'_>, _out: &mut Vec<u8>) -> Result<()> {
-        todo!()
+    /// The specification as it was given.
+    pub fn to_doc(&self) -> DocBuf {
+        self.source.clone()
     }
 
-    pub fn to_doc(&self) -> DocBuf {
-        todo!()
+    pub fn has_meta(&self) -> bool {
+        self.fields.iter().any(|f| f.meta.is_some())
+    }
+
+    /// Appends the document's sort key: memcmp of two keys is the order of the documents.
+    pub fn sort_key(&self, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        for f in &self.fields {
+            if let Some(meta) = f.meta {
+                meta_key(meta, out);
+                continue;
+            }
+            match plain(&f.path, doc) {
+                Some(Some(v)) => key::encode(v, f.descending, out, None),
+                Some(None) => key::encode_missing(f.descending, out, None),
+                None => {
+                    out.truncate(start);
+                    return self.array_key(doc, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The key of a document in which a field goes through an array.
+    fn array_key(&self, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
+        if let [f] = &self.fields[..]
+            && !f.path.is_dotted()
+            && let Some(items) = doc.get(f.path.first()).and_then(|v| v.as_array())
+        {
+            let least = if f.descending {
+                items.values().max_by(|a, b| order::compare(*a, *b))
+            } else {
+                items.values().min_by(|a, b| order::compare(*a, *b))
+            };
+            key::encode(least.unwrap_or(Val::UNDEFINED), f.descending, out, None);
+            return Ok(());
+        }
+        let plain: Vec<KeyField>;
+        let keys = if self.has_meta() {
+            plain = self
+                .keys
+                .iter()
+                .filter(|k| !k.path.is_empty())
+                .cloned()
+                .collect();
+            &plain
+        } else {
+            &self.keys
+        };
+        let mut set = KeySet::new();
+        index_keys::extract(keys, doc, false, &mut set).map_err(|e| {
+            if e.code == Code::CannotIndexParallelArrays {
+                err!(BadValue, "cannot sort with keys that are parallel arrays")
+            } else {
+                e
+            }
+        })?;
+        if let Some((k, _)) = set.iter().next() {
+            out.extend_from_slice(k);
+        }
+        for f in &self.fields {
+            if let Some(meta) = f.meta {
+                meta_key(meta, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// The sort key as a value for `{$meta: "sortKey"}`: an array with the value of each field.
+    pub fn sort_key_value(&self, doc: Doc<'_>) -> Result<Value> {
+        let mut set = KeySet::new();
+        index_keys::extract(&self.keys, doc, false, &mut set)?;
+        let mut w = bson::Writer::new_array();
+        if let Some((k, t)) = set.iter().next() {
+            let mut d = key::Decoder::new(k, t);
+            for f in &self.keys {
+                match d.field(f.descending) {
+                    Some(Some(v)) => w.push(v.as_val()),
+                    _ => w.push(Val::NULL),
+                };
+            }
+        }
+        Ok(w.finish_array())
+    }
+}
+
+fn meta_key(meta: SortMeta, out: &mut Vec<u8>) {
+    if meta == SortMeta::RandVal {
+        out.extend_from_slice(&rand::random::<[u8; 8]>());
+    }
+}
+
+/// The value at a path that meets no array; outer `None` when it meets one.
+#[inline]
+fn plain<'a>(path: &FieldPath, doc: Doc<'a>) -> Option<Option<Val<'a>>> {
+    let mut d = doc;
+    for i in 0..path.len() {
+        let Some(v) = d.get(path.part(i)) else {
+            return Some(None);
+        };
+        match v.tag {
+            tag::ARRAY => return None,
+            _ if i + 1 == path.len() => return Some(Some(v)),
+            tag::DOCUMENT => d = v.as_doc().unwrap_or(Doc::EMPTY),
+            _ => return Some(None),
+        }
+    }
+    Some(None)
+}
+
+fn parse_field(e: Elem<'_>) -> Result<SortField> {
+    if let Some(d) = e.val.as_doc() {
+        let Some(m) = d.first().filter(|m| m.name == "$meta") else {
+            bail!(
+                17312,
+                "$meta is the only expression supported by $sort right now"
+            );
+        };
+        if d.count() > 1 {
+            bail!(
+                FailedToParse,
+                "Cannot have additional keys in a $meta sort specification"
+            );
+        }
+        let meta = match m.val.as_str() {
+            Some(name @ ("textScore" | "geoNearDistance")) => bail!(
+                40218,
+                "query requires {} metadata, but it is not available",
+                if name == "textScore" {
+                    "text score"
+                } else {
+                    "$geoNear distance"
+                }
+            ),
+            Some("randVal") => SortMeta::RandVal,
+            Some("searchScore" | "vectorSearchScore") => SortMeta::SearchScore,
+            _ => bail!(31138, "Illegal $meta sort: {}: {}", m.name, m.val),
+        };
+        return Ok(SortField {
+            path: FieldPath::empty(),
+            descending: true,
+            meta: Some(meta),
+        });
+    }
+    // Doubles are cut to integers, decimals rounded to even: what MongoDB's conversions do.
+    let direction = match e.val.tag {
+        tag::DECIMAL128 => e.val.to_f64().map(|f| f.round_ties_even() as i64),
+        _ => e.val.to_i64_truncated(),
+    };
+    let Some(direction) = direction else {
+        bail!(
+            15974,
+            "Illegal key in $sort specification: {}: {}",
+            e.name,
+            e.val
+        );
+    };
+    if direction != 1 && direction != -1 {
+        bail!(
+            15975,
+            "$sort key ordering must be 1 (for ascending) or -1 (for descending)"
+        );
+    }
+    Ok(SortField {
+        path: field_path(e.name)?,
+        descending: direction < 0,
+        meta: None,
+    })
+}
+
+/// A path under the rules of aggregation's field paths.
+pub fn field_path(name: &str) -> Result<FieldPath> {
+    if name.is_empty() {
+        bail!(40352, "FieldPath cannot be constructed with empty string");
+    }
+    if name.ends_with('.') {
+        bail!(40353, "FieldPath must not end with a '.'.");
+    }
+    let path = FieldPath::new(name);
+    if path.len() > 200 {
+        bail!(Overflow, "FieldPath is too long");
+    }
+    for (i, p) in path.parts().enumerate() {
+        if p.is_empty() {
+            bail!(15998, "FieldPath field names may not be empty strings.");
+        }
+        if p.starts_with('$') && !(i > 0 && matches!(p, "$id" | "$ref" | "$db")) {
+            bail!(
+                16410,
+                "FieldPath field names may not start with '$'. Consider using $getField or $setField."
+            );
+        }
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::json;
+
+    fn sorted(spec: &str, docs: &[&str]) -> Vec<usize> {
+        let p = SortPattern::parse(json::parse(spec).unwrap().as_doc()).unwrap();
+        let mut keyed: Vec<(Vec<u8>, usize)> = docs
+            .iter()
+            .enumerate()
+            .map(|(i, d)| {
+                let mut k = Vec::new();
+                p.sort_key(json::parse(d).unwrap().as_doc(), &mut k)
+                    .unwrap();
+                (k, i)
+            })
+            .collect();
+        keyed.sort();
+        keyed.into_iter().map(|k| k.1).collect()
+    }
+
+    #[test]
+    fn orders() {
+        let docs = [
+            r#"{"a":[5,1]}"#,
+            r#"{"a":3}"#,
+            r#"{}"#,
+            r#"{"a":[]}"#,
+            r#"{"a":"x"}"#,
+        ];
+        assert_eq!(sorted(r#"{"a":1}"#, &docs), [3, 2, 0, 1, 4]);
+        assert_eq!(sorted(r#"{"a":-1}"#, &docs), [4, 0, 1, 2, 3]);
+        // The least combined key, not the least of each field.
+        let docs = [
+            r#"{"a":[{"b":2,"c":1},{"b":1,"c":9}]}"#,
+            r#"{"a":[{"b":1,"c":5}]}"#,
+        ];
+        assert_eq!(sorted(r#"{"a.b":1,"a.c":1}"#, &docs), [1, 0]);
+        assert_eq!(sorted(r#"{"a.b":1,"a.c":-1}"#, &docs), [0, 1]);
+    }
+
+    #[test]
+    fn refusals() {
+        for (spec, code) in [
+            (r#"{"a":0}"#, 15975),
+            (r#"{"a":2}"#, 15975),
+            (r#"{"a":"x"}"#, 15974),
+            (r#"{"a":{"$foo":1}}"#, 17312),
+            (r#"{"a":{"$meta":"x"}}"#, 31138),
+            (r#"{"$a":1}"#, 16410),
+            (r#"{"":1}"#, 40352),
+            (r#"{"a..b":1}"#, 15998),
+        ] {
+            let e = SortPattern::parse(json::parse(spec).unwrap().as_doc()).unwrap_err();
+            assert_eq!(e.code.0, code, "{spec}");
+        }
+        let p = SortPattern::parse(json::parse(r#"{"a":1,"b":1}"#).unwrap().as_doc()).unwrap();
+        let d = json::parse(r#"{"a":[1],"b":[2]}"#).unwrap();
+        assert!(p.sort_key(d.as_doc(), &mut Vec::new()).is_err());
+        assert_eq!(p.to_doc().as_doc().count(), 2);
     }
 }
