@@ -69,3 +69,284 @@ pub struct Entry {
     pub op: Op,
     pub effects: Vec<Effect>,
 }
+
+/// Tags of effects: those of the engine's write batch.
+pub(crate) const TAG_PUT: u8 = 0x01;
+pub(crate) const TAG_DELETE: u8 = 0x00;
+pub(crate) const TAG_DELETE_RANGE: u8 = 0x0f;
+
+const KIND_NOOP: u8 = 0;
+const KIND_INSERT: u8 = 1;
+const KIND_UPDATE: u8 = 2;
+const KIND_DELETE: u8 = 3;
+const KIND_DDL: u8 = 4;
+const WITH_SESSION: u8 = 0x80;
+
+fn put_varint(buf: &mut Vec<u8>, mut n: usize) {
+    while n >= 0x80 {
+        buf.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    buf.push(n as u8);
+}
+
+fn put_bytes(buf: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(buf, bytes.len());
+    buf.extend_from_slice(bytes);
+}
+
+/// Appends a put as the engine's batch and the log have it.
+pub(crate) fn encode_put(buf: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    // Tag and two lengths of at most five bytes: one reservation for all.
+    buf.reserve(key.len() + value.len() + 11);
+    buf.push(TAG_PUT);
+    put_bytes(buf, key);
+    put_bytes(buf, value);
+}
+
+impl Effect {
+    /// Its bytes without lengths and tag.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Effect::Put(a, b) | Effect::DeleteRange(a, b) => a.len() + b.len(),
+            Effect::Delete(key) => key.len(),
+        }
+    }
+
+    pub(crate) fn encode(&self, buf: &mut Vec<u8>) {
+        match self {
+            Effect::Put(key, value) => encode_put(buf, key, value),
+            Effect::Delete(key) => {
+                buf.push(TAG_DELETE);
+                put_bytes(buf, key);
+            }
+            Effect::DeleteRange(low, high) => {
+                buf.push(TAG_DELETE_RANGE);
+                put_bytes(buf, low);
+                put_bytes(buf, high);
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Appends the entry's bytes and returns where in `buf` its effects begin.
+    pub(crate) fn encode(&self, buf: &mut Vec<u8>) -> usize {
+        let kind = match self.op {
+            Op::Noop => KIND_NOOP,
+            Op::Insert => KIND_INSERT,
+            Op::Update { .. } => KIND_UPDATE,
+            Op::Delete { .. } => KIND_DELETE,
+            Op::Ddl(_) => KIND_DDL,
+        };
+        let flag = if self.session.is_some() {
+            WITH_SESSION
+        } else {
+            0
+        };
+        buf.push(kind | flag);
+        buf.extend_from_slice(&self.ns);
+        if let Some(session) = &self.session {
+            buf.extend_from_slice(&session.lsid);
+            buf.extend_from_slice(&session.txn_number.to_le_bytes());
+            buf.extend_from_slice(&session.stmt_id.to_le_bytes());
+        }
+        match &self.op {
+            Op::Noop | Op::Insert => {}
+            Op::Update { diff, record_key } => {
+                put_bytes(buf, diff);
+                put_bytes(buf, record_key);
+            }
+            Op::Delete { record_key } => put_bytes(buf, record_key),
+            Op::Ddl(doc) => put_bytes(buf, doc),
+        }
+        put_varint(buf, self.effects.len());
+        let effects_at = buf.len();
+        for effect in &self.effects {
+            effect.encode(buf);
+        }
+        effects_at
+    }
+
+    /// The entry that `bytes` hold whole; `None` when they are anything else.
+    pub fn decode(bytes: &[u8]) -> Option<Entry> {
+        let raw = RawEntry::parse(bytes)?;
+        let mut rest = Cursor(raw.effects);
+        let mut effects = Vec::new();
+        for _ in 0..raw.effect_count {
+            effects.push(match rest.byte()? {
+                TAG_PUT => Effect::Put(rest.bytes()?.to_vec(), rest.bytes()?.to_vec()),
+                TAG_DELETE => Effect::Delete(rest.bytes()?.to_vec()),
+                TAG_DELETE_RANGE => {
+                    Effect::DeleteRange(rest.bytes()?.to_vec(), rest.bytes()?.to_vec())
+                }
+                _ => return None,
+            });
+        }
+        Some(Entry {
+            ns: raw.ns,
+            session: raw.session,
+            op: raw.op,
+            effects,
+        })
+    }
+}
+
+/// A checked entry whose effects are still bytes.
+pub(crate) struct RawEntry<'a> {
+    pub ns: Uuid,
+    pub session: Option<OpSession>,
+    pub op: Op,
+    pub effect_count: u32,
+    pub effects: &'a [u8],
+}
+
+impl<'a> RawEntry<'a> {
+    /// Checks every length and tag: what it returns may be handed to the engine.
+    pub fn parse(bytes: &'a [u8]) -> Option<RawEntry<'a>> {
+        let mut rest = Cursor(bytes);
+        let head = rest.byte()?;
+        let ns = rest.array()?;
+        let session = if head & WITH_SESSION != 0 {
+            Some(OpSession {
+                lsid: rest.array()?,
+                txn_number: i64::from_le_bytes(rest.array()?),
+                stmt_id: i32::from_le_bytes(rest.array()?),
+            })
+        } else {
+            None
+        };
+        let op = match head & !WITH_SESSION {
+            KIND_NOOP => Op::Noop,
+            KIND_INSERT => Op::Insert,
+            KIND_UPDATE => Op::Update {
+                diff: rest.bytes()?.to_vec(),
+                record_key: rest.bytes()?.to_vec(),
+            },
+            KIND_DELETE => Op::Delete {
+                record_key: rest.bytes()?.to_vec(),
+            },
+            KIND_DDL => Op::Ddl(rest.bytes()?.to_vec()),
+            _ => return None,
+        };
+        let effect_count = rest.varint()?;
+        let effects = rest.0;
+        for _ in 0..effect_count {
+            match rest.byte()? {
+                TAG_DELETE => drop(rest.bytes()?),
+                TAG_PUT | TAG_DELETE_RANGE => {
+                    rest.bytes()?;
+                    rest.bytes()?;
+                }
+                _ => return None,
+            }
+        }
+        rest.0.is_empty().then_some(RawEntry {
+            ns,
+            session,
+            op,
+            effect_count,
+            effects,
+        })
+    }
+}
+
+/// Reads from the front of bytes, never beyond them.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(n)?;
+        self.0 = tail;
+        Some(head)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn varint(&mut self) -> Option<u32> {
+        let mut n = 0u64;
+        for shift in [0, 7, 14, 21, 28] {
+            let b = self.byte()?;
+            n |= u64::from(b & 0x7f) << shift;
+            if b & 0x80 == 0 {
+                return u32::try_from(n).ok();
+            }
+        }
+        None
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let n = self.varint()?;
+        self.take(usize::try_from(n).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Entry> {
+        let session = Some(OpSession {
+            lsid: [7; 16],
+            txn_number: -3,
+            stmt_id: 9,
+        });
+        let effects = vec![
+            Effect::Put(b"k".to_vec(), vec![5; 300]),
+            Effect::Delete(vec![]),
+            Effect::DeleteRange(b"a".to_vec(), b"b".to_vec()),
+        ];
+        [
+            Op::Noop,
+            Op::Insert,
+            Op::Update {
+                diff: vec![1; 200],
+                record_key: vec![2],
+            },
+            Op::Delete {
+                record_key: vec![3; 5],
+            },
+            Op::Ddl(vec![4; 20]),
+        ]
+        .into_iter()
+        .flat_map(|op| {
+            [None, session].map(|session| Entry {
+                ns: [1; 16],
+                session,
+                op: op.clone(),
+                effects: effects.clone(),
+            })
+        })
+        .collect()
+    }
+
+    #[test]
+    fn every_operation_comes_back() {
+        for entry in samples() {
+            let mut buf = vec![0xaa];
+            let at = entry.encode(&mut buf);
+            let bytes = buf.get(1..).unwrap();
+            assert_eq!(Entry::decode(bytes), Some(entry));
+            assert_eq!(RawEntry::parse(bytes).unwrap().effects, &buf[at..]);
+        }
+    }
+
+    #[test]
+    fn a_cut_or_longer_entry_is_refused() {
+        for entry in samples() {
+            let mut buf = Vec::new();
+            entry.encode(&mut buf);
+            for cut in 0..buf.len() {
+                assert_eq!(Entry::decode(&buf[..cut]), None, "cut at {cut}");
+            }
+            buf.push(0);
+            assert_eq!(Entry::decode(&buf), None);
+        }
+    }
+}

@@ -1,11 +1,31 @@
-//! The keyspace: one embedded engine (RocksDB) behind one log. See `Store`.
+//! The keyspace: what all rooms above read and write. One embedded engine behind one log.
+//!
+//! ```text
+//! read    Store::view ─► View ─► get, multi_get, scan                              no locks; a snapshot
+//! write   Store::propose(entries) ─► log: one write(2) ─► engine: one batch         ordered; with whoever else proposes
+//! ```
+//!
+//! Invariants:
+//! - No write goes around [`Store::propose`], except what can be derived again ([`Store::write_unlogged`]: index builds).
+//! - The engine's state is always a prefix of the log, and carries the index where it ends; recovery replays the rest.
+//! - An effect is absolute; applying an entry twice, or over newer state, converges.
+//! - This crate knows neither documents nor collections: keys and values are bytes, `ns` is carried and not looked at.
+//!
+//! Latches are here because they guard keys, not because the store takes them: writers do, from reading what they change until
+//! their proposal returned.
 
+mod commit;
+mod data_dir;
+mod engine;
 mod entry;
+mod keeper;
 mod latch;
 mod store;
 mod view;
 
+pub use engine::EngineOptions;
 pub use entry::{Effect, Entry, Key, Op, OpSession, Uuid};
 pub use latch::{LatchGuard, Latches};
+pub use log::LogReader;
 pub use store::{Committed, Store, StoreOptions, StoreStats};
 pub use view::{Direction, Scan, Slice, View};

@@ -1,24 +1,40 @@
-//! The store: log and engine as one.
+//! The store: data directory, log and engine as one, and their recovery.
 
+use crate::commit::Committer;
+use crate::data_dir::DataDir;
+use crate::engine::{Batch, Engine, EngineOptions};
+use crate::entry::RawEntry;
+use crate::keeper::{self, Keeper};
 use crate::{Effect, Entry, Latches, View};
-use errors::Result;
+use errors::{Error, Result, err};
+use log::{Log, LogOptions, LogReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Replayed entries are applied in batches of about this size.
+const REPLAY_BATCH_BYTES: usize = 1 << 20;
+
 /// How a store is opened.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct StoreOptions {
     pub dir: PathBuf,
-    /// Blocks and memtables together.
+    /// Blocks, rows and memtables together.
     pub cache_bytes: usize,
     /// The share of the cache that keeps whole rows; 0 turns the row cache off.
     pub row_cache_percent: u8,
     /// How long an acknowledged write that asked for no sync may stay out of the disk.
     pub sync_interval: Duration,
     pub log_segment_bytes: u64,
+    /// The log's past is kept while it is no larger than this and no older than `log_retain_age`.
     pub log_retain_bytes: u64,
     pub log_retain_age: Duration,
+    /// Threads that flush and compact.
+    pub background_jobs: usize,
+    /// What a compressed block holds.
+    pub block_bytes: usize,
+    /// The log's file system: a faulty one in tests.
+    pub log_file_system: Arc<dyn log::FileSystem>,
 }
 
 impl StoreOptions {
@@ -31,105 +47,260 @@ impl StoreOptions {
             log_segment_bytes: 64 << 20,
             log_retain_bytes: 1 << 30,
             log_retain_age: Duration::from_secs(24 * 3600),
+            background_jobs: std::thread::available_parallelism().map_or(2, |n| n.get()),
+            block_bytes: 8 << 10,
+            log_file_system: Arc::new(log::Disk),
         }
     }
 }
 
 /// Where a proposal ended up: the index and timestamp of its last entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
     pub index: u64,
     /// BSON Timestamp: seconds << 32 | increment.
     pub ts: u64,
 }
 
+/// Figures for `serverStatus` and the console. All in bytes, or counts.
 #[derive(Clone, Debug, Default)]
 pub struct StoreStats {
     pub cache_capacity_bytes: u64,
     pub cache_used_bytes: u64,
     pub cache_pinned_bytes: u64,
     pub memtable_bytes: u64,
+    /// All SST files that are live.
     pub sst_bytes: u64,
     pub pending_compaction_bytes: u64,
     pub running_flushes: u64,
     pub running_compactions: u64,
     pub estimated_keys: u64,
+    /// Failures of flushes and compactions since the start.
+    pub background_errors: u64,
+    pub snapshots: u64,
     pub log_bytes: u64,
     pub log_segments: u64,
     pub last_index: u64,
     pub durable_index: u64,
-    pub snapshots: u64,
+    /// What opening replayed from the log.
+    pub replayed_entries: u64,
 }
 
-pub struct Store {}
+pub struct Store {
+    // In this order they are dropped: the keeper stops before what it keeps is gone, the lock is let go last.
+    keeper: Keeper,
+    latest: View,
+    committer: Committer,
+    latches: Latches,
+    log: Arc<Log>,
+    engine: Arc<Engine>,
+    replayed: u64,
+    _data_dir: DataDir,
+}
 
-#[allow(unused_variables)]
 impl Store {
-    /// Opens or creates the directory, takes its lock, recovers.
+    /// Opens or creates the directory, takes its lock, and brings the engine up to the end of the log.
     pub fn open(opts: StoreOptions) -> Result<Arc<Store>> {
-        todo!()
+        let data_dir = DataDir::open(&opts.dir)?;
+        let engine = Arc::new(Engine::open(
+            &data_dir.engine(),
+            &EngineOptions {
+                cache_bytes: opts.cache_bytes,
+                row_cache_percent: opts.row_cache_percent,
+                block_bytes: opts.block_bytes,
+                background_jobs: opts.background_jobs,
+            },
+        )?);
+        let log_options = LogOptions {
+            segment_bytes: opts.log_segment_bytes,
+            sync_interval: opts.sync_interval,
+            retain_bytes: opts.log_retain_bytes,
+            retain_age: opts.log_retain_age,
+            file_system: opts.log_file_system.clone(),
+            ..LogOptions::new(data_dir.log())
+        };
+        let (applied_index, applied_ts) = engine.applied(false)?;
+        let (log, replayed) = replay(log_options, &engine, applied_index, applied_ts)?;
+        let log = Arc::new(log);
+        Ok(Arc::new(Store {
+            keeper: Keeper::start(log.clone(), engine.clone()),
+            latest: View::latest(&engine),
+            committer: Committer::new(log.last_index(), log.last_ts()),
+            latches: Latches::new(),
+            log,
+            engine,
+            replayed,
+            _data_dir: data_dir,
+        }))
     }
+
     /// A snapshot.
-    pub fn view(self: &Arc<Self>) -> View {
-        todo!()
+    pub fn view(&self) -> View {
+        View::snapshot(&self.engine)
     }
-    /// The newest state at each read, without a snapshot: cheapest for a single get.
-    pub fn latest(self: &Arc<Self>) -> View {
-        todo!()
+
+    /// The newest state at each read, without a snapshot: the cheapest for a single get. A scan of it sees one state.
+    pub fn latest(&self) -> View {
+        self.latest.clone()
     }
-    /// Writes the entries to the log (one write with whoever else proposes) and applies them; returns when both are done.
+
+    /// Writes the entries to the log (one write, with whoever else proposes) and applies them; both are done when it returns.
+    /// After an error nothing of them is visible; unless it says that the log's files are in doubt, none of them is in the log
+    /// either, or they are in the log and will be applied before any later write (the engine failed in between).
     pub fn propose(&self, entries: Vec<Entry>) -> Result<Committed> {
-        todo!()
+        self.committer.propose(&self.log, &self.engine, entries)
     }
+
+    /// The last entry that is applied.
+    pub fn last(&self) -> Committed {
+        self.committer.applied()
+    }
+
     pub fn last_index(&self) -> u64 {
-        todo!()
+        self.committer.applied().index
     }
+
     pub fn last_ts(&self) -> u64 {
-        todo!()
+        self.committer.applied().ts
     }
+
+    /// The last index that survives a loss of power.
     pub fn durable_index(&self) -> u64 {
-        todo!()
+        self.log.durable_index()
     }
-    /// Asks for an fdatasync soon; `on_durable` callbacks tell when.
+
+    /// Asks for an fdatasync soon; `on_durable` callbacks tell when it is done.
     pub fn request_sync(&self) {
-        todo!()
+        self.log.request_sync();
     }
+
+    /// Waits until `index` is durable.
     pub fn wait_durable(&self, index: u64) -> Result<()> {
-        todo!()
+        Ok(self.log.wait_durable(index)?)
     }
-    /// Called after each sync with the durable index, and after the log failed for good (see `healthy`).
+
+    /// `callback` gets the durable index after each sync, and once more when the log failed for good (see [`Store::healthy`]).
     pub fn on_durable(&self, callback: Box<dyn Fn(u64) + Send + Sync>) {
-        todo!()
+        self.log.on_durable(callback);
     }
-    /// An error when the store takes no more writes.
+
+    /// An error when the store takes no more writes until a restart.
     pub fn healthy(&self) -> Result<()> {
-        todo!()
+        Ok(self.log.healthy()?)
     }
-    /// Writes past the log: only for what can be derived again (index builds).
+
+    /// Entries of the log from `from` on (see [`Entry::decode`]); `None` at its end, where it may be asked again later.
+    pub fn read_log(&self, from: u64) -> Result<LogReader> {
+        Ok(self.log.read(from)?)
+    }
+
+    /// The first entry of the log that is still kept.
+    pub fn first_log_index(&self) -> u64 {
+        self.log.first_index()
+    }
+
+    /// Writes past the log: only for what can be derived again (index builds). Atomic, visible at once, durable with the next
+    /// flush of the engine.
     pub fn write_unlogged(&self, effects: &[Effect]) -> Result<()> {
-        todo!()
+        if effects.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        for effect in effects {
+            batch.push(effect);
+        }
+        batch.seal();
+        self.engine.write(&batch)
     }
+
+    /// Bytes that `[low, high)` takes on disk and in memtables, compressed, about.
     pub fn approximate_size(&self, low: &[u8], high: &[u8]) -> u64 {
-        todo!()
+        self.engine.approximate_size(low, high)
     }
+
     pub fn stats(&self) -> StoreStats {
-        todo!()
+        let engine = &self.engine;
+        let (log_bytes, log_segments) = self.log.size();
+        StoreStats {
+            cache_capacity_bytes: engine.cache_capacity(),
+            cache_used_bytes: engine.cache_used(),
+            cache_pinned_bytes: engine.cache_pinned(),
+            memtable_bytes: engine.memtable_bytes(),
+            sst_bytes: engine.figure(c"rocksdb.live-sst-files-size"),
+            pending_compaction_bytes: engine.figure(c"rocksdb.estimate-pending-compaction-bytes"),
+            running_flushes: engine.figure(c"rocksdb.num-running-flushes"),
+            running_compactions: engine.figure(c"rocksdb.num-running-compactions"),
+            estimated_keys: engine.figure(c"rocksdb.estimate-num-keys"),
+            background_errors: engine.figure(c"rocksdb.background-errors"),
+            snapshots: engine.figure(c"rocksdb.num-snapshots"),
+            log_bytes,
+            log_segments,
+            last_index: self.last_index(),
+            durable_index: self.log.durable_index(),
+            replayed_entries: self.replayed,
+        }
     }
+
+    /// Brings all memtables to disk.
     pub fn flush(&self) -> Result<()> {
-        todo!()
+        self.engine.flush()
     }
+
+    /// Compacts `[low, high)`; an empty bound is none.
     pub fn compact(&self, low: &[u8], high: &[u8]) -> Result<()> {
-        todo!()
+        self.engine.compact(low, high);
+        Ok(())
     }
-    /// A consistent copy (hard links) of the engine in `dir`, which must not exist.
+
+    /// A consistent copy (hard links where they can be) that is a data directory of its own; `dir` must not exist.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
-        todo!()
+        self.engine.checkpoint(dir)
     }
+
     pub fn latches(&self) -> &Latches {
-        todo!()
+        &self.latches
     }
-    /// Syncs the log and flushes the engine, so that the next start replays nothing. Dropping the store is as safe, only slower to start from.
+
+    /// Syncs the log and flushes the engine, so that the next start replays nothing. A store that is only dropped, or killed,
+    /// is as safe and only starts more slowly.
     pub fn close(&self) -> Result<()> {
-        todo!()
+        self.keeper.stop();
+        self.log.wait_durable(self.log.last_index())?;
+        self.engine.flush()?;
+        keeper::trim_log(&self.log, &self.engine)
     }
+}
+
+/// Opens the log and applies what the engine does not have of it.
+fn replay(
+    opts: LogOptions,
+    engine: &Engine,
+    applied_index: u64,
+    applied_ts: u64,
+) -> Result<(Log, u64)> {
+    let mut batch = Batch::new();
+    let mut last = (applied_index, applied_ts);
+    let (log, recovered) = Log::open(opts, applied_index + 1, applied_ts, |record| {
+        let entry = RawEntry::parse(record.payload).ok_or_else(|| {
+            // Its checksum was right: it was written by something else than this code.
+            err!(
+                UnsupportedFormat,
+                "entry {} of the log has a form that this version does not know",
+                record.index
+            )
+        })?;
+        batch.extend(entry.effects, entry.effect_count);
+        last = (record.index, record.ts);
+        if batch.len() > REPLAY_BATCH_BYTES {
+            batch.set_applied(last.0, last.1);
+            engine.write(&batch)?;
+            batch.clear();
+        }
+        Ok::<(), Error>(())
+    })?;
+    if recovered.replayed > 0 {
+        batch.set_applied(last.0, last.1);
+        engine.write(&batch)?;
+    }
+    Ok((log, recovered.replayed))
 }

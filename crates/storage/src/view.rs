@@ -1,7 +1,65 @@
-//! Reading: snapshots, gets, scans.
+//! Reading: consistent views, gets that pin instead of copy, scans.
+//!
+//! Everything here owns what it needs and keeps the engine open: a view, a value or a scan may be kept and moved to another
+//! thread at will. The raw pointers are the engine's; each is destroyed exactly once, by the type that wraps it, and always
+//! before the reference to the engine that stands behind it in the struct is let go.
 
+use crate::engine::{Engine, check};
 use errors::Result;
+use rocksdb_sys as ffi;
+use smallvec::SmallVec;
+use std::ffi::c_char;
 use std::ops::Deref;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+const TIER_BLOCK_CACHE: i32 = 1;
+const TIER_PERSISTED: i32 = 2;
+
+/// The engine's read options; constant once they are shared.
+pub(crate) struct ReadOptions(*mut ffi::rocksdb_readoptions_t);
+
+// SAFETY: only read after they were set up.
+unsafe impl Send for ReadOptions {}
+unsafe impl Sync for ReadOptions {}
+
+impl ReadOptions {
+    pub fn new() -> ReadOptions {
+        // SAFETY: plain allocation.
+        ReadOptions(unsafe { ffi::rocksdb_readoptions_create() })
+    }
+
+    pub fn raw(&self) -> *mut ffi::rocksdb_readoptions_t {
+        self.0
+    }
+
+    /// Reads only what would survive a crash now.
+    pub fn persisted_only(&self) {
+        // SAFETY: our own options, not shared yet.
+        unsafe { ffi::rocksdb_readoptions_set_read_tier(self.0, TIER_PERSISTED) }
+    }
+
+    fn of(snapshot: *const ffi::rocksdb_snapshot_t, cached: bool) -> ReadOptions {
+        let options = ReadOptions::new();
+        // SAFETY: our own options; the snapshot outlives them in the same struct.
+        unsafe {
+            if !snapshot.is_null() {
+                ffi::rocksdb_readoptions_set_snapshot(options.0, snapshot);
+            }
+            if cached {
+                ffi::rocksdb_readoptions_set_read_tier(options.0, TIER_BLOCK_CACHE);
+            }
+        }
+        options
+    }
+}
+
+impl Drop for ReadOptions {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`.
+        unsafe { ffi::rocksdb_readoptions_destroy(self.0) }
+    }
+}
 
 /// The order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,68 +68,371 @@ pub enum Direction {
     Backward,
 }
 
-/// A consistent state of the keyspace. Cheap to clone; keeps what it shows alive.
-#[derive(Clone)]
-pub struct View {}
+struct Shown {
+    engine: Arc<Engine>,
+    /// Null: the newest state at each read.
+    snapshot: *const ffi::rocksdb_snapshot_t,
+    any: OnceLock<ReadOptions>,
+    cached: OnceLock<ReadOptions>,
+}
 
-/// A value, pinned in the engine: no copy was made.
-pub struct Slice {}
+// SAFETY: a snapshot is an immutable object of the database; the options are constant.
+unsafe impl Send for Shown {}
+unsafe impl Sync for Shown {}
 
-impl Deref for Slice {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        todo!()
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if !self.snapshot.is_null() {
+            // SAFETY: made from this database, released once.
+            unsafe { ffi::rocksdb_release_snapshot(self.engine.raw(), self.snapshot) }
+        }
     }
+}
+
+/// A state of the keyspace. Cheap to clone; keeps alive what it shows.
+#[derive(Clone)]
+pub struct View {
+    shown: Arc<Shown>,
+    cached_only: bool,
 }
 
 impl View {
-    /// The same state, read only as far as it is in memory: a read that would go to the disk fails with `Error::offload()`.
-    pub fn cached_only(&self) -> View {
-        todo!()
+    pub(crate) fn snapshot(engine: &Arc<Engine>) -> View {
+        // SAFETY: the engine's handle is valid; `Shown` releases the snapshot.
+        let snapshot = unsafe { ffi::rocksdb_create_snapshot(engine.raw()) };
+        View::of(engine, snapshot)
     }
 
-    pub fn get(&self, _key: &[u8]) -> Result<Option<Slice>> {
-        todo!()
+    pub(crate) fn latest(engine: &Arc<Engine>) -> View {
+        View::of(engine, ptr::null())
+    }
+
+    fn of(engine: &Arc<Engine>, snapshot: *const ffi::rocksdb_snapshot_t) -> View {
+        View {
+            shown: Arc::new(Shown {
+                engine: engine.clone(),
+                snapshot,
+                any: OnceLock::new(),
+                cached: OnceLock::new(),
+            }),
+            cached_only: false,
+        }
+    }
+
+    /// The same state, read only as far as it is in memory: a read that would go to the disk fails with `Error::offload()`.
+    pub fn cached_only(&self) -> View {
+        View {
+            shown: self.shown.clone(),
+            cached_only: true,
+        }
+    }
+
+    /// The same state, read from wherever it is.
+    pub fn anywhere(&self) -> View {
+        View {
+            shown: self.shown.clone(),
+            cached_only: false,
+        }
+    }
+
+    pub fn is_cached_only(&self) -> bool {
+        self.cached_only
+    }
+
+    fn options(&self) -> *mut ffi::rocksdb_readoptions_t {
+        let shown = &*self.shown;
+        let slot = if self.cached_only {
+            &shown.cached
+        } else {
+            &shown.any
+        };
+        slot.get_or_init(|| ReadOptions::of(shown.snapshot, self.cached_only))
+            .raw()
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Slice>> {
+        let mut failure: *mut c_char = ptr::null_mut();
+        // SAFETY: database, options and key are valid during the call; the result is null or a pinned slice, ours to destroy.
+        let pinned = unsafe {
+            ffi::rocksdb_get_pinned(
+                self.shown.engine.raw(),
+                self.options(),
+                key.as_ptr().cast(),
+                key.len(),
+                &mut failure,
+            )
+        };
+        check(failure)?;
+        Ok(Slice::take(pinned, &self.shown.engine))
+    }
+
+    /// Whether there is a value under `key`.
+    pub fn exists(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
     }
 
     /// The values of `keys`, in their order; fastest when they are sorted.
-    pub fn multi_get(&self, _keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
-        todo!()
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
+        let engine = &self.shown.engine;
+        if keys.len() < 2 {
+            return keys.iter().map(|key| self.get(key)).collect();
+        }
+        let sorted = keys.is_sorted();
+        let slices: SmallVec<[ffi::rocksdb_slice_t; 32]> = keys
+            .iter()
+            .map(|key| ffi::rocksdb_slice_t {
+                data: key.as_ptr().cast(),
+                size: key.len(),
+            })
+            .collect();
+        let mut pinned: SmallVec<[*mut ffi::rocksdb_pinnableslice_t; 32]> =
+            SmallVec::from_elem(ptr::null_mut(), keys.len());
+        let mut failures: SmallVec<[*mut c_char; 32]> =
+            SmallVec::from_elem(ptr::null_mut(), keys.len());
+        // SAFETY: three arrays of `keys.len()`; the keys live during the call; what comes back is ours to destroy or free.
+        unsafe {
+            ffi::rocksdb_batched_multi_get_cf_slice(
+                engine.raw(),
+                self.options(),
+                engine.default_family(),
+                keys.len(),
+                slices.as_ptr(),
+                pinned.as_mut_ptr(),
+                failures.as_mut_ptr(),
+                sorted,
+            );
+        }
+        let mut values = Vec::with_capacity(keys.len());
+        let mut outcome = Ok(());
+        // All are taken over, also behind an error: each is ours to give back.
+        for (pinned, failure) in pinned.into_iter().zip(failures) {
+            values.push(Slice::take(pinned, engine));
+            outcome = check(failure).and(outcome);
+        }
+        outcome.map(|()| values)
     }
 
     /// A cursor over `[low, high)` (an empty `high`: no bound), before its first entry: call `next` or `seek`.
-    pub fn scan(&self, _low: &[u8], _high: &[u8], _direction: Direction) -> Scan {
-        todo!()
+    pub fn scan(&self, low: &[u8], high: &[u8], direction: Direction) -> Scan {
+        let options = ReadOptions::of(self.shown.snapshot, self.cached_only);
+        let low: Box<[u8]> = low.into();
+        let high: Box<[u8]> = high.into();
+        // SAFETY: the options keep pointers to the bounds, which the scan owns on the heap and never changes; the iterator is
+        // destroyed before options, bounds and engine (see `Scan::drop` and the order of its fields).
+        let iterator = unsafe {
+            if !high.is_empty() {
+                ffi::rocksdb_readoptions_set_iterate_upper_bound(
+                    options.raw(),
+                    high.as_ptr().cast(),
+                    high.len(),
+                );
+            }
+            // A forward scan starts at its lower bound and needs no watching there.
+            if direction == Direction::Backward && !low.is_empty() {
+                ffi::rocksdb_readoptions_set_iterate_lower_bound(
+                    options.raw(),
+                    low.as_ptr().cast(),
+                    low.len(),
+                );
+            }
+            ffi::rocksdb_create_iterator(self.shown.engine.raw(), options.raw())
+        };
+        Scan {
+            iterator,
+            state: if high.is_empty() || low < high {
+                State::New
+            } else {
+                State::Done
+            },
+            direction,
+            low,
+            high,
+            _options: options,
+            _shown: self.shown.clone(),
+        }
     }
 }
 
-/// A cursor over a range: `while scan.next()? { scan.key() .. scan.value() }`. Owns all it needs; Send, 'static.
-pub struct Scan {}
+/// A value, pinned in the engine: no copy was made.
+pub struct Slice {
+    pinned: *mut ffi::rocksdb_pinnableslice_t,
+    data: *const u8,
+    len: usize,
+    /// Pinned blocks belong to the engine's cache.
+    _engine: Arc<Engine>,
+}
+
+// SAFETY: an immutable value; its destruction only touches the (thread-safe) cache.
+unsafe impl Send for Slice {}
+unsafe impl Sync for Slice {}
+
+impl Slice {
+    fn take(pinned: *mut ffi::rocksdb_pinnableslice_t, engine: &Arc<Engine>) -> Option<Slice> {
+        if pinned.is_null() {
+            return None;
+        }
+        let mut len = 0;
+        // SAFETY: a valid pinned slice; its data stays where it is until it is destroyed.
+        let data = unsafe { ffi::rocksdb_pinnableslice_value(pinned, &mut len) };
+        Some(Slice {
+            pinned,
+            data: data.cast(),
+            len,
+            _engine: engine.clone(),
+        })
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: see `take`; bytes are initialised and not written while pinned.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Slice {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl std::fmt::Debug for Slice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl Drop for Slice {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once; the engine is still there.
+        unsafe { ffi::rocksdb_pinnableslice_destroy(self.pinned) }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    On,
+    Done,
+}
+
+/// A cursor over a range: `while scan.next()? { scan.key() .. scan.value() }`.
+pub struct Scan {
+    iterator: *mut ffi::rocksdb_iterator_t,
+    state: State,
+    direction: Direction,
+    low: Box<[u8]>,
+    high: Box<[u8]>,
+    _options: ReadOptions,
+    _shown: Arc<Shown>,
+}
+
+// SAFETY: an iterator may be used by any one thread at a time.
+unsafe impl Send for Scan {}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once, before what it points to.
+        unsafe { ffi::rocksdb_iter_destroy(self.iterator) }
+    }
+}
 
 impl Scan {
     /// To the next entry in the scan's direction (the first, when it is new); false at the end.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<bool> {
-        todo!()
+        // SAFETY (this and below): the iterator is valid; the engine copies the keys that it is given.
+        unsafe {
+            match (self.state, self.direction) {
+                (State::Done, _) => return Ok(false),
+                (State::On, Direction::Forward) => ffi::rocksdb_iter_next(self.iterator),
+                (State::On, Direction::Backward) => ffi::rocksdb_iter_prev(self.iterator),
+                (State::New, Direction::Forward) => {
+                    ffi::rocksdb_iter_seek(self.iterator, self.low.as_ptr().cast(), self.low.len())
+                }
+                (State::New, Direction::Backward) => ffi::rocksdb_iter_seek_to_last(self.iterator),
+            }
+        }
+        self.arrived()
     }
 
     /// To the first entry at or after `key` in the scan's direction, within the bounds; false when there is none.
     /// A following `next` moves on from that entry.
-    pub fn seek(&mut self, _key: &[u8]) -> Result<bool> {
-        todo!()
+    pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        if !self.high.is_empty() && self.low >= self.high {
+            return Ok(false);
+        }
+        unsafe {
+            match self.direction {
+                Direction::Forward => {
+                    let key = key.max(&self.low);
+                    ffi::rocksdb_iter_seek(self.iterator, key.as_ptr().cast(), key.len());
+                }
+                Direction::Backward if !self.high.is_empty() && *key >= *self.high => {
+                    ffi::rocksdb_iter_seek_to_last(self.iterator);
+                }
+                Direction::Backward => {
+                    ffi::rocksdb_iter_seek_for_prev(self.iterator, key.as_ptr().cast(), key.len());
+                }
+            }
+        }
+        self.arrived()
     }
 
+    #[inline]
+    fn arrived(&mut self) -> Result<bool> {
+        if unsafe { ffi::rocksdb_iter_valid(self.iterator) } != 0 {
+            self.state = State::On;
+            return Ok(true);
+        }
+        self.state = State::Done;
+        let mut failure: *mut c_char = ptr::null_mut();
+        unsafe { ffi::rocksdb_iter_get_error(self.iterator, &mut failure) };
+        check(failure).map(|()| false)
+    }
+
+    /// Whether it is on an entry.
     pub fn valid(&self) -> bool {
-        todo!()
+        self.state == State::On
     }
 
-    /// The key of the current entry; empty when not valid.
+    /// The key of the current entry; empty when there is none.
+    #[inline]
     pub fn key(&self) -> &[u8] {
-        todo!()
+        if self.state != State::On {
+            return &[];
+        }
+        // SAFETY: on an entry; the bytes stay until the iterator is moved, which takes `&mut self`.
+        unsafe {
+            let s = ffi::rocksdb_iter_key_slice(self.iterator);
+            bytes(s)
+        }
     }
 
-    /// The value of the current entry; empty when not valid.
+    /// The value of the current entry; empty when there is none.
+    #[inline]
     pub fn value(&self) -> &[u8] {
-        todo!()
+        if self.state != State::On {
+            return &[];
+        }
+        // SAFETY: as for `key`.
+        unsafe {
+            let s = ffi::rocksdb_iter_value_slice(self.iterator);
+            bytes(s)
+        }
     }
+}
+
+/// # Safety
+/// The slice's bytes must live for `'a`.
+unsafe fn bytes<'a>(slice: ffi::rocksdb_slice_t) -> &'a [u8] {
+    if slice.size == 0 {
+        return &[];
+    }
+    unsafe { std::slice::from_raw_parts(slice.data.cast(), slice.size) }
 }

@@ -1,0 +1,236 @@
+//! Group commit: whoever comes first while nothing is being written leads, and takes everyone who queued meanwhile.
+//!
+//! ```text
+//! propose ── nobody leads ──► lead: encode all ─ one log write ─ one engine batch ─ tell the followers ─ hand over
+//!        └── somebody leads ─► queue, sleep ─► done, or lead the next group
+//! ```
+//!
+//! Invariant: groups are written and applied one after another in the order of their indexes, so the applied state is always
+//! a prefix of the log. When the engine refuses a group that is already in the log, that group is kept and applied before
+//! anything else is accepted: nothing may overtake it.
+
+use crate::engine::{Batch, Engine};
+use crate::{Committed, Entry};
+use errors::{Result, err};
+use log::Log;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::Thread;
+
+/// A leader takes no more followers than make about this much: a group's members all wait for its last.
+const GROUP_BYTES: usize = 4 << 20;
+/// A batch buffer larger than this is given back.
+const KEEP_BATCH_BYTES: usize = 4 << 20;
+
+const WAITING: u8 = 0;
+const LEAD: u8 = 1;
+const DONE: u8 = 2;
+
+struct Waiter {
+    thread: Thread,
+    state: AtomicU8,
+    entries: Vec<Entry>,
+    bytes: usize,
+    outcome: Mutex<Option<Result<Committed>>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    led: bool,
+    waiting: VecDeque<Arc<Waiter>>,
+}
+
+struct Work {
+    batch: Batch,
+    /// A group that is in the log and that the engine refused: it comes first.
+    refused: Option<(Batch, Committed)>,
+}
+
+pub(crate) struct Committer {
+    queue: Mutex<Queue>,
+    work: Mutex<Work>,
+    applied_index: AtomicU64,
+    applied_ts: AtomicU64,
+}
+
+/// Leadership: handed to the next in the queue on drop, also when the leader panics.
+struct Lead<'a>(&'a Committer);
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue.lock();
+        match queue.waiting.pop_front() {
+            Some(next) => {
+                next.state.store(LEAD, Ordering::Release);
+                next.thread.unpark();
+            }
+            None => queue.led = false,
+        }
+    }
+}
+
+/// Waiters whose entries are in the leader's group: woken on drop, whatever became of the group.
+struct Followers(Vec<Arc<Waiter>>);
+
+impl Drop for Followers {
+    fn drop(&mut self) {
+        for waiter in &self.0 {
+            waiter.state.store(DONE, Ordering::Release);
+            waiter.thread.unpark();
+        }
+    }
+}
+
+impl Committer {
+    pub fn new(applied_index: u64, applied_ts: u64) -> Committer {
+        Committer {
+            queue: Mutex::default(),
+            work: Mutex::new(Work {
+                batch: Batch::new(),
+                refused: None,
+            }),
+            applied_index: AtomicU64::new(applied_index),
+            applied_ts: AtomicU64::new(applied_ts),
+        }
+    }
+
+    pub fn applied(&self) -> Committed {
+        // The timestamp first: it is then never newer than the state that a later snapshot shows.
+        let ts = self.applied_ts.load(Ordering::Acquire);
+        Committed {
+            index: self.applied_index.load(Ordering::Acquire),
+            ts,
+        }
+    }
+
+    pub fn propose(&self, log: &Log, engine: &Engine, entries: Vec<Entry>) -> Result<Committed> {
+        if entries.is_empty() {
+            return Ok(self.applied());
+        }
+        let mut queue = self.queue.lock();
+        if queue.led {
+            let waiter = Arc::new(Waiter {
+                thread: std::thread::current(),
+                state: AtomicU8::new(WAITING),
+                bytes: entries.iter().map(size_hint).sum(),
+                entries,
+                outcome: Mutex::new(None),
+            });
+            queue.waiting.push_back(waiter.clone());
+            drop(queue);
+            return self.follow(log, engine, &waiter);
+        }
+        queue.led = true;
+        drop(queue);
+        let _lead = Lead(self);
+        self.commit(log, engine, &entries, &[])
+    }
+
+    fn follow(&self, log: &Log, engine: &Engine, waiter: &Arc<Waiter>) -> Result<Committed> {
+        loop {
+            match waiter.state.load(Ordering::Acquire) {
+                WAITING => std::thread::park(),
+                LEAD => {
+                    let _lead = Lead(self);
+                    let mut followers = Followers(Vec::new());
+                    {
+                        let mut queue = self.queue.lock();
+                        let mut bytes = waiter.bytes;
+                        while let Some(next) = queue.waiting.front() {
+                            bytes += next.bytes;
+                            if bytes > GROUP_BYTES {
+                                break;
+                            }
+                            followers.0.extend(queue.waiting.pop_front());
+                        }
+                    }
+                    let outcome = self.commit(log, engine, &waiter.entries, &followers.0);
+                    if let Err(e) = &outcome {
+                        for follower in &followers.0 {
+                            *follower.outcome.lock() = Some(Err(e.clone()));
+                        }
+                    }
+                    return outcome;
+                }
+                _ => {
+                    return waiter.outcome.lock().take().unwrap_or_else(|| {
+                        Err(err!(
+                            InternalError,
+                            "the leader of the write group was lost"
+                        ))
+                    });
+                }
+            }
+        }
+    }
+
+    /// Writes and applies one group; tells the followers their outcome and returns that of `own`.
+    fn commit(
+        &self,
+        log: &Log,
+        engine: &Engine,
+        own: &[Entry],
+        followers: &[Arc<Waiter>],
+    ) -> Result<Committed> {
+        let mut work = self.work.lock();
+        let work = &mut *work;
+        if let Some((batch, at)) = &work.refused {
+            // The error of a refused group is the answer to all until the engine takes it.
+            engine.write(batch)?;
+            self.set_applied(*at);
+            work.refused = None;
+        }
+        let batch = &mut work.batch;
+        batch.clear();
+        let mut group = log.group();
+        let mut add = |entries: &[Entry], batch: &mut Batch| {
+            let mut at = Committed::default();
+            for entry in entries {
+                let stamp = group.add(|buf| {
+                    let effects_at = entry.encode(buf);
+                    batch.extend(
+                        buf.get(effects_at..).unwrap_or(&[]),
+                        entry.effects.len() as u32,
+                    );
+                });
+                at = Committed {
+                    index: stamp.index,
+                    ts: stamp.ts,
+                };
+            }
+            at
+        };
+        let own_at = add(own, batch);
+        let followers_at: Vec<Committed> =
+            followers.iter().map(|f| add(&f.entries, batch)).collect();
+        let last = group.write().map_err(errors::Error::from)?;
+        let last = Committed {
+            index: last.index,
+            ts: last.ts,
+        };
+        batch.set_applied(last.index, last.ts);
+        if let Err(e) = engine.write(batch) {
+            work.refused = Some((std::mem::replace(batch, Batch::new()), last));
+            return Err(e);
+        }
+        self.set_applied(last);
+        if batch.capacity() > KEEP_BATCH_BYTES {
+            *batch = Batch::new();
+        }
+        for (follower, at) in followers.iter().zip(followers_at) {
+            *follower.outcome.lock() = Some(Ok(at));
+        }
+        Ok(own_at)
+    }
+
+    fn set_applied(&self, at: Committed) {
+        self.applied_index.store(at.index, Ordering::Release);
+        self.applied_ts.store(at.ts, Ordering::Release);
+    }
+}
+
+fn size_hint(entry: &Entry) -> usize {
+    entry.effects.iter().map(|e| e.size()).sum::<usize>() + 64
+}

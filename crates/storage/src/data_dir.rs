@@ -1,0 +1,221 @@
+//! The data directory: whose it is, which format it has, and that one process has it.
+//!
+//! ```text
+//! PANDO        "pando data format 1\n": the stamp; a directory without it is new or somebody else's
+//! pando.lock   flock(2)ed while a process has the directory open; holds its pid
+//! log/         segments of the log
+//! engine/      RocksDB
+//! ```
+
+use errors::{Result, err};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+const STAMP: &str = "PANDO";
+const LOCK: &str = "pando.lock";
+const FORMAT: u32 = 1;
+
+/// The directory, locked until this is dropped.
+pub(crate) struct DataDir {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Opens a directory that is ours, or makes one out of a new or empty one.
+    pub fn open(dir: &Path) -> Result<DataDir> {
+        let shown = dir.display();
+        fs::create_dir_all(dir)
+            .map_err(|e| err!(FileNotOpen, "cannot create the data directory {shown}: {e}"))?;
+        let stamped = check_contents(dir)?;
+        let lock = lock(dir)?;
+        if !stamped {
+            write_stamp(dir).map_err(|e| {
+                err!(
+                    FileNotOpen,
+                    "cannot write to the data directory {shown}: {e}"
+                )
+            })?;
+        }
+        Ok(DataDir {
+            dir: dir.to_path_buf(),
+            _lock: lock,
+        })
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    pub fn engine(&self) -> PathBuf {
+        self.dir.join("engine")
+    }
+}
+
+/// Makes `dir` recognizable as ours. The stamp appears whole or not at all.
+pub(crate) fn write_stamp(dir: &Path) -> std::io::Result<()> {
+    let draft = dir.join("PANDO.new");
+    let mut file = File::create(&draft)?;
+    file.write_all(format!("pando data format {FORMAT}\n").as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&draft, dir.join(STAMP))?;
+    File::open(dir)?.sync_all()
+}
+
+/// Whether the directory carries our stamp; an error when it is not ours to use.
+fn check_contents(dir: &Path) -> Result<bool> {
+    let shown = dir.display();
+    let unreadable =
+        |e: std::io::Error| err!(FileNotOpen, "cannot read the data directory {shown}: {e}");
+    match fs::read_to_string(dir.join(STAMP)) {
+        Ok(stamp) => {
+            let format = stamp
+                .trim()
+                .strip_prefix("pando data format ")
+                .and_then(|n| n.parse::<u32>().ok());
+            return match format {
+                Some(FORMAT) => Ok(true),
+                Some(n) => Err(err!(
+                    UnsupportedFormat,
+                    "the data directory {shown} has format {n}; this version of PandoDB reads format {FORMAT}"
+                )),
+                None => Err(err!(
+                    UnsupportedFormat,
+                    "the stamp {shown}/{STAMP} is damaged: it should say \"pando data format {FORMAT}\""
+                )),
+            };
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(unreadable(e)),
+    }
+    for entry in fs::read_dir(dir).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name == "WiredTiger" || name.starts_with("WiredTiger.") {
+            return Err(err!(
+                UnsupportedFormat,
+                "the data directory {shown} holds MongoDB's WiredTiger files, which PandoDB does not read: start mongod on it, \
+                 dump it with mongodump, and load the dump into PandoDB (with another --dbpath) with mongorestore"
+            ));
+        }
+        let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
+        if !harmless(&name, is_dir) {
+            return Err(err!(
+                UnsupportedFormat,
+                "the data directory {shown} is not empty and not PandoDB's (it holds \"{name}\"): choose an empty directory"
+            ));
+        }
+    }
+    Ok(false)
+}
+
+/// What may lie in a new data directory: our own beginnings, and what start scripts put beside the data.
+fn harmless(name: &str, is_dir: bool) -> bool {
+    let beside = [
+        ".log", ".pid", ".lock", ".conf", ".cfg", ".yaml", ".yml", ".pem", ".key", ".new",
+    ];
+    name == "lost+found"
+        || name.starts_with('.')
+        || (!is_dir && (name.contains(".log") || beside.iter().any(|ext| name.ends_with(ext))))
+}
+
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join(LOCK);
+    let shown = path.display();
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(|e| err!(FileNotOpen, "cannot open {shown}: {e}"))?;
+    // SAFETY: flock on a descriptor that `file` keeps open.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        let e = std::io::Error::last_os_error();
+        if e.kind() != std::io::ErrorKind::WouldBlock {
+            return Err(err!(FileNotOpen, "cannot lock {shown}: {e}"));
+        }
+        let mut pid = String::new();
+        let who = match file.read_to_string(&mut pid) {
+            Ok(_) if !pid.trim().is_empty() => format!("process {}", pid.trim()),
+            _ => "another process".to_string(),
+        };
+        return Err(err!(
+            DBPathInUse,
+            "the data directory {} is in use by {who}",
+            dir.display()
+        ));
+    }
+    let pid = format!("{}\n", std::process::id());
+    // Only a courtesy to whoever comes second: the lock holds without it.
+    let _ = file
+        .set_len(0)
+        .and_then(|()| file.write_all(pid.as_bytes()));
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use errors::Code;
+
+    fn refusal(dir: &Path) -> errors::Error {
+        DataDir::open(dir).err().expect("must be refused")
+    }
+
+    #[test]
+    fn a_second_process_is_told_who_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        let e = refusal(dir.path());
+        assert_eq!(e.code, Code::DBPathInUse);
+        assert!(
+            e.message
+                .contains(&format!("process {}", std::process::id())),
+            "{e}"
+        );
+        drop(first);
+        DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn what_is_refused_and_what_is_not() {
+        let cases = [
+            ("WiredTiger.wt", "mongorestore"),
+            ("WiredTiger", "mongorestore"),
+            ("thesis.doc", "thesis.doc"),
+        ];
+        for (file, said) in cases {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join(file), "x").unwrap();
+            let e = refusal(dir.path());
+            assert!(e.message.contains(said), "{e}");
+            assert!(
+                !dir.path().join(STAMP).exists(),
+                "a refused directory is left alone"
+            );
+        }
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["mongod.log", "mongod.log.2024-01-01", "mongod.pid", ".keep"] {
+            fs::write(dir.path().join(file), "x").unwrap();
+        }
+        DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn another_format_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for (stamp, said) in [
+            ("pando data format 2\n", "format 2"),
+            ("", "damaged"),
+            ("x", "damaged"),
+        ] {
+            fs::write(dir.path().join(STAMP), stamp).unwrap();
+            let e = refusal(dir.path());
+            assert_eq!(e.code, Code::UnsupportedFormat);
+            assert!(e.message.contains(said), "{e}");
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The RocksDB adapter: options, writing of batches, figures. Nothing outside this file and `view` knows the engine.
+//!
+//! One column family, no write-ahead log of its own. Every group of the log is one write batch that also carries the applied
+//! index, so what is on disk is always a prefix of the log together with the index where it ends.
+//!
+//! The C interface is called directly where the safe wrapper would copy or allocate for each record; the wrapper builds the
+//! options and owns the database.
+
+use crate::data_dir;
+use crate::entry::encode_put;
+use crate::view::ReadOptions;
+use errors::{Error, Result, err};
+use rocksdb::{AsRawPtr, DB};
+use rocksdb_sys as ffi;
+use std::ffi::{CStr, c_char};
+use std::path::Path;
+use std::ptr;
+
+/// Where the applied index lies: tablet 0, space 0, index 0, "applied".
+const APPLIED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0applied";
+/// A write batch begins with a sequence number, which the engine fills in, and a count of records.
+pub(crate) const BATCH_HEADER_BYTES: usize = 12;
+
+/// How the engine is set up.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Blocks, rows and memtables together.
+    pub cache_bytes: usize,
+    /// The share of the cache that keeps whole rows; 0 turns the row cache off.
+    pub row_cache_percent: u8,
+    pub block_bytes: usize,
+    pub background_jobs: usize,
+}
+
+pub(crate) struct Engine {
+    db: DB,
+    raw: *mut ffi::rocksdb_t,
+    default_family: *mut ffi::rocksdb_column_family_handle_t,
+    write_options: *mut ffi::rocksdb_writeoptions_t,
+    cache_capacity: usize,
+    block_cache: rocksdb::Cache,
+    row_cache: Option<rocksdb::Cache>,
+    memtables: rocksdb::WriteBufferManager,
+}
+
+// SAFETY: RocksDB's database handle, write options and caches may be used from any thread at once.
+unsafe impl Send for Engine {}
+unsafe impl Sync for Engine {}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // SAFETY: made by `open`, used by nobody else any more.
+        unsafe {
+            ffi::rocksdb_column_family_handle_destroy(self.default_family);
+            ffi::rocksdb_writeoptions_destroy(self.write_options);
+        }
+    }
+}
+
+/// Below this nothing works well.
+fn cache_bytes(opts: &EngineOptions) -> usize {
+    opts.cache_bytes.max(8 << 20)
+}
+
+/// The engine's options out of ours; also the caches, which the options share.
+fn options(
+    opts: &EngineOptions,
+) -> (
+    rocksdb::Options,
+    rocksdb::Cache,
+    Option<rocksdb::Cache>,
+    rocksdb::WriteBufferManager,
+) {
+    let cache_bytes = cache_bytes(opts);
+    let row_bytes = cache_bytes / 100 * usize::from(opts.row_cache_percent.min(90));
+    // Zero for the size of an entry: the table of the cache grows with what is in it.
+    let block_cache = rocksdb::Cache::new_hyper_clock_cache(cache_bytes - row_bytes, 0);
+    let row_cache = (row_bytes > 0).then(|| rocksdb::Cache::new_lru_cache(row_bytes));
+
+    // What the memtables hold is what recovery replays: two of 64 MB and one being filled bound it.
+    let memtable_bytes = (cache_bytes / 8).clamp(2 << 20, 64 << 20);
+    let memtables = rocksdb::WriteBufferManager::new_write_buffer_manager_with_cache(
+        (memtable_bytes * 3).min(cache_bytes / 2),
+        false,
+        block_cache.clone(),
+    );
+
+    let mut table = rocksdb::BlockBasedOptions::default();
+    table.set_block_cache(&block_cache);
+    table.set_block_size(opts.block_bytes);
+    table.set_format_version(6);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_bloom_filter(10.0, false);
+    table.set_whole_key_filtering(true);
+    table.set_data_block_index_type(rocksdb::DataBlockIndexType::BinaryAndHash);
+    table.set_data_block_hash_ratio(0.75);
+
+    let mut o = rocksdb::Options::default();
+    o.create_if_missing(true);
+    o.set_block_based_table_factory(&table);
+    if let Some(rows) = &row_cache {
+        o.set_row_cache(rows);
+    }
+    o.set_write_buffer_manager(&memtables);
+    o.set_write_buffer_size(memtable_bytes);
+    o.set_max_write_buffer_number(3);
+    // One group is written at a time: the cheaper insertion, which remembers where the last one was, is the right one.
+    o.set_allow_concurrent_memtable_write(false);
+    o.set_enable_write_thread_adaptive_yield(false);
+    o.set_memtable_whole_key_filtering(true);
+    o.set_memtable_prefix_bloom_ratio(0.02);
+    // SAFETY: a setter on options that live.
+    unsafe { ffi::rocksdb_options_set_avoid_flush_during_shutdown(o.as_raw_ptr(), 1) };
+    // The last user of a snapshot must not delete files: it may be an event loop.
+    o.set_avoid_unnecessary_blocking_io(true);
+
+    o.set_level_compaction_dynamic_level_bytes(true);
+    o.set_max_bytes_for_level_base((memtable_bytes * 4) as u64);
+    o.set_target_file_size_base((memtable_bytes as u64).max(8 << 20));
+    o.set_compression_type(rocksdb::DBCompressionType::Lz4);
+    o.set_bottommost_compression_type(rocksdb::DBCompressionType::Zstd);
+    o.set_max_background_jobs(i32::try_from(opts.background_jobs.max(2)).unwrap_or(2));
+    o.set_bytes_per_sync(1 << 20);
+    // Writers are slowed softly and late; stopping them is the last resort.
+    o.set_level_zero_slowdown_writes_trigger(24);
+    o.set_level_zero_stop_writes_trigger(48);
+    unsafe { ffi::rocksdb_options_set_delayed_write_rate(o.as_raw_ptr(), 64 << 20) };
+
+    o.set_max_open_files(1000);
+    o.set_skip_stats_update_on_db_open(true);
+    o.set_stats_dump_period_sec(0);
+    o.set_stats_persist_period_sec(0);
+    o.set_keep_log_file_num(3);
+    o.set_max_log_file_size(8 << 20);
+    o.set_log_level(rocksdb::LogLevel::Warn);
+    (o, block_cache, row_cache, memtables)
+}
+
+impl Engine {
+    pub fn open(dir: &Path, opts: &EngineOptions) -> Result<Engine> {
+        let (options, block_cache, row_cache, memtables) = options(opts);
+        let db = DB::open(&options, dir).map_err(|e| error(&e.into_string()))?;
+        // SAFETY: the handles live as long as `db`, which the engine owns; the write options are destroyed with it.
+        unsafe {
+            let raw = db.as_raw_ptr();
+            let write_options = ffi::rocksdb_writeoptions_create();
+            ffi::rocksdb_writeoptions_disable_WAL(write_options, 1);
+            Ok(Engine {
+                raw,
+                default_family: ffi::rocksdb_get_default_column_family_handle(raw),
+                write_options,
+                cache_capacity: cache_bytes(opts),
+                block_cache,
+                row_cache,
+                memtables,
+                db,
+            })
+        }
+    }
+
+    pub fn raw(&self) -> *mut ffi::rocksdb_t {
+        self.raw
+    }
+
+    pub fn default_family(&self) -> *mut ffi::rocksdb_column_family_handle_t {
+        self.default_family
+    }
+
+    /// Applies a batch: header and records in the engine's layout, which is that of the log's effects.
+    pub fn write(&self, batch: &Batch) -> Result<()> {
+        let bytes = &batch.bytes;
+        let mut failure: *mut c_char = ptr::null_mut();
+        // SAFETY: the bytes are copied; the batch lives until it is destroyed below.
+        unsafe {
+            let b = ffi::rocksdb_writebatch_create_from(bytes.as_ptr().cast(), bytes.len());
+            ffi::rocksdb_write(self.raw, self.write_options, b, &mut failure);
+            ffi::rocksdb_writebatch_destroy(b);
+        }
+        check(failure)
+    }
+
+    /// The index and timestamp up to which the log is applied: as it would be after a crash now when `persisted`.
+    pub fn applied(&self, persisted: bool) -> Result<(u64, u64)> {
+        let options = ReadOptions::new();
+        if persisted {
+            options.persisted_only();
+        }
+        let mut failure: *mut c_char = ptr::null_mut();
+        // SAFETY: key and options live during the call; the value is copied before it is destroyed.
+        let value = unsafe {
+            let v = ffi::rocksdb_get_pinned(
+                self.raw,
+                options.raw(),
+                APPLIED_KEY.as_ptr().cast(),
+                APPLIED_KEY.len(),
+                &mut failure,
+            );
+            check(failure)?;
+            if v.is_null() {
+                return Ok((0, 0));
+            }
+            let mut len = 0;
+            let data = ffi::rocksdb_pinnableslice_value(v, &mut len);
+            let value = std::slice::from_raw_parts(data.cast::<u8>(), len).to_vec();
+            ffi::rocksdb_pinnableslice_destroy(v);
+            value
+        };
+        let field = |at: usize| Some(u64::from_le_bytes(value.get(at..at + 8)?.try_into().ok()?));
+        match (field(0), field(8)) {
+            (Some(index), Some(ts)) => Ok((index, ts)),
+            _ => Err(Error::internal("the engine's applied index is damaged")),
+        }
+    }
+
+    pub fn approximate_size(&self, low: &[u8], high: &[u8]) -> u64 {
+        // An empty bound at the end: no key of ours begins with sixteen bytes of 0xff.
+        let high = if high.is_empty() { &[0xff; 16] } else { high };
+        let (low_ptr, low_len) = (low.as_ptr().cast::<c_char>(), low.len());
+        let (high_ptr, high_len) = (high.as_ptr().cast::<c_char>(), high.len());
+        let (memtables, files) = (1, 2);
+        let mut size = 0u64;
+        let mut failure: *mut c_char = ptr::null_mut();
+        // SAFETY: one range, whose bounds live during the call.
+        unsafe {
+            ffi::rocksdb_approximate_sizes_cf_with_flags(
+                self.raw,
+                self.default_family,
+                1,
+                &low_ptr,
+                &low_len,
+                &high_ptr,
+                &high_len,
+                memtables | files,
+                &mut size,
+                &mut failure,
+            );
+        }
+        check(failure).map_or(0, |()| size)
+    }
+
+    pub fn flush(&self) -> Result<()> {
+        self.db.flush().map_err(|e| error(&e.into_string()))
+    }
+
+    pub fn compact(&self, low: &[u8], high: &[u8]) {
+        let low = (!low.is_empty()).then_some(low);
+        let high = (!high.is_empty()).then_some(high);
+        self.db.compact_range(low, high);
+    }
+
+    /// A copy that is itself a data directory without a log.
+    pub fn checkpoint(&self, dir: &Path) -> Result<()> {
+        let io = |e: std::io::Error| err!(FileNotOpen, "cannot write {}: {e}", dir.display());
+        std::fs::create_dir(dir).map_err(io)?;
+        rocksdb::checkpoint::Checkpoint::new(&self.db)
+            .and_then(|c| c.create_checkpoint(dir.join("engine")))
+            .map_err(|e| error(&e.into_string()))?;
+        data_dir::write_stamp(dir).map_err(io)
+    }
+
+    /// An integer property, 0 when there is none.
+    pub fn figure(&self, name: &CStr) -> u64 {
+        self.db.property_int_value(name).ok().flatten().unwrap_or(0)
+    }
+
+    pub fn cache_capacity(&self) -> u64 {
+        self.cache_capacity as u64
+    }
+
+    pub fn cache_used(&self) -> u64 {
+        (self.block_cache.get_usage() + self.row_cache.as_ref().map_or(0, |c| c.get_usage())) as u64
+    }
+
+    pub fn cache_pinned(&self) -> u64 {
+        self.block_cache.get_pinned_usage() as u64
+    }
+
+    pub fn memtable_bytes(&self) -> u64 {
+        self.memtables.get_usage() as u64
+    }
+}
+
+/// A write batch in the engine's own bytes, built by copying.
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+impl Batch {
+    pub fn new() -> Batch {
+        Batch {
+            bytes: vec![0; BATCH_HEADER_BYTES],
+            count: 0,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.bytes.truncate(BATCH_HEADER_BYTES);
+        self.count = 0;
+    }
+
+    /// Appends `count` records that are already encoded.
+    pub fn extend(&mut self, records: &[u8], count: u32) {
+        self.bytes.extend_from_slice(records);
+        self.count += count;
+    }
+
+    pub fn push(&mut self, effect: &crate::Effect) {
+        effect.encode(&mut self.bytes);
+        self.count += 1;
+    }
+
+    /// Adds where the log is applied up to with this batch; the last thing before it is written.
+    pub fn set_applied(&mut self, index: u64, ts: u64) {
+        let mut value = [0; 16];
+        value[..8].copy_from_slice(&index.to_le_bytes());
+        value[8..].copy_from_slice(&ts.to_le_bytes());
+        encode_put(&mut self.bytes, APPLIED_KEY, &value);
+        self.count += 1;
+        self.seal();
+    }
+
+    /// Writes the count into the header.
+    pub fn seal(&mut self) {
+        self.bytes[8..12].copy_from_slice(&self.count.to_le_bytes());
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+/// Takes over an error string of the C interface.
+pub(crate) fn check(failure: *mut c_char) -> Result<()> {
+    if failure.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a string allocated by RocksDB, ours to free.
+    let message = unsafe {
+        let message = CStr::from_ptr(failure).to_string_lossy().into_owned();
+        ffi::rocksdb_free(failure.cast());
+        message
+    };
+    Err(error(&message))
+}
+
+/// The one place where the engine's statuses become errors of ours.
+pub(crate) fn error(message: &str) -> Error {
+    // A cache-only read that met a block on disk; all other "incomplete" results come from it too.
+    if message.starts_with("Result incomplete") {
+        return Error::offload();
+    }
+    if message.contains("No space left on device") || message.contains("Disk quota exceeded") {
+        return err!(
+            OutOfDiskSpace,
+            "no space left for the data files: {message}"
+        );
+    }
+    if message.starts_with("Corruption") {
+        return err!(
+            UnrecoverableRollbackError,
+            "the data files are damaged: {message}"
+        );
+    }
+    if message.starts_with("Shutdown in progress") {
+        return err!(ShutdownInProgress, "the storage engine is shutting down");
+    }
+    Error::internal(format!("storage engine: {message}"))
+}
