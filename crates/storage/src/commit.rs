@@ -9,6 +9,7 @@
 //! a prefix of the log. When the engine refuses a group that is already in the log, that group is kept and applied before
 //! anything else is accepted: nothing may overtake it.
 
+use crate::counts::{Counts, Touched};
 use crate::engine::{Batch, Engine};
 use crate::{Committed, Entry};
 use errors::{Result, err};
@@ -44,6 +45,7 @@ struct Queue {
 
 struct Work {
     batch: Batch,
+    touched: Touched,
     /// A group that is in the log and that the engine refused: it comes first.
     refused: Option<(Batch, Committed)>,
 }
@@ -53,6 +55,7 @@ pub(crate) struct Committer {
     work: Mutex<Work>,
     applied_index: AtomicU64,
     applied_ts: AtomicU64,
+    counts: Counts,
 }
 
 /// Leadership: handed to the next in the queue on drop, also when the leader panics.
@@ -84,16 +87,22 @@ impl Drop for Followers {
 }
 
 impl Committer {
-    pub fn new(applied_index: u64, applied_ts: u64) -> Committer {
+    pub fn new(applied_index: u64, applied_ts: u64, counts: Counts) -> Committer {
         Committer {
             queue: Mutex::default(),
             work: Mutex::new(Work {
                 batch: Batch::new(),
+                touched: Touched::default(),
                 refused: None,
             }),
             applied_index: AtomicU64::new(applied_index),
             applied_ts: AtomicU64::new(applied_ts),
+            counts,
         }
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     pub fn applied(&self) -> Committed {
@@ -184,10 +193,15 @@ impl Committer {
         }
         let batch = &mut work.batch;
         batch.clear();
+        let touched = &mut work.touched;
+        touched.clear();
         let mut group = log.group();
         let mut add = |entries: &[Entry], batch: &mut Batch| {
             let mut at = Committed::default();
             for entry in entries {
+                if let Some(delta) = &entry.count {
+                    self.counts.touch(touched, delta);
+                }
                 let stamp = group.add(|buf| {
                     let effects_at = entry.encode(buf);
                     batch.extend(
@@ -210,6 +224,8 @@ impl Committer {
             index: last.index,
             ts: last.ts,
         };
+        self.counts.publish(touched);
+        touched.stage(batch);
         batch.set_applied(last.index, last.ts);
         if let Err(e) = engine.write(batch) {
             work.refused = Some((std::mem::replace(batch, Batch::new()), last));

@@ -1,12 +1,13 @@
 //! What one write is: a log entry, and its bytes.
 //!
 //! ```text
-//! entry   = head u8 | namespace [16] | session? | operation | count varint | effect*
-//! head    = operation kind (bits 0..4) | 0x80 when a session follows
+//! entry   = head u8 | namespace [16] | session? | count? | operation | count varint | effect*
+//! head    = operation kind (bits 0..4) | 0x80 when a session follows | 0x40 when a count follows
+//! count   = tablet u64 LE | records i64 LE | bytes i64 LE      (after the session)
 //! session = lsid [16] | transaction number u64 LE | statement id u32 LE
 //! operation, by kind:
 //!   0 no-op   –
-//!   1 insert  –                          (effect 0 is the put of the document)
+//!   1 insert  –                          (every put into a record space is a document)
 //!   2 update  diff bytes | record key bytes
 //!   3 delete  the document's `_id` as a BSON document, bytes
 //!   4 ddl     BSON document, bytes
@@ -19,6 +20,8 @@
 //! Invariant: the effects are the tail of the entry and have the very layout of the engine's write batch, so that a group is
 //! handed to the engine (and replayed from the log) by copying bytes, without building anything per record. Effects are
 //! absolute: applying an entry twice, or over newer state, converges.
+
+use crate::counts::CountDelta;
 
 /// A key of the one keyspace: `tablet u64 BE | space u8 | index id u32 BE | rest`.
 pub type Key = Vec<u8>;
@@ -47,7 +50,7 @@ pub struct OpSession {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     Noop,
-    /// `effects[0]` is the put of the document.
+    /// Every put into a record space is a document: a batch is one entry, there whole or not at all.
     Insert,
     Update {
         diff: Vec<u8>,
@@ -68,6 +71,8 @@ pub struct Entry {
     pub session: Option<OpSession>,
     pub op: Op,
     pub effects: Vec<Effect>,
+    /// By how much it changes the number of records of its tablet.
+    pub count: Option<CountDelta>,
 }
 
 /// Tags of effects: those of the engine's write batch.
@@ -81,6 +86,7 @@ const KIND_UPDATE: u8 = 2;
 const KIND_DELETE: u8 = 3;
 const KIND_DDL: u8 = 4;
 const WITH_SESSION: u8 = 0x80;
+const WITH_COUNT: u8 = 0x40;
 
 fn put_varint(buf: &mut Vec<u8>, mut n: usize) {
     while n >= 0x80 {
@@ -130,6 +136,27 @@ impl Effect {
 }
 
 impl Entry {
+    pub fn new(ns: Uuid, op: Op, effects: Vec<Effect>) -> Entry {
+        Entry {
+            ns,
+            session: None,
+            op,
+            effects,
+            count: None,
+        }
+    }
+
+    /// Says by how much the entry changes its tablet's records.
+    pub fn count(&mut self, tablet: u64, records: i64, bytes: i64) {
+        if records != 0 || bytes != 0 {
+            self.count = Some(CountDelta {
+                tablet,
+                records,
+                bytes,
+            });
+        }
+    }
+
     /// Appends the entry's bytes and returns where in `buf` its effects begin.
     pub(crate) fn encode(&self, buf: &mut Vec<u8>) -> usize {
         let kind = match self.op {
@@ -139,17 +166,24 @@ impl Entry {
             Op::Delete { .. } => KIND_DELETE,
             Op::Ddl(_) => KIND_DDL,
         };
-        let flag = if self.session.is_some() {
-            WITH_SESSION
-        } else {
-            0
-        };
-        buf.push(kind | flag);
+        let mut head = kind;
+        if self.session.is_some() {
+            head |= WITH_SESSION;
+        }
+        if self.count.is_some() {
+            head |= WITH_COUNT;
+        }
+        buf.push(head);
         buf.extend_from_slice(&self.ns);
         if let Some(session) = &self.session {
             buf.extend_from_slice(&session.lsid);
             buf.extend_from_slice(&session.txn_number.to_le_bytes());
             buf.extend_from_slice(&session.stmt_id.to_le_bytes());
+        }
+        if let Some(count) = &self.count {
+            buf.extend_from_slice(&count.tablet.to_le_bytes());
+            buf.extend_from_slice(&count.records.to_le_bytes());
+            buf.extend_from_slice(&count.bytes.to_le_bytes());
         }
         match &self.op {
             Op::Noop | Op::Insert => {}
@@ -188,6 +222,7 @@ impl Entry {
             session: raw.session,
             op: raw.op,
             effects,
+            count: raw.count,
         })
     }
 }
@@ -197,6 +232,7 @@ pub(crate) struct RawEntry<'a> {
     pub ns: Uuid,
     pub session: Option<OpSession>,
     pub op: Op,
+    pub count: Option<CountDelta>,
     pub effect_count: u32,
     pub effects: &'a [u8],
 }
@@ -216,7 +252,16 @@ impl<'a> RawEntry<'a> {
         } else {
             None
         };
-        let op = match head & !WITH_SESSION {
+        let count = if head & WITH_COUNT != 0 {
+            Some(CountDelta {
+                tablet: u64::from_le_bytes(rest.array()?),
+                records: i64::from_le_bytes(rest.array()?),
+                bytes: i64::from_le_bytes(rest.array()?),
+            })
+        } else {
+            None
+        };
+        let op = match head & !(WITH_SESSION | WITH_COUNT) {
             KIND_NOOP => Op::Noop,
             KIND_INSERT => Op::Insert,
             KIND_UPDATE => Op::Update {
@@ -245,6 +290,7 @@ impl<'a> RawEntry<'a> {
             ns,
             session,
             op,
+            count,
             effect_count,
             effects,
         })
@@ -321,6 +367,7 @@ mod tests {
                 session,
                 op: op.clone(),
                 effects: effects.clone(),
+                count: session.map(|_| CountDelta { tablet: 5, records: -1, bytes: 1 << 40 }),
             })
         })
         .collect()

@@ -15,6 +15,7 @@
 //! their proposal returned.
 
 mod commit;
+mod counts;
 mod data_dir;
 mod engine;
 mod entry;
@@ -24,6 +25,7 @@ mod store;
 mod view;
 
 pub use engine::EngineOptions;
+pub use counts::{CountDelta, count_key};
 pub use entry::{Effect, Entry, Key, Op, OpSession, Uuid};
 pub use latch::{LatchGuard, Latches};
 pub use log::LogReader;

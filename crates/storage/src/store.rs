@@ -1,6 +1,7 @@
 //! The store: data directory, log and engine as one, and their recovery.
 
 use crate::commit::Committer;
+use crate::counts::{Counts, Touched};
 use crate::data_dir::DataDir;
 use crate::engine::{Batch, Engine, EngineOptions};
 use crate::entry::RawEntry;
@@ -120,12 +121,13 @@ impl Store {
             ..LogOptions::new(data_dir.log())
         };
         let (applied_index, applied_ts) = engine.applied(false)?;
-        let (log, replayed) = replay(log_options, &engine, applied_index, applied_ts)?;
+        let counts = Counts::load(&engine)?;
+        let (log, replayed) = replay(log_options, &engine, &counts, applied_index, applied_ts)?;
         let log = Arc::new(log);
         Ok(Arc::new(Store {
             keeper: Keeper::start(log.clone(), engine.clone()),
             latest: View::latest(&engine),
-            committer: Committer::new(log.last_index(), log.last_ts()),
+            committer: Committer::new(log.last_index(), log.last_ts(), counts),
             latches: Latches::new(),
             log,
             engine,
@@ -154,6 +156,12 @@ impl Store {
     /// The last entry that is applied.
     pub fn last(&self) -> Committed {
         self.committer.applied()
+    }
+
+    /// How many records a tablet holds, and their bytes: exact, at no cost.
+    pub fn counts(&self, tablet: u64) -> (u64, u64) {
+        let [records, bytes] = self.committer.counts().get(tablet);
+        (records.max(0) as u64, bytes.max(0) as u64)
     }
 
     pub fn last_index(&self) -> u64 {
@@ -275,10 +283,12 @@ impl Store {
 fn replay(
     opts: LogOptions,
     engine: &Engine,
+    counts: &Counts,
     applied_index: u64,
     applied_ts: u64,
 ) -> Result<(Log, u64)> {
     let mut batch = Batch::new();
+    let mut touched = Touched::default();
     let mut last = (applied_index, applied_ts);
     let (log, recovered) = Log::open(opts, applied_index + 1, applied_ts, |record| {
         let entry = RawEntry::parse(record.payload).ok_or_else(|| {
@@ -290,8 +300,14 @@ fn replay(
             )
         })?;
         batch.extend(entry.effects, entry.effect_count);
+        if let Some(delta) = &entry.count {
+            counts.touch(&mut touched, delta);
+        }
         last = (record.index, record.ts);
         if batch.len() > REPLAY_BATCH_BYTES {
+            touched.stage(&mut batch);
+            counts.publish(&touched);
+            touched.clear();
             batch.set_applied(last.0, last.1);
             engine.write(&batch)?;
             batch.clear();
@@ -299,6 +315,8 @@ fn replay(
         Ok::<(), Error>(())
     })?;
     if recovered.replayed > 0 {
+        touched.stage(&mut batch);
+        counts.publish(&touched);
         batch.set_applied(last.0, last.1);
         engine.write(&batch)?;
     }
