@@ -364,6 +364,7 @@ fn index_mut(c: &mut Collection, which: impl Fn(&Index) -> bool) -> Result<&mut 
 fn drop_effects(c: &Collection) -> Vec<Effect> {
     let (lo, hi) = keyspace::tablet_range(c.tablet);
     let mut effects = vec![Effect::Delete(collection_key(&c.uuid)), Effect::DeleteRange(lo, hi)];
+    effects.push(Effect::Delete(storage::count_key(c.tablet)));
     effects.extend(c.indexes.iter().map(|i| Effect::Delete(build_progress_key(c.tablet, i.id))));
     effects
 }

@@ -102,7 +102,7 @@ fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
     let coll = engine.catalog.get(ns).ok_or_else(|| aborted("the collection was dropped"))?;
     let name = coll.index(id).map(|i| i.name().to_string()).unwrap_or_default();
     let progress = Arc::new(Progress { ns: ns.to_string(), name, ..Default::default() });
-    progress.total.store(engine.store.counts(coll.tablet).0.max(0) as u64, Ordering::Relaxed);
+    progress.total.store(engine.store.counts(coll.tablet).0, Ordering::Relaxed);
     engine.builds.running.lock().insert((coll.uuid, id), progress.clone());
     let r = fill(ctx, ns, &coll, id, &progress);
     engine.builds.running.lock().remove(&(coll.uuid, id));

@@ -252,7 +252,7 @@ impl Rows {
     /// Reads from here on also what is not in the cache (`true`), or only what is.
     pub fn read_all(&mut self, all: bool) {
         self.release();
-        self.view = if all { self.view.all() } else { self.view.cached_only() };
+        self.view = if all { self.view.anywhere() } else { self.view.cached_only() };
     }
 }
 
@@ -389,7 +389,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
         if limit > 0 { n.min(limit) } else { n }
     };
     if req.filter.is_trivial() && req.hint.is_none() {
-        return Ok(bounded(ctx.engine.store.counts(coll.tablet).0.max(0) as u64));
+        return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
     }
     let plan = Arc::new(req.plan(&coll, true)?);
     let most = if limit > 0 { Some(skip.saturating_add(limit)) } else { None };

@@ -1,6 +1,6 @@
 //! From documents to records and index entries: what one document's change means in the keyspace.
 
-use bson::{Doc, DocBuf, MAX_DOC_BYTES, ObjectId, Val, Writer, key, tag};
+use bson::{Doc, DocBuf, MAX_DOC_BYTES, ObjectId, Val, Writer, key};
 use catalog::keyspace::{PREFIX, Prefix};
 use catalog::{Collection, Index};
 use errors::{Error, Result, bail, err};
@@ -32,11 +32,11 @@ pub fn prepare(doc: Doc<'_>) -> Result<Vec<u8>> {
     }
     let bytes = match first {
         Some((0, id)) => {
-            check_id(id)?;
+            query::update::check_id(id)?;
             doc.as_bytes().to_vec()
         }
         Some((_, id)) => {
-            check_id(id)?;
+            query::update::check_id(id)?;
             let mut w = Writer::with_capacity(doc.len());
             w.val("_id", id);
             doc.iter().filter(|e| e.name != "_id").for_each(|e| {
@@ -58,23 +58,6 @@ pub fn prepare(doc: Doc<'_>) -> Result<Vec<u8>> {
         );
     }
     Ok(bytes)
-}
-
-pub fn check_id(id: Val<'_>) -> Result<()> {
-    match id.tag {
-        tag::ARRAY => bail!(InvalidIdField, "The '_id' value cannot be of type array"),
-        tag::REGEX => bail!(InvalidIdField, "The '_id' value cannot be of type regex"),
-        tag::UNDEFINED => bail!(InvalidIdField, "The '_id' value cannot be of type undefined"),
-        tag::DOCUMENT => {
-            for e in id.as_doc().unwrap_or(Doc::EMPTY) {
-                if e.name.starts_with('$') {
-                    bail!(DollarPrefixedFieldName, "_id fields may not contain '$'-prefixed fields: {} is not valid for storage.", e.name);
-                }
-            }
-            Ok(())
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The `_id` of a stored document.
@@ -104,7 +87,7 @@ pub fn keys_of(index: &Index, doc: Doc<'_>, keys: &mut KeySet) -> Result<u64> {
     if !indexed(index, doc)? {
         return Ok(0);
     }
-    index.info.key.extract(doc, index.info.sparse, keys)
+    Ok(index.info.key.extract(doc, index.info.sparse, keys)?.0)
 }
 
 /// prefix | index key | record key (without its own prefix).
@@ -142,7 +125,7 @@ pub fn duplicate(coll: &Collection, index: &Index, index_key: &[u8], types: &[u8
     let mut w = Writer::new();
     for f in &index.info.key.fields {
         let v = d.field(f.descending).flatten();
-        w.val(&f.path.to_string(), v.as_ref().map_or(Val::NULL, |v| v.as_val()));
+        w.val(f.path.as_str(), v.as_ref().map_or(Val::NULL, |v| v.as_val()));
     }
     let pattern = index.spec.get("key").and_then(|v| v.as_doc()).map(|d| d.to_buf()).unwrap_or_default();
     duplicate_error(&coll.ns, index.name(), &pattern, &w.finish())

@@ -8,14 +8,15 @@ use crate::op::{Held, OpCtx};
 use crate::read::{ReadRequest, Rows};
 use crate::records::{self, duplicate_id, latch_hash};
 use crate::retry::{Retry, StmtResult};
-use bson::{Doc, DocBuf, MAX_DOC_BYTES, Value};
+use bson::{Doc, DocBuf, Value};
 use catalog::keyspace::PREFIX;
 use catalog::{Collection, WriteLock};
 use errors::{Code, Error, Result, bail};
 use query::filter::Filter;
 use query::index_keys::KeySet;
 use query::sort::SortPattern;
-use query::update::{Update, UpdateCtx};
+use query::expr::Vars;
+use query::update::{Applied, Update, UpdateCtx};
 use std::sync::Arc;
 use storage::{Effect, Entry, LatchGuard, Op};
 
@@ -31,7 +32,9 @@ pub struct UpdateRequest<'a> {
     pub upsert: bool,
     pub sort: Option<&'a SortPattern>,
     pub hint: Option<planner::Hint>,
-    /// Milliseconds since 1970 of `$$NOW` and `$currentDate`.
+    /// Variables of the command: `let`, `$$NOW`.
+    pub vars: &'a Arc<Vars>,
+    /// Milliseconds since 1970 of `$currentDate`.
     pub now_millis: i64,
     /// Whether images of the document are wanted (findAndModify).
     pub images: bool,
@@ -76,10 +79,10 @@ fn may_retry_upsert(e: &Error, req: &UpdateRequest) -> bool {
     ) else {
         return false;
     };
-    let equalities = req.filter.equalities();
+    let Ok(equalities) = req.filter.equalities() else { return false };
     pattern.iter().all(|f| {
         equalities.iter().any(|(p, v)| {
-            p == f.name && value.get(f.name).is_some_and(|x| bson::order::equal(x, v.as_val()))
+            p.as_str() == f.name && value.get(f.name).is_some_and(|x| bson::order::equal(x, *v))
         })
     })
 }
@@ -101,7 +104,7 @@ fn update_one(
         ctx.tick(1)?;
         return update_record(ctx, coll, lock, latches, key, req, at, retry);
     }
-    let read = ReadRequest { sort: req.sort, hint: req.hint.clone(), limit: Some(1), ..ReadRequest::new(req.filter) };
+    let read = ReadRequest { sort: req.sort, hint: req.hint.clone(), limit: Some(1), vars: vars(req), ..ReadRequest::new(req.filter) };
     let (view, _) = ctx.view(ns);
     let mut rows = Rows::open(ctx, view, coll.clone(), &read)?;
     if !rows.next(ctx)? {
@@ -140,40 +143,38 @@ fn update_record(
     let view = ctx.latest();
     let Some(old) = view.get(&key)? else { return Ok(Some(Updated::default())) };
     let old_doc = Doc::new(&old).ok_or_else(|| damaged(&coll))?;
-    if !req.filter.matches(old_doc)? {
+    if !req.filter.matches_with(old_doc, req.vars)? {
         return Ok(Some(Updated::default()));
     }
     let applied = apply(ctx, req, old_doc)?;
     let mut out = Updated { matched: 1, ..Default::default() };
     if req.images {
         out.before = Some(old_doc.to_buf());
-        out.after = Some(applied.doc.clone());
+        out.after = Some(applied.as_ref().map_or_else(|| old_doc.to_buf(), |a| a.doc.clone()));
     }
     let mut effects = Vec::with_capacity(4);
     let mut op = Op::Noop;
     let mut growth = 0;
     let mut coll = coll;
-    if applied.modified {
+    if let Some(applied) = applied {
         out.modified = 1;
         growth = applied.doc.as_bytes().len() as i64 - old.len() as i64;
         match index_changes(ctx, coll, &mut latches, &key, old_doc, applied.doc.as_doc(), req.update, &mut effects)? {
             Some(c) => coll = c,
             None => return Ok(None),
         }
-        op = update_op(&coll, &key, applied.diff, &applied.doc);
+        op = update_op(&key, applied.diff);
         effects.insert(0, Effect::Put(key, applied.doc.into_vec()));
     }
     let mut entry = Entry::new(coll.uuid, op, effects);
     if let Some(r) = retry {
-        let image = req.images.then(|| StmtResult {
+        let result = StmtResult {
             at,
             n: 1,
             n_modified: out.modified,
             upserted: None,
-            image: None,
-        });
-        let mut result = image.unwrap_or(StmtResult { at, n: 1, n_modified: out.modified, ..Default::default() });
-        result.image = crate::find_and_modify::retry_image(req, &out);
+            image: crate::find_and_modify::retry_image(req, &out),
+        };
         let (session, effect) = r.record(&[result]);
         entry.session = Some(session);
         entry.effects.push(effect);
@@ -189,20 +190,17 @@ fn damaged(coll: &Collection) -> Error {
     Error::internal(format!("a record of {} is damaged", coll.ns))
 }
 
-fn update_op(_coll: &Collection, key: &[u8], diff: Option<Vec<u8>>, _doc: &DocBuf) -> Op {
+fn update_op(key: &[u8], diff: Option<Vec<u8>>) -> Op {
     Op::Update { diff: diff.unwrap_or_default(), record_key: key.get(PREFIX..).unwrap_or(&[]).to_vec() }
 }
 
-fn apply(ctx: &OpCtx, req: &UpdateRequest, doc: Doc<'_>) -> Result<query::update::Applied> {
-    let uctx = UpdateCtx { now_millis: req.now_millis, ts: ctx.engine.store.last_ts(), is_insert: false };
-    let applied = req.update.apply(doc, req.filter, &uctx)?;
-    if applied.modified && applied.doc.as_bytes().len() > MAX_DOC_BYTES {
-        bail!(
-            BSONObjectTooLarge,
-            "Resulting document after update is larger than {MAX_DOC_BYTES}"
-        );
-    }
-    Ok(applied)
+fn vars(req: &UpdateRequest) -> Option<Arc<Vars>> {
+    req.filter.has_expr().then(|| req.vars.clone())
+}
+
+fn apply(ctx: &OpCtx, req: &UpdateRequest, doc: Doc<'_>) -> Result<Option<Applied>> {
+    let uctx = UpdateCtx::new(req.vars, req.now_millis, ctx.engine.store.last_ts());
+    req.update.apply(doc, req.filter, &uctx)
 }
 
 /// Adds the effects of a document's change on the indexes; latches and checks new values of unique ones. Gives the collection
@@ -221,14 +219,10 @@ fn index_changes(
     if coll.indexes.is_empty() {
         return Ok(Some(coll));
     }
-    let touched = update.touched_paths();
     let (mut before, mut after) = (KeySet::default(), KeySet::default());
     for i in 0..coll.indexes.len() {
         let index = coll.indexes[i].clone();
-        if let Some(paths) = &touched
-            && index.info.partial.is_none()
-            && !index.info.key.fields.iter().any(|f| paths.iter().any(|p| f.path.overlaps(p)))
-        {
+        if index.info.partial.is_none() && !index.info.key.fields.iter().any(|f| update.may_touch(f.path.as_str())) {
             continue;
         }
         records::keys_of(&index, old, &mut before)?;
@@ -272,7 +266,7 @@ fn update_many(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest) -> Result<Option<
     ctx.flush_own();
     let mut out = Updated::default();
     let (view, Some(coll)) = ctx.view(ns) else { return Ok(Some(out)) };
-    let read = ReadRequest { hint: req.hint.clone(), ..ReadRequest::new(req.filter) };
+    let read = ReadRequest { hint: req.hint.clone(), vars: vars(req), ..ReadRequest::new(req.filter) };
     let mut rows = Rows::open(ctx, view, coll.clone(), &read)?;
     let mut more = true;
     while more {
@@ -319,7 +313,7 @@ fn update_batch(
             for (key, old) in part.iter().zip(&olds) {
                 let Some(old) = old else { continue };
                 let old_doc = Doc::new(old).ok_or_else(|| damaged(&coll))?;
-                if !req.filter.matches(old_doc)? {
+                if !req.filter.matches_with(old_doc, req.vars)? {
                     continue;
                 }
                 let applied = match apply(ctx, req, old_doc) {
@@ -331,9 +325,7 @@ fn update_batch(
                     }
                 };
                 matched += 1;
-                if !applied.modified {
-                    continue;
-                }
+                let Some(applied) = applied else { continue };
                 modified += 1;
                 let growth = applied.doc.as_bytes().len() as i64 - old.len() as i64;
                 let mut effects = Vec::with_capacity(4);
@@ -344,7 +336,7 @@ fn update_batch(
                         break;
                     }
                 }
-                let op = update_op(&coll, key, applied.diff, &applied.doc);
+                let op = update_op(key, applied.diff);
                 effects.insert(0, Effect::Put(key.clone(), applied.doc.into_vec()));
                 let mut entry = Entry::new(coll.uuid, op, effects);
                 entry.count(coll.tablet, 0, growth);
@@ -366,10 +358,8 @@ fn update_batch(
 
 fn upsert(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest, at: usize, retry: &mut Option<&mut dyn Retry>) -> Result<Updated> {
     let (mut coll, lock) = lock_or_create(ctx, ns)?;
-    let base = Update::upsert_base(req.filter, req.update)?;
-    let uctx = UpdateCtx { now_millis: req.now_millis, ts: ctx.engine.store.last_ts(), is_insert: true };
-    let applied = req.update.apply(base.as_doc(), req.filter, &uctx)?;
-    let bytes = records::prepare(applied.doc.as_doc())?;
+    let uctx = UpdateCtx::new(req.vars, req.now_millis, ctx.engine.store.last_ts());
+    let bytes = req.update.upsert(req.filter, &uctx)?.into_vec();
     let doc = Doc::new(&bytes).ok_or_else(|| damaged(&coll))?;
     let id = records::id_of(doc)?;
     let key = records::record_key(&coll, id);
