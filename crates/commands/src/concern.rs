@@ -1,0 +1,262 @@
+//! Read concern, write concern, and what the latter asks of durability.
+//!
+//! One node is its own majority: a majority write is one that is on this node's disk.
+
+use crate::idl;
+use bson::{Doc, Elem, Val, Writer, tag};
+use errors::{Result, bail};
+use service::config::Topology;
+
+/// The most members that a replica set can have, and so the greatest `w`.
+const MAX_MEMBERS: i64 = 50;
+
+/// How far a write must have come before it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acknowledge {
+    /// Not at all.
+    Never,
+    /// In the log file.
+    Written,
+    /// On disk.
+    Durable,
+}
+
+/// Why a write concern that is well formed cannot be met: the `writeConcernError` of the reply. The write was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unmet {
+    /// `w` is more than there are members.
+    TooManyMembers(i64),
+    /// `w` names a mode that the configuration does not have.
+    UnknownMode(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteConcern {
+    pub acknowledge: Acknowledge,
+    pub unmet: Option<Unmet>,
+}
+
+impl WriteConcern {
+    /// What an unspecified write concern means: majority.
+    pub const DEFAULT: WriteConcern = WriteConcern { acknowledge: Acknowledge::Durable, unmet: None };
+}
+
+fn from_outside(e: Elem<'_>, within: &str) -> Result<()> {
+    match idl::string(within, e)? {
+        Some("clientSupplied" | "implicitDefault" | "customDefault" | "getLastErrorDefaults" | "internalWriteDefault") | None => Ok(()),
+        Some(other) => bail!(BadValue, "Enumeration value '{other}' for field '{within}.provenance' is not a valid value."),
+    }
+}
+
+/// Reads and checks a `writeConcern`.
+pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
+    let Some(d) = v.as_doc() else {
+        if v.is_nullish() {
+            return Ok(WriteConcern::DEFAULT);
+        }
+        bail!(TypeMismatch, "BSON field 'writeConcern' is the wrong type '{}', expected type 'object'", v.type_name());
+    };
+    let (mut w, mut journal) = (None, None);
+    for e in d {
+        match e.name {
+            "w" => w = Some(e.val),
+            "j" => journal = idl::safe_bool("writeConcern", e)?,
+            "fsync" => {
+                if idl::safe_bool("writeConcern", e)? == Some(true) {
+                    journal = Some(true);
+                }
+            }
+            "wtimeout" => {
+                let too_long = match e.val.to_f64() {
+                    Some(f) => f > f64::from(i32::MAX),
+                    None => false,
+                };
+                if too_long {
+                    bail!(FailedToParse, "wtimeout must be a 32-bit integer, but is {}", e.val);
+                }
+            }
+            "provenance" => from_outside(e, "writeConcern")?,
+            "getLastError" => {}
+            name => return Err(idl::unknown("writeConcern", name)),
+        }
+    }
+    let standalone = topology.set_name().is_none();
+    let mut unmet = None;
+    let mut acknowledge = Acknowledge::Durable;
+    match w {
+        None => {}
+        Some(v) if v.is_nullish() && !standalone => {}
+        Some(v) if v.is_nullish() => {
+            bail!(BadValue, "cannot use non-majority 'w' mode  when a host is not a member of a replica set")
+        }
+        Some(v) if v.is_number() => {
+            let n = v.to_f64().unwrap_or(f64::NAN).trunc();
+            if !(0.0..=MAX_MEMBERS as f64).contains(&n) {
+                bail!(FailedToParse, "w has to be a non-negative number and not greater than {MAX_MEMBERS}; found: {v}");
+            }
+            let n = n as i64;
+            acknowledge = match (n, journal) {
+                (0, Some(true)) => Acknowledge::Durable,
+                (0, _) => Acknowledge::Never,
+                (1, Some(true)) => Acknowledge::Durable,
+                _ => Acknowledge::Written,
+            };
+            if n > 1 {
+                if standalone {
+                    bail!(BadValue, "cannot use 'w' > 1 when a host is not replicated");
+                }
+                unmet = Some(Unmet::TooManyMembers(n));
+            }
+        }
+        Some(v) if v.tag == tag::STRING => {
+            let mode = v.as_str().unwrap_or("");
+            if mode != "majority" {
+                if standalone {
+                    bail!(BadValue, "cannot use non-majority 'w' mode {mode} when a host is not a member of a replica set");
+                }
+                unmet = Some(Unmet::UnknownMode(mode.to_string()));
+            }
+        }
+        Some(v) if v.tag == tag::DOCUMENT => {
+            let tags = v.as_doc().unwrap_or(Doc::EMPTY);
+            if tags.is_empty() {
+                bail!(FailedToParse, "tagged write concern requires tags");
+            }
+            if let Some(e) = tags.iter().find(|e| !e.val.is_number()) {
+                bail!(FailedToParse, "tags must be a number, got {} of type {}", e.val, e.val.type_name());
+            }
+            if let Some(e) = tags.first() {
+                unmet = Some(Unmet::UnknownMode(e.name.to_string()));
+            }
+        }
+        Some(v) => bail!(FailedToParse, "w has to be a number, string, or object; found: {}", v.type_name()),
+    }
+    if unmet.is_some() {
+        acknowledge = Acknowledge::Written;
+    }
+    if journal == Some(true) {
+        acknowledge = Acknowledge::Durable;
+    }
+    Ok(WriteConcern { acknowledge, unmet })
+}
+
+/// Appends `writeConcernError` for a write concern that cannot be met.
+pub fn append_unmet(unmet: &Unmet, w: &mut Writer) {
+    let (code, message) = match unmet {
+        Unmet::TooManyMembers(_) => (errors::Code::UnsatisfiableWriteConcern, "Not enough data-bearing nodes".to_string()),
+        Unmet::UnknownMode(mode) => (
+            errors::Code::UnknownReplWriteConcern,
+            format!("No write concern mode named '{mode}' found in replica set configuration"),
+        ),
+    };
+    w.open_doc("writeConcernError");
+    w.i32("code", code.0).str("codeName", &code.name()).str("errmsg", &message);
+    w.open_doc("errInfo").open_doc("writeConcern");
+    match unmet {
+        Unmet::TooManyMembers(n) => w.int("w", *n),
+        Unmet::UnknownMode(mode) => w.str("w", mode),
+    };
+    w.i32("wtimeout", 0).str("provenance", "clientSupplied").close().close().close();
+}
+
+/// Checks a `readConcern`; on one node every level reads the newest state. `supported`: the command takes other levels than
+/// local.
+pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: bool) -> Result<()> {
+    let Some(d) = v.as_doc() else {
+        if v.is_nullish() {
+            return Ok(());
+        }
+        bail!(
+            TypeMismatch,
+            "BSON field 'readConcern' is the wrong type '{}', expected type 'object'",
+            v.type_name()
+        );
+    };
+    let (mut level, mut after, mut at) = (None, false, false);
+    for e in d {
+        match e.name {
+            "level" => level = idl::string("readConcern", e)?,
+            "afterClusterTime" | "atClusterTime" => {
+                if e.val.tag != tag::TIMESTAMP {
+                    return Err(idl::mismatch("readConcern", e.name, e.val, &["timestamp"]));
+                }
+                if e.name == "atClusterTime" { at = true } else { after = true }
+            }
+            "afterOpTime" | "allowTransactionTableSnapshot" | "waitLastStableRecoveryTimestamp" => {}
+            "provenance" => from_outside(e, "readConcern")?,
+            name => return Err(idl::unknown("readConcern", name)),
+        }
+    }
+    let standalone = topology.set_name().is_none();
+    match level {
+        None | Some("local" | "available" | "majority" | "linearizable" | "snapshot") => {}
+        Some(other) => bail!(BadValue, "Enumeration value '{other}' for field 'readConcern.level' is not a valid value."),
+    }
+    if let Some(l) = level.filter(|l| *l != "local" && !supported) {
+        bail!(InvalidOptions, "Command {command} does not support {{ readConcern: {{ level: \"{l}\" }} }} :: caused by :: read concern not supported");
+    }
+    if standalone {
+        if let Some(l @ ("snapshot" | "linearizable")) = level {
+            bail!(NotAReplicaSet, "node needs to be a replica set member to use readConcern '{l}'");
+        }
+        if after || at {
+            bail!(IllegalOperation, "Cannot specify afterClusterTime or atClusterTime in readConcern on a standalone");
+        }
+    }
+    if at && level != Some("snapshot") {
+        bail!(InvalidOptions, "readConcern atClusterTime can only be set when level is 'snapshot'");
+    }
+    if after && matches!(level, Some("linearizable" | "available")) {
+        bail!(InvalidOptions, "afterClusterTime field can be set only if level is equal to majority, local, or snapshot");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::{DocBuf, doc};
+
+    fn parse(d: DocBuf) -> Result<WriteConcern> {
+        let rs = Topology::ReplicaSet { name: "rs0".into(), named: false };
+        write_concern(d.as_doc().as_val(), &rs)
+    }
+
+    #[test]
+    fn durability() {
+        use Acknowledge::*;
+        for (d, want) in [
+            (doc! {}, Durable),
+            (doc! { "w": "majority" }, Durable),
+            (doc! { "w": "majority", "j": false }, Durable),
+            (doc! { "w": 1 }, Written),
+            (doc! { "w": 1.5 }, Written),
+            (doc! { "w": 1, "j": true }, Durable),
+            (doc! { "w": 0 }, Never),
+            (doc! { "w": 0, "j": true }, Durable),
+            (doc! { "j": true }, Durable),
+        ] {
+            assert_eq!(parse(d.clone()).unwrap().acknowledge, want, "{d:?}");
+        }
+        assert_eq!(parse(doc! { "w": 2 }).unwrap().unmet, Some(Unmet::TooManyMembers(2)));
+        assert_eq!(parse(doc! { "w": "x" }).unwrap().unmet, Some(Unmet::UnknownMode("x".into())));
+    }
+
+    #[test]
+    fn rejected() {
+        for (d, code) in [
+            (doc! { "w": -1 }, 9),
+            (doc! { "w": 51 }, 9),
+            (doc! { "w": f64::NAN }, 9),
+            (doc! { "w": true }, 9),
+            (doc! { "w": doc!{} }, 9),
+            (doc! { "j": "x" }, 14),
+            (doc! { "wtimeout": 2147483648.0 }, 9),
+            (doc! { "nope": 1 }, 40415),
+            (doc! { "provenance": "nope" }, 2),
+        ] {
+            assert_eq!(parse(d.clone()).unwrap_err().code.0, code, "{d:?}");
+        }
+        assert_eq!(write_concern(doc! { "w": 2 }.as_doc().as_val(), &Topology::Standalone).unwrap_err().code.0, 2);
+    }
+}

@@ -1,0 +1,78 @@
+//! What a command is run with: its arguments, the connection, the reply under construction.
+
+use crate::Commands;
+use crate::concern::{self, Acknowledge, WriteConcern};
+use crate::connection::Connection;
+use crate::generic::Args;
+use crate::table::{Command, flag};
+use bson::Writer;
+use errors::{Result, bail};
+use service::{Client, Mode, Request};
+
+/// How a command that did not fail ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// The reply is written; the dispatcher adds `ok: 1`.
+    Reply,
+    /// The reply is written, and the same request is to be run again for the next one.
+    ReplyMore,
+    /// Nothing is sent.
+    NoReply,
+    /// The connection is closed.
+    Close,
+}
+
+/// One request on its way through a command.
+pub struct Cx<'c, 'r> {
+    pub app: &'c Commands,
+    pub client: &'c Client<Connection>,
+    pub request: &'c Request<'r>,
+    pub command: &'static Command,
+    pub args: Args<'r>,
+    pub mode: Mode,
+    pub write_concern: WriteConcern,
+    /// The reply document, open.
+    pub w: Writer,
+}
+
+impl Cx<'_, '_> {
+    /// Checks of generic arguments that depend on the command.
+    pub fn check(&mut self) -> Result<()> {
+        let (c, g) = (self.command, self.args.generic);
+        if c.is(flag::ADMIN) && self.args.db != "admin" {
+            bail!(Unauthorized, "{} may only be run against the admin database.", c.name);
+        }
+        //catalog::check_db_name(self.args.db)?;
+        if g.api.strict && !c.is(flag::API) {
+            bail!(
+                APIStrictError,
+                "Provided apiStrict:true, but the command {} is not in API Version 1. Information on supported commands and migrations in API Version 1 can be found at https://dochub.mongodb.org/core/manual-versioned-api",
+                c.name
+            );
+        }
+        let topology = &self.app.config.topology;
+        if let Some(v) = g.write_concern {
+            let wc = concern::write_concern(v, topology)?;
+            if !c.is(flag::WRITE) {
+                if !v.is_nullish() {
+                    bail!(InvalidOptions, "Command {} does not support writeConcern", c.name);
+                }
+            } else {
+                self.write_concern = wc;
+            }
+        }
+        if let Some(v) = g.read_concern {
+            concern::read_concern(v, topology, c.name, c.is(flag::READ))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a write's reply must wait for the disk.
+    pub fn durable(&self) -> bool {
+        match self.write_concern.acknowledge {
+            Acknowledge::Durable => true,
+            Acknowledge::Written => self.app.config.durability.always,
+            Acknowledge::Never => false,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `hello`, and its old name `isMaster`: what a client must know of this server to talk to it.
+
+use crate::cx::{Cx, Done};
+use crate::replica_set;
+use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
+use bson::{Doc, Val, tag};
+use crate::clock::now_millis;
+use errors::{Result, bail};
+
+/// What a client's metadata may weigh, in bytes.
+const MAX_METADATA_BYTES: usize = 512;
+const MAX_APP_NAME_BYTES: usize = 128;
+/// What the codec knows, in the order in which MongoDB prefers them.
+const COMPRESSORS: [&str; 3] = ["snappy", "zstd", "zlib"];
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    answer(cx, "isWritablePrimary")
+}
+
+pub fn run_legacy(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    answer(cx, "ismaster")
+}
+
+fn answer(cx: &mut Cx<'_, '_>, primary: &str) -> Result<Done> {
+    let (mut hello_ok, mut wanted, mut mechanisms) = (false, None, false);
+    let (mut topology_version, mut max_await) = (false, None);
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "helloOk" => hello_ok = e.val.truthy(),
+            "client" => remember(cx, e.val)?,
+            "compression" => wanted = e.val.as_array(),
+            "saslSupportedMechs" => mechanisms = user_name(e.val)?,
+            "topologyVersion" => topology_version = !e.val.is_nullish(),
+            "maxAwaitTimeMS" => max_await = crate::idl::int("hello", e)?,
+            "speculativeAuthenticate" | "hostInfo" | "loadBalanced" | "internalClient" | "forShell" => {}
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    match max_await {
+        Some(_) if !topology_version => bail!(31368, "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"),
+        None if topology_version => bail!(31368, "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"),
+        Some(n) if n < 0 => bail!(31373, "maxAwaitTimeMS must be a non-negative integer"),
+        _ => {}
+    }
+    if hello_ok {
+        cx.w.bool("helloOk", true);
+    }
+    cx.w.bool(primary, true);
+    replica_set::append_hello(cx);
+    let w = &mut cx.w;
+    w.i32("maxBsonObjectSize", bson::MAX_DOC_BYTES as i32);
+    w.i32("maxMessageSizeBytes", 48_000_000).i32("maxWriteBatchSize", 100_000);
+    w.date("localTime", now_millis());
+    w.i32("logicalSessionTimeoutMinutes", 30);
+    w.int("connectionId", cx.client.id);
+    w.i32("minWireVersion", MIN_WIRE_VERSION).i32("maxWireVersion", MAX_WIRE_VERSION);
+    w.bool("readOnly", false);
+    if let Some(wanted) = wanted {
+        w.open_array("compression");
+        for v in wanted.values().filter_map(|v| v.as_str()).filter(|c| COMPRESSORS.contains(c)) {
+            w.push_value(v);
+        }
+        w.close();
+    }
+    if mechanisms {
+        w.open_array("saslSupportedMechs").push_value("SCRAM-SHA-1").push_value("SCRAM-SHA-256").close();
+    }
+    Ok(Done::Reply)
+}
+
+/// Whether `saslSupportedMechs` names a user: `db.user`, or an object of both.
+fn user_name(v: Val<'_>) -> Result<bool> {
+    match v.tag {
+        tag::STRING if v.as_str().is_some_and(|s| s.contains('.')) => Ok(true),
+        tag::STRING => bail!(BadValue, "UserName must contain a '.' separated database.user pair"),
+        tag::DOCUMENT => {
+            let d = v.as_doc().unwrap_or(Doc::EMPTY);
+            for f in ["user", "db"] {
+                if d.get(f).and_then(|v| v.as_str()).is_none() {
+                    bail!(BadValue, "User name must contain a field named: {f}");
+                }
+            }
+            Ok(true)
+        }
+        _ => bail!(TypeMismatch, "UserName must be either a string or an object"),
+    }
+}
+
+/// Keeps the client's metadata, which comes once in the life of a connection.
+fn remember(cx: &mut Cx<'_, '_>, v: Val<'_>) -> Result<()> {
+    let Some(d) = v.as_doc() else {
+        bail!(TypeMismatch, "The client metadata document must be a document");
+    };
+    if d.len() > MAX_METADATA_BYTES {
+        bail!(
+            ClientMetadataDocumentTooLarge,
+            "The client metadata document must be less then or equal to {MAX_METADATA_BYTES} bytes"
+        );
+    }
+    let sub = |name: &str| d.get(name).and_then(|v| v.as_doc());
+    let (Some(driver), Some(os)) = (sub("driver"), sub("os")) else {
+        bail!(ClientMetadataMissingField, "Missing required sub-document 'driver' or 'os' in the client metadata document");
+    };
+    for (doc, fields) in [(driver, &["name", "version"][..]), (os, &["type"][..])] {
+        for f in fields {
+            if doc.get(f).and_then(|v| v.as_str()).is_none() {
+                bail!(ClientMetadataMissingField, "Missing required field '{f}' in the client metadata document");
+            }
+        }
+    }
+    let app = sub("application").and_then(|a| a.get("name")).and_then(|v| v.as_str()).unwrap_or("");
+    if app.len() > MAX_APP_NAME_BYTES {
+        bail!(
+            ClientMetadataAppNameTooLarge,
+            "The 'client.application.name' field must be less then or equal to {MAX_APP_NAME_BYTES} bytes in the client metadata document"
+        );
+    }
+    let state = &cx.client.state;
+    match state.metadata.set(d.to_buf()) {
+        Ok(()) => {
+            let _ = state.app_name.set(app.to_string());
+        }
+        // Inline and then on a worker, one and the same hello may come by here twice.
+        Err(again) if state.metadata.get() == Some(&again) => {}
+        Err(_) => bail!(ClientMetadataCannotBeMutated, "The client metadata document may only be sent in the first hello"),
+    }
+    Ok(())
+}

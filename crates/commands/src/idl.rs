@@ -1,0 +1,152 @@
+//! Reading the fields of a command with the type checks and messages of MongoDB's IDL.
+//!
+//! Every reader takes `within`, the path that messages print before the field's name (`find`, `update.updates`), and gives
+//! `None` for null and undefined: to MongoDB an argument of null is one that was not given.
+
+use bson::{Doc, Elem, Val, tag};
+use errors::{Error, Result, bail, err};
+
+const NUMBERS: &[&str] = &["long", "int", "decimal", "double"];
+const SAFE_BOOL: &[&str] = &["bool", "long", "int", "decimal", "double"];
+
+/// The error of a field of a wrong type.
+pub fn mismatch(within: &str, field: &str, got: Val<'_>, expected: &[&str]) -> Error {
+    let got = got.type_name();
+    match expected {
+        [one] => err!(
+            TypeMismatch,
+            "BSON field '{within}.{field}' is the wrong type '{got}', expected type '{one}'"
+        ),
+        many => err!(
+            TypeMismatch,
+            "BSON field '{within}.{field}' is the wrong type '{got}', expected types '[{}]'",
+            many.join(", ")
+        ),
+    }
+}
+
+/// The error of a field that the command does not have.
+pub fn unknown(within: &str, field: &str) -> Error {
+    err!(IDLUnknownField, "BSON field '{within}.{field}' is an unknown field.")
+}
+
+/// The error of a field that must be there.
+pub fn missing(within: &str, field: &str) -> Error {
+    err!(IDLFailedToParse, "BSON field '{within}.{field}' is missing but a required field")
+}
+
+/// The error of a field given twice.
+pub fn duplicate(within: &str, field: &str) -> Error {
+    err!(IDLDuplicateField, "BSON field '{within}.{field}' is a duplicate field")
+}
+
+/// The value of a field that must be there.
+pub fn required<T>(within: &str, field: &str, v: Option<T>) -> Result<T> {
+    v.ok_or_else(|| missing(within, field))
+}
+
+fn given<T>(v: Val<'_>, read: Option<T>, wrong: impl FnOnce() -> Error) -> Result<Option<T>> {
+    match read {
+        Some(t) => Ok(Some(t)),
+        None if v.is_nullish() => Ok(None),
+        None => Err(wrong()),
+    }
+}
+
+pub fn doc<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    given(e.val, e.val.as_doc(), || mismatch(within, e.name, e.val, &["object"]))
+}
+
+pub fn array<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    given(e.val, e.val.as_array(), || mismatch(within, e.name, e.val, &["array"]))
+}
+
+pub fn string<'a>(within: &str, e: Elem<'a>) -> Result<Option<&'a str>> {
+    given(e.val, e.val.as_str(), || mismatch(within, e.name, e.val, &["string"]))
+}
+
+/// A boolean and nothing else.
+pub fn boolean(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
+    given(e.val, e.val.as_bool(), || mismatch(within, e.name, e.val, &["bool"]))
+}
+
+/// A boolean or a number.
+pub fn safe_bool(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
+    let read = (e.val.tag == tag::BOOL || e.val.is_number()).then(|| e.val.truthy());
+    given(e.val, read, || mismatch(within, e.name, e.val, SAFE_BOOL))
+}
+
+/// Any number: fractions are cut off, what is out of range is clamped.
+pub fn int(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
+    given(e.val, e.val.to_i64_truncated(), || mismatch(within, e.name, e.val, NUMBERS))
+}
+
+/// As [`int`], at least `least`.
+pub fn int_from(within: &str, e: Elem<'_>, least: i64) -> Result<Option<i64>> {
+    let v = int(within, e)?;
+    if let Some(v) = v.filter(|v| *v < least) {
+        bail!(BadValue, "BSON field '{}' value must be >= {least}, actual value '{v}'", e.name);
+    }
+    Ok(v)
+}
+
+/// A UUID (binary of subtype 4).
+pub fn uuid(within: &str, e: Elem<'_>) -> Result<Option<[u8; 16]>> {
+    if e.val.is_nullish() {
+        return Ok(None);
+    }
+    match e.val.as_binary() {
+        Some((4, b)) => match <[u8; 16]>::try_from(b) {
+            Ok(u) => Ok(Some(u)),
+            Err(_) => Err(Error::new(errors::Code::InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")),
+        },
+        Some((subtype, _)) => Err(err!(
+            TypeMismatch,
+            "BSON field '{within}.{}' is the wrong binData type '{}', expected type 'UUID'",
+            e.name,
+            binary_name(subtype)
+        )),
+        None => Err(mismatch(within, e.name, e.val, &["binData"])),
+    }
+}
+
+fn binary_name(subtype: u8) -> &'static str {
+    match subtype {
+        0 => "general",
+        1 => "function",
+        2 => "binary-deprecated",
+        3 => "UUID-deprecated",
+        4 => "UUID",
+        5 => "MD5",
+        6 => "encrypt",
+        7 => "column",
+        8 => "sensitive",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::{Value, doc};
+
+    #[test]
+    fn readers() {
+        let d = doc! { "limit": "x", "skip": -1, "f": 1.9, "n": () , "b": 2 };
+        let e = |n: &str| d.as_doc().iter().find(|e| e.name == n).unwrap();
+        assert_eq!(
+            int("find", e("limit")).unwrap_err().message,
+            "BSON field 'find.limit' is the wrong type 'string', expected types '[long, int, decimal, double]'"
+        );
+        assert_eq!(doc("find", e("limit")).unwrap_err().message, "BSON field 'find.limit' is the wrong type 'string', expected type 'object'");
+        assert_eq!(int_from("find", e("skip"), 0).unwrap_err().code.0, 2);
+        assert_eq!(int("find", e("f")).unwrap(), Some(1));
+        assert_eq!(int("find", e("n")).unwrap(), None);
+        assert_eq!(safe_bool("find", e("b")).unwrap(), Some(true));
+        assert_eq!(boolean("find", e("b")).unwrap_err().code.0, 14);
+        let d = doc! { "u": Value::binary(4, &[7; 16]), "w": Value::binary(0, &[7; 16]) };
+        let e = |n: &str| d.as_doc().iter().find(|e| e.name == n).unwrap();
+        assert_eq!(uuid("x", e("u")).unwrap(), Some([7; 16]));
+        assert_eq!(uuid("x", e("w")).unwrap_err().code.0, 14);
+    }
+}

@@ -1,0 +1,12 @@
+//! Which MongoDB this server behaves as.
+
+/// The version that clients are told.
+pub const VERSION: &str = "8.0.0";
+pub const VERSION_ARRAY: [i32; 4] = [8, 0, 0, 0];
+/// `featureCompatibilityVersion`.
+pub const FEATURE_VERSION: &str = "8.0";
+/// The wire versions served: 0 since old drivers refuse a higher least one; 21 is MongoDB 7.0, whose commands all work.
+pub const MIN_WIRE_VERSION: i32 = 0;
+pub const MAX_WIRE_VERSION: i32 = 21;
+/// Our own version.
+pub const PANDO_VERSION: &str = env!("CARGO_PKG_VERSION");
