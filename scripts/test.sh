@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# The whole proof: formatting, lints, unit and property tests, and then the drivers, shells and tools that users have, against
+# the built binary. Installs what it needs. Every step runs even if an earlier one failed; the summary says which did.
+#
+#     scripts/test.sh                 everything
+#     scripts/test.sh python node     only these steps (format lint cargo python node rust go java)
+#
+# One cargo profile (dev) throughout, and always the whole workspace: so RocksDB's C++ is compiled once.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/provision.sh
+
+all=(format lint cargo python node rust go java)
+steps=("$@")
+[ ${#steps[@]} -gt 0 ] || steps=("${all[@]}")
+for step in "${steps[@]}"; do
+    [[ " ${all[*]} " == *" $step "* ]] || die "no such step: $step (there are: ${all[*]})"
+done
+
+target=${CARGO_TARGET_DIR:-target}
+[[ $target == /* ]] || target=$PWD/$target
+export PANDO_BIN=$target/debug/pando
+tools=$PWD/.tools/bin
+
+step_format() {
+    cargo fmt --all --check && cargo fmt --manifest-path tests/rust/Cargo.toml --check
+}
+
+step_lint() {
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+}
+
+step_cargo() {
+    cargo test --workspace --locked
+}
+
+build_server() {
+    cargo build --workspace --locked
+}
+
+# MongoDB's database tools, built from the Go module proxy, for tests/python/test_tools.py.
+build_tools() {
+    want_go || { echo "SKIPPED mongodump and its kin: no Go $go_wanted or newer"; return 0; }
+    mkdir -p "$tools"
+    local tool
+    for tool in mongodump mongorestore mongoexport mongoimport mongostat mongotop bsondump; do
+        [ -x "$tools/$tool" ] || (cd tests/tools && go build -o "$tools/$tool" "github.com/mongodb/mongo-tools/$tool/main") ||
+            { echo "SKIPPED $tool: it could not be built"; return 0; }
+    done
+}
+
+step_python() {
+    build_tools
+    PANDO_TOOLS=$tools .venv/bin/python -m pytest tests/python --color=auto
+}
+
+step_node() {
+    (cd tests/node && npm ci --silent --no-audit --no-fund && npm test)
+}
+
+step_rust() {
+    CARGO_TARGET_DIR=$target/drivers cargo test --manifest-path tests/rust/Cargo.toml --locked
+}
+
+step_go() {
+    want_go || { echo "SKIPPED Go driver: no Go $go_wanted or newer"; return 0; }
+    (cd tests/go && go vet ./... && go test -count=1 ./...)
+}
+
+step_java() {
+    { command -v mvn && command -v javac; } >/dev/null || { echo "SKIPPED Java driver: no Maven and JDK here"; return 0; }
+    (cd tests/java && mvn --batch-mode --no-transfer-progress --quiet test)
+}
+
+need_compilers
+need_rust
+need_rust_lints
+case " ${steps[*]} " in *" python "* | *" node "*) need_python ;; esac
+case " ${steps[*]} " in *" node "*) need_node ;; esac
+
+summary=() failed=0 built= verdict=
+# run NAME FUNCTION: sets `verdict`. Never to be called in a condition, where bash would switch `set -e` off inside it.
+run() {
+    local started=$SECONDS
+    say "$1"
+    set +e
+    (set -e; "$2")
+    if [ $? -eq 0 ]; then verdict=passed; else verdict=FAILED failed=1; fi
+    set -e
+    summary+=("$(printf '%-8s %-7s %5d s' "$1" "$verdict" $((SECONDS - started)))")
+}
+
+for step in "${steps[@]}"; do
+    case $step in
+        format | lint | cargo) ;;
+        *)
+            if [ -z "$built" ]; then
+                run build build_server
+                built=$verdict
+            fi
+            [ "$built" = passed ] || continue
+            ;;
+    esac
+    run "$step" "step_$step"
+done
+
+say "summary"
+printf '%s\n' "${summary[@]}"
+exit $failed

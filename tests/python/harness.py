@@ -1,0 +1,231 @@
+"""A real server, started and stopped as a user would, and a client that speaks to it in bytes.
+
+Invariant: every server is the built binary (PANDO_BIN), on a loopback port and a directory of its own, and is gone when
+its test is.
+"""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+import bson
+import pymongo
+import pytest
+from bson.codec_options import CodecOptions
+from pymongo.errors import OperationFailure
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("PANDO_BIN", ROOT / "target" / "debug" / "pando"))
+OP_REPLY, OP_QUERY, OP_COMPRESSED, OP_MSG = 1, 2004, 2012, 2013
+CHECKSUM_PRESENT, MORE_TO_COME = 1, 2
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Server:
+    """One process. `start` returns when it answers; `kill` is SIGKILL; `stop` is what an operator does."""
+
+    def __init__(self, path, *options, port=None, program=None, env=None):
+        self.path = pathlib.Path(path)
+        self.port = port or free_port()
+        self.options = [str(o) for o in options]
+        self.program = program or [BINARY, "serve"]
+        self.env = env
+        self.process = None
+        self.log = self.path.parent / f"{self.path.name}.{self.port}.out"
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def command(self):
+        return [str(c) for c in [*self.program, "--dbpath", self.path, "--port", self.port, *self.options]]
+
+    def start(self, timeout_s=60):
+        with open(self.log, "ab") as out:
+            self.process = subprocess.Popen(
+                self.command(), stdout=out, stderr=out, stdin=subprocess.DEVNULL, env={**os.environ, **(self.env or {})}
+            )
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.tail()}")
+            with contextlib.suppress(OSError, EOFError):
+                with Wire(self.port, timeout_s=5) as wire:
+                    if wire.command({"hello": 1, "$db": "admin"})["ok"] == 1:
+                        return self
+            time.sleep(0.02)
+        self.kill()
+        raise RuntimeError(f"the server did not answer within {timeout_s} s:\n{self.tail()}")
+
+    def tail(self, lines=40):
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+    def client(self, **options):
+        options.setdefault("serverSelectionTimeoutMS", 20_000)
+        options.setdefault("directConnection", True)
+        return pymongo.MongoClient("127.0.0.1", self.port, **options)
+
+    def wire(self, **options):
+        return Wire(self.port, **options)
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self):
+        if self.running():
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+    def stop(self, timeout_s=30):
+        """Ends it with SIGTERM and returns its exit code."""
+        if self.running():
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def restart(self):
+        self.stop()
+        return self.start()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+class Wire:
+    """A connection without a driver, for what drivers do not let one send."""
+
+    def __init__(self, port, timeout_s=30):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.request_id = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.socket.close()
+
+    def send(self, raw):
+        self.socket.sendall(raw)
+
+    def _read(self, size):
+        data = bytearray()
+        while len(data) < size:
+            part = self.socket.recv(size - len(data))
+            if not part:
+                raise EOFError("the server closed the connection")
+            data += part
+        return bytes(data)
+
+    def message(self, op_code, payload):
+        self.request_id += 1
+        return struct.pack("<iiii", 16 + len(payload), self.request_id, 0, op_code) + payload
+
+    def receive(self):
+        """The next message: (opcode, responseTo, payload)."""
+        length, _, response_to, op_code = struct.unpack("<iiii", self._read(16))
+        return op_code, response_to, self._read(length - 16)
+
+    def receive_msg(self):
+        op_code, response_to, payload = self.receive()
+        assert op_code == OP_MSG, f"opcode {op_code}"
+        assert response_to == self.request_id
+        (flags,) = struct.unpack_from("<I", payload)
+        assert payload[4] == 0, "a reply is one body section"
+        end = len(payload) - (4 if flags & CHECKSUM_PRESENT else 0)
+        return bson.decode(payload[5:end], CodecOptions(tz_aware=False))
+
+    def send_body(self, body, flags=0, sequences=()):
+        """Sends an OP_MSG whose body is given as BSON bytes."""
+        payload = struct.pack("<I", flags) + b"\0" + body
+        for name, documents in sequences:
+            content = name.encode() + b"\0" + b"".join(documents)
+            payload += b"\1" + struct.pack("<i", 4 + len(content)) + content
+        self.send(self.message(OP_MSG, payload))
+
+    def command(self, command, flags=0, sequences=()):
+        """Runs a command; the reply as it came, errors included. Gives None where MORE_TO_COME asks for no reply."""
+        self.send_body(bson.encode(command), flags, sequences)
+        return None if flags & MORE_TO_COME else self.receive_msg()
+
+    def raw_command(self, body):
+        self.send_body(body)
+        return self.receive_msg()
+
+    def query(self, collection, query, limit=-1):
+        """A legacy OP_QUERY: the one document of its OP_REPLY."""
+        payload = struct.pack("<i", 0) + collection.encode() + b"\0" + struct.pack("<ii", 0, limit) + bson.encode(query)
+        self.send(self.message(OP_QUERY, payload))
+        op_code, response_to, reply = self.receive()
+        assert op_code == OP_REPLY and response_to == self.request_id
+        _, _, _, count = struct.unpack_from("<iqii", reply)
+        assert count == 1
+        return bson.decode(reply[20:])
+
+    def ping(self):
+        assert self.command({"ping": 1, "$db": "admin"})["ok"] == 1
+
+
+@contextlib.contextmanager
+def refuses(code, name=None, containing=None):
+    """What is inside must fail with this code (and code name, and these words)."""
+    with pytest.raises(OperationFailure) as caught:
+        yield caught
+    error = caught.value
+    assert error.code == code, f"code {error.code} instead of {code}: {error}"
+    if name is not None:
+        assert error.details.get("codeName") == name, error.details
+    if containing is not None:
+        assert containing in str(error), str(error)
+
+
+def expect_error(reply, code, name=None):
+    """The same for a reply that Wire read."""
+    assert reply.get("ok") == 0, reply
+    assert reply.get("code") == code, reply
+    if name is not None:
+        assert reply.get("codeName") == name, reply
+    assert isinstance(reply.get("errmsg"), str) and reply["errmsg"], reply
+
+
+def stages(plan):
+    """Names of a plan's stages, from the top down, of an explain's plan or of executionStats."""
+    found = []
+    while plan:
+        found.append(plan["stage"])
+        if "inputStages" in plan:
+            found.append([stages(p) for p in plan["inputStages"]])
+        plan = plan.get("inputStage")
+    return found
+
+
+def winning(explain):
+    plan = explain["queryPlanner"]["winningPlan"]
+    return plan.get("queryPlan", plan)
+
+
+def leaf(plan):
+    while "inputStage" in plan:
+        plan = plan["inputStage"]
+    return plan
+
+
+def execution(collection, command):
+    """Explains at executionStats and gives (winning plan, executionStats)."""
+    reply = collection.database.command("explain", command, verbosity="executionStats")
+    return winning(reply), reply["executionStats"]
