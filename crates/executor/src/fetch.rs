@@ -171,7 +171,7 @@ impl IndexScan {
                 let n = rest.get(at..).and_then(|r| key::field_len(r, f.descending));
                 at += n.ok_or_else(|| Error::internal(format!("an entry of index {} is damaged", self.index.name())))?;
             }
-            if !self.access.key_filter.is_empty() && !self.passes(rest, position.value())? {
+            if !self.access.key_filter.is_empty() && !passes(&self.index, &self.access, rest, position.value())? {
                 continue;
             }
             if self.access.dedup && !self.seen.insert(rest[at..].to_vec()) {
@@ -183,18 +183,6 @@ impl IndexScan {
             self.key.extend_from_slice(&rest[..at]);
             return Ok(true);
         }
-    }
-
-    fn passes(&self, rest: &[u8], types: &[u8]) -> Result<bool> {
-        let mut d = Decoder::new(rest, types);
-        for (i, f) in self.index.info.key.fields.iter().enumerate() {
-            let v = d.field(f.descending).ok_or_else(|| Error::internal("an index entry does not decode"))?;
-            let v = v.as_ref().map_or(Val::NULL, |v| v.as_val());
-            if self.access.key_filter.iter().any(|(n, t)| *n == i && !t.matches_value(v)) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// A document of the index's fields, from the current entry.
@@ -259,6 +247,19 @@ impl IndexScan {
             p.release();
         }
     }
+}
+
+/// Whether an entry passes the tests on single fields of its key.
+fn passes(index: &Index, access: &IndexAccess, key: &[u8], types: &[u8]) -> Result<bool> {
+    let mut d = Decoder::new(key, types);
+    for (i, f) in index.info.key.fields.iter().enumerate() {
+        let v = d.field(f.descending).ok_or_else(|| Error::internal("an index entry does not decode"))?;
+        let v = v.as_ref().map_or(Val::NULL, |v| v.as_val());
+        if access.key_filter.iter().any(|(n, t)| *n == i && !t.matches_value(v)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Writes `fields` (dotted paths, in index order) as a document, fields of one parent together; missing ones are left out.
