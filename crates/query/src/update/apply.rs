@@ -1,0 +1,531 @@
+//! The walk of a document and an operator tree together.
+//!
+//! Output is one buffer. Unchanged elements are copied in runs: everything between the last change and the next one is one
+//! `memcpy`. A container in which nothing changes leaves no trace in the output.
+
+use super::array::decimal;
+use super::operator::{Missing, Op, Outcome, Place, not_viable, through_array};
+use super::tree::{Fields, Node, Operators, merge, too_deep};
+use super::{Applied, UpdateCtx, dollar_prefixed};
+use bson::{Doc, DocBuf, MAX_DEPTH, Val, Value, Writer, tag};
+use errors::{Result, bail, err};
+use smallvec::{SmallVec, smallvec};
+use std::borrow::Cow;
+
+/// How many nulls a position past the end of an array may add.
+const MAX_PADDING: u32 = 1_500_000;
+
+pub fn operators(ops: &Operators, doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<Applied>> {
+    let mut walk = Walk {
+        ops,
+        root: doc,
+        ctx,
+        position: ctx.position.map(|p| p.to_string()),
+        path: String::new(),
+        depth: 0,
+        array: None,
+        diff: Writer::with_capacity(96),
+        removed: Vec::new(),
+        out: Vec::with_capacity(doc.len() + 64),
+    };
+    walk.diff.open_doc("u");
+    if !walk.container(&ops.root, "", doc, false)? {
+        return Ok(None);
+    }
+    let Some(new) = DocBuf::from_vec(walk.out) else {
+        return Err(errors::Error::internal("an update made no document"));
+    };
+    let mut diff = walk.diff;
+    diff.close().open_array("r");
+    for path in &walk.removed {
+        diff.push_value(path);
+    }
+    Ok(Some(Applied {
+        doc: new,
+        diff: Some(diff.finish_into()),
+    }))
+}
+
+struct Walk<'a> {
+    ops: &'a Operators,
+    root: Doc<'a>,
+    ctx: &'a UpdateCtx<'a>,
+    /// What a positional `$` stands for.
+    position: Option<String>,
+    /// The path of the element at hand, for messages and the diff.
+    path: String,
+    depth: usize,
+    /// The outermost array that the walk is in.
+    array: Option<String>,
+    /// Open in its field `u`: what was set.
+    diff: Writer,
+    removed: Vec<String>,
+    out: Vec<u8>,
+}
+
+/// An element of the document that is being copied.
+struct Element<'a> {
+    name: &'a str,
+    val: Val<'a>,
+    /// Offsets in the container: of the element, and past it.
+    start: usize,
+    end: usize,
+    in_array: bool,
+}
+
+fn header(out: &mut Vec<u8>, t: u8, name: &str) {
+    out.push(t);
+    out.extend_from_slice(name.as_bytes());
+    out.push(0);
+}
+
+fn close(out: &mut Vec<u8>, start: usize) {
+    out.push(0);
+    let len = (out.len() - start) as u32;
+    out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+}
+
+/// How many containers are nested in a value, itself included.
+fn nesting(v: Val<'_>) -> usize {
+    match v.as_container() {
+        Some(d) => 1 + d.values().map(nesting).max().unwrap_or(0),
+        None => 0,
+    }
+}
+
+impl<'a> Walk<'a> {
+    fn push_name(&mut self, name: &str) -> usize {
+        let len = self.path.len();
+        if len > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(name);
+        self.depth += 1;
+        len
+    }
+
+    fn pop_name(&mut self, len: usize) {
+        self.path.truncate(len);
+        self.depth -= 1;
+    }
+
+    /// The fields with the positional child, if any, under the name it stands for.
+    fn resolve<'f>(&self, f: &'f Fields) -> Result<Cow<'f, Fields>> {
+        let Some(node) = &f.positional else {
+            return Ok(Cow::Borrowed(f));
+        };
+        let Some(name) = &self.position else {
+            bail!(
+                BadValue,
+                "The positional operator did not find the match needed from the query."
+            );
+        };
+        let mut out = f.clone();
+        out.positional = None;
+        match out.children.iter_mut().find(|c| c.name == *name) {
+            Some(c) => c.node = merge(&c.node, node, &format!("{}.{name}", self.path))?,
+            None => {
+                out.insert_child(name, (**node).clone());
+            }
+        }
+        Ok(Cow::Owned(out))
+    }
+
+    /// Writes `doc` (the value of `name`) with the changes to its fields; says whether there are any. Without, nothing is
+    /// written.
+    fn container(
+        &mut self,
+        fields: &Fields,
+        name: &str,
+        doc: Doc<'a>,
+        array: bool,
+    ) -> Result<bool> {
+        let fields = self.resolve(fields)?;
+        let fields = &*fields;
+        let (bytes, start) = (doc.as_bytes(), self.out.len());
+        let (mut copied, mut changed, mut left) = (0, false, fields.children.len());
+        let mut seen: SmallVec<[bool; 16]> = smallvec![false; left];
+        let mut it = doc.iter();
+        let (mut at, mut index) = (4, 0u32);
+        while left > 0 {
+            let Some((raw, val)) = it.next_raw() else {
+                break;
+            };
+            let from = at;
+            at = bytes.len() - 1 - it.rest().len();
+            let found = if array {
+                fields.children.iter().position(|c| c.index == Some(index))
+            } else {
+                fields
+                    .children
+                    .iter()
+                    .position(|c| c.name.as_bytes() == raw)
+            };
+            index = index.saturating_add(1);
+            let Some(i) = found.filter(|i| !seen[*i]) else {
+                continue;
+            };
+            seen[i] = true;
+            left -= 1;
+            let c = &fields.children[i];
+            let e = Element {
+                name: std::str::from_utf8(raw).unwrap_or(""),
+                val,
+                start: from,
+                end: at,
+                in_array: array,
+            };
+            let mark = self.push_name(e.name);
+            let touched = self.element(&c.node, &e, bytes, &mut copied)?;
+            if touched && self.depth == 1 {
+                self.check_top_level(e.name, &c.node)?;
+            }
+            self.pop_name(mark);
+            changed |= touched;
+        }
+        if left > 0 {
+            let outer = self.array.clone();
+            if array && self.array.is_none() {
+                self.array = Some(name.to_string());
+            }
+            let mut n = if array { doc.count() as u32 } else { 0 };
+            for (c, _) in fields.children.iter().zip(&seen).filter(|(_, s)| !**s) {
+                if array && c.index.is_none() {
+                    self.blocked(&c.node, &c.name, name, doc.as_array_val())?;
+                    continue;
+                }
+                // The run before, so that the new element comes after it; taken back if there is none.
+                let (mark, before) = (self.out.len(), copied);
+                self.out.extend_from_slice(&bytes[copied..bytes.len() - 1]);
+                copied = bytes.len() - 1;
+                if let (true, Some(i)) = (array, c.index) {
+                    self.pad(n, i)?;
+                }
+                let len = self.push_name(&c.name);
+                let value_at = self.out.len() + 1 + c.name.len() + 1;
+                let made = self.create(&c.node, &c.name)?;
+                if made {
+                    let val = Val {
+                        tag: self.out[value_at - c.name.len() - 2],
+                        bytes: &self.out[value_at..],
+                    };
+                    if self.depth == 1 && c.name.starts_with('$') && !self.ctx.is_insert {
+                        return Err(dollar_prefixed(&c.name, &c.name));
+                    }
+                    self.diff.val(&self.path, val);
+                    changed = true;
+                    n = n.max(c.index.unwrap_or(0).saturating_add(1));
+                } else {
+                    self.out.truncate(mark);
+                    copied = before;
+                }
+                self.pop_name(len);
+            }
+            self.array = outer;
+        }
+        if !changed {
+            self.out.truncate(start);
+            return Ok(false);
+        }
+        self.out.extend_from_slice(&bytes[copied..bytes.len() - 1]);
+        close(&mut self.out, start);
+        Ok(true)
+    }
+
+    /// `_id` does not change, and names at the top start with `$` only in inserted documents.
+    fn check_top_level(&self, name: &str, node: &Node) -> Result<()> {
+        if name == "_id" {
+            let mut path = name.to_string();
+            let mut node = node;
+            while let Node::Fields(f) = node {
+                let Some(c) = f.children.first() else { break };
+                path = format!("{path}.{}", c.name);
+                node = &c.node;
+            }
+            bail!(
+                ImmutableField,
+                "Performing an update on the path '{path}' would modify the immutable field '_id'"
+            );
+        }
+        let removes = matches!(node, Node::Leaf(op) if matches!(**op, Op::Unset | Op::RenameFrom));
+        if name.starts_with('$') && !self.ctx.is_insert && !removes {
+            return Err(dollar_prefixed(name, name));
+        }
+        Ok(())
+    }
+
+    fn pad(&mut self, len: u32, index: u32) -> Result<()> {
+        if index.saturating_sub(len) > MAX_PADDING {
+            bail!(
+                CannotBackfillArray,
+                "can't backfill more than {MAX_PADDING} elements"
+            );
+        }
+        let mut digits = [0; 20];
+        for i in len..index {
+            header(&mut self.out, tag::NULL, decimal(i as usize, &mut digits));
+        }
+        Ok(())
+    }
+
+    /// Writes one element with its changes. `copied`: up to where `bytes` are in the output already.
+    fn element(
+        &mut self,
+        node: &Node,
+        e: &Element<'a>,
+        bytes: &'a [u8],
+        copied: &mut usize,
+    ) -> Result<bool> {
+        match node {
+            Node::Leaf(op) => self.leaf(op, e, bytes, copied),
+            Node::Fields(f) => {
+                let Some(inner) = e.val.as_container() else {
+                    for c in &self.resolve(f)?.children {
+                        self.blocked(&c.node, &c.name, e.name, e.val)?;
+                    }
+                    return Ok(false);
+                };
+                self.inside(e, bytes, copied, |w| {
+                    w.container(f, e.name, inner, e.val.tag == tag::ARRAY)
+                })
+            }
+            Node::Elements(filtered) => {
+                let Some(inner) = e.val.as_array() else {
+                    bail!(
+                        BadValue,
+                        "Cannot apply array updates to non-array element {}: {}",
+                        e.name,
+                        e.val
+                    );
+                };
+                self.inside(e, bytes, copied, |w| w.elements(filtered, inner))
+            }
+        }
+    }
+
+    /// Copies the run up to the value of `e`, and lets `f` write the value; takes all of it back when nothing changes.
+    fn inside(
+        &mut self,
+        e: &Element<'a>,
+        bytes: &'a [u8],
+        copied: &mut usize,
+        f: impl FnOnce(&mut Self) -> Result<bool>,
+    ) -> Result<bool> {
+        let mark = self.out.len();
+        self.out
+            .extend_from_slice(&bytes[*copied..e.end - e.val.bytes.len()]);
+        let outer = self.array.clone();
+        if e.val.tag == tag::ARRAY && self.array.is_none() {
+            self.array = Some(e.name.to_string());
+        }
+        let changed = f(self)?;
+        self.array = outer;
+        if changed {
+            *copied = e.end;
+        } else {
+            self.out.truncate(mark);
+        }
+        Ok(changed)
+    }
+
+    /// Writes an array with changes to the elements that filters select.
+    fn elements(&mut self, filtered: &[(Option<usize>, Node)], array: Doc<'a>) -> Result<bool> {
+        let (bytes, start) = (array.as_bytes(), self.out.len());
+        let (mut copied, mut changed, mut at) = (0, false, 4);
+        let mut it = array.iter();
+        let mut scratch = Vec::new();
+        while let Some((raw, val)) = it.next_raw() {
+            let from = at;
+            at = bytes.len() - 1 - it.rest().len();
+            let mut node: Option<Cow<'_, Node>> = None;
+            for (filter, n) in filtered {
+                let selected = match filter.and_then(|i| self.ops.filters.get(i)) {
+                    None => true,
+                    Some(f) => {
+                        scratch.clear();
+                        let mut w = Writer::on(std::mem::take(&mut scratch));
+                        w.val(&f.id, val);
+                        scratch = w.finish_into();
+                        f.filter
+                            .matches_with(Doc::new(&scratch).unwrap_or(Doc::EMPTY), self.ctx.vars)?
+                    }
+                };
+                if selected {
+                    node = Some(match node {
+                        None => Cow::Borrowed(n),
+                        Some(o) => Cow::Owned(merge(&o, n, &self.path)?),
+                    });
+                }
+            }
+            let Some(node) = node else {
+                continue;
+            };
+            let e = Element {
+                name: std::str::from_utf8(raw).unwrap_or("0"),
+                val,
+                start: from,
+                end: at,
+                in_array: true,
+            };
+            let len = self.push_name(e.name);
+            changed |= self.element(&node, &e, bytes, &mut copied)?;
+            self.pop_name(len);
+        }
+        if !changed {
+            self.out.truncate(start);
+            return Ok(false);
+        }
+        self.out.extend_from_slice(&bytes[copied..bytes.len() - 1]);
+        close(&mut self.out, start);
+        Ok(true)
+    }
+
+    fn leaf(
+        &mut self,
+        op: &Op,
+        e: &Element<'a>,
+        bytes: &'a [u8],
+        copied: &mut usize,
+    ) -> Result<bool> {
+        if let (Op::RenameTo(_), Some(a)) = (op, &self.array) {
+            return Err(through_array("destination", &self.path, a, self.root));
+        }
+        let at = Place {
+            root: self.root,
+            path: &self.path,
+            name: e.name,
+        };
+        match op.apply(e.val, &at, self.ctx)? {
+            Outcome::Unchanged => return Ok(false),
+            Outcome::Remove if e.in_array => {
+                if e.val.tag == tag::NULL {
+                    return Ok(false);
+                }
+                self.out.extend_from_slice(&bytes[*copied..e.start]);
+                header(&mut self.out, tag::NULL, e.name);
+                self.diff.val(&self.path, Val::NULL);
+            }
+            Outcome::Remove => {
+                self.out.extend_from_slice(&bytes[*copied..e.start]);
+                self.removed.push(self.path.clone());
+            }
+            Outcome::Set(v) => {
+                check_depth(v, self.depth)?;
+                write_value(&mut self.out, &bytes[*copied..e.start], e.name, v);
+                self.diff.val(&self.path, v);
+            }
+            Outcome::SetOwned(v) => {
+                let v = v.as_val();
+                check_depth(v, self.depth)?;
+                write_value(&mut self.out, &bytes[*copied..e.start], e.name, v);
+                self.diff.val(&self.path, v);
+            }
+            Outcome::Grown(v, from) => {
+                check_depth(v.as_val(), self.depth)?;
+                write_value(&mut self.out, &bytes[*copied..e.start], e.name, v.as_val());
+                self.note_growth(&v, from);
+            }
+        }
+        *copied = e.end;
+        Ok(true)
+    }
+
+    /// Notes only the new elements of an array in the diff.
+    fn note_growth(&mut self, v: &Value, from: u32) {
+        let array = v.as_val().as_array().unwrap_or(Doc::EMPTY);
+        for (i, item) in array.values().enumerate().skip(from as usize) {
+            let mut digits = [0; 20];
+            let len = self.push_name(decimal(i, &mut digits));
+            self.diff.val(&self.path, item);
+            self.pop_name(len);
+        }
+    }
+
+    /// Appends a new element `name`; says whether there is anything to create.
+    fn create(&mut self, node: &Node, name: &str) -> Result<bool> {
+        match node {
+            Node::Leaf(op) => {
+                let owned;
+                let v = match op.missing(self.root, self.ctx)? {
+                    Missing::Ignore | Missing::CheckPath => return Ok(false),
+                    Missing::Create(v) => v,
+                    Missing::CreateOwned(v) => {
+                        owned = v;
+                        owned.as_val()
+                    }
+                };
+                if let (Op::RenameTo(_), Some(a)) = (&**op, &self.array) {
+                    return Err(through_array("destination", &self.path, a, self.root));
+                }
+                check_depth(v, self.depth)?;
+                header(&mut self.out, v.tag, name);
+                self.out.extend_from_slice(v.bytes);
+                Ok(true)
+            }
+            Node::Fields(f) => {
+                let mark = self.out.len();
+                header(&mut self.out, tag::DOCUMENT, name);
+                let start = self.out.len();
+                self.out.extend_from_slice(&[0; 4]);
+                let mut any = false;
+                for c in &self.resolve(f)?.children {
+                    let len = self.push_name(&c.name);
+                    any |= self.create(&c.node, &c.name)?;
+                    self.pop_name(len);
+                }
+                if any {
+                    close(&mut self.out, start);
+                } else {
+                    self.out.truncate(mark);
+                }
+                Ok(any)
+            }
+            Node::Elements(_) => Err(err!(
+                BadValue,
+                "The path '{}' must exist in the document in order to apply array updates.",
+                self.path
+            )),
+        }
+    }
+
+    /// `child` cannot exist below the value `v` of `name`: an error unless the operators there ask for nothing.
+    fn blocked(&mut self, node: &Node, child: &str, name: &str, v: Val<'_>) -> Result<()> {
+        match node {
+            Node::Leaf(op) => match op.missing(self.root, self.ctx)? {
+                Missing::Ignore => Ok(()),
+                Missing::CheckPath => {
+                    let path = format!("{}.{child}", self.path);
+                    Err(not_viable(child, &path, name, v))
+                }
+                _ => Err(err!(
+                    PathNotViable,
+                    "Cannot create field '{child}' in element {{{name}: {v}}}"
+                )),
+            },
+            Node::Fields(f) => {
+                for c in &self.resolve(f)?.children {
+                    self.blocked(&c.node, child, name, v)?;
+                }
+                Ok(())
+            }
+            Node::Elements(_) => Err(err!(
+                BadValue,
+                "The path '{}.{child}' must exist in the document in order to apply array updates.",
+                self.path
+            )),
+        }
+    }
+}
+
+fn write_value(out: &mut Vec<u8>, run: &[u8], name: &str, v: Val<'_>) {
+    out.extend_from_slice(run);
+    header(out, v.tag, name);
+    out.extend_from_slice(v.bytes);
+}
+
+fn check_depth(v: Val<'_>, depth: usize) -> Result<()> {
+    if v.as_container().is_some() && depth + nesting(v) > MAX_DEPTH + 1 {
+        return Err(too_deep());
+    }
+    Ok(())
+}

@@ -1,0 +1,426 @@
+//! The operators on whole arrays: `$push` with its modifiers, `$addToSet`, `$pop`, `$pull`, `$pullAll`.
+
+use super::UpdateCtx;
+use super::operator::{Outcome, Place};
+use crate::expr::ParseEnv;
+use crate::filter::Filter;
+use crate::path::{FieldPath, array_index};
+use bson::{Doc, Val, Value, Writer, order, tag};
+use errors::{Result, bail};
+use std::cmp::Ordering;
+
+#[derive(Debug)]
+pub struct Push {
+    /// An array: the values to add.
+    values: Value,
+    position: Option<i64>,
+    slice: Option<i64>,
+    sort: Option<Sort>,
+}
+
+#[derive(Debug)]
+enum Sort {
+    Whole { descending: bool },
+    Fields(Vec<(FieldPath, bool)>),
+}
+
+#[derive(Debug)]
+pub struct AddToSet {
+    /// An array without duplicates.
+    values: Value,
+}
+
+/// The condition of `$pull`.
+#[derive(Debug)]
+pub enum Pull {
+    Equal(Value),
+    /// Operators on the element itself.
+    Operators(Filter),
+    /// A query on element documents.
+    Query(Filter),
+}
+
+fn items(v: Val<'_>) -> Doc<'_> {
+    v.as_array().unwrap_or(Doc::EMPTY)
+}
+
+fn array_of<'a>(values: impl IntoIterator<Item = Val<'a>>, capacity: usize) -> Value {
+    let mut w = Writer::with_capacity(capacity + 16);
+    for (i, v) in values.into_iter().enumerate() {
+        write_item(&mut w, i, v);
+    }
+    Value::array(w.finish())
+}
+
+fn write_item(w: &mut Writer, i: usize, v: Val<'_>) {
+    let mut digits = [0u8; 20];
+    w.val(decimal(i, &mut digits), v);
+}
+
+/// The digits of an array position.
+pub fn decimal(mut n: usize, buf: &mut [u8; 20]) -> &str {
+    let mut at = buf.len();
+    loop {
+        at -= 1;
+        buf[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    std::str::from_utf8(&buf[at..]).unwrap_or("0")
+}
+
+/// The array with values after its end: everything before is copied as it is.
+fn append<'a>(
+    array: Val<'_>,
+    values: impl Iterator<Item = Val<'a>>,
+    capacity: usize,
+) -> (Value, u32) {
+    let old = items(array);
+    let count = old.count();
+    let mut w = Writer::with_capacity(old.len() + capacity + 16);
+    w.extend(old);
+    for (i, v) in values.enumerate() {
+        write_item(&mut w, count + i, v);
+    }
+    (Value::array(w.finish()), count as u32)
+}
+
+fn one(v: Val<'_>) -> Value {
+    array_of([v], v.bytes.len())
+}
+
+fn whole_number(clause: &str, v: Val<'_>) -> Result<i64> {
+    match v.to_i64_exact() {
+        Some(n) => Ok(n),
+        None => bail!(
+            BadValue,
+            "The value for {clause} must be an integer value but was given type: {}",
+            v.type_name()
+        ),
+    }
+}
+
+impl Push {
+    pub fn parse(v: Val<'_>) -> Result<Push> {
+        let mut push = Push {
+            values: Value::NULL,
+            position: None,
+            slice: None,
+            sort: None,
+        };
+        let Some(d) = v.as_doc().filter(|d| d.contains("$each")) else {
+            push.values = one(v);
+            return Ok(push);
+        };
+        for e in d.iter() {
+            match e.name {
+                "$each" => {
+                    if e.val.tag != tag::ARRAY {
+                        bail!(
+                            BadValue,
+                            "The argument to $each in $push must be an array but it was of type: {}",
+                            e.val.type_name()
+                        );
+                    }
+                    push.values = e.val.to_value();
+                }
+                "$slice" => push.slice = Some(whole_number("$slice", e.val)?),
+                "$position" => push.position = Some(whole_number("$position", e.val)?),
+                "$sort" => push.sort = Some(Sort::parse(e.val)?),
+                n => bail!(BadValue, "Unrecognized clause in $push: {n}"),
+            }
+        }
+        Ok(push)
+    }
+
+    pub fn create(&self) -> Value {
+        self.arrange(Value::array(Default::default()).as_val())
+    }
+
+    pub fn apply<'a>(&self, v: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
+        if v.tag != tag::ARRAY {
+            bail!(
+                BadValue,
+                "The field '{}' must be an array but is of type {} in document {}",
+                at.path,
+                v.type_name(),
+                at.id()
+            );
+        }
+        let added = items(self.values.as_val());
+        if self.position.is_none() && self.slice.is_none() && self.sort.is_none() {
+            if added.is_empty() {
+                return Ok(Outcome::Unchanged);
+            }
+            let (array, from) = append(v, added.values(), added.len());
+            return Ok(Outcome::Grown(array, from));
+        }
+        let new = self.arrange(v);
+        Ok(if new.as_val() == v {
+            Outcome::Unchanged
+        } else {
+            Outcome::SetOwned(new)
+        })
+    }
+
+    fn arrange(&self, old: Val<'_>) -> Value {
+        let mut all: Vec<Val<'_>> = items(old).values().collect();
+        let len = all.len();
+        let at = match self.position {
+            None => len,
+            Some(p) if p >= 0 => usize::try_from(p).map_or(len, |p| p.min(len)),
+            Some(p) => len.saturating_sub(usize::try_from(p.unsigned_abs()).unwrap_or(usize::MAX)),
+        };
+        all.splice(at..at, items(self.values.as_val()).values());
+        if let Some(s) = &self.sort {
+            s.sort(&mut all);
+        }
+        if let Some(n) = self.slice {
+            let keep = usize::try_from(n.unsigned_abs()).unwrap_or(usize::MAX);
+            if n >= 0 {
+                all.truncate(keep);
+            } else {
+                all.drain(..all.len().saturating_sub(keep));
+            }
+        }
+        array_of(all, old.bytes.len() + self.values.as_val().bytes.len())
+    }
+}
+
+impl Sort {
+    fn parse(v: Val<'_>) -> Result<Sort> {
+        if v.is_number() {
+            return match v.to_i64_exact() {
+                Some(n @ (1 | -1)) => Ok(Sort::Whole { descending: n < 0 }),
+                _ => bail!(BadValue, "The $sort element value must be either 1 or -1"),
+            };
+        }
+        let Some(d) = v.as_doc() else {
+            bail!(
+                BadValue,
+                "The $sort is invalid: use 1/-1 to sort the whole element, or {{field:1/-1}} to sort embedded fields"
+            );
+        };
+        if d.is_empty() {
+            bail!(
+                BadValue,
+                "The $sort pattern is empty when it should be a set of fields."
+            );
+        }
+        let mut fields = Vec::new();
+        for e in d.iter() {
+            let descending = match e.val.to_i64_exact() {
+                Some(1) => false,
+                Some(-1) => true,
+                _ => bail!(BadValue, "The $sort element value must be either 1 or -1"),
+            };
+            if e.name.is_empty() {
+                bail!(BadValue, "The $sort field cannot be empty");
+            }
+            let path = FieldPath::new(e.name);
+            if path.has_empty_part() {
+                bail!(
+                    BadValue,
+                    "The $sort field is a dotted field but has an empty part: {}",
+                    e.name
+                );
+            }
+            fields.push((path, descending));
+        }
+        Ok(Sort::Fields(fields))
+    }
+
+    fn sort(&self, all: &mut [Val<'_>]) {
+        let turn = |o: Ordering, descending: bool| if descending { o.reverse() } else { o };
+        match self {
+            Sort::Whole { descending } => {
+                all.sort_by(|a, b| turn(order::compare(*a, *b), *descending));
+            }
+            Sort::Fields(fields) => all.sort_by(|a, b| {
+                for (path, descending) in fields {
+                    let o = order::compare(field_of(*a, path), field_of(*b, path));
+                    if o != Ordering::Equal {
+                        return turn(o, *descending);
+                    }
+                }
+                Ordering::Equal
+            }),
+        }
+    }
+}
+
+/// The value at a path of an element, null when it is not there; numbers address array positions.
+fn field_of<'a>(v: Val<'a>, path: &FieldPath) -> Val<'a> {
+    let mut v = v;
+    for (i, part) in path.parts().enumerate() {
+        let next = match v.tag {
+            tag::DOCUMENT => v.as_doc().and_then(|d| d.get(part)),
+            tag::ARRAY if i > 0 => {
+                array_index(part).and_then(|n| items(v).values().nth(n as usize))
+            }
+            _ => None,
+        };
+        match next {
+            Some(n) => v = n,
+            None => return Val::NULL,
+        }
+    }
+    v
+}
+
+impl AddToSet {
+    pub fn parse(v: Val<'_>) -> Result<AddToSet> {
+        let each = v
+            .as_doc()
+            .filter(|d| d.first().is_some_and(|e| e.name == "$each"));
+        let Some(d) = each else {
+            return Ok(AddToSet { values: one(v) });
+        };
+        let list = d.first().map_or(Val::NULL, |e| e.val);
+        if list.tag != tag::ARRAY {
+            bail!(
+                TypeMismatch,
+                "The argument to $each in $addToSet must be an array but it was of type {}",
+                list.type_name()
+            );
+        }
+        if d.count() > 1 {
+            bail!(
+                BadValue,
+                "Found unexpected fields after $each in $addToSet: {d}"
+            );
+        }
+        let mut distinct: Vec<Val<'_>> = Vec::new();
+        for v in items(list).values() {
+            if !distinct.iter().any(|o| order::equal(*o, v)) {
+                distinct.push(v);
+            }
+        }
+        Ok(AddToSet {
+            values: array_of(distinct, list.bytes.len()),
+        })
+    }
+
+    pub fn create(&self) -> Value {
+        self.values.clone()
+    }
+
+    pub fn apply<'a>(&self, v: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
+        if v.tag != tag::ARRAY {
+            bail!(
+                BadValue,
+                "Cannot apply $addToSet to non-array field. Field named '{}' has non-array type {}",
+                at.name,
+                v.type_name()
+            );
+        }
+        let new: Vec<Val<'_>> = items(self.values.as_val())
+            .values()
+            .filter(|n| !items(v).values().any(|o| order::equal(o, *n)))
+            .collect();
+        if new.is_empty() {
+            return Ok(Outcome::Unchanged);
+        }
+        let (array, from) = append(v, new.into_iter(), self.values.as_val().bytes.len());
+        Ok(Outcome::Grown(array, from))
+    }
+}
+
+pub fn pop<'a>(first: bool, v: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
+    if v.tag != tag::ARRAY {
+        bail!(
+            TypeMismatch,
+            "Path '{}' contains an element of non-array type '{}'",
+            at.path,
+            v.type_name()
+        );
+    }
+    let n = items(v).count();
+    if n == 0 {
+        return Ok(Outcome::Unchanged);
+    }
+    let kept = items(v).values().skip(usize::from(first)).take(n - 1);
+    Ok(Outcome::SetOwned(array_of(kept, v.bytes.len())))
+}
+
+/// The array without the elements that `drop` names.
+fn cull<'a>(
+    operator: &str,
+    v: Val<'_>,
+    mut drop: impl FnMut(Val<'_>) -> Result<bool>,
+) -> Result<Outcome<'a>> {
+    if v.tag != tag::ARRAY {
+        bail!(BadValue, "Cannot apply {operator} to a non-array value");
+    }
+    let mut kept = Vec::new();
+    let mut dropped = false;
+    for e in items(v).values() {
+        if drop(e)? {
+            dropped = true;
+        } else {
+            kept.push(e);
+        }
+    }
+    if !dropped {
+        return Ok(Outcome::Unchanged);
+    }
+    Ok(Outcome::SetOwned(array_of(kept, v.bytes.len())))
+}
+
+pub fn pull_all<'a>(values: Val<'_>, v: Val<'_>) -> Result<Outcome<'a>> {
+    cull("$pullAll", v, |e| {
+        Ok(items(values).values().any(|o| order::equal(o, e)))
+    })
+}
+
+impl Pull {
+    pub fn parse(v: Val<'_>, env: &ParseEnv) -> Result<Pull> {
+        let on_documents = |name: &str| {
+            !name.starts_with('$')
+                || matches!(
+                    name,
+                    "$and"
+                        | "$or"
+                        | "$nor"
+                        | "$expr"
+                        | "$where"
+                        | "$text"
+                        | "$comment"
+                        | "$jsonSchema"
+                )
+        };
+        match v.tag {
+            tag::DOCUMENT => {
+                let d = v.as_doc().unwrap_or(Doc::EMPTY);
+                match d.first() {
+                    Some(e) if !on_documents(e.name) => {
+                        Ok(Pull::Operators(Filter::parse_value_operators(d, env)?))
+                    }
+                    _ => Ok(Pull::Query(Filter::parse(d, env)?)),
+                }
+            }
+            tag::REGEX => {
+                let mut w = Writer::new();
+                w.val("$regex", v);
+                Ok(Pull::Operators(Filter::parse_value_operators(
+                    w.finish().as_doc(),
+                    env,
+                )?))
+            }
+            _ => Ok(Pull::Equal(v.to_value())),
+        }
+    }
+
+    pub fn apply<'a>(&self, v: Val<'_>, ctx: &UpdateCtx<'_>) -> Result<Outcome<'a>> {
+        cull("$pull", v, |e| match self {
+            Pull::Equal(x) => Ok(order::equal(x.as_val(), e)),
+            Pull::Operators(f) => Ok(f.matches_value(e)),
+            Pull::Query(f) => match e.as_doc() {
+                Some(d) => f.matches_with(d, ctx.vars),
+                None => Ok(false),
+            },
+        })
+    }
+}
