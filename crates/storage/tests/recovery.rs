@@ -26,6 +26,7 @@ fn entry(effects: Vec<Effect>) -> Entry {
         session: None,
         op: Op::Insert,
         effects,
+        count: None,
     }
 }
 

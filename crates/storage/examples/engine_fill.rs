@@ -1,0 +1,276 @@
+//! What the storage room costs by itself: documents a second and CPU microseconds an operation, in process.
+//!
+//! `cargo run --release -p storage --example engine_fill -- [documents] [cache MB] [row cache %] [block bytes] [only]`
+//!
+//! Inserts put a 1 KB document (half of it incompressible) and three index keys, by one thread, without waiting for the disk
+//! (w: 1). "CPU" is that of the whole process, flushes and compactions included; "own" is the calling thread's alone.
+
+use std::sync::Arc;
+use std::time::Instant;
+use storage::{Direction, Effect, Entry, Op, Store, StoreOptions};
+
+fn cpu(clock: libc::clockid_t) -> f64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes into `t`.
+    unsafe { libc::clock_gettime(clock, &mut t) };
+    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
+}
+
+struct Meter {
+    name: String,
+    wall: Instant,
+    process: f64,
+    thread: f64,
+}
+
+impl Meter {
+    fn start(name: impl Into<String>) -> Meter {
+        Meter {
+            name: name.into(),
+            wall: Instant::now(),
+            process: cpu(libc::CLOCK_PROCESS_CPUTIME_ID),
+            thread: cpu(libc::CLOCK_THREAD_CPUTIME_ID),
+        }
+    }
+
+    fn stop(self, ops: usize) {
+        let wall = self.wall.elapsed().as_secs_f64();
+        let process = cpu(libc::CLOCK_PROCESS_CPUTIME_ID) - self.process;
+        let thread = cpu(libc::CLOCK_THREAD_CPUTIME_ID) - self.thread;
+        let per = 1e6 / ops as f64;
+        println!(
+            "{:<44} {:>10.0}/s   CPU {:>7.2} µs   own {:>7.2} µs",
+            self.name,
+            ops as f64 / wall,
+            process * per,
+            thread * per
+        );
+    }
+}
+
+/// A cheap sequence of unrelated numbers.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+fn prefix(space: u8, index: u32) -> Vec<u8> {
+    let mut key = Vec::with_capacity(48);
+    key.extend_from_slice(&7u64.to_be_bytes());
+    key.push(space);
+    key.extend_from_slice(&index.to_be_bytes());
+    key
+}
+
+fn record_key(n: u64) -> Vec<u8> {
+    let mut key = prefix(1, 0);
+    key.push(0x2d);
+    // As a generated ObjectId: it grows.
+    key.extend_from_slice(&[0x65, 0, 0, 0]);
+    key.extend_from_slice(&n.to_be_bytes());
+    key
+}
+
+fn index_key(index: u32, field: u64, n: u64) -> Vec<u8> {
+    let mut key = prefix(2, index);
+    key.push(0x1e);
+    key.extend_from_slice(&field.to_be_bytes());
+    key.extend_from_slice(record_key(n).get(13..).unwrap_or(&[]));
+    key
+}
+
+fn document(n: u64, numbers: &mut Numbers) -> Vec<u8> {
+    let mut doc = vec![b'x'; 1024];
+    doc[..8].copy_from_slice(&n.to_le_bytes());
+    for chunk in doc[8..520].chunks_exact_mut(8) {
+        chunk.copy_from_slice(&numbers.next().to_le_bytes());
+    }
+    doc
+}
+
+fn insert(n: u64, numbers: &mut Numbers) -> Entry {
+    let doc = document(n, numbers);
+    let bytes = doc.len() as i64;
+    let effects = vec![
+        Effect::Put(record_key(n), doc),
+        Effect::Put(index_key(1, numbers.next(), n), vec![1]),
+        Effect::Put(index_key(2, numbers.next() % 1000, n), vec![1]),
+        Effect::Put(index_key(3, n, n), vec![1]),
+    ];
+    let mut entry = Entry::new([1; 16], Op::Insert, effects);
+    entry.count(7, 1, bytes);
+    entry
+}
+
+fn fill(store: &Arc<Store>, from: u64, count: u64, group: u64) -> u64 {
+    let mut numbers = Numbers(from);
+    // The making of the entries is not what is measured.
+    let mut batches = Vec::new();
+    let mut n = from;
+    while n < from + count {
+        batches.push(
+            (0..group)
+                .map(|i| insert(n + i, &mut numbers))
+                .collect::<Vec<_>>(),
+        );
+        n += group;
+    }
+    let meter = Meter::start(format!("insert 1 KB + 3 index keys, groups of {group}"));
+    for batch in batches {
+        store.propose(batch).expect("propose");
+    }
+    meter.stop(count as usize);
+    n
+}
+
+fn read(store: &Arc<Store>, docs: u64, what: &str) {
+    let rounds = 200_000usize;
+    let mut numbers = Numbers(99);
+    let latest = store.latest();
+    for (name, view) in [("latest", Some(latest.clone())), ("snapshot each", None)] {
+        for keep in [false, true] {
+            if !keep {
+                // The first pass brings all into the cache.
+                for _ in 0..rounds / 4 {
+                    latest.get(&record_key(numbers.next() % docs)).expect("get");
+                }
+                continue;
+            }
+            let meter = Meter::start(format!("{what}: get, {name}"));
+            let mut found = 0usize;
+            for _ in 0..rounds {
+                let key = record_key(numbers.next() % docs);
+                let value = match &view {
+                    Some(view) => view.get(&key),
+                    None => store.view().get(&key),
+                };
+                found += value.expect("get").map_or(0, |v| v.len());
+            }
+            assert!(found > 0);
+            meter.stop(rounds);
+        }
+    }
+    let meter = Meter::start(format!("{what}: get of what is not there"));
+    for _ in 0..rounds {
+        let key = record_key(numbers.next() | 1 << 60);
+        assert!(latest.get(&key).expect("get").is_none());
+    }
+    meter.stop(rounds);
+    let view = store.view();
+    for (name, view) in [
+        ("batched", view.clone()),
+        ("cache only, one by one", view.cached_only()),
+    ] {
+        let meter = Meter::start(format!("{what}: multi_get of 10, {name}"));
+        let mut offloads = 0;
+        for _ in 0..rounds / 10 {
+            let mut keys: Vec<Vec<u8>> =
+                (0..10).map(|_| record_key(numbers.next() % docs)).collect();
+            keys.sort();
+            let keys: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
+            match view.multi_get(&keys) {
+                Ok(values) => assert_eq!(values.len(), 10),
+                Err(_) => offloads += 1,
+            }
+        }
+        meter.stop(rounds / 10);
+        if offloads > 0 {
+            println!("    of which {offloads} met the disk");
+        }
+    }
+    let meter = Meter::start(format!("{what}: open, seek, read 1 index key, close"));
+    for _ in 0..rounds / 10 {
+        let mut scan = view.scan(
+            &index_key(2, numbers.next() % 1000, 0),
+            &prefix(2, 3),
+            Direction::Forward,
+        );
+        assert!(scan.next().expect("next") && scan.key().len() > 13);
+    }
+    meter.stop(rounds / 10);
+    let meter = Meter::start(format!("{what}: open, seek, 1000 index keys"));
+    for _ in 0..rounds / 100 {
+        let mut scan = view.scan(
+            &index_key(1, numbers.next() >> 1, 0),
+            &prefix(2, 2),
+            Direction::Forward,
+        );
+        for _ in 0..1000 {
+            if !scan.next().expect("next") {
+                break;
+            }
+        }
+    }
+    meter.stop(rounds / 100);
+    let meter = Meter::start(format!("{what}: open, seek, 100 documents"));
+    let mut bytes = 0;
+    for _ in 0..rounds / 40 {
+        let mut scan = view.scan(
+            &record_key(numbers.next() % docs),
+            &prefix(1, 1),
+            Direction::Forward,
+        );
+        for _ in 0..100 {
+            if !scan.next().expect("next") {
+                break;
+            }
+            bytes += scan.key().len() + scan.value().len();
+        }
+    }
+    assert!(bytes > 0);
+    meter.stop(rounds / 40);
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let number =
+        |at: usize, default: u64| args.get(at).and_then(|a| a.parse().ok()).unwrap_or(default);
+    let docs = number(1, 60_000);
+    let dir = tempfile::tempdir().expect("directory");
+    let started = Instant::now();
+    let store = Store::open(StoreOptions {
+        cache_bytes: (number(2, 1024) as usize) << 20,
+        row_cache_percent: number(3, 0) as u8,
+        block_bytes: number(4, 8192) as usize,
+        ..StoreOptions::new(dir.path())
+    })
+    .expect("open");
+    println!("opened in {:?}", started.elapsed());
+    let mut n = 0;
+    for group in [1, 32, 1000] {
+        n = fill(&store, n, docs / 3 / group * group, group);
+    }
+    read(&store, n, "memtable or files");
+    store.flush().expect("flush");
+    store.compact(&[], &[]).expect("compact");
+    read(&store, n, "compacted");
+    let meter = Meter::start("update: get, put of 1 KB, one by one");
+    let mut numbers = Numbers(5);
+    for _ in 0..docs / 3 {
+        let k = numbers.next() % n;
+        let old = store
+            .latest()
+            .get(&record_key(k))
+            .expect("get")
+            .expect("there");
+        let op = Op::Update {
+            diff: vec![0; 40],
+            record_key: record_key(k),
+        };
+        let effects = vec![Effect::Put(record_key(k), old.to_vec())];
+        let entry = Entry::new([1; 16], op, effects);
+        store.propose(vec![entry]).expect("propose");
+    }
+    meter.stop((docs / 3) as usize);
+    println!("{:#?}", store.stats());
+}
