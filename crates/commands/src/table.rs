@@ -70,6 +70,9 @@ macro_rules! commands {
     };
 }
 
+// The commands on data (find, getMore, killCursors, insert, update, delete, findAndModify, count, distinct, aggregate, explain)
+// and the cursors and retryable writes behind them are being written by the lead in `crud/` and in crate `session`; all others
+// (handshake, administration, DDL, sessions' own commands) as before.
 commands! {
     "hello" => HANDSHAKE | API, crate::handshake::hello::run, "what a client must know of this server";
     "isMaster" | "ismaster" => HANDSHAKE, crate::handshake::hello::run_legacy, "what a client must know of this server (old name)";
