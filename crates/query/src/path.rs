@@ -245,8 +245,9 @@ impl FieldPath {
             if wanted != Some(n) {
                 continue;
             }
+            // A position that the path names itself is none that `$` could stand for.
             let found = if i + 1 == self.parts.len() {
-                f(Some(e), Some(n))
+                f(Some(e), None)
             } else {
                 match e.tag {
                     tag::DOCUMENT => {
@@ -341,13 +342,13 @@ mod tests {
                 &["7@0", "8@0", "[7,8]@0"],
             ),
             ("a.b", r#"{"a": [[{"b": 1}]]}"#, Expand, &[]),
-            ("a.1", r#"{"a": [5, 6]}"#, Expand, &["6@1"]),
-            ("a.1", r#"{"a": [5, [2, 4]]}"#, Expand, &["[2,4]@1"]),
+            ("a.1", r#"{"a": [5, 6]}"#, Expand, &["6"]),
+            ("a.1", r#"{"a": [5, [2, 4]]}"#, Expand, &["[2,4]"]),
             (
                 "a.1",
                 r#"{"a": [5, {"1": 4}]}"#,
                 Expand,
-                &["4@1", "{\"1\":4}@1"],
+                &["4@1", "{\"1\":4}"],
             ),
             ("a.1.b", r#"{"a": [5, {"b": 4}]}"#, Expand, &["-@1", "4"]),
             ("a.0.b", r#"{"a": [[{"b": 1}]]}"#, Expand, &["1@0"]),

@@ -154,6 +154,12 @@ impl Test {
     }
 
     /// For `$elemMatch`: the first element of the array `v` that passes.
+    pub(crate) fn matching_element<'a>(&self, v: Val<'a>) -> Option<Val<'a>> {
+        let n = self.first_element(v)?;
+        v.as_array()?.values().nth(n as usize)
+    }
+
+    /// Its position.
     fn first_element(&self, v: Val<'_>) -> Option<u32> {
         let array = v.as_array()?;
         let found = match self {

@@ -1,7 +1,7 @@
 //! A filter back as a document, in the form in which MongoDB's explain prints a parsed query.
 
 use super::{Node, Test};
-use bson::{DocBuf, Value, Writer};
+use bson::{DocBuf, Writer};
 
 pub(super) fn render(node: &Node) -> DocBuf {
     let mut w = Writer::new();
@@ -138,11 +138,4 @@ fn write_value(node: &Node, w: &mut Writer) {
         }
         n => write(n, w),
     }
-}
-
-/// The operators of one test as a document: `{$gt: 5}`.
-pub(super) fn test_doc(test: &Test) -> Value {
-    let mut w = Writer::new();
-    write_test(test, &mut w);
-    w.finish().into()
 }
