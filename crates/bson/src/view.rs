@@ -147,6 +147,11 @@ impl<'a> Iter<'a> {
         Some((name, Val { tag: t, bytes }))
     }
 
+    /// Over bare elements, without the length and terminator of a document.
+    pub fn over(elements: &'a [u8]) -> Iter<'a> {
+        Iter { rest: elements }
+    }
+
     /// The bytes not yet iterated over (without the document's terminator).
     pub fn rest(&self) -> &'a [u8] {
         self.rest

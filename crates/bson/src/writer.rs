@@ -231,6 +231,12 @@ impl Writer {
         self.buf.len()
     }
 
+    /// The values written so far into the root container, which is still open.
+    pub fn open_values(&self) -> impl Iterator<Item = Val<'_>> {
+        let start = self.stack.first().map_or(0, |f| f.start + 4);
+        crate::Iter::over(self.buf.get(start..).unwrap_or(&[])).map(|e| e.val)
+    }
+
     /// Whether nothing was appended to the innermost open container.
     pub fn is_empty(&self) -> bool {
         self.stack

@@ -9,3 +9,4 @@ pub mod pipeline;
 pub mod projection;
 pub mod sort;
 pub mod update;
+pub mod arithmetic;

@@ -1,34 +1,49 @@
 //! Aggregation expressions: parsed once into an owned tree of nodes, evaluated over document bytes.
 //!
+//! Every operator is one row of the table in `table.rs`: its name, how its argument is written and the function that
+//! computes it. A family of operators has a file.
+//!
 //! Invariant: evaluation borrows from the document whenever it can (a field path, a comparison allocates nothing) and
 //! never builds a tree of values.
 
-use bson::{Doc, Val, Value};
-use errors::{Result, err};
+mod arithmetic;
+mod array;
+mod array_build;
+mod bits;
+mod boolean;
+mod calendar;
+mod control;
+mod convert;
+mod date;
+mod date_arithmetic;
+mod date_format;
+mod date_parse;
+mod date_zone;
+mod node;
+mod object;
+mod parse;
+mod path;
+mod regex;
+mod set;
+mod string;
+mod string_position;
+mod table;
+mod values;
+
+pub use node::{Computed, EvalCtx};
+pub use parse::ParseEnv;
+pub use path::FieldPath;
+
+pub(crate) use array::{SortSpec, count_of};
+pub(crate) use node::Node;
+pub(crate) use object::merge as merge_documents;
+pub(crate) use parse::check_field_name;
+pub(crate) use values::constant_of;
+
+use bson::{Val, Value};
+use errors::Result;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// What is known while parsing: the variables that may be named.
-#[derive(Clone, Default)]
-pub struct ParseEnv {
-    names: Vec<Arc<str>>,
-}
-
-impl ParseEnv {
-    pub fn new() -> ParseEnv {
-        ParseEnv::default()
-    }
-
-    /// Makes a user variable known (`let` of a command or of `$lookup`); refuses names MongoDB refuses.
-    pub fn define(&mut self, name: &str) -> Result<()> {
-        self.names.push(Arc::from(name));
-        Ok(())
-    }
-
-    pub fn knows(&self, name: &str) -> bool {
-        self.names.iter().any(|n| &**n == name)
-    }
-}
 
 /// Values of the variables of one command: the same for all documents.
 #[derive(Clone, Default)]
@@ -47,6 +62,10 @@ impl Vars {
         }
     }
 
+    pub fn now(&self) -> i64 {
+        self.now
+    }
+
     pub fn set_cluster_time(&mut self, ts: u64) {
         self.cluster_time = Some(ts);
     }
@@ -56,91 +75,88 @@ impl Vars {
         self.user.retain(|(n, _)| &**n != name);
         self.user.push((Arc::from(name), v));
     }
-}
 
-/// A value bound to a name inside an expression (`$let`, `$map`, …), innermost first.
-pub(crate) struct Scope<'a> {
-    #[allow(dead_code)]
-    pub(crate) name: &'a str,
-    #[allow(dead_code)]
-    pub(crate) parent: Option<&'a Scope<'a>>,
-}
-
-/// What an expression is evaluated over.
-#[derive(Clone, Copy)]
-pub struct EvalCtx<'a> {
-    pub root: Doc<'a>,
-    pub vars: &'a Vars,
-    #[allow(dead_code)]
-    pub(crate) scope: Option<&'a Scope<'a>>,
-}
-
-impl<'a> EvalCtx<'a> {
-    pub fn new(root: Doc<'a>, vars: &'a Vars) -> EvalCtx<'a> {
-        EvalCtx {
-            root,
-            vars,
-            scope: None,
-        }
-    }
-}
-
-/// The result of an expression: nothing, a view into the document, or a new value.
-#[derive(Clone, Debug)]
-pub enum Computed<'a> {
-    Missing,
-    Ref(Val<'a>),
-    Owned(Value),
-}
-
-impl Computed<'_> {
-    /// The value; `None` when missing.
-    pub fn as_val(&self) -> Option<Val<'_>> {
-        match self {
-            Computed::Missing => None,
-            Computed::Ref(v) => Some(*v),
-            Computed::Owned(v) => Some(v.as_val()),
-        }
-    }
-
-    pub fn into_value(self) -> Option<Value> {
-        match self {
-            Computed::Missing => None,
-            Computed::Ref(v) => Some(v.to_value()),
-            Computed::Owned(v) => Some(v),
-        }
+    pub fn get(&self, name: &str) -> Option<Val<'_>> {
+        self.user
+            .iter()
+            .find(|(n, _)| &**n == name)
+            .map(|(_, v)| v.as_val())
     }
 }
 
 /// A parsed expression.
 #[derive(Clone, Debug)]
 pub struct Expression {
-    constant: Option<Value>,
+    pub(crate) node: Node,
 }
 
 impl Expression {
-    pub fn parse(val: Val<'_>, _env: &ParseEnv) -> Result<Expression> {
+    /// Parses any operand: a constant, `"$path"`, `"$$variable"`, an operator object, an object or array of expressions.
+    /// Constant parts are computed here, so their errors show even when there is no document.
+    pub fn parse(val: Val<'_>, env: &ParseEnv) -> Result<Expression> {
+        let mut node = parse::operand(val, env)?;
+        node.fold()?;
+        Ok(Expression { node })
+    }
+
+    /// An expression that always has this value.
+    pub fn literal(v: Value) -> Expression {
+        Expression {
+            node: Node::Const(v),
+        }
+    }
+
+    /// The field at a dotted path (without `$`).
+    pub fn path(path: &str) -> Result<Expression> {
         Ok(Expression {
-            constant: Some(val.to_value()),
+            node: Node::Path(FieldPath::parse(path)?),
         })
     }
 
-    pub fn evaluate<'a>(&'a self, _ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-        Err(err!(NotImplemented, "expressions are not there yet"))
+    pub fn evaluate<'a>(&'a self, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+        self.node.eval(ctx)
     }
 
     /// The value when it does not depend on the document.
     pub fn constant(&self) -> Option<&Value> {
-        self.constant.as_ref()
+        match &self.node {
+            Node::Const(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// The dotted path when the expression is nothing but a field of the document.
+    pub fn as_path(&self) -> Option<String> {
+        match &self.node {
+            Node::Path(p) => Some(p.to_string()),
+            _ => None,
+        }
+    }
+
+    /// The operator of the outermost call, with its `$`.
+    pub fn operator(&self) -> Option<&'static str> {
+        match &self.node {
+            Node::Call(c) => Some(c.op.name),
+            _ => None,
+        }
     }
 
     /// The expression as MongoDB's explain prints it.
     pub fn to_value(&self) -> Value {
-        self.constant.clone().unwrap_or(Value::NULL)
+        self.node.to_value()
     }
 
     /// Dotted paths of the document that the expression reads; `None` when it may read all of it.
     pub fn needed_paths(&self) -> Option<BTreeSet<String>> {
-        None
+        let mut out = BTreeSet::new();
+        self.node.needed(&mut out).then_some(out)
+    }
+}
+
+/// Folds the paths that `more` needs into `all` (`None` means the whole document).
+pub fn join_paths(all: &mut Option<BTreeSet<String>>, more: Option<BTreeSet<String>>) {
+    match (all.as_mut(), more) {
+        (Some(a), Some(m)) => a.extend(m),
+        _ => *all = None,
     }
 }

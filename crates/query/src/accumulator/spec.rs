@@ -1,0 +1,366 @@
+//! Parsed accumulators.
+
+use super::percentile;
+use super::state::{Accumulator, Bounded};
+use crate::expr::{Computed, EvalCtx, Expression, ParseEnv, SortSpec, join_paths};
+use bson::{Doc, Val, Value, Writer};
+use errors::{Code, Error, Result, bail, err};
+use std::collections::BTreeSet;
+
+/// A parsed accumulator, e.g. `{$sum: "$a"}`.
+#[derive(Clone, Debug)]
+pub struct AccumulatorSpec {
+    pub(super) kind: Kind,
+    name: &'static str,
+    arg: Expression,
+    /// The `n` of `$firstN` and its kin.
+    n: Option<Expression>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Sum,
+    Avg,
+    Min,
+    Max,
+    First,
+    Last,
+    Push,
+    AddToSet,
+    Deviation {
+        sample: bool,
+    },
+    MergeObjects,
+    ConcatArrays,
+    SetUnion,
+    FirstN,
+    LastN,
+    MinN,
+    MaxN,
+    Top {
+        by: SortSpec,
+        bottom: bool,
+        single: bool,
+    },
+    Percentile {
+        p: Vec<f64>,
+        single: bool,
+    },
+}
+
+const SIMPLE: &[(&str, Kind)] = &[
+    ("$sum", Kind::Sum),
+    ("$avg", Kind::Avg),
+    ("$min", Kind::Min),
+    ("$max", Kind::Max),
+    ("$first", Kind::First),
+    ("$last", Kind::Last),
+    ("$push", Kind::Push),
+    ("$addToSet", Kind::AddToSet),
+    ("$stdDevPop", Kind::Deviation { sample: false }),
+    ("$stdDevSamp", Kind::Deviation { sample: true }),
+    ("$mergeObjects", Kind::MergeObjects),
+    ("$concatArrays", Kind::ConcatArrays),
+    ("$setUnion", Kind::SetUnion),
+];
+
+const COUNTED: &[(&str, Kind)] = &[
+    ("$firstN", Kind::FirstN),
+    ("$lastN", Kind::LastN),
+    ("$minN", Kind::MinN),
+    ("$maxN", Kind::MaxN),
+];
+
+/// Name, whether bottom, whether a single one.
+const SORTED: &[(&str, bool, bool)] = &[
+    ("$top", false, true),
+    ("$topN", false, false),
+    ("$bottom", true, true),
+    ("$bottomN", true, false),
+];
+
+impl AccumulatorSpec {
+    /// Parses the value of an output field of `$group`: `{$sum: …}`.
+    pub fn parse_field(field: &str, spec: Val<'_>, env: &ParseEnv) -> Result<AccumulatorSpec> {
+        let Some(d) = spec.as_doc().filter(|d| !d.is_empty()) else {
+            bail!(40234, "The field '{field}' must be an accumulator object");
+        };
+        if field.contains('.') {
+            bail!(40235, "The field name '{field}' cannot contain '.'");
+        }
+        if field.starts_with('$') {
+            bail!(40236, "The field name '{field}' cannot be an operator name");
+        }
+        let mut elements = d.iter();
+        match (elements.next(), elements.next()) {
+            (Some(e), None) => {
+                if !e.name.starts_with('$') {
+                    bail!(40234, "The field '{field}' must be an accumulator object");
+                }
+                AccumulatorSpec::parse(e.name, e.val, env)
+            }
+            _ => bail!(40238, "The field '{field}' must specify one accumulator"),
+        }
+    }
+
+    /// `name` with its `$`, and the accumulator's argument.
+    pub fn parse(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<AccumulatorSpec> {
+        let build = |name, kind, arg, n| AccumulatorSpec { kind, name, arg, n };
+        if let Some((name, kind)) = SIMPLE.iter().find(|s| s.0 == name) {
+            if arg.as_array().is_some() {
+                bail!(40237, "The {name} accumulator is a unary operator");
+            }
+            return Ok(build(
+                name,
+                kind.clone(),
+                Expression::parse(arg, env)?,
+                None,
+            ));
+        }
+        if let Some((name, kind)) = COUNTED.iter().find(|s| s.0 == name) {
+            let [n, input] = options(name, arg, ["n", "input"], [5787900, 5787901, 5787906])?;
+            let n = Expression::parse(n, env)?;
+            check_constant_n(name, &n)?;
+            let input = Expression::parse(input, env)?;
+            return Ok(build(name, kind.clone(), input, Some(n)));
+        }
+        if let Some(&(name, bottom, single)) = SORTED.iter().find(|s| s.0 == name) {
+            let codes = [5788001, 5788002, 5788003];
+            let (n, output, sort) = if single {
+                let [output, sort] = options(
+                    name,
+                    arg,
+                    ["output", "sortBy"],
+                    [codes[0], codes[1], 5788004],
+                )?;
+                (None, output, sort)
+            } else {
+                let [n, output, sort] = options(name, arg, ["n", "output", "sortBy"], codes)?;
+                let n = Expression::parse(n, env)?;
+                check_constant_n(name, &n)?;
+                (Some(n), output, sort)
+            };
+            let Some(sort) = sort.as_doc() else {
+                bail!(
+                    5788604,
+                    "expected 'sortBy' to already be an object in the arguments to {name}"
+                );
+            };
+            let by = SortSpec::parse(sort)?;
+            let kind = Kind::Top { by, bottom, single };
+            return Ok(build(name, kind, Expression::parse(output, env)?, n));
+        }
+        match name {
+            "$count" => {
+                if arg.as_doc().is_none_or(|d| !d.is_empty()) {
+                    bail!(TypeMismatch, "$count takes no arguments, i.e. $count:{{}}");
+                }
+                let one = Expression::literal(Value::from(1));
+                Ok(build("$count", Kind::Sum, one, None))
+            }
+            "$median" => {
+                let [input, method] =
+                    options(name, arg, ["input", "method"], [7436100, 40415, 40414])?;
+                percentile::check_method(method)?;
+                let kind = Kind::Percentile {
+                    p: vec![0.5],
+                    single: true,
+                };
+                Ok(build("$median", kind, Expression::parse(input, env)?, None))
+            }
+            "$percentile" => {
+                let [input, p, method] =
+                    options(name, arg, ["input", "p", "method"], [7429703, 40415, 40414])?;
+                let p = percentile::parse_p(p, env)?;
+                percentile::check_method(method)?;
+                let kind = Kind::Percentile { p, single: false };
+                Ok(build(
+                    "$percentile",
+                    kind,
+                    Expression::parse(input, env)?,
+                    None,
+                ))
+            }
+            _ => bail!(15952, "unknown group operator '{name}'"),
+        }
+    }
+
+    /// With its `$`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// A fresh state. `group`: a context whose root is the group's `{_id: …}` (the `n` of `$firstN` may depend on it).
+    pub fn start(&self, group: &EvalCtx<'_>) -> Result<Accumulator> {
+        let n = match &self.n {
+            Some(e) => crate::expr::count_of(self.name, e.evaluate(group)?.or_null())?,
+            None => 1,
+        };
+        Ok(match &self.kind {
+            Kind::Sum => Accumulator::Sum(Default::default()),
+            Kind::Avg => Accumulator::Avg(Default::default()),
+            Kind::Min => Accumulator::Min(None),
+            Kind::Max => Accumulator::Max(None),
+            Kind::First => Accumulator::First(None),
+            Kind::Last => Accumulator::Last(None),
+            Kind::Push => Accumulator::Push(Writer::new_array()),
+            Kind::ConcatArrays => Accumulator::Concat(Writer::new_array()),
+            Kind::AddToSet => Accumulator::Set(Default::default()),
+            Kind::SetUnion => Accumulator::Union(Default::default()),
+            Kind::Deviation { sample } => Accumulator::Deviation(Default::default(), *sample),
+            Kind::MergeObjects => Accumulator::Merge(Default::default()),
+            Kind::FirstN => Accumulator::FirstN(Vec::new(), n),
+            Kind::LastN => Accumulator::LastN(Default::default(), n),
+            Kind::MinN => Accumulator::Bounded(Bounded::new(n, false, false, false)),
+            Kind::MaxN => Accumulator::Bounded(Bounded::new(n, true, true, false)),
+            Kind::Top { bottom, single, .. } => {
+                Accumulator::Bounded(Bounded::new(n, *bottom, false, *single))
+            }
+            Kind::Percentile { p, single } => {
+                Accumulator::Percentile(Vec::new(), p.clone(), *single)
+            }
+        })
+    }
+
+    /// Evaluates the argument over a document and takes it in.
+    pub fn add(&self, acc: &mut Accumulator, ctx: &EvalCtx<'_>) -> Result<()> {
+        let v = self.arg.evaluate(ctx).map_err(group_code)?;
+        if let Kind::Top { by, .. } = &self.kind {
+            let mut key = Vec::new();
+            for (path, descending) in by.keys() {
+                let at = path.of_doc(ctx.root);
+                encode_sort_key(&at, *descending, &mut key);
+            }
+            acc.take_sorted(key, v.or_null());
+            return Ok(());
+        }
+        acc.take(v.as_val())
+    }
+
+    pub fn to_value(&self) -> Value {
+        let mut w = Writer::new();
+        match (&self.kind, &self.n) {
+            (Kind::Top { by, .. }, n) => {
+                w.open_doc(self.name);
+                if let Some(n) = n {
+                    w.val("n", n.to_value().as_val());
+                }
+                w.val("output", self.arg.to_value().as_val());
+                w.val("sortBy", by.spec.as_val());
+                w.close();
+            }
+            (_, Some(n)) => {
+                w.open_doc(self.name);
+                w.val("n", n.to_value().as_val());
+                w.val("input", self.arg.to_value().as_val());
+                w.close();
+            }
+            (Kind::Percentile { p, single }, _) => {
+                w.open_doc(self.name);
+                w.val("input", self.arg.to_value().as_val());
+                if !single {
+                    w.open_array("p");
+                    for p in p {
+                        w.f64("", *p);
+                    }
+                    w.close();
+                }
+                w.str("method", "approximate").close();
+            }
+            _ => {
+                w.val(self.name, self.arg.to_value().as_val());
+            }
+        }
+        Value::from(w.finish())
+    }
+
+    /// The argument expressions.
+    pub fn expressions(&self) -> Vec<&Expression> {
+        std::iter::once(&self.arg).chain(&self.n).collect()
+    }
+
+    /// Paths of the document that it reads; `None` when it may read all of it.
+    pub fn needed_paths(&self) -> Option<BTreeSet<String>> {
+        let mut all = Some(BTreeSet::new());
+        for e in self.expressions() {
+            join_paths(&mut all, e.needed_paths());
+        }
+        if let (Kind::Top { by, .. }, Some(all)) = (&self.kind, &mut all) {
+            all.extend(by.keys().iter().map(|(p, _)| p.to_string()));
+        }
+        all
+    }
+}
+
+/// The named options of an accumulator, all required. Codes: not an object, unknown, the first missing (the next ones
+/// follow it).
+fn options<'a, const N: usize>(
+    name: &str,
+    arg: Val<'a>,
+    names: [&str; N],
+    [not_object, unknown, missing]: [i32; 3],
+) -> Result<[Val<'a>; N]> {
+    let Some(d): Option<Doc<'a>> = arg.as_doc() else {
+        return Err(Error::coded(
+            not_object,
+            format!("specification must be an object; found {name}: {arg}"),
+        ));
+    };
+    let mut out = [None; N];
+    for e in d.iter() {
+        match names.iter().position(|n| *n == e.name) {
+            Some(i) => out[i] = Some(e.val),
+            None => {
+                return Err(Error::coded(
+                    unknown,
+                    format!("Unknown argument for {name} operator: {}", e.name),
+                ));
+            }
+        }
+    }
+    for (i, v) in out.iter().enumerate() {
+        if v.is_none() {
+            // 40414 is one code for whichever field is missing.
+            let code = if missing == 40414 {
+                missing
+            } else {
+                missing + i as i32
+            };
+            return Err(Error::coded(
+                code,
+                format!("Missing value for '{}' in {name}", names[i]),
+            ));
+        }
+    }
+    Ok(out.map(|v| v.unwrap_or(Val::NULL)))
+}
+
+fn check_constant_n(name: &str, n: &Expression) -> Result<()> {
+    match n.constant() {
+        Some(v) => crate::expr::count_of(name, v.as_val()).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+/// MongoDB runs `$group` in its other engine, which has its own numbers for two mistakes.
+fn group_code(e: Error) -> Error {
+    match e.message.as_str() {
+        "can't $divide by zero" if e.code == Code::BadValue => err!(4848401, "{}", e.message),
+        "can't $mod by zero" => err!(4848403, "{}", e.message),
+        _ => e,
+    }
+}
+
+/// Appends the key that `$sort` would sort a value by: of an array its least (or largest) item.
+fn encode_sort_key(v: &Computed<'_>, descending: bool, out: &mut Vec<u8>) {
+    let Some(array) = v.or_null().as_array() else {
+        return bson::key::encode(v.or_null(), descending, out, None);
+    };
+    let items = array.values();
+    let chosen = if descending {
+        items.max_by(|a, b| bson::order::compare(*a, *b))
+    } else {
+        items.min_by(|a, b| bson::order::compare(*a, *b))
+    };
+    bson::key::encode(chosen.unwrap_or(Val::UNDEFINED), descending, out, None);
+}

@@ -1,0 +1,402 @@
+//! States of accumulators.
+
+use super::percentile;
+use crate::arithmetic::{Sum, Variance};
+use crate::expr::merge_documents;
+use bson::order::compare;
+use bson::{Doc, DocBuf, Val, Value, Writer};
+use errors::{Result, bail};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+/// The state of one accumulator of one group.
+pub enum Accumulator {
+    Sum(Sum),
+    Avg(Sum),
+    Min(Option<Value>),
+    Max(Option<Value>),
+    First(Option<Value>),
+    Last(Option<Value>),
+    Push(Writer),
+    Concat(Writer),
+    Set(Distinct),
+    Union(Distinct),
+    Deviation(Variance, bool),
+    Merge(DocBuf),
+    FirstN(Vec<Value>, usize),
+    LastN(VecDeque<Value>, usize),
+    Bounded(Bounded),
+    Percentile(Vec<f64>, Vec<f64>, bool),
+}
+
+/// Distinct values in the order of their arrival; equality as in comparisons.
+pub struct Distinct {
+    keys: HashSet<Box<[u8]>>,
+    items: Writer,
+    key_bytes: usize,
+}
+
+impl Default for Distinct {
+    fn default() -> Distinct {
+        Distinct {
+            keys: HashSet::new(),
+            items: Writer::new_array(),
+            key_bytes: 0,
+        }
+    }
+}
+
+impl Distinct {
+    fn add(&mut self, v: Val<'_>) {
+        let key = bson::key::of(v);
+        if !self.keys.contains(&key[..]) {
+            self.key_bytes += key.len() + 32;
+            self.keys.insert(key.into());
+            self.items.push(v);
+        }
+    }
+}
+
+/// The first or last `n` values by a sort key; later arrivals come after earlier ones of the same key.
+pub struct Bounded {
+    kept: BTreeMap<(Vec<u8>, u64), Value>,
+    n: usize,
+    arrivals: u64,
+    /// Keeps the largest keys.
+    largest: bool,
+    /// Gives the largest first.
+    reversed: bool,
+    /// Gives a single value, not an array.
+    single: bool,
+    bytes: usize,
+}
+
+impl Bounded {
+    pub(super) fn new(n: usize, largest: bool, reversed: bool, single: bool) -> Bounded {
+        Bounded {
+            kept: BTreeMap::new(),
+            n,
+            arrivals: 0,
+            largest,
+            reversed,
+            single,
+            bytes: 0,
+        }
+    }
+
+    fn add(&mut self, key: Vec<u8>, v: Val<'_>) {
+        self.arrivals += 1;
+        if self.kept.len() >= self.n {
+            let worst = if self.largest {
+                self.kept.first_key_value()
+            } else {
+                self.kept.last_key_value()
+            };
+            let better =
+                worst.is_none_or(|((k, _), _)| if self.largest { key > *k } else { key < *k });
+            if !better {
+                return;
+            }
+            let gone = if self.largest {
+                self.kept.pop_first()
+            } else {
+                self.kept.pop_last()
+            };
+            if let Some(((k, _), v)) = gone {
+                self.bytes -= k.len() + v.as_val().bytes.len() + 96;
+            }
+        }
+        self.bytes += key.len() + v.bytes.len() + 96;
+        self.kept.insert((key, self.arrivals), v.to_value());
+    }
+
+    fn finish(self) -> Value {
+        if self.single {
+            return self.kept.into_values().next().unwrap_or(Value::NULL);
+        }
+        let mut w = Writer::new_array();
+        if self.reversed {
+            for v in self.kept.values().rev() {
+                w.push(v.as_val());
+            }
+        } else {
+            for v in self.kept.values() {
+                w.push(v.as_val());
+            }
+        }
+        w.finish_array()
+    }
+}
+
+impl Accumulator {
+    /// Takes in a value; `None` is a missing one.
+    pub fn take(&mut self, v: Option<Val<'_>>) -> Result<()> {
+        let present = v.filter(|v| !v.is_nullish());
+        match self {
+            Accumulator::Sum(s) | Accumulator::Avg(s) => {
+                if let Some(v) = v {
+                    s.add(v);
+                }
+            }
+            Accumulator::Deviation(s, _) => {
+                if let Some(v) = v {
+                    s.add(v);
+                }
+            }
+            Accumulator::Min(best) => {
+                if let Some(v) = present
+                    && best.as_ref().is_none_or(|b| compare(v, b.as_val()).is_lt())
+                {
+                    *best = Some(v.to_value());
+                }
+            }
+            Accumulator::Max(best) => {
+                if let Some(v) = present
+                    && best.as_ref().is_none_or(|b| compare(v, b.as_val()).is_gt())
+                {
+                    *best = Some(v.to_value());
+                }
+            }
+            Accumulator::First(first) => {
+                if first.is_none() {
+                    *first = Some(v.unwrap_or(Val::NULL).to_value());
+                }
+            }
+            Accumulator::Last(last) => *last = Some(v.unwrap_or(Val::NULL).to_value()),
+            Accumulator::Push(w) => {
+                if let Some(v) = v {
+                    w.push(v);
+                }
+            }
+            Accumulator::Concat(w) => {
+                if let Some(a) = array("$concatArrays", v)? {
+                    for x in a.values() {
+                        w.push(x);
+                    }
+                }
+            }
+            Accumulator::Set(s) => {
+                if let Some(v) = v {
+                    s.add(v);
+                }
+            }
+            Accumulator::Union(s) => {
+                if let Some(a) = array("$setUnion", v)? {
+                    a.values().for_each(|x| s.add(x));
+                }
+            }
+            Accumulator::Merge(d) => {
+                if let Some(v) = present {
+                    match v.as_doc() {
+                        Some(over) => *d = merge_documents(d.as_doc(), over),
+                        None => bail!(
+                            5911200,
+                            "$mergeObjects only supports objects, but got {v} of type {}",
+                            v.type_name()
+                        ),
+                    }
+                }
+            }
+            Accumulator::FirstN(items, n) => {
+                if items.len() < *n {
+                    items.push(v.unwrap_or(Val::NULL).to_value());
+                }
+            }
+            Accumulator::LastN(items, n) => {
+                if items.len() == *n {
+                    items.pop_front();
+                }
+                items.push_back(v.unwrap_or(Val::NULL).to_value());
+            }
+            Accumulator::Bounded(b) => {
+                if let Some(v) = present {
+                    b.add(bson::key::of(v), v);
+                }
+            }
+            Accumulator::Percentile(numbers, ..) => numbers.extend(v.and_then(Val::to_f64)),
+        }
+        Ok(())
+    }
+
+    /// Takes in a value under an encoded sort key (`$top` and its kin).
+    pub(super) fn take_sorted(&mut self, key: Vec<u8>, v: Val<'_>) {
+        if let Accumulator::Bounded(b) = self {
+            b.add(key, v);
+        }
+    }
+
+    pub fn finish(self) -> Result<Value> {
+        let list = |items: &mut dyn Iterator<Item = Value>| {
+            let mut w = Writer::new_array();
+            for v in items {
+                w.push(v.as_val());
+            }
+            w.finish_array()
+        };
+        Ok(match self {
+            Accumulator::Sum(s) => s.sum(),
+            Accumulator::Avg(s) => s.average(),
+            Accumulator::Min(v)
+            | Accumulator::Max(v)
+            | Accumulator::First(v)
+            | Accumulator::Last(v) => v.unwrap_or(Value::NULL),
+            Accumulator::Push(w) | Accumulator::Concat(w) => w.finish_array(),
+            Accumulator::Set(s) | Accumulator::Union(s) => s.items.finish_array(),
+            Accumulator::Deviation(s, sample) => s.deviation(sample),
+            Accumulator::Merge(d) => Value::from(d),
+            Accumulator::FirstN(items, _) => list(&mut items.into_iter()),
+            Accumulator::LastN(items, _) => list(&mut items.into_iter()),
+            Accumulator::Bounded(b) => b.finish(),
+            Accumulator::Percentile(mut numbers, p, single) => {
+                let r = percentile::compute(&mut numbers, &p);
+                if single { percentile::single(&r) } else { r }
+            }
+        })
+    }
+
+    /// Heap bytes held, approximately.
+    pub fn memory_bytes(&self) -> usize {
+        let value = |v: &Value| {
+            let n = v.as_val().bytes.len();
+            if n > 16 { n } else { 0 }
+        };
+        match self {
+            Accumulator::Sum(_) | Accumulator::Avg(_) | Accumulator::Deviation(..) => 0,
+            Accumulator::Min(v)
+            | Accumulator::Max(v)
+            | Accumulator::First(v)
+            | Accumulator::Last(v) => v.as_ref().map_or(0, value),
+            Accumulator::Push(w) | Accumulator::Concat(w) => w.len(),
+            Accumulator::Set(s) | Accumulator::Union(s) => s.items.len() + s.key_bytes,
+            Accumulator::Merge(d) => d.as_bytes().len(),
+            Accumulator::FirstN(items, _) => items.iter().map(|v| 32 + value(v)).sum(),
+            Accumulator::LastN(items, _) => items.iter().map(|v| 32 + value(v)).sum(),
+            Accumulator::Bounded(b) => b.bytes,
+            Accumulator::Percentile(numbers, ..) => numbers.len() * 8,
+        }
+    }
+
+    /// The state as a value that [`Accumulator::merge`] takes back: how a `$group` that spills writes it.
+    pub fn to_partial(&self) -> Value {
+        let mut w = Writer::new();
+        match self {
+            Accumulator::Sum(s) | Accumulator::Avg(s) => {
+                w.binary("s", 0, &s.to_bytes());
+            }
+            Accumulator::Deviation(s, _) => {
+                w.binary("s", 0, &s.to_bytes());
+            }
+            Accumulator::Min(v)
+            | Accumulator::Max(v)
+            | Accumulator::First(v)
+            | Accumulator::Last(v) => {
+                if let Some(v) = v {
+                    w.val("v", v.as_val());
+                }
+            }
+            Accumulator::Push(items) | Accumulator::Concat(items) => copy_items(&mut w, items),
+            Accumulator::Set(s) | Accumulator::Union(s) => copy_items(&mut w, &s.items),
+            Accumulator::Merge(d) => {
+                w.doc("v", d.as_doc());
+            }
+            Accumulator::FirstN(items, _) => {
+                w.open_array("a");
+                for v in items {
+                    w.push(v.as_val());
+                }
+            }
+            Accumulator::LastN(items, _) => {
+                w.open_array("a");
+                for v in items {
+                    w.push(v.as_val());
+                }
+            }
+            Accumulator::Bounded(b) => {
+                w.open_array("a");
+                for ((key, _), v) in &b.kept {
+                    w.open_doc("")
+                        .binary("k", 0, key)
+                        .val("v", v.as_val())
+                        .close();
+                }
+            }
+            Accumulator::Percentile(numbers, ..) => {
+                w.open_array("a");
+                for x in numbers {
+                    w.f64("", *x);
+                }
+            }
+        }
+        Value::from(w.finish())
+    }
+
+    /// Takes in another state of the same accumulator, later in input order.
+    pub fn merge(&mut self, partial: Val<'_>) -> Result<()> {
+        let d = partial.as_doc().unwrap_or(Doc::EMPTY);
+        let bytes = || d.get("s").and_then(Val::as_binary).map_or(&[][..], |b| b.1);
+        let items = d.get("a").and_then(Val::as_array).unwrap_or(Doc::EMPTY);
+        match self {
+            Accumulator::Sum(s) | Accumulator::Avg(s) => {
+                if let Some(o) = Sum::from_bytes(bytes()) {
+                    s.merge(&o);
+                }
+            }
+            Accumulator::Deviation(s, _) => {
+                if let Some(o) = Variance::from_bytes(bytes()) {
+                    s.merge(&o);
+                }
+            }
+            Accumulator::Concat(w) => items.values().for_each(|x| {
+                w.push(x);
+            }),
+            Accumulator::Union(s) => items.values().for_each(|x| s.add(x)),
+            Accumulator::Bounded(b) => {
+                for e in items.values().filter_map(Val::as_doc) {
+                    let key = e.get("k").and_then(Val::as_binary).map_or(&[][..], |k| k.1);
+                    b.add(key.to_vec(), e.get("v").unwrap_or(Val::NULL));
+                }
+            }
+            Accumulator::Push(_)
+            | Accumulator::Set(_)
+            | Accumulator::FirstN(..)
+            | Accumulator::LastN(..)
+            | Accumulator::Percentile(..) => {
+                for x in items.values() {
+                    self.take(Some(x))?;
+                }
+            }
+            Accumulator::Min(_)
+            | Accumulator::Max(_)
+            | Accumulator::First(_)
+            | Accumulator::Last(_)
+            | Accumulator::Merge(_) => {
+                if let Some(v) = d.get("v") {
+                    self.take(Some(v))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Appends what an unfinished array writer holds as the array `a`.
+fn copy_items(w: &mut Writer, items: &Writer) {
+    w.open_array("a");
+    for v in items.open_values() {
+        w.push(v);
+    }
+}
+
+/// The array an accumulator of arrays wants; `None` when the value is missing.
+fn array<'v>(name: &str, v: Option<Val<'v>>) -> Result<Option<Doc<'v>>> {
+    match v {
+        None => Ok(None),
+        Some(v) => match v.as_array() {
+            Some(a) => Ok(Some(a)),
+            None => bail!(
+                TypeMismatch,
+                "{name} requires array inputs, but input {v} is of type {}",
+                v.type_name()
+            ),
+        },
+    }
+}

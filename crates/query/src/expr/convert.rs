@@ -1,0 +1,633 @@
+//! `$convert`, its short forms `$toInt` and so on, `$type`, `$isNumber`.
+
+use super::boolean::boolean;
+use super::node::{Call, Computed, EvalCtx, Node, Prepared, own};
+use super::parse::{ParseEnv, Parsed, fields, operand, optional};
+use super::string::check_length;
+use super::table::{Named, Op};
+use super::{date_format, date_parse};
+use crate::arithmetic::{Number, convert as text};
+use bson::{ObjectId, Val, Value, tag};
+use errors::{Code, Result, bail, err};
+
+pub(super) const OPS: &[Op] = &[
+    Op::custom(
+        "$convert",
+        parse_convert,
+        &["input", "to", "onError", "onNull", "format", "byteOrder"],
+        convert,
+    ),
+    Op::custom("$toBool", parse_short, &[], |c, x| short(c, x, tag::BOOL)),
+    Op::custom("$toDate", parse_short, &[], |c, x| short(c, x, tag::DATE)),
+    Op::custom("$toDecimal", parse_short, &[], |c, x| {
+        short(c, x, tag::DECIMAL128)
+    }),
+    Op::custom("$toDouble", parse_short, &[], |c, x| {
+        short(c, x, tag::DOUBLE)
+    }),
+    Op::custom("$toInt", parse_short, &[], |c, x| short(c, x, tag::INT32)),
+    Op::custom("$toLong", parse_short, &[], |c, x| short(c, x, tag::INT64)),
+    Op::custom("$toObjectId", parse_short, &[], |c, x| {
+        short(c, x, tag::OBJECT_ID)
+    }),
+    Op::custom("$toString", parse_short, &[], |c, x| {
+        short(c, x, tag::STRING)
+    }),
+    Op::custom("$toUUID", parse_short, &[], to_uuid),
+    Op::args("$type", 1, 1, |c, x| own(c.arg(0, x)?.type_name())),
+    Op::args("$isNumber", 1, 1, |c, x| {
+        boolean(c.arg(0, x)?.or_null().is_number())
+    }),
+];
+
+fn parse_short(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
+    let one = match arg.as_array() {
+        Some(a) if a.count() == 1 => a.values().next().unwrap_or(Val::NULL),
+        Some(a) => bail!(
+            50723,
+            "{} requires a single argument, got {}",
+            op.name,
+            a.count()
+        ),
+        None => arg,
+    };
+    Ok(Parsed::Call(vec![operand(one, env)?], Prepared::None))
+}
+
+static CONVERT: Named = Named {
+    fields: &[
+        ("input", 9),
+        ("to", 9),
+        ("onError", 0),
+        ("onNull", 0),
+        ("format", 0),
+        ("byteOrder", 0),
+    ],
+    not_object: 9,
+    unknown: 9,
+};
+
+/// Arguments: those of `CONVERT`, then the subtype of a `to` that is `{type, subtype}`.
+fn parse_convert(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
+    let f = fields(op, &CONVERT, arg)?;
+    let (mut to, mut subtype) = (f[1], None);
+    if let Some(d) = f[1].and_then(Val::as_doc)
+        && !d.first().is_some_and(|e| e.name.starts_with('$'))
+    {
+        to = None;
+        for e in d.iter() {
+            match e.name {
+                "type" => to = Some(e.val),
+                "subtype" => subtype = Some(e.val),
+                other => bail!(
+                    FailedToParse,
+                    "$convert's 'to' argument found an unknown argument: {other}"
+                ),
+            }
+        }
+        if to.is_none() {
+            bail!(
+                FailedToParse,
+                "$convert's 'to' argument must have a 'type' field if it is an object"
+            );
+        }
+    }
+    let mut args = vec![optional(f[0], env)?, optional(to, env)?];
+    for v in &f[2..] {
+        args.push(optional(*v, env)?);
+    }
+    args.push(optional(subtype, env)?);
+    Ok(Parsed::Call(args, Prepared::None))
+}
+
+/// Where and how to convert to.
+struct Target<'t> {
+    tag: u8,
+    format: Option<&'t str>,
+    big_endian: bool,
+    subtype: u8,
+}
+
+impl Target<'_> {
+    fn plain(tag: u8) -> Target<'static> {
+        Target {
+            tag,
+            format: None,
+            big_endian: false,
+            subtype: 0,
+        }
+    }
+}
+
+fn short<'a>(c: &'a Call, ctx: &EvalCtx<'a>, to: u8) -> Result<Computed<'a>> {
+    let v = c.arg(0, ctx)?;
+    if v.is_nullish() {
+        return Ok(Computed::NULL);
+    }
+    let target = Target {
+        format: Some("auto"),
+        ..Target::plain(to)
+    };
+    own(to_type(v.or_null(), &target)?)
+}
+
+fn to_uuid<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+    let v = c.arg(0, ctx)?;
+    if v.is_nullish() {
+        return Ok(Computed::NULL);
+    }
+    let target = Target {
+        format: Some("uuid"),
+        subtype: 4,
+        ..Target::plain(tag::BINARY)
+    };
+    own(to_type(v.or_null(), &target)?)
+}
+
+fn convert<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+    let to = c.arg(1, ctx)?;
+    let input = c.arg(0, ctx)?;
+    let to = if to.is_nullish() {
+        None
+    } else {
+        Some(type_of(to.or_null())?)
+    };
+    if input.is_nullish() {
+        return if c.has(3) {
+            c.arg(3, ctx)
+        } else {
+            Ok(Computed::NULL)
+        };
+    }
+    let Some(to) = to else {
+        return Ok(Computed::NULL);
+    };
+    let (format, order, subtype) = (c.arg(4, ctx)?, c.arg(5, ctx)?, c.arg(6, ctx)?);
+    let target = Target {
+        tag: to,
+        format: format_of(format.or_null())?,
+        big_endian: big_endian(order.or_null())?,
+        subtype: subtype_of(subtype.or_null())?,
+    };
+    match to_type(input.or_null(), &target) {
+        Err(e) if e.code == Code::ConversionFailure && c.has(2) => c.arg(2, ctx),
+        other => own(other?),
+    }
+}
+
+const TYPES: &[u8] = &[
+    tag::DOUBLE,
+    tag::STRING,
+    tag::DOCUMENT,
+    tag::ARRAY,
+    tag::BINARY,
+    tag::UNDEFINED,
+    tag::OBJECT_ID,
+    tag::BOOL,
+    tag::DATE,
+    tag::NULL,
+    tag::REGEX,
+    tag::DB_POINTER,
+    tag::CODE,
+    tag::SYMBOL,
+    tag::CODE_WITH_SCOPE,
+    tag::INT32,
+    tag::TIMESTAMP,
+    tag::INT64,
+    tag::DECIMAL128,
+    tag::MIN_KEY,
+    tag::MAX_KEY,
+];
+
+/// The type that `to` names; 0 is `missing`.
+fn type_of(v: Val<'_>) -> Result<u8> {
+    if let Some(s) = v.as_str() {
+        if s == "missing" {
+            return Ok(0);
+        }
+        return TYPES
+            .iter()
+            .copied()
+            .find(|t| tag::name(*t) == s)
+            .ok_or_else(|| err!(BadValue, "Unknown type name: {s}"));
+    }
+    if !v.is_number() {
+        bail!(
+            FailedToParse,
+            "$convert's 'to' argument must be a string or number, but is {}",
+            v.type_name()
+        );
+    }
+    let Some(code) = v.to_i64_exact() else {
+        bail!(
+            FailedToParse,
+            "In $convert, numeric 'to' argument is not an integer"
+        );
+    };
+    match code {
+        0 => Ok(0),
+        -1 => Ok(tag::MIN_KEY),
+        255 => bail!(
+            FailedToParse,
+            "In $convert, numeric value for 'to' does not correspond to a BSON type: {code}"
+        ),
+        _ => u8::try_from(code)
+            .ok()
+            .filter(|t| TYPES.contains(t))
+            .ok_or_else(|| {
+                err!(
+                    FailedToParse,
+                    "In $convert, numeric value for 'to' does not correspond to a BSON type: {code}"
+                )
+            }),
+    }
+}
+
+fn format_of(v: Val<'_>) -> Result<Option<&str>> {
+    if v.is_nullish() {
+        return Ok(None);
+    }
+    let Some(s) = v.as_str() else {
+        bail!(
+            4341114,
+            "$convert requires that 'format' be a string, found: {}",
+            v.type_name()
+        );
+    };
+    if !["base64", "base64url", "hex", "uuid", "auto", "utf8"].contains(&s) {
+        bail!(4341125, "Invalid 'format' argument for $convert: {s}");
+    }
+    Ok(Some(s))
+}
+
+fn big_endian(v: Val<'_>) -> Result<bool> {
+    if v.is_nullish() {
+        return Ok(false);
+    }
+    match v.as_str() {
+        Some("big") => Ok(true),
+        Some("little") => Ok(false),
+        Some(s) => bail!(9130002, "Invalid 'byteOrder' argument for $convert: {s}"),
+        None => bail!(
+            9130001,
+            "$convert requires that 'byteOrder' be a string, found: {}",
+            v.type_name()
+        ),
+    }
+}
+
+fn subtype_of(v: Val<'_>) -> Result<u8> {
+    if v.is_nullish() {
+        return Ok(0);
+    }
+    if !v.is_number() {
+        bail!(
+            4341108,
+            "In $convert, 'subtype' must be a number, found: {}",
+            v.type_name()
+        );
+    }
+    let Some(i) = v.to_i64_exact() else {
+        bail!(
+            4341106,
+            "In $convert, 'subtype' must be an integer, found: {v}"
+        );
+    };
+    match u8::try_from(i) {
+        Ok(s) if s <= 9 || s >= 128 => Ok(s),
+        _ => bail!(4341107, "In $convert, invalid 'subtype': {i}"),
+    }
+}
+
+fn failure(message: String) -> errors::Error {
+    errors::Error::new(
+        Code::ConversionFailure,
+        format!("{message} in $convert with no onError value"),
+    )
+}
+
+fn with_reason<T>(r: Result<T, text::Reason>, v: Val<'_>) -> Result<T> {
+    r.map_err(|why| {
+        let message = match v.as_str() {
+            Some(s) => {
+                format!("Failed to parse number '{s}' in $convert with no onError value: {why}")
+            }
+            None => format!("{why} in $convert with no onError value: {v}"),
+        };
+        errors::Error::new(Code::ConversionFailure, message)
+    })
+}
+
+fn to_type(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
+    if let Some(s) = v.str_bytes() {
+        check_length(s.len())?;
+    }
+    match to.tag {
+        tag::BOOL => Ok(Value::from(v.truthy())),
+        tag::INT32 => {
+            if v.tag == tag::DATE {
+                return Err(unsupported(v, to));
+            }
+            let i = with_reason(text::narrow(integer(v, to)?), v)?;
+            Ok(Value::from(i))
+        }
+        tag::INT64 => Ok(Value::from(integer(v, to)?)),
+        tag::DOUBLE => double(v, to).map(Value::from),
+        tag::DECIMAL128 => decimal(v, to),
+        tag::STRING => string(v, to),
+        tag::DATE => date(v, to).map(Value::date),
+        tag::OBJECT_ID => object_id(v, to),
+        tag::BINARY => binary(v, to),
+        _ => Err(unsupported(v, to)),
+    }
+}
+
+fn unsupported(v: Val<'_>, to: &Target<'_>) -> errors::Error {
+    failure(format!(
+        "Unsupported conversion from {} to {}",
+        v.type_name(),
+        tag::name(to.tag)
+    ))
+}
+
+fn integer(v: Val<'_>, to: &Target<'_>) -> Result<i64> {
+    match v.tag {
+        tag::INT32 | tag::INT64 => Ok(v.to_i64_exact().unwrap_or(0)),
+        tag::BOOL => Ok(i64::from(v.truthy())),
+        tag::DOUBLE => with_reason(text::f64_to_i64(v.as_f64().unwrap_or(f64::NAN)), v),
+        tag::DECIMAL128 => match v.as_decimal() {
+            Some(d) => with_reason(text::decimal_to_i64(d), v),
+            None => Err(unsupported(v, to)),
+        },
+        tag::DATE => Ok(v.as_date().unwrap_or(0)),
+        tag::STRING => with_reason(text::parse_integer(v.as_str().unwrap_or("")), v),
+        tag::BINARY => {
+            let bytes = little_endian(v, to);
+            let i = match bytes[..] {
+                [a] => i64::from(a as i8),
+                [a, b] => i64::from(i16::from_le_bytes([a, b])),
+                [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])),
+                _ => match <[u8; 8]>::try_from(&bytes[..]) {
+                    Ok(b) if to.tag == tag::INT64 => i64::from_le_bytes(b),
+                    _ => {
+                        return Err(failure(format!(
+                            "Failed to convert '{v}' to {} because of invalid length: {}",
+                            tag::name(to.tag),
+                            bytes.len()
+                        )));
+                    }
+                },
+            };
+            Ok(i)
+        }
+        _ => Err(unsupported(v, to)),
+    }
+}
+
+/// A binary's content in little-endian order.
+fn little_endian(v: Val<'_>, to: &Target<'_>) -> Vec<u8> {
+    let mut b = v.as_binary().map_or(Vec::new(), |(_, c)| c.to_vec());
+    if to.big_endian {
+        b.reverse();
+    }
+    b
+}
+
+fn double(v: Val<'_>, to: &Target<'_>) -> Result<f64> {
+    match v.tag {
+        tag::DOUBLE | tag::INT32 | tag::INT64 => Ok(v.to_f64().unwrap_or(0.0)),
+        tag::BOOL => Ok(if v.truthy() { 1.0 } else { 0.0 }),
+        tag::DATE => Ok(v.as_date().unwrap_or(0) as f64),
+        tag::DECIMAL128 => match v.as_decimal() {
+            Some(d) => with_reason(text::decimal_to_f64(d), v),
+            None => Err(unsupported(v, to)),
+        },
+        tag::STRING => with_reason(text::parse_double(v.as_str().unwrap_or("")), v),
+        tag::BINARY => {
+            let bytes = little_endian(v, to);
+            if let Ok(b) = <[u8; 4]>::try_from(&bytes[..]) {
+                Ok(f64::from(f32::from_le_bytes(b)))
+            } else if let Ok(b) = <[u8; 8]>::try_from(&bytes[..]) {
+                Ok(f64::from_le_bytes(b))
+            } else {
+                Err(failure(format!(
+                    "Failed to convert '{v}' to double because of invalid length: {}",
+                    bytes.len()
+                )))
+            }
+        }
+        _ => Err(unsupported(v, to)),
+    }
+}
+
+fn decimal(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
+    let d = match v.tag {
+        tag::BOOL => Number::Int(i32::from(v.truthy())).to_decimal(),
+        tag::DATE => Number::Long(v.as_date().unwrap_or(0)).to_decimal(),
+        tag::STRING => with_reason(text::parse_decimal(v.as_str().unwrap_or("")), v)?,
+        _ => match Number::of(v) {
+            Some(n) => n.to_decimal(),
+            None => return Err(unsupported(v, to)),
+        },
+    };
+    Ok(Value::from(d))
+}
+
+fn string(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
+    let s = match v.tag {
+        tag::STRING => return Ok(v.to_value()),
+        tag::BOOL => v.truthy().to_string(),
+        tag::DOUBLE => text::f64_to_string(v.as_f64().unwrap_or(0.0)),
+        tag::INT32 | tag::INT64 => v.to_i64_exact().unwrap_or(0).to_string(),
+        tag::DECIMAL128 => v.as_decimal().map(|d| d.to_string()).unwrap_or_default(),
+        tag::OBJECT_ID => v.as_oid().map(|o| o.to_string()).unwrap_or_default(),
+        tag::DATE => date_format::iso(v.as_date().unwrap_or(0))?,
+        tag::BINARY => binary_to_string(v, to)?,
+        _ => return Err(unsupported(v, to)),
+    };
+    check_length(s.len())?;
+    Ok(Value::from(s))
+}
+
+fn required_format<'t>(v: Val<'_>, to: &Target<'t>) -> Result<&'t str> {
+    to.format.ok_or_else(|| {
+        err!(
+            4341115,
+            "Format must be specified when converting from '{}' to '{}'",
+            v.type_name(),
+            tag::name(to.tag)
+        )
+    })
+}
+
+fn binary_to_string(v: Val<'_>, to: &Target<'_>) -> Result<String> {
+    let (subtype, content) = v.as_binary().unwrap_or((0, &[]));
+    let is_uuid = subtype == 4 && content.len() == 16;
+    // The old binary subtype repeats its length inside.
+    let format = match required_format(v, to)? {
+        "auto" if is_uuid => "uuid",
+        "auto" => "base64",
+        f => f,
+    };
+    Ok(match format {
+        "uuid" if is_uuid => {
+            let h = hex(content);
+            format!(
+                "{}-{}-{}-{}-{}",
+                &h[..8],
+                &h[8..12],
+                &h[12..16],
+                &h[16..20],
+                &h[20..]
+            )
+        }
+        "uuid" => return Err(failure("Input is not in valid UUID format".into())),
+        "hex" => hex(content).to_uppercase(),
+        "base64" => bson::json::base64(content),
+        "base64url" => bson::json::base64(content)
+            .trim_end_matches('=')
+            .replace('+', "-")
+            .replace('/', "_"),
+        _ => match std::str::from_utf8(content) {
+            Ok(s) => s.to_string(),
+            Err(_) => return Err(failure("Failed to convert BinData to UTF-8 string".into())),
+        },
+    })
+}
+
+fn hex(b: &[u8]) -> String {
+    b.iter().map(|x| format!("{x:02x}")).collect()
+}
+
+fn from_hex(s: &str) -> Option<Vec<u8>> {
+    if !s.len().is_multiple_of(2) || !s.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    (0..s.len())
+        .step_by(2)
+        .map(|i| u8::from_str_radix(&s[i..i + 2], 16).ok())
+        .collect()
+}
+
+fn date(v: Val<'_>, to: &Target<'_>) -> Result<i64> {
+    match v.tag {
+        tag::DATE => Ok(v.as_date().unwrap_or(0)),
+        tag::INT64 | tag::DOUBLE | tag::DECIMAL128 => integer(v, &Target::plain(tag::INT64)),
+        tag::TIMESTAMP => Ok((v.as_timestamp().unwrap_or(0) >> 32) as i64 * 1000),
+        tag::OBJECT_ID => Ok(v.as_oid().map_or(0, |o| i64::from(o.seconds()) * 1000)),
+        tag::STRING => date_parse::free_form(v.as_str().unwrap_or(""), None),
+        _ => Err(unsupported(v, to)),
+    }
+}
+
+fn object_id(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
+    match v.tag {
+        tag::OBJECT_ID => Ok(v.to_value()),
+        tag::STRING => {
+            let s = v.as_str().unwrap_or("");
+            ObjectId::parse_hex(s).map(Value::from).ok_or_else(|| {
+                errors::Error::new(
+                    Code::ConversionFailure,
+                    format!(
+                        "Failed to parse objectId '{s}' in $convert with no onError value: Invalid string length for parsing to OID, expected 24 but found {}",
+                        s.len()
+                    ),
+                )
+            })
+        }
+        _ => Err(unsupported(v, to)),
+    }
+}
+
+fn binary(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
+    let mut content = match v.tag {
+        tag::BINARY => {
+            let (subtype, _) = v.as_binary().unwrap_or((0, &[]));
+            if subtype != to.subtype {
+                return Err(failure(
+                    "Conversions between different BinData subtypes are not supported".into(),
+                ));
+            }
+            return Ok(v.to_value());
+        }
+        tag::STRING => {
+            let s = v.as_str().unwrap_or("");
+            let format = required_format(v, to)?;
+            return string_to_binary(s, format, to.subtype);
+        }
+        tag::INT32 => v.as_i32().unwrap_or(0).to_le_bytes().to_vec(),
+        tag::INT64 => v.as_i64().unwrap_or(0).to_le_bytes().to_vec(),
+        tag::DOUBLE => v.as_f64().unwrap_or(0.0).to_le_bytes().to_vec(),
+        _ => return Err(unsupported(v, to)),
+    };
+    if to.big_endian {
+        content.reverse();
+    }
+    Ok(Value::binary(to.subtype, &content))
+}
+
+fn string_to_binary(s: &str, format: &str, subtype: u8) -> Result<Value> {
+    let bad = |what: &str| failure(format!("Input is not a valid {what} string: {s}"));
+    let is_uuid = s.len() == 36
+        && s.bytes()
+            .enumerate()
+            .all(|(i, b)| (b == b'-') == matches!(i, 8 | 13 | 18 | 23));
+    let format = match format {
+        "auto" if subtype == 4 && is_uuid => "uuid",
+        "auto" => "base64",
+        f => f,
+    };
+    let content = match format {
+        "uuid" => {
+            if subtype != 4 || !is_uuid {
+                return Err(bad("UUID"));
+            }
+            from_hex(&s.replace('-', "")).ok_or_else(|| bad("UUID"))?
+        }
+        _ if subtype == 4 => {
+            return Err(failure(
+                "Only the UUID string format is allowed with the UUID subtype".into(),
+            ));
+        }
+        "hex" => from_hex(s).ok_or_else(|| bad("hexadecimal"))?,
+        "base64" => from_base64(s, false).ok_or_else(|| bad("base64"))?,
+        "base64url" => from_base64(s, true).ok_or_else(|| bad("base64url"))?,
+        _ => s.as_bytes().to_vec(),
+    };
+    Ok(Value::binary(subtype, &content))
+}
+
+fn from_base64(s: &str, url: bool) -> Option<Vec<u8>> {
+    let body = s.trim_end_matches('=');
+    let padding = s.len() - body.len();
+    let padded = (body.len() + padding).is_multiple_of(4) && padding <= 2;
+    if body.len() % 4 == 1 || !padded && !(url && padding == 0) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(body.len() * 3 / 4);
+    for group in body.as_bytes().chunks(4) {
+        let mut n = 0u32;
+        for &b in group {
+            let digit = match b {
+                b'A'..=b'Z' => b - b'A',
+                b'a'..=b'z' => b - b'a' + 26,
+                b'0'..=b'9' => b - b'0' + 52,
+                b'+' if !url => 62,
+                b'/' if !url => 63,
+                b'-' if url => 62,
+                b'_' if url => 63,
+                _ => return None,
+            };
+            n = n << 6 | u32::from(digit);
+        }
+        n <<= 6 * (4 - group.len());
+        out.extend_from_slice(&n.to_be_bytes()[1..group.len()]);
+    }
+    Some(out)
+}
+
+/// Whether the node is absent.
+#[allow(dead_code)]
+fn is_absent(n: &Node) -> bool {
+    matches!(n, Node::Absent)
+}

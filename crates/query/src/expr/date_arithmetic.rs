@@ -1,0 +1,5 @@
+//! Operators over dates.
+
+use super::table::Op;
+
+pub(super) const OPS: &[Op] = &[];

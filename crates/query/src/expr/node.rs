@@ -1,0 +1,403 @@
+//! The tree of a parsed expression and its evaluation.
+
+use super::path::FieldPath;
+use super::table::Op;
+use super::{Vars, control, regex, table};
+use bson::{Doc, Val, Value, Writer, tag};
+use errors::{Result, bail, err};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A value bound to a name inside an expression (`$let`, `$map`, …), innermost first.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope<'a> {
+    pub(crate) name: &'a str,
+    /// `None`: bound to nothing (a missing value).
+    pub(crate) value: Option<Val<'a>>,
+    pub(crate) parent: Option<&'a Scope<'a>>,
+}
+
+/// What an expression is evaluated over.
+#[derive(Clone, Copy)]
+pub struct EvalCtx<'a> {
+    pub root: Doc<'a>,
+    pub vars: &'a Vars,
+    pub(crate) scope: Option<&'a Scope<'a>>,
+}
+
+impl<'a> EvalCtx<'a> {
+    pub fn new(root: Doc<'a>, vars: &'a Vars) -> EvalCtx<'a> {
+        EvalCtx {
+            root,
+            vars,
+            scope: None,
+        }
+    }
+
+    /// The same with another document.
+    pub fn with_root(self, root: Doc<'a>) -> EvalCtx<'a> {
+        EvalCtx { root, ..self }
+    }
+
+    pub(crate) fn inside<'b>(&self, scope: &'b Scope<'b>) -> EvalCtx<'b>
+    where
+        'a: 'b,
+    {
+        EvalCtx {
+            root: self.root,
+            vars: self.vars,
+            scope: Some(scope),
+        }
+    }
+}
+
+/// The result of an expression: nothing, a view into the document, or a new value.
+#[derive(Clone, Debug)]
+pub enum Computed<'a> {
+    Missing,
+    Ref(Val<'a>),
+    Owned(Value),
+}
+
+impl<'a> Computed<'a> {
+    pub const NULL: Computed<'static> = Computed::Ref(Val::NULL);
+
+    /// The value; `None` when missing.
+    #[inline]
+    pub fn as_val(&self) -> Option<Val<'_>> {
+        match self {
+            Computed::Missing => None,
+            Computed::Ref(v) => Some(*v),
+            Computed::Owned(v) => Some(v.as_val()),
+        }
+    }
+
+    pub fn into_value(self) -> Option<Value> {
+        match self {
+            Computed::Missing => None,
+            Computed::Ref(v) => Some(v.to_value()),
+            Computed::Owned(v) => Some(v),
+        }
+    }
+
+    /// The value for comparing: missing compares as undefined does.
+    #[inline]
+    pub fn comparable(&self) -> Val<'_> {
+        self.as_val().unwrap_or(Val::UNDEFINED)
+    }
+
+    /// The value with null for missing.
+    #[inline]
+    pub fn or_null(&self) -> Val<'_> {
+        self.as_val().unwrap_or(Val::NULL)
+    }
+
+    /// Missing, null or undefined.
+    #[inline]
+    pub fn is_nullish(&self) -> bool {
+        self.as_val().is_none_or(Val::is_nullish)
+    }
+
+    pub fn truthy(&self) -> bool {
+        self.as_val().is_some_and(Val::truthy)
+    }
+
+    /// The name of the type for messages; `missing` when there is no value.
+    pub fn type_name(&self) -> &'static str {
+        self.as_val().map_or("missing", Val::type_name)
+    }
+
+    /// A copy that borrows from nothing.
+    pub fn detach(self) -> Computed<'static> {
+        match self {
+            Computed::Missing => Computed::Missing,
+            Computed::Ref(v) => Computed::Owned(v.to_value()),
+            Computed::Owned(v) => Computed::Owned(v),
+        }
+    }
+}
+
+impl<'a> From<Option<Val<'a>>> for Computed<'a> {
+    fn from(v: Option<Val<'a>>) -> Computed<'a> {
+        v.map_or(Computed::Missing, Computed::Ref)
+    }
+}
+
+/// A new value as a result.
+#[inline]
+pub(crate) fn own<'a>(v: impl Into<Value>) -> Result<Computed<'a>> {
+    Ok(Computed::Owned(v.into()))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum System {
+    Root,
+    Now,
+    ClusterTime,
+    Remove,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Node {
+    Const(Value),
+    /// A field of the document.
+    Path(FieldPath),
+    System(System, FieldPath),
+    /// A user variable, and a path below it.
+    Var(Arc<str>, FieldPath),
+    Doc(Vec<(Box<str>, Node)>),
+    Array(Vec<Node>),
+    Call(Box<Call>),
+    /// An optional argument that was not given.
+    Absent,
+}
+
+/// What an operator computed from constant arguments once and for all.
+#[derive(Clone, Debug)]
+pub(crate) enum Prepared {
+    None,
+    Regex(regex::Prepared),
+    Names(Vec<Arc<str>>),
+    Sort(super::array::SortSpec),
+    Percentiles(Vec<f64>),
+}
+
+/// An operator applied to its arguments, which are in the order of the table's row.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) op: &'static Op,
+    pub(crate) args: Vec<Node>,
+    pub(crate) prepared: Prepared,
+}
+
+impl Call {
+    /// The value of argument `i`; missing when it was not given.
+    #[inline]
+    pub(crate) fn arg<'a>(&'a self, i: usize, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+        match self.args.get(i) {
+            Some(n) => n.eval(ctx),
+            None => Ok(Computed::Missing),
+        }
+    }
+
+    pub(crate) fn has(&self, i: usize) -> bool {
+        !matches!(self.args.get(i), None | Some(Node::Absent))
+    }
+
+    /// Names of the variables that the call binds.
+    pub(crate) fn names(&self) -> &[Arc<str>] {
+        match &self.prepared {
+            Prepared::Names(n) => n,
+            _ => &[],
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn eval<'a>(&'a self, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+        Ok(match self {
+            Node::Const(v) => Computed::Ref(v.as_val()),
+            Node::Path(p) => p.of_doc(ctx.root),
+            Node::Call(c) => return (c.op.eval)(c, ctx),
+            Node::System(s, path) => return system(*s, path, ctx),
+            Node::Var(name, path) => variable(name, path, ctx),
+            Node::Doc(fields) => {
+                let mut w = Writer::new();
+                for (name, n) in fields {
+                    n.write(name, ctx, &mut w)?;
+                }
+                Computed::Owned(Value::from(w.finish()))
+            }
+            Node::Array(items) => {
+                let mut w = Writer::new_array();
+                for n in items {
+                    w.push(n.eval(ctx)?.or_null());
+                }
+                Computed::Owned(w.finish_array())
+            }
+            Node::Absent => Computed::Missing,
+        })
+    }
+
+    /// Appends the value under `name`, or nothing when it is missing.
+    pub(crate) fn write(&self, name: &str, ctx: &EvalCtx<'_>, w: &mut Writer) -> Result<()> {
+        match self {
+            Node::Doc(fields) => {
+                w.open_doc(name);
+                for (n, node) in fields {
+                    node.write(n, ctx, w)?;
+                }
+                w.close();
+            }
+            _ => {
+                if let Some(v) = self.eval(ctx)?.as_val() {
+                    w.val(name, v);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces constant parts by their values, innermost first.
+    pub(crate) fn fold(&mut self) -> Result<()> {
+        match self {
+            Node::Doc(fields) => {
+                for (_, n) in fields.iter_mut() {
+                    n.fold()?;
+                }
+                if !fields.iter().all(|(_, n)| matches!(n, Node::Const(_))) {
+                    return Ok(());
+                }
+            }
+            Node::Array(items) => {
+                for n in items.iter_mut() {
+                    n.fold()?;
+                }
+                if !items.iter().all(|n| matches!(n, Node::Const(_))) {
+                    return Ok(());
+                }
+            }
+            Node::Call(c) => {
+                if let Some(chosen) = control::choose(c)? {
+                    *self = chosen;
+                    return Ok(());
+                }
+                for n in c.args.iter_mut() {
+                    n.fold()?;
+                }
+                table::prepare(c)?;
+                let known = |n: &Node| matches!(n, Node::Const(_) | Node::Absent);
+                if !c.op.foldable || !c.args.iter().all(known) {
+                    return Ok(());
+                }
+            }
+            _ => return Ok(()),
+        }
+        let vars = Vars::default();
+        let folded = self.eval(&EvalCtx::new(Doc::EMPTY, &vars))?.into_value();
+        if let Some(v) = folded {
+            *self = Node::Const(v);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn constant(&self) -> Option<Val<'_>> {
+        match self {
+            Node::Const(v) => Some(v.as_val()),
+            _ => None,
+        }
+    }
+
+    /// Adds the paths read; false when all of the document may be.
+    pub(crate) fn needed(&self, out: &mut BTreeSet<String>) -> bool {
+        match self {
+            Node::Path(p) => {
+                out.insert(p.to_string());
+                true
+            }
+            Node::System(System::Root, p) if p.is_empty() => false,
+            Node::System(System::Root, p) => {
+                out.insert(p.to_string());
+                true
+            }
+            Node::Doc(fields) => fields.iter().all(|(_, n)| n.needed(out)),
+            Node::Array(items) => items.iter().all(|n| n.needed(out)),
+            Node::Call(c) => c.args.iter().all(|n| n.needed(out)),
+            _ => true,
+        }
+    }
+
+    pub(crate) fn to_value(&self) -> Value {
+        let with = |prefix: &str, p: &FieldPath| {
+            Value::from(if p.is_empty() {
+                prefix.to_string()
+            } else {
+                format!("{prefix}.{p}")
+            })
+        };
+        match self {
+            Node::Const(v) => {
+                let mut w = Writer::new();
+                w.val("$const", v.as_val());
+                Value::from(w.finish())
+            }
+            Node::Path(p) => Value::from(format!("${p}")),
+            Node::System(System::Root, p) => with("$$ROOT", p),
+            Node::System(System::Now, p) => with("$$NOW", p),
+            Node::System(System::ClusterTime, p) => with("$$CLUSTER_TIME", p),
+            Node::System(System::Remove, p) => with("$$REMOVE", p),
+            Node::Var(name, p) => with(&format!("$${name}"), p),
+            Node::Doc(fields) => {
+                let mut w = Writer::new();
+                for (name, n) in fields {
+                    w.val(name, n.to_value().as_val());
+                }
+                Value::from(w.finish())
+            }
+            Node::Array(items) => {
+                let mut w = Writer::new_array();
+                for n in items {
+                    w.push(n.to_value().as_val());
+                }
+                w.finish_array()
+            }
+            Node::Call(c) => table::to_value(c),
+            Node::Absent => Value::NULL,
+        }
+    }
+}
+
+fn system<'a>(s: System, path: &FieldPath, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+    Ok(match s {
+        System::Root if path.is_empty() => Computed::Ref(ctx.root.as_val()),
+        System::Root => path.of_doc(ctx.root),
+        System::Now if path.is_empty() => Computed::Owned(Value::date(ctx.vars.now)),
+        System::ClusterTime => match ctx.vars.cluster_time {
+            Some(t) if path.is_empty() => Computed::Owned(Value::timestamp(t)),
+            Some(_) => Computed::Missing,
+            None => bail!(
+                10071200,
+                "Builtin variable '$$CLUSTER_TIME' is not available"
+            ),
+        },
+        System::Now | System::Remove => Computed::Missing,
+    })
+}
+
+fn variable<'a>(name: &str, path: &FieldPath, ctx: &EvalCtx<'a>) -> Computed<'a> {
+    let mut scope = ctx.scope;
+    while let Some(s) = scope {
+        if s.name == name {
+            return s.value.map_or(Computed::Missing, |v| path.of_val(v));
+        }
+        scope = s.parent;
+    }
+    match ctx.vars.user.iter().find(|(n, _)| &**n == name) {
+        Some((_, v)) => path.of_val(v.as_val()),
+        None => Computed::Missing,
+    }
+}
+
+/// The deepest nesting a computed document may have.
+const MAX_COMPUTED_DEPTH: usize = 180;
+
+/// Refuses values nested deeper than anything that could be stored: what recursion over them could not bear.
+pub(crate) fn check_depth(v: Val<'_>) -> Result<()> {
+    fn within(v: Val<'_>, left: usize) -> bool {
+        let Some(d) = v.as_doc().or_else(|| v.as_array()) else {
+            return true;
+        };
+        // A level takes 8 bytes at least.
+        if d.len() < left * 8 {
+            return true;
+        }
+        left > 0 && d.values().all(|x| within(x, left - 1))
+    }
+    if matches!(v.tag, tag::DOCUMENT | tag::ARRAY) && !within(v, MAX_COMPUTED_DEPTH) {
+        return Err(err!(
+            Overflow,
+            "cannot serialize document because it exceeds {MAX_COMPUTED_DEPTH} nesting levels"
+        ));
+    }
+    Ok(())
+}

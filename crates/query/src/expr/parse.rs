@@ -1,0 +1,300 @@
+//! From BSON to nodes: operands, paths, variables, and the argument styles that operators share.
+
+use super::node::{Call, Node, Prepared, System};
+use super::path::FieldPath;
+use super::table::{self, Named, Op, Syntax};
+use bson::{Doc, Val, tag};
+use errors::{Result, bail, err};
+use std::sync::Arc;
+
+/// What is known while parsing: the variables that may be named.
+#[derive(Clone, Default)]
+pub struct ParseEnv {
+    names: Vec<Arc<str>>,
+    /// `CURRENT` was bound to something else than the document.
+    rebound: bool,
+}
+
+impl ParseEnv {
+    pub fn new() -> ParseEnv {
+        ParseEnv::default()
+    }
+
+    /// Makes a user variable known (`let` of a command or of `$lookup`); refuses names MongoDB refuses.
+    pub fn define(&mut self, name: &str) -> Result<()> {
+        check_variable_name(name, true)?;
+        self.define_unchecked(name);
+        Ok(())
+    }
+
+    /// Makes a variable of the server's own known (`DESCEND` inside `$redact`).
+    pub fn define_unchecked(&mut self, name: &str) {
+        self.rebound |= name == "CURRENT";
+        self.names.push(Arc::from(name));
+    }
+
+    pub fn knows(&self, name: &str) -> bool {
+        self.names.iter().any(|n| &**n == name)
+    }
+}
+
+/// Checks a variable's name as `let` may bind it (`write`) or as `$$name` may read it.
+pub(super) fn check_variable_name(name: &str, write: bool) -> Result<()> {
+    if name.is_empty() {
+        bail!(FailedToParse, "empty variable names are not allowed");
+    }
+    if write && name == "CURRENT" {
+        return Ok(());
+    }
+    let first_ok =
+        |c: char| c.is_ascii_lowercase() || !c.is_ascii() || !write && c.is_ascii_uppercase();
+    if !name.starts_with(first_ok) {
+        bail!(
+            FailedToParse,
+            "'{name}' starts with an invalid character for a user variable name"
+        );
+    }
+    if let Some(c) = name
+        .chars()
+        .find(|c| !(c.is_ascii_alphanumeric() || *c == '_' || !c.is_ascii()))
+    {
+        bail!(
+            FailedToParse,
+            "'{name}' contains an invalid character for a variable name: '{c}'"
+        );
+    }
+    Ok(())
+}
+
+/// Checks one component of a path, or the name of a computed field.
+pub(crate) fn check_field_name(name: &str) -> Result<()> {
+    if name.is_empty() {
+        bail!(15998, "FieldPath field names may not be empty strings.");
+    }
+    if name.starts_with('$') && !matches!(name, "$id" | "$ref" | "$db") {
+        bail!(
+            16410,
+            "FieldPath field names may not start with '$'. Consider using $getField or $setField."
+        );
+    }
+    if name.contains('\0') {
+        bail!(16411, "FieldPath field names may not contain '\\0'.");
+    }
+    if name.contains('.') {
+        bail!(
+            16412,
+            "FieldPath field names may not contain '.'. Consider using $getField or $setField."
+        );
+    }
+    Ok(())
+}
+
+pub(super) fn operand(v: Val<'_>, env: &ParseEnv) -> Result<Node> {
+    match v.tag {
+        tag::STRING => match v.as_str() {
+            Some(s) if s.starts_with('$') => field_or_variable(s, env),
+            _ => Ok(Node::Const(v.to_value())),
+        },
+        tag::DOCUMENT => object(v.as_doc().unwrap_or(Doc::EMPTY), env),
+        tag::ARRAY => {
+            let items = v.as_array().unwrap_or(Doc::EMPTY);
+            Ok(Node::Array(
+                items
+                    .values()
+                    .map(|x| operand(x, env))
+                    .collect::<Result<_>>()?,
+            ))
+        }
+        _ => Ok(Node::Const(v.to_value())),
+    }
+}
+
+fn field_or_variable(s: &str, env: &ParseEnv) -> Result<Node> {
+    if s.contains('\0') {
+        bail!(
+            16419,
+            "field path must not contain embedded null characters"
+        );
+    }
+    if s == "$" {
+        bail!(16872, "'$' by itself is not a valid FieldPath");
+    }
+    let Some(full) = s.strip_prefix("$$") else {
+        let path = expression_path(&s[1..])?;
+        return Ok(if env.rebound {
+            Node::Var(Arc::from("CURRENT"), path)
+        } else {
+            Node::Path(path)
+        });
+    };
+    let (name, rest) = match full.split_once('.') {
+        Some((n, r)) => (n, Some(r)),
+        None => (full, None),
+    };
+    check_variable_name(name, false)?;
+    let path = |r: Option<&str>| r.map_or(Ok(FieldPath::default()), expression_path);
+    if env.knows(name) {
+        return Ok(Node::Var(Arc::from(name), path(rest)?));
+    }
+    let system = match name {
+        "ROOT" => System::Root,
+        "CURRENT" => {
+            return match rest {
+                Some(r) => Ok(Node::Path(expression_path(r)?)),
+                None => Ok(Node::System(System::Root, FieldPath::default())),
+            };
+        }
+        "NOW" => System::Now,
+        "CLUSTER_TIME" => System::ClusterTime,
+        "REMOVE" => System::Remove,
+        _ => bail!(17276, "Use of undefined variable: {name}"),
+    };
+    Ok(Node::System(system, path(rest)?))
+}
+
+/// A path after `$` or after a variable: an empty one ended with a dot.
+fn expression_path(p: &str) -> Result<FieldPath> {
+    if p.is_empty() {
+        bail!(40353, "FieldPath must not end with a '.'.");
+    }
+    FieldPath::parse(p)
+}
+
+pub(super) fn object(d: Doc<'_>, env: &ParseEnv) -> Result<Node> {
+    let Some(first) = d.first() else {
+        return Ok(Node::Doc(Vec::new()));
+    };
+    if first.name.starts_with('$') {
+        if d.count() != 1 {
+            bail!(
+                15983,
+                "an object representing an expression must have exactly one field: {d}"
+            );
+        }
+        return call(first.name, first.val, env);
+    }
+    let mut fields: Vec<(Box<str>, Node)> = Vec::new();
+    for e in d.iter() {
+        check_field_name(e.name)?;
+        if fields.iter().any(|(n, _)| **n == *e.name) {
+            bail!(
+                16406,
+                "duplicate field name specified in object literal: {d}"
+            );
+        }
+        fields.push((Box::from(e.name), operand(e.val, env)?));
+    }
+    Ok(Node::Doc(fields))
+}
+
+/// `{name: arg}` where `name` starts with `$`.
+pub(super) fn call(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<Node> {
+    let op = table::find(name)
+        .ok_or_else(|| err!(InvalidPipelineOperator, "Unrecognized expression '{name}'"))?;
+    let (args, prepared) = match op.syntax {
+        Syntax::Args { min, max } => (arguments(op, arg, min, max, env)?, Prepared::None),
+        Syntax::Named(spec) => (named(op, spec, arg, env)?, Prepared::None),
+        Syntax::Custom { parse, .. } => match parse(op, arg, env)? {
+            Parsed::Call(args, prepared) => (args, prepared),
+            Parsed::Node(n) => return Ok(n),
+        },
+    };
+    Ok(Node::Call(Box::new(Call { op, args, prepared })))
+}
+
+/// What a custom parser gives: arguments of a call, or another node in its place.
+pub(super) enum Parsed {
+    Call(Vec<Node>, Prepared),
+    Node(Node),
+}
+
+/// An array of operands, or one operand.
+pub(super) fn arguments(
+    op: &Op,
+    arg: Val<'_>,
+    min: usize,
+    max: usize,
+    env: &ParseEnv,
+) -> Result<Vec<Node>> {
+    let args: Vec<Node> = match arg.as_array() {
+        Some(a) => a.values().map(|x| operand(x, env)).collect::<Result<_>>()?,
+        None => vec![operand(arg, env)?],
+    };
+    let (n, name) = (args.len(), op.name);
+    if min == max && n != min {
+        bail!(
+            16020,
+            "Expression {name} takes exactly {min} arguments. {n} were passed in."
+        );
+    }
+    if n < min || n > max {
+        if max == usize::MAX {
+            bail!(
+                28667,
+                "Expression {name} takes at least {min} arguments, but {n} were passed in."
+            );
+        }
+        bail!(
+            28667,
+            "Expression {name} takes at least {min} arguments, and at most {max}, but {n} were passed in."
+        );
+    }
+    Ok(args)
+}
+
+/// The fields of an object argument, by the table's order; unknown and missing ones are refused.
+pub(super) fn fields<'a>(op: &Op, spec: &Named, arg: Val<'a>) -> Result<Vec<Option<Val<'a>>>> {
+    let name = op.name;
+    let Some(d) = arg.as_doc() else {
+        return Err(errors::Error::coded(
+            spec.not_object,
+            format!(
+                "{name} only supports an object as an argument, found: {}",
+                arg.type_name()
+            ),
+        ));
+    };
+    let mut out = vec![None; spec.fields.len()];
+    for e in d.iter() {
+        match spec.fields.iter().position(|f| f.0 == e.name) {
+            Some(i) => out[i] = Some(e.val),
+            None => {
+                return Err(errors::Error::coded(
+                    spec.unknown,
+                    format!("{name} found an unknown argument: {}", e.name),
+                ));
+            }
+        }
+    }
+    for (i, (field, missing)) in spec.fields.iter().enumerate() {
+        if *missing != 0 && out[i].is_none() {
+            return Err(errors::Error::coded(
+                *missing,
+                format!("Missing '{field}' parameter to {name}"),
+            ));
+        }
+    }
+    Ok(out)
+}
+
+pub(super) fn optional(v: Option<Val<'_>>, env: &ParseEnv) -> Result<Node> {
+    v.map_or(Ok(Node::Absent), |v| operand(v, env))
+}
+
+fn named(op: &Op, spec: &Named, arg: Val<'_>, env: &ParseEnv) -> Result<Vec<Node>> {
+    fields(op, spec, arg)?
+        .into_iter()
+        .map(|v| optional(v, env))
+        .collect()
+}
+
+impl ParseEnv {
+    /// The same with more names, already checked.
+    pub(super) fn with(&self, names: &[Arc<str>]) -> ParseEnv {
+        let mut env = self.clone();
+        for n in names {
+            env.define_unchecked(n);
+        }
+        env
+    }
+}

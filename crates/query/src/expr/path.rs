@@ -1,0 +1,112 @@
+//! Field paths: `a.b.c` walked over documents; an array on the way gives the array of what its documents hold.
+
+use super::Computed;
+use bson::{Doc, Val, Writer, tag};
+use errors::{Result, bail};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// The most components a path may have.
+const MAX_COMPONENTS: usize = 200;
+
+/// A parsed dotted path; may be empty when it follows a variable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldPath {
+    parts: SmallVec<[Box<str>; 2]>,
+}
+
+impl FieldPath {
+    /// Splits and checks a path written without its `$`.
+    pub fn parse(path: &str) -> Result<FieldPath> {
+        if path.is_empty() {
+            bail!(40352, "FieldPath cannot be constructed with empty string");
+        }
+        if path.ends_with('.') {
+            bail!(40353, "FieldPath must not end with a '.'.");
+        }
+        let mut parts = SmallVec::new();
+        for part in path.split('.') {
+            super::check_field_name(part)?;
+            parts.push(Box::from(part));
+        }
+        if parts.len() > MAX_COMPONENTS {
+            bail!(5984700, "FieldPath is too long");
+        }
+        Ok(FieldPath { parts })
+    }
+
+    pub fn parts(&self) -> &[Box<str>] {
+        &self.parts
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn of_doc<'a>(&self, doc: Doc<'a>) -> Computed<'a> {
+        walk(doc, &self.parts)
+    }
+
+    /// From any value: of a document its field, of an array the array of its documents' fields.
+    pub(crate) fn of_val<'a>(&self, v: Val<'a>) -> Computed<'a> {
+        if self.parts.is_empty() {
+            return Computed::Ref(v);
+        }
+        match v.tag {
+            tag::DOCUMENT => v.as_doc().map_or(Computed::Missing, |d| self.of_doc(d)),
+            tag::ARRAY => v
+                .as_array()
+                .map_or(Computed::Missing, |a| walk_array(a, &self.parts)),
+            _ => Computed::Missing,
+        }
+    }
+}
+
+fn walk<'a>(mut doc: Doc<'a>, parts: &[Box<str>]) -> Computed<'a> {
+    let mut rest = parts;
+    while let Some((name, after)) = rest.split_first() {
+        let Some(v) = doc.get(name) else {
+            return Computed::Missing;
+        };
+        if after.is_empty() {
+            return Computed::Ref(v);
+        }
+        match v.tag {
+            tag::DOCUMENT => match v.as_doc() {
+                Some(d) => doc = d,
+                None => return Computed::Missing,
+            },
+            tag::ARRAY => {
+                return v
+                    .as_array()
+                    .map_or(Computed::Missing, |a| walk_array(a, after));
+            }
+            _ => return Computed::Missing,
+        }
+        rest = after;
+    }
+    Computed::Missing
+}
+
+fn walk_array<'a>(array: Doc<'a>, parts: &[Box<str>]) -> Computed<'a> {
+    let mut w = Writer::new_array();
+    for d in array.values().filter_map(Val::as_doc) {
+        if let Some(v) = walk(d, parts).as_val() {
+            w.push(v);
+        }
+    }
+    Computed::Owned(w.finish_array())
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, p) in self.parts.iter().enumerate() {
+            if i > 0 {
+                f.write_str(".")?;
+            }
+            f.write_str(p)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! `$regexFind $regexFindAll $regexMatch`.
+
+use super::boolean::boolean;
+use super::node::{Call, Computed, EvalCtx, own};
+use super::table::{Named, Op};
+use bson::{Val, Value, Writer, tag};
+use errors::{Result, bail, err};
+use pcre2::bytes::{Regex, RegexBuilder};
+use std::sync::Arc;
+
+pub(super) const OPS: &[Op] = &[
+    Op::named("$regexFind", &REGEX, |c, x| find(c, x, Want::First)).prepared(prepare),
+    Op::named("$regexFindAll", &REGEX, |c, x| find(c, x, Want::All)).prepared(prepare),
+    Op::named("$regexMatch", &REGEX, |c, x| find(c, x, Want::Whether)).prepared(prepare),
+];
+
+static REGEX: Named = Named {
+    fields: &[("input", 31022), ("regex", 31023), ("options", 0)],
+    not_object: 51103,
+    unknown: 31024,
+};
+
+/// A pattern compiled ahead because it is constant.
+#[derive(Clone, Debug)]
+pub(crate) struct Prepared(Arc<Regex>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Want {
+    First,
+    All,
+    Whether,
+}
+
+fn prepare(c: &mut Call) -> Result<()> {
+    use super::Node;
+    let known = |i: usize| {
+        c.args
+            .get(i)
+            .is_none_or(|n| matches!(n, Node::Const(_) | Node::Absent))
+    };
+    if !known(1) || !known(2) {
+        return Ok(());
+    }
+    let (pattern, options) = (
+        c.args[1].constant().unwrap_or(Val::NULL),
+        c.args[2].constant().unwrap_or(Val::NULL),
+    );
+    if let Some(r) = compile(c, pattern, options)? {
+        c.prepared = super::node::Prepared::Regex(Prepared(Arc::new(r)));
+    }
+    Ok(())
+}
+
+/// `None` when the pattern is null.
+fn compile(c: &Call, pattern: Val<'_>, options: Val<'_>) -> Result<Option<Regex>> {
+    let name = c.op.name;
+    if !options.is_nullish() && options.tag != tag::STRING {
+        bail!(
+            51106,
+            "{name} needs 'options' to be of type string, found: {}",
+            options.type_name()
+        );
+    }
+    let options = options.as_str().unwrap_or("");
+    let (text, flags) = match (pattern.tag, pattern.as_str(), pattern.as_regex()) {
+        (tag::NULL | tag::UNDEFINED, ..) => {
+            flags_of(name, options)?;
+            return Ok(None);
+        }
+        (_, Some(s), _) => (s, options),
+        (_, _, Some((p, own))) => {
+            if !own.is_empty() && !options.is_empty() {
+                bail!(
+                    51107,
+                    "{name}: found regex option(s) specified in both 'regex' and 'option' fields"
+                );
+            }
+            (p, if own.is_empty() { options } else { own })
+        }
+        _ => bail!(
+            51105,
+            "{name} needs 'regex' to be of type string or regex, found: {}",
+            pattern.type_name()
+        ),
+    };
+    if text.contains('\0') {
+        bail!(
+            51109,
+            "{name}: regular expression cannot contain an embedded null byte"
+        );
+    }
+    let mut builder = flags_of(name, flags)?;
+    builder
+        .build(text)
+        .map(Some)
+        .map_err(|e| err!(51111, "Invalid Regex in {name}: {e}"))
+}
+
+fn flags_of(name: &str, flags: &str) -> Result<RegexBuilder> {
+    let mut b = RegexBuilder::new();
+    b.utf(true).jit_if_available(true);
+    for f in flags.chars() {
+        match f {
+            'i' => b.caseless(true),
+            'm' => b.multi_line(true),
+            's' => b.dotall(true),
+            'x' => b.extended(true),
+            'u' => b.ucp(false),
+            '\0' => bail!(
+                51110,
+                "{name}: regular expression options cannot contain an embedded null byte"
+            ),
+            other => bail!(51108, "{name} invalid flag in regex options: {other}"),
+        };
+    }
+    Ok(b)
+}
+
+fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> {
+    let input = c.arg(0, ctx)?;
+    let here;
+    let regex = match &c.prepared {
+        super::node::Prepared::Regex(Prepared(r)) => Some(&**r),
+        _ => {
+            let (pattern, options) = (c.arg(1, ctx)?, c.arg(2, ctx)?);
+            here = compile(c, pattern.or_null(), options.or_null())?;
+            here.as_ref()
+        }
+    };
+    if !input.is_nullish() && input.or_null().tag != tag::STRING {
+        bail!(
+            51104,
+            "{} needs 'input' to be of type string, found: {}",
+            c.op.name,
+            input.type_name()
+        );
+    }
+    let (Some(regex), Some(text)) = (regex, input.or_null().as_str()) else {
+        return match want {
+            Want::First => Ok(Computed::NULL),
+            Want::All => own(Writer::new_array().finish_array()),
+            Want::Whether => boolean(false),
+        };
+    };
+    let failed = |e: pcre2::Error| {
+        err!(
+            51156,
+            "Error occurred while executing the regular expression in {}. Result: {e}",
+            c.op.name
+        )
+    };
+    match want {
+        Want::Whether => boolean(regex.is_match(text.as_bytes()).map_err(failed)?),
+        Want::First => {
+            let mut matches = Matches::new(regex, text);
+            match matches.next(failed)? {
+                Some(v) => own(v),
+                None => Ok(Computed::NULL),
+            }
+        }
+        Want::All => {
+            let mut matches = Matches::new(regex, text);
+            let mut w = Writer::new_array();
+            while let Some(v) = matches.next(failed)? {
+                w.push(v.as_val());
+                super::values::check_size(w.len())?;
+            }
+            own(w.finish_array())
+        }
+    }
+}
+
+/// Walks over matches, counting code points as it goes.
+struct Matches<'r> {
+    regex: &'r Regex,
+    text: &'r str,
+    at: usize,
+    counted_to: usize,
+    code_points: usize,
+}
+
+impl<'r> Matches<'r> {
+    fn new(regex: &'r Regex, text: &'r str) -> Matches<'r> {
+        Matches {
+            regex,
+            text,
+            at: 0,
+            counted_to: 0,
+            code_points: 0,
+        }
+    }
+
+    /// `{match, idx, captures}`
+    fn next(&mut self, failed: impl Fn(pcre2::Error) -> errors::Error) -> Result<Option<Value>> {
+        if self.at > self.text.len() {
+            return Ok(None);
+        }
+        let mut locations = self.regex.capture_locations();
+        let found = self
+            .regex
+            .captures_read_at(&mut locations, self.text.as_bytes(), self.at)
+            .map_err(failed)?;
+        let Some(m) = found else {
+            self.at = self.text.len() + 1;
+            return Ok(None);
+        };
+        let part = |from: usize, to: usize| self.text.get(from..to).unwrap_or("");
+        self.code_points += part(self.counted_to, m.start()).chars().count();
+        self.counted_to = m.start();
+        let mut w = Writer::new();
+        w.str("match", part(m.start(), m.end()));
+        w.i32("idx", i32::try_from(self.code_points).unwrap_or(i32::MAX));
+        w.open_array("captures");
+        for i in 1..locations.len() {
+            match locations.get(i) {
+                Some((from, to)) => w.str("", part(from, to)),
+                None => w.null(""),
+            };
+        }
+        w.close();
+        self.at = if m.end() > m.start() {
+            m.end()
+        } else {
+            // An empty match: go on one character further.
+            let step = self.text.get(m.end()..).and_then(|t| t.chars().next());
+            m.end() + step.map_or(1, char::len_utf8)
+        };
+        Ok(Some(Value::from(w.finish())))
+    }
+}
