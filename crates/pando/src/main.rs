@@ -1,1 +1,62 @@
-fn main() {}
+//! The binary: `pando serve`, `pando lab`, and `mongod` when it is called by that name.
+
+mod config_file;
+mod daemon;
+mod options;
+mod serve;
+mod settings;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use service::config::Personality;
+
+const HELP: &str = "\
+PandoDB: a document database for MongoDB's drivers, shells and tools.
+
+Usage: pando <command> [options]
+
+  serve     start the server (see: pando serve --help)
+  mongod    the same with mongod's flags and manners, as when the program is called by that name
+  lab       the benchmark laboratory (see: pando lab --help)
+
+  pando --version | --help
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
+    let mut rest: Vec<OsString> = args.collect();
+    if Path::new(&program)
+        .file_name()
+        .is_some_and(|name| name == "mongod")
+    {
+        return serve::main(Personality::Mongod, &rest);
+    }
+    let command = if rest.is_empty() {
+        OsString::from("--help")
+    } else {
+        rest.remove(0)
+    };
+    match command.to_str() {
+        Some("serve") => serve::main(Personality::Pando, &rest),
+        Some("mongod") => serve::main(Personality::Mongod, &rest),
+        Some("lab") => lab::main(rest),
+        Some("--version" | "-V" | "version") => {
+            println!("pando {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        Some("--help" | "-h" | "help") => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!(
+                "pando: there is no command '{}'; see pando --help",
+                command.display()
+            );
+            ExitCode::from(2)
+        }
+    }
+}

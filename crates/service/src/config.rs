@@ -64,6 +64,8 @@ pub struct Config {
     /// Memory for blocks and memtables together, in bytes.
     pub cache_bytes: u64,
     pub durability: Durability,
+    /// The log's past is kept up to this size, in bytes: what change streams and `local.oplog.rs` can read.
+    pub log_retain_bytes: u64,
     pub max_connections: usize,
     /// Event loops; as many as cores when 0.
     pub loops: usize,
@@ -96,6 +98,7 @@ impl Default for Config {
             },
             cache_bytes: 256 << 20,
             durability: Durability::default(),
+            log_retain_bytes: 1 << 30,
             max_connections: 65_536,
             loops: 0,
             parameters: Vec::new(),

@@ -81,7 +81,7 @@ static LOG: LazyLock<Log> = LazyLock::new(|| Log {
     sink_level: AtomicU8::new(2),
 });
 
-/// Starts logging. `verbosity` 0 is information; `sink_warnings_only` keeps information out of the sink, not of memory.
+/// Starts logging. A log file that is there already is appended to, or moved aside. `verbosity` 0 is information; `sink_warnings_only` keeps information out of the sink, not of memory.
 /// A second call changes sink and level.
 pub fn init(sink: Sink, append: bool, verbosity: u8, sink_warnings_only: bool) -> io::Result<()> {
     let out = match sink {
@@ -89,7 +89,10 @@ pub fn init(sink: Sink, append: bool, verbosity: u8, sink_warnings_only: bool) -
         Sink::Stdout => Out::Stdout,
         Sink::Stderr => Out::Stderr,
         Sink::File(path) => {
-            let file = open(&path, append)?;
+            if !append && path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0) {
+                move_aside(&path)?;
+            }
+            let file = open(&path)?;
             Out::File(path, file)
         }
     };
@@ -117,23 +120,22 @@ pub fn rotate(rename: bool) -> io::Result<()> {
     let mut out = LOG.out.lock();
     if let Out::File(path, file) = &mut *out {
         if rename {
-            let stamp = timestamp(SystemTime::now()).replace(':', "-");
-            let mut aside = path.clone().into_os_string();
-            aside.push(format!(".{}", stamp.get(..19).unwrap_or(&stamp)));
-            std::fs::rename(&*path, aside)?;
+            move_aside(path)?;
         }
-        *file = open(path, true)?;
+        *file = open(path)?;
     }
     Ok(())
 }
 
-fn open(path: &Path, append: bool) -> io::Result<File> {
-    OpenOptions::new()
-        .create(true)
-        .write(true)
-        .append(append)
-        .truncate(!append)
-        .open(path)
+fn move_aside(path: &Path) -> io::Result<()> {
+    let stamp = timestamp(SystemTime::now()).replace(':', "-");
+    let mut aside = path.to_path_buf().into_os_string();
+    aside.push(format!(".{}", stamp.get(..19).unwrap_or(&stamp)));
+    std::fs::rename(path, aside)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
 }
 
 /// The last lines of the log `name` (`global` or `startupWarnings`) and how many there were in all.

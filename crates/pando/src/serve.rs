@@ -1,0 +1,276 @@
+//! `pando serve` and `mongod`: from the command line to a running server and back.
+//!
+//! Exit codes are mongod's: 0 after a clean shutdown, 2 for wrong options, 48 when an address cannot be listened on, 100
+//! when the data directory cannot be opened. Every failure is one line on stderr.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use commands::Commands;
+use server::{Limits, Listeners};
+use service::config::{Config, Personality, Topology};
+use service::{Control, logging};
+use storage::{Store, StoreOptions};
+
+use crate::config_file;
+use crate::daemon::{self, Forked, PidFile, Ready};
+use crate::options::{self, Asked};
+use crate::settings::{self, Launch};
+
+const BAD_OPTIONS: u8 = 2;
+const CANNOT_LISTEN: u8 = 48;
+const CANNOT_OPEN_DATA: u8 = 100;
+
+/// Files kept for other things than connections: the engine's tables, the log's segments.
+const FILES_KEPT_PERCENT: u64 = 20;
+
+struct Failure {
+    code: u8,
+    says: String,
+}
+
+impl Failure {
+    fn options(says: String) -> Failure {
+        Failure {
+            code: BAD_OPTIONS,
+            says,
+        }
+    }
+}
+
+pub fn main(personality: Personality, args: &[OsString]) -> ExitCode {
+    match start(personality, args) {
+        Ok(code) => code,
+        Err(failure) => {
+            tracing::error!(target: "CONTROL", error = failure.says.as_str(), exitCode = u64::from(failure.code), "Exiting");
+            match (personality, failure.code) {
+                (Personality::Mongod, BAD_OPTIONS) => {
+                    eprintln!(
+                        "Error parsing command line: {}\ntry 'mongod --help' for more information",
+                        failure.says
+                    );
+                }
+                (Personality::Mongod, _) => eprintln!("mongod: {}", failure.says),
+                (Personality::Pando, BAD_OPTIONS) => {
+                    eprintln!("pando: {} (see pando serve --help)", failure.says)
+                }
+                (Personality::Pando, _) => eprintln!("pando: {}", failure.says),
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn start(personality: Personality, args: &[OsString]) -> Result<ExitCode, Failure> {
+    let (given, from_flags) = match options::parse(args).map_err(Failure::options)? {
+        Asked::Help => {
+            print!("{}", options::help());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Version => {
+            print!("{}", version(personality));
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Shutdown(options) => {
+            let dir = options
+                .keys
+                .get("storage.dbPath")
+                .map_or("/data/db", |g| g.value.as_str());
+            let pid = daemon::stop_server_of(&PathBuf::from(dir))
+                .map_err(|says| Failure { code: 1, says })?;
+            println!("killing process with pid: {pid}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Asked::Run {
+            options,
+            config_file,
+        } => (options, config_file),
+    };
+    let (environment, from_environment) =
+        options::from_environment(|name| std::env::var(name).ok()).map_err(Failure::options)?;
+    let mut all = match from_flags.or(from_environment) {
+        Some(path) => config_file::read(&path).map_err(Failure::options)?,
+        None => options::Options::default(),
+    };
+    all.overlay(environment);
+    all.overlay(given);
+    let argv = std::env::args_os()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    let launch = settings::launch(personality, &all, argv).map_err(Failure::options)?;
+    if !launch.fork {
+        return run(launch, None);
+    }
+    match daemon::fork().map_err(|says| Failure { code: 1, says })? {
+        Forked::Parent(code) => Ok(code),
+        Forked::Child(ready) => run(launch, Some(ready)),
+    }
+}
+
+fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
+    let began = Instant::now();
+    let Launch {
+        mut config,
+        warnings,
+        pid_file,
+        ..
+    } = launch;
+    let files = daemon::raise_file_limit();
+    config.max_connections = config.max_connections.min(
+        usize::try_from(files / 100 * (100 - FILES_KEPT_PERCENT))
+            .unwrap_or(usize::MAX)
+            .max(1),
+    );
+    init_log(&config)?;
+    log_start(&config, &warnings);
+
+    let listeners = server::listen(&config.bind, config.port, config.unix_socket.as_deref())
+        .map_err(|says| Failure {
+            code: CANNOT_LISTEN,
+            says,
+        })?;
+    if config.port == 0
+        && let Some(address) = listeners.addresses().first()
+    {
+        config.port = address.port();
+    }
+    let cannot_open = |e: errors::Error| Failure {
+        code: CANNOT_OPEN_DATA,
+        says: e.message,
+    };
+    let store = Store::open(StoreOptions {
+        cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
+        sync_interval: config.durability.interval,
+        log_retain_bytes: config.log_retain_bytes,
+        ..StoreOptions::new(&config.db_path)
+    })
+    .map_err(cannot_open)?;
+    let control = Arc::new(Control::default());
+    let commands = Commands::new(Arc::clone(&store), config.clone(), Arc::clone(&control))
+        .map_err(cannot_open)?;
+    let pid_file = pid_file
+        .map(|path| PidFile::write(&path))
+        .transpose()
+        .map_err(|says| Failure { code: 1, says })?;
+    daemon::watch_signals(Arc::clone(&control)).map_err(|says| Failure { code: 1, says })?;
+
+    announce(&config, &listeners, began);
+    if let Some(ready) = ready {
+        ready.announce();
+    }
+    let limits = Limits {
+        loops: config.loops,
+        max_connections: config.max_connections,
+        quiet: config.quiet,
+        ..Limits::default()
+    };
+    let served = server::serve(listeners, Arc::new(commands), Arc::clone(&control), limits);
+    let closed = store.close();
+    drop(pid_file);
+    let failed = served
+        .map_err(|e| e.to_string())
+        .and(closed.map_err(|e| e.message))
+        .err();
+    let code = u8::from(failed.is_some());
+    tracing::info!(target: "CONTROL", id = 23138, exitCode = u64::from(code), "Shutting down");
+    match failed {
+        Some(says) => Err(Failure { code: 1, says }),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn init_log(config: &Config) -> Result<(), Failure> {
+    let mongod = config.personality == Personality::Mongod;
+    let (sink, warnings_only) = match &config.log_path {
+        Some(path) => (logging::Sink::File(path.clone()), false),
+        None if mongod => (logging::Sink::Stdout, false),
+        None => (
+            logging::Sink::Stderr,
+            std::io::stderr().is_terminal() && config.verbosity == 0,
+        ),
+    };
+    logging::init(sink, config.log_append, config.verbosity, warnings_only).map_err(|e| {
+        let path = config.log_path.as_deref().unwrap_or("the log".as_ref());
+        Failure {
+            code: 1,
+            says: format!("cannot write the log {}: {e}", path.display()),
+        }
+    })
+}
+
+fn log_start(config: &Config, warnings: &[String]) {
+    tracing::info!(target: "CONTROL", id = 4615611, ctx = "initandlisten", pid = std::process::id(), port = config.port,
+        dbPath = %config.db_path.display(), version = env!("CARGO_PKG_VERSION"), compatibleWith = commands::VERSION,
+        "PandoDB starting");
+    tracing::info!(target: "CONTROL", id = 21951, ctx = "initandlisten", options = %config.parsed, "Options set by command line");
+    tracing::warn!(target: "CONTROL", id = 22120, ctx = "initandlisten", startup_warning = true,
+        "Access control is not enabled for the database. Read and write access to data and configuration is unrestricted");
+    for warning in warnings {
+        tracing::warn!(target: "CONTROL", ctx = "initandlisten", startup_warning = true, "{warning}");
+    }
+}
+
+/// Says that the server is ready: to people on stdout, to scripts as mongod says it in its log.
+fn announce(config: &Config, listeners: &Listeners, began: Instant) {
+    for address in listeners.addresses() {
+        tracing::info!(target: "NETWORK", id = 23015, ctx = "listener", address = %address, "Listening on");
+    }
+    tracing::info!(target: "NETWORK", id = 23016, ctx = "listener", port = config.port, ssl = "off", "Waiting for connections");
+    if config.personality == Personality::Mongod {
+        return;
+    }
+    let host = match listeners.addresses().first() {
+        Some(address) if address.ip().is_unspecified() => format!("127.0.0.1:{}", address.port()),
+        Some(address) => address.to_string(),
+        None => format!("127.0.0.1:{}", config.port),
+    };
+    let durability = match config.durability.always {
+        true => "every acknowledged write waits for the disk".into(),
+        false => format!(
+            "majority (the default) and j:true wait for the disk; w:1 reaches it within {} ms",
+            config.durability.interval.as_millis()
+        ),
+    };
+    let part = match &config.topology {
+        Topology::Standalone => "standalone".into(),
+        Topology::ReplicaSet { name, .. } => format!("replica set {name} of one member"),
+    };
+    let uri = format!("mongodb://{host}/");
+    let text = format!(
+        "PandoDB {} is ready after {} ms.\n\n  connect     {uri}\n  data        {}\n  cache       {}\n  durability  {durability}\n  topology    {part}\n\nTry:  npx mongosh {uri}\nStop: Ctrl-C\n",
+        env!("CARGO_PKG_VERSION"),
+        began.elapsed().as_millis(),
+        config.db_path.display(),
+        size(config.cache_bytes),
+    );
+    // A reader that is gone is no reason not to serve.
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+}
+
+fn size(bytes: u64) -> String {
+    if bytes >= 1 << 30 {
+        format!("{:.1} GB", bytes as f64 / f64::from(1 << 30))
+    } else {
+        format!("{} MB", bytes >> 20)
+    }
+}
+
+fn version(personality: Personality) -> String {
+    let own = env!("CARGO_PKG_VERSION");
+    match personality {
+        Personality::Pando => format!("pando {own}\n"),
+        // Tools read the first line.
+        Personality::Mongod => format!(
+            "db version v{}\nPandoDB {own}: not MongoDB's server, but one that speaks its protocol\nBuild Info: {}\n",
+            commands::VERSION,
+            serde_json::json!({ "version": commands::VERSION, "pandodb": own, "modules": [], "allocator": "system" }),
+        ),
+    }
+}

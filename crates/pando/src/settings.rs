@@ -1,0 +1,523 @@
+//! From options to a configuration: values are read, defaults filled in, and contradictions refused.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use service::config::{Config, Durability, Personality, Topology};
+
+use crate::options::{Given, Options, WITHOUT_EFFECT};
+
+/// A configuration and what concerns the process alone.
+#[derive(Debug)]
+pub struct Launch {
+    pub config: Config,
+    pub fork: bool,
+    pub pid_file: Option<PathBuf>,
+    /// For the log and for `getLog`.
+    pub warnings: Vec<String>,
+}
+
+/// The errors are sentences for the user.
+pub fn launch(
+    personality: Personality,
+    options: &Options,
+    argv: Vec<String>,
+) -> Result<Launch, String> {
+    let o = Reader(options);
+    refuse(&o)?;
+    let mongod = personality == Personality::Mongod;
+    let port: u16 = o.parsed("net.port", "a port")?.unwrap_or(27017);
+    let config = Config {
+        personality,
+        db_path: absolute(o.text("storage.dbPath").unwrap_or(if mongod {
+            "/data/db"
+        } else {
+            "pando-data"
+        }))?,
+        port,
+        bind: bind(&o)?,
+        unix_socket: unix_socket(&o, mongod, port)?,
+        advertise: advertise(&o)?,
+        topology: topology(&o, mongod)?,
+        cache_bytes: cache_bytes(&o)?,
+        durability: durability(&o)?,
+        log_retain_bytes: o
+            .parsed::<u64>("replication.oplogSizeMB", "a number of megabytes")?
+            .unwrap_or(1024)
+            .max(1)
+            << 20,
+        max_connections: o
+            .parsed("net.maxIncomingConnections", "a number")?
+            .unwrap_or(1_000_000),
+        loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
+        parameters: options.parameters.clone(),
+        slow_ms: o
+            .parsed("operationProfiling.slowOpThresholdMs", "a number")?
+            .unwrap_or(100),
+        log_path: o.text("systemLog.path").map(absolute).transpose()?,
+        log_append: o.switch("systemLog.logAppend")?.unwrap_or(!mongod),
+        verbosity: verbosity(&o)?,
+        quiet: o.switch("systemLog.quiet")?.unwrap_or(false),
+        argv,
+        parsed: nested(options),
+    };
+    let fork = o.switch("processManagement.fork")?.unwrap_or(false);
+    if fork && config.log_path.is_none() {
+        return Err("--fork has to be used with --logpath".into());
+    }
+    let warnings = options
+        .keys
+        .iter()
+        .filter(|(key, _)| WITHOUT_EFFECT.contains(&key.as_str()));
+    let warnings = warnings
+        .map(|(_, given)| format!("{} has no effect on this server", given.origin))
+        .collect();
+    let pid_file = o
+        .text("processManagement.pidFilePath")
+        .map(absolute)
+        .transpose()?;
+    Ok(Launch {
+        config,
+        fork,
+        pid_file,
+        warnings,
+    })
+}
+
+struct Reader<'a>(&'a Options);
+
+impl Reader<'_> {
+    fn given(&self, key: &str) -> Option<&Given> {
+        self.0.keys.get(key)
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.given(key).map(|g| g.value.as_str())
+    }
+
+    fn parsed<T: FromStr>(&self, key: &str, what: &str) -> Result<Option<T>, String> {
+        let Some(given) = self.given(key) else {
+            return Ok(None);
+        };
+        let value = given.value.trim().parse().map_err(|_| bad(given, what))?;
+        Ok(Some(value))
+    }
+
+    fn switch(&self, key: &str) -> Result<Option<bool>, String> {
+        let Some(given) = self.given(key) else {
+            return Ok(None);
+        };
+        match given.value.to_lowercase().as_str() {
+            "true" | "1" | "yes" | "on" => Ok(Some(true)),
+            "false" | "0" | "no" | "off" => Ok(Some(false)),
+            _ => Err(bad(given, "true or false")),
+        }
+    }
+}
+
+fn bad(given: &Given, what: &str) -> String {
+    format!("{} wants {what}, not '{}'", given.origin, given.value)
+}
+
+/// What would be dangerous to pass over in silence.
+fn refuse(o: &Reader<'_>) -> Result<(), String> {
+    if let Some(given) = o.given("security.authorization")
+        && given.value != "disabled"
+    {
+        return Err(format!(
+            "{}: this server has no authentication yet and would not protect anything",
+            given.origin
+        ));
+    }
+    if let Some(given) = o.given("security.keyFile") {
+        return Err(format!(
+            "{}: this server has no authentication yet and would not protect anything",
+            given.origin
+        ));
+    }
+    for key in ["net.tls.mode", "net.ssl.mode"] {
+        if let Some(given) = o.given(key)
+            && given.value != "disabled"
+        {
+            return Err(format!("{}: this server has no TLS yet", given.origin));
+        }
+    }
+    if let Some(given) = o.given("sharding.clusterRole") {
+        return Err(format!(
+            "{}: this server cannot be part of a sharded cluster yet",
+            given.origin
+        ));
+    }
+    if let Some(given) = o.given("storage.engine")
+        && !matches!(given.value.as_str(), "wiredTiger" | "inMemory" | "pando")
+    {
+        return Err(format!(
+            "{}: unknown storage engine '{}'",
+            given.origin, given.value
+        ));
+    }
+    if let Some(given) = o.given("systemLog.destination")
+        && given.value != "file"
+    {
+        return Err(format!(
+            "{}: the log goes to a file or a standard stream, not to {}",
+            given.origin, given.value
+        ));
+    }
+    Ok(())
+}
+
+fn absolute(path: impl Into<PathBuf>) -> Result<PathBuf, String> {
+    let path = path.into();
+    std::path::absolute(&path)
+        .map_err(|e| format!("cannot make sense of the path {}: {e}", path.display()))
+}
+
+fn bind(o: &Reader<'_>) -> Result<Vec<String>, String> {
+    let all = o.switch("net.bindIpAll")?.unwrap_or(false);
+    let hosts: Vec<String> = match o.text("net.bindIp") {
+        _ if all => vec!["0.0.0.0".into()],
+        None => vec!["127.0.0.1".into()],
+        Some(list) => list
+            .split(',')
+            .map(|h| h.trim().to_string())
+            .filter(|h| !h.is_empty())
+            .collect(),
+    };
+    if hosts.is_empty() {
+        return Err("there is no address to listen on".into());
+    }
+    let open = hosts.iter().find(|h| !is_loopback(h));
+    if let Some(open) = open
+        && !o.switch("pando.allowInsecureBind")?.unwrap_or(false)
+    {
+        return Err(format!(
+            "will not listen on {open}: there is no authentication yet, so whoever reaches the port could read and change everything; add --allow-insecure-bind (or PANDO_ALLOW_INSECURE_BIND=1) if the network is to be trusted"
+        ));
+    }
+    Ok(hosts)
+}
+
+fn is_loopback(host: &str) -> bool {
+    match host.parse::<IpAddr>() {
+        Ok(ip) => ip.to_canonical().is_loopback(),
+        // A name that stands for nothing cannot be listened on either; that is said later.
+        Err(_) => (host, 0u16)
+            .to_socket_addrs()
+            .is_ok_and(|mut found| found.all(|a| a.ip().is_loopback())),
+    }
+}
+
+fn unix_socket(o: &Reader<'_>, mongod: bool, port: u16) -> Result<Option<PathBuf>, String> {
+    let prefix = o.text("net.unixDomainSocket.pathPrefix");
+    let enabled = o
+        .switch("net.unixDomainSocket.enabled")?
+        .unwrap_or(mongod || prefix.is_some());
+    let dir = prefix.unwrap_or("/tmp");
+    Ok(enabled.then(|| PathBuf::from(dir).join(format!("mongodb-{port}.sock"))))
+}
+
+fn advertise(o: &Reader<'_>) -> Result<Option<String>, String> {
+    let Some(given) = o.given("pando.advertise") else {
+        return Ok(None);
+    };
+    let sound = given
+        .value
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if sound {
+        Ok(Some(given.value.clone()))
+    } else {
+        Err(bad(given, "HOST:PORT"))
+    }
+}
+
+fn topology(o: &Reader<'_>, mongod: bool) -> Result<Topology, String> {
+    let name = o
+        .text("replication.replSetName")
+        .map(|n| n.split('/').next().unwrap_or(n).to_string());
+    let standalone = o.switch("pando.standalone")?;
+    match (name, standalone) {
+        (Some(_), Some(true)) => Err(
+            "a standalone server has no replica set: give one of --standalone and --replica-set"
+                .into(),
+        ),
+        (Some(name), _) if name.is_empty() => Err("the name of the replica set is empty".into()),
+        (Some(name), _) => Ok(Topology::ReplicaSet { name, named: true }),
+        (None, Some(true)) => Ok(Topology::Standalone),
+        // A mongod that is not told of a replica set is none, and scripts that start one rely on it.
+        (None, None) if mongod => Ok(Topology::Standalone),
+        (None, _) => Ok(Topology::ReplicaSet {
+            name: "rs0".into(),
+            named: false,
+        }),
+    }
+}
+
+const LEAST_CACHE_BYTES: u64 = 16 << 20;
+
+fn cache_bytes(o: &Reader<'_>) -> Result<u64, String> {
+    let memory = memory_bytes();
+    let bytes = if let Some(given) = o.given("pando.cache") {
+        size_bytes(&given.value, memory)
+            .ok_or_else(|| bad(given, "a size, as 512MB, 4GB or 25%"))?
+    } else if let Some(gb) = o.parsed::<f64>(
+        "storage.wiredTiger.engineConfig.cacheSizeGB",
+        "a number of gigabytes",
+    )? {
+        (gb * f64::from(1 << 30)) as u64
+    } else if let Some(percent) = o.parsed::<f64>(
+        "storage.wiredTiger.engineConfig.cacheSizePct",
+        "a percentage",
+    )? {
+        (memory as f64 * percent / 100.0) as u64
+    } else {
+        (memory / 4).max(256 << 20)
+    };
+    Ok(bytes.max(LEAST_CACHE_BYTES))
+}
+
+/// `512MB`, `4 GiB`, `1.5g`, `25%` of `memory`.
+fn size_bytes(text: &str, memory: u64) -> Option<u64> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().ok()?;
+    let factor = match unit.trim().to_lowercase().as_str() {
+        "k" | "kb" | "kib" => 1024.0,
+        "m" | "mb" | "mib" => 1024.0 * 1024.0,
+        "g" | "gb" | "gib" => 1024.0 * 1024.0 * 1024.0,
+        "%" if number <= 100.0 => memory as f64 / 100.0,
+        _ => return None,
+    };
+    Some((number * factor) as u64)
+}
+
+/// The machine's memory, or what its control group may have of it.
+fn memory_bytes() -> u64 {
+    let of_machine = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        });
+    let of_group = [
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ]
+    .iter()
+    .find_map(|path| {
+        std::fs::read_to_string(path)
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    });
+    let machine = of_machine.map_or(1 << 30, |kb| kb << 10);
+    of_group.map_or(machine, |group| group.min(machine))
+}
+
+fn durability(o: &Reader<'_>) -> Result<Durability, String> {
+    let mut durability = Durability::default();
+    if let Some(ms) = o.parsed::<u64>(
+        "storage.journal.commitIntervalMs",
+        "a number of milliseconds",
+    )? {
+        durability.interval = Duration::from_millis(ms.clamp(1, 500));
+    }
+    let Some(given) = o.given("pando.durability") else {
+        return Ok(durability);
+    };
+    let what = "default, always, or an interval such as 20ms";
+    match given.value.trim() {
+        "default" => {}
+        "always" => durability.always = true,
+        text => {
+            let (number, unit) = text.split_at(
+                text.find(|c: char| !c.is_ascii_digit())
+                    .unwrap_or(text.len()),
+            );
+            let number: u64 = number.parse().map_err(|_| bad(given, what))?;
+            durability.interval = match unit {
+                "ms" if number > 0 => Duration::from_millis(number),
+                "s" if number > 0 => Duration::from_secs(number),
+                _ => return Err(bad(given, what)),
+            };
+        }
+    }
+    Ok(durability)
+}
+
+fn verbosity(o: &Reader<'_>) -> Result<u8, String> {
+    let Some(given) = o.given("systemLog.verbosity") else {
+        return Ok(0);
+    };
+    if !given.value.is_empty() && given.value.chars().all(|c| c == 'v') {
+        return Ok(given.value.len().min(5) as u8);
+    }
+    given
+        .value
+        .parse::<u8>()
+        .map(|v| v.min(5))
+        .map_err(|_| bad(given, "0 to 5"))
+}
+
+/// The options as `getCmdLineOpts` shows them.
+fn nested(options: &Options) -> Value {
+    let mut root = Map::new();
+    let parameters = options
+        .parameters
+        .iter()
+        .map(|(name, value)| (format!("setParameter\0{name}"), value));
+    let keys = options
+        .keys
+        .iter()
+        .map(|(key, given)| (key.replace('.', "\0"), &given.value));
+    for (path, value) in keys.chain(parameters) {
+        let mut at = &mut root;
+        let mut parts = path.split('\0').peekable();
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                at.insert(part.into(), typed(part, value));
+                break;
+            }
+            let next = at.entry(part).or_insert_with(|| Value::Object(Map::new()));
+            let Value::Object(map) = next else { break };
+            at = map;
+        }
+    }
+    Value::Object(root)
+}
+
+fn typed(name: &str, text: &str) -> Value {
+    match text {
+        "true" => true.into(),
+        "false" => false.into(),
+        _ if matches!(name, "dbPath" | "path" | "replSetName") => text.into(),
+        _ => text
+            .parse::<i64>()
+            .map(Value::from)
+            .or_else(|_| text.parse::<f64>().map(Value::from))
+            .unwrap_or(text.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Asked, parse};
+
+    fn launched(personality: Personality, line: &str) -> Result<Launch, String> {
+        let words: Vec<_> = line.split_whitespace().map(Into::into).collect();
+        match parse(&words)? {
+            Asked::Run { options, .. } => launch(personality, &options, Vec::new()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        let pando = launched(Personality::Pando, "").unwrap().config;
+        assert_eq!(
+            (pando.port, pando.bind.as_slice()),
+            (27017, &["127.0.0.1".to_string()][..])
+        );
+        assert_eq!(
+            pando.topology,
+            Topology::ReplicaSet {
+                name: "rs0".into(),
+                named: false
+            }
+        );
+        assert!(pando.db_path.ends_with("pando-data") && pando.unix_socket.is_none());
+        let mongod = launched(Personality::Mongod, "").unwrap().config;
+        assert_eq!(mongod.topology, Topology::Standalone);
+        assert_eq!(
+            mongod.unix_socket,
+            Some(PathBuf::from("/tmp/mongodb-27017.sock"))
+        );
+        assert_eq!(mongod.db_path, PathBuf::from("/data/db"));
+    }
+
+    #[test]
+    fn values() {
+        let line = "--port 1 --cache 64MB --durability 20ms --advertise db.example:2 --replSet a/b --max-connections 9 --oplogSize 5 -vv";
+        let c = launched(Personality::Mongod, line).unwrap().config;
+        assert_eq!((c.port, c.cache_bytes, c.max_connections), (1, 64 << 20, 9));
+        assert_eq!(
+            c.durability,
+            Durability {
+                always: false,
+                interval: Duration::from_millis(20)
+            }
+        );
+        assert_eq!(c.topology.set_name(), Some("a"));
+        assert_eq!((c.log_retain_bytes, c.verbosity), (5 << 20, 2));
+        assert_eq!(c.parsed["net"]["port"], 1);
+        assert_eq!(c.parsed["replication"]["replSetName"], "a/b");
+        let c = launched(
+            Personality::Mongod,
+            "--wiredTigerCacheSizeGB 0.25 --nounixsocket --durability always",
+        )
+        .unwrap()
+        .config;
+        assert_eq!(
+            (c.cache_bytes, c.unix_socket, c.durability.always),
+            (256 << 20, None, true)
+        );
+        let l = launched(
+            Personality::Mongod,
+            "--nojournal --logpath /x/y --fork --pidfilepath p",
+        )
+        .unwrap();
+        assert!(l.fork && l.pid_file.is_some_and(|p| p.is_absolute()));
+        assert_eq!(l.warnings, ["--nojournal has no effect on this server"]);
+    }
+
+    #[test]
+    fn refusals() {
+        for (line, says) in [
+            ("--port 70000", "--port wants a port, not '70000'"),
+            ("--bind 0.0.0.0", "--allow-insecure-bind"),
+            ("--bind_ip_all", "--allow-insecure-bind"),
+            ("--bind 127.0.0.1,10.0.0.1", "will not listen on 10.0.0.1"),
+            ("--auth", "no authentication yet"),
+            ("--keyFile x", "no authentication yet"),
+            ("--tlsMode requireTLS", "no TLS yet"),
+            ("--shardsvr", "sharded cluster"),
+            ("--storageEngine mmapv1", "unknown storage engine"),
+            ("--standalone --replSet x", "give one of"),
+            ("--cache 12", "a size"),
+            ("--cache 101%", "a size"),
+            ("--durability never", "default, always"),
+            ("--advertise host", "HOST:PORT"),
+            ("--fork", "--logpath"),
+            ("--syslog", "not to syslog"),
+        ] {
+            let error = launched(Personality::Mongod, line).unwrap_err();
+            assert!(error.contains(says), "{line}: {error}");
+        }
+        for line in [
+            "--bind 0.0.0.0 --allow-insecure-bind",
+            "--bind localhost,::1",
+            "--noauth",
+            "--tlsMode disabled",
+        ] {
+            launched(Personality::Pando, line).unwrap();
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size_bytes("1.5G", 0), Some(3 << 29));
+        assert_eq!(size_bytes("10 KiB", 0), Some(10240));
+        assert_eq!(size_bytes("50%", 1000), Some(500));
+        assert_eq!(size_bytes("-1MB", 0), None);
+        assert_eq!(size_bytes("MB", 0), None);
+    }
+}
