@@ -1,0 +1,231 @@
+//! Open cursors: found by id, used by one request at a time, killed, timed out.
+//!
+//! Invariant: a cursor that is in use is not in the table, only its place is; whoever kills it then sets a flag that its user
+//! sees at the next step and on giving it back.
+
+use bson::Writer;
+use errors::{Result, bail, err};
+use executor::{FindCursor, OpCtx};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a cursor gives its batches from.
+pub trait Results: Send {
+    /// Appends documents to the open array of `w`: at most `max_docs`, no more than fit into `max_bytes` (but always one).
+    /// `true`: there are no more.
+    fn fill(&mut self, ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool>;
+
+    /// Between batches: lets go of what can be had again.
+    fn release(&mut self);
+}
+
+impl Results for FindCursor {
+    fn fill(&mut self, ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool> {
+        FindCursor::fill(self, ctx, w, max_docs, max_bytes)
+    }
+
+    fn release(&mut self) {
+        FindCursor::release(self);
+    }
+}
+
+pub struct Cursor {
+    pub id: i64,
+    /// `db.collection`, as replies name it.
+    pub ns: String,
+    pub results: Box<dyn Results>,
+    pub lsid: Option<[u8; 16]>,
+    pub no_timeout: bool,
+    /// The command that made it, for currentOp.
+    pub command: bson::DocBuf,
+    /// The collection that must still be there, when there is one.
+    pub uuid: Option<[u8; 16]>,
+    /// `maxTimeMS` that is left for getMores without their own; `None` is no limit.
+    pub time_left: Option<Duration>,
+    pub killed: Arc<AtomicBool>,
+    used: Instant,
+}
+
+impl Cursor {
+    pub fn new(ns: &str, results: Box<dyn Results>) -> Cursor {
+        Cursor {
+            id: 0,
+            ns: ns.to_string(),
+            results,
+            lsid: None,
+            no_timeout: false,
+            command: Default::default(),
+            uuid: None,
+            time_left: None,
+            killed: Arc::default(),
+            used: Instant::now(),
+        }
+    }
+}
+
+enum Slot {
+    Idle(Box<Cursor>),
+    InUse { ns: String, lsid: Option<[u8; 16]>, killed: Arc<AtomicBool>, no_timeout: bool },
+}
+
+/// Figures for serverStatus.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    pub open: u64,
+    pub pinned: u64,
+    pub no_timeout: u64,
+    pub timed_out: u64,
+    pub opened: u64,
+}
+
+#[derive(Default)]
+pub struct Cursors {
+    slots: Mutex<HashMap<i64, Slot>>,
+    timed_out: AtomicU64,
+    opened: AtomicU64,
+}
+
+impl Cursors {
+    /// Takes a cursor in and gives it its id.
+    pub fn insert(&self, mut cursor: Cursor) -> i64 {
+        let mut slots = self.slots.lock();
+        let id = loop {
+            let id = rand::random::<i64>() & i64::MAX;
+            if id != 0 && !slots.contains_key(&id) {
+                break id;
+            }
+        };
+        cursor.id = id;
+        cursor.used = Instant::now();
+        slots.insert(id, Slot::Idle(Box::new(cursor)));
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        id
+    }
+
+    /// Takes a cursor out for one request; it must be given back or dropped with [`Cursors::remove`].
+    pub fn take(&self, id: i64, ns: &str, lsid: Option<[u8; 16]>) -> Result<Box<Cursor>> {
+        let mut slots = self.slots.lock();
+        let Some(slot) = slots.get_mut(&id) else { bail!(CursorNotFound, "cursor id {id} not found") };
+        let Slot::Idle(c) = slot else { bail!(CursorInUse, "cursor id {id} is already in use") };
+        if c.ns != ns {
+            bail!(
+                Unauthorized,
+                "Requested getMore on namespace '{ns}', but cursor belongs to a different namespace {}",
+                c.ns
+            );
+        }
+        match (c.lsid, lsid) {
+            (None, Some(_)) => bail!(50738, "Cannot run getMore on cursor {id}, which was not created in a session, in session"),
+            (Some(_), None) => {
+                bail!(50737, "Cannot run getMore on cursor {id}, which was created in a session, without an lsid")
+            }
+            (a, b) if a != b => {
+                bail!(50738, "Cannot run getMore on cursor {id}, which was created in another session")
+            }
+            _ => {}
+        }
+        let placeholder =
+            Slot::InUse { ns: c.ns.clone(), lsid: c.lsid, killed: c.killed.clone(), no_timeout: c.no_timeout };
+        match std::mem::replace(slot, placeholder) {
+            Slot::Idle(c) => Ok(c),
+            Slot::InUse { .. } => Err(err!(CursorInUse, "cursor id {id} is already in use")),
+        }
+    }
+
+    /// Gives a cursor back; one that was killed meanwhile is dropped.
+    pub fn give_back(&self, mut cursor: Box<Cursor>) {
+        cursor.used = Instant::now();
+        let mut slots = self.slots.lock();
+        if cursor.killed.load(Ordering::Relaxed) {
+            slots.remove(&cursor.id);
+        } else {
+            slots.insert(cursor.id, Slot::Idle(cursor));
+        }
+    }
+
+    /// Forgets a cursor that its user has used up.
+    pub fn remove(&self, id: i64) {
+        self.slots.lock().remove(&id);
+    }
+
+    /// Kills a cursor of that namespace: `false` when there is none.
+    pub fn kill(&self, id: i64, ns: &str) -> bool {
+        let mut slots = self.slots.lock();
+        match slots.get(&id) {
+            Some(Slot::Idle(c)) if c.ns == ns => {
+                let gone = slots.remove(&id);
+                drop(slots);
+                drop(gone);
+                true
+            }
+            Some(Slot::InUse { ns: n, killed, .. }) if n == ns => {
+                killed.store(true, Ordering::Relaxed);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn kill_where(&self, which: impl Fn(&str, Option<[u8; 16]>, Option<&Cursor>) -> bool) -> u64 {
+        let mut n = 0;
+        let mut gone = Vec::new();
+        let mut slots = self.slots.lock();
+        let ids: Vec<i64> = slots
+            .iter()
+            .filter(|(_, s)| match s {
+                Slot::Idle(c) => which(&c.ns, c.lsid, Some(c)),
+                Slot::InUse { ns, lsid, .. } => which(ns, *lsid, None),
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            n += 1;
+            if let Some(Slot::InUse { killed, .. }) = slots.get(&id) {
+                killed.store(true, Ordering::Relaxed);
+            } else {
+                gone.push(slots.remove(&id));
+            }
+        }
+        drop(slots);
+        n
+    }
+
+    /// Kills all cursors of a session; how many.
+    pub fn kill_session(&self, lsid: [u8; 16]) -> u64 {
+        self.kill_where(|_, l, _| l == Some(lsid))
+    }
+
+    /// Kills all cursors; how many.
+    pub fn kill_all(&self) -> u64 {
+        self.kill_where(|_, _, _| true)
+    }
+
+    /// Drops cursors that nobody used for so long.
+    pub fn reap(&self, idle: Duration) {
+        let n = self.kill_where(|_, _, c| c.is_some_and(|c| !c.no_timeout && c.used.elapsed() > idle));
+        self.timed_out.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn figures(&self) -> Figures {
+        let slots = self.slots.lock();
+        let mut f = Figures {
+            open: slots.len() as u64,
+            timed_out: self.timed_out.load(Ordering::Relaxed),
+            opened: self.opened.load(Ordering::Relaxed),
+            ..Figures::default()
+        };
+        for s in slots.values() {
+            match s {
+                Slot::Idle(c) => f.no_timeout += u64::from(c.no_timeout),
+                Slot::InUse { no_timeout, .. } => {
+                    f.pinned += 1;
+                    f.no_timeout += u64::from(*no_timeout);
+                }
+            }
+        }
+        f
+    }
+}
