@@ -1,6 +1,8 @@
 //! What the storage room costs by itself: documents a second and CPU microseconds an operation, in process.
 //!
-//! `cargo run --release -p storage --example engine_fill -- [documents] [cache MB] [row cache %] [block bytes] [only]`
+//! `cargo run --release -p storage --example engine_fill -- [documents] [cache MB] [row cache %] [block bytes] [group]`
+//!
+//! With a group size it only inserts, in groups of that size.
 //!
 //! Inserts put a 1 KB document (half of it incompressible) and three index keys, by one thread, without waiting for the disk
 //! (w: 1). "CPU" is that of the whole process, flushes and compactions included; "own" is the calling thread's alone.
@@ -247,6 +249,12 @@ fn main() {
     .expect("open");
     println!("opened in {:?}", started.elapsed());
     let mut n = 0;
+    if let Some(group) = args.get(5).and_then(|a| a.parse().ok()) {
+        for _ in 0..5 {
+            n = fill(&store, n, docs / 5 / group * group, group);
+        }
+        return;
+    }
     for group in [1, 32, 1000] {
         n = fill(&store, n, docs / 3 / group * group, group);
     }

@@ -122,6 +122,8 @@ fn options(
     o.set_bottommost_compression_type(rocksdb::DBCompressionType::Zstd);
     o.set_max_background_jobs(i32::try_from(opts.background_jobs.max(2)).unwrap_or(2));
     o.set_bytes_per_sync(1 << 20);
+    // Small writes, for the reason that the log has for its own.
+    o.set_writable_file_max_buffer_size(32 << 10);
     // Writers are slowed softly and late; stopping them is the last resort.
     o.set_level_zero_slowdown_writes_trigger(24);
     o.set_level_zero_stop_writes_trigger(48);
