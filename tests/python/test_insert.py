@@ -1,0 +1,205 @@
+"""insert: ids, batches, errors, what is changed on the way in."""
+
+import bson
+import bson.raw_bson
+import pytest
+from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from pymongo import WriteConcern
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
+
+from exact import same
+from harness import expect_error, refuses
+
+
+def test_one_and_many(coll):
+    assert coll.insert_one({"_id": 1, "a": "x"}).inserted_id == 1
+    generated = coll.insert_many([{"a": i} for i in range(5)]).inserted_ids
+    assert all(isinstance(i, ObjectId) for i in generated)
+    assert coll.count_documents({}) == 6
+    assert coll.find_one({"_id": 1}) == {"_id": 1, "a": "x"}
+
+
+def test_every_type_comes_back_as_it_went_in(coll):
+    document = {
+        "_id": ObjectId(),
+        "double": 1.5,
+        "nan": float("inf"),
+        "string": "grüße \0 \U0001f333",
+        "object": {"a": {"b": {}}},
+        "array": [1, [2, []], {"x": None}],
+        "binary": Binary(b"\0\1\2", 128),
+        "uuid": Binary(bytes(range(16)), 4),
+        "bool": True,
+        "date": bson.DatetimeMS(-62135596800001),
+        "null": None,
+        "regex": Regex("^a.*b$", "imsx"),
+        "code": bson.Code("f()"),
+        "scoped": bson.Code("f()", {"x": 1}),
+        "int": -(2**31),
+        "timestamp": Timestamp(7, 9),
+        "long": Int64(5),
+        "decimal": Decimal128("1.10"),
+        "min": MinKey(),
+        "max": MaxKey(),
+        "": "empty name",
+    }
+    coll.insert_one(document)
+    raw = coll.with_options(bson.codec_options.CodecOptions(document_class=bson.raw_bson.RawBSONDocument))
+    assert raw.find_one({}).raw == bson.encode(document)
+
+
+def test_id_is_generated_and_moved_to_the_front(coll, wire):
+    reply = wire.command({"insert": coll.name, "$db": coll.database.name, "documents": [{"a": 1}, {"a": 2, "_id": 7}]})
+    assert reply["n"] == 2
+    first, second = coll.find().sort("a")
+    assert list(first) == ["_id", "a"] and isinstance(first["_id"], ObjectId)
+    same([second], [{"_id": 7, "a": 2}])
+
+
+def test_zero_timestamps_are_set(coll):
+    coll.insert_one({"_id": Timestamp(0, 0), "t": Timestamp(0, 0), "inner": {"t": Timestamp(0, 0)}})
+    found = coll.find_one()
+    assert found["_id"] == Timestamp(0, 0) and found["inner"]["t"] == Timestamp(0, 0)
+    assert found["t"] > Timestamp(1_600_000_000, 0)
+
+
+def test_duplicate_id(coll):
+    coll.insert_one({"_id": 1})
+    with pytest.raises(DuplicateKeyError) as caught:
+        coll.insert_one({"_id": 1})
+    details = caught.value.details
+    assert details["code"] == 11000 and details["index"] == 0
+    assert details["keyPattern"] == {"_id": 1} and details["keyValue"] == {"_id": 1}
+    assert details["errmsg"] == f"E11000 duplicate key error collection: {coll.full_name} index: _id_ dup key: {{ _id: 1 }}"
+
+
+@pytest.mark.parametrize("same_number", [1, 1.0, Int64(1), Decimal128("1"), Decimal128("1.00")])
+def test_equal_numbers_are_one_id(coll, same_number):
+    coll.insert_one({"_id": 1})
+    with refuses(11000):
+        coll.insert_one({"_id": same_number})
+
+
+def test_ordered_stops_at_the_first_error(coll):
+    with pytest.raises(BulkWriteError) as caught:
+        coll.insert_many([{"_id": i} for i in (1, 2, 2, 3, 3, 4)])
+    assert caught.value.details["nInserted"] == 2
+    assert [e["index"] for e in caught.value.details["writeErrors"]] == [2]
+    assert coll.distinct("_id") == [1, 2]
+
+
+def test_unordered_goes_on(coll):
+    with pytest.raises(BulkWriteError) as caught:
+        coll.insert_many([{"_id": i} for i in (1, 2, 2, 3, 3, 4)], ordered=False)
+    assert caught.value.details["nInserted"] == 4
+    assert [(e["index"], e["code"]) for e in caught.value.details["writeErrors"]] == [(2, 11000), (4, 11000)]
+    assert coll.distinct("_id") == [1, 2, 3, 4]
+
+
+def test_a_large_batch(coll):
+    assert len(coll.insert_many([{"_id": i, "n": i % 10} for i in range(25_000)]).inserted_ids) == 25_000
+    assert coll.count_documents({}) == 25_000
+    assert coll.estimated_document_count() == 25_000
+    assert coll.count_documents({"n": 3}) == 2_500
+
+
+@pytest.mark.parametrize("bad_id", [[1], Regex("x"), []])
+def test_types_that_cannot_be_an_id(coll, bad_id):
+    with refuses(53):
+        coll.insert_one({"_id": bad_id})
+    assert coll.count_documents({}) == 0
+
+
+def test_dollars_and_dots_in_names(coll):
+    coll.insert_one({"_id": 1, "$a": 1, "b.c": 2, "d": {"$e": 3}})
+    same(coll.find(), [{"_id": 1, "$a": 1, "b.c": 2, "d": {"$e": 3}}])
+    with refuses(52):
+        coll.insert_one({"_id": {"$x": 1}})
+
+
+def test_unacknowledged(coll):
+    lax = coll.with_options(write_concern=WriteConcern(w=0))
+    assert lax.insert_one({"_id": 1}).acknowledged is False
+    lax.insert_many([{"_id": 1}, {"_id": 2}], ordered=False)
+    # Whatever connection these went out on: a moment later they are there.
+    import time
+
+    deadline = time.monotonic() + 10
+    while coll.count_documents({}) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert coll.distinct("_id") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "concern", [{"w": 1}, {"w": "majority"}, {"w": 1, "j": True}, {"w": "majority", "j": True, "wtimeout": 1000}, {"j": False}]
+)
+def test_acknowledged(coll, concern):
+    reply = coll.database.command("insert", coll.name, documents=[{"_id": 1}], writeConcern=concern)
+    assert reply["n"] == 1 and "writeConcernError" not in reply and reply["ok"] == 1
+
+
+@pytest.mark.parametrize(
+    "concern, code",
+    [({"w": -1}, 9), ({"w": 51}, 9), ({"w": 1, "nonsense": 1}, 9), ({"w": 1, "j": "yes"}, 14)],
+)
+def test_bad_write_concerns(coll, concern, code):
+    with pytest.raises(OperationFailure) as caught:
+        coll.database.command("insert", coll.name, documents=[{"_id": 1}], writeConcern=concern)
+    assert caught.value.code in (code, 9, 40415), caught.value
+    assert coll.count_documents({}) == 0
+
+
+def test_write_concern_that_one_node_cannot_satisfy(coll):
+    reply = coll.database.command("insert", coll.name, documents=[{"_id": 1}], writeConcern={"w": 3, "wtimeout": 100}, check=False)
+    assert reply["n"] == 1
+    assert reply["writeConcernError"]["code"] == 100 and reply["writeConcernError"]["codeName"] == "UnsatisfiableWriteConcern"
+    reply = coll.database.command("insert", coll.name, documents=[{"_id": 2}], writeConcern={"w": "nosuchtag"}, check=False)
+    assert reply["writeConcernError"]["code"] == 79
+    assert coll.count_documents({}) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, code, name",
+    [
+        ({"documents": []}, 16, "InvalidLength"),
+        ({}, 40414, "Location40414"),
+        ({"documents": 1}, 14, "TypeMismatch"),
+        ({"documents": [1]}, 14, "TypeMismatch"),
+        ({"documents": [{}], "nonsense": 1}, 40415, "Location40415"),
+        ({"documents": [{}], "ordered": "no"}, 14, "TypeMismatch"),
+    ],
+)
+def test_bad_arguments(wire, arguments, code, name):
+    expect_error(wire.command({"insert": "things", **arguments, "$db": "test_bad"}), code, name)
+    wire.ping()
+
+
+@pytest.mark.parametrize("name", ["", "a$b", ".a", "a\0b"])
+def test_bad_collection_names(wire, name):
+    reply = wire.command({"insert": name, "documents": [{}], "$db": "test_bad"})
+    expect_error(reply, 73, "InvalidNamespace")
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", 'a"b', "a.b", "x" * 64])
+def test_bad_database_names(wire, name):
+    expect_error(wire.command({"insert": "things", "documents": [{}], "$db": name}), 73, "InvalidNamespace")
+
+
+def test_null_in_a_name(coll):
+    with refuses(73):
+        coll.database.command("create", "a\0b")
+
+
+def test_drop_and_insert_again(coll):
+    for _ in range(3):
+        coll.insert_many([{"_id": i} for i in range(10)])
+        coll.drop()
+        assert coll.count_documents({}) == 0 and coll.find_one() is None
+
+
+def test_same_name_in_two_databases(client, db):
+    db.things.insert_one({"_id": 1})
+    client[db.name + "x"].things.insert_one({"_id": 1, "other": True})
+    assert db.things.find_one() == {"_id": 1}
+    client.drop_database(db.name + "x")
+    assert db.things.find_one() == {"_id": 1}
