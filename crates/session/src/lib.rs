@@ -1,9 +1,11 @@
-//! What outlives one request: open cursors, and what retryable writes have done.
+//! What outlives one request: open cursors, logical sessions, and what retryable writes have done.
 //!
 //! Architecture invariant: no command and no socket is known here.
 
 mod cursors;
 mod retry;
+mod sessions;
 
 pub use cursors::{Cursor, Cursors, Figures, Results};
 pub use retry::{Lsid, Retries, Retryable, Statements};
+pub use sessions::{SESSION_TIMEOUT_MINUTES, Sessions};
