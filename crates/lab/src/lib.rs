@@ -1,1 +1,146 @@
-//! lab
+//! The laboratory: published benchmarks against any server that speaks MongoDB's protocol, measured honestly.
+//!
+//! The way of a measurement:
+//! ```text
+//! scenario ─ Workload (what to send, how to check the reply) ─ Fleet ─ Lane (one thread, many connections) ─ socket
+//!                                                                 └── Sample each second ─ Progress, series
+//!                                                                 └── Outcome: histograms, CPU ─ Report (JSON, table)
+//! ```
+//! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key. [`study`]: the documents and queries of study A.
+//! * [`lane`], [`fleet`]: the closed-loop load client. [`null`]: the server that only reads and answers.
+//! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results.
+//!
+//! Architecture invariant: this crate is a client. It knows nothing of the server's insides, and an error, a wrong count
+//! or a wrong document ends a measurement; nothing is dropped from one.
+
+pub mod bench;
+pub mod calibrate;
+pub mod connection;
+pub mod distribution;
+pub mod fault;
+pub mod fleet;
+pub mod host;
+pub mod lane;
+pub mod measure;
+pub mod null;
+pub mod process;
+pub mod progress;
+pub mod random;
+pub mod reply;
+pub mod report;
+pub mod request;
+pub mod run;
+pub mod show;
+pub mod study;
+pub mod terms;
+pub mod ycsb;
+
+use clap::{Parser, Subcommand};
+use fault::{Fault, Result};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Benchmarks: published workloads against a MongoDB-protocol server, with checked replies and comparable results.
+#[derive(Parser)]
+#[command(name = "pando lab", bin_name = "pando lab", version, about, long_about = None)]
+struct Lab {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a YCSB workload: a built-in scenario (C.S1 to C.S5, A to F) or property files.
+    Run(run::Args),
+    /// Run a published study.
+    Study {
+        #[command(subcommand)]
+        study: Study,
+    },
+    /// Measure a server against the null server, operation by operation, and compare with the bars.
+    Bench(bench::Args),
+    /// Serve recorded replies and nothing else: the floor that `bench` compares with.
+    Null(null::Args),
+    /// Record one reply of a server for each operation of study A, for `null`.
+    Record(study::record::Args),
+    /// Measure the load client itself against the null server.
+    Calibrate(calibrate::Args),
+    /// Print a result file.
+    Show { file: PathBuf },
+    /// Compare two result files, step by step.
+    Diff { before: PathBuf, after: PathBuf },
+    /// List scenarios, studies and benchmarks.
+    List,
+}
+
+#[derive(Subcommand)]
+enum Study {
+    /// Study A on one server: tests 1 to 8.
+    Single(study::single::Args),
+}
+
+/// Runs `pando lab …`; `args` are the words after `lab`.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    let words = std::iter::once(OsString::from("pando lab")).chain(args);
+    let lab = match Lab::try_parse_from(words) {
+        Ok(lab) => lab,
+        Err(e) => {
+            let _ = e.print();
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
+    };
+    match dispatch(lab.command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(fault) => {
+            eprintln!("pando lab: {fault}");
+            ExitCode::from(if matches!(fault, Fault::Usage(_)) {
+                2
+            } else {
+                1
+            })
+        }
+    }
+}
+
+/// `false` when the command ran but something that it checked did not hold.
+fn dispatch(command: Command) -> Result<bool> {
+    match command {
+        Command::Run(args) => run::main(args),
+        Command::Study {
+            study: Study::Single(args),
+        } => study::single::main(args),
+        Command::Bench(args) => bench::main(args),
+        Command::Null(args) => null::main(args),
+        Command::Record(args) => study::record::main(args),
+        Command::Calibrate(args) => calibrate::main(args),
+        Command::Show { file } => {
+            show::report(&report::Report::read(&file)?);
+            Ok(true)
+        }
+        Command::Diff { before, after } => {
+            show::diff(
+                &report::Report::read(&before)?,
+                &report::Report::read(&after)?,
+            );
+            Ok(true)
+        }
+        Command::List => {
+            list();
+            Ok(true)
+        }
+    }
+}
+
+fn list() {
+    println!("Scenarios of `pando lab run`:");
+    for (name, about, _) in ycsb::scenario::ALL {
+        println!("  {name:<6}{about}");
+    }
+    println!("\nStudies of `pando lab study`:\n  single  study A, tests 1 to 8, one server");
+    println!("\nBenchmarks of `pando lab bench --only`:");
+    for (name, about) in bench::names() {
+        println!("  {name:<18}{about}");
+    }
+}

@@ -1,0 +1,231 @@
+//! `pando lab bench`: a server against the null server, operation by operation, and against its bars.
+//!
+//! The server has one core and the client another. Slices of server and null server alternate in one run on preloaded
+//! data, so that whatever else the machine does hits both. Two figures each: the share of the null server's throughput,
+//! and CPU microseconds an operation beside the null server's. What a server works off after a slice (flushes,
+//! compaction) is waited for and charged to it.
+
+mod cases;
+mod idle;
+pub mod place;
+mod recovery;
+mod slices;
+mod sweep;
+
+use crate::fault::{Fault, Result};
+use crate::fleet::{catch_interrupts, interrupted};
+use crate::process::Placement;
+use crate::progress::say;
+use crate::report::Draft;
+use crate::show;
+use crate::study::dataset::{DOCUMENT_BYTES, Payload};
+use crate::terms::{count, duration};
+use place::Room;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only these (see `pando lab list`).
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// A server that runs already, bound to its core by you; else one is started.
+    #[arg(long, conflicts_with = "launch")]
+    pub url: Option<String>,
+    /// How to start the server, {dbpath} and {port} filled in (default: this program's `serve`).
+    #[arg(long)]
+    pub launch: Option<String>,
+    /// Documents of the data set, 1 KB each.
+    #[arg(long, default_value = "100k", value_parser = count)]
+    pub records: u64,
+    /// Connections, where the operation does not name its own.
+    #[arg(long, default_value_t = 32)]
+    pub connections: usize,
+    /// Length of a slice.
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    pub slice: Duration,
+    /// Pairs of slices.
+    #[arg(long, default_value_t = 8)]
+    pub pairs: usize,
+    /// What fills the documents up.
+    #[arg(long, value_enum, default_value = "text")]
+    pub payload: Payload,
+    /// Core of the server and of the null server (default: the first).
+    #[arg(long)]
+    pub server_core: Option<usize>,
+    /// Core of the client (default: the last).
+    #[arg(long)]
+    pub client_core: Option<usize>,
+    /// Compare with the null server of one event loop instead of a thread for each connection.
+    #[arg(long)]
+    pub event_loop: bool,
+    /// Run the recovery benchmark with so many GB of incompressible data.
+    #[arg(long)]
+    pub recover_gb: Option<f64>,
+    /// Connections of the sweeps.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,2,4,8,16,32,64,128,256"
+    )]
+    pub sweep: Vec<usize>,
+    /// Where servers keep their data meanwhile (default: a folder in the temporary directory).
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Result file (default: a new one in lab-results/; - for none).
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The null server as threads of this process (its CPU is then unknown).
+    #[arg(long, hide = true)]
+    pub in_process_null: bool,
+}
+
+/// Benchmarks that are not one comparison.
+const OTHERS: [(&str, &str); 4] = [
+    (
+        "sweep-read",
+        "point reads at 1 to 256 connections: what is left of the peak",
+    ),
+    ("sweep-insert", "the same of inserts, w:1"),
+    (
+        "idle",
+        "memory and time to readiness with an empty directory",
+    ),
+    (
+        "recovery",
+        "kill -9 under load with --recover-gb of data: readiness, acknowledged writes",
+    ),
+];
+
+/// Names for `--only`, and what they are.
+pub fn names() -> Vec<(&'static str, &'static str)> {
+    let cases = cases::ALL.iter().map(|c| (c.name, c.title));
+    cases.chain(OTHERS).collect()
+}
+
+pub fn main(args: Args) -> Result<bool> {
+    catch_interrupts();
+    let known: Vec<&str> = names().iter().map(|(n, _)| *n).collect();
+    for name in &args.only {
+        if !known.contains(&name.as_str()) {
+            return Err(Fault::Usage(format!(
+                "{name} is not one of {}",
+                known.join(", ")
+            )));
+        }
+    }
+    if args.pairs == 0 || args.connections == 0 || args.records == 0 || args.slice.is_zero() {
+        return Err(Fault::Usage(
+            "--pairs, --connections, --records and --slice must not be zero".into(),
+        ));
+    }
+    crate::terms::positive("--sweep", &args.sweep)?;
+    let mut bench = Bench::open(args)?;
+    let done = bench.run();
+    if let Err(fault) = done {
+        bench.room.keep();
+        return Err(fault);
+    }
+    let Bench { draft, args, .. } = bench;
+    let report = draft.finish(args.out.as_deref())?;
+    show::report(&report);
+    Ok(report.passed())
+}
+
+pub(crate) struct Bench {
+    args: Args,
+    room: Room,
+    draft: Draft,
+}
+
+impl Bench {
+    fn open(args: Args) -> Result<Bench> {
+        let placement = Placement::new(args.server_core, args.client_core)?;
+        if !placement.apart() {
+            eprintln!("warning: server and client share a core; the shares mean little");
+        }
+        let room = Room::new(&args, placement)?;
+        let mut draft = Draft::new("bench", "bars");
+        draft.set("records", args.records);
+        draft.set("document_bytes", DOCUMENT_BYTES);
+        draft.set("payload", format!("{:?}", args.payload).to_lowercase());
+        draft.set("slice_seconds", args.slice.as_secs_f64());
+        draft.set("pairs", args.pairs);
+        let form = if args.event_loop {
+            "event loop"
+        } else {
+            "threads"
+        };
+        draft.set("null_server", form);
+        draft.set("server_core", room.placement.server);
+        draft.set("client_core", room.placement.client);
+        Ok(Bench { args, room, draft })
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        if self.args.only.is_empty() {
+            return name != "recovery" || self.args.recover_gb.is_some();
+        }
+        self.args.only.iter().any(|n| n == name)
+    }
+
+    fn run(&mut self) -> Result<()> {
+        self.room.placement.pin_client()?;
+        if self.wants("idle") && self.can_launch("idle") {
+            let checks = idle::measure(&self.room, self.args.quiet)?;
+            self.draft.report.checks.extend(checks);
+        }
+        let on_data = cases::ALL.iter().any(|c| self.wants(c.name))
+            || self.wants("sweep-read")
+            || self.wants("sweep-insert");
+        if on_data && !interrupted() {
+            self.on_loaded_server()?;
+        }
+        if self.wants("recovery") && self.can_launch("recovery") && !interrupted() {
+            let gb = self.args.recover_gb.unwrap_or(5.0);
+            let checks = recovery::measure(&self.room, gb, self.args.quiet)?;
+            self.draft.report.checks.extend(checks);
+        }
+        Ok(())
+    }
+
+    fn can_launch(&self, name: &str) -> bool {
+        if self.room.given.is_some() {
+            eprintln!("{name}: skipped, since it must start and stop the server itself");
+        }
+        self.room.given.is_none()
+    }
+
+    /// Everything that needs the server with the data set in it.
+    fn on_loaded_server(&mut self) -> Result<()> {
+        let mut server = self.room.server()?;
+        self.draft.report.target = Some(server.info()?);
+        let stage = cases::Stage::open(&self.args, &server)?;
+        for case in cases::ALL {
+            if !self.wants(case.name) || interrupted() {
+                continue;
+            }
+            say(self.args.quiet, format_args!("{}", case.title));
+            let comparison = stage.compare(&self.args, &self.room, case)?;
+            if !self.args.quiet {
+                show::comparisons(std::slice::from_ref(&comparison));
+            }
+            self.draft.report.comparisons.push(comparison);
+            if case.name == "count-range" {
+                self.draft.report.checks.push(stage.count_fetches()?);
+            }
+        }
+        for (name, inserting) in [("sweep-read", false), ("sweep-insert", true)] {
+            if self.wants(name) && !interrupted() {
+                let (steps, checks) = sweep::measure(&self.args, &stage, name, inserting)?;
+                self.draft.report.steps.extend(steps);
+                self.draft.report.checks.extend(checks);
+            }
+        }
+        server.stop();
+        Ok(())
+    }
+}

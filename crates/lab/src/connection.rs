@@ -1,0 +1,276 @@
+//! One blocking connection, for everything that is not measured: set-up, counts, statistics, shutdown.
+
+use crate::fault::{Fault, Result, target};
+use crate::reply;
+use crate::request::{Template, command, set_request_id};
+use bson::{Doc, DocBuf, Val, doc};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+const DEFAULT_PORT: u16 = 27017;
+/// Long enough for an index build on much data.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A server by its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub url: String,
+    pub addr: SocketAddr,
+    /// The database that the URL names.
+    pub database: Option<String>,
+}
+
+impl Target {
+    /// `mongodb://host[:port][/database][?options]`; one host, no credentials. Options are ignored.
+    pub fn parse(url: &str) -> Result<Target> {
+        let usage = |why: &str| Err(Fault::Usage(format!("{url}: {why}")));
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return usage("a target is a URL such as mongodb://127.0.0.1:27017");
+        };
+        match scheme {
+            "mongodb" => {}
+            "mongodb+srv" => return usage("give the host itself, as mongodb://host:port"),
+            _ => return usage("only mongodb:// targets are known so far"),
+        }
+        let rest = rest.split_once('?').map_or(rest, |(r, _)| r);
+        let (host, database) = match rest.split_once('/') {
+            Some((h, d)) => (h, (!d.is_empty()).then(|| d.to_string())),
+            None => (rest, None),
+        };
+        if host.contains('@') {
+            return usage("targets that need a password are not supported yet");
+        }
+        if host.contains(',') || host.is_empty() {
+            return usage("name exactly one host");
+        }
+        let with_port = if host.ends_with(']') || !host.contains(':') {
+            format!("{host}:{DEFAULT_PORT}")
+        } else {
+            host.to_string()
+        };
+        let addr = with_port
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut found| found.next());
+        match addr {
+            Some(addr) => Ok(Target {
+                url: url.to_string(),
+                addr,
+                database,
+            }),
+            None => usage("no such host"),
+        }
+    }
+
+    pub fn local(port: u16) -> Target {
+        let addr = SocketAddr::from(([127, 0, 0, 1], port));
+        Target {
+            url: format!("mongodb://{addr}"),
+            addr,
+            database: None,
+        }
+    }
+
+    pub fn connect(&self) -> Result<Connection> {
+        Connection::open(self.addr)
+    }
+
+    /// Connects again and again until the server answers or `patience` is over.
+    pub fn wait_ready(&self, patience: Duration) -> Result<Connection> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match Connection::open(self.addr) {
+                Ok(c) => return Ok(c),
+                Err(e) if Instant::now() > deadline => return Err(e),
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+}
+
+/// A connection that has said `hello`.
+pub struct Connection {
+    stream: TcpStream,
+    input: Vec<u8>,
+    request_id: i32,
+    pub hello: DocBuf,
+}
+
+/// A socket with `hello` said on it, and the answer.
+pub fn handshake(addr: SocketAddr) -> Result<(TcpStream, DocBuf)> {
+    let c = Connection::open(addr)?;
+    Ok((c.stream, c.hello))
+}
+
+impl Connection {
+    pub fn open(addr: SocketAddr) -> Result<Connection> {
+        let what = || format!("connecting to {addr}");
+        let stream =
+            TcpStream::connect_timeout(&addr, Duration::from_secs(10)).map_err(target(what()))?;
+        stream.set_nodelay(true).map_err(target(what()))?;
+        stream
+            .set_read_timeout(Some(REPLY_TIMEOUT))
+            .map_err(target(what()))?;
+        let mut c = Connection {
+            stream,
+            input: vec![0; 4096],
+            request_id: 0,
+            hello: DocBuf::new(),
+        };
+        let client = doc! {
+            "application": doc! {"name": "pando lab"},
+            "driver": doc! {"name": "pando-lab", "version": env!("CARGO_PKG_VERSION")},
+            "os": doc! {"type": "Linux"},
+        };
+        c.hello = c.command("admin", doc! {"hello": 1, "client": client}.as_doc())?;
+        Ok(c)
+    }
+
+    /// Runs a command; the reply must be `ok: 1` without write errors.
+    pub fn command(&mut self, db: &str, body: Doc<'_>) -> Result<DocBuf> {
+        let reply = self.try_command(db, body)?;
+        let name = body.first().map_or("command", |e| e.name).to_string();
+        reply::ok(reply.as_doc()).map_err(|f| Fault::Target(format!("{name}: {f}")))?;
+        Ok(reply)
+    }
+
+    /// Runs a command and gives its reply, an error reply too.
+    pub fn try_command(&mut self, db: &str, body: Doc<'_>) -> Result<DocBuf> {
+        let message = self.exchange(&command(db, body))?;
+        Ok(reply::body(&message, self.request_id)?.to_buf())
+    }
+
+    /// Sends a template as it is and gives the whole reply message.
+    pub fn exchange(&mut self, request: &Template) -> Result<Vec<u8>> {
+        self.exchange_bytes(request.bytes().to_vec())
+    }
+
+    pub fn exchange_bytes(&mut self, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
+        self.request_id = self.request_id.wrapping_add(1);
+        set_request_id(&mut bytes, self.request_id);
+        self.stream
+            .write_all(&bytes)
+            .map_err(target("sending to the target"))?;
+        let mut filled = 0;
+        loop {
+            match wire::frame(&self.input[..filled]) {
+                Ok(wire::Frame::Complete { len }) => return Ok(self.input[..len].to_vec()),
+                Ok(wire::Frame::Incomplete { need }) => {
+                    if self.input.len() < need {
+                        self.input.resize(need, 0);
+                    }
+                }
+                Err(f) => return Err(Fault::Target(format!("the reply is not a message: {f}"))),
+            }
+            let n = self
+                .stream
+                .read(&mut self.input[filled..])
+                .map_err(target("waiting for a reply"))?;
+            if n == 0 {
+                return Err(Fault::Target("the target closed the connection".into()));
+            }
+            filled += n;
+        }
+    }
+
+    /// All documents in a collection, by its metadata.
+    pub fn count(&mut self, db: &str, collection: &str) -> Result<u64> {
+        let reply = self.command(db, doc! {"count": collection}.as_doc())?;
+        reply::int(reply.as_doc(), "n")
+            .and_then(|n| u64::try_from(n).ok())
+            .ok_or_else(|| Fault::Check(format!("no count in {}", reply::brief(reply.as_doc()))))
+    }
+
+    /// Drops a collection; that there was none is fine.
+    pub fn drop_collection(&mut self, db: &str, collection: &str) -> Result<()> {
+        const NAMESPACE_NOT_FOUND: i64 = 26;
+        let reply = self.try_command(db, doc! {"drop": collection}.as_doc())?;
+        if reply::int(reply.as_doc(), "code") == Some(NAMESPACE_NOT_FOUND) {
+            return Ok(());
+        }
+        reply::ok(reply.as_doc())
+    }
+
+    /// Creates the collection, and an index for each `(field, direction)`.
+    pub fn create_indexes(
+        &mut self,
+        db: &str,
+        collection: &str,
+        fields: &[(&str, i32)],
+    ) -> Result<()> {
+        if fields.is_empty() {
+            self.command(db, doc! {"create": collection}.as_doc())?;
+            return Ok(());
+        }
+        let mut indexes = bson::Writer::new_array();
+        for (field, direction) in fields {
+            let mut key = bson::Writer::new();
+            key.i32(field, *direction);
+            let name = format!("{field}_{direction}");
+            indexes.push_value(doc! {"key": key.finish(), "name": name});
+        }
+        let mut body = bson::Writer::new();
+        body.str("createIndexes", collection)
+            .value("indexes", indexes.finish_array());
+        self.command(db, body.finish().as_doc())?;
+        Ok(())
+    }
+
+    /// The server's process, when it is one of this machine and says so.
+    pub fn server_pid(&mut self) -> Option<u32> {
+        if !self.stream.peer_addr().ok()?.ip().is_loopback() {
+            return None;
+        }
+        let status = self
+            .try_command("admin", doc! {"serverStatus": 1}.as_doc())
+            .ok()?;
+        let pid = u32::try_from(reply::int(status.as_doc(), "pid")?).ok()?;
+        crate::process::cpu_time(pid).map(|_| pid)
+    }
+
+    /// The server's version, or what it says instead.
+    pub fn version(&mut self) -> String {
+        let info = self.try_command("admin", doc! {"buildInfo": 1}.as_doc());
+        info.ok()
+            .and_then(|i| Some(i.get("version")?.as_str()?.to_string()))
+            .unwrap_or_else(|| "unknown".into())
+    }
+
+    /// A document's field, for callers that only want one number of a command.
+    pub fn number(&mut self, db: &str, body: Doc<'_>, field: &str) -> Result<f64> {
+        let reply = self.command(db, body)?;
+        let number = reply.get(field).and_then(Val::to_f64);
+        number
+            .ok_or_else(|| Fault::Target(format!("no {field} in {}", reply::brief(reply.as_doc()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let t = Target::parse("mongodb://127.0.0.1:27099/ycsb?w=1").unwrap();
+        assert_eq!(t.addr.port(), 27099);
+        assert_eq!(t.database.as_deref(), Some("ycsb"));
+        let t = Target::parse("mongodb://localhost").unwrap();
+        assert_eq!((t.addr.port(), t.database), (27017, None));
+        assert_eq!(
+            Target::parse("mongodb://[::1]/").unwrap().addr.port(),
+            27017
+        );
+        for bad in [
+            "localhost",
+            "mysql://h/",
+            "mongodb+srv://h",
+            "mongodb://u:p@h/",
+            "mongodb://a,b/",
+            "mongodb://",
+            "mongodb://127.0.0.1:99999",
+        ] {
+            assert!(matches!(Target::parse(bad), Err(Fault::Usage(_))), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Why the laboratory stopped. Each is one line for a person; the kind decides the exit code.
+
+use std::fmt;
+
+pub type Result<T, E = Fault> = std::result::Result<T, E>;
+
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The user asked for something that does not exist or does not fit together.
+    Usage(String),
+    /// The target cannot be reached, or answered with an error.
+    Target(String),
+    /// The target answered, and the answer is wrong: a count, a document, an order.
+    Check(String),
+    /// A file, a process or another thing of this machine failed.
+    Local(String),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Usage(m) | Fault::Target(m) | Fault::Local(m) => f.write_str(m),
+            Fault::Check(m) => write!(f, "wrong answer: {m}"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// Adds what was being done to an I/O error.
+pub fn local(doing: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Fault {
+    move |e| Fault::Local(format!("{doing}: {e}"))
+}
+
+/// The same for the socket to a target.
+pub fn target(doing: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Fault {
+    move |e| Fault::Target(format!("{doing}: {e}"))
+}

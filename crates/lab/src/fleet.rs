@@ -1,0 +1,201 @@
+//! All lanes of a run together: threads, one sample a second, and what came out in the end.
+
+use crate::connection::Target;
+use crate::fault::{Fault, Result};
+use crate::lane::{Lane, Workload};
+use crate::measure::{Sample, Tick, histogram};
+use hdrhistogram::Histogram;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// Set by Ctrl-C: runs end early and keep what they measured.
+pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Lets Ctrl-C end the run under way; a second one ends the process.
+pub fn catch_interrupts() {
+    extern "C" fn handler(_: libc::c_int) {
+        if INTERRUPTED.swap(true, Ordering::SeqCst) {
+            // SAFETY: _exit is async-signal-safe.
+            unsafe { libc::_exit(130) };
+        }
+    }
+    // SAFETY: the handler does only what a signal handler may.
+    unsafe { libc::signal(libc::SIGINT, handler as *const () as libc::sighandler_t) };
+}
+
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
+/// What a run gave.
+#[derive(Clone)]
+pub struct Outcome {
+    pub operations: u64,
+    pub requests: u64,
+    pub elapsed: Duration,
+    /// Histograms by kind, those of all lanes merged; kinds that did not occur are left out.
+    pub kinds: Vec<(&'static str, Histogram<u64>)>,
+    pub samples: Vec<Sample>,
+    /// CPU time of the lanes' threads.
+    pub client_cpu: Duration,
+}
+
+impl Outcome {
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Connections spread over threads.
+pub struct Fleet<W> {
+    pub lanes: Vec<Lane<W>>,
+}
+
+impl<W: Workload> Fleet<W> {
+    /// `make(i, n)` gives the workload of lane `i` of `n`.
+    pub fn connect(
+        target: &Target,
+        connections: usize,
+        threads: usize,
+        mut make: impl FnMut(usize, usize) -> W,
+    ) -> Result<Fleet<W>> {
+        let threads = threads.clamp(1, connections.max(1));
+        let mut lanes = Vec::with_capacity(threads);
+        for i in 0..threads {
+            let share = connections / threads + usize::from(i < connections % threads);
+            lanes.push(Lane::connect(target.addr, share, make(i, threads))?);
+        }
+        Ok(Fleet { lanes })
+    }
+
+    /// Runs all lanes to their end; `observe` sees each second as it passes.
+    pub fn run(
+        &mut self,
+        limit: Option<Duration>,
+        observe: &mut dyn FnMut(&Sample),
+    ) -> Result<Outcome> {
+        let stop = AtomicBool::new(false);
+        let (ticks, received) = channel::<Tick>();
+        let kinds = self.lanes.first().map_or(&[][..], |l| l.workload.kinds());
+        let mut samples = Vec::new();
+        let finished = std::thread::scope(|scope| {
+            let handles: Vec<_> = self
+                .lanes
+                .iter_mut()
+                .map(|lane| {
+                    let (ticks, stop) = (ticks.clone(), &stop);
+                    scope.spawn(move || {
+                        let outcome = lane.run(limit, stop, &ticks);
+                        if outcome.is_err() {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                        outcome
+                    })
+                })
+                .collect();
+            drop(ticks);
+            let mut window = Window::new();
+            loop {
+                match received.recv_timeout(window.left()) {
+                    Ok(tick) => window.add(&tick),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                if interrupted() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                if window.left().is_zero() {
+                    let sample = window.close();
+                    observe(&sample);
+                    samples.push(sample);
+                }
+            }
+            if window.operations > 0 {
+                samples.push(window.close());
+            }
+            handles
+                .into_iter()
+                .map(|h| {
+                    h.join()
+                        .unwrap_or_else(|_| Err(Fault::Local("a lane's thread panicked".into())))
+                })
+                .collect::<Result<Vec<_>>>()
+        })?;
+        let mut outcome = Outcome {
+            operations: 0,
+            requests: 0,
+            elapsed: Duration::ZERO,
+            kinds: kinds.iter().map(|k| (*k, histogram())).collect(),
+            samples,
+            client_cpu: Duration::ZERO,
+        };
+        for lane in finished {
+            outcome.operations += lane.recorder.operations;
+            outcome.requests += lane.recorder.requests;
+            outcome.elapsed = outcome.elapsed.max(lane.elapsed);
+            outcome.client_cpu += lane.cpu;
+            for ((_, all), one) in outcome.kinds.iter_mut().zip(lane.recorder.into_totals()) {
+                all.add(&one)
+                    .map_err(|e| Fault::Local(format!("merging histograms: {e}")))?;
+            }
+        }
+        outcome.kinds.retain(|(_, h)| !h.is_empty());
+        Ok(outcome)
+    }
+
+    /// The same without anybody looking on.
+    pub fn run_quietly(&mut self, limit: Option<Duration>) -> Result<Outcome> {
+        self.run(limit, &mut |_| {})
+    }
+}
+
+/// The second under way.
+struct Window {
+    start: Instant,
+    opened: Instant,
+    operations: u64,
+    latencies: Histogram<u64>,
+}
+
+impl Window {
+    fn new() -> Window {
+        let now = Instant::now();
+        Window {
+            start: now,
+            opened: now,
+            operations: 0,
+            latencies: histogram(),
+        }
+    }
+
+    fn left(&self) -> Duration {
+        SAMPLE.saturating_sub(self.opened.elapsed())
+    }
+
+    fn add(&mut self, tick: &Tick) {
+        self.operations += tick.operations;
+        // Both have the same bounds.
+        let _ = self.latencies.add(&tick.latencies);
+    }
+
+    fn close(&mut self) -> Sample {
+        let now = Instant::now();
+        let at = |q: f64| self.latencies.value_at_quantile(q) as f64 / 1e3;
+        let sample = Sample {
+            at: (now - self.start).as_secs_f64(),
+            seconds: (now - self.opened).as_secs_f64(),
+            operations: self.operations,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: self.latencies.max() as f64 / 1e3,
+        };
+        self.opened = now;
+        self.operations = 0;
+        self.latencies.reset();
+        sample
+    }
+}

@@ -1,0 +1,389 @@
+//! One thread's share of the load: many connections, each with one request under way, on one poll.
+//!
+//! Closed loop: a connection sends its next request when the reply to the last was checked. A thread a connection would
+//! cost a context switch an operation, and the client must be cheaper than the server that it measures.
+//!
+//! Invariant: whatever is sent is either answered and counted, or ends the run with a fault. A lane whose run ended
+//! normally has nothing under way, so that slices of different lanes can alternate.
+
+use crate::connection::handshake;
+use crate::fault::{Fault, Result, target};
+use crate::measure::{Recorder, Tick};
+use crate::process::thread_cpu_time;
+use crate::reply;
+use crate::request::{Template, command, set_request_id};
+use bson::{Doc, doc};
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// No reply for so long is a fault.
+const STALL: Duration = Duration::from_secs(120);
+const TICK: Duration = Duration::from_millis(250);
+/// Unacknowledged requests that one connection sends before the others have their turn.
+const BURST: u32 = 32;
+const INPUT_BYTES: usize = 16 * 1024;
+
+/// What a request is.
+#[derive(Clone, Copy, Debug)]
+pub struct Issued {
+    /// Index into [`Workload::kinds`].
+    pub kind: u8,
+    /// The kind under which the whole operation is recorded too, when it is more than this request.
+    pub whole: Option<u8>,
+    /// How many operations it counts for when done (documents of a batch).
+    pub units: u32,
+    /// The workload's own note, for checking the reply.
+    pub tag: u64,
+    /// Whether a reply will come.
+    pub acknowledged: bool,
+}
+
+/// What a lane sends, and how it judges the answers.
+pub trait Workload: Send {
+    /// Names of the kinds of requests, for the result.
+    fn kinds(&self) -> &'static [&'static str];
+
+    /// Appends the next request, a whole message, to `out`; `None` when there is nothing left to do.
+    fn next(&mut self, out: &mut Vec<u8>) -> Option<Issued>;
+
+    /// Checks a reply whose `ok` is 1. A further request of the same operation may be appended to `out`.
+    fn reply(
+        &mut self,
+        issued: &Issued,
+        reply: Doc<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Issued>>;
+}
+
+/// After unacknowledged requests, a ping that tells when all were worked off.
+const SYNC: Issued = Issued {
+    kind: u8::MAX,
+    whole: None,
+    units: 0,
+    tag: 0,
+    acknowledged: true,
+};
+
+struct Conn {
+    stream: TcpStream,
+    input: Vec<u8>,
+    filled: usize,
+    output: Vec<u8>,
+    sent: usize,
+    issued: Option<Issued>,
+    operation_started: Instant,
+    request_started: Instant,
+    request_id: i32,
+    unsynced: bool,
+}
+
+/// What one run of a lane gave.
+pub struct LaneOutcome {
+    pub recorder: Recorder,
+    pub elapsed: Duration,
+    /// CPU time of the lane's thread.
+    pub cpu: Duration,
+}
+
+pub struct Lane<W> {
+    poll: Poll,
+    events: Events,
+    conns: Vec<Conn>,
+    pub workload: W,
+    out: Vec<u8>,
+    ready: Vec<usize>,
+    /// Connections that sent a burst and want to go on.
+    again: Vec<usize>,
+    recorder: Recorder,
+    live: usize,
+    deadline: Option<Instant>,
+    ping: Template,
+}
+
+fn lost(what: &str) -> Fault {
+    Fault::Target(format!("the target {what} in the middle of the run"))
+}
+
+impl<W: Workload> Lane<W> {
+    pub fn connect(addr: SocketAddr, connections: usize, workload: W) -> Result<Lane<W>> {
+        let poll = Poll::new().map_err(target("poll"))?;
+        let mut conns = Vec::with_capacity(connections);
+        for i in 0..connections {
+            let (stream, _) = handshake(addr)?;
+            stream.set_nonblocking(true).map_err(target("socket"))?;
+            let mut stream = TcpStream::from_std(stream);
+            poll.registry()
+                .register(
+                    &mut stream,
+                    Token(i),
+                    Interest::READABLE | Interest::WRITABLE,
+                )
+                .map_err(target("poll"))?;
+            conns.push(Conn {
+                stream,
+                input: vec![0; INPUT_BYTES],
+                filled: 0,
+                output: Vec::new(),
+                sent: 0,
+                issued: None,
+                operation_started: Instant::now(),
+                request_started: Instant::now(),
+                request_id: 0,
+                unsynced: false,
+            });
+        }
+        Ok(Lane {
+            poll,
+            events: Events::with_capacity(connections.clamp(16, 1024)),
+            conns,
+            recorder: Recorder::new(workload.kinds().len()),
+            workload,
+            out: Vec::with_capacity(INPUT_BYTES),
+            ready: Vec::new(),
+            again: Vec::new(),
+            live: 0,
+            deadline: None,
+            ping: command("admin", doc! {"ping": 1}.as_doc()),
+        })
+    }
+
+    /// Runs until the workload has nothing left, `limit` is over or `stop` is set; all replies are in when it returns.
+    pub fn run(
+        &mut self,
+        limit: Option<Duration>,
+        stop: &AtomicBool,
+        ticks: &Sender<Tick>,
+    ) -> Result<LaneOutcome> {
+        let (start, cpu) = (Instant::now(), thread_cpu_time());
+        self.recorder = Recorder::new(self.workload.kinds().len());
+        self.deadline = limit.map(|l| start + l);
+        self.live = 0;
+        self.again.clear();
+        for c in 0..self.conns.len() {
+            self.live += 1;
+            self.issue(c, Instant::now())?;
+        }
+        let (mut now, mut next_tick) = (Instant::now(), start + TICK);
+        let (mut seen, mut seen_at) = (0, now);
+        while self.live > 0 {
+            self.turn()?;
+            now = Instant::now();
+            if now >= next_tick {
+                let _ = ticks.send(self.recorder.tick());
+                next_tick = now + TICK;
+                if stop.load(Ordering::Relaxed) {
+                    self.deadline = Some(now);
+                }
+                if self.recorder.requests != seen {
+                    (seen, seen_at) = (self.recorder.requests, now);
+                } else if now - seen_at > STALL {
+                    return Err(lost(&format!("gave no reply for {} s", STALL.as_secs())));
+                }
+            }
+        }
+        let _ = ticks.send(self.recorder.tick());
+        Ok(LaneOutcome {
+            recorder: std::mem::replace(&mut self.recorder, Recorder::new(0)),
+            elapsed: now - start,
+            cpu: thread_cpu_time().saturating_sub(cpu),
+        })
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        let wait = if self.again.is_empty() {
+            TICK
+        } else {
+            Duration::ZERO
+        };
+        match self.poll.poll(&mut self.events, Some(wait)) {
+            Err(e) if e.kind() != ErrorKind::Interrupted => return Err(target("poll")(e)),
+            _ => {}
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        ready.extend(self.events.iter().map(|e| e.token().0));
+        for &c in &ready {
+            self.progress(c)?;
+        }
+        ready.clear();
+        ready.append(&mut self.again);
+        for &c in &ready {
+            self.issue(c, Instant::now())?;
+        }
+        self.ready = ready;
+        Ok(())
+    }
+
+    /// Starts the connection's next operation, or retires the connection when the run is over.
+    fn issue(&mut self, c: usize, mut now: Instant) -> Result<()> {
+        for _ in 0..BURST {
+            self.out.clear();
+            let over = self.deadline.is_some_and(|d| now >= d);
+            let next = if over {
+                None
+            } else {
+                self.workload.next(&mut self.out)
+            };
+            let Some(issued) = next else {
+                return self.retire(c);
+            };
+            self.conns[c].operation_started = now;
+            self.send(c, issued, now)?;
+            if issued.acknowledged || !self.conns[c].output.is_empty() {
+                return Ok(());
+            }
+            now = self.written(c);
+        }
+        self.again.push(c);
+        Ok(())
+    }
+
+    fn retire(&mut self, c: usize) -> Result<()> {
+        let conn = &mut self.conns[c];
+        conn.issued = None;
+        if !std::mem::take(&mut conn.unsynced) {
+            self.live -= 1;
+            return Ok(());
+        }
+        self.out.clear();
+        self.ping.write(&mut self.out, &[]);
+        self.send(c, SYNC, Instant::now())
+    }
+
+    /// An unacknowledged request is done when its last byte was taken.
+    fn written(&mut self, c: usize) -> Instant {
+        let now = Instant::now();
+        let conn = &mut self.conns[c];
+        conn.unsynced = true;
+        if let Some(issued) = conn.issued.take() {
+            self.recorder
+                .request(issued.kind, now - conn.request_started);
+            if let Some(kind) = issued.whole {
+                self.recorder.whole(kind, now - conn.operation_started);
+            }
+            self.recorder.done(issued.units);
+        }
+        now
+    }
+
+    /// Sends what `self.out` holds.
+    fn send(&mut self, c: usize, issued: Issued, now: Instant) -> Result<()> {
+        let conn = &mut self.conns[c];
+        conn.request_id = conn.request_id.wrapping_add(1);
+        conn.request_started = now;
+        conn.issued = Some(issued);
+        set_request_id(&mut self.out, conn.request_id);
+        let mut done = 0;
+        while done < self.out.len() {
+            match conn.stream.write(&self.out[done..]) {
+                Ok(0) => return Err(lost("closed a connection")),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    conn.output.clear();
+                    conn.sent = 0;
+                    conn.output.extend_from_slice(&self.out[done..]);
+                    break;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(lost(&format!("failed a connection ({e})"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what a full socket left over. Whether all is out now.
+    fn flush(&mut self, c: usize) -> Result<bool> {
+        let conn = &mut self.conns[c];
+        while conn.sent < conn.output.len() {
+            match conn.stream.write(&conn.output[conn.sent..]) {
+                Ok(0) => return Err(lost("closed a connection")),
+                Ok(n) => conn.sent += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(lost(&format!("failed a connection ({e})"))),
+            }
+        }
+        conn.output.clear();
+        conn.sent = 0;
+        Ok(true)
+    }
+
+    /// The socket is ready for something.
+    fn progress(&mut self, c: usize) -> Result<()> {
+        if !self.conns[c].output.is_empty() {
+            if !self.flush(c)? {
+                return Ok(());
+            }
+            if self.conns[c].issued.is_some_and(|i| !i.acknowledged) {
+                let now = self.written(c);
+                return self.issue(c, now);
+            }
+        }
+        loop {
+            let conn = &mut self.conns[c];
+            if !conn.issued.is_some_and(|i| i.acknowledged) {
+                return Ok(());
+            }
+            match conn.stream.read(&mut conn.input[conn.filled..]) {
+                Ok(0) => return Err(lost("closed a connection")),
+                Ok(n) => conn.filled += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return Err(lost(&format!("failed a connection ({e})"))),
+            }
+            match wire::frame(&conn.input[..conn.filled]) {
+                Ok(wire::Frame::Complete { len }) if len == conn.filled => {
+                    // Nothing more can come before the next request, so the socket need not be read empty.
+                    return self.answered(c);
+                }
+                Ok(wire::Frame::Complete { .. }) => {
+                    return Err(Fault::Target("bytes after a reply".into()));
+                }
+                Ok(wire::Frame::Incomplete { need }) => {
+                    if conn.input.len() < need {
+                        conn.input.resize(need, 0);
+                    }
+                }
+                Err(f) => return Err(Fault::Target(format!("the reply is not a message: {f}"))),
+            }
+        }
+    }
+
+    /// A whole reply is in the connection's input.
+    fn answered(&mut self, c: usize) -> Result<()> {
+        let now = Instant::now();
+        let conn = &mut self.conns[c];
+        let Some(issued) = conn.issued.take() else {
+            return Err(Fault::Target("a reply that nobody asked for".into()));
+        };
+        let filled = std::mem::take(&mut conn.filled);
+        let body = reply::body(&conn.input[..filled], conn.request_id)?;
+        reply::ok(body)?;
+        if issued.kind == SYNC.kind {
+            self.live -= 1;
+            return Ok(());
+        }
+        self.out.clear();
+        let follow_up = self.workload.reply(&issued, body, &mut self.out)?;
+        self.recorder
+            .request(issued.kind, now - conn.request_started);
+        if let Some(next) = follow_up {
+            self.send(c, next, now)?;
+            if next.acknowledged || !self.conns[c].output.is_empty() {
+                return Ok(());
+            }
+            let now = self.written(c);
+            return self.issue(c, now);
+        }
+        if let Some(kind) = issued.whole {
+            self.recorder.whole(kind, now - conn.operation_started);
+        }
+        self.recorder.done(issued.units);
+        self.issue(c, now)
+    }
+}

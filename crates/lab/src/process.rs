@@ -1,0 +1,317 @@
+//! Processes of this machine: their CPU time, memory and cores, and servers that the laboratory starts itself.
+
+use crate::fault::{Fault, Result, local};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Linux's largest process id, and one.
+const MAX_PID: u32 = 1 << 22;
+
+fn read_clock(id: libc::clockid_t) -> Option<Duration> {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `t` is a valid timespec for the call to fill.
+    if unsafe { libc::clock_gettime(id, &mut t) } != 0 {
+        return None;
+    }
+    Some(Duration::new(
+        u64::try_from(t.tv_sec).ok()?,
+        u32::try_from(t.tv_nsec).ok()?,
+    ))
+}
+
+/// CPU time of a process, all its threads and those that ended included, to the nanosecond. `None` when it is gone.
+pub fn cpu_time(pid: u32) -> Option<Duration> {
+    // The clock's id is made of the process's, so that one past the range names another clock.
+    if pid > MAX_PID {
+        return None;
+    }
+    let mut id: libc::clockid_t = 0;
+    // SAFETY: `id` is a valid place for the clock's id.
+    let known = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &mut id) } == 0;
+    if let Some(t) = known.then(|| read_clock(id)).flatten() {
+        return Some(t);
+    }
+    cpu_time_in_ticks(pid)
+}
+
+/// The same from `/proc/<pid>/stat`, to a tick of 10 ms, where the clock of another process cannot be read.
+fn cpu_time_in_ticks(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold blanks; utime and stime are the 12th and 13th fields after it.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    // SAFETY: no pointers are involved.
+    let hertz = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
+    Some(Duration::from_micros(
+        (user + system) * 1_000_000 / hertz.max(1),
+    ))
+}
+
+/// CPU time of the calling thread.
+pub fn thread_cpu_time() -> Duration {
+    read_clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
+}
+
+/// Resident memory of a process in bytes.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|l| l.starts_with("VmRSS:"))?;
+    let kb: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(kb * 1024)
+}
+
+/// The cores that this process may run on.
+pub fn allowed_cores() -> Vec<usize> {
+    // SAFETY: an all-zero cpu_set_t is a valid empty set, and the kernel writes at most its size.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return vec![0];
+        }
+        set
+    };
+    (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: the index is below CPU_SETSIZE.
+        .filter(|&c| unsafe { libc::CPU_ISSET(c, &set) })
+        .collect()
+}
+
+/// Binds the calling thread, and what it starts from now on, to one core.
+pub fn pin(core: usize) -> io::Result<()> {
+    // SAFETY: the set is initialised before use and the index is checked by CPU_SET.
+    let failed = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) != 0
+    };
+    if failed {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Binds the calling thread to all of `cores`.
+pub fn spread(cores: &[usize]) -> io::Result<()> {
+    // SAFETY: as in `pin`.
+    let failed = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &core in cores {
+            libc::CPU_SET(core, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) != 0
+    };
+    if failed {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Which cores the server and the client get. With one core alone both share it.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    pub all: Vec<usize>,
+    pub server: Option<usize>,
+    pub client: Option<usize>,
+}
+
+impl Placement {
+    /// The first core for the server and the last for the client, unless the user names them.
+    pub fn new(server: Option<usize>, client: Option<usize>) -> Result<Placement> {
+        let all = allowed_cores();
+        for core in [server, client].into_iter().flatten() {
+            if !all.contains(&core) {
+                return Err(Fault::Usage(format!(
+                    "core {core} is not among this process's cores {all:?}"
+                )));
+            }
+        }
+        let (first, last) = (all.first().copied(), all.last().copied());
+        let apart = first != last;
+        Ok(Placement {
+            server: server.or(first.filter(|_| apart)),
+            client: client.or(last.filter(|_| apart)),
+            all,
+        })
+    }
+
+    /// Puts the calling thread on the client's core.
+    pub fn pin_client(&self) -> Result<()> {
+        match self.client {
+            Some(core) => pin(core).map_err(local(format!("binding the client to core {core}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// One core each, so that neither takes time from the other.
+    pub fn apart(&self) -> bool {
+        self.server.is_some() && self.client.is_some() && self.server != self.client
+    }
+}
+
+/// A server that the laboratory started; killed when dropped.
+pub struct Launched {
+    child: Child,
+    pub command: Vec<String>,
+    pub started: Instant,
+}
+
+impl Launched {
+    /// Starts `command` on the cores given, its output appended to `log`.
+    pub fn start(command: &[String], cores: &[usize], log: &Path) -> Result<Launched> {
+        let (program, args) = command
+            .split_first()
+            .ok_or_else(|| Fault::Usage("the launch command is empty".into()))?;
+        let out = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .map_err(local(log.display()))?;
+        let err = out.try_clone().map_err(local(log.display()))?;
+        let mut c = Command::new(program);
+        c.args(args)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .process_group(0);
+        bind_child(&mut c, cores);
+        let started = Instant::now();
+        let child = c.spawn().map_err(local(format!("starting {program}")))?;
+        Ok(Launched {
+            child,
+            command: command.to_vec(),
+            started,
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The exit status if it has ended.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM; SIGKILL when it has not ended in time.
+    pub fn stop(&mut self, patience: Duration) {
+        // SAFETY: the child has not been waited for, so the id is still ours.
+        if self.ended().is_none() {
+            unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        }
+        let deadline = Instant::now() + patience;
+        while self.ended().is_none() {
+            if Instant::now() > deadline {
+                return self.kill();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            self.kill();
+        }
+    }
+}
+
+/// Lets the child start on `cores`, and end with us whatever happens to us.
+pub fn bind_child(command: &mut Command, cores: &[usize]) {
+    let cores = cores.to_vec();
+    // SAFETY: between fork and exec only async-signal-safe calls are made; the vector is only read.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if cores.is_empty() {
+                Ok(())
+            } else {
+                spread(&cores)
+            }
+        });
+    }
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> Result<u16> {
+    let l = std::net::TcpListener::bind("127.0.0.1:0").map_err(local("finding a free port"))?;
+    Ok(l.local_addr().map_err(local("finding a free port"))?.port())
+}
+
+/// Bytes on disk below a folder (blocks, not lengths).
+pub fn disk_bytes(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return 0;
+    };
+    entries
+        .flatten()
+        .map(|e| match e.metadata() {
+            Ok(m) if m.is_dir() => disk_bytes(&e.path()),
+            Ok(m) => m.blocks() * 512,
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_times_and_memory() {
+        let before = cpu_time(std::process::id()).unwrap();
+        let thread = thread_cpu_time();
+        let mut x = 0u64;
+        while thread_cpu_time() - thread < Duration::from_millis(30) {
+            x = x.wrapping_add(crate::random::mix(x));
+        }
+        assert!(std::hint::black_box(x) != 1);
+        let spent = cpu_time(std::process::id()).unwrap() - before;
+        assert!(spent >= Duration::from_millis(25), "{spent:?}");
+        assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
+        assert!(cpu_time_in_ticks(std::process::id()).is_some());
+        assert!(cpu_time(MAX_PID).is_none() && cpu_time(u32::MAX).is_none());
+        assert!(!allowed_cores().is_empty());
+    }
+
+    #[test]
+    fn a_child_is_bound_and_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let core = allowed_cores()[0];
+        let command = [
+            "sh",
+            "-c",
+            "grep Cpus_allowed_list /proc/self/status; exec sleep 100",
+        ]
+        .map(String::from);
+        let mut child = Launched::start(&command, &[core], &log).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let text = std::fs::read_to_string(&log).unwrap();
+            if text.trim_end().ends_with(&format!("\t{core}")) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{text}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(child.ended().is_none());
+        child.stop(Duration::from_secs(5));
+        assert!(child.ended().is_some());
+        assert!(disk_bytes(dir.path()) > 0);
+    }
+}

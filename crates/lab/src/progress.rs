@@ -1,0 +1,159 @@
+//! What a person sees while a measurement runs: on a terminal a few lines that are drawn over, else a plain line now and
+//! then. Drawn by the collecting thread once a second, never by a lane.
+
+use crate::measure::Sample;
+use crate::process;
+use crate::terms::{grouped, span};
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// How often a plain line is written.
+const PLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// When a step is over.
+#[derive(Clone, Copy, Debug)]
+pub enum Goal {
+    Operations(u64),
+    Time(Duration),
+}
+
+pub struct Progress {
+    title: String,
+    goal: Goal,
+    /// The server's process, when it is of this machine.
+    pid: Option<u32>,
+    terminal: bool,
+    quiet: bool,
+    started: Instant,
+    operations: u64,
+    drawn_lines: usize,
+    said: Instant,
+    server_cpu: Option<(Instant, Duration)>,
+    client_cpu: (Instant, Duration),
+}
+
+impl Progress {
+    pub fn new(title: impl Into<String>, goal: Goal, pid: Option<u32>, quiet: bool) -> Progress {
+        let now = Instant::now();
+        let cpu = |pid| Some((now, process::cpu_time(pid)?));
+        Progress {
+            title: title.into(),
+            goal,
+            pid,
+            terminal: std::io::stderr().is_terminal(),
+            quiet,
+            started: now,
+            operations: 0,
+            drawn_lines: 0,
+            said: now,
+            server_cpu: pid.and_then(cpu),
+            client_cpu: cpu(std::process::id()).unwrap_or((now, Duration::ZERO)),
+        }
+    }
+
+    fn share_done(&self) -> f64 {
+        let share = match self.goal {
+            Goal::Operations(n) => self.operations as f64 / n.max(1) as f64,
+            Goal::Time(t) => self.started.elapsed().as_secs_f64() / t.as_secs_f64().max(1e-9),
+        };
+        share.clamp(0.0, 1.0)
+    }
+
+    /// Percent of one core since the last sample.
+    fn busy(last: &mut (Instant, Duration), pid: u32) -> Option<f64> {
+        let (now, cpu) = (Instant::now(), process::cpu_time(pid)?);
+        let spent = cpu.saturating_sub(last.1).as_secs_f64();
+        let percent = spent * 100.0 / (now - last.0).as_secs_f64().max(1e-9);
+        *last = (now, cpu);
+        Some(percent)
+    }
+
+    pub fn sample(&mut self, s: &Sample) {
+        self.operations += s.operations;
+        if self.quiet {
+            return;
+        }
+        if !self.terminal && self.said.elapsed() < PLAIN_EVERY {
+            return;
+        }
+        self.said = Instant::now();
+        let elapsed = self.started.elapsed().as_secs_f64();
+        let done = self.share_done();
+        let left = if done > 0.0 {
+            elapsed / done - elapsed
+        } else {
+            f64::NAN
+        };
+        let server = match (&mut self.server_cpu, self.pid) {
+            (Some(last), Some(pid)) => Progress::busy(last, pid),
+            _ => None,
+        };
+        let client = Progress::busy(&mut self.client_cpu, std::process::id());
+        let percent = |p: Option<f64>| p.map_or("–".to_string(), |p| format!("{p:.0}%"));
+        let ns = |us: f64| span((us * 1e3) as u64);
+        let rates = format!(
+            "{} ops/s now, {} overall",
+            grouped(s.operations as f64 / s.seconds.max(1e-9)),
+            grouped(self.operations as f64 / elapsed.max(1e-9)),
+        );
+        let latencies = format!(
+            "p50 {}  p99 {}  p99.9 {}  max {}",
+            ns(s.p50_us),
+            ns(s.p99_us),
+            ns(s.p999_us),
+            ns(s.max_us)
+        );
+        let cpu = format!("CPU server {}  client {}", percent(server), percent(client));
+        if !self.terminal {
+            eprintln!(
+                "{}: {:.0}% after {elapsed:.0} s, {rates}; {latencies}; {cpu}",
+                self.title,
+                done * 100.0
+            );
+            return;
+        }
+        const WIDTH: usize = 40;
+        let full = (done * WIDTH as f64).round() as usize;
+        let bar = format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full));
+        let lines = [
+            self.title.clone(),
+            format!("{bar} {:.0}%  {left:.0} s left", done * 100.0),
+            format!("{rates}  {} in all", grouped(self.operations as f64)),
+            latencies,
+            cpu,
+        ];
+        self.draw(&lines);
+    }
+
+    fn draw(&mut self, lines: &[String]) {
+        let mut out = String::new();
+        if self.drawn_lines > 0 {
+            out.push_str(&format!("\x1b[{}A", self.drawn_lines));
+        }
+        for line in lines {
+            out.push_str("\r\x1b[2K");
+            out.push_str(line);
+            out.push('\n');
+        }
+        self.drawn_lines = lines.len();
+        let mut err = std::io::stderr().lock();
+        let _ = err.write_all(out.as_bytes());
+        let _ = err.flush();
+    }
+}
+
+impl Drop for Progress {
+    /// Wipes the screen's lines; what remains to be said stands in the table.
+    fn drop(&mut self) {
+        if self.drawn_lines > 0 {
+            eprint!("\x1b[{}A\x1b[J", self.drawn_lines);
+        }
+    }
+}
+
+/// A plain line about what is being prepared.
+pub fn say(quiet: bool, line: impl std::fmt::Display) {
+    if !quiet {
+        eprintln!("{line}");
+    }
+}

@@ -1,0 +1,391 @@
+//! The one schema of results, versioned: what was measured, on what, under which conditions, with whole histograms.
+//!
+//! ```text
+//! Report  schema, kind, name, started, seconds, lab, host, conditions, target, settings, interrupted
+//!   steps[]        one measured run: rate, CPU of both sides, latency by kind of operation, series by second, sizes
+//!   comparisons[]  two sides in interleaved slices: shares, CPU ratio, the bar for each
+//!   checks[]       one figure against one bar
+//! ```
+//! A reader refuses another schema version: figures are compared only when they mean the same.
+
+use crate::connection::{Connection, Target};
+use crate::fault::{Fault, Result, local};
+use crate::fleet::{self, Outcome};
+use crate::host::{Conditions, Host, Watch, timestamp};
+use crate::measure::{Latency, Sample};
+use crate::reply;
+use bson::{Val, doc};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+pub const SCHEMA: &str = "pando-lab/1";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: String,
+    /// `run`, `study`, `bench` or `calibrate`.
+    pub kind: String,
+    pub name: String,
+    /// UTC.
+    pub started: String,
+    pub seconds: f64,
+    pub lab_version: String,
+    pub host: Host,
+    pub conditions: Conditions,
+    pub target: Option<TargetInfo>,
+    /// What the user or the study set: records, durability, payload, seeds …
+    pub settings: Map<String, Json>,
+    pub steps: Vec<Step>,
+    pub comparisons: Vec<Comparison>,
+    pub checks: Vec<Check>,
+    /// Ended by Ctrl-C: what was measured until then.
+    pub interrupted: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TargetInfo {
+    pub url: String,
+    pub version: String,
+    pub pid: Option<u32>,
+    /// How the laboratory started it, when it did.
+    pub command: Vec<String>,
+    /// The core it was bound to.
+    pub core: Option<usize>,
+    /// The cache that it reports, in bytes.
+    pub cache_bytes: Option<u64>,
+}
+
+/// One measured run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Step {
+    pub name: String,
+    pub connections: usize,
+    pub client_threads: usize,
+    pub durability: Option<String>,
+    pub operations: u64,
+    pub seconds: f64,
+    pub per_second: f64,
+    /// CPU microseconds of the load client an operation.
+    pub client_cpu_us: f64,
+    /// The same of the server's process, when it runs on this machine.
+    pub server_cpu_us: Option<f64>,
+    /// The client's core was full and the server's was not: the figure is the client's, not the server's.
+    pub client_bound: bool,
+    pub latency: BTreeMap<String, Latency>,
+    pub series: Vec<Sample>,
+    pub sizes: Vec<Sizes>,
+}
+
+/// Sizes of a collection at one moment.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Sizes {
+    /// Seconds since the step began.
+    pub at: f64,
+    pub documents: u64,
+    pub data_bytes: u64,
+    pub storage_bytes: u64,
+    pub index_bytes: u64,
+    pub indexes: BTreeMap<String, u64>,
+    pub server_resident_bytes: Option<u64>,
+}
+
+/// Two sides measured in alternating slices of one run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Comparison {
+    pub name: String,
+    pub title: String,
+    pub connections: usize,
+    pub durability: Option<String>,
+    pub slice_seconds: f64,
+    pub subject: Side,
+    /// The null server, or the same server in another mode: `reference_is` says which.
+    pub reference: Side,
+    pub reference_is: String,
+    /// Median over pairs of slices of subject rate / reference rate, and its interval.
+    pub share: f64,
+    pub share_interval: [f64; 2],
+    /// CPU an operation of the subject / CPU an operation of the reference.
+    pub cpu_ratio: Option<f64>,
+    pub bar_share: Option<f64>,
+    pub bar_cpu: Option<f64>,
+    pub pass: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Side {
+    pub operations: u64,
+    pub seconds: f64,
+    pub per_second: f64,
+    pub slices_per_second: Vec<f64>,
+    /// CPU microseconds an operation of the server's process, background work that a slice left behind included.
+    pub cpu_us: Option<f64>,
+    /// CPU microseconds an operation of the load client.
+    pub client_cpu_us: f64,
+    /// How much of its core the client used, 0 to 1.
+    pub client_busy: f64,
+    pub latency: Latency,
+}
+
+/// One figure against one bar.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Check {
+    pub name: String,
+    pub value: f64,
+    pub unit: String,
+    pub at_least: Option<f64>,
+    pub at_most: Option<f64>,
+    pub pass: bool,
+    pub note: String,
+}
+
+impl Check {
+    pub fn at_most(name: &str, value: f64, unit: &str, bar: f64) -> Check {
+        Check {
+            name: name.into(),
+            value,
+            unit: unit.into(),
+            at_most: Some(bar),
+            pass: value <= bar,
+            ..Check::default()
+        }
+    }
+
+    pub fn at_least(name: &str, value: f64, unit: &str, bar: f64) -> Check {
+        Check {
+            name: name.into(),
+            value,
+            unit: unit.into(),
+            at_least: Some(bar),
+            pass: value >= bar,
+            ..Check::default()
+        }
+    }
+
+    pub fn note(mut self, note: impl Into<String>) -> Check {
+        self.note = note.into();
+        self
+    }
+}
+
+impl Step {
+    /// `server_cpu`: CPU time of the server's process during the run.
+    pub fn new(
+        name: &str,
+        connections: usize,
+        client_threads: usize,
+        outcome: &Outcome,
+        server_cpu: Option<Duration>,
+    ) -> Step {
+        let operations = outcome.operations.max(1) as f64;
+        let seconds = outcome.elapsed.as_secs_f64();
+        let us = |d: Duration| d.as_secs_f64() * 1e6 / operations;
+        let client_full = outcome.client_cpu.as_secs_f64() > 0.95 * seconds * client_threads as f64;
+        let cores = crate::process::allowed_cores().len();
+        let server_idle = server_cpu.is_some_and(|c| {
+            c.as_secs_f64() < 0.9 * seconds * cores.saturating_sub(client_threads).max(1) as f64
+        });
+        Step {
+            name: name.into(),
+            connections,
+            client_threads,
+            operations: outcome.operations,
+            seconds,
+            per_second: outcome.rate(),
+            client_cpu_us: us(outcome.client_cpu),
+            server_cpu_us: server_cpu.map(us),
+            client_bound: client_full && server_idle,
+            latency: outcome
+                .kinds
+                .iter()
+                .map(|(k, h)| ((*k).to_string(), Latency::of(h)))
+                .collect(),
+            series: outcome.samples.clone(),
+            ..Step::default()
+        }
+    }
+}
+
+impl TargetInfo {
+    pub fn of(target: &Target, connection: &mut Connection) -> TargetInfo {
+        let status = connection.try_command("admin", doc! {"serverStatus": 1}.as_doc());
+        let cache_bytes = status.ok().and_then(|s| {
+            let cache = s.get("wiredTiger")?.as_doc()?.get("cache")?.as_doc()?;
+            u64::try_from(cache.get("maximum bytes configured")?.to_i64_exact()?).ok()
+        });
+        TargetInfo {
+            url: target.url.clone(),
+            version: connection.version(),
+            pid: connection.server_pid(),
+            cache_bytes,
+            ..TargetInfo::default()
+        }
+    }
+}
+
+impl Sizes {
+    /// What `collStats` says now.
+    pub fn of(connection: &mut Connection, db: &str, collection: &str, at: f64) -> Result<Sizes> {
+        let stats = connection.command(db, doc! {"collStats": collection}.as_doc())?;
+        let number = |name: &str| {
+            let n = stats.get(name).and_then(Val::to_f64).unwrap_or(0.0);
+            n.max(0.0) as u64
+        };
+        if reply::int(stats.as_doc(), "count").is_none() {
+            return Err(Fault::Check(format!(
+                "no count in {}",
+                reply::brief(stats.as_doc())
+            )));
+        }
+        let indexes = stats.get("indexSizes").and_then(Val::as_doc);
+        Ok(Sizes {
+            at,
+            documents: number("count"),
+            data_bytes: number("size"),
+            storage_bytes: number("storageSize"),
+            index_bytes: number("totalIndexSize"),
+            indexes: indexes
+                .into_iter()
+                .flat_map(|d| d.iter())
+                .map(|e| (e.name.to_string(), e.val.to_f64().unwrap_or(0.0) as u64))
+                .collect(),
+            server_resident_bytes: None,
+        })
+    }
+}
+
+/// A report in the making: it watches the machine from here on.
+pub struct Draft {
+    pub report: Report,
+    watch: Watch,
+    began: Instant,
+    stamp: String,
+}
+
+impl Draft {
+    pub fn new(kind: &str, name: &str) -> Draft {
+        let started = timestamp(SystemTime::now());
+        Draft {
+            stamp: started.replace([':', '-'], ""),
+            report: Report {
+                schema: SCHEMA.into(),
+                kind: kind.into(),
+                name: name.into(),
+                started,
+                seconds: 0.0,
+                lab_version: env!("CARGO_PKG_VERSION").into(),
+                host: Host::current(),
+                conditions: Conditions::default(),
+                target: None,
+                settings: Map::new(),
+                steps: Vec::new(),
+                comparisons: Vec::new(),
+                checks: Vec::new(),
+                interrupted: false,
+            },
+            watch: Watch::start(),
+            began: Instant::now(),
+        }
+    }
+
+    pub fn set(&mut self, name: &str, value: impl Into<Json>) {
+        self.report.settings.insert(name.into(), value.into());
+    }
+
+    /// Ends the watch, writes the file and says where it is. A path of `-` writes nothing.
+    pub fn finish(mut self, out: Option<&Path>) -> Result<Report> {
+        self.report.conditions = self.watch.end();
+        self.report.seconds = self.began.elapsed().as_secs_f64();
+        self.report.interrupted = fleet::interrupted();
+        let path = match out {
+            Some(p) if p == Path::new("-") => return Ok(self.report),
+            Some(p) => p.to_path_buf(),
+            None => {
+                crate::terms::default_result_path(&self.report.kind, &self.report.name, &self.stamp)
+            }
+        };
+        self.report.write(&path)?;
+        println!("results: {}", path.display());
+        Ok(self.report)
+    }
+}
+
+impl Report {
+    /// Writes a file beside the place and renames it, so that a file is whole or not there.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+            std::fs::create_dir_all(dir).map_err(local(dir.display()))?;
+        }
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|e| Fault::Local(format!("writing {}: {e}", path.display())))?;
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".part");
+        let beside = PathBuf::from(beside);
+        let written =
+            std::fs::write(&beside, text + "\n").and_then(|()| std::fs::rename(&beside, path));
+        written.map_err(|e| {
+            let _ = std::fs::remove_file(&beside);
+            Fault::Local(format!("{}: {e}", path.display()))
+        })
+    }
+
+    pub fn read(path: &Path) -> Result<Report> {
+        let text = std::fs::read_to_string(path).map_err(local(path.display()))?;
+        let not = |why: String| Fault::Usage(format!("{}: {why}", path.display()));
+        let json: Json =
+            serde_json::from_str(&text).map_err(|e| not(format!("not a result file ({e})")))?;
+        match json.get("schema").and_then(Json::as_str) {
+            Some(SCHEMA) => {}
+            Some(other) => {
+                return Err(not(format!(
+                    "written in schema {other}; this program reads {SCHEMA}"
+                )));
+            }
+            None => return Err(not("not a result file of this laboratory".into())),
+        }
+        serde_json::from_value(json).map_err(|e| not(format!("damaged ({e})")))
+    }
+
+    /// Whether everything that has a bar reached it.
+    pub fn passed(&self) -> bool {
+        self.checks.iter().all(|c| c.pass) && self.comparisons.iter().all(|c| c.pass)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_back_and_other_schemas_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/result.json");
+        let mut draft = Draft::new("run", "C.S5");
+        draft.set("records", 1000);
+        let check = Check::at_most("ready", 200.0, "ms", 300.0);
+        draft.report.checks.push(check);
+        let report = draft.finish(Some(&path)).unwrap();
+        assert!(report.passed());
+        let again = Report::read(&path).unwrap();
+        assert_eq!(again.settings["records"], 1000);
+        assert_eq!(again.checks[0].at_most, Some(300.0));
+
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace(SCHEMA, "pando-lab/99")).unwrap();
+        let fault = Report::read(&path).unwrap_err();
+        assert!(fault.to_string().contains("schema pando-lab/99"));
+        std::fs::write(&path, "{}").unwrap();
+        assert!(Report::read(&path).is_err());
+        std::fs::write(&path, "[").unwrap();
+        assert!(Report::read(&path).is_err());
+    }
+
+    #[test]
+    fn bars_are_inclusive() {
+        assert!(Check::at_least("a", 0.95, "", 0.95).pass);
+        assert!(!Check::at_least("a", 0.94, "", 0.95).pass);
+        assert!(!Check::at_most("a", f64::NAN, "", 1.0).pass);
+    }
+}

@@ -1,0 +1,336 @@
+//! Results as tables on the terminal.
+
+use crate::measure::Latency;
+use crate::report::{Check, Comparison, Report, Step};
+use crate::terms::{bytes, grouped, span};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use std::collections::BTreeMap;
+
+fn table(header: &[&str]) -> Table {
+    let mut t = Table::new();
+    t.load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(header.to_vec());
+    for (i, column) in t.column_iter_mut().enumerate() {
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    t
+}
+
+fn us(value: f64) -> String {
+    span((value * 1e3).max(0.0) as u64)
+}
+
+fn optional(value: Option<f64>, digits: usize) -> String {
+    value.map_or("–".into(), |v| format!("{v:.digits$}"))
+}
+
+/// A whole report.
+pub fn report(r: &Report) {
+    println!("{} {} of {}", r.kind, r.name, r.started);
+    if let Some(t) = &r.target {
+        let cache = t
+            .cache_bytes
+            .map_or(String::new(), |b| format!(", cache {}", bytes(b)));
+        println!("target {} version {}{cache}", t.url, t.version);
+    }
+    println!(
+        "host {}, {} core(s), {} memory, load {:.1} before and {:.1} after, steal {:.1}%",
+        r.host.cpu,
+        r.host.cores,
+        bytes(r.host.memory_bytes),
+        r.conditions.load_before,
+        r.conditions.load_after,
+        r.conditions.steal_percent
+    );
+    let settings: Vec<String> = r
+        .settings
+        .iter()
+        .map(|(k, v)| match v {
+            serde_json::Value::String(s) => format!("{k} {s}"),
+            other => format!("{k} {other}"),
+        })
+        .collect();
+    if !settings.is_empty() {
+        println!("{}", settings.join(", "));
+    }
+    if r.interrupted {
+        println!("INTERRUPTED: what was measured until then");
+    }
+    steps(&r.steps);
+    sizes(&r.steps);
+    comparisons(&r.comparisons);
+    checks(&r.checks);
+}
+
+pub fn steps(steps: &[Step]) {
+    if steps.is_empty() {
+        return;
+    }
+    let mut t = table(&[
+        "step",
+        "conns",
+        "durability",
+        "operations",
+        "seconds",
+        "ops/s",
+        "p50",
+        "p95",
+        "p99",
+        "p99.9",
+        "max",
+        "server µs/op",
+        "client µs/op",
+    ]);
+    for s in steps {
+        let many = s.latency.len() > 1;
+        let single = s.latency.values().next().filter(|_| !many);
+        t.add_row(row(s, single));
+        if many {
+            for (kind, l) in &s.latency {
+                let mut cells = vec![format!("  {kind}"), String::new(), String::new()];
+                cells.extend([
+                    grouped(l.count as f64),
+                    String::new(),
+                    grouped(l.count as f64 / s.seconds.max(1e-9)),
+                ]);
+                cells.extend(percentiles(Some(l)));
+                t.add_row(cells);
+            }
+        }
+    }
+    println!("{t}");
+    if steps.iter().any(|s| s.client_bound) {
+        println!("* the client's core was full and the server's was not: the client's limit");
+    }
+}
+
+fn percentiles(l: Option<&Latency>) -> [String; 5] {
+    match l {
+        Some(l) => [l.p50_us, l.p95_us, l.p99_us, l.p999_us, l.max_us].map(us),
+        None => std::array::from_fn(|_| String::new()),
+    }
+}
+
+fn row(s: &Step, l: Option<&Latency>) -> Vec<String> {
+    let mark = if s.client_bound { " *" } else { "" };
+    let mut cells = vec![
+        format!("{}{mark}", s.name),
+        s.connections.to_string(),
+        s.durability.clone().unwrap_or_else(|| "–".into()),
+        grouped(s.operations as f64),
+        format!("{:.1}", s.seconds),
+        grouped(s.per_second),
+    ];
+    cells.extend(percentiles(l));
+    cells.push(optional(s.server_cpu_us, 1));
+    cells.push(format!("{:.1}", s.client_cpu_us));
+    cells
+}
+
+fn sizes(steps: &[Step]) {
+    if steps.iter().all(|s| s.sizes.is_empty()) {
+        return;
+    }
+    let mut t = table(&[
+        "sizes after",
+        "documents",
+        "data",
+        "storage",
+        "indexes",
+        "server memory",
+    ]);
+    for s in steps {
+        // A long series is for the file; a person wants its course.
+        let every = s.sizes.len().div_ceil(10).max(1);
+        for (i, z) in s.sizes.iter().enumerate() {
+            if i % every != 0 && i + 1 != s.sizes.len() {
+                continue;
+            }
+            t.add_row([
+                format!("{} {:.0} s", s.name, z.at),
+                grouped(z.documents as f64),
+                bytes(z.data_bytes),
+                bytes(z.storage_bytes),
+                bytes(z.index_bytes),
+                z.server_resident_bytes.map_or("–".into(), bytes),
+            ]);
+        }
+    }
+    println!("{t}");
+}
+
+fn verdict(pass: bool) -> &'static str {
+    if pass { "pass" } else { "FAIL" }
+}
+
+pub fn comparisons(list: &[Comparison]) {
+    if list.is_empty() {
+        return;
+    }
+    let mut t = table(&[
+        "operation",
+        "conns",
+        "ops/s",
+        "reference ops/s",
+        "share",
+        "interval",
+        "bar",
+        "CPU µs",
+        "ref. CPU µs",
+        "ratio",
+        "bar",
+        "client µs",
+        "client core",
+        "",
+    ]);
+    for c in list {
+        t.add_row([
+            c.title.clone(),
+            c.connections.to_string(),
+            grouped(c.subject.per_second),
+            grouped(c.reference.per_second),
+            format!("{:.3}", c.share),
+            format!("{:.3}–{:.3}", c.share_interval[0], c.share_interval[1]),
+            optional(c.bar_share, 2),
+            optional(c.subject.cpu_us, 1),
+            optional(c.reference.cpu_us, 1),
+            optional(c.cpu_ratio, 2),
+            optional(c.bar_cpu, 1),
+            format!("{:.1}", c.subject.client_cpu_us),
+            format!(
+                "{:.0}% / {:.0}%",
+                c.subject.client_busy * 100.0,
+                c.reference.client_busy * 100.0
+            ),
+            verdict(c.pass).into(),
+        ]);
+    }
+    println!("{t}");
+}
+
+pub fn checks(list: &[Check]) {
+    if list.is_empty() {
+        return;
+    }
+    let mut t = table(&["figure", "value", "bar", "", "note"]);
+    for c in list {
+        let bar = match (c.at_least, c.at_most) {
+            (Some(b), _) => format!("≥ {b}"),
+            (_, Some(b)) => format!("≤ {b}"),
+            _ => "–".into(),
+        };
+        let value = if c.value.abs() < 10.0 {
+            format!("{:.3} {}", c.value, c.unit)
+        } else {
+            format!("{} {}", grouped(c.value), c.unit)
+        };
+        t.add_row([
+            c.name.clone(),
+            value,
+            bar,
+            verdict(c.pass).into(),
+            c.note.clone(),
+        ]);
+    }
+    println!("{t}");
+}
+
+/// Every figure of `before` that `after` has too, side by side.
+pub fn diff(before: &Report, after: &Report) {
+    for (mark, r) in [("before", before), ("after", after)] {
+        let version = r.target.as_ref().map_or("–", |t| &t.version);
+        println!(
+            "{mark}: {} {} of {}, version {version}, {}",
+            r.kind, r.name, r.started, r.host.cpu
+        );
+    }
+    if before.host.cpu != after.host.cpu {
+        println!("different machines: compare shapes, not figures");
+    }
+    let mut t = table(&["figure", "before", "after", "after/before"]);
+    let (old, new) = (figures(before), figures(after));
+    for (name, a) in &old {
+        let Some(b) = new.get(name) else { continue };
+        t.add_row([
+            name.clone(),
+            format!("{a:.3}"),
+            format!("{b:.3}"),
+            format!("{:.3}", b / a),
+        ]);
+    }
+    println!("{t}");
+    let missing = |have: &BTreeMap<String, f64>, other: &BTreeMap<String, f64>| {
+        have.keys().filter(|k| !other.contains_key(*k)).count()
+    };
+    let (gone, fresh) = (missing(&old, &new), missing(&new, &old));
+    if gone + fresh > 0 {
+        println!("{gone} figure(s) only before, {fresh} only after");
+    }
+}
+
+/// All single figures of a report by name.
+fn figures(r: &Report) -> BTreeMap<String, f64> {
+    let mut all = BTreeMap::new();
+    for s in &r.steps {
+        let name = format!("{} @{}", s.name, s.connections);
+        all.insert(format!("{name} ops/s"), s.per_second);
+        if let Some(cpu) = s.server_cpu_us {
+            all.insert(format!("{name} server CPU µs"), cpu);
+        }
+        for (kind, l) in &s.latency {
+            all.insert(format!("{name} {kind} p50 µs"), l.p50_us);
+            all.insert(format!("{name} {kind} p99 µs"), l.p99_us);
+        }
+    }
+    for c in &r.comparisons {
+        all.insert(format!("{} share", c.name), c.share);
+        if let Some(ratio) = c.cpu_ratio {
+            all.insert(format!("{} CPU ratio", c.name), ratio);
+        }
+        if let Some(cpu) = c.subject.cpu_us {
+            all.insert(format!("{} CPU µs", c.name), cpu);
+        }
+    }
+    for c in &r.checks {
+        all.insert(format!("{} {}", c.name, c.unit), c.value);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_both_reports_have_the_same_names() {
+        let mut r = crate::report::Draft::new("bench", "all").report;
+        r.comparisons.push(Comparison {
+            name: "point-read".into(),
+            share: 0.7,
+            cpu_ratio: Some(1.4),
+            ..Comparison::default()
+        });
+        r.checks.push(Check::at_most("ready", 20.0, "ms", 300.0));
+        r.steps.push(Step {
+            name: "run".into(),
+            connections: 4,
+            per_second: 10.0,
+            ..Step::default()
+        });
+        let names: Vec<String> = figures(&r).into_keys().collect();
+        assert_eq!(
+            names,
+            [
+                "point-read CPU ratio",
+                "point-read share",
+                "ready ms",
+                "run @4 ops/s"
+            ]
+        );
+        report(&r);
+        diff(&r, &r);
+    }
+}

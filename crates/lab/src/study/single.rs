@@ -1,0 +1,317 @@
+//! `pando lab study single`: study A on one server, tests 1 to 8.
+//!
+//! Inserts come from one connection, as published, and every second of them is kept: the series is the result. Reads come
+//! from many. Test 8 is the sizes, taken as the other tests go on.
+
+use super::dataset::{DOCUMENT_BYTES, Dataset, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload};
+use super::operation::{Operation, Place, Work};
+use crate::connection::{Connection, Target};
+use crate::fault::{Fault, Result};
+use crate::fleet::{Fleet, catch_interrupts, interrupted};
+use crate::process;
+use crate::progress::{Goal, Progress, say};
+use crate::report::{Draft, Sizes, Step, TargetInfo};
+use crate::show;
+use crate::terms::{Durability, count, duration};
+use crate::ycsb::sequence::Sequence;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The server, as mongodb://host:port
+    #[arg(long, default_value = "mongodb://127.0.0.1:27017")]
+    pub url: String,
+    /// Documents of the data set (1 KB each; 100k, 5m …).
+    #[arg(long, default_value = "1m", value_parser = count)]
+    pub records: u64,
+    /// Connections of the read tests.
+    #[arg(long, alias = "threads", default_value_t = 32)]
+    pub connections: usize,
+    /// Load in so many steps, and run the read tests after each: how they change as data grows.
+    #[arg(long, default_value_t = 1)]
+    pub steps: u64,
+    /// Length of each read test.
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub duration: Duration,
+    /// Insert tests other than the batch insert end after so long if not all documents are in.
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub insert_duration: Duration,
+    /// Only these tests: 1, 2, 3, 3j, 4, 5, 6, 7 (2 loads the data of the read tests).
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// What fills the documents up.
+    #[arg(long, value_enum, default_value = "text")]
+    pub payload: Payload,
+    #[arg(long, default_value = "studya")]
+    pub database: String,
+    /// Keep the collections.
+    #[arg(long)]
+    pub keep: bool,
+    /// Result file (default: a new one in lab-results/; - for none).
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+const READS: [(&str, Operation); 4] = [
+    ("4", Operation::OneNumber),
+    ("5", Operation::TwoNumbers),
+    ("6", Operation::SortedRange),
+    ("7", Operation::First),
+];
+const ALL: [&str; 8] = ["1", "2", "3", "3j", "4", "5", "6", "7"];
+
+pub fn main(args: Args) -> Result<bool> {
+    catch_interrupts();
+    for test in &args.only {
+        if !ALL.contains(&test.as_str()) {
+            return Err(Fault::Usage(format!(
+                "test {test} is not one of {}",
+                ALL.join(", ")
+            )));
+        }
+    }
+    if args.connections == 0 || args.records == 0 || args.steps == 0 {
+        return Err(Fault::Usage(
+            "--connections, --records and --steps must be at least 1".into(),
+        ));
+    }
+    let target = Target::parse(&args.url)?;
+    let mut study = Single::open(args, target)?;
+    study.run()?;
+    let Single { draft, args, .. } = study;
+    let report = draft.finish(args.out.as_deref())?;
+    show::report(&report);
+    Ok(true)
+}
+
+struct Single {
+    args: Args,
+    target: Target,
+    control: Connection,
+    pid: Option<u32>,
+    data: Arc<Dataset>,
+    draft: Draft,
+}
+
+impl Single {
+    fn open(args: Args, target: Target) -> Result<Single> {
+        let mut control = target.connect()?;
+        let data = Arc::new(Dataset::new(
+            args.records,
+            args.steps,
+            args.payload,
+            Ids::Generated,
+        ));
+        let mut draft = Draft::new("study", "A-single");
+        let info = TargetInfo::of(&target, &mut control);
+        let pid = info.pid;
+        draft.report.target = Some(info);
+        draft.set("records", data.records);
+        draft.set("steps", args.steps);
+        draft.set("document_bytes", DOCUMENT_BYTES);
+        draft.set("payload", format!("{:?}", args.payload).to_lowercase());
+        draft.set("indexes", "Number, Number1, Date descending");
+        draft.set("documents_per_number", PER_NUMBER);
+        draft.set("documents_per_range", PER_RANGE);
+        Ok(Single {
+            args,
+            target,
+            control,
+            pid,
+            data,
+            draft,
+        })
+    }
+
+    fn wants(&self, test: &str) -> bool {
+        self.args.only.is_empty() || self.args.only.iter().any(|t| t == test)
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let inserts = [
+            ("1", "test 1: insert, unacknowledged", Durability::Unack),
+            ("3", "test 3: safe insert, w:1", Durability::W1),
+            ("3j", "test 3: safe insert, j:true", Durability::Journaled),
+        ];
+        let mut reads = vec!["2"];
+        reads.extend(READS.map(|(test, _)| test));
+        let needs_data = reads.iter().any(|t| self.wants(t));
+        for (test, title, durability) in inserts {
+            if interrupted() {
+                break;
+            }
+            if self.wants(test) {
+                self.insert_test(test, title, durability)?;
+            }
+            // In the published order the batch insert comes second; its collection is the one that is read.
+            if test == "1" && needs_data {
+                self.grow_and_read()?;
+            }
+        }
+        if !self.args.keep {
+            self.control
+                .drop_collection(&self.args.database, "single")?;
+        }
+        Ok(())
+    }
+
+    fn fresh(&mut self, collection: &str) -> Result<Place> {
+        let db = &self.args.database;
+        self.control.drop_collection(db, collection)?;
+        self.control.create_indexes(db, collection, &INDEXES)?;
+        Ok(Place {
+            db: db.clone(),
+            collection: collection.into(),
+            data: Arc::clone(&self.data),
+            loaded: 0,
+            inserts: Arc::new(Sequence::new(0)),
+            insert_end: self.data.records,
+            verify: true,
+        })
+    }
+
+    /// Inserts from one connection into a collection of its own, and counts in the end.
+    fn insert_test(&mut self, test: &str, title: &str, durability: Durability) -> Result<()> {
+        let collection = format!("insert{test}");
+        let place = self.fresh(&collection)?;
+        let operation = Operation::Insert {
+            durability,
+            batch: 1,
+        };
+        let limit = Some(self.args.insert_duration);
+        let step = self.measure(title, &place, operation, 1, limit)?;
+        let counted = self.control.count(&self.args.database, &collection)?;
+        if counted != step.operations {
+            return Err(Fault::Check(format!(
+                "{title}: {counted} documents after {} inserts",
+                step.operations
+            )));
+        }
+        self.draft.report.steps.push(step);
+        if !self.args.keep {
+            self.control
+                .drop_collection(&self.args.database, &collection)?;
+        }
+        Ok(())
+    }
+
+    /// Test 2 in steps, and after each the read tests.
+    fn grow_and_read(&mut self) -> Result<()> {
+        let mut place = self.fresh("single")?;
+        let total = self.data.records;
+        for step in 1..=self.args.steps {
+            place.insert_end = total / self.args.steps * step;
+            // The last step's batch may have taken numbers past its end.
+            place.inserts = Arc::new(Sequence::new(place.loaded));
+            let title = if self.args.steps == 1 {
+                "test 2: batch insert of 1,000, w:1".to_string()
+            } else {
+                format!("test 2: batch insert, w:1, to {}", place.insert_end)
+            };
+            let operation = Operation::Insert {
+                durability: Durability::W1,
+                batch: 1000,
+            };
+            let measured = self.measure(&title, &place, operation, 1, None)?;
+            self.draft.report.steps.push(measured);
+            if interrupted() {
+                return Ok(());
+            }
+            place.loaded = place.insert_end;
+            let counted = self.control.count(&place.db, &place.collection)?;
+            if counted != place.loaded {
+                return Err(Fault::Check(format!(
+                    "{title}: {counted} documents where {} were inserted",
+                    place.loaded
+                )));
+            }
+            for (test, operation) in READS {
+                if !self.wants(test) || interrupted() {
+                    continue;
+                }
+                let what = match operation {
+                    Operation::OneNumber => "one number, 10 documents",
+                    Operation::TwoNumbers => "two numbers, two fields",
+                    Operation::SortedRange => "range, by date, skip 100",
+                    _ => "first 100 documents",
+                };
+                let title = if self.args.steps == 1 {
+                    format!("test {test}: {what}")
+                } else {
+                    format!("test {test}: {what}, of {}", place.loaded)
+                };
+                let limit = Some(self.args.duration);
+                let connections = self.args.connections;
+                let measured = self.measure(&title, &place, operation, connections, limit)?;
+                self.draft.report.steps.push(measured);
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(
+        &mut self,
+        title: &str,
+        place: &Place,
+        operation: Operation,
+        connections: usize,
+        limit: Option<Duration>,
+    ) -> Result<Step> {
+        let inserting = matches!(operation, Operation::Insert { .. });
+        let threads = process::allowed_cores().len().min(connections);
+        let goal = match limit {
+            Some(t) if !inserting => Goal::Time(t),
+            _ => Goal::Operations(place.insert_end - place.loaded),
+        };
+        say(
+            self.args.quiet,
+            format_args!("{title}, {connections} connection(s)"),
+        );
+        let mut progress = Progress::new(title, goal, self.pid, self.args.quiet);
+        let mut fleet = Fleet::connect(&self.target, connections, threads, |i, _| {
+            Work::new(place, operation, i as u64 + 1)
+        })?;
+        let (mut sizes, mut failed) = (Vec::new(), None);
+        let start = Instant::now();
+        let every = Duration::from_secs(5);
+        let mut next = every;
+        let cpu = self.pid.and_then(process::cpu_time);
+        let (control, pid) = (&mut self.control, self.pid);
+        let outcome = fleet.run(limit, &mut |sample| {
+            progress.sample(sample);
+            // Test 8. A collStats every few seconds costs the server nothing that a figure would show.
+            if inserting && start.elapsed() >= next && failed.is_none() {
+                next = start.elapsed() + every;
+                match size(control, pid, place, start.elapsed()) {
+                    Ok(s) => sizes.push(s),
+                    Err(e) => failed = Some(e),
+                }
+            }
+        })?;
+        let spent = match (cpu, self.pid.and_then(process::cpu_time)) {
+            (Some(before), Some(after)) => Some(after.saturating_sub(before)),
+            _ => None,
+        };
+        if let Some(fault) = failed {
+            return Err(fault);
+        }
+        if inserting {
+            sizes.push(size(&mut self.control, self.pid, place, start.elapsed())?);
+        }
+        let mut step = Step::new(title, connections, threads, &outcome, spent);
+        step.durability = operation.durability().map(|d| d.name().to_string());
+        step.sizes = sizes;
+        Ok(step)
+    }
+}
+
+fn size(control: &mut Connection, pid: Option<u32>, place: &Place, at: Duration) -> Result<Sizes> {
+    let mut s = Sizes::of(control, &place.db, &place.collection, at.as_secs_f64())?;
+    s.server_resident_bytes = pid.and_then(process::resident_bytes);
+    Ok(s)
+}

@@ -1,0 +1,14 @@
+//! The YCSB core workload: properties as its users write them, its keys, its distributions, its operations.
+//!
+//! Facts about the workload (defaults, formulas) are those of YCSB 0.17's `CoreWorkload` and its MongoDB binding.
+
+pub mod client;
+pub mod properties;
+pub mod scenario;
+pub mod sequence;
+pub mod spec;
+pub mod values;
+
+pub use client::{Client, Phase, Shared};
+pub use properties::Properties;
+pub use spec::Spec;

@@ -1,0 +1,263 @@
+//! A tiny server in memory, enough of the protocol for the laboratory to run everything against it at a small size, and
+//! to lie when a test wants to see the laboratory notice.
+
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Honesty {
+    Honest,
+    /// Acknowledges every fiftieth insert without storing it.
+    LosesInserts,
+    /// Gives back another document than the one asked for.
+    MixesUp,
+    /// Answers every hundredth find with an error.
+    Fails,
+    /// Closes the connection at every hundredth find.
+    HangsUp,
+}
+
+type Collection = BTreeMap<Vec<u8>, DocBuf>;
+
+struct State {
+    honesty: Honesty,
+    collections: BTreeMap<String, Collection>,
+    inserts: u64,
+    finds: u64,
+}
+
+pub fn start(honesty: Honesty) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let state = Arc::new(Mutex::new(State {
+        honesty,
+        collections: BTreeMap::new(),
+        inserts: 0,
+        finds: 0,
+    }));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let state = Arc::clone(&state);
+            std::thread::spawn(move || converse(stream, &state));
+        }
+    });
+    addr
+}
+
+fn converse(mut stream: TcpStream, state: &Mutex<State>) {
+    let mut input = Vec::new();
+    let mut chunk = vec![0; 1 << 16];
+    loop {
+        match wire::frame(&input) {
+            Ok(wire::Frame::Complete { len }) => {
+                let frame: Vec<u8> = input.drain(..len).collect();
+                let (header, message) = wire::parse(&frame).unwrap();
+                let wire::Message::Msg(msg) = message else {
+                    return;
+                };
+                let Some(reply) = state.lock().unwrap().run(&msg) else {
+                    return;
+                };
+                if !msg.more_to_come() {
+                    let mut out = Vec::new();
+                    let start = wire::begin_msg(&mut out, 1, header.request_id, 0);
+                    wire::begin_body(&mut out);
+                    out.extend_from_slice(reply.as_bytes());
+                    wire::end(&mut out, start);
+                    if stream.write_all(&out).is_err() {
+                        return;
+                    }
+                }
+            }
+            Ok(wire::Frame::Incomplete { .. }) => match stream.read(&mut chunk) {
+                Ok(n) if n > 0 => input.extend_from_slice(&chunk[..n]),
+                _ => return,
+            },
+            Err(_) => return,
+        }
+    }
+}
+
+fn key(id: Val<'_>) -> Vec<u8> {
+    id.str_bytes().unwrap_or(id.bytes).to_vec()
+}
+
+fn matches(d: Doc<'_>, filter: Doc<'_>) -> bool {
+    let compare = |a: Val<'_>, b: Val<'_>| bson::order::compare(a, b);
+    filter.iter().all(|f| {
+        let Some(have) = d.get(f.name) else {
+            return false;
+        };
+        let operators = f
+            .val
+            .as_doc()
+            .filter(|o| o.first().is_some_and(|e| e.name.starts_with('$')));
+        match operators {
+            None => have == f.val,
+            Some(operators) => operators.iter().all(|o| match o.name {
+                "$gte" => compare(have, o.val).is_ge(),
+                "$lt" => compare(have, o.val).is_lt(),
+                "$in" => o.val.as_array().unwrap().values().any(|v| v == have),
+                other => panic!("operator {other}"),
+            }),
+        }
+    })
+}
+
+fn project(d: &DocBuf, projection: Option<Doc<'_>>) -> DocBuf {
+    let Some(p) = projection else {
+        return d.clone();
+    };
+    let wants = |name: &str| match p.get(name) {
+        Some(v) => v.truthy(),
+        None => name == "_id",
+    };
+    let mut w = Writer::new();
+    for e in d.as_doc().iter().filter(|e| wants(e.name)) {
+        w.val(e.name, e.val);
+    }
+    w.finish()
+}
+
+impl State {
+    /// `None` closes the connection.
+    fn run(&mut self, msg: &wire::Msg<'_>) -> Option<DocBuf> {
+        let body = Doc::new(msg.body)?;
+        let first = body.first()?;
+        let db = body.get("$db")?.as_str()?;
+        let ns = format!("{db}.{}", first.val.as_str().unwrap_or(""));
+        let documents = |name: &str| -> Vec<DocBuf> {
+            let sequence = msg.sequences.iter().find(|s| s.name == name);
+            let mut rest = sequence.map_or(&[][..], |s| s.documents);
+            let mut all = Vec::new();
+            while let Some(d) = Doc::new(rest) {
+                bson::validate(d.as_bytes()).expect("a valid document");
+                rest = &rest[d.len()..];
+                all.push(d.to_buf());
+            }
+            all
+        };
+        Some(match first.name {
+            "hello" => doc! {"isWritablePrimary": true, "maxWireVersion": 25, "ok": 1.0},
+            "ping" | "create" | "createIndexes" => doc! {"ok": 1.0},
+            "buildInfo" => doc! {"version": "0.0-fake", "ok": 1.0},
+            "serverStatus" => {
+                doc! {"pid": Value::from(i64::from(std::process::id())), "ok": 1.0}
+            }
+            "drop" => match self.collections.remove(&ns) {
+                Some(_) => doc! {"ok": 1.0},
+                None => doc! {"ok": 0.0, "code": 26, "errmsg": "ns not found"},
+            },
+            "insert" => self.insert(&ns, documents("documents")),
+            "update" => {
+                let statements = documents("updates");
+                let u = statements[0].as_doc();
+                let id = u.get("q")?.as_doc()?.get("_id")?;
+                let set = u.get("u")?.as_doc()?.get("$set")?.as_doc()?;
+                let slot = self.collections.get_mut(&ns)?.get_mut(&key(id));
+                let n = i32::from(slot.is_some());
+                if let Some(d) = slot {
+                    let mut w = Writer::new();
+                    for e in d.as_doc() {
+                        w.val(e.name, set.get(e.name).unwrap_or(e.val));
+                    }
+                    *d = w.finish();
+                }
+                doc! {"n": n, "nModified": n, "ok": 1.0}
+            }
+            "find" => return self.find(&ns, body),
+            "count" => {
+                let filter = body.get("query").and_then(Val::as_doc);
+                let filter = filter.unwrap_or(Doc::EMPTY);
+                let found = self.collections.get(&ns).map_or(0, |c| {
+                    c.values().filter(|d| matches(d.as_doc(), filter)).count()
+                });
+                doc! {"n": found as i32, "ok": 1.0}
+            }
+            "explain" => doc! {"executionStats": doc!{"totalDocsExamined": 0}, "ok": 1.0},
+            "collStats" => {
+                let c = self.collections.get(&ns);
+                let count = c.map_or(0, BTreeMap::len) as i32;
+                let size: usize = c.map_or(0, |c| c.values().map(|d| d.as_bytes().len()).sum());
+                doc! {
+                    "count": count, "size": size as i64, "storageSize": size as i64,
+                    "totalIndexSize": 7i64, "indexSizes": doc!{"_id_": 7i64}, "ok": 1.0,
+                }
+            }
+            other => doc! {"ok": 0.0, "code": 59, "errmsg": format!("no such command: {other}")},
+        })
+    }
+
+    fn insert(&mut self, ns: &str, documents: Vec<DocBuf>) -> DocBuf {
+        let n = documents.len() as i32;
+        let collection = self.collections.entry(ns.to_string()).or_default();
+        for d in documents {
+            self.inserts += 1;
+            if self.honesty == Honesty::LosesInserts && self.inserts.is_multiple_of(50) {
+                continue;
+            }
+            let id = key(d.get("_id").expect("an _id"));
+            if collection.insert(id, d).is_some() {
+                let error = doc! {"index": 0, "code": 11000, "errmsg": "duplicate key"};
+                return doc! {"n": 0, "writeErrors": bson::array![error], "ok": 1.0};
+            }
+        }
+        doc! {"n": n, "ok": 1.0}
+    }
+
+    fn find(&mut self, ns: &str, body: Doc<'_>) -> Option<DocBuf> {
+        self.finds += 1;
+        if self.finds.is_multiple_of(100) {
+            match self.honesty {
+                Honesty::Fails => {
+                    return Some(doc! {"ok": 0.0, "code": 1, "errmsg": "out of order"});
+                }
+                Honesty::HangsUp => return None,
+                _ => {}
+            }
+        }
+        let int = |name: &str| body.get(name).and_then(Val::to_i64_exact).unwrap_or(0) as usize;
+        let filter = body
+            .get("filter")
+            .and_then(Val::as_doc)
+            .unwrap_or(Doc::EMPTY);
+        let empty = Collection::new();
+        let collection = self.collections.get(ns).unwrap_or(&empty);
+        let equal = filter.get("_id").filter(|v| v.as_doc().is_none());
+        let mut found: Vec<&DocBuf> = match equal {
+            Some(id) if self.honesty == Honesty::MixesUp => collection
+                .values()
+                .filter(|d| d.get("_id") != Some(id))
+                .take(1)
+                .collect(),
+            Some(id) => collection.get(&key(id)).into_iter().collect(),
+            None => collection
+                .values()
+                .filter(|d| matches(d.as_doc(), filter))
+                .collect(),
+        };
+        if let Some(e) = body.get("sort").and_then(|s| s.as_doc()?.first()) {
+            found.sort_by(|a, b| {
+                let (a, b) = (a.get(e.name).unwrap(), b.get(e.name).unwrap());
+                bson::order::compare(a, b)
+            });
+            if e.val.to_f64() == Some(-1.0) {
+                found.reverse();
+            }
+        }
+        let limit = match int("limit") {
+            0 => usize::MAX,
+            n => n,
+        };
+        let projection = body.get("projection").and_then(Val::as_doc);
+        let mut batch = Writer::new_array();
+        for d in found.into_iter().skip(int("skip")).take(limit) {
+            batch.push_value(project(d, projection));
+        }
+        let cursor = doc! {"firstBatch": batch.finish_array(), "id": 0i64, "ns": ns};
+        Some(doc! {"cursor": cursor, "ok": 1.0})
+    }
+}
