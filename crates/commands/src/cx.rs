@@ -7,6 +7,7 @@ use crate::generic::Args;
 use crate::table::{Command, flag};
 use bson::Writer;
 use errors::{Result, bail};
+use executor::OpCtx;
 use service::{Client, Mode, Request};
 
 /// How a command that did not fail ended.
@@ -31,6 +32,10 @@ pub struct Cx<'c, 'r> {
     pub args: Args<'r>,
     pub mode: Mode,
     pub write_concern: WriteConcern,
+    /// The operation: budget, deadline, where writes go.
+    pub op: OpCtx<'c>,
+    /// The reply tells what a staged or earlier write did, and must not be sent before that is committed.
+    pub after_commit: bool,
     /// The reply document, open.
     pub w: Writer,
 }

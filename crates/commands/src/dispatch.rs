@@ -8,8 +8,10 @@ use crate::table;
 use crate::{Commands, Local};
 use bson::Writer;
 use errors::{Error, Result, err};
+use executor::OpCtx;
 use service::{Client, Mode, Outcome, Request};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 impl Commands {
     pub(crate) fn dispatch(
@@ -40,7 +42,7 @@ impl Commands {
 
     fn answer(
         &self,
-        _local: &mut Local,
+        local: &mut Local,
         mode: Mode,
         client: &Client<Connection>,
         request: &Request<'_>,
@@ -50,6 +52,17 @@ impl Commands {
         let command = table::lookup(name).ok_or_else(|| err!(CommandNotFound, "no such command: '{name}'"))?;
         command.total.fetch_add(1, Relaxed);
         let args = Args::parse(command.name, request.body, request.legacy_db)?;
+        if command.is(table::flag::WORKER) && mode == Mode::Inline {
+            return Ok(Outcome::Offload);
+        }
+        let mut op = match mode {
+            Mode::Inline => OpCtx::inline(&self.engine, &mut local.group),
+            Mode::Worker => OpCtx::worker(&self.engine),
+        };
+        if args.generic.max_time_ms > 0 {
+            op.deadline = Some(Instant::now() + Duration::from_millis(args.generic.max_time_ms));
+        }
+        op.killed = Some(&client.cancelled);
         let mut cx = Cx {
             app: self,
             client,
@@ -58,6 +71,8 @@ impl Commands {
             args,
             mode,
             write_concern: WriteConcern::DEFAULT,
+            op,
+            after_commit: false,
             w: Writer::on(std::mem::take(out)),
         };
         let done = cx.check().and_then(|()| (command.run)(&mut cx));
@@ -67,8 +82,16 @@ impl Commands {
                 concern::append_unmet(unmet, &mut cx.w);
             }
         }
+        let durable = cx.durable();
+        let wrote = cx.op.has_written() || cx.after_commit;
+        let index = match cx.op.last_index {
+            0 if cx.after_commit => self.store.last_index(),
+            n => n,
+        };
         *out = cx.w.finish_into();
         match done {
+            Ok(Done::Reply) if wrote && mode == Mode::Inline => Ok(Outcome::Staged { durable }),
+            Ok(Done::Reply) if wrote && durable => Ok(Outcome::WaitDurable(index)),
             Ok(Done::Reply) => Ok(Outcome::Reply),
             Ok(Done::ReplyMore) => Ok(Outcome::ReplyMore),
             Ok(Done::NoReply) => Ok(Outcome::NoReply),

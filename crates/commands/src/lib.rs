@@ -18,6 +18,7 @@ mod replica_set;
 mod table;
 mod version;
 
+mod crud;
 mod handshake;
 
 pub use connection::Connection;
@@ -32,11 +33,16 @@ use storage::Store;
 
 /// What an event loop or a worker keeps between requests.
 #[derive(Default)]
-pub struct Local {}
+pub struct Local {
+    pub(crate) group: executor::Group,
+}
 
 /// Answers requests.
 pub struct Commands {
     pub store: Arc<Store>,
+    pub engine: Arc<executor::Engine>,
+    pub cursors: session::Cursors,
+    pub retries: session::Retries,
     pub config: Config,
     pub control: Arc<Control>,
     /// Names this process among others (`topologyVersion.processId`, serverStatus).
@@ -47,7 +53,8 @@ pub struct Commands {
 
 impl Commands {
     pub fn new(store: Arc<Store>, config: Config, control: Arc<Control>) -> Result<Commands> {
-        Ok(Commands { store, config, control, process_id: ObjectId::generate(), initiated_host: Mutex::default() })
+        let engine = executor::Engine::open(store.clone())?;
+        Ok(Commands { store, engine, cursors: Default::default(), retries: Default::default(), config, control, process_id: ObjectId::generate(), initiated_host: Mutex::default() })
     }
 }
 
@@ -69,8 +76,8 @@ impl Service for Commands {
         self.dispatch(local, mode, client, request, out)
     }
 
-    fn commit(&self, _local: &mut Local) -> Result<u64> {
-        Ok(self.store.last_index())
+    fn commit(&self, local: &mut Local) -> Result<u64> {
+        local.group.commit(&self.store).inspect_err(|_| self.retries.forget())
     }
 
     fn durable(&self) -> Result<u64> {

@@ -74,6 +74,15 @@ macro_rules! commands {
 // and the cursors and retryable writes behind them are being written by the lead in `crud/` and in crate `session`; all others
 // (handshake, administration, DDL, sessions' own commands) as before.
 commands! {
+    "find" => READ | API | COUNTED, crate::crud::find::run, "documents that match";
+    "insert" => WRITE | RETRY | API | COUNTED, crate::crud::insert::run, "new documents";
+    "update" => WRITE | RETRY | API | COUNTED, crate::crud::update::run, "changes of documents";
+    "delete" => WRITE | RETRY | API | COUNTED, crate::crud::delete::run, "removal of documents";
+    "getMore" => READ | API | COUNTED | WORKER, crate::crud::get_more::run, "a cursor's next batch";
+    "findAndModify" | "findandmodify" => WRITE | RETRY | API, crate::crud::find_and_modify::run, "one document changed and given back";
+    "count" => READ | API, crate::crud::count::run, "how many documents match";
+    "distinct" => READ | API, crate::crud::distinct::run, "the different values of a field";
+    "killCursors" => API, crate::crud::kill_cursors::run, "ends cursors";
     "hello" => HANDSHAKE | API, crate::handshake::hello::run, "what a client must know of this server";
     "isMaster" | "ismaster" => HANDSHAKE, crate::handshake::hello::run_legacy, "what a client must know of this server (old name)";
     "ping" => HANDSHAKE | API, crate::handshake::ping::run, "whether the server answers";

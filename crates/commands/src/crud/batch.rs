@@ -1,0 +1,140 @@
+//! What the writing commands share: statements out of body or sequence, their ids, write errors, retries.
+
+use crate::clock::now_millis;
+use crate::cx::Cx;
+use crate::idl;
+use bson::{Doc, Elem, Writer};
+use errors::{Error, Result, bail};
+use session::Retryable;
+
+const MAX_STATEMENTS: usize = 100_000;
+
+/// The documents of `field`, from the body or from a document sequence.
+pub fn documents<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<Doc<'a>>> {
+    let mut docs: Vec<Doc<'a>> = match cx.request.sequence(field) {
+        Some(s) => s.collect(),
+        None => Vec::new(),
+    };
+    let from_sequence = cx.request.sequences.iter().any(|s| s.name == field);
+    for e in cx.args.fields.iter().filter(|e| e.name == field) {
+        if from_sequence {
+            return Err(idl::duplicate(command, field));
+        }
+        let Some(a) = idl::array(command, *e)? else { continue };
+        for (i, v) in a.values().enumerate() {
+            let Some(d) = v.as_doc() else {
+                bail!(
+                    TypeMismatch,
+                    "BSON field '{command}.{field}.{i}' is the wrong type '{}', expected type 'object'",
+                    v.type_name()
+                );
+            };
+            docs.push(d);
+        }
+    }
+    if !from_sequence && !cx.args.fields.iter().any(|e| e.name == field && !e.val.is_nullish()) {
+        return Err(idl::missing(command, field));
+    }
+    if docs.is_empty() || docs.len() > MAX_STATEMENTS {
+        bail!(
+            InvalidLength,
+            "Write batch sizes must be between 1 and {MAX_STATEMENTS}. Got {} operations.",
+            docs.len()
+        );
+    }
+    Ok(docs)
+}
+
+/// Arguments that all writing commands have; `true` when it was one.
+#[derive(Default)]
+pub struct Common<'a> {
+    pub ordered: Option<bool>,
+    pub let_: Option<Doc<'a>>,
+    stmt_ids: Option<Doc<'a>>,
+    stmt_id: Option<i64>,
+}
+
+impl<'a> Common<'a> {
+    pub fn read(&mut self, command: &str, e: Elem<'a>) -> Result<bool> {
+        match e.name {
+            "ordered" => self.ordered = idl::safe_bool(command, e)?,
+            "bypassDocumentValidation" => {
+                idl::safe_bool(command, e)?;
+            }
+            "let" => self.let_ = idl::doc(command, e)?,
+            "stmtIds" => self.stmt_ids = idl::array(command, e)?,
+            "stmtId" => self.stmt_id = idl::int(command, e)?,
+            "isTimeseriesNamespace" | "collectionUUID" | "encryptionInformation" | "bypassEmptyTsReplacement" => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    pub fn is_ordered(&self) -> bool {
+        self.ordered.unwrap_or(true)
+    }
+
+    /// The ids of `n` statements.
+    pub fn ids(&self, n: usize) -> Vec<i32> {
+        match self.stmt_ids {
+            Some(ids) => ids.values().map(|v| v.to_i64_truncated().unwrap_or(0) as i32).collect(),
+            None => {
+                let first = self.stmt_id.unwrap_or(0) as i32;
+                (0..n as i32).map(|i| first.wrapping_add(i)).collect()
+            }
+        }
+    }
+}
+
+/// The hold on the session of a retryable write, when this is one.
+pub fn retryable(cx: &Cx) -> Result<Option<Retryable>> {
+    let g = &cx.args.generic;
+    match (g.lsid, g.txn_number) {
+        (Some(lsid), Some(txn)) => cx.app.retries.begin(&cx.op, lsid, txn, now_millis()).map(Some),
+        (None, Some(_)) => bail!(InvalidOptions, "Transaction number requires a session ID to also be specified"),
+        _ => Ok(None),
+    }
+}
+
+/// Writes `writeErrors`, when there are any.
+pub fn write_errors(w: &mut Writer, errors: &[(usize, Error)]) {
+    if errors.is_empty() {
+        return;
+    }
+    w.open_array("writeErrors");
+    let mut bytes = 0;
+    for (at, e) in errors {
+        w.open_doc("").i32("index", *at as i32).i32("code", e.code.0);
+        if let Some(extra) = e.extra.as_deref().and_then(Doc::new) {
+            w.extend(extra);
+        }
+        // As MongoDB: past a megabyte the messages are left out.
+        bytes += e.message.len();
+        w.str("errmsg", if bytes < 1 << 20 { &e.message } else { "" });
+        w.close();
+    }
+    w.close();
+}
+
+/// An error that is the whole command's, not one statement's.
+pub fn is_fatal(e: &Error) -> bool {
+    use errors::Code;
+    e.is_offload()
+        || matches!(
+            e.code,
+            Code::Interrupted | Code::MaxTimeMSExpired | Code::CommandNotSupportedOnView | Code::InvalidNamespace
+        )
+}
+
+/// Collations other than the simple one are not there yet.
+pub fn check_collation(c: Option<Doc<'_>>) -> Result<()> {
+    let Some(c) = c.filter(|c| !c.is_empty()) else { return Ok(()) };
+    match c.get("locale") {
+        None => bail!(40414, "BSON field 'collation.locale' is missing but a required field"),
+        Some(l) => match l.as_str() {
+            Some("simple") => Ok(()),
+            Some(l) => bail!(NotImplemented, "PandoDB does not support collations yet: locale '{l}'"),
+            None => Err(idl::mismatch("collation", "locale", l, &["string"])),
+        },
+    }
+}

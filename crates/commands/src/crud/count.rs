@@ -1,0 +1,36 @@
+//! `count`.
+
+use super::{batch, variables};
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::Doc;
+use errors::{Result, bail};
+use executor::ReadRequest;
+use query::filter::Filter;
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    const AT: &str = "count";
+    let ns = cx.args.namespace()?;
+    let (mut query, mut skip, mut limit, mut hint) = (Doc::EMPTY, 0, 0, None);
+    for e in &cx.args.fields {
+        match e.name {
+            "query" => query = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
+            "skip" => skip = idl::int_from(AT, *e, 0)?.unwrap_or(0),
+            "limit" => limit = idl::int(AT, *e)?.unwrap_or(0),
+            "hint" => hint = variables::hint(e.val)?,
+            "collation" => batch::check_collation(idl::doc(AT, *e)?)?,
+            "fields" | "collectionUUID" | "encryptionInformation" | "includeQueryStatsMetrics" => {}
+            _ => return Err(cx.args.unknown(*e)),
+        }
+    }
+    if limit == i64::MIN {
+        bail!(BadValue, "Limit value for count cannot be -2^63");
+    }
+    let (env, vars) = variables::variables(cx, None)?;
+    let filter = Filter::parse(query, &env)?;
+    let vars = filter.has_expr().then_some(vars);
+    let req = ReadRequest { hint, vars, ..ReadRequest::new(&filter) };
+    let n = executor::count(&mut cx.op, &ns, &req, skip.unsigned_abs(), limit.unsigned_abs())?;
+    cx.w.int("n", i64::try_from(n).unwrap_or(i64::MAX));
+    Ok(Done::Reply)
+}

@@ -1,0 +1,48 @@
+//! First and next batches of cursors.
+
+use crate::cx::Cx;
+use bson::Writer;
+use errors::Result;
+use session::{Cursor, Results};
+use std::time::Duration;
+
+/// How many documents a first batch has when the client does not say.
+pub const FIRST_BATCH: u64 = 101;
+/// A batch's documents take at most this much, in bytes; a single larger one is given alone.
+pub const BATCH_BYTES: usize = 16 * 1024 * 1024;
+
+/// How a cursor is to be kept.
+#[derive(Default)]
+pub struct Keep {
+    pub single_batch: bool,
+    pub no_timeout: bool,
+    pub uuid: Option<[u8; 16]>,
+}
+
+/// Writes `cursor: {firstBatch, id, ns}` and keeps the cursor if there is more.
+pub fn first_batch(cx: &mut Cx, ns: &str, mut results: Box<dyn Results>, batch: u64, keep: Keep) -> Result<()> {
+    cx.w.open_doc("cursor").open_array("firstBatch");
+    let done = results.fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)?;
+    cx.w.close();
+    let mut id = 0;
+    if !done && !keep.single_batch {
+        results.release();
+        let mut c = Cursor::new(ns, results);
+        c.lsid = cx.args.generic.lsid;
+        c.no_timeout = keep.no_timeout;
+        c.uuid = keep.uuid;
+        c.command = cx.request.body.to_buf();
+        c.time_left = match cx.args.generic.max_time_ms {
+            0 => None,
+            ms => Some(Duration::from_millis(ms)),
+        };
+        id = cx.app.cursors.insert(c);
+    }
+    cx.w.i64("id", id).str("ns", ns).close();
+    Ok(())
+}
+
+/// The reply of a cursor without documents.
+pub fn empty(w: &mut Writer, ns: &str) {
+    w.open_doc("cursor").open_array("firstBatch").close().i64("id", 0).str("ns", ns).close();
+}

@@ -1,0 +1,100 @@
+//! `delete`.
+
+use super::batch::{self, Common};
+use super::variables;
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::Doc;
+use errors::{Result, bail};
+use executor::{DeleteRequest, Retry};
+use planner::Hint;
+use query::expr::ParseEnv;
+use query::filter::Filter;
+
+struct Statement {
+    filter: Filter,
+    multi: bool,
+    hint: Option<Hint>,
+}
+
+fn parse(d: Doc<'_>, env: &ParseEnv) -> Result<Statement> {
+    const AT: &str = "delete.deletes";
+    let (mut q, mut limit, mut hint) = (None, None, None);
+    for e in d {
+        match e.name {
+            "q" => q = idl::doc(AT, e)?,
+            "limit" => limit = idl::int(AT, e)?,
+            "hint" => hint = variables::hint(e.val)?,
+            "collation" => batch::check_collation(idl::doc(AT, e)?)?,
+            "sampleId" => {}
+            _ => return Err(idl::unknown(AT, e.name)),
+        }
+    }
+    let q = idl::required(AT, "q", q)?;
+    let multi = match idl::required(AT, "limit", limit)? {
+        0 => true,
+        1 => false,
+        n => bail!(FailedToParse, "The limit field in delete objects must be 0 or 1. Got {n}"),
+    };
+    Ok(Statement { filter: Filter::parse(q, env)?, multi, hint })
+}
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let docs = batch::documents(cx, "delete", "deletes")?;
+    let mut common = Common::default();
+    for e in &cx.args.fields {
+        if e.name != "deletes" && !common.read("delete", *e)? {
+            return Err(cx.args.unknown(*e));
+        }
+    }
+    if docs.len() > 1 {
+        cx.op.need_worker()?;
+    }
+    let (env, vars) = variables::variables(cx, common.let_)?;
+    let mut hold = batch::retryable(cx)?;
+    let ids = common.ids(docs.len());
+    let mut n = 0;
+    let mut errors = Vec::new();
+    for (at, d) in docs.iter().enumerate() {
+        let id = ids.get(at).copied().unwrap_or(0);
+        if let Some(done) = hold.as_ref().and_then(|h| h.executed(id)) {
+            n += done.n;
+            cx.after_commit = true;
+            continue;
+        }
+        let result = parse(*d, &env).and_then(|s| {
+            if s.multi && hold.is_some() {
+                bail!(InvalidOptions, "Cannot use retryable writes with limit=0");
+            }
+            let req = DeleteRequest {
+                filter: &s.filter,
+                multi: s.multi,
+                sort: None,
+                hint: s.hint.clone(),
+                vars: s.filter.has_expr().then(|| vars.clone()),
+                images: false,
+            };
+            match &mut hold {
+                None => executor::delete(&mut cx.op, &ns, &req, at, None),
+                Some(h) => {
+                    let mut statements = h.statements(&ids);
+                    executor::delete(&mut cx.op, &ns, &req, at, Some(&mut statements as &mut dyn Retry))
+                }
+            }
+        });
+        match result {
+            Ok(d) => n += d.n,
+            Err(e) if batch::is_fatal(&e) => return Err(e),
+            Err(e) => {
+                errors.push((at, e));
+                if common.is_ordered() {
+                    break;
+                }
+            }
+        }
+    }
+    cx.w.i32("n", n as i32);
+    batch::write_errors(&mut cx.w, &errors);
+    Ok(Done::Reply)
+}

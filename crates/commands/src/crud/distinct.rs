@@ -1,0 +1,38 @@
+//! `distinct`.
+
+use super::{batch, variables};
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::Doc;
+use errors::Result;
+use executor::ReadRequest;
+use query::filter::Filter;
+use query::path::FieldPath;
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    const AT: &str = "distinct";
+    let ns = cx.args.namespace()?;
+    let (mut key, mut query, mut hint) = (None, Doc::EMPTY, None);
+    for e in &cx.args.fields {
+        match e.name {
+            "key" => key = idl::string(AT, *e)?,
+            "query" => query = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
+            "hint" => hint = variables::hint(e.val)?,
+            "collation" => batch::check_collation(idl::doc(AT, *e)?)?,
+            "collectionUUID" | "includeQueryStatsMetrics" => {}
+            _ => return Err(cx.args.unknown(*e)),
+        }
+    }
+    let key = idl::required(AT, "key", key)?;
+    let (env, vars) = variables::variables(cx, None)?;
+    let filter = Filter::parse(query, &env)?;
+    let vars = filter.has_expr().then_some(vars);
+    let req = ReadRequest { hint, vars, ..ReadRequest::new(&filter) };
+    let values = executor::distinct(&mut cx.op, &ns, &FieldPath::new(key), &req)?;
+    cx.w.open_array("values");
+    for v in &values {
+        cx.w.push(v.as_val());
+    }
+    cx.w.close();
+    Ok(Done::Reply)
+}

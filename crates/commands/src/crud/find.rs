@@ -1,0 +1,111 @@
+//! `find`.
+
+use super::cursor::{self, Keep};
+use super::variables;
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::Doc;
+use errors::{Result, bail};
+use executor::{FindCursor, FindRequest};
+use query::filter::Filter;
+use query::projection::Projection;
+use query::sort::SortPattern;
+
+/// A find as parsed.
+pub struct Find<'a> {
+    pub ns: String,
+    pub request: FindRequest<'a>,
+    pub batch: u64,
+    pub single_batch: bool,
+    pub no_timeout: bool,
+}
+
+/// Reads the arguments of find.
+pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
+    let ns = cx.args.namespace()?;
+    let (mut filter, mut sort, mut projection, mut let_) = (None, None, None, None);
+    let (mut hint, mut min, mut max) = (None, None, None);
+    let (mut skip, mut limit, mut batch) = (0, 0, None);
+    let (mut single_batch, mut no_timeout, mut return_key, mut show_record_id) = (false, false, false, false);
+    let (mut tailable, mut await_data) = (false, false);
+    for e in &cx.args.fields {
+        match e.name {
+            "filter" => filter = idl::doc("find", *e)?,
+            "sort" => sort = idl::doc("find", *e)?,
+            "projection" => projection = idl::doc("find", *e)?,
+            "let" => let_ = idl::doc("find", *e)?,
+            "hint" => hint = variables::hint(e.val)?,
+            "min" => min = idl::doc("find", *e)?.filter(|d| !d.is_empty()),
+            "max" => max = idl::doc("find", *e)?.filter(|d| !d.is_empty()),
+            "skip" => skip = idl::int_from("find", *e, 0)?.unwrap_or(0),
+            "limit" => limit = idl::int_from("find", *e, 0)?.unwrap_or(0),
+            "batchSize" => batch = idl::int_from("find", *e, 0)?,
+            "singleBatch" => single_batch = idl::safe_bool("find", *e)?.unwrap_or(false),
+            "noCursorTimeout" => no_timeout = idl::safe_bool("find", *e)?.unwrap_or(false),
+            "returnKey" => return_key = idl::safe_bool("find", *e)?.unwrap_or(false),
+            "showRecordId" => show_record_id = idl::safe_bool("find", *e)?.unwrap_or(false),
+            "tailable" => tailable = idl::safe_bool("find", *e)?.unwrap_or(false),
+            "awaitData" => await_data = idl::safe_bool("find", *e)?.unwrap_or(false),
+            "allowPartialResults" | "allowDiskUse" | "oplogReplay" | "readOnce" | "includeQueryStatsMetrics" => {
+                idl::safe_bool("find", *e)?;
+            }
+            "collation" => super::batch::check_collation(idl::doc("find", *e)?)?,
+            "term" | "requestResumeToken" | "resumeAfter" | "startAt" | "querySettings" => {}
+            _ => return Err(cx.args.unknown(*e)),
+        }
+    }
+    if await_data && !tailable {
+        bail!(FailedToParse, "Cannot set 'awaitData' without also setting 'tailable'");
+    }
+    if tailable {
+        bail!(BadValue, "error processing query: ns={ns} :: caused by :: tailable cursor requested on non capped collection");
+    }
+    let (env, vars) = variables::variables(cx, let_)?;
+    let filter = Filter::parse(filter.unwrap_or(Doc::EMPTY), &env)?;
+    let (mut natural, mut pattern) = (None, None);
+    if let Some(d) = sort.filter(|d| !d.is_empty()) {
+        if let Some(v) = d.get("$natural") {
+            if d.count() > 1 {
+                bail!(BadValue, "Cannot include '$natural' in compound sort: {}", bson::shell::doc(d));
+            }
+            natural = variables::hint(bson::doc! { "$natural": v }.as_doc().as_val())?;
+        } else {
+            pattern = Some(SortPattern::parse(d)?);
+        }
+    }
+    let projection = match projection.filter(|d| !d.is_empty()) {
+        Some(d) => Some(Projection::parse(d, Some(&filter), &env)?),
+        None => None,
+    };
+    let request = FindRequest {
+        filter,
+        sort: pattern,
+        projection,
+        skip: skip.unsigned_abs(),
+        limit: (limit > 0).then_some(limit.unsigned_abs()),
+        hint: hint.or(natural),
+        min,
+        max,
+        vars,
+        show_record_id,
+        return_key,
+    };
+    let batch = batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs());
+    Ok(Find { ns, request, batch, single_batch, no_timeout })
+}
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let find = parse(cx)?;
+    match FindCursor::open(&mut cx.op, &find.ns, find.request)? {
+        None => cursor::empty(&mut cx.w, &find.ns),
+        Some(c) => {
+            let keep = Keep {
+                single_batch: find.single_batch,
+                no_timeout: find.no_timeout,
+                uuid: Some(c.collection().uuid),
+            };
+            cursor::first_batch(cx, &find.ns, Box::new(c), find.batch, keep)?;
+        }
+    }
+    Ok(Done::Reply)
+}

@@ -1,0 +1,45 @@
+//! `insert`.
+
+use super::batch::{self, Common};
+use crate::cx::{Cx, Done};
+use bson::Doc;
+use errors::Result;
+use executor::Retry;
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let docs = batch::documents(cx, "insert", "documents")?;
+    let mut common = Common::default();
+    for e in &cx.args.fields {
+        if e.name != "documents" && !common.read("insert", *e)? {
+            return Err(cx.args.unknown(*e));
+        }
+    }
+    let mut hold = batch::retryable(cx)?;
+    let (n, errors) = match &mut hold {
+        None => {
+            let r = executor::insert(&mut cx.op, &ns, &docs, common.is_ordered(), None)?;
+            (r.n, r.errors)
+        }
+        Some(hold) => {
+            // Only what did not run before; positions stay those of the command.
+            let ids = common.ids(docs.len());
+            let new: Vec<usize> =
+                (0..docs.len()).filter(|at| ids.get(*at).is_none_or(|id| hold.executed(*id).is_none())).collect();
+            let before = docs.len() - new.len();
+            if before > 0 {
+                cx.after_commit = true;
+            }
+            let todo: Vec<Doc> = new.iter().map(|at| docs[*at]).collect();
+            let new_ids: Vec<i32> = new.iter().map(|at| ids.get(*at).copied().unwrap_or(0)).collect();
+            let mut statements = hold.statements(&new_ids);
+            let retry: &mut dyn Retry = &mut statements;
+            let r = executor::insert(&mut cx.op, &ns, &todo, common.is_ordered(), Some(retry))?;
+            let errors = r.errors.into_iter().map(|(at, e)| (new[at], e)).collect();
+            (before + r.n, errors)
+        }
+    };
+    cx.w.i32("n", n as i32);
+    batch::write_errors(&mut cx.w, &errors);
+    Ok(Done::Reply)
+}

@@ -1,0 +1,15 @@
+//! The commands on data: a file each. Reading ones give cursors (`cursor`), writing ones statements (`batch`).
+
+mod batch;
+mod cursor;
+mod variables;
+
+pub mod count;
+pub mod delete;
+pub mod distinct;
+pub mod find;
+pub mod find_and_modify;
+pub mod get_more;
+pub mod insert;
+pub mod kill_cursors;
+pub mod update;

@@ -1,0 +1,175 @@
+//! `update`.
+
+use super::batch::{self, Common};
+use super::variables;
+use crate::clock::now_millis;
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::{Doc, Val, Value};
+use errors::{Result, bail};
+use executor::{Retry, UpdateRequest, Updated};
+use planner::Hint;
+use query::expr::{ParseEnv, Vars};
+use query::filter::Filter;
+use query::sort::SortPattern;
+use query::update::Update;
+use std::sync::Arc;
+
+/// One statement of an update command, parsed.
+pub struct Statement {
+    pub filter: Filter,
+    pub update: Update,
+    pub multi: bool,
+    pub upsert: bool,
+    pub sort: Option<SortPattern>,
+    pub hint: Option<Hint>,
+    pub vars: Arc<Vars>,
+}
+
+pub fn parse(d: Doc<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> {
+    const AT: &str = "update.updates";
+    let (mut q, mut u, mut filters, mut sort, mut constants): (Option<Doc>, Option<Val>, _, _, Option<Doc>) =
+        (None, None, Doc::EMPTY, None, None);
+    let (mut multi, mut upsert, mut hint) = (false, false, None);
+    for e in d {
+        match e.name {
+            "q" => q = idl::doc(AT, e)?,
+            "u" => u = Some(e.val),
+            "c" => constants = idl::doc(AT, e)?,
+            "multi" => multi = idl::safe_bool(AT, e)?.unwrap_or(false),
+            "upsert" => upsert = idl::safe_bool(AT, e)?.unwrap_or(false),
+            "arrayFilters" => filters = idl::array(AT, e)?.unwrap_or(Doc::EMPTY),
+            "hint" => hint = variables::hint(e.val)?,
+            "sort" => sort = idl::doc(AT, e)?.filter(|d| !d.is_empty()),
+            "collation" => batch::check_collation(idl::doc(AT, e)?)?,
+            "upsertSupplied" | "sampleId" | "allowShardKeyUpdatesWithoutFullShardKeyInQuery" | "includeQueryStatsMetricsForOpIndex" => {}
+            _ => return Err(idl::unknown(AT, e.name)),
+        }
+    }
+    let q = idl::required(AT, "q", q)?;
+    let u = idl::required(AT, "u", u)?;
+    let (env, vars) = match constants {
+        None => (env.clone(), vars.clone()),
+        Some(c) => {
+            if !matches!(u.tag, bson::tag::ARRAY) {
+                bail!(51198, "Constant values may only be specified for pipeline updates");
+            }
+            let (mut env, mut vars) = (env.clone(), Vars::clone(vars));
+            for e in c {
+                env.define(e.name)?;
+                vars.set(e.name, e.val.to_value());
+            }
+            (env, Arc::new(vars))
+        }
+    };
+    let mut array_filters = Vec::new();
+    for (i, v) in filters.values().enumerate() {
+        let Some(d) = v.as_doc() else {
+            bail!(
+                TypeMismatch,
+                "BSON field '{AT}.arrayFilters.{i}' is the wrong type '{}', expected type 'object'",
+                v.type_name()
+            );
+        };
+        array_filters.push(d);
+    }
+    let update = Update::parse(u, &array_filters, &env)?;
+    if multi && update.is_replacement() {
+        bail!(FailedToParse, "multi update is not supported for replacement-style update");
+    }
+    if multi && sort.is_some() {
+        bail!(FailedToParse, "Cannot specify sort with multi=true");
+    }
+    let sort = match sort {
+        Some(s) => Some(SortPattern::parse(s)?),
+        None => None,
+    };
+    Ok(Statement { filter: Filter::parse(q, &env)?, update, multi, upsert, sort, hint, vars })
+}
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let docs = batch::documents(cx, "update", "updates")?;
+    let mut common = Common::default();
+    for e in &cx.args.fields {
+        if e.name != "updates" && !common.read("update", *e)? {
+            return Err(cx.args.unknown(*e));
+        }
+    }
+    if docs.len() > 1 {
+        // A later statement must see the earlier ones, and could not be handed over after them.
+        cx.op.need_worker()?;
+    }
+    let (env, vars) = variables::variables(cx, common.let_)?;
+    let mut hold = batch::retryable(cx)?;
+    let ids = common.ids(docs.len());
+    let (mut n, mut modified) = (0, 0);
+    let mut upserted: Vec<(usize, Value)> = Vec::new();
+    let mut errors = Vec::new();
+    for (at, d) in docs.iter().enumerate() {
+        let id = ids.get(at).copied().unwrap_or(0);
+        let mut tally = |u: Updated| {
+            n += u.matched + u64::from(u.upserted.is_some());
+            modified += u.modified;
+            if let Some(id) = u.upserted {
+                upserted.push((at, id));
+            }
+        };
+        if let Some(done) = hold.as_ref().and_then(|h| h.executed(id)) {
+            let fresh = done.upserted.is_some();
+            let u = Updated {
+                matched: if fresh { 0 } else { done.n },
+                modified: done.n_modified,
+                upserted: done.upserted.clone(),
+                ..Default::default()
+            };
+            tally(u);
+            cx.after_commit = true;
+            continue;
+        }
+        let result = parse(*d, &env, &vars).and_then(|s| {
+            if s.multi && hold.is_some() {
+                bail!(InvalidOptions, "Cannot use retryable writes with multi=true");
+            }
+            let req = UpdateRequest {
+                filter: &s.filter,
+                update: &s.update,
+                multi: s.multi,
+                upsert: s.upsert,
+                sort: s.sort.as_ref(),
+                hint: s.hint.clone(),
+                vars: &s.vars,
+                now_millis: now_millis(),
+                images: false,
+            };
+            match &mut hold {
+                None => executor::update(&mut cx.op, &ns, &req, at, None),
+                Some(h) => {
+                    let mut statements = h.statements(&ids);
+                    executor::update(&mut cx.op, &ns, &req, at, Some(&mut statements as &mut dyn Retry))
+                }
+            }
+        });
+        match result {
+            Ok(u) => tally(u),
+            Err(e) if batch::is_fatal(&e) => return Err(e),
+            Err(e) => {
+                errors.push((at, e));
+                if common.is_ordered() {
+                    break;
+                }
+            }
+        }
+    }
+    cx.w.i32("n", n as i32);
+    if !upserted.is_empty() {
+        cx.w.open_array("upserted");
+        for (at, id) in &upserted {
+            cx.w.open_doc("").i32("index", *at as i32).val("_id", id.as_val()).close();
+        }
+        cx.w.close();
+    }
+    cx.w.i32("nModified", modified as i32);
+    batch::write_errors(&mut cx.w, &errors);
+    Ok(Done::Reply)
+}

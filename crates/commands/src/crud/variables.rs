@@ -1,0 +1,53 @@
+//! `let`, `hint` and what else several commands on data share.
+
+use crate::clock::now_millis;
+use crate::cx::Cx;
+use bson::{Doc, Elem, Val, tag};
+use errors::{Result, bail};
+use planner::Hint;
+use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
+use std::sync::Arc;
+
+/// The variables of a command: `$$NOW`, `$$CLUSTER_TIME` and those of its `let`, whose values are computed once.
+pub fn variables(cx: &Cx, let_: Option<Doc<'_>>) -> Result<(ParseEnv, Arc<Vars>)> {
+    let mut vars = Vars::new(now_millis());
+    if cx.app.config.topology.set_name().is_some() {
+        vars.set_cluster_time(cx.app.store.last_ts());
+    }
+    let mut env = ParseEnv::default();
+    if let Some(d) = let_ {
+        let base = Vars::clone(&vars);
+        for e in d {
+            let expression = Expression::parse(e.val, &env)?;
+            let value = expression.evaluate(&EvalCtx::new(Doc::EMPTY, &base))?;
+            if let Some(v) = value.as_val() {
+                vars.set(e.name, v.to_value());
+            }
+        }
+        for e in d {
+            env.define(e.name)?;
+        }
+    }
+    Ok((env, Arc::new(vars)))
+}
+
+/// A hint: an index by name or by key pattern, or the natural order; `None` for an empty one.
+pub fn hint(v: Val<'_>) -> Result<Option<Hint>> {
+    match v.tag {
+        tag::STRING => Ok(Some(Hint::Name(v.as_str().unwrap_or("").to_string()))),
+        tag::DOCUMENT => {
+            let d = v.as_doc().unwrap_or(Doc::EMPTY);
+            match d.first() {
+                None => Ok(None),
+                Some(Elem { name: "$natural", val }) => match val.to_f64() {
+                    Some(1.0) => Ok(Some(Hint::Natural { reverse: false })),
+                    Some(-1.0) => Ok(Some(Hint::Natural { reverse: true })),
+                    _ => bail!(BadValue, "$natural hint must be 1 or -1"),
+                },
+                Some(_) => Ok(Some(Hint::Key(d.to_buf()))),
+            }
+        }
+        tag::NULL | tag::UNDEFINED => Ok(None),
+        _ => bail!(FailedToParse, "Hint must be a string or an object"),
+    }
+}
