@@ -1,7 +1,7 @@
 //! `$convert`, its short forms `$toInt` and so on, `$type`, `$isNumber`.
 
 use super::boolean::boolean;
-use super::node::{Call, Computed, EvalCtx, Node, Prepared, own};
+use super::node::{Call, Computed, EvalCtx, Prepared, own};
 use super::parse::{ParseEnv, Parsed, fields, operand, optional};
 use super::string::check_length;
 use super::table::{Named, Op};
@@ -626,8 +626,3 @@ fn from_base64(s: &str, url: bool) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Whether the node is absent.
-#[allow(dead_code)]
-fn is_absent(n: &Node) -> bool {
-    matches!(n, Node::Absent)
-}

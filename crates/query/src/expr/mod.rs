@@ -35,7 +35,7 @@ pub use parse::ParseEnv;
 pub use path::FieldPath;
 
 pub(crate) use array::{SortSpec, count_of};
-pub(crate) use node::Node;
+pub(crate) use node::{Node, check_depth};
 pub(crate) use object::merge as merge_documents;
 pub(crate) use parse::check_field_name;
 pub(crate) use values::constant_of;
@@ -151,6 +151,11 @@ impl Expression {
         let mut out = BTreeSet::new();
         self.node.needed(&mut out).then_some(out)
     }
+}
+
+/// Whether expressions have an operator of that name (with its `$`).
+pub fn is_operator(name: &str) -> bool {
+    table::find(name).is_some()
 }
 
 /// Folds the paths that `more` needs into `all` (`None` means the whole document).
