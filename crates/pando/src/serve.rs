@@ -206,7 +206,7 @@ fn log_start(config: &Config, warnings: &[String]) {
     tracing::info!(target: "CONTROL", id = 4615611, ctx = "initandlisten", pid = std::process::id(), port = config.port,
         dbPath = %config.db_path.display(), version = env!("CARGO_PKG_VERSION"), compatibleWith = commands::VERSION,
         "PandoDB starting");
-    tracing::info!(target: "CONTROL", id = 21951, ctx = "initandlisten", options = %config.parsed, "Options set by command line");
+    tracing::info!(target: "CONTROL", id = 21951, ctx = "initandlisten", options.json = %config.parsed, "Options set by command line");
     tracing::warn!(target: "CONTROL", id = 22120, ctx = "initandlisten", startup_warning = true,
         "Access control is not enabled for the database. Read and write access to data and configuration is unrestricted");
     for warning in warnings {
