@@ -2,10 +2,31 @@
 //!
 //! * [`plan`]: chooses. [`id_lookup`]: the shortcut for `{_id: x}`, taken before anything else.
 //! * [`Plan`] says where candidates come from ([`Access`]), what is still to be tested on them, and what order they need.
-//! * Index bounds are exact in bytes: [`Bounds`].
+//! * `interval`: sets of values; `bounds`: which values a predicate can hold for, and the byte ranges of an index that hold
+//!   them; `implied`: whether a filter implies another (partial and sparse indexes); `choose`: candidates and their cost.
+//! * [`explain`]: a plan as MongoDB's explain prints it.
+//!
+//! Invariant: the entries inside the bounds, tested with the key filter and the residual, are exactly the matching
+//! documents, whatever plan is chosen; property tests compare with testing every document.
 //!
 //! Architecture invariant: the planner knows neither the store nor the catalog; it sees indexes as [`IndexInfo`].
 
+mod bounds;
+mod choose;
+pub mod explain;
+mod hint;
+mod implied;
+mod interval;
+mod order;
 mod plan;
+mod predicate;
+#[cfg(test)]
+mod tests;
 
-pub use plan::{Access, Bounds, Check, Hint, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup, plan};
+pub use choose::plan;
+pub use implied::implies;
+pub use interval::Interval;
+pub use plan::{Access, Bounds, Hint, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
+
+/// The id that [`PlanRequest::estimate`] and explain know `_id_` by.
+pub const ID_INDEX: u32 = 0;

@@ -1,7 +1,7 @@
-//! What a plan is, and how one is chosen.
+//! What is planned, and what a plan is.
 
-use bson::{Val, Value};
-use errors::Result;
+use crate::interval::Interval;
+use bson::{Doc, DocBuf, Val, Value};
 use query::filter::{Filter, Node, Test};
 use query::index_keys::KeyPattern;
 use query::projection::Projection;
@@ -27,9 +27,11 @@ pub struct IndexInfo {
 #[derive(Clone, Debug)]
 pub enum Hint {
     Name(String),
-    Key(bson::DocBuf),
+    Key(DocBuf),
     /// `{$natural: ±1}`: the records themselves, forward or backward.
-    Natural { reverse: bool },
+    Natural {
+        reverse: bool,
+    },
 }
 
 /// What is to be planned.
@@ -37,17 +39,18 @@ pub struct PlanRequest<'a> {
     pub filter: &'a Filter,
     pub sort: Option<&'a SortPattern>,
     pub projection: Option<&'a Projection>,
+    /// How many results are wanted at most, skipped ones included.
     pub limit: Option<u64>,
     pub hint: Option<&'a Hint>,
     /// `min` (inclusive) and `max` (exclusive) of find: key documents for the hinted index.
-    pub min: Option<bson::Doc<'a>>,
-    pub max: Option<bson::Doc<'a>>,
+    pub min: Option<Doc<'a>>,
+    pub max: Option<Doc<'a>>,
     pub indexes: &'a [IndexInfo],
     /// Only the number of results matters.
     pub count: bool,
-    /// Keys come back instead of documents (`returnKey`) – not coverable otherwise.
     pub ns: &'a str,
-    /// About how many entries lie in `[low, high)` of an index (0: the records), when somebody can tell.
+    /// About how many entries lie in `[low, high)` of an index (0: the records), when somebody can tell. Asked only when
+    /// there is a choice.
     pub estimate: Option<&'a dyn Fn(u32, &[u8], &[u8]) -> u64>,
 }
 
@@ -63,6 +66,8 @@ pub struct Plan {
     /// The index entries hold all that the projection (and residual) needs: nothing is fetched. The executor builds a
     /// document of the index's fields and projects that.
     pub covered: bool,
+    /// The values of `_id` that `Ids` and `Records` stand for, when they are not all: for explain.
+    pub id_bounds: Vec<Interval>,
 }
 
 /// Where candidates come from.
@@ -70,10 +75,14 @@ pub struct Plan {
 pub enum Access {
     /// Nothing can match.
     Eof,
-    /// Records by `_id`, in key order without duplicates.
+    /// Records by `_id`, in the order given, without duplicates.
     Ids(Vec<Value>),
     /// Records in `[low, high)` of record keys (`high` empty: to the end). Both empty: a collection scan.
-    Records { low: Vec<u8>, high: Vec<u8>, reverse: bool },
+    Records {
+        low: Vec<u8>,
+        high: Vec<u8>,
+        reverse: bool,
+    },
     Index(IndexAccess),
     /// The union: each branch with what is still to be tested on its documents; a record comes once.
     Or(Vec<(Access, Filter)>),
@@ -91,6 +100,8 @@ pub struct IndexAccess {
     pub key_filter: Vec<(usize, Filter)>,
     /// A record may come more than once (multikey): duplicates are to be dropped.
     pub dedup: bool,
+    /// The values wanted of each field, all of them where empty: for explain.
+    pub intervals: Vec<Vec<Interval>>,
 }
 
 /// Which entries of an index are wanted.
@@ -100,37 +111,40 @@ pub enum Bounds {
     Ranges(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
-/// What a key is to a scan with bounds on several fields.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Check {
-    Match,
-    /// Not wanted; the next that could be is at or after (backward: before) this key.
-    Seek(Vec<u8>),
-    Done,
+impl Access {
+    /// All records, as a collection scan reads them.
+    pub fn scan(reverse: bool) -> Access {
+        Access::Records {
+            low: Vec::new(),
+            high: Vec::new(),
+            reverse,
+        }
+    }
+
+    pub fn is_scan(&self) -> bool {
+        matches!(self, Access::Records { low, high, .. } if low.is_empty() && high.is_empty())
+    }
+}
+
+impl Plan {
+    pub(crate) fn new(access: Access, residual: Filter) -> Plan {
+        Plan {
+            access,
+            residual,
+            sort: None,
+            covered: false,
+            id_bounds: Vec::new(),
+        }
+    }
 }
 
 /// The `_id` of a filter that is `{_id: <equality>}` and nothing else (not a regular expression, which is a pattern).
 pub fn id_lookup(filter: &Filter) -> Option<Val<'_>> {
     match filter.root() {
-        Node::Pred { path, test: Test::Eq(v) } if path.is_id() => Some(v.as_val()),
+        Node::Pred {
+            path,
+            test: Test::Eq(v),
+        } if path.is_id() => Some(v.as_val()),
         _ => None,
     }
-}
-
-/// Chooses a plan.
-pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
-    if let (Some(id), None) = (id_lookup(req.filter), req.hint) {
-        return Ok(Plan {
-            access: Access::Ids(vec![id.to_value()]),
-            residual: Filter::all(),
-            sort: None,
-            covered: false,
-        });
-    }
-    Ok(Plan {
-        access: Access::Records { low: vec![], high: vec![], reverse: false },
-        residual: req.filter.clone(),
-        sort: req.sort.filter(|s| !s.is_empty()).cloned(),
-        covered: false,
-    })
 }

@@ -1,0 +1,252 @@
+//! Which values a predicate can hold for.
+//!
+//! Bounds are always complete: a document that matches has a key inside. They are exact when, besides, every document with
+//! a key inside matches.
+
+use crate::interval::{Interval, complement, union};
+use crate::predicate::{Predicate, excludes_missing};
+use bson::{ObjectId, Val, Value, doc, tag};
+use query::filter::{Regex, Test};
+
+/// The values of one field, and whether they alone decide the predicate.
+#[derive(Clone, Debug)]
+pub(crate) struct FieldBounds {
+    pub intervals: Vec<Interval>,
+    pub exact: bool,
+}
+
+/// What of a field's index matters for its bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FieldKind {
+    /// Some document has an array there.
+    pub multikey: bool,
+    pub dotted: bool,
+    /// A component is a number, which is a name in documents and a position in arrays.
+    pub indexed: bool,
+}
+
+/// `None`: the index says nothing about the predicate.
+pub(crate) fn of(p: &Predicate<'_>, kind: FieldKind) -> Option<FieldBounds> {
+    // `a.0` also looks for a field "0" in the documents of an array: that they lack it shows in no key.
+    if kind.indexed && !excludes_missing(p.test) {
+        return None;
+    }
+    let mut b = of_test(p.test, kind)?;
+    if p.negated {
+        // What lies outside is complete only if all that lies inside matches.
+        if !sound(p.test, kind) {
+            return negated_null_like(p, kind);
+        }
+        b.intervals = complement(&b.intervals);
+        b.exact = b.exact && !kind.multikey;
+    }
+    if !p.whole || kind.indexed {
+        b.exact = false;
+    }
+    Some(b)
+}
+
+/// `$exists: false`: only documents whose key is null can lack the field.
+fn negated_null_like(p: &Predicate<'_>, kind: FieldKind) -> Option<FieldBounds> {
+    match p.test {
+        Test::Exists if !kind.multikey => Some(FieldBounds {
+            intervals: vec![Interval::point(Value::NULL)],
+            exact: false,
+        }),
+        _ => None,
+    }
+}
+
+/// Every key inside the test's bounds belongs to a document that matches the test.
+fn sound(test: &Test, kind: FieldKind) -> bool {
+    if kind.indexed {
+        return false;
+    }
+    match test {
+        Test::Exists => false,
+        _ => of_test(test, kind).is_some_and(|b| b.exact),
+    }
+}
+
+fn exact(intervals: Vec<Interval>, exact: bool) -> Option<FieldBounds> {
+    Some(FieldBounds {
+        intervals: union(intervals),
+        exact,
+    })
+}
+
+fn of_test(test: &Test, kind: FieldKind) -> Option<FieldBounds> {
+    // In an array of scalars `a.b` has the key null, but no value that a predicate could be tried on.
+    let null_is_sure = !(kind.multikey && kind.dotted);
+    match test {
+        Test::Eq(v) => equality(v.as_val(), kind),
+        Test::In(list) => {
+            let (mut all, mut sure) = (Vec::new(), true);
+            for v in &list.values {
+                let b = equality(v.as_val(), kind)?;
+                sure &= b.exact;
+                all.extend(b.intervals);
+            }
+            for re in &list.regexes {
+                let b = regex(re);
+                sure &= b.exact;
+                all.extend(b.intervals);
+            }
+            exact(all, sure)
+        }
+        Test::Lt(v) | Test::Lte(v) | Test::Gt(v) | Test::Gte(v) => {
+            let up = matches!(test, Test::Gt(_) | Test::Gte(_));
+            let inclusive = matches!(test, Test::Lte(_) | Test::Gte(_));
+            let val = v.as_val();
+            match val.tag {
+                tag::NULL if inclusive => equality(val, kind),
+                tag::NULL => exact(Vec::new(), true),
+                // An array compares as a whole, but its elements are what is indexed.
+                tag::ARRAY | tag::REGEX | tag::UNDEFINED => None,
+                _ if is_nan(val) => match inclusive {
+                    true => equality(val, kind),
+                    false => exact(Vec::new(), true),
+                },
+                tag::MIN_KEY | tag::MAX_KEY => {
+                    let i = if up {
+                        Interval::new(v.clone(), inclusive, Val::MAX_KEY.into(), true)
+                    } else {
+                        Interval::new(Val::MIN_KEY.into(), true, v.clone(), inclusive)
+                    };
+                    exact(vec![i], null_is_sure)
+                }
+                t => {
+                    let (low, high, high_inclusive) = bracket(t)?;
+                    let i = if up {
+                        Interval::new(v.clone(), inclusive, high, high_inclusive)
+                    } else {
+                        Interval::new(low, true, v.clone(), inclusive)
+                    };
+                    exact(vec![i], true)
+                }
+            }
+        }
+        Test::Exists => exact(vec![Interval::all()], false),
+        Test::Type(set) => {
+            if set.contains(tag::ARRAY) {
+                return None;
+            }
+            let mut all = Vec::new();
+            for t in set.tags() {
+                all.push(match t {
+                    tag::NULL | tag::UNDEFINED | tag::MIN_KEY | tag::MAX_KEY => {
+                        Interval::point(Value::new(t, &[]))
+                    }
+                    _ => {
+                        let (low, high, inclusive) = bracket(t)?;
+                        if tag::is_number(t) {
+                            Interval::new(f64::NAN.into(), true, high, inclusive)
+                        } else {
+                            Interval::new(low, true, high, inclusive)
+                        }
+                    }
+                });
+            }
+            let sure = set.tags().iter().all(|t| {
+                matches!(
+                    *t,
+                    tag::DOCUMENT
+                        | tag::BINARY
+                        | tag::OBJECT_ID
+                        | tag::BOOL
+                        | tag::DATE
+                        | tag::TIMESTAMP
+                        | tag::REGEX
+                ) || (tag::is_number(*t)
+                    && [tag::DOUBLE, tag::INT32, tag::INT64, tag::DECIMAL128]
+                        .iter()
+                        .all(|n| set.contains(*n)))
+            });
+            exact(all, sure)
+        }
+        Test::Regex(re) => Some(regex(re)),
+        Test::Mod { .. } => {
+            let (low, high, _) = bracket(tag::DOUBLE)?;
+            exact(vec![Interval::new(low, true, high, true)], false)
+        }
+        Test::Size(_) | Test::Bits { .. } | Test::ElemMatchObject(_) | Test::ElemMatchValue(_) => {
+            None
+        }
+    }
+}
+
+fn equality(v: Val<'_>, kind: FieldKind) -> Option<FieldBounds> {
+    if let Some(items) = v.as_array() {
+        // The key is the first element's (an empty array's is undefined), or the array's own when it lies in another.
+        let first = items.values().next().unwrap_or(Val::UNDEFINED);
+        return exact(
+            vec![
+                Interval::point(first.to_value()),
+                Interval::point(v.to_value()),
+            ],
+            false,
+        );
+    }
+    let sure = v.tag != tag::NULL || !(kind.multikey && kind.dotted);
+    exact(vec![Interval::point(v.to_value())], sure)
+}
+
+fn regex(re: &Regex) -> FieldBounds {
+    let (prefix, sure) = re.prefix();
+    let strings = match successor(&prefix) {
+        Some(end) => Interval::new(prefix.into(), true, end, false),
+        None => Interval::new("".into(), true, doc! {}.into(), false),
+    };
+    FieldBounds {
+        intervals: union(vec![strings, Interval::point(re.to_value())]),
+        exact: sure,
+    }
+}
+
+/// The least string above all that start with `prefix`; its bytes need not be UTF-8.
+fn successor(prefix: &str) -> Option<Value> {
+    let mut b = prefix.as_bytes().to_vec();
+    *b.last_mut()? += 1;
+    Some(Value::str_from_bytes(&b))
+}
+
+fn is_nan(v: Val<'_>) -> bool {
+    v.is_number() && v.to_f64().is_some_and(f64::is_nan)
+}
+
+/// The least and the greatest value that a comparison with a value of type `t` can hold for, and whether the latter
+/// belongs to them. NaN, which no other number compares with, stays outside.
+fn bracket(t: u8) -> Option<(Value, Value, bool)> {
+    let zeros = Value::from(ObjectId([0; 12]));
+    Some(match t {
+        tag::DOUBLE | tag::INT32 | tag::INT64 | tag::DECIMAL128 => {
+            (f64::NEG_INFINITY.into(), f64::INFINITY.into(), true)
+        }
+        tag::STRING | tag::SYMBOL => ("".into(), doc! {}.into(), false),
+        tag::DOCUMENT => (doc! {}.into(), Value::array(doc! {}), false),
+        tag::BINARY => (Value::binary(0, &[]), zeros, false),
+        tag::OBJECT_ID => (zeros, ObjectId([0xFF; 12]).into(), true),
+        tag::BOOL => (false.into(), true.into(), true),
+        tag::DATE => (Value::date(i64::MIN), Value::date(i64::MAX), true),
+        tag::TIMESTAMP => (Value::timestamp(0), Value::timestamp(u64::MAX), true),
+        tag::REGEX => {
+            let mut first = vec![1, 0, 0, 0, 0];
+            first.extend_from_slice(&[0; 12]);
+            (
+                Value::regex("", ""),
+                Value::from_bytes(tag::DB_POINTER, first),
+                false,
+            )
+        }
+        tag::CODE => {
+            let mut scope = 14i32.to_le_bytes().to_vec();
+            scope.extend_from_slice(&[1, 0, 0, 0, 0, 5, 0, 0, 0, 0]);
+            (
+                Value::code(""),
+                Value::from_bytes(tag::CODE_WITH_SCOPE, scope),
+                false,
+            )
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,857 @@
+//! Candidates and the choice among them.
+//!
+//! A query that an index can answer is not answered by a collection scan, as in MongoDB. Among indexes the least cost wins:
+//! keys read, documents fetched, rows sorted, and how much of that a limit saves when the index gives the order. Sizes come
+//! from the estimator when there is one and a choice to make, else from rules of thumb about operators.
+
+use crate::ID_INDEX;
+use crate::bounds::{self, FieldKind};
+use crate::hint::{self, Hinted};
+use crate::implied::implies;
+use crate::interval::{Interval, intersect};
+use crate::order;
+use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
+use crate::predicate::{Predicate, clauses, collect};
+use bson::{Doc, Val, key, tag};
+use errors::{Result, bail, err};
+use query::filter::{Filter, Node, Test};
+use query::index_keys::{KeyField, Multikey};
+use query::path::FieldPath;
+use query::sort::SortPattern;
+
+/// The most ranges that several fields' points multiply to.
+const MAX_RANGES: usize = 4096;
+/// The most scans that are merged to give an order.
+const MAX_MERGED: usize = 200;
+/// How many documents a collection is thought to have when nobody can tell.
+const DEFAULT_DOCS: f64 = 10_000.0;
+/// Costs, in reads of one index key.
+const FETCH: f64 = 4.0;
+const SCAN: f64 = 1.0;
+const SORT: f64 = 3.0;
+
+/// One way to answer the query.
+struct Candidate {
+    access: Access,
+    residual: Filter,
+    /// Gives the order asked for.
+    sorted: bool,
+    covered: bool,
+    id_bounds: Vec<Interval>,
+    /// Index keys read, and the share of them that is fetched.
+    keys: f64,
+    fetched: f64,
+}
+
+struct Planner<'p> {
+    req: &'p PlanRequest<'p>,
+    sort: Option<&'p SortPattern>,
+}
+
+/// Chooses a plan. Fails when a hint or `min` and `max` do not fit.
+pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
+    let limits = req.min.is_some() || req.max.is_some();
+    if req.hint.is_none()
+        && !limits
+        && let Some(id) = id_lookup(req.filter)
+    {
+        let id = id.to_value();
+        let mut plan = Plan::new(Access::Ids(vec![id.clone()]), Filter::all());
+        plan.id_bounds = vec![Interval::point(id)];
+        return Ok(plan);
+    }
+    let hinted = hint::resolve(req)?;
+    let sort = req.sort.filter(|s| !s.is_empty());
+    let p = Planner { req, sort };
+    if limits {
+        return p.between_limits(hinted);
+    }
+    if req.filter.is_never() {
+        return Ok(Plan::new(Access::Eof, Filter::all()));
+    }
+    let root = req.filter.root();
+    let chosen = match hinted {
+        Hinted::Natural { reverse } => Some(p.scan(root, reverse, false)),
+        Hinted::Id => Some(
+            p.by_id(root, true)
+                .unwrap_or_else(|| p.scan(root, p.scan_reversed(), true)),
+        ),
+        Hinted::Index(info) => {
+            if let Some(partial) = &info.partial
+                && !implies(root, partial.root())
+            {
+                bail!(
+                    NoQueryExecutionPlans,
+                    "error processing query: ns={} planner returned error: hinted index cannot be used: its \
+                     partialFilterExpression is not implied by the query",
+                    req.ns
+                );
+            }
+            p.by_index(info, root, true)
+        }
+        Hinted::Nothing => None,
+    };
+    let chosen = match chosen {
+        Some(c) => c,
+        None => p
+            .best(root)
+            .unwrap_or_else(|| p.scan(root, p.scan_reversed(), true)),
+    };
+    Ok(p.finish(chosen))
+}
+
+impl<'p> Planner<'p> {
+    fn finish(&self, c: Candidate) -> Plan {
+        Plan {
+            access: c.access,
+            residual: c.residual,
+            sort: if c.sorted { None } else { self.sort.cloned() },
+            covered: c.covered,
+            id_bounds: c.id_bounds,
+        }
+    }
+
+    /// The cheapest candidate that uses bounds or gives the order.
+    fn best(&self, root: &Node) -> Option<Candidate> {
+        let mut all: Vec<Candidate> = Vec::new();
+        all.extend(self.by_id(root, false));
+        for info in self.req.indexes {
+            if self.usable(info, root) {
+                all.extend(self.by_index(info, root, false));
+            }
+        }
+        if all.is_empty() || !matches!(root, Node::Pred { .. }) {
+            all.extend(self.by_or(root));
+        }
+        if all.len() <= 1 {
+            return all.pop();
+        }
+        self.estimate(&mut all);
+        // No more rows come out than the most selective candidate reads.
+        let rows = all.iter().map(|c| c.keys).fold(f64::MAX, f64::min);
+        let costs: Vec<f64> = all.iter().map(|c| self.cost(c, rows)).collect();
+        let best = (0..all.len()).min_by(|a, b| costs[*a].total_cmp(&costs[*b]))?;
+        Some(all.swap_remove(best))
+    }
+
+    fn cost(&self, c: &Candidate, rows: f64) -> f64 {
+        let read = match &c.access {
+            Access::Records { .. } => c.keys * SCAN,
+            _ if c.covered => c.keys,
+            _ => c.keys + c.keys * c.fetched * FETCH,
+        };
+        let in_order = self.sort.is_none() || c.sorted;
+        match self.req.limit {
+            Some(limit) if in_order && limit > 0 => read * (limit as f64 / rows.max(1.0)).min(1.0),
+            _ if in_order => read,
+            _ => read + c.keys * c.fetched * SORT,
+        }
+    }
+
+    /// Replaces rules of thumb by what the store tells about ranges.
+    fn estimate(&self, all: &mut [Candidate]) {
+        let Some(estimate) = self.req.estimate else {
+            return;
+        };
+        for c in all {
+            let index = |a: &IndexAccess| {
+                let Bounds::Ranges(ranges) = &a.bounds;
+                let asked = ranges.len().min(16);
+                let step = (ranges.len() / asked.max(1)).max(1);
+                let some: u64 = ranges
+                    .iter()
+                    .step_by(step)
+                    .take(asked)
+                    .map(|(low, high)| estimate(a.index, low, high))
+                    .sum();
+                some as f64 * ranges.len() as f64 / asked.max(1) as f64
+            };
+            c.keys = match &c.access {
+                Access::Index(a) => index(a),
+                Access::Merge(b, _) => b.iter().map(|(a, _)| index(a)).sum(),
+                Access::Records { low, high, .. } => estimate(ID_INDEX, low, high) as f64,
+                Access::Or(b) => b
+                    .iter()
+                    .map(|(a, _)| match a {
+                        Access::Index(a) => index(a),
+                        Access::Records { low, high, .. } => estimate(ID_INDEX, low, high) as f64,
+                        Access::Ids(ids) => ids.len() as f64,
+                        _ => 0.0,
+                    })
+                    .sum(),
+                Access::Ids(_) | Access::Eof => continue,
+            }
+            .max(1.0);
+        }
+    }
+
+    /// The order that a collection scan gives: that of `_id`.
+    fn id_order(&self) -> Option<bool> {
+        let fields = [KeyField {
+            path: FieldPath::new("_id"),
+            descending: false,
+        }];
+        order::given_by(self.sort?, &fields, Multikey(0), &[])
+    }
+
+    fn scan_reversed(&self) -> bool {
+        self.id_order().unwrap_or(false)
+    }
+
+    /// A collection scan. `free`: its direction is ours to choose, so that it may give an order.
+    fn scan(&self, root: &Node, reverse: bool, free: bool) -> Candidate {
+        Candidate {
+            access: Access::scan(reverse),
+            residual: Filter::from_node(root.clone()),
+            sorted: self.sort.is_none() || (free && self.id_order().is_some()),
+            covered: false,
+            id_bounds: Vec::new(),
+            keys: DEFAULT_DOCS,
+            fetched: 1.0,
+        }
+    }
+
+    /// By `_id`: the records themselves are in its order.
+    fn by_id(&self, root: &Node, hinted: bool) -> Option<Candidate> {
+        let all = clauses(root);
+        let mut done = vec![false; all.len()];
+        let mut list: Option<Vec<Interval>> = None;
+        let kind = FieldKind {
+            multikey: false,
+            dotted: false,
+            indexed: false,
+        };
+        for p in collect(all).iter().filter(|p| p.path.is_id()) {
+            let Some(b) = bounds::of(p, kind) else {
+                continue;
+            };
+            list = Some(match list {
+                Some(l) => intersect(&l, &b.intervals),
+                None => b.intervals,
+            });
+            done[p.clause] |= b.exact;
+        }
+        let ordered = self.id_order();
+        let list = match list {
+            Some(l) if !matches!(&l[..], [i] if i.is_all()) => l,
+            _ if hinted => vec![Interval::all()],
+            // Nothing to say about `_id` but its order.
+            _ => {
+                ordered?;
+                vec![Interval::all()]
+            }
+        };
+        let reverse = ordered.unwrap_or(false);
+        let residual = |done: &[bool]| rest(all, done);
+        if list.is_empty() {
+            return Some(Candidate {
+                access: Access::Eof,
+                residual: Filter::all(),
+                sorted: true,
+                covered: false,
+                id_bounds: list,
+                keys: 0.0,
+                fetched: 0.0,
+            });
+        }
+        let sorted = self.sort.is_none() || ordered.is_some();
+        if list.iter().all(Interval::is_point) {
+            let mut ids: Vec<_> = list.iter().map(|i| i.low.clone()).collect();
+            if reverse {
+                ids.reverse();
+            }
+            return Some(Candidate {
+                keys: ids.len() as f64,
+                access: Access::Ids(ids),
+                residual: residual(&done),
+                sorted,
+                covered: false,
+                id_bounds: list,
+                fetched: 1.0,
+            });
+        }
+        // One range over all intervals; what lies between them is tested.
+        let hull = match (list.first(), list.last()) {
+            (Some(a), Some(b)) => Interval::new(
+                a.low.clone(),
+                a.low_inclusive,
+                b.high.clone(),
+                b.high_inclusive,
+            ),
+            _ => Interval::all(),
+        };
+        if list.len() > 1 {
+            done.iter_mut().for_each(|d| *d = false);
+        }
+        let (low, high) = if hull.is_all() {
+            (Vec::new(), Vec::new())
+        } else {
+            hull.range(&[], false)
+        };
+        Some(Candidate {
+            keys: DEFAULT_DOCS * share(&list),
+            access: Access::Records { low, high, reverse },
+            residual: residual(&done),
+            sorted,
+            covered: false,
+            id_bounds: if hull.is_all() { Vec::new() } else { list },
+            fetched: 1.0,
+        })
+    }
+
+    /// Ready, visible, and holding every document that can match.
+    fn usable(&self, info: &IndexInfo, root: &Node) -> bool {
+        if !info.ready || info.hidden {
+            return false;
+        }
+        if let Some(partial) = &info.partial
+            && !implies(root, partial.root())
+        {
+            return false;
+        }
+        if !info.sparse {
+            return true;
+        }
+        collect(clauses(root))
+            .iter()
+            .any(|p| p.implies_exists() && info.key.fields.iter().any(|f| f.path == *p.path))
+    }
+
+    fn by_index(&self, info: &IndexInfo, root: &Node, hinted: bool) -> Option<Candidate> {
+        let all = clauses(root);
+        let preds = collect(all);
+        let fields = &info.key.fields;
+        let multikey = Multikey(info.multikey);
+        let mut done = vec![false; all.len()];
+        let mut chosen = Chosen::of(&preds, fields, multikey);
+        let spread = ranges(fields, &mut chosen.intervals);
+        let used = spread.used;
+        if chosen.intervals.iter().take(used).any(Vec::is_empty) {
+            return Some(Candidate {
+                access: Access::Eof,
+                residual: Filter::all(),
+                sorted: true,
+                covered: false,
+                id_bounds: Vec::new(),
+                keys: 0.0,
+                fetched: 0.0,
+            });
+        }
+        for (clause, decided) in chosen.exact.iter().take(used).flatten() {
+            done[*clause] |= *decided;
+        }
+        // A sparse index of one field holds just the documents that have it.
+        let mut whole_index_wanted = false;
+        if info.sparse && fields.len() == 1 && !fields[0].path.has_index_part() {
+            for p in preds.iter().filter(|p| *p.path == fields[0].path) {
+                if matches!(p.test, Test::Exists) && !p.negated && p.whole {
+                    done[p.clause] = true;
+                    whole_index_wanted = true;
+                }
+            }
+        }
+        if let Some(partial) = &info.partial {
+            for (n, d) in all.iter().zip(done.iter_mut()) {
+                *d |= implies(partial.root(), n);
+            }
+        }
+        let given = match self.sort {
+            Some(s) => order::given_by(s, fields, multikey, &chosen.intervals),
+            None => None,
+        };
+        let merged = match (given, self.sort) {
+            (None, Some(s)) => self.merged_order(s, fields, multikey, &chosen.intervals, used),
+            _ => None,
+        };
+        if used == 0 && given.is_none() && !hinted && !whole_index_wanted {
+            return None;
+        }
+        let mut fetched = 1.0;
+        let mut key_filter = Vec::new();
+        for (i, f) in fields.iter().enumerate() {
+            if multikey.field(i) || f.path.has_index_part() {
+                continue;
+            }
+            for p in preds.iter().filter(|p| *p.path == f.path && p.whole) {
+                if done[p.clause] || !decided_by_key(p.test) {
+                    continue;
+                }
+                done[p.clause] = true;
+                let node = Node::Pred {
+                    path: FieldPath::empty(),
+                    test: p.test.clone(),
+                };
+                let node = if p.negated {
+                    Node::Not(Box::new(node))
+                } else {
+                    node
+                };
+                key_filter.push((i, Filter::from_node(node)));
+                fetched *= 0.3;
+            }
+        }
+        let residual = rest(all, &done);
+        let sorted = self.sort.is_none() || given.is_some() || merged.is_some();
+        let covered = merged.is_none() && self.covers(info, &preds, &residual, sorted);
+        let mut keys = DEFAULT_DOCS;
+        for list in chosen.intervals.iter().take(used) {
+            keys *= share(list);
+        }
+        if info.unique && used == fields.len() {
+            keys = keys.min(spread.ranges.len() as f64);
+        }
+        let access = |ranges: Vec<(Vec<u8>, Vec<u8>)>, reverse: bool| IndexAccess {
+            index: info.id,
+            bounds: Bounds::Ranges(ranges),
+            reverse,
+            key_filter: key_filter.clone(),
+            dedup: multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals),
+            intervals: chosen.intervals.clone(),
+        };
+        let (access, residual) = match (merged, self.sort) {
+            (Some((parts, reverse)), Some(s)) => {
+                let branches = parts
+                    .into_iter()
+                    .map(|intervals| {
+                        let mut own = intervals;
+                        let r = ranges(fields, &mut own);
+                        let mut a = access(r.ranges, reverse);
+                        a.intervals = own;
+                        (a, residual.clone())
+                    })
+                    .collect();
+                (Access::Merge(branches, s.clone()), Filter::all())
+            }
+            _ => (
+                Access::Index(access(spread.ranges, given.unwrap_or(false))),
+                residual,
+            ),
+        };
+        Some(Candidate {
+            access,
+            residual,
+            sorted,
+            covered,
+            id_bounds: Vec::new(),
+            keys: keys.max(1.0),
+            fetched,
+        })
+    }
+
+    /// Every array field is bound to a single value, so that a document comes once.
+    fn one_key_each(
+        &self,
+        fields: &[KeyField],
+        multikey: Multikey,
+        intervals: &[Vec<Interval>],
+    ) -> bool {
+        (0..fields.len()).all(|i| {
+            !multikey.field(i)
+                || matches!(intervals.get(i).map(Vec::as_slice), Some([x]) if x.is_point())
+        })
+    }
+
+    /// The order by merging scans, one for each combination of leading points: the intervals of each, and the direction.
+    fn merged_order(
+        &self,
+        sort: &SortPattern,
+        fields: &[KeyField],
+        multikey: Multikey,
+        intervals: &[Vec<Interval>],
+        used: usize,
+    ) -> Option<(Vec<Vec<Vec<Interval>>>, bool)> {
+        if multikey.any() {
+            return None;
+        }
+        let mut parts: Vec<Vec<Vec<Interval>>> = vec![intervals.to_vec()];
+        for i in 0..used {
+            if !intervals[i].iter().all(Interval::is_point)
+                || parts.len() * intervals[i].len() > MAX_MERGED
+            {
+                break;
+            }
+            parts = parts
+                .into_iter()
+                .flat_map(|p| {
+                    intervals[i].iter().map(move |x| {
+                        let mut p = p.clone();
+                        p[i] = vec![x.clone()];
+                        p
+                    })
+                })
+                .collect();
+            // The last combination stands for all: they differ in values only.
+            let reverse = order::given_by(sort, fields, multikey, parts.first()?);
+            if let Some(reverse) = reverse
+                && parts.len() > 1
+            {
+                return Some((parts, reverse));
+            }
+        }
+        None
+    }
+
+    /// Whether the index's entries hold all that the result needs.
+    fn covers(
+        &self,
+        info: &IndexInfo,
+        preds: &[Predicate<'_>],
+        residual: &Filter,
+        sorted: bool,
+    ) -> bool {
+        if self.req.count && residual.is_trivial() {
+            return true;
+        }
+        let Some(needed) = self
+            .req
+            .projection
+            .filter(|p| !p.needs_match_index())
+            .and_then(|p| p.needed_fields())
+        else {
+            return false;
+        };
+        let multikey = Multikey(info.multikey);
+        let has = |path: &str| {
+            info.key.fields.iter().enumerate().any(|(i, f)| {
+                f.path.as_str() == path
+                    && !multikey.field(i)
+                    && !f.path.has_index_part()
+                    // A document that lacks `a.b` may or may not have `a`: only the record tells.
+                    && (!f.path.is_dotted()
+                        || preds.iter().any(|p| *p.path == f.path && p.implies_exists()))
+            })
+        };
+        needed.iter().all(|n| has(n))
+            && paths_of(residual.root(), &mut |p| has(p.as_str()))
+            && (sorted
+                || self
+                    .sort
+                    .is_none_or(|s| s.fields.iter().all(|f| has(f.path.as_str()))))
+    }
+
+    /// A disjunction whose every branch has bounds: the union of their scans.
+    fn by_or(&self, root: &Node) -> Option<Candidate> {
+        let all = clauses(root);
+        let mut best: Option<Candidate> = None;
+        for (i, n) in all.iter().enumerate() {
+            let Node::Or(branches) = n else { continue };
+            let others: Vec<Node> = all
+                .iter()
+                .enumerate()
+                .filter(|(j, _)| *j != i)
+                .map(|(_, n)| n.clone())
+                .collect();
+            if let Some(c) = self.union_of(branches, &others)
+                && best.as_ref().is_none_or(|b| c.keys < b.keys)
+            {
+                best = Some(c);
+            }
+        }
+        best
+    }
+
+    fn union_of(&self, branches: &[Node], others: &[Node]) -> Option<Candidate> {
+        let unsorted = Planner {
+            req: self.req,
+            sort: None,
+        };
+        let (mut parts, mut merge, mut keys) = (Vec::new(), Vec::new(), 0.0);
+        for b in branches {
+            let mut both = vec![b.clone()];
+            both.extend(others.iter().cloned());
+            let root = Node::and(both);
+            if matches!(root, Node::Const(false)) {
+                continue;
+            }
+            let c = unsorted.best(&root)?;
+            keys += c.keys;
+            if let (Some(_), Some(m)) = (self.sort, self.in_order(&root)) {
+                merge.push(m);
+            }
+            if !matches!(c.access, Access::Eof) {
+                parts.push((c.access, c.residual));
+            }
+        }
+        let make = |access, sorted| Candidate {
+            access,
+            residual: Filter::all(),
+            sorted,
+            covered: false,
+            id_bounds: Vec::new(),
+            keys: f64::max(keys, 1.0),
+            fetched: 1.0,
+        };
+        Some(match self.sort {
+            _ if parts.is_empty() => make(Access::Eof, true),
+            Some(s) if merge.len() == branches.len() => make(Access::Merge(merge, s.clone()), true),
+            sort => make(Access::Or(parts), sort.is_none()),
+        })
+    }
+
+    /// One index scan with bounds that gives the order, for a branch.
+    fn in_order(&self, root: &Node) -> Option<(IndexAccess, Filter)> {
+        self.req
+            .indexes
+            .iter()
+            .filter(|i| self.usable(i, root))
+            .filter_map(|i| self.by_index(i, root, false))
+            .filter(|c| c.sorted && c.keys < DEFAULT_DOCS)
+            .min_by(|a, b| a.keys.total_cmp(&b.keys))
+            .and_then(|c| match c.access {
+                Access::Index(a) => Some((a, c.residual)),
+                _ => None,
+            })
+    }
+
+    /// `min` and `max`: one range of the hinted index, everything else tested.
+    fn between_limits(&self, hinted: Hinted<'_>) -> Result<Plan> {
+        let id = [KeyField {
+            path: FieldPath::new("_id"),
+            descending: false,
+        }];
+        let (fields, info): (&[KeyField], Option<&IndexInfo>) = match hinted {
+            Hinted::Id => (&id, None),
+            Hinted::Index(i) => (&i.key.fields, Some(i)),
+            Hinted::Nothing => bail!(
+                51173,
+                "When using min()/max() a hint of which index to use must be provided"
+            ),
+            Hinted::Natural { .. } => {
+                return Err(err!(BadValue, "min and max are incompatible with $natural"));
+            }
+        };
+        let names: Vec<&str> = fields.iter().map(|f| f.path.as_str()).collect();
+        hint::check_limits(self.req, &names)?;
+        let encode = |d: Option<Doc<'_>>| {
+            let mut k = Vec::new();
+            for (e, f) in d.unwrap_or(Doc::EMPTY).iter().zip(fields) {
+                key::encode(e.val, f.descending, &mut k, None);
+            }
+            k
+        };
+        let (low, high) = (encode(self.req.min), encode(self.req.max));
+        if !high.is_empty() && low >= high {
+            bail!(51175, "min must be less than max");
+        }
+        let reverse;
+        let given;
+        let access = match info {
+            None => {
+                given = self.id_order();
+                reverse = given.unwrap_or(false);
+                Access::Records { low, high, reverse }
+            }
+            Some(i) => {
+                let multikey = Multikey(i.multikey);
+                given = match self.sort {
+                    Some(s) if !multikey.any() => order::given_by(s, fields, multikey, &[]),
+                    _ => None,
+                };
+                reverse = given.unwrap_or(false);
+                Access::Index(IndexAccess {
+                    index: i.id,
+                    bounds: Bounds::Ranges(vec![(low, high)]),
+                    reverse,
+                    key_filter: Vec::new(),
+                    dedup: multikey.any(),
+                    intervals: vec![Vec::new(); fields.len()],
+                })
+            }
+        };
+        let mut plan = Plan::new(access, self.req.filter.clone());
+        plan.sort = match self.sort {
+            Some(s) if given.is_none() => Some(s.clone()),
+            _ => None,
+        };
+        Ok(plan)
+    }
+}
+
+/// The clauses that are not done, as a filter.
+fn rest(all: &[Node], done: &[bool]) -> Filter {
+    let left: Vec<Node> = all
+        .iter()
+        .zip(done)
+        .filter(|(_, d)| !**d)
+        .map(|(n, _)| n.clone())
+        .collect();
+    Filter::from_node(Node::and(left))
+}
+
+/// A key shows null for a missing field: only tests that do not tell them apart can be made on it.
+fn decided_by_key(test: &Test) -> bool {
+    !matches!(
+        test,
+        Test::Size(_) | Test::ElemMatchObject(_) | Test::ElemMatchValue(_)
+    ) && test.matches(None) == test.matches(Some(Val::NULL))
+}
+
+/// Whether `f` holds for every path that a filter reads (`false` when it reads the whole document).
+fn paths_of(node: &Node, f: &mut impl FnMut(&FieldPath) -> bool) -> bool {
+    match node {
+        Node::Const(_) | Node::Sample(_) => true,
+        Node::And(c) | Node::Or(c) | Node::Nor(c) => c.iter().all(|n| paths_of(n, f)),
+        Node::Not(n) => paths_of(n, f),
+        Node::Pred { path, .. } => f(path),
+        Node::Expr(e) => e
+            .needed_paths()
+            .is_some_and(|p| p.iter().all(|p| f(&FieldPath::new(p)))),
+        Node::Schema(_) => false,
+    }
+}
+
+/// What part of the values a list of intervals is thought to hold.
+fn share(list: &[Interval]) -> f64 {
+    let one = |i: &Interval| {
+        if i.is_point() {
+            return 0.005;
+        }
+        if i.is_all() {
+            return 1.0;
+        }
+        let open = |v: &bson::Value| {
+            let v = v.as_val();
+            v.to_f64().is_some_and(|f| !f.is_finite())
+                || matches!(v.tag, tag::MIN_KEY | tag::MAX_KEY)
+                || matches!(v.as_date(), Some(i64::MIN | i64::MAX))
+        };
+        if open(&i.low) || open(&i.high) || i.low.tag() != i.high.tag() {
+            0.2
+        } else {
+            0.03
+        }
+    };
+    list.iter().map(one).sum::<f64>().min(1.0)
+}
+
+/// The bounds of each field of an index.
+struct Chosen {
+    /// Empty lists only where nothing can match; fields without bounds have all values.
+    intervals: Vec<Vec<Interval>>,
+    /// For each field the clauses that went into its bounds, and whether the bounds decide them.
+    exact: Vec<Vec<(usize, bool)>>,
+}
+
+impl Chosen {
+    fn of(preds: &[Predicate<'_>], fields: &[KeyField], multikey: Multikey) -> Chosen {
+        let mut out = Chosen {
+            intervals: Vec::with_capacity(fields.len()),
+            exact: Vec::with_capacity(fields.len()),
+        };
+        // The clause and kind of predicate that bound earlier array fields.
+        let mut arrays: Vec<(usize, Option<usize>)> = Vec::new();
+        for (i, f) in fields.iter().enumerate() {
+            let kind = FieldKind {
+                multikey: multikey.field(i),
+                dotted: f.path.is_dotted(),
+                indexed: f.path.has_index_part(),
+            };
+            let here = preds.iter().filter(|p| *p.path == f.path);
+            let mut list: Option<Vec<Interval>> = None;
+            let mut exact = Vec::new();
+            if kind.multikey {
+                // Two predicates may hold for two elements: one of them bounds, unless both are about one element.
+                let shared: Vec<Option<usize>> = arrays
+                    .iter()
+                    .filter(|(j, _)| fields[*j].path.first() == f.path.first())
+                    .map(|(_, c)| *c)
+                    .collect();
+                let best = here
+                    .filter(|p| shared.iter().all(|c| *c == Some(p.clause) && p.element))
+                    .filter_map(|p| Some((p, bounds::of(p, kind)?)))
+                    .filter(|(_, b)| !matches!(&b.intervals[..], [x] if x.is_all()))
+                    .min_by(|(_, a), (_, b)| share(&a.intervals).total_cmp(&share(&b.intervals)));
+                if let Some((p, b)) = best {
+                    let mut l = b.intervals;
+                    if p.same_value {
+                        for q in preds
+                            .iter()
+                            .filter(|q| q.same_value && q.clause == p.clause && *q.path == f.path)
+                        {
+                            if let Some(b) = bounds::of(q, kind) {
+                                l = intersect(&l, &b.intervals);
+                            }
+                        }
+                    }
+                    exact.push((p.clause, b.exact));
+                    arrays.push((i, p.element.then_some(p.clause)));
+                    list = Some(l);
+                }
+            } else {
+                for p in here {
+                    let Some(b) = bounds::of(p, kind) else {
+                        continue;
+                    };
+                    list = Some(match list {
+                        Some(l) => intersect(&l, &b.intervals),
+                        None => b.intervals,
+                    });
+                    exact.push((p.clause, b.exact));
+                }
+            }
+            out.intervals
+                .push(list.unwrap_or_else(|| vec![Interval::all()]));
+            out.exact.push(exact);
+        }
+        out
+    }
+}
+
+struct Spread {
+    ranges: Vec<(Vec<u8>, Vec<u8>)>,
+    /// How many leading fields the ranges bound. The intervals of the others were set to all values.
+    used: usize,
+}
+
+/// The byte ranges of the entries inside the intervals: points multiply, the first field with more than points ends them.
+fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
+    let mut prefixes: Vec<Vec<u8>> = vec![Vec::new()];
+    let mut used = 0;
+    let mut out = None;
+    for (i, f) in fields.iter().enumerate() {
+        let list = &intervals[i];
+        if matches!(&list[..], [x] if x.is_all()) {
+            break;
+        }
+        let ordered: Vec<&Interval> = if f.descending {
+            list.iter().rev().collect()
+        } else {
+            list.iter().collect()
+        };
+        if prefixes.len() > 1 && prefixes.len() * ordered.len() > MAX_RANGES {
+            break;
+        }
+        used = i + 1;
+        if ordered.iter().all(|i| i.is_point()) {
+            prefixes = prefixes
+                .iter()
+                .flat_map(|p| {
+                    ordered.iter().map(|i| {
+                        let mut k = p.clone();
+                        key::encode(i.low.as_val(), f.descending, &mut k, None);
+                        k
+                    })
+                })
+                .collect();
+        } else {
+            let all = prefixes
+                .iter()
+                .flat_map(|p| ordered.iter().map(|i| i.range(p, f.descending)));
+            out = Some(all.collect());
+            break;
+        }
+    }
+    for list in intervals.iter_mut().skip(used) {
+        *list = vec![Interval::all()];
+    }
+    let ranges = out.unwrap_or_else(|| {
+        prefixes
+            .into_iter()
+            .map(|p| {
+                let end = key::successor(&p).unwrap_or_default();
+                (p, end)
+            })
+            .collect()
+    });
+    Spread { ranges, used }
+}

@@ -1,0 +1,388 @@
+//! Plans as MongoDB's explain prints them (`queryPlanner.winningPlan`).
+//!
+//! [`stages`] gives the tree of stages; who ran the plan may add what was counted before turning it into a document.
+
+use crate::interval::Interval;
+use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan};
+use bson::{DocBuf, Value, Writer, doc};
+use query::filter::{Filter, Node};
+use query::index_keys::Multikey;
+use query::projection::Projection;
+use query::sort::SortPattern;
+
+/// What beside the plan decides the stages.
+#[derive(Clone, Copy)]
+pub struct Explain<'a> {
+    pub plan: &'a Plan,
+    pub filter: &'a Filter,
+    pub projection: Option<&'a Projection>,
+    pub indexes: &'a [IndexInfo],
+    pub skip: u64,
+    /// 0: none.
+    pub limit: u64,
+    pub count: bool,
+}
+
+/// A stage: its name, its own fields, and the stages it reads from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stage {
+    pub name: &'static str,
+    pub fields: DocBuf,
+    pub inputs: Vec<Stage>,
+    /// Which index it scans, or [`crate::ID_INDEX`] for records.
+    pub index: Option<u32>,
+}
+
+impl Stage {
+    fn new(name: &'static str, fields: DocBuf) -> Stage {
+        Stage {
+            name,
+            fields,
+            inputs: Vec::new(),
+            index: None,
+        }
+    }
+
+    fn over(self, input: Stage) -> Stage {
+        self.over_all(vec![input])
+    }
+
+    fn over_all(mut self, inputs: Vec<Stage>) -> Stage {
+        self.inputs = inputs;
+        self
+    }
+
+    /// The stage and those below as a document; `more` may append fields to each.
+    pub fn to_doc(&self, more: &dyn Fn(&Stage, &mut Writer)) -> DocBuf {
+        let mut w = Writer::new();
+        self.write(&mut w, more);
+        w.finish()
+    }
+
+    fn write(&self, w: &mut Writer, more: &dyn Fn(&Stage, &mut Writer)) {
+        w.str("stage", self.name);
+        w.extend(self.fields.as_doc());
+        more(self, w);
+        match &self.inputs[..] {
+            [] => {}
+            [one] => {
+                w.open_doc("inputStage");
+                one.write(w, more);
+                w.close();
+            }
+            all => {
+                w.open_array("inputStages");
+                for s in all {
+                    w.open_doc("");
+                    s.write(w, more);
+                    w.close();
+                }
+                w.close();
+            }
+        }
+    }
+
+    /// This stage and all below, top down.
+    pub fn walk<'s>(&'s self, f: &mut impl FnMut(&'s Stage)) {
+        f(self);
+        self.inputs.iter().for_each(|s| s.walk(f));
+    }
+}
+
+/// The winning plan as a document.
+pub fn winning_plan(e: &Explain<'_>) -> DocBuf {
+    stages(e).to_doc(&|_, _| {})
+}
+
+/// The stages of a plan.
+pub fn stages(e: &Explain<'_>) -> Stage {
+    let plan = e.plan;
+    if e.count {
+        return counting(e);
+    }
+    let express = matches!(&plan.access, Access::Ids(ids) if ids.len() == 1)
+        && plan.residual.is_trivial()
+        && e.skip == 0;
+    if express {
+        let mut w = Writer::new();
+        w.str("keyPattern", "{ _id: 1 }").str("indexName", "_id_");
+        if let Some(p) = e.projection.filter(|p| !p.is_identity()) {
+            w.doc("projection", p.to_doc().as_doc())
+                .bool("projectionCovered", false);
+        }
+        let mut s = Stage::new("EXPRESS_IXSCAN", w.finish());
+        s.index = Some(crate::ID_INDEX);
+        return s;
+    }
+    let mut top = access(e, &plan.access, &plan.residual, plan.covered);
+    if matches!(plan.access, Access::Or(_)) && matches!(e.filter.root(), Node::Or(_)) {
+        top = Stage::new("SUBPLAN", doc! {}).over(top);
+    }
+    if let Some(s) = &plan.sort {
+        top = sorting(s, e).over(top);
+    }
+    if e.skip > 0 {
+        top = Stage::new("SKIP", doc! { "skipAmount": e.skip as i64 }).over(top);
+    }
+    if let Some(p) = e.projection.filter(|p| !p.is_identity()) {
+        let name = if plan.covered {
+            "PROJECTION_COVERED"
+        } else if p.is_simple() {
+            "PROJECTION_SIMPLE"
+        } else {
+            "PROJECTION_DEFAULT"
+        };
+        top = Stage::new(name, doc! { "transformBy": p.to_doc() }).over(top);
+    }
+    if e.limit > 0 && plan.sort.is_none() {
+        top = Stage::new("LIMIT", doc! { "limitAmount": e.limit as i64 }).over(top);
+    }
+    top
+}
+
+fn sorting(s: &SortPattern, e: &Explain<'_>) -> Stage {
+    let mut w = Writer::new();
+    w.doc("sortPattern", s.to_doc().as_doc())
+        .i32("memLimit", 104_857_600);
+    if e.limit > 0 {
+        w.int("limitAmount", e.limit.saturating_add(e.skip) as i64);
+    }
+    w.str("type", "simple");
+    Stage::new("SORT", w.finish())
+}
+
+fn counting(e: &Explain<'_>) -> Stage {
+    let plan = e.plan;
+    if e.filter.is_trivial() && plan.access.is_scan() {
+        return Stage::new("RECORD_STORE_FAST_COUNT", doc! {});
+    }
+    if let Access::Index(a) = &plan.access
+        && plan.residual.is_trivial()
+        && a.key_filter.is_empty()
+        && let Bounds::Ranges(r) = &a.bounds
+        && r.len() == 1
+        && let Some(info) = e.indexes.iter().find(|i| i.id == a.index)
+    {
+        let mut w = Writer::new();
+        describe(info, &mut w);
+        w.open_doc("indexBounds");
+        for (name, low) in [("startKey", true), ("endKey", false)] {
+            w.open_doc(name);
+            let mut inclusive = true;
+            for (f, list) in info.key.fields.iter().zip(&a.intervals) {
+                let all = Interval::all();
+                let i = list.first().unwrap_or(&all);
+                let (v, inc) = if low != f.descending {
+                    (&i.low, i.low_inclusive)
+                } else {
+                    (&i.high, i.high_inclusive)
+                };
+                inclusive &= inc;
+                w.val(f.path.as_str(), v.as_val());
+            }
+            w.close();
+            w.bool(
+                if low {
+                    "startKeyInclusive"
+                } else {
+                    "endKeyInclusive"
+                },
+                inclusive,
+            );
+        }
+        w.close();
+        let mut scan = Stage::new("COUNT_SCAN", w.finish());
+        scan.index = Some(a.index);
+        return Stage::new("COUNT", doc! {}).over(scan);
+    }
+    let below = access(e, &plan.access, &plan.residual, plan.covered);
+    Stage::new("COUNT", doc! {}).over(below)
+}
+
+fn filter_fields(f: &Filter) -> DocBuf {
+    if f.is_trivial() {
+        doc! {}
+    } else {
+        doc! { "filter": f.to_doc() }
+    }
+}
+
+fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Stage {
+    let fetch = |input: Stage| Stage::new("FETCH", filter_fields(residual)).over(input);
+    match a {
+        Access::Eof => Stage::new("EOF", doc! {}),
+        Access::Records { reverse, .. } if a.is_scan() && e.plan.id_bounds.is_empty() => {
+            let mut w = Writer::new();
+            w.extend(filter_fields(residual).as_doc());
+            w.str("direction", direction(*reverse));
+            let mut s = Stage::new("COLLSCAN", w.finish());
+            s.index = Some(crate::ID_INDEX);
+            s
+        }
+        Access::Records { low, high, reverse } => {
+            let bounds = if e.plan.id_bounds.is_empty() {
+                vec![decoded(low, high)]
+            } else {
+                e.plan.id_bounds.clone()
+            };
+            fetch(id_scan(&bounds, *reverse))
+        }
+        Access::Ids(ids) => {
+            let bounds: Vec<Interval> = ids.iter().cloned().map(Interval::point).collect();
+            fetch(id_scan(&bounds, false))
+        }
+        Access::Index(i) => {
+            let scan = index_scan(e, i);
+            if covered { scan } else { fetch(scan) }
+        }
+        Access::Or(branches) => {
+            let bare = branches
+                .iter()
+                .all(|(a, f)| f.is_trivial() && matches!(a, Access::Index(_)));
+            if bare {
+                let inputs = branches
+                    .iter()
+                    .filter_map(|(a, _)| match a {
+                        Access::Index(i) => Some(index_scan(e, i)),
+                        _ => None,
+                    })
+                    .collect();
+                return fetch(Stage::new("OR", doc! {}).over_all(inputs));
+            }
+            let inputs = branches
+                .iter()
+                .map(|(a, f)| access(e, a, f, false))
+                .collect();
+            let or = Stage::new("OR", doc! {}).over_all(inputs);
+            if residual.is_trivial() { or } else { fetch(or) }
+        }
+        Access::Merge(branches, sort) => {
+            let merge = Stage::new("SORT_MERGE", doc! { "sortPattern": sort.to_doc() });
+            if branches.iter().all(|(_, f)| f.is_trivial()) {
+                let inputs = branches.iter().map(|(i, _)| index_scan(e, i)).collect();
+                return fetch(merge.over_all(inputs));
+            }
+            let inputs = branches
+                .iter()
+                .map(|(i, f)| Stage::new("FETCH", filter_fields(f)).over(index_scan(e, i)))
+                .collect();
+            merge.over_all(inputs)
+        }
+    }
+}
+
+fn direction(reverse: bool) -> &'static str {
+    if reverse { "backward" } else { "forward" }
+}
+
+fn decoded(low: &[u8], high: &[u8]) -> Interval {
+    let value = |k: &[u8], otherwise: Value| {
+        bson::key::Decoder::new(k, &[])
+            .field(false)
+            .flatten()
+            .unwrap_or(otherwise)
+    };
+    Interval::new(
+        value(low, bson::Val::MIN_KEY.into()),
+        true,
+        value(high, bson::Val::MAX_KEY.into()),
+        false,
+    )
+}
+
+fn id_scan(bounds: &[Interval], reverse: bool) -> Stage {
+    let mut w = Writer::new();
+    w.doc("keyPattern", doc! { "_id": 1 }.as_doc())
+        .str("indexName", "_id_")
+        .bool("isMultiKey", false)
+        .value("multiKeyPaths", doc! { "_id": Value::array(doc! {}) })
+        .bool("isUnique", true)
+        .bool("isSparse", false)
+        .bool("isPartial", false)
+        .i32("indexVersion", 2)
+        .str("direction", direction(reverse));
+    w.open_doc("indexBounds");
+    texts(&mut w, "_id", bounds, reverse);
+    w.close();
+    let mut s = Stage::new("IXSCAN", w.finish());
+    s.index = Some(crate::ID_INDEX);
+    s
+}
+
+fn describe(info: &IndexInfo, w: &mut Writer) {
+    let multikey = Multikey(info.multikey);
+    w.doc("keyPattern", info.key.as_doc())
+        .str("indexName", &info.name)
+        .bool("isMultiKey", multikey.any())
+        .open_doc("multiKeyPaths");
+    for (i, f) in info.key.fields.iter().enumerate() {
+        w.open_array(f.path.as_str());
+        if multikey.field(i) {
+            w.push_value(f.path.as_str());
+        }
+        w.close();
+    }
+    w.close()
+        .bool("isUnique", info.unique)
+        .bool("isSparse", info.sparse)
+        .bool("isPartial", info.partial.is_some())
+        .i32("indexVersion", 2);
+}
+
+fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> Stage {
+    let mut w = Writer::new();
+    let Some(info) = e.indexes.iter().find(|i| i.id == a.index) else {
+        return Stage::new("IXSCAN", doc! {});
+    };
+    if !a.key_filter.is_empty() {
+        w.doc("filter", key_filter(info, a).to_doc().as_doc());
+    }
+    describe(info, &mut w);
+    w.str("direction", direction(a.reverse));
+    w.open_doc("indexBounds");
+    for (f, list) in info.key.fields.iter().zip(&a.intervals) {
+        texts(&mut w, f.path.as_str(), list, a.reverse != f.descending);
+    }
+    w.close();
+    let mut s = Stage::new("IXSCAN", w.finish());
+    s.index = Some(a.index);
+    s
+}
+
+fn texts(w: &mut Writer, name: &str, list: &[Interval], reverse: bool) {
+    w.open_array(name);
+    let all = [Interval::all()];
+    let list = if list.is_empty() { &all } else { list };
+    let mut push = |i: &Interval| {
+        w.push_value(i.to_text(reverse));
+    };
+    if reverse {
+        list.iter().rev().for_each(&mut push);
+    } else {
+        list.iter().for_each(&mut push);
+    }
+    w.close();
+}
+
+/// The tests on key fields with the names of the fields.
+fn key_filter(info: &IndexInfo, a: &IndexAccess) -> Filter {
+    let named = |path: &query::path::FieldPath, n: &Node| match n {
+        Node::Pred { test, .. } => Node::Pred {
+            path: path.clone(),
+            test: test.clone(),
+        },
+        n => n.clone(),
+    };
+    let nodes = a
+        .key_filter
+        .iter()
+        .filter_map(|(i, f)| {
+            let path = &info.key.fields.get(*i)?.path;
+            Some(match f.root() {
+                Node::Not(n) => Node::Not(Box::new(named(path, n))),
+                n => named(path, n),
+            })
+        })
+        .collect();
+    Filter::from_node(Node::and(nodes))
+}

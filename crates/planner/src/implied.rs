@@ -1,0 +1,156 @@
+//! Whether a filter implies another: what makes a partial index usable.
+//!
+//! Sound, not complete: "no" may be wrong, "yes" never.
+
+use crate::predicate::excludes_missing;
+use bson::{Val, order, tag};
+use query::filter::{Filter, InList, Node, Test, TypeSet};
+
+/// Every document that matches `query` matches `need`.
+pub fn implies(query: &Node, need: &Node) -> bool {
+    match need {
+        Node::Const(true) => return true,
+        Node::And(c) => return c.iter().all(|n| implies(query, n)),
+        Node::Or(c) if c.iter().any(|n| implies(query, n)) => return true,
+        _ => {}
+    }
+    match query {
+        Node::Const(false) => true,
+        Node::And(c) => c.iter().any(|n| implies(n, need)) || same(query, need),
+        Node::Or(c) => c.iter().all(|n| implies(n, need)),
+        Node::Pred { path, test } => match need {
+            Node::Pred {
+                path: other,
+                test: needed,
+            } if path == other => test_implies(test, needed) || same(query, need),
+            _ => same(query, need),
+        },
+        Node::Not(n) => match (&**n, need) {
+            (
+                Node::Pred { path, test },
+                Node::Pred {
+                    path: other,
+                    test: Test::Exists,
+                },
+            ) if path == other => match test {
+                Test::Eq(v) => v.tag() == tag::NULL,
+                Test::In(l) => l.contains_null(),
+                _ => false,
+            },
+            _ => same(query, need),
+        },
+        _ => same(query, need),
+    }
+}
+
+/// Word for word the same.
+fn same(a: &Node, b: &Node) -> bool {
+    let text = |n: &Node| Filter::from_node(n.clone()).to_doc();
+    !matches!(a, Node::Sample(_)) && text(a) == text(b)
+}
+
+fn test_implies(test: &Test, need: &Test) -> bool {
+    match (test, need) {
+        (Test::Eq(v), _) => value_implies(v.as_val(), need),
+        (Test::In(l), Test::In(m)) if !l.regexes.is_empty() => {
+            l.regexes.iter().all(|r| {
+                m.regexes
+                    .iter()
+                    .any(|s| (r.pattern(), r.options()) == (s.pattern(), s.options()))
+            }) && values_imply(l, need)
+        }
+        (Test::In(l), _) => l.regexes.is_empty() && values_imply(l, need),
+        (t, Test::Exists) => excludes_missing(t),
+        (Test::Gt(a), Test::Gt(b) | Test::Gte(b)) | (Test::Gte(a), Test::Gte(b)) => {
+            bounded(a.as_val(), b.as_val(), false)
+        }
+        (Test::Gte(a), Test::Gt(b)) => bounded(a.as_val(), b.as_val(), true),
+        (Test::Lt(a), Test::Lt(b) | Test::Lte(b)) | (Test::Lte(a), Test::Lte(b)) => {
+            bounded(b.as_val(), a.as_val(), false)
+        }
+        (Test::Lte(a), Test::Lt(b)) => bounded(b.as_val(), a.as_val(), true),
+        (Test::Gt(a) | Test::Gte(a) | Test::Lt(a) | Test::Lte(a), Test::Type(set)) => {
+            covers_rank(*set, a.as_val())
+        }
+        (Test::Type(a), Test::Type(b)) => a.tags().iter().all(|t| b.contains(*t)),
+        (Test::Regex(_), Test::Type(set)) => {
+            set.contains(tag::STRING) && set.contains(tag::SYMBOL) && set.contains(tag::REGEX)
+        }
+        _ => false,
+    }
+}
+
+fn values_imply(l: &InList, need: &Test) -> bool {
+    l.values.iter().all(|v| value_implies(v.as_val(), need))
+}
+
+/// A document with a value equal to `v` on the path matches `need`.
+fn value_implies(v: Val<'_>, need: &Test) -> bool {
+    match need {
+        // Equal values may be of other types of their rank.
+        Test::Type(set) => v.tag != tag::NULL && covers_rank(*set, v),
+        // Equal to null may mean: not there.
+        _ if v.tag == tag::NULL => need.matches(Some(v)) && need.matches(None),
+        // Another predicate may not look at an array as a whole.
+        _ if v.tag == tag::ARRAY => matches!(need, Test::Exists),
+        Test::Size(_) | Test::ElemMatchObject(_) | Test::ElemMatchValue(_) => false,
+        _ => need.matches(Some(v)),
+    }
+}
+
+/// All types that compare with `v` are in the set.
+fn covers_rank(set: TypeSet, v: Val<'_>) -> bool {
+    (1..=19u8)
+        .chain([tag::MIN_KEY, tag::MAX_KEY])
+        .filter(|t| tag::name(*t) != "missing" && tag::rank(*t) == tag::rank(v.tag))
+        .all(|t| set.contains(t))
+}
+
+/// `high` is at least (or, `strictly`, above) `low`, both of one type bracket and neither without neighbours.
+fn bounded(high: Val<'_>, low: Val<'_>, strictly: bool) -> bool {
+    let plain = |v: Val<'_>| {
+        !matches!(v.tag, tag::MIN_KEY | tag::MAX_KEY | tag::NULL | tag::ARRAY)
+            && !(v.is_number() && v.to_f64().is_some_and(f64::is_nan))
+    };
+    let o = order::compare(high, low);
+    tag::rank(high.tag) == tag::rank(low.tag)
+        && plain(high)
+        && plain(low)
+        && (o.is_gt() || o.is_eq() && !strictly)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::json;
+
+    #[test]
+    fn implications() {
+        let f =
+            |s: &str| Filter::parse(json::parse(s).unwrap().as_doc(), &Default::default()).unwrap();
+        for (q, n, want) in [
+            (r#"{"a":5}"#, r#"{"a":{"$exists":true}}"#, true),
+            (r#"{"a":null}"#, r#"{"a":{"$exists":true}}"#, false),
+            (r#"{"a":{"$ne":null}}"#, r#"{"a":{"$exists":true}}"#, true),
+            (r#"{"a":{"$gt":5}}"#, r#"{"a":{"$gt":3}}"#, true),
+            (r#"{"a":{"$gt":5}}"#, r#"{"a":{"$gt":5}}"#, true),
+            (r#"{"a":{"$gte":5}}"#, r#"{"a":{"$gt":5}}"#, false),
+            (r#"{"a":{"$gt":"x"}}"#, r#"{"a":{"$gt":3}}"#, false),
+            (r#"{"a":{"$lt":2}}"#, r#"{"a":{"$lte":2}}"#, true),
+            (r#"{"a":{"$in":[4,5]}}"#, r#"{"a":{"$gt":3}}"#, true),
+            (r#"{"a":{"$in":[2,5]}}"#, r#"{"a":{"$gt":3}}"#, false),
+            (r#"{"a":5,"b":1}"#, r#"{"a":{"$gt":3},"b":1}"#, true),
+            (r#"{"b":1}"#, r#"{"a":{"$gt":3}}"#, false),
+            (
+                r#"{"$or":[{"a":5},{"a":{"$gt":8}}]}"#,
+                r#"{"a":{"$gt":3}}"#,
+                true,
+            ),
+            (r#"{"a":5}"#, r#"{"a":{"$type":"number"}}"#, true),
+            (r#"{"a":5}"#, r#"{"a":{"$type":"int"}}"#, false),
+            (r#"{"a":5}"#, r#"{"$or":[{"a":5},{"b":1}]}"#, true),
+        ] {
+            assert_eq!(implies(f(q).root(), f(n).root()), want, "{q} => {n}");
+        }
+    }
+}
