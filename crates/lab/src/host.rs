@@ -32,7 +32,7 @@ impl Host {
         Host {
             name: read("/proc/sys/kernel/hostname").trim().to_string(),
             cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
-            cores: crate::process::allowed_cores().len(),
+            cores: crate::process::online_cores(),
             memory_bytes: kb * 1024,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_string(),
         }

@@ -83,6 +83,12 @@ pub fn allowed_cores() -> Vec<usize> {
         .collect()
 }
 
+/// The cores of this machine that are on line.
+pub fn online_cores() -> usize {
+    // SAFETY: no pointers are involved.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1)
+}
+
 /// Binds the calling thread, and what it starts from now on, to one core.
 pub fn pin(core: usize) -> io::Result<()> {
     // SAFETY: the set is initialised before use and the index is checked by CPU_SET.

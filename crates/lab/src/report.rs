@@ -183,7 +183,7 @@ impl Step {
         let seconds = outcome.elapsed.as_secs_f64();
         let us = |d: Duration| d.as_secs_f64() * 1e6 / operations;
         let client_full = outcome.client_cpu.as_secs_f64() > 0.95 * seconds * client_threads as f64;
-        let cores = crate::process::allowed_cores().len();
+        let cores = crate::process::online_cores();
         let server_idle = server_cpu.is_some_and(|c| {
             c.as_secs_f64() < 0.9 * seconds * cores.saturating_sub(client_threads).max(1) as f64
         });

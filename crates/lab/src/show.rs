@@ -3,12 +3,15 @@
 use crate::measure::Latency;
 use crate::report::{Check, Comparison, Report, Step};
 use crate::terms::{bytes, grouped, span};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 use std::collections::BTreeMap;
 
 fn table(header: &[&str]) -> Table {
     let mut t = Table::new();
-    t.load_preset(presets::UTF8_HORIZONTAL_ONLY)
+    // A line under the header and none between rows.
+    t.load_preset(presets::NOTHING)
+        .set_style(TableComponent::HeaderLines, '─')
+        .set_style(TableComponent::MiddleHeaderIntersections, '─')
         .set_content_arrangement(ContentArrangement::Disabled)
         .set_header(header.to_vec());
     for (i, column) in t.column_iter_mut().enumerate() {
@@ -101,7 +104,7 @@ pub fn steps(steps: &[Step]) {
             }
         }
     }
-    println!("{t}");
+    println!("\n{t}");
     if steps.iter().any(|s| s.client_bound) {
         println!("* the client's core was full and the server's was not: the client's limit");
     }
@@ -159,7 +162,7 @@ fn sizes(steps: &[Step]) {
             ]);
         }
     }
-    println!("{t}");
+    println!("\n{t}");
 }
 
 fn verdict(pass: bool) -> &'static str {
@@ -208,7 +211,7 @@ pub fn comparisons(list: &[Comparison]) {
             verdict(c.pass).into(),
         ]);
     }
-    println!("{t}");
+    println!("\n{t}");
 }
 
 pub fn checks(list: &[Check]) {
@@ -235,7 +238,7 @@ pub fn checks(list: &[Check]) {
             c.note.clone(),
         ]);
     }
-    println!("{t}");
+    println!("\n{t}");
 }
 
 /// Every figure of `before` that `after` has too, side by side.
@@ -261,7 +264,7 @@ pub fn diff(before: &Report, after: &Report) {
             format!("{:.3}", b / a),
         ]);
     }
-    println!("{t}");
+    println!("\n{t}");
     let missing = |have: &BTreeMap<String, f64>, other: &BTreeMap<String, f64>| {
         have.keys().filter(|k| !other.contains_key(*k)).count()
     };

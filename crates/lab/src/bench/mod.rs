@@ -16,7 +16,7 @@ use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::process::Placement;
 use crate::progress::say;
-use crate::report::Draft;
+use crate::report::{Check, Draft};
 use crate::show;
 use crate::study::dataset::{DOCUMENT_BYTES, Payload};
 use crate::terms::{count, duration};
@@ -62,6 +62,10 @@ pub struct Args {
     /// Run the recovery benchmark with so many GB of incompressible data.
     #[arg(long)]
     pub recover_gb: Option<f64>,
+    /// Documents a second that log and engine take in process (storage's example engine_fill with group=1000): the batch
+    /// insert is compared with it.
+    #[arg(long)]
+    pub engine_rate: Option<f64>,
     /// Connections of the sweeps.
     #[arg(
         long,
@@ -82,6 +86,9 @@ pub struct Args {
     #[arg(long, hide = true)]
     pub in_process_null: bool,
 }
+
+/// A batch of inserts over the wire against log and engine by themselves.
+const ENGINE_BAR: f64 = 0.6;
 
 /// Benchmarks that are not one comparison.
 const OTHERS: [(&str, &str); 4] = [
@@ -216,6 +223,14 @@ impl Bench {
             self.draft.report.comparisons.push(comparison);
             if case.name == "count-range" {
                 self.draft.report.checks.push(stage.count_fetches()?);
+            }
+            if let ("batch-insert", Some(engine)) = (case.name, self.args.engine_rate) {
+                let last = self.draft.report.comparisons.last();
+                let rate = last.map_or(f64::NAN, |c| c.subject.per_second);
+                let what = "batch-insert: share of log and engine in process";
+                let note = format!("{rate:.0} of {engine:.0} documents/s");
+                let check = Check::at_least(what, rate / engine, "", ENGINE_BAR).note(note);
+                self.draft.report.checks.push(check);
             }
         }
         for (name, inserting) in [("sweep-read", false), ("sweep-insert", true)] {
