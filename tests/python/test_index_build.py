@@ -1,0 +1,172 @@
+"""Index builds on a live collection: writers go on, and the index is the documents when it is done."""
+
+import random
+import threading
+import time
+
+import pytest
+from pymongo.errors import DuplicateKeyError, PyMongoError
+
+from agreement import assert_indexes_agree
+from harness import refuses
+
+
+@pytest.fixture
+def load():
+    """Threads that write at random until told to stop; gives the longest time that one write took."""
+    stop, threads, slowest = threading.Event(), [], [0.0]
+
+    def work(coll, seed):
+        rng = random.Random(seed)
+        while not stop.is_set():
+            started = time.monotonic()
+            i = rng.randrange(30_000)
+            kind = rng.random()
+            if kind < 0.3:
+                coll.replace_one({"_id": i}, {"a": rng.randrange(1000), "l": [rng.randrange(50) for _ in range(3)]}, upsert=True)
+            elif kind < 0.7:
+                coll.update_one({"_id": i}, {"$set": {"a": rng.randrange(1000)}, "$push": {"l": {"$each": [rng.randrange(50)], "$slice": -3}}})
+            elif kind < 0.85:
+                coll.delete_one({"_id": i})
+            else:
+                coll.update_many({"_id": {"$gte": i, "$lt": i + 20}}, {"$inc": {"a": 1}})
+            slowest[0] = max(slowest[0], time.monotonic() - started)
+
+    def start(coll, count=4):
+        for n in range(count):
+            threads.append(threading.Thread(target=work, args=(coll, n)))
+            threads[-1].start()
+        return slowest
+
+    def end():
+        stop.set()
+        for t in threads:
+            t.join()
+        threads.clear()
+
+    start.end = end
+    yield start
+    end()
+
+
+def test_built_while_others_write(coll, load):
+    coll.insert_many([{"_id": i, "a": i % 1000, "l": [i % 50]} for i in range(20_000)])
+    slowest = load(coll)
+    coll.create_index("a")
+    coll.create_index([("l", 1), ("a", -1)])
+    coll.create_index("a", name="partial", partialFilterExpression={"a": {"$gt": 500}})
+    coll.create_index("b", sparse=True)
+    time.sleep(0.5)
+    load.end()
+    assert_indexes_agree(coll)
+    assert slowest[0] < 5, f"a write waited {slowest[0]:.1f} s for an index build"
+
+
+def test_dropped_while_others_write(coll, load):
+    coll.insert_many([{"_id": i, "a": i} for i in range(2000)])
+    load(coll)
+    for _ in range(5):
+        coll.create_index("a")
+        coll.drop_index("a_1")
+    coll.create_index("a")
+    load.end()
+    assert_indexes_agree(coll)
+
+
+def test_unique_build_fails_on_what_is_inserted_meanwhile(coll):
+    coll.insert_many([{"_id": i, "u": i} for i in range(20_000)])
+    outcome, refused = [], []
+
+    def build():
+        try:
+            outcome.append(coll.create_index("u", unique=True))
+        except PyMongoError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    n = 0
+    while thread.is_alive():
+        n += 1
+        try:
+            coll.insert_one({"_id": 100_000 + n, "u": n % 20_000})
+        except DuplicateKeyError:
+            refused.append(n)
+    thread.join()
+    values = [d["u"] for d in coll.find({}, {"u": 1})]
+    if outcome == ["u_1"]:
+        assert len(values) == len(set(values))
+        assert_indexes_agree(coll)
+    else:
+        assert outcome[0].code == 11000
+        assert set(coll.index_information()) == {"_id_"}
+
+
+def test_several_at_once(db):
+    names = [f"c{i}" for i in range(4)]
+    for name in names:
+        db[name].insert_many([{"_id": i, "a": i % 97} for i in range(5000)])
+    threads = [threading.Thread(target=db[name].create_index, args=("a",)) for name in names]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for name in names:
+        assert_indexes_agree(db[name])
+
+
+def test_collection_dropped_during_its_build(coll):
+    coll.insert_many([{"_id": i, "a": i} for i in range(20_000)])
+    outcome = []
+
+    def build():
+        try:
+            outcome.append(coll.create_index("a"))
+        except PyMongoError as error:
+            outcome.append(error.code)
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    time.sleep(0.02)
+    coll.drop()
+    thread.join()
+    assert outcome[0] in ("a_1", 26, 276, 11601), outcome
+    assert coll.count_documents({}) == 0
+
+
+def test_killed_during_a_build(new_server):
+    """After a kill in the middle, the index is either whole or not there, and the server finishes what it had begun."""
+    server = new_server()
+    with server.client() as client:
+        client.test.things.insert_many([{"_id": i, "a": i % 1000, "pad": "x" * 100} for i in range(60_000)])
+
+        def build():
+            try:
+                with server.client(retryWrites=False) as other:
+                    other.test.things.create_index("a")
+            except PyMongoError:
+                pass
+
+        thread = threading.Thread(target=build)
+        thread.start()
+        time.sleep(0.15)
+        server.kill()
+        thread.join()
+    server.start()
+    with server.client() as client:
+        things = client.test.things
+        assert things.count_documents({}) == 60_000
+        deadline = time.monotonic() + 60
+        while "a_1" not in things.index_information() and time.monotonic() < deadline:
+            time.sleep(0.2)
+            break
+        things.create_index("a")  # waits for a build under way, or does it
+        assert_indexes_agree(things)
+        assert client.test.validate_collection("things", full=True)["valid"]
+
+
+def test_writes_are_refused_by_a_unique_index_at_once_after_its_build(coll):
+    coll.insert_many([{"_id": i, "u": i} for i in range(1000)])
+    coll.create_index("u", unique=True)
+    with refuses(11000):
+        coll.insert_one({"u": 500})
