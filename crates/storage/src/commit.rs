@@ -11,7 +11,8 @@
 
 use crate::counts::{Counts, Touched};
 use crate::engine::{Batch, Engine};
-use crate::{Committed, Entry};
+use crate::rows::Writing;
+use crate::{Committed, Effect, Entry};
 use errors::{Result, err};
 use log::Log;
 use parking_lot::Mutex;
@@ -46,8 +47,9 @@ struct Queue {
 struct Work {
     batch: Batch,
     touched: Touched,
+    writing: Writing,
     /// A group that is in the log and that the engine refused: it comes first.
-    refused: Option<(Batch, Committed)>,
+    refused: Option<(Batch, Vec<Effect>, Committed)>,
 }
 
 pub(crate) struct Committer {
@@ -93,6 +95,7 @@ impl Committer {
             work: Mutex::new(Work {
                 batch: Batch::new(),
                 touched: Touched::default(),
+                writing: Writing::default(),
                 refused: None,
             }),
             applied_index: AtomicU64::new(applied_index),
@@ -185,9 +188,9 @@ impl Committer {
     ) -> Result<Committed> {
         let mut work = self.work.lock();
         let work = &mut *work;
-        if let Some((batch, at)) = &work.refused {
+        if let Some((batch, refused_effects, at)) = &work.refused {
             // The error of a refused group is the answer to all until the engine takes it.
-            engine.write(batch)?;
+            engine.apply(batch, refused_effects.iter(), &mut work.writing)?;
             self.set_applied(*at);
             work.refused = None;
         }
@@ -227,8 +230,13 @@ impl Committer {
         self.counts.publish(touched);
         touched.stage(batch);
         batch.set_applied(last.index, last.ts);
-        if let Err(e) = engine.write(batch) {
-            work.refused = Some((std::mem::replace(batch, Batch::new()), last));
+        let effects = own
+            .iter()
+            .chain(followers.iter().flat_map(|f| &f.entries))
+            .flat_map(|e| &e.effects);
+        if let Err(e) = engine.apply(batch, effects.clone(), &mut work.writing) {
+            let effects = effects.cloned().collect();
+            work.refused = Some((std::mem::replace(batch, Batch::new()), effects, last));
             return Err(e);
         }
         self.set_applied(last);

@@ -50,13 +50,23 @@ impl Counts {
         high[12] += 1;
         let mut scan = View::latest(engine).scan(&PREFIX, &high, Direction::Forward);
         while scan.next()? {
-            let tablet = scan.key().get(13..).and_then(|k| k.try_into().ok()).map(u64::from_be_bytes);
-            let field = |at: usize| Some(i64::from_le_bytes(scan.value().get(at..at + 8)?.try_into().ok()?));
+            let tablet = scan
+                .key()
+                .get(13..)
+                .and_then(|k| k.try_into().ok())
+                .map(u64::from_be_bytes);
+            let field = |at: usize| {
+                Some(i64::from_le_bytes(
+                    scan.value().get(at..at + 8)?.try_into().ok()?,
+                ))
+            };
             if let (Some(tablet), Some(records), Some(bytes)) = (tablet, field(0), field(8)) {
                 totals.insert(tablet, [records, bytes]);
             }
         }
-        Ok(Counts { totals: RwLock::new(totals) })
+        Ok(Counts {
+            totals: RwLock::new(totals),
+        })
     }
 
     pub fn get(&self, tablet: u64) -> Total {

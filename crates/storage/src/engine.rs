@@ -6,8 +6,10 @@
 //! The C interface is called directly where the safe wrapper would copy or allocate for each record; the wrapper builds the
 //! options and owns the database.
 
+use crate::Effect;
 use crate::data_dir;
 use crate::entry::encode_put;
+use crate::rows::{Rows, Writing};
 use crate::view::ReadOptions;
 use errors::{Error, Result, err};
 use rocksdb::{AsRawPtr, DB};
@@ -26,8 +28,8 @@ pub(crate) const BATCH_HEADER_BYTES: usize = 12;
 pub struct EngineOptions {
     /// Blocks, rows and memtables together.
     pub cache_bytes: usize,
-    /// The share of the cache that keeps whole rows; 0 turns the row cache off.
-    pub row_cache_percent: u8,
+    /// The share of the cache that keeps whole records; 0 turns that off.
+    pub row_percent: u8,
     pub block_bytes: usize,
     pub background_jobs: usize,
 }
@@ -39,7 +41,8 @@ pub(crate) struct Engine {
     write_options: *mut ffi::rocksdb_writeoptions_t,
     cache_capacity: usize,
     block_cache: rocksdb::Cache,
-    row_cache: Option<rocksdb::Cache>,
+    /// Records by key, in front of the blocks; none when they have no share of the cache.
+    rows: Option<Rows>,
     memtables: rocksdb::WriteBufferManager,
 }
 
@@ -62,20 +65,21 @@ fn cache_bytes(opts: &EngineOptions) -> usize {
     opts.cache_bytes.max(8 << 20)
 }
 
+fn row_bytes(opts: &EngineOptions) -> usize {
+    cache_bytes(opts) / 100 * usize::from(opts.row_percent.min(90))
+}
+
 /// The engine's options out of ours; also the caches, which the options share.
 fn options(
     opts: &EngineOptions,
 ) -> (
     rocksdb::Options,
     rocksdb::Cache,
-    Option<rocksdb::Cache>,
     rocksdb::WriteBufferManager,
 ) {
     let cache_bytes = cache_bytes(opts);
-    let row_bytes = cache_bytes / 100 * usize::from(opts.row_cache_percent.min(90));
     // Zero for the size of an entry: the table of the cache grows with what is in it.
-    let block_cache = rocksdb::Cache::new_hyper_clock_cache(cache_bytes - row_bytes, 0);
-    let row_cache = (row_bytes > 0).then(|| rocksdb::Cache::new_lru_cache(row_bytes));
+    let block_cache = rocksdb::Cache::new_hyper_clock_cache(cache_bytes - row_bytes(opts), 0);
 
     // What the memtables hold is what recovery replays: two of 64 MB and one being filled bound it.
     let memtable_bytes = (cache_bytes / 8).clamp(2 << 20, 64 << 20);
@@ -99,9 +103,6 @@ fn options(
     let mut o = rocksdb::Options::default();
     o.create_if_missing(true);
     o.set_block_based_table_factory(&table);
-    if let Some(rows) = &row_cache {
-        o.set_row_cache(rows);
-    }
     o.set_write_buffer_manager(&memtables);
     o.set_write_buffer_size(memtable_bytes);
     o.set_max_write_buffer_number(3);
@@ -136,12 +137,12 @@ fn options(
     o.set_keep_log_file_num(3);
     o.set_max_log_file_size(8 << 20);
     o.set_log_level(rocksdb::LogLevel::Warn);
-    (o, block_cache, row_cache, memtables)
+    (o, block_cache, memtables)
 }
 
 impl Engine {
     pub fn open(dir: &Path, opts: &EngineOptions) -> Result<Engine> {
-        let (options, block_cache, row_cache, memtables) = options(opts);
+        let (options, block_cache, memtables) = options(opts);
         let db = DB::open(&options, dir).map_err(|e| error(&e.into_string()))?;
         // SAFETY: the handles live as long as `db`, which the engine owns; the write options are destroyed with it.
         unsafe {
@@ -154,7 +155,7 @@ impl Engine {
                 write_options,
                 cache_capacity: cache_bytes(opts),
                 block_cache,
-                row_cache,
+                rows: Some(row_bytes(opts)).filter(|b| *b > 0).map(Rows::new),
                 memtables,
                 db,
             })
@@ -169,7 +170,31 @@ impl Engine {
         self.default_family
     }
 
-    /// Applies a batch: header and records in the engine's layout, which is that of the log's effects.
+    pub fn rows(&self) -> Option<&Rows> {
+        self.rows.as_ref()
+    }
+
+    /// The number of the newest change that readers can see.
+    pub fn sequence(&self) -> u64 {
+        // SAFETY: the handle is valid.
+        unsafe { ffi::rocksdb_get_latest_sequence_number(self.raw) }
+    }
+
+    /// Applies a batch that consists of `effects` (and of keys of the storage room's own).
+    pub fn apply<'a, I>(&self, batch: &Batch, effects: I, writing: &mut Writing) -> Result<()>
+    where
+        I: Iterator<Item = &'a Effect> + Clone,
+    {
+        let Some(rows) = &self.rows else {
+            return self.write(batch);
+        };
+        rows.begin(effects.clone(), writing);
+        let outcome = self.write(batch);
+        rows.finish(effects, writing, self.sequence(), outcome.is_ok());
+        outcome
+    }
+
+    /// Writes a batch of which no reader can have a row yet: header and records in the engine's layout, which is that of the log's effects.
     pub fn write(&self, batch: &Batch) -> Result<()> {
         let bytes = &batch.bytes;
         let mut failure: *mut c_char = ptr::null_mut();
@@ -271,7 +296,7 @@ impl Engine {
     }
 
     pub fn cache_used(&self) -> u64 {
-        (self.block_cache.get_usage() + self.row_cache.as_ref().map_or(0, |c| c.get_usage())) as u64
+        (self.block_cache.get_usage() + self.rows.as_ref().map_or(0, Rows::used)) as u64
     }
 
     pub fn cache_pinned(&self) -> u64 {
@@ -308,7 +333,7 @@ impl Batch {
         self.count += count;
     }
 
-    pub fn push(&mut self, effect: &crate::Effect) {
+    pub fn push(&mut self, effect: &Effect) {
         effect.encode(&mut self.bytes);
         self.count += 1;
     }

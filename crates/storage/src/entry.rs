@@ -367,7 +367,11 @@ mod tests {
                 session,
                 op: op.clone(),
                 effects: effects.clone(),
-                count: session.map(|_| CountDelta { tablet: 5, records: -1, bytes: 1 << 40 }),
+                count: session.map(|_| CountDelta {
+                    tablet: 5,
+                    records: -1,
+                    bytes: 1 << 40,
+                }),
             })
         })
         .collect()

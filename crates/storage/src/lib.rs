@@ -21,11 +21,12 @@ mod engine;
 mod entry;
 mod keeper;
 mod latch;
+mod rows;
 mod store;
 mod view;
 
-pub use engine::EngineOptions;
 pub use counts::{CountDelta, count_key};
+pub use engine::EngineOptions;
 pub use entry::{Effect, Entry, Key, Op, OpSession, Uuid};
 pub use latch::{LatchGuard, Latches};
 pub use log::LogReader;

@@ -6,6 +6,7 @@ use crate::data_dir::DataDir;
 use crate::engine::{Batch, Engine, EngineOptions};
 use crate::entry::RawEntry;
 use crate::keeper::{self, Keeper};
+use crate::rows::Writing;
 use crate::{Effect, Entry, Latches, View};
 use errors::{Error, Result, err};
 use log::{Log, LogOptions, LogReader};
@@ -22,8 +23,8 @@ pub struct StoreOptions {
     pub dir: PathBuf,
     /// Blocks, rows and memtables together.
     pub cache_bytes: usize,
-    /// The share of the cache that keeps whole rows; 0 turns the row cache off.
-    pub row_cache_percent: u8,
+    /// The share of the cache that keeps whole records; 0 turns that off.
+    pub row_percent: u8,
     /// How long an acknowledged write that asked for no sync may stay out of the disk.
     pub sync_interval: Duration,
     pub log_segment_bytes: u64,
@@ -43,13 +44,13 @@ impl StoreOptions {
         StoreOptions {
             dir: dir.into(),
             cache_bytes: 256 << 20,
-            row_cache_percent: 0,
+            row_percent: 25,
             sync_interval: Duration::from_millis(100),
             log_segment_bytes: 64 << 20,
             log_retain_bytes: 1 << 30,
             log_retain_age: Duration::from_secs(24 * 3600),
             background_jobs: std::thread::available_parallelism().map_or(2, |n| n.get()),
-            block_bytes: 8 << 10,
+            block_bytes: 16 << 10,
             log_file_system: Arc::new(log::Disk),
         }
     }
@@ -107,7 +108,7 @@ impl Store {
             &data_dir.engine(),
             &EngineOptions {
                 cache_bytes: opts.cache_bytes,
-                row_cache_percent: opts.row_cache_percent,
+                row_percent: opts.row_percent,
                 block_bytes: opts.block_bytes,
                 background_jobs: opts.background_jobs,
             },
@@ -218,7 +219,8 @@ impl Store {
             batch.push(effect);
         }
         batch.seal();
-        self.engine.write(&batch)
+        self.engine
+            .apply(&batch, effects.iter(), &mut Writing::default())
     }
 
     /// Bytes that `[low, high)` takes on disk and in memtables, compressed, about.

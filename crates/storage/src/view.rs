@@ -5,6 +5,7 @@
 //! before the reference to the engine that stands behind it in the struct is let go.
 
 use crate::engine::{Engine, check};
+use crate::rows::{Row, is_record};
 use errors::Result;
 use rocksdb_sys as ffi;
 use smallvec::SmallVec;
@@ -72,6 +73,8 @@ struct Shown {
     engine: Arc<Engine>,
     /// Null: the newest state at each read.
     snapshot: *const ffi::rocksdb_snapshot_t,
+    /// The engine's sequence number of the snapshot; `u64::MAX` without one.
+    sequence: u64,
     any: OnceLock<ReadOptions>,
     cached: OnceLock<ReadOptions>,
 }
@@ -99,19 +102,24 @@ pub struct View {
 impl View {
     pub(crate) fn snapshot(engine: &Arc<Engine>) -> View {
         // SAFETY: the engine's handle is valid; `Shown` releases the snapshot.
-        let snapshot = unsafe { ffi::rocksdb_create_snapshot(engine.raw()) };
-        View::of(engine, snapshot)
+        let (snapshot, sequence) = unsafe {
+            let snapshot = ffi::rocksdb_create_snapshot(engine.raw());
+            let sequence = ffi::rocksdb_snapshot_get_sequence_number(snapshot);
+            (snapshot, sequence)
+        };
+        View::of(engine, snapshot, sequence)
     }
 
     pub(crate) fn latest(engine: &Arc<Engine>) -> View {
-        View::of(engine, ptr::null())
+        View::of(engine, ptr::null(), u64::MAX)
     }
 
-    fn of(engine: &Arc<Engine>, snapshot: *const ffi::rocksdb_snapshot_t) -> View {
+    fn of(engine: &Arc<Engine>, snapshot: *const ffi::rocksdb_snapshot_t, sequence: u64) -> View {
         View {
             shown: Arc::new(Shown {
                 engine: engine.clone(),
                 snapshot,
+                sequence,
                 any: OnceLock::new(),
                 cached: OnceLock::new(),
             }),
@@ -151,6 +159,30 @@ impl View {
     }
 
     pub fn get(&self, key: &[u8]) -> Result<Option<Slice>> {
+        let engine = &*self.shown.engine;
+        let Some(rows) = engine.rows().filter(|_| is_record(key)) else {
+            return self.fetch(key);
+        };
+        let hash = rows.hash(key);
+        if let Some(row) = rows.get(hash, key, self.shown.sequence) {
+            return Ok(Some(Slice::of_row(row, key.len())));
+        }
+        // Before the read: a change in between must keep the row out.
+        let sequence = self.shown.sequence.min(engine.sequence());
+        let found = self.fetch(key)?;
+        if let Some(value) = &found {
+            rows.offer(hash, key, value, sequence);
+        }
+        Ok(found)
+    }
+
+    /// Whether there is a value under `key`; cheapest when there is none.
+    pub fn exists(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.fetch(key)?.is_some())
+    }
+
+    /// From the engine.
+    fn fetch(&self, key: &[u8]) -> Result<Option<Slice>> {
         let mut failure: *mut c_char = ptr::null_mut();
         // SAFETY: database, options and key are valid during the call; the result is null or a pinned slice, ours to destroy.
         let pinned = unsafe {
@@ -166,19 +198,50 @@ impl View {
         Ok(Slice::take(pinned, &self.shown.engine))
     }
 
-    /// Whether there is a value under `key`.
-    pub fn exists(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.get(key)?.is_some())
-    }
-
     /// The values of `keys`, in their order; fastest when they are sorted.
     pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
         let engine = &self.shown.engine;
-        // The engine's batched get reads the disk whatever it is told, so a cache-only view gets one by one; in the cache that
-        // costs no more.
+        // The engine's batched get reads the disk whatever it is told, so a cache-only view gets one by one.
         if self.cached_only || keys.len() < 2 {
             return keys.iter().map(|key| self.get(key)).collect();
         }
+        let Some(rows) = engine.rows() else {
+            return self.fetch_all(keys);
+        };
+        let mut missing: SmallVec<[(usize, u64); 32]> = SmallVec::new();
+        let mut values: Vec<Option<Slice>> = Vec::with_capacity(keys.len());
+        for (at, key) in keys.iter().enumerate() {
+            let hash = rows.hash(key);
+            let row = rows.get(hash, key, self.shown.sequence);
+            if row.is_none() {
+                missing.push((at, hash));
+            }
+            values.push(row.map(|row| Slice::of_row(row, key.len())));
+        }
+        if missing.is_empty() {
+            return Ok(values);
+        }
+        let sequence = self.shown.sequence.min(engine.sequence());
+        let asked: SmallVec<[&[u8]; 32]> = missing
+            .iter()
+            .filter_map(|(at, _)| keys.get(*at).copied())
+            .collect();
+        for ((at, hash), found) in missing.into_iter().zip(self.fetch_all(&asked)?) {
+            if let (Some(key), Some(value)) = (keys.get(at), &found)
+                && is_record(key)
+            {
+                rows.offer(hash, key, value, sequence);
+            }
+            if let Some(place) = values.get_mut(at) {
+                *place = found;
+            }
+        }
+        Ok(values)
+    }
+
+    /// From the engine, in one batch.
+    fn fetch_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
+        let engine = &self.shown.engine;
         let sorted = keys.is_sorted();
         let slices: SmallVec<[ffi::rocksdb_slice_t; 32]> = keys
             .iter()
@@ -255,11 +318,21 @@ impl View {
     }
 }
 
-/// A value, pinned in the engine: no copy was made.
+/// A value, pinned where it is: no copy was made.
 pub struct Slice {
-    pinned: *mut ffi::rocksdb_pinnableslice_t,
     data: *const u8,
     len: usize,
+    _owner: Owner,
+}
+
+/// What keeps the bytes of a value in place.
+enum Owner {
+    Engine { _pinned: Pinned },
+    Row { _row: Row },
+}
+
+struct Pinned {
+    slice: *mut ffi::rocksdb_pinnableslice_t,
     /// Pinned blocks belong to the engine's cache.
     _engine: Arc<Engine>,
 }
@@ -277,11 +350,25 @@ impl Slice {
         // SAFETY: a valid pinned slice; its data stays where it is until it is destroyed.
         let data = unsafe { ffi::rocksdb_pinnableslice_value(pinned, &mut len) };
         Some(Slice {
-            pinned,
             data: data.cast(),
             len,
-            _engine: engine.clone(),
+            _owner: Owner::Engine {
+                _pinned: Pinned {
+                    slice: pinned,
+                    _engine: engine.clone(),
+                },
+            },
         })
+    }
+
+    /// The value in a row, which begins with its key.
+    fn of_row(row: Row, key_len: usize) -> Slice {
+        let value = row.get(key_len..).unwrap_or(&[]);
+        Slice {
+            data: value.as_ptr(),
+            len: value.len(),
+            _owner: Owner::Row { _row: row },
+        }
     }
 }
 
@@ -292,7 +379,7 @@ impl Deref for Slice {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: see `take`; bytes are initialised and not written while pinned.
+        // SAFETY: see `take` and `of_row`; the owner keeps the bytes where they are, and nobody writes them.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 }
@@ -309,10 +396,10 @@ impl std::fmt::Debug for Slice {
     }
 }
 
-impl Drop for Slice {
+impl Drop for Pinned {
     fn drop(&mut self) {
         // SAFETY: ours, destroyed once; the engine is still there.
-        unsafe { ffi::rocksdb_pinnableslice_destroy(self.pinned) }
+        unsafe { ffi::rocksdb_pinnableslice_destroy(self.slice) }
     }
 }
 

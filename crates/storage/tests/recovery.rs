@@ -5,6 +5,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use storage::{Committed, Direction, Effect, Entry, Op, Store, StoreOptions};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -281,6 +282,79 @@ fn concurrent_proposals_are_all_applied_and_numbered_once() {
     let before = contents(&store);
     drop(store);
     assert_eq!(contents(&open(dir.path())), before);
+}
+
+/// Pairs of records that are always written together, by two writers, while readers look at them through snapshots and at the
+/// newest state: a snapshot never sees half of a write, and nobody sees less than what was acknowledged before he looked.
+#[test]
+fn records_that_are_kept_in_memory_are_never_stale() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let record = |n: u64| {
+        [
+            &[0, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0, 0, 0],
+            &n.to_be_bytes()[..],
+        ]
+        .concat()
+    };
+    let number = |v: &[u8]| u64::from_le_bytes(v.try_into().unwrap());
+    let acknowledged: Vec<AtomicU64> = (0..16).map(|_| AtomicU64::new(0)).collect();
+    let writing = AtomicUsize::new(2);
+    std::thread::scope(|scope| {
+        for writer in 0..2u64 {
+            let (store, acknowledged, writing) = (&store, &acknowledged, &writing);
+            scope.spawn(move || {
+                for i in 1..8000u64 {
+                    let pair = i % 8 * 2 + writer;
+                    let value = i.to_le_bytes().to_vec();
+                    let mut effects = vec![
+                        Effect::Put(record(pair), value.clone()),
+                        Effect::Put(record(pair + 100), value),
+                    ];
+                    if i % 50 == 0 {
+                        effects.insert(0, Effect::DeleteRange(record(pair), record(pair + 1)));
+                        effects.insert(0, Effect::Put(record(pair), vec![9; 8]));
+                    }
+                    store.propose(vec![entry(effects)]).unwrap();
+                    acknowledged[pair as usize].store(i, Ordering::SeqCst);
+                    if i % 1000 == 0 {
+                        store.flush().unwrap();
+                    }
+                }
+                writing.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        for reader in 0..2usize {
+            let (store, acknowledged, writing) = (&store, &acknowledged, &writing);
+            scope.spawn(move || {
+                let mut rounds = 0usize;
+                let mut old = store.view();
+                while writing.load(Ordering::SeqCst) > 0 {
+                    rounds += 1;
+                    let pair = (rounds * 7 + reader) % 16;
+                    let (a, b) = (record(pair as u64), record(pair as u64 + 100));
+                    let at_least = acknowledged[pair].load(Ordering::SeqCst);
+                    let latest = store.latest().get(&b).unwrap().map_or(0, |v| number(&v));
+                    assert!(latest >= at_least, "{latest} after {at_least}");
+                    let view = store.view();
+                    if rounds % 3 == 0 {
+                        let both = view.multi_get(&[&a, &b]).unwrap();
+                        assert_eq!(both[0].as_deref(), both[1].as_deref());
+                    }
+                    for view in [&view, &old] {
+                        let first = view.get(&a).unwrap().map(|v| number(&v));
+                        std::thread::yield_now();
+                        let second = view.get(&b).unwrap().map(|v| number(&v));
+                        assert_eq!(first, second);
+                    }
+                    if rounds % 20 == 0 {
+                        old = view;
+                    }
+                }
+                assert!(rounds > 100);
+            });
+        }
+    });
 }
 
 /// One random group of entries, and the same to the model.

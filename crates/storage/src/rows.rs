@@ -1,0 +1,528 @@
+//! Whole records in memory, found by key with one probe: a read from here costs a tenth of one from the engine's blocks.
+//!
+//! Only what was read by key comes in (a scan does not), only from the record space. The rows have their share of the one cache
+//! budget; when a shard is over its part, a clock hand takes out what was not read since the hand last passed.
+//!
+//! Invariant: a row is the newest value of its key, and has been since the engine's sequence number `since`. So the newest state
+//! may always use it, and a snapshot may when it is not older than `since`. A writer keeps this in two steps around the engine's
+//! write:
+//!
+//! ```text
+//! begin    each key's shard: one more writer; the row is taken out          a reader may put nothing into the shard now
+//! write    the engine applies the batch
+//! finish   each key's shard: one writer less; changed := the newest sequence number; what had been there comes back, new
+//! ```
+//!
+//! A reader that found nothing here reads the engine and puts the value in, if no writer is in the shard and nothing in it changed
+//! after the state that he read. `since` is then `changed` of the shard: nothing in the shard changed after that.
+
+use crate::Effect;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+
+const SHARDS: usize = 128;
+/// The space byte of a key: `tablet u64 | space u8 | …`.
+const SPACE_AT: usize = 8;
+const RECORD_SPACE: u8 = 1;
+/// What a row takes beside its bytes: slot, counters and the allocator's own.
+const ROW_OVERHEAD_BYTES: usize = 64;
+/// Slots of a new shard.
+const FIRST_SLOTS: usize = 16;
+
+/// A row's bytes: the key, then the value.
+pub(crate) type Row = Arc<[u8]>;
+
+struct Slot {
+    hash: u64,
+    key_len: u32,
+    /// Read since the clock hand passed.
+    read: bool,
+    since: u64,
+    row: Row,
+}
+
+struct Shard {
+    /// Open addressing with linear probing, never more than three quarters full; the length is a power of two.
+    slots: Vec<Option<Slot>>,
+    count: usize,
+    bytes: usize,
+    hand: usize,
+    writers: u32,
+    /// No key of this shard changed after this sequence number.
+    changed: u64,
+}
+
+/// On a line of its own, so that two cores do not fight for neighbours.
+#[repr(align(128))]
+struct Aligned(Mutex<Shard>);
+
+pub(crate) struct Rows {
+    shards: Box<[Aligned]>,
+    shard_bytes: usize,
+    seed: u64,
+}
+
+/// What a write touches; from `begin` to `finish`.
+#[derive(Default)]
+pub(crate) struct Writing {
+    /// Hash of each record key that is put or deleted, in order, and whether its row was here.
+    keys: Vec<(u64, bool)>,
+    /// A range is deleted: all shards are concerned.
+    all: bool,
+}
+
+pub(crate) fn is_record(key: &[u8]) -> bool {
+    key.get(SPACE_AT) == Some(&RECORD_SPACE)
+}
+
+/// The key of an effect on one record.
+fn record_key(effect: &Effect) -> Option<&[u8]> {
+    match effect {
+        Effect::Put(key, _) | Effect::Delete(key) => is_record(key).then_some(&key[..]),
+        Effect::DeleteRange(..) => None,
+    }
+}
+
+impl Rows {
+    pub fn new(bytes: usize) -> Rows {
+        let shard = || {
+            Aligned(Mutex::new(Shard {
+                slots: Vec::new(),
+                count: 0,
+                bytes: 0,
+                hand: 0,
+                writers: 0,
+                changed: 0,
+            }))
+        };
+        // Against keys that were made to collide; an address is random enough.
+        let seed = &raw const bytes as u64 ^ u64::from(std::process::id()) << 32;
+        Rows {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            shard_bytes: bytes / SHARDS,
+            seed: seed | 1,
+        }
+    }
+
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        let mix = |a: u64, b: u64| {
+            let wide = u128::from(a) * u128::from(b);
+            wide as u64 ^ (wide >> 64) as u64
+        };
+        let mut state = self.seed ^ key.len() as u64;
+        for chunk in key.chunks(16) {
+            let word = |part: &[u8]| {
+                let mut bytes = [0; 8];
+                bytes[..part.len()].copy_from_slice(part);
+                u64::from_le_bytes(bytes)
+            };
+            let (low, high) = chunk.split_at(chunk.len().min(8));
+            state = mix(
+                state ^ word(low) ^ 0x9e37_79b9_7f4a_7c15,
+                word(high) ^ 0xe703_7ed1_a0b4_28db,
+            );
+        }
+        mix(state, 0x8ebc_6af0_9c88_c6e3)
+    }
+
+    fn shard(&self, hash: u64) -> Option<MutexGuard<'_, Shard>> {
+        // The low bits find the slot.
+        let at = (hash >> 57) as usize % SHARDS;
+        self.shards.get(at).map(|shard| shard.0.lock())
+    }
+
+    /// The row under `key` as a state at `sequence` sees it (the newest: `u64::MAX`).
+    pub fn get(&self, hash: u64, key: &[u8], sequence: u64) -> Option<Row> {
+        let mut shard = self.shard(hash)?;
+        let at = shard.find(hash, key)?;
+        let slot = shard.slots.get_mut(at)?.as_mut()?;
+        if slot.since > sequence {
+            return None;
+        }
+        slot.read = true;
+        Some(slot.row.clone())
+    }
+
+    /// Offers what the engine had under `key` in the state at `sequence`.
+    pub fn offer(&self, hash: u64, key: &[u8], value: &[u8], sequence: u64) {
+        let cost = key.len() + value.len() + ROW_OVERHEAD_BYTES;
+        if cost > self.shard_bytes / 8 {
+            return;
+        }
+        let row = join(key, value);
+        let Some(mut shard) = self.shard(hash) else {
+            return;
+        };
+        if shard.writers == 0 && shard.changed <= sequence {
+            shard.put(hash, key.len(), row, self.shard_bytes);
+        }
+    }
+
+    /// Before the engine's write.
+    pub fn begin<'a>(&self, effects: impl Iterator<Item = &'a Effect>, writing: &mut Writing) {
+        writing.keys.clear();
+        writing.all = false;
+        for effect in effects {
+            if let Some(key) = record_key(effect) {
+                let hash = self.hash(key);
+                let Some(mut shard) = self.shard(hash) else {
+                    continue;
+                };
+                shard.writers += 1;
+                let was_here = shard.find(hash, key).is_some_and(|at| shard.take(at));
+                writing.keys.push((hash, was_here));
+            } else if let Effect::DeleteRange(low, high) = effect {
+                // Ranges of other spaces only are left out: [low, high) has no record when both lie in one higher space.
+                let one_space = low.get(..=SPACE_AT).is_some_and(|p| high.starts_with(p));
+                if !(one_space && !is_record(low)) {
+                    writing.all = true;
+                }
+            }
+        }
+        if writing.all {
+            for shard in &self.shards {
+                let mut shard = shard.0.lock();
+                shard.writers += 1;
+                shard.clear();
+            }
+        }
+    }
+
+    /// After the engine's write, whatever came of it. `sequence` is the engine's newest; `written` says that the write succeeded.
+    pub fn finish<'a>(
+        &self,
+        effects: impl Iterator<Item = &'a Effect>,
+        writing: &Writing,
+        sequence: u64,
+        written: bool,
+    ) {
+        let records = effects.filter(|e| record_key(e).is_some());
+        for (effect, &(hash, was_here)) in records.zip(&writing.keys) {
+            let Some(mut shard) = self.shard(hash) else {
+                continue;
+            };
+            shard.writers -= 1;
+            shard.changed = sequence;
+            // Only when nothing else is under way in the shard: a later effect of the same batch may be on the same key.
+            if let Effect::Put(key, value) = effect
+                && was_here
+                && written
+                && shard.writers == 0
+            {
+                shard.put(hash, key.len(), join(key, value), self.shard_bytes);
+            }
+        }
+        if writing.all {
+            for shard in &self.shards {
+                let mut shard = shard.0.lock();
+                shard.writers -= 1;
+                shard.changed = sequence;
+            }
+        }
+    }
+
+    /// Bytes in all shards.
+    pub fn used(&self) -> usize {
+        self.shards.iter().map(|s| s.0.lock().bytes).sum()
+    }
+}
+
+/// Key and value in one allocation.
+fn join(key: &[u8], value: &[u8]) -> Row {
+    let mut row = Arc::<[u8]>::new_uninit_slice(key.len() + value.len());
+    if let Some(bytes) = Arc::get_mut(&mut row) {
+        let (head, tail) = bytes.split_at_mut(key.len());
+        for (to, from) in [(head, key), (tail, value)] {
+            // SAFETY: both are `from.len()` long and do not overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr().cast(), from.len());
+            }
+        }
+    }
+    // SAFETY: a new Arc has one owner, so all bytes were written.
+    unsafe { row.assume_init() }
+}
+
+impl Slot {
+    fn cost(&self) -> usize {
+        self.row.len() + ROW_OVERHEAD_BYTES
+    }
+}
+
+impl Shard {
+    fn mask(&self) -> usize {
+        self.slots.len().wrapping_sub(1)
+    }
+
+    fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        let mask = self.mask();
+        let mut at = hash as usize & mask;
+        // Ends: the table always has empty slots.
+        while let Some(slot) = self.slots.get(at)?.as_ref() {
+            if slot.hash == hash && slot.row.get(..slot.key_len as usize) == Some(key) {
+                return Some(at);
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    /// Takes a slot out and closes the gap that it leaves in the probes of others. True.
+    fn take(&mut self, mut gap: usize) -> bool {
+        let mask = self.mask();
+        if let Some(slot) = self.slots.get_mut(gap).and_then(Option::take) {
+            self.bytes -= slot.cost();
+            self.count -= 1;
+        }
+        let mut at = (gap + 1) & mask;
+        while let Some(slot) = self.slots.get(at).and_then(Option::as_ref) {
+            let home = slot.hash as usize & mask;
+            // It may move into the gap when the gap lies on its way from home.
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
+                self.slots.swap(at, gap);
+                gap = at;
+            }
+            at = (at + 1) & mask;
+        }
+        true
+    }
+
+    fn put(&mut self, hash: u64, key_len: usize, row: Row, limit_bytes: usize) {
+        let since = self.changed;
+        let slot = Slot {
+            hash,
+            key_len: key_len as u32,
+            read: false,
+            since,
+            row,
+        };
+        let key = slot.row.get(..key_len).unwrap_or(&[]);
+        if let Some(at) = self.find(hash, key) {
+            self.take(at);
+        }
+        self.bytes += slot.cost();
+        self.count += 1;
+        while self.bytes > limit_bytes && self.count > 1 {
+            self.evict();
+        }
+        if self.count * 4 > self.slots.len() * 3 {
+            self.grow();
+        }
+        self.place(slot);
+    }
+
+    /// Into the first empty slot from its home on.
+    fn place(&mut self, slot: Slot) {
+        let mask = self.mask();
+        let mut at = slot.hash as usize & mask;
+        while self.slots.get(at).is_some_and(Option::is_some) {
+            at = (at + 1) & mask;
+        }
+        if let Some(empty) = self.slots.get_mut(at) {
+            *empty = Some(slot);
+        }
+    }
+
+    fn grow(&mut self) {
+        let len = (self.slots.len() * 2).max(FIRST_SLOTS);
+        let mut slots = Vec::new();
+        slots.resize_with(len, || None);
+        let old = std::mem::replace(&mut self.slots, slots);
+        self.hand = 0;
+        for slot in old.into_iter().flatten() {
+            self.place(slot);
+        }
+    }
+
+    /// One row goes: the next one on the clock that was not read since the hand passed. The one being put is counted already, but
+    /// is in no slot yet.
+    fn evict(&mut self) {
+        let mask = self.mask();
+        for _ in 0..self.slots.len() * 2 {
+            self.hand = (self.hand + 1) & mask;
+            match self.slots.get_mut(self.hand) {
+                Some(Some(slot)) if slot.read => slot.read = false,
+                Some(Some(_)) => {
+                    self.take(self.hand);
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.slots = Vec::new();
+        self.count = 0;
+        self.bytes = 0;
+        self.hand = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn key(n: u64) -> Vec<u8> {
+        let mut key = vec![0, 0, 0, 0, 0, 0, 0, 9, RECORD_SPACE, 0, 0, 0, 0];
+        key.extend_from_slice(&n.to_be_bytes());
+        key
+    }
+
+    fn value<'a>(rows: &Rows, key: &[u8], sequence: u64, buf: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        let row = rows.get(rows.hash(key), key, sequence)?;
+        buf.clear();
+        buf.extend_from_slice(&row[key.len()..]);
+        Some(buf)
+    }
+
+    fn offer(rows: &Rows, key: &[u8], value: &[u8], sequence: u64) {
+        rows.offer(rows.hash(key), key, value, sequence);
+    }
+
+    fn write(rows: &Rows, effects: &[Effect], sequence: u64, written: bool) {
+        let mut writing = Writing::default();
+        rows.begin(effects.iter(), &mut writing);
+        rows.finish(effects.iter(), &writing, sequence, written);
+    }
+
+    #[test]
+    fn a_snapshot_sees_only_rows_that_are_not_newer() {
+        let rows = Rows::new(1 << 20);
+        let (k, buf) = (key(1), &mut Vec::new());
+        offer(&rows, &k, b"a", 5);
+        assert_eq!(value(&rows, &k, u64::MAX, buf), Some(&b"a"[..]));
+        assert_eq!(value(&rows, &k, 5, buf), Some(&b"a"[..]));
+        write(&rows, &[Effect::Put(k.clone(), b"b".to_vec())], 10, true);
+        assert_eq!(value(&rows, &k, u64::MAX, buf), Some(&b"b"[..]));
+        assert_eq!(value(&rows, &k, 10, buf), Some(&b"b"[..]));
+        assert_eq!(value(&rows, &k, 9, buf), None);
+        offer(&rows, &k, b"a", 9);
+        assert_eq!(
+            value(&rows, &k, u64::MAX, buf),
+            Some(&b"b"[..]),
+            "an older state is not taken"
+        );
+        write(&rows, &[Effect::Delete(k.clone())], 11, true);
+        assert_eq!(value(&rows, &k, u64::MAX, buf), None);
+    }
+
+    #[test]
+    fn nothing_comes_in_while_a_writer_is_there() {
+        let rows = Rows::new(1 << 20);
+        let (k, buf) = (key(1), &mut Vec::new());
+        offer(&rows, &k, b"a", 5);
+        let effects = [Effect::Put(k.clone(), b"b".to_vec())];
+        let mut writing = Writing::default();
+        rows.begin(effects.iter(), &mut writing);
+        assert_eq!(value(&rows, &k, u64::MAX, buf), None);
+        offer(&rows, &k, b"a", 5);
+        offer(&rows, &k, b"a", 7);
+        assert_eq!(value(&rows, &k, u64::MAX, buf), None);
+        rows.finish(effects.iter(), &writing, 7, false);
+        assert_eq!(
+            value(&rows, &k, u64::MAX, buf),
+            None,
+            "a write that failed brings no row"
+        );
+        offer(&rows, &k, b"a", 5);
+        assert_eq!(value(&rows, &k, u64::MAX, buf), None);
+        offer(&rows, &k, b"a", 7);
+        assert_eq!(value(&rows, &k, 7, buf), Some(&b"a"[..]));
+    }
+
+    #[test]
+    fn the_last_effect_on_a_key_counts() {
+        let rows = Rows::new(1 << 20);
+        let (k, buf) = (key(1), &mut Vec::new());
+        let put = |v: &[u8]| Effect::Put(k.clone(), v.to_vec());
+        let cases: [(&[Effect], Option<&[u8]>); 4] = [
+            (&[put(b"1"), put(b"2")], None),
+            (&[put(b"1"), Effect::Delete(k.clone())], None),
+            (&[Effect::Delete(k.clone()), put(b"2")], None),
+            (&[Effect::DeleteRange(key(0), key(9)), put(b"2")], None),
+        ];
+        for (n, (effects, seen)) in (1..).zip(cases) {
+            offer(&rows, &k, b"0", n * 10);
+            assert!(value(&rows, &k, u64::MAX, buf).is_some());
+            write(&rows, effects, n * 10 + 1, true);
+            // Where more than one effect meets a key, no row is as good as the right one; a wrong one is not.
+            let found = value(&rows, &k, u64::MAX, buf).map(<[u8]>::to_vec);
+            assert!(
+                found.is_none()
+                    || matches!(effects.last(), Some(Effect::Put(_, v)) if *v == *found.as_ref().unwrap()),
+                "case {n}: {found:?} for {seen:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn ranges_of_other_spaces_leave_the_rows() {
+        let rows = Rows::new(1 << 20);
+        let (k, buf) = (key(1), &mut Vec::new());
+        let other = |space: u8| {
+            let mut k = key(0);
+            k[SPACE_AT] = space;
+            k
+        };
+        offer(&rows, &k, b"a", 1);
+        write(
+            &rows,
+            &[Effect::DeleteRange(
+                other(2),
+                [&other(2)[..9], &[9]].concat(),
+            )],
+            2,
+            true,
+        );
+        assert!(value(&rows, &k, u64::MAX, buf).is_some());
+        write(&rows, &[Effect::DeleteRange(other(0), other(2))], 3, true);
+        assert!(value(&rows, &k, u64::MAX, buf).is_none());
+    }
+
+    #[test]
+    fn random_use_agrees_with_a_map_and_stays_within_its_bytes() {
+        let rows = Rows::new(SHARDS * 4000);
+        let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
+        let mut state = 1u64;
+        let mut random = |n: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % n
+        };
+        let (mut hits, mut buf) = (0, Vec::new());
+        for sequence in 1..200_000 {
+            let n = random(9000);
+            let k = key(n);
+            match random(10) {
+                0 => {
+                    model.remove(&n);
+                    write(&rows, &[Effect::Delete(k)], sequence, true);
+                }
+                1 | 2 => {
+                    let v = vec![sequence as u8; random(400) as usize];
+                    model.insert(n, v.clone());
+                    write(&rows, &[Effect::Put(k, v)], sequence, true);
+                }
+                _ => match value(&rows, &k, u64::MAX, &mut buf) {
+                    Some(v) => {
+                        hits += 1;
+                        assert_eq!(Some(v), model.get(&n).map(|v| &v[..]));
+                    }
+                    None => {
+                        if let Some(v) = model.get(&n) {
+                            offer(&rows, &k, v, sequence);
+                        }
+                    }
+                },
+            }
+        }
+        assert!(hits > 1000);
+        assert!(rows.used() <= rows.shard_bytes * SHARDS);
+    }
+}
