@@ -1,0 +1,157 @@
+"""Many clients, slow clients, clients that vanish, and too many of them."""
+
+import socket
+import struct
+import threading
+import time
+
+import bson
+import pytest
+from pymongo.errors import PyMongoError
+
+from harness import OP_MSG, Wire
+
+
+def test_many_at_once(server, coll):
+    coll.insert_many([{"_id": i, "v": i} for i in range(100)])
+    wires = [server.wire() for _ in range(400)]
+    for n, wire in enumerate(wires):
+        wire.send_body(bson.encode({"find": coll.name, "$db": coll.database.name, "filter": {"_id": n % 100}}))
+    for n, wire in enumerate(wires):
+        assert wire.receive_msg()["cursor"]["firstBatch"] == [{"_id": n % 100, "v": n % 100}]
+        wire.close()
+
+
+def test_concurrent_writers(server, coll):
+    def work(n):
+        for i in range(100):
+            coll.insert_one({"_id": f"{n}-{i}"})
+            coll.update_one({"_id": "sum"}, {"$inc": {"n": 1}}, upsert=True)
+
+    coll.insert_one({"_id": "sum", "n": 0})
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert coll.count_documents({}) == 1601
+    assert coll.find_one({"_id": "sum"})["n"] == 1600
+
+
+def test_vanishing_at_every_moment(server, wire):
+    raw = wire.message(OP_MSG, struct.pack("<I", 0) + b"\0" + bson.encode({"find": "x", "$db": "vanish"}))
+    for cut in range(0, len(raw) + 1):
+        other = server.wire()
+        other.send(raw[:cut])
+        if cut % 2:
+            other.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        other.close()
+    wire.ping()
+
+
+def test_a_client_that_does_not_read(server, coll, wire):
+    """Its replies pile up nowhere without bound, and nobody else waits for it."""
+    coll.insert_many([{"_id": i, "pad": "x" * 100_000} for i in range(50)])
+    deaf = Wire(server.port, timeout_s=1)
+    deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    request = bson.encode({"find": coll.name, "$db": coll.database.name})
+    try:
+        for _ in range(200):
+            deaf.send_body(request)
+    except (TimeoutError, OSError):
+        pass
+    before = wire.command({"serverStatus": 1, "$db": "admin"})["mem"]["resident"]
+    started = time.monotonic()
+    for _ in range(50):
+        wire.ping()
+    assert time.monotonic() - started < 5
+    assert wire.command({"serverStatus": 1, "$db": "admin"})["mem"]["resident"] - before < 300
+    deaf.close()
+
+
+def test_connections_are_counted(server, wire):
+    def current():
+        return wire.command({"serverStatus": 1, "$db": "admin"})["connections"]["current"]
+
+    before = current()
+    others = [server.wire() for _ in range(10)]
+    for other in others:
+        other.ping()
+    assert current() == before + 10
+    for other in others:
+        other.close()
+    deadline = time.monotonic() + 10
+    while current() > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert current() == before
+
+
+def test_too_many(new_server):
+    server = new_server("--max-connections", 10)
+    kept = []
+    refused = 0
+    for _ in range(20):
+        try:
+            wire = server.wire(timeout_s=5)
+            wire.ping()
+            kept.append(wire)
+        except (OSError, EOFError):
+            refused += 1
+    assert len(kept) in (9, 10) and refused == 20 - len(kept)
+    kept.pop().close()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            with server.wire(timeout_s=5) as wire:
+                wire.ping()
+            break
+        except (OSError, EOFError):
+            time.sleep(0.05)
+    else:
+        pytest.fail("no new connection although one was closed")
+    kept[0].ping()
+
+
+def test_shutdown_by_command(new_server):
+    server = new_server()
+    with server.client() as client:
+        client.test.things.insert_one({"_id": 1})
+        try:
+            client.admin.command("shutdown")
+        except PyMongoError:
+            pass
+    assert server.process.wait(30) == 0
+    server.start()
+    with server.client() as client:
+        assert client.test.things.find_one() == {"_id": 1}
+
+
+def test_sigterm_with_clients_connected(new_server):
+    server = new_server()
+    idle = [server.wire() for _ in range(20)]
+    for wire in idle:
+        wire.ping()
+    stop = threading.Event()
+
+    def work():
+        with server.client(serverSelectionTimeoutMS=200) as client:
+            i = 0
+            while not stop.is_set():
+                try:
+                    client.test.things.insert_one({"_id": i})
+                    acknowledged.append(i)
+                    i += 1
+                except PyMongoError:
+                    return
+
+    acknowledged = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.5)
+    assert server.stop() == 0
+    stop.set()
+    thread.join()
+    server.start()
+    with server.client() as client:
+        stored = {d["_id"] for d in client.test.things.find()}
+        assert set(acknowledged) <= stored

@@ -1,0 +1,172 @@
+"""Starting: what is said, data directories that are locked, foreign or unwritable, ports in use, options from everywhere."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from harness import BINARY, free_port
+
+
+def fails(*arguments, env=None, program=BINARY):
+    """Runs to the end, which must come soon and be an error; gives what it said."""
+    done = subprocess.run(
+        [str(program), *map(str, arguments)], capture_output=True, text=True, timeout=30, env={**os.environ, **(env or {})}
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode not in (0, 101), f"exit {done.returncode}: {said}"
+    assert "panicked" not in said, said
+    return said
+
+
+def test_help_names_every_option():
+    said = subprocess.run([BINARY, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    for option in "--dbpath --port --bind --cache --durability --advertise --standalone --max-connections --config".split():
+        assert option in said, option
+    whole = subprocess.run([BINARY, "--help"], capture_output=True, text=True, check=True).stdout
+    assert "serve" in whole and "lab" in whole
+    assert subprocess.run([BINARY, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_says_how_to_connect(new_server):
+    server = new_server()
+    time.sleep(0.2)
+    said = server.tail(200)
+    assert f"mongodb://127.0.0.1:{server.port}" in said
+    assert str(server.path) in said
+
+
+def test_starts_fast_and_small(new_server):
+    server = new_server()
+    resident = int(pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    assert resident < 100 << 20, f"{resident >> 20} MB when idle"
+
+
+def test_port_in_use(new_server, tmp_path):
+    server = new_server()
+    said = fails("serve", "--dbpath", tmp_path / "other", "--port", server.port)
+    assert str(server.port) in said and "in use" in said.lower()
+
+
+def test_data_directory_in_use(new_server):
+    server = new_server()
+    said = fails("serve", "--dbpath", server.path, "--port", free_port())
+    assert str(server.path) in said and ("lock" in said.lower() or "another" in said.lower())
+    with server.client() as client:
+        client.admin.command("ping")
+
+
+def test_a_mongodb_directory_is_refused(tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "WiredTiger").write_text("WiredTiger\nWiredTiger 11.2.0: (November 1, 2023)\n")
+    (foreign / "WiredTiger.wt").write_bytes(b"\0" * 4096)
+    (foreign / "mongod.lock").write_text("")
+    before = sorted(os.listdir(foreign))
+    said = fails("serve", "--dbpath", foreign, "--port", free_port())
+    assert "mongodump" in said and "WiredTiger" in said
+    assert sorted(os.listdir(foreign)) == before, "it is left as it was"
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("years of work")
+    fails("serve", "--dbpath", foreign, "--port", free_port())
+    assert os.listdir(foreign) == ["thesis.tex"]
+
+
+def test_a_later_format_is_refused(new_server):
+    """The stamp of a version that this build does not know ends the start, with the version named."""
+    server = new_server()
+    server.stop()
+    stamps = [p for p in server.path.iterdir() if p.is_file() and 0 < p.stat().st_size < 4096 and b"1" in p.read_bytes()]
+    stamp = next((p for p in stamps if "format" in p.name.lower() or "version" in p.name.lower() or "pando" in p.name.lower()), None)
+    assert stamp, f"no stamp among {[p.name for p in server.path.iterdir()]}"
+    stamp.write_bytes(stamp.read_bytes().replace(b"1", b"9999"))
+    assert "format" in fails("serve", "--dbpath", server.path, "--port", free_port()).lower()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_an_unwritable_directory(tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    assert str(closed) in fails("serve", "--dbpath", closed / "data", "--port", free_port())
+
+
+def test_a_path_that_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert "file" in fails("serve", "--dbpath", tmp_path / "file", "--port", free_port())
+    fails("serve", "--dbpath", tmp_path / "file" / "data", "--port", free_port())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--no-such-option"], ["--port", "70000"], ["--port", "x"], ["--cache", "lots"], ["--durability", "maybe"], ["--max-connections", "0"]],
+)
+def test_bad_options(tmp_path, arguments):
+    said = fails("serve", "--dbpath", tmp_path / "data", *arguments)
+    assert arguments[0].lstrip("-") in said
+
+
+def test_beyond_loopback_needs_consent(tmp_path):
+    said = fails("serve", "--dbpath", tmp_path / "data", "--bind", "0.0.0.0", "--port", free_port())
+    assert "auth" in said.lower() and "--" in said
+
+
+def test_configuration_file(new_server, tmp_path):
+    port = free_port()
+    config = tmp_path / "mongod.conf"
+    config.write_text(f"# as mongod's\nstorage:\n  dbPath: {tmp_path / 'from-file'}\nnet:\n  port: {port}\n  bindIp: 127.0.0.1\n")
+    process = subprocess.Popen([BINARY, "serve", "--config", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        else:
+            pytest.fail("not listening where the file said")
+        assert (tmp_path / "from-file").is_dir()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_configuration_files_that_are_wrong(tmp_path):
+    config = tmp_path / "bad.conf"
+    config.write_text("net:\n  prot: 1\n")
+    assert "prot" in fails("serve", "--config", config)
+    config.write_text("net: [unclosed\n")
+    assert "bad.conf" in fails("serve", "--config", config)
+    assert "missing.conf" in fails("serve", "--config", tmp_path / "missing.conf")
+
+
+def test_restarts_keep_data(new_server):
+    server = new_server()
+    for i in range(3):
+        with server.client() as client:
+            assert client.test.things.count_documents({}) == i
+            client.test.things.insert_one({"_id": i})
+        assert server.stop() == 0
+        server.start()
+
+
+def test_structured_log(new_server):
+    import json
+
+    server = new_server()
+    with server.client() as client:
+        client.admin.command("ping")
+    assert server.stop() == 0
+    lines = [line for line in server.tail(10_000).splitlines() if line.startswith("{")]
+    assert lines, "no structured line"
+    for line in lines:
+        assert {"t", "s", "c", "ctx", "msg"} <= set(json.loads(line)), line
+    assert sys.version_info >= (3, 9)
