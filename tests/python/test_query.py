@@ -53,7 +53,9 @@ CASES = [
     ({"a.b": 1}, {9, 10}),
     ({"a.0": 1}, {7, 15}),
     ({"a.1.b": 2}, {10}),
-    ({"a.b": None}, but(9, 10, 15)),
+    ({"a.b": None}, but(7, 8, 9, 10, 15)),  # an array without objects has no a.b at all
+    ({"a.b": {"$exists": False}}, but(9, 10)),
+    ({"a.b": {"$ne": 1}}, but(9, 10)),
     ({"a": {"$eq": 1}}, {1, 7}),
     ({"a": {"$ne": 1}}, but(1, 7)),
     ({"a": {"$ne": None}}, but(5, 6)),

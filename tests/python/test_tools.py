@@ -1,0 +1,106 @@
+"""MongoDB's database tools against the server: what goes out comes in again."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import bson
+import pytest
+from bson import Decimal128, Int64, Timestamp
+
+TOOLS = pathlib.Path(os.environ.get("PANDO_TOOLS", ".tools/bin"))
+
+
+def tool(name):
+    path = TOOLS / name if (TOOLS / name).exists() else shutil.which(name)
+    if not path:
+        pytest.skip(f"{name} is not here")
+    return str(path)
+
+
+def run(name, server, *arguments, **options):
+    done = subprocess.run(
+        [tool(name), "--host", "127.0.0.1", "--port", str(server.port), *map(str, arguments)],
+        capture_output=True,
+        timeout=120,
+        **options,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done
+
+
+@pytest.fixture
+def shop(client, db):
+    db.orders.insert_many(
+        [{"_id": i, "n": Int64(i), "d": Decimal128("1.50"), "tags": ["a", str(i % 7)], "at": Timestamp(i + 1, 1)} for i in range(3000)]
+    )
+    db.orders.create_index([("n", -1), ("tags", 1)], name="by_n")
+    db.orders.create_index("d", partialFilterExpression={"n": {"$gt": 5}})
+    db.people.insert_many([{"_id": f"p{i}", "name": f"Person {i}", "age": i % 90} for i in range(100)])
+    db.people.create_index("name", unique=True)
+    db.create_collection("empty")
+    return db
+
+
+def contents(db):
+    return {
+        name: ({bson.encode(d) for d in db[name].find()}, {n: {k: v for k, v in i.items() if k != "ns"} for n, i in db[name].index_information().items()})
+        for name in db.list_collection_names()
+    }
+
+
+@pytest.mark.parametrize("form", ["directory", "gzip", "archive"])
+def test_dump_and_restore(server, client, shop, tmp_path, form):
+    before = contents(shop)
+    where = {"directory": [f"{tmp_path}/dump"], "gzip": [f"{tmp_path}/dump"], "archive": []}[form]
+    dump = {"directory": [f"--out={tmp_path}/dump"], "gzip": ["--gzip", f"--out={tmp_path}/dump"], "archive": [f"--archive={tmp_path}/dump.archive"]}[form]
+    restore = {"directory": [], "gzip": ["--gzip"], "archive": [f"--archive={tmp_path}/dump.archive"]}[form]
+    run("mongodump", server, f"--db={shop.name}", *dump)
+    client.drop_database(shop.name)
+    run("mongorestore", server, "--drop", *restore, *where)
+    assert contents(shop) == before
+
+
+def test_restore_of_renamed(server, client, shop, tmp_path):
+    run("mongodump", server, f"--db={shop.name}", f"--archive={tmp_path}/d")
+    run("mongorestore", server, f"--archive={tmp_path}/d", f"--nsFrom={shop.name}.*", f"--nsTo={shop.name}_copy.*")
+    assert contents(client[shop.name + "_copy"]) == contents(shop)
+    client.drop_database(shop.name + "_copy")
+
+
+def test_dump_with_a_query(server, client, shop, tmp_path):
+    run("mongodump", server, f"--db={shop.name}", "--collection=orders", '--query={"_id": {"$lt": 10}}', f"--out={tmp_path}/dump")
+    raw = (tmp_path / "dump" / shop.name / "orders.bson").read_bytes()
+    assert [d["_id"] for d in bson.decode_all(raw)] == list(range(10))
+
+
+def test_export_and_import(server, client, shop, tmp_path):
+    run("mongoexport", server, f"--db={shop.name}", "--collection=orders", f"--out={tmp_path}/o.json")
+    assert len((tmp_path / "o.json").read_text().splitlines()) == 3000
+    run("mongoimport", server, f"--db={shop.name}", "--collection=again", f"--file={tmp_path}/o.json")
+    assert {bson.encode(d) for d in shop.again.find()} == {bson.encode(d) for d in shop.orders.find()}
+    run("mongoexport", server, f"--db={shop.name}", "--collection=people", "--type=csv", "--fields=name,age", "--sort={_id:1}", f"--out={tmp_path}/p.csv")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[0] == "name,age" and lines[1] == "Person 0,0"
+    run("mongoimport", server, f"--db={shop.name}", "--collection=csv", "--type=csv", "--headerline", f"--file={tmp_path}/p.csv")
+    assert shop.csv.count_documents({"age": {"$type": "int"}}) == 100
+    upsert = tmp_path / "u.json"
+    upsert.write_text('{"_id":"p1","name":"Changed"}\n{"_id":"new","name":"New"}\n')
+    run("mongoimport", server, f"--db={shop.name}", "--collection=people", "--mode=upsert", f"--file={upsert}")
+    assert shop.people.find_one({"_id": "p1"})["name"] == "Changed" and shop.people.count_documents({}) == 101
+
+
+def test_stat(server, shop):
+    done = run("mongostat", server, "--json", "--rowcount=2", "1")
+    lines = [json.loads(line) for line in done.stdout.decode().splitlines() if line.startswith("{")]
+    assert lines
+    (row,) = lines[-1].values()
+    for column in ("insert", "query", "update", "delete", "getmore", "command", "dirty", "used", "qrw", "arw", "net_in", "net_out", "conn", "res", "vsize"):
+        assert column in row, f"{column} of {row}"
+
+
+def test_top(server, shop):
+    done = run("mongotop", server, "--json", "--rowcount=1", "1")
+    assert "totals" in json.loads(done.stdout.decode().splitlines()[-1])
