@@ -28,7 +28,8 @@ use bson::{ObjectId, Writer};
 use errors::Result;
 use parking_lot::Mutex;
 use service::{Address, Client, Config, Control, Mode, Outcome, Request, Service};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use storage::Store;
 
 /// What an event loop or a worker keeps between requests.
@@ -41,7 +42,7 @@ pub struct Local {
 pub struct Commands {
     pub store: Arc<Store>,
     pub engine: Arc<executor::Engine>,
-    pub cursors: session::Cursors,
+    pub cursors: Arc<session::Cursors>,
     pub retries: session::Retries,
     pub config: Config,
     pub control: Arc<Control>,
@@ -54,8 +55,41 @@ pub struct Commands {
 impl Commands {
     pub fn new(store: Arc<Store>, config: Config, control: Arc<Control>) -> Result<Commands> {
         let engine = executor::Engine::open(store.clone())?;
-        Ok(Commands { store, engine, cursors: Default::default(), retries: Default::default(), config, control, process_id: ObjectId::generate(), initiated_host: Mutex::default() })
+        executor::build::resume(&engine, |ns, name, result| {
+            match result {
+                Ok(()) => tracing::info!(target: "INDEX", id = 20345, namespace = ns, index = name, "Index build: done building"),
+                Err(e) => tracing::warn!(target: "INDEX", id = 20649, namespace = ns, index = name, error = %e, "Index build failed"),
+            }
+        });
+        let cursors: Arc<session::Cursors> = Arc::default();
+        reap(Arc::downgrade(&cursors))?;
+        Ok(Commands {
+            store,
+            engine,
+            cursors,
+            retries: Default::default(),
+            config,
+            control,
+            process_id: ObjectId::generate(),
+            initiated_host: Mutex::default(),
+        })
     }
+}
+
+/// How long a cursor may stay unused.
+const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Times cursors out for as long as somebody holds them.
+fn reap(cursors: Weak<session::Cursors>) -> Result<()> {
+    let run = move || {
+        while let Some(c) = cursors.upgrade() {
+            c.reap(CURSOR_TIMEOUT);
+            drop(c);
+            std::thread::sleep(Duration::from_secs(4));
+        }
+    };
+    let started = std::thread::Builder::new().name("cursor-reaper".into()).spawn(run);
+    started.map(|_| ()).map_err(|e| errors::Error::internal(format!("cannot start a thread: {e}")))
 }
 
 impl Service for Commands {

@@ -81,6 +81,8 @@ commands! {
     "getMore" => READ | API | COUNTED | WORKER, crate::crud::get_more::run, "a cursor's next batch";
     "findAndModify" | "findandmodify" => WRITE | RETRY | API, crate::crud::find_and_modify::run, "one document changed and given back";
     "count" => READ | API, crate::crud::count::run, "how many documents match";
+    "aggregate" => READ | WRITE | API, crate::crud::aggregate::run, "documents through the stages of a pipeline";
+    "explain" => READ | API | WORKER, crate::crud::explain::run, "how a command is answered";
     "distinct" => READ | API, crate::crud::distinct::run, "the different values of a field";
     "killCursors" => API, crate::crud::kill_cursors::run, "ends cursors";
     "hello" => HANDSHAKE | API, crate::handshake::hello::run, "what a client must know of this server";

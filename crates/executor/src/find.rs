@@ -62,7 +62,13 @@ pub struct FindCursor {
 impl FindCursor {
     /// Plans and opens; `None` when there is no such collection.
     pub fn open(ctx: &mut OpCtx, ns: &str, req: FindRequest) -> Result<Option<FindCursor>> {
-        let (view, coll) = ctx.view(ns);
+        // One record by its key needs no snapshot.
+        let (view, coll) = match planner::id_lookup(&req.filter) {
+            Some(_) if req.hint.is_none() && req.min.is_none() && req.max.is_none() => {
+                (ctx.latest(), ctx.engine.catalog.get(ns))
+            }
+            _ => ctx.view(ns),
+        };
         let Some(coll) = coll else { return Ok(None) };
         if coll.is_view() {
             bail!(CommandNotSupportedOnView, "Namespace {ns} is a view, not a collection");
@@ -146,6 +152,29 @@ impl FindCursor {
         self.scratch.clear();
         p.apply(doc, matched, &self.vars, &mut self.scratch)?;
         Ok(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY))
+    }
+
+    /// Keeps the projection only where an index covers it: elsewhere it would cost more than it saves.
+    pub(crate) fn drop_projection_unless_covered(&mut self) {
+        if !self.rows.plan.covered {
+            self.projection = None;
+        }
+    }
+
+    /// Computes what [`FindCursor::projected`] shows, after a step.
+    pub(crate) fn project(&mut self) -> Result<()> {
+        if self.projection.is_some() {
+            self.doc()?;
+        }
+        Ok(())
+    }
+
+    /// The current result as [`FindCursor::project`] left it.
+    pub(crate) fn projected(&self) -> Doc<'_> {
+        match self.projection {
+            None => self.rows.doc(),
+            Some(_) => Doc::new(&self.scratch).unwrap_or(Doc::EMPTY),
+        }
     }
 
     /// Appends results to the open array of `w`: at most `max_docs`, and no more than fit into `max_bytes` (but always one).

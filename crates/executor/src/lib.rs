@@ -8,6 +8,7 @@
 //! Architecture invariants: the executor knows no command and no socket; every write becomes log entries given to
 //! [`OpCtx::commit`], and nothing else changes records or (builds aside) index entries.
 
+mod aggregate;
 pub mod build;
 mod delete;
 mod distinct;
@@ -23,6 +24,7 @@ mod retry;
 mod sorter;
 mod update;
 
+pub use aggregate::{AggregateRequest, PipelineCursor, ServerRows};
 pub use delete::{DeleteRequest, Deleted, delete};
 pub use distinct::distinct;
 pub use find::{FindCursor, FindRequest};

@@ -12,7 +12,7 @@ use errors::{Error, Result, bail};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use storage::{Entry, LatchGuard, Store, View};
+use storage::{Entry, LatchGuard, Op, Store, View};
 
 /// Index entries and documents that an operation may examine on an event loop.
 pub const INLINE_BUDGET: u32 = 2_500;
@@ -27,6 +27,10 @@ pub struct Engine {
 
 impl Engine {
     pub fn open(store: Arc<Store>) -> Result<Arc<Engine>> {
+        if store.last_index() == 0 {
+            // A replica set's first entry: cluster time is never zero.
+            store.propose(vec![Entry::new([0; 16], Op::Noop, vec![])])?;
+        }
         let catalog = Catalog::open(store.clone())?;
         Ok(Arc::new(Engine { store, catalog, builds: Default::default() }))
     }

@@ -5,7 +5,7 @@
 
 use bson::Writer;
 use errors::{Result, bail, err};
-use executor::{FindCursor, OpCtx};
+use executor::{FindCursor, OpCtx, PipelineCursor};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,6 +30,15 @@ impl Results for FindCursor {
     fn release(&mut self) {
         FindCursor::release(self);
     }
+}
+
+impl Results for PipelineCursor {
+    fn fill(&mut self, ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool> {
+        PipelineCursor::fill(self, ctx, w, max_docs, max_bytes)
+    }
+
+    /// Its leaves keep their scans: a pipeline is mostly at its end after the first batch.
+    fn release(&mut self) {}
 }
 
 pub struct Cursor {

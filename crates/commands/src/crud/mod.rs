@@ -4,9 +4,11 @@ mod batch;
 mod cursor;
 mod variables;
 
+pub mod aggregate;
 pub mod count;
 pub mod delete;
 pub mod distinct;
+pub mod explain;
 pub mod find;
 pub mod find_and_modify;
 pub mod get_more;

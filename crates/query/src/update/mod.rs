@@ -21,6 +21,7 @@ mod tests;
 
 use crate::expr::{EvalCtx, ParseEnv, Vars};
 use crate::filter::Filter;
+use crate::pipeline::parse_transforms;
 use crate::transform::Transform;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, ObjectId, Val, Writer, order, tag};
 use errors::{Result, bail, err};
@@ -87,7 +88,7 @@ impl Update {
                         "arrayFilters may not be specified for pipeline-style updates"
                     );
                 }
-                Kind::Pipeline(parse_pipeline(u.as_array().unwrap_or(Doc::EMPTY), env)?)
+                Kind::Pipeline(parse_transforms(u.as_array().unwrap_or(Doc::EMPTY), env)?)
             }
             tag::DOCUMENT => {
                 let d = u.as_doc().unwrap_or(Doc::EMPTY);
@@ -105,6 +106,13 @@ impl Update {
             ),
         };
         Ok(Update { kind })
+    }
+
+    /// An update by a pipeline that is parsed already.
+    pub fn from_transforms(stages: Vec<Transform>) -> Update {
+        Update {
+            kind: Kind::Pipeline(stages),
+        }
     }
 
     pub fn is_replacement(&self) -> bool {
@@ -308,39 +316,6 @@ fn dollar_prefixed(name: &str, path: &str) -> errors::Error {
         "The dollar ($) prefixed field '{name}' in '{path}' is not allowed in the context of an update's replacement \
          document. Consider using an aggregation pipeline with $replaceWith."
     )
-}
-
-fn parse_pipeline(stages: Doc<'_>, env: &ParseEnv) -> Result<Vec<Transform>> {
-    stages
-        .values()
-        .map(|s| {
-            let Some(spec) = s.as_doc() else {
-                bail!(
-                    TypeMismatch,
-                    "Each element of the 'pipeline' array must be an object"
-                );
-            };
-            let (Some(e), 1) = (spec.first(), spec.count()) else {
-                bail!(
-                    40323,
-                    "A pipeline stage specification object must contain exactly one field."
-                );
-            };
-            match crate::pipeline::parse_transform(e.name, e.val, env)? {
-                Some(t) => Ok(t),
-                None if crate::pipeline::is_stage(e.name) => Err(err!(
-                    InvalidOptions,
-                    "{} is not allowed to be used within an update",
-                    e.name
-                )),
-                None => Err(err!(
-                    40324,
-                    "Unrecognized pipeline stage name: '{}'",
-                    e.name
-                )),
-            }
-        })
-        .collect()
 }
 
 fn transform(stages: &[Transform], doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<Applied>> {

@@ -1,0 +1,163 @@
+//! `aggregate`, and its part of explain.
+
+use super::cursor::{self, Keep};
+use super::{batch, explain, variables};
+use crate::cx::{Cx, Done};
+use crate::generic::Args;
+use crate::idl;
+use bson::{Doc, Val};
+use errors::{Result, bail};
+use executor::{AggregateRequest, FindCursor, FindRequest, PipelineCursor};
+use planner::explain::{Explain, stages};
+use query::pipeline::{Namespace, ParseCtx, Pipeline};
+
+struct Aggregate {
+    ns: String,
+    request: AggregateRequest,
+    batch: u64,
+}
+
+fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
+    const AT: &str = "aggregate";
+    let coll = match cx.args.first.as_str() {
+        Some(c) => Some(c),
+        None if cx.args.first.to_i64_exact() == Some(1) => None,
+        None if cx.args.first.is_number() => {
+            bail!(FailedToParse, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
+        }
+        None => return Err(idl::mismatch(AT, AT, cx.args.first, &["string", "number"])),
+    };
+    let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
+    let (mut pipeline, mut cursor_given, mut batch, mut let_, mut hint) = (None, false, None, None, None);
+    let (mut allow_disk_use, mut explained) = (true, false);
+    for e in &cx.args.fields {
+        let e = *e;
+        match e.name {
+            "pipeline" => pipeline = Some(e.val),
+            "cursor" => {
+                cursor_given = true;
+                let Some(d) = idl::doc(AT, e)? else { continue };
+                for c in d {
+                    match c.name {
+                        "batchSize" => batch = idl::int_from("cursor", c, 0)?,
+                        name => return Err(idl::unknown("cursor", name)),
+                    }
+                }
+            }
+            "explain" => explained = idl::safe_bool(AT, e)?.unwrap_or(false),
+            "allowDiskUse" => allow_disk_use = idl::boolean(AT, e)?.unwrap_or(true),
+            "let" => let_ = idl::doc(AT, e)?,
+            "hint" => hint = variables::hint(e.val)?,
+            "collation" => batch::check_collation(idl::doc(AT, e)?)?,
+            "bypassDocumentValidation" => {
+                idl::safe_bool(AT, e)?;
+            }
+            "fromMongos" | "needsMerge" | "exchange" | "collectionUUID" | "isMapReduceCommand" | "includeQueryStatsMetrics"
+            | "querySettings" | "requestResumeToken" | "passthroughToShard" | "encryptionInformation" | "fromRouter" => {}
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let pipeline: Val = idl::required(AT, "pipeline", pipeline)?;
+    if !cursor_given && !explained && cx.command.name == AT {
+        bail!(FailedToParse, "The 'cursor' option is required, except for aggregate with the explain argument");
+    }
+    let (env, vars) = variables::variables(cx, let_)?;
+    let pipeline = Pipeline::parse(pipeline, &ParseCtx::new(cx.args.db, coll, env))?;
+    if coll.is_none() && !pipeline.makes_input() {
+        bail!(
+            InvalidNamespace,
+            "{{aggregate: 1}} is not valid for '{}'; a collection is required.",
+            pipeline.stages().first().map_or("an empty pipeline", |s| s.name)
+        );
+    }
+    let request = AggregateRequest {
+        ns: Namespace::new(cx.args.db, coll.unwrap_or("$cmd.aggregate")),
+        pipeline,
+        vars,
+        hint,
+        allow_disk_use,
+        server_rows: None,
+    };
+    Ok(Aggregate { ns, request, batch: batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs()) })
+}
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    if cx.args.field("explain").is_some_and(|v| v.truthy()) {
+        let body = cx.request.body;
+        return write_explain(cx, body, false);
+    }
+    let a = parse(cx)?;
+    let keep_uuid;
+    let results = {
+        let c = PipelineCursor::open(&mut cx.op, a.request)?;
+        keep_uuid = c.uuid;
+        Box::new(c)
+    };
+    cursor::first_batch(cx, &a.ns, results, a.batch, Keep { uuid: keep_uuid, ..Keep::default() })?;
+    Ok(Done::Reply)
+}
+
+/// `{explain: {aggregate: …}}`.
+pub fn explain(cx: &mut Cx<'_, '_>, inner: Doc<'_>, executed: bool) -> Result<Done> {
+    // The inner command lives as long as the request.
+    let Some(inner_now) = cx.args.first.as_doc() else { return Ok(Done::Reply) };
+    let args = Args::parse("aggregate", inner_now, Some(cx.args.db))?;
+    let outer = std::mem::replace(&mut cx.args, args);
+    let done = write_explain(cx, inner, executed);
+    cx.args = outer;
+    done
+}
+
+fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, executed: bool) -> Result<Done> {
+    cx.op.need_worker()?;
+    let a = parse(cx)?;
+    let push = a.request.pipeline.pushdown();
+    let filter = push.filter.clone();
+    let mut request = FindRequest::new(push.filter);
+    request.sort = push.sort.map(|s| (*s).clone());
+    (request.skip, request.limit, request.hint) = (push.skip, push.limit, a.request.hint.clone());
+    request.vars = a.request.vars.clone();
+    let (view, coll) = cx.op.view(&a.ns);
+    let mut winning = bson::doc! { "stage": "EOF" };
+    let mut figures = None;
+    if let Some(coll) = coll.filter(|c| !c.is_view()) {
+        let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
+        let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
+        let plan = cursor.plan().clone();
+        let tree = stages(&Explain {
+            plan: &plan,
+            filter: &filter,
+            projection: None,
+            indexes: &coll.usable,
+            skip,
+            limit,
+            count: false,
+        });
+        winning = tree.to_doc(&|_, _| {});
+        if executed {
+            let c = explain::execute(&mut cx.op, &mut cursor)?;
+            figures = Some((explain::execution_stages(&tree, &c), c));
+        }
+    }
+    let rest = a.request.pipeline.stages().get(push.consumed..).unwrap_or(&[]);
+    cx.w.str("explainVersion", "1");
+    let in_stages = !rest.is_empty();
+    if in_stages {
+        cx.w.open_array("stages").open_doc("").open_doc("$cursor");
+    }
+    cx.w.open_doc("queryPlanner").str("namespace", &a.ns).doc("parsedQuery", filter.to_doc().as_doc());
+    cx.w.bool("indexFilterSet", false).bool("maxIndexedOrSolutionsReached", false);
+    cx.w.doc("winningPlan", winning.as_doc()).open_array("rejectedPlans").close().close();
+    if let Some((tree, c)) = &figures {
+        explain::write_stats(&mut cx.w, tree, c);
+    }
+    if in_stages {
+        cx.w.close().close();
+        for s in rest {
+            cx.w.push(s.to_doc().as_doc().as_val());
+        }
+        cx.w.close();
+    }
+    explain::finish(cx, command);
+    Ok(Done::Reply)
+}

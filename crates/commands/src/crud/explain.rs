@@ -1,0 +1,312 @@
+//! `explain`: the plan of a command, and with a higher verbosity what running it examined. Writes are not made.
+
+use super::{find, variables};
+use crate::cx::{Cx, Done};
+use crate::generic::Args;
+use crate::idl;
+use crate::version;
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::{Result, bail, err};
+use executor::{FindCursor, FindRequest, OpCtx};
+use planner::explain::{Explain, Stage, stages};
+use query::filter::Filter;
+use query::sort::SortPattern;
+use std::time::Instant;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Verbosity {
+    QueryPlanner,
+    ExecutionStats,
+    AllPlansExecution,
+}
+
+/// What is explained: a query, and the stage that uses its results.
+struct Subject<'a> {
+    ns: String,
+    request: FindRequest<'a>,
+    /// UPDATE, DELETE, … on top of the query.
+    top: Option<&'static str>,
+    count: bool,
+}
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let Some(inner) = cx.args.first.as_doc() else {
+        return Err(idl::mismatch("explain", "explain", cx.args.first, &["object"]));
+    };
+    let mut verbosity = Verbosity::AllPlansExecution;
+    for e in &cx.args.fields {
+        match e.name {
+            "verbosity" => {
+                verbosity = match idl::string("explain", *e)? {
+                    Some("queryPlanner") => Verbosity::QueryPlanner,
+                    Some("executionStats") => Verbosity::ExecutionStats,
+                    Some("allPlansExecution") | None => Verbosity::AllPlansExecution,
+                    Some(v) => {
+                        bail!(BadValue, "Enumeration value '{v}' for field 'explain.verbosity' is not a valid value.")
+                    }
+                }
+            }
+            _ => return Err(cx.args.unknown(*e)),
+        }
+    }
+    cx.op.need_worker()?;
+    let name = inner.first().map_or("", |e| e.name);
+    let command: &'static str = match name {
+        "find" => "find",
+        "count" => "count",
+        "distinct" => "distinct",
+        "update" => "update",
+        "delete" => "delete",
+        "findAndModify" | "findandmodify" => "findAndModify",
+        "aggregate" => return super::aggregate::explain(cx, inner, verbosity != Verbosity::QueryPlanner),
+        _ => bail!(CommandNotFound, "Explain failed due to unknown command: {name}"),
+    };
+    let args = Args::parse(command, inner, Some(cx.args.db))?;
+    let outer = std::mem::replace(&mut cx.args, args);
+    let subject = subject(cx, command);
+    cx.args = outer;
+    let subject = subject?;
+    write(cx, inner, subject, verbosity)?;
+    Ok(Done::Reply)
+}
+
+fn first_statement<'a>(cx: &Cx<'_, 'a>, field: &str) -> Result<Doc<'a>> {
+    let list = cx.args.field(field).and_then(|v| v.as_array());
+    let first = list.and_then(|a| a.values().next()).and_then(|v| v.as_doc());
+    first.ok_or_else(|| err!(FailedToParse, "explained command has no {field}"))
+}
+
+/// The query inside the command that `cx.args` holds.
+fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
+    if command == "find" {
+        let f = find::parse(cx)?;
+        return Ok(Subject { ns: f.ns, request: f.request, top: None, count: false });
+    }
+    let ns = cx.args.namespace()?;
+    let doc = |name: &str| cx.args.field(name).and_then(|v: Val<'a>| v.as_doc());
+    let (query, hint, sort, top) = match command {
+        "count" | "distinct" => (doc("query"), cx.args.field("hint"), None, None),
+        "update" => {
+            let s = first_statement(cx, "updates")?;
+            (s.get("q").and_then(|v| v.as_doc()), s.get("hint"), None, Some("UPDATE"))
+        }
+        "delete" => {
+            let s = first_statement(cx, "deletes")?;
+            (s.get("q").and_then(|v| v.as_doc()), s.get("hint"), None, Some("DELETE"))
+        }
+        _ => {
+            let top = if cx.args.field("remove").is_some_and(|v| v.truthy()) { "DELETE" } else { "UPDATE" };
+            (doc("query"), cx.args.field("hint"), doc("sort"), Some(top))
+        }
+    };
+    let (env, vars) = variables::variables(cx, doc("let"))?;
+    let mut request = FindRequest::new(Filter::parse(query.unwrap_or(Doc::EMPTY), &env)?);
+    request.vars = vars;
+    request.hint = match hint {
+        Some(h) => variables::hint(h)?,
+        None => None,
+    };
+    request.sort = match sort.filter(|s| !s.is_empty()) {
+        Some(s) => Some(SortPattern::parse(s)?),
+        None => None,
+    };
+    if command == "count" {
+        let number = |name: &str| cx.args.field(name).and_then(|v| v.to_i64_truncated()).unwrap_or(0);
+        request.skip = number("skip").max(0).unsigned_abs();
+        request.limit = match number("limit").unsigned_abs() {
+            0 => None,
+            n => Some(n),
+        };
+    }
+    Ok(Subject { ns, request, top, count: command == "count" })
+}
+
+/// What a run of the query counted.
+#[derive(Default)]
+pub(super) struct Counted {
+    returned: u64,
+    keys: u64,
+    docs: u64,
+    seeks: u64,
+    sort_bytes: u64,
+    sort_rows: u64,
+    millis: i64,
+    error: Option<errors::Error>,
+}
+
+pub(super) fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
+    let started = Instant::now();
+    let mut c = Counted::default();
+    loop {
+        match cursor.next(op) {
+            Ok(true) => {
+                cursor.doc()?;
+                c.returned += 1;
+            }
+            Ok(false) => break,
+            Err(e) if e.is_offload() || e.code == errors::Code::MaxTimeMSExpired => return Err(e),
+            Err(e) => {
+                c.error = Some(e);
+                break;
+            }
+        }
+    }
+    let x = cursor.examined();
+    (c.keys, c.docs, c.seeks) = (x.keys, x.docs, x.seeks);
+    let (bytes, rows) = cursor.sorted();
+    (c.sort_bytes, c.sort_rows) = (bytes as u64, rows);
+    c.millis = started.elapsed().as_millis() as i64;
+    Ok(c)
+}
+
+fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosity) -> Result<()> {
+    let Subject { ns, request, top, count } = subject;
+    let (filter, projection) = (request.filter.clone(), request.projection.clone());
+    let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
+    let (view, coll) = cx.op.view(&ns);
+    let mut tree;
+    let mut counted = None;
+    match coll {
+        None => {
+            tree = stage("EOF");
+            if verbosity != Verbosity::QueryPlanner {
+                counted = Some(Counted::default());
+            }
+        }
+        Some(coll) => {
+            let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
+            let mut plan = cursor.plan().clone();
+            if count {
+                let req = executor::ReadRequest::new(&filter);
+                plan = req.plan(&coll, true)?;
+            }
+            tree = stages(&Explain {
+                plan: &plan,
+                filter: &filter,
+                projection: projection.as_ref(),
+                indexes: &coll.usable,
+                skip,
+                limit,
+                count,
+            });
+            if verbosity != Verbosity::QueryPlanner {
+                let mut c = if count { count_run(cx, &ns, &filter, &tree)? } else { execute(&mut cx.op, &mut cursor)? };
+                if count {
+                    c.returned = 0;
+                }
+                counted = Some(c);
+            }
+        }
+    }
+    if let Some(name) = top {
+        let below = std::mem::replace(&mut tree, stage(name));
+        tree.inputs.push(below);
+    }
+    let w = &mut cx.w;
+    w.str("explainVersion", "1");
+    w.open_doc("queryPlanner").str("namespace", &ns).doc("parsedQuery", filter.to_doc().as_doc());
+    w.bool("indexFilterSet", false).i32("optimizationTimeMillis", 0);
+    w.bool("maxIndexedOrSolutionsReached", false).bool("maxIndexedAndSolutionsReached", false);
+    w.bool("maxScansToExplodeReached", false).bool("prunedSimilarIndexes", false);
+    w.doc("winningPlan", with_cached(tree.to_doc(&|_, _| {})).as_doc());
+    w.open_array("rejectedPlans").close().close();
+    if let Some(c) = &counted {
+        write_stats(w, &execution_stages(&tree, c), c);
+    }
+    finish(cx, command);
+    Ok(())
+}
+
+/// `executionStats`.
+pub(super) fn write_stats(w: &mut Writer, tree: &DocBuf, c: &Counted) {
+    w.open_doc("executionStats").bool("executionSuccess", c.error.is_none());
+    if let Some(e) = &c.error {
+        w.str("errorMessage", &e.message).i32("errorCode", e.code.0);
+    }
+    w.int("nReturned", c.returned as i64).int("executionTimeMillis", c.millis);
+    w.int("totalKeysExamined", c.keys as i64).int("totalDocsExamined", c.docs as i64);
+    w.doc("executionStages", tree.as_doc()).open_array("allPlansExecution").close().close();
+}
+
+/// The parts that every explain ends with.
+pub(super) fn finish(cx: &mut Cx, command: Doc<'_>) {
+    let config = &cx.app.config;
+    let host = config.advertise.clone().unwrap_or_else(|| "localhost".to_string());
+    let w = &mut cx.w;
+    w.open_doc("command").extend(command).str("$db", cx.args.db).close();
+    w.open_doc("serverInfo").str("host", &host).i32("port", i32::from(config.port));
+    w.str("version", version::VERSION).str("gitVersion", "").close();
+    w.open_doc("serverParameters").i32("internalQueryMaxBlockingSortMemoryUsageBytes", 104_857_600);
+    w.i32("internalDocumentSourceGroupMaxMemoryBytes", 104_857_600).close();
+}
+
+fn stage(name: &'static str) -> Stage {
+    Stage { name, fields: DocBuf::new(), inputs: Vec::new(), index: None }
+}
+
+/// `isCached` stands first in the winning plan since MongoDB 7.
+fn with_cached(d: DocBuf) -> DocBuf {
+    let mut w = Writer::new();
+    w.bool("isCached", false).extend(d.as_doc());
+    w.finish()
+}
+
+/// A count is run as count runs it, so that the figures are those of the command.
+fn count_run(cx: &mut Cx, ns: &str, filter: &Filter, tree: &Stage) -> Result<Counted> {
+    let started = Instant::now();
+    let mut c = Counted::default();
+    let mut fast = false;
+    tree.walk(&mut |s| fast |= matches!(s.name, "COUNT_SCAN" | "RECORD_STORE_FAST_COUNT"));
+    if fast {
+        let n = executor::count(&mut cx.op, ns, &executor::ReadRequest::new(filter), 0, 0)?;
+        if tree.name == "COUNT" {
+            c.keys = n + 1;
+        }
+    } else if let Some(mut cursor) = FindCursor::open(&mut cx.op, ns, FindRequest::new(filter.clone()))? {
+        c = execute(&mut cx.op, &mut cursor)?;
+    }
+    c.millis = started.elapsed().as_millis() as i64;
+    Ok(c)
+}
+
+pub(super) fn execution_stages(tree: &Stage, c: &Counted) -> DocBuf {
+    tree.to_doc(&|s, w| {
+        let returned = match s.name {
+            "IXSCAN" | "COUNT_SCAN" => c.keys,
+            "FETCH" if !s.fields.as_doc().contains("filter") => c.docs.max(c.returned),
+            _ => c.returned,
+        };
+        w.int("nReturned", returned as i64).i32("executionTimeMillisEstimate", 0);
+        w.int("works", (c.keys.max(c.docs) + 1) as i64).int("advanced", returned as i64);
+        w.i32("needTime", 0).i32("needYield", 0).i32("saveState", 0).i32("restoreState", 0).i32("isEOF", 1);
+        match s.name {
+            "IXSCAN" | "COUNT_SCAN" | "EXPRESS_IXSCAN" => {
+                w.int("keysExamined", c.keys as i64);
+                if s.name != "COUNT_SCAN" {
+                    w.int("seeks", c.seeks.max(1) as i64).i32("dupsTested", 0).i32("dupsDropped", 0);
+                }
+                if s.name == "EXPRESS_IXSCAN" {
+                    w.int("docsExamined", c.docs as i64);
+                }
+            }
+            "COLLSCAN" | "FETCH" => {
+                w.int("docsExamined", c.docs as i64);
+                if s.name == "FETCH" {
+                    w.i32("alreadyHasObj", 0);
+                }
+            }
+            "SORT" => {
+                w.int("totalDataSizeSorted", c.sort_bytes as i64).bool("usedDisk", false);
+                w.int("spills", 0).int("rowsSorted", c.sort_rows as i64);
+            }
+            "UPDATE" => {
+                w.int("nMatched", c.returned as i64).int("nWouldModify", c.returned as i64);
+                w.int("nWouldUpsert", 0);
+            }
+            "DELETE" => {
+                w.int("nWouldDelete", c.returned as i64);
+            }
+            _ => {}
+        }
+    })
+}

@@ -1,0 +1,420 @@
+//! Pipelines over collections: the beginning is answered by a query, the rest by the pipeline's own operators; what those ask
+//! of the world ([`Host`]) is answered here.
+
+use crate::find::{FindCursor, FindRequest};
+use crate::op::OpCtx;
+use bson::{Doc, DocBuf, Writer, doc};
+use catalog::NewIndex;
+use errors::{Code, Result, bail, err};
+use planner::Hint;
+use query::expr::Vars;
+use query::filter::Filter;
+use query::pipeline::{self, Host, Matched, MergeSpec, Namespace, NotMatched, OutSpec, Pipeline, RowsKind, RowsStage, Source};
+use query::projection::Projection;
+use std::any::Any;
+use std::sync::Arc;
+
+/// How many nested views and pipelines over other collections are followed.
+const MAX_DEPTH: u32 = 20;
+
+/// Answers stages that tell about the server (`$currentOp`, …): whoever knows it.
+pub type ServerRows = Arc<dyn Fn(&RowsStage) -> Result<Vec<DocBuf>> + Send + Sync>;
+
+/// How a pipeline is run.
+#[derive(Clone)]
+pub struct AggregateRequest {
+    pub ns: Namespace,
+    pub pipeline: Pipeline,
+    pub vars: Arc<Vars>,
+    pub hint: Option<Hint>,
+    pub allow_disk_use: bool,
+    pub server_rows: Option<ServerRows>,
+}
+
+/// A running pipeline. Send and owned: it lives in the cursor registry between batches.
+pub struct PipelineCursor {
+    source: Box<dyn Source>,
+    request: AggregateRequest,
+    /// The uuid of the collection it reads, when there is one.
+    pub uuid: Option<[u8; 16]>,
+    pending: bool,
+    done: bool,
+}
+
+/// The rows of the collection, as the pipeline's leaf.
+struct Leaf(FindCursor);
+
+impl pipeline::Rows for Leaf {
+    fn doc(&self) -> Doc<'_> {
+        self.0.projected()
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+struct Outside<'a, 'c> {
+    ctx: &'a mut OpCtx<'c>,
+    request: &'a AggregateRequest,
+    depth: u32,
+}
+
+impl PipelineCursor {
+    /// Opens a pipeline. One that is run inline must not write (see [`Pipeline::writes`]): it could not be started over.
+    pub fn open(ctx: &mut OpCtx, request: AggregateRequest) -> Result<PipelineCursor> {
+        if request.pipeline.writes() {
+            ctx.need_worker()?;
+        }
+        let (source, uuid) = open(ctx, &request, &request.ns, &request.pipeline, &request.vars, request.hint.clone(), 0)?;
+        Ok(PipelineCursor { source, request, uuid, pending: false, done: false })
+    }
+
+    fn advance(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        if std::mem::take(&mut self.pending) {
+            return Ok(true);
+        }
+        if self.done {
+            return Ok(false);
+        }
+        let more = self.source.advance(&mut Outside { ctx, request: &self.request, depth: 0 })?;
+        self.done = !more;
+        Ok(more)
+    }
+
+    /// As [`FindCursor::fill`].
+    pub fn fill(&mut self, ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool> {
+        let mut n = 0;
+        let start = w.len();
+        while n < max_docs {
+            if !self.advance(ctx)? {
+                return Ok(true);
+            }
+            let doc = self.source.doc();
+            if n > 0 && w.len() - start + doc.len() + 16 > max_bytes {
+                self.pending = true;
+                return Ok(false);
+            }
+            w.push(doc.as_val());
+            n += 1;
+        }
+        if max_docs == 0 && self.request.pipeline.writes() {
+            // Nobody asks for documents, but what is to be written is written now.
+            return Ok(!self.advance(ctx)?);
+        }
+        Ok(false)
+    }
+}
+
+/// The source of a pipeline over a collection, a view, or nothing.
+fn open(
+    ctx: &mut OpCtx,
+    request: &AggregateRequest,
+    ns: &Namespace,
+    pipeline: &Pipeline,
+    vars: &Arc<Vars>,
+    hint: Option<Hint>,
+    depth: u32,
+) -> Result<(Box<dyn Source>, Option<[u8; 16]>)> {
+    if depth > MAX_DEPTH {
+        bail!(MaxSubPipelineDepthExceeded, "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_DEPTH}");
+    }
+    if pipeline.makes_input() {
+        return Ok((pipeline.run_alone(vars), None));
+    }
+    let full = ns.to_string();
+    let (view, coll) = ctx.view(&full);
+    let Some(coll) = coll else {
+        return Ok((pipeline.attach(0, pipeline::over_docs(Vec::new()), vars), None));
+    };
+    if let Some(on) = coll.option("viewOn").and_then(|v| v.as_str()) {
+        let none = bson::Value::array(DocBuf::new());
+        let stages = coll.option("pipeline").unwrap_or(none.as_val());
+        let parse = pipeline::ParseCtx::new(&ns.db, Some(on), Default::default());
+        let whole = Pipeline::parse(stages, &parse)?.then(pipeline);
+        let below = Namespace::new(&ns.db, on);
+        return open(ctx, request, &below, &whole, vars, hint, depth + 1);
+    }
+    let push = pipeline.pushdown();
+    let uuid = Some(coll.uuid);
+    if push.limit == Some(0) {
+        return Ok((pipeline.attach(push.consumed, pipeline::over_docs(Vec::new()), vars), uuid));
+    }
+    if push.count_only
+        && push.filter.is_trivial()
+        && hint.is_none()
+        && let Some(name) = pipeline.stages().get(push.consumed).and_then(|s| s.count_name())
+    {
+        let n = ctx.engine.store.counts(coll.tablet).0.saturating_sub(push.skip);
+        let n = push.limit.map_or(n, |l| n.min(l));
+        let docs = if n == 0 { vec![] } else { vec![count_doc(name, n)] };
+        return Ok((pipeline.attach(push.consumed + 1, pipeline::over_docs(docs), vars), uuid));
+    }
+    let mut find = FindRequest::new(push.filter);
+    find.sort = push.sort.map(|s| (*s).clone());
+    find.skip = push.skip;
+    find.limit = push.limit;
+    find.hint = hint;
+    find.vars = vars.clone();
+    // A projection to what is read lets an index cover the query; it is dropped again when none does.
+    find.projection = push.needed.as_ref().and_then(covering);
+    let mut cursor = FindCursor::over(ctx, view, coll, find)?;
+    cursor.drop_projection_unless_covered();
+    let leaf = pipeline::over_rows(Box::new(Leaf(cursor)));
+    Ok((pipeline.attach(push.consumed, leaf, vars), uuid))
+}
+
+fn count_doc(name: &str, n: u64) -> DocBuf {
+    let mut w = Writer::new();
+    w.int(name, i64::try_from(n).unwrap_or(i64::MAX));
+    w.finish()
+}
+
+/// The inclusion of these paths, where a projection can say so.
+fn covering(paths: &std::collections::BTreeSet<String>) -> Option<Projection> {
+    if paths.is_empty() || paths.iter().any(|p| p.is_empty() || p.contains('$')) {
+        return None;
+    }
+    let mut w = Writer::new();
+    if !paths.contains("_id") {
+        w.i32("_id", 0);
+    }
+    for p in paths {
+        let nested = paths.iter().any(|q| q.len() < p.len() && p.starts_with(q.as_str()) && p.as_bytes().get(q.len()) == Some(&b'.'));
+        if !nested {
+            w.i32(p, 1);
+        }
+    }
+    Projection::parse(w.finish().as_doc(), None, &Default::default()).ok()
+}
+
+impl Host for Outside<'_, '_> {
+    fn check(&mut self) -> Result<()> {
+        self.ctx.tick(1)
+    }
+
+    fn advance_rows(&mut self, rows: &mut dyn pipeline::Rows) -> Result<bool> {
+        match rows.as_any().downcast_mut::<Leaf>() {
+            Some(leaf) => {
+                let more = leaf.0.next(self.ctx)?;
+                if more {
+                    leaf.0.project()?;
+                }
+                Ok(more)
+            }
+            None => Err(errors::Error::internal("rows of another kind")),
+        }
+    }
+
+    fn open(&mut self, ns: &Namespace, pipeline: &Pipeline, vars: &Arc<Vars>) -> Result<Box<dyn Source>> {
+        let depth = self.depth + 1;
+        open(self.ctx, self.request, ns, pipeline, vars, None, depth).map(|(s, _)| s)
+    }
+
+    fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()> {
+        self.ctx.need_worker()?;
+        let target = spec.target.to_string();
+        if spec.timeseries.is_some() {
+            bail!(NotImplemented, "PandoDB does not support time-series collections yet");
+        }
+        let engine = self.ctx.engine.clone();
+        let before = engine.catalog.get(&target);
+        if before.as_ref().is_some_and(|c| c.is_view()) {
+            bail!(CommandNotSupportedOnView, "Namespace {target} is a view, not a collection");
+        }
+        // Filled aside and then put in the target's place: readers see the old collection or the whole new one.
+        let aside = format!("{}.tmp.agg_out.{:016x}", spec.target.db, rand::random::<u64>());
+        let options = before.as_ref().map_or_else(DocBuf::new, |c| c.options.clone());
+        engine.catalog.create(&aside, options)?;
+        let filled = (|| {
+            if let Some(c) = &before {
+                let new: Vec<NewIndex> = c.indexes.iter().map(|i| NewIndex { spec: i.spec.clone() }).collect();
+                if !new.is_empty() {
+                    crate::build::create_indexes(self.ctx, &aside, &new)?;
+                }
+            }
+            let mut batch: Vec<DocBuf> = Vec::new();
+            let mut bytes = 0;
+            loop {
+                let more = input.advance(self)?;
+                if more {
+                    let d = input.doc();
+                    bytes += d.len();
+                    batch.push(d.to_buf());
+                }
+                if batch.len() >= 500 || bytes > 4 << 20 || !more {
+                    let docs: Vec<Doc> = batch.iter().map(|d| d.as_doc()).collect();
+                    let done = crate::insert::insert(self.ctx, &aside, &docs, true, None)?;
+                    if let Some((_, e)) = done.errors.into_iter().next() {
+                        return Err(e.context("PlanExecutor error during aggregation"));
+                    }
+                    batch.clear();
+                    bytes = 0;
+                }
+                if !more {
+                    return Ok(());
+                }
+            }
+        })();
+        let result = filled.and_then(|()| engine.catalog.rename(&aside, &target, true));
+        if result.is_err() {
+            let _ = engine.catalog.drop_collection(&aside);
+        }
+        self.ctx.last_index = engine.store.last_index();
+        result
+    }
+
+    fn merge(&mut self, spec: &MergeSpec, input: &mut dyn Source, vars: &Arc<Vars>) -> Result<()> {
+        self.ctx.need_worker()?;
+        let target = spec.target.to_string();
+        self.check_merge_key(spec, &target)?;
+        while input.advance(self)? {
+            let new = with_id(input.doc());
+            merge_one(self.ctx, spec, &target, new.as_doc(), vars)?;
+        }
+        Ok(())
+    }
+
+    fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>> {
+        if stage.kind == RowsKind::IndexStats {
+            let coll = self.ctx.engine.catalog.get(&stage.ns.to_string());
+            return Ok(coll.map(|c| index_stats(&c)).unwrap_or_default());
+        }
+        match &self.request.server_rows {
+            Some(f) => f(stage),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn allow_disk_use(&self) -> bool {
+        self.request.allow_disk_use
+    }
+}
+
+impl Outside<'_, '_> {
+    /// `$merge` needs a unique index on the fields that identify a document.
+    fn check_merge_key(&self, spec: &MergeSpec, target: &str) -> Result<()> {
+        let mut on: Vec<&str> = spec.on.iter().map(|p| p.as_str()).collect();
+        on.sort_unstable();
+        if on == ["_id"] {
+            return Ok(());
+        }
+        let coll = self.ctx.engine.catalog.get(target);
+        let unique = coll.is_some_and(|c| {
+            c.indexes.iter().any(|i| {
+                let mut fields: Vec<&str> = i.info.key.fields.iter().map(|f| f.path.as_str()).collect();
+                fields.sort_unstable();
+                i.info.unique && i.info.partial.is_none() && fields == on
+            })
+        });
+        if !unique {
+            bail!(51183, "Cannot find index to verify that join fields will be unique");
+        }
+        Ok(())
+    }
+}
+
+fn with_id(d: Doc<'_>) -> DocBuf {
+    if d.contains("_id") {
+        return d.to_buf();
+    }
+    let mut w = Writer::with_capacity(d.len() + 20);
+    w.oid("_id", bson::ObjectId::generate()).extend(d);
+    w.finish()
+}
+
+fn merge_one(ctx: &mut OpCtx, spec: &MergeSpec, target: &str, new: Doc<'_>, vars: &Arc<Vars>) -> Result<()> {
+    use crate::update::{UpdateRequest, update};
+    use query::update::Update;
+    let mut key = Writer::new();
+    for p in &spec.on {
+        let v = p.get(new);
+        let Some(v) = v.filter(|v| !v.is_nullish() && v.tag != bson::tag::ARRAY) else {
+            bail!(51132, "$merge write error: 'on' field cannot be missing, null, undefined or an array");
+        };
+        key.open_doc(p.as_str()).val("$eq", v).close();
+    }
+    let key = key.finish();
+    let filter = Filter::parse(key.as_doc(), &Default::default())?;
+    let insert = |ctx: &mut OpCtx| -> Result<()> {
+        let done = crate::insert::insert(ctx, target, &[new], true, None)?;
+        match done.errors.into_iter().next() {
+            Some((_, e)) => Err(e.context("PlanExecutor error during aggregation")),
+            None => Ok(()),
+        }
+    };
+    let bound;
+    let (modifier, vars) = match &spec.when_matched {
+        Matched::Fail => return insert(ctx),
+        Matched::KeepExisting => (doc! { "$setOnInsert": new }, vars),
+        Matched::Replace => (new.to_buf(), vars),
+        Matched::Merge => {
+            let mut w = Writer::new();
+            w.open_doc("$set");
+            new.iter().filter(|e| e.name != "_id").for_each(|e| {
+                w.val(e.name, e.val);
+            });
+            w.close();
+            if !new.iter().any(|e| e.name != "_id") {
+                (doc! { "$setOnInsert": new }, vars)
+            } else {
+                (w.finish(), vars)
+            }
+        }
+        Matched::Pipeline(_) => {
+            bound = spec.bind(new, vars)?;
+            (DocBuf::new(), &bound)
+        }
+    };
+    let update_spec = match &spec.when_matched {
+        Matched::Pipeline(stages) => Update::from_transforms(stages.clone()),
+        _ => Update::parse(modifier.as_doc().as_val(), &[], &Default::default())?,
+    };
+    let req = UpdateRequest {
+        filter: &filter,
+        update: &update_spec,
+        multi: false,
+        upsert: false,
+        sort: None,
+        hint: None,
+        vars,
+        now_millis: catalog::Collection::now_millis(),
+        images: false,
+    };
+    for _ in 0..100 {
+        let done = update(ctx, target, &req, 0, None)?;
+        if done.matched > 0 {
+            return Ok(());
+        }
+        match spec.when_not_matched {
+            NotMatched::Discard => return Ok(()),
+            NotMatched::Fail => {
+                return Err(err!(13113, "$merge could not find a matching document in the target collection for at least one document in the source collection"));
+            }
+            NotMatched::Insert => match insert(ctx) {
+                Err(e) if e.code == Code::DuplicateKey && spec.on.iter().all(|p| p.is_id()) => continue,
+                r => return r,
+            },
+        }
+    }
+    bail!(WriteConflict, "$merge conflicted with others too often")
+}
+
+fn index_stats(c: &catalog::Collection) -> Vec<DocBuf> {
+    use std::sync::atomic::Ordering::Relaxed;
+    let row = |name: &str, key: Doc<'_>, spec: Doc<'_>, ops: u64, since: i64| {
+        let mut w = Writer::new();
+        w.str("name", name).doc("key", key).str("host", "localhost");
+        w.open_doc("accesses").i64("ops", ops as i64).date("since", since).close();
+        w.doc("spec", spec);
+        w.finish()
+    };
+    let id_spec = doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" };
+    let mut rows =
+        vec![row("_id_", doc! { "_id": 1 }.as_doc(), id_spec.as_doc(), c.id_index_accesses.load(Relaxed), c.since_millis)];
+    for i in &c.indexes {
+        let key = i.spec.get("key").and_then(|v| v.as_doc()).unwrap_or(Doc::EMPTY);
+        rows.push(row(i.name(), key, i.spec.as_doc(), i.accesses.load(Relaxed), i.since_millis));
+    }
+    rows
+}
