@@ -174,7 +174,7 @@ impl Rows {
             } else if let Effect::DeleteRange(low, high) = effect {
                 // Ranges of other spaces only are left out: [low, high) has no record when both lie in one higher space.
                 let one_space = low.get(..=SPACE_AT).is_some_and(|p| high.starts_with(p));
-                if !(one_space && !is_record(low)) {
+                if !one_space || is_record(low) {
                     writing.all = true;
                 }
             }
