@@ -1,0 +1,60 @@
+// Starts the built server on a loopback port and a directory of its own, and ends it when the tests of a file are done.
+
+import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync, existsSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { MongoClient } from 'mongodb';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+const binary = process.env.PANDO_BIN ?? path.join(root, 'target/debug/pando');
+
+const freePort = () =>
+  new Promise((resolve, reject) => {
+    const probe = createServer();
+    probe.on('error', reject);
+    probe.listen(0, '127.0.0.1', () => {
+      const { port } = probe.address();
+      probe.close(() => resolve(port));
+    });
+  });
+
+export async function startServer(...options) {
+  if (!existsSync(binary)) throw new Error(`there is no server at ${binary}: build it, or name it with PANDO_BIN`);
+  const dir = mkdtempSync(path.join(tmpdir(), 'pando-node-'));
+  const port = await freePort();
+  let said = '';
+  const child = spawn(binary, ['serve', '--dbpath', path.join(dir, 'data'), '--port', String(port), ...options], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (part) => (said = (said + part).slice(-20000)));
+  const ended = new Promise((resolve) => child.on('exit', resolve));
+  const uri = `mongodb://127.0.0.1:${port}/`;
+  const deadline = Date.now() + 60_000;
+  for (;;) {
+    if (child.exitCode !== null) throw new Error(`the server ended with ${child.exitCode}:\n${said}`);
+    const client = new MongoClient(uri, { serverSelectionTimeoutMS: 500 });
+    try {
+      await client.db('admin').command({ ping: 1 });
+      break;
+    } catch (error) {
+      if (Date.now() > deadline) throw new Error(`the server does not answer: ${error}\n${said}`);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    } finally {
+      await client.close();
+    }
+  }
+  return {
+    uri,
+    port,
+    async stop() {
+      child.kill('SIGTERM');
+      const forced = setTimeout(() => child.kill('SIGKILL'), 20_000);
+      await ended;
+      clearTimeout(forced);
+      rmSync(dir, { recursive: true, force: true });
+    },
+  };
+}

@@ -1,0 +1,122 @@
+// mongosh, run as a person or a script runs it: its helpers ask for more than drivers do.
+
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { startServer } from './harness.js';
+
+const shell = path.join(path.dirname(fileURLToPath(import.meta.url)), 'node_modules/.bin/mongosh');
+let server;
+before(async () => {
+  server = await startServer();
+});
+after(async () => server?.stop());
+
+function run(...args) {
+  return new Promise((resolve, reject) => {
+    const options = { timeout: 60_000, env: { ...process.env, HOME: '/tmp', MONGOSH_SKIP_NODE_VERSION_CHECK: '1' } };
+    execFile(shell, [`${server.uri}shell`, '--norc', ...args], options, (error, stdout, stderr) =>
+      error ? reject(new Error(`${error.message}\n${stdout}\n${stderr}`)) : resolve(stdout),
+    );
+  });
+}
+
+/// What an expression gives, as JSON. Several are joined into one run: a shell takes a second to start.
+const evaluate = async (...expressions) => JSON.parse(await run('--quiet', '--json=relaxed', '--eval', `[${expressions.join(',\n')}]`));
+
+test('it connects without a warning or an error', async () => {
+  const out = await run('--eval', 'db.runCommand({ping: 1}).ok');
+  assert.match(out, /Using MongoDB:/);
+  assert.doesNotMatch(out, /[Ee]rror/);
+});
+
+test('show dbs, show collections', async () => {
+  await evaluate('db.things.insertMany([{_id: 1, a: 1}, {_id: 2, a: 2}])', 'db.things.createIndex({a: 1})');
+  assert.match(await run('--quiet', '--eval', 'show dbs'), /shell\s+[\d.]+ [KMG]iB/);
+  assert.match(await run('--quiet', '--eval', 'show collections'), /things/);
+});
+
+test('documents', async () => {
+  const [inserted, found, updated, count, deleted] = await evaluate(
+    'db.docs.insertOne({_id: 1, n: 5})',
+    'db.docs.find({n: {$gt: 1}}).toArray()',
+    'db.docs.updateOne({_id: 1}, {$inc: {n: 1}})',
+    'db.docs.countDocuments()',
+    'db.docs.deleteMany({})',
+  );
+  assert.equal(inserted.acknowledged, true);
+  assert.deepEqual(found, [{ _id: 1, n: 5 }]);
+  assert.equal(updated.modifiedCount, 1);
+  assert.equal(count, 1);
+  assert.equal(deleted.deletedCount, 1);
+});
+
+test('statistics', async () => {
+  await evaluate('db.stats_of.insertMany([{a: 1}, {a: 2}])', 'db.stats_of.createIndex({a: 1})');
+  const [stats, coll, size, total, server, indexes, hostInfo, version] = await evaluate(
+    'db.stats()',
+    'db.stats_of.stats()',
+    'db.stats_of.dataSize()',
+    'db.stats_of.totalIndexSize()',
+    'db.serverStatus()',
+    'db.stats_of.aggregate([{$indexStats: {}}]).toArray()',
+    'db.hostInfo()',
+    'db.version()',
+  );
+  assert.equal(stats.db, 'shell');
+  assert.equal(coll.count, 2);
+  assert.equal(coll.nindexes, 2);
+  assert.ok(size > 0 && total >= 0);
+  assert.equal(server.ok, 1);
+  assert.deepEqual(indexes.map((i) => i.name).sort(), ['_id_', 'a_1']);
+  assert.ok(hostInfo.system.numCores > 0);
+  assert.match(version, /^\d+\.\d+/);
+});
+
+test('explain', async () => {
+  await evaluate('db.plans.insertMany([{a: 1}, {a: 2}, {a: 3}])', 'db.plans.createIndex({a: 1})');
+  const [plain, stats, aggregate] = await evaluate(
+    'db.plans.find({a: 2}).explain()',
+    'db.plans.explain("executionStats").find({a: 2}).finish()',
+    'db.plans.explain().aggregate([{$match: {a: 2}}])',
+  );
+  assert.ok(plain.queryPlanner.winningPlan);
+  assert.equal(stats.executionStats.totalDocsExamined, 1);
+  assert.equal(aggregate.ok, 1);
+});
+
+test('administration', async () => {
+  const [indexes, dropped, ops, rs, conf, status, names, valid, log, commands, params] = await evaluate(
+    '(db.admin_.insertOne({a: 1}), db.admin_.createIndex({a: 1}), db.admin_.getIndexes())',
+    'db.admin_.dropIndex("a_1")',
+    'db.currentOp().inprog.length',
+    'rs.status().members.length',
+    'rs.conf().members.length',
+    'db.hello().isWritablePrimary',
+    'db.getCollectionNames()',
+    'db.admin_.validate().valid',
+    'db.adminCommand({getLog: "startupWarnings"}).ok',
+    'Object.keys(db.listCommands()).length',
+    'db.adminCommand({getParameter: 1, featureCompatibilityVersion: 1}).ok',
+  );
+  assert.deepEqual(indexes.map((i) => i.name), ['_id_', 'a_1']);
+  assert.equal(dropped.ok, 1);
+  assert.ok(ops >= 1);
+  assert.deepEqual([rs, conf, status, valid, log, params], [1, 1, true, true, 1, 1]);
+  assert.ok(names.includes('admin_'));
+  assert.ok(commands > 20);
+});
+
+test('errors are shown with their code names', async () => {
+  await assert.rejects(run('--quiet', '--eval', 'db.runCommand({nope: 1})'), /no such command/);
+  await assert.rejects(run('--quiet', '--eval', 'db.x.find({$nope: 1}).toArray()'), /unknown top level operator/);
+});
+
+test('cursors past the first batch', async () => {
+  const [sum] = await evaluate(
+    '(db.many.insertMany(Array.from({length: 500}, (_, i) => ({_id: i}))), db.many.find().toArray().reduce((s, d) => s + d._id, 0))',
+  );
+  assert.equal(sum, 124750);
+});

@@ -1,0 +1,1 @@
+//! Nothing: the tests of the Rust driver stand in `tests/`.
