@@ -35,7 +35,7 @@ pub use parse::ParseEnv;
 pub use path::FieldPath;
 
 pub(crate) use array::{SortSpec, count_of};
-pub(crate) use node::{Node, check_depth};
+pub(crate) use node::{Node, Scope, check_depth};
 pub(crate) use object::merge as merge_documents;
 pub(crate) use parse::check_field_name;
 pub(crate) use values::constant_of;

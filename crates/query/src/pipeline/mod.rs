@@ -1,75 +1,344 @@
-//! Aggregation pipelines.
+//! Aggregation pipelines: parsed once into stages, run as a chain of operators that are pulled document by document.
+//!
+//! * [`Pipeline::parse`] checks stages and their places with MongoDB's errors.
+//! * [`Pipeline::pushdown`] says what of its beginning a query can answer (filter, sort, skip, limit, needed fields).
+//! * [`Pipeline::attach`] puts the operators of the remaining stages on top of a [`Source`].
+//!
+//! Operators pass on views of documents; one that builds a document keeps it in a buffer of its own, so that streaming
+//! allocates nothing per document. What needs the outside (other collections, writing, statistics, limits) goes through
+//! the [`Host`] that each pull brings along.
+//!
+//! Invariant: after an error for which `is_offload()` holds, a source may be advanced again and has lost nothing. The
+//! check that fails so is made before a document is taken from anywhere.
 
-use crate::expr::ParseEnv;
+mod bucket;
+mod facet;
+mod graph_lookup;
+mod group;
+mod lookup;
+mod options;
+mod parse;
+mod pushdown;
+mod redact;
+mod rows;
+mod sort;
+mod stream;
+mod union_with;
+mod unwind;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use parse::{Inside, ParseCtx, is_stage, parse_transforms};
+pub use pushdown::Pushdown;
+pub use rows::{RowsKind, RowsStage};
+pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
+
+use crate::expr::{Expression, Vars};
+use crate::filter::Filter;
+use crate::sort::SortPattern;
 use crate::transform::Transform;
-use bson::{Doc, Val};
+use bson::{Doc, DocBuf, MAX_DOC_BYTES, Val, Value, Writer};
 use errors::{Result, err};
+use std::any::Any;
+use std::sync::Arc;
 
-/// The stages that turn one document into one: `None` for another stage.
-pub fn parse_transform(name: &str, spec: Val<'_>, env: &ParseEnv) -> Result<Option<Transform>> {
-    let object = |code| -> Result<Doc<'_>> {
-        spec.as_doc().ok_or_else(|| {
-            errors::Error::coded(
-                code,
-                format!(
-                    "{name} specification must be an object, got {}",
-                    spec.type_name()
-                ),
-            )
-        })
-    };
-    Ok(Some(match name {
-        "$project" => Transform::project(object(15969)?, env)?,
-        "$addFields" | "$set" => match spec.as_doc() {
-            Some(d) => Transform::add_fields(name, d, env)?,
-            None => {
-                return Err(err!(
-                    40272,
-                    "{name} specification stage must be an object, got {}",
-                    spec.type_name()
-                ));
-            }
-        },
-        "$unset" => Transform::unset(spec)?,
-        "$replaceRoot" => Transform::replace_root(spec, env)?,
-        "$replaceWith" => Transform::replace_with(spec, env)?,
-        _ => return Ok(None),
-    }))
+/// Database and collection; no collection for pipelines that start with documents of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Namespace {
+    pub db: String,
+    pub coll: String,
 }
 
-/// Whether MongoDB has a stage of that name.
-pub fn is_stage(name: &str) -> bool {
-    matches!(
-        name,
-        "$match"
-            | "$group"
-            | "$sort"
-            | "$limit"
-            | "$skip"
-            | "$unwind"
-            | "$count"
-            | "$sortByCount"
-            | "$sample"
-            | "$lookup"
-            | "$out"
-            | "$facet"
-            | "$bucket"
-            | "$bucketAuto"
-            | "$unionWith"
-            | "$merge"
-            | "$graphLookup"
-            | "$redact"
-            | "$documents"
-            | "$densify"
-            | "$fill"
-            | "$setWindowFields"
-            | "$indexStats"
-            | "$collStats"
-            | "$currentOp"
-            | "$listLocalSessions"
-            | "$listSessions"
-            | "$geoNear"
-            | "$planCacheStats"
-            | "$changeStream"
+impl Namespace {
+    pub fn new(db: &str, coll: &str) -> Namespace {
+        Namespace {
+            db: db.to_string(),
+            coll: coll.to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for Namespace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.db, self.coll)
+    }
+}
+
+/// A stream of documents.
+pub trait Source: Send {
+    /// To the next document; `false` at the end (and from then on).
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool>;
+    /// The document that the last `advance` reached.
+    fn doc(&self) -> Doc<'_>;
+}
+
+/// The rows of a collection, as whoever reads it keeps them; see [`Host::advance_rows`].
+pub trait Rows: Send {
+    fn doc(&self) -> Doc<'_>;
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+/// What the stages may ask of the world. One lives as long as one command (or one batch of a cursor).
+pub trait Host {
+    /// Deadline, kill and budget: called once for each document that an operator makes or takes in.
+    fn check(&mut self) -> Result<()>;
+
+    /// Moves rows to the next one: [`Rows::as_any`] gives the implementor its own type back.
+    fn advance_rows(&mut self, rows: &mut dyn Rows) -> Result<bool>;
+
+    /// Runs a pipeline over another collection (or a view; or nothing when it is missing).
+    fn open(
+        &mut self,
+        ns: &Namespace,
+        pipeline: &Pipeline,
+        vars: &Arc<Vars>,
+    ) -> Result<Box<dyn Source>>;
+
+    /// Replaces a collection by all that `input` gives.
+    fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()>;
+
+    /// Merges all that `input` gives into a collection.
+    fn merge(&mut self, spec: &MergeSpec, input: &mut dyn Source, vars: &Arc<Vars>) -> Result<()>;
+
+    /// The rows of a stage that tells about the server or a collection.
+    fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>>;
+
+    /// Bytes that one blocking stage may hold.
+    fn memory_limit(&self) -> usize {
+        100 << 20
+    }
+
+    /// Whether a blocking stage may go beyond that by spilling.
+    fn allow_disk_use(&self) -> bool {
+        true
+    }
+}
+
+/// A parsed pipeline. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Pipeline {
+    pub(crate) stages: Vec<Stage>,
+}
+
+/// One stage; `$sortByCount` and the like are already the stages that they stand for.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    pub name: &'static str,
+    /// The specification as it was written.
+    spec: Arc<Value>,
+    pub(crate) op: Op,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Match(Arc<Filter>),
+    Transform(Arc<Transform>),
+    Group(Arc<group::Group>),
+    Sort(Arc<SortPattern>, Option<u64>),
+    Limit(u64),
+    Skip(u64),
+    Unwind(Arc<unwind::Unwind>),
+    Sample(u64),
+    Count(Arc<str>),
+    Lookup(Arc<lookup::Lookup>),
+    Facet(Arc<facet::Facet>),
+    UnionWith(Arc<union_with::UnionWith>),
+    GraphLookup(Arc<graph_lookup::GraphLookup>),
+    Redact(Arc<Expression>),
+    Documents(Arc<Expression>),
+    BucketAuto(Arc<bucket::BucketAuto>),
+    Out(Arc<OutSpec>),
+    Merge(Arc<MergeSpec>),
+    Rows(Arc<RowsStage>),
+}
+
+impl Stage {
+    pub(crate) fn new(name: &'static str, spec: Val<'_>, op: Op) -> Stage {
+        Stage {
+            name,
+            spec: Arc::new(spec.to_value()),
+            op,
+        }
+    }
+
+    /// The field that a `$count` writes.
+    pub fn count_name(&self) -> Option<&str> {
+        match &self.op {
+            Op::Count(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// `{$name: specification}`, as explain prints it.
+    pub fn to_doc(&self) -> DocBuf {
+        let mut w = Writer::new();
+        w.val(self.name, self.spec.as_val());
+        w.finish()
+    }
+}
+
+impl Pipeline {
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.stages.is_empty()
+    }
+
+    /// The pipeline that filters only.
+    pub fn from_filter(filter: Filter) -> Pipeline {
+        Pipeline::default().after(filter)
+    }
+
+    /// This pipeline behind a filter.
+    pub fn after(&self, filter: Filter) -> Pipeline {
+        let spec = filter.to_doc();
+        let mut stages = Vec::with_capacity(self.stages.len() + 1);
+        stages.push(Stage::new(
+            "$match",
+            spec.as_doc().as_val(),
+            Op::Match(Arc::new(filter)),
+        ));
+        stages.extend_from_slice(&self.stages);
+        Pipeline { stages }
+    }
+
+    /// This pipeline, then `more`: how a view's pipeline precedes that of a query.
+    pub fn then(&self, more: &Pipeline) -> Pipeline {
+        let mut stages = self.stages.clone();
+        stages.extend_from_slice(&more.stages);
+        Pipeline { stages }
+    }
+
+    /// The first stage makes documents itself: no collection is read.
+    pub fn makes_input(&self) -> bool {
+        matches!(
+            self.stages.first().map(|s| &s.op),
+            Some(Op::Documents(_) | Op::Rows(_))
+        )
+    }
+
+    /// The last stage writes.
+    pub fn writes(&self) -> bool {
+        matches!(
+            self.stages.last().map(|s| &s.op),
+            Some(Op::Out(_) | Op::Merge(_))
+        )
+    }
+
+    /// Where the last stage writes to.
+    pub fn target(&self) -> Option<&Namespace> {
+        match self.stages.last().map(|s| &s.op) {
+            Some(Op::Out(o)) => Some(&o.target),
+            Some(Op::Merge(m)) => Some(&m.target),
+            _ => None,
+        }
+    }
+
+    /// Collections that are read beside the one the pipeline runs on.
+    pub fn reads(&self) -> Vec<Namespace> {
+        let mut out = Vec::new();
+        self.collect_reads(&mut out);
+        out.sort();
+        out.dedup();
+        out
+    }
+
+    fn collect_reads(&self, out: &mut Vec<Namespace>) {
+        for s in &self.stages {
+            match &s.op {
+                Op::Lookup(l) => {
+                    out.extend(l.from.clone());
+                    l.pipeline.collect_reads(out);
+                }
+                Op::UnionWith(u) => {
+                    out.extend(u.from.clone());
+                    u.pipeline.collect_reads(out);
+                }
+                Op::GraphLookup(g) => out.push(g.from.clone()),
+                Op::Facet(f) => f.parts.iter().for_each(|(_, p)| p.collect_reads(out)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The stages from number `from` on, on top of `source`.
+    pub fn attach(
+        &self,
+        from: usize,
+        source: Box<dyn Source>,
+        vars: &Arc<Vars>,
+    ) -> Box<dyn Source> {
+        let mut out = source;
+        for s in self.stages.iter().skip(from) {
+            out = s.op.attach(out, vars);
+        }
+        out
+    }
+
+    /// The whole pipeline of [`Pipeline::makes_input`], or one over no documents.
+    pub fn run_alone(&self, vars: &Arc<Vars>) -> Box<dyn Source> {
+        self.attach(0, Box::new(stream::Empty), vars)
+    }
+}
+
+/// A source over the rows of a collection.
+pub fn over_rows(rows: Box<dyn Rows>) -> Box<dyn Source> {
+    Box::new(stream::Leaf { rows })
+}
+
+/// A source over documents at hand.
+pub fn over_docs(docs: Vec<DocBuf>) -> Box<dyn Source> {
+    Box::new(stream::Docs::new(docs))
+}
+
+impl Op {
+    fn attach(&self, input: Box<dyn Source>, vars: &Arc<Vars>) -> Box<dyn Source> {
+        let vars = vars.clone();
+        match self {
+            Op::Match(f) => Box::new(stream::Match::new(input, f.clone(), vars)),
+            Op::Transform(t) => Box::new(stream::Map::new(input, t.clone(), vars)),
+            Op::Group(g) => Box::new(group::Run::new(input, g.clone(), vars)),
+            Op::Sort(p, limit) => Box::new(sort::Run::new(input, p.clone(), *limit)),
+            Op::Limit(n) => Box::new(stream::Limit { input, left: *n }),
+            Op::Skip(n) => Box::new(stream::Skip { input, left: *n }),
+            Op::Unwind(u) => Box::new(unwind::Run::new(input, u.clone())),
+            Op::Sample(n) => Box::new(sort::Sample::new(input, *n)),
+            Op::Count(name) => Box::new(stream::Count::new(input, name.clone())),
+            Op::Lookup(l) => Box::new(lookup::Run::new(input, l.clone(), vars)),
+            Op::Facet(f) => Box::new(facet::Run::new(input, f, &vars)),
+            Op::UnionWith(u) => Box::new(union_with::Run::new(input, u.clone(), vars)),
+            Op::GraphLookup(g) => Box::new(graph_lookup::Run::new(input, g.clone(), vars)),
+            Op::Redact(e) => Box::new(redact::Run::new(input, e.clone(), vars)),
+            Op::Documents(e) => Box::new(rows::Documents::new(e.clone(), vars)),
+            Op::BucketAuto(b) => Box::new(bucket::Run::new(input, b.clone(), vars)),
+            Op::Out(o) => Box::new(write::Out::new(input, o.clone())),
+            Op::Merge(m) => Box::new(write::Merge::new(input, m.clone(), vars)),
+            Op::Rows(r) => Box::new(rows::Run::new(r.clone())),
+        }
+    }
+}
+
+/// Refuses a document that could not be stored or sent.
+pub(crate) fn check_size(bytes: usize) -> Result<()> {
+    if bytes > MAX_DOC_BYTES {
+        return Err(err!(
+            BSONObjectTooLarge,
+            "BSONObj size: {bytes} (0x{bytes:X}) is invalid. Size must be between 0 and {}(16MB)",
+            MAX_DOC_BYTES + 16 * 1024
+        ));
+    }
+    Ok(())
+}
+
+/// A blocking stage holds too much.
+pub(crate) fn too_much_memory(stage: &str, limit: usize) -> errors::Error {
+    err!(
+        QueryExceededMemoryLimitNoDiskUseAllowed,
+        "Exceeded memory limit for {stage}: used more than {limit} bytes, but did not opt in to external sorting. Pass \
+         allowDiskUse:true to opt in."
     )
 }

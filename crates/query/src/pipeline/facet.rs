@@ -1,0 +1,151 @@
+//! `$facet`: several pipelines over the same input, their results as arrays of one document.
+
+use super::parse::{Inside, ParseCtx};
+use super::{Host, Pipeline, Source, check_size, too_much_memory};
+use crate::expr::Vars;
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::{Result, bail};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct Facet {
+    pub parts: Vec<(String, Pipeline)>,
+}
+
+impl Facet {
+    pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<Facet> {
+        let Some(d) = spec.as_doc().filter(|d| !d.is_empty()) else {
+            bail!(40169, "the $facet specification must be a non-empty object");
+        };
+        let mut parts = Vec::new();
+        for e in d.iter() {
+            crate::expr::check_field_name(e.name)?;
+            let Some(stages) = e.val.as_array() else {
+                bail!(
+                    40170,
+                    "arguments to $facet must be arrays, {} is type {}",
+                    e.name,
+                    e.val.type_name()
+                );
+            };
+            if let Some(v) = stages.values().find(|v| v.as_doc().is_none()) {
+                bail!(
+                    40171,
+                    "elements of arrays in $facet spec must be non-empty objects, {} argument contained an element of type {}",
+                    e.name,
+                    v.type_name()
+                );
+            }
+            let inner = ctx.inside(Inside::Facet, None, ctx.env.clone());
+            parts.push((e.name.to_string(), Pipeline::parse(e.val, &inner)?));
+        }
+        Ok(Facet { parts })
+    }
+}
+
+/// The collected input, read by one of the pipelines.
+struct Shared {
+    docs: Arc<Vec<DocBuf>>,
+    next: usize,
+}
+
+impl Source for Shared {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        host.check()?;
+        let more = self.next < self.docs.len();
+        self.next += usize::from(more);
+        Ok(more)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.next
+            .checked_sub(1)
+            .and_then(|i| self.docs.get(i))
+            .map_or(Doc::EMPTY, DocBuf::as_doc)
+    }
+}
+
+pub(super) struct Run {
+    input: Option<Box<dyn Source>>,
+    spec: Arc<Facet>,
+    vars: Arc<Vars>,
+    collected: Vec<DocBuf>,
+    bytes: usize,
+    shared: Arc<Vec<DocBuf>>,
+    /// The part that is running, and its number.
+    running: Option<Box<dyn Source>>,
+    part: usize,
+    array: Writer,
+    results: Writer,
+    done: bool,
+    out: DocBuf,
+}
+
+impl Run {
+    pub fn new(input: Box<dyn Source>, spec: &Arc<Facet>, vars: &Arc<Vars>) -> Run {
+        Run {
+            input: Some(input),
+            spec: spec.clone(),
+            vars: vars.clone(),
+            collected: Vec::new(),
+            bytes: 0,
+            shared: Arc::default(),
+            running: None,
+            part: 0,
+            array: Writer::new_array(),
+            results: Writer::new(),
+            done: false,
+            out: DocBuf::new(),
+        }
+    }
+}
+
+impl Source for Run {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if self.done {
+            return Ok(false);
+        }
+        if let Some(input) = &mut self.input {
+            let limit = host.memory_limit();
+            while input.advance(host)? {
+                let doc = input.doc();
+                self.bytes += doc.len();
+                if self.bytes > limit && !host.allow_disk_use() {
+                    return Err(too_much_memory("$facet", limit));
+                }
+                self.collected.push(doc.to_buf());
+            }
+            self.input = None;
+            self.shared = Arc::new(std::mem::take(&mut self.collected));
+        }
+        while let Some((name, pipeline)) = self.spec.parts.get(self.part) {
+            let running = match &mut self.running {
+                Some(r) => r,
+                None => {
+                    let shared = Shared {
+                        docs: self.shared.clone(),
+                        next: 0,
+                    };
+                    let r = pipeline.attach(0, Box::new(shared), &self.vars);
+                    self.running.insert(r)
+                }
+            };
+            while running.advance(host)? {
+                self.array.push(running.doc().as_val());
+                check_size(self.results.len() + self.array.len())?;
+            }
+            let array = std::mem::replace(&mut self.array, Writer::new_array());
+            self.results.val(name, array.finish_array().as_val());
+            self.running = None;
+            self.part += 1;
+        }
+        self.shared = Arc::default();
+        self.done = true;
+        self.out = std::mem::take(&mut self.results).finish();
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.out.as_doc()
+    }
+}

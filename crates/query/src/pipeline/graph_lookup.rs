@@ -1,0 +1,265 @@
+//! `$graphLookup`: a breadth-first search through another collection.
+
+use super::lookup::{collection, equals_any, join_values};
+use super::options::field_path;
+use super::parse::ParseCtx;
+use super::unwind::set_path;
+use super::{Host, Namespace, Pipeline, Source, check_size};
+use crate::expr::{EvalCtx, Expression, Vars};
+use crate::filter::{Filter, Node};
+use crate::path::FieldPath;
+use bson::{Doc, Val, Value, Writer, key, tag};
+use errors::{Result, bail, err};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct GraphLookup {
+    pub from: Namespace,
+    as_: FieldPath,
+    start: Expression,
+    connect_from: FieldPath,
+    connect_to: FieldPath,
+    depth_field: Option<FieldPath>,
+    max_depth: Option<i64>,
+    restrict: Option<Filter>,
+}
+
+impl GraphLookup {
+    pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<GraphLookup> {
+        let Some(d) = spec.as_doc() else {
+            bail!(
+                FailedToParse,
+                "the $graphLookup stage specification must be an object, but found {}",
+                spec.type_name()
+            );
+        };
+        let (mut from, mut as_, mut start, mut connect_from, mut connect_to) =
+            (None, None, None, None, None);
+        let (mut depth_field, mut max_depth, mut restrict) = (None, None, None);
+        for e in d.iter() {
+            let text = || {
+                e.val.as_str().ok_or_else(|| {
+                    err!(
+                        40103,
+                        "expected string as argument for {}, found: {}",
+                        e.name,
+                        e.val
+                    )
+                })
+            };
+            match e.name {
+                "startWith" => start = Some(Expression::parse(e.val, &ctx.env)?),
+                "maxDepth" => {
+                    if !e.val.is_number() {
+                        bail!(
+                            40100,
+                            "maxDepth requires numeric argument, found {}",
+                            e.val.type_name()
+                        );
+                    }
+                    let Some(n) = e.val.to_i64_exact() else {
+                        bail!(
+                            40102,
+                            "maxDepth could not be represented as a long long: {}",
+                            e.val
+                        );
+                    };
+                    if n < 0 {
+                        bail!(
+                            40101,
+                            "maxDepth requires a nonnegative argument, found: {n}"
+                        );
+                    }
+                    max_depth = Some(n);
+                }
+                "restrictSearchWithMatch" => match e.val.as_doc() {
+                    Some(q) => restrict = Some(Filter::parse(q, &ctx.env)?),
+                    None => bail!(
+                        40185,
+                        "restrictSearchWithMatch must be an object, found {}",
+                        e.val.type_name()
+                    ),
+                },
+                "from" => from = Some(collection(&ctx.db, text()?)?),
+                "as" => as_ = Some(field_path(text()?)?),
+                "connectFromField" => connect_from = Some(field_path(text()?)?),
+                "connectToField" => connect_to = Some(field_path(text()?)?),
+                "depthField" => depth_field = Some(field_path(text()?)?),
+                n => bail!(40104, "Unknown argument to $graphLookup: {n}"),
+            }
+        }
+        match (from, as_, start, connect_from, connect_to) {
+            (Some(from), Some(as_), Some(start), Some(connect_from), Some(connect_to)) => {
+                Ok(GraphLookup {
+                    from,
+                    as_,
+                    start,
+                    connect_from,
+                    connect_to,
+                    depth_field,
+                    max_depth,
+                    restrict,
+                })
+            }
+            _ => bail!(
+                40105,
+                "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and 'connectToField' to be specified."
+            ),
+        }
+    }
+}
+
+/// The search for one input document.
+struct Search {
+    frontier: Vec<Value>,
+    /// Keys of values that were looked for, and of documents that were found.
+    asked: HashSet<Vec<u8>>,
+    found: HashSet<Vec<u8>>,
+    next: Vec<Value>,
+    depth: i64,
+    level: Option<Box<dyn Source>>,
+    results: Writer,
+}
+
+pub(super) struct Run {
+    input: Box<dyn Source>,
+    spec: Arc<GraphLookup>,
+    vars: Arc<Vars>,
+    search: Option<Search>,
+    out: Vec<u8>,
+}
+
+impl Run {
+    pub fn new(input: Box<dyn Source>, spec: Arc<GraphLookup>, vars: Arc<Vars>) -> Run {
+        Run {
+            input,
+            spec,
+            vars,
+            search: None,
+            out: Vec::new(),
+        }
+    }
+
+    fn begin(&self) -> Result<Search> {
+        let ctx = EvalCtx::new(self.input.doc(), &self.vars);
+        let start = self.spec.start.evaluate(&ctx)?;
+        let mut s = Search {
+            frontier: Vec::new(),
+            asked: HashSet::new(),
+            found: HashSet::new(),
+            next: Vec::new(),
+            depth: 0,
+            level: None,
+            results: Writer::new_array(),
+        };
+        match start.as_val() {
+            Some(v) if v.tag == tag::ARRAY => {
+                for item in v.as_array().unwrap_or(Doc::EMPTY).values() {
+                    s.ask(item);
+                }
+            }
+            Some(v) => s.ask(v),
+            None => s.ask(Val::NULL),
+        }
+        s.frontier = std::mem::take(&mut s.next);
+        Ok(s)
+    }
+}
+
+impl Search {
+    fn ask(&mut self, v: Val<'_>) {
+        if self.asked.insert(key::of(v)) {
+            self.next.push(v.to_value());
+        }
+    }
+
+    /// Runs to the end of the search.
+    fn run(&mut self, spec: &GraphLookup, vars: &Arc<Vars>, host: &mut dyn Host) -> Result<()> {
+        loop {
+            if self.level.is_none() {
+                if self.frontier.is_empty() {
+                    return Ok(());
+                }
+                let values = self.frontier.iter().map(Value::as_val).collect();
+                let mut nodes = vec![equals_any(&spec.connect_to, values)];
+                nodes.extend(spec.restrict.clone().map(Filter::into_root));
+                let pipeline = Pipeline::from_filter(Filter::from_node(Node::and(nodes)));
+                self.level = Some(host.open(&spec.from, &pipeline, vars)?);
+            }
+            while let Some(level) = &mut self.level {
+                if !level.advance(host)? {
+                    self.level = None;
+                    break;
+                }
+                let doc = level.doc();
+                if !self
+                    .found
+                    .insert(key::of(doc.get("_id").unwrap_or(Val::NULL)))
+                {
+                    continue;
+                }
+                for v in join_values(doc, &spec.connect_from) {
+                    if self.asked.insert(key::of(v)) {
+                        self.next.push(v.to_value());
+                    }
+                }
+                match &spec.depth_field {
+                    None => {
+                        self.results.push(doc.as_val());
+                    }
+                    Some(path) => {
+                        self.results.open_doc("");
+                        let depth = Value::from(self.depth);
+                        set_path(&mut self.results, doc, path, 0, Some(depth.as_val()));
+                        self.results.close();
+                    }
+                }
+                if self.results.len() > host.memory_limit() {
+                    bail!(40099, "$graphLookup reached maximum memory consumption");
+                }
+            }
+            self.frontier = std::mem::take(&mut self.next);
+            self.depth += 1;
+            if spec.max_depth.is_some_and(|m| self.depth > m) {
+                self.frontier.clear();
+            }
+        }
+    }
+}
+
+impl Source for Run {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        let search = match &mut self.search {
+            Some(s) => s,
+            None => {
+                if !self.input.advance(host)? {
+                    return Ok(false);
+                }
+                let s = self.begin()?;
+                self.search.insert(s)
+            }
+        };
+        search.run(&self.spec, &self.vars, host)?;
+        let results = match self.search.take() {
+            Some(s) => s.results.finish_array(),
+            None => Value::NULL,
+        };
+        self.out.clear();
+        let mut w = Writer::on(std::mem::take(&mut self.out));
+        set_path(
+            &mut w,
+            self.input.doc(),
+            &self.spec.as_,
+            0,
+            Some(results.as_val()),
+        );
+        self.out = w.finish_into();
+        check_size(self.out.len())?;
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+}

@@ -1,0 +1,201 @@
+//! `$group`: a hash table from the memcomparable key of the group's id to accumulators.
+//!
+//! Groups come out in the order in which their first documents came in.
+
+use super::{Host, Source, check_size, too_much_memory};
+use crate::accumulator::{Accumulator, AccumulatorSpec};
+use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
+use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
+use errors::{Result, bail};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub id: Expression,
+    pub fields: Vec<Field>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub name: String,
+    pub spec: AccumulatorSpec,
+    /// Its state grows with the input.
+    grows: bool,
+}
+
+impl Field {
+    pub fn parse(name: &str, spec: Val<'_>, env: &ParseEnv) -> Result<Field> {
+        let spec = AccumulatorSpec::parse_field(name, spec, env)?;
+        let grows = matches!(
+            spec.name(),
+            "$push"
+                | "$addToSet"
+                | "$concatArrays"
+                | "$setUnion"
+                | "$mergeObjects"
+                | "$percentile"
+                | "$median"
+        );
+        Ok(Field {
+            name: name.to_string(),
+            spec,
+            grows,
+        })
+    }
+}
+
+impl Group {
+    pub fn parse(spec: Val<'_>, env: &ParseEnv) -> Result<Group> {
+        let Some(d) = spec.as_doc() else {
+            bail!(15947, "a group's fields must be specified in an object");
+        };
+        let (mut id, mut fields) = (None, Vec::new());
+        for e in d.iter() {
+            if e.name == "_id" {
+                if id.is_some() {
+                    bail!(15948, "a group's _id may only be specified once");
+                }
+                id = Some(parse_id(e.val, env)?);
+            } else {
+                fields.push(Field::parse(e.name, e.val, env)?);
+            }
+        }
+        match id {
+            Some(id) => Ok(Group { id, fields }),
+            None => bail!(15955, "a group specification must include an _id"),
+        }
+    }
+}
+
+fn parse_id(v: Val<'_>, env: &ParseEnv) -> Result<Expression> {
+    if let Some(d) = v.as_doc()
+        && d.first().is_some_and(|e| !e.name.starts_with('$'))
+        && d.iter()
+            .any(|e| e.val.is_number() || e.val.tag == tag::BOOL)
+    {
+        bail!(17390, "$group does not support inclusion-style expressions");
+    }
+    Expression::parse(v, env)
+}
+
+struct State {
+    id: Value,
+    accumulators: Vec<Accumulator>,
+}
+
+pub(super) struct Run {
+    input: Option<Box<dyn Source>>,
+    spec: Arc<Group>,
+    vars: Arc<Vars>,
+    by_key: HashMap<Box<[u8]>, usize>,
+    groups: Vec<State>,
+    bytes: usize,
+    scratch: Vec<u8>,
+    done: std::vec::IntoIter<State>,
+    out: DocBuf,
+}
+
+impl Run {
+    pub fn new(input: Box<dyn Source>, spec: Arc<Group>, vars: Arc<Vars>) -> Run {
+        Run {
+            input: Some(input),
+            spec,
+            vars,
+            by_key: HashMap::new(),
+            groups: Vec::new(),
+            bytes: 0,
+            scratch: Vec::new(),
+            done: Vec::new().into_iter(),
+            out: DocBuf::new(),
+        }
+    }
+}
+
+/// Fresh states of the accumulators of one group.
+pub(super) fn start(fields: &[Field], id: &Value, vars: &Vars) -> Result<Vec<Accumulator>> {
+    let mut w = Writer::new();
+    w.val("_id", id.as_val());
+    let group = w.finish();
+    let ctx = EvalCtx::new(group.as_doc(), vars);
+    fields.iter().map(|f| f.spec.start(&ctx)).collect()
+}
+
+/// Takes a document into the states; gives the bytes by which they grew.
+pub(super) fn add(
+    fields: &[Field],
+    states: &mut [Accumulator],
+    ctx: &EvalCtx<'_>,
+) -> Result<usize> {
+    let mut grown = 0;
+    for (f, a) in fields.iter().zip(states) {
+        if f.grows {
+            let before = a.memory_bytes();
+            f.spec.add(a, ctx)?;
+            grown += a.memory_bytes().saturating_sub(before);
+        } else {
+            f.spec.add(a, ctx)?;
+        }
+    }
+    Ok(grown)
+}
+
+/// Writes the results of one group after its `_id`.
+pub(super) fn finish(fields: &[Field], states: Vec<Accumulator>, w: &mut Writer) -> Result<()> {
+    for (f, a) in fields.iter().zip(states) {
+        w.val(&f.name, a.finish()?.as_val());
+        check_size(w.len())?;
+    }
+    Ok(())
+}
+
+impl Source for Run {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if let Some(input) = &mut self.input {
+            let limit = host.memory_limit();
+            while input.advance(host)? {
+                let ctx = EvalCtx::new(input.doc(), &self.vars);
+                let id = self.spec.id.evaluate(&ctx)?;
+                self.scratch.clear();
+                key::encode(id.or_null(), false, &mut self.scratch, None);
+                let at = match self.by_key.get(self.scratch.as_slice()) {
+                    Some(i) => *i,
+                    None => {
+                        let id = id.or_null().to_value();
+                        let accumulators = start(&self.spec.fields, &id, &self.vars)?;
+                        self.bytes += self.scratch.len()
+                            + id.as_val().bytes.len()
+                            + 96
+                            + accumulators.len() * size_of::<Accumulator>();
+                        self.groups.push(State { id, accumulators });
+                        self.by_key
+                            .insert(self.scratch.as_slice().into(), self.groups.len() - 1);
+                        self.groups.len() - 1
+                    }
+                };
+                if let Some(g) = self.groups.get_mut(at) {
+                    self.bytes += add(&self.spec.fields, &mut g.accumulators, &ctx)?;
+                }
+                if self.bytes > limit && !host.allow_disk_use() {
+                    return Err(too_much_memory("$group", limit));
+                }
+            }
+            self.input = None;
+            self.by_key = HashMap::new();
+            self.done = std::mem::take(&mut self.groups).into_iter();
+        }
+        host.check()?;
+        let Some(g) = self.done.next() else {
+            return Ok(false);
+        };
+        let mut w = Writer::new();
+        w.val("_id", g.id.as_val());
+        finish(&self.spec.fields, g.accumulators, &mut w)?;
+        self.out = w.finish();
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.out.as_doc()
+    }
+}

@@ -1,0 +1,363 @@
+//! `$lookup`: by equality of two fields, by a pipeline with variables, or both.
+
+use super::options::{field_path, object, options, required, string};
+use super::parse::{Inside, ParseCtx};
+use super::unwind::set_path;
+use super::{Host, Namespace, Op, Pipeline, Source, check_size};
+use crate::expr::{EvalCtx, Expression, Vars};
+use crate::filter::{Filter, InList, Node, Test};
+use crate::path::FieldPath;
+use bson::{Doc, Val, Value, Writer, order, tag};
+use errors::{Result, bail, err};
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    /// Nothing when the pipeline makes its own documents.
+    pub from: Option<Namespace>,
+    as_: FieldPath,
+    fields: Option<(FieldPath, FieldPath)>,
+    lets: Vec<(String, Expression)>,
+    pub pipeline: Pipeline,
+}
+
+/// A collection's name as a stage gives it: in the database of the pipeline.
+pub(super) fn collection(db: &str, name: &str) -> Result<Namespace> {
+    if name.is_empty() || name.starts_with('.') || name.contains('\0') {
+        bail!(
+            InvalidNamespace,
+            "Invalid namespace specified '{db}.{name}'"
+        );
+    }
+    Ok(Namespace::new(db, name))
+}
+
+fn starts_with_documents(pipeline: Option<Val<'_>>) -> bool {
+    pipeline
+        .and_then(|p| p.as_array())
+        .and_then(|a| a.values().next())
+        .and_then(|s| s.as_doc())
+        .is_some_and(|s| s.first().is_some_and(|e| e.name == "$documents"))
+}
+
+impl Lookup {
+    pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<Lookup> {
+        const STAGE: &str = "$lookup";
+        let Some(d) = spec.as_doc() else {
+            bail!(
+                FailedToParse,
+                "the $lookup stage specification must be an object, but found {}",
+                spec.type_name()
+            );
+        };
+        let documents = starts_with_documents(d.get("pipeline"));
+        let from = match d.get("from") {
+            Some(v) if v.tag == tag::STRING => {
+                let name = v.as_str().unwrap_or("");
+                if documents && !name.is_empty() {
+                    bail!(
+                        InvalidNamespace,
+                        "$documents must be run in a $lookup without 'from'"
+                    );
+                }
+                Some(collection(&ctx.db, name)?)
+            }
+            Some(v) if v.tag == tag::DOCUMENT => {
+                let [db, coll] =
+                    options("$lookup.from", object(STAGE, "from", v)?, ["db", "coll"])?;
+                for (name, v) in [("db", db), ("coll", coll)] {
+                    if let Some(v) = v {
+                        string("$lookup.from", name, v)?;
+                    }
+                }
+                bail!(
+                    FailedToParse,
+                    "$lookup with syntax {{from: {{db:<>, coll:<>}},..}} is not supported for db: {} and coll: {}",
+                    db.unwrap_or(Val::NULL),
+                    coll.unwrap_or(Val::NULL)
+                );
+            }
+            Some(v) if v.tag != tag::NULL => bail!(
+                FailedToParse,
+                "$lookup 'from' field must be a string, but found {}",
+                v.type_name()
+            ),
+            _ if documents => None,
+            _ => bail!(
+                FailedToParse,
+                "must specify 'pipeline' when 'from' is empty; missing 'from' option to $lookup stage specification: {d}"
+            ),
+        };
+        let [_, as_, local, foreign, lets, pipeline] = options(
+            STAGE,
+            d,
+            [
+                "from",
+                "as",
+                "localField",
+                "foreignField",
+                "let",
+                "pipeline",
+            ],
+        )?;
+        // `_internal…` options do not come from users.
+        let as_ = field_path(string(STAGE, "as", required(STAGE, "as", as_)?)?)?;
+        let path = |name, v: Option<Val<'_>>| -> Result<Option<FieldPath>> {
+            v.map(|v| field_path(string(STAGE, name, v)?)).transpose()
+        };
+        let fields = match (path("localField", local)?, path("foreignField", foreign)?) {
+            (Some(l), Some(f)) => Some((l, f)),
+            (None, None) => None,
+            _ => bail!(
+                FailedToParse,
+                "$lookup requires both or neither of 'localField' and 'foreignField' to be specified"
+            ),
+        };
+        if let Some(l) = lets {
+            object(STAGE, "let", l)?;
+            if pipeline.is_none() {
+                bail!(
+                    FailedToParse,
+                    "$lookup with a 'let' argument must also specify 'pipeline'"
+                );
+            }
+        }
+        if pipeline.is_none() && fields.is_none() {
+            bail!(
+                FailedToParse,
+                "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified"
+            );
+        }
+        let mut env = ctx.env.clone();
+        let lets = parse_lets(lets, ctx, &mut env)?;
+        let pipeline = match pipeline {
+            Some(p) => {
+                let inner = ctx.inside(Inside::Lookup, from.as_ref(), env);
+                Pipeline::parse(p, &inner)?
+            }
+            None => Pipeline::default(),
+        };
+        Ok(Lookup {
+            from,
+            as_,
+            fields,
+            lets,
+            pipeline,
+        })
+    }
+
+    /// Paths of the input that the stage reads.
+    pub fn needed(&self) -> Option<std::collections::BTreeSet<String>> {
+        let mut all = Some(Default::default());
+        for (_, e) in &self.lets {
+            crate::expr::join_paths(&mut all, e.needed_paths());
+        }
+        if let (Some((local, _)), Some(all)) = (&self.fields, &mut all) {
+            all.insert(local.to_string());
+        }
+        all
+    }
+}
+
+/// Parses variables, each in the scope outside, and makes their names known.
+pub(super) fn parse_lets(
+    lets: Option<Val<'_>>,
+    ctx: &ParseCtx,
+    env: &mut crate::expr::ParseEnv,
+) -> Result<Vec<(String, Expression)>> {
+    let mut out = Vec::new();
+    for e in lets.and_then(|l| l.as_doc()).unwrap_or(Doc::EMPTY).iter() {
+        env.define(e.name)?;
+        out.push((e.name.to_string(), Expression::parse(e.val, &ctx.env)?));
+    }
+    Ok(out)
+}
+
+/// The variables with those of `lets` over `doc`; a missing value leaves the variable unset.
+pub(super) fn bind(
+    lets: &[(String, Expression)],
+    doc: Doc<'_>,
+    vars: &Arc<Vars>,
+) -> Result<Arc<Vars>> {
+    if lets.is_empty() {
+        return Ok(vars.clone());
+    }
+    let mut inner = (**vars).clone();
+    let ctx = EvalCtx::new(doc, vars);
+    for (name, e) in lets {
+        match e.evaluate(&ctx)?.into_value() {
+            Some(v) => inner.set(name, v),
+            None => inner.user.retain(|(n, _)| **n != **name),
+        }
+    }
+    Ok(Arc::new(inner))
+}
+
+/// The values at a path that a join looks up: through arrays on the way, and of an array at the end its elements.
+pub(super) fn join_values<'a>(doc: Doc<'a>, path: &FieldPath) -> Vec<Val<'a>> {
+    fn walk<'a>(v: Val<'a>, path: &FieldPath, depth: usize, out: &mut Vec<Val<'a>>) {
+        if depth == path.len() {
+            match v.as_array() {
+                Some(a) => out.extend(a.values()),
+                None => out.push(v),
+            }
+            return;
+        }
+        match v.tag {
+            tag::DOCUMENT => {
+                if let Some(f) = v.as_doc().and_then(|d| d.get(path.part(depth))) {
+                    walk(f, path, depth + 1, out);
+                }
+            }
+            tag::ARRAY => {
+                let items = v.as_array().unwrap_or(Doc::EMPTY);
+                if let Some(i) = path.index(depth)
+                    && let Some(f) = items.values().nth(i as usize)
+                {
+                    walk(f, path, depth + 1, out);
+                }
+                for item in items.values().filter(|i| i.tag == tag::DOCUMENT) {
+                    walk(item, path, depth, out);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    walk(doc.as_val(), path, 0, &mut out);
+    out
+}
+
+/// Documents whose `path` equals one of the values; of none, those where it is null or missing.
+pub(super) fn equals_any(path: &FieldPath, values: Vec<Val<'_>>) -> Node {
+    let mut values: Vec<Value> = values.into_iter().map(Val::to_value).collect();
+    values.sort_by(|a, b| order::compare(a.as_val(), b.as_val()));
+    values.dedup_by(|a, b| order::compare(a.as_val(), b.as_val()) == Ordering::Equal);
+    let test = match values.len() {
+        0 => Test::Eq(Value::NULL),
+        1 => Test::Eq(values.swap_remove(0)),
+        _ => Test::In(InList {
+            values,
+            regexes: Vec::new(),
+        }),
+    };
+    Node::Pred {
+        path: path.clone(),
+        test,
+    }
+}
+
+pub(super) struct Run {
+    input: Box<dyn Source>,
+    spec: Arc<Lookup>,
+    vars: Arc<Vars>,
+    /// The joined documents of the current input document, and where more come from.
+    joining: Option<(Option<Box<dyn Source>>, Writer)>,
+    /// The result when it is the same for every input document.
+    same: Option<Value>,
+    out: Vec<u8>,
+}
+
+impl Run {
+    pub fn new(input: Box<dyn Source>, spec: Arc<Lookup>, vars: Arc<Vars>) -> Run {
+        Run {
+            input,
+            spec,
+            vars,
+            joining: None,
+            same: None,
+            out: Vec::new(),
+        }
+    }
+
+    fn open(&self, host: &mut dyn Host) -> Result<Box<dyn Source>> {
+        let doc = self.input.doc();
+        let vars = bind(&self.spec.lets, doc, &self.vars)?;
+        let pipeline = match &self.spec.fields {
+            Some((local, foreign)) => {
+                let filter = Filter::from_node(equals_any(foreign, join_values(doc, local)));
+                if self.spec.from.is_none() {
+                    // After the documents that the pipeline makes.
+                    let mut p = self.spec.pipeline.clone();
+                    let filter = Pipeline::from_filter(filter);
+                    p.stages.splice(1..1, filter.stages);
+                    p
+                } else {
+                    self.spec.pipeline.after(filter)
+                }
+            }
+            None => self.spec.pipeline.clone(),
+        };
+        match &self.spec.from {
+            Some(ns) => host.open(ns, &pipeline, &vars),
+            None => Ok(pipeline.run_alone(&vars)),
+        }
+    }
+
+    fn emit(&mut self, joined: Val<'_>) -> Result<()> {
+        self.out.clear();
+        let mut w = Writer::on(std::mem::take(&mut self.out));
+        set_path(&mut w, self.input.doc(), &self.spec.as_, 0, Some(joined));
+        self.out = w.finish_into();
+        check_size(self.out.len())
+    }
+}
+
+impl Source for Run {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if self.joining.is_none() {
+            if !self.input.advance(host)? {
+                return Ok(false);
+            }
+            if let Some(v) = self.same.take() {
+                self.emit(v.as_val())?;
+                self.same = Some(v);
+                return Ok(true);
+            }
+            // Opening may fail and be tried again: the input stays where it is.
+            self.joining = Some((None, Writer::new_array()));
+        }
+        if let Some((None, _)) = &self.joining {
+            let source = self.open(host)?;
+            if let Some(j) = &mut self.joining {
+                j.0 = Some(source);
+            }
+        }
+        let Some((Some(source), array)) = &mut self.joining else {
+            return Err(errors::Error::internal("a $lookup lost its place"));
+        };
+        while source.advance(host)? {
+            array.push(source.doc().as_val());
+            check_size(array.len()).map_err(|_| {
+                err!(
+                    4568,
+                    "Total size of documents in {} matching pipeline's $lookup stage exceeds {} bytes",
+                    self.spec.from.as_ref().map_or("", |n| &n.coll),
+                    bson::MAX_DOC_BYTES
+                )
+            })?;
+        }
+        let joined = match self.joining.take() {
+            Some((_, array)) => array.finish_array(),
+            None => Value::NULL,
+        };
+        self.emit(joined.as_val())?;
+        let independent = self.spec.lets.is_empty()
+            && self.spec.fields.is_none()
+            && !self
+                .spec
+                .pipeline
+                .stages
+                .iter()
+                .any(|s| matches!(s.op, Op::Sample(_)));
+        if independent {
+            self.same = Some(joined);
+        }
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+}

@@ -1,0 +1,605 @@
+//! Stage names, the places where each may stand, and their specifications.
+
+use super::group::Group;
+use super::rows::{RowsKind, RowsStage};
+use super::{
+    Namespace, Op, Pipeline, Stage, bucket, facet, graph_lookup, lookup, redact, union_with,
+    unwind, write,
+};
+use crate::expr::{Expression, ParseEnv};
+use crate::filter::Filter;
+use crate::sort::SortPattern;
+use crate::transform::Transform;
+use bson::{Doc, Val, Writer, tag};
+use errors::{Result, bail, err};
+use std::sync::Arc;
+
+/// The most stages of one pipeline, and the deepest nesting of pipelines.
+const MAX_STAGES: usize = 1000;
+const MAX_NESTING: u32 = 20;
+
+/// What a pipeline is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inside {
+    Nothing,
+    Facet,
+    Lookup,
+    UnionWith,
+}
+
+/// Where a pipeline stands.
+#[derive(Clone)]
+pub struct ParseCtx {
+    pub db: String,
+    /// The collection it runs on; `None` for `{aggregate: 1}`.
+    pub coll: Option<String>,
+    pub env: ParseEnv,
+    inside: Inside,
+    depth: u32,
+}
+
+impl ParseCtx {
+    pub fn new(db: &str, coll: Option<&str>, env: ParseEnv) -> ParseCtx {
+        ParseCtx {
+            db: db.to_string(),
+            coll: coll.map(str::to_string),
+            env,
+            inside: Inside::Nothing,
+            depth: 0,
+        }
+    }
+
+    pub(super) fn inside(
+        &self,
+        inside: Inside,
+        from: Option<&Namespace>,
+        env: ParseEnv,
+    ) -> ParseCtx {
+        ParseCtx {
+            db: self.db.clone(),
+            coll: match inside {
+                Inside::Facet => self.coll.clone(),
+                _ => from.map(|n| n.coll.clone()),
+            },
+            env,
+            inside,
+            depth: self.depth + 1,
+        }
+    }
+}
+
+/// Stages that MongoDB has and this server knows only by name.
+const UNSUPPORTED: &[&str] = &[
+    "$changeStream",
+    "$changeStreamSplitLargeEvent",
+    "$densify",
+    "$fill",
+    "$geoNear",
+    "$listClusterCatalog",
+    "$listSampledQueries",
+    "$listSearchIndexes",
+    "$querySettings",
+    "$queryStats",
+    "$rankFusion",
+    "$scoreFusion",
+    "$search",
+    "$searchMeta",
+    "$setWindowFields",
+    "$shardedDataDistribution",
+    "$vectorSearch",
+];
+
+const SUPPORTED: &[&str] = &[
+    "$addFields",
+    "$bucket",
+    "$bucketAuto",
+    "$collStats",
+    "$count",
+    "$currentOp",
+    "$documents",
+    "$facet",
+    "$graphLookup",
+    "$group",
+    "$indexStats",
+    "$limit",
+    "$listLocalSessions",
+    "$listSessions",
+    "$lookup",
+    "$match",
+    "$merge",
+    "$out",
+    "$planCacheStats",
+    "$project",
+    "$redact",
+    "$replaceRoot",
+    "$replaceWith",
+    "$sample",
+    "$set",
+    "$skip",
+    "$sort",
+    "$sortByCount",
+    "$unionWith",
+    "$unset",
+    "$unwind",
+];
+
+/// Whether MongoDB has a stage of that name.
+pub fn is_stage(name: &str) -> bool {
+    SUPPORTED.contains(&name) || UNSUPPORTED.contains(&name)
+}
+
+fn must_be_first(name: &str) -> bool {
+    matches!(
+        name,
+        "$changeStream"
+            | "$collStats"
+            | "$currentOp"
+            | "$documents"
+            | "$indexStats"
+            | "$listClusterCatalog"
+            | "$listLocalSessions"
+            | "$listSampledQueries"
+            | "$listSearchIndexes"
+            | "$listSessions"
+            | "$planCacheStats"
+            | "$querySettings"
+            | "$queryStats"
+            | "$search"
+            | "$searchMeta"
+            | "$shardedDataDistribution"
+            | "$vectorSearch"
+    )
+}
+
+/// Runs without a collection, on `{aggregate: 1}`.
+fn is_collectionless(name: &str) -> bool {
+    matches!(
+        name,
+        "$changeStream"
+            | "$currentOp"
+            | "$documents"
+            | "$listClusterCatalog"
+            | "$listLocalSessions"
+            | "$listSampledQueries"
+            | "$querySettings"
+            | "$queryStats"
+            | "$shardedDataDistribution"
+    )
+}
+
+impl Pipeline {
+    /// Parses an array of stages.
+    pub fn parse(stages: Val<'_>, ctx: &ParseCtx) -> Result<Pipeline> {
+        let Some(list) = stages.as_array() else {
+            bail!(
+                TypeMismatch,
+                "'pipeline' option must be specified as an array, found {}",
+                stages.type_name()
+            );
+        };
+        if ctx.depth > MAX_NESTING {
+            bail!(
+                MaxSubPipelineDepthExceeded,
+                "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_NESTING}"
+            );
+        }
+        let n = list.count();
+        if n > MAX_STAGES {
+            bail!(
+                7749501,
+                "Pipeline length must be no longer than {MAX_STAGES} stages"
+            );
+        }
+        let mut out = Vec::with_capacity(n);
+        for v in list.values() {
+            let Some(d) = v.as_doc() else {
+                bail!(
+                    TypeMismatch,
+                    "Each element of the 'pipeline' array must be an object"
+                );
+            };
+            let mut elements = d.iter();
+            let (Some(e), None) = (elements.next(), elements.next()) else {
+                bail!(
+                    40323,
+                    "A pipeline stage specification object must contain exactly one field."
+                );
+            };
+            check_inside(e.name, ctx)?;
+            parse_stage(e.name, e.val, ctx, &mut out)?;
+        }
+        check_places(list, ctx)?;
+        Ok(Pipeline {
+            stages: coalesce(out),
+        })
+    }
+}
+
+/// `$sort` then `$limit` (with `$skip` between): the sort keeps only as many as are wanted.
+fn coalesce(mut stages: Vec<Stage>) -> Vec<Stage> {
+    for i in 0..stages.len() {
+        if !matches!(stages[i].op, Op::Sort(_, None)) {
+            continue;
+        }
+        let mut skip = 0u64;
+        let mut wanted = None;
+        for s in &stages[i + 1..] {
+            match s.op {
+                Op::Skip(n) => skip = skip.saturating_add(n),
+                Op::Limit(n) => {
+                    wanted = Some(skip.saturating_add(n));
+                    break;
+                }
+                _ => break,
+            }
+        }
+        if let Op::Sort(_, limit) = &mut stages[i].op {
+            *limit = wanted;
+        }
+    }
+    stages
+}
+
+fn name_of(stage: Val<'_>) -> &str {
+    stage.as_doc().and_then(Doc::first).map_or("", |e| e.name)
+}
+
+/// Stages that a nested pipeline may not hold.
+fn check_inside(name: &str, ctx: &ParseCtx) -> Result<()> {
+    let writes = matches!(name, "$out" | "$merge");
+    match ctx.inside {
+        Inside::Nothing => Ok(()),
+        Inside::Facet
+            if writes
+                || (must_be_first(name) && name != "$listSessions")
+                || matches!(name, "$facet" | "$geoNear" | "$changeStreamSplitLargeEvent") =>
+        {
+            Err(err!(
+                40600,
+                "{name} is not allowed to be used within a $facet stage"
+            ))
+        }
+        Inside::Lookup if writes => Err(err!(
+            51047,
+            "{name} is not allowed within a $lookup's sub-pipeline"
+        )),
+        Inside::UnionWith if writes => Err(err!(
+            31441,
+            "{name} is not allowed within a $unionWith's sub-pipeline"
+        )),
+        Inside::Lookup if name == "$changeStream" => Err(err!(
+            40573,
+            "{name} is only valid as the first stage in a pipeline."
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_places(list: Doc<'_>, ctx: &ParseCtx) -> Result<()> {
+    let n = list.count();
+    for (i, v) in list.values().enumerate() {
+        let name = name_of(v);
+        if i > 0 && name == "$geoNear" {
+            bail!(40603, "$geoNear was not the first stage in the pipeline.");
+        }
+        if i > 0 && must_be_first(name) {
+            bail!(
+                40602,
+                "{name} is only valid as the first stage in a pipeline"
+            );
+        }
+        if i + 1 < n && matches!(name, "$out" | "$merge") {
+            bail!(40601, "{name} can only be the final stage in the pipeline");
+        }
+        if i > 0
+            && name == "$match"
+            && let Some(q) = v.as_doc().and_then(Doc::first).and_then(|e| e.val.as_doc())
+            && q.contains("$text")
+        {
+            bail!(
+                17313,
+                "$match with $text is only allowed as the first pipeline stage"
+            );
+        }
+    }
+    let first = list.values().next().map_or("", name_of);
+    match &ctx.coll {
+        Some(_)
+            if is_collectionless(first)
+                && ctx.inside != Inside::Facet
+                && first != "$changeStream" =>
+        {
+            match first {
+                "$documents" => bail!(
+                    InvalidNamespace,
+                    "'$documents' can only be run with {{aggregate: 1}}"
+                ),
+                "$listLocalSessions" => bail!(
+                    InvalidNamespace,
+                    "$listLocalSessions must be run against the database with {{aggregate: 1}}, not a collection"
+                ),
+                _ => bail!(
+                    InvalidNamespace,
+                    "{first} must be run against the 'admin' database with {{aggregate: 1}}"
+                ),
+            }
+        }
+        None if ctx.inside == Inside::Nothing && !is_collectionless(first) => bail!(
+            InvalidNamespace,
+            "{{aggregate: 1}} is not valid for '{first}'; a collection is required."
+        ),
+        None if ctx.inside == Inside::Nothing && first == "$currentOp" && ctx.db != "admin" => {
+            bail!(
+                InvalidNamespace,
+                "$currentOp must be run against the 'admin' database with {{aggregate: 1}}"
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The stages that turn one document into one: `None` for another stage.
+pub fn parse_transform(name: &str, spec: Val<'_>, env: &ParseEnv) -> Result<Option<Transform>> {
+    Ok(Some(match name {
+        "$project" => match spec.as_doc() {
+            Some(d) => Transform::project(d, env)?,
+            None => bail!(15969, "$project specification must be an object"),
+        },
+        "$addFields" | "$set" => match spec.as_doc() {
+            Some(d) => Transform::add_fields(name, d, env)?,
+            None => bail!(
+                40272,
+                "{name} specification stage must be an object, got {}",
+                spec.type_name()
+            ),
+        },
+        "$unset" => Transform::unset(spec)?,
+        "$replaceRoot" => Transform::replace_root(spec, env)?,
+        "$replaceWith" => Transform::replace_with(spec, env)?,
+        _ => return Ok(None),
+    }))
+}
+
+/// A pipeline of an update, or of `$merge`: only stages that change one document.
+pub fn parse_transforms(stages: Doc<'_>, env: &ParseEnv) -> Result<Vec<Transform>> {
+    stages
+        .values()
+        .map(|s| {
+            let Some(d) = s.as_doc() else {
+                bail!(
+                    TypeMismatch,
+                    "Each element of the 'pipeline' array must be an object"
+                );
+            };
+            let mut elements = d.iter();
+            let (Some(e), None) = (elements.next(), elements.next()) else {
+                bail!(
+                    40323,
+                    "A pipeline stage specification object must contain exactly one field."
+                );
+            };
+            match parse_transform(e.name, e.val, env)? {
+                Some(t) => Ok(t),
+                None if is_stage(e.name) => Err(err!(
+                    InvalidOptions,
+                    "{} is not allowed to be used within an update",
+                    e.name
+                )),
+                None => Err(unrecognized(e.name)),
+            }
+        })
+        .collect()
+}
+
+fn unrecognized(name: &str) -> errors::Error {
+    err!(40324, "Unrecognized pipeline stage name: '{name}'")
+}
+
+fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) -> Result<()> {
+    let Some(&name) = SUPPORTED.iter().find(|n| **n == name) else {
+        return Err(unrecognized(name));
+    };
+    if let Some(t) = parse_transform(name, spec, &ctx.env)? {
+        out.push(Stage::new(name, spec, Op::Transform(Arc::new(t))));
+        return Ok(());
+    }
+    let ns = || Namespace::new(&ctx.db, ctx.coll.as_deref().unwrap_or(""));
+    let rows = |kind| {
+        Ok::<_, errors::Error>(Op::Rows(Arc::new(RowsStage::parse(
+            name,
+            kind,
+            spec,
+            ns(),
+        )?)))
+    };
+    let op = match name {
+        "$match" => Op::Match(Arc::new(parse_match(spec, &ctx.env)?)),
+        "$group" => Op::Group(Arc::new(Group::parse(spec, &ctx.env)?)),
+        "$sort" => parse_sort(spec)?,
+        "$limit" => Op::Limit(whole(name, 5107201, "limit", spec).and_then(|n| {
+            if n == 0 {
+                bail!(15958, "the limit must be positive");
+            }
+            Ok(n)
+        })?),
+        "$skip" => Op::Skip(whole(name, 5107200, "skip", spec)?),
+        "$unwind" => Op::Unwind(Arc::new(unwind::Unwind::parse(spec)?)),
+        "$count" => Op::Count(Arc::from(parse_count(spec)?)),
+        "$sortByCount" => return sort_by_count(spec, ctx, out),
+        "$bucket" => {
+            out.extend(bucket::bucket(spec, ctx)?);
+            return Ok(());
+        }
+        "$bucketAuto" => Op::BucketAuto(Arc::new(bucket::BucketAuto::parse(spec, ctx)?)),
+        "$sample" => Op::Sample(parse_sample(spec)?),
+        "$lookup" => Op::Lookup(Arc::new(lookup::Lookup::parse(spec, ctx)?)),
+        "$unionWith" => Op::UnionWith(Arc::new(union_with::UnionWith::parse(spec, ctx)?)),
+        "$graphLookup" => Op::GraphLookup(Arc::new(graph_lookup::GraphLookup::parse(spec, ctx)?)),
+        "$facet" => Op::Facet(Arc::new(facet::Facet::parse(spec, ctx)?)),
+        "$redact" => Op::Redact(Arc::new(redact::parse(spec, &ctx.env)?)),
+        "$documents" => Op::Documents(Arc::new(Expression::parse(spec, &ctx.env)?)),
+        "$out" => Op::Out(Arc::new(write::OutSpec::parse(spec, ctx)?)),
+        "$merge" => Op::Merge(Arc::new(write::MergeSpec::parse(spec, ctx)?)),
+        "$collStats" => rows(RowsKind::CollStats)?,
+        "$indexStats" => rows(RowsKind::IndexStats)?,
+        "$currentOp" => rows(RowsKind::CurrentOp)?,
+        "$listSessions" => {
+            if (ctx.db.as_str(), ctx.coll.as_deref()) != ("config", Some("system.sessions")) {
+                bail!(
+                    InvalidNamespace,
+                    "$listSessions may only be run against config.system.sessions"
+                );
+            }
+            rows(RowsKind::ListSessions)?
+        }
+        "$listLocalSessions" => rows(RowsKind::ListLocalSessions)?,
+        "$planCacheStats" => rows(RowsKind::PlanCacheStats)?,
+        _ => return Err(unrecognized(name)),
+    };
+    out.push(Stage::new(name, spec, op));
+    Ok(())
+}
+
+fn parse_match(spec: Val<'_>, env: &ParseEnv) -> Result<Filter> {
+    let Some(d) = spec.as_doc() else {
+        bail!(15959, "the match filter must be an expression in an object");
+    };
+    check_match(d)?;
+    Filter::parse(d, env)
+}
+
+/// Operators of find that a pipeline refuses.
+fn check_match(d: Doc<'_>) -> Result<()> {
+    for e in d.iter() {
+        match e.name {
+            "$where" => bail!(BadValue, "$where is not allowed in this context"),
+            "$and" | "$or" | "$nor" => {
+                for q in e.val.as_array().unwrap_or(Doc::EMPTY).values() {
+                    check_match(q.as_doc().unwrap_or(Doc::EMPTY))?;
+                }
+            }
+            _ => {
+                if let Some(ops) = e.val.as_doc()
+                    && ops
+                        .iter()
+                        .any(|o| matches!(o.name, "$near" | "$nearSphere" | "$geoNear"))
+                {
+                    bail!(
+                        5626500,
+                        "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators require \
+                         sorting geospatial data. If you do not need sort, consider using $geoWithin instead."
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parse_sort(spec: Val<'_>) -> Result<Op> {
+    let Some(d) = spec.as_doc() else {
+        bail!(15973, "the $sort key specification must be an object");
+    };
+    if d.is_empty() {
+        bail!(15976, "$sort stage must have at least one sort key");
+    }
+    Ok(Op::Sort(Arc::new(SortPattern::parse(d)?), None))
+}
+
+fn whole(stage: &str, code: i32, what: &str, v: Val<'_>) -> Result<u64> {
+    let fail = |why: &str| {
+        Err(errors::Error::coded(
+            code,
+            format!("invalid argument to {stage} stage: {why}: {what}: {v}"),
+        ))
+    };
+    if !v.is_number() {
+        return fail("Expected a number in");
+    }
+    match v.to_i64_exact() {
+        Some(n) => match u64::try_from(n) {
+            Ok(n) => Ok(n),
+            Err(_) => fail("Expected a non-negative number in"),
+        },
+        None => fail("Cannot represent as a 64-bit integer"),
+    }
+}
+
+fn parse_count(spec: Val<'_>) -> Result<&str> {
+    let Some(name) = spec.as_str() else {
+        bail!(40156, "the count field must be a non-empty string");
+    };
+    if name.is_empty() {
+        bail!(40157, "the count field must be a non-empty string");
+    }
+    if name.starts_with('$') {
+        bail!(40158, "the count field cannot be a $-prefixed path");
+    }
+    if name.contains('\0') {
+        bail!(40159, "the count field cannot contain a null byte");
+    }
+    if name.contains('.') {
+        bail!(40160, "the count field cannot contain '.'");
+    }
+    if name == "_id" {
+        bail!(9039800, "the count field cannot be '_id'");
+    }
+    Ok(name)
+}
+
+fn sort_by_count(spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) -> Result<()> {
+    match spec.tag {
+        tag::DOCUMENT => {
+            let first = spec.as_doc().and_then(Doc::first);
+            if !first.is_some_and(|e| e.name.starts_with('$')) {
+                bail!(
+                    40147,
+                    "the sortByCount field must be defined as a $-prefixed path or an expression inside an object"
+                );
+            }
+        }
+        tag::STRING => {
+            if !spec.as_str().unwrap_or("").starts_with('$') {
+                bail!(
+                    40148,
+                    "the sortByCount field must be defined as a $-prefixed path or an expression inside an object"
+                );
+            }
+        }
+        _ => bail!(
+            40149,
+            "the sortByCount field must be specified as a string or as an object"
+        ),
+    }
+    let mut w = Writer::new();
+    w.val("_id", spec);
+    w.open_doc("count").i32("$sum", 1).close();
+    let group = w.finish();
+    let sort = bson::doc! { "count": -1 };
+    parse_stage("$group", group.as_doc().as_val(), ctx, out)?;
+    parse_stage("$sort", sort.as_doc().as_val(), ctx, out)
+}
+
+fn parse_sample(spec: Val<'_>) -> Result<u64> {
+    let Some(d) = spec.as_doc() else {
+        bail!(28745, "the $sample stage specification must be an object");
+    };
+    let mut size = None;
+    for e in d.iter() {
+        if e.name != "size" {
+            bail!(28748, "unrecognized option to $sample: {}", e.name);
+        }
+        if !e.val.is_number() {
+            bail!(28746, "size argument to $sample must be a number");
+        }
+        let n = e.val.to_i64_truncated().unwrap_or(0);
+        match u64::try_from(n) {
+            Ok(n) if n > 0 => size = Some(n),
+            _ => bail!(28747, "size argument to $sample must be a positive integer"),
+        }
+    }
+    match size {
+        Some(n) => Ok(n),
+        None => bail!(28749, "$sample stage must specify a size"),
+    }
+}

@@ -1,0 +1,124 @@
+//! What of the beginning of a pipeline a query over the collection can answer.
+
+use super::{Op, Pipeline};
+use crate::expr::join_paths;
+use crate::filter::{Filter, Node, Test};
+use crate::sort::SortPattern;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The query that stands for the first `consumed` stages: filter, then sort, then skip, then limit.
+#[derive(Clone, Debug)]
+pub struct Pushdown {
+    pub filter: Filter,
+    pub sort: Option<Arc<SortPattern>>,
+    pub skip: u64,
+    /// `Some(0)` means no document at all.
+    pub limit: Option<u64>,
+    /// Dotted paths that the stages after these read; `None` when they may read all of the document.
+    pub needed: Option<BTreeSet<String>>,
+    /// The next stage is `$count` and nothing else of the documents matters.
+    pub count_only: bool,
+    /// How many stages the query stands for: [`Pipeline::attach`] takes the rest.
+    pub consumed: usize,
+}
+
+impl Pipeline {
+    pub fn pushdown(&self) -> Pushdown {
+        let mut filters: Vec<&Arc<Filter>> = Vec::new();
+        let (mut sort, mut skip, mut limit) = (None, 0u64, None::<u64>);
+        let mut consumed = 0;
+        for s in &self.stages {
+            match &s.op {
+                Op::Match(f) if skip == 0 && limit.is_none() => filters.push(f),
+                Op::Sort(p, l)
+                    if sort.is_none() && skip == 0 && limit.is_none() && !p.has_meta() =>
+                {
+                    sort = Some(p.clone());
+                    limit = *l;
+                }
+                Op::Limit(n) => limit = Some(limit.map_or(*n, |l| l.min(*n))),
+                Op::Skip(n) => {
+                    skip = skip.saturating_add(*n);
+                    limit = limit.map(|l| l.saturating_sub(*n));
+                }
+                _ => break,
+            }
+            consumed += 1;
+        }
+        let filter = match filters.as_slice() {
+            [] => Filter::all(),
+            [one] => Filter::clone(one),
+            many => Filter::from_node(Node::and(many.iter().map(|f| f.root().clone()).collect())),
+        };
+        let count_only = matches!(self.stages.get(consumed).map(|s| &s.op), Some(Op::Count(_)));
+        Pushdown {
+            filter,
+            sort,
+            skip,
+            limit,
+            needed: self.needed(consumed),
+            count_only,
+            consumed,
+        }
+    }
+
+    /// Paths that the stages from `from` on read of their input.
+    fn needed(&self, from: usize) -> Option<BTreeSet<String>> {
+        let mut all = Some(BTreeSet::new());
+        for s in self.stages.iter().skip(from) {
+            match &s.op {
+                Op::Match(f) => join_paths(&mut all, filter_paths(f.root())),
+                Op::Sort(p, _) => {
+                    let paths = p.fields.iter().filter(|f| f.meta.is_none());
+                    join_paths(&mut all, Some(paths.map(|f| f.path.to_string()).collect()));
+                }
+                Op::Unwind(u) => join_paths(&mut all, Some(BTreeSet::from([u.path.to_string()]))),
+                Op::Lookup(l) => join_paths(&mut all, l.needed()),
+                Op::Limit(_) | Op::Skip(_) | Op::Sample(_) => {}
+                Op::Count(_) => return all,
+                Op::Transform(t) => {
+                    join_paths(&mut all, t.needed_paths());
+                    return all;
+                }
+                Op::Group(g) => {
+                    join_paths(&mut all, g.id.needed_paths());
+                    for f in &g.fields {
+                        join_paths(&mut all, f.spec.needed_paths());
+                    }
+                    return all;
+                }
+                _ => return None,
+            }
+            all.as_ref()?;
+        }
+        None
+    }
+}
+
+/// Paths that a predicate reads.
+pub fn filter_paths(node: &Node) -> Option<BTreeSet<String>> {
+    let mut all = Some(BTreeSet::new());
+    walk(node, &mut all);
+    all
+}
+
+fn walk(node: &Node, all: &mut Option<BTreeSet<String>>) {
+    match node {
+        Node::And(c) | Node::Or(c) | Node::Nor(c) => c.iter().for_each(|n| walk(n, all)),
+        Node::Not(n) => walk(n, all),
+        Node::Pred { path, test } => {
+            let path = path.to_string();
+            // Inside `$elemMatch` paths are below this one.
+            let whole = path.is_empty() && !matches!(test, Test::Exists);
+            if whole {
+                *all = None;
+            } else {
+                join_paths(all, Some(BTreeSet::from([path])));
+            }
+        }
+        Node::Expr(e) => join_paths(all, e.needed_paths()),
+        Node::Schema(_) => *all = None,
+        Node::Const(_) | Node::Sample(_) => {}
+    }
+}

@@ -1,0 +1,246 @@
+//! Stages that make documents: `$documents`, and those that tell about the server or a collection.
+
+use super::options::{options, wrong_type};
+use super::{Host, Namespace, Source};
+use crate::expr::{EvalCtx, Expression, Vars};
+use bson::{Doc, DocBuf, Val, tag};
+use errors::{Result, bail};
+use std::sync::Arc;
+
+/// What a stage wants to know; [`Host::rows`] answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowsKind {
+    CollStats,
+    IndexStats,
+    CurrentOp,
+    ListSessions,
+    ListLocalSessions,
+    PlanCacheStats,
+}
+
+#[derive(Clone, Debug)]
+pub struct RowsStage {
+    pub kind: RowsKind,
+    pub ns: Namespace,
+    /// The stage's options, checked.
+    pub spec: DocBuf,
+}
+
+impl RowsStage {
+    pub(super) fn parse(
+        name: &str,
+        kind: RowsKind,
+        spec: Val<'_>,
+        ns: Namespace,
+    ) -> Result<RowsStage> {
+        let d = match (kind, spec.as_doc()) {
+            (RowsKind::IndexStats, Some(d)) if d.is_empty() => d,
+            (RowsKind::IndexStats, _) => bail!(
+                28803,
+                "The $indexStats stage specification must be an empty object"
+            ),
+            (RowsKind::CollStats, None) => bail!(
+                5447000,
+                "$collStats must take a nested object but found: {name}: {spec}"
+            ),
+            (RowsKind::PlanCacheStats, Some(d)) if d.is_empty() => d,
+            (RowsKind::PlanCacheStats, Some(d)) => {
+                let [all] = options(name, d, ["allHosts"])?;
+                if let Some(v) = all.filter(|v| v.as_bool().is_none()) {
+                    return Err(wrong_type(name, "allHosts", v, "bool"));
+                }
+                d
+            }
+            (_, Some(d)) => d,
+            (_, None) => bail!(
+                FailedToParse,
+                "{name} options must be specified in an object, but found: {}",
+                spec.type_name()
+            ),
+        };
+        if kind == RowsKind::CollStats {
+            check_coll_stats(d)?;
+        }
+        Ok(RowsStage {
+            kind,
+            ns,
+            spec: d.to_buf(),
+        })
+    }
+}
+
+fn check_coll_stats(d: Doc<'_>) -> Result<()> {
+    const STAGE: &str = "$collStats";
+    let found = options(
+        STAGE,
+        d,
+        [
+            "latencyStats",
+            "storageStats",
+            "count",
+            "queryExecStats",
+            "operationStats",
+        ],
+    )?;
+    let names = [
+        "latencyStats",
+        "storageStats",
+        "count",
+        "queryExecStats",
+        "operationStats",
+    ];
+    for (name, v) in names.iter().zip(found) {
+        let Some(v) = v else { continue };
+        let Some(inner) = v.as_doc() else {
+            return Err(wrong_type(STAGE, name, v, "object"));
+        };
+        match *name {
+            "latencyStats" => {
+                let [h] = options("$collStats.latencyStats", inner, ["histograms"])?;
+                if let Some(h) = h.filter(|h| h.as_bool().is_none()) {
+                    return Err(wrong_type(
+                        "$collStats.latencyStats",
+                        "histograms",
+                        h,
+                        "bool",
+                    ));
+                }
+            }
+            "storageStats" => {
+                let [scale, ..] = options(
+                    "$collStats.storageStats",
+                    inner,
+                    ["scale", "verbose", "waitForLock", "numericOnly"],
+                )?;
+                if let Some(s) = scale {
+                    if !s.is_number() {
+                        return Err(wrong_type(
+                            "$collStats.storageStats",
+                            "scale",
+                            s,
+                            "[long, int, decimal, double']",
+                        ));
+                    }
+                    if s.to_i64_truncated().unwrap_or(0) < 1 {
+                        bail!(
+                            BadValue,
+                            "BSON field 'scale' value must be >= 1, actual value '{}'",
+                            s.to_i64_truncated().unwrap_or(0)
+                        );
+                    }
+                }
+            }
+            _ if !inner.is_empty() => bail!(
+                31170,
+                "{name} argument to $collStats must be an empty object, but got: {inner} of type object"
+            ),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+pub(super) struct Run {
+    stage: Arc<RowsStage>,
+    rows: Option<std::vec::IntoIter<DocBuf>>,
+    current: DocBuf,
+}
+
+impl Run {
+    pub fn new(stage: Arc<RowsStage>) -> Run {
+        Run {
+            stage,
+            rows: None,
+            current: DocBuf::new(),
+        }
+    }
+}
+
+impl Source for Run {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        let rows = match &mut self.rows {
+            Some(r) => r,
+            None => {
+                let rows = host.rows(&self.stage)?;
+                self.rows.insert(rows.into_iter())
+            }
+        };
+        match rows.next() {
+            Some(d) => {
+                self.current = d;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.current.as_doc()
+    }
+}
+
+/// `$documents`: an expression that gives an array of documents.
+pub(super) struct Documents {
+    expression: Arc<Expression>,
+    vars: Arc<Vars>,
+    docs: Option<std::vec::IntoIter<DocBuf>>,
+    current: DocBuf,
+}
+
+impl Documents {
+    pub fn new(expression: Arc<Expression>, vars: Arc<Vars>) -> Documents {
+        Documents {
+            expression,
+            vars,
+            docs: None,
+            current: DocBuf::new(),
+        }
+    }
+
+    fn evaluate(&self) -> Result<Vec<DocBuf>> {
+        let v = self
+            .expression
+            .evaluate(&EvalCtx::new(Doc::EMPTY, &self.vars))?;
+        let v = v.or_null();
+        if v.tag != tag::ARRAY {
+            bail!(
+                5858203,
+                "an array is expected as the input to $documents, but got: {}",
+                v.type_name()
+            );
+        }
+        let items = v.as_array().unwrap_or(Doc::EMPTY);
+        items
+            .values()
+            .map(|i| match i.as_doc() {
+                Some(d) => Ok(d.to_buf()),
+                None => bail!(
+                    40228,
+                    "'newRoot' expression must evaluate to an object, but resulting value was: {i}. Type of resulting \
+                     value: '{}'.",
+                    i.type_name()
+                ),
+            })
+            .collect()
+    }
+}
+
+impl Source for Documents {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        host.check()?;
+        if self.docs.is_none() {
+            self.docs = Some(self.evaluate()?.into_iter());
+        }
+        match self.docs.as_mut().and_then(Iterator::next) {
+            Some(d) => {
+                self.current = d;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.current.as_doc()
+    }
+}

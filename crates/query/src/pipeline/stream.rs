@@ -1,0 +1,213 @@
+//! The operators that hold at most one document: filter, transformation, limit, skip, count, and the sources.
+
+use super::{Host, Rows, Source};
+use crate::expr::{EvalCtx, Vars};
+use crate::filter::Filter;
+use crate::transform::Transform;
+use bson::{Doc, DocBuf, Writer};
+use errors::Result;
+use std::sync::Arc;
+
+pub(super) struct Leaf {
+    pub rows: Box<dyn Rows>,
+}
+
+impl Source for Leaf {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        host.advance_rows(&mut *self.rows)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.rows.doc()
+    }
+}
+
+pub(super) struct Empty;
+
+impl Source for Empty {
+    fn advance(&mut self, _host: &mut dyn Host) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        Doc::EMPTY
+    }
+}
+
+/// Documents at hand.
+pub(super) struct Docs {
+    docs: std::vec::IntoIter<DocBuf>,
+    current: DocBuf,
+}
+
+impl Docs {
+    pub fn new(docs: Vec<DocBuf>) -> Docs {
+        Docs {
+            docs: docs.into_iter(),
+            current: DocBuf::new(),
+        }
+    }
+}
+
+impl Source for Docs {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        host.check()?;
+        match self.docs.next() {
+            Some(d) => {
+                self.current = d;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.current.as_doc()
+    }
+}
+
+pub(super) struct Match {
+    input: Box<dyn Source>,
+    filter: Arc<Filter>,
+    vars: Arc<Vars>,
+}
+
+impl Match {
+    pub fn new(input: Box<dyn Source>, filter: Arc<Filter>, vars: Arc<Vars>) -> Match {
+        Match {
+            input,
+            filter,
+            vars,
+        }
+    }
+}
+
+impl Source for Match {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        while self.input.advance(host)? {
+            if self.filter.matches_with(self.input.doc(), &self.vars)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.input.doc()
+    }
+}
+
+/// `$project`, `$addFields`, `$unset`, `$replaceRoot`.
+pub(super) struct Map {
+    input: Box<dyn Source>,
+    transform: Arc<Transform>,
+    vars: Arc<Vars>,
+    out: Vec<u8>,
+}
+
+impl Map {
+    pub fn new(input: Box<dyn Source>, transform: Arc<Transform>, vars: Arc<Vars>) -> Map {
+        Map {
+            input,
+            transform,
+            vars,
+            out: Vec::new(),
+        }
+    }
+}
+
+impl Source for Map {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if !self.input.advance(host)? {
+            return Ok(false);
+        }
+        self.out.clear();
+        let ctx = EvalCtx::new(self.input.doc(), &self.vars);
+        self.transform.apply(&ctx, &mut self.out)?;
+        super::check_size(self.out.len())?;
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+}
+
+pub(super) struct Limit {
+    pub input: Box<dyn Source>,
+    pub left: u64,
+}
+
+impl Source for Limit {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if self.left == 0 || !self.input.advance(host)? {
+            return Ok(false);
+        }
+        self.left -= 1;
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.input.doc()
+    }
+}
+
+pub(super) struct Skip {
+    pub input: Box<dyn Source>,
+    pub left: u64,
+}
+
+impl Source for Skip {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        while self.left > 0 {
+            if !self.input.advance(host)? {
+                return Ok(false);
+            }
+            self.left -= 1;
+        }
+        self.input.advance(host)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.input.doc()
+    }
+}
+
+/// `$count`: one document, or none when there is nothing to count.
+pub(super) struct Count {
+    input: Option<Box<dyn Source>>,
+    name: Arc<str>,
+    n: i64,
+    out: DocBuf,
+}
+
+impl Count {
+    pub fn new(input: Box<dyn Source>, name: Arc<str>) -> Count {
+        Count {
+            input: Some(input),
+            name,
+            n: 0,
+            out: DocBuf::new(),
+        }
+    }
+}
+
+impl Source for Count {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        let Some(input) = &mut self.input else {
+            return Ok(false);
+        };
+        while input.advance(host)? {
+            self.n += 1;
+        }
+        self.input = None;
+        let mut w = Writer::new();
+        w.int(&self.name, self.n);
+        self.out = w.finish();
+        Ok(self.n > 0)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.out.as_doc()
+    }
+}

@@ -1,0 +1,554 @@
+//! Pipelines over documents in memory: input, stages, output (or `#code`).
+
+use super::*;
+use crate::expr::ParseEnv;
+use bson::json;
+use std::collections::BTreeMap;
+
+fn docs(text: &str) -> Vec<DocBuf> {
+    let v = json::parse_value(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let list = v.as_val().as_array().unwrap();
+    list.values()
+        .map(|d| d.as_doc().unwrap().to_buf())
+        .collect()
+}
+
+/// Collections in memory. Every `offload_every`-th check fails as on an event loop.
+#[derive(Default)]
+struct Memory {
+    collections: BTreeMap<String, Vec<DocBuf>>,
+    offload_every: Option<u32>,
+    checks: u32,
+    limit: Option<usize>,
+}
+
+impl Host for Memory {
+    fn check(&mut self) -> Result<()> {
+        self.checks += 1;
+        match self.offload_every {
+            Some(n) if self.checks.is_multiple_of(n) => Err(errors::Error::offload()),
+            _ => Ok(()),
+        }
+    }
+
+    fn advance_rows(&mut self, _rows: &mut dyn Rows) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn open(
+        &mut self,
+        ns: &Namespace,
+        pipeline: &Pipeline,
+        vars: &Arc<Vars>,
+    ) -> Result<Box<dyn Source>> {
+        self.check()?;
+        let docs = self.collections.get(&ns.coll).cloned().unwrap_or_default();
+        Ok(pipeline.attach(0, over_docs(docs), vars))
+    }
+
+    fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()> {
+        let mut all = Vec::new();
+        while input.advance(self)? {
+            all.push(input.doc().to_buf());
+        }
+        self.collections.insert(spec.target.coll.clone(), all);
+        Ok(())
+    }
+
+    fn merge(&mut self, spec: &MergeSpec, input: &mut dyn Source, vars: &Arc<Vars>) -> Result<()> {
+        while input.advance(self)? {
+            spec.bind(input.doc(), vars)?;
+            let d = input.doc().to_buf();
+            self.collections
+                .entry(spec.target.coll.clone())
+                .or_default()
+                .push(d);
+        }
+        Ok(())
+    }
+
+    fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>> {
+        Ok(vec![bson::doc! { "kind": format!("{:?}", stage.kind) }])
+    }
+
+    fn memory_limit(&self) -> usize {
+        self.limit.unwrap_or(100 << 20)
+    }
+
+    fn allow_disk_use(&self) -> bool {
+        self.limit.is_none()
+    }
+}
+
+fn parse(stages: &str) -> Result<Pipeline> {
+    let ctx = ParseCtx::new("test", Some("c"), ParseEnv::new());
+    let v = json::parse_value(stages).unwrap_or_else(|e| panic!("{stages}: {e}"));
+    Pipeline::parse(v.as_val(), &ctx)
+}
+
+fn run_on(host: &mut Memory, input: &str, stages: &str) -> Result<Vec<DocBuf>> {
+    let pipeline = parse(stages)?;
+    let vars = Arc::new(Vars::new(0));
+    let mut source = pipeline.attach(0, over_docs(docs(input)), &vars);
+    let mut out = Vec::new();
+    loop {
+        match source.advance(host) {
+            Ok(true) => {
+                bson::validate(source.doc().as_bytes()).unwrap();
+                out.push(source.doc().to_buf());
+            }
+            Ok(false) => return Ok(out),
+            Err(e) if e.is_offload() => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn show(r: Result<Vec<DocBuf>>) -> String {
+    match r {
+        Ok(docs) => format!("{docs:?}"),
+        Err(e) => format!("#{}", e.code.0),
+    }
+}
+
+fn foreign() -> Memory {
+    let mut host = Memory::default();
+    host.collections.insert(
+        "other".into(),
+        docs(r#"[{"_id":10,"k":"a","n":1},{"_id":11,"k":null},{"_id":12},{"_id":13,"k":["b","c"]},{"_id":14,"k":"b"}]"#),
+    );
+    host.collections.insert(
+        "people".into(),
+        docs(
+            r#"[{"_id":1,"name":"A"},{"_id":2,"name":"B","boss":"A"},{"_id":3,"name":"C","boss":"B"},{"_id":4,"name":"D","boss":"C"}]"#,
+        ),
+    );
+    host
+}
+
+/// Input, stages, output; each also run on a host that interrupts at every third check.
+fn check(cases: &[(&str, &str, &str)]) {
+    for (input, stages, want) in cases {
+        let want = if want.starts_with('#') {
+            want.to_string()
+        } else {
+            format!("{:?}", docs(want))
+        };
+        assert_eq!(
+            show(run_on(&mut foreign(), input, stages)),
+            want,
+            "{stages} on {input}"
+        );
+        let mut interrupted = foreign();
+        interrupted.offload_every = Some(3);
+        assert_eq!(
+            show(run_on(&mut interrupted, input, stages)),
+            want,
+            "interrupted: {stages}"
+        );
+    }
+}
+
+const NUMBERS: &str = r#"[{"_id":1,"a":3},{"_id":2,"a":1},{"_id":3,"a":2},{"_id":4,"a":1}]"#;
+
+#[test]
+fn streaming_stages() {
+    check(&[
+        (
+            NUMBERS,
+            r#"[{"$match":{"a":1}}]"#,
+            r#"[{"_id":2,"a":1},{"_id":4,"a":1}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$skip":1},{"$limit":2}]"#,
+            r#"[{"_id":2,"a":1},{"_id":3,"a":2}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$project":{"a":1,"_id":0}},{"$limit":1}]"#,
+            r#"[{"a":3}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$limit":1},{"$set":{"b":{"$add":["$a",1]}}},{"$unset":"a"}]"#,
+            r#"[{"_id":1,"b":4}]"#,
+        ),
+        (NUMBERS, r#"[{"$count":"n"}]"#, r#"[{"n":4}]"#),
+        ("[]", r#"[{"$count":"n"}]"#, "[]"),
+        (
+            NUMBERS,
+            r#"[{"$limit":1},{"$replaceRoot":{"newRoot":{"x":"$a"}}}]"#,
+            r#"[{"x":3}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$sort":{"a":1,"_id":-1}}]"#,
+            r#"[{"_id":4,"a":1},{"_id":2,"a":1},{"_id":3,"a":2},{"_id":1,"a":3}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$sort":{"a":-1}},{"$skip":1},{"$limit":2}]"#,
+            r#"[{"_id":3,"a":2},{"_id":2,"a":1}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$sample":{"size":9}},{"$count":"n"}]"#,
+            r#"[{"n":4}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$sample":{"size":3}},{"$count":"n"}]"#,
+            r#"[{"n":3}]"#,
+        ),
+    ]);
+}
+
+#[test]
+fn unwind() {
+    let input = r#"[{"_id":1,"a":[7,8]},{"_id":2,"a":[]},{"_id":3},{"_id":4,"a":null},{"_id":5,"a":9},{"_id":6,"a":[null]}]"#;
+    check(&[
+        (
+            input,
+            r#"[{"$unwind":"$a"}]"#,
+            r#"[{"_id":1,"a":7},{"_id":1,"a":8},{"_id":5,"a":9},{"_id":6,"a":null}]"#,
+        ),
+        (
+            input,
+            r#"[{"$unwind":{"path":"$a","preserveNullAndEmptyArrays":true,"includeArrayIndex":"i"}}]"#,
+            r#"[{"_id":1,"a":7,"i":{"$numberLong":"0"}},{"_id":1,"a":8,"i":{"$numberLong":"1"}},{"_id":2,"i":null},{"_id":3,"i":null},
+                {"_id":4,"a":null,"i":null},{"_id":5,"a":9,"i":null},{"_id":6,"a":null,"i":{"$numberLong":"0"}}]"#,
+        ),
+        (
+            r#"[{"a":{"b":[1,2],"c":3}}]"#,
+            r#"[{"$unwind":"$a.b"}]"#,
+            r#"[{"a":{"b":1,"c":3}},{"a":{"b":2,"c":3}}]"#,
+        ),
+        (r#"[{"a":[{"b":[1]}]}]"#, r#"[{"$unwind":"$a.b"}]"#, "[]"),
+    ]);
+}
+
+#[test]
+fn groups() {
+    check(&[
+        (
+            NUMBERS,
+            r#"[{"$group":{"_id":"$a","n":{"$sum":1},"ids":{"$push":"$_id"}}}]"#,
+            r#"[{"_id":3,"n":1,"ids":[1]},{"_id":1,"n":2,"ids":[2,4]},{"_id":2,"n":1,"ids":[3]}]"#,
+        ),
+        (
+            r#"[{"a":1},{"a":1.0},{"a":null},{}]"#,
+            r#"[{"$group":{"_id":"$a","n":{"$sum":1}}}]"#,
+            r#"[{"_id":1,"n":2},{"_id":null,"n":2}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$group":{"_id":null,"m":{"$max":"$a"}}}]"#,
+            r#"[{"_id":null,"m":3}]"#,
+        ),
+        ("[]", r#"[{"$group":{"_id":null,"m":{"$max":"$a"}}}]"#, "[]"),
+        (
+            NUMBERS,
+            r#"[{"$sortByCount":"$a"},{"$limit":1}]"#,
+            r#"[{"_id":1,"count":2}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$bucket":{"groupBy":"$a","boundaries":[0,2,3],"default":"more"}}]"#,
+            r#"[{"_id":0,"count":2},{"_id":2,"count":1},{"_id":"more","count":1}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$bucket":{"groupBy":"$a","boundaries":[0,2]}}]"#,
+            "#40069",
+        ),
+        (
+            NUMBERS,
+            r#"[{"$bucketAuto":{"groupBy":"$a","buckets":2}}]"#,
+            r#"[{"_id":{"min":1,"max":2},"count":2},{"_id":{"min":2,"max":3},"count":2}]"#,
+        ),
+        (
+            r#"[{"x":1},{"x":10},{"x":100},{"x":1000}]"#,
+            r#"[{"$bucketAuto":{"groupBy":"$x","buckets":3,"granularity":"R5"}}]"#,
+            r#"[{"_id":{"min":0.63,"max":1.6},"count":1},{"_id":{"min":1.6,"max":16.0},"count":1},{"_id":{"min":16.0,"max":1600.0},"count":2}]"#,
+        ),
+        (
+            r#"[{"x":1},{"x":10},{"x":100},{"x":1000}]"#,
+            r#"[{"$bucketAuto":{"groupBy":"$x","buckets":3,"granularity":"POWERSOF2"}}]"#,
+            r#"[{"_id":{"min":0.5,"max":2},"count":1},{"_id":{"min":2,"max":16},"count":1},{"_id":{"min":16,"max":1024},"count":2}]"#,
+        ),
+    ]);
+}
+
+#[test]
+fn joins() {
+    let by_field = |rest: &str| {
+        format!(
+            r#"[{{"$lookup":{{"from":"other","localField":"l","foreignField":"k","as":"j"{rest}}}}},{{"$project":{{"j._id":1,"_id":0}}}}]"#
+        )
+    };
+    let plain = by_field("");
+    let with_pipeline =
+        by_field(r#","let":{"v":"$l"},"pipeline":[{"$match":{"$expr":{"$eq":["$k","$$v"]}}}]"#);
+    check(&[
+        (r#"[{"l":"a"}]"#, &plain, r#"[{"j":[{"_id":10}]}]"#),
+        (
+            r#"[{"l":"b"}]"#,
+            &plain,
+            r#"[{"j":[{"_id":13},{"_id":14}]}]"#,
+        ),
+        (
+            r#"[{"l":["a","b"]}]"#,
+            &plain,
+            r#"[{"j":[{"_id":10},{"_id":13},{"_id":14}]}]"#,
+        ),
+        (r#"[{}]"#, &plain, r#"[{"j":[{"_id":11},{"_id":12}]}]"#),
+        (
+            r#"[{"l":[]}]"#,
+            &plain,
+            r#"[{"j":[{"_id":11},{"_id":12}]}]"#,
+        ),
+        (r#"[{"l":"b"}]"#, &with_pipeline, r#"[{"j":[{"_id":14}]}]"#),
+        (
+            r#"[{"x":1},{"x":2}]"#,
+            r#"[{"$lookup":{"from":"other","pipeline":[{"$count":"n"}],"as":"a.b"}}]"#,
+            r#"[{"x":1,"a":{"b":[{"n":5}]}},{"x":2,"a":{"b":[{"n":5}]}}]"#,
+        ),
+        (
+            r#"[{"x":1}]"#,
+            r#"[{"$lookup":{"from":"other","let":{"v":"$x"},"pipeline":[{"$limit":1},{"$project":{"_id":0,"s":{"$add":["$n","$$v"]}}}],"as":"x"}}]"#,
+            r#"[{"x":[{"s":2}]}]"#,
+        ),
+        (
+            r#"[{"v":2}]"#,
+            r#"[{"$lookup":{"localField":"v","foreignField":"w","pipeline":[{"$documents":[{"w":1},{"w":2}]}],"as":"j"}}]"#,
+            r#"[{"v":2,"j":[{"w":2}]}]"#,
+        ),
+        (
+            r#"[{"x":1}]"#,
+            r#"[{"$unionWith":{"coll":"other","pipeline":[{"$match":{"k":"a"}}]}}]"#,
+            r#"[{"x":1},{"_id":10,"k":"a","n":1}]"#,
+        ),
+        (
+            r#"[{"_id":4}]"#,
+            r#"[{"$graphLookup":{"from":"people","startWith":"C","connectFromField":"boss","connectToField":"name","as":"up","depthField":"d"}},
+                {"$project":{"up.name":1,"up.d":1}}]"#,
+            r#"[{"_id":4,"up":[{"name":"C","d":{"$numberLong":"0"}},{"name":"B","d":{"$numberLong":"1"}},{"name":"A","d":{"$numberLong":"2"}}]}]"#,
+        ),
+        (
+            r#"[{"_id":4}]"#,
+            r#"[{"$graphLookup":{"from":"people","startWith":"C","connectFromField":"boss","connectToField":"name","as":"up","maxDepth":0}},
+                {"$project":{"up.name":1}}]"#,
+            r#"[{"_id":4,"up":[{"name":"C"}]}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$facet":{"few":[{"$limit":1}],"n":[{"$count":"c"}],"none":[{"$match":{"a":9}}]}}]"#,
+            r#"[{"few":[{"_id":1,"a":3}],"n":[{"c":4}],"none":[]}]"#,
+        ),
+    ]);
+}
+
+#[test]
+fn redact() {
+    check(&[
+        (
+            r#"[{"_id":1,"t":1,"s":{"t":1,"x":2,"u":{"t":9}},"l":[{"t":9},{"t":1},3]}]"#,
+            r#"[{"$redact":{"$cond":[{"$eq":["$t",1]},"$$DESCEND","$$PRUNE"]}}]"#,
+            r#"[{"_id":1,"t":1,"s":{"t":1,"x":2},"l":[{"t":1},3]}]"#,
+        ),
+        (
+            r#"[{"_id":1},{"_id":2}]"#,
+            r#"[{"$redact":{"$cond":[{"$eq":["$_id",1]},"$$KEEP","$$PRUNE"]}}]"#,
+            r#"[{"_id":1}]"#,
+        ),
+        (r#"[{"_id":1}]"#, r#"[{"$redact":"DESCEND"}]"#, "#17053"),
+    ]);
+}
+
+#[test]
+fn writing() {
+    let mut host = foreign();
+    assert_eq!(
+        show(run_on(
+            &mut host,
+            NUMBERS,
+            r#"[{"$match":{"a":2}},{"$out":"copy"}]"#
+        )),
+        "[]"
+    );
+    assert_eq!(
+        format!("{:?}", host.collections["copy"]),
+        format!("{:?}", docs(r#"[{"_id":3,"a":2}]"#))
+    );
+    let p = parse(r#"[{"$merge":{"into":{"db":"d","coll":"x"}}}]"#).unwrap();
+    assert_eq!(
+        (p.writes(), p.target().unwrap().to_string()),
+        (true, "d.x".to_string())
+    );
+}
+
+#[test]
+fn memory_limits() {
+    for stages in [
+        r#"[{"$sort":{"a":1}}]"#,
+        r#"[{"$group":{"_id":"$_id","all":{"$push":"$$ROOT"}}}]"#,
+    ] {
+        let mut host = Memory {
+            limit: Some(100),
+            ..Memory::default()
+        };
+        assert_eq!(show(run_on(&mut host, NUMBERS, stages)), "#292", "{stages}");
+    }
+    let mut host = Memory {
+        limit: Some(150),
+        ..Memory::default()
+    };
+    assert_eq!(
+        show(run_on(
+            &mut host,
+            NUMBERS,
+            r#"[{"$sort":{"a":1}},{"$limit":1},{"$project":{"_id":1}}]"#
+        )),
+        r#"[{"_id": 2}]"#
+    );
+}
+
+#[test]
+fn what_does_not_parse() {
+    let cases = [
+        ("5", 14),
+        ("[5]", 14),
+        ("[{}]", 40323),
+        (r#"[{"$limit":5,"$skip":2}]"#, 40323),
+        (r#"[{"$foo":{}}]"#, 40324),
+        (r#"[{"match":{}}]"#, 40324),
+        (r#"[{"$match":5}]"#, 15959),
+        (r#"[{"$match":{"$where":"true"}}]"#, 2),
+        (r#"[{"$match":{"l":{"$near":[0,0]}}}]"#, 5626500),
+        (r#"[{"$limit":0}]"#, 15958),
+        (r#"[{"$limit":-1}]"#, 5107201),
+        (r#"[{"$limit":1.5}]"#, 5107201),
+        (r#"[{"$skip":"x"}]"#, 5107200),
+        (r#"[{"$sort":{}}]"#, 15976),
+        (r#"[{"$sort":[]}]"#, 15973),
+        (r#"[{"$sort":{"a":2}}]"#, 15975),
+        (r#"[{"$sort":{"a":"x"}}]"#, 15974),
+        (r#"[{"$count":""}]"#, 40157),
+        (r#"[{"$count":"a.b"}]"#, 40160),
+        (r#"[{"$count":"_id"}]"#, 9039800),
+        (r#"[{"$unwind":"a"}]"#, 28818),
+        (r#"[{"$unwind":5}]"#, 15981),
+        (
+            r#"[{"$unwind":{"path":"$a","includeArrayIndex":""}}]"#,
+            28810,
+        ),
+        (r#"[{"$unwind":{"path":"$a","x":1}}]"#, 28811),
+        (r#"[{"$sample":{"size":0}}]"#, 28747),
+        (r#"[{"$sample":{}}]"#, 28749),
+        (r#"[{"$group":{"n":{"$sum":1}}}]"#, 15955),
+        (r#"[{"$group":{"_id":{"a":1}}}]"#, 17390),
+        (r#"[{"$group":{"_id":1,"n":1}}]"#, 40234),
+        (r#"[{"$sortByCount":"a"}]"#, 40148),
+        (r#"[{"$set":5}]"#, 40272),
+        (r#"[{"$out":"x"},{"$match":{}}]"#, 40601),
+        (r#"[{"$out":5}]"#, 16990),
+        (r#"[{"$out":"system.x"}]"#, 17385),
+        (r#"[{"$out":{"db":"admin","coll":"x"}}]"#, 31321),
+        (r#"[{"$match":{}},{"$indexStats":{}}]"#, 40602),
+        (r#"[{"$indexStats":{"a":1}}]"#, 28803),
+        (r#"[{"$collStats":{"x":{}}}]"#, 40415),
+        (r#"[{"$currentOp":{}}]"#, 73),
+        (r#"[{"$documents":[]}]"#, 73),
+        (r#"[{"$facet":{}}]"#, 40169),
+        (r#"[{"$facet":{"a":5}}]"#, 40170),
+        (r#"[{"$facet":{"a":[5]}}]"#, 40171),
+        (r#"[{"$facet":{"a":[{"$out":"x"}]}}]"#, 40600),
+        (r#"[{"$facet":{"a":[{"$facet":{"b":[]}}]}}]"#, 40600),
+        (r#"[{"$lookup":5}]"#, 9),
+        (r#"[{"$lookup":{"from":"x","as":"y"}}]"#, 9),
+        (
+            r#"[{"$lookup":{"from":"x","localField":"a","foreignField":"b"}}]"#,
+            40414,
+        ),
+        (
+            r#"[{"$lookup":{"from":"x","localField":"a","foreignField":"b","as":5}}]"#,
+            14,
+        ),
+        (
+            r#"[{"$lookup":{"from":"x","localField":"a","foreignField":"b","as":"y","z":1}}]"#,
+            40415,
+        ),
+        (
+            r#"[{"$lookup":{"from":"x","let":{"X":1},"pipeline":[],"as":"y"}}]"#,
+            9,
+        ),
+        (
+            r#"[{"$lookup":{"from":"x","let":{"a":"$$b"},"pipeline":[],"as":"y"}}]"#,
+            17276,
+        ),
+        (
+            r#"[{"$lookup":{"from":"x","pipeline":[{"$out":"z"}],"as":"y"}}]"#,
+            51047,
+        ),
+        (
+            r#"[{"$unionWith":{"coll":"x","pipeline":[{"$out":"z"}]}}]"#,
+            31441,
+        ),
+        (r#"[{"$merge":{"into":5}}]"#, 51178),
+        (
+            r#"[{"$merge":{"into":"x","whenMatched":"fail","whenNotMatched":"fail"}}]"#,
+            51181,
+        ),
+        (r#"[{"$merge":{"into":"x","on":[]}}]"#, 51187),
+        (
+            r#"[{"$merge":{"into":"x","whenMatched":[{"$match":{}}]}}]"#,
+            72,
+        ),
+        (
+            r#"[{"$bucket":{"groupBy":"$x","boundaries":[2,1]}}]"#,
+            40194,
+        ),
+        (r#"[{"$bucketAuto":{"groupBy":"$x","buckets":0}}]"#, 40243),
+    ];
+    for (stages, code) in cases {
+        match parse(stages) {
+            Ok(_) => panic!("{stages} parses"),
+            Err(e) => assert_eq!(e.code.0, code, "{stages}: {e}"),
+        }
+    }
+    let nested = (0..22).fold("[]".to_string(), |p, _| {
+        format!(r#"[{{"$lookup":{{"from":"x","as":"y","pipeline":{p}}}}}]"#)
+    });
+    assert_eq!(parse(&nested).unwrap_err().code.0, 232);
+}
+
+#[test]
+fn pushdown() {
+    let p = |s: &str| parse(s).unwrap().pushdown();
+    let d = p(
+        r#"[{"$match":{"a":1}},{"$match":{"b":2}},{"$sort":{"c":1}},{"$skip":2},{"$limit":5},{"$limit":9},{"$skip":1},{"$project":{"x":1}}]"#,
+    );
+    assert_eq!((d.consumed, d.skip, d.limit), (7, 3, Some(4)));
+    assert!(d.sort.is_some());
+    let d = p(r#"[{"$limit":5},{"$match":{"a":1}}]"#);
+    assert_eq!(
+        (d.consumed, d.limit, d.filter.is_trivial(), d.needed),
+        (1, Some(5), true, None)
+    );
+    let d = p(r#"[{"$match":{"a":1}},{"$count":"n"}]"#);
+    assert!(d.count_only && d.needed.is_some_and(|n| n.is_empty()));
+    let d = p(
+        r#"[{"$match":{"a":1}},{"$unwind":"$t"},{"$match":{"t.x":2}},{"$group":{"_id":"$t.y","n":{"$sum":"$v"}}}]"#,
+    );
+    let needed: Vec<_> = d.needed.unwrap().into_iter().collect();
+    assert_eq!(
+        (needed, d.consumed),
+        (
+            vec!["t".into(), "t.x".into(), "t.y".into(), "v".to_string()],
+            1
+        )
+    );
+    let d = p(r#"[{"$sort":{"a":1}},{"$group":{"_id":"$b"}},{"$limit":1}]"#);
+    assert_eq!((d.consumed, d.limit), (1, None));
+}

@@ -1,0 +1,418 @@
+//! `$out` and `$merge`: what they want written. The host writes.
+
+use super::options::{field_path, options, required, string, wrong_type};
+use super::parse::{ParseCtx, parse_transforms};
+use super::{Host, Namespace, Source};
+use crate::expr::{Expression, Vars};
+use crate::path::FieldPath;
+use crate::transform::Transform;
+use bson::{Doc, DocBuf, Val, tag};
+use errors::{Result, bail, err};
+use std::sync::Arc;
+
+/// A parsed `$out`.
+#[derive(Clone, Debug)]
+pub struct OutSpec {
+    pub target: Namespace,
+    /// Options of a time-series collection, checked as far as their types go.
+    pub timeseries: Option<DocBuf>,
+}
+
+/// What `$merge` does with a document that is there.
+#[derive(Clone, Debug)]
+pub enum Matched {
+    Replace,
+    KeepExisting,
+    Merge,
+    Fail,
+    /// Over the document that is there; `$$new` is the one that comes.
+    Pipeline(Vec<Transform>),
+}
+
+/// What `$merge` does with a document that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotMatched {
+    Insert,
+    Discard,
+    Fail,
+}
+
+/// A parsed `$merge`.
+#[derive(Clone, Debug)]
+pub struct MergeSpec {
+    pub target: Namespace,
+    /// Fields that identify a document; `_id` when none are given.
+    pub on: Vec<FieldPath>,
+    pub when_matched: Matched,
+    pub when_not_matched: NotMatched,
+    /// Variables of the pipeline, over the document that comes.
+    lets: Vec<(String, Expression)>,
+}
+
+impl MergeSpec {
+    /// The variables for one document that comes: those of `let` and `$$new`.
+    pub fn bind(&self, new: Doc<'_>, vars: &Arc<Vars>) -> Result<Arc<Vars>> {
+        let bound = super::lookup::bind(&self.lets, new, vars)?;
+        if self.lets.iter().any(|(n, _)| n == "new") {
+            return Ok(bound);
+        }
+        let mut v = (*bound).clone();
+        v.set("new", bson::Value::from(new));
+        Ok(Arc::new(v))
+    }
+}
+
+fn check_db(db: &str) -> Result<()> {
+    if db.is_empty() || db.len() >= 64 || db.contains(['.', ' ', '/', '\\', '"', '$', '\0']) {
+        bail!(InvalidNamespace, "Invalid db name: {db}");
+    }
+    Ok(())
+}
+
+fn check_coll(db: &str, coll: &str) -> Result<()> {
+    if coll.is_empty() || coll.starts_with('.') || coll.contains('\0') {
+        bail!(
+            InvalidNamespace,
+            "Invalid namespace specified '{db}.{coll}'"
+        );
+    }
+    Ok(())
+}
+
+impl OutSpec {
+    pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<OutSpec> {
+        const STAGE: &str = "$out";
+        let (db, coll, timeseries) = match spec.tag {
+            tag::STRING => (ctx.db.as_str(), spec.as_str().unwrap_or(""), None),
+            tag::DOCUMENT => {
+                let d = spec.as_doc().unwrap_or(Doc::EMPTY);
+                let [db, coll, timeseries] = options(STAGE, d, ["db", "coll", "timeseries"])?;
+                let coll = string(STAGE, "coll", required(STAGE, "coll", coll)?)?;
+                let db = string(STAGE, "db", required(STAGE, "db", db)?)?;
+                if let Some(t) = timeseries {
+                    check_timeseries(t)?;
+                }
+                (
+                    db,
+                    coll,
+                    timeseries.and_then(|t| t.as_doc()).map(Doc::to_buf),
+                )
+            }
+            t => bail!(
+                16990,
+                "$out only supports a string or object argument, but found {}",
+                tag::name(t)
+            ),
+        };
+        check_db(db)?;
+        check_coll(db, coll)?;
+        if coll.starts_with("system.") {
+            bail!(17385, "Can't $out to special collection: {coll}");
+        }
+        if matches!(db, "admin" | "config" | "local") {
+            bail!(31321, "Can't $out to internal database: {db}");
+        }
+        Ok(OutSpec {
+            target: Namespace::new(db, coll),
+            timeseries,
+        })
+    }
+}
+
+fn check_timeseries(v: Val<'_>) -> Result<()> {
+    const STAGE: &str = "$out.timeseries";
+    let Some(d) = v.as_doc() else {
+        return Err(wrong_type("$out", "timeseries", v, "object"));
+    };
+    let [time, meta, granularity, span, rounding] = options(
+        STAGE,
+        d,
+        [
+            "timeField",
+            "metaField",
+            "granularity",
+            "bucketMaxSpanSeconds",
+            "bucketRoundingSeconds",
+        ],
+    )?;
+    string(STAGE, "timeField", required(STAGE, "timeField", time)?)?;
+    if let Some(m) = meta {
+        string(STAGE, "metaField", m)?;
+    }
+    if let Some(g) = granularity {
+        let g = string(STAGE, "granularity", g)?;
+        if !matches!(g, "seconds" | "minutes" | "hours") {
+            bail!(
+                BadValue,
+                "Enumeration value '{g}' for field '{STAGE}.granularity' is not a valid value."
+            );
+        }
+    }
+    for (name, v) in [
+        ("bucketMaxSpanSeconds", span),
+        ("bucketRoundingSeconds", rounding),
+    ] {
+        let Some(v) = v else { continue };
+        if !v.is_number() {
+            return Err(wrong_type(STAGE, name, v, "[int, decimal, double, long]"));
+        }
+        let n = v.to_i64_truncated().unwrap_or(0);
+        if !(1..=31_536_000).contains(&n) {
+            bail!(
+                BadValue,
+                "BSON field '{name}' value must be >= 1 and <= 31536000, actual value '{n}'"
+            );
+        }
+    }
+    let custom = span.is_some() || rounding.is_some();
+    if granularity.is_some() && custom
+        || span.is_some() != rounding.is_some()
+        || span.and_then(Val::to_i64_truncated) != rounding.and_then(Val::to_i64_truncated)
+    {
+        bail!(
+            InvalidOptions,
+            "Timeseries 'bucketMaxSpanSeconds' and 'bucketRoundingSeconds' must be set together to the same value, and \
+             without 'granularity'"
+        );
+    }
+    Ok(())
+}
+
+impl MergeSpec {
+    pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<MergeSpec> {
+        const STAGE: &str = "$merge";
+        let (into, on, lets, matched, not_matched) = match spec.tag {
+            tag::STRING => (spec, None, None, None, None),
+            tag::DOCUMENT => {
+                let d = spec.as_doc().unwrap_or(Doc::EMPTY);
+                let [_, _, lets, _, not_matched] = options(
+                    STAGE,
+                    d,
+                    ["into", "on", "let", "whenMatched", "whenNotMatched"],
+                )?;
+                // These tell null from left out.
+                let into = required(STAGE, "into", d.get("into"))?;
+                (into, d.get("on"), lets, d.get("whenMatched"), not_matched)
+            }
+            _ => bail!(
+                TypeMismatch,
+                "{STAGE} requires a string or object argument, but found {}",
+                spec.type_name()
+            ),
+        };
+        let target = parse_into(into, spec.tag == tag::STRING, ctx)?;
+        let on = parse_on(on)?;
+        if let Some(l) = lets.filter(|l| l.tag != tag::DOCUMENT) {
+            return Err(wrong_type(STAGE, "let", l, "object"));
+        }
+        let when_not_matched = match not_matched {
+            None => NotMatched::Insert,
+            Some(v) => match string(STAGE, "whenNotMatched", v)? {
+                "insert" => NotMatched::Insert,
+                "discard" => NotMatched::Discard,
+                "fail" => NotMatched::Fail,
+                m => bail!(
+                    BadValue,
+                    "Enumeration value '{m}' for field '$merge.whenNotMatched' is not a valid value."
+                ),
+            },
+        };
+        let mut parsed_lets = Vec::new();
+        let when_matched = match matched {
+            None => Matched::Merge,
+            Some(v) if v.tag == tag::ARRAY => {
+                let mut env = ctx.env.clone();
+                for e in lets.and_then(|l| l.as_doc()).unwrap_or(Doc::EMPTY).iter() {
+                    if e.name == "new" && e.val.as_str() != Some("$$ROOT") {
+                        bail!(
+                            51273,
+                            "'let' may not define a value for the reserved 'new' variable other than '$$ROOT'"
+                        );
+                    }
+                    env.define(e.name)?;
+                    parsed_lets.push((e.name.to_string(), Expression::parse(e.val, &ctx.env)?));
+                }
+                if lets.is_none() || !env.knows("new") {
+                    env.define("new")?;
+                }
+                Matched::Pipeline(parse_transforms(v.as_array().unwrap_or(Doc::EMPTY), &env)?)
+            }
+            Some(v) => {
+                let Some(mode) = v.as_str() else {
+                    bail!(
+                        51191,
+                        "$merge 'whenMatched' field must be either a string or an array, but found {}",
+                        v.type_name()
+                    );
+                };
+                match mode {
+                    "replace" => Matched::Replace,
+                    "keepExisting" => Matched::KeepExisting,
+                    "merge" => Matched::Merge,
+                    "fail" => Matched::Fail,
+                    m => bail!(
+                        BadValue,
+                        "Enumeration value '{m}' for field '$merge.whenMatched' is not a valid value."
+                    ),
+                }
+            }
+        };
+        if lets.is_some() && !matches!(when_matched, Matched::Pipeline(_)) {
+            bail!(
+                51199,
+                "Cannot use 'let' variables with 'whenMatched' mode that is not a pipeline"
+            );
+        }
+        if matches!(when_matched, Matched::KeepExisting | Matched::Fail)
+            && when_not_matched != NotMatched::Insert
+        {
+            bail!(
+                51181,
+                "Combination of {STAGE} modes 'whenMatched' and 'whenNotMatched' is not supported"
+            );
+        }
+        Ok(MergeSpec {
+            target,
+            on,
+            when_matched,
+            when_not_matched,
+            lets: parsed_lets,
+        })
+    }
+}
+
+fn parse_into(into: Val<'_>, short: bool, ctx: &ParseCtx) -> Result<Namespace> {
+    const STAGE: &str = "$merge.into";
+    let (db, coll) = match into.tag {
+        tag::STRING => {
+            let coll = into.as_str().unwrap_or("");
+            if coll.is_empty() && !short {
+                bail!(5786800, "{STAGE} must be a non-empty string or an object");
+            }
+            (ctx.db.as_str(), coll)
+        }
+        tag::DOCUMENT => {
+            let d = into.as_doc().unwrap_or(Doc::EMPTY);
+            let [db, coll] = options(STAGE, d, ["db", "coll"])?;
+            let db = match db {
+                Some(v) => string(STAGE, "db", v)?,
+                None => ctx.db.as_str(),
+            };
+            let Some(coll) = coll else {
+                bail!(5786801, "{STAGE} requires a 'coll' field");
+            };
+            (db, string(STAGE, "coll", coll)?)
+        }
+        t => bail!(
+            51178,
+            "$merge 'into' field must be either a string or an object, but found {}",
+            tag::name(t)
+        ),
+    };
+    check_db(db)?;
+    check_coll(db, coll)?;
+    if coll.starts_with("system.") {
+        bail!(31319, "Cannot $merge to special collection: {coll}");
+    }
+    if matches!(db, "admin" | "config" | "local") {
+        bail!(31320, "Cannot $merge to internal database: {db}");
+    }
+    Ok(Namespace::new(db, coll))
+}
+
+fn parse_on(on: Option<Val<'_>>) -> Result<Vec<FieldPath>> {
+    let Some(on) = on else {
+        return Ok(vec![FieldPath::new("_id")]);
+    };
+    match on.tag {
+        tag::STRING => Ok(vec![field_path(on.as_str().unwrap_or(""))?]),
+        tag::ARRAY => {
+            let items = on.as_array().unwrap_or(Doc::EMPTY);
+            if items.is_empty() {
+                bail!(
+                    51187,
+                    "If explicitly specifying $merge 'on', must include at least one field"
+                );
+            }
+            let mut out: Vec<FieldPath> = Vec::new();
+            for v in items.values() {
+                let path = v.as_str().ok_or_else(|| {
+                    err!(
+                        51134,
+                        "$merge 'on' array elements must be strings, but found {}",
+                        v.type_name()
+                    )
+                })?;
+                let path = field_path(path)?;
+                if out.contains(&path) {
+                    bail!(31465, "Found a duplicate field '{path}'");
+                }
+                out.push(path);
+            }
+            Ok(out)
+        }
+        t => bail!(
+            51186,
+            "$merge 'on' field must be either a string or an array of strings, but found {}",
+            tag::name(t)
+        ),
+    }
+}
+
+pub(super) struct Out {
+    input: Option<Box<dyn Source>>,
+    spec: Arc<OutSpec>,
+}
+
+impl Out {
+    pub fn new(input: Box<dyn Source>, spec: Arc<OutSpec>) -> Out {
+        Out {
+            input: Some(input),
+            spec,
+        }
+    }
+}
+
+impl Source for Out {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if let Some(input) = &mut self.input {
+            host.out(&self.spec, &mut **input)?;
+            self.input = None;
+        }
+        Ok(false)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        Doc::EMPTY
+    }
+}
+
+pub(super) struct Merge {
+    input: Option<Box<dyn Source>>,
+    spec: Arc<MergeSpec>,
+    vars: Arc<Vars>,
+}
+
+impl Merge {
+    pub fn new(input: Box<dyn Source>, spec: Arc<MergeSpec>, vars: Arc<Vars>) -> Merge {
+        Merge {
+            input: Some(input),
+            spec,
+            vars,
+        }
+    }
+}
+
+impl Source for Merge {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if let Some(input) = &mut self.input {
+            host.merge(&self.spec, &mut **input, &self.vars)?;
+            self.input = None;
+        }
+        Ok(false)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        Doc::EMPTY
+    }
+}
