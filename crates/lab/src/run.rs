@@ -320,8 +320,9 @@ impl Run {
             ));
         }
         let mut spec = self.spec.clone();
+        // A zipfian makes room for the inserts to come; a run bounded by time counts on one pass over the records.
         spec.operations = if operations == u64::MAX {
-            spec.operations
+            spec.records
         } else {
             operations
         };
