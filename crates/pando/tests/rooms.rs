@@ -1,0 +1,158 @@
+//! The architecture, checked: which room may use which, and that every file says what it is.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Every room with the rooms it may use, from the ground up: a room uses only what stands above it in this table.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("bson", &[]),
+    ("errors", &[]),
+    ("wire", &["bson", "errors"]),
+    ("query", &["bson", "errors"]),
+    ("log", &["bson", "errors"]),
+    ("storage", &["log", "bson", "errors"]),
+    ("planner", &["query", "bson", "errors"]),
+    (
+        "catalog",
+        &["storage", "planner", "query", "bson", "errors"],
+    ),
+    (
+        "executor",
+        &["catalog", "storage", "planner", "query", "bson", "errors"],
+    ),
+    (
+        "session",
+        &["executor", "catalog", "storage", "bson", "errors"],
+    ),
+    ("service", &["wire", "bson", "errors"]),
+    (
+        "commands",
+        &[
+            "service", "session", "executor", "catalog", "storage", "planner", "query", "bson",
+            "errors",
+        ],
+    ),
+    ("server", &["service", "wire", "bson", "errors"]),
+    ("lab", &["wire", "bson"]),
+    (
+        "pando",
+        &[
+            "commands", "server", "service", "lab", "storage", "wire", "bson", "errors",
+        ],
+    ),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// What cargo says of the workspace: each package with the workspace's packages that it depends on, tests aside.
+fn workspace() -> Vec<(String, BTreeSet<String>)> {
+    let out = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--no-deps",
+            "--format-version",
+            "1",
+            "--offline",
+        ])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata runs");
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let metadata: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    metadata["packages"]
+        .as_array()
+        .expect("packages")
+        .iter()
+        .map(|package| {
+            let uses = package["dependencies"]
+                .as_array()
+                .expect("dependencies")
+                .iter();
+            let rooms = uses
+                .filter(|d| d["path"].is_string() && d["kind"] != "dev")
+                .map(|d| d["name"].as_str().expect("a name").to_string());
+            (
+                package["name"].as_str().expect("a name").to_string(),
+                rooms.collect(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn the_table_goes_one_way() {
+    for (i, (room, uses)) in ROOMS.iter().enumerate() {
+        for used in *uses {
+            assert!(
+                ROOMS[..i].iter().any(|(r, _)| r == used),
+                "{room} may not use {used}, which stands below it"
+            );
+        }
+    }
+}
+
+#[test]
+fn rooms_use_only_what_they_may() {
+    let workspace = workspace();
+    for (room, uses) in &workspace {
+        let Some((_, may)) = ROOMS.iter().find(|(r, _)| r == room) else {
+            panic!(
+                "{room} is not in the table of rooms: give it its place here and in ARCHITECTURE.md"
+            );
+        };
+        for used in uses {
+            assert!(
+                may.contains(&used.as_str()),
+                "{room} uses {used}: the direction is in ARCHITECTURE.md"
+            );
+        }
+    }
+    for (room, _) in ROOMS {
+        assert!(
+            workspace.iter().any(|(r, _)| r == room),
+            "{room} is in the table but not in the workspace"
+        );
+    }
+}
+
+#[test]
+fn rooms_are_described() {
+    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    for (room, _) in ROOMS {
+        assert!(
+            page.contains(&format!("### `{room}`")),
+            "ARCHITECTURE.md does not describe {room}"
+        );
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let mut unsaid = Vec::new();
+    let mut folders = vec![root().join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs")
+                && !std::fs::read_to_string(&path)
+                    .expect("a file")
+                    .starts_with("//!")
+            {
+                unsaid.push(path);
+            }
+        }
+    }
+    assert!(
+        unsaid.is_empty(),
+        "these files do not open with what they are (`//!`): {unsaid:#?}"
+    );
+}
