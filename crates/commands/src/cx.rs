@@ -36,6 +36,8 @@ pub struct Cx<'c, 'r> {
     pub op: OpCtx<'c>,
     /// The reply tells what a staged or earlier write did, and must not be sent before that is committed.
     pub after_commit: bool,
+    /// How many operations it counts as: documents of an insert, statements of an update or delete.
+    pub statements: u64,
     /// The reply document, open.
     pub w: Writer,
 }
@@ -47,7 +49,7 @@ impl Cx<'_, '_> {
         if c.is(flag::ADMIN) && self.args.db != "admin" {
             bail!(Unauthorized, "{} may only be run against the admin database.", c.name);
         }
-        //catalog::check_db_name(self.args.db)?;
+        catalog::check_db_name(self.args.db)?;
         if g.api.strict && !c.is(flag::API) {
             bail!(
                 APIStrictError,

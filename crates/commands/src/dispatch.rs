@@ -3,13 +3,17 @@
 use crate::concern::{self, WriteConcern};
 use crate::connection::Connection;
 use crate::cx::{Cx, Done};
+use crate::fail_point::Failure;
 use crate::generic::Args;
-use crate::table;
+use crate::metrics::kind_of;
+use crate::operations::{Operation, shown};
+use crate::table::{self, Command, flag};
 use crate::{Commands, Local};
-use bson::Writer;
-use errors::{Error, Result, err};
+use bson::{Doc, Writer};
+use errors::{Code, Error, Result, bail, err};
 use executor::OpCtx;
 use service::{Client, Mode, Outcome, Request};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -23,46 +27,66 @@ impl Commands {
         out: &mut Vec<u8>,
     ) -> Outcome {
         let start = out.len();
-        match self.answer(local, mode, client, request, out) {
+        let name = request.command();
+        let Some(command) = table::lookup(name) else {
+            self.counters.failed();
+            service::write_error(&err!(CommandNotFound, "no such command: '{name}'"), out);
+            return Outcome::Reply;
+        };
+        // A fail point may close, block or fail: whatever it does is not for an event loop.
+        if mode == Mode::Inline && (command.is(flag::WORKER) || self.fail_points.any()) {
+            return Outcome::Offload;
+        }
+        let mut wrote = false;
+        match self.answer(local, mode, client, request, command, out, &mut wrote) {
             Ok(outcome) => outcome,
+            Err(e) if e.is_offload() && mode == Mode::Inline => {
+                out.truncate(start);
+                Outcome::Offload
+            }
             Err(e) => {
                 out.truncate(start);
-                if e.is_offload() {
-                    if mode == Mode::Inline {
-                        return Outcome::Offload;
-                    }
-                    service::write_error(&Error::internal("a worker was asked to hand over its command"), out);
-                    return Outcome::Reply;
-                }
+                command.failed.fetch_add(1, Relaxed);
+                self.counters.failed();
+                let e = if e.is_offload() { Error::internal("a worker was asked to hand over its command") } else { e };
                 service::write_error(&e, out);
-                Outcome::Reply
+                // What it staged before it failed must be committed all the same.
+                if wrote && mode == Mode::Inline { Outcome::Staged { durable: false } } else { Outcome::Reply }
             }
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn answer(
         &self,
         local: &mut Local,
         mode: Mode,
         client: &Client<Connection>,
         request: &Request<'_>,
+        command: &'static Command,
         out: &mut Vec<u8>,
+        wrote: &mut bool,
     ) -> Result<Outcome> {
-        let name = request.command();
-        let command = table::lookup(name).ok_or_else(|| err!(CommandNotFound, "no such command: '{name}'"))?;
-        command.total.fetch_add(1, Relaxed);
         let args = Args::parse(command.name, request.body, request.legacy_db)?;
-        if command.is(table::flag::WORKER) && mode == Mode::Inline {
-            return Ok(Outcome::Offload);
+        self.check_session(command, &args)?;
+        let started = Instant::now();
+        let registered = (mode == Mode::Worker).then(|| self.operations.register(operation(command, client, request, &args, started)));
+        let mut failure = None;
+        if self.fail_points.any() && mode == Mode::Worker {
+            failure = self.fail(command, client, request, &args)?;
+            if failure.as_ref().is_some_and(|f| f.close_connection) {
+                return Ok(Outcome::Close);
+            }
         }
         let mut op = match mode {
             Mode::Inline => OpCtx::inline(&self.engine, &mut local.group),
             Mode::Worker => OpCtx::worker(&self.engine),
         };
         if args.generic.max_time_ms > 0 {
-            op.deadline = Some(Instant::now() + Duration::from_millis(args.generic.max_time_ms));
+            op.deadline = Some(started + Duration::from_millis(args.generic.max_time_ms));
         }
-        op.killed = Some(&client.cancelled);
+        op.cancelled = Some(&client.cancelled);
+        op.killed = registered.as_ref().map(|r| &r.operation.killed);
         let mut cx = Cx {
             app: self,
             client,
@@ -73,35 +97,200 @@ impl Commands {
             write_concern: WriteConcern::DEFAULT,
             op,
             after_commit: false,
+            statements: 1,
             w: Writer::on(std::mem::take(out)),
         };
         let done = cx.check().and_then(|()| (command.run)(&mut cx));
         if let Ok(Done::Reply | Done::ReplyMore) = done {
+            append_concern_error(&mut cx, failure.as_ref());
             cx.w.f64("ok", 1.0);
-            if let Some(unmet) = &cx.write_concern.unmet {
-                concern::append_unmet(unmet, &mut cx.w);
-            }
         }
         let durable = cx.durable();
-        let wrote = cx.op.has_written() || cx.after_commit;
+        *wrote = cx.op.has_written() || cx.after_commit;
         let index = match cx.op.last_index {
             0 if cx.after_commit => self.store.last_index(),
             n => n,
         };
+        let (statements, db, first) = (cx.statements, cx.args.db, cx.args.first);
         *out = cx.w.finish_into();
-        match done {
-            Ok(Done::Reply) if wrote && mode == Mode::Inline => Ok(Outcome::Staged { durable }),
-            Ok(Done::Reply) if wrote && durable => Ok(Outcome::WaitDurable(index)),
-            Ok(Done::Reply) => Ok(Outcome::Reply),
-            Ok(Done::ReplyMore) => Ok(Outcome::ReplyMore),
-            Ok(Done::NoReply) => Ok(Outcome::NoReply),
-            Ok(Done::Close) => Ok(Outcome::Close),
-            Err(e) => {
-                if !e.is_offload() {
-                    command.failed.fetch_add(1, Relaxed);
-                }
-                Err(e)
+        if !matches!(&done, Err(e) if e.is_offload()) {
+            let kind = kind_of(command.name);
+            command.total.fetch_add(1, Relaxed);
+            self.counters.add(kind, statements);
+            let elapsed = started.elapsed();
+            if let Some(coll) = first.as_str() {
+                local.top.lock().spent(db, coll, kind, elapsed.as_micros() as u64);
+            }
+            if elapsed.as_millis() as i64 >= self.config.slow_ms && command.name != "getMore" {
+                slow(client, request, command, &done, elapsed);
             }
         }
+        match done? {
+            Done::Reply if *wrote && mode == Mode::Inline => Ok(Outcome::Staged { durable }),
+            Done::Reply if *wrote && durable => Ok(Outcome::WaitDurable(index)),
+            Done::Reply => Ok(Outcome::Reply),
+            Done::ReplyMore => Ok(Outcome::ReplyMore),
+            Done::NoReply => Ok(Outcome::NoReply),
+            Done::Close => Ok(Outcome::Close),
+        }
     }
+
+    /// What a session and its transaction number allow.
+    fn check_session(&self, command: &Command, args: &Args<'_>) -> Result<()> {
+        let g = &args.generic;
+        if let Some(lsid) = &g.lsid {
+            self.sessions.touch(lsid)?;
+        }
+        let Some(number) = g.txn_number else {
+            if g.autocommit.is_some() || g.start_transaction {
+                bail!(InvalidOptions, "Transaction arguments need a 'txnNumber'");
+            }
+            return Ok(());
+        };
+        if g.lsid.is_none() {
+            bail!(InvalidOptions, "Transaction number requires a session ID to also be specified");
+        }
+        if self.config.topology.set_name().is_none() {
+            bail!(IllegalOperation, "Transaction numbers are only allowed on a replica set member or mongos");
+        }
+        if g.autocommit == Some(true) {
+            bail!(InvalidOptions, "Specifying autocommit=true is not allowed.");
+        }
+        if matches!(command.name, "commitTransaction" | "abortTransaction") {
+            return Ok(());
+        }
+        if g.autocommit == Some(false) || g.start_transaction {
+            bail!(OperationNotSupportedInTransaction, "PandoDB does not support multi-document transactions yet");
+        }
+        if !command.is(flag::RETRY) {
+            bail!(
+                NotARetryableWriteCommand,
+                "txnNumber {number} may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and {} is not a retryable write command.",
+                command.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Applies the fail point `failCommand`: blocks, fails, or tells what is to be done with the reply.
+    fn fail(&self, command: &Command, client: &Client<Connection>, request: &Request<'_>, args: &Args<'_>) -> Result<Option<Failure>> {
+        if command.name == "configureFailPoint" {
+            return Ok(None);
+        }
+        let ns = args.first.as_str().map(|c| format!("{}.{c}", args.db));
+        let names = [request.command()];
+        let hit = self.fail_points.fail_command(command.name, &names, client.state.app_name(), ns.as_deref());
+        let Some(f) = hit else { return Ok(None) };
+        if f.block_millis > 0 {
+            std::thread::sleep(Duration::from_millis(f.block_millis));
+        }
+        if let (false, Some(code)) = (f.close_connection, f.error_code) {
+            let mut e = Error::coded(code, "Failing command via 'failCommand' failpoint");
+            match &f.labels {
+                Some(labels) => {
+                    let mut w = Writer::new();
+                    write_labels(&mut w, labels.iter().map(String::as_str));
+                    e = e.with_extra(w.finish().into_vec());
+                }
+                None if is_retryable_write(command, args) && retryable_code(code) => e = e.with_label("RetryableWriteError"),
+                None => {}
+            }
+            return Err(e);
+        }
+        Ok(Some(f))
+    }
+}
+
+fn is_retryable_write(command: &Command, args: &Args<'_>) -> bool {
+    command.is(flag::RETRY) && args.generic.txn_number.is_some()
+}
+
+/// Codes after which a retryable write may be sent again.
+fn retryable_code(code: i32) -> bool {
+    let codes = [
+        Code::HostUnreachable,
+        Code::HostNotFound,
+        Code::NetworkTimeout,
+        Code::ShutdownInProgress,
+        Code::PrimarySteppedDown,
+        Code::ExceededTimeLimit,
+        Code::SocketException,
+        Code::NotWritablePrimary,
+        Code::InterruptedAtShutdown,
+        Code::InterruptedDueToReplStateChange,
+        Code::NotPrimaryNoSecondaryOk,
+        Code::NotPrimaryOrSecondary,
+    ];
+    codes.contains(&Code(code))
+}
+
+fn write_labels<'a>(w: &mut Writer, labels: impl Iterator<Item = &'a str>) {
+    let mut labels = labels.peekable();
+    if labels.peek().is_none() {
+        return;
+    }
+    w.open_array("errorLabels");
+    for l in labels {
+        w.push_value(l);
+    }
+    w.close();
+}
+
+/// `writeConcernError`: of a fail point, or of a write concern that cannot be met.
+fn append_concern_error(cx: &mut Cx<'_, '_>, failure: Option<&Failure>) {
+    if let Some((f, d)) = failure.and_then(|f| Some((f, f.write_concern_error.as_ref()?))) {
+        let code = d.get("code").and_then(|v| v.to_i64_exact()).and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
+        cx.w.open_doc("writeConcernError").extend(d.as_doc());
+        if d.get("codeName").is_none() {
+            cx.w.str("codeName", &Code(code).name());
+        }
+        cx.w.close();
+        match &f.labels {
+            Some(labels) => write_labels(&mut cx.w, labels.iter().map(String::as_str)),
+            None if is_retryable_write(cx.command, &cx.args) && retryable_code(code) => {
+                write_labels(&mut cx.w, ["RetryableWriteError"].into_iter());
+            }
+            None => {}
+        }
+    } else if let Some(unmet) = &cx.write_concern.unmet {
+        concern::append_unmet(unmet, &mut cx.w);
+    }
+}
+
+fn operation(
+    command: &'static Command,
+    client: &Client<Connection>,
+    request: &Request<'_>,
+    args: &Args<'_>,
+    started: Instant,
+) -> Operation {
+    Operation {
+        id: 0,
+        command: command.name,
+        ns: format!("{}.{}", args.db, args.first.as_str().unwrap_or("$cmd")),
+        body: shown(request.body),
+        connection: client.id,
+        client: client.peer.to_string(),
+        app_name: client.state.app_name().to_string(),
+        lsid: args.generic.lsid,
+        started,
+        killed: AtomicBool::new(false),
+    }
+}
+
+/// A command that took long is logged, as MongoDB does.
+fn slow(client: &Client<Connection>, request: &Request<'_>, command: &Command, done: &Result<Done>, elapsed: Duration) {
+    let body = shown(request.body);
+    let ns = request.db().unwrap_or("");
+    tracing::info!(
+        target: "COMMAND",
+        id = 51803,
+        namespace = ns,
+        command = %bson::json::val_to_string(Doc::as_val(body.as_doc())),
+        name = command.name,
+        ok = done.is_ok(),
+        connection = client.id,
+        durationMillis = elapsed.as_millis() as u64,
+        "Slow query"
+    );
 }

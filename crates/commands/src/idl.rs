@@ -76,9 +76,25 @@ pub fn safe_bool(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
     given(e.val, read, || mismatch(within, e.name, e.val, SAFE_BOOL))
 }
 
-/// Any number: fractions are cut off, what is out of range is clamped.
+/// Any number: fractions of doubles are cut off, decimals rounded half to even, what is out of range is clamped.
 pub fn int(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
-    given(e.val, e.val.to_i64_truncated(), || mismatch(within, e.name, e.val, NUMBERS))
+    given(e.val, whole(e.val), || mismatch(within, e.name, e.val, NUMBERS))
+}
+
+/// A number as an i64, as [`int`] reads it.
+pub fn whole(v: Val<'_>) -> Option<i64> {
+    use bson::decimal::Parts;
+    let truncated = v.to_i64_truncated()?;
+    match v.as_decimal().map(|d| d.parts()) {
+        Some(Parts::Finite { negative, coefficient, exponent: exponent @ -38..=-1 }) => {
+            let unit = 10u128.pow(exponent.unsigned_abs());
+            let (q, r) = (coefficient / unit, coefficient % unit);
+            let up = r > unit / 2 || r == unit / 2 && unit > 1 && q % 2 == 1;
+            let away = if up { 1 } else { 0 };
+            Some(if negative { truncated.saturating_sub(away) } else { truncated.saturating_add(away) })
+        }
+        _ => Some(truncated),
+    }
 }
 
 /// As [`int`], at least `least`.
@@ -144,6 +160,10 @@ mod tests {
         assert_eq!(int("find", e("n")).unwrap(), None);
         assert_eq!(safe_bool("find", e("b")).unwrap(), Some(true));
         assert_eq!(boolean("find", e("b")).unwrap_err().code.0, 14);
+        for (text, n) in [("2.5", 2), ("3.5", 4), ("-0.5", 0), ("-1.5", -2), ("0.51", 1), ("1E-40", 0), ("1E+3", 1000)] {
+            let d: bson::Decimal128 = text.parse().unwrap();
+            assert_eq!(whole(Value::from(d).as_val()), Some(n), "{text}");
+        }
         let d = doc! { "u": Value::binary(4, &[7; 16]), "w": Value::binary(0, &[7; 16]) };
         let e = |n: &str| d.as_doc().iter().find(|e| e.name == n).unwrap();
         assert_eq!(uuid("x", e("u")).unwrap(), Some([7; 16]));

@@ -8,88 +8,109 @@
 //! the executor and the catalog.
 
 mod clock;
+mod collation;
 mod concern;
 mod connection;
 mod cx;
 mod dispatch;
+mod fail_point;
 mod generic;
 mod idl;
+mod metrics;
+mod operations;
+mod parameters;
+mod reaper;
 mod replica_set;
 mod table;
 mod version;
 
+mod admin;
 mod crud;
+mod ddl;
+mod diagnostic;
 mod handshake;
+mod replication;
+mod sessions;
+mod stats;
 
 pub use connection::Connection;
 pub use version::VERSION;
 
 use bson::{ObjectId, Writer};
 use errors::Result;
+use fail_point::FailPoints;
+use metrics::Counters;
+use operations::Operations;
+use parameters::Parameters;
 use parking_lot::Mutex;
 use service::{Address, Client, Config, Control, Mode, Outcome, Request, Service};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use session::{Cursors, Lsid, Retries, Sessions};
+use std::sync::Arc;
 use storage::Store;
 
 /// What an event loop or a worker keeps between requests.
-#[derive(Default)]
 pub struct Local {
     pub(crate) group: executor::Group,
+    pub(crate) top: Arc<Mutex<metrics::Top>>,
 }
 
 /// Answers requests.
 pub struct Commands {
     pub store: Arc<Store>,
     pub engine: Arc<executor::Engine>,
-    pub cursors: Arc<session::Cursors>,
-    pub retries: session::Retries,
+    pub cursors: Arc<Cursors>,
+    pub retries: Arc<Retries>,
+    pub sessions: Arc<Sessions>,
     pub config: Config,
     pub control: Arc<Control>,
     /// Names this process among others (`topologyVersion.processId`, serverStatus).
     pub process_id: ObjectId,
+    pub(crate) parameters: Arc<Parameters>,
+    pub(crate) fail_points: FailPoints,
+    pub(crate) operations: Operations,
+    pub(crate) counters: Counters,
     /// The host that replSetInitiate gave this member.
     pub(crate) initiated_host: Mutex<Option<String>>,
+    pub(crate) initiated: Mutex<bool>,
 }
 
 impl Commands {
     pub fn new(store: Arc<Store>, config: Config, control: Arc<Control>) -> Result<Commands> {
         let engine = executor::Engine::open(store.clone())?;
-        executor::build::resume(&engine, |ns, name, result| {
-            match result {
-                Ok(()) => tracing::info!(target: "INDEX", id = 20345, namespace = ns, index = name, "Index build: done building"),
-                Err(e) => tracing::warn!(target: "INDEX", id = 20649, namespace = ns, index = name, error = %e, "Index build failed"),
+        executor::build::resume(&engine, |ns, name, result| match result {
+            Ok(()) => {
+                tracing::info!(target: "INDEX", id = 20345, namespace = ns, index = name, "Index build: done building")
+            }
+            Err(e) => {
+                tracing::warn!(target: "INDEX", id = 20649, namespace = ns, index = name, error = %e, "Index build failed")
             }
         });
-        let cursors: Arc<session::Cursors> = Arc::default();
-        reap(Arc::downgrade(&cursors))?;
-        Ok(Commands {
+        let commands = Commands {
+            parameters: Arc::new(Parameters::new(&config.parameters)),
             store,
             engine,
-            cursors,
-            retries: Default::default(),
+            cursors: Arc::default(),
+            retries: Arc::default(),
+            sessions: Arc::default(),
             config,
             control,
             process_id: ObjectId::generate(),
+            fail_points: FailPoints::default(),
+            operations: Operations::default(),
+            counters: Counters::default(),
             initiated_host: Mutex::default(),
-        })
+            initiated: Mutex::default(),
+        };
+        reaper::start(&commands)?;
+        Ok(commands)
     }
-}
 
-/// How long a cursor may stay unused.
-const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// Times cursors out for as long as somebody holds them.
-fn reap(cursors: Weak<session::Cursors>) -> Result<()> {
-    let run = move || {
-        while let Some(c) = cursors.upgrade() {
-            c.reap(CURSOR_TIMEOUT);
-            drop(c);
-            std::thread::sleep(Duration::from_secs(4));
-        }
-    };
-    let started = std::thread::Builder::new().name("cursor-reaper".into()).spawn(run);
-    started.map(|_| ()).map_err(|e| errors::Error::internal(format!("cannot start a thread: {e}")))
+    /// Ends a session: its cursors go with it.
+    pub(crate) fn forget_session(&self, id: &Lsid) {
+        self.cursors.kill_session(*id);
+        self.retries.end(id);
+        self.sessions.end(id);
+    }
 }
 
 impl Service for Commands {
@@ -97,7 +118,7 @@ impl Service for Commands {
     type State = Connection;
 
     fn local(&self) -> Local {
-        Local::default()
+        Local { group: executor::Group::default(), top: self.counters.shard() }
     }
 
     fn connected(&self, _id: i64, _peer: &Address) -> Connection {

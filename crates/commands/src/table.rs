@@ -70,9 +70,6 @@ macro_rules! commands {
     };
 }
 
-// The commands on data (find, getMore, killCursors, insert, update, delete, findAndModify, count, distinct, aggregate, explain)
-// and the cursors and retryable writes behind them are being written by the lead in `crud/` and in crate `session`; all others
-// (handshake, administration, DDL, sessions' own commands) as before.
 commands! {
     "find" => READ | API | COUNTED, crate::crud::find::run, "documents that match";
     "insert" => WRITE | RETRY | API | COUNTED, crate::crud::insert::run, "new documents";
@@ -89,6 +86,64 @@ commands! {
     "isMaster" | "ismaster" => HANDSHAKE, crate::handshake::hello::run_legacy, "what a client must know of this server (old name)";
     "ping" => HANDSHAKE | API, crate::handshake::ping::run, "whether the server answers";
     "buildInfo" | "buildinfo" => HANDSHAKE, crate::handshake::build_info::run, "version and build of the server";
+    "saslStart" => HANDSHAKE | API, crate::handshake::sasl::start, "begins an authentication";
+    "saslContinue" => HANDSHAKE | API, crate::handshake::sasl::continues, "goes on with an authentication";
+    "authenticate" => HANDSHAKE | API, crate::handshake::sasl::authenticate, "authenticates with a certificate";
+    "logout" => HANDSHAKE, crate::handshake::logout::run, "ends authentications";
+    "connectionStatus" => HANDSHAKE, crate::handshake::connection_status::run, "who the client is";
+    "whatsmyuri" => HANDSHAKE, crate::handshake::whatsmyuri::run, "the client's own address";
+    "getLastError" | "getlasterror" => HANDSHAKE, crate::handshake::get_last_error::run, "how the last write fared";
+    "listCollections" => API, crate::ddl::list_collections::run, "the collections of a database";
+    "listIndexes" => API, crate::ddl::list_indexes::run, "the indexes of a collection";
+    "listDatabases" => ADMIN | API, crate::ddl::list_databases::run, "the databases";
+    "create" => WRITE | API | WORKER, crate::ddl::create::run, "a new collection";
+    "drop" => WRITE | API | WORKER, crate::ddl::drop::run, "removes a collection";
+    "dropDatabase" => WRITE | API | WORKER, crate::ddl::drop_database::run, "removes a database";
+    "renameCollection" => ADMIN | WRITE | WORKER, crate::ddl::rename_collection::run, "gives a collection another name";
+    "createIndexes" => WRITE | API | WORKER, crate::ddl::create_indexes::run, "new indexes";
+    "dropIndexes" | "deleteIndexes" => WRITE | API | WORKER, crate::ddl::drop_indexes::run, "removes indexes";
+    "collMod" => WRITE | API | WORKER, crate::ddl::coll_mod::run, "changes options of a collection";
+    "dbStats" | "dbstats" => 0, crate::stats::db_stats::run, "sizes and counts of a database";
+    "collStats" | "collstats" => 0, crate::stats::coll_stats::run, "sizes and counts of a collection";
+    "dataSize" | "datasize" => 0, crate::stats::data_size::run, "bytes of a collection or a range of it";
+    "validate" => WORKER, crate::stats::validate::run, "compares records and indexes of a collection";
+    "serverStatus" => WORKER, crate::diagnostic::server_status::run, "how the server does";
+    "hostInfo" => WORKER, crate::diagnostic::host_info::run, "the machine";
+    "getLog" => ADMIN, crate::diagnostic::get_log::run, "the newest lines of the log";
+    "listCommands" => HANDSHAKE, crate::diagnostic::list_commands::run, "the commands";
+    "currentOp" => ADMIN | WORKER, crate::diagnostic::current_op::run, "what runs now";
+    "killOp" => ADMIN, crate::diagnostic::kill_op::run, "stops an operation";
+    "top" => ADMIN, crate::diagnostic::top::run, "where time went";
+    "features" => HANDSHAKE, crate::diagnostic::features::run, "features of the build";
+    "connPoolStats" => 0, crate::diagnostic::conn_pool_stats::run, "connections to other servers";
+    "getParameter" => ADMIN, crate::admin::get_parameter::run, "values of parameters";
+    "setParameter" => ADMIN, crate::admin::set_parameter::run, "sets parameters";
+    "getCmdLineOpts" => ADMIN, crate::admin::get_cmd_line_opts::run, "how the server was started";
+    "configureFailPoint" => ADMIN, crate::admin::configure_fail_point::run, "makes commands fail";
+    "fsync" => ADMIN | WORKER, crate::admin::fsync::run, "writes everything to the disk";
+    "fsyncUnlock" => ADMIN, crate::admin::fsync::unlock, "undoes fsync's lock";
+    "compact" => WORKER, crate::admin::compact::run, "has a collection rewritten";
+    "logRotate" => ADMIN | WORKER, crate::admin::log_rotate::run, "starts a new log file";
+    "profile" => 0, crate::admin::profile::run, "the profiler";
+    "planCacheClear" => 0, crate::admin::plan_cache_clear::run, "forgets cached plans";
+    "planCacheClearFilters" => 0, crate::admin::plan_cache_clear::run, "forgets index filters";
+    "getDefaultRWConcern" => ADMIN, crate::admin::rw_concern::get, "the default concerns";
+    "setDefaultRWConcern" => ADMIN | WRITE, crate::admin::rw_concern::set, "sets the default concerns";
+    "setFeatureCompatibilityVersion" => ADMIN | WRITE, crate::admin::set_feature_compatibility_version::run, "sets the feature version";
+    "usersInfo" => 0, crate::admin::users_info::users, "the users";
+    "rolesInfo" => 0, crate::admin::users_info::roles, "the roles";
+    "shutdown" => ADMIN, crate::admin::shutdown::run, "stops the server";
+    "startSession" => HANDSHAKE, crate::sessions::start_session::run, "a new session";
+    "endSessions" => HANDSHAKE | API, crate::sessions::end_sessions::run, "ends sessions";
+    "refreshSessions" => HANDSHAKE | API, crate::sessions::end_sessions::refresh, "keeps sessions";
+    "killSessions" => 0, crate::sessions::kill_sessions::run, "ends sessions with what runs in them";
+    "killAllSessions" => 0, crate::sessions::kill_sessions::run_all, "ends the sessions of users";
+    "killAllSessionsByPattern" => 0, crate::sessions::kill_sessions::run_by_pattern, "ends sessions by pattern";
+    "commitTransaction" => ADMIN | WRITE | API, crate::sessions::transactions::run, "commits a transaction";
+    "abortTransaction" => ADMIN | WRITE | API, crate::sessions::transactions::run, "aborts a transaction";
+    "replSetGetStatus" => ADMIN, crate::replication::repl_set_get_status::run, "state of the replica set";
+    "replSetGetConfig" => ADMIN, crate::replication::repl_set_get_config::run, "configuration of the replica set";
+    "replSetInitiate" => ADMIN, crate::replication::repl_set_initiate::run, "makes the replica set";
 }
 
 #[cfg(test)]

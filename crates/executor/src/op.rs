@@ -89,6 +89,8 @@ pub struct OpCtx<'a> {
     pub deadline: Option<Instant>,
     /// Set by killOp, killCursors, a vanished client, shutdown.
     pub killed: Option<&'a AtomicBool>,
+    /// As `killed`: set when the client is gone.
+    pub cancelled: Option<&'a AtomicBool>,
     staged: bool,
     /// Log index of the last commit made on a worker; 0 when there was none.
     pub last_index: u64,
@@ -107,6 +109,7 @@ impl<'a> OpCtx<'a> {
             ticks: 0,
             deadline: None,
             killed: None,
+            cancelled: None,
             staged: false,
             last_index: 0,
         }
@@ -146,7 +149,8 @@ impl<'a> OpCtx<'a> {
 
     /// Fails when the time is up or somebody killed the operation.
     pub fn check(&self) -> Result<()> {
-        if self.killed.is_some_and(|k| k.load(Ordering::Relaxed)) {
+        let set = |flag: Option<&AtomicBool>| flag.is_some_and(|f| f.load(Ordering::Relaxed));
+        if set(self.killed) || set(self.cancelled) {
             bail!(Interrupted, "operation was interrupted");
         }
         if self.deadline.is_some_and(|d| Instant::now() >= d) {

@@ -15,7 +15,7 @@ use executor::{OpCtx, Retry, StmtResult};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use std::collections::HashMap;
 use std::sync::Arc;
-use storage::{Effect, OpSession};
+use storage::{Direction, Effect, Entry, Op, OpSession, Store};
 
 /// A logical session's id.
 pub type Lsid = [u8; 16];
@@ -97,6 +97,25 @@ impl Retries {
     /// After a commit that failed: what is in memory may not have happened.
     pub fn forget(&self) {
         self.sessions.lock().clear();
+    }
+
+    /// Deletes the records of sessions that have not written since `before` (milliseconds since 1970).
+    pub fn delete_older(&self, store: &Store, before: i64) -> Result<usize> {
+        let prefix = keyspace::prefix(SYSTEM_TABLET, SPACE_SESSION, 0);
+        let view = store.view();
+        let mut scan = view.scan(&prefix, &keyspace::prefix_end(&prefix), Direction::Forward);
+        let mut old = Vec::new();
+        while scan.next()? {
+            let date = Doc::new(scan.value()).and_then(|d| d.get("date")?.as_date()).unwrap_or(0);
+            if date < before {
+                old.push(Effect::Delete(scan.key().to_vec()));
+            }
+        }
+        let n = old.len();
+        for chunk in old.chunks(1000) {
+            store.propose(vec![Entry::new([0; 16], Op::Noop, chunk.to_vec())])?;
+        }
+        Ok(n)
     }
 
     pub fn active(&self) -> usize {

@@ -42,6 +42,7 @@ fn parse(d: Doc<'_>, env: &ParseEnv) -> Result<Statement> {
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let docs = batch::documents(cx, "delete", "deletes")?;
+    cx.statements = docs.len() as u64;
     let mut common = Common::default();
     for e in &cx.args.fields {
         if e.name != "deletes" && !common.read("delete", *e)? {

@@ -15,6 +15,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             return Err(cx.args.unknown(*e));
         }
     }
+    cx.statements = docs.len() as u64;
     let mut hold = batch::retryable(cx)?;
     let (n, errors) = match &mut hold {
         None => {

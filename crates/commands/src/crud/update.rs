@@ -90,6 +90,7 @@ pub fn parse(d: Doc<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let docs = batch::documents(cx, "update", "updates")?;
+    cx.statements = docs.len() as u64;
     let mut common = Common::default();
     for e in &cx.args.fields {
         if e.name != "updates" && !common.read("update", *e)? {

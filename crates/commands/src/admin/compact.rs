@@ -1,0 +1,34 @@
+//! `compact`: has the engine rewrite a collection, so that what was deleted takes no space.
+
+use crate::cx::{Cx, Done};
+use crate::ddl::unsupported;
+use crate::idl;
+use crate::stats::sizes;
+use catalog::keyspace;
+use errors::{Result, bail};
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let mut dry = false;
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "force" | "freeSpaceTargetMB" => {}
+            "dryRun" => dry = idl::safe_bool("compact", e)?.unwrap_or(false),
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let Some(coll) = cx.app.engine.catalog.get(&ns) else { bail!(NamespaceNotFound, "collection does not exist") };
+    if coll.is_view() {
+        bail!(CommandNotSupportedOnView, "can't compact a view");
+    }
+    if dry {
+        return unsupported("a dry run of compact");
+    }
+    let before = sizes(&cx.app.engine, &coll);
+    let (low, high) = keyspace::tablet_range(coll.tablet);
+    cx.app.store.compact(&low, &high)?;
+    let after = sizes(&cx.app.engine, &coll);
+    let freed = (before.storage + before.index_total()).saturating_sub(after.storage + after.index_total());
+    cx.w.int("bytesFreed", freed as i64);
+    Ok(Done::Reply)
+}

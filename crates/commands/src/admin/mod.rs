@@ -1,0 +1,15 @@
+//! Commands of operators: parameters, fail points, flushing, shutting down.
+
+pub mod compact;
+pub mod configure_fail_point;
+pub mod fsync;
+pub mod get_cmd_line_opts;
+pub mod get_parameter;
+pub mod log_rotate;
+pub mod plan_cache_clear;
+pub mod profile;
+pub mod rw_concern;
+pub mod set_feature_compatibility_version;
+pub mod set_parameter;
+pub mod shutdown;
+pub mod users_info;

@@ -1,0 +1,27 @@
+//! `setParameter`.
+
+use crate::cx::{Cx, Done};
+use errors::{Result, bail};
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    if cx.args.fields.is_empty() {
+        bail!(InvalidOptions, "no option found to set, use help:true to see options ");
+    }
+    let app = cx.app;
+    // All must be known before any is set.
+    for e in &cx.args.fields {
+        if app.parameters.get(e.name).is_none() {
+            bail!(InvalidOptions, "attempted to set unrecognized parameter [{}], use help:true to see options ", e.name);
+        }
+    }
+    for (i, e) in cx.args.fields.iter().enumerate() {
+        let was = app.parameters.set(e.name, e.val)?;
+        if i == 0 {
+            cx.w.val("was", was.as_val());
+        }
+        if e.name == "logLevel" {
+            service::logging::set_verbosity(app.parameters.int("logLevel") as u8);
+        }
+    }
+    Ok(Done::Reply)
+}

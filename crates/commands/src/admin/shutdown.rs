@@ -1,0 +1,24 @@
+//! `shutdown`: a clean stop; the connection is closed instead of a reply, as MongoDB does.
+
+use crate::cx::{Cx, Done};
+use crate::idl;
+use errors::{Result, bail};
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "force" => {
+                idl::safe_bool("shutdown", e)?;
+            }
+            "timeoutSecs" => {
+                idl::int("shutdown", e)?;
+            }
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    if cx.client.peer.ip().is_some_and(|ip| !ip.is_loopback()) {
+        bail!(Unauthorized, "shutdown must run from localhost when running db without auth");
+    }
+    cx.app.control.shutdown();
+    Ok(Done::Close)
+}

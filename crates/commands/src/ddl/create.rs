@@ -1,0 +1,397 @@
+//! `create`: a collection with options.
+//!
+//! What is checked is what MongoDB checks; an option that would change how documents are kept or found, and that this version
+//! does not have, is refused rather than ignored.
+
+use super::{changed, unsupported};
+use crate::collation;
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
+use catalog::Catalog;
+use errors::{Result, bail, err};
+use query::expr::ParseEnv;
+use query::filter::Filter;
+
+const MAX_CAPPED_BYTES: i64 = 1 << 50;
+
+#[derive(Default)]
+struct Options<'a> {
+    capped: bool,
+    size: Option<i64>,
+    max: Option<i64>,
+    id_index: Option<Doc<'a>>,
+    storage_engine: Option<Doc<'a>>,
+    index_defaults: Option<Doc<'a>>,
+    validator: Option<Doc<'a>>,
+    level: Option<&'a str>,
+    action: Option<&'a str>,
+    view_on: Option<&'a str>,
+    pipeline: Option<Doc<'a>>,
+    collation: Option<Doc<'a>>,
+    timeseries: Option<Doc<'a>>,
+    clustered: Option<DocBuf>,
+    clustered_given: bool,
+    expire_after: Option<i64>,
+    images: Option<bool>,
+    encrypted: bool,
+}
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let o = parse(cx)?;
+    check_namespace(&ns, &o)?;
+    check_together(&o)?;
+    refuse_missing(&o)?;
+    let options = stored(&o);
+    let catalog = &cx.app.engine.catalog;
+    if catalog.create(&ns, options.clone())?.is_some() {
+        changed(cx);
+        return Ok(Done::Reply);
+    }
+    let same = catalog.get(&ns).is_some_and(|c| same_options(c.options.as_doc(), options.as_doc()));
+    if !same {
+        bail!(NamespaceExists, "Collection {ns} already exists.");
+    }
+    Ok(Done::Reply)
+}
+
+/// Fails when the collection's UUID is not the one that the client says.
+pub fn check_uuid(catalog: &Catalog, ns: &str, uuid: Option<[u8; 16]>) -> Result<()> {
+    let Some(uuid) = uuid else { return Ok(()) };
+    let actual = catalog.snapshot();
+    if actual.get(ns).is_some_and(|c| c.uuid == uuid) {
+        return Ok(());
+    }
+    let mut w = Writer::new();
+    w.str("db", catalog::db_of(ns)).binary("collectionUUID", 4, &uuid).str("expectedCollection", catalog::collection_of(ns));
+    match actual.by_uuid(&uuid).filter(|c| c.db() == catalog::db_of(ns)) {
+        Some(c) => w.str("actualCollection", c.name()),
+        None => w.null("actualCollection"),
+    };
+    Err(err!(CollectionUUIDMismatch, "Collection UUID does not match that specified").with_extra(w.finish().into_vec()))
+}
+
+fn parse<'r>(cx: &Cx<'_, 'r>) -> Result<Options<'r>> {
+    let at = "create";
+    let mut o = Options::default();
+    for e in cx.args.fields.iter().copied() {
+        match e.name {
+            "capped" => o.capped = idl::safe_bool(at, e)?.unwrap_or(false),
+            "size" => {
+                o.size = idl::int(at, e)?;
+                if o.size.is_some_and(|n| !(1..=MAX_CAPPED_BYTES).contains(&n)) {
+                    bail!(BadValue, "BSON field 'size' value must be >= 1 and <= {MAX_CAPPED_BYTES}, actual value '{}'", e.val);
+                }
+            }
+            "max" => {
+                o.max = idl::int(at, e)?;
+                if o.max.is_some_and(|n| n > i64::from(i32::MAX)) {
+                    bail!(BadValue, "BSON field 'max' value must be < 2147483648, actual value '{}'", e.val);
+                }
+            }
+            "autoIndexId" => {
+                if idl::safe_bool(at, e)? == Some(false) && cx.args.db != "local" {
+                    bail!(InvalidOptions, "The autoIndexId option is not allowed to be false");
+                }
+            }
+            "idIndex" => o.id_index = idl::doc(at, e)?,
+            "storageEngine" => {
+                o.storage_engine = idl::doc(at, e)?;
+                check_engine(o.storage_engine)?;
+            }
+            "indexOptionDefaults" => {
+                o.index_defaults = idl::doc(at, e)?;
+                for f in o.index_defaults.unwrap_or(Doc::EMPTY) {
+                    match f.name {
+                        "storageEngine" => check_engine(idl::doc("create.indexOptionDefaults", f)?)?,
+                        name => return Err(idl::unknown("create.indexOptionDefaults", name)),
+                    }
+                }
+            }
+            "validator" => o.validator = idl::doc(at, e)?,
+            "validationLevel" => o.level = enumerated(at, e, &["off", "strict", "moderate"])?,
+            "validationAction" => o.action = enumerated(at, e, &["error", "warn", "errorAndLog"])?,
+            "viewOn" => o.view_on = idl::string(at, e)?,
+            "pipeline" => o.pipeline = idl::array(at, e)?,
+            "collation" => o.collation = idl::doc(at, e)?,
+            "timeseries" => {
+                o.timeseries = idl::doc(at, e)?;
+                if let Some(d) = o.timeseries {
+                    check_timeseries(d)?;
+                }
+            }
+            "clusteredIndex" => {
+                o.clustered_given = true;
+                o.clustered = clustered(e.val)?;
+            }
+            "expireAfterSeconds" => o.expire_after = idl::int(at, e)?,
+            "changeStreamPreAndPostImages" => o.images = images(at, e)?,
+            "encryptedFields" => o.encrypted = idl::doc(at, e)?.is_some(),
+            "temp" | "recordIdsReplicated" => {
+                idl::safe_bool(at, e)?;
+            }
+            "flags" => {}
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    Ok(o)
+}
+
+/// A string of a fixed set.
+pub fn enumerated<'a>(within: &str, e: Elem<'a>, values: &[&str]) -> Result<Option<&'a str>> {
+    match idl::string(within, e)? {
+        Some(v) if !values.contains(&v) => {
+            bail!(BadValue, "Enumeration value '{v}' for field '{within}.{}' is not a valid value.", e.name)
+        }
+        v => Ok(v),
+    }
+}
+
+/// `changeStreamPreAndPostImages`.
+pub fn images(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
+    let at = format!("{within}.changeStreamPreAndPostImages");
+    let Some(d) = idl::doc(within, e)? else { return Ok(None) };
+    let mut enabled = None;
+    for e in d {
+        match e.name {
+            "enabled" => enabled = idl::boolean(&at, e)?,
+            name => return Err(idl::unknown(&at, name)),
+        }
+    }
+    idl::required(&at, "enabled", enabled).map(Some)
+}
+
+fn check_engine(d: Option<Doc<'_>>) -> Result<()> {
+    for e in d.unwrap_or(Doc::EMPTY) {
+        if e.val.tag != tag::DOCUMENT {
+            bail!(BadValue, "'storageEngine.{}' has to be an embedded document.", e.name);
+        }
+        if e.name != "wiredTiger" {
+            bail!(InvalidOptions, "{} is not a registered storage engine for this server", e.name);
+        }
+    }
+    Ok(())
+}
+
+fn check_timeseries(d: Doc<'_>) -> Result<()> {
+    let at = "create.timeseries";
+    let mut time = None;
+    for e in d {
+        match e.name {
+            "timeField" => time = idl::string(at, e)?,
+            "metaField" => {
+                idl::string(at, e)?;
+            }
+            "granularity" => {
+                enumerated(at, e, &["seconds", "minutes", "hours"])?;
+            }
+            "bucketMaxSpanSeconds" | "bucketRoundingSeconds" => {
+                if idl::int(at, e)?.is_some_and(|n| !(1..=31_536_000).contains(&n)) {
+                    bail!(BadValue, "BSON field '{}' value must be >= 1 and <= 31536000, actual value '{}'", e.name, e.val);
+                }
+            }
+            name => return Err(idl::unknown(at, name)),
+        }
+    }
+    idl::required(at, "timeField", time).map(|_| ())
+}
+
+/// `clusteredIndex`, completed; `None` for false.
+fn clustered(v: Val<'_>) -> Result<Option<DocBuf>> {
+    let at = "create.clusteredIndex";
+    let Some(d) = v.as_doc() else {
+        if v.tag == tag::BOOL || v.is_number() {
+            if v.truthy() {
+                bail!(5979703, "The clusteredIndex option is not supported for namespaces that are not time-series buckets collections");
+            }
+            return Ok(None);
+        }
+        return Err(idl::mismatch("create", "clusteredIndex", v, &["bool", "object", "int", "long", "double", "decimal"]));
+    };
+    let (mut key, mut unique, mut name) = (None, None, "_id_");
+    for e in d {
+        match e.name {
+            "v" => {
+                if idl::int(at, e)?.is_some_and(|n| n != 2) {
+                    bail!(5979704, "Invalid clusteredIndex version: {}", e.val);
+                }
+            }
+            "key" => key = idl::doc(at, e)?,
+            "unique" => unique = idl::safe_bool(at, e)?,
+            "name" => name = idl::string(at, e)?.unwrap_or(name),
+            other => return Err(idl::unknown(at, other)),
+        }
+    }
+    let key = idl::required(at, "key", key)?;
+    if !idl::required(at, "unique", unique)? {
+        bail!(5979700, "The clusteredIndex option requires unique: true to be specified");
+    }
+    if key.count() != 1 || key.get("_id").and_then(|v| v.to_f64()) != Some(1.0) {
+        bail!(InvalidIndexSpecificationOption, "The clusteredIndex option supports only the key {{_id: 1}}, got {key}");
+    }
+    let mut w = Writer::new();
+    w.i32("v", 2).doc("key", key).str("name", name).bool("unique", true);
+    Ok(Some(w.finish()))
+}
+
+fn check_namespace(ns: &str, o: &Options<'_>) -> Result<()> {
+    catalog::check_collection_name(ns)?;
+    let coll = catalog::collection_of(ns);
+    if coll.starts_with("system.buckets.") {
+        if o.timeseries.is_none() {
+            bail!(IllegalOperation, "Cannot create system.buckets collection without timeseries options: {ns}");
+        }
+    } else if coll.starts_with("system.")
+        && !matches!(coll, "system.views" | "system.profile" | "system.js" | "system.users" | "system.roles" | "system.version" | "system.preimages" | "system.sessions")
+    {
+        bail!(InvalidNamespace, "Invalid system namespace: {ns}");
+    }
+    Ok(())
+}
+
+/// Checks of options against each other.
+fn check_together(o: &Options<'_>) -> Result<()> {
+    if let Some(view) = o.view_on {
+        if view.is_empty() {
+            bail!(BadValue, "'viewOn' cannot be empty");
+        }
+        if o.id_index.is_some() {
+            bail!(InvalidOptions, "Cannot create an _id index on a view");
+        }
+        if o.clustered_given {
+            bail!(6026500, "The 'clusteredIndex' option is not supported with views");
+        }
+        if o.images == Some(true) || o.timeseries.is_some() || o.expire_after.is_some() {
+            bail!(InvalidOptions, "option not supported on a view");
+        }
+    } else {
+        if o.pipeline.is_some() {
+            bail!(InvalidOptions, "'pipeline' requires 'viewOn' to also be specified");
+        }
+        if o.capped && o.size.is_none() {
+            bail!(InvalidOptions, "the 'size' field is required when 'capped' is true");
+        }
+        if !o.capped && (o.size.is_some() || o.max.is_some()) && !(o.clustered_given && o.size.is_none()) {
+            bail!(InvalidOptions, "the 'capped' field needs to be true when either the 'size' or 'max' fields are present");
+        }
+        if o.clustered_given && o.capped {
+            bail!(6049200, "'capped' and 'clusteredIndex' are incompatible");
+        }
+        if o.clustered_given && o.max.is_some() {
+            bail!(6049204, "'max' and 'clusteredIndex' are incompatible");
+        }
+        if o.clustered_given && (o.id_index.is_some() || o.timeseries.is_some()) {
+            bail!(InvalidOptions, "The 'clusteredIndex' option is not supported with 'idIndex' or 'timeseries'");
+        }
+    }
+    if o.timeseries.is_some() && (o.capped || o.validator.is_some() || o.level.is_some() || o.action.is_some() || o.id_index.is_some()) {
+        bail!(InvalidOptions, "option is not supported with 'timeseries'");
+    }
+    if let Some(n) = o.expire_after {
+        if o.timeseries.is_none() && o.clustered.is_none() {
+            bail!(InvalidOptions, "'expireAfterSeconds' is only supported on time-series collections or when the 'clusteredIndex' option is specified");
+        }
+        if n < 0 || n > crate::clock::now_millis() / 1000 {
+            bail!(InvalidOptions, "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {n}");
+        }
+    }
+    if let Some(c) = o.collation {
+        collation::is_special(c)?;
+    }
+    if let Some(d) = o.id_index {
+        check_id_index(d)?;
+    }
+    if let Some(v) = o.validator {
+        Filter::parse(v, &ParseEnv::new())?;
+    }
+    Ok(())
+}
+
+fn check_id_index(d: Doc<'_>) -> Result<()> {
+    let (mut key, mut name) = (None, None);
+    for e in d {
+        match e.name {
+            "key" => match e.val.as_doc() {
+                Some(k) => key = Some(k),
+                None => bail!(TypeMismatch, "The field 'key' must be an object, but got {}", e.val.type_name()),
+            },
+            "name" => match e.val.as_str() {
+                Some("") => bail!(CannotCreateIndex, "The index name cannot be empty"),
+                Some(n) => name = Some(n),
+                None => bail!(TypeMismatch, "The field 'name' must be a string, but got {}", e.val.type_name()),
+            },
+            "v" => match e.val.to_i64_exact() {
+                Some(1 | 2) => {}
+                Some(_) => bail!(CannotCreateIndex, "Invalid index version {}", e.val),
+                None if e.val.is_number() => bail!(BadValue, "Index version must be representable as a 32-bit integer, but got {}", e.val),
+                None => bail!(TypeMismatch, "The field 'v' must be a number, but got {}", e.val.type_name()),
+            },
+            "ns" => {}
+            "collation" => {
+                if let Some(c) = idl::doc("create.idIndex", e)? {
+                    collation::is_special(c)?;
+                }
+            }
+            other => bail!(InvalidIndexSpecificationOption, "The field '{other}' is not valid for an _id index specification."),
+        }
+    }
+    let (Some(key), Some(_)) = (key, name) else {
+        bail!(FailedToParse, "The 'key' and 'name' fields are required properties of an index specification");
+    };
+    if key.count() != 1 || key.get("_id").and_then(|v| v.to_f64()) != Some(1.0) {
+        bail!(BadValue, "The field 'key' for an _id index must be {{_id: 1}}, but got {key}");
+    }
+    Ok(())
+}
+
+fn refuse_missing(o: &Options<'_>) -> Result<()> {
+    if o.view_on.is_some() {
+        return unsupported("views");
+    }
+    if o.timeseries.is_some() {
+        return unsupported("time-series collections");
+    }
+    if o.capped {
+        return unsupported("capped collections");
+    }
+    if o.encrypted {
+        return unsupported("encrypted fields");
+    }
+    if o.validator.is_some_and(|v| !v.is_empty()) {
+        return unsupported("validators");
+    }
+    if o.expire_after.is_some() {
+        return unsupported("expiry of clustered collections");
+    }
+    match o.collation {
+        Some(c) if collation::is_special(c)? => unsupported("collations of collections"),
+        _ => Ok(()),
+    }
+}
+
+/// The options as listCollections shows them.
+fn stored(o: &Options<'_>) -> DocBuf {
+    let mut w = Writer::new();
+    for (name, d) in [("storageEngine", o.storage_engine), ("indexOptionDefaults", o.index_defaults)] {
+        if let Some(d) = d.filter(|d| !d.is_empty()) {
+            w.doc(name, d);
+        }
+    }
+    for (name, s) in [("validationLevel", o.level), ("validationAction", o.action)] {
+        if let Some(s) = s {
+            w.str(name, s);
+        }
+    }
+    if o.images == Some(true) {
+        w.open_doc("changeStreamPreAndPostImages").bool("enabled", true).close();
+    }
+    if let Some(c) = &o.clustered {
+        w.doc("clusteredIndex", c.as_doc());
+    }
+    w.finish()
+}
+
+fn same_options(a: Doc<'_>, b: Doc<'_>) -> bool {
+    a.count() == b.count() && a.iter().all(|e| b.get(e.name).is_some_and(|v| order::equal(e.val, v)))
+}

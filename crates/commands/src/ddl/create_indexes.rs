@@ -1,0 +1,91 @@
+//! `createIndexes`: builds them and answers when they are ready.
+
+use super::changed;
+use super::index_spec::{IndexSpec, MAX_INDEXES};
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::DocBuf;
+use catalog::NewIndex;
+use errors::{Result, bail};
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let mut indexes = None;
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "indexes" => indexes = idl::array("createIndexes", e)?,
+            "ignoreUnknownIndexOptions" => {
+                idl::safe_bool("createIndexes", e)?;
+            }
+            "commitQuorum" => check_quorum(e.val)?,
+            "v" | "isTimeseriesNamespace" | "returnOnStart" => {}
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let indexes = idl::required("createIndexes", "indexes", indexes)?;
+    if indexes.is_empty() {
+        bail!(BadValue, "Must specify at least one index to create");
+    }
+    check_target(&ns)?;
+    let specs = indexes.values().map(IndexSpec::parse).collect::<Result<Vec<_>>>()?;
+    let catalog = &cx.app.engine.catalog;
+    let created = catalog.get(&ns).is_none();
+    let (before, new) = match catalog.get(&ns) {
+        Some(c) if c.is_view() => bail!(CommandNotSupportedOnView, "Cannot create indexes on view '{ns}'"),
+        Some(c) => (c.indexes.len() + 1, wanted(&specs, c.index_specs())?),
+        None => (1, wanted(&specs, vec![bson::doc! { "v": 2, "key": bson::doc! { "_id": 1 }, "name": "_id_" }])?),
+    };
+    if before + new.len() > MAX_INDEXES {
+        bail!(CannotCreateIndex, "add index fails, too many indexes for {ns}");
+    }
+    catalog.get_or_create(&ns)?;
+    let n = new.len();
+    if !new.is_empty() {
+        executor::build::create_indexes(&mut cx.op, &ns, &new)?;
+    }
+    cx.w.i32("numIndexesBefore", before as i32).i32("numIndexesAfter", (before + n) as i32);
+    if created {
+        cx.w.bool("createdCollectionAutomatically", true);
+    }
+    if n == 0 {
+        cx.w.str("note", "all indexes already exist");
+    }
+    if n > 0 || created {
+        changed(cx);
+    }
+    Ok(Done::Reply)
+}
+
+/// Those that do not exist yet; an error when one conflicts with an existing one or with another.
+fn wanted(specs: &[IndexSpec], mut existing: Vec<DocBuf>) -> Result<Vec<NewIndex>> {
+    let mut new = Vec::new();
+    for s in specs {
+        if s.is_id() || s.exists_among(&existing)? {
+            continue;
+        }
+        existing.push(s.spec.clone());
+        new.push(NewIndex { spec: s.spec.clone() });
+    }
+    Ok(new)
+}
+
+fn check_target(ns: &str) -> Result<()> {
+    catalog::check_collection_name(ns)?;
+    let coll = catalog::collection_of(ns);
+    let allowed = ["system.js", "system.users", "system.roles", "system.version", "system.profile", "system.views"];
+    if coll.starts_with("system.") && !coll.starts_with("system.buckets.") && !allowed.contains(&coll) {
+        bail!(InvalidNamespace, "Invalid system namespace: {ns}");
+    }
+    Ok(())
+}
+
+fn check_quorum(v: bson::Val<'_>) -> Result<()> {
+    if v.is_nullish() || v.is_number() {
+        return Ok(());
+    }
+    match v.as_str() {
+        Some("majority" | "votingMembers") => Ok(()),
+        Some(other) => bail!(UnsatisfiableCommitQuorum, "No write concern mode named '{other}' found in replica set configuration"),
+        None => bail!(TypeMismatch, "commitQuorum has to be a number or a string, but found: {}", v.type_name()),
+    }
+}

@@ -1,0 +1,41 @@
+//! `drop`: a collection with its indexes.
+
+use super::changed;
+use crate::cx::{Cx, Done};
+use crate::idl;
+use errors::{Code, Result, bail};
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let mut uuid = None;
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "collectionUUID" => uuid = idl::uuid("drop", e)?,
+            "validateIndexes" => {}
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    check_droppable(&ns)?;
+    let catalog = &cx.app.engine.catalog;
+    super::create::check_uuid(catalog, &ns, uuid)?;
+    match catalog.drop_collection(&ns) {
+        Ok(c) => {
+            if !c.is_view() {
+                cx.w.i32("nIndexesWas", c.indexes.len() as i32 + 1);
+            }
+            cx.w.str("ns", &ns);
+            changed(cx);
+        }
+        // Since MongoDB 7 dropping what is not there succeeds.
+        Err(e) if e.code == Code::NamespaceNotFound => {}
+        Err(e) => return Err(e),
+    }
+    Ok(Done::Reply)
+}
+
+fn check_droppable(ns: &str) -> Result<()> {
+    if let "admin.system.version" | "local.oplog.rs" = ns {
+        bail!(IllegalOperation, "can't drop live oplog while replicating or the system collection {ns}");
+    }
+    Ok(())
+}

@@ -1,0 +1,444 @@
+//! Index specifications: checked, completed, compared with those that exist.
+
+use super::unsupported;
+use crate::idl;
+use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
+use errors::{Error, Result, bail, err};
+use query::expr::ParseEnv;
+use query::filter::Filter;
+use query::index_keys::KeyPattern;
+
+/// The most indexes of one collection, `_id_` included.
+pub const MAX_INDEXES: usize = 64;
+
+/// A checked specification, complete (`v`, `key`, `name`, options).
+#[derive(Clone, Debug)]
+pub struct IndexSpec {
+    pub spec: DocBuf,
+}
+
+/// Options that say what is indexed and how: two indexes on one key must differ in one of them.
+const SIGNATURE: [&str; 5] = ["unique", "sparse", "partialFilterExpression", "collation", "wildcardProjection"];
+/// Options that are true or false.
+const FLAGS: [&str; 6] = ["unique", "sparse", "hidden", "background", "prepareUnique", "dropDups"];
+/// Options that are kept as they come, for kinds of index that have their own checks.
+const KIND_OPTIONS: [&str; 11] = [
+    "weights",
+    "default_language",
+    "language_override",
+    "textIndexVersion",
+    "2dsphereIndexVersion",
+    "bits",
+    "min",
+    "max",
+    "bucketSize",
+    "coarsestIndexedLevel",
+    "finestIndexedLevel",
+];
+
+/// Whether two key patterns are the same: names, order and values (1 and 1.0 are one).
+pub fn same_key(a: Doc<'_>, b: Doc<'_>) -> bool {
+    a.count() == b.count() && a.iter().zip(b.iter()).all(|(x, y)| x.name == y.name && direction(x.val) == direction(y.val))
+}
+
+/// The part of a key's value that counts: its sign, or the kind of index.
+fn direction(v: Val<'_>) -> Option<&str> {
+    match v.to_f64() {
+        Some(f) if f < 0.0 => Some("-"),
+        Some(_) => Some("+"),
+        None => v.as_str(),
+    }
+}
+
+fn is_id_key(key: Doc<'_>) -> bool {
+    key.count() == 1 && key.get("_id").is_some_and(|v| v.to_f64() == Some(1.0))
+}
+
+impl IndexSpec {
+    pub fn key(&self) -> Doc<'_> {
+        self.spec.get("key").and_then(|v| v.as_doc()).unwrap_or(Doc::EMPTY)
+    }
+
+    pub fn name(&self) -> &str {
+        self.spec.get("name").and_then(|v| v.as_str()).unwrap_or("")
+    }
+
+    /// `{_id: 1}`, which every collection has.
+    pub fn is_id(&self) -> bool {
+        is_id_key(self.key())
+    }
+
+    /// Checks one element of `indexes`.
+    pub fn parse(v: Val<'_>) -> Result<IndexSpec> {
+        let within = "createIndexes.indexes";
+        let Some(d) = v.as_doc() else {
+            bail!(TypeMismatch, "BSON field '{within}' is the wrong type '{}', expected type 'object'", v.type_name());
+        };
+        let (mut key, mut name) = (None, None);
+        for e in d {
+            match e.name {
+                "key" => match e.val.as_doc() {
+                    Some(k) => key = Some(k),
+                    None => bail!(TypeMismatch, "The field 'key' must be an object, but got {}", e.val.type_name()),
+                },
+                "name" => match e.val.as_str() {
+                    Some(n) => name = Some(n),
+                    None => bail!(TypeMismatch, "The field 'name' must be a string, but got {}", e.val.type_name()),
+                },
+                _ => {}
+            }
+        }
+        let key = key.ok_or_else(|| err!(FailedToParse, "The 'key' field is a required property of an index specification"))?;
+        let name = name.ok_or_else(|| err!(FailedToParse, "The 'name' field is a required property of an index specification"))?;
+        check_name(name, key)?;
+        let id = is_id_key(key);
+        let mut w = Writer::new();
+        let (mut sparse, mut partial) = (false, false);
+        w.i32("v", 2).doc("key", key).str("name", if id { "_id_" } else { name });
+        for e in d {
+            if id && !matches!(e.name, "key" | "name" | "v" | "ns" | "collation") {
+                bail!(
+                    InvalidIndexSpecificationOption,
+                    "The field '{}' is not valid for an _id index specification. Specification: {d}",
+                    e.name
+                );
+            }
+            match e.name {
+                "key" | "name" => {}
+                "v" => check_version(e.val)?,
+                "ns" => {
+                    if e.val.tag != tag::STRING {
+                        bail!(TypeMismatch, "The field 'ns' must be a string, but got {}", e.val.type_name());
+                    }
+                }
+                flag if FLAGS.contains(&flag) => {
+                    let on = flag_value(e)?;
+                    sparse |= on && flag == "sparse";
+                    // MongoDB keeps neither false nor what no longer means anything.
+                    if on && !matches!(flag, "background" | "dropDups") {
+                        w.bool(flag, true);
+                    } else if flag == "background" {
+                        w.val("background", e.val);
+                    }
+                }
+                "expireAfterSeconds" => {
+                    let seconds = expiry(e.val)?;
+                    if key.count() != 1 {
+                        bail!(
+                            CannotCreateIndex,
+                            "TTL indexes are single-field indexes, compound indexes do not support TTL. Index spec: {d}"
+                        );
+                    }
+                    w.int("expireAfterSeconds", seconds);
+                }
+                "partialFilterExpression" => {
+                    let Some(f) = e.val.as_doc() else {
+                        bail!(
+                            TypeMismatch,
+                            "The field 'partialFilterExpression' must be an object, but got {}",
+                            e.val.type_name()
+                        );
+                    };
+                    check_partial(f, true, 0)?;
+                    Filter::parse(f, &ParseEnv::new())?;
+                    partial = true;
+                    w.doc("partialFilterExpression", f);
+                }
+                "collation" => {
+                    let Some(c) = e.val.as_doc() else {
+                        bail!(TypeMismatch, "The field 'collation' must be an object, but got {}", e.val.type_name());
+                    };
+                    if c.is_empty() {
+                        bail!(BadValue, "The field 'collation' cannot be an empty object.");
+                    }
+                    if crate::collation::is_special(c)? {
+                        return unsupported("collations of indexes");
+                    }
+                }
+                "storageEngine" => match e.val.as_doc() {
+                    Some(s) => {
+                        w.doc("storageEngine", s);
+                    }
+                    None => bail!(TypeMismatch, "The field 'storageEngine' must be an object, but got {}", e.val.type_name()),
+                },
+                "wildcardProjection" => {
+                    if e.val.tag != tag::DOCUMENT {
+                        bail!(TypeMismatch, "The field 'wildcardProjection' must be an object, but got {}", e.val.type_name());
+                    }
+                    if !key.iter().any(|k| k.name.ends_with("$**")) {
+                        bail!(BadValue, "The field 'wildcardProjection' is only allowed in an 'wildcard' index");
+                    }
+                }
+                kind if KIND_OPTIONS.contains(&kind) => {
+                    let text = matches!(kind, "weights" | "default_language" | "language_override" | "textIndexVersion");
+                    if text && !key.iter().any(|k| k.val.as_str() == Some("text")) {
+                        bail!(CannotCreateIndex, "the field '{kind}' can only be specified with text indexes");
+                    }
+                    w.val(kind, e.val);
+                }
+                other => bail!(
+                    InvalidIndexSpecificationOption,
+                    "The field '{other}' is not valid for an index specification. Specification: {d}"
+                ),
+            }
+        }
+        if sparse && partial {
+            bail!(CannotCreateIndex, "cannot mix \"partialFilterExpression\" and \"sparse\" options");
+        }
+        check_key(key)?;
+        Ok(IndexSpec { spec: w.finish() })
+    }
+
+    /// How this specification stands to an existing one.
+    fn compare(&self, other: Doc<'_>) -> Likeness {
+        let other_key = other.get("key").and_then(|v| v.as_doc()).unwrap_or(Doc::EMPTY);
+        let same = |field: &str| match (self.spec.get(field), other.get(field)) {
+            (None, None) => true,
+            (Some(a), Some(b)) => order::equal(a, b),
+            _ => false,
+        };
+        if !same_key(self.key(), other_key) || !SIGNATURE.iter().all(|f| same(f)) {
+            Likeness::Different
+        } else if same("expireAfterSeconds") && same("storageEngine") {
+            Likeness::Identical
+        } else {
+            Likeness::Equivalent
+        }
+    }
+
+    /// Whether `existing` is this very index already; an error when both cannot be.
+    pub fn exists_among(&self, existing: &[DocBuf]) -> Result<bool> {
+        for e in existing {
+            let e = e.as_doc();
+            let name = e.get("name").and_then(|v| v.as_str()).unwrap_or("");
+            match (name == self.name(), self.compare(e)) {
+                (true, Likeness::Identical) => return Ok(true),
+                (true, Likeness::Equivalent) => bail!(
+                    IndexOptionsConflict,
+                    "An equivalent index already exists with the same name but different options. Requested index: {}, existing index: {e}",
+                    self.spec.as_doc()
+                ),
+                (true, Likeness::Different) => bail!(
+                    IndexKeySpecsConflict,
+                    "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and can cause conflicts. Please refer to our documentation. Requested index: {}, existing index: {e}",
+                    self.spec.as_doc()
+                ),
+                _ => {}
+            }
+        }
+        for e in existing {
+            let e = e.as_doc();
+            match self.compare(e) {
+                Likeness::Identical => bail!(
+                    IndexOptionsConflict,
+                    "Index already exists with a different name: {}",
+                    e.get("name").and_then(|v| v.as_str()).unwrap_or("")
+                ),
+                Likeness::Equivalent => bail!(
+                    IndexOptionsConflict,
+                    "An equivalent index already exists with a different name and options. Requested index: {}, existing index: {e}",
+                    self.spec.as_doc()
+                ),
+                Likeness::Different => {}
+            }
+        }
+        Ok(false)
+    }
+}
+
+enum Likeness {
+    Identical,
+    /// One cannot be told from the other by queries, but other options differ.
+    Equivalent,
+    Different,
+}
+
+fn check_name(name: &str, key: Doc<'_>) -> Result<()> {
+    if name.is_empty() {
+        bail!(CannotCreateIndex, "The index name cannot be empty");
+    }
+    if name.contains('\0') {
+        bail!(CannotCreateIndex, "The index name cannot contain embedded nulls");
+    }
+    if name == "*" {
+        bail!(BadValue, "The index name '*' is not valid.");
+    }
+    if name == "_id_" && !is_id_key(key) {
+        bail!(
+            BadValue,
+            "The index name '_id_' is reserved for the _id index, which must have key pattern {{_id: 1}}, found key: {key}"
+        );
+    }
+    Ok(())
+}
+
+fn check_key(key: Doc<'_>) -> Result<()> {
+    if key.count() > 32 {
+        bail!(13103, "too many compound keys");
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for e in key {
+        if names.contains(&e.name) {
+            bail!(BadValue, "Index key pattern contains the field '{}' twice", e.name);
+        }
+        names.push(e.name);
+        if e.val.as_str() == Some("wildcard") {
+            bail!(7246202, "The 'wildcard' index type must be declared with a '$**' field");
+        }
+        if e.val.as_str() == Some("hashed") && key.iter().filter(|e| e.val.as_str() == Some("hashed")).count() > 1 {
+            bail!(31303, "A maximum of one index field is allowed to be hashed but found more for {key}");
+        }
+    }
+    if key.count() == 1 && key.get("_id").is_some_and(|v| v.is_number()) && !is_id_key(key) {
+        bail!(BadValue, "The field 'key' for an _id index must be {{_id: 1}}, but got {key}");
+    }
+    KeyPattern::parse(key).map(|_| ())
+}
+
+fn flag_value(e: Elem<'_>) -> Result<bool> {
+    if e.val.tag == tag::BOOL || e.val.is_number() {
+        return Ok(e.val.truthy());
+    }
+    Err(err!(
+        TypeMismatch,
+        "The field '{}' has value {}: {}, which is not convertible to bool",
+        e.name,
+        e.name,
+        e.val
+    ))
+}
+
+fn check_version(v: Val<'_>) -> Result<()> {
+    if !v.is_number() {
+        bail!(TypeMismatch, "The field 'v' must be a number, but got {}", v.type_name());
+    }
+    match v.to_i64_exact() {
+        Some(1 | 2) => Ok(()),
+        Some(0) => bail!(CannotCreateIndex, "Invalid index specification; cannot create an index with v=0"),
+        Some(n) => bail!(CannotCreateIndex, "Invalid index specification; cannot create an index with v={n}"),
+        None => bail!(BadValue, "Index version must be representable as a 32-bit integer, but got {v}"),
+    }
+}
+
+/// `expireAfterSeconds` of an index, as MongoDB checks and keeps it.
+fn expiry(v: Val<'_>) -> Result<i64> {
+    if !v.is_number() {
+        bail!(CannotCreateIndex, "TTL index 'expireAfterSeconds' option must be numeric, but received a type of {}.", v.type_name());
+    }
+    // NaN means never, since MongoDB 5.
+    if v.to_f64().is_some_and(f64::is_nan) {
+        return Ok(i64::from(i32::MAX));
+    }
+    let n = idl::whole(v).unwrap_or(0);
+    if n < 0 {
+        bail!(CannotCreateIndex, "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {v}.");
+    }
+    if n > i64::from(i32::MAX) {
+        bail!(CannotCreateIndex, "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a lower number.");
+    }
+    Ok(n)
+}
+
+/// Fails on operators that a partial index cannot be defined with.
+fn check_partial(filter: Doc<'_>, top: bool, depth: usize) -> Result<()> {
+    let refuse = |what: &str| -> Error { err!(CannotCreateIndex, "Expression not supported in partial index: {what}") };
+    for e in filter {
+        match e.name {
+            "$and" | "$or" => {
+                if depth > 4 {
+                    bail!(CannotCreateIndex, "partialFilterExpression depth may not exceed 4");
+                }
+                for clause in e.val.as_array().unwrap_or(Doc::EMPTY).values() {
+                    check_partial(clause.as_doc().unwrap_or(Doc::EMPTY), top, depth + 1)?;
+                }
+            }
+            "$comment" => {}
+            name if name.starts_with('$') => return Err(refuse(name)),
+            _ => {
+                let Some(ops) = e.val.as_doc() else {
+                    if e.val.tag == tag::REGEX {
+                        return Err(refuse("$regex"));
+                    }
+                    continue;
+                };
+                if !ops.first().is_some_and(|o| o.name.starts_with('$')) {
+                    continue;
+                }
+                for op in ops {
+                    match op.name {
+                        "$eq" | "$gt" | "$gte" | "$lt" | "$lte" | "$type" | "$geoWithin" | "$within" => {}
+                        "$in" => {
+                            let regex = op.val.as_array().unwrap_or(Doc::EMPTY).values().any(|v| v.tag == tag::REGEX);
+                            if regex {
+                                return Err(refuse("$in with a regular expression"));
+                            }
+                        }
+                        "$exists" if op.val.truthy() => {}
+                        other => return Err(refuse(other)),
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::json;
+
+    fn parse(text: &str) -> Result<IndexSpec> {
+        IndexSpec::parse(json::parse(text).unwrap().as_doc().as_val())
+    }
+
+    #[test]
+    fn accepted() {
+        let s = parse(r#"{"key": {"a": 1}, "name": "x", "unique": 1, "sparse": false, "expireAfterSeconds": 3.7}"#).unwrap();
+        assert_eq!(
+            json::val_to_string(s.spec.as_doc().as_val()),
+            r#"{"v": 2, "key": {"a": 1}, "name": "x", "unique": true, "expireAfterSeconds": 3}"#
+        );
+        assert!(parse(r#"{"key": {"_id": 1}, "name": "whatever"}"#).unwrap().is_id());
+        parse(r#"{"key": {"a": 1}, "name": "x", "partialFilterExpression": {"$or": [{"a": {"$gt": 5}}, {"b": 1}]}}"#).unwrap();
+    }
+
+    #[test]
+    fn rejected() {
+        for (text, code) in [
+            (r#"{}"#, 9),
+            (r#"{"key": {"a": 1}}"#, 9),
+            (r#"{"key": {}, "name": "x"}"#, 67),
+            (r#"{"key": {"a": 1}, "name": ""}"#, 67),
+            (r#"{"key": {"a": 1}, "name": 1}"#, 14),
+            (r#"{"key": {"a": 1}, "name": "_id_"}"#, 2),
+            (r#"{"key": {"a": 1}, "name": "*"}"#, 2),
+            (r#"{"key": {"a": 0}, "name": "x"}"#, 67),
+            (r#"{"key": {"a": "abc"}, "name": "x"}"#, 67),
+            (r#"{"key": {"_id": -1}, "name": "x"}"#, 2),
+            (r#"{"key": {"_id": 1}, "name": "x", "hidden": true}"#, 197),
+            (r#"{"key": {"a": 1}, "name": "x", "nope": true}"#, 197),
+            (r#"{"key": {"a": 1}, "name": "x", "unique": "yes"}"#, 14),
+            (r#"{"key": {"a": 1}, "name": "x", "expireAfterSeconds": -1}"#, 67),
+            (r#"{"key": {"a": 1, "b": 1}, "name": "x", "expireAfterSeconds": 1}"#, 67),
+            (r#"{"key": {"a": 1}, "name": "x", "partialFilterExpression": {"a": {"$ne": 5}}}"#, 67),
+            (r#"{"key": {"a": 1}, "name": "x", "sparse": true, "partialFilterExpression": {"a": 5}}"#, 67),
+        ] {
+            assert_eq!(parse(text).unwrap_err().code.0, code, "{text}");
+        }
+    }
+
+    #[test]
+    fn conflicts() {
+        let existing = |text: &str| vec![parse(text).unwrap().spec];
+        let a = existing(r#"{"key": {"a": 1}, "name": "a_1"}"#);
+        let check = |text: &str| parse(text).unwrap().exists_among(&a).map_err(|e| e.code.0);
+        assert_eq!(check(r#"{"key": {"a": 1.0}, "name": "a_1"}"#), Ok(true));
+        assert_eq!(check(r#"{"key": {"a": 1}, "name": "other"}"#), Err(85));
+        assert_eq!(check(r#"{"key": {"b": 1}, "name": "a_1"}"#), Err(86));
+        assert_eq!(check(r#"{"key": {"a": 1}, "name": "a_1", "unique": true}"#), Err(86));
+        assert_eq!(check(r#"{"key": {"a": 1}, "name": "a_1", "expireAfterSeconds": 5}"#), Err(85));
+        assert_eq!(check(r#"{"key": {"a": 1}, "name": "u", "unique": true}"#), Ok(false));
+        assert_eq!(check(r#"{"key": {"a": -1}, "name": "d"}"#), Ok(false));
+    }
+}

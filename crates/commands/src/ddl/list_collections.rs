@@ -1,0 +1,61 @@
+//! `listCollections`.
+
+use super::listing;
+use crate::clock::now_millis;
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::{DocBuf, Writer, doc};
+use catalog::Collection;
+use errors::Result;
+use query::expr::{ParseEnv, Vars};
+use query::filter::Filter;
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let (mut filter, mut name_only, mut batch_size) = (None, false, None);
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "filter" => filter = idl::doc("listCollections", e)?,
+            "nameOnly" => name_only = idl::boolean("listCollections", e)?.unwrap_or(false),
+            "authorizedCollections" => {
+                idl::boolean("listCollections", e)?;
+            }
+            "cursor" => batch_size = listing::batch_size("listCollections", e)?,
+            "includePendingDrops" => {
+                idl::boolean("listCollections", e)?;
+            }
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let filter = match filter {
+        Some(d) => Filter::parse(d, &ParseEnv::new())?,
+        None => Filter::all(),
+    };
+    let vars = Vars::new(now_millis());
+    let mut docs = Vec::new();
+    for c in cx.app.engine.catalog.snapshot().of_db(cx.args.db) {
+        let d = describe(c, name_only);
+        if filter.matches_with(d.as_doc(), &vars)? {
+            docs.push(d);
+        }
+    }
+    let ns = format!("{}.$cmd.listCollections", cx.args.db);
+    listing::reply(cx, &ns, docs, batch_size)?;
+    Ok(Done::Reply)
+}
+
+fn describe(c: &Collection, name_only: bool) -> DocBuf {
+    let mut w = Writer::with_capacity(200);
+    let kind = if c.is_view() { "view" } else { "collection" };
+    w.str("name", c.name()).str("type", kind);
+    if !name_only {
+        w.doc("options", c.options.as_doc()).open_doc("info").bool("readOnly", c.is_view());
+        if !c.is_view() {
+            w.binary("uuid", 4, &c.uuid);
+        }
+        w.close();
+        if !c.is_view() && c.option("clusteredIndex").is_none() {
+            w.doc("idIndex", doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" }.as_doc());
+        }
+    }
+    w.finish()
+}

@@ -1,0 +1,64 @@
+//! `listDatabases`.
+
+use crate::clock::now_millis;
+use crate::cx::{Cx, Done};
+use crate::idl;
+use crate::stats::sizes;
+use bson::Writer;
+use errors::Result;
+use query::expr::{ParseEnv, Vars};
+use query::filter::Filter;
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let (mut filter, mut name_only) = (Filter::all(), false);
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "filter" => {
+                if let Some(d) = idl::doc("listDatabases", e)? {
+                    filter = Filter::parse(d, &ParseEnv::new())?;
+                }
+            }
+            "nameOnly" => name_only = idl::safe_bool("listDatabases", e)?.unwrap_or(false),
+            "authorizedDatabases" => {
+                idl::boolean("listDatabases", e)?;
+            }
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let vars = Vars::new(now_millis());
+    let snapshot = cx.app.engine.catalog.snapshot();
+    let mut names = snapshot.databases();
+    // What every MongoDB has, though nothing is in them here.
+    for system in ["admin", "config", "local"] {
+        if !names.iter().any(|n| n == system) {
+            names.push(system.to_string());
+        }
+    }
+    names.sort();
+    let mut total = 0;
+    cx.w.open_array("databases");
+    for name in names {
+        let mut w = Writer::new();
+        w.str("name", &name);
+        let mut size = 0;
+        if !name_only {
+            let mut any = false;
+            for c in snapshot.of_db(&name) {
+                any = true;
+                let s = sizes(&cx.app.engine, c);
+                size += s.storage + s.index_total();
+            }
+            w.i64("sizeOnDisk", size as i64).bool("empty", !any);
+        }
+        let d = w.finish();
+        if filter.matches_with(d.as_doc(), &vars)? {
+            total += size;
+            cx.w.push(d.as_doc().as_val());
+        }
+    }
+    cx.w.close();
+    if !name_only {
+        cx.w.i64("totalSize", total as i64).i64("totalSizeMb", (total >> 20) as i64);
+    }
+    Ok(Done::Reply)
+}

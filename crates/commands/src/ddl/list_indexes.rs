@@ -1,0 +1,54 @@
+//! `listIndexes`.
+
+use super::listing;
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::{DocBuf, Writer};
+use catalog::{Collection, IndexState};
+use errors::{Result, bail};
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let (mut batch_size, mut build_info) = (None, false);
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "cursor" => batch_size = listing::batch_size("listIndexes", e)?,
+            "includeBuildUUIDs" => {
+                idl::safe_bool("listIndexes", e)?;
+            }
+            "includeIndexBuildInfo" => build_info = idl::safe_bool("listIndexes", e)?.unwrap_or(false),
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let Some(coll) = cx.app.engine.catalog.get(&ns) else {
+        bail!(NamespaceNotFound, "ns does not exist: {ns}");
+    };
+    if coll.is_view() {
+        bail!(CommandNotSupportedOnView, "Namespace {ns} is a view, not a collection");
+    }
+    let docs = specs(&coll, build_info);
+    listing::reply(cx, &ns, docs, batch_size)?;
+    Ok(Done::Reply)
+}
+
+/// The indexes that are ready, `_id_` first; with `build_info` those being built too, each wrapped in `spec`.
+fn specs(coll: &Collection, build_info: bool) -> Vec<DocBuf> {
+    let mut docs = Vec::new();
+    for spec in coll.index_specs() {
+        let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or("");
+        let building = coll.index_named(name).is_some_and(|i| i.state == IndexState::Building);
+        if !build_info {
+            if !building {
+                docs.push(spec);
+            }
+            continue;
+        }
+        let mut w = Writer::new();
+        w.doc("spec", spec.as_doc());
+        if building {
+            w.open_doc("indexBuildInfo").close();
+        }
+        docs.push(w.finish());
+    }
+    docs
+}

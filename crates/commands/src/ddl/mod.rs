@@ -1,0 +1,27 @@
+//! Commands on collections and indexes: what there is, and its changes.
+
+pub mod coll_mod;
+pub mod create;
+pub mod create_indexes;
+pub mod drop;
+pub mod drop_database;
+pub mod drop_indexes;
+mod index_spec;
+pub mod list_collections;
+pub mod list_databases;
+pub mod list_indexes;
+mod listing;
+pub mod rename_collection;
+
+use crate::cx::Cx;
+use errors::{Result, err};
+
+/// After a change of the catalog: its reply waits for it as a write's does.
+pub(crate) fn changed(cx: &mut Cx<'_, '_>) {
+    cx.after_commit = true;
+}
+
+/// A surface that this version does not have; asked for, it is refused rather than ignored.
+pub(crate) fn unsupported<T>(what: &str) -> Result<T> {
+    Err(err!(NotImplemented, "PandoDB does not support {what} yet"))
+}

@@ -1,0 +1,12 @@
+//! Commands that tell how the server and its host do.
+
+pub mod conn_pool_stats;
+pub mod current_op;
+pub mod features;
+pub mod get_log;
+pub mod host_info;
+pub mod kill_op;
+pub mod list_commands;
+pub mod process;
+pub mod server_status;
+pub mod top;

@@ -1,0 +1,82 @@
+//! What the operating system tells of this process and this machine (Linux; elsewhere zeros).
+
+use std::fs;
+
+/// Memory of this process in bytes: resident, virtual.
+pub fn memory() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut pages = text.split_ascii_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));
+    let (total, resident) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    (resident * page_bytes(), total * page_bytes())
+}
+
+pub fn page_bytes() -> u64 {
+    // SAFETY: sysconf reads no memory of ours.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Time and faults of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    pub user_micros: i64,
+    pub system_micros: i64,
+    pub page_faults: i64,
+    pub max_resident_kb: i64,
+    pub blocks_in: i64,
+    pub blocks_out: i64,
+    pub page_reclaims: i64,
+    pub voluntary_switches: i64,
+    pub involuntary_switches: i64,
+}
+
+pub fn usage() -> Usage {
+    // SAFETY: `r` is written by the call before it is read.
+    let r = unsafe {
+        let mut r: libc::rusage = std::mem::zeroed();
+        if libc::getrusage(libc::RUSAGE_SELF, &mut r) != 0 {
+            return Usage::default();
+        }
+        r
+    };
+    let micros = |t: libc::timeval| t.tv_sec * 1_000_000 + t.tv_usec;
+    Usage {
+        user_micros: micros(r.ru_utime),
+        system_micros: micros(r.ru_stime),
+        page_faults: r.ru_majflt,
+        max_resident_kb: r.ru_maxrss,
+        blocks_in: r.ru_inblock,
+        blocks_out: r.ru_oublock,
+        page_reclaims: r.ru_minflt,
+        voluntary_switches: r.ru_nvcsw,
+        involuntary_switches: r.ru_nivcsw,
+    }
+}
+
+/// Memory of the machine in bytes, and what a control group leaves of it.
+pub fn machine_memory() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kb = text.lines().find_map(|l| l.strip_prefix("MemTotal:")?.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    let total = kb.unwrap_or(0) * 1024;
+    let limit = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .iter()
+        .find_map(|p| fs::read_to_string(p).ok()?.trim().parse::<u64>().ok())
+        .map_or(total, |l| l.min(total));
+    (total, limit)
+}
+
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A field of /proc/cpuinfo.
+pub fn cpu(field: &str) -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|l| l.split(':').next().is_some_and(|n| n.trim() == field));
+    line.and_then(|l| l.split_once(':')).map_or(String::new(), |(_, v)| v.trim().to_string())
+}
+
+pub fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_string() } else { name.to_string() }
+}

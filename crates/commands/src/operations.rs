@@ -1,0 +1,121 @@
+//! Operations that are running on workers: what currentOp shows and killOp stops. What runs on an event loop is too short to
+//! be seen or stopped.
+
+use crate::generic::Lsid;
+use bson::{Doc, DocBuf, Writer};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::time::Instant;
+
+/// A longer command is shown cut off.
+const MAX_SHOWN_BYTES: usize = 16 << 10;
+
+/// One running operation.
+#[derive(Debug)]
+pub struct Operation {
+    pub id: i32,
+    pub command: &'static str,
+    pub ns: String,
+    pub body: DocBuf,
+    pub connection: i64,
+    pub client: String,
+    pub app_name: String,
+    pub lsid: Option<Lsid>,
+    pub started: Instant,
+    pub killed: AtomicBool,
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Operations {
+    last_id: AtomicI32,
+    running: Mutex<HashMap<i32, Arc<Operation>>>,
+}
+
+/// An operation's stay in the registry.
+pub struct Registered<'a> {
+    all: &'a Operations,
+    pub operation: Arc<Operation>,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.all.running.lock().remove(&self.operation.id);
+    }
+}
+
+impl Operations {
+    pub fn next_id(&self) -> i32 {
+        self.last_id.fetch_add(1, Relaxed).wrapping_add(1)
+    }
+
+    pub fn register(&self, mut operation: Operation) -> Registered<'_> {
+        operation.id = self.next_id();
+        let operation = Arc::new(operation);
+        self.running.lock().insert(operation.id, operation.clone());
+        Registered { all: self, operation }
+    }
+
+    pub fn list(&self) -> Vec<Arc<Operation>> {
+        let mut all: Vec<_> = self.running.lock().values().cloned().collect();
+        all.sort_by_key(|o| o.id);
+        all
+    }
+
+    /// Asks an operation to stop; whether there was one.
+    pub fn kill(&self, id: i32) -> bool {
+        let running = self.running.lock();
+        running.get(&id).inspect(|o| o.killed.store(true, Relaxed)).is_some()
+    }
+
+    pub fn kill_session(&self, lsid: Lsid) {
+        for o in self.running.lock().values().filter(|o| o.lsid == Some(lsid)) {
+            o.killed.store(true, Relaxed);
+        }
+    }
+}
+
+/// What of a command's body is kept to be shown.
+pub fn shown(body: Doc<'_>) -> DocBuf {
+    if body.len() <= MAX_SHOWN_BYTES {
+        return body.to_buf();
+    }
+    let mut w = Writer::new();
+    w.str("$truncated", "the command is too long to be shown");
+    if let Some(e) = body.first() {
+        w.val(e.name, e.val);
+    }
+    w.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stays_while_it_runs() {
+        let ops = Operations::default();
+        let op = Operation {
+            id: 0,
+            command: "find",
+            ns: "a.b".into(),
+            body: DocBuf::new(),
+            connection: 1,
+            client: String::new(),
+            app_name: String::new(),
+            lsid: Some([1; 16]),
+            started: Instant::now(),
+            killed: AtomicBool::new(false),
+        };
+        let r = ops.register(op);
+        assert_eq!(ops.list().len(), 1);
+        assert!(!ops.kill(r.operation.id + 1));
+        assert!(!r.operation.killed.load(Relaxed));
+        assert!(ops.kill(r.operation.id));
+        assert!(r.operation.killed.load(Relaxed));
+        drop(r);
+        assert!(ops.list().is_empty());
+    }
+}

@@ -1,0 +1,63 @@
+//! Frees what clients leave behind: idle cursors, sessions that nobody uses any more, the records of their retryable writes.
+
+use crate::Commands;
+use errors::{Error, Result};
+use session::{Cursors, Retries, SESSION_TIMEOUT_MINUTES, Sessions};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use storage::Store;
+
+const PERIOD: Duration = Duration::from_secs(4);
+/// Records of retryable writes are looked through this often.
+const RECORDS_PERIOD: Duration = Duration::from_secs(600);
+
+struct Reaper {
+    cursors: Weak<Cursors>,
+    sessions: Weak<Sessions>,
+    retries: Weak<Retries>,
+    store: Weak<Store>,
+    parameters: Weak<crate::Parameters>,
+    records: Instant,
+}
+
+/// Starts the thread that reaps for as long as the commands are there.
+pub fn start(c: &Commands) -> Result<()> {
+    let mut reaper = Reaper {
+        cursors: Arc::downgrade(&c.cursors),
+        sessions: Arc::downgrade(&c.sessions),
+        retries: Arc::downgrade(&c.retries),
+        store: Arc::downgrade(&c.store),
+        parameters: Arc::downgrade(&c.parameters),
+        records: Instant::now(),
+    };
+    let run = move || {
+        while reaper.round().is_some() {
+            std::thread::sleep(PERIOD);
+        }
+    };
+    let started = std::thread::Builder::new().name("reaper".into()).spawn(run);
+    started.map(|_| ()).map_err(|e| Error::internal(format!("cannot start a thread: {e}")))
+}
+
+impl Reaper {
+    /// `None` when there is nobody left to reap for.
+    fn round(&mut self) -> Option<()> {
+        let (cursors, sessions) = (self.cursors.upgrade()?, self.sessions.upgrade()?);
+        let idle = self.parameters.upgrade()?.int("cursorTimeoutMillis");
+        cursors.reap(Duration::from_millis(idle.unsigned_abs()));
+        let retries = self.retries.upgrade()?;
+        for id in sessions.reap() {
+            cursors.kill_session(id);
+            retries.end(&id);
+        }
+        if self.records.elapsed() >= RECORDS_PERIOD {
+            self.records = Instant::now();
+            let before = crate::clock::now_millis() - SESSION_TIMEOUT_MINUTES * 60_000;
+            let store = self.store.upgrade()?;
+            if let Err(e) = retries.delete_older(&store, before) {
+                tracing::warn!(target: "COMMAND", id = 20710, error = %e, "Old session records could not be deleted");
+            }
+        }
+        Some(())
+    }
+}

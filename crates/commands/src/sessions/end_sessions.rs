@@ -1,0 +1,25 @@
+//! `endSessions` and `refreshSessions`.
+
+use super::ids;
+use crate::cx::{Cx, Done};
+use errors::{Result, bail};
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    cx.args.no_fields()?;
+    let ids = ids("endSessions", cx.args.first)?;
+    if ids.len() > 10_000 {
+        bail!(BadValue, "Too many sessions to end at once");
+    }
+    for id in &ids {
+        cx.app.forget_session(id);
+    }
+    Ok(Done::Reply)
+}
+
+pub fn refresh(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    cx.args.no_fields()?;
+    for id in ids("refreshSessions", cx.args.first)? {
+        cx.app.sessions.touch(&id)?;
+    }
+    Ok(Done::Reply)
+}

@@ -1,0 +1,87 @@
+//! `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: ends sessions with their cursors and running operations.
+
+use super::ids;
+use crate::cx::{Cx, Done};
+use crate::generic::Lsid;
+use crate::idl;
+use bson::{Doc, Val};
+use errors::Result;
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    cx.args.no_fields()?;
+    let ids = ids("killSessions", cx.args.first)?;
+    if ids.is_empty() {
+        kill(cx, &all(cx));
+    } else {
+        kill(cx, &ids);
+    }
+    Ok(Done::Reply)
+}
+
+pub fn run_all(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    cx.args.no_fields()?;
+    let users = patterns("killAllSessions", cx.args.first)?;
+    for (i, v) in users.values().enumerate() {
+        let within = format!("killAllSessions.killAllSessions.{i}");
+        let (mut user, mut db) = (None, None);
+        for e in v.as_doc().unwrap_or(Doc::EMPTY) {
+            match e.name {
+                "user" => user = idl::string(&within, e)?,
+                "db" => db = idl::string(&within, e)?,
+                name => return Err(idl::unknown(&within, name)),
+            }
+        }
+        idl::required(&within, "user", user)?;
+        idl::required(&within, "db", db)?;
+    }
+    // There are no users: a list of them names nobody's sessions.
+    if users.is_empty() {
+        kill(cx, &all(cx));
+    }
+    Ok(Done::Reply)
+}
+
+pub fn run_by_pattern(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    cx.args.no_fields()?;
+    let patterns = patterns("killAllSessionsByPattern", cx.args.first)?;
+    let mut which = if patterns.is_empty() { all(cx) } else { Vec::new() };
+    for (i, v) in patterns.values().enumerate() {
+        let within = format!("killAllSessionsByPattern.killAllSessionsByPattern.{i}");
+        for e in v.as_doc().unwrap_or(Doc::EMPTY) {
+            match e.name {
+                "lsid" => {
+                    let d = idl::doc(&within, e)?.unwrap_or(Doc::EMPTY);
+                    which.extend(super::id(&within, d)?);
+                }
+                "uid" | "users" | "roles" => {}
+                name => return Err(idl::unknown(&within, name)),
+            }
+        }
+    }
+    kill(cx, &which);
+    Ok(Done::Reply)
+}
+
+fn patterns<'a>(command: &'static str, v: Val<'a>) -> Result<Doc<'a>> {
+    let list = match v.as_array() {
+        Some(a) => a,
+        None if v.is_nullish() => return Err(idl::missing(command, command)),
+        None => return Err(idl::mismatch(command, command, v, &["array"])),
+    };
+    match list.values().enumerate().find(|(_, v)| v.as_doc().is_none()) {
+        Some((i, v)) => Err(idl::mismatch(command, &format!("{command}.{i}"), v, &["object"])),
+        None => Ok(list),
+    }
+}
+
+fn all(cx: &Cx<'_, '_>) -> Vec<Lsid> {
+    let own = cx.args.generic.lsid;
+    cx.app.sessions.list().into_iter().map(|(id, _)| id).filter(|id| Some(*id) != own).collect()
+}
+
+fn kill(cx: &Cx<'_, '_>, ids: &[Lsid]) {
+    for id in ids {
+        cx.app.operations.kill_session(*id);
+        cx.app.forget_session(id);
+    }
+}

@@ -1,0 +1,63 @@
+//! `collStats`.
+
+use super::{Sizes, sizes};
+use crate::cx::{Cx, Done};
+use crate::idl;
+use bson::Writer;
+use catalog::{Collection, IndexState};
+use errors::{Result, bail};
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let mut scale = 1;
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "scale" => scale = idl::int("collStats", e)?.unwrap_or(1),
+            "verbose" | "waitForLock" | "numericOnly" => {}
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    if scale < 1 {
+        bail!(BadValue, "BSON field 'scale' value must be >= 1, actual value '{scale}'");
+    }
+    let coll = cx.app.engine.catalog.get(&ns);
+    if coll.as_ref().is_some_and(|c| c.is_view()) {
+        bail!(CommandNotSupportedOnView, "Namespace {ns} is a view, not a collection");
+    }
+    cx.w.str("ns", &ns);
+    match coll {
+        Some(c) => append(&mut cx.w, &c, &sizes(&cx.app.engine, &c), scale),
+        None => {
+            let w = &mut cx.w;
+            w.i32("size", 0).i32("count", 0).i32("numOrphanDocs", 0).i32("storageSize", 0).i32("totalSize", 0);
+            w.i32("nindexes", 0).i32("totalIndexSize", 0).open_doc("indexDetails").close().open_doc("indexSizes").close();
+            w.int("scaleFactor", scale);
+        }
+    }
+    Ok(Done::Reply)
+}
+
+/// The statistics of a collection, sizes divided by `scale`: also `storageStats` of `$collStats`.
+pub fn append(w: &mut Writer, c: &Collection, s: &Sizes, scale: i64) {
+    let scaled = |n: u64| (n / scale.unsigned_abs().max(1)) as i64;
+    w.int("size", scaled(s.data)).int("count", s.count as i64);
+    if s.count > 0 {
+        w.int("avgObjSize", s.average() as i64);
+    }
+    w.i32("numOrphanDocs", 0).int("storageSize", scaled(s.storage)).int("freeStorageSize", 0).bool("capped", false);
+    w.int("nindexes", s.indexes.len() as i64);
+    w.open_doc("indexDetails");
+    for (name, _) in &s.indexes {
+        w.open_doc(name).close();
+    }
+    w.close().open_array("indexBuilds");
+    for i in c.indexes.iter().filter(|i| i.state == IndexState::Building) {
+        w.push_value(i.name());
+    }
+    w.close().int("totalIndexSize", scaled(s.index_total())).int("totalSize", scaled(s.storage + s.index_total()));
+    w.open_doc("indexSizes");
+    for (name, n) in &s.indexes {
+        w.int(name, scaled(*n));
+    }
+    w.close().int("scaleFactor", scale);
+}
