@@ -109,6 +109,7 @@ impl<'a> Group<'a> {
         if tail.buf.capacity() > KEEP_BUFFER_BYTES {
             tail.buf = Vec::new();
         }
+        self.shared.bytes.fetch_add(len, Ordering::Relaxed);
         self.shared.last_ts.store(self.last.ts, Ordering::Release);
         self.shared
             .written

@@ -97,6 +97,8 @@ pub(crate) struct Shared {
     /// The last index whose write returned.
     written: AtomicU64,
     last_ts: AtomicU64,
+    /// Bytes appended since it was opened.
+    bytes: AtomicU64,
     syncer: Syncer,
 }
 
@@ -142,6 +144,11 @@ impl Log {
     /// The timestamp of the last entry.
     pub fn last_ts(&self) -> u64 {
         self.shared.last_ts.load(Ordering::Acquire)
+    }
+
+    /// Bytes appended since the log was opened.
+    pub fn written_bytes(&self) -> u64 {
+        self.shared.bytes.load(Ordering::Relaxed)
     }
 
     /// The last index that survives a loss of power.

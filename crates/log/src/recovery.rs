@@ -173,6 +173,7 @@ fn start_log(
         segments: Mutex::new(Segments { all: kept }),
         written: AtomicU64::new(next_index - 1),
         last_ts: AtomicU64::new(last_ts),
+        bytes: AtomicU64::new(0),
         syncer: Syncer::new(next_index - 1, segment.file.clone(), false),
     });
     let for_thread = shared.clone();

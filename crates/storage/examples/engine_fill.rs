@@ -273,9 +273,9 @@ fn main() {
     println!("opened in {:?}", started.elapsed());
     let mut n = 0;
     let group = number("group", 0);
-    if group > 0 {
+    if let Some(groups) = (docs / 5).checked_div(group) {
         for _ in 0..5 {
-            n = fill(&store, n, docs / 5 / group * group, group);
+            n = fill(&store, n, groups * group, group);
         }
         return;
     }

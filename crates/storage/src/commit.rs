@@ -20,11 +20,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 /// A leader takes no more followers than make about this much: a group's members all wait for its last.
 const GROUP_BYTES: usize = 4 << 20;
 /// A batch buffer larger than this is given back.
 const KEEP_BATCH_BYTES: usize = 4 << 20;
+
+/// An engine that takes longer over one group holds its writers up, and is believed to do so for a while.
+const STALL: Duration = Duration::from_millis(5);
+const STALL_BELIEVED: Duration = Duration::from_millis(100);
 
 const WAITING: u8 = 0;
 const LEAD: u8 = 1;
@@ -57,6 +62,9 @@ pub(crate) struct Committer {
     work: Mutex<Work>,
     applied_index: AtomicU64,
     applied_ts: AtomicU64,
+    /// Milliseconds since `started` until which writers are taken to be held up by the engine.
+    stalled_until: AtomicU64,
+    started: Instant,
     counts: Counts,
 }
 
@@ -100,7 +108,23 @@ impl Committer {
             }),
             applied_index: AtomicU64::new(applied_index),
             applied_ts: AtomicU64::new(applied_ts),
+            stalled_until: AtomicU64::new(0),
+            started: Instant::now(),
             counts,
+        }
+    }
+
+    /// Whether the engine has just held up a write (it does when flushing or merging falls behind).
+    pub fn is_stalled(&self) -> bool {
+        let until = self.stalled_until.load(Ordering::Relaxed);
+        until != 0 && (self.started.elapsed().as_millis() as u64) < until
+    }
+
+    fn note_time(&self, begun: Instant) {
+        if begun.elapsed() > STALL {
+            let until = self.started.elapsed() + STALL_BELIEVED;
+            self.stalled_until
+                .store(until.as_millis() as u64, Ordering::Relaxed);
         }
     }
 
@@ -234,7 +258,10 @@ impl Committer {
             .iter()
             .chain(followers.iter().flat_map(|f| &f.entries))
             .flat_map(|e| &e.effects);
-        if let Err(e) = engine.apply(batch, effects.clone(), &mut work.writing) {
+        let begun = Instant::now();
+        let outcome = engine.apply(batch, effects.clone(), &mut work.writing);
+        self.note_time(begun);
+        if let Err(e) = outcome {
             let effects = effects.cloned().collect();
             work.refused = Some((std::mem::replace(batch, Batch::new()), effects, last));
             return Err(e);

@@ -1,6 +1,7 @@
-//! A thread that looks after the store now and then: it trims the log to its retention window.
+//! A thread that looks after the store once a second: it trims the log to its retention window and tells the engine how much is
+//! being written, so that merging is lazy under load and tidy at rest.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Load};
 use errors::Result;
 use log::Log;
 use parking_lot::{Condvar, Mutex};
@@ -8,7 +9,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const PERIOD: Duration = Duration::from_secs(2);
+const PERIOD: Duration = Duration::from_secs(1);
+/// So many periods in a row must agree before the engine is told: each change writes an options file.
+const AGREEING_PERIODS: u32 = 3;
+/// From this many bytes of log a second on, the load is heavy.
+const HEAVY_BYTES: u64 = 8 << 20;
 
 #[derive(Default)]
 struct Stop {
@@ -28,6 +33,7 @@ impl Keeper {
         let thread = std::thread::Builder::new()
             .name("store-keeper".into())
             .spawn(move || {
+                let mut watch = Watch::new(&log);
                 loop {
                     {
                         let mut asked = for_thread.asked.lock();
@@ -39,6 +45,9 @@ impl Keeper {
                         }
                     }
                     // Nobody is told of an error here: it comes back at the next round, and writes report what fails them.
+                    if let Some(load) = watch.look(log.written_bytes()) {
+                        let _ = engine.set_load(load);
+                    }
                     let _ = trim_log(&log, &engine);
                 }
             });
@@ -70,4 +79,76 @@ pub(crate) fn trim_log(log: &Log, engine: &Engine) -> Result<()> {
     let (persisted, _) = engine.applied(true)?;
     log.trim(persisted + 1)?;
     Ok(())
+}
+
+/// Tells steady changes of the load from passing ones.
+struct Watch {
+    written: u64,
+    told: Load,
+    seen: Load,
+    periods: u32,
+}
+
+impl Watch {
+    fn new(log: &Log) -> Watch {
+        Watch::at(log.written_bytes())
+    }
+
+    fn at(written: u64) -> Watch {
+        Watch {
+            written,
+            told: Load::Moderate,
+            seen: Load::Moderate,
+            periods: 0,
+        }
+    }
+
+    /// A period later: the load, when it is a new one that lasts.
+    fn look(&mut self, written: u64) -> Option<Load> {
+        let bytes = written.saturating_sub(self.written);
+        self.written = written;
+        let load = match bytes {
+            0 => Load::Idle,
+            1..HEAVY_BYTES => Load::Moderate,
+            _ => Load::Heavy,
+        };
+        if load != self.seen {
+            self.seen = load;
+            self.periods = 0;
+        }
+        self.periods += 1;
+        if load == self.told || self.periods < AGREEING_PERIODS {
+            return None;
+        }
+        self.told = load;
+        Some(load)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lasting_load_is_told() {
+        let mut watch = Watch::at(0);
+        let mut written = 0;
+        let mut look = |bytes: u64| {
+            written += bytes;
+            watch.look(written)
+        };
+        assert_eq!(
+            [look(0), look(0), look(0), look(0)],
+            [None, None, Some(Load::Idle), None]
+        );
+        assert_eq!(
+            [look(9 << 20), look(0), look(9 << 20), look(9 << 20)],
+            [None; 4]
+        );
+        assert_eq!([look(9 << 20), look(9 << 20)], [Some(Load::Heavy), None]);
+        assert_eq!(
+            [look(1), look(1), look(1)],
+            [None, None, Some(Load::Moderate)]
+        );
+    }
 }

@@ -208,6 +208,12 @@ impl Store {
         self.log.first_index()
     }
 
+    /// Whether the engine is holding writers up, because flushing or merging has fallen behind: what must not wait should leave
+    /// its writes to another thread for now.
+    pub fn is_stalled(&self) -> bool {
+        self.committer.is_stalled()
+    }
+
     /// Writes past the log: only for what can be derived again (index builds). Atomic, visible at once, durable with the next
     /// flush of the engine.
     pub fn write_unlogged(&self, effects: &[Effect]) -> Result<()> {

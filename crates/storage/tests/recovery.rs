@@ -337,7 +337,7 @@ fn records_that_are_kept_in_memory_are_never_stale() {
                     let latest = store.latest().get(&b).unwrap().map_or(0, |v| number(&v));
                     assert!(latest >= at_least, "{latest} after {at_least}");
                     let view = store.view();
-                    if rounds % 3 == 0 {
+                    if rounds.is_multiple_of(3) {
                         let both = view.multi_get(&[&a, &b]).unwrap();
                         assert_eq!(both[0].as_deref(), both[1].as_deref());
                     }
@@ -347,7 +347,7 @@ fn records_that_are_kept_in_memory_are_never_stale() {
                         let second = view.get(&b).unwrap().map(|v| number(&v));
                         assert_eq!(first, second);
                     }
-                    if rounds % 20 == 0 {
+                    if rounds.is_multiple_of(20) {
                         old = view;
                     }
                 }
