@@ -23,12 +23,17 @@ pub(crate) struct FieldKind {
     pub dotted: bool,
     /// A component is a number, which is a name in documents and a position in arrays.
     pub indexed: bool,
+    /// Elements of an array that lack all of the index's fields have no entry.
+    pub sparse: bool,
 }
 
 /// `None`: the index says nothing about the predicate.
 pub(crate) fn of(p: &Predicate<'_>, kind: FieldKind) -> Option<FieldBounds> {
     // `a.0` also looks for a field "0" in the documents of an array: that they lack it shows in no key.
     if kind.indexed && !excludes_missing(p.test) {
+        return None;
+    }
+    if kind.sparse && kind.multikey && !p.negated && !excludes_missing(p.test) {
         return None;
     }
     let mut b = of_test(p.test, kind)?;
@@ -76,8 +81,6 @@ fn exact(intervals: Vec<Interval>, exact: bool) -> Option<FieldBounds> {
 }
 
 fn of_test(test: &Test, kind: FieldKind) -> Option<FieldBounds> {
-    // In an array of scalars `a.b` has the key null, but no value that a predicate could be tried on.
-    let null_is_sure = !(kind.multikey && kind.dotted);
     match test {
         Test::Eq(v) => equality(v.as_val(), kind),
         Test::In(list) => {
@@ -107,13 +110,15 @@ fn of_test(test: &Test, kind: FieldKind) -> Option<FieldBounds> {
                     true => equality(val, kind),
                     false => exact(Vec::new(), true),
                 },
+                // An array as a whole lies between the two as well.
+                tag::MIN_KEY | tag::MAX_KEY if kind.multikey => None,
                 tag::MIN_KEY | tag::MAX_KEY => {
                     let i = if up {
                         Interval::new(v.clone(), inclusive, Val::MAX_KEY.into(), true)
                     } else {
                         Interval::new(Val::MIN_KEY.into(), true, v.clone(), inclusive)
                     };
-                    exact(vec![i], null_is_sure)
+                    exact(vec![i], true)
                 }
                 t => {
                     let (low, high, high_inclusive) = bracket(t)?;
@@ -187,6 +192,7 @@ fn equality(v: Val<'_>, kind: FieldKind) -> Option<FieldBounds> {
             false,
         );
     }
+    // In an array of scalars `a.b` has the key null, but no value that a predicate could be tried on.
     let sure = v.tag != tag::NULL || !(kind.multikey && kind.dotted);
     exact(vec![Interval::point(v.to_value())], sure)
 }

@@ -220,6 +220,7 @@ impl<'p> Planner<'p> {
             multikey: false,
             dotted: false,
             indexed: false,
+            sparse: false,
         };
         for p in collect(all).iter().filter(|p| p.path.is_id()) {
             let Some(b) = bounds::of(p, kind) else {
@@ -323,7 +324,7 @@ impl<'p> Planner<'p> {
         let fields = &info.key.fields;
         let multikey = Multikey(info.multikey);
         let mut done = vec![false; all.len()];
-        let mut chosen = Chosen::of(&preds, fields, multikey);
+        let mut chosen = Chosen::of(&preds, info);
         let spread = ranges(fields, &mut chosen.intervals);
         let used = spread.used;
         if chosen.intervals.iter().take(used).any(Vec::is_empty) {
@@ -733,7 +734,9 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn of(preds: &[Predicate<'_>], fields: &[KeyField], multikey: Multikey) -> Chosen {
+    fn of(preds: &[Predicate<'_>], info: &IndexInfo) -> Chosen {
+        let (fields, multikey) = (&info.key.fields, Multikey(info.multikey));
+        let sparse = info.sparse;
         let mut out = Chosen {
             intervals: Vec::with_capacity(fields.len()),
             exact: Vec::with_capacity(fields.len()),
@@ -745,6 +748,7 @@ impl Chosen {
                 multikey: multikey.field(i),
                 dotted: f.path.is_dotted(),
                 indexed: f.path.has_index_part(),
+                sparse,
             };
             let here = preds.iter().filter(|p| *p.path == f.path);
             let mut list: Option<Vec<Interval>> = None;

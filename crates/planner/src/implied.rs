@@ -32,7 +32,7 @@ pub fn implies(query: &Node, need: &Node) -> bool {
                     path: other,
                     test: Test::Exists,
                 },
-            ) if path == other => match test {
+            ) if path == other && !path.is_dotted() => match test {
                 Test::Eq(v) => v.tag() == tag::NULL,
                 Test::In(l) => l.contains_null(),
                 _ => false,

@@ -122,6 +122,10 @@ impl Predicate<'_> {
     /// Holds only for documents that have something other than null at the path.
     pub fn implies_exists(&self) -> bool {
         if self.negated {
+            // `a: [1]` has no value at `a.b` that could be null, and none that is there.
+            if self.path.is_dotted() {
+                return false;
+            }
             return match self.test {
                 Test::Eq(v) => v.as_val().is_nullish(),
                 Test::In(l) => l.contains_null(),

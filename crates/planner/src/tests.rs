@@ -229,21 +229,30 @@ impl Collection {
     }
 }
 
+/// The index's fields as a document; paths have at most two components here.
 fn built(info: &IndexInfo, values: &[Option<Value>]) -> DocBuf {
-    // Dotted fields are not nested here: covered plans of these tests need only what has no dots.
     let mut w = Writer::new();
-    for (f, v) in info.key.fields.iter().zip(values) {
-        if let Some(v) = v {
-            match f.path.as_str().split_once('.') {
-                None => {
-                    w.val(f.path.as_str(), v.as_val());
-                }
-                Some((a, b)) if !b.contains('.') => {
-                    w.open_doc(a).val(b, v.as_val()).close();
-                }
-                _ => {}
+    let mut done: Vec<&str> = Vec::new();
+    let all = || info.key.fields.iter().zip(values);
+    for (f, v) in all() {
+        let first = f.path.first();
+        if done.contains(&first) {
+            continue;
+        }
+        done.push(first);
+        if !f.path.is_dotted() {
+            if let Some(v) = v {
+                w.val(first, v.as_val());
+            }
+            continue;
+        }
+        w.open_doc(first);
+        for (g, v) in all().filter(|(g, _)| g.path.first() == first) {
+            if let Some(v) = v {
+                w.val(g.path.last(), v.as_val());
             }
         }
+        w.close();
     }
     w.finish()
 }

@@ -53,7 +53,7 @@ struct Parser<'p> {
     inclusion: Option<bool>,
     id: Option<bool>,
     elem_match: bool,
-    positional: bool,
+    positional: Option<FieldPath>,
     root: Branch,
 }
 
@@ -66,7 +66,7 @@ impl Projection {
             inclusion: None,
             id: None,
             elem_match: false,
-            positional: false,
+            positional: None,
             root: Branch::default(),
         };
         for e in doc {
@@ -87,7 +87,7 @@ impl Projection {
         Ok(Projection {
             inclusion,
             root: p.root,
-            positional: p.positional,
+            positional: p.positional.is_some(),
             source: doc.to_buf(),
         })
     }
@@ -295,7 +295,10 @@ impl Parser<'_> {
                 "positional projection cannot be used with an expression or sub object"
             );
         }
-        if self.positional {
+        if !v.is_number() && v.tag != tag::BOOL {
+            bail!(31308, "positional projection cannot be used with a literal");
+        }
+        if self.positional.is_some() {
             bail!(
                 31276,
                 "Cannot specify more than one positional projection per query."
@@ -304,7 +307,7 @@ impl Parser<'_> {
         if self.elem_match {
             bail!(31256, "Cannot specify positional operator and $elemMatch.");
         }
-        if self.inclusion == Some(false) {
+        if self.inclusion == Some(false) || !v.truthy() {
             bail!(31395, "positional projection cannot be used with exclusion");
         }
         let Some(filter) = self.filter else {
@@ -320,14 +323,17 @@ impl Parser<'_> {
             );
         }
         self.inclusion = Some(true);
-        self.positional = true;
+        self.positional = Some(path.clone());
         self.root.insert(&path, 0, Child::Positional)
     }
 
     fn operator(&mut self, path: FieldPath, op: Elem<'_>, whole: Val<'_>) -> Result<()> {
         match op.name {
-            "$slice" if !self.positional => {
-                if let Some(child) = slice(op.val)? {
+            "$slice" => {
+                let taken = |p: &FieldPath| p.conflicts_with(&path);
+                if !self.positional.as_ref().is_some_and(taken)
+                    && let Some(child) = slice(op.val)?
+                {
                     return self.root.insert(&path, 0, child);
                 }
             }
@@ -358,21 +364,28 @@ impl Parser<'_> {
                 v.type_name()
             );
         }
-        if self.positional {
+        if self.positional.is_some() {
             bail!(31255, "Cannot specify positional operator and $elemMatch.");
         }
         if path.is_dotted() {
             bail!(31275, "Cannot use $elemMatch projection on a nested field.");
         }
-        let mut w = Writer::new();
-        w.open_doc(path.as_str()).val("$elemMatch", v).close();
-        let mut root = Filter::parse(w.finish().as_doc(), self.env)?.into_root();
-        if root.any(&mut |n| matches!(n, Node::Schema(_))) {
+        if mentions(v, &["$near", "$nearSphere", "$geoNear"]) {
+            bail!(
+                5626500,
+                "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators require sorting \
+                 geospatial data."
+            );
+        }
+        if mentions(v, &["$jsonSchema"]) {
             bail!(
                 QueryFeatureNotAllowed,
                 "$jsonSchema is not allowed in this context"
             );
         }
+        let mut w = Writer::new();
+        w.open_doc(path.as_str()).val("$elemMatch", v).close();
+        let mut root = Filter::parse(w.finish().as_doc(), self.env)?.into_root();
         let test = match &mut root {
             Node::Pred { test, .. } => test.clone(),
             _ => return Err(err!(BadValue, "$elemMatch needs an Object")),
@@ -380,6 +393,14 @@ impl Parser<'_> {
         self.elem_match = true;
         self.root.insert(&path, 0, Child::ElemMatch(Box::new(test)))
     }
+}
+
+/// Whether a field of one of these names is anywhere in the value.
+fn mentions(v: Val<'_>, names: &[&str]) -> bool {
+    v.as_container().is_some_and(|d| {
+        d.iter()
+            .any(|e| names.contains(&e.name) || mentions(e.val, names))
+    })
 }
 
 /// `$slice` of find: a count, or skip and count. `None`: it is the expression of that name.
@@ -469,6 +490,11 @@ impl<'a> Pass<'a> {
                 Child::Leaf if self.inclusion => {
                     head(out, v.tag, name);
                     out.extend_from_slice(v.bytes);
+                }
+                // An exclusion leaves the field where it is.
+                Child::ElemMatch(_) if !self.inclusion => {
+                    self.computed(&branch.children[i].0, child, doc, out)?;
+                    placed |= 1 << i.min(63);
                 }
                 Child::Leaf | Child::Computed(_) | Child::ElemMatch(_) => {}
                 Child::Slice { skip, limit } => {

@@ -90,6 +90,9 @@ pub(super) fn matched_index(node: &Node, doc: Doc<'_>, vars: &Vars) -> Result<Op
             found.then_some(at)
         }
         Node::And(c) => {
+            // MongoDB tests in the order of operators and names, and the last that knows a position says it.
+            let mut c: Vec<&Node> = c.iter().collect();
+            c.sort_by_key(|n| n.rank());
             let mut at = None;
             for n in c {
                 match matched_index(n, doc, vars)? {
@@ -99,19 +102,45 @@ pub(super) fn matched_index(node: &Node, doc: Doc<'_>, vars: &Vars) -> Result<Op
             }
             Some(at)
         }
-        Node::Or(c) => {
-            for n in c {
-                if let Some(i) = matched_index(n, doc, vars)? {
-                    return Ok(Some(i));
-                }
-            }
-            None
-        }
+        // A disjunction does not say where it matched, nor does a negation.
         n => matches(n, doc, Some(vars))?.then_some(None),
     })
 }
 
+impl Node {
+    /// The place of a clause in MongoDB's order of a conjunction.
+    fn rank(&self) -> (u8, &str) {
+        match self {
+            Node::Pred { path, test } => (test.rank(), path.as_str()),
+            Node::And(_) => (0, ""),
+            Node::Or(_) => (1, ""),
+            Node::Not(n) => (20, n.rank().1),
+            Node::Nor(_) => (21, ""),
+            Node::Expr(_) | Node::Schema(_) | Node::Sample(_) | Node::Const(_) => (30, ""),
+        }
+    }
+}
+
 impl Test {
+    fn rank(&self) -> u8 {
+        match self {
+            Test::ElemMatchObject(_) => 2,
+            Test::ElemMatchValue(_) => 3,
+            Test::Size(_) => 4,
+            Test::Eq(_) => 5,
+            Test::Lte(_) => 6,
+            Test::Lt(_) => 7,
+            Test::Gt(_) => 8,
+            Test::Gte(_) => 9,
+            Test::Regex(_) => 10,
+            Test::Mod { .. } => 11,
+            Test::Exists => 12,
+            Test::In(_) => 13,
+            Test::Bits { .. } => 14,
+            Test::Type(_) => 22,
+        }
+    }
+
     /// What the test wants of an array at the end of its path.
     #[inline]
     pub fn leaf(&self) -> Leaf {

@@ -115,9 +115,10 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             let Some(d) = e.val.as_doc() else {
                 bail!(TypeMismatch, "$jsonSchema must be an object");
             };
-            Node::Schema(Box::new(Schema::parse(d, env)?))
+            Node::Schema(Box::new(Schema::parse(d)?))
         }
         "sampleRate" => {
+            only_top("$sampleRate")?;
             let rate = match e.val.to_f64() {
                 Some(r) => r,
                 None => bail!(BadValue, "argument to $sampleRate must be a numeric type"),
