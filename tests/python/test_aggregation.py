@@ -278,7 +278,7 @@ def test_errors(orders, client, pipeline, code, name, words):
         ({"pipeline": 1, "cursor": {}}, 14),
         ({"pipeline": [], "cursor": 1}, 14),
         ({"pipeline": [], "cursor": {}, "nonsense": 1}, 40415),
-        ({"pipeline": [], "cursor": {"batchSize": -1}}, 51024),
+        ({"pipeline": [], "cursor": {"batchSize": -1}}, 2),
     ],
 )
 def test_bad_arguments(orders, arguments, code):

@@ -152,7 +152,7 @@ def test_idle_cursors_time_out(new_server):
         ({"getMore": "x", "collection": "c"}, 14, "TypeMismatch"),
         ({"getMore": Int64(1)}, 40414, "Location40414"),
         ({"getMore": Int64(1), "collection": 1}, 14, "TypeMismatch"),
-        ({"getMore": Int64(1), "collection": "c", "batchSize": -1}, 51024, "Location51024"),
+        ({"getMore": Int64(1), "collection": "c", "batchSize": -1}, 2, "BadValue"),
         ({"getMore": Int64(1), "collection": "c", "nonsense": 1}, 40415, "Location40415"),
         ({"killCursors": "c"}, 40414, "Location40414"),
         ({"killCursors": "c", "cursors": "x"}, 14, "TypeMismatch"),
