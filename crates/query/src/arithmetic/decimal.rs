@@ -251,7 +251,7 @@ fn from_f64_digits(f: f64, fraction_digits: usize) -> Decimal128 {
 
 /// Trailing zeros of the coefficient removed towards exponent 0, as results of exact functions print.
 fn tidy(w: &mut Wide) {
-    if w.is_finite() {
+    if w.is_finite() && !w.is_zero() {
         let mut reduced = *w;
         working().reduce(&mut reduced);
         if reduced.exponent() <= 0 && reduced.digits() <= 34 {
@@ -271,8 +271,17 @@ fn function(a: Decimal128, f: impl FnOnce(&mut Cx, &mut Wide)) -> Decimal128 {
     narrow(x)
 }
 
+/// What is too small to hold: zero with the least exponent.
+fn underflowed(d: Decimal128) -> Decimal128 {
+    if d.is_zero() {
+        Decimal128::from_parts(false, 0, MIN_EXPONENT).unwrap_or(d)
+    } else {
+        d
+    }
+}
+
 pub fn exp(a: Decimal128) -> Decimal128 {
-    function(a, |c, x| c.exp(x))
+    underflowed(function(a, |c, x| c.exp(x)))
 }
 
 pub fn ln(a: Decimal128) -> Decimal128 {
@@ -280,34 +289,39 @@ pub fn ln(a: Decimal128) -> Decimal128 {
 }
 
 pub fn log10(a: Decimal128) -> Decimal128 {
-    function(a, |c, x| c.log10(x))
+    let mut x = widen(function(a, |c, x| c.log10(x)));
+    tidy(&mut x);
+    narrow(x)
 }
 
-/// Logarithm of `a` to the base `b`.
+/// Logarithm of `a` to the base `b`: the quotient of the rounded natural logarithms, as MongoDB computes it.
 pub fn log(a: Decimal128, b: Decimal128) -> Decimal128 {
-    let (mut c, mut x, mut y) = (working(), widen(a), widen(b));
-    c.ln(&mut x);
-    c.ln(&mut y);
-    c.div(&mut x, &y);
-    let mut r = x;
-    context(44, Rounding::HalfEven).plus(&mut r);
-    tidy(&mut r);
-    narrow(r)
+    div(ln(a), ln(b))
 }
 
+/// A power, printed with all 34 digits as MongoDB's library gives it.
 pub fn pow(a: Decimal128, b: Decimal128) -> Decimal128 {
     let (mut c, mut x) = (working(), widen(a));
     if b.is_zero() && !a.is_nan() {
         return Decimal128::from_i64(1);
     }
     c.pow(&mut x, &widen(b));
-    tidy(&mut x);
-    narrow(x)
-}
-
-/// The largest exponent that [`Decimal128`] can have, for range checks of callers.
-pub const fn exponent_range() -> (i32, i32) {
-    (MIN_EXPONENT, MAX_EXPONENT)
+    let d = underflowed(narrow(x));
+    let Parts::Finite { negative, mut coefficient, mut exponent } = d.parts() else {
+        return d;
+    };
+    if coefficient == 0 || a.to_i64_exact() == Some(1) {
+        return d;
+    }
+    while coefficient <= MAX_COEFFICIENT / 10 && exponent > MIN_EXPONENT {
+        coefficient *= 10;
+        exponent -= 1;
+    }
+    // That library goes through logarithms, which overflow a little early.
+    if exponent == MAX_EXPONENT && coefficient > MAX_COEFFICIENT - 9 {
+        return if negative { Decimal128::NEG_INFINITY } else { Decimal128::INFINITY };
+    }
+    Decimal128::from_parts(negative, coefficient, exponent).unwrap_or(d)
 }
 
 #[cfg(test)]
@@ -343,7 +357,7 @@ mod tests {
             (rem, "-10.5", "3", "-1.5"),
             (rem, "1E+6000", "7", "1"),
             (rem, "5", "Infinity", "5"),
-            (pow, "2", "10", "1024"),
+            (pow, "2", "10", "1024.000000000000000000000000000000"),
             (pow, "2", "0.5", "1.414213562373095048801688724209698"),
             (log, "100", "10", "2"),
         ];

@@ -1,12 +1,13 @@
 //! Arithmetic operators.
 
-use super::node::{Call, Computed, EvalCtx, own};
+use super::node::{Call, Computed, EvalCtx, Prepared, own};
+use super::parse::{ParseEnv, Parsed, operand};
 use super::table::Op;
 use crate::arithmetic::decimal::{self, Round};
 use crate::arithmetic::trigonometry as trig;
 use crate::arithmetic::{self as number, Number};
 use bson::{Decimal128, Val, Value, tag};
-use errors::{Result, bail};
+use errors::{Error, Result, bail};
 
 use Number::{Decimal, Double, Int, Long};
 
@@ -33,17 +34,19 @@ pub(super) const OPS: &[Op] = &[
     Op::args("$ln", 1, 1, |c, x| {
         single(c, x, |c, n| {
             positive(c, n, 28766)?;
-            Ok(real(n, f64::ln, decimal::ln))
+            Ok(real(nan_as_double(n), f64::ln, decimal::ln))
         })
     }),
     Op::args("$log10", 1, 1, |c, x| {
         single(c, x, |c, n| {
             positive(c, n, 28761)?;
-            Ok(real(n, f64::log10, decimal::log10))
+            Ok(real(nan_as_double(n), f64::log10, decimal::log10))
         })
     }),
     Op::args("$sqrt", 1, 1, |c, x| single(c, x, sqrt)),
-    Op::args("$sigmoid", 1, 1, |c, x| single(c, x, sigmoid)),
+    Op::custom("$sigmoid", parse_operand, &[], |c, x| {
+        single_of(c, x, sigmoid, 14)
+    }),
     Op::args("$sin", 1, 1, |c, x| {
         bounded(c, x, f64::sin, trig::sin, FINITE)
     }),
@@ -101,11 +104,25 @@ pub(super) const OPS: &[Op] = &[
     }),
 ];
 
+/// The argument is the operand, an array too.
+fn parse_operand(_: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
+    Ok(Parsed::Call(vec![operand(arg, env)?], Prepared::None))
+}
+
 /// Applies `f` to one number; null of null, an error of anything else.
 fn single<'a>(
     c: &'a Call,
     ctx: &EvalCtx<'a>,
     f: impl Fn(&Call, Number) -> Result<Number>,
+) -> Result<Computed<'a>> {
+    single_of(c, ctx, f, 28765)
+}
+
+fn single_of<'a>(
+    c: &'a Call,
+    ctx: &EvalCtx<'a>,
+    f: impl Fn(&Call, Number) -> Result<Number>,
+    code: i32,
 ) -> Result<Computed<'a>> {
     let v = c.arg(0, ctx)?;
     if v.is_nullish() {
@@ -113,12 +130,14 @@ fn single<'a>(
     }
     match Number::of(v.or_null()) {
         Some(n) => own(f(c, n)?.to_value()),
-        None => bail!(
-            28765,
-            "{} only supports numeric types, not {}",
-            c.op.name,
-            v.type_name()
-        ),
+        None => Err(Error::coded(
+            code,
+            format!(
+                "{} only supports numeric types, not {}",
+                c.op.name,
+                v.type_name()
+            ),
+        )),
     }
 }
 
@@ -133,16 +152,21 @@ fn real(n: Number, f: fn(f64) -> f64, d: fn(Decimal128) -> Decimal128) -> Number
 fn integral(n: Number, f: fn(f64) -> f64, round: Round) -> Number {
     match n {
         Double(x) => Double(f(x)),
-        Decimal(x) => Decimal(decimal::round_to_integer(x, round)),
+        Decimal(x) => Decimal(decimal::quantize(x, 0, round)),
         _ => n,
     }
+}
+
+/// MongoDB's logarithms make a double of a decimal NaN.
+fn nan_as_double(n: Number) -> Number {
+    if n.is_nan() { Double(f64::NAN) } else { n }
 }
 
 fn positive(c: &Call, n: Number, code: i32) -> Result<()> {
     let v = n.to_value();
     let below = n.is_zero() || is_negative(n);
     if below && !n.is_nan() {
-        return Err(errors::Error::coded(
+        return Err(Error::coded(
             code,
             format!(
                 "{}'s argument must be a positive number, but is {}",
@@ -194,7 +218,7 @@ fn sigmoid(_: &Call, n: Number) -> Result<Number> {
 }
 
 fn add<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    let (mut total, mut date) = (Int(0), false);
+    let (mut total, mut date) = (Int(0), None);
     let mut long = false;
     for node in &c.args {
         let v = node.eval(ctx)?;
@@ -205,11 +229,11 @@ fn add<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         let n = match Number::of(v) {
             Some(n) => n,
             None if v.tag == tag::DATE => {
-                if date {
+                if date.is_some() {
                     bail!(16612, "only one date allowed in an $add expression");
                 }
-                date = true;
-                Long(v.as_date().unwrap_or(0))
+                date = v.as_date();
+                continue;
             }
             None => bail!(
                 TypeMismatch,
@@ -217,7 +241,7 @@ fn add<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
                 v.type_name()
             ),
         };
-        long |= matches!(n, Long(_)) && v.tag != tag::DATE;
+        long |= matches!(n, Long(_));
         // The running total is a long so that only the final result decides between int and long.
         total = number::add(
             match total {
@@ -227,8 +251,11 @@ fn add<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             n,
         );
     }
-    if date {
-        return to_date(total, "$add");
+    if let Some(ms) = date {
+        return match milliseconds(total).and_then(|n| ms.checked_add(n)) {
+            Some(ms) => own(Value::date(ms)),
+            None => bail!(Overflow, "date overflow in $add"),
+        };
     }
     own(match total {
         Long(i) if !long => Number::int_or_long(i).to_value(),
@@ -236,19 +263,15 @@ fn add<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     })
 }
 
-/// Milliseconds as a date; an error when they do not fit.
-fn to_date<'a>(n: Number, op: &str) -> Result<Computed<'a>> {
-    let ms = match n {
+/// A number of milliseconds, halves away from zero; `None` when an int64 cannot hold it.
+fn milliseconds(n: Number) -> Option<i64> {
+    match n {
         Int(i) => Some(i64::from(i)),
         Long(i) => Some(i),
-        Double(f) => {
-            (f >= -9223372036854775808.0 && f < 9223372036854775808.0).then(|| f.round() as i64)
-        }
+        Double(f) => (-9223372036854775808.0..9223372036854775808.0)
+            .contains(&f)
+            .then(|| f.round() as i64),
         Decimal(d) => decimal::to_i64(d, Round::HalfEven),
-    };
-    match ms {
-        Some(ms) => own(Value::date(ms)),
-        None => bail!(Overflow, "date overflow in {op}"),
     }
 }
 
@@ -285,14 +308,9 @@ fn subtract<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         (Some(x), Some(y)) => own(number::subtract(x, y).to_value()),
         (None, Some(y)) if a.tag == tag::DATE => {
             let ms = a.as_date().unwrap_or(0);
-            let y = match y {
-                Double(f) => Double(f.round()),
-                y => y,
-            };
-            match y.integer().map(|i| ms.checked_sub(i)) {
-                Some(Some(ms)) => own(Value::date(ms)),
-                Some(None) => bail!(Overflow, "date overflow in $subtract"),
-                None => to_date(number::subtract(Long(ms), y), "$subtract"),
+            match milliseconds(y).and_then(|n| ms.checked_sub(n)) {
+                Some(ms) => own(Value::date(ms)),
+                None => bail!(Overflow, "date overflow in $subtract"),
             }
         }
         (None, None) if a.tag == tag::DATE && b.tag == tag::DATE => {
@@ -445,6 +463,7 @@ fn log<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         );
     }
     own(match (x, y) {
+        _ if x.is_nan() || y.is_nan() => Value::from(f64::NAN),
         (Decimal(_), _) | (_, Decimal(_)) => {
             Value::from(decimal::log(x.to_decimal(), y.to_decimal()))
         }
@@ -475,12 +494,9 @@ fn rounded<'a>(c: &'a Call, ctx: &EvalCtx<'a>, round: Round) -> Result<Computed<
         return own(n.to_value());
     }
     let quantize = |d: Decimal128| {
-        let exact = matches!(d.parts(), bson::decimal::Parts::Finite { exponent, .. } if exponent >= -place);
-        if d.is_infinite() || exact {
-            d
-        } else {
-            decimal::quantize(d, -place, round)
-        }
+        let q = decimal::quantize(d, -place, round);
+        // More digits than a decimal holds: there is nothing to round.
+        if q.is_nan() { d } else { q }
     };
     own(match n {
         Decimal(d) => Value::from(quantize(d)),
@@ -517,11 +533,18 @@ fn rounded<'a>(c: &'a Call, ctx: &EvalCtx<'a>, round: Round) -> Result<Computed<
 fn precision(c: &Call, v: Val<'_>) -> Result<i32> {
     if !v.is_number() {
         bail!(
-            51081,
-            "precision argument to {} must be numeric, not {}",
-            c.op.name,
+            16004,
+            "can't convert from BSON type {} to long",
             v.type_name()
         );
+    }
+    let out_of_range = match Number::of(v) {
+        Some(Double(f)) => !(-9223372036854775808.0..9223372036854775808.0).contains(&f),
+        Some(Decimal(d)) => decimal::to_i64(d, Round::TowardZero).is_none(),
+        _ => false,
+    };
+    if out_of_range {
+        bail!(31109, "Can't coerce out of range value {v} to long");
     }
     match v.to_i64_exact() {
         Some(p @ -20..=100) => Ok(p as i32),

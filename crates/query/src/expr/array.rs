@@ -289,9 +289,13 @@ impl SortSpec {
                 }
                 for e in d.iter() {
                     let Some(down) = direction(e.val) else {
-                        return Err(sort_direction_error(e.val));
+                        bail!(
+                            2942505,
+                            "$sortArray's 'sortBy' fields must be 1 or -1, found: {}",
+                            e.val
+                        );
                     };
-                    spec.keys.push((FieldPath::parse(e.name)?, down));
+                    spec.keys.push((FieldPath::unchecked(e.name), down));
                 }
             }
             None if v.is_number() => match direction(v) {
@@ -336,19 +340,13 @@ impl SortSpec {
         if self.keys.is_empty() {
             return directed(compare(a, b), self.descending);
         }
-        match (a.as_doc(), b.as_doc()) {
-            (Some(x), Some(y)) => {
-                for (path, down) in &self.keys {
-                    let o = compare(at(x, path), at(y, path));
-                    if o.is_ne() {
-                        return directed(o, *down);
-                    }
-                }
-                Ordering::Equal
+        for (path, down) in &self.keys {
+            let o = compare(at(a, path), at(b, path));
+            if o.is_ne() {
+                return directed(o, *down);
             }
-            // What is no document has none of the fields.
-            _ => directed(compare(a, b), self.keys[0].1),
         }
+        Ordering::Equal
     }
 }
 
@@ -367,8 +365,11 @@ fn sort_direction_error(v: Val<'_>) -> errors::Error {
 }
 
 /// The value at a path with array positions as components; null when there is none.
-fn at<'a>(d: Doc<'a>, path: &FieldPath) -> Val<'a> {
-    let mut v = d.as_val();
+fn at<'a>(v: Val<'a>, path: &FieldPath) -> Val<'a> {
+    let mut v = v;
+    if v.as_doc().is_none() {
+        return Val::NULL;
+    }
     for part in path.parts() {
         let next = Doc::new(v.bytes).filter(|_| v.as_doc().is_some() || v.as_array().is_some());
         match next.and_then(|d| d.get(part)) {

@@ -191,11 +191,12 @@ pub(super) fn choose(c: &mut Call) -> Result<Option<Node>> {
             Ok(Some(chosen))
         }
         "$ifNull" => {
-            let mut kept = Vec::new();
+            let (mut kept, mut ends_in_null) = (Vec::new(), false);
             for mut n in std::mem::take(&mut c.args) {
                 n.fold()?;
+                ends_in_null = false;
                 match n.constant().map(Val::is_nullish) {
-                    Some(true) => {}
+                    Some(true) => ends_in_null = true,
                     Some(false) => {
                         kept.push(n);
                         break;
@@ -207,8 +208,7 @@ pub(super) fn choose(c: &mut Call) -> Result<Option<Node>> {
                 0 => Ok(Some(Node::Const(Value::NULL))),
                 1 if kept[0].constant().is_some() => Ok(kept.pop()),
                 _ => {
-                    // Whatever else was there ended in a null.
-                    if kept.last().is_some_and(|n| n.constant().is_none()) {
+                    if ends_in_null {
                         kept.push(Node::Const(Value::NULL));
                     }
                     c.args = kept;
@@ -218,12 +218,14 @@ pub(super) fn choose(c: &mut Call) -> Result<Option<Node>> {
         }
         "$switch" => {
             let mut default = c.args.pop().unwrap_or(Node::Absent);
+            default.fold()?;
             let mut old = std::mem::take(&mut c.args).into_iter();
             while let (Some(mut case), Some(mut then)) = (old.next(), old.next()) {
                 case.fold()?;
                 match case.constant().map(Val::truthy) {
                     Some(false) => {}
                     Some(true) => {
+                        then.fold()?;
                         default = then;
                         break;
                     }
@@ -234,11 +236,20 @@ pub(super) fn choose(c: &mut Call) -> Result<Option<Node>> {
                     }
                 }
             }
-            default.fold()?;
             if c.args.is_empty() && !matches!(default, Node::Absent) {
                 return Ok(Some(default));
             }
             c.args.push(default);
+            Ok(None)
+        }
+        "$and" | "$or" => {
+            let decides = c.op.name == "$or";
+            for n in &mut c.args {
+                n.fold()?;
+                if n.constant().is_some_and(|v| v.truthy() == decides) {
+                    return Ok(Some(Node::Const(Value::from(decides))));
+                }
+            }
             Ok(None)
         }
         _ => Ok(None),

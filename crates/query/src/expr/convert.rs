@@ -625,4 +625,3 @@ fn from_base64(s: &str, url: bool) -> Option<Vec<u8>> {
     }
     Some(out)
 }
-

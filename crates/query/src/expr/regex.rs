@@ -90,11 +90,28 @@ fn compile(c: &Call, pattern: Val<'_>, options: Val<'_>) -> Result<Option<Regex>
         );
     }
     let mut builder = flags_of(name, flags)?;
+    if text.len() > MAX_PATTERN_BYTES {
+        bail!(
+            51111,
+            "Invalid Regex in {name}: regular expression is too large"
+        );
+    }
+    // In this mode a match does not check again that all of the subject is UTF-8, which would make finding all matches
+    // take quadratic time; `(?a)` gives \d, \w and \s their ASCII meaning back.
+    if !text.starts_with("(*")
+        && let Ok(r) = builder.ucp(true).build(&format!("(?a){text}"))
+    {
+        return Ok(Some(r));
+    }
     builder
+        .ucp(false)
         .build(text)
         .map(Some)
         .map_err(|e| err!(51111, "Invalid Regex in {name}: {e}"))
 }
+
+/// The longest pattern that MongoDB accepts.
+const MAX_PATTERN_BYTES: usize = 32_764;
 
 fn flags_of(name: &str, flags: &str) -> Result<RegexBuilder> {
     let mut b = RegexBuilder::new();
@@ -105,7 +122,7 @@ fn flags_of(name: &str, flags: &str) -> Result<RegexBuilder> {
             'm' => b.multi_line(true),
             's' => b.dotall(true),
             'x' => b.extended(true),
-            'u' => b.ucp(false),
+            'u' => b.utf(true),
             '\0' => bail!(
                 51110,
                 "{name}: regular expression options cannot contain an embedded null byte"
@@ -173,6 +190,7 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
 /// Walks over matches, counting code points as it goes.
 struct Matches<'r> {
     regex: &'r Regex,
+    locations: pcre2::bytes::CaptureLocations,
     text: &'r str,
     at: usize,
     counted_to: usize,
@@ -183,6 +201,7 @@ impl<'r> Matches<'r> {
     fn new(regex: &'r Regex, text: &'r str) -> Matches<'r> {
         Matches {
             regex,
+            locations: regex.capture_locations(),
             text,
             at: 0,
             counted_to: 0,
@@ -195,10 +214,9 @@ impl<'r> Matches<'r> {
         if self.at > self.text.len() {
             return Ok(None);
         }
-        let mut locations = self.regex.capture_locations();
         let found = self
             .regex
-            .captures_read_at(&mut locations, self.text.as_bytes(), self.at)
+            .captures_read_at(&mut self.locations, self.text.as_bytes(), self.at)
             .map_err(failed)?;
         let Some(m) = found else {
             self.at = self.text.len() + 1;
@@ -211,8 +229,8 @@ impl<'r> Matches<'r> {
         w.str("match", part(m.start(), m.end()));
         w.i32("idx", i32::try_from(self.code_points).unwrap_or(i32::MAX));
         w.open_array("captures");
-        for i in 1..locations.len() {
-            match locations.get(i) {
+        for i in 1..self.locations.len() {
+            match self.locations.get(i) {
                 Some((from, to)) => w.str("", part(from, to)),
                 None => w.null(""),
             };
