@@ -53,6 +53,7 @@ struct Work {
     batch: Batch,
     touched: Touched,
     writing: Writing,
+    groups: u32,
     /// A group that is in the log and that the engine refused: it comes first.
     refused: Option<(Batch, Vec<Effect>, Committed)>,
 }
@@ -104,6 +105,7 @@ impl Committer {
                 batch: Batch::new(),
                 touched: Touched::default(),
                 writing: Writing::default(),
+                groups: 0,
                 refused: None,
             }),
             applied_index: AtomicU64::new(applied_index),
@@ -219,7 +221,7 @@ impl Committer {
             work.refused = None;
         }
         let batch = &mut work.batch;
-        batch.clear();
+        batch.clear(KEEP_BATCH_BYTES);
         let touched = &mut work.touched;
         touched.clear();
         let mut group = log.group();
@@ -229,13 +231,10 @@ impl Committer {
                 if let Some(delta) = &entry.count {
                     self.counts.touch(touched, delta);
                 }
-                let stamp = group.add(|buf| {
-                    let effects_at = entry.encode(buf);
-                    batch.extend(
-                        buf.get(effects_at..).unwrap_or(&[]),
-                        entry.effects.len() as u32,
-                    );
-                });
+                let stamp = group.add(|buf| entry.encode(buf));
+                for effect in &entry.effects {
+                    batch.push(effect);
+                }
                 at = Committed {
                     index: stamp.index,
                     ts: stamp.ts,
@@ -252,8 +251,11 @@ impl Committer {
             ts: last.ts,
         };
         self.counts.publish(touched);
-        touched.stage(batch);
-        batch.set_applied(last.index, last.ts);
+        // Where the log is applied up to is in the counts, if any; now and then also where trimming the log looks for it.
+        work.groups = work.groups.wrapping_add(1);
+        if !touched.stage(batch, last) || work.groups.is_multiple_of(64) {
+            batch.set_applied(last);
+        }
         let effects = own
             .iter()
             .chain(followers.iter().flat_map(|f| &f.entries))
@@ -267,9 +269,6 @@ impl Committer {
             return Err(e);
         }
         self.set_applied(last);
-        if batch.capacity() > KEEP_BATCH_BYTES {
-            *batch = Batch::new();
-        }
         for (follower, at) in followers.iter().zip(followers_at) {
             *follower.outcome.lock() = Some(Ok(at));
         }

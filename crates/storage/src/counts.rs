@@ -4,13 +4,15 @@
 //! group's own batch. So they are atomic with the records, and a recovery that replays the log comes to the same numbers.
 //!
 //! ```text
-//! tablet 0 | space 0 | index 4 | tablet u64 BE  →  records i64 LE | bytes i64 LE
+//! tablet 0 | space 0 | index 4 | tablet u64 BE  →  records i64 LE | bytes i64 LE | log index u64 LE | timestamp u64 LE
 //! ```
+//! Index and timestamp are those of the group: they say up to where the log is applied, which spares nearly every group a put
+//! of its own for that.
 
 use crate::engine::{Batch, Engine};
-use crate::entry::encode_put;
+use crate::store::Committed;
 use crate::view::{Direction, View};
-use errors::Result;
+use errors::{Result, err};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,29 +46,33 @@ pub(crate) struct Counts {
 pub(crate) struct Touched(Vec<(u64, Total)>);
 
 impl Counts {
-    pub fn load(engine: &Arc<Engine>) -> Result<Counts> {
+    /// All totals, and the newest place in the log that one of them carries.
+    pub fn load(engine: &Arc<Engine>) -> Result<(Counts, Committed)> {
         let mut totals = HashMap::new();
+        let mut newest = Committed::default();
         let mut high = PREFIX;
         high[12] += 1;
         let mut scan = View::latest(engine).scan(&PREFIX, &high, Direction::Forward);
         while scan.next()? {
-            let tablet = scan
-                .key()
-                .get(13..)
-                .and_then(|k| k.try_into().ok())
-                .map(u64::from_be_bytes);
+            let tablet = scan.key().get(13..).and_then(|k| k.try_into().ok());
             let field = |at: usize| {
-                Some(i64::from_le_bytes(
-                    scan.value().get(at..at + 8)?.try_into().ok()?,
-                ))
+                let bytes = scan.value().get(at..at + 8)?;
+                Some(u64::from_le_bytes(bytes.try_into().ok()?))
             };
-            if let (Some(tablet), Some(records), Some(bytes)) = (tablet, field(0), field(8)) {
-                totals.insert(tablet, [records, bytes]);
-            }
+            let (Some(tablet), Some(records), Some(bytes), Some(index), Some(ts)) =
+                (tablet, field(0), field(8), field(16), field(24))
+            else {
+                return Err(err!(
+                    UnrecoverableRollbackError,
+                    "the data files are damaged: the count of a tablet has no form that is known"
+                ));
+            };
+            let tablet = u64::from_be_bytes(tablet);
+            totals.insert(tablet, [records as i64, bytes as i64]);
+            newest = newest.max(Committed { index, ts });
         }
-        Ok(Counts {
-            totals: RwLock::new(totals),
-        })
+        let totals = RwLock::new(totals);
+        Ok((Counts { totals }, newest))
     }
 
     pub fn get(&self, tablet: u64) -> Total {
@@ -105,15 +111,19 @@ impl Touched {
         self.0.clear();
     }
 
-    /// Puts the new totals into the group's batch.
-    pub fn stage(&self, batch: &mut Batch) {
+    /// Puts the new totals into the batch of the group that ends at `at`; whether there were any.
+    pub fn stage(&self, batch: &mut Batch, at: Committed) -> bool {
         for (tablet, [records, bytes]) in &self.0 {
-            let mut value = [0; 16];
+            let mut key = [0; PREFIX.len() + 8];
+            key[..PREFIX.len()].copy_from_slice(&PREFIX);
+            key[PREFIX.len()..].copy_from_slice(&tablet.to_be_bytes());
+            let mut value = [0; 32];
             value[..8].copy_from_slice(&records.to_le_bytes());
-            value[8..].copy_from_slice(&bytes.to_le_bytes());
-            let mut put = Vec::with_capacity(48);
-            encode_put(&mut put, &count_key(*tablet), &value);
-            batch.extend(&put, 1);
+            value[8..16].copy_from_slice(&bytes.to_le_bytes());
+            value[16..24].copy_from_slice(&at.index.to_le_bytes());
+            value[24..].copy_from_slice(&at.ts.to_le_bytes());
+            batch.put(&key, &value);
         }
+        !self.0.is_empty()
     }
 }

@@ -6,11 +6,10 @@
 //! The C interface is called directly where the safe wrapper would copy or allocate for each record; the wrapper builds the
 //! options and owns the database.
 
-use crate::Effect;
 use crate::data_dir;
-use crate::entry::encode_put;
 use crate::rows::{Rows, Writing};
 use crate::view::ReadOptions;
+use crate::{Committed, Effect};
 use errors::{Error, Result, err};
 use rocksdb::{AsRawPtr, DB};
 use rocksdb_sys as ffi;
@@ -20,9 +19,6 @@ use std::ptr;
 
 /// Where the applied index lies: tablet 0, space 0, index 0, "applied".
 const APPLIED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0applied";
-/// A write batch begins with a sequence number, which the engine fills in, and a count of records.
-pub(crate) const BATCH_HEADER_BYTES: usize = 12;
-
 /// How the engine is set up.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -165,9 +161,28 @@ fn options(
     (o, block_cache, memtables)
 }
 
+/// The options and one that the C interface cannot set: for each index of each collection (the first 13 bytes of a key) the
+/// engine remembers where it inserted last. Keys that grow, as generated ids and dates do, then find their place at once.
+fn with_insert_hints(base: &rocksdb::Options) -> Result<rocksdb::Options> {
+    let options = rocksdb::Options::default();
+    let mut failure: *mut c_char = ptr::null_mut();
+    // SAFETY: both sets of options and the string live during the call; caches and tables are shared, not copied.
+    unsafe {
+        ffi::rocksdb_get_options_from_string(
+            base.as_raw_ptr(),
+            c"memtable_insert_with_hint_prefix_extractor=fixed:13".as_ptr(),
+            options.as_raw_ptr(),
+            &mut failure,
+        );
+    }
+    check(failure)?;
+    Ok(options)
+}
+
 impl Engine {
     pub fn open(dir: &Path, opts: &EngineOptions) -> Result<Engine> {
         let (options, block_cache, memtables) = options(opts);
+        let options = with_insert_hints(&options)?;
         let db = DB::open(&options, dir).map_err(|e| error(&e.into_string()))?;
         // SAFETY: the handles live as long as `db`, which the engine owns; the write options are destroyed with it.
         unsafe {
@@ -219,21 +234,17 @@ impl Engine {
         outcome
     }
 
-    /// Writes a batch of which no reader can have a row yet: header and records in the engine's layout, which is that of the log's effects.
+    /// Writes a batch of which no reader can have a row yet.
     pub fn write(&self, batch: &Batch) -> Result<()> {
-        let bytes = &batch.bytes;
         let mut failure: *mut c_char = ptr::null_mut();
-        // SAFETY: the bytes are copied; the batch lives until it is destroyed below.
-        unsafe {
-            let b = ffi::rocksdb_writebatch_create_from(bytes.as_ptr().cast(), bytes.len());
-            ffi::rocksdb_write(self.raw, self.write_options, b, &mut failure);
-            ffi::rocksdb_writebatch_destroy(b);
-        }
+        // SAFETY: all three live during the call.
+        unsafe { ffi::rocksdb_write(self.raw, self.write_options, batch.0, &mut failure) };
         check(failure)
     }
 
-    /// The index and timestamp up to which the log is applied: as it would be after a crash now when `persisted`.
-    pub fn applied(&self, persisted: bool) -> Result<(u64, u64)> {
+    /// Up to where the log is applied at least, as it would be after a crash now when `persisted`. A group that changes counts
+    /// says it there instead (see `counts`), so this may be behind by some groups.
+    pub fn applied(&self, persisted: bool) -> Result<Committed> {
         let options = ReadOptions::new();
         if persisted {
             options.persisted_only();
@@ -250,7 +261,7 @@ impl Engine {
             );
             check(failure)?;
             if v.is_null() {
-                return Ok((0, 0));
+                return Ok(Committed::default());
             }
             let mut len = 0;
             let data = ffi::rocksdb_pinnableslice_value(v, &mut len);
@@ -260,7 +271,7 @@ impl Engine {
         };
         let field = |at: usize| Some(u64::from_le_bytes(value.get(at..at + 8)?.try_into().ok()?));
         match (field(0), field(8)) {
-            (Some(index), Some(ts)) => Ok((index, ts)),
+            (Some(index), Some(ts)) => Ok(Committed { index, ts }),
             _ => Err(Error::internal("the engine's applied index is damaged")),
         }
     }
@@ -341,57 +352,84 @@ impl Engine {
     }
 }
 
-/// A write batch in the engine's own bytes, built by copying.
-pub(crate) struct Batch {
-    bytes: Vec<u8>,
-    count: u32,
+/// A write batch of the engine, used again and again.
+pub(crate) struct Batch(*mut ffi::rocksdb_writebatch_t);
+
+// SAFETY: used by one thread at a time.
+unsafe impl Send for Batch {}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`.
+        unsafe { ffi::rocksdb_writebatch_destroy(self.0) }
+    }
 }
 
 impl Batch {
     pub fn new() -> Batch {
-        Batch {
-            bytes: vec![0; BATCH_HEADER_BYTES],
-            count: 0,
+        // SAFETY: plain allocation.
+        Batch(unsafe { ffi::rocksdb_writebatch_create() })
+    }
+
+    /// Empties it; its memory is kept unless it is more than `keep_bytes`.
+    pub fn clear(&mut self, keep_bytes: usize) {
+        if self.len() > keep_bytes {
+            *self = Batch::new();
+        } else {
+            // SAFETY: our own batch.
+            unsafe { ffi::rocksdb_writebatch_clear(self.0) }
         }
     }
 
-    pub fn clear(&mut self) {
-        self.bytes.truncate(BATCH_HEADER_BYTES);
-        self.count = 0;
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        // SAFETY (here and below): the bytes are copied into our own batch.
+        unsafe {
+            ffi::rocksdb_writebatch_put(
+                self.0,
+                key.as_ptr().cast(),
+                key.len(),
+                value.as_ptr().cast(),
+                value.len(),
+            );
+        }
     }
 
-    /// Appends `count` records that are already encoded.
-    pub fn extend(&mut self, records: &[u8], count: u32) {
-        self.bytes.extend_from_slice(records);
-        self.count += count;
+    pub fn delete(&mut self, key: &[u8]) {
+        unsafe { ffi::rocksdb_writebatch_delete(self.0, key.as_ptr().cast(), key.len()) }
+    }
+
+    pub fn delete_range(&mut self, low: &[u8], high: &[u8]) {
+        unsafe {
+            ffi::rocksdb_writebatch_delete_range(
+                self.0,
+                low.as_ptr().cast(),
+                low.len(),
+                high.as_ptr().cast(),
+                high.len(),
+            );
+        }
     }
 
     pub fn push(&mut self, effect: &Effect) {
-        effect.encode(&mut self.bytes);
-        self.count += 1;
+        match effect {
+            Effect::Put(key, value) => self.put(key, value),
+            Effect::Delete(key) => self.delete(key),
+            Effect::DeleteRange(low, high) => self.delete_range(low, high),
+        }
     }
 
-    /// Adds where the log is applied up to with this batch; the last thing before it is written.
-    pub fn set_applied(&mut self, index: u64, ts: u64) {
+    /// Adds where the log is applied up to with this batch.
+    pub fn set_applied(&mut self, at: Committed) {
         let mut value = [0; 16];
-        value[..8].copy_from_slice(&index.to_le_bytes());
-        value[8..].copy_from_slice(&ts.to_le_bytes());
-        encode_put(&mut self.bytes, APPLIED_KEY, &value);
-        self.count += 1;
-        self.seal();
-    }
-
-    /// Writes the count into the header.
-    pub fn seal(&mut self) {
-        self.bytes[8..12].copy_from_slice(&self.count.to_le_bytes());
+        value[..8].copy_from_slice(&at.index.to_le_bytes());
+        value[8..].copy_from_slice(&at.ts.to_le_bytes());
+        self.put(APPLIED_KEY, &value);
     }
 
     pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    pub fn capacity(&self) -> usize {
-        self.bytes.capacity()
+        let mut len = 0;
+        unsafe { ffi::rocksdb_writebatch_data(self.0, &mut len) };
+        len
     }
 }
 

@@ -13,13 +13,12 @@
 //!   4 ddl     BSON document, bytes
 //! effect  = 0x01 key bytes value bytes   put
 //!         | 0x00 key bytes               delete
-//!         | 0x0f low bytes high bytes    delete of [low, high)
+//!         | 0x02 low bytes high bytes    delete of [low, high)
 //! bytes   = length varint (LEB128, at most 32 bits) | that many bytes
 //! ```
 //!
-//! Invariant: the effects are the tail of the entry and have the very layout of the engine's write batch, so that a group is
-//! handed to the engine (and replayed from the log) by copying bytes, without building anything per record. Effects are
-//! absolute: applying an entry twice, or over newer state, converges.
+//! Invariant: effects are absolute: applying an entry twice, or over newer state, converges. (A count is not; it is applied
+//! exactly once, since it is in the engine's batch together with the index of its entry.)
 
 use crate::counts::CountDelta;
 
@@ -75,10 +74,9 @@ pub struct Entry {
     pub count: Option<CountDelta>,
 }
 
-/// Tags of effects: those of the engine's write batch.
-pub(crate) const TAG_PUT: u8 = 0x01;
-pub(crate) const TAG_DELETE: u8 = 0x00;
-pub(crate) const TAG_DELETE_RANGE: u8 = 0x0f;
+const TAG_DELETE: u8 = 0x00;
+const TAG_PUT: u8 = 0x01;
+const TAG_DELETE_RANGE: u8 = 0x02;
 
 const KIND_NOOP: u8 = 0;
 const KIND_INSERT: u8 = 1;
@@ -101,15 +99,6 @@ fn put_bytes(buf: &mut Vec<u8>, bytes: &[u8]) {
     buf.extend_from_slice(bytes);
 }
 
-/// Appends a put as the engine's batch and the log have it.
-pub(crate) fn encode_put(buf: &mut Vec<u8>, key: &[u8], value: &[u8]) {
-    // Tag and two lengths of at most five bytes: one reservation for all.
-    buf.reserve(key.len() + value.len() + 11);
-    buf.push(TAG_PUT);
-    put_bytes(buf, key);
-    put_bytes(buf, value);
-}
-
 impl Effect {
     /// Its bytes without lengths and tag.
     pub(crate) fn size(&self) -> usize {
@@ -119,9 +108,15 @@ impl Effect {
         }
     }
 
-    pub(crate) fn encode(&self, buf: &mut Vec<u8>) {
+    fn encode(&self, buf: &mut Vec<u8>) {
         match self {
-            Effect::Put(key, value) => encode_put(buf, key, value),
+            Effect::Put(key, value) => {
+                // Tag and two lengths of at most five bytes: one reservation for all.
+                buf.reserve(key.len() + value.len() + 11);
+                buf.push(TAG_PUT);
+                put_bytes(buf, key);
+                put_bytes(buf, value);
+            }
             Effect::Delete(key) => {
                 buf.push(TAG_DELETE);
                 put_bytes(buf, key);
@@ -157,8 +152,8 @@ impl Entry {
         }
     }
 
-    /// Appends the entry's bytes and returns where in `buf` its effects begin.
-    pub(crate) fn encode(&self, buf: &mut Vec<u8>) -> usize {
+    /// Appends the entry's bytes.
+    pub(crate) fn encode(&self, buf: &mut Vec<u8>) {
         let kind = match self.op {
             Op::Noop => KIND_NOOP,
             Op::Insert => KIND_INSERT,
@@ -195,51 +190,13 @@ impl Entry {
             Op::Ddl(doc) => put_bytes(buf, doc),
         }
         put_varint(buf, self.effects.len());
-        let effects_at = buf.len();
         for effect in &self.effects {
             effect.encode(buf);
         }
-        effects_at
     }
 
     /// The entry that `bytes` hold whole; `None` when they are anything else.
     pub fn decode(bytes: &[u8]) -> Option<Entry> {
-        let raw = RawEntry::parse(bytes)?;
-        let mut rest = Cursor(raw.effects);
-        let mut effects = Vec::new();
-        for _ in 0..raw.effect_count {
-            effects.push(match rest.byte()? {
-                TAG_PUT => Effect::Put(rest.bytes()?.to_vec(), rest.bytes()?.to_vec()),
-                TAG_DELETE => Effect::Delete(rest.bytes()?.to_vec()),
-                TAG_DELETE_RANGE => {
-                    Effect::DeleteRange(rest.bytes()?.to_vec(), rest.bytes()?.to_vec())
-                }
-                _ => return None,
-            });
-        }
-        Some(Entry {
-            ns: raw.ns,
-            session: raw.session,
-            op: raw.op,
-            effects,
-            count: raw.count,
-        })
-    }
-}
-
-/// A checked entry whose effects are still bytes.
-pub(crate) struct RawEntry<'a> {
-    pub ns: Uuid,
-    pub session: Option<OpSession>,
-    pub op: Op,
-    pub count: Option<CountDelta>,
-    pub effect_count: u32,
-    pub effects: &'a [u8],
-}
-
-impl<'a> RawEntry<'a> {
-    /// Checks every length and tag: what it returns may be handed to the engine.
-    pub fn parse(bytes: &'a [u8]) -> Option<RawEntry<'a>> {
         let mut rest = Cursor(bytes);
         let head = rest.byte()?;
         let ns = rest.array()?;
@@ -275,24 +232,24 @@ impl<'a> RawEntry<'a> {
             _ => return None,
         };
         let effect_count = rest.varint()?;
-        let effects = rest.0;
+        // No reservation by a number that may be wrong: each effect must be there to be counted.
+        let mut effects = Vec::new();
         for _ in 0..effect_count {
-            match rest.byte()? {
-                TAG_DELETE => drop(rest.bytes()?),
-                TAG_PUT | TAG_DELETE_RANGE => {
-                    rest.bytes()?;
-                    rest.bytes()?;
+            effects.push(match rest.byte()? {
+                TAG_PUT => Effect::Put(rest.bytes()?.to_vec(), rest.bytes()?.to_vec()),
+                TAG_DELETE => Effect::Delete(rest.bytes()?.to_vec()),
+                TAG_DELETE_RANGE => {
+                    Effect::DeleteRange(rest.bytes()?.to_vec(), rest.bytes()?.to_vec())
                 }
                 _ => return None,
-            }
+            });
         }
-        rest.0.is_empty().then_some(RawEntry {
+        rest.0.is_empty().then_some(Entry {
             ns,
             session,
             op,
-            count,
-            effect_count,
             effects,
+            count,
         })
     }
 }
@@ -381,10 +338,8 @@ mod tests {
     fn every_operation_comes_back() {
         for entry in samples() {
             let mut buf = vec![0xaa];
-            let at = entry.encode(&mut buf);
-            let bytes = buf.get(1..).unwrap();
-            assert_eq!(Entry::decode(bytes), Some(entry));
-            assert_eq!(RawEntry::parse(bytes).unwrap().effects, &buf[at..]);
+            entry.encode(&mut buf);
+            assert_eq!(Entry::decode(&buf[1..]), Some(entry));
         }
     }
 

@@ -76,8 +76,7 @@ impl Drop for Keeper {
 
 /// Drops log segments that neither recovery nor the retention window needs.
 pub(crate) fn trim_log(log: &Log, engine: &Engine) -> Result<()> {
-    let (persisted, _) = engine.applied(true)?;
-    log.trim(persisted + 1)?;
+    log.trim(engine.applied(true)?.index + 1)?;
     Ok(())
 }
 

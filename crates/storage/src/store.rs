@@ -4,7 +4,6 @@ use crate::commit::Committer;
 use crate::counts::{Counts, Touched};
 use crate::data_dir::DataDir;
 use crate::engine::{Batch, Engine, EngineOptions};
-use crate::entry::RawEntry;
 use crate::keeper::{self, Keeper};
 use crate::rows::Writing;
 use crate::{Effect, Entry, Latches, View};
@@ -57,7 +56,7 @@ impl StoreOptions {
 }
 
 /// Where a proposal ended up: the index and timestamp of its last entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Committed {
     pub index: u64,
     /// BSON Timestamp: seconds << 32 | increment.
@@ -121,9 +120,9 @@ impl Store {
             file_system: opts.log_file_system.clone(),
             ..LogOptions::new(data_dir.log())
         };
-        let (applied_index, applied_ts) = engine.applied(false)?;
-        let counts = Counts::load(&engine)?;
-        let (log, replayed) = replay(log_options, &engine, &counts, applied_index, applied_ts)?;
+        let (counts, counted) = Counts::load(&engine)?;
+        let applied = engine.applied(false)?.max(counted);
+        let (log, replayed) = replay(log_options, &engine, &counts, applied)?;
         let log = Arc::new(log);
         Ok(Arc::new(Store {
             keeper: Keeper::start(log.clone(), engine.clone()),
@@ -224,7 +223,6 @@ impl Store {
         for effect in effects {
             batch.push(effect);
         }
-        batch.seal();
         self.engine
             .apply(&batch, effects.iter(), &mut Writing::default())
     }
@@ -292,14 +290,22 @@ fn replay(
     opts: LogOptions,
     engine: &Engine,
     counts: &Counts,
-    applied_index: u64,
-    applied_ts: u64,
+    applied: Committed,
 ) -> Result<(Log, u64)> {
     let mut batch = Batch::new();
     let mut touched = Touched::default();
-    let mut last = (applied_index, applied_ts);
-    let (log, recovered) = Log::open(opts, applied_index + 1, applied_ts, |record| {
-        let entry = RawEntry::parse(record.payload).ok_or_else(|| {
+    let mut last = applied;
+    let apply = |batch: &mut Batch, touched: &mut Touched, at: Committed| {
+        touched.stage(batch, at);
+        batch.set_applied(at);
+        engine.write(batch)?;
+        counts.publish(touched);
+        touched.clear();
+        batch.clear(usize::MAX);
+        Ok::<(), Error>(())
+    };
+    let (log, recovered) = Log::open(opts, applied.index + 1, applied.ts, |record| {
+        let entry = Entry::decode(record.payload).ok_or_else(|| {
             // Its checksum was right: it was written by something else than this code.
             err!(
                 UnsupportedFormat,
@@ -307,26 +313,23 @@ fn replay(
                 record.index
             )
         })?;
-        batch.extend(entry.effects, entry.effect_count);
+        for effect in &entry.effects {
+            batch.push(effect);
+        }
         if let Some(delta) = &entry.count {
             counts.touch(&mut touched, delta);
         }
-        last = (record.index, record.ts);
+        last = Committed {
+            index: record.index,
+            ts: record.ts,
+        };
         if batch.len() > REPLAY_BATCH_BYTES {
-            touched.stage(&mut batch);
-            counts.publish(&touched);
-            touched.clear();
-            batch.set_applied(last.0, last.1);
-            engine.write(&batch)?;
-            batch.clear();
+            apply(&mut batch, &mut touched, last)?;
         }
         Ok::<(), Error>(())
     })?;
     if recovered.replayed > 0 {
-        touched.stage(&mut batch);
-        counts.publish(&touched);
-        batch.set_applied(last.0, last.1);
-        engine.write(&batch)?;
+        apply(&mut batch, &mut touched, last)?;
     }
     Ok((log, recovered.replayed))
 }
