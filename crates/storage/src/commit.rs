@@ -122,8 +122,9 @@ impl Committer {
         until != 0 && (self.started.elapsed().as_millis() as u64) < until
     }
 
-    fn note_time(&self, begun: Instant) {
-        if begun.elapsed() > STALL {
+    fn note_time(&self, begun: Instant, engine: &Engine) {
+        // A slow write alone may be a busy machine's.
+        if begun.elapsed() > STALL && engine.is_holding_back() {
             let until = self.started.elapsed() + STALL_BELIEVED;
             self.stalled_until
                 .store(until.as_millis() as u64, Ordering::Relaxed);
@@ -262,7 +263,7 @@ impl Committer {
             .flat_map(|e| &e.effects);
         let begun = Instant::now();
         let outcome = engine.apply(batch, effects.clone(), &mut work.writing);
-        self.note_time(begun);
+        self.note_time(begun, engine);
         if let Err(e) = outcome {
             let effects = effects.cloned().collect();
             work.refused = Some((std::mem::replace(batch, Batch::new()), effects, last));

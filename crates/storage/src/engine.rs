@@ -335,6 +335,12 @@ impl Engine {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
     }
 
+    /// Whether writers are slowed or stopped until flushing or merging has caught up.
+    pub fn is_holding_back(&self) -> bool {
+        self.figure(c"rocksdb.actual-delayed-write-rate") > 0
+            || self.figure(c"rocksdb.is-write-stopped") > 0
+    }
+
     pub fn cache_capacity(&self) -> u64 {
         self.cache_capacity as u64
     }
