@@ -166,7 +166,8 @@ impl Log {
         self.shared.wait_durable(index)
     }
 
-    /// `callback` gets the durable index after each sync, and once more when the log is poisoned (see [`Log::healthy`]).
+    /// `callback` gets the durable index after each sync, also after a failed one: whoever finds that it did not reach his entry
+    /// asks [`Log::healthy`].
     pub fn on_durable(&self, callback: Box<dyn Fn(u64) + Send + Sync>) {
         self.shared.syncer.add_callback(callback);
     }

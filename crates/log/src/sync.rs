@@ -122,6 +122,8 @@ impl Syncer {
 
 impl Shared {
     pub(crate) fn wait_durable(&self, index: u64) -> Result<()> {
+        // Nobody can wait for what was never written.
+        let index = index.min(self.written.load(Ordering::Acquire));
         loop {
             if self.syncer.durable() >= index {
                 return Ok(());
@@ -140,11 +142,11 @@ impl Shared {
 
     /// Syncs all that was written until now. The caller holds `running`, and calls back once he has let it go.
     fn sync(&self) -> Result<()> {
-        self.syncer.healthy()?;
         // Swaps, not stores: `written` must not be read before the flags are down, or an appender that finds them up would
         // count on this sync.
         self.syncer.requested.swap(false, Ordering::SeqCst);
         self.syncer.dirty.swap(false, Ordering::SeqCst);
+        self.syncer.healthy()?;
         // Read before the files are: every entry up to it is in one of them.
         let target = self.written.load(Ordering::SeqCst);
         if target <= self.syncer.durable() {
@@ -192,10 +194,11 @@ impl Shared {
                 }
             }
             let running = syncer.running.lock();
-            let done = self.sync();
+            // An error is in `healthy` for those who are called back; each further request is answered with it.
+            let _ = self.sync();
             drop(running);
             syncer.call_back();
-            if done.is_err() || Syncer::set(&syncer.stopped) {
+            if Syncer::set(&syncer.stopped) {
                 return;
             }
         }

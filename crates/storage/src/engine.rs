@@ -6,7 +6,7 @@
 //! The C interface is called directly where the safe wrapper would copy or allocate for each record; the wrapper builds the
 //! options and owns the database.
 
-use crate::data_dir;
+use crate::data_dir::{self, DataDir};
 use crate::rows::{Rows, Writing};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
@@ -60,6 +60,8 @@ pub(crate) struct Engine {
     /// Records by key, in front of the blocks; none when they have no share of the cache.
     rows: Option<Rows>,
     memtables: rocksdb::WriteBufferManager,
+    /// Locked for as long as anything may still read the files, which a view may do after the store is gone.
+    _data_dir: DataDir,
 }
 
 // SAFETY: RocksDB's database handle, write options and caches may be used from any thread at once.
@@ -180,10 +182,10 @@ fn with_insert_hints(base: &rocksdb::Options) -> Result<rocksdb::Options> {
 }
 
 impl Engine {
-    pub fn open(dir: &Path, opts: &EngineOptions) -> Result<Engine> {
+    pub fn open(data_dir: DataDir, opts: &EngineOptions) -> Result<Engine> {
         let (options, block_cache, memtables) = options(opts);
         let options = with_insert_hints(&options)?;
-        let db = DB::open(&options, dir).map_err(|e| error(&e.into_string()))?;
+        let db = DB::open(&options, data_dir.engine()).map_err(|e| error(&e.into_string()))?;
         // SAFETY: the handles live as long as `db`, which the engine owns; the write options are destroyed with it.
         unsafe {
             let raw = db.as_raw_ptr();
@@ -198,6 +200,7 @@ impl Engine {
                 rows: Some(row_bytes(opts)).filter(|b| *b > 0).map(Rows::new),
                 memtables,
                 db,
+                _data_dir: data_dir,
             })
         }
     }

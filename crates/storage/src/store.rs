@@ -88,7 +88,7 @@ pub struct StoreStats {
 }
 
 pub struct Store {
-    // In this order they are dropped: the keeper stops before what it keeps is gone, the lock is let go last.
+    // In this order they are dropped: the keeper stops before what it keeps is gone.
     keeper: Keeper,
     latest: View,
     committer: Committer,
@@ -96,15 +96,15 @@ pub struct Store {
     log: Arc<Log>,
     engine: Arc<Engine>,
     replayed: u64,
-    _data_dir: DataDir,
 }
 
 impl Store {
     /// Opens or creates the directory, takes its lock, and brings the engine up to the end of the log.
     pub fn open(opts: StoreOptions) -> Result<Arc<Store>> {
         let data_dir = DataDir::open(&opts.dir)?;
+        let log_dir = data_dir.log();
         let engine = Arc::new(Engine::open(
-            &data_dir.engine(),
+            data_dir,
             &EngineOptions {
                 cache_bytes: opts.cache_bytes,
                 row_percent: opts.row_percent,
@@ -118,7 +118,7 @@ impl Store {
             retain_bytes: opts.log_retain_bytes,
             retain_age: opts.log_retain_age,
             file_system: opts.log_file_system.clone(),
-            ..LogOptions::new(data_dir.log())
+            ..LogOptions::new(log_dir)
         };
         let (counts, counted) = Counts::load(&engine)?;
         let applied = engine.applied(false)?.max(counted);
@@ -132,7 +132,6 @@ impl Store {
             log,
             engine,
             replayed,
-            _data_dir: data_dir,
         }))
     }
 
@@ -187,7 +186,8 @@ impl Store {
         Ok(self.log.wait_durable(index)?)
     }
 
-    /// `callback` gets the durable index after each sync, and once more when the log failed for good (see [`Store::healthy`]).
+    /// `callback` gets the durable index after each sync, also after a failed one: whoever finds that it did not reach his entry
+    /// asks [`Store::healthy`]. It is called on the sync thread, or on a thread in `wait_durable`.
     pub fn on_durable(&self, callback: Box<dyn Fn(u64) + Send + Sync>) {
         self.log.on_durable(callback);
     }

@@ -54,9 +54,12 @@ fn write_for_ever(dir: &Path) {
                         Effect::Put(key(1, thread, slot), value(n)),
                         Effect::Put(key(2, thread, slot), n.to_le_bytes().to_vec()),
                     ];
-                    store
-                        .propose(vec![Entry::new([0; 16], Op::Insert, effects)])
-                        .expect("propose");
+                    let mut entry = Entry::new([0; 16], Op::Insert, effects);
+                    let replaced = n.checked_sub(KEYS).filter(|old| *old > 0);
+                    let old_bytes = replaced.map_or(0, |old| value(old).len());
+                    let new_records = i64::from(replaced.is_none());
+                    entry.count(1, new_records, value(n).len() as i64 - old_bytes as i64);
+                    store.propose(vec![entry]).expect("propose");
                     // One write(2) a line: a pipe keeps what was written before the kill.
                     let line = format!("{thread} {n}\n");
                     std::io::stdout()
@@ -153,6 +156,15 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
             "round {round}: {lines} acknowledged, replayed {} entries",
             store.stats().replayed_entries
         );
+        let mut scan = store
+            .view()
+            .scan(&key(1, 0, 0), &key(2, 0, 0), Direction::Forward);
+        let mut counted = (0, 0);
+        while scan.next().unwrap() {
+            counted.0 += 1;
+            counted.1 += scan.value().len() as u64;
+        }
+        assert_eq!(store.counts(1), counted, "SEED={seed} round {round}");
         for (thread, n) in acknowledged {
             let found = last_of(&store, thread);
             // One more may have been written and not yet acknowledged.

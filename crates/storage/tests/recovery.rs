@@ -105,6 +105,12 @@ fn a_view_stays_as_it_was() {
     let value = view.get(b"a").unwrap().unwrap();
     let mut scan = view.scan(b"a", b"", Direction::Forward);
     drop((view, latest, store));
+    let e = Store::open(options(dir.path())).err().unwrap();
+    assert_eq!(
+        e.code,
+        errors::Code::DBPathInUse,
+        "a scan still reads the directory"
+    );
     assert!(scan.next().unwrap());
     assert_eq!((scan.key(), scan.value()), (&b"a"[..], &b"1"[..]));
     assert!(!scan.next().unwrap());
