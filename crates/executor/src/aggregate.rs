@@ -196,6 +196,9 @@ impl Host for Outside<'_, '_> {
     fn advance_rows(&mut self, rows: &mut dyn pipeline::Rows) -> Result<bool> {
         match rows.as_any().downcast_mut::<Leaf>() {
             Some(leaf) => {
+                if !self.ctx.may_offload() {
+                    leaf.0.read_anywhere();
+                }
                 let more = leaf.0.next(self.ctx)?;
                 if more {
                     leaf.0.project()?;

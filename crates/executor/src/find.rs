@@ -154,6 +154,14 @@ impl FindCursor {
         Ok(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY))
     }
 
+    /// From here on what is not in the cache is read from the disk: for a cursor that was opened on an event loop and goes on
+    /// on a worker.
+    pub(crate) fn read_anywhere(&mut self) {
+        if self.rows.is_cached_only() {
+            self.release();
+        }
+    }
+
     /// Keeps the projection only where an index covers it: elsewhere it would cost more than it saves.
     pub(crate) fn drop_projection_unless_covered(&mut self) {
         if !self.rows.plan.covered {

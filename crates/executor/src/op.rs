@@ -48,7 +48,6 @@ pub struct Group {
     entries: Vec<Entry>,
     held: Vec<Held>,
     failed: Option<Error>,
-    last_index: u64,
 }
 
 impl Group {
@@ -63,18 +62,19 @@ impl Group {
         }
         let entries = std::mem::take(&mut self.entries);
         match store.propose(entries) {
-            Ok(c) => self.last_index = c.index,
+            Ok(_) => {}
             Err(e) => self.failed = Some(e),
         }
         self.held.clear();
     }
 
-    /// Flushes and tells how all that was staged since the last call fared: the log index of its last entry.
+    /// Flushes and tells how all that was staged since the last call fared: a log index at or after its last entry. It is
+    /// not before entries that others made, which the answer to a retried write stands for.
     pub fn commit(&mut self, store: &Store) -> Result<u64> {
         self.flush(store);
         match self.failed.take() {
             Some(e) => Err(e),
-            None => Ok(self.last_index),
+            None => Ok(store.last_index()),
         }
     }
 }

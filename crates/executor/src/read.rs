@@ -249,6 +249,10 @@ impl Rows {
         self.current = Current::Built(copy);
     }
 
+    pub(crate) fn is_cached_only(&self) -> bool {
+        self.view.is_cached_only()
+    }
+
     /// Reads from here on also what is not in the cache (`true`), or only what is.
     pub fn read_all(&mut self, all: bool) {
         self.release();

@@ -115,7 +115,13 @@ impl<'p> Planner<'p> {
     fn best(&self, root: &Node) -> Option<Candidate> {
         let mut all: Vec<Candidate> = Vec::new();
         all.extend(self.by_id(root, false));
+        let preds = collect(clauses(root));
         for info in self.req.indexes {
+            // Most indexes of a collection have nothing to do with a query: they must cost nothing.
+            let concerned = |f: &KeyField| preds.iter().any(|p| *p.path == f.path);
+            if self.sort.is_none() && !info.key.fields.first().is_some_and(concerned) {
+                continue;
+            }
             if self.usable(info, root) {
                 all.extend(self.by_index(info, root, false));
             }
