@@ -150,11 +150,11 @@ def test_idle_cursors_time_out(new_server):
     "command, code, name",
     [
         ({"getMore": "x", "collection": "c"}, 14, "TypeMismatch"),
-        ({"getMore": Int64(1)}, 40414, "Location40414"),
+        ({"getMore": Int64(1)}, 40414, "IDLFailedToParse"),
         ({"getMore": Int64(1), "collection": 1}, 14, "TypeMismatch"),
         ({"getMore": Int64(1), "collection": "c", "batchSize": -1}, 2, "BadValue"),
-        ({"getMore": Int64(1), "collection": "c", "nonsense": 1}, 40415, "Location40415"),
-        ({"killCursors": "c"}, 40414, "Location40414"),
+        ({"getMore": Int64(1), "collection": "c", "nonsense": 1}, 40415, "IDLUnknownField"),
+        ({"killCursors": "c"}, 40414, "IDLFailedToParse"),
         ({"killCursors": "c", "cursors": "x"}, 14, "TypeMismatch"),
     ],
 )

@@ -38,13 +38,13 @@ def test_hint_and_let(coll):
 @pytest.mark.parametrize(
     "arguments, code, name",
     [
-        ({}, 40414, "Location40414"),
+        ({}, 40414, "IDLFailedToParse"),
         ({"deletes": []}, 16, "InvalidLength"),
-        ({"deletes": [{"q": {}}]}, 40414, "Location40414"),
-        ({"deletes": [{"limit": 1}]}, 40414, "Location40414"),
+        ({"deletes": [{"q": {}}]}, 40414, "IDLFailedToParse"),
+        ({"deletes": [{"limit": 1}]}, 40414, "IDLFailedToParse"),
         ({"deletes": [{"q": {}, "limit": 2}]}, 9, "FailedToParse"),
         ({"deletes": [{"q": 1, "limit": 1}]}, 14, "TypeMismatch"),
-        ({"deletes": [{"q": {}, "limit": 1, "nonsense": 1}]}, 40415, "Location40415"),
+        ({"deletes": [{"q": {}, "limit": 1, "nonsense": 1}]}, 40415, "IDLUnknownField"),
     ],
 )
 def test_bad_arguments(wire, arguments, code, name):

@@ -110,7 +110,7 @@ def test_a_queue_gives_each_job_once(server, coll):
         ({"remove": True, "upsert": True}, 9, "FailedToParse"),
         ({"update": {"$nope": {"a": 1}}}, 9, "FailedToParse"),
         ({"update": {"$set": {"_id": 5}}}, 66, "ImmutableField"),
-        ({"update": {}, "nonsense": 1}, 40415, "Location40415"),
+        ({"update": {}, "nonsense": 1}, 40415, "IDLUnknownField"),
         ({"query": 1, "update": {}}, 14, "TypeMismatch"),
         ({"query": {"$nope": 1}, "update": {}}, 2, "BadValue"),
     ],

@@ -43,11 +43,11 @@ def test_drop(coll):
     coll.drop_indexes()
     assert set(coll.index_information()) == {"_id_"}
     with refuses(27, "IndexNotFound"):
-        coll.drop_index("a_1")
+        coll.database.command("dropIndexes", coll.name, index="a_1")
     with refuses(72, "InvalidOptions"):
-        coll.drop_index("_id_")
+        coll.database.command("dropIndexes", coll.name, index="_id_")
     with refuses(26, "NamespaceNotFound"):
-        coll.database.no_such.drop_index("a_1")
+        coll.database.command("dropIndexes", "no_such", index="a_1")
     assert used(coll, {"a": 1}) == "COLLSCAN"
 
 

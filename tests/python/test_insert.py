@@ -162,10 +162,10 @@ def test_write_concern_that_one_node_cannot_satisfy(coll):
     "arguments, code, name",
     [
         ({"documents": []}, 16, "InvalidLength"),
-        ({}, 40414, "Location40414"),
+        ({}, 40414, "IDLFailedToParse"),
         ({"documents": 1}, 14, "TypeMismatch"),
         ({"documents": [1]}, 14, "TypeMismatch"),
-        ({"documents": [{}], "nonsense": 1}, 40415, "Location40415"),
+        ({"documents": [{}], "nonsense": 1}, 40415, "IDLUnknownField"),
         ({"documents": [{}], "ordered": "no"}, 14, "TypeMismatch"),
     ],
 )

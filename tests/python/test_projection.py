@@ -45,7 +45,7 @@ CASES = [
     ("an expression and inclusion", {}, {"a": 1, "n": {"$size": "$l"}}, {"_id": 1, "a": 1, "n": 5}),
     ("an array of expressions", {}, {"x": ["$a", "$nope", 3], "_id": 0}, {"x": [1, None, 3]}),
     ("a computed object", {}, {"x": {"y": "$a"}, "_id": 0}, {"x": {"y": 1}}),
-    ("_id computed", {}, {"_id": "$a", "a": 1}, {"_id": 1, "a": 1}),
+    ("_id computed", {}, {"_id": "$b.c"}, {"_id": 2}),
 ]
 
 

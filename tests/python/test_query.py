@@ -51,7 +51,8 @@ CASES = [
     ({"a": True}, {11}),
     ({"a": DAY}, {12}),
     ({"a.b": 1}, {9, 10}),
-    ({"a.0": 1}, {7, 15}),
+    ({"a.0": 1}, {7}),  # an array at an index is one value
+    ({"a.0": [1, 2]}, {15}),
     ({"a.1.b": 2}, {10}),
     ({"a.b": None}, but(7, 8, 9, 10, 15)),  # an array without objects has no a.b at all
     ({"a.b": {"$exists": False}}, but(9, 10)),

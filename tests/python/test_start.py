@@ -4,7 +4,6 @@ import os
 import pathlib
 import socket
 import subprocess
-import sys
 import time
 
 import pytest
@@ -169,4 +168,3 @@ def test_structured_log(new_server):
     assert lines, "no structured line"
     for line in lines:
         assert {"t", "s", "c", "ctx", "msg"} <= set(json.loads(line)), line
-    assert sys.version_info >= (3, 9)

@@ -2,6 +2,7 @@
 
 import datetime
 
+import bson
 import pytest
 from bson import Decimal128, Int64, ObjectId, Timestamp
 
@@ -108,7 +109,7 @@ def test_update(coll, before, update, after):
     coll.insert_one({"_id": 1, **before})
     reply = coll.database.command("update", coll.name, updates=[{"q": {"_id": 1}, "u": update}])
     same(coll.find(), [{"_id": 1, **after}])
-    changed = list(before.items()) != list(after.items()) or repr(before) != repr(after)
+    changed = bson.encode(before) != bson.encode(after)
     assert (reply["n"], reply["nModified"]) == (1, int(changed))
 
 
@@ -242,8 +243,8 @@ def test_one_and_many(coll):
     result = coll.update_many({"a": 0}, {"$set": {"b": 1}})
     assert (result.matched_count, result.modified_count) == (5, 4)
     assert coll.count_documents({"b": 1}) == 5
-    with refuses(9):
-        coll.database.command("update", coll.name, updates=[{"q": {}, "u": {"a": 1}, "multi": True}])
+    reply = coll.database.command("update", coll.name, updates=[{"q": {}, "u": {"a": 1}, "multi": True}])
+    assert [e["code"] for e in reply["writeErrors"]] == [9]
 
 
 def test_many_over_the_index_that_it_changes(coll):
@@ -339,13 +340,13 @@ def test_let(coll):
 @pytest.mark.parametrize(
     "arguments, code, name",
     [
-        ({}, 40414, "Location40414"),
+        ({}, 40414, "IDLFailedToParse"),
         ({"updates": []}, 16, "InvalidLength"),
-        ({"updates": [{"q": {}}]}, 9, "FailedToParse"),
-        ({"updates": [{"u": {}}]}, 40414, "Location40414"),
+        ({"updates": [{"q": {}}]}, 40414, "IDLFailedToParse"),
+        ({"updates": [{"u": {}}]}, 40414, "IDLFailedToParse"),
         ({"updates": [{"q": {}, "u": 1}]}, 9, "FailedToParse"),
         ({"updates": [{"q": 1, "u": {}}]}, 14, "TypeMismatch"),
-        ({"updates": [{"q": {}, "u": {}, "nonsense": 1}]}, 40415, "Location40415"),
+        ({"updates": [{"q": {}, "u": {}, "nonsense": 1}]}, 40415, "IDLUnknownField"),
         ({"updates": [{"q": {}, "u": {}, "multi": "yes"}]}, 14, "TypeMismatch"),
     ],
 )
