@@ -280,7 +280,11 @@ fn payload_len(rank: u8, b: &[u8], flip: u8, depth: usize) -> Option<usize> {
         }
         15 | 60 => terminated(b)?,
         20 | 25 | 65 => {
-            let code = if rank == 65 + RANK_SHIFT { terminated(b)? } else { 0 };
+            let code = if rank == 65 + RANK_SHIFT {
+                terminated(b)?
+            } else {
+                0
+            };
             code + container_len(rank != 25 + RANK_SHIFT, b.get(code..)?, flip, depth)?
         }
         30 => {

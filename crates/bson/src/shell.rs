@@ -38,8 +38,16 @@ fn write_val(v: Val<'_>, out: &mut String, depth: usize) {
             let s = String::from_utf8_lossy(v.str_bytes().unwrap_or(&[])).into_owned();
             write!(out, "\"{}\"", s.replace('\\', "\\\\").replace('"', "\\\""))
         }
-        tag::SYMBOL => write!(out, "{}", String::from_utf8_lossy(v.str_bytes().unwrap_or(&[]))),
-        tag::CODE => write!(out, "{}", String::from_utf8_lossy(v.str_bytes().unwrap_or(&[]))),
+        tag::SYMBOL => write!(
+            out,
+            "{}",
+            String::from_utf8_lossy(v.str_bytes().unwrap_or(&[]))
+        ),
+        tag::CODE => write!(
+            out,
+            "{}",
+            String::from_utf8_lossy(v.str_bytes().unwrap_or(&[]))
+        ),
         tag::DOCUMENT => {
             let d = Doc::new(v.bytes).unwrap_or(Doc::EMPTY);
             if d.is_empty() {
@@ -78,14 +86,26 @@ fn write_val(v: Val<'_>, out: &mut String, depth: usize) {
             let (t, b) = v.as_binary().unwrap_or((0, &[]));
             if t == 4 && b.len() == 16 {
                 let h: String = b.iter().map(|x| format!("{x:02x}")).collect();
-                write!(out, "UUID(\"{}-{}-{}-{}-{}\")", &h[..8], &h[8..12], &h[12..16], &h[16..20], &h[20..])
+                write!(
+                    out,
+                    "UUID(\"{}-{}-{}-{}-{}\")",
+                    &h[..8],
+                    &h[8..12],
+                    &h[12..16],
+                    &h[16..20],
+                    &h[20..]
+                )
             } else {
                 let h: String = b.iter().map(|x| format!("{x:02X}")).collect();
                 write!(out, "BinData({t}, {h})")
             }
         }
         tag::UNDEFINED => write!(out, "undefined"),
-        tag::OBJECT_ID => write!(out, "ObjectId('{}')", v.as_oid().unwrap_or(crate::ObjectId([0; 12]))),
+        tag::OBJECT_ID => write!(
+            out,
+            "ObjectId('{}')",
+            v.as_oid().unwrap_or(crate::ObjectId([0; 12]))
+        ),
         tag::DATE => write!(out, "new Date({})", v.as_date().unwrap_or(0)),
         tag::REGEX => {
             let (p, o) = v.as_regex().unwrap_or(("", ""));
@@ -105,7 +125,13 @@ fn write_val(v: Val<'_>, out: &mut String, depth: usize) {
 mod tests {
     #[test]
     fn prints_as_the_shell_does() {
-        let d = crate::json::parse(r#"{"a": 1, "b": "x\"y", "c": [], "d": {"e": [1.5, null]}, "f": {"$minKey": 1}}"#).unwrap();
-        assert_eq!(super::doc(d.as_doc()), r#"{ a: 1, b: "x\"y", c: [], d: { e: [ 1.5, null ] }, f: MinKey }"#);
+        let d = crate::json::parse(
+            r#"{"a": 1, "b": "x\"y", "c": [], "d": {"e": [1.5, null]}, "f": {"$minKey": 1}}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            super::doc(d.as_doc()),
+            r#"{ a: 1, b: "x\"y", c: [], d: { e: [ 1.5, null ] }, f: MinKey }"#
+        );
     }
 }

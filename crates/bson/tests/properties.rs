@@ -201,7 +201,8 @@ fn keys_give_values_back() {
         k.extend_from_slice(b"rest");
         let mut at = 0;
         for (v, descending, _) in &values {
-            at += key::field_len(&k[at..], *descending).unwrap_or_else(|| panic!("seed {seed}: {v:?} has no length"));
+            at += key::field_len(&k[at..], *descending)
+                .unwrap_or_else(|| panic!("seed {seed}: {v:?} has no length"));
         }
         assert_eq!(&k[at..], b"rest", "seed {seed}: {values:?}");
         let types = types.finish();

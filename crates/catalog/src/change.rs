@@ -2,7 +2,9 @@
 //! way round, since a statement that holds the former may need the latter (`set_multikey`).
 
 use crate::collection::{Collection, Index, IndexState, now_millis};
-use crate::keyspace::{self, META_BUILD, META_COLLECTION, META_NEXT_TABLET, SPACE_META, SYSTEM_TABLET};
+use crate::keyspace::{
+    self, META_BUILD, META_COLLECTION, META_NEXT_TABLET, SPACE_META, SYSTEM_TABLET,
+};
 use crate::{check_collection_name, record};
 use arc_swap::ArcSwap;
 use bson::{Doc, DocBuf, Value, Writer, doc};
@@ -35,12 +37,19 @@ impl Snapshot {
     pub fn of_db<'a>(&'a self, db: &str) -> impl Iterator<Item = &'a Arc<Collection>> + use<'a> {
         let prefix = format!("{db}.");
         let from = prefix.clone();
-        self.collections.range(from..).map(|(_, c)| c).take_while(move |c| c.ns.starts_with(&prefix))
+        self.collections
+            .range(from..)
+            .map(|(_, c)| c)
+            .take_while(move |c| c.ns.starts_with(&prefix))
     }
 
     /// Names of databases that have a collection, sorted.
     pub fn databases(&self) -> Vec<String> {
-        let mut dbs: Vec<String> = self.collections.values().map(|c| c.db().to_string()).collect();
+        let mut dbs: Vec<String> = self
+            .collections
+            .values()
+            .map(|c| c.db().to_string())
+            .collect();
         dbs.sort();
         dbs.dedup();
         dbs
@@ -64,7 +73,10 @@ struct Numbers {
 }
 
 fn collection_key(uuid: &[u8; 16]) -> Vec<u8> {
-    keyspace::join(&keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION), uuid)
+    keyspace::join(
+        &keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION),
+        uuid,
+    )
 }
 
 fn put_record(c: &Collection) -> Effect {
@@ -73,7 +85,10 @@ fn put_record(c: &Collection) -> Effect {
 
 /// Where an index build keeps the last record key it has done.
 pub fn build_progress_key(tablet: u64, index: u32) -> Vec<u8> {
-    let mut k = keyspace::join(&keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_BUILD), &tablet.to_be_bytes());
+    let mut k = keyspace::join(
+        &keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_BUILD),
+        &tablet.to_be_bytes(),
+    );
     k.extend_from_slice(&index.to_be_bytes());
     k
 }
@@ -88,18 +103,25 @@ impl Catalog {
             let p = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION);
             let mut scan = view.scan(&p, &keyspace::prefix_end(&p), Direction::Forward);
             while scan.next()? {
-                let d = Doc::new(scan.value()).ok_or_else(|| Error::internal("catalog record is damaged"))?;
+                let d = Doc::new(scan.value())
+                    .ok_or_else(|| Error::internal("catalog record is damaged"))?;
                 let c = record::read(d)?;
                 next_tablet = next_tablet.max(c.tablet + 1);
                 snapshot.collections.insert(c.ns.clone(), Arc::new(c));
             }
             let key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET);
             if let Some(v) = view.get(&key)? {
-                let n = Doc::new(&v).and_then(|d| d.get("nextTablet")?.as_i64()).unwrap_or(0) as u64;
+                let n = Doc::new(&v)
+                    .and_then(|d| d.get("nextTablet")?.as_i64())
+                    .unwrap_or(0) as u64;
                 next_tablet = next_tablet.max(n);
             }
         }
-        Ok(Catalog { store, current: ArcSwap::from_pointee(snapshot), change: Mutex::new(Numbers { next_tablet }) })
+        Ok(Catalog {
+            store,
+            current: ArcSwap::from_pointee(snapshot),
+            change: Mutex::new(Numbers { next_tablet }),
+        })
     }
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
@@ -112,7 +134,11 @@ impl Catalog {
 
     /// A view and the catalog as it was for that view: neither may be newer than the other, or a reader could use an index
     /// whose entries its view does not hold.
-    pub fn consistent(&self, ns: &str, view: impl Fn() -> storage::View) -> (storage::View, Option<Arc<Collection>>) {
+    pub fn consistent(
+        &self,
+        ns: &str,
+        view: impl Fn() -> storage::View,
+    ) -> (storage::View, Option<Arc<Collection>>) {
         loop {
             let before = self.current.load();
             let v = view();
@@ -130,7 +156,9 @@ impl Catalog {
     }
 
     fn propose(&self, uuid: [u8; 16], what: DocBuf, effects: Vec<Effect>) -> Result<()> {
-        self.store.propose(vec![Entry::new(uuid, Op::Ddl(what.into_vec()), effects)]).map(|_| ())
+        self.store
+            .propose(vec![Entry::new(uuid, Op::Ddl(what.into_vec()), effects)])
+            .map(|_| ())
     }
 
     /// Creates a collection; `None` when there is one of that name already.
@@ -144,13 +172,22 @@ impl Catalog {
         Ok(Some(c))
     }
 
-    fn create_locked(&self, numbers: &mut Numbers, ns: &str, options: DocBuf) -> Result<Arc<Collection>> {
+    fn create_locked(
+        &self,
+        numbers: &mut Numbers,
+        ns: &str,
+        options: DocBuf,
+    ) -> Result<Arc<Collection>> {
         let tablet = numbers.next_tablet;
         let c = Arc::new(Collection::new(ns.to_string(), new_uuid(), tablet, options));
         let next = doc! { "nextTablet": (tablet + 1) as i64 };
         let what = doc! { "create": ns, "options": &c.options };
         let number_key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET).to_vec();
-        self.propose(c.uuid, what, vec![put_record(&c), Effect::Put(number_key, next.into_vec())])?;
+        self.propose(
+            c.uuid,
+            what,
+            vec![put_record(&c), Effect::Put(number_key, next.into_vec())],
+        )?;
         numbers.next_tablet = tablet + 1;
         self.publish(|m| {
             m.insert(ns.to_string(), c.clone());
@@ -165,14 +202,22 @@ impl Catalog {
         }
         match self.create(ns, DocBuf::new())? {
             Some(c) => Ok(c),
-            None => self.get(ns).ok_or_else(|| err!(NamespaceNotFound, "ns does not exist: {ns}")),
+            None => self
+                .get(ns)
+                .ok_or_else(|| err!(NamespaceNotFound, "ns does not exist: {ns}")),
         }
     }
 
     /// Runs `f` with the collection's write lock held exclusively and the catalog's mutex: no write is in flight on it.
-    fn exclusive<R>(&self, ns: &str, f: impl FnOnce(&mut Numbers, &Arc<Collection>) -> Result<R>) -> Result<R> {
+    fn exclusive<R>(
+        &self,
+        ns: &str,
+        f: impl FnOnce(&mut Numbers, &Arc<Collection>) -> Result<R>,
+    ) -> Result<R> {
         loop {
-            let c = self.get(ns).ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
+            let c = self
+                .get(ns)
+                .ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
             let _write = RwLock::write_arc(&c.lock);
             let mut numbers = self.change.lock();
             // It may have been dropped or replaced while we waited.
@@ -221,14 +266,26 @@ impl Catalog {
         // The target's lock before the source's mutex section; a rename the other way round at the same time waits on the
         // same source lock first, so the two cannot hold one each: both take the alphabetically first lock first.
         let first_target = to < from;
-        let held = if first_target { target.as_ref().map(|t| RwLock::write_arc(&t.lock)) } else { None };
+        let held = if first_target {
+            target.as_ref().map(|t| RwLock::write_arc(&t.lock))
+        } else {
+            None
+        };
         let result = {
-            let source = self.get(from).ok_or_else(|| err!(NamespaceNotFound, "Source collection {from} does not exist"))?;
+            let source = self.get(from).ok_or_else(|| {
+                err!(NamespaceNotFound, "Source collection {from} does not exist")
+            })?;
             let _source = RwLock::write_arc(&source.lock);
-            let _target = if first_target { None } else { target.as_ref().map(|t| RwLock::write_arc(&t.lock)) };
+            let _target = if first_target {
+                None
+            } else {
+                target.as_ref().map(|t| RwLock::write_arc(&t.lock))
+            };
             let _numbers = self.change.lock();
             let now = self.get(from).filter(|c| c.uuid == source.uuid);
-            let now = now.ok_or_else(|| err!(NamespaceNotFound, "Source collection {from} does not exist"))?;
+            let now = now.ok_or_else(|| {
+                err!(NamespaceNotFound, "Source collection {from} does not exist")
+            })?;
             let there = self.get(to);
             match (&there, &target) {
                 (Some(a), Some(b)) if a.uuid == b.uuid => {}
@@ -241,7 +298,11 @@ impl Catalog {
             if let Some(t) = &there {
                 effects.extend(drop_effects(t));
             }
-            self.propose(now.uuid, doc! { "renameCollection": from, "to": to, "dropTarget": drop_target }, effects)?;
+            self.propose(
+                now.uuid,
+                doc! { "renameCollection": from, "to": to, "dropTarget": drop_target },
+                effects,
+            )?;
             self.publish(|m| {
                 m.remove(from);
                 m.insert(to.to_string(), Arc::new(renamed));
@@ -253,7 +314,12 @@ impl Catalog {
     }
 
     /// Replaces a collection's version by what `change` makes of it, with the write lock held exclusively.
-    fn alter<R>(&self, ns: &str, what: DocBuf, change: impl FnOnce(&mut Collection) -> Result<(R, Vec<Effect>)>) -> Result<R> {
+    fn alter<R>(
+        &self,
+        ns: &str,
+        what: DocBuf,
+        change: impl FnOnce(&mut Collection) -> Result<(R, Vec<Effect>)>,
+    ) -> Result<R> {
         self.exclusive(ns, |_, c| {
             let mut next = Collection::clone(c);
             let (r, mut effects) = change(&mut next)?;
@@ -269,7 +335,12 @@ impl Catalog {
 
     /// Adds indexes in the state `Building` (`Ready` at once when the collection is empty): from now on writers maintain
     /// them. Returns their ids. `empty` is asked with the write lock held.
-    pub fn add_indexes(&self, ns: &str, new: &[NewIndex], empty: impl FnOnce(&Collection) -> Result<bool>) -> Result<Vec<(u32, bool)>> {
+    pub fn add_indexes(
+        &self,
+        ns: &str,
+        new: &[NewIndex],
+        empty: impl FnOnce(&Collection) -> Result<bool>,
+    ) -> Result<Vec<(u32, bool)>> {
         let mut w = Writer::new();
         w.str("createIndexes", ns).open_array("indexes");
         new.iter().for_each(|n| {
@@ -277,12 +348,27 @@ impl Catalog {
         });
         self.alter(ns, w.finish(), |c| {
             let ready = empty(c)?;
-            let mut id = c.indexes.iter().map(|i| i.id).max().unwrap_or(0).max(c.highest_index);
+            let mut id = c
+                .indexes
+                .iter()
+                .map(|i| i.id)
+                .max()
+                .unwrap_or(0)
+                .max(c.highest_index);
             let mut ids = Vec::new();
             for n in new {
                 id += 1;
-                let state = if ready { IndexState::Ready } else { IndexState::Building };
-                c.indexes.push(Arc::new(record::build_index(c.tablet, id, n.spec.as_doc(), state)?));
+                let state = if ready {
+                    IndexState::Ready
+                } else {
+                    IndexState::Building
+                };
+                c.indexes.push(Arc::new(record::build_index(
+                    c.tablet,
+                    id,
+                    n.spec.as_doc(),
+                    state,
+                )?));
                 ids.push((id, ready));
             }
             c.highest_index = id;
@@ -309,7 +395,13 @@ impl Catalog {
             let at = at.ok_or_else(|| err!(IndexNotFound, "index not found with name [{name}]"))?;
             let i = c.indexes.remove(at);
             let (lo, hi) = (i.prefix.to_vec(), keyspace::prefix_end(&i.prefix));
-            Ok(((), vec![Effect::DeleteRange(lo, hi), Effect::Delete(build_progress_key(c.tablet, i.id))]))
+            Ok((
+                (),
+                vec![
+                    Effect::DeleteRange(lo, hi),
+                    Effect::Delete(build_progress_key(c.tablet, i.id)),
+                ],
+            ))
         })
     }
 
@@ -337,9 +429,21 @@ impl Catalog {
 
     /// Remembers that fields of an index hold arrays, before the first such entry is written. The caller holds the
     /// collection's write lock (read side); `wait` false gives `Error::offload()` instead of waiting for the mutex.
-    pub fn set_multikey(&self, ns: &str, id: u32, bits: u64, wait: bool) -> Result<Arc<Collection>> {
-        let _numbers = if wait { self.change.lock() } else { self.change.try_lock().ok_or_else(Error::offload)? };
-        let c = self.get(ns).ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
+    pub fn set_multikey(
+        &self,
+        ns: &str,
+        id: u32,
+        bits: u64,
+        wait: bool,
+    ) -> Result<Arc<Collection>> {
+        let _numbers = if wait {
+            self.change.lock()
+        } else {
+            self.change.try_lock().ok_or_else(Error::offload)?
+        };
+        let c = self
+            .get(ns)
+            .ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
         let mut next = Collection::clone(&c);
         let i = index_mut(&mut next, |i| i.id == id)?;
         if i.info.multikey | bits == i.info.multikey {
@@ -348,7 +452,11 @@ impl Catalog {
         i.info.multikey |= bits;
         next.refresh();
         let next = Arc::new(next);
-        self.propose(c.uuid, doc! { "setMultikey": ns, "index": i64::from(id) }, vec![put_record(&next)])?;
+        self.propose(
+            c.uuid,
+            doc! { "setMultikey": ns, "index": i64::from(id) },
+            vec![put_record(&next)],
+        )?;
         self.publish(|m| {
             m.insert(ns.to_string(), next.clone());
         });
@@ -358,14 +466,22 @@ impl Catalog {
 
 fn index_mut(c: &mut Collection, which: impl Fn(&Index) -> bool) -> Result<&mut Index> {
     let i = c.indexes.iter_mut().find(|i| which(i));
-    i.map(Arc::make_mut).ok_or_else(|| err!(IndexNotFound, "index not found"))
+    i.map(Arc::make_mut)
+        .ok_or_else(|| err!(IndexNotFound, "index not found"))
 }
 
 fn drop_effects(c: &Collection) -> Vec<Effect> {
     let (lo, hi) = keyspace::tablet_range(c.tablet);
-    let mut effects = vec![Effect::Delete(collection_key(&c.uuid)), Effect::DeleteRange(lo, hi)];
+    let mut effects = vec![
+        Effect::Delete(collection_key(&c.uuid)),
+        Effect::DeleteRange(lo, hi),
+    ];
     effects.push(Effect::Delete(storage::count_key(c.tablet)));
-    effects.extend(c.indexes.iter().map(|i| Effect::Delete(build_progress_key(c.tablet, i.id))));
+    effects.extend(
+        c.indexes
+            .iter()
+            .map(|i| Effect::Delete(build_progress_key(c.tablet, i.id))),
+    );
     effects
 }
 

@@ -84,8 +84,12 @@ impl Collection {
 
     /// After a change of `indexes`.
     pub(crate) fn refresh(&mut self) {
-        self.usable =
-            self.indexes.iter().filter(|i| i.state == IndexState::Ready).map(|i| i.info.clone()).collect();
+        self.usable = self
+            .indexes
+            .iter()
+            .filter(|i| i.state == IndexState::Ready)
+            .map(|i| i.info.clone())
+            .collect();
     }
 
     pub fn db(&self) -> &str {
@@ -136,5 +140,7 @@ impl Collection {
 }
 
 pub(crate) fn now_millis() -> i64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_millis() as i64)
 }

@@ -33,7 +33,10 @@ pub fn prefix_end(p: &Prefix) -> Vec<u8> {
 
 /// `[low, high)` of all that belongs to a tablet.
 pub fn tablet_range(tablet: u64) -> (Vec<u8>, Vec<u8>) {
-    (tablet.to_be_bytes().to_vec(), (tablet + 1).to_be_bytes().to_vec())
+    (
+        tablet.to_be_bytes().to_vec(),
+        (tablet + 1).to_be_bytes().to_vec(),
+    )
 }
 
 pub fn join(p: &Prefix, rest: &[u8]) -> Vec<u8> {

@@ -13,7 +13,10 @@ pub fn collection_of(ns: &str) -> &str {
 }
 
 pub fn check_db_name(db: &str) -> Result<()> {
-    if db.is_empty() || db.len() > 63 || db.contains(['/', '\\', '.', ' ', '"', '\0', '$']) && db != "$external" {
+    if db.is_empty()
+        || db.len() > 63
+        || db.contains(['/', '\\', '.', ' ', '"', '\0', '$']) && db != "$external"
+    {
         bail!(InvalidNamespace, "Invalid database name: '{db}'");
     }
     Ok(())

@@ -145,7 +145,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub fn new(code: Code, message: impl Into<String>) -> Error {
-        Error { code, message: message.into(), labels: Vec::new(), extra: None }
+        Error {
+            code,
+            message: message.into(),
+            labels: Vec::new(),
+            extra: None,
+        }
     }
 
     /// An error that MongoDB raises by a bare number (`Location<number>`).
@@ -188,7 +193,13 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.code.name(), self.code.0, self.message)
+        write!(
+            f,
+            "{} ({}): {}",
+            self.code.name(),
+            self.code.0,
+            self.message
+        )
     }
 }
 

@@ -9,7 +9,10 @@ use errors::{Code, Result, bail, err};
 use planner::Hint;
 use query::expr::Vars;
 use query::filter::Filter;
-use query::pipeline::{self, Host, Matched, MergeSpec, Namespace, NotMatched, OutSpec, Pipeline, RowsKind, RowsStage, Source};
+use query::pipeline::{
+    self, Host, Matched, MergeSpec, Namespace, NotMatched, OutSpec, Pipeline, RowsKind, RowsStage,
+    Source,
+};
 use query::projection::Projection;
 use std::any::Any;
 use std::sync::Arc;
@@ -66,8 +69,22 @@ impl PipelineCursor {
         if request.pipeline.writes() {
             ctx.need_worker()?;
         }
-        let (source, uuid) = open(ctx, &request, &request.ns, &request.pipeline, &request.vars, request.hint.clone(), 0)?;
-        Ok(PipelineCursor { source, request, uuid, pending: false, done: false })
+        let (source, uuid) = open(
+            ctx,
+            &request,
+            &request.ns,
+            &request.pipeline,
+            &request.vars,
+            request.hint.clone(),
+            0,
+        )?;
+        Ok(PipelineCursor {
+            source,
+            request,
+            uuid,
+            pending: false,
+            done: false,
+        })
     }
 
     fn advance(&mut self, ctx: &mut OpCtx) -> Result<bool> {
@@ -77,13 +94,23 @@ impl PipelineCursor {
         if self.done {
             return Ok(false);
         }
-        let more = self.source.advance(&mut Outside { ctx, request: &self.request, depth: 0 })?;
+        let more = self.source.advance(&mut Outside {
+            ctx,
+            request: &self.request,
+            depth: 0,
+        })?;
         self.done = !more;
         Ok(more)
     }
 
     /// As [`FindCursor::fill`].
-    pub fn fill(&mut self, ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool> {
+    pub fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
         let mut n = 0;
         let start = w.len();
         while n < max_docs {
@@ -117,7 +144,10 @@ fn open(
     depth: u32,
 ) -> Result<(Box<dyn Source>, Option<[u8; 16]>)> {
     if depth > MAX_DEPTH {
-        bail!(MaxSubPipelineDepthExceeded, "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_DEPTH}");
+        bail!(
+            MaxSubPipelineDepthExceeded,
+            "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_DEPTH}"
+        );
     }
     if pipeline.makes_input() {
         return Ok((pipeline.run_alone(vars), None));
@@ -125,7 +155,10 @@ fn open(
     let full = ns.to_string();
     let (view, coll) = ctx.view(&full);
     let Some(coll) = coll else {
-        return Ok((pipeline.attach(0, pipeline::over_docs(Vec::new()), vars), None));
+        return Ok((
+            pipeline.attach(0, pipeline::over_docs(Vec::new()), vars),
+            None,
+        ));
     };
     if let Some(on) = coll.option("viewOn").and_then(|v| v.as_str()) {
         let none = bson::Value::array(DocBuf::new());
@@ -138,17 +171,35 @@ fn open(
     let push = pipeline.pushdown();
     let uuid = Some(coll.uuid);
     if push.limit == Some(0) {
-        return Ok((pipeline.attach(push.consumed, pipeline::over_docs(Vec::new()), vars), uuid));
+        return Ok((
+            pipeline.attach(push.consumed, pipeline::over_docs(Vec::new()), vars),
+            uuid,
+        ));
     }
     if push.count_only
         && push.filter.is_trivial()
         && hint.is_none()
-        && let Some(name) = pipeline.stages().get(push.consumed).and_then(|s| s.count_name())
+        && let Some(name) = pipeline
+            .stages()
+            .get(push.consumed)
+            .and_then(|s| s.count_name())
     {
-        let n = ctx.engine.store.counts(coll.tablet).0.saturating_sub(push.skip);
+        let n = ctx
+            .engine
+            .store
+            .counts(coll.tablet)
+            .0
+            .saturating_sub(push.skip);
         let n = push.limit.map_or(n, |l| n.min(l));
-        let docs = if n == 0 { vec![] } else { vec![count_doc(name, n)] };
-        return Ok((pipeline.attach(push.consumed + 1, pipeline::over_docs(docs), vars), uuid));
+        let docs = if n == 0 {
+            vec![]
+        } else {
+            vec![count_doc(name, n)]
+        };
+        return Ok((
+            pipeline.attach(push.consumed + 1, pipeline::over_docs(docs), vars),
+            uuid,
+        ));
     }
     let mut find = FindRequest::new(push.filter);
     find.sort = push.sort.map(|s| (*s).clone());
@@ -180,7 +231,11 @@ fn covering(paths: &std::collections::BTreeSet<String>) -> Option<Projection> {
         w.i32("_id", 0);
     }
     for p in paths {
-        let nested = paths.iter().any(|q| q.len() < p.len() && p.starts_with(q.as_str()) && p.as_bytes().get(q.len()) == Some(&b'.'));
+        let nested = paths.iter().any(|q| {
+            q.len() < p.len()
+                && p.starts_with(q.as_str())
+                && p.as_bytes().get(q.len()) == Some(&b'.')
+        });
         if !nested {
             w.i32(p, 1);
         }
@@ -209,7 +264,12 @@ impl Host for Outside<'_, '_> {
         }
     }
 
-    fn open(&mut self, ns: &Namespace, pipeline: &Pipeline, vars: &Arc<Vars>) -> Result<Box<dyn Source>> {
+    fn open(
+        &mut self,
+        ns: &Namespace,
+        pipeline: &Pipeline,
+        vars: &Arc<Vars>,
+    ) -> Result<Box<dyn Source>> {
         let depth = self.depth + 1;
         open(self.ctx, self.request, ns, pipeline, vars, None, depth).map(|(s, _)| s)
     }
@@ -218,20 +278,38 @@ impl Host for Outside<'_, '_> {
         self.ctx.need_worker()?;
         let target = spec.target.to_string();
         if spec.timeseries.is_some() {
-            bail!(NotImplemented, "PandoDB does not support time-series collections yet");
+            bail!(
+                NotImplemented,
+                "PandoDB does not support time-series collections yet"
+            );
         }
         let engine = self.ctx.engine.clone();
         let before = engine.catalog.get(&target);
         if before.as_ref().is_some_and(|c| c.is_view()) {
-            bail!(CommandNotSupportedOnView, "Namespace {target} is a view, not a collection");
+            bail!(
+                CommandNotSupportedOnView,
+                "Namespace {target} is a view, not a collection"
+            );
         }
         // Filled aside and then put in the target's place: readers see the old collection or the whole new one.
-        let aside = format!("{}.tmp.agg_out.{:016x}", spec.target.db, rand::random::<u64>());
-        let options = before.as_ref().map_or_else(DocBuf::new, |c| c.options.clone());
+        let aside = format!(
+            "{}.tmp.agg_out.{:016x}",
+            spec.target.db,
+            rand::random::<u64>()
+        );
+        let options = before
+            .as_ref()
+            .map_or_else(DocBuf::new, |c| c.options.clone());
         engine.catalog.create(&aside, options)?;
         let filled = (|| {
             if let Some(c) = &before {
-                let new: Vec<NewIndex> = c.indexes.iter().map(|i| NewIndex { spec: i.spec.clone() }).collect();
+                let new: Vec<NewIndex> = c
+                    .indexes
+                    .iter()
+                    .map(|i| NewIndex {
+                        spec: i.spec.clone(),
+                    })
+                    .collect();
                 if !new.is_empty() {
                     crate::build::create_indexes(self.ctx, &aside, &new)?;
                 }
@@ -305,13 +383,17 @@ impl Outside<'_, '_> {
         let coll = self.ctx.engine.catalog.get(target);
         let unique = coll.is_some_and(|c| {
             c.indexes.iter().any(|i| {
-                let mut fields: Vec<&str> = i.info.key.fields.iter().map(|f| f.path.as_str()).collect();
+                let mut fields: Vec<&str> =
+                    i.info.key.fields.iter().map(|f| f.path.as_str()).collect();
                 fields.sort_unstable();
                 i.info.unique && i.info.partial.is_none() && fields == on
             })
         });
         if !unique {
-            bail!(51183, "Cannot find index to verify that join fields will be unique");
+            bail!(
+                51183,
+                "Cannot find index to verify that join fields will be unique"
+            );
         }
         Ok(())
     }
@@ -326,14 +408,23 @@ fn with_id(d: Doc<'_>) -> DocBuf {
     w.finish()
 }
 
-fn merge_one(ctx: &mut OpCtx, spec: &MergeSpec, target: &str, new: Doc<'_>, vars: &Arc<Vars>) -> Result<()> {
+fn merge_one(
+    ctx: &mut OpCtx,
+    spec: &MergeSpec,
+    target: &str,
+    new: Doc<'_>,
+    vars: &Arc<Vars>,
+) -> Result<()> {
     use crate::update::{UpdateRequest, update};
     use query::update::Update;
     let mut key = Writer::new();
     for p in &spec.on {
         let v = p.get(new);
         let Some(v) = v.filter(|v| !v.is_nullish() && v.tag != bson::tag::ARRAY) else {
-            bail!(51132, "$merge write error: 'on' field cannot be missing, null, undefined or an array");
+            bail!(
+                51132,
+                "$merge write error: 'on' field cannot be missing, null, undefined or an array"
+            );
         };
         key.open_doc(p.as_str()).val("$eq", v).close();
     }
@@ -392,10 +483,15 @@ fn merge_one(ctx: &mut OpCtx, spec: &MergeSpec, target: &str, new: Doc<'_>, vars
         match spec.when_not_matched {
             NotMatched::Discard => return Ok(()),
             NotMatched::Fail => {
-                return Err(err!(13113, "$merge could not find a matching document in the target collection for at least one document in the source collection"));
+                return Err(err!(
+                    13113,
+                    "$merge could not find a matching document in the target collection for at least one document in the source collection"
+                ));
             }
             NotMatched::Insert => match insert(ctx) {
-                Err(e) if e.code == Code::DuplicateKey && spec.on.iter().all(|p| p.is_id()) => continue,
+                Err(e) if e.code == Code::DuplicateKey && spec.on.iter().all(|p| p.is_id()) => {
+                    continue;
+                }
                 r => return r,
             },
         }
@@ -408,16 +504,34 @@ fn index_stats(c: &catalog::Collection) -> Vec<DocBuf> {
     let row = |name: &str, key: Doc<'_>, spec: Doc<'_>, ops: u64, since: i64| {
         let mut w = Writer::new();
         w.str("name", name).doc("key", key).str("host", "localhost");
-        w.open_doc("accesses").i64("ops", ops as i64).date("since", since).close();
+        w.open_doc("accesses")
+            .i64("ops", ops as i64)
+            .date("since", since)
+            .close();
         w.doc("spec", spec);
         w.finish()
     };
     let id_spec = doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" };
-    let mut rows =
-        vec![row("_id_", doc! { "_id": 1 }.as_doc(), id_spec.as_doc(), c.id_index_accesses.load(Relaxed), c.since_millis)];
+    let mut rows = vec![row(
+        "_id_",
+        doc! { "_id": 1 }.as_doc(),
+        id_spec.as_doc(),
+        c.id_index_accesses.load(Relaxed),
+        c.since_millis,
+    )];
     for i in &c.indexes {
-        let key = i.spec.get("key").and_then(|v| v.as_doc()).unwrap_or(Doc::EMPTY);
-        rows.push(row(i.name(), key, i.spec.as_doc(), i.accesses.load(Relaxed), i.since_millis));
+        let key = i
+            .spec
+            .get("key")
+            .and_then(|v| v.as_doc())
+            .unwrap_or(Doc::EMPTY);
+        rows.push(row(
+            i.name(),
+            key,
+            i.spec.as_doc(),
+            i.accesses.load(Relaxed),
+            i.since_millis,
+        ));
     }
     rows
 }

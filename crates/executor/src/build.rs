@@ -56,8 +56,11 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
     let engine = ctx.engine.clone();
     let ids = engine.catalog.add_indexes(ns, new, |c| {
         let view = engine.store.latest();
-        let mut scan =
-            view.scan(&c.record_prefix, &keyspace::prefix_end(&c.record_prefix), Direction::Forward);
+        let mut scan = view.scan(
+            &c.record_prefix,
+            &keyspace::prefix_end(&c.record_prefix),
+            Direction::Forward,
+        );
         Ok(!scan.next()?)
     })?;
     for (id, ready) in &ids {
@@ -66,7 +69,10 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
         }
         if let Err(e) = run(ctx, ns, *id) {
             let names: Vec<String> = match engine.catalog.get(ns) {
-                Some(c) => ids.iter().filter_map(|(id, _)| c.index(*id).map(|i| i.name().to_string())).collect(),
+                Some(c) => ids
+                    .iter()
+                    .filter_map(|(id, _)| c.index(*id).map(|i| i.name().to_string()))
+                    .collect(),
                 None => vec![],
             };
             for name in names {
@@ -79,7 +85,10 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
 }
 
 /// Resumes the builds that a stop interrupted, each on a thread of its own. One that fails is dropped, and `report` told.
-pub fn resume(engine: &Arc<Engine>, report: impl Fn(&str, &str, &Result<()>) + Send + Sync + 'static) {
+pub fn resume(
+    engine: &Arc<Engine>,
+    report: impl Fn(&str, &str, &Result<()>) + Send + Sync + 'static,
+) {
     let report = Arc::new(report);
     for c in engine.catalog.snapshot().all() {
         for i in c.indexes.iter().filter(|i| i.state == IndexState::Building) {
@@ -99,11 +108,27 @@ pub fn resume(engine: &Arc<Engine>, report: impl Fn(&str, &str, &Result<()>) + S
 /// Builds one index from where it stands, and makes it ready.
 fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
     let engine = ctx.engine.clone();
-    let coll = engine.catalog.get(ns).ok_or_else(|| aborted("the collection was dropped"))?;
-    let name = coll.index(id).map(|i| i.name().to_string()).unwrap_or_default();
-    let progress = Arc::new(Progress { ns: ns.to_string(), name, ..Default::default() });
-    progress.total.store(engine.store.counts(coll.tablet).0, Ordering::Relaxed);
-    engine.builds.running.lock().insert((coll.uuid, id), progress.clone());
+    let coll = engine
+        .catalog
+        .get(ns)
+        .ok_or_else(|| aborted("the collection was dropped"))?;
+    let name = coll
+        .index(id)
+        .map(|i| i.name().to_string())
+        .unwrap_or_default();
+    let progress = Arc::new(Progress {
+        ns: ns.to_string(),
+        name,
+        ..Default::default()
+    });
+    progress
+        .total
+        .store(engine.store.counts(coll.tablet).0, Ordering::Relaxed);
+    engine
+        .builds
+        .running
+        .lock()
+        .insert((coll.uuid, id), progress.clone());
     let r = fill(ctx, ns, &coll, id, &progress);
     engine.builds.running.lock().remove(&(coll.uuid, id));
     r?;
@@ -116,7 +141,13 @@ fn aborted(why: &str) -> Error {
     err!(IndexBuildAborted, "Index build failed: {why}")
 }
 
-fn fill(ctx: &mut OpCtx, ns: &str, coll: &Arc<Collection>, id: u32, progress: &Progress) -> Result<()> {
+fn fill(
+    ctx: &mut OpCtx,
+    ns: &str,
+    coll: &Arc<Collection>,
+    id: u32,
+    progress: &Progress,
+) -> Result<()> {
     let engine = ctx.engine.clone();
     let progress_key = build_progress_key(coll.tablet, id);
     // Not a snapshot of the whole time: records that come later are indexed by their writers.
@@ -139,23 +170,47 @@ fn fill(ctx: &mut OpCtx, ns: &str, coll: &Arc<Collection>, id: u32, progress: &P
                 keys.push(scan.key().to_vec());
             }
         }
-        let Some(last) = keys.last() else { return Ok(()) };
+        let Some(last) = keys.last() else {
+            return Ok(());
+        };
         low = last.clone();
         low.push(0);
         let done = last.get(PREFIX..).unwrap_or(&[]).to_vec();
-        batch(ctx, ns, coll, id, &keys, Effect::Put(progress_key.clone(), done))?;
-        progress.done.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        batch(
+            ctx,
+            ns,
+            coll,
+            id,
+            &keys,
+            Effect::Put(progress_key.clone(), done),
+        )?;
+        progress
+            .done
+            .fetch_add(keys.len() as u64, Ordering::Relaxed);
     }
 }
 
 /// Adds the entries of these records. The collection's write lock is held: the index cannot be dropped meanwhile.
-fn batch(ctx: &mut OpCtx, ns: &str, started: &Arc<Collection>, id: u32, keys: &[Vec<u8>], progress: Effect) -> Result<()> {
+fn batch(
+    ctx: &mut OpCtx,
+    ns: &str,
+    started: &Arc<Collection>,
+    id: u32,
+    keys: &[Vec<u8>],
+    progress: Effect,
+) -> Result<()> {
     for _ in 0..10_000 {
-        let (mut coll, _lock) = ctx.lock(ns)?.ok_or_else(|| aborted("the collection was dropped"))?;
+        let (mut coll, _lock) = ctx
+            .lock(ns)?
+            .ok_or_else(|| aborted("the collection was dropped"))?;
         if coll.uuid != started.uuid {
             return Err(aborted("the collection was replaced"));
         }
-        let at = coll.indexes.iter().position(|i| i.id == id).ok_or_else(|| aborted("the index was dropped"))?;
+        let at = coll
+            .indexes
+            .iter()
+            .position(|i| i.id == id)
+            .ok_or_else(|| aborted("the index was dropped"))?;
         let index: Arc<Index> = coll.indexes[at].clone();
         let hashes: Vec<u64> = keys.iter().map(|k| latch_hash(k)).collect();
         let mut latches = ctx.latch(&hashes)?;
@@ -168,7 +223,8 @@ fn batch(ctx: &mut OpCtx, ns: &str, started: &Arc<Collection>, id: u32, keys: &[
         let mut again = false;
         'records: for (key, record) in keys.iter().zip(&records) {
             let Some(record) = record else { continue };
-            let doc = Doc::new(record).ok_or_else(|| Error::internal(format!("a record of {ns} is damaged")))?;
+            let doc = Doc::new(record)
+                .ok_or_else(|| Error::internal(format!("a record of {ns} is damaged")))?;
             let bits = records::keys_of(&index, doc, &mut set)?;
             if bits | coll.indexes[at].info.multikey != coll.indexes[at].info.multikey {
                 let mut all = vec![0; coll.indexes.len()];
@@ -198,7 +254,10 @@ fn batch(ctx: &mut OpCtx, ns: &str, started: &Arc<Collection>, id: u32, keys: &[
         effects.push(progress);
         return ctx.engine.store.write_unlogged(&effects);
     }
-    bail!(WriteConflict, "the index build conflicted with writers too often")
+    bail!(
+        WriteConflict,
+        "the index build conflicted with writers too often"
+    )
 }
 
 fn engine_latest(ctx: &OpCtx) -> storage::View {

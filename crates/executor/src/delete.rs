@@ -34,13 +34,21 @@ pub struct Deleted {
 }
 
 /// Runs one delete statement. `at` is its position in the command.
-pub fn delete(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest, at: usize, mut retry: Option<&mut dyn Retry>) -> Result<Deleted> {
+pub fn delete(
+    ctx: &mut OpCtx,
+    ns: &str,
+    req: &DeleteRequest,
+    at: usize,
+    mut retry: Option<&mut dyn Retry>,
+) -> Result<Deleted> {
     ctx.flush_own();
     if req.multi {
         return delete_many(ctx, ns, req);
     }
     for _ in 0..ATTEMPTS {
-        let Some((coll, lock)) = lock_existing(ctx, ns)? else { return Ok(Deleted::default()) };
+        let Some((coll, lock)) = lock_existing(ctx, ns)? else {
+            return Ok(Deleted::default());
+        };
         let (key, sure) = match planner::id_lookup(req.filter) {
             Some(id) if req.sort.is_none() => (records::record_key(&coll, id), true),
             _ => {
@@ -68,9 +76,17 @@ pub fn delete(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest, at: usize, mut ret
             continue;
         };
         let mut entry = entry;
-        let out = Deleted { n: 1, before: req.images.then_some(old) };
+        let out = Deleted {
+            n: 1,
+            before: req.images.then_some(old),
+        };
         if let Some(r) = retry.as_deref_mut() {
-            let result = StmtResult { at, n: 1, image: out.before.clone(), ..Default::default() };
+            let result = StmtResult {
+                at,
+                n: 1,
+                image: out.before.clone(),
+                ..Default::default()
+            };
             let (session, effect) = r.record(&[result]);
             entry.session = Some(session);
             entry.effects.push(effect);
@@ -82,9 +98,17 @@ pub fn delete(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest, at: usize, mut ret
 }
 
 /// The entry that deletes the latched record, and the document; `None` when it is gone or no longer matches.
-fn prepare(ctx: &mut OpCtx, coll: &Arc<Collection>, req: &DeleteRequest, key: Vec<u8>) -> Result<Option<(Entry, DocBuf)>> {
-    let Some(old) = ctx.latest().get(&key)? else { return Ok(None) };
-    let doc = Doc::new(&old).ok_or_else(|| Error::internal(format!("a record of {} is damaged", coll.ns)))?;
+fn prepare(
+    ctx: &mut OpCtx,
+    coll: &Arc<Collection>,
+    req: &DeleteRequest,
+    key: Vec<u8>,
+) -> Result<Option<(Entry, DocBuf)>> {
+    let Some(old) = ctx.latest().get(&key)? else {
+        return Ok(None);
+    };
+    let doc = Doc::new(&old)
+        .ok_or_else(|| Error::internal(format!("a record of {} is damaged", coll.ns)))?;
     if !crate::read::test(req.filter, doc, req.vars.as_deref())? {
         return Ok(None);
     }
@@ -92,21 +116,43 @@ fn prepare(ctx: &mut OpCtx, coll: &Arc<Collection>, req: &DeleteRequest, key: Ve
     let mut keys = KeySet::default();
     for index in &coll.indexes {
         records::keys_of(index, doc, &mut keys)?;
-        effects.extend(keys.iter().map(|(k, _)| Effect::Delete(records::entry_key(&index.prefix, k, &key))));
+        effects.extend(
+            keys.iter()
+                .map(|(k, _)| Effect::Delete(records::entry_key(&index.prefix, k, &key))),
+        );
     }
     let mut id = Writer::with_capacity(32);
     id.val("_id", records::id_of(doc)?);
     effects.push(Effect::Delete(key));
-    let mut entry = Entry::new(coll.uuid, Op::Delete { record_key: id.finish().into_vec() }, effects);
+    let mut entry = Entry::new(
+        coll.uuid,
+        Op::Delete {
+            record_key: id.finish().into_vec(),
+        },
+        effects,
+    );
     entry.count(coll.tablet, -1, -(doc.len() as i64));
-    Ok(Some((entry, if req.images { doc.to_buf() } else { DocBuf::new() })))
+    Ok(Some((
+        entry,
+        if req.images {
+            doc.to_buf()
+        } else {
+            DocBuf::new()
+        },
+    )))
 }
 
 fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted> {
     ctx.need_worker()?;
     let mut out = Deleted::default();
-    let (view, Some(coll)) = ctx.view(ns) else { return Ok(out) };
-    let read = ReadRequest { hint: req.hint.clone(), vars: req.vars.clone(), ..ReadRequest::new(req.filter) };
+    let (view, Some(coll)) = ctx.view(ns) else {
+        return Ok(out);
+    };
+    let read = ReadRequest {
+        hint: req.hint.clone(),
+        vars: req.vars.clone(),
+        ..ReadRequest::new(req.filter)
+    };
     let mut rows = Rows::open(ctx, view, coll.clone(), &read)?;
     let mut more = true;
     while more {
@@ -121,9 +167,14 @@ fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted
         if keys.is_empty() {
             break;
         }
-        let Some((now, lock)) = lock_existing(ctx, ns)? else { break };
+        let Some((now, lock)) = lock_existing(ctx, ns)? else {
+            break;
+        };
         if now.uuid != coll.uuid {
-            bail!(QueryPlanKilled, "collection dropped or replaced while it was deleted from");
+            bail!(
+                QueryPlanKilled,
+                "collection dropped or replaced while it was deleted from"
+            );
         }
         let hashes: Vec<u64> = keys.iter().map(|k| latch_hash(k)).collect();
         let latches = ctx.latch(&hashes)?;

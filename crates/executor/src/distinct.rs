@@ -8,8 +8,15 @@ use query::path::{FieldPath, Leaf};
 use std::collections::BTreeMap;
 
 /// The values of `path` in order of comparison; arrays on the way and at the end are taken apart, as MongoDB does.
-pub fn distinct(ctx: &mut OpCtx, ns: &str, path: &FieldPath, req: &ReadRequest) -> Result<Vec<Value>> {
-    let (view, Some(coll)) = ctx.view(ns) else { return Ok(Vec::new()) };
+pub fn distinct(
+    ctx: &mut OpCtx,
+    ns: &str,
+    path: &FieldPath,
+    req: &ReadRequest,
+) -> Result<Vec<Value>> {
+    let (view, Some(coll)) = ctx.view(ns) else {
+        return Ok(Vec::new());
+    };
     let mut rows = Rows::open(ctx, view, coll, req)?;
     let mut found: BTreeMap<Vec<u8>, Value> = BTreeMap::new();
     let mut bytes = 0;

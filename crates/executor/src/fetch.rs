@@ -26,8 +26,17 @@ pub(crate) struct Position {
 
 impl Position {
     pub(crate) fn new(low: Vec<u8>, high: Vec<u8>, reverse: bool) -> Position {
-        let direction = if reverse { Direction::Backward } else { Direction::Forward };
-        Position { low, high, direction, scan: None }
+        let direction = if reverse {
+            Direction::Backward
+        } else {
+            Direction::Forward
+        };
+        Position {
+            low,
+            high,
+            direction,
+            scan: None,
+        }
     }
 
     /// The ranges of the keyspace that bounds of an index mean, ascending.
@@ -37,14 +46,20 @@ impl Position {
         ranges
             .iter()
             .map(|(low, high)| {
-                let high = if high.is_empty() { end.clone() } else { keyspace::join(&index.prefix, high) };
+                let high = if high.is_empty() {
+                    end.clone()
+                } else {
+                    keyspace::join(&index.prefix, high)
+                };
                 (keyspace::join(&index.prefix, low), high)
             })
             .collect()
     }
 
     pub(crate) fn next(&mut self, view: &View) -> Result<bool> {
-        let scan = self.scan.get_or_insert_with(|| view.scan(&self.low, &self.high, self.direction));
+        let scan = self
+            .scan
+            .get_or_insert_with(|| view.scan(&self.low, &self.high, self.direction));
         scan.next()
     }
 
@@ -82,8 +97,15 @@ pub(crate) struct RecordScan {
 impl RecordScan {
     pub(crate) fn new(coll: &Collection, low: &[u8], high: &[u8], reverse: bool) -> RecordScan {
         let p = &coll.record_prefix;
-        let high = if high.is_empty() { keyspace::prefix_end(p) } else { keyspace::join(p, high) };
-        RecordScan { position: Position::new(keyspace::join(p, low), high, reverse), done: false }
+        let high = if high.is_empty() {
+            keyspace::prefix_end(p)
+        } else {
+            keyspace::join(p, high)
+        };
+        RecordScan {
+            position: Position::new(keyspace::join(p, low), high, reverse),
+            done: false,
+        }
     }
 
     pub(crate) fn next(&mut self, view: &View) -> Result<bool> {
@@ -126,12 +148,19 @@ pub(crate) struct IndexScan {
 }
 
 impl IndexScan {
-    pub(crate) fn new(index: Arc<Index>, access: &IndexAccess, covered: bool, limit: Option<u64>) -> IndexScan {
+    pub(crate) fn new(
+        index: Arc<Index>,
+        access: &IndexAccess,
+        covered: bool,
+        limit: Option<u64>,
+    ) -> IndexScan {
         let mut ranges: VecDeque<_> = Position::ranges(&index, &access.bounds).into();
         if access.reverse {
             ranges.make_contiguous().reverse();
         }
-        let batch = limit.map_or(16, |l| usize::try_from(l).unwrap_or(FETCH_BATCH)).clamp(1, FETCH_BATCH);
+        let batch = limit
+            .map_or(16, |l| usize::try_from(l).unwrap_or(FETCH_BATCH))
+            .clamp(1, FETCH_BATCH);
         IndexScan {
             index,
             access: access.clone(),
@@ -158,7 +187,9 @@ impl IndexScan {
                     None => return Ok(false),
                 }
             }
-            let Some(position) = &mut self.position else { return Ok(false) };
+            let Some(position) = &mut self.position else {
+                return Ok(false);
+            };
             ctx.tick(1)?;
             if !position.next(step.view)? {
                 self.position = None;
@@ -169,9 +200,16 @@ impl IndexScan {
             let mut at = 0;
             for f in &self.index.info.key.fields {
                 let n = rest.get(at..).and_then(|r| key::field_len(r, f.descending));
-                at += n.ok_or_else(|| Error::internal(format!("an entry of index {} is damaged", self.index.name())))?;
+                at += n.ok_or_else(|| {
+                    Error::internal(format!(
+                        "an entry of index {} is damaged",
+                        self.index.name()
+                    ))
+                })?;
             }
-            if !self.access.key_filter.is_empty() && !passes(&self.index, &self.access, rest, position.value())? {
+            if !self.access.key_filter.is_empty()
+                && !passes(&self.index, &self.access, rest, position.value())?
+            {
                 continue;
             }
             if self.access.dedup && !self.seen.insert(rest[at..].to_vec()) {
@@ -191,7 +229,9 @@ impl IndexScan {
         let mut d = Decoder::new(&self.key, types);
         let mut fields = Vec::with_capacity(self.index.info.key.fields.len());
         for f in &self.index.info.key.fields {
-            let v = d.field(f.descending).ok_or_else(|| Error::internal("an index entry does not decode"))?;
+            let v = d
+                .field(f.descending)
+                .ok_or_else(|| Error::internal("an index entry does not decode"))?;
             fields.push((f.path.as_str(), v));
         }
         let mut w = Writer::new();
@@ -238,7 +278,8 @@ impl IndexScan {
         step.examined.docs += keys.len() as u64;
         let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
         let found = step.view.multi_get(&refs)?;
-        self.ready.extend(keys.iter().map(|k| k[PREFIX..].to_vec()).zip(found));
+        self.ready
+            .extend(keys.iter().map(|k| k[PREFIX..].to_vec()).zip(found));
         Ok(())
     }
 
@@ -253,9 +294,15 @@ impl IndexScan {
 fn passes(index: &Index, access: &IndexAccess, key: &[u8], types: &[u8]) -> Result<bool> {
     let mut d = Decoder::new(key, types);
     for (i, f) in index.info.key.fields.iter().enumerate() {
-        let v = d.field(f.descending).ok_or_else(|| Error::internal("an index entry does not decode"))?;
+        let v = d
+            .field(f.descending)
+            .ok_or_else(|| Error::internal("an index entry does not decode"))?;
         let v = v.as_ref().map_or(Val::NULL, |v| v.as_val());
-        if access.key_filter.iter().any(|(n, t)| *n == i && !t.matches_value(v)) {
+        if access
+            .key_filter
+            .iter()
+            .any(|(n, t)| *n == i && !t.matches_value(v))
+        {
             return Ok(false);
         }
     }

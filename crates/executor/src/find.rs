@@ -71,12 +71,20 @@ impl FindCursor {
         };
         let Some(coll) = coll else { return Ok(None) };
         if coll.is_view() {
-            bail!(CommandNotSupportedOnView, "Namespace {ns} is a view, not a collection");
+            bail!(
+                CommandNotSupportedOnView,
+                "Namespace {ns} is a view, not a collection"
+            );
         }
         FindCursor::over(ctx, view, coll, req).map(Some)
     }
 
-    pub fn over(ctx: &mut OpCtx, view: storage::View, coll: Arc<Collection>, req: FindRequest) -> Result<FindCursor> {
+    pub fn over(
+        ctx: &mut OpCtx,
+        view: storage::View,
+        coll: Arc<Collection>,
+        req: FindRequest,
+    ) -> Result<FindCursor> {
         let read = ReadRequest {
             filter: &req.filter,
             sort: req.sort.as_ref(),
@@ -142,7 +150,9 @@ impl FindCursor {
 
     /// The current result, projected.
     pub fn doc(&mut self) -> Result<Doc<'_>> {
-        let Some(p) = &self.projection else { return Ok(self.rows.doc()) };
+        let Some(p) = &self.projection else {
+            return Ok(self.rows.doc());
+        };
         let doc = self.rows.doc();
         let matched = if p.needs_match_index() {
             self.filter.first_matched_index(doc, &self.vars)?.flatten()
@@ -187,7 +197,13 @@ impl FindCursor {
 
     /// Appends results to the open array of `w`: at most `max_docs`, and no more than fit into `max_bytes` (but always one).
     /// `true`: there are no more.
-    pub fn fill(&mut self, ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool> {
+    pub fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
         let mut n = 0;
         let start = w.len();
         while n < max_docs {

@@ -8,7 +8,10 @@ use bson::{DocBuf, Value};
 use errors::Result;
 
 pub enum FindAndModify<'a> {
-    Update { request: UpdateRequest<'a>, return_new: bool },
+    Update {
+        request: UpdateRequest<'a>,
+        return_new: bool,
+    },
     Remove(DeleteRequest<'a>),
 }
 
@@ -21,9 +24,17 @@ pub struct FoundAndModified {
     pub upserted: Option<Value>,
 }
 
-pub fn find_and_modify(ctx: &mut OpCtx, ns: &str, what: &FindAndModify, retry: Option<&mut dyn Retry>) -> Result<FoundAndModified> {
+pub fn find_and_modify(
+    ctx: &mut OpCtx,
+    ns: &str,
+    what: &FindAndModify,
+    retry: Option<&mut dyn Retry>,
+) -> Result<FoundAndModified> {
     match what {
-        FindAndModify::Update { request, return_new } => {
+        FindAndModify::Update {
+            request,
+            return_new,
+        } => {
             let u = update(ctx, ns, request, 0, retry)?;
             let n = if u.upserted.is_some() { 1 } else { u.matched };
             Ok(FoundAndModified {
@@ -35,7 +46,11 @@ pub fn find_and_modify(ctx: &mut OpCtx, ns: &str, what: &FindAndModify, retry: O
         }
         FindAndModify::Remove(request) => {
             let d = delete(ctx, ns, request, 0, retry)?;
-            Ok(FoundAndModified { value: d.before, n: d.n, ..Default::default() })
+            Ok(FoundAndModified {
+                value: d.before,
+                n: d.n,
+                ..Default::default()
+            })
         }
     }
 }

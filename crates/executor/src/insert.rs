@@ -34,7 +34,13 @@ struct New {
 }
 
 /// Inserts `docs` into `ns`, which is created when missing. Ordered: stops at the first error.
-pub fn insert(ctx: &mut OpCtx, ns: &str, docs: &[Doc<'_>], ordered: bool, mut retry: Option<&mut dyn Retry>) -> Result<Inserted> {
+pub fn insert(
+    ctx: &mut OpCtx,
+    ns: &str,
+    docs: &[Doc<'_>],
+    ordered: bool,
+    mut retry: Option<&mut dyn Retry>,
+) -> Result<Inserted> {
     let total: usize = docs.iter().map(|d| d.len()).sum();
     if docs.len() > INLINE_DOCS || total > INLINE_BYTES {
         ctx.need_worker()?;
@@ -46,11 +52,16 @@ pub fn insert(ctx: &mut OpCtx, ns: &str, docs: &[Doc<'_>], ordered: bool, mut re
         let mut chunk = Vec::new();
         let mut bytes = 0;
         let mut failed = None;
-        while at < docs.len() && chunk.len() < CHUNK_DOCS && bytes < CHUNK_BYTES && failed.is_none() {
+        while at < docs.len() && chunk.len() < CHUNK_DOCS && bytes < CHUNK_BYTES && failed.is_none()
+        {
             match prepare(&coll, docs[at]) {
                 Ok((record_key, b)) => {
                     bytes += b.len();
-                    chunk.push(New { at, record_key, bytes: b });
+                    chunk.push(New {
+                        at,
+                        record_key,
+                        bytes: b,
+                    });
                 }
                 Err(e) if ordered => failed = Some((at, e)),
                 Err(e) => out.errors.push((at, e)),
@@ -75,7 +86,10 @@ pub(crate) fn lock_or_create(ctx: &mut OpCtx, ns: &str) -> Result<(Arc<Collectio
     loop {
         if let Some((coll, lock)) = ctx.lock(ns)? {
             if coll.is_view() {
-                bail!(CommandNotSupportedOnView, "Namespace {ns} is a view, not a collection");
+                bail!(
+                    CommandNotSupportedOnView,
+                    "Namespace {ns} is a view, not a collection"
+                );
             }
             return Ok((coll, lock));
         }
@@ -146,7 +160,12 @@ fn insert_chunk(
             error = Some(duplicate_id(&coll, records::id_of(doc)?));
         }
         if error.is_none() {
-            for (i, index) in coll.indexes.iter().enumerate().filter(|(_, i)| i.info.unique) {
+            for (i, index) in coll
+                .indexes
+                .iter()
+                .enumerate()
+                .filter(|(_, i)| i.info.unique)
+            {
                 for (k, t) in sets[d * coll.indexes.len() + i].iter() {
                     let clash = if many && seen_unique.contains(&(index.id, k)) {
                         Err(records::duplicate(&coll, index, k, t))
@@ -174,8 +193,17 @@ fn insert_chunk(
         }
         if many {
             seen.insert(&new.record_key);
-            for (i, index) in coll.indexes.iter().enumerate().filter(|(_, i)| i.info.unique) {
-                seen_unique.extend(sets[d * coll.indexes.len() + i].iter().map(|(k, _)| (index.id, k)));
+            for (i, index) in coll
+                .indexes
+                .iter()
+                .enumerate()
+                .filter(|(_, i)| i.info.unique)
+            {
+                seen_unique.extend(
+                    sets[d * coll.indexes.len() + i]
+                        .iter()
+                        .map(|(k, _)| (index.id, k)),
+                );
             }
         }
         done.push(d);
@@ -197,7 +225,11 @@ fn insert_chunk(
             }
         }
         if retry.is_some() {
-            results.push(StmtResult { at: new.at, n: 1, ..Default::default() });
+            results.push(StmtResult {
+                at: new.at,
+                n: 1,
+                ..Default::default()
+            });
         }
         effects.push(Effect::Put(new.record_key, new.bytes));
     }
@@ -222,7 +254,10 @@ fn existing(view: &storage::View, chunk: &[New]) -> Result<Vec<bool>> {
     }
     let mut order: Vec<usize> = (0..chunk.len()).collect();
     order.sort_unstable_by(|a, b| chunk[*a].record_key.cmp(&chunk[*b].record_key));
-    let keys: Vec<&[u8]> = order.iter().map(|i| chunk[*i].record_key.as_slice()).collect();
+    let keys: Vec<&[u8]> = order
+        .iter()
+        .map(|i| chunk[*i].record_key.as_slice())
+        .collect();
     let found = view.multi_get(&keys)?;
     let mut exists = vec![false; chunk.len()];
     for (i, f) in order.into_iter().zip(found) {
@@ -232,12 +267,19 @@ fn existing(view: &storage::View, chunk: &[New]) -> Result<Vec<bool>> {
 }
 
 /// Makes sure that the catalog knows which fields of which index hold arrays, before such an entry is staged.
-pub(crate) fn mark_multikey(ctx: &mut OpCtx, mut coll: Arc<Collection>, bits: &[u64]) -> Result<Arc<Collection>> {
+pub(crate) fn mark_multikey(
+    ctx: &mut OpCtx,
+    mut coll: Arc<Collection>,
+    bits: &[u64],
+) -> Result<Arc<Collection>> {
     for (i, bits) in bits.iter().enumerate() {
         let index = &coll.indexes[i];
         if index.info.multikey | bits != index.info.multikey {
             let id = index.id;
-            coll = ctx.engine.catalog.set_multikey(&coll.ns, id, *bits, !ctx.may_offload())?;
+            coll = ctx
+                .engine
+                .catalog
+                .set_multikey(&coll.ns, id, *bits, !ctx.may_offload())?;
         }
     }
     Ok(coll)

@@ -25,13 +25,29 @@ pub(crate) struct Merge {
 
 impl Merge {
     pub(crate) fn new(scans: Vec<(IndexScan, Filter)>, pattern: SortPattern) -> Merge {
-        let branches = scans.into_iter().map(|(scan, filter)| Branch { scan, filter, head: None, done: false }).collect();
-        Merge { branches, pattern, seen: HashSet::new() }
+        let branches = scans
+            .into_iter()
+            .map(|(scan, filter)| Branch {
+                scan,
+                filter,
+                head: None,
+                done: false,
+            })
+            .collect();
+        Merge {
+            branches,
+            pattern,
+            seen: HashSet::new(),
+        }
     }
 
     pub(crate) fn next(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<Option<Current>> {
         loop {
-            for b in self.branches.iter_mut().filter(|b| b.head.is_none() && !b.done) {
+            for b in self
+                .branches
+                .iter_mut()
+                .filter(|b| b.head.is_none() && !b.done)
+            {
                 loop {
                     let Some(c) = b.scan.next(ctx, step)? else {
                         b.done = true;
@@ -50,11 +66,17 @@ impl Merge {
                     }
                 }
             }
-            let best = self.branches.iter_mut().filter(|b| b.head.is_some()).min_by(|a, b| {
-                let key = |x: &Branch| x.head.as_ref().map(|h| (h.0.clone(), h.1.clone()));
-                key(a).cmp(&key(b))
-            });
-            let Some((_, record_key, current)) = best.and_then(|b| b.head.take()) else { return Ok(None) };
+            let best = self
+                .branches
+                .iter_mut()
+                .filter(|b| b.head.is_some())
+                .min_by(|a, b| {
+                    let key = |x: &Branch| x.head.as_ref().map(|h| (h.0.clone(), h.1.clone()));
+                    key(a).cmp(&key(b))
+                });
+            let Some((_, record_key, current)) = best.and_then(|b| b.head.take()) else {
+                return Ok(None);
+            };
             if self.seen.insert(record_key.clone()) {
                 *step.record_key = record_key;
                 return Ok(Some(current));

@@ -32,7 +32,11 @@ impl Engine {
             store.propose(vec![Entry::new([0; 16], Op::Noop, vec![])])?;
         }
         let catalog = Catalog::open(store.clone())?;
-        Ok(Arc::new(Engine { store, catalog, builds: Default::default() }))
+        Ok(Arc::new(Engine {
+            store,
+            catalog,
+            builds: Default::default(),
+        }))
     }
 }
 
@@ -98,7 +102,11 @@ pub struct OpCtx<'a> {
 
 impl<'a> OpCtx<'a> {
     pub fn inline(engine: &'a Arc<Engine>, group: &'a mut Group) -> OpCtx<'a> {
-        OpCtx { group: Some(group), budget: INLINE_BUDGET, ..OpCtx::worker(engine) }
+        OpCtx {
+            group: Some(group),
+            budget: INLINE_BUDGET,
+            ..OpCtx::worker(engine)
+        }
     }
 
     pub fn worker(engine: &'a Arc<Engine>) -> OpCtx<'a> {
@@ -127,7 +135,11 @@ impl<'a> OpCtx<'a> {
 
     /// Hands the operation to a worker when it still may be: for what is known to be long.
     pub fn need_worker(&self) -> Result<()> {
-        if self.may_offload() { Err(Error::offload()) } else { Ok(()) }
+        if self.may_offload() {
+            Err(Error::offload())
+        } else {
+            Ok(())
+        }
     }
 
     /// Accounts for `n` examined entries. Fails when the inline budget is spent, the time is up or somebody killed it.
@@ -161,20 +173,36 @@ impl<'a> OpCtx<'a> {
 
     /// A snapshot to read from, together with the collection as it was for that snapshot.
     pub fn view(&self, ns: &str) -> (View, Option<Arc<Collection>>) {
-        let (view, coll) = self.engine.catalog.consistent(ns, || self.engine.store.view());
-        (if self.may_offload() { view.cached_only() } else { view }, coll)
+        let (view, coll) = self
+            .engine
+            .catalog
+            .consistent(ns, || self.engine.store.view());
+        (
+            if self.may_offload() {
+                view.cached_only()
+            } else {
+                view
+            },
+            coll,
+        )
     }
 
     /// The newest state, without a snapshot.
     pub fn latest(&self) -> View {
         let view = self.engine.store.latest();
-        if self.may_offload() { view.cached_only() } else { view }
+        if self.may_offload() {
+            view.cached_only()
+        } else {
+            view
+        }
     }
 
     /// The collection with its write lock held, in its version of that moment.
     pub fn lock(&mut self, ns: &str) -> Result<Option<(Arc<Collection>, WriteLock)>> {
         loop {
-            let Some(c) = self.engine.catalog.get(ns) else { return Ok(None) };
+            let Some(c) = self.engine.catalog.get(ns) else {
+                return Ok(None);
+            };
             let lock = match c.try_write_lock() {
                 Some(l) => l,
                 None => {

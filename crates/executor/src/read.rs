@@ -86,10 +86,17 @@ pub(crate) enum Current {
 
 enum Source {
     Eof,
-    Ids { ids: Vec<Value>, at: usize },
+    Ids {
+        ids: Vec<Value>,
+        at: usize,
+    },
     Records(RecordScan),
     Index(Box<IndexScan>),
-    Or { branches: Vec<(Source, Filter)>, at: usize, seen: HashSet<Vec<u8>> },
+    Or {
+        branches: Vec<(Source, Filter)>,
+        at: usize,
+        seen: HashSet<Vec<u8>>,
+    },
     Merge(Box<crate::merge::Merge>),
     Sorted(Sorted),
 }
@@ -112,7 +119,12 @@ pub struct Rows {
 
 impl Rows {
     /// Plans and opens. Nothing is read yet.
-    pub fn open(ctx: &mut OpCtx, view: View, coll: Arc<Collection>, req: &ReadRequest) -> Result<Rows> {
+    pub fn open(
+        ctx: &mut OpCtx,
+        view: View,
+        coll: Arc<Collection>,
+        req: &ReadRequest,
+    ) -> Result<Rows> {
         let plan = Arc::new(req.plan(&coll, false)?);
         Rows::with_plan(ctx, view, coll, plan, req.limit, req.vars.clone())
     }
@@ -224,7 +236,12 @@ impl Rows {
     }
 
     fn sort(&mut self, ctx: &mut OpCtx, pattern: &SortPattern, limit: Option<u64>) -> Result<()> {
-        let mut sorter = Sorter::new(pattern.clone(), limit.and_then(|l| usize::try_from(l).ok()).filter(|l| *l > 0));
+        let mut sorter = Sorter::new(
+            pattern.clone(),
+            limit
+                .and_then(|l| usize::try_from(l).ok())
+                .filter(|l| *l > 0),
+        );
         while self.next_unsorted(ctx)? {
             sorter.add(self.doc(), self.record_key(), self.plan.covered)?;
         }
@@ -256,7 +273,11 @@ impl Rows {
     /// Reads from here on also what is not in the cache (`true`), or only what is.
     pub fn read_all(&mut self, all: bool) {
         self.release();
-        self.view = if all { self.view.anywhere() } else { self.view.cached_only() };
+        self.view = if all {
+            self.view.anywhere()
+        } else {
+            self.view.cached_only()
+        };
     }
 }
 
@@ -276,26 +297,48 @@ pub(crate) struct Step<'s> {
     pub record_key: &'s mut Vec<u8>,
 }
 
-fn open_source(coll: &Arc<Collection>, access: &Access, covered: bool, limit: Option<u64>) -> Result<Source> {
+fn open_source(
+    coll: &Arc<Collection>,
+    access: &Access,
+    covered: bool,
+    limit: Option<u64>,
+) -> Result<Source> {
     Ok(match access {
         Access::Eof => Source::Eof,
         Access::Ids(ids) => {
             coll.id_index_accesses.fetch_add(1, Ordering::Relaxed);
-            Source::Ids { ids: ids.clone(), at: 0 }
+            Source::Ids {
+                ids: ids.clone(),
+                at: 0,
+            }
         }
-        Access::Records { low, high, reverse } => Source::Records(RecordScan::new(coll, low, high, *reverse)),
-        Access::Index(a) => Source::Index(Box::new(IndexScan::new(index(coll, a.index)?, a, covered, limit))),
+        Access::Records { low, high, reverse } => {
+            Source::Records(RecordScan::new(coll, low, high, *reverse))
+        }
+        Access::Index(a) => Source::Index(Box::new(IndexScan::new(
+            index(coll, a.index)?,
+            a,
+            covered,
+            limit,
+        ))),
         Access::Or(branches) => {
             let mut open = Vec::with_capacity(branches.len());
             for (a, f) in branches {
                 open.push((open_source(coll, a, false, None)?, f.clone()));
             }
-            Source::Or { branches: open, at: 0, seen: HashSet::new() }
+            Source::Or {
+                branches: open,
+                at: 0,
+                seen: HashSet::new(),
+            }
         }
         Access::Merge(branches, pattern) => {
             let mut scans = Vec::with_capacity(branches.len());
             for (a, f) in branches {
-                scans.push((IndexScan::new(index(coll, a.index)?, a, false, limit), f.clone()));
+                scans.push((
+                    IndexScan::new(index(coll, a.index)?, a, false, limit),
+                    f.clone(),
+                ));
             }
             Source::Merge(Box::new(crate::merge::Merge::new(scans, pattern.clone())))
         }
@@ -303,7 +346,9 @@ fn open_source(coll: &Arc<Collection>, access: &Access, covered: bool, limit: Op
 }
 
 fn index(coll: &Collection, id: u32) -> Result<Arc<Index>> {
-    let i = coll.index(id).ok_or_else(|| Error::internal("the plan names an index that is not there"))?;
+    let i = coll
+        .index(id)
+        .ok_or_else(|| Error::internal("the plan names an index that is not there"))?;
     i.touch();
     Ok(i.clone())
 }
@@ -311,7 +356,9 @@ fn index(coll: &Collection, id: u32) -> Result<Arc<Index>> {
 fn doc_of_scan(source: &Source) -> Doc<'_> {
     match source {
         Source::Records(s) => Doc::new(s.value()).unwrap_or(Doc::EMPTY),
-        Source::Or { branches, at, .. } => branches.get(*at).map_or(Doc::EMPTY, |(s, _)| doc_of_scan(s)),
+        Source::Or { branches, at, .. } => branches
+            .get(*at)
+            .map_or(Doc::EMPTY, |(s, _)| doc_of_scan(s)),
         _ => Doc::EMPTY,
     }
 }
@@ -329,7 +376,8 @@ fn step_source(source: &mut Source, ctx: &mut OpCtx, step: &mut Step) -> Result<
                 if let Some(slice) = found {
                     step.examined.docs += 1;
                     step.record_key.clear();
-                    step.record_key.extend_from_slice(key.get(PREFIX..).unwrap_or(&[]));
+                    step.record_key
+                        .extend_from_slice(key.get(PREFIX..).unwrap_or(&[]));
                     return Ok(Some(Current::Fetched(slice)));
                 }
             }
@@ -358,9 +406,12 @@ fn step_source(source: &mut Source, ctx: &mut OpCtx, step: &mut Step) -> Result<
                         };
                         if let (Current::Scanned, Source::Records(s)) = (&c, &*branch) {
                             step.record_key.clear();
-                            step.record_key.extend_from_slice(s.key().get(PREFIX..).unwrap_or(&[]));
+                            step.record_key
+                                .extend_from_slice(s.key().get(PREFIX..).unwrap_or(&[]));
                         }
-                        if !test(filter, doc, step.vars)? || seen.contains(step.record_key.as_slice()) {
+                        if !test(filter, doc, step.vars)?
+                            || seen.contains(step.record_key.as_slice())
+                        {
                             continue;
                         }
                         seen.insert(step.record_key.clone());
@@ -387,7 +438,9 @@ fn release_source(source: &mut Source) {
 
 /// How many records match, without giving them: `limit` and `skip` as count's.
 pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64) -> Result<u64> {
-    let (view, Some(coll)) = ctx.view(ns) else { return Ok(0) };
+    let (view, Some(coll)) = ctx.view(ns) else {
+        return Ok(0);
+    };
     let bounded = |n: u64| {
         let n = n.saturating_sub(skip);
         if limit > 0 { n.min(limit) } else { n }
@@ -396,7 +449,11 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
         return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
     }
     let plan = Arc::new(req.plan(&coll, true)?);
-    let most = if limit > 0 { Some(skip.saturating_add(limit)) } else { None };
+    let most = if limit > 0 {
+        Some(skip.saturating_add(limit))
+    } else {
+        None
+    };
     if let Access::Index(a) = &plan.access
         && plan.residual.is_trivial()
         && a.key_filter.is_empty()

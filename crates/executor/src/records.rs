@@ -62,7 +62,8 @@ pub fn prepare(doc: Doc<'_>) -> Result<Vec<u8>> {
 
 /// The `_id` of a stored document.
 pub fn id_of(doc: Doc<'_>) -> Result<Val<'_>> {
-    doc.get("_id").ok_or_else(|| Error::internal("a stored document has no _id"))
+    doc.get("_id")
+        .ok_or_else(|| Error::internal("a stored document has no _id"))
 }
 
 /// The store's key of the record whose `_id` this is.
@@ -102,11 +103,20 @@ pub fn entry_key(prefix: &Prefix, index_key: &[u8], record_key: &[u8]) -> Vec<u8
 
 /// The hash under which one value of a unique index is latched.
 pub fn unique_hash(index: &Index, index_key: &[u8]) -> u64 {
-    latch_hash(index_key) ^ (u64::from(index.id) << 40) ^ u64::from_be_bytes(index.prefix[..8].try_into().unwrap_or([0; 8]))
+    latch_hash(index_key)
+        ^ (u64::from(index.id) << 40)
+        ^ u64::from_be_bytes(index.prefix[..8].try_into().unwrap_or([0; 8]))
 }
 
 /// Fails when a unique index holds `index_key` for another record than `record_key`.
-pub fn check_unique(view: &View, coll: &Collection, index: &Index, index_key: &[u8], types: &[u8], record_key: &[u8]) -> Result<()> {
+pub fn check_unique(
+    view: &View,
+    coll: &Collection,
+    index: &Index,
+    index_key: &[u8],
+    types: &[u8],
+    record_key: &[u8],
+) -> Result<()> {
     let mut low = index.prefix.to_vec();
     low.extend_from_slice(index_key);
     let high = key::successor(&low).unwrap_or_default();
@@ -125,9 +135,17 @@ pub fn duplicate(coll: &Collection, index: &Index, index_key: &[u8], types: &[u8
     let mut w = Writer::new();
     for f in &index.info.key.fields {
         let v = d.field(f.descending).flatten();
-        w.val(f.path.as_str(), v.as_ref().map_or(Val::NULL, |v| v.as_val()));
+        w.val(
+            f.path.as_str(),
+            v.as_ref().map_or(Val::NULL, |v| v.as_val()),
+        );
     }
-    let pattern = index.spec.get("key").and_then(|v| v.as_doc()).map(|d| d.to_buf()).unwrap_or_default();
+    let pattern = index
+        .spec
+        .get("key")
+        .and_then(|v| v.as_doc())
+        .map(|d| d.to_buf())
+        .unwrap_or_default();
     duplicate_error(&coll.ns, index.name(), &pattern, &w.finish())
 }
 
@@ -150,5 +168,8 @@ fn duplicate_error(ns: &str, index: &str, pattern: &DocBuf, value: &DocBuf) -> E
 
 /// The puts of a new document's index entries.
 pub fn put_entry(index: &Index, index_key: &[u8], types: &[u8], record_key: &[u8]) -> Effect {
-    Effect::Put(entry_key(&index.prefix, index_key, record_key), types.to_vec())
+    Effect::Put(
+        entry_key(&index.prefix, index_key, record_key),
+        types.to_vec(),
+    )
 }

@@ -109,12 +109,18 @@ impl Sorter {
             self.all.sort_unstable();
             self.all
         };
-        Sorted { rows: rows.into(), ready: VecDeque::new() }
+        Sorted {
+            rows: rows.into(),
+            ready: VecDeque::new(),
+        }
     }
 }
 
 fn size(r: &Row) -> usize {
-    r.key.len() + r.record_key.len() + r.doc.as_ref().map_or(0, Vec::len) + std::mem::size_of::<Row>()
+    r.key.len()
+        + r.record_key.len()
+        + r.doc.as_ref().map_or(0, Vec::len)
+        + std::mem::size_of::<Row>()
 }
 
 /// The sorted rows, given in order; documents that were not kept are fetched in batches.
@@ -142,19 +148,31 @@ impl Sorted {
             match self.rows.front() {
                 None => return Ok(None),
                 Some(r) if r.doc.is_some() => {
-                    let Some(r) = self.rows.pop_front() else { return Ok(None) };
+                    let Some(r) = self.rows.pop_front() else {
+                        return Ok(None);
+                    };
                     step.record_key.clear();
                     step.record_key.extend_from_slice(&r.record_key);
                     return Ok(r.doc.map(Current::Built));
                 }
                 Some(_) => {
-                    let n = self.rows.iter().take(FETCH_BATCH).take_while(|r| r.doc.is_none()).count();
+                    let n = self
+                        .rows
+                        .iter()
+                        .take(FETCH_BATCH)
+                        .take_while(|r| r.doc.is_none())
+                        .count();
                     ctx.tick(n as u32)?;
-                    let keys: Vec<Vec<u8>> =
-                        self.rows.iter().take(n).map(|r| step.coll.record_key(&r.record_key)).collect();
+                    let keys: Vec<Vec<u8>> = self
+                        .rows
+                        .iter()
+                        .take(n)
+                        .map(|r| step.coll.record_key(&r.record_key))
+                        .collect();
                     let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
                     let found = step.view.multi_get(&refs)?;
-                    self.ready.extend(self.rows.drain(..n).map(|r| r.record_key).zip(found));
+                    self.ready
+                        .extend(self.rows.drain(..n).map(|r| r.record_key).zip(found));
                 }
             }
         }

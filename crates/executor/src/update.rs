@@ -12,10 +12,10 @@ use bson::{Doc, DocBuf, Value};
 use catalog::keyspace::PREFIX;
 use catalog::{Collection, WriteLock};
 use errors::{Code, Error, Result, bail};
+use query::expr::Vars;
 use query::filter::Filter;
 use query::index_keys::KeySet;
 use query::sort::SortPattern;
-use query::expr::Vars;
 use query::update::{Applied, Update, UpdateCtx};
 use std::sync::Arc;
 use storage::{Effect, Entry, LatchGuard, Op};
@@ -51,9 +51,19 @@ pub struct Updated {
 }
 
 /// Runs one update statement. `at` is its position in the command.
-pub fn update(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest, at: usize, mut retry: Option<&mut dyn Retry>) -> Result<Updated> {
+pub fn update(
+    ctx: &mut OpCtx,
+    ns: &str,
+    req: &UpdateRequest,
+    at: usize,
+    mut retry: Option<&mut dyn Retry>,
+) -> Result<Updated> {
     for _ in 0..ATTEMPTS {
-        let done = if req.multi { update_many(ctx, ns, req)? } else { update_one(ctx, ns, req, at, &mut retry)? };
+        let done = if req.multi {
+            update_many(ctx, ns, req)?
+        } else {
+            update_one(ctx, ns, req, at, &mut retry)?
+        };
         let done = match done {
             Some(d) => d,
             None => continue,
@@ -72,14 +82,18 @@ pub fn update(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest, at: usize, mut ret
 
 /// MongoDB retries an upsert's duplicate key when the filter is an equality on the very fields of that index.
 fn may_retry_upsert(e: &Error, req: &UpdateRequest) -> bool {
-    let Some(extra) = e.extra.as_deref().and_then(Doc::new) else { return false };
+    let Some(extra) = e.extra.as_deref().and_then(Doc::new) else {
+        return false;
+    };
     let (Some(pattern), Some(value)) = (
         extra.get("keyPattern").and_then(|v| v.as_doc()),
         extra.get("keyValue").and_then(|v| v.as_doc()),
     ) else {
         return false;
     };
-    let Ok(equalities) = req.filter.equalities() else { return false };
+    let Ok(equalities) = req.filter.equalities() else {
+        return false;
+    };
     pattern.iter().all(|f| {
         equalities.iter().any(|(p, v)| {
             p.as_str() == f.name && value.get(f.name).is_some_and(|x| bson::order::equal(x, *v))
@@ -96,15 +110,25 @@ fn update_one(
     retry: &mut Option<&mut dyn Retry>,
 ) -> Result<Option<Updated>> {
     ctx.flush_own();
-    let Some((coll, lock)) = lock_existing(ctx, ns)? else { return Ok(Some(Updated::default())) };
+    let Some((coll, lock)) = lock_existing(ctx, ns)? else {
+        return Ok(Some(Updated::default()));
+    };
     // By `_id`: the latest version under the latch is all there is to read.
-    if req.sort.is_none() && let Some(id) = planner::id_lookup(req.filter) {
+    if req.sort.is_none()
+        && let Some(id) = planner::id_lookup(req.filter)
+    {
         let key = records::record_key(&coll, id);
         let latches = ctx.latch(&[latch_hash(&key)])?;
         ctx.tick(1)?;
         return update_record(ctx, coll, lock, latches, key, req, at, retry);
     }
-    let read = ReadRequest { sort: req.sort, hint: req.hint.clone(), limit: Some(1), vars: vars(req), ..ReadRequest::new(req.filter) };
+    let read = ReadRequest {
+        sort: req.sort,
+        hint: req.hint.clone(),
+        limit: Some(1),
+        vars: vars(req),
+        ..ReadRequest::new(req.filter)
+    };
     let (view, _) = ctx.view(ns);
     let mut rows = Rows::open(ctx, view, coll.clone(), &read)?;
     if !rows.next(ctx)? {
@@ -121,9 +145,15 @@ fn update_one(
 }
 
 /// The collection with its lock, if there is one; refuses views.
-pub(crate) fn lock_existing(ctx: &mut OpCtx, ns: &str) -> Result<Option<(Arc<Collection>, WriteLock)>> {
+pub(crate) fn lock_existing(
+    ctx: &mut OpCtx,
+    ns: &str,
+) -> Result<Option<(Arc<Collection>, WriteLock)>> {
     match ctx.lock(ns)? {
-        Some((c, _)) if c.is_view() => bail!(CommandNotSupportedOnView, "Namespace {ns} is a view, not a collection"),
+        Some((c, _)) if c.is_view() => bail!(
+            CommandNotSupportedOnView,
+            "Namespace {ns} is a view, not a collection"
+        ),
         r => Ok(r),
     }
 }
@@ -141,16 +171,25 @@ fn update_record(
     retry: &mut Option<&mut dyn Retry>,
 ) -> Result<Option<Updated>> {
     let view = ctx.latest();
-    let Some(old) = view.get(&key)? else { return Ok(Some(Updated::default())) };
+    let Some(old) = view.get(&key)? else {
+        return Ok(Some(Updated::default()));
+    };
     let old_doc = Doc::new(&old).ok_or_else(|| damaged(&coll))?;
     if !req.filter.matches_with(old_doc, req.vars)? {
         return Ok(Some(Updated::default()));
     }
     let applied = apply(ctx, req, old_doc)?;
-    let mut out = Updated { matched: 1, ..Default::default() };
+    let mut out = Updated {
+        matched: 1,
+        ..Default::default()
+    };
     if req.images {
         out.before = Some(old_doc.to_buf());
-        out.after = Some(applied.as_ref().map_or_else(|| old_doc.to_buf(), |a| a.doc.clone()));
+        out.after = Some(
+            applied
+                .as_ref()
+                .map_or_else(|| old_doc.to_buf(), |a| a.doc.clone()),
+        );
     }
     let mut effects = Vec::with_capacity(4);
     let mut op = Op::Noop;
@@ -159,7 +198,16 @@ fn update_record(
     if let Some(applied) = applied {
         out.modified = 1;
         growth = applied.doc.as_bytes().len() as i64 - old.len() as i64;
-        match index_changes(ctx, coll, &mut latches, &key, old_doc, applied.doc.as_doc(), req.update, &mut effects)? {
+        match index_changes(
+            ctx,
+            coll,
+            &mut latches,
+            &key,
+            old_doc,
+            applied.doc.as_doc(),
+            req.update,
+            &mut effects,
+        )? {
             Some(c) => coll = c,
             None => return Ok(None),
         }
@@ -191,7 +239,10 @@ fn damaged(coll: &Collection) -> Error {
 }
 
 fn update_op(key: &[u8], diff: Option<Vec<u8>>) -> Op {
-    Op::Update { diff: diff.unwrap_or_default(), record_key: key.get(PREFIX..).unwrap_or(&[]).to_vec() }
+    Op::Update {
+        diff: diff.unwrap_or_default(),
+        record_key: key.get(PREFIX..).unwrap_or(&[]).to_vec(),
+    }
 }
 
 fn vars(req: &UpdateRequest) -> Option<Arc<Vars>> {
@@ -222,7 +273,14 @@ fn index_changes(
     let (mut before, mut after) = (KeySet::default(), KeySet::default());
     for i in 0..coll.indexes.len() {
         let index = coll.indexes[i].clone();
-        if index.info.partial.is_none() && !index.info.key.fields.iter().any(|f| update.may_touch(f.path.as_str())) {
+        if index.info.partial.is_none()
+            && !index
+                .info
+                .key
+                .fields
+                .iter()
+                .any(|f| update.may_touch(f.path.as_str()))
+        {
             continue;
         }
         records::keys_of(&index, old, &mut before)?;
@@ -265,8 +323,14 @@ fn update_many(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest) -> Result<Option<
     ctx.need_worker()?;
     ctx.flush_own();
     let mut out = Updated::default();
-    let (view, Some(coll)) = ctx.view(ns) else { return Ok(Some(out)) };
-    let read = ReadRequest { hint: req.hint.clone(), vars: vars(req), ..ReadRequest::new(req.filter) };
+    let (view, Some(coll)) = ctx.view(ns) else {
+        return Ok(Some(out));
+    };
+    let read = ReadRequest {
+        hint: req.hint.clone(),
+        vars: vars(req),
+        ..ReadRequest::new(req.filter)
+    };
     let mut rows = Rows::open(ctx, view, coll.clone(), &read)?;
     let mut more = true;
     while more {
@@ -299,9 +363,14 @@ fn update_batch(
     let step = if unique { 1 } else { keys.len() };
     for part in keys.chunks(step) {
         loop {
-            let Some((mut coll, lock)) = lock_existing(ctx, ns)? else { return Ok(()) };
+            let Some((mut coll, lock)) = lock_existing(ctx, ns)? else {
+                return Ok(());
+            };
             if coll.uuid != started.uuid {
-                bail!(QueryPlanKilled, "collection dropped or replaced while it was updated");
+                bail!(
+                    QueryPlanKilled,
+                    "collection dropped or replaced while it was updated"
+                );
             }
             let hashes: Vec<u64> = part.iter().map(|k| latch_hash(k)).collect();
             let mut latches = ctx.latch(&hashes)?;
@@ -329,7 +398,16 @@ fn update_batch(
                 modified += 1;
                 let growth = applied.doc.as_bytes().len() as i64 - old.len() as i64;
                 let mut effects = Vec::with_capacity(4);
-                match index_changes(ctx, coll.clone(), &mut latches, key, old_doc, applied.doc.as_doc(), req.update, &mut effects)? {
+                match index_changes(
+                    ctx,
+                    coll.clone(),
+                    &mut latches,
+                    key,
+                    old_doc,
+                    applied.doc.as_doc(),
+                    req.update,
+                    &mut effects,
+                )? {
                     Some(c) => coll = c,
                     None => {
                         again = true;
@@ -356,7 +434,13 @@ fn update_batch(
     Ok(())
 }
 
-fn upsert(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest, at: usize, retry: &mut Option<&mut dyn Retry>) -> Result<Updated> {
+fn upsert(
+    ctx: &mut OpCtx,
+    ns: &str,
+    req: &UpdateRequest,
+    at: usize,
+    retry: &mut Option<&mut dyn Retry>,
+) -> Result<Updated> {
     let (mut coll, lock) = lock_or_create(ctx, ns)?;
     let uctx = UpdateCtx::new(req.vars, req.now_millis, ctx.engine.store.last_ts());
     let bytes = req.update.upsert(req.filter, &uctx)?.into_vec();
@@ -388,7 +472,10 @@ fn upsert(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest, at: usize, retry: &mut
             effects.push(records::put_entry(index, k, t, &key));
         }
     }
-    let mut out = Updated { upserted: Some(id.to_value()), ..Default::default() };
+    let mut out = Updated {
+        upserted: Some(id.to_value()),
+        ..Default::default()
+    };
     if req.images {
         out.after = Some(doc.to_buf());
     }

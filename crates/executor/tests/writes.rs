@@ -2,7 +2,9 @@
 
 use bson::{Doc, DocBuf, doc, json};
 use catalog::NewIndex;
-use executor::{DeleteRequest, Engine, FindCursor, FindRequest, Group, OpCtx, ReadRequest, UpdateRequest, build};
+use executor::{
+    DeleteRequest, Engine, FindCursor, FindRequest, Group, OpCtx, ReadRequest, UpdateRequest, build,
+};
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::update::Update;
@@ -23,7 +25,10 @@ fn filter(text: &str) -> Filter {
 
 fn find(engine: &Arc<Engine>, f: &str) -> Vec<String> {
     let mut ctx = OpCtx::worker(engine);
-    let Some(mut c) = FindCursor::open(&mut ctx, "t.c", FindRequest::new(filter(f))).unwrap() else { return vec![] };
+    let Some(mut c) = FindCursor::open(&mut ctx, "t.c", FindRequest::new(filter(f))).unwrap()
+    else {
+        return vec![];
+    };
     let mut out = vec![];
     while c.next(&mut ctx).unwrap() {
         out.push(c.doc().unwrap().to_string());
@@ -37,20 +42,47 @@ fn insert(engine: &Arc<Engine>, docs: &[&str]) -> executor::Inserted {
     executor::insert(&mut OpCtx::worker(engine), "t.c", &docs, true, None).unwrap()
 }
 
-fn update(engine: &Arc<Engine>, f: &str, u: &str, multi: bool, upsert: bool) -> errors::Result<executor::Updated> {
+fn update(
+    engine: &Arc<Engine>,
+    f: &str,
+    u: &str,
+    multi: bool,
+    upsert: bool,
+) -> errors::Result<executor::Updated> {
     let u = Update::parse(d(u).as_doc().as_val(), &[], &ParseEnv::default()).unwrap();
     let f = filter(f);
     let vars = Arc::new(Vars::default());
-    let req = UpdateRequest { filter: &f, update: &u, multi, upsert, sort: None, hint: None, vars: &vars, now_millis: 0, images: false };
+    let req = UpdateRequest {
+        filter: &f,
+        update: &u,
+        multi,
+        upsert,
+        sort: None,
+        hint: None,
+        vars: &vars,
+        now_millis: 0,
+        images: false,
+    };
     executor::update(&mut OpCtx::worker(engine), "t.c", &req, 0, None)
 }
 
 fn index(engine: &Arc<Engine>, key: &str, options: &str) -> errors::Result<()> {
     let mut w = bson::Writer::new();
     let key = d(key);
-    let name: Vec<String> = key.as_doc().iter().map(|e| format!("{}_{}", e.name, e.val)).collect();
-    w.i32("v", 2).doc("key", key.as_doc()).str("name", &name.join("_")).extend(d(options).as_doc());
-    build::create_indexes(&mut OpCtx::worker(engine), "t.c", &[NewIndex { spec: w.finish() }])
+    let name: Vec<String> = key
+        .as_doc()
+        .iter()
+        .map(|e| format!("{}_{}", e.name, e.val))
+        .collect();
+    w.i32("v", 2)
+        .doc("key", key.as_doc())
+        .str("name", &name.join("_"))
+        .extend(d(options).as_doc());
+    build::create_indexes(
+        &mut OpCtx::worker(engine),
+        "t.c",
+        &[NewIndex { spec: w.finish() }],
+    )
 }
 
 /// Every index entry belongs to a record and every record has its entries.
@@ -65,8 +97,15 @@ fn check(engine: &Arc<Engine>) {
         for text in &all {
             let doc = d(text);
             keys.clear();
-            if i.info.partial.as_ref().is_none_or(|p| p.matches(doc.as_doc()).unwrap()) {
-                i.info.key.extract(doc.as_doc(), i.info.sparse, &mut keys).unwrap();
+            if i.info
+                .partial
+                .as_ref()
+                .is_none_or(|p| p.matches(doc.as_doc()).unwrap())
+            {
+                i.info
+                    .key
+                    .extract(doc.as_doc(), i.info.sparse, &mut keys)
+                    .unwrap();
             }
             want += keys.len();
         }
@@ -85,17 +124,38 @@ fn documents_come_and_go_and_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     {
         let e = open(dir.path());
-        let r = insert(&e, &[r#"{"_id": 1, "a": 1}"#, r#"{"a": 2, "_id": 2}"#, r#"{"_id": 1}"#, r#"{"_id": 3}"#]);
+        let r = insert(
+            &e,
+            &[
+                r#"{"_id": 1, "a": 1}"#,
+                r#"{"a": 2, "_id": 2}"#,
+                r#"{"_id": 1}"#,
+                r#"{"_id": 3}"#,
+            ],
+        );
         assert_eq!((r.n, r.errors.len()), (2, 1));
-        assert!(r.errors[0].1.message.contains("dup key: { _id: 1 }"), "{}", r.errors[0].1.message);
-        assert_eq!(find(&e, "{}"), [r#"{"_id": 1, "a": 1}"#, r#"{"_id": 2, "a": 2}"#]);
+        assert!(
+            r.errors[0].1.message.contains("dup key: { _id: 1 }"),
+            "{}",
+            r.errors[0].1.message
+        );
+        assert_eq!(
+            find(&e, "{}"),
+            [r#"{"_id": 1, "a": 1}"#, r#"{"_id": 2, "a": 2}"#]
+        );
         index(&e, r#"{"a": 1}"#, r#"{"unique": true}"#).unwrap();
         check(&e);
         let r = insert(&e, &[r#"{"_id": 4, "a": 2}"#]);
         assert_eq!(r.errors[0].1.code, errors::Code::DuplicateKey);
-        assert_eq!(update(&e, r#"{"_id": 2}"#, r#"{"$set": {"a": 7}}"#, false, false).unwrap().modified, 1);
+        assert_eq!(
+            update(&e, r#"{"_id": 2}"#, r#"{"$set": {"a": 7}}"#, false, false)
+                .unwrap()
+                .modified,
+            1
+        );
         assert_eq!(insert(&e, &[r#"{"_id": 4, "a": 2}"#]).n, 1);
-        let failed = update(&e, r#"{"_id": 4}"#, r#"{"$set": {"a": 1}}"#, false, false).unwrap_err();
+        let failed =
+            update(&e, r#"{"_id": 4}"#, r#"{"$set": {"a": 1}}"#, false, false).unwrap_err();
         assert_eq!(failed.code, errors::Code::DuplicateKey);
         let u = update(&e, r#"{"a": 9}"#, r#"{"$set": {"b": [1, 2]}}"#, false, true).unwrap();
         assert!(u.upserted.is_some());
@@ -107,11 +167,43 @@ fn documents_come_and_go_and_survive_a_restart() {
     check(&e);
     assert_eq!(e.catalog.get("t.c").unwrap().indexes[1].info.multikey, 1);
     let f = filter(r#"{"a": {"$gte": 7}}"#);
-    let req = DeleteRequest { filter: &f, multi: true, sort: None, hint: None, vars: None, images: false };
-    assert_eq!(executor::delete(&mut OpCtx::worker(&e), "t.c", &req, 0, None).unwrap().n, 2);
+    let req = DeleteRequest {
+        filter: &f,
+        multi: true,
+        sort: None,
+        hint: None,
+        vars: None,
+        images: false,
+    };
+    assert_eq!(
+        executor::delete(&mut OpCtx::worker(&e), "t.c", &req, 0, None)
+            .unwrap()
+            .n,
+        2
+    );
     check(&e);
-    assert_eq!(executor::count(&mut OpCtx::worker(&e), "t.c", &ReadRequest::new(&Filter::all()), 0, 0).unwrap(), 2);
-    assert_eq!(executor::count(&mut OpCtx::worker(&e), "t.c", &ReadRequest::new(&filter(r#"{"a": 1}"#)), 0, 0).unwrap(), 1);
+    assert_eq!(
+        executor::count(
+            &mut OpCtx::worker(&e),
+            "t.c",
+            &ReadRequest::new(&Filter::all()),
+            0,
+            0
+        )
+        .unwrap(),
+        2
+    );
+    assert_eq!(
+        executor::count(
+            &mut OpCtx::worker(&e),
+            "t.c",
+            &ReadRequest::new(&filter(r#"{"a": 1}"#)),
+            0,
+            0
+        )
+        .unwrap(),
+        1
+    );
 }
 
 #[test]
@@ -122,12 +214,26 @@ fn a_loop_commits_its_turn_as_one_group() {
     let mut group = Group::default();
     for i in 0..3 {
         let doc = doc! { "_id": i };
-        executor::insert(&mut OpCtx::inline(&e, &mut group), "t.c", &[doc.as_doc()], true, None).unwrap();
+        executor::insert(
+            &mut OpCtx::inline(&e, &mut group),
+            "t.c",
+            &[doc.as_doc()],
+            true,
+            None,
+        )
+        .unwrap();
     }
     assert!(find(&e, "{}").is_empty());
     // The same key again: the group is written first, then the duplicate is seen.
     let doc = doc! { "_id": 1 };
-    let r = executor::insert(&mut OpCtx::inline(&e, &mut group), "t.c", &[doc.as_doc()], true, None).unwrap();
+    let r = executor::insert(
+        &mut OpCtx::inline(&e, &mut group),
+        "t.c",
+        &[doc.as_doc()],
+        true,
+        None,
+    )
+    .unwrap();
     assert_eq!(r.errors.len(), 1);
     assert!(group.commit(&e.store).unwrap() > 0);
     assert_eq!(find(&e, "{}").len(), 3);

@@ -16,14 +16,26 @@ use std::time::{Duration, Instant};
 pub trait Results: Send {
     /// Appends documents to the open array of `w`: at most `max_docs`, no more than fit into `max_bytes` (but always one).
     /// `true`: there are no more.
-    fn fill(&mut self, ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool>;
+    fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool>;
 
     /// Between batches: lets go of what can be had again.
     fn release(&mut self);
 }
 
 impl Results for FindCursor {
-    fn fill(&mut self, ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool> {
+    fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
         FindCursor::fill(self, ctx, w, max_docs, max_bytes)
     }
 
@@ -33,7 +45,13 @@ impl Results for FindCursor {
 }
 
 impl Results for PipelineCursor {
-    fn fill(&mut self, ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool> {
+    fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
         PipelineCursor::fill(self, ctx, w, max_docs, max_bytes)
     }
 
@@ -77,7 +95,12 @@ impl Cursor {
 
 enum Slot {
     Idle(Box<Cursor>),
-    InUse { ns: String, lsid: Option<[u8; 16]>, killed: Arc<AtomicBool>, no_timeout: bool },
+    InUse {
+        ns: String,
+        lsid: Option<[u8; 16]>,
+        killed: Arc<AtomicBool>,
+        no_timeout: bool,
+    },
 }
 
 /// Figures for serverStatus.
@@ -117,8 +140,12 @@ impl Cursors {
     /// Takes a cursor out for one request; it must be given back or dropped with [`Cursors::remove`].
     pub fn take(&self, id: i64, ns: &str, lsid: Option<[u8; 16]>) -> Result<Box<Cursor>> {
         let mut slots = self.slots.lock();
-        let Some(slot) = slots.get_mut(&id) else { bail!(CursorNotFound, "cursor id {id} not found") };
-        let Slot::Idle(c) = slot else { bail!(CursorInUse, "cursor id {id} is already in use") };
+        let Some(slot) = slots.get_mut(&id) else {
+            bail!(CursorNotFound, "cursor id {id} not found")
+        };
+        let Slot::Idle(c) = slot else {
+            bail!(CursorInUse, "cursor id {id} is already in use")
+        };
         if c.ns != ns {
             bail!(
                 Unauthorized,
@@ -127,17 +154,30 @@ impl Cursors {
             );
         }
         match (c.lsid, lsid) {
-            (None, Some(_)) => bail!(50738, "Cannot run getMore on cursor {id}, which was not created in a session, in session"),
+            (None, Some(_)) => bail!(
+                50738,
+                "Cannot run getMore on cursor {id}, which was not created in a session, in session"
+            ),
             (Some(_), None) => {
-                bail!(50737, "Cannot run getMore on cursor {id}, which was created in a session, without an lsid")
+                bail!(
+                    50737,
+                    "Cannot run getMore on cursor {id}, which was created in a session, without an lsid"
+                )
             }
             (a, b) if a != b => {
-                bail!(50738, "Cannot run getMore on cursor {id}, which was created in another session")
+                bail!(
+                    50738,
+                    "Cannot run getMore on cursor {id}, which was created in another session"
+                )
             }
             _ => {}
         }
-        let placeholder =
-            Slot::InUse { ns: c.ns.clone(), lsid: c.lsid, killed: c.killed.clone(), no_timeout: c.no_timeout };
+        let placeholder = Slot::InUse {
+            ns: c.ns.clone(),
+            lsid: c.lsid,
+            killed: c.killed.clone(),
+            no_timeout: c.no_timeout,
+        };
         match std::mem::replace(slot, placeholder) {
             Slot::Idle(c) => Ok(c),
             Slot::InUse { .. } => Err(err!(CursorInUse, "cursor id {id} is already in use")),
@@ -214,7 +254,8 @@ impl Cursors {
 
     /// Drops cursors that nobody used for so long.
     pub fn reap(&self, idle: Duration) {
-        let n = self.kill_where(|_, _, c| c.is_some_and(|c| !c.no_timeout && c.used.elapsed() > idle));
+        let n =
+            self.kill_where(|_, _, c| c.is_some_and(|c| !c.no_timeout && c.used.elapsed() > idle));
         self.timed_out.fetch_add(n, Ordering::Relaxed);
     }
 

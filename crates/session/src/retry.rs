@@ -91,7 +91,11 @@ impl Retries {
             state.txn = txn;
             state.done.clear();
         }
-        Ok(Retryable { lsid, state, now_millis })
+        Ok(Retryable {
+            lsid,
+            state,
+            now_millis,
+        })
     }
 
     /// After a commit that failed: what is in memory may not have happened.
@@ -106,7 +110,9 @@ impl Retries {
         let mut scan = view.scan(&prefix, &keyspace::prefix_end(&prefix), Direction::Forward);
         let mut old = Vec::new();
         while scan.next()? {
-            let date = Doc::new(scan.value()).and_then(|d| d.get("date")?.as_date()).unwrap_or(0);
+            let date = Doc::new(scan.value())
+                .and_then(|d| d.get("date")?.as_date())
+                .unwrap_or(0);
             if date < before {
                 old.push(Effect::Delete(scan.key().to_vec()));
             }
@@ -131,7 +137,11 @@ impl Retries {
 impl Retryable {
     /// What the statement did when it ran before.
     pub fn executed(&self, stmt_id: i32) -> Option<&StmtResult> {
-        let d = self.state.done.iter().find(|d| (d.first..d.first.saturating_add(d.count)).contains(&stmt_id))?;
+        let d = self
+            .state
+            .done
+            .iter()
+            .find(|d| (d.first..d.first.saturating_add(d.count)).contains(&stmt_id))?;
         Some(&d.result)
     }
 
@@ -142,10 +152,13 @@ impl Retryable {
 
     fn write(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(128);
-        w.i64("txn", self.state.txn).date("date", self.now_millis).open_array("done");
+        w.i64("txn", self.state.txn)
+            .date("date", self.now_millis)
+            .open_array("done");
         for d in &self.state.done {
             w.open_doc("").i32("i", d.first).i32("c", d.count);
-            w.i64("n", d.result.n as i64).i64("m", d.result.n_modified as i64);
+            w.i64("n", d.result.n as i64)
+                .i64("m", d.result.n_modified as i64);
             if let Some(u) = &d.result.upserted {
                 w.open_doc("u").val("v", u.as_val()).close();
             }
@@ -162,7 +175,12 @@ impl Retryable {
 fn read(state: &mut State, d: Doc<'_>) {
     state.txn = d.get("txn").and_then(|v| v.as_i64()).unwrap_or(-1);
     state.done.clear();
-    for d in d.get("done").and_then(|v| v.as_array()).unwrap_or(Doc::EMPTY).values() {
+    for d in d
+        .get("done")
+        .and_then(|v| v.as_array())
+        .unwrap_or(Doc::EMPTY)
+        .values()
+    {
         let Some(d) = d.as_doc() else { continue };
         let int = |n: &str| d.get(n).and_then(|v| v.to_i64_exact()).unwrap_or(0);
         state.done.push(Done {
@@ -172,7 +190,9 @@ fn read(state: &mut State, d: Doc<'_>) {
                 at: 0,
                 n: int("n") as u64,
                 n_modified: int("m") as u64,
-                upserted: d.get("u").and_then(|v| v.as_doc()?.get("v").map(|v| v.to_value())),
+                upserted: d
+                    .get("u")
+                    .and_then(|v| v.as_doc()?.get("v").map(|v| v.to_value())),
                 image: d.get("d").and_then(|v| v.as_doc()).map(|d| d.to_buf()),
             },
         });
@@ -193,13 +213,30 @@ impl Retry for Statements<'_> {
             if n == 0 {
                 first_id = id;
             }
-            let plain = |r: &StmtResult| r.n == 1 && r.n_modified == 0 && r.upserted.is_none() && r.image.is_none();
+            let plain = |r: &StmtResult| {
+                r.n == 1 && r.n_modified == 0 && r.upserted.is_none() && r.image.is_none()
+            };
             match self.hold.state.done.last_mut() {
-                Some(d) if plain(r) && plain(&d.result) && d.first.checked_add(d.count) == Some(id) => d.count += 1,
-                _ => self.hold.state.done.push(Done { first: id, count: 1, result: r.clone() }),
+                Some(d)
+                    if plain(r) && plain(&d.result) && d.first.checked_add(d.count) == Some(id) =>
+                {
+                    d.count += 1
+                }
+                _ => self.hold.state.done.push(Done {
+                    first: id,
+                    count: 1,
+                    result: r.clone(),
+                }),
             }
         }
-        let session = OpSession { lsid: self.hold.lsid, txn_number: self.hold.state.txn, stmt_id: first_id };
-        (session, Effect::Put(key(&self.hold.lsid), self.hold.write()))
+        let session = OpSession {
+            lsid: self.hold.lsid,
+            txn_number: self.hold.state.txn,
+            stmt_id: first_id,
+        };
+        (
+            session,
+            Effect::Put(key(&self.hold.lsid), self.hold.write()),
+        )
     }
 }

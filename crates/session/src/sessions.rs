@@ -74,7 +74,10 @@ impl Sessions {
             return Ok(());
         }
         if shard.len() >= MAX_SESSIONS / SHARDS {
-            bail!(TooManyLogicalSessions, "Unable to add session into the cache because the number of active sessions is too high");
+            bail!(
+                TooManyLogicalSessions,
+                "Unable to add session into the cache because the number of active sessions is too high"
+            );
         }
         shard.insert(*id, AtomicI64::new(now));
         Ok(())
@@ -104,7 +107,12 @@ impl Sessions {
         let now = self.now();
         let mut all = Vec::new();
         for shard in &self.shards {
-            all.extend(shard.lock().iter().map(|(id, used)| (*id, now - used.load(Relaxed))));
+            all.extend(
+                shard
+                    .lock()
+                    .iter()
+                    .map(|(id, used)| (*id, now - used.load(Relaxed))),
+            );
         }
         all
     }
