@@ -91,6 +91,11 @@ impl Watch {
         }
     }
 
+    /// The load average at the start.
+    pub fn load(&self) -> f64 {
+        self.load
+    }
+
     pub fn end(&self) -> Conditions {
         let (steal, all) = ticks();
         let passed = all.saturating_sub(self.all).max(1);

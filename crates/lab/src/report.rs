@@ -290,6 +290,11 @@ impl Draft {
         }
     }
 
+    /// The load average when it began.
+    pub fn load(&self) -> f64 {
+        self.watch.load()
+    }
+
     pub fn set(&mut self, name: &str, value: impl Into<Json>) {
         self.report.settings.insert(name.into(), value.into());
     }

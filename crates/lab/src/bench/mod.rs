@@ -156,6 +156,12 @@ impl Bench {
         }
         let room = Room::new(&args, placement)?;
         let mut draft = Draft::new("bench", "bars");
+        let load = draft.load();
+        if load > 0.5 {
+            eprintln!(
+                "warning: load average {load:.1} before the start; others are using the cores"
+            );
+        }
         draft.set("records", args.records);
         draft.set("document_bytes", DOCUMENT_BYTES);
         draft.set("payload", format!("{:?}", args.payload).to_lowercase());

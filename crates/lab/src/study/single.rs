@@ -301,7 +301,10 @@ impl Single {
             return Err(fault);
         }
         if inserting {
-            sizes.push(size(&mut self.control, self.pid, place, start.elapsed())?);
+            let last = size(&mut self.control, self.pid, place, start.elapsed())?;
+            // A sample of the same second says nothing that the last does not.
+            sizes.retain(|s| s.at < last.at - 1.0);
+            sizes.push(last);
         }
         let mut step = Step::new(title, connections, threads, &outcome, spent);
         step.durability = operation.durability().map(|d| d.name().to_string());
