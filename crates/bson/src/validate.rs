@@ -47,17 +47,25 @@ fn check(doc: Doc<'_>, depth: usize) -> Result<(), Malformed> {
                 "unexpected terminator inside a document",
             ));
         }
-        let end = after
-            .iter()
-            .position(|&b| b == 0)
-            .ok_or(Malformed::Structure("field name without terminator"))?;
-        let (name, body) = (&after[..end], &after[end + 1..]);
-        std::str::from_utf8(name).map_err(|_| Malformed::Utf8)?;
-        if tag::name(t) == "missing" {
-            return Err(Malformed::UnknownType(t));
+        let (mut end, mut bits) = (0, 0u8);
+        loop {
+            match after.get(end) {
+                Some(0) => break,
+                Some(&b) => bits |= b,
+                None => return Err(Malformed::Structure("field name without terminator")),
+            }
+            end += 1;
         }
-        let len = size_of_value(t, body)
-            .ok_or(Malformed::Structure("value does not fit its document"))?;
+        let (name, body) = (&after[..end], &after[end + 1..]);
+        if bits >= 0x80 {
+            std::str::from_utf8(name).map_err(|_| Malformed::Utf8)?;
+        }
+        let Some(len) = size_of_value(t, body) else {
+            return Err(match tag::name(t) {
+                "missing" => Malformed::UnknownType(t),
+                _ => Malformed::Structure("value does not fit its document"),
+            });
+        };
         let v = &body[..len];
         match t {
             tag::STRING | tag::CODE | tag::SYMBOL => check_string(v)?,

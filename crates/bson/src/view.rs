@@ -129,9 +129,21 @@ impl<'a> Iter<'a> {
     /// The next name (as bytes, not checked to be UTF-8) and value: the hot paths' form of `next`.
     #[inline]
     pub fn next_raw(&mut self) -> Option<(&'a [u8], Val<'a>)> {
+        let (name, val, _) = self.step()?;
+        Some((name, val))
+    }
+
+    /// Name, value, and whether the name is all ASCII: that falls out of looking for its end.
+    #[inline]
+    fn step(&mut self) -> Option<(&'a [u8], Val<'a>, bool)> {
         let (&t, after) = self.rest.split_first()?;
-        let mut end = 0;
-        while *after.get(end)? != 0 {
+        let (mut end, mut bits) = (0, 0u8);
+        loop {
+            match after.get(end) {
+                Some(0) => break,
+                Some(&b) => bits |= b,
+                None => return None,
+            }
             end += 1;
         }
         let (name, body) = (&after[..end], &after[end + 1..]);
@@ -139,12 +151,15 @@ impl<'a> Iter<'a> {
             self.rest = &[];
             return None;
         };
-        let Some(bytes) = body.get(..len) else {
-            self.rest = &[];
-            return None;
-        };
         self.rest = &body[len..];
-        Some((name, Val { tag: t, bytes }))
+        Some((
+            name,
+            Val {
+                tag: t,
+                bytes: &body[..len],
+            },
+            bits < 0x80,
+        ))
     }
 
     /// Over bare elements, without the length and terminator of a document.
@@ -162,8 +177,13 @@ impl<'a> Iterator for Iter<'a> {
     type Item = Elem<'a>;
     #[inline]
     fn next(&mut self) -> Option<Elem<'a>> {
-        let (name, val) = self.next_raw()?;
-        let name = std::str::from_utf8(name).ok()?;
+        let (name, val, ascii) = self.step()?;
+        let name = if ascii {
+            // SAFETY: every byte is below 0x80.
+            unsafe { std::str::from_utf8_unchecked(name) }
+        } else {
+            std::str::from_utf8(name).ok()?
+        };
         Some(Elem { name, val })
     }
 }

@@ -247,23 +247,9 @@ fn insert_chunk(
     Ok(stop)
 }
 
-/// Which of the chunk's records exist already.
+/// Which of the chunk's records exist already. Mostly none does, and the filters in memory say so.
 fn existing(view: &storage::View, chunk: &[New]) -> Result<Vec<bool>> {
-    if let [one] = chunk {
-        return Ok(vec![view.get(&one.record_key)?.is_some()]);
-    }
-    let mut order: Vec<usize> = (0..chunk.len()).collect();
-    order.sort_unstable_by(|a, b| chunk[*a].record_key.cmp(&chunk[*b].record_key));
-    let keys: Vec<&[u8]> = order
-        .iter()
-        .map(|i| chunk[*i].record_key.as_slice())
-        .collect();
-    let found = view.multi_get(&keys)?;
-    let mut exists = vec![false; chunk.len()];
-    for (i, f) in order.into_iter().zip(found) {
-        exists[i] = f.is_some();
-    }
-    Ok(exists)
+    chunk.iter().map(|n| view.exists(&n.record_key)).collect()
 }
 
 /// Makes sure that the catalog knows which fields of which index hold arrays, before such an entry is staged.

@@ -223,6 +223,11 @@ impl<'a> OpCtx<'a> {
 
     /// The latches, waiting for them if need be (on an event loop: flushing the own group, else offloading).
     pub fn latch(&mut self, hashes: &[u64]) -> Result<LatchGuard> {
+        if self.engine.store.is_stalled() {
+            // The engine makes writers wait: let it be a worker that waits, not the readers of a loop.
+            self.flush();
+            self.need_worker()?;
+        }
         let latches = self.engine.store.latches();
         if self.group.is_none() {
             return Ok(latches.acquire(hashes));
