@@ -32,11 +32,13 @@ mod handshake;
 mod replication;
 mod sessions;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 pub use connection::Connection;
 pub use version::VERSION;
 
-use bson::{ObjectId, Writer};
+use bson::{DocBuf, ObjectId, Writer};
 use errors::Result;
 use fail_point::FailPoints;
 use metrics::Counters;
@@ -45,7 +47,7 @@ use parameters::Parameters;
 use parking_lot::Mutex;
 use service::{Address, Client, Config, Control, Mode, Outcome, Request, Service};
 use session::{Cursors, Lsid, Retries, Sessions};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use storage::Store;
 
 /// What an event loop or a worker keeps between requests.
@@ -152,11 +154,29 @@ impl Service for Commands {
         if self.config.topology.set_name().is_none() {
             return;
         }
-        let ts = self.store.last_ts();
-        let mut w = Writer::with_capacity(128);
-        w.open_doc("$clusterTime").timestamp("clusterTime", ts).open_doc("signature");
-        w.binary("hash", 0, &[0; 20]).i64("keyId", 0).close().close();
-        w.timestamp("operationTime", ts);
-        service::append_fields(out, body_start, w.finish().as_doc());
+        service::append_fields(out, body_start, cluster_time(self.store.last_ts()).as_doc());
     }
+}
+
+/// `{$clusterTime, operationTime}` of that timestamp: every reply ends with it, so it is made once and patched.
+fn cluster_time(ts: u64) -> DocBuf {
+    static TEMPLATE: OnceLock<(DocBuf, Vec<usize>)> = OnceLock::new();
+    const MARK: u64 = 0x1122_3344_5566_7788;
+    let (template, places) = TEMPLATE.get_or_init(|| {
+        let mut w = Writer::with_capacity(128);
+        w.open_doc("$clusterTime").timestamp("clusterTime", MARK).open_doc("signature");
+        w.binary("hash", 0, &[0; 20]).i64("keyId", 0).close().close();
+        w.timestamp("operationTime", MARK);
+        let doc = w.finish();
+        let places = doc.as_bytes().windows(8).enumerate();
+        let places = places.filter(|(_, b)| *b == MARK.to_le_bytes()).map(|(at, _)| at).collect();
+        (doc, places)
+    });
+    let mut bytes = template.as_bytes().to_vec();
+    for at in places {
+        if let Some(slot) = bytes.get_mut(*at..at + 8) {
+            slot.copy_from_slice(&ts.to_le_bytes());
+        }
+    }
+    DocBuf::from_vec(bytes).unwrap_or_default()
 }
