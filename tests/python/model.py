@@ -112,14 +112,18 @@ def matches(document, query):
     return True
 
 
+def sort_values(value, names):
+    """What a path gives to sort by, as to an index: an array on the way counts as its elements, which lack what they lack."""
+    if isinstance(value, list) and names:
+        return [v for e in value or [None] for v in (sort_values(e, names) if isinstance(e, dict) else [MISSING])]
+    if names:
+        return sort_values(value[names[0]], names[1:]) if isinstance(value, dict) and names[0] in value else [MISSING]
+    return value if isinstance(value, list) and value else [value]
+
+
 def sort_key(document, path, direction):
     """An array sorts by its least element upwards, by its greatest downwards; an empty one before null."""
-    found = []
-    for v in at(document, path.split(".")) or [MISSING]:
-        if isinstance(v, list):
-            found += [key(e) for e in v] if v else [(0,)]
-        else:
-            found.append(key(v))
+    found = [(0,) if v == [] else key(v) for v in sort_values(document, path.split("."))]
     return min(found) if direction == 1 else max(found)
 
 

@@ -148,9 +148,9 @@ CASES = [
     ({"$toDecimal": "1.10"}, Decimal128("1.10")),
     ({"$toBool": "false"}, True),
     ({"$toBool": 0}, False),
-    ({"$toDate": 0}, datetime.datetime(1970, 1, 1)),
+    ({"$toDate": Int64(0)}, datetime.datetime(1970, 1, 1)),
     ({"$toObjectId": "5f0000000000000000000000"}, ObjectId("5f0000000000000000000000")),
-    ({"$toDate": ObjectId("5f0000000000000000000000")}, datetime.datetime(2020, 7, 4, 4, 4, 16)),
+    ({"$toDate": ObjectId("5f0000000000000000000000")}, datetime.datetime(2020, 7, 4, 4, 5, 20)),
     ({"$convert": {"input": "x", "to": "int", "onError": -1}}, -1),
     ({"$convert": {"input": None, "to": "int", "onNull": "null"}}, "null"),
     # objects, variables, literals
@@ -222,7 +222,7 @@ ERRORS = [
     ({"$arrayToObject": "$i"}, 40386),
     ({"$objectToArray": "$i"}, 40390),
     ({"$mergeObjects": ["$i"]}, 40400),
-    ({"$add": 1, "$subtract": 2}, 15983),
+    ({"$add": 1, "$subtract": 2}, 40181),
     ("$", 16872),
     ("$a.", 40353),
 ]

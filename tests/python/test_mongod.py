@@ -56,7 +56,7 @@ def test_fork(mongod, tmp_path):
             hello = wire.command({"hello": 1, "$db": "admin"})
             assert hello["setName"] == "rs7" and hello["isWritablePrimary"] is True
             assert wire.command({"insert": "x", "$db": "test", "documents": [{"_id": 1}], "writeConcern": {"w": "majority"}})["n"] == 1
-            assert wire.command({"getCmdLineOpts": 1, "$db": "admin"})["parsed"]["replication"]["replSet"] == "rs7"
+            assert wire.command({"getCmdLineOpts": 1, "$db": "admin"})["parsed"]["replication"] == {"replSet": "rs7", "oplogSizeMB": 128}
             assert wire.command({"replSetGetStatus": 1, "$db": "admin"})["set"] == "rs7"
             expect = wire.command({"replSetInitiate": config, "$db": "admin"})
             assert expect["code"] == 23 and expect["codeName"] == "AlreadyInitialized"

@@ -77,7 +77,7 @@ def test_dump_with_a_query(server, client, shop, tmp_path):
 
 
 def test_export_and_import(server, client, shop, tmp_path):
-    run("mongoexport", server, f"--db={shop.name}", "--collection=orders", f"--out={tmp_path}/o.json")
+    run("mongoexport", server, f"--db={shop.name}", "--collection=orders", "--jsonFormat=canonical", f"--out={tmp_path}/o.json")
     assert len((tmp_path / "o.json").read_text().splitlines()) == 3000
     run("mongoimport", server, f"--db={shop.name}", "--collection=again", f"--file={tmp_path}/o.json")
     assert {bson.encode(d) for d in shop.again.find()} == {bson.encode(d) for d in shop.orders.find()}
