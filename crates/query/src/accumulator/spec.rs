@@ -106,10 +106,10 @@ impl AccumulatorSpec {
     /// `name` with its `$`, and the accumulator's argument.
     pub fn parse(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<AccumulatorSpec> {
         let build = |name, kind, arg, n| AccumulatorSpec { kind, name, arg, n };
+        if arg.as_array().is_some() {
+            bail!(40237, "The {name} accumulator is a unary operator");
+        }
         if let Some((name, kind)) = SIMPLE.iter().find(|s| s.0 == name) {
-            if arg.as_array().is_some() {
-                bail!(40237, "The {name} accumulator is a unary operator");
-            }
             return Ok(build(
                 name,
                 kind.clone(),
@@ -193,7 +193,7 @@ impl AccumulatorSpec {
     /// A fresh state. `group`: a context whose root is the group's `{_id: …}` (the `n` of `$firstN` may depend on it).
     pub fn start(&self, group: &EvalCtx<'_>) -> Result<Accumulator> {
         let n = match &self.n {
-            Some(e) => crate::expr::count_of(self.name, e.evaluate(group)?.or_null())?,
+            Some(e) => count_of(self.name, e.evaluate(group)?.or_null())?,
             None => 1,
         };
         Ok(match &self.kind {
@@ -337,9 +337,14 @@ fn options<'a, const N: usize>(
 
 fn check_constant_n(name: &str, n: &Expression) -> Result<()> {
     match n.constant() {
-        Some(v) => crate::expr::count_of(name, v.as_val()).map(|_| ()),
+        Some(v) => count_of(name, v.as_val()).map(|_| ()),
         None => Ok(()),
     }
+}
+
+/// The `n` of an accumulator (`$group` has another code for it than the expressions of the same names).
+fn count_of(name: &str, v: Val<'_>) -> Result<usize> {
+    crate::expr::count_of(name, v).map_err(|e| err!(7548606, "{}", e.message))
 }
 
 /// MongoDB runs `$group` in its other engine, which has its own numbers for two mistakes.

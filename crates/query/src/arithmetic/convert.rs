@@ -25,6 +25,36 @@ pub fn f64_to_string(f: f64) -> String {
     }
 }
 
+/// A double as C++ streams print it: at most six significant digits. What `$toLower` and `$substr` make of a double.
+pub fn f64_to_short_string(f: f64) -> String {
+    if f.is_nan() {
+        return "nan".into();
+    }
+    if f.is_infinite() {
+        return if f > 0.0 { "inf" } else { "-inf" }.into();
+    }
+    if f == 0.0 {
+        return if f.is_sign_negative() { "-0" } else { "0" }.into();
+    }
+    let scientific = format!("{f:.5e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let trimmed = |s: &str| {
+        if s.contains('.') {
+            s.trim_end_matches('0').trim_end_matches('.').to_string()
+        } else {
+            s.to_string()
+        }
+    };
+    if (-4..6).contains(&exponent) {
+        let decimals = usize::try_from(5 - exponent).unwrap_or(0);
+        trimmed(&format!("{f:.decimals$}"))
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
+    }
+}
+
 /// Why a number could not be read or converted.
 pub type Reason = &'static str;
 
@@ -126,7 +156,17 @@ pub fn parse_decimal(s: &str) -> Result<Decimal128, Reason> {
     if s.bytes().any(|b| b.is_ascii_whitespace() || b == b'_') {
         return Err("Failed to parse string to decimal");
     }
-    s.parse().map_err(|_| "Failed to parse string to decimal")
+    let digits = s.bytes().filter(u8::is_ascii_digit).count();
+    if digits == 0 && s.bytes().all(|b| matches!(b, b'+' | b'-' | b'.')) {
+        return Err("Failed to parse string to decimal");
+    }
+    if let Ok(d) = s.parse() {
+        return Ok(d);
+    }
+    // More digits than a decimal holds are rounded.
+    decimal::parse_rounded(s)
+        .filter(|d| digits > 34 && !d.is_infinite() && !d.is_nan())
+        .ok_or("Failed to parse string to decimal")
 }
 
 const NAN: Reason = "Attempt to convert NaN value to integer type";

@@ -46,7 +46,10 @@ pub(crate) fn working() -> Cx {
 pub(crate) fn widen(d: Decimal128) -> Wide {
     let mut lsu = [0u16; 24];
     match d.parts() {
-        Parts::NaN => Wide::from_raw_parts(1, 0, NAN, lsu),
+        Parts::NaN => {
+            let sign = if d.is_negative() { NEGATIVE } else { 0 };
+            Wide::from_raw_parts(1, 0, NAN | sign, lsu)
+        }
         Parts::Infinity { negative } => {
             Wide::from_raw_parts(1, 0, INFINITE | if negative { NEGATIVE } else { 0 }, lsu)
         }
@@ -78,7 +81,11 @@ fn exact(w: &Wide) -> Decimal128 {
     let (digits, exponent, bits, lsu) = w.to_raw_parts();
     let negative = bits & NEGATIVE != 0;
     if bits & NAN != 0 || bits & 0x10 != 0 {
-        return Decimal128::NAN;
+        return if negative {
+            neg(Decimal128::NAN)
+        } else {
+            Decimal128::NAN
+        };
     }
     if bits & INFINITE != 0 {
         return if negative {
@@ -93,6 +100,11 @@ fn exact(w: &Wide) -> Decimal128 {
         .rev()
         .fold(0u128, |c, &u| c * 1000 + u128::from(u));
     Decimal128::from_parts(negative, coefficient, exponent).unwrap_or(Decimal128::NAN)
+}
+
+/// Reads a number of any length, rounded to 34 digits.
+pub fn parse_rounded(s: &str) -> Option<Decimal128> {
+    standard().parse(s).ok().map(|w| exact(&w))
 }
 
 pub fn add(a: Decimal128, b: Decimal128) -> Decimal128 {
@@ -307,7 +319,12 @@ pub fn pow(a: Decimal128, b: Decimal128) -> Decimal128 {
     }
     c.pow(&mut x, &widen(b));
     let d = underflowed(narrow(x));
-    let Parts::Finite { negative, mut coefficient, mut exponent } = d.parts() else {
+    let Parts::Finite {
+        negative,
+        mut coefficient,
+        mut exponent,
+    } = d.parts()
+    else {
         return d;
     };
     if coefficient == 0 || a.to_i64_exact() == Some(1) {
@@ -319,7 +336,11 @@ pub fn pow(a: Decimal128, b: Decimal128) -> Decimal128 {
     }
     // That library goes through logarithms, which overflow a little early.
     if exponent == MAX_EXPONENT && coefficient > MAX_COEFFICIENT - 9 {
-        return if negative { Decimal128::NEG_INFINITY } else { Decimal128::INFINITY };
+        return if negative {
+            Decimal128::NEG_INFINITY
+        } else {
+            Decimal128::INFINITY
+        };
     }
     Decimal128::from_parts(negative, coefficient, exponent).unwrap_or(d)
 }

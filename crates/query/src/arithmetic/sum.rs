@@ -100,6 +100,18 @@ impl Sum {
         self.count += 1;
     }
 
+    /// Takes in a number for an average, where an int64 counts as the nearest double.
+    #[inline]
+    pub fn add_for_average(&mut self, v: Val<'_>) {
+        match v.as_i64() {
+            Some(i) => {
+                self.plain.add(i as f64);
+                self.count += 1;
+            }
+            None => self.add(v),
+        }
+    }
+
     pub fn sum(&self) -> Value {
         match (self.widest, self.plain.long()) {
             (0, Some(i)) => Number::int_or_long(i).to_value(),

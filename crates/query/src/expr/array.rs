@@ -1,6 +1,6 @@
 //! Operators that read arrays: elements, positions, parts, order.
 
-use super::node::{Call, Computed, EvalCtx, Node, Prepared, own};
+use super::node::{Call, Computed, EvalCtx, Prepared, own};
 use super::parse::{ParseEnv, Parsed, fields, optional};
 use super::path::FieldPath;
 use super::table::{Named, Op};
@@ -480,9 +480,4 @@ fn extreme_n<'a>(c: &'a Call, ctx: &EvalCtx<'a>, largest: bool) -> Result<Comput
     });
     items.truncate(n);
     own(array_of(items))
-}
-
-/// Whether the node is a literal array (used where MongoDB wants one).
-pub(super) fn is_array_node(n: &Node) -> bool {
-    matches!(n, Node::Array(_))
 }

@@ -1,6 +1,6 @@
 //! Operators that choose or repeat: `$cond $ifNull $switch $let $map $filter $reduce`, and `$literal`, `$meta`.
 
-use super::node::{Call, Computed, EvalCtx, Node, Prepared, Scope, check_depth, own};
+use super::node::{Call, Computed, EvalCtx, Node, Prepared, Scope, check_depth};
 use super::parse::{ParseEnv, Parsed, arguments, check_variable_name, fields, operand, optional};
 use super::table::{Named, Op};
 use bson::{Doc, Val, Value, Writer, tag};
@@ -24,7 +24,8 @@ pub(super) const OPS: &[Op] = &[
     .varying(),
     Op::custom("$literal", parse_literal, &[], absent),
     Op::custom("$const", parse_literal, &[], absent),
-    Op::custom("$meta", parse_meta, &[], meta).varying(),
+    // No stage of ours attaches metadata that an expression could read.
+    Op::custom("$meta", parse_meta, &[], absent).varying(),
 ];
 
 fn absent<'a>(_: &'a Call, _: &EvalCtx<'a>) -> Result<Computed<'a>> {
@@ -516,12 +517,4 @@ fn parse_meta(_: &'static Op, arg: Val<'_>, _: &ParseEnv) -> Result<Parsed> {
     }
     let args = vec![Node::Const(arg.to_value())];
     Ok(Parsed::Call(args, Prepared::None))
-}
-
-/// No stage of ours attaches metadata that an expression could read.
-fn meta<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    match c.arg(0, ctx)?.or_null().as_str() {
-        Some("randVal") => own(rand::random::<f64>()),
-        _ => Ok(Computed::Missing),
-    }
 }

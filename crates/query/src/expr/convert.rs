@@ -1,7 +1,7 @@
 //! `$convert`, its short forms `$toInt` and so on, `$type`, `$isNumber`.
 
 use super::boolean::boolean;
-use super::node::{Call, Computed, EvalCtx, Prepared, own};
+use super::node::{Call, Computed, EvalCtx, Node, Prepared, own};
 use super::parse::{ParseEnv, Parsed, fields, operand, optional};
 use super::string::check_length;
 use super::table::{Named, Op};
@@ -67,7 +67,7 @@ static CONVERT: Named = Named {
     unknown: 9,
 };
 
-/// Arguments: those of `CONVERT`, then the subtype of a `to` that is `{type, subtype}`.
+/// Arguments: those of `CONVERT`, then the subtype of a `to` that is `{type, subtype}` (whether it was is the last one).
 fn parse_convert(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let f = fields(op, &CONVERT, arg)?;
     let (mut to, mut subtype) = (f[1], None);
@@ -79,10 +79,7 @@ fn parse_convert(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed
             match e.name {
                 "type" => to = Some(e.val),
                 "subtype" => subtype = Some(e.val),
-                other => bail!(
-                    FailedToParse,
-                    "$convert's 'to' argument found an unknown argument: {other}"
-                ),
+                _ => {}
             }
         }
         if to.is_none() {
@@ -97,6 +94,9 @@ fn parse_convert(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed
         args.push(optional(*v, env)?);
     }
     args.push(optional(subtype, env)?);
+    if f[1] != to {
+        args.push(Node::Const(Value::from(true)));
+    }
     Ok(Parsed::Call(args, Prepared::None))
 }
 
@@ -160,6 +160,12 @@ fn convert<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         };
     }
     let Some(to) = to else {
+        if c.has(7) {
+            bail!(
+                FailedToParse,
+                "$convert's 'to' argument must have a 'type' that is a string or number"
+            );
+        }
         return Ok(Computed::NULL);
     };
     let (format, order, subtype) = (c.arg(4, ctx)?, c.arg(5, ctx)?, c.arg(6, ctx)?);
@@ -167,7 +173,11 @@ fn convert<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         tag: to,
         format: format_of(format.or_null())?,
         big_endian: big_endian(order.or_null())?,
-        subtype: subtype_of(subtype.or_null())?,
+        subtype: if c.has(6) {
+            subtype_of(subtype.or_null())?
+        } else {
+            0
+        },
     };
     match to_type(input.or_null(), &target) {
         Err(e) if e.code == Code::ConversionFailure && c.has(2) => c.arg(2, ctx),
@@ -277,9 +287,6 @@ fn big_endian(v: Val<'_>) -> Result<bool> {
 }
 
 fn subtype_of(v: Val<'_>) -> Result<u8> {
-    if v.is_nullish() {
-        return Ok(0);
-    }
     if !v.is_number() {
         bail!(
             4341108,
@@ -445,7 +452,9 @@ fn string(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
         tag::BINARY => binary_to_string(v, to)?,
         _ => return Err(unsupported(v, to)),
     };
-    check_length(s.len())?;
+    if check_length(s.len()).is_err() {
+        return Err(failure("The resulting string is too long".into()));
+    }
     Ok(Value::from(s))
 }
 
@@ -514,7 +523,9 @@ fn date(v: Val<'_>, to: &Target<'_>) -> Result<i64> {
         tag::DATE => Ok(v.as_date().unwrap_or(0)),
         tag::INT64 | tag::DOUBLE | tag::DECIMAL128 => integer(v, &Target::plain(tag::INT64)),
         tag::TIMESTAMP => Ok((v.as_timestamp().unwrap_or(0) >> 32) as i64 * 1000),
-        tag::OBJECT_ID => Ok(v.as_oid().map_or(0, |o| i64::from(o.seconds()) * 1000)),
+        tag::OBJECT_ID => Ok(v
+            .as_oid()
+            .map_or(0, |o| i64::from(o.seconds() as i32) * 1000)),
         tag::STRING => date_parse::free_form(v.as_str().unwrap_or(""), None),
         _ => Err(unsupported(v, to)),
     }

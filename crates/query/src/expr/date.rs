@@ -93,7 +93,8 @@ pub(super) fn date_value(v: Val<'_>) -> Option<i64> {
     match v.tag {
         tag::DATE => v.as_date(),
         tag::TIMESTAMP => v.as_timestamp().map(|t| (t >> 32) as i64 * 1000),
-        tag::OBJECT_ID => v.as_oid().map(|o| i64::from(o.seconds()) * 1000),
+        // MongoDB reads the seconds as a signed number.
+        tag::OBJECT_ID => v.as_oid().map(|o| i64::from(o.seconds() as i32) * 1000),
         _ => None,
     }
 }
@@ -336,7 +337,7 @@ fn date_from_string<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> 
     if c.has(2) && format.is_nullish() {
         return Ok(Computed::NULL);
     }
-    let given = c.has(1).then_some(&zone);
+    let given = (c.has(1) && !zone.is_utc()).then_some(&zone);
     match parse_string(&text, &format, given) {
         Err(e) if e.code == Code::ConversionFailure && c.has(4) => c.arg(4, ctx),
         other => own(Value::date(other?)),

@@ -55,19 +55,17 @@ impl Unit {
 }
 
 /// `None` when the argument is null.
-fn unit_of(c: &Call, v: &Computed<'_>, type_code: i32) -> Result<Option<Unit>> {
+fn unit_of(c: &Call, v: &Computed<'_>) -> Result<Option<Unit>> {
     if v.is_nullish() {
         return Ok(None);
     }
     let Some(s) = v.or_null().as_str() else {
-        return Err(errors::Error::coded(
-            type_code,
-            format!(
-                "{} requires 'unit' to be a string, but got {}",
-                c.op.name,
-                v.type_name()
-            ),
-        ));
+        bail!(
+            5439013,
+            "{} requires 'unit' to be a string, but got {}",
+            c.op.name,
+            v.type_name()
+        );
     };
     Unit::parse(s)
         .map(Some)
@@ -132,7 +130,7 @@ fn add<'a>(c: &'a Call, ctx: &EvalCtx<'a>, sign: i64) -> Result<Computed<'a>> {
     if date.is_nullish() {
         return Ok(Computed::NULL);
     }
-    let Some(unit) = unit_of(c, &unit, 5166404)? else {
+    let Some(unit) = unit_of(c, &unit)? else {
         return Ok(Computed::NULL);
     };
     if amount.is_nullish() {
@@ -230,7 +228,7 @@ fn difference<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let Some(zone) = zone_of(c, 3, ctx)? else {
         return Ok(Computed::NULL);
     };
-    let Some(unit) = unit_of(c, &unit, 5439013)? else {
+    let Some(unit) = unit_of(c, &unit)? else {
         return Ok(Computed::NULL);
     };
     let Some(first_day) = start_of_week(c, 4, unit, ctx)? else {
@@ -288,13 +286,14 @@ static DATE_TRUNC: Named = Named {
 
 fn truncate<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let (date, unit, bin) = (c.arg(0, ctx)?, c.arg(1, ctx)?, c.arg(2, ctx)?);
-    if date.is_nullish() || unit.is_nullish() || c.has(2) && bin.is_nullish() {
+    let null = |i: usize| Ok::<bool, errors::Error>(c.has(i) && c.arg(i, ctx)?.is_nullish());
+    if date.is_nullish() || unit.is_nullish() || null(2)? || null(4)? {
         return Ok(Computed::NULL);
     }
     let Some(zone) = zone_of(c, 3, ctx)? else {
         return Ok(Computed::NULL);
     };
-    let Some(unit) = unit_of(c, &unit, 5439013)? else {
+    let Some(unit) = unit_of(c, &unit)? else {
         return Ok(Computed::NULL);
     };
     let bin = if c.has(2) {

@@ -28,7 +28,21 @@ const ISO_LOCAL: &str = "%Y-%m-%dT%H:%M:%S.%L";
 
 /// ISO 8601 in UTC with milliseconds; years from 0 to 9999.
 pub(super) fn iso(ms: i64) -> Result<String> {
-    format(ms, &Zone::Utc, ISO)
+    formatted(ms, &Zone::Utc, ISO)
+}
+
+/// A timestamp as MongoDB prints it inside strings: `Jan  1 00:00:01:1`.
+pub(super) fn timestamp(t: u64) -> String {
+    let c = Civil::of_ms((t >> 32) as i64 * 1000);
+    format!(
+        "{} {:2} {:02}:{:02}:{:02}:{}",
+        month_name(c).get(..3).unwrap_or(""),
+        c.day,
+        c.hour,
+        c.minute,
+        c.second,
+        t & 0xFFFF_FFFF
+    )
 }
 
 pub(super) static DATE_TO_STRING: Named = Named {
@@ -72,7 +86,7 @@ pub(super) fn date_to_string<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Compu
     }
     let ms = to_date(date.or_null())?;
     let default = if zone.is_utc() { ISO } else { ISO_LOCAL };
-    own(format(
+    own(formatted(
         ms,
         &zone,
         pattern.or_null().as_str().unwrap_or(default),
@@ -95,7 +109,7 @@ fn check_format(pattern: &str) -> Result<()> {
     Ok(())
 }
 
-fn format(ms: i64, zone: &Zone, pattern: &str) -> Result<String> {
+fn formatted(ms: i64, zone: &Zone, pattern: &str) -> Result<String> {
     let c = zone.local(ms);
     let year = |y: i64| -> Result<i64> {
         if !(0..=9999).contains(&y) {

@@ -18,6 +18,7 @@ struct Fields {
     /// Hour, minute, second, millisecond.
     time: Option<[i64; 4]>,
     zone: Option<Zone>,
+    by_format: bool,
 }
 
 fn failure(s: &str, why: &str) -> Error {
@@ -58,7 +59,8 @@ impl Fields {
             if !(1..=366).contains(&n) {
                 return Err(invalid());
             }
-            days_from_civil(year, 1, 1) + n - 1
+            // By a format MongoDB counts the days from 0.
+            days_from_civil(year, 1, 1) + n - i64::from(!self.by_format)
         } else {
             let (Some(year), Some(month)) = (self.year, self.month) else {
                 return Err(incomplete());
@@ -172,7 +174,10 @@ fn month_of(word: &str) -> Option<i64> {
 }
 
 pub(super) fn with_format(s: &str, format: &str, zone: Option<&Zone>) -> Result<i64> {
-    let mut f = Fields::default();
+    let mut f = Fields {
+        by_format: true,
+        ..Fields::default()
+    };
     let mut time = [0i64; 4];
     let mut cursor = Cursor { rest: s };
     let mut chars = format.chars();
@@ -246,12 +251,8 @@ pub(super) fn with_format(s: &str, format: &str, zone: Option<&Zone>) -> Result<
         return Err(mismatch("Trailing data"));
     }
     f.time = Some(time);
-    if f.year.is_some()
-        && f.day_of_year.is_none()
-        && format.contains("%m") | format.contains("%b") | format.contains("%B")
-        && f.day.is_none()
-    {
-        f.day = Some(1);
+    if f.month.is_some() {
+        f.day = f.day.or(Some(1));
     }
     f.finish(s, zone)
 }
@@ -293,7 +294,9 @@ const WEEKDAYS: &[&str] = &[
 /// An absolute date in ISO 8601 or a common way of writing dates in English. Fields may come in any order.
 pub(super) fn free_form(s: &str, zone: Option<&Zone>) -> Result<i64> {
     let mut f = Fields::default();
-    let mut c = Cursor { rest: s.trim() };
+    let mut c = Cursor {
+        rest: s.trim_matches([' ', '\t', '\n', '\x0B', '\x0C', '\r', '\0', '\u{A0}']),
+    };
     if c.rest.is_empty() {
         return Err(failure(
             s,

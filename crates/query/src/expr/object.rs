@@ -55,19 +55,28 @@ pub(crate) fn merge(base: Doc<'_>, over: Doc<'_>) -> DocBuf {
 
 fn merge_objects<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let mut merged = DocBuf::new();
-    for n in &c.args {
-        let v = n.eval(ctx)?;
-        if v.is_nullish() {
-            continue;
-        }
-        match v.or_null().as_doc() {
+    let mut add = |v: Val<'_>| -> Result<()> {
+        match v.as_doc() {
             Some(d) => merged = merge(merged.as_doc(), d),
+            None if v.is_nullish() => {}
             None => bail!(
                 40400,
-                "$mergeObjects requires object inputs, but input {} is of type {}",
-                v.or_null(),
+                "$mergeObjects requires object inputs, but input {v} is of type {}",
                 v.type_name()
             ),
+        }
+        Ok(())
+    };
+    if let [only] = &c.args[..] {
+        // One array stands for its items.
+        let v = only.eval(ctx)?;
+        match v.or_null().as_array() {
+            Some(a) => a.values().try_for_each(add)?,
+            None => add(v.or_null())?,
+        }
+    } else {
+        for n in &c.args {
+            add(n.eval(ctx)?.or_null())?;
         }
     }
     own(merged)
@@ -122,7 +131,7 @@ fn get_field<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
 }
 
 static SET_FIELD: Named = Named {
-    fields: &[("field", 4161102), ("input", 4161109), ("value", 4161103)],
+    fields: &[("field", 4161102), ("value", 4161103), ("input", 4161109)],
     not_object: 4161100,
     unknown: 4161101,
 };
@@ -135,20 +144,19 @@ static UNSET_FIELD: Named = Named {
 
 fn parse_set_field(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let f = fields(op, &SET_FIELD, arg)?;
+    let (value, input) = (optional(f[1], env)?, optional(f[2], env)?);
     let args = vec![
         field_name(op, f[0].unwrap_or(Val::NULL), env)?,
-        optional(f[1], env)?,
-        optional(f[2], env)?,
+        input,
+        value,
     ];
     Ok(Parsed::Call(args, Prepared::None))
 }
 
 fn parse_unset_field(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let f = fields(op, &UNSET_FIELD, arg)?;
-    let args = vec![
-        field_name(op, f[0].unwrap_or(Val::NULL), env)?,
-        optional(f[1], env)?,
-    ];
+    let input = optional(f[1], env)?;
+    let args = vec![field_name(op, f[0].unwrap_or(Val::NULL), env)?, input];
     Ok(Parsed::Call(args, Prepared::None))
 }
 
@@ -163,8 +171,10 @@ fn field_name(op: &Op, v: Val<'_>, env: &ParseEnv) -> Result<Node> {
             v.as_str().unwrap_or("")
         );
     }
+    // Objects and arrays count as expressions even when all in them is constant.
+    let literal = !matches!(n, Node::Doc(_) | Node::Array(_));
     n.fold()?;
-    let Some(name) = n.constant() else {
+    let Some(name) = n.constant().filter(|_| literal) else {
         bail!(
             4161106,
             "{} requires 'field' to evaluate to a constant, but got a non-constant argument",

@@ -93,7 +93,10 @@ pub(super) fn operand(v: Val<'_>, env: &ParseEnv) -> Result<Node> {
     match v.tag {
         tag::STRING => match v.as_str() {
             Some(s) if s.starts_with('$') => field_or_variable(s, env),
-            _ => Ok(Node::Const(v.to_value())),
+            _ => {
+                super::string::check_length(v.bytes.len().saturating_sub(5))?;
+                Ok(Node::Const(v.to_value()))
+            }
         },
         tag::DOCUMENT => object(v.as_doc().unwrap_or(Doc::EMPTY), env),
         tag::ARRAY => {
@@ -110,12 +113,6 @@ pub(super) fn operand(v: Val<'_>, env: &ParseEnv) -> Result<Node> {
 }
 
 fn field_or_variable(s: &str, env: &ParseEnv) -> Result<Node> {
-    if s.contains('\0') {
-        bail!(
-            16419,
-            "field path must not contain embedded null characters"
-        );
-    }
     if s == "$" {
         bail!(16872, "'$' by itself is not a valid FieldPath");
     }
@@ -203,7 +200,7 @@ pub(super) fn call(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<Node> {
 }
 
 /// What a custom parser gives: arguments of a call, or another node in its place.
-pub(super) enum Parsed {
+pub(crate) enum Parsed {
     Call(Vec<Node>, Prepared),
     Node(Node),
 }

@@ -61,15 +61,13 @@ fn compile(c: &Call, pattern: Val<'_>, options: Val<'_>) -> Result<Option<Regex>
             options.type_name()
         );
     }
+    let given = !options.is_nullish();
     let options = options.as_str().unwrap_or("");
     let (text, flags) = match (pattern.tag, pattern.as_str(), pattern.as_regex()) {
-        (tag::NULL | tag::UNDEFINED, ..) => {
-            flags_of(name, options)?;
-            return Ok(None);
-        }
+        (tag::NULL | tag::UNDEFINED, ..) => return Ok(None),
         (_, Some(s), _) => (s, options),
         (_, _, Some((p, own))) => {
-            if !own.is_empty() && !options.is_empty() {
+            if !own.is_empty() && given {
                 bail!(
                     51107,
                     "{name}: found regex option(s) specified in both 'regex' and 'option' fields"
@@ -111,7 +109,7 @@ fn compile(c: &Call, pattern: Val<'_>, options: Val<'_>) -> Result<Option<Regex>
 }
 
 /// The longest pattern that MongoDB accepts.
-const MAX_PATTERN_BYTES: usize = 32_764;
+const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
 fn flags_of(name: &str, flags: &str) -> Result<RegexBuilder> {
     let mut b = RegexBuilder::new();
@@ -211,7 +209,8 @@ impl<'r> Matches<'r> {
 
     /// `{match, idx, captures}`
     fn next(&mut self, failed: impl Fn(pcre2::Error) -> errors::Error) -> Result<Option<Value>> {
-        if self.at > self.text.len() {
+        // An empty text is searched once, any other one not at its end.
+        if self.at > 0 && self.at >= self.text.len() {
             return Ok(None);
         }
         let found = self

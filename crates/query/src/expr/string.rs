@@ -1,9 +1,8 @@
 //! Operators that build or transform strings.
 
-use super::boolean::boolean;
 use super::node::{Call, Computed, EvalCtx, own};
 use super::table::{Named, Op};
-use crate::arithmetic::convert::f64_to_string;
+use crate::arithmetic::convert::f64_to_short_string;
 use bson::{MAX_DOC_BYTES, Val, Value, Writer, tag};
 use errors::{Result, bail};
 use std::borrow::Cow;
@@ -70,13 +69,13 @@ pub(super) fn coerce<'v>(v: Val<'v>) -> Result<Cow<'v, str>> {
             String::from_utf8_lossy(v.str_bytes().unwrap_or(&[]))
         }
         tag::NULL | tag::UNDEFINED => Cow::Borrowed(""),
-        tag::DOUBLE => Cow::Owned(f64_to_string(v.as_f64().unwrap_or(0.0))),
+        tag::DOUBLE => Cow::Owned(f64_to_short_string(v.as_f64().unwrap_or(0.0))),
         tag::INT32 | tag::INT64 => Cow::Owned(v.to_i64_exact().unwrap_or(0).to_string()),
         tag::DECIMAL128 => Cow::Owned(v.as_decimal().map(|d| d.to_string()).unwrap_or_default()),
         tag::DATE => Cow::Owned(super::date_format::iso(v.as_date().unwrap_or(0))?),
         tag::TIMESTAMP => {
             let t = v.as_timestamp().unwrap_or(0);
-            Cow::Owned(format!("Timestamp({}, {})", t >> 32, t & 0xFFFF_FFFF))
+            Cow::Owned(super::date_format::timestamp(t))
         }
         _ => bail!(
             16007,
@@ -221,9 +220,4 @@ fn replace<'a>(c: &'a Call, ctx: &EvalCtx<'a>, all: bool) -> Result<Computed<'a>
     };
     check_length(input.len() + found * (with.len().saturating_sub(find.len())))?;
     string(&input.replace(find, with))
-}
-
-/// Whether the value is a string.
-pub(super) fn is_string<'a>(v: &Computed<'_>) -> Result<Computed<'a>> {
-    boolean(v.or_null().tag == tag::STRING)
 }

@@ -108,7 +108,10 @@ fn find_bytes(s: &[u8], needle: &[u8], start: usize, end: usize) -> Option<usize
 fn find_code_points(s: &str, needle: &str, start: usize, end: usize) -> Option<usize> {
     let total = s.chars().count();
     let end = end.min(total);
-    if start > end {
+    if total == 0 && needle.is_empty() && start == 0 {
+        return Some(0);
+    }
+    if start >= end {
         return None;
     }
     let offset = |n: usize| s.char_indices().nth(n).map_or(s.len(), |(i, _)| i);
@@ -167,17 +170,15 @@ fn substr_bytes<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     }
 }
 
-/// A number's whole part, refused when an int64 cannot hold it.
+/// A number's whole part. A double that an int64 cannot hold is refused; such a decimal becomes the least int64.
 fn whole(v: Val<'_>) -> Result<i64> {
     if let (tag::DOUBLE, Some(f)) = (v.tag, v.as_f64())
         && !(-9223372036854775808.0..9223372036854775808.0).contains(&f)
     {
         bail!(31109, "Can't coerce out of range value {v} to long");
     }
-    if let Some(d) = v.as_decimal()
-        && crate::arithmetic::convert::decimal_to_i64(d).is_err()
-    {
-        bail!(31109, "Can't coerce out of range value {v} to long");
+    if let Some(d) = v.as_decimal() {
+        return Ok(crate::arithmetic::convert::decimal_to_i64(d).unwrap_or(i64::MIN));
     }
     Ok(v.to_i64_truncated().unwrap_or(0))
 }

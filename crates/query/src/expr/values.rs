@@ -17,7 +17,7 @@ pub(super) const OPS: &[Op] = &[
     }),
     Op::variadic("$avg", |c, x| {
         let mut s = Sum::default();
-        each(c, x, |v| s.add(v))?;
+        each(c, x, |v| s.add_for_average(v))?;
         own(s.average())
     }),
     Op::variadic("$min", |c, x| extreme(c, x, false)),

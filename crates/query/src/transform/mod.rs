@@ -225,15 +225,15 @@ impl Branch {
             w.close();
         } else {
             match mode {
-                Mode::Include => return Ok(false),
-                Mode::Exclude => {
-                    w.val(name, v);
-                }
-                // What is no document gives way to one.
-                Mode::Add => {
+                // What is no document gives way to one for the computed fields.
+                Mode::Include | Mode::Add if self.computed => {
                     w.open_doc(name);
                     self.apply(mode, None, ctx, w)?;
                     w.close();
+                }
+                Mode::Include => return Ok(false),
+                Mode::Exclude | Mode::Add => {
+                    w.val(name, v);
                 }
             }
         }
@@ -350,7 +350,7 @@ mod tests {
                 "project",
                 r#"{"a.b":{"$add":["$x",1]}}"#,
                 r#"{"x":1,"a":[{"c":1},2]}"#,
-                r#"{"a": [{"b": 2}]}"#,
+                r#"{"a": [{"b": 2}, {"b": 2}]}"#,
             ),
             (
                 "project",

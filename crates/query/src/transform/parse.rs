@@ -85,20 +85,21 @@ impl Transform {
                 "$unset specification must be a string or an array with at least one field"
             );
         }
+        let names: Option<Vec<&str>> = list.iter().map(|v| v.as_str()).collect();
+        let Some(names) = names else {
+            bail!(
+                31120,
+                "$unset specification must be a string or an array containing only string values"
+            );
+        };
+        if names.iter().any(|n| n.contains('\0')) {
+            bail!(
+                9527900,
+                "$unset field names must not contain embedded null bytes"
+            );
+        }
         let (mut root, mut printed) = (Branch::default(), Writer::new());
-        for v in list {
-            let Some(name) = v.as_str() else {
-                bail!(
-                    31120,
-                    "$unset specification must be a string or an array containing only string values"
-                );
-            };
-            if name.contains('\0') {
-                bail!(
-                    9527900,
-                    "$unset field names must not contain embedded null bytes"
-                );
-            }
+        for name in names {
             insert(&mut root, &path(name)?, Child::Leaf, project_collision)
                 .map_err(|e| e.context("Invalid $unset"))?;
             printed.bool(name, false);
@@ -299,7 +300,7 @@ impl Project<'_> {
     }
 
     fn computed(&mut self, p: &FieldPath, e: Expression, operator: bool) -> Result<()> {
-        if self.mode == Some(Mode::Exclude) {
+        if self.mode == Some(Mode::Exclude) && e.operator() != Some("$meta") {
             return Err(if operator {
                 err!(
                     31252,
@@ -309,7 +310,7 @@ impl Project<'_> {
                 err!(31310, "Cannot use an expression in an exclusion projection")
             });
         }
-        self.mode = Some(Mode::Include);
+        self.mode = self.mode.or(Some(Mode::Include));
         insert(&mut self.root, p, Child::Computed(e), project_collision)
     }
 }
