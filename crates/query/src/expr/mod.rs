@@ -30,6 +30,9 @@ mod string_position;
 mod table;
 mod values;
 
+#[cfg(test)]
+pub(crate) mod cases;
+
 pub use node::{Computed, EvalCtx};
 pub use parse::ParseEnv;
 pub use path::FieldPath;
