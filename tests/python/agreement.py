@@ -39,7 +39,7 @@ def assert_indexes_agree(coll):
         for i, d in documents.items():
             for value in dotted(d, field):
                 for v in value if isinstance(value, list) else [value]:
-                    if isinstance(v, (int, str)) and not isinstance(v, bool):
+                    if isinstance(v, (int, float, str)) and not isinstance(v, bool):
                         wanted.setdefault(v, set()).add(i)
         for v in list(wanted)[:200]:
             through = {repr(d["_id"]) for d in coll.find({field: v}, {"_id": 1}).hint(name)}

@@ -2,13 +2,12 @@
 
 import os
 import pathlib
-import socket
 import subprocess
 import time
 
 import pytest
 
-from harness import BINARY, free_port
+from harness import BINARY, Wire, free_port
 
 
 def fails(*arguments, env=None, program=BINARY):
@@ -126,9 +125,10 @@ def test_configuration_file(new_server, tmp_path):
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                with Wire(port) as wire:
+                    wire.ping()
                 break
-            except OSError:
+            except (OSError, EOFError):
                 time.sleep(0.05)
         else:
             pytest.fail("not listening where the file said")

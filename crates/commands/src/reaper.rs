@@ -7,7 +7,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use storage::Store;
 
-const PERIOD: Duration = Duration::from_secs(4);
 /// Records of retryable writes are looked through this often.
 const RECORDS_PERIOD: Duration = Duration::from_secs(600);
 
@@ -31,8 +30,8 @@ pub fn start(c: &Commands) -> Result<()> {
         records: Instant::now(),
     };
     let run = move || {
-        while reaper.round().is_some() {
-            std::thread::sleep(PERIOD);
+        while let Some(pause) = reaper.round() {
+            std::thread::sleep(pause);
         }
     };
     let started = std::thread::Builder::new().name("reaper".into()).spawn(run);
@@ -40,10 +39,11 @@ pub fn start(c: &Commands) -> Result<()> {
 }
 
 impl Reaper {
-    /// `None` when there is nobody left to reap for.
-    fn round(&mut self) -> Option<()> {
+    /// How long to wait for the next round; `None` when there is nobody left to reap for.
+    fn round(&mut self) -> Option<Duration> {
         let (cursors, sessions) = (self.cursors.upgrade()?, self.sessions.upgrade()?);
-        let idle = self.parameters.upgrade()?.int("cursorTimeoutMillis");
+        let parameters = self.parameters.upgrade()?;
+        let idle = parameters.int("cursorTimeoutMillis");
         cursors.reap(Duration::from_millis(idle.unsigned_abs()));
         let retries = self.retries.upgrade()?;
         for id in sessions.reap() {
@@ -58,6 +58,6 @@ impl Reaper {
                 tracing::warn!(target: "COMMAND", id = 20710, error = %e, "Old session records could not be deleted");
             }
         }
-        Some(())
+        Some(Duration::from_secs(parameters.int("clientCursorMonitorFrequencySecs").unsigned_abs().max(1)))
     }
 }

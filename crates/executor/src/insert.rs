@@ -49,12 +49,13 @@ pub fn insert(
     let mut at = 0;
     while at < docs.len() {
         let (coll, lock) = lock_or_create(ctx, ns)?;
+        let ts = ctx.engine.store.last_ts();
         let mut chunk = Vec::new();
         let mut bytes = 0;
         let mut failed = None;
         while at < docs.len() && chunk.len() < CHUNK_DOCS && bytes < CHUNK_BYTES && failed.is_none()
         {
-            match prepare(&coll, docs[at]) {
+            match prepare(&coll, docs[at], ts) {
                 Ok((record_key, b)) => {
                     bytes += b.len();
                     chunk.push(New {
@@ -98,8 +99,8 @@ pub(crate) fn lock_or_create(ctx: &mut OpCtx, ns: &str) -> Result<(Arc<Collectio
     }
 }
 
-fn prepare(coll: &Collection, doc: Doc<'_>) -> Result<(Vec<u8>, Vec<u8>)> {
-    let bytes = records::prepare(doc)?;
+fn prepare(coll: &Collection, doc: Doc<'_>, ts: u64) -> Result<(Vec<u8>, Vec<u8>)> {
+    let bytes = records::prepare(doc, ts)?;
     let stored = Doc::new(&bytes).ok_or_else(|| Error::internal("prepared document is damaged"))?;
     let key = records::record_key(coll, records::id_of(stored)?);
     Ok((key, bytes))

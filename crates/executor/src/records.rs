@@ -1,6 +1,6 @@
 //! From documents to records and index entries: what one document's change means in the keyspace.
 
-use bson::{Doc, DocBuf, MAX_DOC_BYTES, ObjectId, Val, Writer, key};
+use bson::{Doc, DocBuf, MAX_DOC_BYTES, ObjectId, Val, Writer, key, tag};
 use catalog::keyspace::{PREFIX, Prefix};
 use catalog::{Collection, Index};
 use errors::{Error, Result, bail, err};
@@ -19,14 +19,18 @@ pub fn latch_hash(key: &[u8]) -> u64 {
     h ^ (h >> 32)
 }
 
-/// A document as it is stored: `_id` first, generated when missing. Checks what MongoDB checks of a document to insert.
-pub fn prepare(doc: Doc<'_>) -> Result<Vec<u8>> {
+/// A document as it is stored: `_id` first, generated when missing; empty timestamps at the top level become `ts`. Checks
+/// what MongoDB checks of a document to insert.
+pub fn prepare(doc: Doc<'_>, ts: u64) -> Result<Vec<u8>> {
     let mut first = None;
+    let mut unstamped = false;
     let mut at = 0;
     let mut it = doc.iter();
     while let Some((name, v)) = it.next_raw() {
         if name == b"_id" && first.is_none() {
             first = Some((at, v));
+        } else if v.tag == tag::TIMESTAMP && v.as_timestamp() == Some(0) {
+            unstamped = true;
         }
         at += 1;
     }
@@ -49,6 +53,13 @@ pub fn prepare(doc: Doc<'_>) -> Result<Vec<u8>> {
             w.oid("_id", ObjectId::generate()).extend(doc);
             w.finish().into_vec()
         }
+    };
+    let bytes = match unstamped {
+        false => bytes,
+        true => match DocBuf::from_vec(bytes) {
+            Some(d) => query::update::stamp(d, ts).into_vec(),
+            None => bail!(InternalError, "prepared document is damaged"),
+        },
     };
     if bytes.len() > MAX_DOC_BYTES {
         bail!(

@@ -49,9 +49,10 @@ pub fn launch(
             .unwrap_or(1024)
             .max(1)
             << 20,
-        max_connections: o
-            .parsed("net.maxIncomingConnections", "a number")?
-            .unwrap_or(1_000_000),
+        max_connections: match o.parsed("net.maxIncomingConnections", "a number")? {
+            Some(0) => return Err("--max-connections must be at least 1".into()),
+            given => given.unwrap_or(1_000_000),
+        },
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
         parameters: options.parameters.clone(),
         slow_ms: o
@@ -377,7 +378,14 @@ fn nested(options: &Options) -> Value {
     let keys = options
         .keys
         .iter()
-        .map(|(key, given)| (key.replace('.', "\0"), &given.value));
+        .map(|(key, given)| {
+            // mongod shows the name under this key, wherever it was given.
+            let key = match key.as_str() {
+                "replication.replSetName" => "replication.replSet",
+                key => key,
+            };
+            (key.replace('.', "\0"), &given.value)
+        });
     for (path, value) in keys.chain(parameters) {
         let mut at = &mut root;
         let mut parts = path.split('\0').peekable();
@@ -398,7 +406,7 @@ fn typed(name: &str, text: &str) -> Value {
     match text {
         "true" => true.into(),
         "false" => false.into(),
-        _ if matches!(name, "dbPath" | "path" | "replSetName") => text.into(),
+        _ if matches!(name, "dbPath" | "path" | "replSet") => text.into(),
         _ => text
             .parse::<i64>()
             .map(Value::from)

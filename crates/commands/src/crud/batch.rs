@@ -96,6 +96,18 @@ pub fn retryable(cx: &Cx) -> Result<Option<Retryable>> {
     }
 }
 
+/// Writes which statements were not run again, when there are any.
+pub fn retried(w: &mut Writer, ids: &[i32]) {
+    if ids.is_empty() {
+        return;
+    }
+    w.open_array("retriedStmtIds");
+    for id in ids {
+        w.i32("", *id);
+    }
+    w.close();
+}
+
 /// Writes `writeErrors`, when there are any.
 pub fn write_errors(w: &mut Writer, errors: &[(usize, Error)]) {
     if errors.is_empty() {

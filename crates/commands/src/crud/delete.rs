@@ -8,16 +8,17 @@ use bson::Doc;
 use errors::{Result, bail};
 use executor::{DeleteRequest, Retry};
 use planner::Hint;
-use query::expr::ParseEnv;
 use query::filter::Filter;
 
-struct Statement {
-    filter: Filter,
+/// A statement as it was written, its arguments checked. An error in one is the whole command's; what the filter says is the
+/// statement's own.
+struct Statement<'a> {
+    q: Doc<'a>,
     multi: bool,
     hint: Option<Hint>,
 }
 
-fn parse(d: Doc<'_>, env: &ParseEnv) -> Result<Statement> {
+fn parse(d: Doc<'_>) -> Result<Statement<'_>> {
     const AT: &str = "delete.deletes";
     let (mut q, mut limit, mut hint) = (None, None, None);
     for e in d {
@@ -36,7 +37,7 @@ fn parse(d: Doc<'_>, env: &ParseEnv) -> Result<Statement> {
         1 => false,
         n => bail!(FailedToParse, "The limit field in delete objects must be 0 or 1. Got {n}"),
     };
-    Ok(Statement { filter: Filter::parse(q, env)?, multi, hint })
+    Ok(Statement { q, multi, hint })
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -53,27 +54,30 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         cx.op.need_worker()?;
     }
     let (env, vars) = variables::variables(cx, common.let_)?;
+    let statements = docs.into_iter().map(parse).collect::<Result<Vec<_>>>()?;
     let mut hold = batch::retryable(cx)?;
-    let ids = common.ids(docs.len());
+    let ids = common.ids(statements.len());
     let mut n = 0;
     let mut errors = Vec::new();
-    for (at, d) in docs.iter().enumerate() {
+    let mut again = Vec::new();
+    for (at, s) in statements.iter().enumerate() {
         let id = ids.get(at).copied().unwrap_or(0);
         if let Some(done) = hold.as_ref().and_then(|h| h.executed(id)) {
             n += done.n;
+            again.push(id);
             cx.after_commit = true;
             continue;
         }
-        let result = parse(*d, &env).and_then(|s| {
+        let result = Filter::parse(s.q, &env).and_then(|filter| {
             if s.multi && hold.is_some() {
                 bail!(InvalidOptions, "Cannot use retryable writes with limit=0");
             }
             let req = DeleteRequest {
-                filter: &s.filter,
+                filter: &filter,
                 multi: s.multi,
                 sort: None,
                 hint: s.hint.clone(),
-                vars: s.filter.has_expr().then(|| vars.clone()),
+                vars: filter.has_expr().then(|| vars.clone()),
                 images: false,
             };
             match &mut hold {
@@ -97,5 +101,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     cx.w.i32("n", n as i32);
     batch::write_errors(&mut cx.w, &errors);
+    batch::retried(&mut cx.w, &again);
     Ok(Done::Reply)
 }

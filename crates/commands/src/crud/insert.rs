@@ -17,6 +17,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     cx.statements = docs.len() as u64;
     let mut hold = batch::retryable(cx)?;
+    let mut again = Vec::new();
     let (n, errors) = match &mut hold {
         None => {
             let r = executor::insert(&mut cx.op, &ns, &docs, common.is_ordered(), None)?;
@@ -25,9 +26,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         Some(hold) => {
             // Only what did not run before; positions stay those of the command.
             let ids = common.ids(docs.len());
-            let new: Vec<usize> =
-                (0..docs.len()).filter(|at| ids.get(*at).is_none_or(|id| hold.executed(*id).is_none())).collect();
-            let before = docs.len() - new.len();
+            let done = |at: &usize| ids.get(*at).copied().filter(|id| hold.executed(*id).is_some());
+            let new: Vec<usize> = (0..docs.len()).filter(|at| done(at).is_none()).collect();
+            again = (0..docs.len()).filter_map(|at| done(&at)).collect();
+            let before = again.len();
             if before > 0 {
                 cx.after_commit = true;
             }
@@ -42,5 +44,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     };
     cx.w.i32("n", n as i32);
     batch::write_errors(&mut cx.w, &errors);
+    batch::retried(&mut cx.w, &again);
     Ok(Done::Reply)
 }

@@ -26,7 +26,20 @@ pub struct Statement {
     pub vars: Arc<Vars>,
 }
 
-pub fn parse(d: Doc<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> {
+/// A statement as it was written, its arguments checked. An error in one is the whole command's; what filter and update say
+/// is the statement's own.
+struct Written<'a> {
+    q: Doc<'a>,
+    u: Val<'a>,
+    array_filters: Vec<Doc<'a>>,
+    constants: Option<Doc<'a>>,
+    sort: Option<Doc<'a>>,
+    multi: bool,
+    upsert: bool,
+    hint: Option<Hint>,
+}
+
+fn read(d: Doc<'_>) -> Result<Written<'_>> {
     const AT: &str = "update.updates";
     let (mut q, mut u, mut filters, mut sort, mut constants): (Option<Doc>, Option<Val>, _, _, Option<Doc>) =
         (None, None, Doc::EMPTY, None, None);
@@ -48,6 +61,25 @@ pub fn parse(d: Doc<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> 
     }
     let q = idl::required(AT, "q", q)?;
     let u = idl::required(AT, "u", u)?;
+    if !matches!(u.tag, bson::tag::DOCUMENT | bson::tag::ARRAY) {
+        bail!(FailedToParse, "Update argument must be either an object or an array");
+    }
+    let mut array_filters = Vec::new();
+    for (i, v) in filters.values().enumerate() {
+        let Some(d) = v.as_doc() else {
+            bail!(
+                TypeMismatch,
+                "BSON field '{AT}.arrayFilters.{i}' is the wrong type '{}', expected type 'object'",
+                v.type_name()
+            );
+        };
+        array_filters.push(d);
+    }
+    Ok(Written { q, u, array_filters, constants, sort, multi, upsert, hint })
+}
+
+fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> {
+    let &Written { q, u, constants, sort, multi, upsert, .. } = s;
     let (env, vars) = match constants {
         None => (env.clone(), vars.clone()),
         Some(c) => {
@@ -62,18 +94,7 @@ pub fn parse(d: Doc<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> 
             (env, Arc::new(vars))
         }
     };
-    let mut array_filters = Vec::new();
-    for (i, v) in filters.values().enumerate() {
-        let Some(d) = v.as_doc() else {
-            bail!(
-                TypeMismatch,
-                "BSON field '{AT}.arrayFilters.{i}' is the wrong type '{}', expected type 'object'",
-                v.type_name()
-            );
-        };
-        array_filters.push(d);
-    }
-    let update = Update::parse(u, &array_filters, &env)?;
+    let update = Update::parse(u, &s.array_filters, &env)?;
     if multi && update.is_replacement() {
         bail!(FailedToParse, "multi update is not supported for replacement-style update");
     }
@@ -84,7 +105,7 @@ pub fn parse(d: Doc<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> 
         Some(s) => Some(SortPattern::parse(s)?),
         None => None,
     };
-    Ok(Statement { filter: Filter::parse(q, &env)?, update, multi, upsert, sort, hint, vars })
+    Ok(Statement { filter: Filter::parse(q, &env)?, update, multi, upsert, sort, hint: s.hint.clone(), vars })
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -102,12 +123,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         cx.op.need_worker()?;
     }
     let (env, vars) = variables::variables(cx, common.let_)?;
+    let statements = docs.into_iter().map(read).collect::<Result<Vec<_>>>()?;
     let mut hold = batch::retryable(cx)?;
-    let ids = common.ids(docs.len());
+    let ids = common.ids(statements.len());
     let (mut n, mut modified) = (0, 0);
     let mut upserted: Vec<(usize, Value)> = Vec::new();
     let mut errors = Vec::new();
-    for (at, d) in docs.iter().enumerate() {
+    let mut again = Vec::new();
+    for (at, s) in statements.iter().enumerate() {
         let id = ids.get(at).copied().unwrap_or(0);
         let mut tally = |u: Updated| {
             n += u.matched + u64::from(u.upserted.is_some());
@@ -125,10 +148,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 ..Default::default()
             };
             tally(u);
+            again.push(id);
             cx.after_commit = true;
             continue;
         }
-        let result = parse(*d, &env, &vars).and_then(|s| {
+        let result = parse(s, &env, &vars).and_then(|s| {
             if s.multi && hold.is_some() {
                 bail!(InvalidOptions, "Cannot use retryable writes with multi=true");
             }
@@ -172,5 +196,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     cx.w.i32("nModified", modified as i32);
     batch::write_errors(&mut cx.w, &errors);
+    batch::retried(&mut cx.w, &again);
     Ok(Done::Reply)
 }

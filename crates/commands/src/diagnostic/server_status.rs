@@ -206,7 +206,8 @@ fn security(cx: &mut Cx<'_, '_>) {
 
 fn storage_engine(cx: &mut Cx<'_, '_>) {
     let w = cx.w.open_doc("storageEngine");
-    w.str("name", "rocksdb").bool("supportsCommittedReads", true).bool("oldestRequiredTimestampForCrashRecovery", true);
+    // mongostat shows the cache only of an engine of this name; what it really is stands in our own section.
+    w.str("name", "wiredTiger").bool("supportsCommittedReads", true).bool("oldestRequiredTimestampForCrashRecovery", true);
     w.bool("supportsPendingDrops", true).i64("dropPendingIdents", 0).bool("supportsSnapshotReadConcern", true);
     w.bool("readOnly", false).bool("persistent", true).bool("backupCursorOpen", false).close();
 }
@@ -253,7 +254,7 @@ fn pandodb(cx: &mut Cx<'_, '_>) {
     let (s, m) = (cx.app.store.stats(), &cx.app.control.metrics);
     let w = cx.w.open_doc("pandodb");
     w.str("version", PANDO_VERSION);
-    w.open_doc("engine").i64("sstBytes", s.sst_bytes as i64).i64("memtableBytes", s.memtable_bytes as i64);
+    w.open_doc("engine").str("name", "rocksdb").i64("sstBytes", s.sst_bytes as i64).i64("memtableBytes", s.memtable_bytes as i64);
     w.i64("pendingCompactionBytes", s.pending_compaction_bytes as i64).i64("runningFlushes", s.running_flushes as i64);
     w.i64("runningCompactions", s.running_compactions as i64).i64("estimatedKeys", s.estimated_keys as i64);
     w.i64("snapshots", s.snapshots as i64).close();

@@ -270,6 +270,9 @@ fn replace(doc: Doc<'_>, new: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<App
         return Err(dollar_prefixed(e.name, e.name));
     }
     let out = with_id_of(doc, new)?;
+    if out.as_bytes() == doc.as_bytes() {
+        return Ok(None);
+    }
     Ok(Some(Applied {
         doc: stamp(out, ctx.ts),
         diff: None,
@@ -291,7 +294,7 @@ fn with_id_of(old: Doc<'_>, new: Doc<'_>) -> Result<DocBuf> {
 }
 
 /// Empty timestamps at the top level of a stored document become the current one (`_id` excepted).
-fn stamp(doc: DocBuf, ts: u64) -> DocBuf {
+pub fn stamp(doc: DocBuf, ts: u64) -> DocBuf {
     let empty = |name: &str, v: Val<'_>| {
         v.tag == tag::TIMESTAMP && v.as_timestamp() == Some(0) && name != "_id"
     };
