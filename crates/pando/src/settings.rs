@@ -375,17 +375,14 @@ fn nested(options: &Options) -> Value {
         .parameters
         .iter()
         .map(|(name, value)| (format!("setParameter\0{name}"), value));
-    let keys = options
-        .keys
-        .iter()
-        .map(|(key, given)| {
-            // mongod shows the name under this key, wherever it was given.
-            let key = match key.as_str() {
-                "replication.replSetName" => "replication.replSet",
-                key => key,
-            };
-            (key.replace('.', "\0"), &given.value)
-        });
+    let keys = options.keys.iter().map(|(key, given)| {
+        // mongod shows the name under this key, wherever it was given.
+        let key = match key.as_str() {
+            "replication.replSetName" => "replication.replSet",
+            key => key,
+        };
+        (key.replace('.', "\0"), &given.value)
+    });
     for (path, value) in keys.chain(parameters) {
         let mut at = &mut root;
         let mut parts = path.split('\0').peekable();
