@@ -132,14 +132,9 @@ impl Accumulator {
     pub fn take(&mut self, v: Option<Val<'_>>) -> Result<()> {
         let present = v.filter(|v| !v.is_nullish());
         match self {
-            Accumulator::Sum(s) => {
+            Accumulator::Sum(s) | Accumulator::Avg(s) => {
                 if let Some(v) = v {
                     s.add(v);
-                }
-            }
-            Accumulator::Avg(s) => {
-                if let Some(v) = v {
-                    s.add_for_average(v);
                 }
             }
             Accumulator::Deviation(s, _) => {

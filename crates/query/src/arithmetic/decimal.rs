@@ -293,6 +293,9 @@ fn underflowed(d: Decimal128) -> Decimal128 {
 }
 
 pub fn exp(a: Decimal128) -> Decimal128 {
+    if a == Decimal128::NEG_INFINITY {
+        return Decimal128::ZERO;
+    }
     underflowed(function(a, |c, x| c.exp(x)))
 }
 
@@ -301,9 +304,9 @@ pub fn ln(a: Decimal128) -> Decimal128 {
 }
 
 pub fn log10(a: Decimal128) -> Decimal128 {
-    let mut x = widen(function(a, |c, x| c.log10(x)));
-    tidy(&mut x);
-    narrow(x)
+    let d = function(a, |c, x| c.log10(x));
+    // A whole number is printed as one.
+    d.to_i64_exact().map_or(d, Decimal128::from_i64)
 }
 
 /// Logarithm of `a` to the base `b`: the quotient of the rounded natural logarithms, as MongoDB computes it.

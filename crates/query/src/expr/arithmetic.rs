@@ -206,6 +206,7 @@ fn sqrt(_: &Call, n: Number) -> Result<Number> {
 
 fn sigmoid(_: &Call, n: Number) -> Result<Number> {
     Ok(match n {
+        Decimal(d) if d.is_nan() => n,
         Decimal(d) => {
             let one = Decimal128::from_i64(1);
             Decimal(decimal::div(
@@ -540,7 +541,7 @@ fn precision(c: &Call, v: Val<'_>) -> Result<i32> {
     }
     let out_of_range = match Number::of(v) {
         Some(Double(f)) => !(-9223372036854775808.0..9223372036854775808.0).contains(&f),
-        Some(Decimal(d)) => decimal::to_i64(d, Round::TowardZero).is_none(),
+        Some(Decimal(d)) => !d.is_nan() && decimal::to_i64(d, Round::TowardZero).is_none(),
         _ => false,
     };
     if out_of_range {

@@ -498,7 +498,10 @@ fn binary_to_string(v: Val<'_>, to: &Target<'_>) -> Result<String> {
             .replace('+', "-")
             .replace('/', "_"),
         _ => match std::str::from_utf8(content) {
-            Ok(s) => s.to_string(),
+            Ok(s) => {
+                check_length(s.len())?;
+                s.to_string()
+            }
             Err(_) => return Err(failure("Failed to convert BinData to UTF-8 string".into())),
         },
     })
@@ -612,7 +615,7 @@ fn from_base64(s: &str, url: bool) -> Option<Vec<u8>> {
     let body = s.trim_end_matches('=');
     let padding = s.len() - body.len();
     let padded = (body.len() + padding).is_multiple_of(4) && padding <= 2;
-    if body.len() % 4 == 1 || !padded && !(url && padding == 0) {
+    if body.len() % 4 == 1 || !(padded || url && padding == 0) {
         return None;
     }
     let mut out = Vec::with_capacity(body.len() * 3 / 4);

@@ -19,6 +19,7 @@ mod date_arithmetic;
 mod date_format;
 mod date_parse;
 mod date_zone;
+mod hash;
 mod node;
 mod object;
 mod parse;
@@ -33,6 +34,7 @@ mod values;
 #[cfg(test)]
 pub(crate) mod cases;
 
+pub use hash::hash64;
 pub use node::{Computed, EvalCtx};
 pub use parse::ParseEnv;
 pub use path::FieldPath;

@@ -379,7 +379,7 @@ fn variable<'a>(name: &str, path: &FieldPath, ctx: &EvalCtx<'a>) -> Computed<'a>
 }
 
 /// The deepest nesting a computed document may have.
-const MAX_COMPUTED_DEPTH: usize = 180;
+const MAX_COMPUTED_DEPTH: usize = 200;
 
 /// Refuses values nested deeper than anything that could be stored: what recursion over them could not bear.
 pub(crate) fn check_depth(v: Val<'_>) -> Result<()> {

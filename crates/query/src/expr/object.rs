@@ -172,7 +172,11 @@ fn field_name(op: &Op, v: Val<'_>, env: &ParseEnv) -> Result<Node> {
         );
     }
     // Objects and arrays count as expressions even when all in them is constant.
-    let literal = !matches!(n, Node::Doc(_) | Node::Array(_));
+    let literal = match &n {
+        Node::Doc(fields) => fields.is_empty(),
+        Node::Array(_) => false,
+        _ => true,
+    };
     n.fold()?;
     let Some(name) = n.constant().filter(|_| literal) else {
         bail!(

@@ -3,8 +3,8 @@
 use super::node::{Call, Computed, EvalCtx, Node};
 use super::parse::{ParseEnv, Parsed};
 use super::{
-    arithmetic, array, array_build, bits, boolean, control, convert, date, date_arithmetic, object,
-    regex, set, string, string_position, values,
+    arithmetic, array, array_build, bits, boolean, control, convert, date, date_arithmetic, hash,
+    object, regex, set, string, string_position, values,
 };
 use bson::{Val, Value, Writer};
 use errors::Result;
@@ -112,6 +112,7 @@ static FAMILIES: &[&[Op]] = &[
     convert::OPS,
     date::OPS,
     date_arithmetic::OPS,
+    hash::OPS,
     object::OPS,
     regex::OPS,
     set::OPS,

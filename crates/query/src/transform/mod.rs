@@ -116,11 +116,10 @@ impl Transform {
     pub fn keeps(&self, top_level: &str) -> bool {
         match &self.kind {
             Kind::Replace(_) => false,
-            Kind::Tree(mode, root) => match (mode, root.child(top_level.as_bytes())) {
-                (Mode::Include, Some((_, Child::Leaf))) => true,
-                (Mode::Exclude | Mode::Add, None) => true,
-                _ => false,
-            },
+            Kind::Tree(mode, root) => matches!(
+                (mode, root.child(top_level.as_bytes())),
+                (Mode::Include, Some((_, Child::Leaf))) | (Mode::Exclude | Mode::Add, None)
+            ),
         }
     }
 
