@@ -10,7 +10,7 @@ use crate::sort::SortPattern;
 use bson::{Doc, DocBuf, Val, Value, Writer, key, order, tag};
 use errors::{Result, bail};
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// A path, an object, or nothing that groups.
 fn is_expression(v: Val<'_>) -> bool {
@@ -190,6 +190,21 @@ enum Granularity {
     Series(&'static [f64]),
 }
 
+/// E48, E96 and E192: powers of 10 in equal steps, in three digits.
+static FINE: LazyLock<[Vec<f64>; 3]> = LazyLock::new(|| {
+    [48, 96, 192].map(|n| {
+        (0..n)
+            .map(
+                |i| match (100.0 * 10f64.powf(f64::from(i) / f64::from(n))).round() {
+                    // The one number of the standard that rounding does not give.
+                    919.0 => 920.0,
+                    x => x,
+                },
+            )
+            .collect()
+    })
+});
+
 const SERIES: &[(&str, &[f64])] = &[
     ("R5", &[10.0, 16.0, 25.0, 40.0, 63.0]),
     (
@@ -238,20 +253,20 @@ const SERIES: &[(&str, &[f64])] = &[
             39.0, 43.0, 47.0, 51.0, 56.0, 62.0, 68.0, 75.0, 82.0, 91.0,
         ],
     ),
-    (
-        "E48",
-        &[
-            100.0, 105.0, 110.0, 115.0, 121.0, 127.0, 133.0, 140.0, 147.0, 154.0, 162.0, 169.0,
-            178.0, 187.0, 196.0, 205.0, 215.0, 226.0, 237.0, 249.0, 261.0, 274.0, 287.0, 301.0,
-            316.0, 332.0, 348.0, 365.0, 383.0, 402.0, 422.0, 442.0, 464.0, 487.0, 511.0, 536.0,
-            562.0, 590.0, 619.0, 649.0, 681.0, 715.0, 750.0, 787.0, 825.0, 866.0, 909.0, 953.0,
-        ],
-    ),
 ];
 
 fn granularity(name: &str) -> Result<Granularity> {
     if name == "POWERSOF2" {
         return Ok(Granularity::PowersOf2);
+    }
+    let fine = match name {
+        "E48" => FINE.first(),
+        "E96" => FINE.get(1),
+        "E192" => FINE.get(2),
+        _ => None,
+    };
+    if let Some(s) = fine {
+        return Ok(Granularity::Series(s));
     }
     match SERIES.iter().find(|(n, _)| *n == name) {
         Some((_, s)) => Ok(Granularity::Series(s)),

@@ -4,7 +4,7 @@ use super::lookup::{collection, equals_any, join_values};
 use super::options::field_path;
 use super::parse::ParseCtx;
 use super::unwind::set_path;
-use super::{Host, Namespace, Pipeline, Source, check_size};
+use super::{Host, Namespace, Pipeline, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, Node};
 use crate::path::FieldPath;
@@ -255,7 +255,6 @@ impl Source for Run {
             Some(results.as_val()),
         );
         self.out = w.finish_into();
-        check_size(self.out.len())?;
         Ok(true)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Groups come out in the order in which their first documents came in.
 
-use super::{Host, Source, check_size, too_much_memory};
+use super::{Host, Source, too_much_memory};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
@@ -144,7 +144,6 @@ pub(super) fn add(
 pub(super) fn finish(fields: &[Field], states: Vec<Accumulator>, w: &mut Writer) -> Result<()> {
     for (f, a) in fields.iter().zip(states) {
         w.val(&f.name, a.finish()?.as_val());
-        check_size(w.len())?;
     }
     Ok(())
 }

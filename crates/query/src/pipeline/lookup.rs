@@ -3,12 +3,12 @@
 use super::options::{field_path, object, options, required, string};
 use super::parse::{Inside, ParseCtx};
 use super::unwind::set_path;
-use super::{Host, Namespace, Op, Pipeline, Source, check_size};
+use super::{Host, Namespace, Op, Pipeline, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, InList, Node, Test};
 use crate::path::FieldPath;
 use bson::{Doc, Val, Value, Writer, order, tag};
-use errors::{Result, bail, err};
+use errors::{Result, bail};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -295,12 +295,11 @@ impl Run {
         }
     }
 
-    fn emit(&mut self, joined: Val<'_>) -> Result<()> {
+    fn emit(&mut self, joined: Val<'_>) {
         self.out.clear();
         let mut w = Writer::on(std::mem::take(&mut self.out));
         set_path(&mut w, self.input.doc(), &self.spec.as_, 0, Some(joined));
         self.out = w.finish_into();
-        check_size(self.out.len())
     }
 }
 
@@ -311,7 +310,7 @@ impl Source for Run {
                 return Ok(false);
             }
             if let Some(v) = self.same.take() {
-                self.emit(v.as_val())?;
+                self.emit(v.as_val());
                 self.same = Some(v);
                 return Ok(true);
             }
@@ -329,20 +328,20 @@ impl Source for Run {
         };
         while source.advance(host)? {
             array.push(source.doc().as_val());
-            check_size(array.len()).map_err(|_| {
-                err!(
+            if array.len() > host.memory_limit() {
+                bail!(
                     4568,
                     "Total size of documents in {} matching pipeline's $lookup stage exceeds {} bytes",
                     self.spec.from.as_ref().map_or("", |n| &n.coll),
-                    bson::MAX_DOC_BYTES
-                )
-            })?;
+                    host.memory_limit()
+                );
+            }
         }
         let joined = match self.joining.take() {
             Some((_, array)) => array.finish_array(),
             None => Value::NULL,
         };
-        self.emit(joined.as_val())?;
+        self.emit(joined.as_val());
         let independent = self.spec.lets.is_empty()
             && self.spec.fields.is_none()
             && !self

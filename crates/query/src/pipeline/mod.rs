@@ -12,7 +12,9 @@
 //! check that fails so is made before a document is taken from anywhere.
 
 mod bucket;
+mod densify;
 mod facet;
+mod fill;
 mod graph_lookup;
 mod group;
 mod lookup;
@@ -25,6 +27,8 @@ mod sort;
 mod stream;
 mod union_with;
 mod unwind;
+mod window;
+mod window_function;
 mod write;
 
 #[cfg(test)]
@@ -149,6 +153,8 @@ pub(crate) enum Op {
     Redact(Arc<Expression>),
     Documents(Arc<Expression>),
     BucketAuto(Arc<bucket::BucketAuto>),
+    Densify(Arc<densify::Densify>),
+    Window(Arc<window::Window>),
     Out(Arc<OutSpec>),
     Merge(Arc<MergeSpec>),
     Rows(Arc<RowsStage>),
@@ -276,6 +282,21 @@ impl Pipeline {
         for s in self.stages.iter().skip(from) {
             out = s.op.attach(out, vars);
         }
+        let builds = |s: &Stage| {
+            !matches!(
+                s.op,
+                Op::Match(_)
+                    | Op::Sort(..)
+                    | Op::Limit(_)
+                    | Op::Skip(_)
+                    | Op::Sample(_)
+                    | Op::Out(_)
+                    | Op::Merge(_)
+            )
+        };
+        if self.stages.iter().skip(from).any(builds) && !self.writes() {
+            out = Box::new(stream::Checked { input: out });
+        }
         out
     }
 
@@ -315,6 +336,8 @@ impl Op {
             Op::Redact(e) => Box::new(redact::Run::new(input, e.clone(), vars)),
             Op::Documents(e) => Box::new(rows::Documents::new(e.clone(), vars)),
             Op::BucketAuto(b) => Box::new(bucket::Run::new(input, b.clone(), vars)),
+            Op::Densify(d) => Box::new(densify::Run::new(input, d.clone())),
+            Op::Window(w) => Box::new(window::Run::new(input, w.clone(), vars)),
             Op::Out(o) => Box::new(write::Out::new(input, o.clone())),
             Op::Merge(m) => Box::new(write::Merge::new(input, m.clone(), vars)),
             Op::Rows(r) => Box::new(rows::Run::new(r.clone())),
@@ -322,13 +345,15 @@ impl Op {
     }
 }
 
-/// Refuses a document that could not be stored or sent.
+/// The largest document that a pipeline gives: a stored one and what the server itself adds.
+const MAX_OUTPUT_BYTES: usize = MAX_DOC_BYTES + 16 * 1024;
+
+/// Refuses a document that could not be sent. Between stages documents may be larger.
 pub(crate) fn check_size(bytes: usize) -> Result<()> {
-    if bytes > MAX_DOC_BYTES {
+    if bytes > MAX_OUTPUT_BYTES {
         return Err(err!(
             BSONObjectTooLarge,
-            "BSONObj size: {bytes} (0x{bytes:X}) is invalid. Size must be between 0 and {}(16MB)",
-            MAX_DOC_BYTES + 16 * 1024
+            "BSONObj size: {bytes} (0x{bytes:X}) is invalid. Size must be between 0 and {MAX_OUTPUT_BYTES}(16MB)"
         ));
     }
     Ok(())

@@ -3,9 +3,10 @@
 use super::group::Group;
 use super::rows::{RowsKind, RowsStage};
 use super::{
-    Namespace, Op, Pipeline, Stage, bucket, facet, graph_lookup, lookup, redact, union_with,
-    unwind, write,
+    Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, graph_lookup, lookup, redact,
+    union_with, unwind, window, write,
 };
+use crate::arithmetic::decimal;
 use crate::expr::{Expression, ParseEnv};
 use crate::filter::Filter;
 use crate::sort::SortPattern;
@@ -35,6 +36,8 @@ pub struct ParseCtx {
     pub coll: Option<String>,
     pub env: ParseEnv,
     inside: Inside,
+    /// Somewhere inside a `$facet`.
+    in_facet: bool,
     depth: u32,
 }
 
@@ -45,6 +48,7 @@ impl ParseCtx {
             coll: coll.map(str::to_string),
             env,
             inside: Inside::Nothing,
+            in_facet: false,
             depth: 0,
         }
     }
@@ -63,6 +67,7 @@ impl ParseCtx {
             },
             env,
             inside,
+            in_facet: self.in_facet || inside == Inside::Facet,
             depth: self.depth + 1,
         }
     }
@@ -72,9 +77,8 @@ impl ParseCtx {
 const UNSUPPORTED: &[&str] = &[
     "$changeStream",
     "$changeStreamSplitLargeEvent",
-    "$densify",
-    "$fill",
     "$geoNear",
+    "$listCatalog",
     "$listClusterCatalog",
     "$listSampledQueries",
     "$listSearchIndexes",
@@ -83,8 +87,8 @@ const UNSUPPORTED: &[&str] = &[
     "$rankFusion",
     "$scoreFusion",
     "$search",
+    "$searchBeta",
     "$searchMeta",
-    "$setWindowFields",
     "$shardedDataDistribution",
     "$vectorSearch",
 ];
@@ -96,8 +100,10 @@ const SUPPORTED: &[&str] = &[
     "$collStats",
     "$count",
     "$currentOp",
+    "$densify",
     "$documents",
     "$facet",
+    "$fill",
     "$graphLookup",
     "$group",
     "$indexStats",
@@ -115,6 +121,7 @@ const SUPPORTED: &[&str] = &[
     "$replaceWith",
     "$sample",
     "$set",
+    "$setWindowFields",
     "$skip",
     "$sort",
     "$sortByCount",
@@ -206,6 +213,15 @@ impl Pipeline {
                 );
             };
             check_inside(e.name, ctx)?;
+            if !out.is_empty()
+                && e.name == "$match"
+                && e.val.as_doc().is_some_and(|q| q.contains("$text"))
+            {
+                bail!(
+                    17313,
+                    "$match with $text is only allowed as the first pipeline stage"
+                );
+            }
             parse_stage(e.name, e.val, ctx, &mut out)?;
         }
         check_places(list, ctx)?;
@@ -248,31 +264,42 @@ fn name_of(stage: Val<'_>) -> &str {
 fn check_inside(name: &str, ctx: &ParseCtx) -> Result<()> {
     let writes = matches!(name, "$out" | "$merge");
     match ctx.inside {
-        Inside::Nothing => Ok(()),
-        Inside::Facet
-            if writes
-                || (must_be_first(name) && name != "$listSessions")
-                || matches!(name, "$facet" | "$geoNear" | "$changeStreamSplitLargeEvent") =>
-        {
-            Err(err!(
-                40600,
-                "{name} is not allowed to be used within a $facet stage"
-            ))
-        }
-        Inside::Lookup if writes => Err(err!(
+        Inside::Lookup if writes => bail!(
             51047,
             "{name} is not allowed within a $lookup's sub-pipeline"
-        )),
-        Inside::UnionWith if writes => Err(err!(
+        ),
+        Inside::UnionWith if writes => bail!(
             31441,
             "{name} is not allowed within a $unionWith's sub-pipeline"
-        )),
-        Inside::Lookup if name == "$changeStream" => Err(err!(
+        ),
+        Inside::Lookup if name == "$changeStream" => bail!(
             40573,
             "{name} is only valid as the first stage in a pipeline."
-        )),
-        _ => Ok(()),
+        ),
+        _ => {}
     }
+    let whole = matches!(
+        name,
+        "$facet"
+            | "$geoNear"
+            | "$collStats"
+            | "$indexStats"
+            | "$planCacheStats"
+            | "$search"
+            | "$searchBeta"
+            | "$searchMeta"
+            | "$vectorSearch"
+    );
+    let direct = writes
+        || (must_be_first(name) && name != "$listSessions")
+        || matches!(name, "$changeStreamSplitLargeEvent" | "$listCatalog");
+    if ctx.in_facet && (whole || ctx.inside == Inside::Facet && direct) {
+        bail!(
+            40600,
+            "{name} is not allowed to be used within a $facet stage"
+        );
+    }
+    Ok(())
 }
 
 fn check_places(list: Doc<'_>, ctx: &ParseCtx) -> Result<()> {
@@ -290,16 +317,6 @@ fn check_places(list: Doc<'_>, ctx: &ParseCtx) -> Result<()> {
         }
         if i + 1 < n && matches!(name, "$out" | "$merge") {
             bail!(40601, "{name} can only be the final stage in the pipeline");
-        }
-        if i > 0
-            && name == "$match"
-            && let Some(q) = v.as_doc().and_then(Doc::first).and_then(|e| e.val.as_doc())
-            && q.contains("$text")
-        {
-            bail!(
-                17313,
-                "$match with $text is only allowed as the first pipeline stage"
-            );
         }
     }
     let first = list.values().next().map_or("", name_of);
@@ -356,6 +373,7 @@ pub fn parse_transform(name: &str, spec: Val<'_>, env: &ParseEnv) -> Result<Opti
         "$unset" => Transform::unset(spec)?,
         "$replaceRoot" => Transform::replace_root(spec, env)?,
         "$replaceWith" => Transform::replace_with(spec, env)?,
+        "$fill" if fill::only_values(spec) => fill::values(spec, env)?,
         _ => return Ok(None),
     }))
 }
@@ -435,6 +453,12 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
         "$lookup" => Op::Lookup(Arc::new(lookup::Lookup::parse(spec, ctx)?)),
         "$unionWith" => Op::UnionWith(Arc::new(union_with::UnionWith::parse(spec, ctx)?)),
         "$graphLookup" => Op::GraphLookup(Arc::new(graph_lookup::GraphLookup::parse(spec, ctx)?)),
+        "$setWindowFields" => Op::Window(Arc::new(window::Window::parse(spec, &ctx.env)?)),
+        "$fill" => {
+            out.extend(fill::parse(spec, ctx)?);
+            return Ok(());
+        }
+        "$densify" => Op::Densify(Arc::new(densify::Densify::parse(spec)?)),
         "$facet" => Op::Facet(Arc::new(facet::Facet::parse(spec, ctx)?)),
         "$redact" => Op::Redact(Arc::new(redact::parse(spec, &ctx.env)?)),
         "$documents" => Op::Documents(Arc::new(Expression::parse(spec, &ctx.env)?)),
@@ -592,14 +616,16 @@ fn parse_sample(spec: Val<'_>) -> Result<u64> {
         if !e.val.is_number() {
             bail!(28746, "size argument to $sample must be a number");
         }
-        let n = e.val.to_i64_truncated().unwrap_or(0);
-        match u64::try_from(n) {
-            Ok(n) if n > 0 => size = Some(n),
-            _ => bail!(28747, "size argument to $sample must be a positive integer"),
-        }
+        size = Some(match e.val.as_decimal() {
+            // Decimals round half to even, doubles lose their fraction.
+            Some(d) => decimal::to_i64(d, decimal::Round::HalfEven)
+                .unwrap_or(e.val.to_i64_truncated().unwrap_or(0)),
+            None => e.val.to_i64_truncated().unwrap_or(0),
+        });
     }
-    match size {
-        Some(n) => Ok(n),
+    match size.map(u64::try_from) {
+        Some(Ok(n)) if n > 0 => Ok(n),
+        Some(_) => bail!(28747, "size argument to $sample must be a positive integer"),
         None => bail!(28749, "$sample stage must specify a size"),
     }
 }

@@ -124,12 +124,30 @@ impl Source for Map {
         self.out.clear();
         let ctx = EvalCtx::new(self.input.doc(), &self.vars);
         self.transform.apply(&ctx, &mut self.out)?;
-        super::check_size(self.out.len())?;
         Ok(true)
     }
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+}
+
+/// The end of a pipeline: nothing too large to be sent leaves it.
+pub(super) struct Checked {
+    pub input: Box<dyn Source>,
+}
+
+impl Source for Checked {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if !self.input.advance(host)? {
+            return Ok(false);
+        }
+        super::check_size(self.input.doc().len())?;
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.input.doc()
     }
 }
 

@@ -552,3 +552,107 @@ fn pushdown() {
     let d = p(r#"[{"$sort":{"a":1}},{"$group":{"_id":"$b"}},{"$limit":1}]"#);
     assert_eq!((d.consumed, d.limit), (1, None));
 }
+
+#[test]
+fn windows() {
+    let input = r#"[{"_id":1,"p":"a","t":1,"v":10},{"_id":2,"p":"b","t":1,"v":5},{"_id":3,"p":"a","t":3,"v":20},{"_id":4,"p":"a","t":2,"v":null}]"#;
+    let with = |output: &str| {
+        format!(
+            r#"[{{"$setWindowFields":{{"partitionBy":"$p","sortBy":{{"t":1}},"output":{output}}}}},{{"$project":{{"_id":1,"r":1,"s":1}}}}]"#
+        )
+    };
+    let sums = with(
+        r#"{"r":{"$sum":"$v","window":{"documents":["unbounded","current"]}},"s":{"$push":"$_id","window":{"documents":[-1,0]}}}"#,
+    );
+    let ranks = with(
+        r#"{"r":{"$documentNumber":{}},"s":{"$shift":{"output":"$_id","by":1,"default":"end"}}}"#,
+    );
+    let ranges = with(r#"{"r":{"$count":{},"window":{"range":[-1,0]}},"s":{"$max":"$v"}}"#);
+    let fills = with(r#"{"r":{"$linearFill":"$v"},"s":{"$locf":"$v"}}"#);
+    let curves = with(
+        r#"{"r":{"$derivative":{"input":"$t"},"window":{"documents":[-1,0]}},"s":{"$integral":{"input":"$t"},"window":{"documents":["unbounded","current"]}}}"#,
+    );
+    check(&[
+        (
+            input,
+            &sums,
+            r#"[{"_id":1,"r":10,"s":[1]},{"_id":4,"r":10,"s":[1,4]},{"_id":3,"r":30,"s":[4,3]},{"_id":2,"r":5,"s":[2]}]"#,
+        ),
+        (
+            input,
+            &ranks,
+            r#"[{"_id":1,"r":1,"s":4},{"_id":4,"r":2,"s":3},{"_id":3,"r":3,"s":"end"},{"_id":2,"r":1,"s":"end"}]"#,
+        ),
+        (
+            input,
+            &ranges,
+            r#"[{"_id":1,"r":1,"s":20},{"_id":4,"r":2,"s":20},{"_id":3,"r":2,"s":20},{"_id":2,"r":1,"s":5}]"#,
+        ),
+        (
+            input,
+            &fills,
+            r#"[{"_id":1,"r":10,"s":10},{"_id":4,"r":15.0,"s":10},{"_id":3,"r":20,"s":20},{"_id":2,"r":5,"s":5}]"#,
+        ),
+        (
+            input,
+            &curves,
+            r#"[{"_id":1,"r":null,"s":0.0},{"_id":4,"r":1.0,"s":1.5},{"_id":3,"r":1.0,"s":4.0},{"_id":2,"r":null,"s":0.0}]"#,
+        ),
+        (
+            NUMBERS,
+            r#"[{"$setWindowFields":{"sortBy":{"a":1},"output":{"r":{"$rank":{}},"d":{"$denseRank":{}}}}}]"#,
+            r#"[{"_id":2,"a":1,"r":1,"d":1},{"_id":4,"a":1,"r":1,"d":1},{"_id":3,"a":2,"r":3,"d":2},{"_id":1,"a":3,"r":4,"d":3}]"#,
+        ),
+        (
+            r#"[{"_id":1,"v":1},{"_id":2,"v":null},{"_id":3,"v":3}]"#,
+            r#"[{"$fill":{"sortBy":{"_id":1},"output":{"v":{"method":"linear"},"w":{"value":7}}}}]"#,
+            r#"[{"_id":1,"v":1,"w":7},{"_id":2,"v":2.0,"w":7},{"_id":3,"v":3,"w":7}]"#,
+        ),
+        (
+            r#"[{"_id":1,"v":1}]"#,
+            r#"[{"$fill":{"output":{"w":{"value":{"$add":["$v",1]}}}}}]"#,
+            r#"[{"_id":1,"v":1,"w":2}]"#,
+        ),
+        (
+            r#"[{"_id":1,"t":1},{"_id":2,"t":4},{"_id":3}]"#,
+            r#"[{"$densify":{"field":"t","range":{"step":1,"bounds":"full"}}}]"#,
+            r#"[{"_id":3},{"_id":1,"t":1},{"t":2},{"t":3},{"_id":2,"t":4}]"#,
+        ),
+        (
+            r#"[{"p":1,"t":1},{"p":2,"t":2}]"#,
+            r#"[{"$densify":{"field":"t","partitionByFields":["p"],"range":{"step":1,"bounds":[0,3]}}}]"#,
+            r#"[{"p":1,"t":0},{"p":1,"t":1},{"p":1,"t":2},{"p":2,"t":0},{"p":2,"t":1},{"p":2,"t":2}]"#,
+        ),
+    ]);
+    for (stage, code) in [
+        (
+            r#"{"$setWindowFields":{"output":{"r":{"$rank":{}}}}}"#,
+            5371602,
+        ),
+        (
+            r#"{"$setWindowFields":{"sortBy":{"a":1},"output":{"r":{"$rank":{},"window":{}}}}}"#,
+            5371601,
+        ),
+        (
+            r#"{"$setWindowFields":{"sortBy":{"a":1},"output":{"r":{"$rank":1}}}}"#,
+            5371603,
+        ),
+        (r#"{"$setWindowFields":{"sortBy":5,"output":{}}}"#, 14),
+        (r#"{"$setWindowFields":{}}"#, 40414),
+        (
+            r#"{"$setWindowFields":{"output":{"r":{"$sum":1,"x":1}}}}"#,
+            9,
+        ),
+        (
+            r#"{"$setWindowFields":{"output":{"r":{"$sum":1,"window":{"documents":[1]}}}}}"#,
+            9,
+        ),
+        (r#"{"$setWindowFields":{"output":{"r":{"$foo":1}}}}"#, 9),
+    ] {
+        assert_eq!(
+            parse(&format!("[{stage}]")).unwrap_err().code.0,
+            code,
+            "{stage}"
+        );
+    }
+}

@@ -108,7 +108,7 @@ impl Run {
     }
 
     /// Writes the input document with `value` in place of the array (`None` removes the field).
-    fn emit(&mut self, value: Option<Value>, index: Option<i64>) -> Result<()> {
+    fn emit(&mut self, value: Option<Value>, index: Option<i64>) {
         self.out.clear();
         let mut w = Writer::on(std::mem::take(&mut self.out));
         let doc = self.input.doc();
@@ -129,7 +129,6 @@ impl Run {
             }
         }
         self.out = w.finish_into();
-        super::check_size(self.out.len())
     }
 }
 
@@ -200,7 +199,7 @@ impl Source for Run {
                 let n = self.at as i64;
                 self.at += 1;
                 self.offset = offset;
-                self.emit(Some(item), Some(n))?;
+                self.emit(Some(item), Some(n));
                 return Ok(true);
             }
             if !self.input.advance(host)? {
@@ -221,12 +220,12 @@ impl Source for Run {
                 None => None,
                 Some(v) => {
                     let v = v.to_value();
-                    self.emit(Some(v), None)?;
+                    self.emit(Some(v), None);
                     return Ok(true);
                 }
             };
             if self.spec.preserve {
-                self.emit(value, None)?;
+                self.emit(value, None);
                 return Ok(true);
             }
         }

@@ -53,6 +53,9 @@ impl MergeSpec {
     /// The variables for one document that comes: those of `let` and `$$new`.
     pub fn bind(&self, new: Doc<'_>, vars: &Arc<Vars>) -> Result<Arc<Vars>> {
         let bound = super::lookup::bind(&self.lets, new, vars)?;
+        if let Some((n, _)) = self.lets.iter().find(|(n, _)| bound.get(n).is_none()) {
+            bail!(17276, "Use of undefined variable: {n}");
+        }
         if self.lets.iter().any(|(n, _)| n == "new") {
             return Ok(bound);
         }
@@ -111,6 +114,12 @@ impl OutSpec {
         }
         if matches!(db, "admin" | "config" | "local") {
             bail!(31321, "Can't $out to internal database: {db}");
+        }
+        if coll.starts_with('$') || db.len() + 1 + coll.len() > 255 {
+            bail!(
+                IllegalOperation,
+                "error with target namespace: Invalid collection name: {coll}"
+            );
         }
         Ok(OutSpec {
             target: Namespace::new(db, coll),
@@ -295,8 +304,8 @@ fn parse_into(into: Val<'_>, short: bool, ctx: &ParseCtx) -> Result<Namespace> {
             let d = into.as_doc().unwrap_or(Doc::EMPTY);
             let [db, coll] = options(STAGE, d, ["db", "coll"])?;
             let db = match db {
-                Some(v) => string(STAGE, "db", v)?,
-                None => ctx.db.as_str(),
+                Some(v) if v.as_str() != Some("") => string(STAGE, "db", v)?,
+                _ => ctx.db.as_str(),
             };
             let Some(coll) = coll else {
                 bail!(5786801, "{STAGE} requires a 'coll' field");

@@ -1,0 +1,432 @@
+//! `$setWindowFields`: fields computed over a window of neighbours in a sorted partition.
+//!
+//! The input is collected and sorted by partition and sort key; partitions are computed one after another when the output
+//! reaches them.
+
+use super::options::{field_path, object, options, required};
+use super::unwind::set_path;
+use super::window_function::Function;
+use super::{Host, Source, too_much_memory};
+use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
+use crate::path::FieldPath;
+use crate::sort::SortPattern;
+use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
+use errors::{Result, bail, err};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    partition: Option<Expression>,
+    pub sort: Option<SortPattern>,
+    outputs: Vec<Output>,
+}
+
+#[derive(Debug)]
+pub(super) struct Output {
+    path: FieldPath,
+    function: Function,
+    pub frame: Frame,
+}
+
+/// The neighbours that count.
+#[derive(Clone, Debug)]
+pub(super) enum Frame {
+    /// Positions from the current one; `None` is unbounded.
+    Documents(Option<i64>, Option<i64>),
+    /// Values of the sort field.
+    Range {
+        lower: Edge,
+        upper: Edge,
+        unit: Option<Unit>,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Edge {
+    Unbounded,
+    Current,
+    By(Value),
+}
+
+/// A unit of time; its milliseconds unless it is a month or longer.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    pub name: String,
+    pub ms: Option<i64>,
+}
+
+impl Unit {
+    pub fn parse(v: Val<'_>) -> Result<Unit> {
+        let name = v.as_str().unwrap_or("");
+        let ms = match name {
+            "week" => Some(7 * 86_400_000),
+            "day" => Some(86_400_000),
+            "hour" => Some(3_600_000),
+            "minute" => Some(60_000),
+            "second" => Some(1000),
+            "millisecond" => Some(1),
+            "year" | "quarter" | "month" => None,
+            _ => bail!(FailedToParse, "unknown time unit value: {v}"),
+        };
+        Ok(Unit {
+            name: name.to_string(),
+            ms,
+        })
+    }
+}
+
+const STAGE: &str = "$setWindowFields";
+
+impl Window {
+    pub fn parse(spec: Val<'_>, env: &ParseEnv) -> Result<Window> {
+        let Some(d) = spec.as_doc() else {
+            bail!(
+                FailedToParse,
+                "the {STAGE} stage specification must be an object, found {}",
+                spec.type_name()
+            );
+        };
+        let [partition, sort, output] = options(STAGE, d, ["partitionBy", "sortBy", "output"])?;
+        let partition = partition.map(|p| Expression::parse(p, env)).transpose()?;
+        let sort = match sort {
+            Some(s) => {
+                let d = object(STAGE, "sortBy", s)?;
+                (!d.is_empty()).then(|| SortPattern::parse(d)).transpose()?
+            }
+            None => None,
+        };
+        let output = object(STAGE, "output", required(STAGE, "output", output)?)?;
+        let mut outputs: Vec<Output> = Vec::new();
+        for e in output.iter() {
+            let o = Output::parse(e.name, e.val, sort.as_ref(), env)?;
+            if outputs.iter().any(|p| p.path.conflicts_with(&o.path)) {
+                bail!(
+                    40176,
+                    "specification contains two conflicting paths: '{}'",
+                    o.path
+                );
+            }
+            outputs.push(o);
+        }
+        Ok(Window {
+            partition,
+            sort,
+            outputs,
+        })
+    }
+}
+
+impl Output {
+    fn parse(
+        name: &str,
+        spec: Val<'_>,
+        sort: Option<&SortPattern>,
+        env: &ParseEnv,
+    ) -> Result<Output> {
+        let path = field_path(name)?;
+        let Some(d) = spec.as_doc() else {
+            bail!(
+                FailedToParse,
+                "The field '{name}' must be a window function object"
+            );
+        };
+        let Some(first) = d.iter().find(|e| e.name.starts_with('$')) else {
+            bail!(FailedToParse, "Expected a $-prefixed window function");
+        };
+        let ranks = matches!(first.name, "$rank" | "$denseRank" | "$documentNumber");
+        let mut frame = None;
+        for e in d.iter() {
+            if e.name == first.name {
+                continue;
+            }
+            if ranks {
+                bail!(
+                    5371601,
+                    "Rank style window functions take no other arguments"
+                );
+            }
+            if e.name != "window" {
+                bail!(
+                    FailedToParse,
+                    "Window function found an unknown argument: {}",
+                    e.name
+                );
+            }
+            frame = Some(Frame::parse(e.val, sort)?);
+        }
+        let explicit = frame.is_some();
+        let function = Function::parse(first.name, first.val, sort, explicit, env)?;
+        Ok(Output {
+            path,
+            function,
+            frame: frame.unwrap_or(Frame::Documents(None, None)),
+        })
+    }
+}
+
+impl Frame {
+    fn parse(spec: Val<'_>, sort: Option<&SortPattern>) -> Result<Frame> {
+        let Some(d) = spec.as_doc() else {
+            bail!(FailedToParse, "'window' field must be an object");
+        };
+        let (mut documents, mut range, mut unit) = (None, None, None);
+        for e in d.iter() {
+            match e.name {
+                "documents" => documents = Some(bounds(e.val)?),
+                "range" => range = Some(bounds(e.val)?),
+                "unit" => match e.val.tag {
+                    tag::STRING => unit = Some(Unit::parse(e.val)?),
+                    _ => bail!(FailedToParse, "'unit' must be a string"),
+                },
+                n => bail!(
+                    FailedToParse,
+                    "'window' field can only contain 'documents' as the only argument or 'range' with an optional \
+                     'unit' field; found {n}"
+                ),
+            }
+        }
+        match (documents, range) {
+            (Some(_), Some(_)) => bail!(
+                FailedToParse,
+                "'window' field can only contain 'documents' as the only argument or 'range' with an optional 'unit' field"
+            ),
+            (Some(b), None) => {
+                if unit.is_some() {
+                    bail!(
+                        FailedToParse,
+                        "Window bounds can only specify 'unit' with range-based bounds."
+                    );
+                }
+                let frame = Frame::Documents(position(b[0])?, position(b[1])?);
+                if let Frame::Documents(Some(l), Some(u)) = frame
+                    && l > u
+                {
+                    bail!(5339900, "Lower bound must not exceed upper bound");
+                }
+                if sort.is_none() && !matches!(frame, Frame::Documents(None, None)) {
+                    bail!(5339901, "Document-based bounds require a sortBy");
+                }
+                Ok(frame)
+            }
+            (None, Some(b)) => {
+                let (lower, upper) = (edge(b[0])?, edge(b[1])?);
+                let zero = Value::from(0);
+                let as_number = |e: &Edge| match e {
+                    Edge::By(v) => Some(v.clone()),
+                    Edge::Current => Some(zero.clone()),
+                    Edge::Unbounded => None,
+                };
+                if let (Some(l), Some(u)) = (as_number(&lower), as_number(&upper))
+                    && bson::order::compare(l.as_val(), u.as_val()).is_gt()
+                {
+                    bail!(5339900, "Lower bound must not exceed upper bound");
+                }
+                if unit.is_some()
+                    && [&lower, &upper]
+                        .iter()
+                        .any(|e| matches!(e, Edge::By(v) if v.as_val().to_i64_exact().is_none()))
+                {
+                    bail!(
+                        FailedToParse,
+                        "With 'unit', range-based bounds must be whole numbers"
+                    );
+                }
+                match sort.map(|s| s.fields.as_slice()) {
+                    Some([f]) if !f.descending => {}
+                    _ => bail!(
+                        5339902,
+                        "Range-based bounds require a sortBy a single field in ascending order"
+                    ),
+                }
+                Ok(Frame::Range { lower, upper, unit })
+            }
+            (None, None) => {
+                if unit.is_some() {
+                    bail!(
+                        FailedToParse,
+                        "Window bounds can only specify 'unit' with range-based bounds."
+                    );
+                }
+                Ok(Frame::Documents(None, None))
+            }
+        }
+    }
+}
+
+fn bounds(v: Val<'_>) -> Result<[Val<'_>; 2]> {
+    let items: Vec<Val<'_>> = v
+        .as_array()
+        .map(|a| a.values().collect())
+        .unwrap_or_default();
+    match items.as_slice() {
+        [a, b] => Ok([*a, *b]),
+        _ => Err(err!(
+            FailedToParse,
+            "Window bounds must be a 2-element array: {v}"
+        )),
+    }
+}
+
+fn position(v: Val<'_>) -> Result<Option<i64>> {
+    match (v.as_str(), v.to_i64_exact()) {
+        (Some("unbounded"), _) => Ok(None),
+        (Some("current"), _) => Ok(Some(0)),
+        (_, Some(n)) => Ok(Some(n)),
+        _ => Err(err!(
+            FailedToParse,
+            "Numeric document-based bounds must be an integer: {v}"
+        )),
+    }
+}
+
+fn edge(v: Val<'_>) -> Result<Edge> {
+    match v.as_str() {
+        Some("unbounded") => Ok(Edge::Unbounded),
+        Some("current") => Ok(Edge::Current),
+        _ if v.is_number() => Ok(Edge::By(v.to_value())),
+        _ => Err(err!(
+            FailedToParse,
+            "Range-based bounds expression must be a number: {v}"
+        )),
+    }
+}
+
+/// A document in its place.
+pub(super) struct Row {
+    partition: Vec<u8>,
+    pub key: Vec<u8>,
+    seq: usize,
+    pub doc: DocBuf,
+}
+
+pub(super) struct Run {
+    input: Option<Box<dyn Source>>,
+    spec: Arc<Window>,
+    vars: Arc<Vars>,
+    rows: Vec<Row>,
+    bytes: usize,
+    /// The row given last, and the end of its partition.
+    at: usize,
+    end: usize,
+    start: usize,
+    /// For each output, the values of the rows of the partition.
+    computed: Vec<Vec<Value>>,
+    out: Vec<u8>,
+}
+
+impl Run {
+    pub fn new(input: Box<dyn Source>, spec: Arc<Window>, vars: Arc<Vars>) -> Run {
+        Run {
+            input: Some(input),
+            spec,
+            vars,
+            rows: Vec::new(),
+            bytes: 0,
+            at: 0,
+            end: 0,
+            start: 0,
+            computed: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    fn collect(&mut self, host: &mut dyn Host) -> Result<()> {
+        let Some(input) = &mut self.input else {
+            return Ok(());
+        };
+        let limit = host.memory_limit();
+        while input.advance(host)? {
+            let doc = input.doc();
+            let mut partition = Vec::new();
+            if let Some(e) = &self.spec.partition {
+                let ctx = EvalCtx::new(doc, &self.vars);
+                let v = e.evaluate(&ctx)?;
+                let v = v.or_null();
+                if v.tag == tag::ARRAY {
+                    bail!(
+                        TypeMismatch,
+                        "An expression used to partition cannot evaluate to value of type array"
+                    );
+                }
+                key::encode(v, false, &mut partition, None);
+            }
+            let mut sort_key = Vec::new();
+            if let Some(s) = &self.spec.sort {
+                s.sort_key(doc, &mut sort_key)?;
+            }
+            self.bytes += doc.len() + partition.len() + sort_key.len() + size_of::<Row>();
+            if self.bytes > limit && !host.allow_disk_use() {
+                return Err(too_much_memory(STAGE, limit));
+            }
+            self.rows.push(Row {
+                partition,
+                key: sort_key,
+                seq: self.rows.len(),
+                doc: doc.to_buf(),
+            });
+        }
+        self.input = None;
+        self.rows.sort_unstable_by(|a, b| {
+            (&a.partition, &a.key, a.seq).cmp(&(&b.partition, &b.key, b.seq))
+        });
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<()> {
+        let first = &self.rows[self.start];
+        let same = |r: &&Row| r.partition == first.partition;
+        self.end = self.start + self.rows[self.start..].iter().take_while(same).count();
+        let rows = &self.rows[self.start..self.end];
+        self.computed = self
+            .spec
+            .outputs
+            .iter()
+            .map(|o| {
+                o.function
+                    .over(rows, &o.frame, self.spec.sort.as_ref(), &self.vars)
+            })
+            .collect::<Result<_>>()?;
+        Ok(())
+    }
+}
+
+impl Source for Run {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        self.collect(host)?;
+        host.check()?;
+        if self.at >= self.rows.len() {
+            self.rows = Vec::new();
+            self.at = 0;
+            return Ok(false);
+        }
+        if self.at >= self.end {
+            self.start = self.at;
+            self.compute()?;
+        }
+        let Some(row) = self.rows.get_mut(self.at) else {
+            return Ok(false);
+        };
+        let mut doc = std::mem::take(&mut row.doc).into_vec();
+        for (o, values) in self.spec.outputs.iter().zip(&self.computed) {
+            let Some(v) = values.get(self.at - self.start) else {
+                continue;
+            };
+            let mut w = Writer::with_capacity(doc.len() + v.as_val().bytes.len() + 16);
+            set_path(
+                &mut w,
+                Doc::new(&doc).unwrap_or(Doc::EMPTY),
+                &o.path,
+                0,
+                Some(v.as_val()),
+            );
+            doc = w.finish_into();
+        }
+        self.out = doc;
+        self.at += 1;
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+}
