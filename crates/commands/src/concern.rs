@@ -90,7 +90,10 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
             bail!(BadValue, "cannot use non-majority 'w' mode  when a host is not a member of a replica set")
         }
         Some(v) if v.is_number() => {
-            let n = v.to_f64().unwrap_or(f64::NAN).trunc();
+            let n = match idl::whole(v).filter(|_| v.to_f64().is_some_and(f64::is_finite)) {
+                Some(n) => n as f64,
+                None => f64::NAN,
+            };
             if !(0.0..=MAX_MEMBERS as f64).contains(&n) {
                 bail!(FailedToParse, "w has to be a non-negative number and not greater than {MAX_MEMBERS}; found: {v}");
             }

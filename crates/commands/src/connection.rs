@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 /// The service's state of one connection.
 #[derive(Debug, Default)]
 pub struct Connection {
+    /// Names the connection (`connectionStatus.uuid`).
+    pub uuid: [u8; 16],
     /// `client` of the first hello.
     pub metadata: OnceLock<DocBuf>,
     /// `client.application.name`, for currentOp and fail points.
@@ -23,7 +25,19 @@ pub struct LastWrite {
     pub error: Option<String>,
 }
 
+/// A random (version 4) UUID.
+pub fn new_uuid() -> [u8; 16] {
+    let mut id: [u8; 16] = rand::random();
+    id[6] = id[6] & 0x0F | 0x40;
+    id[8] = id[8] & 0x3F | 0x80;
+    id
+}
+
 impl Connection {
+    pub fn new() -> Connection {
+        Connection { uuid: new_uuid(), ..Connection::default() }
+    }
+
     pub fn app_name(&self) -> &str {
         self.app_name.get().map_or("", |s| s)
     }

@@ -8,7 +8,7 @@ use crate::table::{Command, flag};
 use bson::Writer;
 use errors::{Result, bail};
 use executor::OpCtx;
-use service::{Client, Mode, Request};
+use service::{Client, Request};
 
 /// How a command that did not fail ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,6 @@ pub enum Done {
     Reply,
     /// The reply is written, and the same request is to be run again for the next one.
     ReplyMore,
-    /// Nothing is sent.
-    NoReply,
     /// The connection is closed.
     Close,
 }
@@ -30,7 +28,6 @@ pub struct Cx<'c, 'r> {
     pub request: &'c Request<'r>,
     pub command: &'static Command,
     pub args: Args<'r>,
-    pub mode: Mode,
     pub write_concern: WriteConcern,
     /// The operation: budget, deadline, where writes go.
     pub op: OpCtx<'c>,

@@ -93,7 +93,6 @@ impl Commands {
             request,
             command,
             args,
-            mode,
             write_concern: WriteConcern::DEFAULT,
             op,
             after_commit: false,
@@ -130,7 +129,6 @@ impl Commands {
             Done::Reply if *wrote && durable => Ok(Outcome::WaitDurable(index)),
             Done::Reply => Ok(Outcome::Reply),
             Done::ReplyMore => Ok(Outcome::ReplyMore),
-            Done::NoReply => Ok(Outcome::NoReply),
             Done::Close => Ok(Outcome::Close),
         }
     }

@@ -57,7 +57,7 @@ pub fn max_time_ms(name: &str, v: Val<'_>) -> Result<u64> {
         );
     }
     let Some(n) = v.to_i64_exact() else {
-        if v.to_f64().is_some_and(|f| f.is_finite() && f.fract() == 0.0) {
+        if v.as_f64().is_some_and(|f| f.is_finite() && f.fract() == 0.0) {
             bail!(BadValue, "{v} value for {name} is out of range [0, {}]", i32::MAX);
         }
         bail!(FailedToParse, "{name} must be an integral value, but is {v}");

@@ -124,7 +124,7 @@ impl Service for Commands {
     }
 
     fn connected(&self, _id: i64, _peer: &Address) -> Connection {
-        Connection::default()
+        Connection::new()
     }
 
     fn disconnected(&self, _client: &Client<Connection>) {}

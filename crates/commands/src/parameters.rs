@@ -97,7 +97,7 @@ impl Parameters {
         for (name, text) in given {
             if let Some(p) = map.get_mut(name.as_str()) {
                 let text = Value::from(text.as_str());
-                p.value = converted(name, p, text.as_val()).unwrap_or_else(|_| p.value.clone());
+                p.value = converted(name, p, text.as_val(), true).unwrap_or_else(|_| p.value.clone());
             }
         }
         Parameters(RwLock::new(map))
@@ -124,13 +124,13 @@ impl Parameters {
         if !p.at_runtime() {
             bail!(IllegalOperation, "not allowed to change [{name}] at runtime");
         }
-        let new = converted(name, p, v)?;
+        let new = converted(name, p, v, false)?;
         Ok(std::mem::replace(&mut p.value, new))
     }
 }
 
-/// `v` as a value of the parameter's type.
-fn converted(name: &str, p: &Parameter, v: bson::Val<'_>) -> Result<Value> {
+/// `v` as a value of the parameter's type; numbers may come as text from the command line only.
+fn converted(name: &str, p: &Parameter, v: bson::Val<'_>, from_text: bool) -> Result<Value> {
     use bson::tag;
     let number = || -> Result<f64> {
         if v.tag == tag::BOOL {
@@ -139,7 +139,7 @@ fn converted(name: &str, p: &Parameter, v: bson::Val<'_>) -> Result<Value> {
         if let Some(f) = v.to_f64() {
             return Ok(f);
         }
-        match v.as_str().map(str::trim).map(str::parse::<f64>) {
+        match v.as_str().filter(|_| from_text).map(str::trim).map(str::parse::<f64>) {
             Some(Ok(f)) => Ok(f),
             _ => bail!(BadValue, "Invalid value for parameter {name}: {v}"),
         }

@@ -200,21 +200,21 @@ impl Cursors {
         self.slots.lock().remove(&id);
     }
 
-    /// Kills a cursor of that namespace: `false` when there is none.
-    pub fn kill(&self, id: i64, ns: &str) -> bool {
+    /// Kills a cursor: `false` when there is none.
+    pub fn kill(&self, id: i64) -> bool {
         let mut slots = self.slots.lock();
         match slots.get(&id) {
-            Some(Slot::Idle(c)) if c.ns == ns => {
+            Some(Slot::Idle(_)) => {
                 let gone = slots.remove(&id);
                 drop(slots);
                 drop(gone);
                 true
             }
-            Some(Slot::InUse { ns: n, killed, .. }) if n == ns => {
+            Some(Slot::InUse { killed, .. }) => {
                 killed.store(true, Ordering::Relaxed);
                 true
             }
-            _ => false,
+            None => false,
         }
     }
 

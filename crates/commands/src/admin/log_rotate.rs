@@ -5,9 +5,15 @@ use errors::{Result, bail, err};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
+    let first = cx.args.first;
+    if !first.is_number() && !matches!(first.tag, bson::tag::BOOL | bson::tag::STRING) {
+        return Err(crate::idl::mismatch("logRotate", "logRotate", first, &["number", "bool", "string"]));
+    }
+    if first.as_str() == Some("audit") {
+        bail!(AuditingNotEnabled, "Auditing is not enabled");
+    }
     if let Some(other) = cx.args.first.as_str()
         && other != "server"
-        && other != "audit"
     {
         bail!(NoSuchKey, "Unknown log type '{other}' for logRotate");
     }

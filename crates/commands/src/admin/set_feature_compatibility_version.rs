@@ -9,7 +9,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut confirm = false;
     for e in cx.args.fields.clone() {
         match e.name {
-            "confirm" => confirm = idl::boolean("setFeatureCompatibilityVersion", e)?.unwrap_or(false),
+            "confirm" => confirm = idl::safe_bool("setFeatureCompatibilityVersion", e)?.unwrap_or(false),
             "fromConfigServer" | "phase" | "changeTimestamp" | "downgradeOnDiskChanges" => {}
             _ => return Err(cx.args.unknown(e)),
         }

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let Some(id) = cx.args.first.as_i64() else {
+        if cx.args.first.is_nullish() {
+            return Err(idl::missing("getMore", "getMore"));
+        }
         return Err(idl::mismatch("getMore", "getMore", cx.args.first, &["long"]));
     };
     let (mut collection, mut batch) = (None, 0);
@@ -15,7 +18,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         match e.name {
             "collection" => collection = idl::string("getMore", *e)?,
             "batchSize" => batch = idl::int_from("getMore", *e, 0)?.unwrap_or(0),
-            "term" | "lastKnownCommittedOpTime" | "includeQueryStatsMetrics" => {}
+            "term" => {
+                if e.val.as_i64().is_none() && !e.val.is_nullish() {
+                    return Err(idl::mismatch("getMore", "term", e.val, &["long"]));
+                }
+            }
+            "lastKnownCommittedOpTime" | "includeQueryStatsMetrics" => {}
             _ => return Err(cx.args.unknown(*e)),
         }
     }
@@ -55,5 +63,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         cursor.time_left = cursor.time_left.map(|t| t.checked_sub(started.elapsed()).unwrap_or(Duration::from_millis(1)));
         cx.app.cursors.give_back(cursor);
     }
-    Ok(Done::Reply)
+    // An exhaust cursor goes on by itself.
+    Ok(if !done && cx.request.exhaust_allowed { Done::ReplyMore } else { Done::Reply })
 }

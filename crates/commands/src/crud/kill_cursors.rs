@@ -6,7 +6,10 @@ use bson::Doc;
 use errors::{Result, bail};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
-    let ns = cx.args.namespace()?;
+    if cx.args.first.as_str().is_none() {
+        bail!(InvalidNamespace, "collection name has invalid type {}", cx.args.first.type_name());
+    }
+    cx.args.namespace()?;
     let mut ids = None;
     for e in &cx.args.fields {
         match e.name {
@@ -15,8 +18,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     let ids: Doc = idl::required("killCursors", "cursors", ids)?;
-    let (mut killed, mut missing) = (Vec::new(), Vec::new());
-    for (i, v) in ids.values().enumerate() {
+    // All are read before any is killed.
+    let mut wanted = Vec::new();
+    for (i, v) in ids.values().enumerate().filter(|(_, v)| !v.is_nullish()) {
         let Some(id) = v.as_i64() else {
             bail!(
                 TypeMismatch,
@@ -24,8 +28,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 v.type_name()
             );
         };
-        if cx.app.cursors.kill(id, &ns) { killed.push(id) } else { missing.push(id) }
+        wanted.push(id);
     }
+    let (killed, missing): (Vec<i64>, Vec<i64>) = wanted.into_iter().partition(|id| cx.app.cursors.kill(*id));
     let mut list = |name: &str, ids: &[i64]| {
         cx.w.open_array(name);
         ids.iter().for_each(|id| {

@@ -44,9 +44,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         executor::build::create_indexes(&mut cx.op, &ns, &new)?;
     }
     cx.w.i32("numIndexesBefore", before as i32).i32("numIndexesAfter", (before + n) as i32);
-    if created {
-        cx.w.bool("createdCollectionAutomatically", true);
-    }
+    cx.w.bool("createdCollectionAutomatically", created);
     if n == 0 {
         cx.w.str("note", "all indexes already exist");
     }

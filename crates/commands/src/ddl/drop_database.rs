@@ -20,7 +20,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let dropped = cx.app.engine.catalog.drop_database(db)?;
     if !dropped.is_empty() {
-        cx.w.str("dropped", db);
         changed(cx);
     }
     Ok(Done::Reply)

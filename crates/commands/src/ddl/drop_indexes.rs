@@ -28,7 +28,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         bail!(CommandNotSupportedOnView, "Cannot drop indexes on view '{ns}'");
     }
     let names = named(&coll, index)?;
-    let (was, all) = (coll.indexes.len() + 1, index.as_str() == Some("*"));
+    let own = usize::from(coll.option("clusteredIndex").is_none());
+    let (was, all) = (coll.indexes.len() + own, index.as_str() == Some("*"));
     for name in &names {
         let i = coll.index_named(name);
         if let Some(i) = i.filter(|i| i.state == catalog::IndexState::Building) {
@@ -76,6 +77,9 @@ fn named(coll: &Collection, index: Val<'_>) -> Result<Vec<String>> {
         return Ok(vec![by_name(name)?]);
     }
     if let Some(names) = index.as_array() {
+        if names.count() == 1 && names.get("0").and_then(|v| v.as_str()) == Some("*") {
+            return Ok(coll.indexes.iter().map(|i| i.name().to_string()).collect());
+        }
         return names.values().filter_map(|v| v.as_str()).map(by_name).collect();
     }
     let key = index.as_doc().unwrap_or(Doc::EMPTY);

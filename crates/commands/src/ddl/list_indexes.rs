@@ -9,16 +9,17 @@ use errors::{Result, bail};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
-    let (mut batch_size, mut build_info) = (None, false);
+    let (mut batch_size, mut build_info, mut build_uuids) = (None, false, false);
     for e in cx.args.fields.clone() {
         match e.name {
             "cursor" => batch_size = listing::batch_size("listIndexes", e)?,
-            "includeBuildUUIDs" => {
-                idl::safe_bool("listIndexes", e)?;
-            }
+            "includeBuildUUIDs" => build_uuids = idl::safe_bool("listIndexes", e)?.unwrap_or(false),
             "includeIndexBuildInfo" => build_info = idl::safe_bool("listIndexes", e)?.unwrap_or(false),
             _ => return Err(cx.args.unknown(e)),
         }
+    }
+    if build_info && build_uuids {
+        bail!(InvalidOptions, "The includeBuildUUIDs flag and includeIndexBuildInfo flag cannot both be set to true");
     }
     let Some(coll) = cx.app.engine.catalog.get(&ns) else {
         bail!(NamespaceNotFound, "ns does not exist: {ns}");
@@ -34,9 +35,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 /// The indexes that are ready, `_id_` first; with `build_info` those being built too, each wrapped in `spec`.
 fn specs(coll: &Collection, build_info: bool) -> Vec<DocBuf> {
     let mut docs = Vec::new();
-    for spec in coll.index_specs() {
+    for mut spec in coll.index_specs() {
         let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or("");
         let building = coll.index_named(name).is_some_and(|i| i.state == IndexState::Building);
+        if name == "_id_" && let Some(own) = coll.option("clusteredIndex").and_then(|v| v.as_doc()) {
+            let mut w = Writer::new();
+            w.extend(own).bool("clustered", true);
+            spec = w.finish();
+        }
         if !build_info {
             if !building {
                 docs.push(spec);

@@ -7,13 +7,20 @@ use errors::{Result, bail};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let from = cx.args.first.as_str();
-    let (mut to, mut drop_target, mut uuid) = (None, false, None);
+    let (mut to, mut drop_target, mut uuid, mut target_uuid) = (None, false, None, None);
     for e in cx.args.fields.clone() {
         match e.name {
             "to" => to = idl::string("renameCollection", e)?,
-            // Also a UUID, from a time when collections were renamed by it.
-            "dropTarget" if e.val.as_binary().is_some_and(|(t, _)| t == 4) => drop_target = true,
-            "dropTarget" => drop_target = idl::safe_bool("renameCollection", e)?.unwrap_or(false),
+            "dropTarget" => match (e.val.as_bool(), e.val.as_binary()) {
+                (Some(b), _) => drop_target = b,
+                // The UUID that the target must have.
+                (_, Some((4, id))) if id.len() == 16 => {
+                    drop_target = true;
+                    target_uuid = id.try_into().ok();
+                }
+                (_, Some(_)) => bail!(InvalidUUID, "dropTarget must be a bool or a UUID"),
+                _ => return Err(idl::mismatch("renameCollection", "dropTarget", e.val, &["bool", "binData"])),
+            },
             "stayTemp" => {
                 idl::boolean("renameCollection", e)?;
             }
@@ -31,6 +38,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     check(from)?;
     check(to)?;
     let catalog = &cx.app.engine.catalog;
+    if target_uuid.is_some() && catalog::db_of(from) != catalog::db_of(to) {
+        bail!(InvalidOptions, "dropTarget cannot be a UUID when renaming across databases");
+    }
+    super::create::check_uuid(catalog, to, target_uuid)?;
+    let (from_db, to_db) = (catalog::db_of(from), catalog::db_of(to));
+    if from_db != to_db && from_db.eq_ignore_ascii_case(to_db) {
+        bail!(DatabaseDifferCase, "db already exists with different case already have: [{from_db}] trying to create [{to_db}]");
+    }
     let Some(source) = catalog.get(from) else {
         bail!(NamespaceNotFound, "Source collection {from} does not exist");
     };
@@ -48,8 +63,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 
 fn check(ns: &str) -> Result<()> {
     let Some((db, coll)) = ns.split_once('.') else { bail!(InvalidNamespace, "Invalid namespace specified '{ns}'") };
+    if ns.contains('$') || ns.len() > 255 && !coll.is_empty() {
+        bail!(IllegalOperation, "Invalid namespace to rename: {ns}");
+    }
     catalog::check_db_name(db)?;
     catalog::check_collection_name(ns)?;
+    if db == "local" && coll.starts_with("oplog.") {
+        bail!(IllegalOperation, "cannot rename to or from the oplog: {ns}");
+    }
     if coll.starts_with("system.") {
         bail!(IllegalOperation, "renaming system collections is not allowed: {ns}");
     }

@@ -5,11 +5,8 @@ use errors::{Result, bail};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut op = None;
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "op" => op = Some(e.val),
-            _ => return Err(cx.args.unknown(e)),
-        }
+    for e in cx.args.fields.iter().filter(|e| e.name == "op") {
+        op = Some(e.val);
     }
     let Some(op) = op else { bail!(NoSuchKey, "Missing expected field \"op\"") };
     if !op.is_number() {

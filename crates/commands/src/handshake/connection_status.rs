@@ -18,5 +18,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         cx.w.open_array("authenticatedUserPrivileges").close();
     }
     cx.w.close();
+    cx.w.binary("uuid", 4, &cx.client.state.uuid);
     Ok(Done::Reply)
 }

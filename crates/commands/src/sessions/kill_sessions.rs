@@ -8,7 +8,6 @@ use bson::{Doc, Val};
 use errors::Result;
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
-    cx.args.no_fields()?;
     let ids = ids("killSessions", cx.args.first)?;
     if ids.is_empty() {
         kill(cx, &all(cx));
@@ -19,12 +18,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 }
 
 pub fn run_all(cx: &mut Cx<'_, '_>) -> Result<Done> {
-    cx.args.no_fields()?;
     let users = patterns("killAllSessions", cx.args.first)?;
     for (i, v) in users.values().enumerate() {
         let within = format!("killAllSessions.killAllSessions.{i}");
         let (mut user, mut db) = (None, None);
-        for e in v.as_doc().unwrap_or(Doc::EMPTY) {
+        let Some(d) = v.as_doc() else { continue };
+        for e in d {
             match e.name {
                 "user" => user = idl::string(&within, e)?,
                 "db" => db = idl::string(&within, e)?,
@@ -68,7 +67,7 @@ fn patterns<'a>(command: &'static str, v: Val<'a>) -> Result<Doc<'a>> {
         None if v.is_nullish() => return Err(idl::missing(command, command)),
         None => return Err(idl::mismatch(command, command, v, &["array"])),
     };
-    match list.values().enumerate().find(|(_, v)| v.as_doc().is_none()) {
+    match list.values().enumerate().find(|(_, v)| v.as_doc().is_none() && !v.is_nullish()) {
         Some((i, v)) => Err(idl::mismatch(command, &format!("{command}.{i}"), v, &["object"])),
         None => Ok(list),
     }

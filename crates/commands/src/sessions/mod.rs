@@ -21,6 +21,9 @@ fn ids(command: &'static str, v: Val<'_>) -> Result<Vec<Lsid>> {
     let mut all = Vec::new();
     for (i, v) in list.values().enumerate() {
         let Some(d) = v.as_doc() else {
+            if v.is_nullish() {
+                continue;
+            }
             bail!(TypeMismatch, "BSON field '{command}.{command}.{i}' is the wrong type '{}', expected type 'object'", v.type_name());
         };
         all.extend(id(command, d)?);

@@ -62,11 +62,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             }
         }
     }
-    cx.w.int("size", bytes).int("numObjects", docs);
+    cx.w.i64("size", bytes).i64("numObjects", docs);
     if reached {
         cx.w.bool("maxReached", true);
     }
-    cx.w.int("millis", started.elapsed().as_millis() as i64).bool("estimate", estimate);
+    cx.w.i64("millis", started.elapsed().as_millis() as i64).bool("estimate", estimate);
     Ok(Done::Reply)
 }
 

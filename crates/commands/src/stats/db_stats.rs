@@ -6,13 +6,11 @@ use crate::idl;
 use errors::{Result, bail};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
-    let mut scale = 1;
+    let (mut scale, mut free) = (1, false);
     for e in cx.args.fields.clone() {
         match e.name {
             "scale" => scale = idl::int("dbStats", e)?.unwrap_or(1),
-            "freeStorage" => {
-                idl::int("dbStats", e)?;
-            }
+            "freeStorage" => free = idl::safe_bool("dbStats", e)?.unwrap_or(false),
             _ => return Err(cx.args.unknown(e)),
         }
     }
@@ -40,7 +38,17 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     w.str("db", cx.args.db).i64("collections", collections).i64("views", views).i64("objects", objects as i64);
     w.f64("avgObjSize", if objects > 0 { data as f64 / objects as f64 } else { 0.0 });
     w.f64("dataSize", scaled(data)).f64("storageSize", scaled(storage));
-    w.i64("indexes", indexes).f64("indexSize", scaled(index_size)).f64("totalSize", scaled(storage + index_size));
+    if free {
+        w.f64("freeStorageSize", 0.0);
+    }
+    w.i64("indexes", indexes).f64("indexSize", scaled(index_size));
+    if free {
+        w.f64("indexFreeStorageSize", 0.0);
+    }
+    w.f64("totalSize", scaled(storage + index_size));
+    if free {
+        w.f64("totalFreeStorageSize", 0.0);
+    }
     w.i64("scaleFactor", scale);
     w.f64("fsUsedSize", scaled(used)).f64("fsTotalSize", scaled(total));
     Ok(Done::Reply)

@@ -26,22 +26,23 @@ struct Findings {
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let at = "validate";
-    let (mut full, mut background, mut metadata, mut repair) = (false, false, false, false);
+    let (mut full, mut background, mut metadata, mut repair, mut conformance) = (false, false, false, false, false);
     for e in cx.args.fields.clone() {
         match e.name {
-            "full" => full = idl::safe_bool(at, e)?.unwrap_or(false),
-            "background" => background = idl::safe_bool(at, e)?.unwrap_or(false),
-            "metadata" => metadata = idl::safe_bool(at, e)?.unwrap_or(false),
+            // Of the options, some are checked and some taken for what they are worth, as MongoDB does.
+            "full" => full = e.val.truthy(),
+            "background" => background = e.val.truthy(),
+            "metadata" => metadata = e.val.truthy(),
+            "checkBSONConformance" => conformance = e.val.truthy(),
             "repair" | "fixMultikey" => repair |= idl::safe_bool(at, e)?.unwrap_or(false),
-            "checkBSONConformance" | "enforceFastCount" | "scandata" | "collHash" | "atClusterTime" => {}
-            _ => return Err(cx.args.unknown(e)),
+            _ => {}
         }
     }
     let ns = cx.args.namespace()?;
     if background && (full || repair) {
         bail!(InvalidOptions, "Running the validate command with {{ background: true }} is not supported with {{ full: true }} or {{ repair: true }}");
     }
-    if metadata && (full || background || repair) {
+    if metadata && (full || background || repair || conformance) {
         bail!(InvalidOptions, "Running the validate command with {{ metadata: true }} is not supported with other options");
     }
     if repair && cx.app.config.topology.set_name().is_some() {

@@ -1,0 +1,327 @@
+//! Commands through the dispatcher, as an event loop and then a worker would run them.
+
+use crate::{Commands, Connection, Local};
+use bson::{Doc, DocBuf, Val, json};
+use service::config::Topology;
+use service::{Address, Client, Config, Control, Mode, Outcome, Request, Service};
+use std::sync::Arc;
+use storage::{Store, StoreOptions};
+
+struct Server {
+    commands: Commands,
+    client: Client<Connection>,
+    local: Local,
+    _dir: tempfile::TempDir,
+}
+
+impl Server {
+    fn new() -> Server {
+        Server::with(Config::default())
+    }
+
+    fn with(config: Config) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = StoreOptions::new(dir.path().join("data"));
+        options.cache_bytes = 16 << 20;
+        let store = Store::open(options).unwrap();
+        let commands = Commands::new(store, config, Arc::new(Control::default())).unwrap();
+        let local_address = Address::Tcp("127.0.0.1:27017".parse().unwrap());
+        let client = Client {
+            id: 7,
+            peer: Address::Tcp("127.0.0.1:5000".parse().unwrap()),
+            local: local_address,
+            cancelled: Arc::default(),
+            state: Connection::default(),
+        };
+        let local = commands.local();
+        Server { commands, client, local, _dir: dir }
+    }
+
+    fn run_doc(&mut self, body: Doc<'_>) -> (DocBuf, bool) {
+        let request = Request {
+            body,
+            sequences: &[],
+            legacy_db: None,
+            more_to_come: false,
+            exhaust_allowed: false,
+            message_bytes: body.len(),
+        };
+        let mut out = Vec::new();
+        let mut closed = false;
+        match self.commands.run(&mut self.local, Mode::Inline, &self.client, &request, &mut out) {
+            Outcome::Staged { .. } => {
+                self.commands.commit(&mut self.local).unwrap();
+            }
+            Outcome::Offload | Outcome::Flush => {
+                assert!(out.is_empty(), "an offloaded command left bytes");
+                let mut local = self.commands.local();
+                closed = matches!(
+                    self.commands.run(&mut local, Mode::Worker, &self.client, &request, &mut out),
+                    Outcome::Close
+                );
+            }
+            Outcome::Close => closed = true,
+            _ => {}
+        }
+        if closed {
+            return (DocBuf::new(), true);
+        }
+        self.commands.finish(&self.client, &mut out, 0);
+        bson::validate(&out).unwrap();
+        (DocBuf::from_vec(out).unwrap(), false)
+    }
+
+    /// Runs a command on `test`, or on the database in `$db`.
+    fn run(&mut self, text: &str) -> DocBuf {
+        let body = json::parse(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let body = match body.get("$db") {
+            Some(_) => body,
+            None => {
+                let mut w = bson::Writer::new();
+                w.extend(body.as_doc()).str("$db", "test");
+                w.finish()
+            }
+        };
+        self.run_doc(body.as_doc()).0
+    }
+
+    fn ok(&mut self, text: &str) -> DocBuf {
+        let r = self.run(text);
+        assert_eq!(r.get("ok").and_then(|v| v.to_f64()), Some(1.0), "{text}\n{r:?}");
+        r
+    }
+
+    fn code(&mut self, text: &str) -> i32 {
+        let r = self.run(text);
+        assert_eq!(r.get("ok").and_then(|v| v.to_f64()), Some(0.0), "{text}\n{r:?}");
+        r.get("code").and_then(|v| v.as_i32()).unwrap_or(0)
+    }
+}
+
+fn at<'a>(d: &'a DocBuf, path: &str) -> Option<Val<'a>> {
+    let mut v = d.as_doc().as_val();
+    for part in path.split('.') {
+        v = v.as_container()?.get(part)?;
+    }
+    Some(v)
+}
+
+fn text(d: &DocBuf, path: &str) -> String {
+    at(d, path).map_or("-".into(), |v| v.to_string())
+}
+
+#[test]
+fn handshake() {
+    let mut s = Server::new();
+    let r = s.ok(r#"{"hello": 1, "helloOk": true, "compression": ["zstd", "nope"], "$db": "admin",
+        "client": {"application": {"name": "app"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}}}"#);
+    for (path, want) in [
+        ("helloOk", "true"),
+        ("isWritablePrimary", "true"),
+        ("setName", "\"rs0\""),
+        ("hosts.0", "\"127.0.0.1:27017\""),
+        ("me", "\"127.0.0.1:27017\""),
+        ("maxWireVersion", "21"),
+        ("compression.0", "\"zstd\""),
+        ("compression.1", "-"),
+        ("topologyVersion", "-"),
+        ("connectionId", "7"),
+    ] {
+        assert_eq!(text(&r, path), want, "{path}");
+    }
+    assert!(at(&r, "$clusterTime.clusterTime").is_some() && at(&r, "operationTime").is_some());
+    assert_eq!(s.client.state.app_name(), "app");
+    assert_eq!(s.code(r#"{"hello": 1, "$db": "admin", "client": {"driver": {"name": "x", "version": "1"}, "os": {"type": "x"}}}"#), 186);
+    assert_eq!(s.code(r#"{"Ping": 1}"#), 59);
+    assert_eq!(s.code(r#"{"atlasVersion": 1, "$db": "admin"}"#), 59);
+    assert_eq!(s.code(r#"{"ping": 1, "x": 1}"#), 40415);
+    assert_eq!(s.code(r#"{"saslStart": 1, "mechanism": "PLAIN", "payload": 1, "$db": "admin"}"#), 334);
+    assert_eq!(s.code(r#"{"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": 1, "$db": "admin"}"#), 18);
+}
+
+#[test]
+fn standalone() {
+    let mut s = Server::with(Config { topology: Topology::Standalone, ..Config::default() });
+    let r = s.ok(r#"{"isMaster": 1, "$db": "admin"}"#);
+    assert_eq!((text(&r, "ismaster"), text(&r, "setName"), text(&r, "operationTime")), ("true".into(), "-".into(), "-".into()));
+    assert_eq!(s.code(r#"{"replSetGetStatus": 1, "$db": "admin"}"#), 76);
+    let lsid = r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
+    assert_eq!(s.code(&format!(r#"{{"insert": "c", "documents": [{{"_id": 1}}], {lsid}, "txnNumber": {{"$numberLong": "1"}}}}"#)), 20);
+}
+
+#[test]
+fn collections() {
+    let mut s = Server::new();
+    s.ok(r#"{"create": "c"}"#);
+    s.ok(r#"{"create": "c"}"#);
+    s.ok(r#"{"create": "k", "clusteredIndex": {"key": {"_id": 1}, "unique": true}}"#);
+    assert_eq!(s.code(r#"{"create": "c", "clusteredIndex": {"key": {"_id": 1}, "unique": true}}"#), 48);
+    for (text, code) in [
+        (r#"{"create": 1}"#, 73),
+        (r#"{"create": ""}"#, 73),
+        (r#"{"create": "a$b"}"#, 73),
+        (r#"{"create": "system.x"}"#, 73),
+        (r#"{"create": "x", "capped": true}"#, 72),
+        (r#"{"create": "x", "size": 100}"#, 72),
+        (r#"{"create": "x", "capped": true, "size": 0}"#, 2),
+        (r#"{"create": "x", "capped": "yes"}"#, 14),
+        (r#"{"create": "x", "nope": 1}"#, 40415),
+        (r#"{"create": "x", "clusteredIndex": {"key": {"_id": 1}, "unique": false}}"#, 5979700),
+        (r#"{"create": "x", "validationLevel": "Strict"}"#, 2),
+        (r#"{"create": "x", "capped": true, "size": 100}"#, 238),
+        (r#"{"create": "x", "viewOn": "c"}"#, 238),
+    ] {
+        assert_eq!(s.code(text), code, "{text}");
+    }
+    let r = s.ok(r#"{"listCollections": 1}"#);
+    assert_eq!(text(&r, "cursor.ns"), "\"test.$cmd.listCollections\"");
+    assert_eq!((text(&r, "cursor.firstBatch.0.name"), text(&r, "cursor.firstBatch.1.name")), ("\"c\"".into(), "\"k\"".into()));
+    assert_eq!(text(&r, "cursor.firstBatch.0.idIndex"), r#"{"v": 2, "key": {"_id": 1}, "name": "_id_"}"#);
+    assert_eq!(text(&r, "cursor.firstBatch.1.idIndex"), "-");
+    let r = s.ok(r#"{"listCollections": 1, "nameOnly": true, "filter": {"name": "k"}}"#);
+    assert_eq!(text(&r, "cursor.firstBatch"), r#"[{"name": "k", "type": "collection"}]"#);
+    s.ok(r#"{"renameCollection": "test.c", "to": "test.d", "$db": "admin"}"#);
+    assert_eq!(s.code(r#"{"renameCollection": "test.c", "to": "test.d", "$db": "admin"}"#), 26);
+    assert_eq!(s.code(r#"{"renameCollection": "test.k", "to": "test.d", "$db": "admin"}"#), 48);
+    assert_eq!(s.code(r#"{"renameCollection": "test.k", "to": "test.d"}"#), 13);
+    assert_eq!(text(&s.ok(r#"{"drop": "d"}"#), "nIndexesWas"), "1");
+    assert_eq!(text(&s.ok(r#"{"drop": "d"}"#), "nIndexesWas"), "-");
+    s.ok(r#"{"dropDatabase": 1}"#);
+    assert_eq!(text(&s.ok(r#"{"listCollections": 1}"#), "cursor.firstBatch"), "[]");
+    s.ok(r#"{"dropDatabase": 1}"#);
+    assert_eq!(s.code(r#"{"dropDatabase": 2}"#), 5255100);
+}
+
+#[test]
+fn indexes() {
+    let mut s = Server::new();
+    s.ok(r#"{"insert": "c", "documents": [{"_id": 1, "a": 1}, {"_id": 2, "a": 2}]}"#);
+    let r = s.ok(r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}, {"key": {"b": -1}, "name": "b", "sparse": true}]}"#);
+    assert_eq!((text(&r, "numIndexesBefore"), text(&r, "numIndexesAfter")), ("1".into(), "3".into()));
+    assert_eq!(text(&r, "createdCollectionAutomatically"), "false");
+    let r = s.ok(r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}]}"#);
+    assert_eq!(text(&r, "note"), "\"all indexes already exist\"");
+    let r = s.ok(r#"{"createIndexes": "new", "indexes": [{"key": {"a": 1}, "name": "a_1"}]}"#);
+    assert_eq!(text(&r, "createdCollectionAutomatically"), "true");
+    for (text, code) in [
+        (r#"{"createIndexes": "c"}"#, 40414),
+        (r#"{"createIndexes": "c", "indexes": []}"#, 2),
+        (r#"{"createIndexes": "c", "indexes": [1]}"#, 14),
+        (r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "other"}]}"#, 85),
+        (r#"{"createIndexes": "c", "indexes": [{"key": {"z": 1}, "name": "a_1"}]}"#, 86),
+        (r#"{"dropIndexes": "c", "index": "_id_"}"#, 72),
+        (r#"{"dropIndexes": "c", "index": "zzz"}"#, 27),
+        (r#"{"dropIndexes": "zzz", "index": "*"}"#, 26),
+        (r#"{"dropIndexes": "c", "index": 1}"#, 14),
+        (r#"{"listIndexes": "zzz"}"#, 26),
+        (r#"{"collMod": "c", "index": {"name": "zzz", "hidden": true}}"#, 27),
+        (r#"{"collMod": "c", "index": {"name": "_id_", "hidden": true}}"#, 2),
+        (r#"{"collMod": "zzz"}"#, 26),
+    ] {
+        assert_eq!(s.code(text), code, "{text}");
+    }
+    s.ok(r#"{"insert": "c", "documents": [{"_id": 3, "a": 2}]}"#);
+    assert_eq!(s.code(r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "u", "unique": true}]}"#), 11000);
+    let r = s.ok(r#"{"collMod": "c", "index": {"name": "a_1", "hidden": true}}"#);
+    assert_eq!((text(&r, "hidden_old"), text(&r, "hidden_new")), ("false".into(), "true".into()));
+    let r = s.ok(r#"{"listIndexes": "c"}"#);
+    assert_eq!(text(&r, "cursor.ns"), "\"test.c\"");
+    assert_eq!(text(&r, "cursor.firstBatch.0.name"), "\"_id_\"");
+    assert_eq!(text(&r, "cursor.firstBatch.1"), r#"{"v": 2, "key": {"a": 1}, "name": "a_1", "hidden": true}"#);
+    assert_eq!(text(&r, "cursor.firstBatch.3"), "-");
+    let r = s.ok(r#"{"validate": "c", "full": true}"#);
+    assert_eq!((text(&r, "valid"), text(&r, "nrecords"), text(&r, "keysPerIndex.a_1")), ("true".into(), "3".into(), "3".into()));
+    assert_eq!(text(&s.ok(r#"{"dropIndexes": "c", "index": {"a": 1}}"#), "nIndexesWas"), "3");
+    assert_eq!(text(&s.ok(r#"{"dropIndexes": "c", "index": "*"}"#), "nIndexesWas"), "2");
+}
+
+#[test]
+fn listings_in_batches() {
+    let mut s = Server::new();
+    for i in 0..5 {
+        s.ok(&format!(r#"{{"create": "c{i}"}}"#));
+    }
+    let r = s.ok(r#"{"listCollections": 1, "cursor": {"batchSize": 2}, "nameOnly": true}"#);
+    let id = at(&r, "cursor.id").and_then(|v| v.as_i64()).unwrap();
+    assert_ne!(id, 0);
+    let more = format!(r#"{{"getMore": {{"$numberLong": "{id}"}}, "collection": "$cmd.listCollections"}}"#);
+    let r = s.ok(&more);
+    assert_eq!((text(&r, "cursor.id"), text(&r, "cursor.nextBatch.2.name")), ("0".into(), "\"c4\"".into()));
+    assert_eq!(s.code(&more), 43);
+}
+
+#[test]
+fn fail_command() {
+    let mut s = Server::new();
+    s.ok(r#"{"configureFailPoint": "failCommand", "mode": {"times": 1}, "$db": "admin",
+        "data": {"failCommands": ["insert"], "errorCode": 10107}}"#);
+    let lsid = r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
+    let insert = format!(r#"{{"insert": "c", "documents": [{{"_id": 1}}], {lsid}, "txnNumber": {{"$numberLong": "1"}}}}"#);
+    let r = s.run(&insert);
+    assert_eq!((text(&r, "code"), text(&r, "errorLabels.0")), ("10107".into(), "\"RetryableWriteError\"".into()));
+    assert_eq!(text(&s.ok(&insert), "n"), "1");
+    // The retry of what was done does nothing and answers the same.
+    assert_eq!(text(&s.ok(&insert), "n"), "1");
+    assert_eq!(text(&s.ok(r#"{"count": "c"}"#), "n"), "1");
+    s.ok(r#"{"configureFailPoint": "failCommand", "mode": {"times": 1}, "$db": "admin",
+        "data": {"failCommands": ["ping"], "closeConnection": true}}"#);
+    assert!(s.run_doc(bson::doc! { "ping": 1, "$db": "admin" }.as_doc()).1);
+    s.ok(r#"{"ping": 1}"#);
+    s.ok(r#"{"configureFailPoint": "failCommand", "mode": {"times": 1}, "$db": "admin",
+        "data": {"failCommands": ["insert"], "writeConcernError": {"code": 91, "errmsg": "x"}}}"#);
+    let r = s.ok(&insert.replace(r#"": "1""#, r#"": "2""#).replace(r#""_id": 1"#, r#""_id": 2"#));
+    assert_eq!((text(&r, "writeConcernError.code"), text(&r, "errorLabels.0")), ("91".into(), "\"RetryableWriteError\"".into()));
+    assert_eq!(s.code(&insert), 225);
+}
+
+#[test]
+fn sessions_and_transactions() {
+    let mut s = Server::new();
+    let id = text(&s.ok(r#"{"startSession": 1}"#), "id.id");
+    assert!(id.contains("$binary"), "{id}");
+    let lsid = r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
+    for (body, code) in [
+        (r#""find": "c", "txnNumber": {"$numberLong": "1"}, "startTransaction": true, "autocommit": false"#, 263),
+        (r#""find": "c", "txnNumber": {"$numberLong": "1"}"#, 50768),
+        (r#""commitTransaction": 1, "txnNumber": {"$numberLong": "1"}, "autocommit": false, "$db": "admin""#, 251),
+    ] {
+        assert_eq!(s.code(&format!("{{{body}, {lsid}}}")), code, "{body}");
+    }
+    assert_eq!(s.code(r#"{"insert": "c", "documents": [{}], "txnNumber": {"$numberLong": "1"}}"#), 72);
+    s.ok(r#"{"endSessions": [{"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}]}"#);
+    assert_eq!(s.code(r#"{"endSessions": [1]}"#), 14);
+}
+
+#[test]
+fn administration() {
+    let mut s = Server::new();
+    s.ok(r#"{"insert": "c", "documents": [{"_id": 1, "a": 1}]}"#);
+    for command in [
+        "serverStatus", "hostInfo", "connectionStatus", "whatsmyuri", "listCommands", "currentOp", "top", "features", "connPoolStats",
+        "getCmdLineOpts", "getDefaultRWConcern", "replSetGetStatus", "replSetGetConfig", "usersInfo", "buildInfo", "fsync",
+        "listDatabases", "getLastError", "logout", "refreshSessions", "killSessions", "killAllSessions",
+    ] {
+        let value = if command.ends_with("Sessions") { "[]" } else { "1" };
+        s.ok(&format!(r#"{{"{command}": {value}, "$db": "admin"}}"#));
+    }
+    let r = s.ok(r#"{"serverStatus": 1, "$db": "admin"}"#);
+    for path in [
+        "host", "pid", "mem.resident", "network.numRequests", "opcounters.insert", "globalLock.activeClients.readers", "storageEngine.name",
+        "repl.setName", "wiredTiger.cache.maximum bytes configured", "extra_info.page_faults", "metrics.commands.find.total",
+    ] {
+        assert!(at(&r, path).is_some(), "{path}");
+    }
+    assert_eq!(text(&r, "opcounters.insert"), "1");
+    assert_eq!(text(&s.ok(r#"{"getParameter": 1, "featureCompatibilityVersion": 1, "$db": "admin"}"#), "featureCompatibilityVersion.version"), "\"8.0\"");
+    assert_eq!(s.code(r#"{"getParameter": 1, "nobodyKnows": 1, "$db": "admin"}"#), 72);
+    assert_eq!(text(&s.ok(r#"{"dbStats": 1}"#), "objects"), "1");
+    let r = s.ok(r#"{"collStats": "c"}"#);
+    assert_eq!((text(&r, "count"), text(&r, "nindexes"), text(&r, "size")), ("1".into(), "1".into(), "21".into()));
+    assert_eq!(text(&s.ok(r#"{"dataSize": "test.c", "$db": "admin"}"#), "numObjects"), "1");
+    let r = s.ok(r#"{"top": 1, "$db": "admin"}"#);
+    assert!(r.get("totals").and_then(|v| v.as_doc()).is_some_and(|t| t.contains("test.c")));
+    assert_eq!(s.code(r#"{"listDatabases": 1}"#), 13);
+    assert_eq!(s.code(r#"{"killOp": 1, "$db": "admin"}"#), 4);
+    assert_eq!(s.code(r#"{"replSetInitiate": {}, "$db": "admin"}"#), 23);
+    s.ok(r#"{"shutdown": 1, "$db": "admin"}"#.replace("shutdown", "ping").as_str());
+}
