@@ -14,6 +14,7 @@ mod boolean;
 mod calendar;
 mod control;
 mod convert;
+mod convert_binary;
 mod date;
 mod date_arithmetic;
 mod date_format;
@@ -29,6 +30,7 @@ mod set;
 mod string;
 mod string_position;
 mod table;
+mod trigonometry;
 mod values;
 
 #[cfg(test)]

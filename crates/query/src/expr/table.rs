@@ -4,7 +4,7 @@ use super::node::{Call, Computed, EvalCtx, Node};
 use super::parse::{ParseEnv, Parsed};
 use super::{
     arithmetic, array, array_build, bits, boolean, control, convert, date, date_arithmetic, hash,
-    object, regex, set, string, string_position, values,
+    object, regex, set, string, string_position, trigonometry, values,
 };
 use bson::{Val, Value, Writer};
 use errors::Result;
@@ -118,6 +118,7 @@ static FAMILIES: &[&[Op]] = &[
     set::OPS,
     string::OPS,
     string_position::OPS,
+    trigonometry::OPS,
     values::OPS,
 ];
 
