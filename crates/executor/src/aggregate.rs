@@ -71,7 +71,6 @@ impl PipelineCursor {
         }
         let (source, uuid) = open(
             ctx,
-            &request,
             &request.ns,
             &request.pipeline,
             &request.vars,
@@ -136,7 +135,6 @@ impl PipelineCursor {
 /// The source of a pipeline over a collection, a view, or nothing.
 fn open(
     ctx: &mut OpCtx,
-    request: &AggregateRequest,
     ns: &Namespace,
     pipeline: &Pipeline,
     vars: &Arc<Vars>,
@@ -166,7 +164,7 @@ fn open(
         let parse = pipeline::ParseCtx::new(&ns.db, Some(on), Default::default());
         let whole = Pipeline::parse(stages, &parse)?.then(pipeline);
         let below = Namespace::new(&ns.db, on);
-        return open(ctx, request, &below, &whole, vars, hint, depth + 1);
+        return open(ctx, &below, &whole, vars, hint, depth + 1);
     }
     let push = pipeline.pushdown();
     let uuid = Some(coll.uuid);
@@ -271,7 +269,7 @@ impl Host for Outside<'_, '_> {
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
         let depth = self.depth + 1;
-        open(self.ctx, self.request, ns, pipeline, vars, None, depth).map(|(s, _)| s)
+        open(self.ctx, ns, pipeline, vars, None, depth).map(|(s, _)| s)
     }
 
     fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()> {

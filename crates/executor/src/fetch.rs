@@ -140,6 +140,8 @@ pub(crate) struct IndexScan {
     seen: HashSet<Vec<u8>>,
     /// Fetched and not yet given: record key and document (`None`: gone, cannot be with one snapshot).
     ready: VecDeque<(Vec<u8>, Option<Slice>)>,
+    /// How many results are wanted at most, skipped ones included.
+    limit: Option<u64>,
     /// How many to gather before the next fetch.
     batch: usize,
     /// The index part of the current entry's key, for merging.
@@ -158,9 +160,6 @@ impl IndexScan {
         if access.reverse {
             ranges.make_contiguous().reverse();
         }
-        let batch = limit
-            .map_or(16, |l| usize::try_from(l).unwrap_or(FETCH_BATCH))
-            .clamp(1, FETCH_BATCH);
         IndexScan {
             index,
             access: access.clone(),
@@ -169,7 +168,8 @@ impl IndexScan {
             position: None,
             seen: HashSet::new(),
             ready: VecDeque::new(),
-            batch,
+            limit,
+            batch: first_batch(limit),
             key: Vec::new(),
             done: false,
         }
@@ -270,6 +270,12 @@ impl IndexScan {
         }
     }
 
+    /// Told when `n` of the results were passed over: no more is fetched than is still wanted.
+    pub(crate) fn skipped(&mut self, n: u64) {
+        self.limit = self.limit.map(|l| l.saturating_sub(n));
+        self.batch = first_batch(self.limit);
+    }
+
     fn fetch(&mut self, ctx: &mut OpCtx, step: &mut Step, keys: Vec<Vec<u8>>) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
@@ -288,6 +294,12 @@ impl IndexScan {
             p.release();
         }
     }
+}
+
+fn first_batch(limit: Option<u64>) -> usize {
+    limit
+        .map_or(16, |l| usize::try_from(l).unwrap_or(FETCH_BATCH))
+        .clamp(1, FETCH_BATCH)
 }
 
 /// Whether an entry passes the tests on single fields of its key.

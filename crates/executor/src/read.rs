@@ -181,9 +181,11 @@ impl Rows {
                     examined: &mut self.examined,
                     record_key: &mut self.record_key,
                 };
+                let asked = n;
                 while n > 0 && scan.next_entry(ctx, &mut step)? {
                     n -= 1;
                 }
+                scan.skipped(asked - n);
                 return Ok(());
             }
             _ => {}
@@ -245,7 +247,7 @@ impl Rows {
         while self.next_unsorted(ctx)? {
             sorter.add(self.doc(), self.record_key(), self.plan.covered)?;
         }
-        self.sort_bytes = sorter.bytes();
+        self.sort_bytes = sorter.peak_bytes();
         self.sort_rows = sorter.rows();
         self.source = Source::Sorted(sorter.finish());
         Ok(())

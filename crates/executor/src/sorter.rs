@@ -94,7 +94,7 @@ impl Sorter {
     }
 
     /// What it held at most.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn peak_bytes(&self) -> usize {
         self.peak
     }
 

@@ -122,7 +122,19 @@ pub fn stages(e: &Explain<'_>) -> Stage {
         top = sorting(s, e).over(top);
     }
     if e.skip > 0 {
-        top = Stage::new("SKIP", doc! { "skipAmount": e.skip as i64 }).over(top);
+        let skip = Stage::new("SKIP", doc! { "skipAmount": e.skip as i64 });
+        // Where the index decides alone, what is skipped is not fetched.
+        let before_fetch = plan.sort.is_none()
+            && plan.residual.is_trivial()
+            && matches!(plan.access, Access::Index(_))
+            && !plan.covered;
+        match top.inputs.pop() {
+            Some(scan) if before_fetch => top.inputs.push(skip.over(scan)),
+            input => {
+                top.inputs.extend(input);
+                top = skip.over(top);
+            }
+        }
     }
     if let Some(p) = e.projection.filter(|p| !p.is_identity()) {
         let name = if plan.covered {

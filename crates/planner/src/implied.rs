@@ -109,8 +109,8 @@ fn covers_rank(set: TypeSet, v: Val<'_>) -> bool {
 /// `high` is at least (or, `strictly`, above) `low`, both of one type bracket and neither without neighbours.
 fn bounded(high: Val<'_>, low: Val<'_>, strictly: bool) -> bool {
     let plain = |v: Val<'_>| {
-        !matches!(v.tag, tag::MIN_KEY | tag::MAX_KEY | tag::NULL | tag::ARRAY)
-            && !(v.is_number() && v.to_f64().is_some_and(f64::is_nan))
+        let without = matches!(v.tag, tag::MIN_KEY | tag::MAX_KEY | tag::NULL | tag::ARRAY);
+        !(without || v.is_number() && v.to_f64().is_some_and(f64::is_nan))
     };
     let o = order::compare(high, low);
     tag::rank(high.tag) == tag::rank(low.tag)

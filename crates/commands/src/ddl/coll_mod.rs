@@ -87,7 +87,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if validator.is_some_and(|v| !v.is_empty()) {
         return unsupported("validators");
     }
-    if dry_run && !index.as_ref().is_some_and(|i| i.unique == Some(true)) {
+    if dry_run && index.as_ref().is_none_or(|i| i.unique != Some(true)) {
         bail!(InvalidOptions, "The 'dryRun' option can only be used together with the conversion of an index to unique");
     }
     if let Some(change) = index {

@@ -139,7 +139,7 @@ impl IndexSpec {
                             e.val.type_name()
                         );
                     };
-                    check_partial(f, true, 0)?;
+                    check_partial(f, 0)?;
                     Filter::parse(f, &ParseEnv::new())?;
                     partial = true;
                     w.doc("partialFilterExpression", f);
@@ -340,7 +340,7 @@ fn expiry(v: Val<'_>) -> Result<i64> {
 }
 
 /// Fails on operators that a partial index cannot be defined with.
-fn check_partial(filter: Doc<'_>, top: bool, depth: usize) -> Result<()> {
+fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
     let refuse = |what: &str| -> Error { err!(CannotCreateIndex, "Expression not supported in partial index: {what}") };
     for e in filter {
         match e.name {
@@ -349,7 +349,7 @@ fn check_partial(filter: Doc<'_>, top: bool, depth: usize) -> Result<()> {
                     bail!(CannotCreateIndex, "partialFilterExpression depth may not exceed 4");
                 }
                 for clause in e.val.as_array().unwrap_or(Doc::EMPTY).values() {
-                    check_partial(clause.as_doc().unwrap_or(Doc::EMPTY), top, depth + 1)?;
+                    check_partial(clause.as_doc().unwrap_or(Doc::EMPTY), depth + 1)?;
                 }
             }
             "$comment" => {}

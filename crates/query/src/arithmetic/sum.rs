@@ -37,11 +37,11 @@ impl DoubleDouble {
 
     /// The sum as an integer when it is in range.
     pub fn long(&self) -> Option<i64> {
-        let total = self.sum as i128 + self.addend as i128;
-        if !self.sum.is_finite() {
+        // Twice the range: sum and addend may each be a little outside of it.
+        if !(-2e19..2e19).contains(&self.sum) || !(-2e19..2e19).contains(&self.addend) {
             return None;
         }
-        i64::try_from(total).ok()
+        i64::try_from(self.sum as i128 + self.addend as i128).ok()
     }
 
     pub fn decimal(&self) -> Decimal128 {

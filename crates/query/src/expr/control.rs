@@ -351,7 +351,8 @@ fn map<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         );
     };
     let mut w = Writer::new_array();
-    for v in items.values() {
+    for (i, v) in items.values().enumerate() {
+        ctx.vars.check_interrupt(i)?;
         let scope = Scope {
             name: &c.names()[0],
             value: Some(v),
@@ -410,7 +411,8 @@ fn filter<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         left = i64::from(n);
     }
     let mut w = Writer::new_array();
-    for v in items.values() {
+    for (i, v) in items.values().enumerate() {
+        ctx.vars.check_interrupt(i)?;
         if left == 0 {
             break;
         }
@@ -458,7 +460,8 @@ fn reduce<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         );
     };
     let mut value = c.arg(1, ctx)?.into_value();
-    for v in items.values() {
+    for (i, v) in items.values().enumerate() {
+        ctx.vars.check_interrupt(i)?;
         let this = Scope {
             name: "this",
             value: Some(v),

@@ -173,7 +173,7 @@ fn shift(ms: i64, unit: Unit, n: i64, zone: &Zone) -> Result<Option<i64>> {
         return Ok(n.checked_mul(length).and_then(|d| ms.checked_add(d)));
     }
     // More than any two dates can be apart.
-    if n.abs() > 110_000_000_000 {
+    if n.unsigned_abs() > 110_000_000_000 {
         return Err(too_large());
     }
     let local_ms = ms.saturating_add(zone.offset_at(ms));

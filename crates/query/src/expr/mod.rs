@@ -52,12 +52,16 @@ use errors::Result;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Asked now and then inside of long evaluations; an error ends them (time limits, kills, a loop's work budget).
+pub type InterruptCheck = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
 /// Values of the variables of one command: the same for all documents.
 #[derive(Clone, Default)]
 pub struct Vars {
     pub(crate) now: i64,
     pub(crate) cluster_time: Option<u64>,
     pub(crate) user: Vec<(Arc<str>, Value)>,
+    interrupt: Option<InterruptCheck>,
 }
 
 impl Vars {
@@ -71,6 +75,20 @@ impl Vars {
 
     pub fn now(&self) -> i64 {
         self.now
+    }
+
+    /// `$map`, `$filter` and `$reduce` ask it every few hundred items.
+    pub fn set_interrupt_check(&mut self, check: InterruptCheck) {
+        self.interrupt = Some(check);
+    }
+
+    /// To be called with the number of items done.
+    #[inline]
+    pub(crate) fn check_interrupt(&self, done: usize) -> Result<()> {
+        match &self.interrupt {
+            Some(check) if done % 256 == 255 => check(),
+            _ => Ok(()),
+        }
     }
 
     pub fn set_cluster_time(&mut self, ts: u64) {
