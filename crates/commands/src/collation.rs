@@ -19,7 +19,10 @@ pub fn is_special(d: Doc<'_>) -> Result<bool> {
             "strength" => {
                 if let Some(n) = idl::int("collation", e)? {
                     if !(1..=5).contains(&n) {
-                        bail!(BadValue, "Enumeration value '{n}' for field 'collation.strength' is not a valid value.");
+                        bail!(
+                            BadValue,
+                            "Enumeration value '{n}' for field 'collation.strength' is not a valid value."
+                        );
                     }
                     strength = n;
                 }
@@ -44,7 +47,10 @@ pub fn is_special(d: Doc<'_>) -> Result<bool> {
                 if let Some(v) = idl::string("collation", e)?
                     && v != "57.1"
                 {
-                    bail!(IncompatibleCollationVersion, "Requested collation version {v} is not available");
+                    bail!(
+                        IncompatibleCollationVersion,
+                        "Requested collation version {v} is not available"
+                    );
                 }
             }
             name => return Err(idl::unknown("collation", name)),
@@ -59,7 +65,10 @@ pub fn is_special(d: Doc<'_>) -> Result<bool> {
         bail!(BadValue, "Field 'locale' is invalid in: {d}");
     }
     if case_first.is_some_and(|c| c != "off") && !case_level && strength <= 2 {
-        bail!(BadValue, "'caseFirst' is invalid unless 'caseLevel' is on or 'strength' is greater than 2");
+        bail!(
+            BadValue,
+            "'caseFirst' is invalid unless 'caseLevel' is on or 'strength' is greater than 2"
+        );
     }
     Ok(true)
 }
@@ -67,7 +76,11 @@ pub fn is_special(d: Doc<'_>) -> Result<bool> {
 fn one_of<'a>(e: bson::Elem<'a>, values: &[&str]) -> Result<Option<&'a str>> {
     match idl::string("collation", e)? {
         Some(v) if !values.contains(&v) => {
-            bail!(BadValue, "Enumeration value '{v}' for field 'collation.{}' is not a valid value.", e.name)
+            bail!(
+                BadValue,
+                "Enumeration value '{v}' for field 'collation.{}' is not a valid value.",
+                e.name
+            )
         }
         v => Ok(v),
     }
@@ -87,12 +100,19 @@ mod tests {
             (r#"{"locale": 1}"#, Err(14)),
             (r#"{"locale": "nonsense"}"#, Err(2)),
             (r#"{"locale": "en", "strength": 6}"#, Err(2)),
-            (r#"{"locale": "en", "caseFirst": "upper", "strength": 1}"#, Err(2)),
+            (
+                r#"{"locale": "en", "caseFirst": "upper", "strength": 1}"#,
+                Err(2),
+            ),
             (r#"{"locale": "en", "backwards": null}"#, Err(14)),
             (r#"{"locale": "en", "Strength": 1}"#, Err(40415)),
             (r#"{"locale": "en", "version": "1"}"#, Err(161)),
         ] {
-            assert_eq!(is_special(json::parse(text).unwrap().as_doc()).map_err(|e| e.code.0), want, "{text}");
+            assert_eq!(
+                is_special(json::parse(text).unwrap().as_doc()).map_err(|e| e.code.0),
+                want,
+                "{text}"
+            );
         }
     }
 }

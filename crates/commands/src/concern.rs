@@ -38,13 +38,26 @@ pub struct WriteConcern {
 
 impl WriteConcern {
     /// What an unspecified write concern means: majority.
-    pub const DEFAULT: WriteConcern = WriteConcern { acknowledge: Acknowledge::Durable, unmet: None };
+    pub const DEFAULT: WriteConcern = WriteConcern {
+        acknowledge: Acknowledge::Durable,
+        unmet: None,
+    };
 }
 
 fn from_outside(e: Elem<'_>, within: &str) -> Result<()> {
     match idl::string(within, e)? {
-        Some("clientSupplied" | "implicitDefault" | "customDefault" | "getLastErrorDefaults" | "internalWriteDefault") | None => Ok(()),
-        Some(other) => bail!(BadValue, "Enumeration value '{other}' for field '{within}.provenance' is not a valid value."),
+        Some(
+            "clientSupplied"
+            | "implicitDefault"
+            | "customDefault"
+            | "getLastErrorDefaults"
+            | "internalWriteDefault",
+        )
+        | None => Ok(()),
+        Some(other) => bail!(
+            BadValue,
+            "Enumeration value '{other}' for field '{within}.provenance' is not a valid value."
+        ),
     }
 }
 
@@ -54,7 +67,11 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
         if v.is_nullish() {
             return Ok(WriteConcern::DEFAULT);
         }
-        bail!(TypeMismatch, "BSON field 'writeConcern' is the wrong type '{}', expected type 'object'", v.type_name());
+        bail!(
+            TypeMismatch,
+            "BSON field 'writeConcern' is the wrong type '{}', expected type 'object'",
+            v.type_name()
+        );
     };
     let (mut w, mut journal) = (None, None);
     for e in d {
@@ -72,7 +89,11 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
                     None => false,
                 };
                 if too_long {
-                    bail!(FailedToParse, "wtimeout must be a 32-bit integer, but is {}", e.val);
+                    bail!(
+                        FailedToParse,
+                        "wtimeout must be a 32-bit integer, but is {}",
+                        e.val
+                    );
                 }
             }
             "provenance" => from_outside(e, "writeConcern")?,
@@ -87,7 +108,10 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
         None => {}
         Some(v) if v.is_nullish() && !standalone => {}
         Some(v) if v.is_nullish() => {
-            bail!(BadValue, "cannot use non-majority 'w' mode  when a host is not a member of a replica set")
+            bail!(
+                BadValue,
+                "cannot use non-majority 'w' mode  when a host is not a member of a replica set"
+            )
         }
         Some(v) if v.is_number() => {
             let n = match idl::whole(v).filter(|_| v.to_f64().is_some_and(f64::is_finite)) {
@@ -95,7 +119,10 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
                 None => f64::NAN,
             };
             if !(0.0..=MAX_MEMBERS as f64).contains(&n) {
-                bail!(FailedToParse, "w has to be a non-negative number and not greater than {MAX_MEMBERS}; found: {v}");
+                bail!(
+                    FailedToParse,
+                    "w has to be a non-negative number and not greater than {MAX_MEMBERS}; found: {v}"
+                );
             }
             let n = n as i64;
             acknowledge = match (n, journal) {
@@ -115,7 +142,10 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
             let mode = v.as_str().unwrap_or("");
             if mode != "majority" {
                 if standalone {
-                    bail!(BadValue, "cannot use non-majority 'w' mode {mode} when a host is not a member of a replica set");
+                    bail!(
+                        BadValue,
+                        "cannot use non-majority 'w' mode {mode} when a host is not a member of a replica set"
+                    );
                 }
                 unmet = Some(Unmet::UnknownMode(mode.to_string()));
             }
@@ -126,13 +156,22 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
                 bail!(FailedToParse, "tagged write concern requires tags");
             }
             if let Some(e) = tags.iter().find(|e| !e.val.is_number()) {
-                bail!(FailedToParse, "tags must be a number, got {} of type {}", e.val, e.val.type_name());
+                bail!(
+                    FailedToParse,
+                    "tags must be a number, got {} of type {}",
+                    e.val,
+                    e.val.type_name()
+                );
             }
             if let Some(e) = tags.first() {
                 unmet = Some(Unmet::UnknownMode(e.name.to_string()));
             }
         }
-        Some(v) => bail!(FailedToParse, "w has to be a number, string, or object; found: {}", v.type_name()),
+        Some(v) => bail!(
+            FailedToParse,
+            "w has to be a number, string, or object; found: {}",
+            v.type_name()
+        ),
     }
     if unmet.is_some() {
         acknowledge = Acknowledge::Written;
@@ -146,20 +185,29 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
 /// Appends `writeConcernError` for a write concern that cannot be met.
 pub fn append_unmet(unmet: &Unmet, w: &mut Writer) {
     let (code, message) = match unmet {
-        Unmet::TooManyMembers(_) => (errors::Code::UnsatisfiableWriteConcern, "Not enough data-bearing nodes".to_string()),
+        Unmet::TooManyMembers(_) => (
+            errors::Code::UnsatisfiableWriteConcern,
+            "Not enough data-bearing nodes".to_string(),
+        ),
         Unmet::UnknownMode(mode) => (
             errors::Code::UnknownReplWriteConcern,
             format!("No write concern mode named '{mode}' found in replica set configuration"),
         ),
     };
     w.open_doc("writeConcernError");
-    w.i32("code", code.0).str("codeName", &code.name()).str("errmsg", &message);
+    w.i32("code", code.0)
+        .str("codeName", &code.name())
+        .str("errmsg", &message);
     w.open_doc("errInfo").open_doc("writeConcern");
     match unmet {
         Unmet::TooManyMembers(n) => w.int("w", *n),
         Unmet::UnknownMode(mode) => w.str("w", mode),
     };
-    w.i32("wtimeout", 0).str("provenance", "clientSupplied").close().close().close();
+    w.i32("wtimeout", 0)
+        .str("provenance", "clientSupplied")
+        .close()
+        .close()
+        .close();
 }
 
 /// Checks a `readConcern`; on one node every level reads the newest state. `supported`: the command takes other levels than
@@ -183,9 +231,14 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
                 if e.val.tag != tag::TIMESTAMP {
                     return Err(idl::mismatch("readConcern", e.name, e.val, &["timestamp"]));
                 }
-                if e.name == "atClusterTime" { at = true } else { after = true }
+                if e.name == "atClusterTime" {
+                    at = true
+                } else {
+                    after = true
+                }
             }
-            "afterOpTime" | "allowTransactionTableSnapshot" | "waitLastStableRecoveryTimestamp" => {}
+            "afterOpTime" | "allowTransactionTableSnapshot" | "waitLastStableRecoveryTimestamp" => {
+            }
             "provenance" => from_outside(e, "readConcern")?,
             name => return Err(idl::unknown("readConcern", name)),
         }
@@ -193,24 +246,42 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
     let standalone = topology.set_name().is_none();
     match level {
         None | Some("local" | "available" | "majority" | "linearizable" | "snapshot") => {}
-        Some(other) => bail!(BadValue, "Enumeration value '{other}' for field 'readConcern.level' is not a valid value."),
+        Some(other) => bail!(
+            BadValue,
+            "Enumeration value '{other}' for field 'readConcern.level' is not a valid value."
+        ),
     }
     if let Some(l) = level.filter(|l| *l != "local" && !supported) {
-        bail!(InvalidOptions, "Command {command} does not support {{ readConcern: {{ level: \"{l}\" }} }} :: caused by :: read concern not supported");
+        bail!(
+            InvalidOptions,
+            "Command {command} does not support {{ readConcern: {{ level: \"{l}\" }} }} :: caused by :: read concern not supported"
+        );
     }
     if standalone {
         if let Some(l @ ("snapshot" | "linearizable")) = level {
-            bail!(NotAReplicaSet, "node needs to be a replica set member to use readConcern '{l}'");
+            bail!(
+                NotAReplicaSet,
+                "node needs to be a replica set member to use readConcern '{l}'"
+            );
         }
         if after || at {
-            bail!(IllegalOperation, "Cannot specify afterClusterTime or atClusterTime in readConcern on a standalone");
+            bail!(
+                IllegalOperation,
+                "Cannot specify afterClusterTime or atClusterTime in readConcern on a standalone"
+            );
         }
     }
     if at && level != Some("snapshot") {
-        bail!(InvalidOptions, "readConcern atClusterTime can only be set when level is 'snapshot'");
+        bail!(
+            InvalidOptions,
+            "readConcern atClusterTime can only be set when level is 'snapshot'"
+        );
     }
     if after && matches!(level, Some("linearizable" | "available")) {
-        bail!(InvalidOptions, "afterClusterTime field can be set only if level is equal to majority, local, or snapshot");
+        bail!(
+            InvalidOptions,
+            "afterClusterTime field can be set only if level is equal to majority, local, or snapshot"
+        );
     }
     Ok(())
 }
@@ -221,7 +292,10 @@ mod tests {
     use bson::{DocBuf, doc};
 
     fn parse(d: DocBuf) -> Result<WriteConcern> {
-        let rs = Topology::ReplicaSet { name: "rs0".into(), named: false };
+        let rs = Topology::ReplicaSet {
+            name: "rs0".into(),
+            named: false,
+        };
         write_concern(d.as_doc().as_val(), &rs)
     }
 
@@ -241,8 +315,14 @@ mod tests {
         ] {
             assert_eq!(parse(d.clone()).unwrap().acknowledge, want, "{d:?}");
         }
-        assert_eq!(parse(doc! { "w": 2 }).unwrap().unmet, Some(Unmet::TooManyMembers(2)));
-        assert_eq!(parse(doc! { "w": "x" }).unwrap().unmet, Some(Unmet::UnknownMode("x".into())));
+        assert_eq!(
+            parse(doc! { "w": 2 }).unwrap().unmet,
+            Some(Unmet::TooManyMembers(2))
+        );
+        assert_eq!(
+            parse(doc! { "w": "x" }).unwrap().unmet,
+            Some(Unmet::UnknownMode("x".into()))
+        );
     }
 
     #[test]
@@ -260,6 +340,12 @@ mod tests {
         ] {
             assert_eq!(parse(d.clone()).unwrap_err().code.0, code, "{d:?}");
         }
-        assert_eq!(write_concern(doc! { "w": 2 }.as_doc().as_val(), &Topology::Standalone).unwrap_err().code.0, 2);
+        assert_eq!(
+            write_concern(doc! { "w": 2 }.as_doc().as_val(), &Topology::Standalone)
+                .unwrap_err()
+                .code
+                .0,
+            2
+        );
     }
 }

@@ -35,7 +35,10 @@ pub fn new_uuid() -> [u8; 16] {
 
 impl Connection {
     pub fn new() -> Connection {
-        Connection { uuid: new_uuid(), ..Connection::default() }
+        Connection {
+            uuid: new_uuid(),
+            ..Connection::default()
+        }
     }
 
     pub fn app_name(&self) -> &str {

@@ -44,7 +44,11 @@ impl Cx<'_, '_> {
     pub fn check(&mut self) -> Result<()> {
         let (c, g) = (self.command, self.args.generic);
         if c.is(flag::ADMIN) && self.args.db != "admin" {
-            bail!(Unauthorized, "{} may only be run against the admin database.", c.name);
+            bail!(
+                Unauthorized,
+                "{} may only be run against the admin database.",
+                c.name
+            );
         }
         catalog::check_db_name(self.args.db)?;
         if g.api.strict && !c.is(flag::API) {
@@ -59,7 +63,11 @@ impl Cx<'_, '_> {
             let wc = concern::write_concern(v, topology)?;
             if !c.is(flag::WRITE) {
                 if !v.is_nullish() {
-                    bail!(InvalidOptions, "Command {} does not support writeConcern", c.name);
+                    bail!(
+                        InvalidOptions,
+                        "Command {} does not support writeConcern",
+                        c.name
+                    );
                 }
             } else {
                 self.write_concern = wc;

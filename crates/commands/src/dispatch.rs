@@ -48,10 +48,18 @@ impl Commands {
                 out.truncate(start);
                 command.failed.fetch_add(1, Relaxed);
                 self.counters.failed();
-                let e = if e.is_offload() { Error::internal("a worker was asked to hand over its command") } else { e };
+                let e = if e.is_offload() {
+                    Error::internal("a worker was asked to hand over its command")
+                } else {
+                    e
+                };
                 service::write_error(&e, out);
                 // What it staged before it failed must be committed all the same.
-                if wrote && mode == Mode::Inline { Outcome::Staged { durable: false } } else { Outcome::Reply }
+                if wrote && mode == Mode::Inline {
+                    Outcome::Staged { durable: false }
+                } else {
+                    Outcome::Reply
+                }
             }
         }
     }
@@ -70,7 +78,10 @@ impl Commands {
         let args = Args::parse(command.name, request.body, request.legacy_db)?;
         self.check_session(command, &args)?;
         let started = Instant::now();
-        let registered = (mode == Mode::Worker).then(|| self.operations.register(operation(command, client, request, &args, started)));
+        let registered = (mode == Mode::Worker).then(|| {
+            self.operations
+                .register(operation(command, client, request, &args, started))
+        });
         let mut failure = None;
         if self.fail_points.any() && mode == Mode::Worker {
             failure = self.fail(command, client, request, &args)?;
@@ -118,7 +129,10 @@ impl Commands {
             self.counters.add(kind, statements);
             let elapsed = started.elapsed();
             if let Some(coll) = first.as_str() {
-                local.top.lock().spent(db, coll, kind, elapsed.as_micros() as u64);
+                local
+                    .top
+                    .lock()
+                    .spent(db, coll, kind, elapsed.as_micros() as u64);
             }
             if elapsed.as_millis() as i64 >= self.config.slow_ms && command.name != "getMore" {
                 slow(client, request, command, &done, elapsed);
@@ -146,10 +160,16 @@ impl Commands {
             return Ok(());
         };
         if g.lsid.is_none() {
-            bail!(InvalidOptions, "Transaction number requires a session ID to also be specified");
+            bail!(
+                InvalidOptions,
+                "Transaction number requires a session ID to also be specified"
+            );
         }
         if self.config.topology.set_name().is_none() {
-            bail!(IllegalOperation, "Transaction numbers are only allowed on a replica set member or mongos");
+            bail!(
+                IllegalOperation,
+                "Transaction numbers are only allowed on a replica set member or mongos"
+            );
         }
         if g.autocommit == Some(true) {
             bail!(InvalidOptions, "Specifying autocommit=true is not allowed.");
@@ -158,7 +178,10 @@ impl Commands {
             return Ok(());
         }
         if g.autocommit == Some(false) || g.start_transaction {
-            bail!(OperationNotSupportedInTransaction, "PandoDB does not support multi-document transactions yet");
+            bail!(
+                OperationNotSupportedInTransaction,
+                "PandoDB does not support multi-document transactions yet"
+            );
         }
         if !command.is(flag::RETRY) {
             bail!(
@@ -171,13 +194,24 @@ impl Commands {
     }
 
     /// Applies the fail point `failCommand`: blocks, fails, or tells what is to be done with the reply.
-    fn fail(&self, command: &Command, client: &Client<Connection>, request: &Request<'_>, args: &Args<'_>) -> Result<Option<Failure>> {
+    fn fail(
+        &self,
+        command: &Command,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        args: &Args<'_>,
+    ) -> Result<Option<Failure>> {
         if command.name == "configureFailPoint" {
             return Ok(None);
         }
         let ns = args.first.as_str().map(|c| format!("{}.{c}", args.db));
         let names = [request.command()];
-        let hit = self.fail_points.fail_command(command.name, &names, client.state.app_name(), ns.as_deref());
+        let hit = self.fail_points.fail_command(
+            command.name,
+            &names,
+            client.state.app_name(),
+            ns.as_deref(),
+        );
         let Some(f) = hit else { return Ok(None) };
         if f.block_millis > 0 {
             std::thread::sleep(Duration::from_millis(f.block_millis));
@@ -190,7 +224,9 @@ impl Commands {
                     write_labels(&mut w, labels.iter().map(String::as_str));
                     e = e.with_extra(w.finish().into_vec());
                 }
-                None if is_retryable_write(command, args) && retryable_code(code) => e = e.with_label("RetryableWriteError"),
+                None if is_retryable_write(command, args) && retryable_code(code) => {
+                    e = e.with_label("RetryableWriteError")
+                }
                 None => {}
             }
             return Err(e);
@@ -237,7 +273,11 @@ fn write_labels<'a>(w: &mut Writer, labels: impl Iterator<Item = &'a str>) {
 /// `writeConcernError`: of a fail point, or of a write concern that cannot be met.
 fn append_concern_error(cx: &mut Cx<'_, '_>, failure: Option<&Failure>) {
     if let Some((f, d)) = failure.and_then(|f| Some((f, f.write_concern_error.as_ref()?))) {
-        let code = d.get("code").and_then(|v| v.to_i64_exact()).and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
+        let code = d
+            .get("code")
+            .and_then(|v| v.to_i64_exact())
+            .and_then(|n| i32::try_from(n).ok())
+            .unwrap_or(0);
         cx.w.open_doc("writeConcernError").extend(d.as_doc());
         if d.get("codeName").is_none() {
             cx.w.str("codeName", &Code(code).name());
@@ -277,7 +317,13 @@ fn operation(
 }
 
 /// A command that took long is logged, as MongoDB does.
-fn slow(client: &Client<Connection>, request: &Request<'_>, command: &Command, done: &Result<Done>, elapsed: Duration) {
+fn slow(
+    client: &Client<Connection>,
+    request: &Request<'_>,
+    command: &Command,
+    done: &Result<Done>,
+    elapsed: Duration,
+) {
     let body = shown(request.body);
     let ns = request.db().unwrap_or("");
     tracing::info!(

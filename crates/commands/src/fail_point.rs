@@ -46,14 +46,24 @@ pub struct Failure {
 
 impl Point {
     /// What it does to this command, if it is meant. Counts.
-    fn hit(&mut self, command: &str, aliases: &[&str], app_name: &str, ns: Option<&str>) -> Option<Failure> {
+    fn hit(
+        &mut self,
+        command: &str,
+        aliases: &[&str],
+        app_name: &str,
+        ns: Option<&str>,
+    ) -> Option<Failure> {
         let data = self.data.as_doc();
         let commands = data.get("failCommands")?.as_array()?;
         let mut named = commands.values().filter_map(|v| v.as_str());
         if !named.any(|n| n == command || aliases.contains(&n)) {
             return None;
         }
-        if data.get("appName").and_then(|v| v.as_str()).is_some_and(|a| a != app_name) {
+        if data
+            .get("appName")
+            .and_then(|v| v.as_str())
+            .is_some_and(|a| a != app_name)
+        {
             return None;
         }
         if let (Some(want), Some(ns)) = (data.get("namespace").and_then(|v| v.as_str()), ns)
@@ -81,15 +91,27 @@ impl Point {
         Some(Failure {
             close_connection: flag("closeConnection"),
             block_millis: if flag("blockConnection") {
-                data.get("blockTimeMS").and_then(|v| v.to_i64_truncated()).unwrap_or(0).unsigned_abs()
+                data.get("blockTimeMS")
+                    .and_then(|v| v.to_i64_truncated())
+                    .unwrap_or(0)
+                    .unsigned_abs()
             } else {
                 0
             },
-            error_code: data.get("errorCode").and_then(|v| v.to_i64_exact()).and_then(|n| i32::try_from(n).ok()),
+            error_code: data
+                .get("errorCode")
+                .and_then(|v| v.to_i64_exact())
+                .and_then(|n| i32::try_from(n).ok()),
             labels: data.get("errorLabels").and_then(|v| v.as_array()).map(|a| {
-                a.values().filter_map(|v| v.as_str()).map(str::to_string).collect()
+                a.values()
+                    .filter_map(|v| v.as_str())
+                    .map(str::to_string)
+                    .collect()
             }),
-            write_concern_error: data.get("writeConcernError").and_then(|v| v.as_doc()).map(|d| d.to_buf()),
+            write_concern_error: data
+                .get("writeConcernError")
+                .and_then(|v| v.as_doc())
+                .map(|d| d.to_buf()),
         })
     }
 }
@@ -105,14 +127,27 @@ impl FailPoints {
         let mut points = self.points.lock();
         let entered = points.remove(name).map_or(0, |p| p.entered);
         if let Some(when) = when {
-            points.insert(name.to_string(), Point { when, data, entered: 0 });
+            points.insert(
+                name.to_string(),
+                Point {
+                    when,
+                    data,
+                    entered: 0,
+                },
+            );
         }
         self.any.store(!points.is_empty(), Relaxed);
         entered
     }
 
     /// What happens to this command of this application, if anything. Counts.
-    pub fn fail_command(&self, command: &str, aliases: &[&str], app_name: &str, ns: Option<&str>) -> Option<Failure> {
+    pub fn fail_command(
+        &self,
+        command: &str,
+        aliases: &[&str],
+        app_name: &str,
+        ns: Option<&str>,
+    ) -> Option<Failure> {
         let mut points = self.points.lock();
         let point = points.get_mut("failCommand")?;
         let failure = point.hit(command, aliases, app_name, ns)?;
@@ -132,7 +167,9 @@ pub fn mode(v: bson::Val<'_>) -> Result<Option<When>> {
         Some(other) => bail!(BadValue, "unknown mode: {other}"),
         None => {}
     }
-    let Some(d) = v.as_doc() else { bail!(TypeMismatch, "'mode' must be a string or JSON object") };
+    let Some(d) = v.as_doc() else {
+        bail!(TypeMismatch, "'mode' must be a string or JSON object")
+    };
     let count = |e: Doc<'_>, name: &str| -> Result<Option<u64>> {
         match e.get(name) {
             None => Ok(None),
@@ -151,11 +188,17 @@ pub fn mode(v: bson::Val<'_>) -> Result<Option<When>> {
     }
     if let Some(p) = d.get("activationProbability").and_then(|v| v.to_f64()) {
         if !(0.0..=1.0).contains(&p) {
-            bail!(BadValue, "activationProbability must be between 0.0 and 1.0; found {p}");
+            bail!(
+                BadValue,
+                "activationProbability must be between 0.0 and 1.0; found {p}"
+            );
         }
         return Ok(Some(When::Chance(p)));
     }
-    bail!(BadValue, "'mode' must be one of 'off', 'alwaysOn', 'times', 'skip', and 'activationProbability'");
+    bail!(
+        BadValue,
+        "'mode' must be one of 'off', 'alwaysOn', 'times', 'skip', and 'activationProbability'"
+    );
 }
 
 #[cfg(test)]
@@ -167,11 +210,18 @@ mod tests {
     fn fails_so_many_times() {
         let f = FailPoints::default();
         let data = doc! { "failCommands": array!["insert", "find"], "errorCode": 91, "appName": "app", "blockConnection": true, "blockTimeMS": 7 };
-        f.configure("failCommand", mode(doc! { "times": 2 }.as_doc().as_val()).unwrap(), data);
+        f.configure(
+            "failCommand",
+            mode(doc! { "times": 2 }.as_doc().as_val()).unwrap(),
+            data,
+        );
         assert_eq!(f.fail_command("insert", &[], "other", None), None);
         assert_eq!(f.fail_command("update", &[], "app", None), None);
         let hit = f.fail_command("insert", &[], "app", None).unwrap();
-        assert_eq!((hit.error_code, hit.block_millis, hit.close_connection), (Some(91), 7, false));
+        assert_eq!(
+            (hit.error_code, hit.block_millis, hit.close_connection),
+            (Some(91), 7, false)
+        );
         assert!(f.any());
         assert!(f.fail_command("find", &[], "app", None).is_some());
         assert!(!f.any());
@@ -180,10 +230,22 @@ mod tests {
 
     #[test]
     fn modes() {
-        assert_eq!(mode(doc! { "skip": 1 }.as_doc().as_val()).unwrap(), Some(When::Skip(1)));
+        assert_eq!(
+            mode(doc! { "skip": 1 }.as_doc().as_val()).unwrap(),
+            Some(When::Skip(1))
+        );
         assert_eq!(mode(bson::Value::from("off").as_val()).unwrap(), None);
-        assert_eq!(mode(bson::Value::from("on").as_val()).unwrap_err().code.0, 2);
+        assert_eq!(
+            mode(bson::Value::from("on").as_val()).unwrap_err().code.0,
+            2
+        );
         assert_eq!(mode(bson::Value::from(1).as_val()).unwrap_err().code.0, 14);
-        assert_eq!(mode(doc! { "times": -1 }.as_doc().as_val()).unwrap_err().code.0, 2);
+        assert_eq!(
+            mode(doc! { "times": -1 }.as_doc().as_val())
+                .unwrap_err()
+                .code
+                .0,
+            2
+        );
     }
 }

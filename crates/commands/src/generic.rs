@@ -57,13 +57,26 @@ pub fn max_time_ms(name: &str, v: Val<'_>) -> Result<u64> {
         );
     }
     let Some(n) = v.to_i64_exact() else {
-        if v.as_f64().is_some_and(|f| f.is_finite() && f.fract() == 0.0) {
-            bail!(BadValue, "{v} value for {name} is out of range [0, {}]", i32::MAX);
+        if v.as_f64()
+            .is_some_and(|f| f.is_finite() && f.fract() == 0.0)
+        {
+            bail!(
+                BadValue,
+                "{v} value for {name} is out of range [0, {}]",
+                i32::MAX
+            );
         }
-        bail!(FailedToParse, "{name} must be an integral value, but is {v}");
+        bail!(
+            FailedToParse,
+            "{name} must be an integral value, but is {v}"
+        );
     };
     if !(0..=i64::from(i32::MAX)).contains(&n) {
-        bail!(BadValue, "{n} value for {name} is out of range [0, {}]", i32::MAX);
+        bail!(
+            BadValue,
+            "{n} value for {name} is out of range [0, {}]",
+            i32::MAX
+        );
     }
     Ok(n.unsigned_abs())
 }
@@ -73,7 +86,11 @@ fn lsid(v: Val<'_>) -> Result<Option<Lsid>> {
         if v.is_nullish() {
             return Ok(None);
         }
-        return Err(err!(TypeMismatch, "BSON field 'lsid' is the wrong type '{}', expected type 'object'", v.type_name()));
+        return Err(err!(
+            TypeMismatch,
+            "BSON field 'lsid' is the wrong type '{}', expected type 'object'",
+            v.type_name()
+        ));
     };
     let mut id = None;
     for e in d {
@@ -89,7 +106,13 @@ fn lsid(v: Val<'_>) -> Result<Option<Lsid>> {
 impl<'a> Args<'a> {
     /// Parts the body into the command's fields and the generic ones. `db` is the message's, when the body has none.
     pub fn parse(command: &'static str, body: Doc<'a>, db: Option<&'a str>) -> Result<Args<'a>> {
-        let mut args = Args { command, first: Val::NULL, db: "", fields: SmallVec::new(), generic: Generic::default() };
+        let mut args = Args {
+            command,
+            first: Val::NULL,
+            db: "",
+            fields: SmallVec::new(),
+            generic: Generic::default(),
+        };
         let g = &mut args.generic;
         let mut found_db = db;
         let mut it = body.iter();
@@ -101,14 +124,24 @@ impl<'a> Args<'a> {
             match e.name {
                 "$db" => match v.as_str() {
                     Some(s) => found_db = found_db.or(Some(s)),
-                    None => bail!(TypeMismatch, "BSON field '$db' is the wrong type '{}', expected type 'string'", v.type_name()),
+                    None => bail!(
+                        TypeMismatch,
+                        "BSON field '$db' is the wrong type '{}', expected type 'string'",
+                        v.type_name()
+                    ),
                 },
                 "lsid" => g.lsid = lsid(v)?,
                 "txnNumber" => match v.as_i64() {
-                    Some(n) if n < 0 => bail!(InvalidOptions, "Transaction number cannot be negative"),
+                    Some(n) if n < 0 => {
+                        bail!(InvalidOptions, "Transaction number cannot be negative")
+                    }
                     Some(n) => g.txn_number = Some(n),
                     None if v.is_nullish() => {}
-                    None => bail!(TypeMismatch, "BSON field 'txnNumber' is the wrong type '{}', expected type 'long'", v.type_name()),
+                    None => bail!(
+                        TypeMismatch,
+                        "BSON field 'txnNumber' is the wrong type '{}', expected type 'long'",
+                        v.type_name()
+                    ),
                 },
                 "autocommit" => g.autocommit = idl::boolean(command, e)?,
                 "startTransaction" => {
@@ -124,23 +157,56 @@ impl<'a> Args<'a> {
                     None => {}
                 },
                 "apiStrict" => g.api.strict = idl::boolean(command, e)?.unwrap_or(false),
-                "apiDeprecationErrors" => g.api.deprecation_errors = idl::boolean(command, e)?.unwrap_or(false),
+                "apiDeprecationErrors" => {
+                    g.api.deprecation_errors = idl::boolean(command, e)?.unwrap_or(false)
+                }
                 "$readPreference" => {
                     if v.tag != tag::DOCUMENT {
-                        bail!(TypeMismatch, "$readPreference must be an object, found {}", v.type_name());
+                        bail!(
+                            TypeMismatch,
+                            "$readPreference must be an object, found {}",
+                            v.type_name()
+                        );
                     }
                 }
-                "$clusterTime" | "$client" | "$audit" | "$configServerState" | "$configTime" | "$topologyTime" | "$oplogQueryData"
-                | "$queryOptions" | "$replData" | "$gleStats" | "$secondaryOk" | "databaseVersion" | "shardVersion"
-                | "tracking_info" | "coordinator" | "maxTimeMSOpOnly" | "clientOperationKey" | "txnRetryCounter" | "backpressure"
-                | "allowImplicitCollectionCreation" | "mayBypassWriteBlocking" | "bypassEmptyTsReplacement" | "versionContext"
-                | "operationTime" | "expectPrefix" | "usesDefaultMaxTimeMS" | "requestGossipRoutingCache"
-                | "rawData" | "startOrContinueTransaction" | "help" => {}
+                "$clusterTime"
+                | "$client"
+                | "$audit"
+                | "$configServerState"
+                | "$configTime"
+                | "$topologyTime"
+                | "$oplogQueryData"
+                | "$queryOptions"
+                | "$replData"
+                | "$gleStats"
+                | "$secondaryOk"
+                | "databaseVersion"
+                | "shardVersion"
+                | "tracking_info"
+                | "coordinator"
+                | "maxTimeMSOpOnly"
+                | "clientOperationKey"
+                | "txnRetryCounter"
+                | "backpressure"
+                | "allowImplicitCollectionCreation"
+                | "mayBypassWriteBlocking"
+                | "bypassEmptyTsReplacement"
+                | "versionContext"
+                | "operationTime"
+                | "expectPrefix"
+                | "usesDefaultMaxTimeMS"
+                | "requestGossipRoutingCache"
+                | "rawData"
+                | "startOrContinueTransaction"
+                | "help" => {}
                 _ => args.fields.push(e),
             }
         }
         if (g.api.strict || g.api.deprecation_errors) && !g.api.version {
-            bail!(4886600, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion");
+            bail!(
+                4886600,
+                "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion"
+            );
         }
         match found_db {
             Some(db) => args.db = db,
@@ -171,7 +237,10 @@ impl<'a> Args<'a> {
     pub fn namespace(&self) -> Result<String> {
         let Some(coll) = self.first.as_str() else {
             if self.first.as_binary().is_some_and(|(t, _)| t == 4) {
-                bail!(BadValue, "Collection name must be provided. UUID is not valid in this context");
+                bail!(
+                    BadValue,
+                    "Collection name must be provided. UUID is not valid in this context"
+                );
             }
             bail!(
                 InvalidNamespace,
@@ -206,8 +275,14 @@ mod tests {
         let d = doc! { "find": "c", "filter": doc!{}, "lsid": lsid, "$db": "test", "maxTimeMS": 5, "limit": 1, "txnNumber": 7i64 };
         let a = Args::parse("find", d.as_doc(), None).unwrap();
         assert_eq!(a.namespace().unwrap(), "test.c");
-        assert_eq!(a.fields.iter().map(|e| e.name).collect::<Vec<_>>(), ["filter", "limit"]);
-        assert_eq!((a.generic.lsid, a.generic.max_time_ms, a.generic.txn_number), (Some([3; 16]), 5, Some(7)));
+        assert_eq!(
+            a.fields.iter().map(|e| e.name).collect::<Vec<_>>(),
+            ["filter", "limit"]
+        );
+        assert_eq!(
+            (a.generic.lsid, a.generic.max_time_ms, a.generic.txn_number),
+            (Some([3; 16]), 5, Some(7))
+        );
     }
 
     #[test]
@@ -222,7 +297,11 @@ mod tests {
             (doc! { "ping": 1, "$db": "a", "maxTimeMS": "1" }, 14),
             (doc! { "ping": 1, "$db": "a", "lsid": doc!{} }, 40414),
         ] {
-            assert_eq!(Args::parse("ping", d.as_doc(), None).unwrap_err().code.0, code, "{d:?}");
+            assert_eq!(
+                Args::parse("ping", d.as_doc(), None).unwrap_err().code.0,
+                code,
+                "{d:?}"
+            );
         }
     }
 }

@@ -27,17 +27,26 @@ pub fn mismatch(within: &str, field: &str, got: Val<'_>, expected: &[&str]) -> E
 
 /// The error of a field that the command does not have.
 pub fn unknown(within: &str, field: &str) -> Error {
-    err!(IDLUnknownField, "BSON field '{within}.{field}' is an unknown field.")
+    err!(
+        IDLUnknownField,
+        "BSON field '{within}.{field}' is an unknown field."
+    )
 }
 
 /// The error of a field that must be there.
 pub fn missing(within: &str, field: &str) -> Error {
-    err!(IDLFailedToParse, "BSON field '{within}.{field}' is missing but a required field")
+    err!(
+        IDLFailedToParse,
+        "BSON field '{within}.{field}' is missing but a required field"
+    )
 }
 
 /// The error of a field given twice.
 pub fn duplicate(within: &str, field: &str) -> Error {
-    err!(IDLDuplicateField, "BSON field '{within}.{field}' is a duplicate field")
+    err!(
+        IDLDuplicateField,
+        "BSON field '{within}.{field}' is a duplicate field"
+    )
 }
 
 /// The value of a field that must be there.
@@ -54,20 +63,28 @@ fn given<T>(v: Val<'_>, read: Option<T>, wrong: impl FnOnce() -> Error) -> Resul
 }
 
 pub fn doc<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
-    given(e.val, e.val.as_doc(), || mismatch(within, e.name, e.val, &["object"]))
+    given(e.val, e.val.as_doc(), || {
+        mismatch(within, e.name, e.val, &["object"])
+    })
 }
 
 pub fn array<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
-    given(e.val, e.val.as_array(), || mismatch(within, e.name, e.val, &["array"]))
+    given(e.val, e.val.as_array(), || {
+        mismatch(within, e.name, e.val, &["array"])
+    })
 }
 
 pub fn string<'a>(within: &str, e: Elem<'a>) -> Result<Option<&'a str>> {
-    given(e.val, e.val.as_str(), || mismatch(within, e.name, e.val, &["string"]))
+    given(e.val, e.val.as_str(), || {
+        mismatch(within, e.name, e.val, &["string"])
+    })
 }
 
 /// A boolean and nothing else.
 pub fn boolean(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
-    given(e.val, e.val.as_bool(), || mismatch(within, e.name, e.val, &["bool"]))
+    given(e.val, e.val.as_bool(), || {
+        mismatch(within, e.name, e.val, &["bool"])
+    })
 }
 
 /// A boolean or a number.
@@ -78,7 +95,9 @@ pub fn safe_bool(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
 
 /// Any number: fractions of doubles are cut off, decimals rounded half to even, what is out of range is clamped.
 pub fn int(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
-    given(e.val, whole(e.val), || mismatch(within, e.name, e.val, NUMBERS))
+    given(e.val, whole(e.val), || {
+        mismatch(within, e.name, e.val, NUMBERS)
+    })
 }
 
 /// A number as an i64, as [`int`] reads it.
@@ -86,12 +105,20 @@ pub fn whole(v: Val<'_>) -> Option<i64> {
     use bson::decimal::Parts;
     let truncated = v.to_i64_truncated()?;
     match v.as_decimal().map(|d| d.parts()) {
-        Some(Parts::Finite { negative, coefficient, exponent: exponent @ -38..=-1 }) => {
+        Some(Parts::Finite {
+            negative,
+            coefficient,
+            exponent: exponent @ -38..=-1,
+        }) => {
             let unit = 10u128.pow(exponent.unsigned_abs());
             let (q, r) = (coefficient / unit, coefficient % unit);
             let up = r > unit / 2 || r == unit / 2 && unit > 1 && q % 2 == 1;
             let away = if up { 1 } else { 0 };
-            Some(if negative { truncated.saturating_sub(away) } else { truncated.saturating_add(away) })
+            Some(if negative {
+                truncated.saturating_sub(away)
+            } else {
+                truncated.saturating_add(away)
+            })
         }
         _ => Some(truncated),
     }
@@ -101,7 +128,11 @@ pub fn whole(v: Val<'_>) -> Option<i64> {
 pub fn int_from(within: &str, e: Elem<'_>, least: i64) -> Result<Option<i64>> {
     let v = int(within, e)?;
     if let Some(v) = v.filter(|v| *v < least) {
-        bail!(BadValue, "BSON field '{}' value must be >= {least}, actual value '{v}'", e.name);
+        bail!(
+            BadValue,
+            "BSON field '{}' value must be >= {least}, actual value '{v}'",
+            e.name
+        );
     }
     Ok(v)
 }
@@ -114,7 +145,10 @@ pub fn uuid(within: &str, e: Elem<'_>) -> Result<Option<[u8; 16]>> {
     match e.val.as_binary() {
         Some((4, b)) => match <[u8; 16]>::try_from(b) {
             Ok(u) => Ok(Some(u)),
-            Err(_) => Err(Error::new(errors::Code::InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")),
+            Err(_) => Err(Error::new(
+                errors::Code::InvalidUUID,
+                "uuid must be a 16-byte binary field with UUID (4) subtype",
+            )),
         },
         Some((subtype, _)) => Err(err!(
             TypeMismatch,
@@ -154,13 +188,24 @@ mod tests {
             int("find", e("limit")).unwrap_err().message,
             "BSON field 'find.limit' is the wrong type 'string', expected types '[long, int, decimal, double]'"
         );
-        assert_eq!(doc("find", e("limit")).unwrap_err().message, "BSON field 'find.limit' is the wrong type 'string', expected type 'object'");
+        assert_eq!(
+            doc("find", e("limit")).unwrap_err().message,
+            "BSON field 'find.limit' is the wrong type 'string', expected type 'object'"
+        );
         assert_eq!(int_from("find", e("skip"), 0).unwrap_err().code.0, 2);
         assert_eq!(int("find", e("f")).unwrap(), Some(1));
         assert_eq!(int("find", e("n")).unwrap(), None);
         assert_eq!(safe_bool("find", e("b")).unwrap(), Some(true));
         assert_eq!(boolean("find", e("b")).unwrap_err().code.0, 14);
-        for (text, n) in [("2.5", 2), ("3.5", 4), ("-0.5", 0), ("-1.5", -2), ("0.51", 1), ("1E-40", 0), ("1E+3", 1000)] {
+        for (text, n) in [
+            ("2.5", 2),
+            ("3.5", 4),
+            ("-0.5", 0),
+            ("-1.5", -2),
+            ("0.51", 1),
+            ("1E-40", 0),
+            ("1E+3", 1000),
+        ] {
             let d: bson::Decimal128 = text.parse().unwrap();
             assert_eq!(whole(Value::from(d).as_val()), Some(n), "{text}");
         }

@@ -120,7 +120,10 @@ impl Service for Commands {
     type State = Connection;
 
     fn local(&self) -> Local {
-        Local { group: executor::Group::default(), top: self.counters.shard() }
+        Local {
+            group: executor::Group::default(),
+            top: self.counters.shard(),
+        }
     }
 
     fn connected(&self, _id: i64, _peer: &Address) -> Connection {
@@ -129,12 +132,22 @@ impl Service for Commands {
 
     fn disconnected(&self, _client: &Client<Connection>) {}
 
-    fn run(&self, local: &mut Local, mode: Mode, client: &Client<Connection>, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
+    fn run(
+        &self,
+        local: &mut Local,
+        mode: Mode,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
         self.dispatch(local, mode, client, request, out)
     }
 
     fn commit(&self, local: &mut Local) -> Result<u64> {
-        local.group.commit(&self.store).inspect_err(|_| self.retries.forget())
+        local
+            .group
+            .commit(&self.store)
+            .inspect_err(|_| self.retries.forget())
     }
 
     fn durable(&self) -> Result<u64> {
@@ -164,12 +177,20 @@ fn cluster_time(ts: u64) -> DocBuf {
     const MARK: u64 = 0x1122_3344_5566_7788;
     let (template, places) = TEMPLATE.get_or_init(|| {
         let mut w = Writer::with_capacity(128);
-        w.open_doc("$clusterTime").timestamp("clusterTime", MARK).open_doc("signature");
-        w.binary("hash", 0, &[0; 20]).i64("keyId", 0).close().close();
+        w.open_doc("$clusterTime")
+            .timestamp("clusterTime", MARK)
+            .open_doc("signature");
+        w.binary("hash", 0, &[0; 20])
+            .i64("keyId", 0)
+            .close()
+            .close();
         w.timestamp("operationTime", MARK);
         let doc = w.finish();
         let places = doc.as_bytes().windows(8).enumerate();
-        let places = places.filter(|(_, b)| *b == MARK.to_le_bytes()).map(|(at, _)| at).collect();
+        let places = places
+            .filter(|(_, b)| *b == MARK.to_le_bytes())
+            .map(|(at, _)| at)
+            .collect();
         (doc, places)
     });
     let mut bytes = template.as_bytes().to_vec();

@@ -3,8 +3,8 @@
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hasher};
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 /// Kinds of operation that `opcounters` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,10 @@ impl Top {
         hasher.write(db.as_bytes());
         hasher.write_u8(b'.');
         hasher.write(coll.as_bytes());
-        let usage = self.0.entry(hasher.finish()).or_insert_with(|| (format!("{db}.{coll}"), Default::default()));
+        let usage = self
+            .0
+            .entry(hasher.finish())
+            .or_insert_with(|| (format!("{db}.{coll}"), Default::default()));
         let u = &mut usage.1[kind as usize];
         u.micros += micros;
         u.count += 1;
@@ -125,7 +128,10 @@ mod tests {
         b.lock().spent("db", "x", Kind::Query, 7);
         b.lock().spent("db", "y", Kind::Insert, 1);
         let top = c.top();
-        assert_eq!(top.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>(), ["db.x", "db.y"]);
+        assert_eq!(
+            top.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>(),
+            ["db.x", "db.y"]
+        );
         let u = top[0].1[Kind::Query as usize];
         assert_eq!((u.micros, u.count), (12, 2));
     }

@@ -55,7 +55,10 @@ impl Operations {
         operation.id = self.next_id();
         let operation = Arc::new(operation);
         self.running.lock().insert(operation.id, operation.clone());
-        Registered { all: self, operation }
+        Registered {
+            all: self,
+            operation,
+        }
     }
 
     pub fn list(&self) -> Vec<Arc<Operation>> {
@@ -67,11 +70,19 @@ impl Operations {
     /// Asks an operation to stop; whether there was one.
     pub fn kill(&self, id: i32) -> bool {
         let running = self.running.lock();
-        running.get(&id).inspect(|o| o.killed.store(true, Relaxed)).is_some()
+        running
+            .get(&id)
+            .inspect(|o| o.killed.store(true, Relaxed))
+            .is_some()
     }
 
     pub fn kill_session(&self, lsid: Lsid) {
-        for o in self.running.lock().values().filter(|o| o.lsid == Some(lsid)) {
+        for o in self
+            .running
+            .lock()
+            .values()
+            .filter(|o| o.lsid == Some(lsid))
+        {
             o.killed.store(true, Relaxed);
         }
     }

@@ -37,51 +37,161 @@ fn defaults() -> Vec<(&'static str, Value, u8, Option<(i64, i64)>)> {
     let positive = Some((1, i64::from(i32::MAX)));
     let natural = Some((0, i64::from(i32::MAX)));
     vec![
-        ("KeysRotationIntervalSec", Value::from(7_776_000), START, positive),
-        ("ShardingTaskExecutorPoolReplicaSetMatching", Value::from("automatic"), BOTH, None),
+        (
+            "KeysRotationIntervalSec",
+            Value::from(7_776_000),
+            START,
+            positive,
+        ),
+        (
+            "ShardingTaskExecutorPoolReplicaSetMatching",
+            Value::from("automatic"),
+            BOTH,
+            None,
+        ),
         ("allowDiskUseByDefault", Value::from(true), BOTH, None),
         ("authSchemaVersion", Value::from(5), 0, None),
-        ("authenticationMechanisms", array!["SCRAM-SHA-1", "SCRAM-SHA-256"], START, None),
+        (
+            "authenticationMechanisms",
+            array!["SCRAM-SHA-1", "SCRAM-SHA-256"],
+            START,
+            None,
+        ),
         ("automationServiceDescriptor", Value::from(""), BOTH, None),
-        ("clientCursorMonitorFrequencySecs", Value::from(4), BOTH, positive),
+        (
+            "clientCursorMonitorFrequencySecs",
+            Value::from(4),
+            BOTH,
+            positive,
+        ),
         ("clusterAuthMode", Value::from("undefined"), BOTH, None),
-        ("cursorTimeoutMillis", Value::from(600_000i64), BOTH, Some((1, i64::MAX))),
-        ("diagnosticDataCollectionEnabled", Value::from(false), BOTH, None),
+        (
+            "cursorTimeoutMillis",
+            Value::from(600_000i64),
+            BOTH,
+            Some((1, i64::MAX)),
+        ),
+        (
+            "diagnosticDataCollectionEnabled",
+            Value::from(false),
+            BOTH,
+            None,
+        ),
         ("enableLocalhostAuthBypass", Value::from(true), START, None),
         ("enableTestCommands", Value::from(true), START, None),
         ("failIndexKeyTooLong", Value::from(true), BOTH, None),
         ("featureCompatibilityVersion", Value::from(feature), 0, None),
-        ("internalQueryExecMaxBlockingSortBytes", Value::from(104_857_600), BOTH, natural),
-        ("internalQueryMaxBlockingSortMemoryUsageBytes", Value::from(104_857_600), BOTH, natural),
-        ("internalQueryFrameworkControl", Value::from("forceClassicEngine"), BOTH, None),
-        ("journalCommitInterval", Value::from(100), BOTH, Some((1, 500))),
-        ("localLogicalSessionTimeoutMinutes", Value::from(30), START, positive),
+        (
+            "internalQueryExecMaxBlockingSortBytes",
+            Value::from(104_857_600),
+            BOTH,
+            natural,
+        ),
+        (
+            "internalQueryMaxBlockingSortMemoryUsageBytes",
+            Value::from(104_857_600),
+            BOTH,
+            natural,
+        ),
+        (
+            "internalQueryFrameworkControl",
+            Value::from("forceClassicEngine"),
+            BOTH,
+            None,
+        ),
+        (
+            "journalCommitInterval",
+            Value::from(100),
+            BOTH,
+            Some((1, 500)),
+        ),
+        (
+            "localLogicalSessionTimeoutMinutes",
+            Value::from(30),
+            START,
+            positive,
+        ),
         ("logLevel", Value::from(0), BOTH, Some((0, 5))),
-        ("logicalSessionRefreshMillis", Value::from(300_000), START, positive),
+        (
+            "logicalSessionRefreshMillis",
+            Value::from(300_000),
+            START,
+            positive,
+        ),
         ("maxBSONDepth", Value::from(200), START, None),
-        ("maxIndexBuildMemoryUsageMegabytes", Value::from(200.0), BOTH, Some((50, i64::from(i32::MAX)))),
+        (
+            "maxIndexBuildMemoryUsageMegabytes",
+            Value::from(200.0),
+            BOTH,
+            Some((50, i64::from(i32::MAX))),
+        ),
         ("maxSessions", Value::from(1_000_000), START, positive),
-        ("maxTransactionLockRequestTimeoutMillis", Value::from(5), BOTH, None),
+        (
+            "maxTransactionLockRequestTimeoutMillis",
+            Value::from(5),
+            BOTH,
+            None,
+        ),
         ("notablescan", Value::from(false), BOTH, None),
         ("periodicNoopIntervalSecs", Value::from(10), START, positive),
         ("quiet", Value::from(false), BOTH, None),
         ("requireApiVersion", Value::from(false), BOTH, None),
         ("saslHostName", Value::from(""), START, None),
         ("scramIterationCount", Value::from(10_000), BOTH, positive),
-        ("scramSHA256IterationCount", Value::from(15_000), BOTH, positive),
+        (
+            "scramSHA256IterationCount",
+            Value::from(15_000),
+            BOTH,
+            positive,
+        ),
         ("sslMode", Value::from("disabled"), BOTH, None),
-        ("storageEngineConcurrentReadTransactions", Value::from(0), RUNNING, natural),
+        (
+            "storageEngineConcurrentReadTransactions",
+            Value::from(0),
+            RUNNING,
+            natural,
+        ),
         ("syncdelay", Value::from(60.0), BOTH, natural),
-        ("testForceBackgroundSyncFail", Value::from(false), BOTH, None),
+        (
+            "testForceBackgroundSyncFail",
+            Value::from(false),
+            BOTH,
+            None,
+        ),
         ("tlsMode", Value::from("disabled"), BOTH, None),
         ("traceExceptions", Value::from(false), BOTH, None),
-        ("transactionLifetimeLimitSeconds", Value::from(60), BOTH, positive),
+        (
+            "transactionLifetimeLimitSeconds",
+            Value::from(60),
+            BOTH,
+            positive,
+        ),
         ("ttlMonitorEnabled", Value::from(true), BOTH, None),
         ("ttlMonitorSleepSecs", Value::from(60), BOTH, positive),
-        ("waitForSecondaryBeforeNoopWriteMS", Value::from(10), BOTH, natural),
-        ("wiredTigerConcurrentReadTransactions", Value::from(0), RUNNING, natural),
-        ("wiredTigerConcurrentWriteTransactions", Value::from(0), RUNNING, natural),
-        ("wiredTigerEngineRuntimeConfig", Value::from(""), RUNNING, None),
+        (
+            "waitForSecondaryBeforeNoopWriteMS",
+            Value::from(10),
+            BOTH,
+            natural,
+        ),
+        (
+            "wiredTigerConcurrentReadTransactions",
+            Value::from(0),
+            RUNNING,
+            natural,
+        ),
+        (
+            "wiredTigerConcurrentWriteTransactions",
+            Value::from(0),
+            RUNNING,
+            natural,
+        ),
+        (
+            "wiredTigerEngineRuntimeConfig",
+            Value::from(""),
+            RUNNING,
+            None,
+        ),
         ("writePeriodicNoops", Value::from(true), START, None),
     ]
 }
@@ -97,7 +207,8 @@ impl Parameters {
         for (name, text) in given {
             if let Some(p) = map.get_mut(name.as_str()) {
                 let text = Value::from(text.as_str());
-                p.value = converted(name, p, text.as_val(), true).unwrap_or_else(|_| p.value.clone());
+                p.value =
+                    converted(name, p, text.as_val(), true).unwrap_or_else(|_| p.value.clone());
             }
         }
         Parameters(RwLock::new(map))
@@ -108,7 +219,9 @@ impl Parameters {
     }
 
     pub fn int(&self, name: &str) -> i64 {
-        self.get(name).and_then(|p| p.value.as_val().to_i64_truncated()).unwrap_or(0)
+        self.get(name)
+            .and_then(|p| p.value.as_val().to_i64_truncated())
+            .unwrap_or(0)
     }
 
     pub fn all(&self) -> Vec<(&'static str, Parameter)> {
@@ -119,10 +232,16 @@ impl Parameters {
     pub fn set(&self, name: &str, v: bson::Val<'_>) -> Result<Value> {
         let mut map = self.0.write();
         let Some(p) = map.get_mut(name) else {
-            bail!(InvalidOptions, "attempted to set unrecognized parameter [{name}], use help:true to see options ");
+            bail!(
+                InvalidOptions,
+                "attempted to set unrecognized parameter [{name}], use help:true to see options "
+            );
         };
         if !p.at_runtime() {
-            bail!(IllegalOperation, "not allowed to change [{name}] at runtime");
+            bail!(
+                IllegalOperation,
+                "not allowed to change [{name}] at runtime"
+            );
         }
         let new = converted(name, p, v, false)?;
         Ok(std::mem::replace(&mut p.value, new))
@@ -139,7 +258,12 @@ fn converted(name: &str, p: &Parameter, v: bson::Val<'_>, from_text: bool) -> Re
         if let Some(f) = v.to_f64() {
             return Ok(f);
         }
-        match v.as_str().filter(|_| from_text).map(str::trim).map(str::parse::<f64>) {
+        match v
+            .as_str()
+            .filter(|_| from_text)
+            .map(str::trim)
+            .map(str::parse::<f64>)
+        {
             Some(Ok(f)) => Ok(f),
             _ => bail!(BadValue, "Invalid value for parameter {name}: {v}"),
         }
@@ -148,7 +272,10 @@ fn converted(name: &str, p: &Parameter, v: bson::Val<'_>, from_text: bool) -> Re
         if let Some((low, high)) = p.range
             && !(low as f64..=high as f64).contains(&f.trunc())
         {
-            bail!(BadValue, "Invalid value for parameter {name}: {v} is not within [{low}, {high}]");
+            bail!(
+                BadValue,
+                "Invalid value for parameter {name}: {v} is not within [{low}, {high}]"
+            );
         }
         if f.is_nan() {
             bail!(BadValue, "Invalid value for parameter {name}: {v}");
@@ -165,7 +292,11 @@ fn converted(name: &str, p: &Parameter, v: bson::Val<'_>, from_text: bool) -> Re
         tag::DOUBLE => Value::from(in_range(number()?)?),
         tag::STRING => match v.as_str() {
             Some(s) => Value::from(s),
-            None => bail!(TypeMismatch, "Invalid value for parameter {name}: expected a string, got {}", v.type_name()),
+            None => bail!(
+                TypeMismatch,
+                "Invalid value for parameter {name}: expected a string, got {}",
+                v.type_name()
+            ),
         },
         _ => v.to_value(),
     })
@@ -175,7 +306,9 @@ fn converted(name: &str, p: &Parameter, v: bson::Val<'_>, from_text: bool) -> Re
 pub fn append(w: &mut Writer, name: &str, p: &Parameter, details: bool) {
     if details {
         w.open_doc(name).val("value", p.value.as_val());
-        w.bool("settableAtRuntime", p.at_runtime()).bool("settableAtStartup", p.at_start()).close();
+        w.bool("settableAtRuntime", p.at_runtime())
+            .bool("settableAtStartup", p.at_start())
+            .close();
     } else {
         w.val(name, p.value.as_val());
     }
@@ -187,9 +320,15 @@ mod tests {
 
     #[test]
     fn sets_and_tells() {
-        let p = Parameters::new(&[("cursorTimeoutMillis".into(), "5".into()), ("nobodyKnows".into(), "1".into())]);
+        let p = Parameters::new(&[
+            ("cursorTimeoutMillis".into(), "5".into()),
+            ("nobodyKnows".into(), "1".into()),
+        ]);
         assert_eq!(p.int("cursorTimeoutMillis"), 5);
-        assert_eq!(p.set("logLevel", Value::from(2.7).as_val()).unwrap(), Value::from(0));
+        assert_eq!(
+            p.set("logLevel", Value::from(2.7).as_val()).unwrap(),
+            Value::from(0)
+        );
         assert_eq!(p.int("logLevel"), 2);
         for (name, v, code) in [
             ("nope", Value::from(1), 72),
@@ -199,7 +338,10 @@ mod tests {
         ] {
             assert_eq!(p.set(name, v.as_val()).unwrap_err().code.0, code, "{name}");
         }
-        assert_eq!(p.set("quiet", Value::from(1).as_val()).unwrap(), Value::from(false));
+        assert_eq!(
+            p.set("quiet", Value::from(1).as_val()).unwrap(),
+            Value::from(false)
+        );
         assert_eq!(p.get("quiet").unwrap().value, Value::from(true));
     }
 }

@@ -35,7 +35,9 @@ pub fn start(c: &Commands) -> Result<()> {
         }
     };
     let started = std::thread::Builder::new().name("reaper".into()).spawn(run);
-    started.map(|_| ()).map_err(|e| Error::internal(format!("cannot start a thread: {e}")))
+    started
+        .map(|_| ())
+        .map_err(|e| Error::internal(format!("cannot start a thread: {e}")))
 }
 
 impl Reaper {
@@ -58,6 +60,11 @@ impl Reaper {
                 tracing::warn!(target: "COMMAND", id = 20710, error = %e, "Old session records could not be deleted");
             }
         }
-        Some(Duration::from_secs(parameters.int("clientCursorMonitorFrequencySecs").unsigned_abs().max(1)))
+        Some(Duration::from_secs(
+            parameters
+                .int("clientCursorMonitorFrequencySecs")
+                .unsigned_abs()
+                .max(1),
+        ))
     }
 }

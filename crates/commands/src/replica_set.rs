@@ -25,16 +25,28 @@ pub fn host(cx: &Cx<'_, '_>) -> String {
 
 /// The fields of hello that only a member of a replica set has.
 pub fn append_hello(cx: &mut Cx<'_, '_>) {
-    let Some(name) = cx.app.config.topology.set_name().map(str::to_string) else { return };
+    let Some(name) = cx.app.config.topology.set_name().map(str::to_string) else {
+        return;
+    };
     let host = host(cx);
     let ts = cx.app.store.last_ts();
     let w = &mut cx.w;
     w.open_array("hosts").push_value(host.as_str()).close();
-    w.str("setName", &name).i32("setVersion", 1).bool("secondary", false);
-    w.str("primary", &host).str("me", &host).oid("electionId", ELECTION_ID);
+    w.str("setName", &name)
+        .i32("setVersion", 1)
+        .bool("secondary", false);
+    w.str("primary", &host)
+        .str("me", &host)
+        .oid("electionId", ELECTION_ID);
     w.open_doc("lastWrite");
-    for (op_time, date) in [("opTime", "lastWriteDate"), ("majorityOpTime", "majorityWriteDate")] {
-        w.open_doc(op_time).timestamp("ts", ts).i64("t", TERM).close();
+    for (op_time, date) in [
+        ("opTime", "lastWriteDate"),
+        ("majorityOpTime", "majorityWriteDate"),
+    ] {
+        w.open_doc(op_time)
+            .timestamp("ts", ts)
+            .i64("t", TERM)
+            .close();
         w.date(date, (ts >> 32) as i64 * 1000);
     }
     w.close();

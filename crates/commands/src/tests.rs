@@ -34,7 +34,12 @@ impl Server {
             state: Connection::default(),
         };
         let local = commands.local();
-        Server { commands, client, local, _dir: dir }
+        Server {
+            commands,
+            client,
+            local,
+            _dir: dir,
+        }
     }
 
     fn run_doc(&mut self, body: Doc<'_>) -> (DocBuf, bool) {
@@ -48,7 +53,13 @@ impl Server {
         };
         let mut out = Vec::new();
         let mut closed = false;
-        match self.commands.run(&mut self.local, Mode::Inline, &self.client, &request, &mut out) {
+        match self.commands.run(
+            &mut self.local,
+            Mode::Inline,
+            &self.client,
+            &request,
+            &mut out,
+        ) {
             Outcome::Staged { .. } => {
                 self.commands.commit(&mut self.local).unwrap();
             }
@@ -56,7 +67,8 @@ impl Server {
                 assert!(out.is_empty(), "an offloaded command left bytes");
                 let mut local = self.commands.local();
                 closed = matches!(
-                    self.commands.run(&mut local, Mode::Worker, &self.client, &request, &mut out),
+                    self.commands
+                        .run(&mut local, Mode::Worker, &self.client, &request, &mut out),
                     Outcome::Close
                 );
             }
@@ -87,13 +99,21 @@ impl Server {
 
     fn ok(&mut self, text: &str) -> DocBuf {
         let r = self.run(text);
-        assert_eq!(r.get("ok").and_then(|v| v.to_f64()), Some(1.0), "{text}\n{r:?}");
+        assert_eq!(
+            r.get("ok").and_then(|v| v.to_f64()),
+            Some(1.0),
+            "{text}\n{r:?}"
+        );
         r
     }
 
     fn code(&mut self, text: &str) -> i32 {
         let r = self.run(text);
-        assert_eq!(r.get("ok").and_then(|v| v.to_f64()), Some(0.0), "{text}\n{r:?}");
+        assert_eq!(
+            r.get("ok").and_then(|v| v.to_f64()),
+            Some(0.0),
+            "{text}\n{r:?}"
+        );
         r.get("code").and_then(|v| v.as_i32()).unwrap_or(0)
     }
 }
@@ -135,17 +155,34 @@ fn handshake() {
     assert_eq!(s.code(r#"{"Ping": 1}"#), 59);
     assert_eq!(s.code(r#"{"atlasVersion": 1, "$db": "admin"}"#), 59);
     assert_eq!(s.code(r#"{"ping": 1, "x": 1}"#), 40415);
-    assert_eq!(s.code(r#"{"saslStart": 1, "mechanism": "PLAIN", "payload": 1, "$db": "admin"}"#), 334);
-    assert_eq!(s.code(r#"{"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": 1, "$db": "admin"}"#), 18);
+    assert_eq!(
+        s.code(r#"{"saslStart": 1, "mechanism": "PLAIN", "payload": 1, "$db": "admin"}"#),
+        334
+    );
+    assert_eq!(
+        s.code(r#"{"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": 1, "$db": "admin"}"#),
+        18
+    );
 }
 
 #[test]
 fn standalone() {
-    let mut s = Server::with(Config { topology: Topology::Standalone, ..Config::default() });
+    let mut s = Server::with(Config {
+        topology: Topology::Standalone,
+        ..Config::default()
+    });
     let r = s.ok(r#"{"isMaster": 1, "$db": "admin"}"#);
-    assert_eq!((text(&r, "ismaster"), text(&r, "setName"), text(&r, "operationTime")), ("true".into(), "-".into(), "-".into()));
+    assert_eq!(
+        (
+            text(&r, "ismaster"),
+            text(&r, "setName"),
+            text(&r, "operationTime")
+        ),
+        ("true".into(), "-".into(), "-".into())
+    );
     assert_eq!(s.code(r#"{"replSetGetStatus": 1, "$db": "admin"}"#), 76);
-    let lsid = r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
+    let lsid =
+        r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
     assert_eq!(s.code(&format!(r#"{{"insert": "c", "documents": [{{"_id": 1}}], {lsid}, "txnNumber": {{"$numberLong": "1"}}}}"#)), 20);
 }
 
@@ -155,7 +192,10 @@ fn collections() {
     s.ok(r#"{"create": "c"}"#);
     s.ok(r#"{"create": "c"}"#);
     s.ok(r#"{"create": "k", "clusteredIndex": {"key": {"_id": 1}, "unique": true}}"#);
-    assert_eq!(s.code(r#"{"create": "c", "clusteredIndex": {"key": {"_id": 1}, "unique": true}}"#), 48);
+    assert_eq!(
+        s.code(r#"{"create": "c", "clusteredIndex": {"key": {"_id": 1}, "unique": true}}"#),
+        48
+    );
     for (text, code) in [
         (r#"{"create": 1}"#, 73),
         (r#"{"create": ""}"#, 73),
@@ -166,7 +206,10 @@ fn collections() {
         (r#"{"create": "x", "capped": true, "size": 0}"#, 2),
         (r#"{"create": "x", "capped": "yes"}"#, 14),
         (r#"{"create": "x", "nope": 1}"#, 40415),
-        (r#"{"create": "x", "clusteredIndex": {"key": {"_id": 1}, "unique": false}}"#, 5979700),
+        (
+            r#"{"create": "x", "clusteredIndex": {"key": {"_id": 1}, "unique": false}}"#,
+            5979700,
+        ),
         (r#"{"create": "x", "validationLevel": "Strict"}"#, 2),
         (r#"{"create": "x", "capped": true, "size": 100}"#, 238),
         (r#"{"create": "x", "viewOn": "c"}"#, 238),
@@ -175,19 +218,43 @@ fn collections() {
     }
     let r = s.ok(r#"{"listCollections": 1}"#);
     assert_eq!(text(&r, "cursor.ns"), "\"test.$cmd.listCollections\"");
-    assert_eq!((text(&r, "cursor.firstBatch.0.name"), text(&r, "cursor.firstBatch.1.name")), ("\"c\"".into(), "\"k\"".into()));
-    assert_eq!(text(&r, "cursor.firstBatch.0.idIndex"), r#"{"v": 2, "key": {"_id": 1}, "name": "_id_"}"#);
+    assert_eq!(
+        (
+            text(&r, "cursor.firstBatch.0.name"),
+            text(&r, "cursor.firstBatch.1.name")
+        ),
+        ("\"c\"".into(), "\"k\"".into())
+    );
+    assert_eq!(
+        text(&r, "cursor.firstBatch.0.idIndex"),
+        r#"{"v": 2, "key": {"_id": 1}, "name": "_id_"}"#
+    );
     assert_eq!(text(&r, "cursor.firstBatch.1.idIndex"), "-");
     let r = s.ok(r#"{"listCollections": 1, "nameOnly": true, "filter": {"name": "k"}}"#);
-    assert_eq!(text(&r, "cursor.firstBatch"), r#"[{"name": "k", "type": "collection"}]"#);
+    assert_eq!(
+        text(&r, "cursor.firstBatch"),
+        r#"[{"name": "k", "type": "collection"}]"#
+    );
     s.ok(r#"{"renameCollection": "test.c", "to": "test.d", "$db": "admin"}"#);
-    assert_eq!(s.code(r#"{"renameCollection": "test.c", "to": "test.d", "$db": "admin"}"#), 26);
-    assert_eq!(s.code(r#"{"renameCollection": "test.k", "to": "test.d", "$db": "admin"}"#), 48);
-    assert_eq!(s.code(r#"{"renameCollection": "test.k", "to": "test.d"}"#), 13);
+    assert_eq!(
+        s.code(r#"{"renameCollection": "test.c", "to": "test.d", "$db": "admin"}"#),
+        26
+    );
+    assert_eq!(
+        s.code(r#"{"renameCollection": "test.k", "to": "test.d", "$db": "admin"}"#),
+        48
+    );
+    assert_eq!(
+        s.code(r#"{"renameCollection": "test.k", "to": "test.d"}"#),
+        13
+    );
     assert_eq!(text(&s.ok(r#"{"drop": "d"}"#), "nIndexesWas"), "1");
     assert_eq!(text(&s.ok(r#"{"drop": "d"}"#), "nIndexesWas"), "-");
     s.ok(r#"{"dropDatabase": 1}"#);
-    assert_eq!(text(&s.ok(r#"{"listCollections": 1}"#), "cursor.firstBatch"), "[]");
+    assert_eq!(
+        text(&s.ok(r#"{"listCollections": 1}"#), "cursor.firstBatch"),
+        "[]"
+    );
     s.ok(r#"{"dropDatabase": 1}"#);
     assert_eq!(s.code(r#"{"dropDatabase": 2}"#), 5255100);
 }
@@ -197,7 +264,10 @@ fn indexes() {
     let mut s = Server::new();
     s.ok(r#"{"insert": "c", "documents": [{"_id": 1, "a": 1}, {"_id": 2, "a": 2}]}"#);
     let r = s.ok(r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}, {"key": {"b": -1}, "name": "b", "sparse": true}]}"#);
-    assert_eq!((text(&r, "numIndexesBefore"), text(&r, "numIndexesAfter")), ("1".into(), "3".into()));
+    assert_eq!(
+        (text(&r, "numIndexesBefore"), text(&r, "numIndexesAfter")),
+        ("1".into(), "3".into())
+    );
     assert_eq!(text(&r, "createdCollectionAutomatically"), "false");
     let r = s.ok(r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}]}"#);
     assert_eq!(text(&r, "note"), "\"all indexes already exist\"");
@@ -207,32 +277,74 @@ fn indexes() {
         (r#"{"createIndexes": "c"}"#, 40414),
         (r#"{"createIndexes": "c", "indexes": []}"#, 2),
         (r#"{"createIndexes": "c", "indexes": [1]}"#, 14),
-        (r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "other"}]}"#, 85),
-        (r#"{"createIndexes": "c", "indexes": [{"key": {"z": 1}, "name": "a_1"}]}"#, 86),
+        (
+            r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "other"}]}"#,
+            85,
+        ),
+        (
+            r#"{"createIndexes": "c", "indexes": [{"key": {"z": 1}, "name": "a_1"}]}"#,
+            86,
+        ),
         (r#"{"dropIndexes": "c", "index": "_id_"}"#, 72),
         (r#"{"dropIndexes": "c", "index": "zzz"}"#, 27),
         (r#"{"dropIndexes": "zzz", "index": "*"}"#, 26),
         (r#"{"dropIndexes": "c", "index": 1}"#, 14),
         (r#"{"listIndexes": "zzz"}"#, 26),
-        (r#"{"collMod": "c", "index": {"name": "zzz", "hidden": true}}"#, 27),
-        (r#"{"collMod": "c", "index": {"name": "_id_", "hidden": true}}"#, 2),
+        (
+            r#"{"collMod": "c", "index": {"name": "zzz", "hidden": true}}"#,
+            27,
+        ),
+        (
+            r#"{"collMod": "c", "index": {"name": "_id_", "hidden": true}}"#,
+            2,
+        ),
         (r#"{"collMod": "zzz"}"#, 26),
     ] {
         assert_eq!(s.code(text), code, "{text}");
     }
     s.ok(r#"{"insert": "c", "documents": [{"_id": 3, "a": 2}]}"#);
-    assert_eq!(s.code(r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "u", "unique": true}]}"#), 11000);
+    assert_eq!(
+        s.code(
+            r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "u", "unique": true}]}"#
+        ),
+        11000
+    );
     let r = s.ok(r#"{"collMod": "c", "index": {"name": "a_1", "hidden": true}}"#);
-    assert_eq!((text(&r, "hidden_old"), text(&r, "hidden_new")), ("false".into(), "true".into()));
+    assert_eq!(
+        (text(&r, "hidden_old"), text(&r, "hidden_new")),
+        ("false".into(), "true".into())
+    );
     let r = s.ok(r#"{"listIndexes": "c"}"#);
     assert_eq!(text(&r, "cursor.ns"), "\"test.c\"");
     assert_eq!(text(&r, "cursor.firstBatch.0.name"), "\"_id_\"");
-    assert_eq!(text(&r, "cursor.firstBatch.1"), r#"{"v": 2, "key": {"a": 1}, "name": "a_1", "hidden": true}"#);
+    assert_eq!(
+        text(&r, "cursor.firstBatch.1"),
+        r#"{"v": 2, "key": {"a": 1}, "name": "a_1", "hidden": true}"#
+    );
     assert_eq!(text(&r, "cursor.firstBatch.3"), "-");
     let r = s.ok(r#"{"validate": "c", "full": true}"#);
-    assert_eq!((text(&r, "valid"), text(&r, "nrecords"), text(&r, "keysPerIndex.a_1")), ("true".into(), "3".into(), "3".into()));
-    assert_eq!(text(&s.ok(r#"{"dropIndexes": "c", "index": {"a": 1}}"#), "nIndexesWas"), "3");
-    assert_eq!(text(&s.ok(r#"{"dropIndexes": "c", "index": "*"}"#), "nIndexesWas"), "2");
+    assert_eq!(
+        (
+            text(&r, "valid"),
+            text(&r, "nrecords"),
+            text(&r, "keysPerIndex.a_1")
+        ),
+        ("true".into(), "3".into(), "3".into())
+    );
+    assert_eq!(
+        text(
+            &s.ok(r#"{"dropIndexes": "c", "index": {"a": 1}}"#),
+            "nIndexesWas"
+        ),
+        "3"
+    );
+    assert_eq!(
+        text(
+            &s.ok(r#"{"dropIndexes": "c", "index": "*"}"#),
+            "nIndexesWas"
+        ),
+        "2"
+    );
 }
 
 #[test]
@@ -244,33 +356,61 @@ fn listings_in_batches() {
     let r = s.ok(r#"{"listCollections": 1, "cursor": {"batchSize": 2}, "nameOnly": true}"#);
     let id = at(&r, "cursor.id").and_then(|v| v.as_i64()).unwrap();
     assert_ne!(id, 0);
-    let more = format!(r#"{{"getMore": {{"$numberLong": "{id}"}}, "collection": "$cmd.listCollections"}}"#);
+    let more = format!(
+        r#"{{"getMore": {{"$numberLong": "{id}"}}, "collection": "$cmd.listCollections"}}"#
+    );
     let r = s.ok(&more);
-    assert_eq!((text(&r, "cursor.id"), text(&r, "cursor.nextBatch.2.name")), ("0".into(), "\"c4\"".into()));
+    assert_eq!(
+        (text(&r, "cursor.id"), text(&r, "cursor.nextBatch.2.name")),
+        ("0".into(), "\"c4\"".into())
+    );
     assert_eq!(s.code(&more), 43);
 }
 
 #[test]
 fn fail_command() {
     let mut s = Server::new();
-    s.ok(r#"{"configureFailPoint": "failCommand", "mode": {"times": 1}, "$db": "admin",
-        "data": {"failCommands": ["insert"], "errorCode": 10107}}"#);
-    let lsid = r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
-    let insert = format!(r#"{{"insert": "c", "documents": [{{"_id": 1}}], {lsid}, "txnNumber": {{"$numberLong": "1"}}}}"#);
+    s.ok(
+        r#"{"configureFailPoint": "failCommand", "mode": {"times": 1}, "$db": "admin",
+        "data": {"failCommands": ["insert"], "errorCode": 10107}}"#,
+    );
+    let lsid =
+        r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
+    let insert = format!(
+        r#"{{"insert": "c", "documents": [{{"_id": 1}}], {lsid}, "txnNumber": {{"$numberLong": "1"}}}}"#
+    );
     let r = s.run(&insert);
-    assert_eq!((text(&r, "code"), text(&r, "errorLabels.0")), ("10107".into(), "\"RetryableWriteError\"".into()));
+    assert_eq!(
+        (text(&r, "code"), text(&r, "errorLabels.0")),
+        ("10107".into(), "\"RetryableWriteError\"".into())
+    );
     assert_eq!(text(&s.ok(&insert), "n"), "1");
     // The retry of what was done does nothing and answers the same.
     assert_eq!(text(&s.ok(&insert), "n"), "1");
     assert_eq!(text(&s.ok(r#"{"count": "c"}"#), "n"), "1");
-    s.ok(r#"{"configureFailPoint": "failCommand", "mode": {"times": 1}, "$db": "admin",
-        "data": {"failCommands": ["ping"], "closeConnection": true}}"#);
-    assert!(s.run_doc(bson::doc! { "ping": 1, "$db": "admin" }.as_doc()).1);
+    s.ok(
+        r#"{"configureFailPoint": "failCommand", "mode": {"times": 1}, "$db": "admin",
+        "data": {"failCommands": ["ping"], "closeConnection": true}}"#,
+    );
+    assert!(
+        s.run_doc(bson::doc! { "ping": 1, "$db": "admin" }.as_doc())
+            .1
+    );
     s.ok(r#"{"ping": 1}"#);
-    s.ok(r#"{"configureFailPoint": "failCommand", "mode": {"times": 1}, "$db": "admin",
-        "data": {"failCommands": ["insert"], "writeConcernError": {"code": 91, "errmsg": "x"}}}"#);
-    let r = s.ok(&insert.replace(r#"": "1""#, r#"": "2""#).replace(r#""_id": 1"#, r#""_id": 2"#));
-    assert_eq!((text(&r, "writeConcernError.code"), text(&r, "errorLabels.0")), ("91".into(), "\"RetryableWriteError\"".into()));
+    s.ok(
+        r#"{"configureFailPoint": "failCommand", "mode": {"times": 1}, "$db": "admin",
+        "data": {"failCommands": ["insert"], "writeConcernError": {"code": 91, "errmsg": "x"}}}"#,
+    );
+    let r = s.ok(&insert
+        .replace(r#"": "1""#, r#"": "2""#)
+        .replace(r#""_id": 1"#, r#""_id": 2"#));
+    assert_eq!(
+        (
+            text(&r, "writeConcernError.code"),
+            text(&r, "errorLabels.0")
+        ),
+        ("91".into(), "\"RetryableWriteError\"".into())
+    );
     assert_eq!(s.code(&insert), 225);
 }
 
@@ -279,15 +419,25 @@ fn sessions_and_transactions() {
     let mut s = Server::new();
     let id = text(&s.ok(r#"{"startSession": 1}"#), "id.id");
     assert!(id.contains("$binary"), "{id}");
-    let lsid = r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
+    let lsid =
+        r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
     for (body, code) in [
-        (r#""find": "c", "txnNumber": {"$numberLong": "1"}, "startTransaction": true, "autocommit": false"#, 263),
+        (
+            r#""find": "c", "txnNumber": {"$numberLong": "1"}, "startTransaction": true, "autocommit": false"#,
+            263,
+        ),
         (r#""find": "c", "txnNumber": {"$numberLong": "1"}"#, 50768),
-        (r#""commitTransaction": 1, "txnNumber": {"$numberLong": "1"}, "autocommit": false, "$db": "admin""#, 251),
+        (
+            r#""commitTransaction": 1, "txnNumber": {"$numberLong": "1"}, "autocommit": false, "$db": "admin""#,
+            251,
+        ),
     ] {
         assert_eq!(s.code(&format!("{{{body}, {lsid}}}")), code, "{body}");
     }
-    assert_eq!(s.code(r#"{"insert": "c", "documents": [{}], "txnNumber": {"$numberLong": "1"}}"#), 72);
+    assert_eq!(
+        s.code(r#"{"insert": "c", "documents": [{}], "txnNumber": {"$numberLong": "1"}}"#),
+        72
+    );
     s.ok(r#"{"endSessions": [{"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}]}"#);
     assert_eq!(s.code(r#"{"endSessions": [1]}"#), 14);
 }
@@ -297,29 +447,83 @@ fn administration() {
     let mut s = Server::new();
     s.ok(r#"{"insert": "c", "documents": [{"_id": 1, "a": 1}]}"#);
     for command in [
-        "serverStatus", "hostInfo", "connectionStatus", "whatsmyuri", "listCommands", "currentOp", "top", "features", "connPoolStats",
-        "getCmdLineOpts", "getDefaultRWConcern", "replSetGetStatus", "replSetGetConfig", "usersInfo", "buildInfo", "fsync",
-        "listDatabases", "getLastError", "logout", "refreshSessions", "killSessions", "killAllSessions",
+        "serverStatus",
+        "hostInfo",
+        "connectionStatus",
+        "whatsmyuri",
+        "listCommands",
+        "currentOp",
+        "top",
+        "features",
+        "connPoolStats",
+        "getCmdLineOpts",
+        "getDefaultRWConcern",
+        "replSetGetStatus",
+        "replSetGetConfig",
+        "usersInfo",
+        "buildInfo",
+        "fsync",
+        "listDatabases",
+        "getLastError",
+        "logout",
+        "refreshSessions",
+        "killSessions",
+        "killAllSessions",
     ] {
-        let value = if command.ends_with("Sessions") { "[]" } else { "1" };
+        let value = if command.ends_with("Sessions") {
+            "[]"
+        } else {
+            "1"
+        };
         s.ok(&format!(r#"{{"{command}": {value}, "$db": "admin"}}"#));
     }
     let r = s.ok(r#"{"serverStatus": 1, "$db": "admin"}"#);
     for path in [
-        "host", "pid", "mem.resident", "network.numRequests", "opcounters.insert", "globalLock.activeClients.readers", "storageEngine.name",
-        "repl.setName", "wiredTiger.cache.maximum bytes configured", "extra_info.page_faults", "metrics.commands.find.total",
+        "host",
+        "pid",
+        "mem.resident",
+        "network.numRequests",
+        "opcounters.insert",
+        "globalLock.activeClients.readers",
+        "storageEngine.name",
+        "repl.setName",
+        "wiredTiger.cache.maximum bytes configured",
+        "extra_info.page_faults",
+        "metrics.commands.find.total",
     ] {
         assert!(at(&r, path).is_some(), "{path}");
     }
     assert_eq!(text(&r, "opcounters.insert"), "1");
-    assert_eq!(text(&s.ok(r#"{"getParameter": 1, "featureCompatibilityVersion": 1, "$db": "admin"}"#), "featureCompatibilityVersion.version"), "\"8.0\"");
-    assert_eq!(s.code(r#"{"getParameter": 1, "nobodyKnows": 1, "$db": "admin"}"#), 72);
+    assert_eq!(
+        text(
+            &s.ok(r#"{"getParameter": 1, "featureCompatibilityVersion": 1, "$db": "admin"}"#),
+            "featureCompatibilityVersion.version"
+        ),
+        "\"8.0\""
+    );
+    assert_eq!(
+        s.code(r#"{"getParameter": 1, "nobodyKnows": 1, "$db": "admin"}"#),
+        72
+    );
     assert_eq!(text(&s.ok(r#"{"dbStats": 1}"#), "objects"), "1");
     let r = s.ok(r#"{"collStats": "c"}"#);
-    assert_eq!((text(&r, "count"), text(&r, "nindexes"), text(&r, "size")), ("1".into(), "1".into(), "21".into()));
-    assert_eq!(text(&s.ok(r#"{"dataSize": "test.c", "$db": "admin"}"#), "numObjects"), "1");
+    assert_eq!(
+        (text(&r, "count"), text(&r, "nindexes"), text(&r, "size")),
+        ("1".into(), "1".into(), "21".into())
+    );
+    assert_eq!(
+        text(
+            &s.ok(r#"{"dataSize": "test.c", "$db": "admin"}"#),
+            "numObjects"
+        ),
+        "1"
+    );
     let r = s.ok(r#"{"top": 1, "$db": "admin"}"#);
-    assert!(r.get("totals").and_then(|v| v.as_doc()).is_some_and(|t| t.contains("test.c")));
+    assert!(
+        r.get("totals")
+            .and_then(|v| v.as_doc())
+            .is_some_and(|t| t.contains("test.c"))
+    );
     assert_eq!(s.code(r#"{"listDatabases": 1}"#), 13);
     assert_eq!(s.code(r#"{"killOp": 1, "$db": "admin"}"#), 4);
     assert_eq!(s.code(r#"{"replSetInitiate": {}, "$db": "admin"}"#), 23);

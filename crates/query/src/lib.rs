@@ -1,12 +1,12 @@
 //! query
 pub mod accumulator;
+pub mod arithmetic;
 pub mod expr;
-pub mod transform;
 pub mod filter;
 pub mod index_keys;
 pub mod path;
 pub mod pipeline;
 pub mod projection;
 pub mod sort;
+pub mod transform;
 pub mod update;
-pub mod arithmetic;

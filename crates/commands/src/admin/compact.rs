@@ -17,7 +17,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             _ => return Err(cx.args.unknown(e)),
         }
     }
-    let Some(coll) = cx.app.engine.catalog.get(&ns) else { bail!(NamespaceNotFound, "collection does not exist") };
+    let Some(coll) = cx.app.engine.catalog.get(&ns) else {
+        bail!(NamespaceNotFound, "collection does not exist")
+    };
     if coll.is_view() {
         bail!(CommandNotSupportedOnView, "can't compact a view");
     }
@@ -28,7 +30,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let (low, high) = keyspace::tablet_range(coll.tablet);
     cx.app.store.compact(&low, &high)?;
     let after = sizes(&cx.app.engine, &coll);
-    let freed = (before.storage + before.index_total()).saturating_sub(after.storage + after.index_total());
+    let freed =
+        (before.storage + before.index_total()).saturating_sub(after.storage + after.index_total());
     cx.w.int("bytesFreed", freed as i64);
     Ok(Done::Reply)
 }

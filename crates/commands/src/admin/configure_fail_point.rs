@@ -8,7 +8,11 @@ use errors::{Result, bail};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let Some(name) = cx.args.first.as_str() else {
-        bail!(TypeMismatch, "BSON field 'configureFailPoint.configureFailPoint' is the wrong type '{}', expected type 'string'", cx.args.first.type_name());
+        bail!(
+            TypeMismatch,
+            "BSON field 'configureFailPoint.configureFailPoint' is the wrong type '{}', expected type 'string'",
+            cx.args.first.type_name()
+        );
     };
     let (mut when, mut data) = (None, Doc::EMPTY);
     for e in cx.args.fields.clone() {

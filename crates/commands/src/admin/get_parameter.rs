@@ -16,7 +16,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 "setAt" => {
                     when = idl::string(at, e)?;
                     if let Some(other) = when.filter(|w| !matches!(*w, "startup" | "runtime")) {
-                        bail!(BadValue, "Enumeration value '{other}' for field '{at}.setAt' is not a valid value.");
+                        bail!(
+                            BadValue,
+                            "Enumeration value '{other}' for field '{at}.setAt' is not a valid value."
+                        );
                     }
                 }
                 name => return Err(idl::unknown(at, name)),
@@ -27,7 +30,13 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut found = 0;
     if all {
         for (name, p) in parameters.all() {
-            if when.is_none_or(|w| if w == "startup" { p.at_start() } else { p.at_runtime() }) {
+            if when.is_none_or(|w| {
+                if w == "startup" {
+                    p.at_start()
+                } else {
+                    p.at_runtime()
+                }
+            }) {
                 append(&mut cx.w, name, &p, details);
                 found += 1;
             }

@@ -7,7 +7,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let first = cx.args.first;
     if !first.is_number() && !matches!(first.tag, bson::tag::BOOL | bson::tag::STRING) {
-        return Err(crate::idl::mismatch("logRotate", "logRotate", first, &["number", "bool", "string"]));
+        return Err(crate::idl::mismatch(
+            "logRotate",
+            "logRotate",
+            first,
+            &["number", "bool", "string"],
+        ));
     }
     if first.as_str() == Some("audit") {
         bail!(AuditingNotEnabled, "Auditing is not enabled");
@@ -17,6 +22,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     {
         bail!(NoSuchKey, "Unknown log type '{other}' for logRotate");
     }
-    service::logging::rotate(true).map_err(|e| err!(FileRenameFailed, "Failed to rotate the log: {e}"))?;
+    service::logging::rotate(true)
+        .map_err(|e| err!(FileRenameFailed, "Failed to rotate the log: {e}"))?;
     Ok(Done::Reply)
 }

@@ -16,9 +16,15 @@ pub fn get(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     refuse_standalone(cx)?;
     let w = &mut cx.w;
-    w.open_doc("defaultReadConcern").str("level", "local").close();
-    w.open_doc("defaultWriteConcern").str("w", "majority").i32("wtimeout", 0).close();
-    w.str("defaultWriteConcernSource", "implicit").str("defaultReadConcernSource", "implicit");
+    w.open_doc("defaultReadConcern")
+        .str("level", "local")
+        .close();
+    w.open_doc("defaultWriteConcern")
+        .str("w", "majority")
+        .i32("wtimeout", 0)
+        .close();
+    w.str("defaultWriteConcernSource", "implicit")
+        .str("defaultReadConcernSource", "implicit");
     w.date("localUpdateWallClockTime", crate::clock::now_millis());
     Ok(Done::Reply)
 }
@@ -30,7 +36,11 @@ pub fn set(cx: &mut Cx<'_, '_>) -> Result<Done> {
 
 fn refuse_standalone(cx: &Cx<'_, '_>) -> Result<()> {
     if cx.app.config.topology.set_name().is_none() {
-        bail!(51300, "'{}' is not supported on standalone nodes.", cx.command.name);
+        bail!(
+            51300,
+            "'{}' is not supported on standalone nodes.",
+            cx.command.name
+        );
     }
     Ok(())
 }

@@ -5,13 +5,20 @@ use errors::{Result, bail};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if cx.args.fields.is_empty() {
-        bail!(InvalidOptions, "no option found to set, use help:true to see options ");
+        bail!(
+            InvalidOptions,
+            "no option found to set, use help:true to see options "
+        );
     }
     let app = cx.app;
     // All must be known before any is set.
     for e in &cx.args.fields {
         if app.parameters.get(e.name).is_none() {
-            bail!(InvalidOptions, "attempted to set unrecognized parameter [{}], use help:true to see options ", e.name);
+            bail!(
+                InvalidOptions,
+                "attempted to set unrecognized parameter [{}], use help:true to see options ",
+                e.name
+            );
         }
     }
     for (i, e) in cx.args.fields.iter().enumerate() {

@@ -17,7 +17,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     if cx.client.peer.ip().is_some_and(|ip| !ip.is_loopback()) {
-        bail!(Unauthorized, "shutdown must run from localhost when running db without auth");
+        bail!(
+            Unauthorized,
+            "shutdown must run from localhost when running db without auth"
+        );
     }
     cx.app.control.shutdown();
     Ok(Done::Close)

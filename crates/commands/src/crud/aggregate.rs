@@ -23,12 +23,16 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
         Some(c) => Some(c),
         None if cx.args.first.to_i64_exact() == Some(1) => None,
         None if cx.args.first.is_number() => {
-            bail!(FailedToParse, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
+            bail!(
+                FailedToParse,
+                "Invalid command format: the 'aggregate' field must specify a collection name or 1"
+            )
         }
         None => return Err(idl::mismatch(AT, AT, cx.args.first, &["string", "number"])),
     };
     let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
-    let (mut pipeline, mut cursor_given, mut batch, mut let_, mut hint) = (None, false, None, None, None);
+    let (mut pipeline, mut cursor_given, mut batch, mut let_, mut hint) =
+        (None, false, None, None, None);
     let (mut allow_disk_use, mut explained) = (true, false);
     for e in &cx.args.fields {
         let e = *e;
@@ -52,14 +56,26 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
             "bypassDocumentValidation" => {
                 idl::safe_bool(AT, e)?;
             }
-            "fromMongos" | "needsMerge" | "exchange" | "collectionUUID" | "isMapReduceCommand" | "includeQueryStatsMetrics"
-            | "querySettings" | "requestResumeToken" | "passthroughToShard" | "encryptionInformation" | "fromRouter" => {}
+            "fromMongos"
+            | "needsMerge"
+            | "exchange"
+            | "collectionUUID"
+            | "isMapReduceCommand"
+            | "includeQueryStatsMetrics"
+            | "querySettings"
+            | "requestResumeToken"
+            | "passthroughToShard"
+            | "encryptionInformation"
+            | "fromRouter" => {}
             _ => return Err(cx.args.unknown(e)),
         }
     }
     let pipeline: Val = idl::required(AT, "pipeline", pipeline)?;
     if !cursor_given && !explained && cx.command.name == AT {
-        bail!(FailedToParse, "The 'cursor' option is required, except for aggregate with the explain argument");
+        bail!(
+            FailedToParse,
+            "The 'cursor' option is required, except for aggregate with the explain argument"
+        );
     }
     let (env, vars) = variables::variables(cx, let_)?;
     let pipeline = Pipeline::parse(pipeline, &ParseCtx::new(cx.args.db, coll, env))?;
@@ -67,7 +83,10 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
         bail!(
             InvalidNamespace,
             "{{aggregate: 1}} is not valid for '{}'; a collection is required.",
-            pipeline.stages().first().map_or("an empty pipeline", |s| s.name)
+            pipeline
+                .stages()
+                .first()
+                .map_or("an empty pipeline", |s| s.name)
         );
     }
     let request = AggregateRequest {
@@ -78,7 +97,11 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
         allow_disk_use,
         server_rows: None,
     };
-    Ok(Aggregate { ns, request, batch: batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs()) })
+    Ok(Aggregate {
+        ns,
+        request,
+        batch: batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs()),
+    })
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -93,14 +116,25 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         keep_uuid = c.uuid;
         Box::new(c)
     };
-    cursor::first_batch(cx, &a.ns, results, a.batch, Keep { uuid: keep_uuid, ..Keep::default() })?;
+    cursor::first_batch(
+        cx,
+        &a.ns,
+        results,
+        a.batch,
+        Keep {
+            uuid: keep_uuid,
+            ..Keep::default()
+        },
+    )?;
     Ok(Done::Reply)
 }
 
 /// `{explain: {aggregate: …}}`.
 pub fn explain(cx: &mut Cx<'_, '_>, inner: Doc<'_>, executed: bool) -> Result<Done> {
     // The inner command lives as long as the request.
-    let Some(inner_now) = cx.args.first.as_doc() else { return Ok(Done::Reply) };
+    let Some(inner_now) = cx.args.first.as_doc() else {
+        return Ok(Done::Reply);
+    };
     let args = Args::parse("aggregate", inner_now, Some(cx.args.db))?;
     let outer = std::mem::replace(&mut cx.args, args);
     let done = write_explain(cx, inner, executed);
@@ -139,15 +173,26 @@ fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, executed: bool) -> Resul
             figures = Some((explain::execution_stages(&tree, &c), c));
         }
     }
-    let rest = a.request.pipeline.stages().get(push.consumed..).unwrap_or(&[]);
+    let rest = a
+        .request
+        .pipeline
+        .stages()
+        .get(push.consumed..)
+        .unwrap_or(&[]);
     cx.w.str("explainVersion", "1");
     let in_stages = !rest.is_empty();
     if in_stages {
         cx.w.open_array("stages").open_doc("").open_doc("$cursor");
     }
-    cx.w.open_doc("queryPlanner").str("namespace", &a.ns).doc("parsedQuery", filter.to_doc().as_doc());
-    cx.w.bool("indexFilterSet", false).bool("maxIndexedOrSolutionsReached", false);
-    cx.w.doc("winningPlan", winning.as_doc()).open_array("rejectedPlans").close().close();
+    cx.w.open_doc("queryPlanner")
+        .str("namespace", &a.ns)
+        .doc("parsedQuery", filter.to_doc().as_doc());
+    cx.w.bool("indexFilterSet", false)
+        .bool("maxIndexedOrSolutionsReached", false);
+    cx.w.doc("winningPlan", winning.as_doc())
+        .open_array("rejectedPlans")
+        .close()
+        .close();
     if let Some((tree, c)) = &figures {
         explain::write_stats(&mut cx.w, tree, c);
     }

@@ -20,7 +20,9 @@ pub fn documents<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<
         if from_sequence {
             return Err(idl::duplicate(command, field));
         }
-        let Some(a) = idl::array(command, *e)? else { continue };
+        let Some(a) = idl::array(command, *e)? else {
+            continue;
+        };
         for (i, v) in a.values().enumerate() {
             let Some(d) = v.as_doc() else {
                 bail!(
@@ -32,7 +34,13 @@ pub fn documents<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<
             docs.push(d);
         }
     }
-    if !from_sequence && !cx.args.fields.iter().any(|e| e.name == field && !e.val.is_nullish()) {
+    if !from_sequence
+        && !cx
+            .args
+            .fields
+            .iter()
+            .any(|e| e.name == field && !e.val.is_nullish())
+    {
         return Err(idl::missing(command, field));
     }
     if docs.is_empty() || docs.len() > MAX_STATEMENTS {
@@ -64,7 +72,10 @@ impl<'a> Common<'a> {
             "let" => self.let_ = idl::doc(command, e)?,
             "stmtIds" => self.stmt_ids = idl::array(command, e)?,
             "stmtId" => self.stmt_id = idl::int(command, e)?,
-            "isTimeseriesNamespace" | "collectionUUID" | "encryptionInformation" | "bypassEmptyTsReplacement" => {}
+            "isTimeseriesNamespace"
+            | "collectionUUID"
+            | "encryptionInformation"
+            | "bypassEmptyTsReplacement" => {}
             _ => return Ok(false),
         }
         Ok(true)
@@ -77,7 +88,10 @@ impl<'a> Common<'a> {
     /// The ids of `n` statements.
     pub fn ids(&self, n: usize) -> Vec<i32> {
         match self.stmt_ids {
-            Some(ids) => ids.values().map(|v| v.to_i64_truncated().unwrap_or(0) as i32).collect(),
+            Some(ids) => ids
+                .values()
+                .map(|v| v.to_i64_truncated().unwrap_or(0) as i32)
+                .collect(),
             None => {
                 let first = self.stmt_id.unwrap_or(0) as i32;
                 (0..n as i32).map(|i| first.wrapping_add(i)).collect()
@@ -90,8 +104,15 @@ impl<'a> Common<'a> {
 pub fn retryable(cx: &Cx) -> Result<Option<Retryable>> {
     let g = &cx.args.generic;
     match (g.lsid, g.txn_number) {
-        (Some(lsid), Some(txn)) => cx.app.retries.begin(&cx.op, lsid, txn, now_millis()).map(Some),
-        (None, Some(_)) => bail!(InvalidOptions, "Transaction number requires a session ID to also be specified"),
+        (Some(lsid), Some(txn)) => cx
+            .app
+            .retries
+            .begin(&cx.op, lsid, txn, now_millis())
+            .map(Some),
+        (None, Some(_)) => bail!(
+            InvalidOptions,
+            "Transaction number requires a session ID to also be specified"
+        ),
         _ => Ok(None),
     }
 }
@@ -116,7 +137,9 @@ pub fn write_errors(w: &mut Writer, errors: &[(usize, Error)]) {
     w.open_array("writeErrors");
     let mut bytes = 0;
     for (at, e) in errors {
-        w.open_doc("").i32("index", *at as i32).i32("code", e.code.0);
+        w.open_doc("")
+            .i32("index", *at as i32)
+            .i32("code", e.code.0);
         if let Some(extra) = e.extra.as_deref().and_then(Doc::new) {
             w.extend(extra);
         }
@@ -134,18 +157,29 @@ pub fn is_fatal(e: &Error) -> bool {
     e.is_offload()
         || matches!(
             e.code,
-            Code::Interrupted | Code::MaxTimeMSExpired | Code::CommandNotSupportedOnView | Code::InvalidNamespace
+            Code::Interrupted
+                | Code::MaxTimeMSExpired
+                | Code::CommandNotSupportedOnView
+                | Code::InvalidNamespace
         )
 }
 
 /// Collations other than the simple one are not there yet.
 pub fn check_collation(c: Option<Doc<'_>>) -> Result<()> {
-    let Some(c) = c.filter(|c| !c.is_empty()) else { return Ok(()) };
+    let Some(c) = c.filter(|c| !c.is_empty()) else {
+        return Ok(());
+    };
     match c.get("locale") {
-        None => bail!(40414, "BSON field 'collation.locale' is missing but a required field"),
+        None => bail!(
+            40414,
+            "BSON field 'collation.locale' is missing but a required field"
+        ),
         Some(l) => match l.as_str() {
             Some("simple") => Ok(()),
-            Some(l) => bail!(NotImplemented, "PandoDB does not support collations yet: locale '{l}'"),
+            Some(l) => bail!(
+                NotImplemented,
+                "PandoDB does not support collations yet: locale '{l}'"
+            ),
             None => Err(idl::mismatch("collation", "locale", l, &["string"])),
         },
     }

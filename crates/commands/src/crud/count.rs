@@ -29,8 +29,18 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let (env, vars) = variables::variables(cx, None)?;
     let filter = Filter::parse(query, &env)?;
     let vars = filter.has_expr().then_some(vars);
-    let req = ReadRequest { hint, vars, ..ReadRequest::new(&filter) };
-    let n = executor::count(&mut cx.op, &ns, &req, skip.unsigned_abs(), limit.unsigned_abs())?;
+    let req = ReadRequest {
+        hint,
+        vars,
+        ..ReadRequest::new(&filter)
+    };
+    let n = executor::count(
+        &mut cx.op,
+        &ns,
+        &req,
+        skip.unsigned_abs(),
+        limit.unsigned_abs(),
+    )?;
     cx.w.int("n", i64::try_from(n).unwrap_or(i64::MAX));
     Ok(Done::Reply)
 }

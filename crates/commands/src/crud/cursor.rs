@@ -20,7 +20,13 @@ pub struct Keep {
 }
 
 /// Writes `cursor: {firstBatch, id, ns}` and keeps the cursor if there is more.
-pub fn first_batch(cx: &mut Cx, ns: &str, mut results: Box<dyn Results>, batch: u64, keep: Keep) -> Result<()> {
+pub fn first_batch(
+    cx: &mut Cx,
+    ns: &str,
+    mut results: Box<dyn Results>,
+    batch: u64,
+    keep: Keep,
+) -> Result<()> {
     cx.w.open_doc("cursor").open_array("firstBatch");
     let done = results.fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)?;
     cx.w.close();
@@ -44,5 +50,10 @@ pub fn first_batch(cx: &mut Cx, ns: &str, mut results: Box<dyn Results>, batch: 
 
 /// The reply of a cursor without documents.
 pub fn empty(w: &mut Writer, ns: &str) {
-    w.open_doc("cursor").open_array("firstBatch").close().i64("id", 0).str("ns", ns).close();
+    w.open_doc("cursor")
+        .open_array("firstBatch")
+        .close()
+        .i64("id", 0)
+        .str("ns", ns)
+        .close();
 }

@@ -35,7 +35,10 @@ fn parse(d: Doc<'_>) -> Result<Statement<'_>> {
     let multi = match idl::required(AT, "limit", limit)? {
         0 => true,
         1 => false,
-        n => bail!(FailedToParse, "The limit field in delete objects must be 0 or 1. Got {n}"),
+        n => bail!(
+            FailedToParse,
+            "The limit field in delete objects must be 0 or 1. Got {n}"
+        ),
     };
     Ok(Statement { q, multi, hint })
 }
@@ -84,7 +87,13 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 None => executor::delete(&mut cx.op, &ns, &req, at, None),
                 Some(h) => {
                     let mut statements = h.statements(&ids);
-                    executor::delete(&mut cx.op, &ns, &req, at, Some(&mut statements as &mut dyn Retry))
+                    executor::delete(
+                        &mut cx.op,
+                        &ns,
+                        &req,
+                        at,
+                        Some(&mut statements as &mut dyn Retry),
+                    )
                 }
             }
         });

@@ -27,7 +27,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let (env, vars) = variables::variables(cx, None)?;
     let filter = Filter::parse(query, &env)?;
     let vars = filter.has_expr().then_some(vars);
-    let req = ReadRequest { hint, vars, ..ReadRequest::new(&filter) };
+    let req = ReadRequest {
+        hint,
+        vars,
+        ..ReadRequest::new(&filter)
+    };
     let values = executor::distinct(&mut cx.op, &ns, &FieldPath::new(key), &req)?;
     cx.w.open_array("values");
     for v in &values {

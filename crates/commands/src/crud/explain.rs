@@ -31,7 +31,12 @@ struct Subject<'a> {
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let Some(inner) = cx.args.first.as_doc() else {
-        return Err(idl::mismatch("explain", "explain", cx.args.first, &["object"]));
+        return Err(idl::mismatch(
+            "explain",
+            "explain",
+            cx.args.first,
+            &["object"],
+        ));
     };
     let mut verbosity = Verbosity::AllPlansExecution;
     for e in &cx.args.fields {
@@ -42,7 +47,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                     Some("executionStats") => Verbosity::ExecutionStats,
                     Some("allPlansExecution") | None => Verbosity::AllPlansExecution,
                     Some(v) => {
-                        bail!(BadValue, "Enumeration value '{v}' for field 'explain.verbosity' is not a valid value.")
+                        bail!(
+                            BadValue,
+                            "Enumeration value '{v}' for field 'explain.verbosity' is not a valid value."
+                        )
                     }
                 }
             }
@@ -58,8 +66,13 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         "update" => "update",
         "delete" => "delete",
         "findAndModify" | "findandmodify" => "findAndModify",
-        "aggregate" => return super::aggregate::explain(cx, inner, verbosity != Verbosity::QueryPlanner),
-        _ => bail!(CommandNotFound, "Explain failed due to unknown command: {name}"),
+        "aggregate" => {
+            return super::aggregate::explain(cx, inner, verbosity != Verbosity::QueryPlanner);
+        }
+        _ => bail!(
+            CommandNotFound,
+            "Explain failed due to unknown command: {name}"
+        ),
     };
     let args = Args::parse(command, inner, Some(cx.args.db))?;
     let outer = std::mem::replace(&mut cx.args, args);
@@ -72,7 +85,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 
 fn first_statement<'a>(cx: &Cx<'_, 'a>, field: &str) -> Result<Doc<'a>> {
     let list = cx.args.field(field).and_then(|v| v.as_array());
-    let first = list.and_then(|a| a.values().next()).and_then(|v| v.as_doc());
+    let first = list
+        .and_then(|a| a.values().next())
+        .and_then(|v| v.as_doc());
     first.ok_or_else(|| err!(FailedToParse, "explained command has no {field}"))
 }
 
@@ -80,7 +95,12 @@ fn first_statement<'a>(cx: &Cx<'_, 'a>, field: &str) -> Result<Doc<'a>> {
 fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
     if command == "find" {
         let f = find::parse(cx)?;
-        return Ok(Subject { ns: f.ns, request: f.request, top: None, count: false });
+        return Ok(Subject {
+            ns: f.ns,
+            request: f.request,
+            top: None,
+            count: false,
+        });
     }
     let ns = cx.args.namespace()?;
     let doc = |name: &str| cx.args.field(name).and_then(|v: Val<'a>| v.as_doc());
@@ -88,14 +108,28 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
         "count" | "distinct" => (doc("query"), cx.args.field("hint"), None, None),
         "update" => {
             let s = first_statement(cx, "updates")?;
-            (s.get("q").and_then(|v| v.as_doc()), s.get("hint"), None, Some("UPDATE"))
+            (
+                s.get("q").and_then(|v| v.as_doc()),
+                s.get("hint"),
+                None,
+                Some("UPDATE"),
+            )
         }
         "delete" => {
             let s = first_statement(cx, "deletes")?;
-            (s.get("q").and_then(|v| v.as_doc()), s.get("hint"), None, Some("DELETE"))
+            (
+                s.get("q").and_then(|v| v.as_doc()),
+                s.get("hint"),
+                None,
+                Some("DELETE"),
+            )
         }
         _ => {
-            let top = if cx.args.field("remove").is_some_and(|v| v.truthy()) { "DELETE" } else { "UPDATE" };
+            let top = if cx.args.field("remove").is_some_and(|v| v.truthy()) {
+                "DELETE"
+            } else {
+                "UPDATE"
+            };
             (doc("query"), cx.args.field("hint"), doc("sort"), Some(top))
         }
     };
@@ -111,14 +145,24 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
         None => None,
     };
     if command == "count" {
-        let number = |name: &str| cx.args.field(name).and_then(|v| v.to_i64_truncated()).unwrap_or(0);
+        let number = |name: &str| {
+            cx.args
+                .field(name)
+                .and_then(|v| v.to_i64_truncated())
+                .unwrap_or(0)
+        };
         request.skip = number("skip").max(0).unsigned_abs();
         request.limit = match number("limit").unsigned_abs() {
             0 => None,
             n => Some(n),
         };
     }
-    Ok(Subject { ns, request, top, count: command == "count" })
+    Ok(Subject {
+        ns,
+        request,
+        top,
+        count: command == "count",
+    })
 }
 
 /// What a run of the query counted.
@@ -160,7 +204,12 @@ pub(super) fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted
 }
 
 fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosity) -> Result<()> {
-    let Subject { ns, request, top, count } = subject;
+    let Subject {
+        ns,
+        request,
+        top,
+        count,
+    } = subject;
     let (filter, projection) = (request.filter.clone(), request.projection.clone());
     let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
     let (view, coll) = cx.op.view(&ns);
@@ -190,7 +239,11 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
                 count,
             });
             if verbosity != Verbosity::QueryPlanner {
-                let mut c = if count { count_run(cx, &ns, &filter, &tree)? } else { execute(&mut cx.op, &mut cursor)? };
+                let mut c = if count {
+                    count_run(cx, &ns, &filter, &tree)?
+                } else {
+                    execute(&mut cx.op, &mut cursor)?
+                };
                 if count {
                     c.returned = 0;
                 }
@@ -204,10 +257,15 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
     }
     let w = &mut cx.w;
     w.str("explainVersion", "1");
-    w.open_doc("queryPlanner").str("namespace", &ns).doc("parsedQuery", filter.to_doc().as_doc());
-    w.bool("indexFilterSet", false).i32("optimizationTimeMillis", 0);
-    w.bool("maxIndexedOrSolutionsReached", false).bool("maxIndexedAndSolutionsReached", false);
-    w.bool("maxScansToExplodeReached", false).bool("prunedSimilarIndexes", false);
+    w.open_doc("queryPlanner")
+        .str("namespace", &ns)
+        .doc("parsedQuery", filter.to_doc().as_doc());
+    w.bool("indexFilterSet", false)
+        .i32("optimizationTimeMillis", 0);
+    w.bool("maxIndexedOrSolutionsReached", false)
+        .bool("maxIndexedAndSolutionsReached", false);
+    w.bool("maxScansToExplodeReached", false)
+        .bool("prunedSimilarIndexes", false);
     w.doc("winningPlan", with_cached(tree.to_doc(&|_, _| {})).as_doc());
     w.open_array("rejectedPlans").close().close();
     if let Some(c) = &counted {
@@ -219,29 +277,52 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
 
 /// `executionStats`.
 pub(super) fn write_stats(w: &mut Writer, tree: &DocBuf, c: &Counted) {
-    w.open_doc("executionStats").bool("executionSuccess", c.error.is_none());
+    w.open_doc("executionStats")
+        .bool("executionSuccess", c.error.is_none());
     if let Some(e) = &c.error {
         w.str("errorMessage", &e.message).i32("errorCode", e.code.0);
     }
-    w.int("nReturned", c.returned as i64).int("executionTimeMillis", c.millis);
-    w.int("totalKeysExamined", c.keys as i64).int("totalDocsExamined", c.docs as i64);
-    w.doc("executionStages", tree.as_doc()).open_array("allPlansExecution").close().close();
+    w.int("nReturned", c.returned as i64)
+        .int("executionTimeMillis", c.millis);
+    w.int("totalKeysExamined", c.keys as i64)
+        .int("totalDocsExamined", c.docs as i64);
+    w.doc("executionStages", tree.as_doc())
+        .open_array("allPlansExecution")
+        .close()
+        .close();
 }
 
 /// The parts that every explain ends with.
 pub(super) fn finish(cx: &mut Cx, command: Doc<'_>) {
     let config = &cx.app.config;
-    let host = config.advertise.clone().unwrap_or_else(|| "localhost".to_string());
+    let host = config
+        .advertise
+        .clone()
+        .unwrap_or_else(|| "localhost".to_string());
     let w = &mut cx.w;
-    w.open_doc("command").extend(command).str("$db", cx.args.db).close();
-    w.open_doc("serverInfo").str("host", &host).i32("port", i32::from(config.port));
-    w.str("version", version::VERSION).str("gitVersion", "").close();
-    w.open_doc("serverParameters").i32("internalQueryMaxBlockingSortMemoryUsageBytes", 104_857_600);
-    w.i32("internalDocumentSourceGroupMaxMemoryBytes", 104_857_600).close();
+    w.open_doc("command")
+        .extend(command)
+        .str("$db", cx.args.db)
+        .close();
+    w.open_doc("serverInfo")
+        .str("host", &host)
+        .i32("port", i32::from(config.port));
+    w.str("version", version::VERSION)
+        .str("gitVersion", "")
+        .close();
+    w.open_doc("serverParameters")
+        .i32("internalQueryMaxBlockingSortMemoryUsageBytes", 104_857_600);
+    w.i32("internalDocumentSourceGroupMaxMemoryBytes", 104_857_600)
+        .close();
 }
 
 fn stage(name: &'static str) -> Stage {
-    Stage { name, fields: DocBuf::new(), inputs: Vec::new(), index: None }
+    Stage {
+        name,
+        fields: DocBuf::new(),
+        inputs: Vec::new(),
+        index: None,
+    }
 }
 
 /// `isCached` stands first in the winning plan since MongoDB 7.
@@ -262,7 +343,9 @@ fn count_run(cx: &mut Cx, ns: &str, filter: &Filter, tree: &Stage) -> Result<Cou
         if tree.name == "COUNT" {
             c.keys = n + 1;
         }
-    } else if let Some(mut cursor) = FindCursor::open(&mut cx.op, ns, FindRequest::new(filter.clone()))? {
+    } else if let Some(mut cursor) =
+        FindCursor::open(&mut cx.op, ns, FindRequest::new(filter.clone()))?
+    {
         c = execute(&mut cx.op, &mut cursor)?;
     }
     c.millis = started.elapsed().as_millis() as i64;
@@ -276,14 +359,22 @@ pub(super) fn execution_stages(tree: &Stage, c: &Counted) -> DocBuf {
             "FETCH" if !s.fields.as_doc().contains("filter") => c.docs.max(c.returned),
             _ => c.returned,
         };
-        w.int("nReturned", returned as i64).i32("executionTimeMillisEstimate", 0);
-        w.int("works", (c.keys.max(c.docs) + 1) as i64).int("advanced", returned as i64);
-        w.i32("needTime", 0).i32("needYield", 0).i32("saveState", 0).i32("restoreState", 0).i32("isEOF", 1);
+        w.int("nReturned", returned as i64)
+            .i32("executionTimeMillisEstimate", 0);
+        w.int("works", (c.keys.max(c.docs) + 1) as i64)
+            .int("advanced", returned as i64);
+        w.i32("needTime", 0)
+            .i32("needYield", 0)
+            .i32("saveState", 0)
+            .i32("restoreState", 0)
+            .i32("isEOF", 1);
         match s.name {
             "IXSCAN" | "COUNT_SCAN" | "EXPRESS_IXSCAN" => {
                 w.int("keysExamined", c.keys as i64);
                 if s.name != "COUNT_SCAN" {
-                    w.int("seeks", c.seeks.max(1) as i64).i32("dupsTested", 0).i32("dupsDropped", 0);
+                    w.int("seeks", c.seeks.max(1) as i64)
+                        .i32("dupsTested", 0)
+                        .i32("dupsDropped", 0);
                 }
                 if s.name == "EXPRESS_IXSCAN" {
                     w.int("docsExamined", c.docs as i64);
@@ -296,11 +387,13 @@ pub(super) fn execution_stages(tree: &Stage, c: &Counted) -> DocBuf {
                 }
             }
             "SORT" => {
-                w.int("totalDataSizeSorted", c.sort_bytes as i64).bool("usedDisk", false);
+                w.int("totalDataSizeSorted", c.sort_bytes as i64)
+                    .bool("usedDisk", false);
                 w.int("spills", 0).int("rowsSorted", c.sort_rows as i64);
             }
             "UPDATE" => {
-                w.int("nMatched", c.returned as i64).int("nWouldModify", c.returned as i64);
+                w.int("nMatched", c.returned as i64)
+                    .int("nWouldModify", c.returned as i64);
                 w.int("nWouldUpsert", 0);
             }
             "DELETE" => {

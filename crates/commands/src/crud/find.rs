@@ -26,7 +26,8 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
     let (mut filter, mut sort, mut projection, mut let_) = (None, None, None, None);
     let (mut hint, mut min, mut max) = (None, None, None);
     let (mut skip, mut limit, mut batch) = (0, 0, None);
-    let (mut single_batch, mut no_timeout, mut return_key, mut show_record_id) = (false, false, false, false);
+    let (mut single_batch, mut no_timeout, mut return_key, mut show_record_id) =
+        (false, false, false, false);
     let (mut tailable, mut await_data) = (false, false);
     for e in &cx.args.fields {
         match e.name {
@@ -46,7 +47,11 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
             "showRecordId" => show_record_id = idl::safe_bool("find", *e)?.unwrap_or(false),
             "tailable" => tailable = idl::safe_bool("find", *e)?.unwrap_or(false),
             "awaitData" => await_data = idl::safe_bool("find", *e)?.unwrap_or(false),
-            "allowPartialResults" | "allowDiskUse" | "oplogReplay" | "readOnce" | "includeQueryStatsMetrics" => {
+            "allowPartialResults"
+            | "allowDiskUse"
+            | "oplogReplay"
+            | "readOnce"
+            | "includeQueryStatsMetrics" => {
                 idl::safe_bool("find", *e)?;
             }
             "collation" => super::batch::check_collation(idl::doc("find", *e)?)?,
@@ -55,10 +60,16 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
         }
     }
     if await_data && !tailable {
-        bail!(FailedToParse, "Cannot set 'awaitData' without also setting 'tailable'");
+        bail!(
+            FailedToParse,
+            "Cannot set 'awaitData' without also setting 'tailable'"
+        );
     }
     if tailable {
-        bail!(BadValue, "error processing query: ns={ns} :: caused by :: tailable cursor requested on non capped collection");
+        bail!(
+            BadValue,
+            "error processing query: ns={ns} :: caused by :: tailable cursor requested on non capped collection"
+        );
     }
     let (env, vars) = variables::variables(cx, let_)?;
     let filter = Filter::parse(filter.unwrap_or(Doc::EMPTY), &env)?;
@@ -66,7 +77,11 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
     if let Some(d) = sort.filter(|d| !d.is_empty()) {
         if let Some(v) = d.get("$natural") {
             if d.count() > 1 {
-                bail!(BadValue, "Cannot include '$natural' in compound sort: {}", bson::shell::doc(d));
+                bail!(
+                    BadValue,
+                    "Cannot include '$natural' in compound sort: {}",
+                    bson::shell::doc(d)
+                );
             }
             natural = variables::hint(bson::doc! { "$natural": v }.as_doc().as_val())?;
         } else {
@@ -91,7 +106,13 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
         return_key,
     };
     let batch = batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs());
-    Ok(Find { ns, request, batch, single_batch, no_timeout })
+    Ok(Find {
+        ns,
+        request,
+        batch,
+        single_batch,
+        no_timeout,
+    })
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {

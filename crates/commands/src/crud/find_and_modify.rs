@@ -17,7 +17,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     const AT: &str = "findAndModify";
     let ns = cx.args.namespace()?;
     let mut common = Common::default();
-    let (mut query, mut sort, mut fields, mut update, mut filters) = (Doc::EMPTY, None, None, None, Doc::EMPTY);
+    let (mut query, mut sort, mut fields, mut update, mut filters) =
+        (Doc::EMPTY, None, None, None, Doc::EMPTY);
     let (mut remove, mut new, mut upsert, mut hint) = (false, false, false, None);
     for e in &cx.args.fields {
         let e = *e;
@@ -37,15 +38,27 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     match (&update, remove) {
-        (None, false) => bail!(FailedToParse, "Either an update or remove=true must be specified"),
-        (Some(_), true) => bail!(FailedToParse, "Cannot specify both an update and remove=true"),
+        (None, false) => bail!(
+            FailedToParse,
+            "Either an update or remove=true must be specified"
+        ),
+        (Some(_), true) => bail!(
+            FailedToParse,
+            "Cannot specify both an update and remove=true"
+        ),
         _ => {}
     }
     if remove && upsert {
-        bail!(FailedToParse, "Cannot specify both upsert=true and remove=true ");
+        bail!(
+            FailedToParse,
+            "Cannot specify both upsert=true and remove=true "
+        );
     }
     if remove && new {
-        bail!(FailedToParse, "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document");
+        bail!(
+            FailedToParse,
+            "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"
+        );
     }
     let (env, vars) = variables::variables(cx, common.let_)?;
     let filter = Filter::parse(query, &env)?;
@@ -90,12 +103,19 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     };
     let mut hold = batch::retryable(cx)?;
     let ids = common.ids(1);
-    let before = hold.as_ref().and_then(|h| h.executed(ids.first().copied().unwrap_or(0))).cloned();
+    let before = hold
+        .as_ref()
+        .and_then(|h| h.executed(ids.first().copied().unwrap_or(0)))
+        .cloned();
     let found = match (before, &mut hold) {
         (Some(done), _) => {
             cx.after_commit = true;
             let image = |name: &str| {
-                done.image.as_ref().and_then(|d| d.get(name)).and_then(|v| v.as_doc()).map(|d| d.to_buf())
+                done.image
+                    .as_ref()
+                    .and_then(|d| d.get(name))
+                    .and_then(|v| v.as_doc())
+                    .map(|d| d.to_buf())
             };
             let value = if remove {
                 done.image.clone()
@@ -112,7 +132,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         (None, None) => executor::find_and_modify(&mut cx.op, &ns, &what, None)?,
         (None, Some(h)) => {
             let mut statements = h.statements(&ids);
-            executor::find_and_modify(&mut cx.op, &ns, &what, Some(&mut statements as &mut dyn Retry))?
+            executor::find_and_modify(
+                &mut cx.op,
+                &ns,
+                &what,
+                Some(&mut statements as &mut dyn Retry),
+            )?
         }
     };
     cx.w.open_doc("lastErrorObject").i32("n", found.n as i32);

@@ -11,7 +11,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         if cx.args.first.is_nullish() {
             return Err(idl::missing("getMore", "getMore"));
         }
-        return Err(idl::mismatch("getMore", "getMore", cx.args.first, &["long"]));
+        return Err(idl::mismatch(
+            "getMore",
+            "getMore",
+            cx.args.first,
+            &["long"],
+        ));
     };
     let (mut collection, mut batch) = (None, 0);
     for e in &cx.args.fields {
@@ -32,18 +37,34 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut cursor = cx.app.cursors.take(id, &ns, cx.args.generic.lsid)?;
     let given_up = || err!(CursorNotFound, "cursor id {id} not found");
     if let Some(uuid) = cursor.uuid
-        && cx.app.engine.catalog.snapshot().get(&ns).is_none_or(|c| c.uuid != uuid)
+        && cx
+            .app
+            .engine
+            .catalog
+            .snapshot()
+            .get(&ns)
+            .is_none_or(|c| c.uuid != uuid)
     {
         cx.app.cursors.remove(id);
-        bail!(QueryPlanKilled, "collection dropped. UUID {}", bson::shell::val(bson::Value::binary(4, &uuid).as_val()));
+        bail!(
+            QueryPlanKilled,
+            "collection dropped. UUID {}",
+            bson::shell::val(bson::Value::binary(4, &uuid).as_val())
+        );
     }
     let started = Instant::now();
     if cx.op.deadline.is_none() {
         cx.op.deadline = cursor.time_left.map(|t| started + t);
     }
-    let batch = if batch == 0 { u64::MAX } else { batch.unsigned_abs() };
+    let batch = if batch == 0 {
+        u64::MAX
+    } else {
+        batch.unsigned_abs()
+    };
     cx.w.open_doc("cursor").open_array("nextBatch");
-    let filled = cursor.results.fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES);
+    let filled = cursor
+        .results
+        .fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES);
     let done = match filled {
         Ok(done) => done,
         Err(e) => {
@@ -55,14 +76,24 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         cx.app.cursors.remove(id);
         return Err(given_up());
     }
-    cx.w.close().i64("id", if done { 0 } else { id }).str("ns", &ns).close();
+    cx.w.close()
+        .i64("id", if done { 0 } else { id })
+        .str("ns", &ns)
+        .close();
     if done {
         cx.app.cursors.remove(id);
     } else {
         cursor.results.release();
-        cursor.time_left = cursor.time_left.map(|t| t.checked_sub(started.elapsed()).unwrap_or(Duration::from_millis(1)));
+        cursor.time_left = cursor.time_left.map(|t| {
+            t.checked_sub(started.elapsed())
+                .unwrap_or(Duration::from_millis(1))
+        });
         cx.app.cursors.give_back(cursor);
     }
     // An exhaust cursor goes on by itself.
-    Ok(if !done && cx.request.exhaust_allowed { Done::ReplyMore } else { Done::Reply })
+    Ok(if !done && cx.request.exhaust_allowed {
+        Done::ReplyMore
+    } else {
+        Done::Reply
+    })
 }

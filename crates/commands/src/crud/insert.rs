@@ -26,7 +26,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         Some(hold) => {
             // Only what did not run before; positions stay those of the command.
             let ids = common.ids(docs.len());
-            let done = |at: &usize| ids.get(*at).copied().filter(|id| hold.executed(*id).is_some());
+            let done = |at: &usize| {
+                ids.get(*at)
+                    .copied()
+                    .filter(|id| hold.executed(*id).is_some())
+            };
             let new: Vec<usize> = (0..docs.len()).filter(|at| done(at).is_none()).collect();
             again = (0..docs.len()).filter_map(|at| done(&at)).collect();
             let before = again.len();
@@ -34,7 +38,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 cx.after_commit = true;
             }
             let todo: Vec<Doc> = new.iter().map(|at| docs[*at]).collect();
-            let new_ids: Vec<i32> = new.iter().map(|at| ids.get(*at).copied().unwrap_or(0)).collect();
+            let new_ids: Vec<i32> = new
+                .iter()
+                .map(|at| ids.get(*at).copied().unwrap_or(0))
+                .collect();
             let mut statements = hold.statements(&new_ids);
             let retry: &mut dyn Retry = &mut statements;
             let r = executor::insert(&mut cx.op, &ns, &todo, common.is_ordered(), Some(retry))?;

@@ -7,7 +7,11 @@ use errors::{Result, bail};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if cx.args.first.as_str().is_none() {
-        bail!(InvalidNamespace, "collection name has invalid type {}", cx.args.first.type_name());
+        bail!(
+            InvalidNamespace,
+            "collection name has invalid type {}",
+            cx.args.first.type_name()
+        );
     }
     cx.args.namespace()?;
     let mut ids = None;
@@ -30,7 +34,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         };
         wanted.push(id);
     }
-    let (killed, missing): (Vec<i64>, Vec<i64>) = wanted.into_iter().partition(|id| cx.app.cursors.kill(*id));
+    let (killed, missing): (Vec<i64>, Vec<i64>) =
+        wanted.into_iter().partition(|id| cx.app.cursors.kill(*id));
     let mut list = |name: &str, ids: &[i64]| {
         cx.w.open_array(name);
         ids.iter().for_each(|id| {

@@ -41,8 +41,13 @@ struct Written<'a> {
 
 fn read(d: Doc<'_>) -> Result<Written<'_>> {
     const AT: &str = "update.updates";
-    let (mut q, mut u, mut filters, mut sort, mut constants): (Option<Doc>, Option<Val>, _, _, Option<Doc>) =
-        (None, None, Doc::EMPTY, None, None);
+    let (mut q, mut u, mut filters, mut sort, mut constants): (
+        Option<Doc>,
+        Option<Val>,
+        _,
+        _,
+        Option<Doc>,
+    ) = (None, None, Doc::EMPTY, None, None);
     let (mut multi, mut upsert, mut hint) = (false, false, None);
     for e in d {
         match e.name {
@@ -55,14 +60,20 @@ fn read(d: Doc<'_>) -> Result<Written<'_>> {
             "hint" => hint = variables::hint(e.val)?,
             "sort" => sort = idl::doc(AT, e)?.filter(|d| !d.is_empty()),
             "collation" => batch::check_collation(idl::doc(AT, e)?)?,
-            "upsertSupplied" | "sampleId" | "allowShardKeyUpdatesWithoutFullShardKeyInQuery" | "includeQueryStatsMetricsForOpIndex" => {}
+            "upsertSupplied"
+            | "sampleId"
+            | "allowShardKeyUpdatesWithoutFullShardKeyInQuery"
+            | "includeQueryStatsMetricsForOpIndex" => {}
             _ => return Err(idl::unknown(AT, e.name)),
         }
     }
     let q = idl::required(AT, "q", q)?;
     let u = idl::required(AT, "u", u)?;
     if !matches!(u.tag, bson::tag::DOCUMENT | bson::tag::ARRAY) {
-        bail!(FailedToParse, "Update argument must be either an object or an array");
+        bail!(
+            FailedToParse,
+            "Update argument must be either an object or an array"
+        );
     }
     let mut array_filters = Vec::new();
     for (i, v) in filters.values().enumerate() {
@@ -75,16 +86,36 @@ fn read(d: Doc<'_>) -> Result<Written<'_>> {
         };
         array_filters.push(d);
     }
-    Ok(Written { q, u, array_filters, constants, sort, multi, upsert, hint })
+    Ok(Written {
+        q,
+        u,
+        array_filters,
+        constants,
+        sort,
+        multi,
+        upsert,
+        hint,
+    })
 }
 
 fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> {
-    let &Written { q, u, constants, sort, multi, upsert, .. } = s;
+    let &Written {
+        q,
+        u,
+        constants,
+        sort,
+        multi,
+        upsert,
+        ..
+    } = s;
     let (env, vars) = match constants {
         None => (env.clone(), vars.clone()),
         Some(c) => {
             if !matches!(u.tag, bson::tag::ARRAY) {
-                bail!(51198, "Constant values may only be specified for pipeline updates");
+                bail!(
+                    51198,
+                    "Constant values may only be specified for pipeline updates"
+                );
             }
             let (mut env, mut vars) = (env.clone(), Vars::clone(vars));
             for e in c {
@@ -96,7 +127,10 @@ fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement>
     };
     let update = Update::parse(u, &s.array_filters, &env)?;
     if multi && update.is_replacement() {
-        bail!(FailedToParse, "multi update is not supported for replacement-style update");
+        bail!(
+            FailedToParse,
+            "multi update is not supported for replacement-style update"
+        );
     }
     if multi && sort.is_some() {
         bail!(FailedToParse, "Cannot specify sort with multi=true");
@@ -105,7 +139,15 @@ fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement>
         Some(s) => Some(SortPattern::parse(s)?),
         None => None,
     };
-    Ok(Statement { filter: Filter::parse(q, &env)?, update, multi, upsert, sort, hint: s.hint.clone(), vars })
+    Ok(Statement {
+        filter: Filter::parse(q, &env)?,
+        update,
+        multi,
+        upsert,
+        sort,
+        hint: s.hint.clone(),
+        vars,
+    })
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -154,7 +196,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
         let result = parse(s, &env, &vars).and_then(|s| {
             if s.multi && hold.is_some() {
-                bail!(InvalidOptions, "Cannot use retryable writes with multi=true");
+                bail!(
+                    InvalidOptions,
+                    "Cannot use retryable writes with multi=true"
+                );
             }
             let req = UpdateRequest {
                 filter: &s.filter,
@@ -171,7 +216,13 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 None => executor::update(&mut cx.op, &ns, &req, at, None),
                 Some(h) => {
                     let mut statements = h.statements(&ids);
-                    executor::update(&mut cx.op, &ns, &req, at, Some(&mut statements as &mut dyn Retry))
+                    executor::update(
+                        &mut cx.op,
+                        &ns,
+                        &req,
+                        at,
+                        Some(&mut statements as &mut dyn Retry),
+                    )
                 }
             }
         });
@@ -190,7 +241,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if !upserted.is_empty() {
         cx.w.open_array("upserted");
         for (at, id) in &upserted {
-            cx.w.open_doc("").i32("index", *at as i32).val("_id", id.as_val()).close();
+            cx.w.open_doc("")
+                .i32("index", *at as i32)
+                .val("_id", id.as_val())
+                .close();
         }
         cx.w.close();
     }

@@ -39,7 +39,10 @@ pub fn hint(v: Val<'_>) -> Result<Option<Hint>> {
             let d = v.as_doc().unwrap_or(Doc::EMPTY);
             match d.first() {
                 None => Ok(None),
-                Some(Elem { name: "$natural", val }) => match val.to_f64() {
+                Some(Elem {
+                    name: "$natural",
+                    val,
+                }) => match val.to_f64() {
                     Some(1.0) => Ok(Some(Hint::Natural { reverse: false })),
                     Some(-1.0) => Ok(Some(Hint::Natural { reverse: true })),
                     _ => bail!(BadValue, "$natural hint must be 1 or -1"),

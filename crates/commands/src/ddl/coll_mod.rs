@@ -26,7 +26,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     catalog::check_collection_name(&ns)?;
     let mut index = None;
     let mut dry_run = false;
-    let (mut level, mut action, mut validator, mut pre_images, mut capped) = (None, None, None, None, false);
+    let (mut level, mut action, mut validator, mut pre_images, mut capped) =
+        (None, None, None, None, false);
     let (mut view, mut expire, mut timeseries, mut uuid) = (false, None, false, None);
     for e in cx.args.fields.clone() {
         match e.name {
@@ -40,7 +41,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "cappedSize" => {
                 if let Some(n) = idl::int(AT, e)? {
                     if !(1..=1 << 50).contains(&n) {
-                        bail!(BadValue, "BSON field 'cappedSize' value must be >= 1 and <= 1125899906842624, actual value '{n}'");
+                        bail!(
+                            BadValue,
+                            "BSON field 'cappedSize' value must be >= 1 and <= 1125899906842624, actual value '{n}'"
+                        );
                     }
                     capped = true;
                 }
@@ -48,7 +52,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "cappedMax" => {
                 if let Some(n) = idl::int(AT, e)? {
                     if n >= 1 << 31 {
-                        bail!(BadValue, "BSON field 'cappedMax' value must be < 2147483648, actual value '{n}'");
+                        bail!(
+                            BadValue,
+                            "BSON field 'cappedMax' value must be < 2147483648, actual value '{n}'"
+                        );
                     }
                     capped = true;
                 }
@@ -73,22 +80,35 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let catalog = &cx.app.engine.catalog;
     check_uuid(catalog, &ns, uuid)?;
-    let Some(coll) = catalog.get(&ns) else { bail!(NamespaceNotFound, "ns does not exist: {ns}") };
-    if coll.is_view() && (index.is_some() || capped || validator.is_some() || level.is_some() || action.is_some()) {
+    let Some(coll) = catalog.get(&ns) else {
+        bail!(NamespaceNotFound, "ns does not exist: {ns}")
+    };
+    if coll.is_view()
+        && (index.is_some() || capped || validator.is_some() || level.is_some() || action.is_some())
+    {
         bail!(InvalidOptions, "option not supported on a view");
     }
     if capped || timeseries || view {
-        bail!(InvalidOptions, "option is not supported on a collection of this kind: {ns}");
+        bail!(
+            InvalidOptions,
+            "option is not supported on a collection of this kind: {ns}"
+        );
     }
     if let Some(v) = expire {
         let _: Val<'_> = v;
-        bail!(InvalidOptions, "'expireAfterSeconds' is only supported on collections clustered by _id");
+        bail!(
+            InvalidOptions,
+            "'expireAfterSeconds' is only supported on collections clustered by _id"
+        );
     }
     if validator.is_some_and(|v| !v.is_empty()) {
         return unsupported("validators");
     }
     if dry_run && index.as_ref().is_none_or(|i| i.unique != Some(true)) {
-        bail!(InvalidOptions, "The 'dryRun' option can only be used together with the conversion of an index to unique");
+        bail!(
+            InvalidOptions,
+            "The 'dryRun' option can only be used together with the conversion of an index to unique"
+        );
     }
     if let Some(change) = index {
         change_index(cx, &ns, &coll, &change, dry_run)?;
@@ -129,24 +149,46 @@ fn find_index(coll: &Collection, c: &IndexChange<'_>) -> Result<Option<Arc<Index
             if super::index_spec::same_key(key, bson::doc! { "_id": 1 }.as_doc()) {
                 return Ok(None);
             }
-            let mut found = coll.indexes.iter().filter(|i| super::index_spec::same_key(i.info.key.as_doc(), key));
+            let mut found = coll
+                .indexes
+                .iter()
+                .filter(|i| super::index_spec::same_key(i.info.key.as_doc(), key));
             match (found.next(), found.next()) {
                 (Some(i), None) => Ok(Some(i.clone())),
                 (None, _) => bail!(IndexNotFound, "cannot find index {key} for ns {}", coll.ns),
-                _ => bail!(AmbiguousIndexKeyPattern, "index keyPattern {key} matches more than one index, must use index name"),
+                _ => bail!(
+                    AmbiguousIndexKeyPattern,
+                    "index keyPattern {key} matches more than one index, must use index name"
+                ),
             }
         }
-        _ => bail!(InvalidOptions, "must specify exactly one of either index name or key pattern"),
+        _ => bail!(
+            InvalidOptions,
+            "must specify exactly one of either index name or key pattern"
+        ),
     }
 }
 
-fn change_index(cx: &mut Cx<'_, '_>, ns: &str, coll: &Collection, c: &IndexChange<'_>, dry_run: bool) -> Result<()> {
+fn change_index(
+    cx: &mut Cx<'_, '_>,
+    ns: &str,
+    coll: &Collection,
+    c: &IndexChange<'_>,
+    dry_run: bool,
+) -> Result<()> {
     let index = find_index(coll, c)?;
-    if c.expire.is_none() && c.hidden.is_none() && c.unique.is_none() && c.prepare_unique.is_none() {
+    if c.expire.is_none() && c.hidden.is_none() && c.unique.is_none() && c.prepare_unique.is_none()
+    {
         if c.name.is_some() || c.key.is_some() {
-            bail!(InvalidOptions, "no expireAfterSeconds, hidden, unique, or prepareUnique field");
+            bail!(
+                InvalidOptions,
+                "no expireAfterSeconds, hidden, unique, or prepareUnique field"
+            );
         }
-        bail!(InvalidOptions, "must specify exactly one of either index name or key pattern");
+        bail!(
+            InvalidOptions,
+            "must specify exactly one of either index name or key pattern"
+        );
     }
     let Some(index) = index else {
         if c.hidden.is_some() {
@@ -157,22 +199,37 @@ fn change_index(cx: &mut Cx<'_, '_>, ns: &str, coll: &Collection, c: &IndexChang
     let was = |name: &str| index.spec.get(name).is_some_and(|v| v.truthy());
     if let Some(n) = c.expire {
         if n < 0 {
-            bail!(InvalidOptions, "TTL index 'expireAfterSeconds' option cannot be less than 0");
+            bail!(
+                InvalidOptions,
+                "TTL index 'expireAfterSeconds' option cannot be less than 0"
+            );
         }
         if index.info.key.as_doc().count() != 1 {
-            bail!(InvalidOptions, "TTL indexes are single-field indexes, compound indexes do not support TTL");
+            bail!(
+                InvalidOptions,
+                "TTL indexes are single-field indexes, compound indexes do not support TTL"
+            );
         }
     }
     if c.unique == Some(false) {
-        bail!(BadValue, "collMod does not support converting an index to 'unique: false' or to an empty string");
+        bail!(
+            BadValue,
+            "collMod does not support converting an index to 'unique: false' or to an empty string"
+        );
     }
     let becomes_unique = c.unique == Some(true) && !was("unique");
     if becomes_unique && !was("prepareUnique") {
-        bail!(InvalidOptions, "Cannot make index unique with 'prepareUnique' not being set to true");
+        bail!(
+            InvalidOptions,
+            "Cannot make index unique with 'prepareUnique' not being set to true"
+        );
     }
     let prepares = c.prepare_unique.is_some_and(|p| p != was("prepareUnique"));
     if prepares && (c.expire.is_some() || c.hidden.is_some() || c.unique.is_some()) {
-        bail!(InvalidOptions, "cannot modify 'prepareUnique' together with other options of an index");
+        bail!(
+            InvalidOptions,
+            "cannot modify 'prepareUnique' together with other options of an index"
+        );
     }
     if becomes_unique || prepares {
         return unsupported("the conversion of an index to a unique one");
@@ -196,7 +253,10 @@ fn change_index(cx: &mut Cx<'_, '_>, ns: &str, coll: &Collection, c: &IndexChang
     if let Some(n) = expire {
         w.int("expireAfterSeconds", n);
         if let Some(old) = index.spec.get("expireAfterSeconds") {
-            cx.w.i64("expireAfterSeconds_old", old.to_i64_truncated().unwrap_or(0));
+            cx.w.i64(
+                "expireAfterSeconds_old",
+                old.to_i64_truncated().unwrap_or(0),
+            );
         }
         cx.w.i64("expireAfterSeconds_new", n);
     }
@@ -206,7 +266,10 @@ fn change_index(cx: &mut Cx<'_, '_>, ns: &str, coll: &Collection, c: &IndexChang
         }
         cx.w.bool("hidden_old", !h).bool("hidden_new", h);
     }
-    cx.app.engine.catalog.change_index(ns, index.name(), w.finish())
+    cx.app
+        .engine
+        .catalog
+        .change_index(ns, index.name(), w.finish())
 }
 
 fn changed_options(
@@ -236,7 +299,9 @@ fn changed_options(
         w.str("validationAction", a);
     }
     if images == Some(true) {
-        w.open_doc("changeStreamPreAndPostImages").bool("enabled", true).close();
+        w.open_doc("changeStreamPreAndPostImages")
+            .bool("enabled", true)
+            .close();
     }
     w.finish()
 }

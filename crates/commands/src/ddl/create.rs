@@ -49,7 +49,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         changed(cx);
         return Ok(Done::Reply);
     }
-    let same = catalog.get(&ns).is_some_and(|c| same_options(c.options.as_doc(), options.as_doc()));
+    let same = catalog
+        .get(&ns)
+        .is_some_and(|c| same_options(c.options.as_doc(), options.as_doc()));
     if !same {
         bail!(NamespaceExists, "Collection {ns} already exists.");
     }
@@ -64,12 +66,21 @@ pub fn check_uuid(catalog: &Catalog, ns: &str, uuid: Option<[u8; 16]>) -> Result
         return Ok(());
     }
     let mut w = Writer::new();
-    w.str("db", catalog::db_of(ns)).binary("collectionUUID", 4, &uuid).str("expectedCollection", catalog::collection_of(ns));
-    match actual.by_uuid(&uuid).filter(|c| c.db() == catalog::db_of(ns)) {
+    w.str("db", catalog::db_of(ns))
+        .binary("collectionUUID", 4, &uuid)
+        .str("expectedCollection", catalog::collection_of(ns));
+    match actual
+        .by_uuid(&uuid)
+        .filter(|c| c.db() == catalog::db_of(ns))
+    {
         Some(c) => w.str("actualCollection", c.name()),
         None => w.null("actualCollection"),
     };
-    Err(err!(CollectionUUIDMismatch, "Collection UUID does not match that specified").with_extra(w.finish().into_vec()))
+    Err(err!(
+        CollectionUUIDMismatch,
+        "Collection UUID does not match that specified"
+    )
+    .with_extra(w.finish().into_vec()))
 }
 
 fn parse<'r>(cx: &Cx<'_, 'r>) -> Result<Options<'r>> {
@@ -81,18 +92,29 @@ fn parse<'r>(cx: &Cx<'_, 'r>) -> Result<Options<'r>> {
             "size" => {
                 o.size = idl::int(at, e)?;
                 if o.size.is_some_and(|n| !(1..=MAX_CAPPED_BYTES).contains(&n)) {
-                    bail!(BadValue, "BSON field 'size' value must be >= 1 and <= {MAX_CAPPED_BYTES}, actual value '{}'", e.val);
+                    bail!(
+                        BadValue,
+                        "BSON field 'size' value must be >= 1 and <= {MAX_CAPPED_BYTES}, actual value '{}'",
+                        e.val
+                    );
                 }
             }
             "max" => {
                 o.max = idl::int(at, e)?;
                 if o.max.is_some_and(|n| n > i64::from(i32::MAX)) {
-                    bail!(BadValue, "BSON field 'max' value must be < 2147483648, actual value '{}'", e.val);
+                    bail!(
+                        BadValue,
+                        "BSON field 'max' value must be < 2147483648, actual value '{}'",
+                        e.val
+                    );
                 }
             }
             "autoIndexId" => {
                 if idl::safe_bool(at, e)? == Some(false) && cx.args.db != "local" {
-                    bail!(InvalidOptions, "The autoIndexId option is not allowed to be false");
+                    bail!(
+                        InvalidOptions,
+                        "The autoIndexId option is not allowed to be false"
+                    );
                 }
             }
             "idIndex" => o.id_index = idl::doc(at, e)?,
@@ -104,7 +126,9 @@ fn parse<'r>(cx: &Cx<'_, 'r>) -> Result<Options<'r>> {
                 o.index_defaults = idl::doc(at, e)?;
                 for f in o.index_defaults.unwrap_or(Doc::EMPTY) {
                     match f.name {
-                        "storageEngine" => check_engine(idl::doc("create.indexOptionDefaults", f)?)?,
+                        "storageEngine" => {
+                            check_engine(idl::doc("create.indexOptionDefaults", f)?)?
+                        }
                         name => return Err(idl::unknown("create.indexOptionDefaults", name)),
                     }
                 }
@@ -142,7 +166,11 @@ fn parse<'r>(cx: &Cx<'_, 'r>) -> Result<Options<'r>> {
 pub fn enumerated<'a>(within: &str, e: Elem<'a>, values: &[&str]) -> Result<Option<&'a str>> {
     match idl::string(within, e)? {
         Some(v) if !values.contains(&v) => {
-            bail!(BadValue, "Enumeration value '{v}' for field '{within}.{}' is not a valid value.", e.name)
+            bail!(
+                BadValue,
+                "Enumeration value '{v}' for field '{within}.{}' is not a valid value.",
+                e.name
+            )
         }
         v => Ok(v),
     }
@@ -151,7 +179,9 @@ pub fn enumerated<'a>(within: &str, e: Elem<'a>, values: &[&str]) -> Result<Opti
 /// `changeStreamPreAndPostImages`.
 pub fn images(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
     let at = format!("{within}.changeStreamPreAndPostImages");
-    let Some(d) = idl::doc(within, e)? else { return Ok(None) };
+    let Some(d) = idl::doc(within, e)? else {
+        return Ok(None);
+    };
     let mut enabled = None;
     for e in d {
         match e.name {
@@ -165,10 +195,18 @@ pub fn images(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
 fn check_engine(d: Option<Doc<'_>>) -> Result<()> {
     for e in d.unwrap_or(Doc::EMPTY) {
         if e.val.tag != tag::DOCUMENT {
-            bail!(BadValue, "'storageEngine.{}' has to be an embedded document.", e.name);
+            bail!(
+                BadValue,
+                "'storageEngine.{}' has to be an embedded document.",
+                e.name
+            );
         }
         if e.name != "wiredTiger" {
-            bail!(InvalidOptions, "{} is not a registered storage engine for this server", e.name);
+            bail!(
+                InvalidOptions,
+                "{} is not a registered storage engine for this server",
+                e.name
+            );
         }
     }
     Ok(())
@@ -188,7 +226,12 @@ fn check_timeseries(d: Doc<'_>) -> Result<()> {
             }
             "bucketMaxSpanSeconds" | "bucketRoundingSeconds" => {
                 if idl::int(at, e)?.is_some_and(|n| !(1..=31_536_000).contains(&n)) {
-                    bail!(BadValue, "BSON field '{}' value must be >= 1 and <= 31536000, actual value '{}'", e.name, e.val);
+                    bail!(
+                        BadValue,
+                        "BSON field '{}' value must be >= 1 and <= 31536000, actual value '{}'",
+                        e.name,
+                        e.val
+                    );
                 }
             }
             name => return Err(idl::unknown(at, name)),
@@ -203,11 +246,19 @@ fn clustered(v: Val<'_>) -> Result<Option<DocBuf>> {
     let Some(d) = v.as_doc() else {
         if v.tag == tag::BOOL || v.is_number() {
             if v.truthy() {
-                bail!(5979703, "The clusteredIndex option is not supported for namespaces that are not time-series buckets collections");
+                bail!(
+                    5979703,
+                    "The clusteredIndex option is not supported for namespaces that are not time-series buckets collections"
+                );
             }
             return Ok(None);
         }
-        return Err(idl::mismatch("create", "clusteredIndex", v, &["bool", "object", "int", "long", "double", "decimal"]));
+        return Err(idl::mismatch(
+            "create",
+            "clusteredIndex",
+            v,
+            &["bool", "object", "int", "long", "double", "decimal"],
+        ));
     };
     let (mut key, mut unique, mut name) = (None, None, "_id_");
     for e in d {
@@ -225,13 +276,22 @@ fn clustered(v: Val<'_>) -> Result<Option<DocBuf>> {
     }
     let key = idl::required(at, "key", key)?;
     if !idl::required(at, "unique", unique)? {
-        bail!(5979700, "The clusteredIndex option requires unique: true to be specified");
+        bail!(
+            5979700,
+            "The clusteredIndex option requires unique: true to be specified"
+        );
     }
     if key.count() != 1 || key.get("_id").and_then(|v| v.to_f64()) != Some(1.0) {
-        bail!(InvalidIndexSpecificationOption, "The clusteredIndex option supports only the key {{_id: 1}}, got {key}");
+        bail!(
+            InvalidIndexSpecificationOption,
+            "The clusteredIndex option supports only the key {{_id: 1}}, got {key}"
+        );
     }
     let mut w = Writer::new();
-    w.i32("v", 2).doc("key", key).str("name", name).bool("unique", true);
+    w.i32("v", 2)
+        .doc("key", key)
+        .str("name", name)
+        .bool("unique", true);
     Ok(Some(w.finish()))
 }
 
@@ -240,10 +300,23 @@ fn check_namespace(ns: &str, o: &Options<'_>) -> Result<()> {
     let coll = catalog::collection_of(ns);
     if coll.starts_with("system.buckets.") {
         if o.timeseries.is_none() {
-            bail!(IllegalOperation, "Cannot create system.buckets collection without timeseries options: {ns}");
+            bail!(
+                IllegalOperation,
+                "Cannot create system.buckets collection without timeseries options: {ns}"
+            );
         }
     } else if coll.starts_with("system.")
-        && !matches!(coll, "system.views" | "system.profile" | "system.js" | "system.users" | "system.roles" | "system.version" | "system.preimages" | "system.sessions")
+        && !matches!(
+            coll,
+            "system.views"
+                | "system.profile"
+                | "system.js"
+                | "system.users"
+                | "system.roles"
+                | "system.version"
+                | "system.preimages"
+                | "system.sessions"
+        )
     {
         bail!(InvalidNamespace, "Invalid system namespace: {ns}");
     }
@@ -260,20 +333,35 @@ fn check_together(o: &Options<'_>) -> Result<()> {
             bail!(InvalidOptions, "Cannot create an _id index on a view");
         }
         if o.clustered_given {
-            bail!(6026500, "The 'clusteredIndex' option is not supported with views");
+            bail!(
+                6026500,
+                "The 'clusteredIndex' option is not supported with views"
+            );
         }
         if o.images == Some(true) || o.timeseries.is_some() || o.expire_after.is_some() {
             bail!(InvalidOptions, "option not supported on a view");
         }
     } else {
         if o.pipeline.is_some() {
-            bail!(InvalidOptions, "'pipeline' requires 'viewOn' to also be specified");
+            bail!(
+                InvalidOptions,
+                "'pipeline' requires 'viewOn' to also be specified"
+            );
         }
         if o.capped && o.size.is_none() {
-            bail!(InvalidOptions, "the 'size' field is required when 'capped' is true");
+            bail!(
+                InvalidOptions,
+                "the 'size' field is required when 'capped' is true"
+            );
         }
-        if !o.capped && (o.size.is_some() || o.max.is_some()) && !(o.clustered_given && o.size.is_none()) {
-            bail!(InvalidOptions, "the 'capped' field needs to be true when either the 'size' or 'max' fields are present");
+        if !o.capped
+            && (o.size.is_some() || o.max.is_some())
+            && !(o.clustered_given && o.size.is_none())
+        {
+            bail!(
+                InvalidOptions,
+                "the 'capped' field needs to be true when either the 'size' or 'max' fields are present"
+            );
         }
         if o.clustered_given && o.capped {
             bail!(6049200, "'capped' and 'clusteredIndex' are incompatible");
@@ -282,18 +370,33 @@ fn check_together(o: &Options<'_>) -> Result<()> {
             bail!(6049204, "'max' and 'clusteredIndex' are incompatible");
         }
         if o.clustered_given && (o.id_index.is_some() || o.timeseries.is_some()) {
-            bail!(InvalidOptions, "The 'clusteredIndex' option is not supported with 'idIndex' or 'timeseries'");
+            bail!(
+                InvalidOptions,
+                "The 'clusteredIndex' option is not supported with 'idIndex' or 'timeseries'"
+            );
         }
     }
-    if o.timeseries.is_some() && (o.capped || o.validator.is_some() || o.level.is_some() || o.action.is_some() || o.id_index.is_some()) {
+    if o.timeseries.is_some()
+        && (o.capped
+            || o.validator.is_some()
+            || o.level.is_some()
+            || o.action.is_some()
+            || o.id_index.is_some())
+    {
         bail!(InvalidOptions, "option is not supported with 'timeseries'");
     }
     if let Some(n) = o.expire_after {
         if o.timeseries.is_none() && o.clustered.is_none() {
-            bail!(InvalidOptions, "'expireAfterSeconds' is only supported on time-series collections or when the 'clusteredIndex' option is specified");
+            bail!(
+                InvalidOptions,
+                "'expireAfterSeconds' is only supported on time-series collections or when the 'clusteredIndex' option is specified"
+            );
         }
         if n < 0 || n > crate::clock::now_millis() / 1000 {
-            bail!(InvalidOptions, "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {n}");
+            bail!(
+                InvalidOptions,
+                "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {n}"
+            );
         }
     }
     if let Some(c) = o.collation {
@@ -314,18 +417,34 @@ fn check_id_index(d: Doc<'_>) -> Result<()> {
         match e.name {
             "key" => match e.val.as_doc() {
                 Some(k) => key = Some(k),
-                None => bail!(TypeMismatch, "The field 'key' must be an object, but got {}", e.val.type_name()),
+                None => bail!(
+                    TypeMismatch,
+                    "The field 'key' must be an object, but got {}",
+                    e.val.type_name()
+                ),
             },
             "name" => match e.val.as_str() {
                 Some("") => bail!(CannotCreateIndex, "The index name cannot be empty"),
                 Some(n) => name = Some(n),
-                None => bail!(TypeMismatch, "The field 'name' must be a string, but got {}", e.val.type_name()),
+                None => bail!(
+                    TypeMismatch,
+                    "The field 'name' must be a string, but got {}",
+                    e.val.type_name()
+                ),
             },
             "v" => match e.val.to_i64_exact() {
                 Some(1 | 2) => {}
                 Some(_) => bail!(CannotCreateIndex, "Invalid index version {}", e.val),
-                None if e.val.is_number() => bail!(BadValue, "Index version must be representable as a 32-bit integer, but got {}", e.val),
-                None => bail!(TypeMismatch, "The field 'v' must be a number, but got {}", e.val.type_name()),
+                None if e.val.is_number() => bail!(
+                    BadValue,
+                    "Index version must be representable as a 32-bit integer, but got {}",
+                    e.val
+                ),
+                None => bail!(
+                    TypeMismatch,
+                    "The field 'v' must be a number, but got {}",
+                    e.val.type_name()
+                ),
             },
             "ns" => {}
             "collation" => {
@@ -333,14 +452,23 @@ fn check_id_index(d: Doc<'_>) -> Result<()> {
                     collation::is_special(c)?;
                 }
             }
-            other => bail!(InvalidIndexSpecificationOption, "The field '{other}' is not valid for an _id index specification."),
+            other => bail!(
+                InvalidIndexSpecificationOption,
+                "The field '{other}' is not valid for an _id index specification."
+            ),
         }
     }
     let (Some(key), Some(_)) = (key, name) else {
-        bail!(FailedToParse, "The 'key' and 'name' fields are required properties of an index specification");
+        bail!(
+            FailedToParse,
+            "The 'key' and 'name' fields are required properties of an index specification"
+        );
     };
     if key.count() != 1 || key.get("_id").and_then(|v| v.to_f64()) != Some(1.0) {
-        bail!(BadValue, "The field 'key' for an _id index must be {{_id: 1}}, but got {key}");
+        bail!(
+            BadValue,
+            "The field 'key' for an _id index must be {{_id: 1}}, but got {key}"
+        );
     }
     Ok(())
 }
@@ -373,7 +501,10 @@ fn refuse_missing(o: &Options<'_>) -> Result<()> {
 /// The options as listCollections shows them.
 fn stored(o: &Options<'_>) -> DocBuf {
     let mut w = Writer::new();
-    for (name, d) in [("storageEngine", o.storage_engine), ("indexOptionDefaults", o.index_defaults)] {
+    for (name, d) in [
+        ("storageEngine", o.storage_engine),
+        ("indexOptionDefaults", o.index_defaults),
+    ] {
         if let Some(d) = d.filter(|d| !d.is_empty()) {
             w.doc(name, d);
         }
@@ -384,7 +515,9 @@ fn stored(o: &Options<'_>) -> DocBuf {
         }
     }
     if o.images == Some(true) {
-        w.open_doc("changeStreamPreAndPostImages").bool("enabled", true).close();
+        w.open_doc("changeStreamPreAndPostImages")
+            .bool("enabled", true)
+            .close();
     }
     if let Some(c) = &o.clustered {
         w.doc("clusteredIndex", c.as_doc());
@@ -393,5 +526,7 @@ fn stored(o: &Options<'_>) -> DocBuf {
 }
 
 fn same_options(a: Doc<'_>, b: Doc<'_>) -> bool {
-    a.count() == b.count() && a.iter().all(|e| b.get(e.name).is_some_and(|v| order::equal(e.val, v)))
+    a.count() == b.count()
+        && a.iter()
+            .all(|e| b.get(e.name).is_some_and(|v| order::equal(e.val, v)))
 }

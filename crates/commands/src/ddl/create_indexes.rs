@@ -27,23 +27,39 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         bail!(BadValue, "Must specify at least one index to create");
     }
     check_target(&ns)?;
-    let specs = indexes.values().map(IndexSpec::parse).collect::<Result<Vec<_>>>()?;
+    let specs = indexes
+        .values()
+        .map(IndexSpec::parse)
+        .collect::<Result<Vec<_>>>()?;
     let catalog = &cx.app.engine.catalog;
     let created = catalog.get(&ns).is_none();
     let (before, new) = match catalog.get(&ns) {
-        Some(c) if c.is_view() => bail!(CommandNotSupportedOnView, "Cannot create indexes on view '{ns}'"),
+        Some(c) if c.is_view() => bail!(
+            CommandNotSupportedOnView,
+            "Cannot create indexes on view '{ns}'"
+        ),
         Some(c) => (c.indexes.len() + 1, wanted(&specs, c.index_specs())?),
-        None => (1, wanted(&specs, vec![bson::doc! { "v": 2, "key": bson::doc! { "_id": 1 }, "name": "_id_" }])?),
+        None => (
+            1,
+            wanted(
+                &specs,
+                vec![bson::doc! { "v": 2, "key": bson::doc! { "_id": 1 }, "name": "_id_" }],
+            )?,
+        ),
     };
     if before + new.len() > MAX_INDEXES {
-        bail!(CannotCreateIndex, "add index fails, too many indexes for {ns}");
+        bail!(
+            CannotCreateIndex,
+            "add index fails, too many indexes for {ns}"
+        );
     }
     catalog.get_or_create(&ns)?;
     let n = new.len();
     if !new.is_empty() {
         executor::build::create_indexes(&mut cx.op, &ns, &new)?;
     }
-    cx.w.i32("numIndexesBefore", before as i32).i32("numIndexesAfter", (before + n) as i32);
+    cx.w.i32("numIndexesBefore", before as i32)
+        .i32("numIndexesAfter", (before + n) as i32);
     cx.w.bool("createdCollectionAutomatically", created);
     if n == 0 {
         cx.w.str("note", "all indexes already exist");
@@ -62,7 +78,9 @@ fn wanted(specs: &[IndexSpec], mut existing: Vec<DocBuf>) -> Result<Vec<NewIndex
             continue;
         }
         existing.push(s.spec.clone());
-        new.push(NewIndex { spec: s.spec.clone() });
+        new.push(NewIndex {
+            spec: s.spec.clone(),
+        });
     }
     Ok(new)
 }
@@ -70,8 +88,18 @@ fn wanted(specs: &[IndexSpec], mut existing: Vec<DocBuf>) -> Result<Vec<NewIndex
 fn check_target(ns: &str) -> Result<()> {
     catalog::check_collection_name(ns)?;
     let coll = catalog::collection_of(ns);
-    let allowed = ["system.js", "system.users", "system.roles", "system.version", "system.profile", "system.views"];
-    if coll.starts_with("system.") && !coll.starts_with("system.buckets.") && !allowed.contains(&coll) {
+    let allowed = [
+        "system.js",
+        "system.users",
+        "system.roles",
+        "system.version",
+        "system.profile",
+        "system.views",
+    ];
+    if coll.starts_with("system.")
+        && !coll.starts_with("system.buckets.")
+        && !allowed.contains(&coll)
+    {
         bail!(InvalidNamespace, "Invalid system namespace: {ns}");
     }
     Ok(())
@@ -83,7 +111,14 @@ fn check_quorum(v: bson::Val<'_>) -> Result<()> {
     }
     match v.as_str() {
         Some("majority" | "votingMembers") => Ok(()),
-        Some(other) => bail!(UnsatisfiableCommitQuorum, "No write concern mode named '{other}' found in replica set configuration"),
-        None => bail!(TypeMismatch, "commitQuorum has to be a number or a string, but found: {}", v.type_name()),
+        Some(other) => bail!(
+            UnsatisfiableCommitQuorum,
+            "No write concern mode named '{other}' found in replica set configuration"
+        ),
+        None => bail!(
+            TypeMismatch,
+            "commitQuorum has to be a number or a string, but found: {}",
+            v.type_name()
+        ),
     }
 }

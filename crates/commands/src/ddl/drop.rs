@@ -35,7 +35,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 
 fn check_droppable(ns: &str) -> Result<()> {
     if let "admin.system.version" | "local.oplog.rs" = ns {
-        bail!(IllegalOperation, "can't drop live oplog while replicating or the system collection {ns}");
+        bail!(
+            IllegalOperation,
+            "can't drop live oplog while replicating or the system collection {ns}"
+        );
     }
     Ok(())
 }

@@ -7,7 +7,10 @@ use bson::Elem;
 use errors::{Result, bail};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
-    let first = Elem { name: "dropDatabase", val: cx.args.first };
+    let first = Elem {
+        name: "dropDatabase",
+        val: cx.args.first,
+    };
     match idl::int("dropDatabase", first)? {
         Some(1) => {}
         Some(_) => bail!(5255100, "Have to pass 1 as db parameter"),
@@ -15,8 +18,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     cx.args.no_fields()?;
     let db = cx.args.db;
-    if matches!(db, "admin" | "config" | "local") && cx.app.config.topology.set_name().is_some() && db != "config" {
-        bail!(IllegalOperation, "Dropping the '{db}' database is prohibited.");
+    if matches!(db, "admin" | "config" | "local")
+        && cx.app.config.topology.set_name().is_some()
+        && db != "config"
+    {
+        bail!(
+            IllegalOperation,
+            "Dropping the '{db}' database is prohibited."
+        );
     }
     let dropped = cx.app.engine.catalog.drop_database(db)?;
     if !dropped.is_empty() {

@@ -23,9 +23,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     check_type(index)?;
     let catalog = &cx.app.engine.catalog;
     super::create::check_uuid(catalog, &ns, uuid)?;
-    let Some(coll) = catalog.get(&ns) else { bail!(NamespaceNotFound, "ns not found {ns}") };
+    let Some(coll) = catalog.get(&ns) else {
+        bail!(NamespaceNotFound, "ns not found {ns}")
+    };
     if coll.is_view() {
-        bail!(CommandNotSupportedOnView, "Cannot drop indexes on view '{ns}'");
+        bail!(
+            CommandNotSupportedOnView,
+            "Cannot drop indexes on view '{ns}'"
+        );
     }
     let names = named(&coll, index)?;
     let own = usize::from(coll.option("clusteredIndex").is_none());
@@ -50,11 +55,20 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 fn check_type(index: Val<'_>) -> Result<()> {
     let wrong = match index.tag {
         tag::STRING | tag::DOCUMENT => None,
-        tag::ARRAY => index.as_array().unwrap_or(Doc::EMPTY).values().find(|v| v.tag != tag::STRING),
+        tag::ARRAY => index
+            .as_array()
+            .unwrap_or(Doc::EMPTY)
+            .values()
+            .find(|v| v.tag != tag::STRING),
         _ => Some(index),
     };
     match wrong {
-        Some(v) => Err(idl::mismatch("dropIndexes", "index", v, &["string", "object", "array"])),
+        Some(v) => Err(idl::mismatch(
+            "dropIndexes",
+            "index",
+            v,
+            &["string", "object", "array"],
+        )),
         None => Ok(()),
     }
 }
@@ -80,14 +94,22 @@ fn named(coll: &Collection, index: Val<'_>) -> Result<Vec<String>> {
         if names.count() == 1 && names.get("0").and_then(|v| v.as_str()) == Some("*") {
             return Ok(coll.indexes.iter().map(|i| i.name().to_string()).collect());
         }
-        return names.values().filter_map(|v| v.as_str()).map(by_name).collect();
+        return names
+            .values()
+            .filter_map(|v| v.as_str())
+            .map(by_name)
+            .collect();
     }
     let key = index.as_doc().unwrap_or(Doc::EMPTY);
     if is_id(key) {
         bail!(InvalidOptions, "cannot drop _id index");
     }
-    let matching: Vec<&str> =
-        coll.indexes.iter().filter(|i| super::index_spec::same_key(i.info.key.as_doc(), key)).map(|i| i.name()).collect();
+    let matching: Vec<&str> = coll
+        .indexes
+        .iter()
+        .filter(|i| super::index_spec::same_key(i.info.key.as_doc(), key))
+        .map(|i| i.name())
+        .collect();
     match matching[..] {
         [] => bail!(IndexNotFound, "can't find index with key: {key}"),
         [one] => Ok(vec![one.to_string()]),

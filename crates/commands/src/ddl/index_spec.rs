@@ -18,9 +18,22 @@ pub struct IndexSpec {
 }
 
 /// Options that say what is indexed and how: two indexes on one key must differ in one of them.
-const SIGNATURE: [&str; 5] = ["unique", "sparse", "partialFilterExpression", "collation", "wildcardProjection"];
+const SIGNATURE: [&str; 5] = [
+    "unique",
+    "sparse",
+    "partialFilterExpression",
+    "collation",
+    "wildcardProjection",
+];
 /// Options that are true or false.
-const FLAGS: [&str; 6] = ["unique", "sparse", "hidden", "background", "prepareUnique", "dropDups"];
+const FLAGS: [&str; 6] = [
+    "unique",
+    "sparse",
+    "hidden",
+    "background",
+    "prepareUnique",
+    "dropDups",
+];
 /// Options that are kept as they come, for kinds of index that have their own checks.
 const KIND_OPTIONS: [&str; 11] = [
     "weights",
@@ -38,7 +51,10 @@ const KIND_OPTIONS: [&str; 11] = [
 
 /// Whether two key patterns are the same: names, order and values (1 and 1.0 are one).
 pub fn same_key(a: Doc<'_>, b: Doc<'_>) -> bool {
-    a.count() == b.count() && a.iter().zip(b.iter()).all(|(x, y)| x.name == y.name && direction(x.val) == direction(y.val))
+    a.count() == b.count()
+        && a.iter()
+            .zip(b.iter())
+            .all(|(x, y)| x.name == y.name && direction(x.val) == direction(y.val))
 }
 
 /// The part of a key's value that counts: its sign, or the kind of index.
@@ -56,7 +72,10 @@ fn is_id_key(key: Doc<'_>) -> bool {
 
 impl IndexSpec {
     pub fn key(&self) -> Doc<'_> {
-        self.spec.get("key").and_then(|v| v.as_doc()).unwrap_or(Doc::EMPTY)
+        self.spec
+            .get("key")
+            .and_then(|v| v.as_doc())
+            .unwrap_or(Doc::EMPTY)
     }
 
     pub fn name(&self) -> &str {
@@ -72,29 +91,53 @@ impl IndexSpec {
     pub fn parse(v: Val<'_>) -> Result<IndexSpec> {
         let within = "createIndexes.indexes";
         let Some(d) = v.as_doc() else {
-            bail!(TypeMismatch, "BSON field '{within}' is the wrong type '{}', expected type 'object'", v.type_name());
+            bail!(
+                TypeMismatch,
+                "BSON field '{within}' is the wrong type '{}', expected type 'object'",
+                v.type_name()
+            );
         };
         let (mut key, mut name) = (None, None);
         for e in d {
             match e.name {
                 "key" => match e.val.as_doc() {
                     Some(k) => key = Some(k),
-                    None => bail!(TypeMismatch, "The field 'key' must be an object, but got {}", e.val.type_name()),
+                    None => bail!(
+                        TypeMismatch,
+                        "The field 'key' must be an object, but got {}",
+                        e.val.type_name()
+                    ),
                 },
                 "name" => match e.val.as_str() {
                     Some(n) => name = Some(n),
-                    None => bail!(TypeMismatch, "The field 'name' must be a string, but got {}", e.val.type_name()),
+                    None => bail!(
+                        TypeMismatch,
+                        "The field 'name' must be a string, but got {}",
+                        e.val.type_name()
+                    ),
                 },
                 _ => {}
             }
         }
-        let key = key.ok_or_else(|| err!(FailedToParse, "The 'key' field is a required property of an index specification"))?;
-        let name = name.ok_or_else(|| err!(FailedToParse, "The 'name' field is a required property of an index specification"))?;
+        let key = key.ok_or_else(|| {
+            err!(
+                FailedToParse,
+                "The 'key' field is a required property of an index specification"
+            )
+        })?;
+        let name = name.ok_or_else(|| {
+            err!(
+                FailedToParse,
+                "The 'name' field is a required property of an index specification"
+            )
+        })?;
         check_name(name, key)?;
         let id = is_id_key(key);
         let mut w = Writer::new();
         let (mut sparse, mut partial) = (false, false);
-        w.i32("v", 2).doc("key", key).str("name", if id { "_id_" } else { name });
+        w.i32("v", 2)
+            .doc("key", key)
+            .str("name", if id { "_id_" } else { name });
         for e in d {
             if id && !matches!(e.name, "key" | "name" | "v" | "ns" | "collation") {
                 bail!(
@@ -108,7 +151,11 @@ impl IndexSpec {
                 "v" => check_version(e.val)?,
                 "ns" => {
                     if e.val.tag != tag::STRING {
-                        bail!(TypeMismatch, "The field 'ns' must be a string, but got {}", e.val.type_name());
+                        bail!(
+                            TypeMismatch,
+                            "The field 'ns' must be a string, but got {}",
+                            e.val.type_name()
+                        );
                     }
                 }
                 flag if FLAGS.contains(&flag) => {
@@ -146,7 +193,11 @@ impl IndexSpec {
                 }
                 "collation" => {
                     let Some(c) = e.val.as_doc() else {
-                        bail!(TypeMismatch, "The field 'collation' must be an object, but got {}", e.val.type_name());
+                        bail!(
+                            TypeMismatch,
+                            "The field 'collation' must be an object, but got {}",
+                            e.val.type_name()
+                        );
                     };
                     if c.is_empty() {
                         bail!(BadValue, "The field 'collation' cannot be an empty object.");
@@ -159,20 +210,37 @@ impl IndexSpec {
                     Some(s) => {
                         w.doc("storageEngine", s);
                     }
-                    None => bail!(TypeMismatch, "The field 'storageEngine' must be an object, but got {}", e.val.type_name()),
+                    None => bail!(
+                        TypeMismatch,
+                        "The field 'storageEngine' must be an object, but got {}",
+                        e.val.type_name()
+                    ),
                 },
                 "wildcardProjection" => {
                     if e.val.tag != tag::DOCUMENT {
-                        bail!(TypeMismatch, "The field 'wildcardProjection' must be an object, but got {}", e.val.type_name());
+                        bail!(
+                            TypeMismatch,
+                            "The field 'wildcardProjection' must be an object, but got {}",
+                            e.val.type_name()
+                        );
                     }
                     if !key.iter().any(|k| k.name.ends_with("$**")) {
-                        bail!(BadValue, "The field 'wildcardProjection' is only allowed in an 'wildcard' index");
+                        bail!(
+                            BadValue,
+                            "The field 'wildcardProjection' is only allowed in an 'wildcard' index"
+                        );
                     }
                 }
                 kind if KIND_OPTIONS.contains(&kind) => {
-                    let text = matches!(kind, "weights" | "default_language" | "language_override" | "textIndexVersion");
+                    let text = matches!(
+                        kind,
+                        "weights" | "default_language" | "language_override" | "textIndexVersion"
+                    );
                     if text && !key.iter().any(|k| k.val.as_str() == Some("text")) {
-                        bail!(CannotCreateIndex, "the field '{kind}' can only be specified with text indexes");
+                        bail!(
+                            CannotCreateIndex,
+                            "the field '{kind}' can only be specified with text indexes"
+                        );
                     }
                     w.val(kind, e.val);
                 }
@@ -183,7 +251,10 @@ impl IndexSpec {
             }
         }
         if sparse && partial {
-            bail!(CannotCreateIndex, "cannot mix \"partialFilterExpression\" and \"sparse\" options");
+            bail!(
+                CannotCreateIndex,
+                "cannot mix \"partialFilterExpression\" and \"sparse\" options"
+            );
         }
         check_key(key)?;
         Ok(IndexSpec { spec: w.finish() })
@@ -191,7 +262,10 @@ impl IndexSpec {
 
     /// How this specification stands to an existing one.
     fn compare(&self, other: Doc<'_>) -> Likeness {
-        let other_key = other.get("key").and_then(|v| v.as_doc()).unwrap_or(Doc::EMPTY);
+        let other_key = other
+            .get("key")
+            .and_then(|v| v.as_doc())
+            .unwrap_or(Doc::EMPTY);
         let same = |field: &str| match (self.spec.get(field), other.get(field)) {
             (None, None) => true,
             (Some(a), Some(b)) => order::equal(a, b),
@@ -258,7 +332,10 @@ fn check_name(name: &str, key: Doc<'_>) -> Result<()> {
         bail!(CannotCreateIndex, "The index name cannot be empty");
     }
     if name.contains('\0') {
-        bail!(CannotCreateIndex, "The index name cannot contain embedded nulls");
+        bail!(
+            CannotCreateIndex,
+            "The index name cannot contain embedded nulls"
+        );
     }
     if name == "*" {
         bail!(BadValue, "The index name '*' is not valid.");
@@ -279,18 +356,37 @@ fn check_key(key: Doc<'_>) -> Result<()> {
     let mut names: Vec<&str> = Vec::new();
     for e in key {
         if names.contains(&e.name) {
-            bail!(BadValue, "Index key pattern contains the field '{}' twice", e.name);
+            bail!(
+                BadValue,
+                "Index key pattern contains the field '{}' twice",
+                e.name
+            );
         }
         names.push(e.name);
         if e.val.as_str() == Some("wildcard") {
-            bail!(7246202, "The 'wildcard' index type must be declared with a '$**' field");
+            bail!(
+                7246202,
+                "The 'wildcard' index type must be declared with a '$**' field"
+            );
         }
-        if e.val.as_str() == Some("hashed") && key.iter().filter(|e| e.val.as_str() == Some("hashed")).count() > 1 {
-            bail!(31303, "A maximum of one index field is allowed to be hashed but found more for {key}");
+        if e.val.as_str() == Some("hashed")
+            && key
+                .iter()
+                .filter(|e| e.val.as_str() == Some("hashed"))
+                .count()
+                > 1
+        {
+            bail!(
+                31303,
+                "A maximum of one index field is allowed to be hashed but found more for {key}"
+            );
         }
     }
     if key.count() == 1 && key.get("_id").is_some_and(|v| v.is_number()) && !is_id_key(key) {
-        bail!(BadValue, "The field 'key' for an _id index must be {{_id: 1}}, but got {key}");
+        bail!(
+            BadValue,
+            "The field 'key' for an _id index must be {{_id: 1}}, but got {key}"
+        );
     }
     KeyPattern::parse(key).map(|_| ())
 }
@@ -310,20 +406,37 @@ fn flag_value(e: Elem<'_>) -> Result<bool> {
 
 fn check_version(v: Val<'_>) -> Result<()> {
     if !v.is_number() {
-        bail!(TypeMismatch, "The field 'v' must be a number, but got {}", v.type_name());
+        bail!(
+            TypeMismatch,
+            "The field 'v' must be a number, but got {}",
+            v.type_name()
+        );
     }
     match v.to_i64_exact() {
         Some(1 | 2) => Ok(()),
-        Some(0) => bail!(CannotCreateIndex, "Invalid index specification; cannot create an index with v=0"),
-        Some(n) => bail!(CannotCreateIndex, "Invalid index specification; cannot create an index with v={n}"),
-        None => bail!(BadValue, "Index version must be representable as a 32-bit integer, but got {v}"),
+        Some(0) => bail!(
+            CannotCreateIndex,
+            "Invalid index specification; cannot create an index with v=0"
+        ),
+        Some(n) => bail!(
+            CannotCreateIndex,
+            "Invalid index specification; cannot create an index with v={n}"
+        ),
+        None => bail!(
+            BadValue,
+            "Index version must be representable as a 32-bit integer, but got {v}"
+        ),
     }
 }
 
 /// `expireAfterSeconds` of an index, as MongoDB checks and keeps it.
 fn expiry(v: Val<'_>) -> Result<i64> {
     if !v.is_number() {
-        bail!(CannotCreateIndex, "TTL index 'expireAfterSeconds' option must be numeric, but received a type of {}.", v.type_name());
+        bail!(
+            CannotCreateIndex,
+            "TTL index 'expireAfterSeconds' option must be numeric, but received a type of {}.",
+            v.type_name()
+        );
     }
     // NaN means never, since MongoDB 5.
     if v.to_f64().is_some_and(f64::is_nan) {
@@ -331,22 +444,36 @@ fn expiry(v: Val<'_>) -> Result<i64> {
     }
     let n = idl::whole(v).unwrap_or(0);
     if n < 0 {
-        bail!(CannotCreateIndex, "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {v}.");
+        bail!(
+            CannotCreateIndex,
+            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {v}."
+        );
     }
     if n > i64::from(i32::MAX) {
-        bail!(CannotCreateIndex, "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a lower number.");
+        bail!(
+            CannotCreateIndex,
+            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a lower number."
+        );
     }
     Ok(n)
 }
 
 /// Fails on operators that a partial index cannot be defined with.
 fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
-    let refuse = |what: &str| -> Error { err!(CannotCreateIndex, "Expression not supported in partial index: {what}") };
+    let refuse = |what: &str| -> Error {
+        err!(
+            CannotCreateIndex,
+            "Expression not supported in partial index: {what}"
+        )
+    };
     for e in filter {
         match e.name {
             "$and" | "$or" => {
                 if depth > 4 {
-                    bail!(CannotCreateIndex, "partialFilterExpression depth may not exceed 4");
+                    bail!(
+                        CannotCreateIndex,
+                        "partialFilterExpression depth may not exceed 4"
+                    );
                 }
                 for clause in e.val.as_array().unwrap_or(Doc::EMPTY).values() {
                     check_partial(clause.as_doc().unwrap_or(Doc::EMPTY), depth + 1)?;
@@ -366,9 +493,15 @@ fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
                 }
                 for op in ops {
                     match op.name {
-                        "$eq" | "$gt" | "$gte" | "$lt" | "$lte" | "$type" | "$geoWithin" | "$within" => {}
+                        "$eq" | "$gt" | "$gte" | "$lt" | "$lte" | "$type" | "$geoWithin"
+                        | "$within" => {}
                         "$in" => {
-                            let regex = op.val.as_array().unwrap_or(Doc::EMPTY).values().any(|v| v.tag == tag::REGEX);
+                            let regex = op
+                                .val
+                                .as_array()
+                                .unwrap_or(Doc::EMPTY)
+                                .values()
+                                .any(|v| v.tag == tag::REGEX);
                             if regex {
                                 return Err(refuse("$in with a regular expression"));
                             }
@@ -399,7 +532,11 @@ mod tests {
             json::val_to_string(s.spec.as_doc().as_val()),
             r#"{"v": 2, "key": {"a": 1}, "name": "x", "unique": true, "expireAfterSeconds": 3}"#
         );
-        assert!(parse(r#"{"key": {"_id": 1}, "name": "whatever"}"#).unwrap().is_id());
+        assert!(
+            parse(r#"{"key": {"_id": 1}, "name": "whatever"}"#)
+                .unwrap()
+                .is_id()
+        );
         parse(r#"{"key": {"a": 1}, "name": "x", "partialFilterExpression": {"$or": [{"a": {"$gt": 5}}, {"b": 1}]}}"#).unwrap();
     }
 
@@ -419,10 +556,22 @@ mod tests {
             (r#"{"key": {"_id": 1}, "name": "x", "hidden": true}"#, 197),
             (r#"{"key": {"a": 1}, "name": "x", "nope": true}"#, 197),
             (r#"{"key": {"a": 1}, "name": "x", "unique": "yes"}"#, 14),
-            (r#"{"key": {"a": 1}, "name": "x", "expireAfterSeconds": -1}"#, 67),
-            (r#"{"key": {"a": 1, "b": 1}, "name": "x", "expireAfterSeconds": 1}"#, 67),
-            (r#"{"key": {"a": 1}, "name": "x", "partialFilterExpression": {"a": {"$ne": 5}}}"#, 67),
-            (r#"{"key": {"a": 1}, "name": "x", "sparse": true, "partialFilterExpression": {"a": 5}}"#, 67),
+            (
+                r#"{"key": {"a": 1}, "name": "x", "expireAfterSeconds": -1}"#,
+                67,
+            ),
+            (
+                r#"{"key": {"a": 1, "b": 1}, "name": "x", "expireAfterSeconds": 1}"#,
+                67,
+            ),
+            (
+                r#"{"key": {"a": 1}, "name": "x", "partialFilterExpression": {"a": {"$ne": 5}}}"#,
+                67,
+            ),
+            (
+                r#"{"key": {"a": 1}, "name": "x", "sparse": true, "partialFilterExpression": {"a": 5}}"#,
+                67,
+            ),
         ] {
             assert_eq!(parse(text).unwrap_err().code.0, code, "{text}");
         }
@@ -436,9 +585,18 @@ mod tests {
         assert_eq!(check(r#"{"key": {"a": 1.0}, "name": "a_1"}"#), Ok(true));
         assert_eq!(check(r#"{"key": {"a": 1}, "name": "other"}"#), Err(85));
         assert_eq!(check(r#"{"key": {"b": 1}, "name": "a_1"}"#), Err(86));
-        assert_eq!(check(r#"{"key": {"a": 1}, "name": "a_1", "unique": true}"#), Err(86));
-        assert_eq!(check(r#"{"key": {"a": 1}, "name": "a_1", "expireAfterSeconds": 5}"#), Err(85));
-        assert_eq!(check(r#"{"key": {"a": 1}, "name": "u", "unique": true}"#), Ok(false));
+        assert_eq!(
+            check(r#"{"key": {"a": 1}, "name": "a_1", "unique": true}"#),
+            Err(86)
+        );
+        assert_eq!(
+            check(r#"{"key": {"a": 1}, "name": "a_1", "expireAfterSeconds": 5}"#),
+            Err(85)
+        );
+        assert_eq!(
+            check(r#"{"key": {"a": 1}, "name": "u", "unique": true}"#),
+            Ok(false)
+        );
         assert_eq!(check(r#"{"key": {"a": -1}, "name": "d"}"#), Ok(false));
     }
 }

@@ -48,13 +48,18 @@ fn describe(c: &Collection, name_only: bool) -> DocBuf {
     let kind = if c.is_view() { "view" } else { "collection" };
     w.str("name", c.name()).str("type", kind);
     if !name_only {
-        w.doc("options", c.options.as_doc()).open_doc("info").bool("readOnly", c.is_view());
+        w.doc("options", c.options.as_doc())
+            .open_doc("info")
+            .bool("readOnly", c.is_view());
         if !c.is_view() {
             w.binary("uuid", 4, &c.uuid);
         }
         w.close();
         if !c.is_view() && c.option("clusteredIndex").is_none() {
-            w.doc("idIndex", doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" }.as_doc());
+            w.doc(
+                "idIndex",
+                doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" }.as_doc(),
+            );
         }
     }
     w.finish()

@@ -57,7 +57,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     cx.w.close();
     if !name_only {
-        cx.w.i64("totalSize", total as i64).i64("totalSizeMb", (total >> 20) as i64);
+        cx.w.i64("totalSize", total as i64)
+            .i64("totalSizeMb", (total >> 20) as i64);
     }
     Ok(Done::Reply)
 }

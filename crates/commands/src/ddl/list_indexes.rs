@@ -14,18 +14,26 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         match e.name {
             "cursor" => batch_size = listing::batch_size("listIndexes", e)?,
             "includeBuildUUIDs" => build_uuids = idl::safe_bool("listIndexes", e)?.unwrap_or(false),
-            "includeIndexBuildInfo" => build_info = idl::safe_bool("listIndexes", e)?.unwrap_or(false),
+            "includeIndexBuildInfo" => {
+                build_info = idl::safe_bool("listIndexes", e)?.unwrap_or(false)
+            }
             _ => return Err(cx.args.unknown(e)),
         }
     }
     if build_info && build_uuids {
-        bail!(InvalidOptions, "The includeBuildUUIDs flag and includeIndexBuildInfo flag cannot both be set to true");
+        bail!(
+            InvalidOptions,
+            "The includeBuildUUIDs flag and includeIndexBuildInfo flag cannot both be set to true"
+        );
     }
     let Some(coll) = cx.app.engine.catalog.get(&ns) else {
         bail!(NamespaceNotFound, "ns does not exist: {ns}");
     };
     if coll.is_view() {
-        bail!(CommandNotSupportedOnView, "Namespace {ns} is a view, not a collection");
+        bail!(
+            CommandNotSupportedOnView,
+            "Namespace {ns} is a view, not a collection"
+        );
     }
     let docs = specs(&coll, build_info);
     listing::reply(cx, &ns, docs, batch_size)?;
@@ -37,8 +45,12 @@ fn specs(coll: &Collection, build_info: bool) -> Vec<DocBuf> {
     let mut docs = Vec::new();
     for mut spec in coll.index_specs() {
         let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or("");
-        let building = coll.index_named(name).is_some_and(|i| i.state == IndexState::Building);
-        if name == "_id_" && let Some(own) = coll.option("clusteredIndex").and_then(|v| v.as_doc()) {
+        let building = coll
+            .index_named(name)
+            .is_some_and(|i| i.state == IndexState::Building);
+        if name == "_id_"
+            && let Some(own) = coll.option("clusteredIndex").and_then(|v| v.as_doc())
+        {
             let mut w = Writer::new();
             w.extend(own).bool("clustered", true);
             spec = w.finish();

@@ -11,10 +11,18 @@ use session::{Cursor, Results};
 struct Docs(std::vec::IntoIter<DocBuf>);
 
 impl Results for Docs {
-    fn fill(&mut self, _ctx: &mut OpCtx, w: &mut Writer, max_docs: u64, max_bytes: usize) -> Result<bool> {
+    fn fill(
+        &mut self,
+        _ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
         let (start, mut n) = (w.len(), 0);
         while n < max_docs {
-            let Some(next) = self.0.as_slice().first() else { return Ok(true) };
+            let Some(next) = self.0.as_slice().first() else {
+                return Ok(true);
+            };
             if n > 0 && w.len() - start + next.as_bytes().len() + 16 > max_bytes {
                 return Ok(false);
             }
@@ -42,12 +50,22 @@ pub fn batch_size(command: &str, e: Elem<'_>) -> Result<Option<u64>> {
 }
 
 /// Writes `cursor: {id, ns, firstBatch}` and keeps what is left.
-pub fn reply(cx: &mut Cx<'_, '_>, ns: &str, docs: Vec<DocBuf>, batch_size: Option<u64>) -> Result<()> {
+pub fn reply(
+    cx: &mut Cx<'_, '_>,
+    ns: &str,
+    docs: Vec<DocBuf>,
+    batch_size: Option<u64>,
+) -> Result<()> {
     let mut docs = Docs(docs.into_iter());
     cx.w.open_doc("cursor").open_array("firstBatch");
     let done = match batch_size {
         Some(0) => docs.0.as_slice().is_empty(),
-        n => docs.fill(&mut cx.op, &mut cx.w, n.unwrap_or(u64::MAX), bson::MAX_DOC_BYTES)?,
+        n => docs.fill(
+            &mut cx.op,
+            &mut cx.w,
+            n.unwrap_or(u64::MAX),
+            bson::MAX_DOC_BYTES,
+        )?,
     };
     cx.w.close();
     let id = if done {

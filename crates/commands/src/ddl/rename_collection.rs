@@ -19,7 +19,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                     target_uuid = id.try_into().ok();
                 }
                 (_, Some(_)) => bail!(InvalidUUID, "dropTarget must be a bool or a UUID"),
-                _ => return Err(idl::mismatch("renameCollection", "dropTarget", e.val, &["bool", "binData"])),
+                _ => {
+                    return Err(idl::mismatch(
+                        "renameCollection",
+                        "dropTarget",
+                        e.val,
+                        &["bool", "binData"],
+                    ));
+                }
             },
             "stayTemp" => {
                 idl::boolean("renameCollection", e)?;
@@ -32,19 +39,30 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         if cx.args.first.is_nullish() {
             return Err(idl::missing("renameCollection", "renameCollection"));
         }
-        return Err(idl::mismatch("renameCollection", "renameCollection", cx.args.first, &["string"]));
+        return Err(idl::mismatch(
+            "renameCollection",
+            "renameCollection",
+            cx.args.first,
+            &["string"],
+        ));
     };
     let to = idl::required("renameCollection", "to", to)?;
     check(from)?;
     check(to)?;
     let catalog = &cx.app.engine.catalog;
     if target_uuid.is_some() && catalog::db_of(from) != catalog::db_of(to) {
-        bail!(InvalidOptions, "dropTarget cannot be a UUID when renaming across databases");
+        bail!(
+            InvalidOptions,
+            "dropTarget cannot be a UUID when renaming across databases"
+        );
     }
     super::create::check_uuid(catalog, to, target_uuid)?;
     let (from_db, to_db) = (catalog::db_of(from), catalog::db_of(to));
     if from_db != to_db && from_db.eq_ignore_ascii_case(to_db) {
-        bail!(DatabaseDifferCase, "db already exists with different case already have: [{from_db}] trying to create [{to_db}]");
+        bail!(
+            DatabaseDifferCase,
+            "db already exists with different case already have: [{from_db}] trying to create [{to_db}]"
+        );
     }
     let Some(source) = catalog.get(from) else {
         bail!(NamespaceNotFound, "Source collection {from} does not exist");
@@ -54,7 +72,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     super::create::check_uuid(catalog, from, uuid)?;
     if catalog.get(to).is_some_and(|t| t.is_view()) {
-        bail!(NamespaceExists, "a view already exists with that name: {to}");
+        bail!(
+            NamespaceExists,
+            "a view already exists with that name: {to}"
+        );
     }
     catalog.rename(from, to, drop_target)?;
     changed(cx);
@@ -62,7 +83,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 }
 
 fn check(ns: &str) -> Result<()> {
-    let Some((db, coll)) = ns.split_once('.') else { bail!(InvalidNamespace, "Invalid namespace specified '{ns}'") };
+    let Some((db, coll)) = ns.split_once('.') else {
+        bail!(InvalidNamespace, "Invalid namespace specified '{ns}'")
+    };
     if ns.contains('$') || ns.len() > 255 && !coll.is_empty() {
         bail!(IllegalOperation, "Invalid namespace to rename: {ns}");
     }
@@ -72,7 +95,10 @@ fn check(ns: &str) -> Result<()> {
         bail!(IllegalOperation, "cannot rename to or from the oplog: {ns}");
     }
     if coll.starts_with("system.") {
-        bail!(IllegalOperation, "renaming system collections is not allowed: {ns}");
+        bail!(
+            IllegalOperation,
+            "renaming system collections is not allowed: {ns}"
+        );
     }
     Ok(())
 }

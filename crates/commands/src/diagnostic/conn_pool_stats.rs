@@ -5,10 +5,23 @@ use errors::Result;
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let w = &mut cx.w;
-    w.i32("numClientConnections", 0).i32("numAScopedConnections", 0);
-    for f in ["totalInUse", "totalAvailable", "totalLeased", "totalCreated", "totalRefreshing", "totalRefreshed"] {
+    w.i32("numClientConnections", 0)
+        .i32("numAScopedConnections", 0);
+    for f in [
+        "totalInUse",
+        "totalAvailable",
+        "totalLeased",
+        "totalCreated",
+        "totalRefreshing",
+        "totalRefreshed",
+    ] {
         w.i32(f, 0);
     }
-    w.open_doc("pools").close().open_doc("hosts").close().open_doc("replicaSets").close();
+    w.open_doc("pools")
+        .close()
+        .open_doc("hosts")
+        .close()
+        .open_doc("replicaSets")
+        .close();
     Ok(Done::Reply)
 }

@@ -60,11 +60,20 @@ pub fn documents(cx: &Cx<'_, '_>, own: bool) -> Vec<DocBuf> {
     for b in cx.app.engine.builds.running() {
         let (done, total) = (b.done.load(Relaxed), b.total.load(Relaxed));
         let mut w = Writer::new();
-        w.str("type", "op").str("host", &host).str("desc", &format!("IndexBuild-{}", b.name)).bool("active", true);
+        w.str("type", "op")
+            .str("host", &host)
+            .str("desc", &format!("IndexBuild-{}", b.name))
+            .bool("active", true);
         w.str("op", "command").str("ns", &b.ns);
-        w.open_doc("command").str("createIndexes", catalog::collection_of(&b.ns)).str("index", &b.name).close();
+        w.open_doc("command")
+            .str("createIndexes", catalog::collection_of(&b.ns))
+            .str("index", &b.name)
+            .close();
         w.str("msg", &format!("Index Build: {done}/{total}"));
-        w.open_doc("progress").int("done", done as i64).int("total", total as i64).close();
+        w.open_doc("progress")
+            .int("done", done as i64)
+            .int("total", total as i64)
+            .close();
         docs.push(w.finish());
     }
     docs
@@ -73,13 +82,18 @@ pub fn documents(cx: &Cx<'_, '_>, own: bool) -> Vec<DocBuf> {
 fn document(o: &Operation, host: &str) -> DocBuf {
     let elapsed = o.started.elapsed();
     let mut w = Writer::new();
-    w.str("type", "op").str("host", host).str("desc", &format!("conn{}", o.connection));
+    w.str("type", "op")
+        .str("host", host)
+        .str("desc", &format!("conn{}", o.connection));
     w.int("connectionId", o.connection).str("client", &o.client);
     if !o.app_name.is_empty() {
         w.str("appName", &o.app_name);
     }
     w.bool("active", true);
-    w.str("currentOpTime", &service::logging::timestamp(std::time::SystemTime::now()));
+    w.str(
+        "currentOpTime",
+        &service::logging::timestamp(std::time::SystemTime::now()),
+    );
     w.int("opid", i64::from(o.id));
     if o.killed.load(Relaxed) {
         w.bool("killPending", true);
@@ -87,7 +101,8 @@ fn document(o: &Operation, host: &str) -> DocBuf {
     if let Some(id) = o.lsid {
         w.open_doc("lsid").binary("id", 4, &id).close();
     }
-    w.int("secs_running", elapsed.as_secs() as i64).i64("microsecs_running", elapsed.as_micros() as i64);
+    w.int("secs_running", elapsed.as_secs() as i64)
+        .i64("microsecs_running", elapsed.as_micros() as i64);
     let kind = match o.command {
         "find" => "query",
         "getMore" => "getmore",
@@ -95,8 +110,15 @@ fn document(o: &Operation, host: &str) -> DocBuf {
         "delete" => "remove",
         _ => "command",
     };
-    w.str("op", kind).str("ns", &o.ns).bool("redacted", false).doc("command", o.body.as_doc()).i32("numYields", 0);
-    w.doc("locks", Doc::EMPTY).bool("waitingForLock", false).doc("lockStats", Doc::EMPTY);
-    w.bool("waitingForFlowControl", false).doc("flowControlStats", Doc::EMPTY);
+    w.str("op", kind)
+        .str("ns", &o.ns)
+        .bool("redacted", false)
+        .doc("command", o.body.as_doc())
+        .i32("numYields", 0);
+    w.doc("locks", Doc::EMPTY)
+        .bool("waitingForLock", false)
+        .doc("lockStats", Doc::EMPTY);
+    w.bool("waitingForFlowControl", false)
+        .doc("flowControlStats", Doc::EMPTY);
     w.finish()
 }

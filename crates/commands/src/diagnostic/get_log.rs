@@ -10,16 +10,25 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         if cx.args.first.is_nullish() {
             return Err(idl::missing("getLog", "getLog"));
         }
-        return Err(idl::mismatch("getLog", "getLog", cx.args.first, &["string"]));
+        return Err(idl::mismatch(
+            "getLog",
+            "getLog",
+            cx.args.first,
+            &["string"],
+        ));
     };
     if name == "*" {
-        cx.w.open_array("names").push_value("global").push_value("startupWarnings").close();
+        cx.w.open_array("names")
+            .push_value("global")
+            .push_value("startupWarnings")
+            .close();
         return Ok(Done::Reply);
     }
     let Some((lines, written)) = service::logging::lines(name) else {
         bail!(OperationFailed, "No log named '{name}'");
     };
-    cx.w.int("totalLinesWritten", written as i64).open_array("log");
+    cx.w.int("totalLinesWritten", written as i64)
+        .open_array("log");
     for l in &lines {
         cx.w.push_value(l.as_str());
     }

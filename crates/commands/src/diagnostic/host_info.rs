@@ -10,20 +10,46 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let (memory, limit) = process::machine_memory();
     let cores = process::cores() as i64;
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string();
-    let version = fs::read_to_string("/proc/version").unwrap_or_default().trim().to_string();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")
+        .unwrap_or_default()
+        .trim()
+        .to_string();
+    let version = fs::read_to_string("/proc/version")
+        .unwrap_or_default()
+        .trim()
+        .to_string();
     let (name, release) = distribution();
     let w = &mut cx.w;
-    w.open_doc("system").date("currentTime", now_millis()).str("hostname", &process::host_name());
-    w.i32("cpuAddrSize", usize::BITS as i32).i64("memSizeMB", (memory >> 20) as i64).i64("memLimitMB", (limit >> 20) as i64);
-    w.int("numCores", cores).int("numCoresAvailableToProcess", cores).int("numPhysicalCores", cores);
-    w.i32("numCpuSockets", 1).str("cpuArch", std::env::consts::ARCH).bool("numaEnabled", false).i32("numNumaNodes", 1);
+    w.open_doc("system")
+        .date("currentTime", now_millis())
+        .str("hostname", &process::host_name());
+    w.i32("cpuAddrSize", usize::BITS as i32)
+        .i64("memSizeMB", (memory >> 20) as i64)
+        .i64("memLimitMB", (limit >> 20) as i64);
+    w.int("numCores", cores)
+        .int("numCoresAvailableToProcess", cores)
+        .int("numPhysicalCores", cores);
+    w.i32("numCpuSockets", 1)
+        .str("cpuArch", std::env::consts::ARCH)
+        .bool("numaEnabled", false)
+        .i32("numNumaNodes", 1);
     w.close();
-    w.open_doc("os").str("type", "Linux").str("name", &name).str("version", &release).close();
-    w.open_doc("extra").str("versionString", &version).str("libcVersion", "").str("versionSignature", "");
-    w.str("kernelVersion", &kernel).str("cpuString", &process::cpu("model name")).str("cpuFrequencyMHz", &process::cpu("cpu MHz"));
-    w.str("cpuFeatures", &process::cpu("flags")).i64("pageSize", process::page_bytes() as i64);
-    w.i64("numPages", (memory / process::page_bytes().max(1)) as i64).int("maxOpenFiles", open_files());
+    w.open_doc("os")
+        .str("type", "Linux")
+        .str("name", &name)
+        .str("version", &release)
+        .close();
+    w.open_doc("extra")
+        .str("versionString", &version)
+        .str("libcVersion", "")
+        .str("versionSignature", "");
+    w.str("kernelVersion", &kernel)
+        .str("cpuString", &process::cpu("model name"))
+        .str("cpuFrequencyMHz", &process::cpu("cpu MHz"));
+    w.str("cpuFeatures", &process::cpu("flags"))
+        .i64("pageSize", process::page_bytes() as i64);
+    w.i64("numPages", (memory / process::page_bytes().max(1)) as i64)
+        .int("maxOpenFiles", open_files());
     w.close();
     Ok(Done::Reply)
 }
@@ -31,7 +57,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 fn distribution() -> (String, String) {
     let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let field = |name: &str| {
-        let v = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('='));
+        let v = text
+            .lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix('='));
         v.map_or(String::new(), |v| v.trim_matches('"').to_string())
     };
     (field("PRETTY_NAME"), field("VERSION_ID"))

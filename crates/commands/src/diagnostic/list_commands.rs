@@ -10,13 +10,19 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     cx.w.open_doc("commands");
     for name in names {
         let Some(c) = lookup(name) else { continue };
-        cx.w.open_doc(name).str("help", c.help).bool("requiresAuth", !c.is(flag::HANDSHAKE));
-        cx.w.bool("secondaryOk", true).bool("adminOnly", c.is(flag::ADMIN));
+        cx.w.open_doc(name)
+            .str("help", c.help)
+            .bool("requiresAuth", !c.is(flag::HANDSHAKE));
+        cx.w.bool("secondaryOk", true)
+            .bool("adminOnly", c.is(flag::ADMIN));
         cx.w.open_array("apiVersions");
         if c.is(flag::API) {
             cx.w.push_value("1");
         }
-        cx.w.close().open_array("deprecatedApiVersions").close().close();
+        cx.w.close()
+            .open_array("deprecatedApiVersions")
+            .close()
+            .close();
     }
     cx.w.close();
     Ok(Done::Reply)

@@ -5,7 +5,9 @@ use std::fs;
 /// Memory of this process in bytes: resident, virtual.
 pub fn memory() -> (u64, u64) {
     let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let mut pages = text.split_ascii_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));
+    let mut pages = text
+        .split_ascii_whitespace()
+        .map(|n| n.parse::<u64>().unwrap_or(0));
     let (total, resident) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
     (resident * page_bytes(), total * page_bytes())
 }
@@ -55,12 +57,21 @@ pub fn usage() -> Usage {
 /// Memory of the machine in bytes, and what a control group leaves of it.
 pub fn machine_memory() -> (u64, u64) {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kb = text.lines().find_map(|l| l.strip_prefix("MemTotal:")?.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    let kb = text.lines().find_map(|l| {
+        l.strip_prefix("MemTotal:")?
+            .split_ascii_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()
+    });
     let total = kb.unwrap_or(0) * 1024;
-    let limit = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        .iter()
-        .find_map(|p| fs::read_to_string(p).ok()?.trim().parse::<u64>().ok())
-        .map_or(total, |l| l.min(total));
+    let limit = [
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ]
+    .iter()
+    .find_map(|p| fs::read_to_string(p).ok()?.trim().parse::<u64>().ok())
+    .map_or(total, |l| l.min(total));
     (total, limit)
 }
 
@@ -71,12 +82,19 @@ pub fn cores() -> usize {
 /// A field of /proc/cpuinfo.
 pub fn cpu(field: &str) -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find(|l| l.split(':').next().is_some_and(|n| n.trim() == field));
-    line.and_then(|l| l.split_once(':')).map_or(String::new(), |(_, v)| v.trim().to_string())
+    let line = text
+        .lines()
+        .find(|l| l.split(':').next().is_some_and(|n| n.trim() == field));
+    line.and_then(|l| l.split_once(':'))
+        .map_or(String::new(), |(_, v)| v.trim().to_string())
 }
 
 pub fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
-    if name.is_empty() { "localhost".to_string() } else { name.to_string() }
+    if name.is_empty() {
+        "localhost".to_string()
+    } else {
+        name.to_string()
+    }
 }

@@ -17,17 +17,31 @@ const ON_REQUEST: [&str; 2] = ["mirroredReads", "latchAnalysis"];
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let wanted: Vec<(&str, Val<'_>)> = cx.args.fields.iter().map(|e| (e.name, e.val)).collect();
-    let all = wanted.iter().find(|(n, _)| *n == "all").is_some_and(|(_, v)| v.truthy());
-    let none = wanted.iter().find(|(n, _)| *n == "none").is_some_and(|(_, v)| v.truthy());
+    let all = wanted
+        .iter()
+        .find(|(n, _)| *n == "all")
+        .is_some_and(|(_, v)| v.truthy());
+    let none = wanted
+        .iter()
+        .find(|(n, _)| *n == "none")
+        .is_some_and(|(_, v)| v.truthy());
     let on = |name: &str| match wanted.iter().find(|(n, _)| *n == name) {
         Some((_, v)) => v.truthy(),
         None => !none && (all || !ON_REQUEST.contains(&name)),
     };
     let uptime = cx.app.control.started.elapsed();
-    cx.w.str("host", &format!("{}:{}", process::host_name(), cx.app.config.port)).str("version", VERSION).str("process", "mongod");
+    cx.w.str(
+        "host",
+        &format!("{}:{}", process::host_name(), cx.app.config.port),
+    )
+    .str("version", VERSION)
+    .str("process", "mongod");
     cx.w.open_array("service").push_value("shard").close();
-    cx.w.i64("pid", i64::from(std::process::id())).f64("uptime", uptime.as_secs_f64().floor());
-    cx.w.i64("uptimeMillis", uptime.as_millis() as i64).i64("uptimeEstimate", uptime.as_secs() as i64).date("localTime", now_millis());
+    cx.w.i64("pid", i64::from(std::process::id()))
+        .f64("uptime", uptime.as_secs_f64().floor());
+    cx.w.i64("uptimeMillis", uptime.as_millis() as i64)
+        .i64("uptimeEstimate", uptime.as_secs() as i64)
+        .date("localTime", now_millis());
     type Section = fn(&mut Cx<'_, '_>);
     let sections: [(&str, Section); 24] = [
         ("asserts", asserts),
@@ -51,7 +65,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         ("storageEngine", storage_engine),
         ("transactions", transactions),
         ("transportSecurity", transport_security),
-        ("twoPhaseCommitCoordinator", |cx| empty(cx, "twoPhaseCommitCoordinator")),
+        ("twoPhaseCommitCoordinator", |cx| {
+            empty(cx, "twoPhaseCommitCoordinator")
+        }),
         ("wiredTiger", wired_tiger),
         ("pandodb", pandodb),
     ];
@@ -70,47 +86,86 @@ fn empty(cx: &mut Cx<'_, '_>, name: &str) {
 fn asserts(cx: &mut Cx<'_, '_>) {
     let user = cx.app.counters.user_asserts() as i64;
     let w = cx.w.open_doc("asserts");
-    w.i32("regular", 0).i32("warning", 0).i32("msg", 0).int("user", user).i32("tripwire", 0).i32("rollovers", 0).close();
+    w.i32("regular", 0)
+        .i32("warning", 0)
+        .i32("msg", 0)
+        .int("user", user)
+        .i32("tripwire", 0)
+        .i32("rollovers", 0)
+        .close();
 }
 
 fn catalog_stats(cx: &mut Cx<'_, '_>) {
     let snapshot = cx.app.engine.catalog.snapshot();
     let (views, collections): (Vec<_>, Vec<_>) = snapshot.all().partition(|c| c.is_view());
     let w = cx.w.open_doc("catalogStats");
-    w.int("collections", collections.len() as i64).i32("capped", 0).i32("clustered", 0).i32("timeseries", 0);
-    w.int("views", views.len() as i64).i32("internalCollections", 0).i32("internalViews", 0).close();
+    w.int("collections", collections.len() as i64)
+        .i32("capped", 0)
+        .i32("clustered", 0)
+        .i32("timeseries", 0);
+    w.int("views", views.len() as i64)
+        .i32("internalCollections", 0)
+        .i32("internalViews", 0)
+        .close();
 }
 
 fn connections(cx: &mut Cx<'_, '_>) {
     let m = &cx.app.control.metrics;
     let current = m.connections.load(Relaxed) as i64;
     let w = cx.w.open_doc("connections");
-    w.int("current", current).int("available", m.connections_available() as i64);
-    w.int("totalCreated", m.connections_created.load(Relaxed) as i64).int("rejected", m.connections_rejected.load(Relaxed) as i64);
-    w.int("active", (m.active.load(Relaxed) as i64).max(1)).int("threaded", current).i32("exhaustIsMaster", 0).i32("exhaustHello", 0);
+    w.int("current", current)
+        .int("available", m.connections_available() as i64);
+    w.int("totalCreated", m.connections_created.load(Relaxed) as i64)
+        .int("rejected", m.connections_rejected.load(Relaxed) as i64);
+    w.int("active", (m.active.load(Relaxed) as i64).max(1))
+        .int("threaded", current)
+        .i32("exhaustIsMaster", 0)
+        .i32("exhaustHello", 0);
     w.i32("awaitingTopologyChanges", 0).close();
 }
 
 fn extra_info(cx: &mut Cx<'_, '_>) {
     let u = process::usage();
     let w = cx.w.open_doc("extra_info");
-    w.str("note", "fields vary by platform").i64("user_time_us", u.user_micros).i64("system_time_us", u.system_micros);
-    w.i64("maximum_resident_set_kb", u.max_resident_kb).i64("input_blocks", u.blocks_in).i64("output_blocks", u.blocks_out);
-    w.i64("page_reclaims", u.page_reclaims).i64("page_faults", u.page_faults);
-    w.i64("voluntary_context_switches", u.voluntary_switches).i64("involuntary_context_switches", u.involuntary_switches);
-    w.i64("threads", cx.app.control.metrics.workers.load(Relaxed) as i64).close();
+    w.str("note", "fields vary by platform")
+        .i64("user_time_us", u.user_micros)
+        .i64("system_time_us", u.system_micros);
+    w.i64("maximum_resident_set_kb", u.max_resident_kb)
+        .i64("input_blocks", u.blocks_in)
+        .i64("output_blocks", u.blocks_out);
+    w.i64("page_reclaims", u.page_reclaims)
+        .i64("page_faults", u.page_faults);
+    w.i64("voluntary_context_switches", u.voluntary_switches)
+        .i64("involuntary_context_switches", u.involuntary_switches);
+    w.i64(
+        "threads",
+        cx.app.control.metrics.workers.load(Relaxed) as i64,
+    )
+    .close();
 }
 
 fn flow_control(cx: &mut Cx<'_, '_>) {
-    cx.w.open_doc("flowControl").bool("enabled", false).bool("isLagged", false).close();
+    cx.w.open_doc("flowControl")
+        .bool("enabled", false)
+        .bool("isLagged", false)
+        .close();
 }
 
 fn global_lock(cx: &mut Cx<'_, '_>) {
     let active = cx.app.control.metrics.active.load(Relaxed) as i64;
     let micros = cx.app.control.started.elapsed().as_micros() as i64;
     let w = cx.w.open_doc("globalLock").i64("totalTime", micros);
-    w.open_doc("currentQueue").i32("total", 0).i32("readers", 0).i32("writers", 0).close();
-    w.open_doc("activeClients").int("total", active).int("readers", active).i32("writers", 0).close().close();
+    w.open_doc("currentQueue")
+        .i32("total", 0)
+        .i32("readers", 0)
+        .i32("writers", 0)
+        .close();
+    w.open_doc("activeClients")
+        .int("total", active)
+        .int("readers", active)
+        .i32("writers", 0)
+        .close()
+        .close();
 }
 
 fn index_builds(cx: &mut Cx<'_, '_>) {
@@ -121,17 +176,26 @@ fn index_builds(cx: &mut Cx<'_, '_>) {
 fn sessions(cx: &mut Cx<'_, '_>) {
     let active = cx.app.sessions.len() as i64;
     let w = cx.w.open_doc("logicalSessionRecordCache");
-    w.int("activeSessionsCount", active).i32("sessionsCollectionJobCount", 0).i32("lastSessionsCollectionJobDurationMillis", 0);
-    w.date("lastSessionsCollectionJobTimestamp", now_millis()).i32("lastSessionsCollectionJobEntriesRefreshed", 0);
-    w.i32("lastSessionsCollectionJobEntriesEnded", 0).i32("lastSessionsCollectionJobCursorsClosed", 0);
-    w.i32("transactionReaperJobCount", 0).date("lastTransactionReaperJobTimestamp", now_millis());
-    w.i32("lastTransactionReaperJobEntriesCleanedUp", 0).int("sessionCatalogSize", cx.app.retries.active() as i64).close();
+    w.int("activeSessionsCount", active)
+        .i32("sessionsCollectionJobCount", 0)
+        .i32("lastSessionsCollectionJobDurationMillis", 0);
+    w.date("lastSessionsCollectionJobTimestamp", now_millis())
+        .i32("lastSessionsCollectionJobEntriesRefreshed", 0);
+    w.i32("lastSessionsCollectionJobEntriesEnded", 0)
+        .i32("lastSessionsCollectionJobCursorsClosed", 0);
+    w.i32("transactionReaperJobCount", 0)
+        .date("lastTransactionReaperJobTimestamp", now_millis());
+    w.i32("lastTransactionReaperJobEntriesCleanedUp", 0)
+        .int("sessionCatalogSize", cx.app.retries.active() as i64)
+        .close();
 }
 
 fn mem(cx: &mut Cx<'_, '_>) {
     let (resident, total) = process::memory();
     let w = cx.w.open_doc("mem");
-    w.i32("bits", usize::BITS as i32).int("resident", (resident >> 20).max(1) as i64).int("virtual", (total >> 20).max(1) as i64);
+    w.i32("bits", usize::BITS as i32)
+        .int("resident", (resident >> 20).max(1) as i64)
+        .int("virtual", (total >> 20).max(1) as i64);
     w.bool("supported", true).close();
 }
 
@@ -144,29 +208,54 @@ fn metrics(cx: &mut Cx<'_, '_>) {
     for name in names {
         if let Some(c) = lookup(name) {
             let (total, failed) = (c.total.load(Relaxed), c.failed.load(Relaxed));
-            w.open_doc(name).i64("failed", failed as i64).i64("total", total as i64).close();
+            w.open_doc(name)
+                .i64("failed", failed as i64)
+                .i64("total", total as i64)
+                .close();
         }
     }
     w.close();
-    w.open_doc("cursor").i64("timedOut", f.timed_out as i64).i64("totalOpened", f.opened as i64);
-    w.open_doc("open").i64("noTimeout", f.no_timeout as i64).i64("pinned", f.pinned as i64).i64("total", f.open as i64).close().close();
+    w.open_doc("cursor")
+        .i64("timedOut", f.timed_out as i64)
+        .i64("totalOpened", f.opened as i64);
+    w.open_doc("open")
+        .i64("noTimeout", f.no_timeout as i64)
+        .i64("pinned", f.pinned as i64)
+        .i64("total", f.open as i64)
+        .close()
+        .close();
     let (n, zero) = (["inserted", "updated", "deleted", "returned"], 0);
     w.open_doc("document");
     for field in n {
         w.i64(field, zero);
     }
     w.close();
-    w.open_doc("ttl").i64("deletedDocuments", 0).i64("passes", 0).close();
+    w.open_doc("ttl")
+        .i64("deletedDocuments", 0)
+        .i64("passes", 0)
+        .close();
     w.close();
 }
 
 fn network(cx: &mut Cx<'_, '_>) {
     let m = &cx.app.control.metrics;
-    let (sent, received) = (m.bytes_out.load(Relaxed) as i64, m.bytes_in.load(Relaxed) as i64);
+    let (sent, received) = (
+        m.bytes_out.load(Relaxed) as i64,
+        m.bytes_in.load(Relaxed) as i64,
+    );
     let w = cx.w.open_doc("network");
-    w.i64("bytesIn", received).i64("bytesOut", sent).i64("physicalBytesIn", received).i64("physicalBytesOut", sent);
-    w.i64("numSlowDNSOperations", 0).i64("numSlowSSLOperations", 0).i64("numRequests", m.requests.load(Relaxed) as i64);
-    w.open_doc("tcpFastOpen").bool("serverSupported", false).bool("clientSupported", false).i64("accepted", 0).close();
+    w.i64("bytesIn", received)
+        .i64("bytesOut", sent)
+        .i64("physicalBytesIn", received)
+        .i64("physicalBytesOut", sent);
+    w.i64("numSlowDNSOperations", 0)
+        .i64("numSlowSSLOperations", 0)
+        .i64("numRequests", m.requests.load(Relaxed) as i64);
+    w.open_doc("tcpFastOpen")
+        .bool("serverSupported", false)
+        .bool("clientSupported", false)
+        .i64("accepted", 0)
+        .close();
     w.open_doc("compression").close();
     w.open_doc("serviceExecutors").close();
     w.close();
@@ -184,7 +273,11 @@ fn op_counters(cx: &mut Cx<'_, '_>, name: &str) {
     cx.w.open_doc(name);
     for (field, kind) in KINDS {
         // Nothing is replicated from elsewhere.
-        let n = if name == "opcounters" { cx.app.counters.get(kind) } else { 0 };
+        let n = if name == "opcounters" {
+            cx.app.counters.get(kind)
+        } else {
+            0
+        };
         cx.w.i64(field, n as i64);
     }
     cx.w.close();
@@ -194,30 +287,57 @@ fn repl(cx: &mut Cx<'_, '_>) {
     if cx.app.config.topology.set_name().is_none() {
         return;
     }
-    cx.w.open_doc("repl").bool("ismaster", true).bool("isWritablePrimary", true);
+    cx.w.open_doc("repl")
+        .bool("ismaster", true)
+        .bool("isWritablePrimary", true);
     replica_set::append_hello(cx);
     cx.w.i32("rbid", 1).close();
 }
 
 fn security(cx: &mut Cx<'_, '_>) {
     let w = cx.w.open_doc("security");
-    w.open_doc("authentication").str("saslSupportedMechs", "").open_doc("mechanisms").close().close().close();
+    w.open_doc("authentication")
+        .str("saslSupportedMechs", "")
+        .open_doc("mechanisms")
+        .close()
+        .close()
+        .close();
 }
 
 fn storage_engine(cx: &mut Cx<'_, '_>) {
     let w = cx.w.open_doc("storageEngine");
     // mongostat shows the cache only of an engine of this name; what it really is stands in our own section.
-    w.str("name", "wiredTiger").bool("supportsCommittedReads", true).bool("oldestRequiredTimestampForCrashRecovery", true);
-    w.bool("supportsPendingDrops", true).i64("dropPendingIdents", 0).bool("supportsSnapshotReadConcern", true);
-    w.bool("readOnly", false).bool("persistent", true).bool("backupCursorOpen", false).close();
+    w.str("name", "wiredTiger")
+        .bool("supportsCommittedReads", true)
+        .bool("oldestRequiredTimestampForCrashRecovery", true);
+    w.bool("supportsPendingDrops", true)
+        .i64("dropPendingIdents", 0)
+        .bool("supportsSnapshotReadConcern", true);
+    w.bool("readOnly", false)
+        .bool("persistent", true)
+        .bool("backupCursorOpen", false)
+        .close();
 }
 
 fn transactions(cx: &mut Cx<'_, '_>) {
     let w = cx.w.open_doc("transactions");
-    for f in ["retriedCommandsCount", "retriedStatementsCount", "transactionsCollectionWriteCount", "currentActive", "currentInactive"] {
+    for f in [
+        "retriedCommandsCount",
+        "retriedStatementsCount",
+        "transactionsCollectionWriteCount",
+        "currentActive",
+        "currentInactive",
+    ] {
         w.i64(f, 0);
     }
-    for f in ["currentOpen", "totalAborted", "totalCommitted", "totalStarted", "totalPrepared", "currentPrepared"] {
+    for f in [
+        "currentOpen",
+        "totalAborted",
+        "totalCommitted",
+        "totalStarted",
+        "totalPrepared",
+        "currentPrepared",
+    ] {
         w.i64(f, 0);
     }
     w.close();
@@ -238,14 +358,26 @@ fn wired_tiger(cx: &mut Cx<'_, '_>) {
     w.str("uri", "statistics:");
     w.open_doc("cache");
     w.i64("maximum bytes configured", s.cache_capacity_bytes as i64);
-    w.i64("bytes currently in the cache", (s.cache_used_bytes + s.memtable_bytes) as i64);
+    w.i64(
+        "bytes currently in the cache",
+        (s.cache_used_bytes + s.memtable_bytes) as i64,
+    );
     w.i64("tracked dirty bytes in the cache", s.memtable_bytes as i64);
-    w.i64("tracked bytes belonging to internal pages in the cache", s.cache_pinned_bytes as i64);
-    w.i64("bytes read into cache", 0).i64("bytes written from cache", 0).i64("pages evicted by application threads", 0);
+    w.i64(
+        "tracked bytes belonging to internal pages in the cache",
+        s.cache_pinned_bytes as i64,
+    );
+    w.i64("bytes read into cache", 0)
+        .i64("bytes written from cache", 0)
+        .i64("pages evicted by application threads", 0);
     w.close();
     w.open_doc("concurrentTransactions");
     for kind in ["read", "write"] {
-        w.open_doc(kind).i32("out", 0).i32("available", 128).i32("totalTickets", 128).close();
+        w.open_doc(kind)
+            .i32("out", 0)
+            .i32("available", 128)
+            .i32("totalTickets", 128)
+            .close();
     }
     w.close().close();
 }
@@ -254,13 +386,26 @@ fn pandodb(cx: &mut Cx<'_, '_>) {
     let (s, m) = (cx.app.store.stats(), &cx.app.control.metrics);
     let w = cx.w.open_doc("pandodb");
     w.str("version", PANDO_VERSION);
-    w.open_doc("engine").str("name", "rocksdb").i64("sstBytes", s.sst_bytes as i64).i64("memtableBytes", s.memtable_bytes as i64);
-    w.i64("pendingCompactionBytes", s.pending_compaction_bytes as i64).i64("runningFlushes", s.running_flushes as i64);
-    w.i64("runningCompactions", s.running_compactions as i64).i64("estimatedKeys", s.estimated_keys as i64);
+    w.open_doc("engine")
+        .str("name", "rocksdb")
+        .i64("sstBytes", s.sst_bytes as i64)
+        .i64("memtableBytes", s.memtable_bytes as i64);
+    w.i64("pendingCompactionBytes", s.pending_compaction_bytes as i64)
+        .i64("runningFlushes", s.running_flushes as i64);
+    w.i64("runningCompactions", s.running_compactions as i64)
+        .i64("estimatedKeys", s.estimated_keys as i64);
     w.i64("snapshots", s.snapshots as i64).close();
-    w.open_doc("log").i64("bytes", s.log_bytes as i64).i64("segments", s.log_segments as i64);
-    w.i64("lastIndex", s.last_index as i64).i64("durableIndex", s.durable_index as i64).close();
-    w.open_doc("loops").i64("offloaded", m.offloaded.load(Relaxed) as i64).i64("workers", m.workers.load(Relaxed) as i64);
-    w.i64("groups", m.groups.load(Relaxed) as i64).i64("grouped", m.grouped.load(Relaxed) as i64).close();
+    w.open_doc("log")
+        .i64("bytes", s.log_bytes as i64)
+        .i64("segments", s.log_segments as i64);
+    w.i64("lastIndex", s.last_index as i64)
+        .i64("durableIndex", s.durable_index as i64)
+        .close();
+    w.open_doc("loops")
+        .i64("offloaded", m.offloaded.load(Relaxed) as i64)
+        .i64("workers", m.workers.load(Relaxed) as i64);
+    w.i64("groups", m.groups.load(Relaxed) as i64)
+        .i64("grouped", m.grouped.load(Relaxed) as i64)
+        .close();
     w.close();
 }

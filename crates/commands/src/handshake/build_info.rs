@@ -18,13 +18,28 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         w.push_value(n);
     }
     w.close();
-    w.open_doc("openssl").str("running", "disabled").str("compiled", "disabled").close();
+    w.open_doc("openssl")
+        .str("running", "disabled")
+        .str("compiled", "disabled")
+        .close();
     w.open_doc("buildEnvironment");
-    w.str("distmod", "").str("distarch", std::env::consts::ARCH).str("cc", "").str("ccflags", "").str("cxx", "").str("cxxflags", "");
-    w.str("linkflags", "").str("target_arch", std::env::consts::ARCH).str("target_os", std::env::consts::OS).str("cppdefines", "");
+    w.str("distmod", "")
+        .str("distarch", std::env::consts::ARCH)
+        .str("cc", "")
+        .str("ccflags", "")
+        .str("cxx", "")
+        .str("cxxflags", "");
+    w.str("linkflags", "")
+        .str("target_arch", std::env::consts::ARCH)
+        .str("target_os", std::env::consts::OS)
+        .str("cppdefines", "");
     w.close();
-    w.i32("bits", usize::BITS as i32).bool("debug", cfg!(debug_assertions)).i32("maxBsonObjectSize", bson::MAX_DOC_BYTES as i32);
+    w.i32("bits", usize::BITS as i32)
+        .bool("debug", cfg!(debug_assertions))
+        .i32("maxBsonObjectSize", bson::MAX_DOC_BYTES as i32);
     w.open_array("storageEngines").push_value("rocksdb").close();
-    w.open_doc("pandodb").str("version", version::PANDO_VERSION).close();
+    w.open_doc("pandodb")
+        .str("version", version::PANDO_VERSION)
+        .close();
     Ok(Done::Reply)
 }

@@ -8,12 +8,17 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut privileges = false;
     for e in cx.args.fields.clone() {
         match e.name {
-            "showPrivileges" => privileges = idl::safe_bool("connectionStatus", e)?.unwrap_or(false),
+            "showPrivileges" => {
+                privileges = idl::safe_bool("connectionStatus", e)?.unwrap_or(false)
+            }
             _ => return Err(cx.args.unknown(e)),
         }
     }
     cx.w.open_doc("authInfo");
-    cx.w.open_array("authenticatedUsers").close().open_array("authenticatedUserRoles").close();
+    cx.w.open_array("authenticatedUsers")
+        .close()
+        .open_array("authenticatedUserRoles")
+        .close();
     if privileges {
         cx.w.open_array("authenticatedUserPrivileges").close();
     }

@@ -1,10 +1,10 @@
 //! `hello`, and its old name `isMaster`: what a client must know of this server to talk to it.
 
+use crate::clock::now_millis;
 use crate::cx::{Cx, Done};
 use crate::replica_set;
 use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
 use bson::{Doc, Val, tag};
-use crate::clock::now_millis;
 use errors::{Result, bail};
 
 /// What a client's metadata may weigh, in bytes.
@@ -37,8 +37,14 @@ fn answer(cx: &mut Cx<'_, '_>, primary: &str) -> Result<Done> {
         }
     }
     match max_await {
-        Some(_) if !topology_version => bail!(31368, "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"),
-        None if topology_version => bail!(31368, "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"),
+        Some(_) if !topology_version => bail!(
+            31368,
+            "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"
+        ),
+        None if topology_version => bail!(
+            31368,
+            "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"
+        ),
         Some(n) if n < 0 => bail!(31373, "maxAwaitTimeMS must be a non-negative integer"),
         _ => {}
     }
@@ -49,21 +55,30 @@ fn answer(cx: &mut Cx<'_, '_>, primary: &str) -> Result<Done> {
     replica_set::append_hello(cx);
     let w = &mut cx.w;
     w.i32("maxBsonObjectSize", bson::MAX_DOC_BYTES as i32);
-    w.i32("maxMessageSizeBytes", 48_000_000).i32("maxWriteBatchSize", 100_000);
+    w.i32("maxMessageSizeBytes", 48_000_000)
+        .i32("maxWriteBatchSize", 100_000);
     w.date("localTime", now_millis());
     w.i32("logicalSessionTimeoutMinutes", 30);
     w.int("connectionId", cx.client.id);
-    w.i32("minWireVersion", MIN_WIRE_VERSION).i32("maxWireVersion", MAX_WIRE_VERSION);
+    w.i32("minWireVersion", MIN_WIRE_VERSION)
+        .i32("maxWireVersion", MAX_WIRE_VERSION);
     w.bool("readOnly", false);
     if let Some(wanted) = wanted {
         w.open_array("compression");
-        for v in wanted.values().filter_map(|v| v.as_str()).filter(|c| COMPRESSORS.contains(c)) {
+        for v in wanted
+            .values()
+            .filter_map(|v| v.as_str())
+            .filter(|c| COMPRESSORS.contains(c))
+        {
             w.push_value(v);
         }
         w.close();
     }
     if mechanisms {
-        w.open_array("saslSupportedMechs").push_value("SCRAM-SHA-1").push_value("SCRAM-SHA-256").close();
+        w.open_array("saslSupportedMechs")
+            .push_value("SCRAM-SHA-1")
+            .push_value("SCRAM-SHA-256")
+            .close();
     }
     Ok(Done::Reply)
 }
@@ -72,7 +87,10 @@ fn answer(cx: &mut Cx<'_, '_>, primary: &str) -> Result<Done> {
 fn user_name(v: Val<'_>) -> Result<bool> {
     match v.tag {
         tag::STRING if v.as_str().is_some_and(|s| s.contains('.')) => Ok(true),
-        tag::STRING => bail!(BadValue, "UserName must contain a '.' separated database.user pair"),
+        tag::STRING => bail!(
+            BadValue,
+            "UserName must contain a '.' separated database.user pair"
+        ),
         tag::DOCUMENT => {
             let d = v.as_doc().unwrap_or(Doc::EMPTY);
             for f in ["user", "db"] {
@@ -82,14 +100,20 @@ fn user_name(v: Val<'_>) -> Result<bool> {
             }
             Ok(true)
         }
-        _ => bail!(TypeMismatch, "UserName must be either a string or an object"),
+        _ => bail!(
+            TypeMismatch,
+            "UserName must be either a string or an object"
+        ),
     }
 }
 
 /// Keeps the client's metadata, which comes once in the life of a connection.
 fn remember(cx: &mut Cx<'_, '_>, v: Val<'_>) -> Result<()> {
     let Some(d) = v.as_doc() else {
-        bail!(TypeMismatch, "The client metadata document must be a document");
+        bail!(
+            TypeMismatch,
+            "The client metadata document must be a document"
+        );
     };
     if d.len() > MAX_METADATA_BYTES {
         bail!(
@@ -99,16 +123,25 @@ fn remember(cx: &mut Cx<'_, '_>, v: Val<'_>) -> Result<()> {
     }
     let sub = |name: &str| d.get(name).and_then(|v| v.as_doc());
     let (Some(driver), Some(os)) = (sub("driver"), sub("os")) else {
-        bail!(ClientMetadataMissingField, "Missing required sub-document 'driver' or 'os' in the client metadata document");
+        bail!(
+            ClientMetadataMissingField,
+            "Missing required sub-document 'driver' or 'os' in the client metadata document"
+        );
     };
     for (doc, fields) in [(driver, &["name", "version"][..]), (os, &["type"][..])] {
         for f in fields {
             if doc.get(f).and_then(|v| v.as_str()).is_none() {
-                bail!(ClientMetadataMissingField, "Missing required field '{f}' in the client metadata document");
+                bail!(
+                    ClientMetadataMissingField,
+                    "Missing required field '{f}' in the client metadata document"
+                );
             }
         }
     }
-    let app = sub("application").and_then(|a| a.get("name")).and_then(|v| v.as_str()).unwrap_or("");
+    let app = sub("application")
+        .and_then(|a| a.get("name"))
+        .and_then(|v| v.as_str())
+        .unwrap_or("");
     if app.len() > MAX_APP_NAME_BYTES {
         bail!(
             ClientMetadataAppNameTooLarge,
@@ -122,7 +155,10 @@ fn remember(cx: &mut Cx<'_, '_>, v: Val<'_>) -> Result<()> {
         }
         // Inline and then on a worker, one and the same hello may come by here twice.
         Err(again) if state.metadata.get() == Some(&again) => {}
-        Err(_) => bail!(ClientMetadataCannotBeMutated, "The client metadata document may only be sent in the first hello"),
+        Err(_) => bail!(
+            ClientMetadataCannotBeMutated,
+            "The client metadata document may only be sent in the first hello"
+        ),
     }
     Ok(())
 }

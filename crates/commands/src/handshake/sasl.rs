@@ -35,8 +35,14 @@ pub fn continues(_cx: &mut Cx<'_, '_>) -> Result<Done> {
 
 pub fn authenticate(cx: &mut Cx<'_, '_>) -> Result<Done> {
     match cx.args.field("mechanism").and_then(|v| v.as_str()) {
-        Some("MONGODB-X509") => bail!(AuthenticationFailed, "SSL support is required for the MONGODB-X509 mechanism."),
-        Some(m) => bail!(MechanismUnavailable, "Received authentication for mechanism {m} which is unknown or not enabled"),
+        Some("MONGODB-X509") => bail!(
+            AuthenticationFailed,
+            "SSL support is required for the MONGODB-X509 mechanism."
+        ),
+        Some(m) => bail!(
+            MechanismUnavailable,
+            "Received authentication for mechanism {m} which is unknown or not enabled"
+        ),
         None => Err(idl::missing("authenticate", "mechanism")),
     }
 }

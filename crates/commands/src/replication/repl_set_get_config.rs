@@ -8,17 +8,36 @@ use errors::Result;
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let (name, host) = (set_name(cx)?, host(cx));
     let w = &mut cx.w;
-    w.open_doc("config").str("_id", &name).i32("version", 1).i64("term", TERM);
+    w.open_doc("config")
+        .str("_id", &name)
+        .i32("version", 1)
+        .i64("term", TERM);
     w.open_array("members").open_doc("");
-    w.i32("_id", 0).str("host", &host).bool("arbiterOnly", false).bool("buildIndexes", true).bool("hidden", false);
-    w.i32("priority", 1).open_doc("tags").close().i64("secondaryDelaySecs", 0).i32("votes", 1);
+    w.i32("_id", 0)
+        .str("host", &host)
+        .bool("arbiterOnly", false)
+        .bool("buildIndexes", true)
+        .bool("hidden", false);
+    w.i32("priority", 1)
+        .open_doc("tags")
+        .close()
+        .i64("secondaryDelaySecs", 0)
+        .i32("votes", 1);
     w.close().close();
-    w.i64("protocolVersion", 1).bool("writeConcernMajorityJournalDefault", true);
+    w.i64("protocolVersion", 1)
+        .bool("writeConcernMajorityJournalDefault", true);
     w.open_doc("settings");
-    w.bool("chainingAllowed", true).i32("heartbeatIntervalMillis", 2000).i32("heartbeatTimeoutSecs", 10);
-    w.i32("electionTimeoutMillis", 10_000).i32("catchUpTimeoutMillis", -1).i32("catchUpTakeoverDelayMillis", 30_000);
+    w.bool("chainingAllowed", true)
+        .i32("heartbeatIntervalMillis", 2000)
+        .i32("heartbeatTimeoutSecs", 10);
+    w.i32("electionTimeoutMillis", 10_000)
+        .i32("catchUpTimeoutMillis", -1)
+        .i32("catchUpTakeoverDelayMillis", 30_000);
     w.open_doc("getLastErrorModes").close();
-    w.open_doc("getLastErrorDefaults").i32("w", 1).i32("wtimeout", 0).close();
+    w.open_doc("getLastErrorDefaults")
+        .i32("w", 1)
+        .i32("wtimeout", 0)
+        .close();
     w.oid("replicaSetId", ELECTION_ID);
     w.close().close();
     Ok(Done::Reply)

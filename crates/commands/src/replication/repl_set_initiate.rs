@@ -26,14 +26,24 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         .filter_map(|v| v.as_doc())
         .collect();
     if members.len() > 1 {
-        bail!(InvalidReplicaSetConfig, "PandoDB does not support replica sets of more than one member yet");
+        bail!(
+            InvalidReplicaSetConfig,
+            "PandoDB does not support replica sets of more than one member yet"
+        );
     }
     let mut initiated = cx.app.initiated.lock();
-    let named = matches!(cx.app.config.topology, Topology::ReplicaSet { named: true, .. });
+    let named = matches!(
+        cx.app.config.topology,
+        Topology::ReplicaSet { named: true, .. }
+    );
     if *initiated || !named {
         bail!(AlreadyInitialized, "already initialized");
     }
-    if let Some(host) = members.first().and_then(|m| m.get("host")).and_then(|v| v.as_str()) {
+    if let Some(host) = members
+        .first()
+        .and_then(|m| m.get("host"))
+        .and_then(|v| v.as_str())
+    {
         *cx.app.initiated_host.lock() = Some(host.to_string());
     }
     *initiated = true;

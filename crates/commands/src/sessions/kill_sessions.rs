@@ -43,7 +43,11 @@ pub fn run_all(cx: &mut Cx<'_, '_>) -> Result<Done> {
 pub fn run_by_pattern(cx: &mut Cx<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let patterns = patterns("killAllSessionsByPattern", cx.args.first)?;
-    let mut which = if patterns.is_empty() { all(cx) } else { Vec::new() };
+    let mut which = if patterns.is_empty() {
+        all(cx)
+    } else {
+        Vec::new()
+    };
     for (i, v) in patterns.values().enumerate() {
         let within = format!("killAllSessionsByPattern.killAllSessionsByPattern.{i}");
         for e in v.as_doc().unwrap_or(Doc::EMPTY) {
@@ -67,15 +71,30 @@ fn patterns<'a>(command: &'static str, v: Val<'a>) -> Result<Doc<'a>> {
         None if v.is_nullish() => return Err(idl::missing(command, command)),
         None => return Err(idl::mismatch(command, command, v, &["array"])),
     };
-    match list.values().enumerate().find(|(_, v)| v.as_doc().is_none() && !v.is_nullish()) {
-        Some((i, v)) => Err(idl::mismatch(command, &format!("{command}.{i}"), v, &["object"])),
+    match list
+        .values()
+        .enumerate()
+        .find(|(_, v)| v.as_doc().is_none() && !v.is_nullish())
+    {
+        Some((i, v)) => Err(idl::mismatch(
+            command,
+            &format!("{command}.{i}"),
+            v,
+            &["object"],
+        )),
         None => Ok(list),
     }
 }
 
 fn all(cx: &Cx<'_, '_>) -> Vec<Lsid> {
     let own = cx.args.generic.lsid;
-    cx.app.sessions.list().into_iter().map(|(id, _)| id).filter(|id| Some(*id) != own).collect()
+    cx.app
+        .sessions
+        .list()
+        .into_iter()
+        .map(|(id, _)| id)
+        .filter(|id| Some(*id) != own)
+        .collect()
 }
 
 fn kill(cx: &Cx<'_, '_>, ids: &[Lsid]) {

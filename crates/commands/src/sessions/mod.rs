@@ -24,7 +24,11 @@ fn ids(command: &'static str, v: Val<'_>) -> Result<Vec<Lsid>> {
             if v.is_nullish() {
                 continue;
             }
-            bail!(TypeMismatch, "BSON field '{command}.{command}.{i}' is the wrong type '{}', expected type 'object'", v.type_name());
+            bail!(
+                TypeMismatch,
+                "BSON field '{command}.{command}.{i}' is the wrong type '{}', expected type 'object'",
+                v.type_name()
+            );
         };
         all.extend(id(command, d)?);
     }

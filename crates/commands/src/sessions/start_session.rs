@@ -6,6 +6,9 @@ use errors::Result;
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let id = crate::connection::new_uuid();
     cx.app.sessions.touch(&id)?;
-    cx.w.open_doc("id").binary("id", 4, &id).close().i32("timeoutMinutes", 30);
+    cx.w.open_doc("id")
+        .binary("id", 4, &id)
+        .close()
+        .i32("timeoutMinutes", 30);
     Ok(Done::Reply)
 }

@@ -18,19 +18,34 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     if scale < 1 {
-        bail!(BadValue, "BSON field 'scale' value must be >= 1, actual value '{scale}'");
+        bail!(
+            BadValue,
+            "BSON field 'scale' value must be >= 1, actual value '{scale}'"
+        );
     }
     let coll = cx.app.engine.catalog.get(&ns);
     if coll.as_ref().is_some_and(|c| c.is_view()) {
-        bail!(CommandNotSupportedOnView, "Namespace {ns} is a view, not a collection");
+        bail!(
+            CommandNotSupportedOnView,
+            "Namespace {ns} is a view, not a collection"
+        );
     }
     cx.w.str("ns", &ns);
     match coll {
         Some(c) => append(&mut cx.w, &c, &sizes(&cx.app.engine, &c), scale),
         None => {
             let w = &mut cx.w;
-            w.i32("size", 0).i32("count", 0).i32("numOrphanDocs", 0).i32("storageSize", 0).i32("totalSize", 0);
-            w.i32("nindexes", 0).i32("totalIndexSize", 0).open_doc("indexDetails").close().open_doc("indexSizes").close();
+            w.i32("size", 0)
+                .i32("count", 0)
+                .i32("numOrphanDocs", 0)
+                .i32("storageSize", 0)
+                .i32("totalSize", 0);
+            w.i32("nindexes", 0)
+                .i32("totalIndexSize", 0)
+                .open_doc("indexDetails")
+                .close()
+                .open_doc("indexSizes")
+                .close();
             w.int("scaleFactor", scale);
         }
     }
@@ -44,7 +59,10 @@ pub fn append(w: &mut Writer, c: &Collection, s: &Sizes, scale: i64) {
     if s.count > 0 {
         w.int("avgObjSize", s.average() as i64);
     }
-    w.i32("numOrphanDocs", 0).int("storageSize", scaled(s.storage)).int("freeStorageSize", 0).bool("capped", false);
+    w.i32("numOrphanDocs", 0)
+        .int("storageSize", scaled(s.storage))
+        .int("freeStorageSize", 0)
+        .bool("capped", false);
     w.int("nindexes", s.indexes.len() as i64);
     w.open_doc("indexDetails");
     for (name, _) in &s.indexes {
@@ -54,7 +72,9 @@ pub fn append(w: &mut Writer, c: &Collection, s: &Sizes, scale: i64) {
     for i in c.indexes.iter().filter(|i| i.state == IndexState::Building) {
         w.push_value(i.name());
     }
-    w.close().int("totalIndexSize", scaled(s.index_total())).int("totalSize", scaled(s.storage + s.index_total()));
+    w.close()
+        .int("totalIndexSize", scaled(s.index_total()))
+        .int("totalSize", scaled(s.storage + s.index_total()));
     w.open_doc("indexSizes");
     for (name, n) in &s.indexes {
         w.int(name, scaled(*n));

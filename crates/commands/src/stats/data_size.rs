@@ -13,7 +13,8 @@ use std::time::Instant;
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let at = "dataSize";
     let started = Instant::now();
-    let (mut key, mut min, mut max, mut estimate, mut most_bytes, mut most_docs) = (None, None, None, false, i64::MAX, i64::MAX);
+    let (mut key, mut min, mut max, mut estimate, mut most_bytes, mut most_docs) =
+        (None, None, None, false, i64::MAX, i64::MAX);
     for e in cx.args.fields.clone() {
         match e.name {
             "keyPattern" => key = idl::doc(at, e)?,
@@ -31,25 +32,35 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
         return Err(idl::mismatch(at, at, cx.args.first, &["string"]));
     };
-    if ns.split_once('.').is_none_or(|(db, coll)| db.is_empty() || coll.is_empty()) {
+    if ns
+        .split_once('.')
+        .is_none_or(|(db, coll)| db.is_empty() || coll.is_empty())
+    {
         bail!(InvalidNamespace, "Invalid namespace specified '{ns}'");
     }
     let (mut bytes, mut docs, mut reached) = (0i64, 0i64, false);
     if let Some(coll) = cx.app.engine.catalog.get(ns) {
         if coll.is_view() {
-            bail!(CommandNotSupportedOnView, "Namespace {ns} is a view, not a collection");
+            bail!(
+                CommandNotSupportedOnView,
+                "Namespace {ns} is a view, not a collection"
+            );
         }
         let s = sizes(&cx.app.engine, &coll);
         match (min, max) {
             (None, None) if most_bytes == i64::MAX && most_docs == i64::MAX || estimate => {
                 (bytes, docs) = (s.data as i64, s.count as i64);
             }
-            (None, Some(_)) | (Some(_), None) => bail!(BadValue, "only one of min or max specified"),
+            (None, Some(_)) | (Some(_), None) => {
+                bail!(BadValue, "only one of min or max specified")
+            }
             _ => {
                 cx.op.need_worker()?;
                 let range = range(key, min, max);
                 let filter = Filter::parse(range.as_doc(), &ParseEnv::new())?;
-                let (view, Some(coll)) = cx.op.view(ns) else { bail!(NamespaceNotFound, "ns does not exist: {ns}") };
+                let (view, Some(coll)) = cx.op.view(ns) else {
+                    bail!(NamespaceNotFound, "ns does not exist: {ns}")
+                };
                 let mut rows = Rows::open(&mut cx.op, view, coll, &ReadRequest::new(&filter))?;
                 while rows.next(&mut cx.op)? {
                     bytes += rows.doc().len() as i64;
@@ -66,13 +77,17 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if reached {
         cx.w.bool("maxReached", true);
     }
-    cx.w.i64("millis", started.elapsed().as_millis() as i64).bool("estimate", estimate);
+    cx.w.i64("millis", started.elapsed().as_millis() as i64)
+        .bool("estimate", estimate);
     Ok(Done::Reply)
 }
 
 /// `{key: {$gte: min, $lt: max}}` for the first field of the key pattern.
 fn range(key: Option<Doc<'_>>, min: Option<Doc<'_>>, max: Option<Doc<'_>>) -> DocBuf {
-    let name = key.and_then(|k| k.first()).or_else(|| min.and_then(|m| m.first())).map_or("_id", |e| e.name);
+    let name = key
+        .and_then(|k| k.first())
+        .or_else(|| min.and_then(|m| m.first()))
+        .map_or("_id", |e| e.name);
     let mut w = Writer::new();
     if min.is_some() || max.is_some() {
         w.open_doc(name);

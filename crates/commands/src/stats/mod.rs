@@ -36,6 +36,15 @@ pub fn sizes(engine: &Engine, c: &Collection) -> Sizes {
     let (count, data) = engine.store.counts(c.tablet);
     let between = |p: &keyspace::Prefix| engine.store.approximate_size(p, &keyspace::prefix_end(p));
     let mut indexes = vec![("_id_".to_string(), 0)];
-    indexes.extend(c.indexes.iter().map(|i: &std::sync::Arc<Index>| (i.name().to_string(), between(&i.prefix))));
-    Sizes { count, data, storage: between(&keyspace::prefix(c.tablet, SPACE_RECORD, 0)), indexes }
+    indexes.extend(
+        c.indexes
+            .iter()
+            .map(|i: &std::sync::Arc<Index>| (i.name().to_string(), between(&i.prefix))),
+    );
+    Sizes {
+        count,
+        data,
+        storage: between(&keyspace::prefix(c.tablet, SPACE_RECORD, 0)),
+        indexes,
+    }
 }

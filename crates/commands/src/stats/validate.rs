@@ -26,7 +26,8 @@ struct Findings {
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let at = "validate";
-    let (mut full, mut background, mut metadata, mut repair, mut conformance) = (false, false, false, false, false);
+    let (mut full, mut background, mut metadata, mut repair, mut conformance) =
+        (false, false, false, false, false);
     for e in cx.args.fields.clone() {
         match e.name {
             // Of the options, some are checked and some taken for what they are worth, as MongoDB does.
@@ -40,22 +41,39 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let ns = cx.args.namespace()?;
     if background && (full || repair) {
-        bail!(InvalidOptions, "Running the validate command with {{ background: true }} is not supported with {{ full: true }} or {{ repair: true }}");
+        bail!(
+            InvalidOptions,
+            "Running the validate command with {{ background: true }} is not supported with {{ full: true }} or {{ repair: true }}"
+        );
     }
     if metadata && (full || background || repair || conformance) {
-        bail!(InvalidOptions, "Running the validate command with {{ metadata: true }} is not supported with other options");
+        bail!(
+            InvalidOptions,
+            "Running the validate command with {{ metadata: true }} is not supported with other options"
+        );
     }
     if repair && cx.app.config.topology.set_name().is_some() {
-        bail!(InvalidOptions, "Running the validate command with {{ repair: true }} can only be performed in standalone mode.");
+        bail!(
+            InvalidOptions,
+            "Running the validate command with {{ repair: true }} can only be performed in standalone mode."
+        );
     }
     let (view, Some(coll)) = cx.op.view(&ns) else {
-        bail!(NamespaceNotFound, "Collection '{ns}' does not exist to validate.");
+        bail!(
+            NamespaceNotFound,
+            "Collection '{ns}' does not exist to validate."
+        );
     };
     if coll.is_view() {
         bail!(CommandNotSupportedOnView, "Cannot validate a view");
     }
     let mut f = Findings::default();
-    let ready: Vec<Arc<Index>> = coll.indexes.iter().filter(|i| i.state == IndexState::Ready).cloned().collect();
+    let ready: Vec<Arc<Index>> = coll
+        .indexes
+        .iter()
+        .filter(|i| i.state == IndexState::Ready)
+        .cloned()
+        .collect();
     let mut expected = vec![0u64; ready.len()];
     let mut found = vec![0u64; ready.len()];
     if !metadata {
@@ -63,7 +81,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         for (i, index) in ready.iter().enumerate() {
             found[i] = count_entries(&mut cx.op, &view, index)?;
             if found[i] > expected[i] {
-                f.extra.push(format!("index '{}' holds {} entries that no record has", index.name(), found[i] - expected[i]));
+                f.extra.push(format!(
+                    "index '{}' holds {} entries that no record has",
+                    index.name(),
+                    found[i] - expected[i]
+                ));
             }
         }
     }
@@ -71,7 +93,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let w = &mut cx.w;
     w.str("ns", &ns).binary("uuid", 4, &coll.uuid);
     if !metadata {
-        w.int("nInvalidDocuments", f.invalid as i64).i32("nNonCompliantDocuments", 0).int("nrecords", f.records as i64);
+        w.int("nInvalidDocuments", f.invalid as i64)
+            .i32("nNonCompliantDocuments", 0)
+            .int("nrecords", f.records as i64);
     }
     w.int("nIndexes", ready.len() as i64 + 1);
     if !metadata {
@@ -84,9 +108,15 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     w.open_doc("indexDetails");
     for spec in coll.index_specs() {
         let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or("");
-        w.open_doc(name).bool("valid", true).doc("spec", spec.as_doc()).close();
+        w.open_doc(name)
+            .bool("valid", true)
+            .doc("spec", spec.as_doc())
+            .close();
     }
-    w.close().bool("valid", valid).bool("repaired", false).str("repairMode", "None");
+    w.close()
+        .bool("valid", valid)
+        .bool("repaired", false)
+        .str("repairMode", "None");
     w.open_array("warnings").close();
     list(w, "errors", &f.errors);
     list(w, "extraIndexEntries", &f.extra);
@@ -135,7 +165,10 @@ fn check_records(
                 entry.extend_from_slice(rows.record_key());
                 if view.get(&entry)?.is_none() {
                     let id = doc.get("_id").map(|v| v.to_string()).unwrap_or_default();
-                    f.missing.push(format!("index '{}' lacks an entry of the document with _id {id}", index.name()));
+                    f.missing.push(format!(
+                        "index '{}' lacks an entry of the document with _id {id}",
+                        index.name()
+                    ));
                 }
             }
         }
@@ -151,7 +184,11 @@ fn belongs(index: &Index, doc: Doc<'_>) -> Result<bool> {
 }
 
 fn count_entries(op: &mut OpCtx<'_>, view: &View, index: &Index) -> Result<u64> {
-    let mut scan = view.scan(&index.prefix, &keyspace::prefix_end(&index.prefix), Direction::Forward);
+    let mut scan = view.scan(
+        &index.prefix,
+        &keyspace::prefix_end(&index.prefix),
+        Direction::Forward,
+    );
     let mut n = 0;
     while scan.next()? {
         op.tick(1)?;
