@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(c.topology.set_name(), Some("a"));
         assert_eq!((c.log_retain_bytes, c.verbosity), (5 << 20, 2));
         assert_eq!(c.parsed["net"]["port"], 1);
-        assert_eq!(c.parsed["replication"]["replSetName"], "a/b");
+        assert_eq!(c.parsed["replication"]["replSet"], "a/b");
         let c = launched(
             Personality::Mongod,
             "--wiredTigerCacheSizeGB 0.25 --nounixsocket --durability always",
