@@ -30,7 +30,7 @@ impl FieldPath {
             parts.push(Box::from(part));
         }
         if parts.len() > MAX_COMPONENTS {
-            bail!(5984700, "FieldPath is too long");
+            bail!(Overflow, "FieldPath is too long");
         }
         Ok(FieldPath { parts })
     }

@@ -129,7 +129,7 @@ pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<Vec<Stage>> {
                         m.val
                     ),
                 };
-                if sort.is_none() {
+                if sort.is_none() && function == "$linearFill" {
                     bail!(6050201, "'{STAGE}' with a method needs 'sortBy'");
                 }
                 window

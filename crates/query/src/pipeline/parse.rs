@@ -213,6 +213,13 @@ impl Pipeline {
                 );
             };
             check_inside(e.name, ctx)?;
+            if !out.is_empty() && UNSUPPORTED.contains(&e.name) && must_be_first(e.name) {
+                bail!(
+                    40602,
+                    "{} is only valid as the first stage in a pipeline",
+                    e.name
+                );
+            }
             if !out.is_empty()
                 && e.name == "$match"
                 && e.val.as_doc().is_some_and(|q| q.contains("$text"))

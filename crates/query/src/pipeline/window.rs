@@ -88,6 +88,8 @@ impl Window {
         };
         let [partition, sort, output] = options(STAGE, d, ["partitionBy", "sortBy", "output"])?;
         let partition = partition.map(|p| Expression::parse(p, env)).transpose()?;
+        // An empty object is a sort order, one that leaves all as it came.
+        let ordered = sort.is_some();
         let sort = match sort {
             Some(s) => {
                 let d = object(STAGE, "sortBy", s)?;
@@ -98,7 +100,7 @@ impl Window {
         let output = object(STAGE, "output", required(STAGE, "output", output)?)?;
         let mut outputs: Vec<Output> = Vec::new();
         for e in output.iter() {
-            let o = Output::parse(e.name, e.val, sort.as_ref(), env)?;
+            let o = Output::parse(e.name, e.val, sort.as_ref(), ordered, env)?;
             if outputs.iter().any(|p| p.path.conflicts_with(&o.path)) {
                 bail!(
                     40176,
@@ -121,6 +123,7 @@ impl Output {
         name: &str,
         spec: Val<'_>,
         sort: Option<&SortPattern>,
+        ordered: bool,
         env: &ParseEnv,
     ) -> Result<Output> {
         let path = field_path(name)?;
@@ -152,7 +155,7 @@ impl Output {
                     e.name
                 );
             }
-            frame = Some(Frame::parse(e.val, sort)?);
+            frame = Some(Frame::parse(e.val, sort, ordered)?);
         }
         let explicit = frame.is_some();
         let function = Function::parse(first.name, first.val, sort, explicit, env)?;
@@ -165,7 +168,7 @@ impl Output {
 }
 
 impl Frame {
-    fn parse(spec: Val<'_>, sort: Option<&SortPattern>) -> Result<Frame> {
+    fn parse(spec: Val<'_>, sort: Option<&SortPattern>, ordered: bool) -> Result<Frame> {
         let Some(d) = spec.as_doc() else {
             bail!(FailedToParse, "'window' field must be an object");
         };
@@ -203,7 +206,7 @@ impl Frame {
                 {
                     bail!(5339900, "Lower bound must not exceed upper bound");
                 }
-                if sort.is_none() && !matches!(frame, Frame::Documents(None, None)) {
+                if !ordered && !matches!(frame, Frame::Documents(None, None)) {
                     bail!(5339901, "Document-based bounds require a sortBy");
                 }
                 Ok(frame)
@@ -233,6 +236,7 @@ impl Frame {
                 }
                 match sort.map(|s| s.fields.as_slice()) {
                     Some([f]) if !f.descending => {}
+                    Some([_]) => bail!(8947401, "Range-based bounds require an ascending sortBy"),
                     _ => bail!(
                         5339902,
                         "Range-based bounds require a sortBy a single field in ascending order"

@@ -210,13 +210,24 @@ impl Function {
                 no_window()?;
                 Function::Locf(Expression::parse(arg, env)?)
             }
-            _ => Function::Accumulate(AccumulatorSpec::parse(name, arg, env).map_err(|e| {
-                if e.code == Code(15952) {
-                    err!(FailedToParse, "Unrecognized window function, {name}")
+            _ => {
+                // Here an array is an expression like any other, which `$group` refuses.
+                let mut w = Writer::new();
+                w.open_array("$concatArrays").push(arg).close();
+                let wrapped = w.finish();
+                let arg = if arg.tag == tag::ARRAY {
+                    wrapped.as_doc().as_val()
                 } else {
-                    e
-                }
-            })?),
+                    arg
+                };
+                Function::Accumulate(AccumulatorSpec::parse(name, arg, env).map_err(|e| {
+                    if e.code == Code(15952) {
+                        err!(FailedToParse, "Unrecognized window function, {name}")
+                    } else {
+                        e
+                    }
+                })?)
+            }
         })
     }
 
@@ -346,11 +357,17 @@ fn frames(
                         );
                     }
                     let numeric = [lower, upper].iter().any(|e| matches!(e, Edge::By(_)));
+                    if numeric && unit.is_some() {
+                        bail!(
+                            5429513,
+                            "Invalid range: Expected the sortBy field to be a date, but it was {}",
+                            v.as_val().type_name()
+                        );
+                    }
                     if numeric {
                         bail!(
                             5429414,
-                            "Invalid range: Expected the sortBy field to be a {}, but it was {}",
-                            if unit.is_some() { "date" } else { "number" },
+                            "Invalid range: Expected the sortBy field to be a number, but it was {}",
                             v.as_val().type_name()
                         );
                     }
@@ -426,6 +443,17 @@ fn accumulate(
     vars: &Vars,
 ) -> Result<Vec<Value>> {
     let empty = EvalCtx::new(Doc::EMPTY, vars);
+    let slides = !matches!(
+        frame,
+        Frame::Documents(None, _)
+            | Frame::Range {
+                lower: Edge::Unbounded,
+                ..
+            }
+    );
+    if slides && matches!(spec.name(), "$stdDevPop" | "$stdDevSamp") {
+        return sliding_deviation(spec, rows, frame, sort, vars);
+    }
     let mut out: Vec<Value> = Vec::with_capacity(rows.len());
     let mut previous: Option<Range<usize>> = None;
     // A frame that only grows at its end goes on with its state.
@@ -452,6 +480,38 @@ fn accumulate(
         out.push(result.finish()?);
         state = Some(s);
         previous = Some(f);
+    }
+    Ok(out)
+}
+
+/// Deviations over a frame that loses documents: null while anything infinite or NaN is in it, and a plain 0 for one.
+fn sliding_deviation(
+    spec: &AccumulatorSpec,
+    rows: &[Row],
+    frame: &Frame,
+    sort: Option<&SortPattern>,
+    vars: &Vars,
+) -> Result<Vec<Value>> {
+    let empty = EvalCtx::new(Doc::EMPTY, vars);
+    let mut out = Vec::with_capacity(rows.len());
+    for f in frames(rows, frame, sort, vars)? {
+        let mut state = spec.start(&empty)?;
+        let (mut numbers, mut finite) = (0, true);
+        for r in rows.get(f).unwrap_or(&[]) {
+            let ctx = EvalCtx::new(r.doc.as_doc(), vars);
+            for e in spec.expressions().into_iter().take(1) {
+                if let Some(n) = e.evaluate(&ctx)?.as_val().and_then(Number::of) {
+                    numbers += 1;
+                    finite &= n.to_f64().is_finite();
+                }
+            }
+            spec.add(&mut state, &ctx)?;
+        }
+        out.push(match numbers {
+            _ if !finite => Value::NULL,
+            1 if spec.name() == "$stdDevPop" => Value::from(0),
+            _ => state.finish()?,
+        });
     }
     Ok(out)
 }
@@ -553,11 +613,19 @@ fn integral(points: &[Option<(Number, Number)>]) -> Value {
 
 fn covariance<'a>(pairs: impl Iterator<Item = (&'a Value, &'a Value)>, sample: bool) -> Value {
     let (mut n, mut sum_x, mut sum_y) = (0i64, Number::Int(0), Number::Int(0));
-    let mut c = Number::Double(0.0);
+    let mut c = Number::Int(0);
+    // What is infinite or NaN counts apart, and decides once there are two finite pairs.
+    let mut infinite: Option<f64> = None;
     for (x, y) in pairs {
         let (Some(x), Some(y)) = (Number::of(x.as_val()), Number::of(y.as_val())) else {
             continue;
         };
+        if !x.to_f64().is_finite() && !is_finite_decimal(x)
+            || !y.to_f64().is_finite() && !is_finite_decimal(y)
+        {
+            *infinite.get_or_insert(0.0) += x.to_f64() * y.to_f64();
+            continue;
+        }
         let mean_y = if n == 0 {
             Number::Int(0)
         } else {
@@ -568,15 +636,23 @@ fn covariance<'a>(pairs: impl Iterator<Item = (&'a Value, &'a Value)>, sample: b
         if n > 1 {
             let mean_x = divide(sum_x, Number::Long(n));
             c = add(c, multiply(subtract(x, mean_x), subtract(y, mean_y)));
-        } else if !x.to_f64().is_finite() || !y.to_f64().is_finite() {
-            c = Number::Double(f64::NAN);
         }
     }
     let by = if sample { n - 1 } else { n };
-    if by < 1 {
-        return Value::NULL;
+    match (by, infinite) {
+        (..1, _) => Value::NULL,
+        _ if n == 1 => Value::from(0.0),
+        (_, Some(x)) => match c {
+            Number::Decimal(_) => Value::from(decimal::from_f64(x)),
+            _ => Value::from(x),
+        },
+        _ => divide(c, Number::Long(by)).to_value(),
     }
-    divide(c, Number::Long(by)).to_value()
+}
+
+/// A decimal beyond the doubles is finite all the same.
+fn is_finite_decimal(n: Number) -> bool {
+    matches!(n, Number::Decimal(d) if !d.is_nan() && !d.is_infinite())
 }
 
 fn linear_fill(
