@@ -102,7 +102,7 @@ def test_wrong_checksum(wire):
 
 def test_zlib_by_hand(wire):
     assert wire.command({"hello": 1, "compression": ["zlib"], "$db": "admin"})["compression"] == ["zlib"]
-    plain = struct.pack("<I", 0) + b"\0" + bson.encode({"ping": 1, "$db": "admin"})
+    plain = struct.pack("<I", 0) + b"\0" + bson.encode({"serverStatus": 1, "$db": "admin"})
     wire.send(wire.message(OP_COMPRESSED, struct.pack("<iiB", OP_MSG, len(plain), 2) + zlib.compress(plain)))
     op_code, _, payload = wire.receive()
     assert op_code == OP_COMPRESSED, "a compressed request has a compressed reply"

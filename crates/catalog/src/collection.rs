@@ -29,6 +29,8 @@ pub struct Index {
     /// How often a plan used it (`$indexStats`), since `since` (ms since 1970).
     pub accesses: Arc<AtomicU64>,
     pub since_millis: i64,
+    /// About how many entries share a value of the first field, and the number of records when that was looked up (0: never).
+    pub spread: Arc<(AtomicU64, AtomicU64)>,
 }
 
 impl Index {

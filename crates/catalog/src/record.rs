@@ -119,6 +119,7 @@ pub(crate) fn build_index(tablet: u64, id: u32, spec: Doc<'_>, state: IndexState
         state,
         prefix: Collection::index_prefix(tablet, id),
         accesses: Arc::default(),
+        spread: Arc::default(),
         since_millis: crate::collection::now_millis(),
     })
 }

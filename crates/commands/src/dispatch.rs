@@ -1,6 +1,6 @@
 //! From a request to the command that answers it, and from what the command did to the reply.
 
-use crate::concern::{self, WriteConcern};
+use crate::concern::{self, Acknowledge, WriteConcern};
 use crate::connection::Connection;
 use crate::cx::{Cx, Done};
 use crate::fail_point::Failure;
@@ -75,6 +75,7 @@ impl Commands {
         out: &mut Vec<u8>,
         wrote: &mut bool,
     ) -> Result<Outcome> {
+        let start = out.len();
         let args = Args::parse(command.name, request.body, request.legacy_db)?;
         self.check_session(command, &args)?;
         let started = Instant::now();
@@ -122,7 +123,13 @@ impl Commands {
             n => n,
         };
         let (statements, db, first) = (cx.statements, cx.args.db, cx.args.first);
+        let silent = cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
         *out = cx.w.finish_into();
+        if silent && done.is_ok() {
+            // An unacknowledged write tells nothing, not even that a statement failed.
+            out.truncate(start);
+            out.extend_from_slice(bson::doc! { "ok": 1.0 }.as_bytes());
+        }
         if !matches!(&done, Err(e) if e.is_offload()) {
             let kind = kind_of(command.name);
             command.total.fetch_add(1, Relaxed);

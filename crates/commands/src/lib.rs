@@ -69,7 +69,7 @@ pub struct Commands {
     pub process_id: ObjectId,
     pub(crate) parameters: Arc<Parameters>,
     pub(crate) fail_points: FailPoints,
-    pub(crate) operations: Operations,
+    pub(crate) operations: Arc<Operations>,
     pub(crate) counters: Counters,
     /// The host that replSetInitiate gave this member.
     pub(crate) initiated_host: Mutex<Option<String>>,
@@ -98,7 +98,7 @@ impl Commands {
             control,
             process_id: ObjectId::generate(),
             fail_points: FailPoints::default(),
-            operations: Operations::default(),
+            operations: Arc::default(),
             counters: Counters::default(),
             initiated_host: Mutex::default(),
             initiated: Mutex::default(),

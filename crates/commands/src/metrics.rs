@@ -57,15 +57,26 @@ pub struct Counters {
 #[derive(Default)]
 pub struct Top(HashMap<u64, (String, [Usage; 6])>);
 
+/// Namespaces that are counted by themselves: a client that asks for ever new ones must not take ever more memory.
+const MOST_NAMESPACES: usize = 10_000;
+
 impl Top {
     pub fn spent(&mut self, db: &str, coll: &str, kind: Kind, micros: u64) {
+        // No name of a field, and of no collection either.
+        if coll.contains('\0') {
+            return;
+        }
         let mut hasher = DefaultHasher::new();
         hasher.write(db.as_bytes());
         hasher.write_u8(b'.');
         hasher.write(coll.as_bytes());
+        let hash = hasher.finish();
+        if self.0.len() >= MOST_NAMESPACES && !self.0.contains_key(&hash) {
+            return;
+        }
         let usage = self
             .0
-            .entry(hasher.finish())
+            .entry(hash)
             .or_insert_with(|| (format!("{db}.{coll}"), Default::default()));
         let u = &mut usage.1[kind as usize];
         u.micros += micros;

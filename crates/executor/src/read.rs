@@ -8,7 +8,7 @@ use crate::fetch::{IndexScan, Position, RecordScan};
 use crate::op::OpCtx;
 use crate::sorter::{Sorted, Sorter};
 use bson::{Doc, Value};
-use catalog::keyspace::PREFIX;
+use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index};
 use errors::{Error, Result};
 use planner::{Access, Hint, Plan, PlanRequest};
@@ -18,7 +18,7 @@ use query::sort::SortPattern;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use storage::{Slice, View};
+use storage::{Slice, Store, View};
 
 /// What a reader asks for.
 #[derive(Clone)]
@@ -49,7 +49,15 @@ impl<'a> ReadRequest<'a> {
         }
     }
 
-    pub fn plan(&self, coll: &Collection, count: bool) -> Result<Plan> {
+    /// Plans over a collection; `view` and `store` tell how much lies in a range, when there is a choice.
+    pub fn plan(
+        &self,
+        store: &Store,
+        view: &View,
+        coll: &Collection,
+        count: bool,
+    ) -> Result<Plan> {
+        let estimate = |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high);
         planner::plan(&PlanRequest {
             filter: self.filter,
             sort: self.sort,
@@ -61,8 +69,73 @@ impl<'a> ReadRequest<'a> {
             indexes: &coll.usable,
             count,
             ns: &coll.ns,
-            estimate: None,
+            estimate: Some(&estimate),
         })
+    }
+}
+
+/// How many entries are counted one by one before the engine's own estimate is taken.
+const COUNTED: u64 = 64;
+
+/// About how many entries of an index (0: records) lie in `[low, high)`. A single value is answered from what its index
+/// looked like when it had half as many records, without reading.
+fn estimate(
+    store: &Store,
+    view: &View,
+    coll: &Collection,
+    id: u32,
+    low: &[u8],
+    high: &[u8],
+) -> u64 {
+    let index = coll.index(id);
+    let prefix = index.map_or(coll.record_prefix, |i| i.prefix);
+    let records = store.counts(coll.tablet).0;
+    let single = index.filter(|_| bson::key::successor(low).as_deref() == Some(high));
+    if let Some(index) = single {
+        let (spread, at) = (&index.spread.0, &index.spread.1);
+        let then = at.load(Ordering::Relaxed);
+        if then == 0 || records > then * 2 {
+            spread.store(sample(view, index), Ordering::Relaxed);
+            at.store(records.max(1), Ordering::Relaxed);
+        }
+        return spread.load(Ordering::Relaxed);
+    }
+    let low = keyspace::join(&prefix, low);
+    let high = match high {
+        [] => keyspace::prefix_end(&prefix),
+        h => keyspace::join(&prefix, h),
+    };
+    let mut scan = view.scan(&low, &high, storage::Direction::Forward);
+    let mut n = 0;
+    while n < COUNTED {
+        match scan.next() {
+            Ok(true) => n += 1,
+            _ => return n,
+        }
+    }
+    (store.approximate_size(&low, &high) / 48).clamp(COUNTED, records.max(COUNTED))
+}
+
+/// Entries for each value of the first field, among the first ones of an index.
+fn sample(view: &View, index: &Index) -> u64 {
+    let end = keyspace::prefix_end(&index.prefix);
+    let mut scan = view.scan(&index.prefix, &end, storage::Direction::Forward);
+    let descending = index.info.key.fields.first().is_some_and(|f| f.descending);
+    let (mut entries, mut values, mut last) = (0, 0, Vec::new());
+    while entries < COUNTED && matches!(scan.next(), Ok(true)) {
+        let key = scan.key().get(PREFIX..).unwrap_or(&[]);
+        let first = &key[..bson::key::field_len(key, descending).unwrap_or(0).min(key.len())];
+        entries += 1;
+        if values == 0 || first != last {
+            values += 1;
+            last = first.to_vec();
+        }
+    }
+    match (entries, values) {
+        // One value fills the sample: many entries, nobody knows how many.
+        (COUNTED, 1) => COUNTED * 16,
+        (_, 0) => 1,
+        (e, v) => (e / v).max(1),
     }
 }
 
@@ -125,7 +198,7 @@ impl Rows {
         coll: Arc<Collection>,
         req: &ReadRequest,
     ) -> Result<Rows> {
-        let plan = Arc::new(req.plan(&coll, false)?);
+        let plan = Arc::new(req.plan(&ctx.engine.store, &view, &coll, false)?);
         Rows::with_plan(ctx, view, coll, plan, req.limit, req.vars.clone())
     }
 
@@ -450,7 +523,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
     if req.filter.is_trivial() && req.hint.is_none() {
         return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
     }
-    let plan = Arc::new(req.plan(&coll, true)?);
+    let plan = Arc::new(req.plan(&ctx.engine.store, &view, &coll, true)?);
     let most = if limit > 0 {
         Some(skip.saturating_add(limit))
     } else {

@@ -76,19 +76,8 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
             p.by_id(root, true)
                 .unwrap_or_else(|| p.scan(root, p.scan_reversed(), true)),
         ),
-        Hinted::Index(info) => {
-            if let Some(partial) = &info.partial
-                && !implies(root, partial.root())
-            {
-                bail!(
-                    NoQueryExecutionPlans,
-                    "error processing query: ns={} planner returned error: hinted index cannot be used: its \
-                     partialFilterExpression is not implied by the query",
-                    req.ns
-                );
-            }
-            p.by_index(info, root, true)
-        }
+        // What a partial or sparse index leaves out stays out: the client asked for it.
+        Hinted::Index(info) => p.by_index(info, root, true),
         Hinted::Nothing => None,
     };
     let chosen = match chosen {

@@ -342,6 +342,7 @@ impl Parser<'_> {
                 let expr = Expression::parse(whole, self.env)?;
                 return self.root.insert(&path, 0, Child::Computed(expr));
             }
+            name if !crate::expr::is_operator(name) => bail!(31325, "Unknown expression {name}"),
             _ => {}
         }
         let expr = Expression::parse(whole, self.env)?;

@@ -5,6 +5,7 @@ use super::{batch, explain, variables};
 use crate::cx::{Cx, Done};
 use crate::generic::Args;
 use crate::idl;
+use crate::stats::rows;
 use bson::{Doc, Val};
 use errors::{Result, bail};
 use executor::{AggregateRequest, FindCursor, FindRequest, PipelineCursor};
@@ -78,6 +79,9 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
         );
     }
     let (env, vars) = variables::variables(cx, let_)?;
+    if pipeline.as_array().is_some_and(rows::needs_worker) {
+        cx.op.need_worker()?;
+    }
     let pipeline = Pipeline::parse(pipeline, &ParseCtx::new(cx.args.db, coll, env))?;
     if coll.is_none() && !pipeline.makes_input() {
         bail!(
@@ -95,7 +99,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
         vars,
         hint,
         allow_disk_use,
-        server_rows: None,
+        server_rows: Some(rows::for_pipeline(cx)),
     };
     Ok(Aggregate {
         ns,

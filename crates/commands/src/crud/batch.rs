@@ -65,7 +65,7 @@ pub struct Common<'a> {
 impl<'a> Common<'a> {
     pub fn read(&mut self, command: &str, e: Elem<'a>) -> Result<bool> {
         match e.name {
-            "ordered" => self.ordered = idl::safe_bool(command, e)?,
+            "ordered" => self.ordered = idl::boolean(command, e)?,
             "bypassDocumentValidation" => {
                 idl::safe_bool(command, e)?;
             }

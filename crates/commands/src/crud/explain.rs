@@ -223,11 +223,12 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
             }
         }
         Some(coll) => {
+            let view_of_plan = view.clone();
             let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
             let mut plan = cursor.plan().clone();
             if count {
                 let req = executor::ReadRequest::new(&filter);
-                plan = req.plan(&coll, true)?;
+                plan = req.plan(&cx.app.store, &view_of_plan, &coll, true)?;
             }
             tree = stages(&Explain {
                 plan: &plan,

@@ -2,30 +2,25 @@
 
 use crate::clock::now_millis;
 use crate::cx::{Cx, Done};
-use crate::operations::{Operation, shown};
+use crate::operations::Operation;
 use bson::{Doc, DocBuf, Writer};
 use errors::Result;
+use executor::Engine;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut filter = Writer::new();
-    let mut own = false;
-    for e in &cx.args.fields {
-        match e.name {
-            "$ownOps" => own = e.val.truthy(),
-            "$all" => {}
-            // All else is a filter on what would be shown.
-            _ => {
-                filter.val(e.name, e.val);
-            }
-        }
+    // Nobody is authenticated, so every operation is everybody's own; all other fields are a filter on what is shown.
+    for e in cx.args.fields.iter().filter(|e| !matches!(e.name, "$ownOps" | "$all")) {
+        filter.val(e.name, e.val);
     }
     let filter = Filter::parse(filter.finish().as_doc(), &ParseEnv::new())?;
     let vars = Vars::new(now_millis());
-    let docs = documents(cx, own);
+    let host = format!("{}:{}", super::process::host_name(), cx.app.config.port);
+    let docs = documents(&cx.app.operations.list(), &cx.app.engine, &host);
     cx.w.open_array("inprog");
     for d in &docs {
         if filter.matches_with(d.as_doc(), &vars)? {
@@ -36,44 +31,17 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// What runs now, this command included.
-pub fn documents(cx: &Cx<'_, '_>, own: bool) -> Vec<DocBuf> {
-    let mut all = cx.app.operations.list();
-    if !all.iter().any(|o| o.connection == cx.client.id) {
-        all.push(std::sync::Arc::new(Operation {
-            id: cx.app.operations.next_id(),
-            command: cx.command.name,
-            ns: format!("{}.$cmd", cx.args.db),
-            body: shown(cx.request.body),
-            connection: cx.client.id,
-            client: cx.client.peer.to_string(),
-            app_name: cx.client.state.app_name().to_string(),
-            lsid: cx.args.generic.lsid,
-            started: Instant::now(),
-            killed: AtomicBool::new(false),
-        }));
-    }
-    let host = format!("{}:{}", super::process::host_name(), cx.app.config.port);
-    // Nobody is authenticated, so every operation is everybody's own.
-    let _ = own;
-    let mut docs: Vec<DocBuf> = all.iter().map(|o| document(o, &host)).collect();
-    for b in cx.app.engine.builds.running() {
+/// What runs now.
+pub fn documents(running: &[Arc<Operation>], engine: &Engine, host: &str) -> Vec<DocBuf> {
+    let mut docs: Vec<DocBuf> = running.iter().map(|o| document(o, host)).collect();
+    for b in engine.builds.running() {
         let (done, total) = (b.done.load(Relaxed), b.total.load(Relaxed));
         let mut w = Writer::new();
-        w.str("type", "op")
-            .str("host", &host)
-            .str("desc", &format!("IndexBuild-{}", b.name))
-            .bool("active", true);
+        w.str("type", "op").str("host", host).str("desc", &format!("IndexBuild-{}", b.name)).bool("active", true);
         w.str("op", "command").str("ns", &b.ns);
-        w.open_doc("command")
-            .str("createIndexes", catalog::collection_of(&b.ns))
-            .str("index", &b.name)
-            .close();
+        w.open_doc("command").str("createIndexes", catalog::collection_of(&b.ns)).str("index", &b.name).close();
         w.str("msg", &format!("Index Build: {done}/{total}"));
-        w.open_doc("progress")
-            .int("done", done as i64)
-            .int("total", total as i64)
-            .close();
+        w.open_doc("progress").int("done", done as i64).int("total", total as i64).close();
         docs.push(w.finish());
     }
     docs

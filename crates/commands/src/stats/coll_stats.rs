@@ -33,23 +33,25 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     cx.w.str("ns", &ns);
     match coll {
         Some(c) => append(&mut cx.w, &c, &sizes(&cx.app.engine, &c), scale),
-        None => {
-            let w = &mut cx.w;
-            w.i32("size", 0)
-                .i32("count", 0)
-                .i32("numOrphanDocs", 0)
-                .i32("storageSize", 0)
-                .i32("totalSize", 0);
-            w.i32("nindexes", 0)
-                .i32("totalIndexSize", 0)
-                .open_doc("indexDetails")
-                .close()
-                .open_doc("indexSizes")
-                .close();
-            w.int("scaleFactor", scale);
-        }
+        None => append_nothing(&mut cx.w, scale),
     }
     Ok(Done::Reply)
+}
+
+/// The statistics of a collection that is not there.
+pub fn append_nothing(w: &mut Writer, scale: i64) {
+    w.i32("size", 0)
+        .i32("count", 0)
+        .i32("numOrphanDocs", 0)
+        .i32("storageSize", 0)
+        .i32("totalSize", 0);
+    w.i32("nindexes", 0)
+        .i32("totalIndexSize", 0)
+        .open_doc("indexDetails")
+        .close()
+        .open_doc("indexSizes")
+        .close();
+    w.int("scaleFactor", scale);
 }
 
 /// The statistics of a collection, sizes divided by `scale`: also `storageStats` of `$collStats`.

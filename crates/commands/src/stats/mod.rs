@@ -3,6 +3,7 @@
 pub mod coll_stats;
 pub mod data_size;
 pub mod db_stats;
+pub mod rows;
 pub mod validate;
 
 use catalog::keyspace::{self, SPACE_RECORD};

@@ -13,6 +13,8 @@ mod parse;
 mod regex;
 mod render;
 mod schema;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use bits::{BitMask, BitTest};

@@ -1,0 +1,105 @@
+//! What pipelines ask of the server: the rows of `$collStats`, `$currentOp`, `$listSessions` and `$listLocalSessions`.
+
+use super::{coll_stats, sizes};
+use crate::Commands;
+use crate::clock::now_millis;
+use crate::cx::Cx;
+use crate::diagnostic::{current_op, process};
+use bson::{Doc, DocBuf, Writer};
+use errors::{Result, bail};
+use executor::{Engine, ServerRows};
+use query::pipeline::{RowsKind, RowsStage};
+use session::Sessions;
+use std::sync::Arc;
+
+/// Answers the stages of one pipeline. Owned, since a cursor keeps it.
+pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
+    let app: &Commands = cx.app;
+    let (engine, sessions, operations) = (app.engine.clone(), app.sessions.clone(), app.operations.clone());
+    let port = app.config.port;
+    Arc::new(move |stage: &RowsStage| {
+        let host = || format!("{}:{port}", process::host_name());
+        match stage.kind {
+            RowsKind::CollStats => coll_stats_row(&engine, stage, &host()).map(|d| vec![d]),
+            RowsKind::CurrentOp => {
+                if stage.ns.db != "admin" {
+                    bail!(InvalidNamespace, "$currentOp must be run against the 'admin' database with {{aggregate: 1}}");
+                }
+                Ok(current_op::documents(&operations.list(), &engine, &host()))
+            }
+            RowsKind::ListSessions | RowsKind::ListLocalSessions => Ok(list_sessions(&sessions)),
+            RowsKind::IndexStats | RowsKind::PlanCacheStats => Ok(Vec::new()),
+        }
+    })
+}
+
+fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocBuf> {
+    let ns = format!("{}.{}", stage.ns.db, stage.ns.coll);
+    let spec = stage.spec.as_doc();
+    let wanted = |name: &str| spec.get(name).and_then(|v| v.as_doc());
+    let coll = engine.catalog.get(&ns);
+    for name in ["storageStats", "count", "queryExecStats"] {
+        if wanted(name).is_none() {
+            continue;
+        }
+        match &coll {
+            None => bail!(
+                NamespaceNotFound,
+                "Unable to retrieve {name} in $collStats stage :: caused by :: Collection [{ns}] not found."
+            ),
+            Some(c) if c.is_view() => bail!(CommandNotSupportedOnView, "{ns} is a view, not a collection"),
+            Some(_) => {}
+        }
+    }
+    let mut w = Writer::with_capacity(256);
+    w.str("ns", &ns).str("host", host).date("localTime", now_millis());
+    if let Some(d) = wanted("latencyStats") {
+        let histograms = d.get("histograms").is_some_and(|v| v.truthy());
+        w.open_doc("latencyStats");
+        for kind in ["reads", "writes", "commands", "transactions"] {
+            w.open_doc(kind);
+            if histograms {
+                w.open_array("histogram").close();
+            }
+            w.i64("latency", 0).i64("ops", 0).i64("queryableEncryptionLatencyMicros", 0).close();
+        }
+        w.close();
+    }
+    if let Some(c) = &coll {
+        let s = sizes(engine, c);
+        if let Some(d) = wanted("storageStats") {
+            let scale = d.get("scale").and_then(|v| v.to_i64_truncated()).unwrap_or(1).max(1);
+            w.open_doc("storageStats");
+            coll_stats::append(&mut w, c, &s, scale);
+            w.close();
+        }
+        if wanted("count").is_some() {
+            w.int("count", s.count as i64);
+        }
+        if wanted("queryExecStats").is_some() {
+            w.open_doc("queryExecStats").open_doc("collectionScans").i64("total", 0).i64("nonTailable", 0).close().close();
+        }
+    }
+    Ok(w.finish())
+}
+
+fn list_sessions(sessions: &Sessions) -> Vec<DocBuf> {
+    // The digest of nobody's name: there are no users.
+    let nobody = [
+        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b,
+        0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+    ];
+    let mut rows = Vec::new();
+    for (id, idle_seconds) in sessions.list() {
+        let mut w = Writer::new();
+        w.open_doc("_id").binary("id", 4, &id).binary("uid", 0, &nobody).close();
+        w.date("lastUse", now_millis() - idle_seconds * 1000);
+        rows.push(w.finish());
+    }
+    rows
+}
+
+/// Whether a pipeline asks for what only a worker sees: the operation itself among those that run.
+pub fn needs_worker(pipeline: Doc<'_>) -> bool {
+    pipeline.values().next().and_then(|v| v.as_doc()).is_some_and(|d| d.contains("$currentOp"))
+}

@@ -1,0 +1,247 @@
+//! Cases of matching and of refusals, each as MongoDB 8 answers them.
+
+use super::*;
+use bson::json;
+
+fn parse(q: &str) -> Result<Filter> {
+    let d = json::parse(q).unwrap_or_else(|e| panic!("{q}: {e}"));
+    Filter::parse(d.as_doc(), &ParseEnv::default())
+}
+
+/// Which of the documents match, as a string of digits.
+fn matching(q: &str, docs: &[&str]) -> String {
+    let f = parse(q).unwrap_or_else(|e| panic!("{q}: {e}"));
+    let mut out = String::new();
+    for (i, d) in docs.iter().enumerate() {
+        let d = json::parse(d).unwrap_or_else(|e| panic!("{d}: {e}"));
+        if f.matches(d.as_doc()).unwrap() {
+            out.push_str(&i.to_string());
+        }
+    }
+    out
+}
+
+#[test]
+fn comparisons() {
+    let docs = [
+        r#"{"a":5}"#,
+        r#"{"a":"5"}"#,
+        r#"{"a":null}"#,
+        r#"{}"#,
+        r#"{"a":[1,7]}"#,
+        r#"{"a":{"$numberDouble":"NaN"}}"#,
+        r#"{"a":{"$undefined":true}}"#,
+        r#"{"a":[]}"#,
+    ];
+    for (q, want) in [
+        (r#"{"a":5}"#, "0"),
+        (r#"{"a":{"$numberDecimal":"5.0"}}"#, "0"),
+        (r#"{"a":null}"#, "23"),
+        (r#"{"a":{"$ne":null}}"#, "014567"),
+        (r#"{"a":{"$gt":4}}"#, "04"),
+        (r#"{"a":{"$gte":null}}"#, "23"),
+        (r#"{"a":{"$gt":null}}"#, ""),
+        (r#"{"a":{"$lt":{"$numberDouble":"Infinity"}}}"#, "04"),
+        (r#"{"a":{"$gte":{"$numberDouble":"NaN"}}}"#, "5"),
+        (r#"{"a":{"$gt":{"$minKey":1}}}"#, "01234567"),
+        (r#"{"a":{"$lte":{"$maxKey":1}}}"#, "01234567"),
+        (r#"{"a":{"$gt":"4"}}"#, "1"),
+        (r#"{"a":{"$in":[5,null]}}"#, "023"),
+        (r#"{"a":{"$nin":[5,null]}}"#, "14567"),
+        (r#"{"a":[1,7]}"#, "4"),
+        (r#"{"a":[]}"#, "7"),
+        (r#"{"a":{"$gt":[1,6]}}"#, "4"),
+        (r#"{"a":{"$exists":true}}"#, "0124567"),
+        (r#"{"a":{"$exists":0}}"#, "3"),
+        (r#"{"a":{"$type":"number"}}"#, "045"),
+        (r#"{"a":{"$type":["array","null"]}}"#, "247"),
+        (r#"{"a":{"$type":6}}"#, "6"),
+        (r#"{"a":{"$not":{"$gt":4}}}"#, "123567"),
+        (r#"{"a":{"$gt":2,"$lt":6}}"#, "04"),
+        (r#"{"a":{"$size":2}}"#, "4"),
+        (r#"{"a":{"$mod":[2,1]}}"#, "04"),
+        (r#"{"a":{"$bitsAllSet":5}}"#, "04"),
+        (r#"{"a":{"$regex":"^5"}}"#, "1"),
+        (r#"{"$nor":[{"a":5},{"a":"5"}]}"#, "234567"),
+        (r#"{"$or":[{"a":5},{"a":{"$exists":false}}]}"#, "03"),
+        (r#"{"$and":[{"a":1},{"a":7}]}"#, "4"),
+        (r#"{"$alwaysFalse":1}"#, ""),
+        (r#"{"$comment":"x"}"#, "01234567"),
+    ] {
+        assert_eq!(matching(q, &docs), want, "{q}");
+    }
+}
+
+#[test]
+fn paths_and_arrays() {
+    let docs = [
+        r#"{"a":{"b":1}}"#,
+        r#"{"a":[{"b":1,"c":2},{"b":3,"c":4}]}"#,
+        r#"{"a":[{"c":1},5]}"#,
+        r#"{"a":[1,2]}"#,
+        r#"{"a":7}"#,
+        r#"{"a":[[{"b":1}]]}"#,
+        r#"{"a":{"b":[1,5]}}"#,
+    ];
+    for (q, want) in [
+        (r#"{"a.b":1}"#, "016"),
+        (r#"{"a.b":null}"#, "24"),
+        (r#"{"a.b":{"$exists":false}}"#, "2345"),
+        (r#"{"a.0.b":1}"#, "15"),
+        (r#"{"a.0":1}"#, "3"),
+        (r#"{"a.b":1,"a.c":4}"#, "1"),
+        (r#"{"a":{"$elemMatch":{"b":1,"c":4}}}"#, ""),
+        (r#"{"a":{"$elemMatch":{"b":3,"c":4}}}"#, "1"),
+        (r#"{"a":{"$elemMatch":{"$gt":1,"$lt":3}}}"#, "3"),
+        (r#"{"a":{"$elemMatch":{"$elemMatch":{"b":1}}}}"#, "5"),
+        (r#"{"a":{"$not":{"$elemMatch":{"b":1}}}}"#, "023456"),
+        (r#"{"a":{"$all":[1,2]}}"#, "3"),
+        (r#"{"a":{"$all":[]}}"#, ""),
+        (r#"{"a.b":{"$all":[1,5]}}"#, "6"),
+        (
+            r#"{"a":{"$all":[{"$elemMatch":{"b":1}},{"$elemMatch":{"b":3}}]}}"#,
+            "1",
+        ),
+        (r#"{"a":{"b":1}}"#, "0"),
+        (r#"{"a.b":{"$lt":1}}"#, ""),
+        (r#"{"a.b":[1,5]}"#, "6"),
+    ] {
+        assert_eq!(matching(q, &docs), want, "{q}");
+    }
+}
+
+#[test]
+fn refusals() {
+    for (q, code) in [
+        (r#"{"$foo":1}"#, 2),
+        (r#"{"a":{"$foo":1}}"#, 2),
+        (r#"{"a":{"$gt":1,"b":2}}"#, 2),
+        (r#"{"$and":[]}"#, 2),
+        (r#"{"$or":{"a":1}}"#, 2),
+        (r#"{"$nor":[1]}"#, 2),
+        (r#"{"a":{"$in":1}}"#, 2),
+        (r#"{"a":{"$in":[{"$gt":1}]}}"#, 2),
+        (r#"{"a":{"$not":1}}"#, 2),
+        (r#"{"a":{"$not":{}}}"#, 2),
+        (r#"{"a":{"$gt":{"$regex":"x","$options":""}}}"#, 2),
+        (r#"{"a":{"$size":-1}}"#, 2),
+        (r#"{"a":{"$size":1.5}}"#, 2),
+        (r#"{"a":{"$mod":[0,1]}}"#, 2),
+        (r#"{"a":{"$mod":[1]}}"#, 2),
+        (r#"{"a":{"$type":"foo"}}"#, 2),
+        (r#"{"a":{"$type":true}}"#, 14),
+        (r#"{"a":{"$type":[]}}"#, 9),
+        (r#"{"a":{"$all":1}}"#, 2),
+        (r#"{"a":{"$elemMatch":1}}"#, 2),
+        (r#"{"a":{"$elemMatch":{"$where":"1"}}}"#, 2),
+        (r#"{"a":{"$bitsAllSet":-1}}"#, 9),
+        (r#"{"a":{"$bitsAllSet":"x"}}"#, 2),
+        (r#"{"a":{"$options":"i"}}"#, 2),
+        (r#"{"a":{"$regex":"["}}"#, 51091),
+        (r#"{"a":{"$undefined":true}}"#, 2),
+        (r#"{"$jsonSchema":1}"#, 14),
+    ] {
+        match parse(q) {
+            Err(e) => assert_eq!(e.code.0, code, "{q}: {e}"),
+            Ok(f) => panic!("{q} was accepted as {f:?}"),
+        }
+    }
+    let message = |q: &str| parse(q).unwrap_err().message;
+    assert_eq!(message(r#"{"a":{"$foo":1}}"#), "unknown operator: $foo");
+    assert_eq!(
+        message(r#"{"$and":[]}"#),
+        "$and/$or/$nor must be a nonempty array"
+    );
+}
+
+#[test]
+fn simplified_and_printed() {
+    for (q, want) in [
+        (r#"{}"#, r#"{}"#),
+        (r#"{"a":1}"#, r#"{"a":{"$eq":1}}"#),
+        (
+            r#"{"a":1,"b":2}"#,
+            r#"{"$and":[{"a":{"$eq":1}},{"b":{"$eq":2}}]}"#,
+        ),
+        (r#"{"$and":[{"a":1}]}"#, r#"{"a":{"$eq":1}}"#),
+        (r#"{"$or":[{"a":2},{"a":1}]}"#, r#"{"a":{"$in":[1,2]}}"#),
+        (r#"{"a":{"$in":[3,1,3]}}"#, r#"{"a":{"$in":[1,3]}}"#),
+        (r#"{"a":{"$in":[3]}}"#, r#"{"a":{"$eq":3}}"#),
+        (r#"{"a":{"$in":[]}}"#, r#"{"$alwaysFalse":1}"#),
+        (r#"{"a":{"$ne":3}}"#, r#"{"a":{"$not":{"$eq":3}}}"#),
+        (
+            r#"{"a":{"$not":{"$gt":1,"$lt":5}}}"#,
+            r#"{"a":{"$not":{"$gt":1,"$lt":5}}}"#,
+        ),
+        (
+            r#"{"a":{"$all":[1,2]}}"#,
+            r#"{"$and":[{"a":{"$eq":1}},{"a":{"$eq":2}}]}"#,
+        ),
+        (
+            r#"{"a":{"$elemMatch":{"$gt":1,"$lt":5}}}"#,
+            r#"{"a":{"$elemMatch":{"$gt":1,"$lt":5}}}"#,
+        ),
+        (
+            r#"{"a":{"$regex":"x","$options":"si"}}"#,
+            r#"{"a":{"$regex":"x","$options":"is"}}"#,
+        ),
+        (r#"{"a":{"$type":["int",2]}}"#, r#"{"a":{"$type":[2,16]}}"#),
+    ] {
+        let got = parse(q).unwrap().to_doc().as_doc().to_string();
+        assert_eq!(got.replace(' ', ""), want, "{q}");
+    }
+}
+
+#[test]
+fn values_for_upserts() {
+    let f =
+        parse(r#"{"a":1,"b.c":{"$eq":2},"d":{"$gt":1},"$and":[{"e":3}],"g":{"$in":[4]}}"#).unwrap();
+    let got: Vec<String> = f
+        .equalities()
+        .unwrap()
+        .iter()
+        .map(|(p, v)| format!("{p}={v}"))
+        .collect();
+    assert_eq!(got, ["a=1", "b.c=2", "e=3", "g=4"]);
+    for q in [r#"{"$and":[{"a":1},{"a":2}]}"#, r#"{"a":1,"a.b":2}"#] {
+        assert_eq!(
+            parse(q).unwrap().equalities().unwrap_err().code.0,
+            54,
+            "{q}"
+        );
+    }
+}
+
+#[test]
+fn matched_positions() {
+    for (q, d, want) in [
+        (r#"{"a":3}"#, r#"{"a":[1,3]}"#, Some(Some(1))),
+        (r#"{"a":3}"#, r#"{"a":3}"#, Some(None)),
+        (r#"{"a":3}"#, r#"{"a":4}"#, None),
+        (
+            r#"{"a.b":3}"#,
+            r#"{"a":[{"b":1},{"b":[2,3]}]}"#,
+            Some(Some(1)),
+        ),
+        (
+            r#"{"a":{"$elemMatch":{"b":3}}}"#,
+            r#"{"a":[{"b":1},{"b":3}]}"#,
+            Some(Some(1)),
+        ),
+        (
+            r#"{"a":{"$gt":1,"$lt":5}}"#,
+            r#"{"a":[1,2,3]}"#,
+            Some(Some(1)),
+        ),
+        (r#"{"a":3,"b":5}"#, r#"{"a":[1,3],"b":[5]}"#, Some(Some(0))),
+        (r#"{"$or":[{"a":3},{"b":5}]}"#, r#"{"a":[1,3]}"#, Some(None)),
+        (r#"{"a.1":3}"#, r#"{"a":[1,3]}"#, Some(None)),
+    ] {
+        let d = json::parse(d).unwrap();
+        let got = parse(q)
+            .unwrap()
+            .first_matched_index(d.as_doc(), &Vars::default())
+            .unwrap();
+        assert_eq!(got, want, "{q}");
+    }
+}
