@@ -123,7 +123,8 @@ impl Commands {
             n => n,
         };
         let (statements, db, first) = (cx.statements, cx.args.db, cx.args.first);
-        let silent = cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
+        let silent =
+            cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
         *out = cx.w.finish_into();
         if silent && done.is_ok() {
             // An unacknowledged write tells nothing, not even that a statement failed.

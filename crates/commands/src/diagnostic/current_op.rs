@@ -14,7 +14,12 @@ use std::sync::atomic::Ordering::Relaxed;
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut filter = Writer::new();
     // Nobody is authenticated, so every operation is everybody's own; all other fields are a filter on what is shown.
-    for e in cx.args.fields.iter().filter(|e| !matches!(e.name, "$ownOps" | "$all")) {
+    for e in cx
+        .args
+        .fields
+        .iter()
+        .filter(|e| !matches!(e.name, "$ownOps" | "$all"))
+    {
         filter.val(e.name, e.val);
     }
     let filter = Filter::parse(filter.finish().as_doc(), &ParseEnv::new())?;
@@ -37,11 +42,20 @@ pub fn documents(running: &[Arc<Operation>], engine: &Engine, host: &str) -> Vec
     for b in engine.builds.running() {
         let (done, total) = (b.done.load(Relaxed), b.total.load(Relaxed));
         let mut w = Writer::new();
-        w.str("type", "op").str("host", host).str("desc", &format!("IndexBuild-{}", b.name)).bool("active", true);
+        w.str("type", "op")
+            .str("host", host)
+            .str("desc", &format!("IndexBuild-{}", b.name))
+            .bool("active", true);
         w.str("op", "command").str("ns", &b.ns);
-        w.open_doc("command").str("createIndexes", catalog::collection_of(&b.ns)).str("index", &b.name).close();
+        w.open_doc("command")
+            .str("createIndexes", catalog::collection_of(&b.ns))
+            .str("index", &b.name)
+            .close();
         w.str("msg", &format!("Index Build: {done}/{total}"));
-        w.open_doc("progress").int("done", done as i64).int("total", total as i64).close();
+        w.open_doc("progress")
+            .int("done", done as i64)
+            .int("total", total as i64)
+            .close();
         docs.push(w.finish());
     }
     docs

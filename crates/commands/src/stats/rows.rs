@@ -15,7 +15,11 @@ use std::sync::Arc;
 /// Answers the stages of one pipeline. Owned, since a cursor keeps it.
 pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
     let app: &Commands = cx.app;
-    let (engine, sessions, operations) = (app.engine.clone(), app.sessions.clone(), app.operations.clone());
+    let (engine, sessions, operations) = (
+        app.engine.clone(),
+        app.sessions.clone(),
+        app.operations.clone(),
+    );
     let port = app.config.port;
     Arc::new(move |stage: &RowsStage| {
         let host = || format!("{}:{port}", process::host_name());
@@ -23,7 +27,10 @@ pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
             RowsKind::CollStats => coll_stats_row(&engine, stage, &host()).map(|d| vec![d]),
             RowsKind::CurrentOp => {
                 if stage.ns.db != "admin" {
-                    bail!(InvalidNamespace, "$currentOp must be run against the 'admin' database with {{aggregate: 1}}");
+                    bail!(
+                        InvalidNamespace,
+                        "$currentOp must be run against the 'admin' database with {{aggregate: 1}}"
+                    );
                 }
                 Ok(current_op::documents(&operations.list(), &engine, &host()))
             }
@@ -47,12 +54,17 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
                 NamespaceNotFound,
                 "Unable to retrieve {name} in $collStats stage :: caused by :: Collection [{ns}] not found."
             ),
-            Some(c) if c.is_view() => bail!(CommandNotSupportedOnView, "{ns} is a view, not a collection"),
+            Some(c) if c.is_view() => bail!(
+                CommandNotSupportedOnView,
+                "{ns} is a view, not a collection"
+            ),
             Some(_) => {}
         }
     }
     let mut w = Writer::with_capacity(256);
-    w.str("ns", &ns).str("host", host).date("localTime", now_millis());
+    w.str("ns", &ns)
+        .str("host", host)
+        .date("localTime", now_millis());
     if let Some(d) = wanted("latencyStats") {
         let histograms = d.get("histograms").is_some_and(|v| v.truthy());
         w.open_doc("latencyStats");
@@ -61,14 +73,21 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
             if histograms {
                 w.open_array("histogram").close();
             }
-            w.i64("latency", 0).i64("ops", 0).i64("queryableEncryptionLatencyMicros", 0).close();
+            w.i64("latency", 0)
+                .i64("ops", 0)
+                .i64("queryableEncryptionLatencyMicros", 0)
+                .close();
         }
         w.close();
     }
     if let Some(c) = &coll {
         let s = sizes(engine, c);
         if let Some(d) = wanted("storageStats") {
-            let scale = d.get("scale").and_then(|v| v.to_i64_truncated()).unwrap_or(1).max(1);
+            let scale = d
+                .get("scale")
+                .and_then(|v| v.to_i64_truncated())
+                .unwrap_or(1)
+                .max(1);
             w.open_doc("storageStats");
             coll_stats::append(&mut w, c, &s, scale);
             w.close();
@@ -77,7 +96,12 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
             w.int("count", s.count as i64);
         }
         if wanted("queryExecStats").is_some() {
-            w.open_doc("queryExecStats").open_doc("collectionScans").i64("total", 0).i64("nonTailable", 0).close().close();
+            w.open_doc("queryExecStats")
+                .open_doc("collectionScans")
+                .i64("total", 0)
+                .i64("nonTailable", 0)
+                .close()
+                .close();
         }
     }
     Ok(w.finish())
@@ -86,13 +110,17 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
 fn list_sessions(sessions: &Sessions) -> Vec<DocBuf> {
     // The digest of nobody's name: there are no users.
     let nobody = [
-        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b,
-        0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9,
+        0x24, 0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52,
+        0xb8, 0x55,
     ];
     let mut rows = Vec::new();
     for (id, idle_seconds) in sessions.list() {
         let mut w = Writer::new();
-        w.open_doc("_id").binary("id", 4, &id).binary("uid", 0, &nobody).close();
+        w.open_doc("_id")
+            .binary("id", 4, &id)
+            .binary("uid", 0, &nobody)
+            .close();
         w.date("lastUse", now_millis() - idle_seconds * 1000);
         rows.push(w.finish());
     }
@@ -101,5 +129,9 @@ fn list_sessions(sessions: &Sessions) -> Vec<DocBuf> {
 
 /// Whether a pipeline asks for what only a worker sees: the operation itself among those that run.
 pub fn needs_worker(pipeline: Doc<'_>) -> bool {
-    pipeline.values().next().and_then(|v| v.as_doc()).is_some_and(|d| d.contains("$currentOp"))
+    pipeline
+        .values()
+        .next()
+        .and_then(|v| v.as_doc())
+        .is_some_and(|d| d.contains("$currentOp"))
 }
