@@ -120,7 +120,7 @@ test('administration', async () => {
     'db.getCollectionNames()',
     'db.admin_.validate().valid',
     'db.adminCommand({getLog: "startupWarnings"}).ok',
-    'Object.keys(db.listCommands()).length',
+    'Object.keys(db.listCommands().value).length',
     'db.adminCommand({getParameter: 1, featureCompatibilityVersion: 1}).ok',
   );
   assert.deepEqual(indexes.map((i) => i.name), ['_id_', 'a_1']);
