@@ -76,6 +76,8 @@ impl<'a> ReadRequest<'a> {
 
 /// How many entries are counted one by one before the engine's own estimate is taken.
 const COUNTED: u64 = 64;
+/// How many entries of an index are sampled.
+const SAMPLED: u64 = 1024;
 
 /// About how many entries of an index (0: records) lie in `[low, high)`. A single value is answered from what its index
 /// looked like when it had half as many records, without reading.
@@ -122,7 +124,7 @@ fn sample(view: &View, index: &Index) -> u64 {
     let mut scan = view.scan(&index.prefix, &end, storage::Direction::Forward);
     let descending = index.info.key.fields.first().is_some_and(|f| f.descending);
     let (mut entries, mut values, mut last) = (0, 0, Vec::new());
-    while entries < COUNTED && matches!(scan.next(), Ok(true)) {
+    while entries < SAMPLED && matches!(scan.next(), Ok(true)) {
         let key = scan.key().get(PREFIX..).unwrap_or(&[]);
         let first = &key[..bson::key::field_len(key, descending).unwrap_or(0).min(key.len())];
         entries += 1;
@@ -133,7 +135,7 @@ fn sample(view: &View, index: &Index) -> u64 {
     }
     match (entries, values) {
         // One value fills the sample: many entries, nobody knows how many.
-        (COUNTED, 1) => COUNTED * 16,
+        (SAMPLED, 1) => SAMPLED * 16,
         (_, 0) => 1,
         (e, v) => (e / v).max(1),
     }

@@ -110,7 +110,7 @@ impl Source for Run {
             while input.advance(host)? {
                 let doc = input.doc();
                 self.bytes += doc.len();
-                if self.bytes > limit && !host.allow_disk_use() {
+                if self.bytes > limit && (!host.allow_disk_use() || self.bytes / 10 > limit) {
                     return Err(too_much_memory("$facet", limit));
                 }
                 self.collected.push(doc.to_buf());

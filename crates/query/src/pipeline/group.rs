@@ -1,7 +1,9 @@
 //! `$group`: a hash table from the memcomparable key of the group's id to accumulators.
 //!
-//! Groups come out in the order in which their first documents came in.
+//! Groups come out in the order in which their first documents came in, or, once some were spilled, in order of their ids.
+//! A spilled group is `{_id, s: [states]}`; states of one group from several runs are merged in order of the runs.
 
+use super::spill::{Merge, Runs};
 use super::{Host, Source, too_much_memory};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -92,7 +94,9 @@ pub(super) struct Run {
     groups: Vec<State>,
     bytes: usize,
     scratch: Vec<u8>,
+    runs: Runs,
     done: std::vec::IntoIter<State>,
+    merge: Option<Merge>,
     out: DocBuf,
 }
 
@@ -106,10 +110,63 @@ impl Run {
             groups: Vec::new(),
             bytes: 0,
             scratch: Vec::new(),
+            runs: Runs::default(),
             done: Vec::new().into_iter(),
+            merge: None,
             out: DocBuf::new(),
         }
     }
+
+    /// Writes the groups in memory as a run.
+    fn spill(&mut self, host: &mut dyn Host) -> Result<()> {
+        let file = host.spill()?;
+        let mut keys: Vec<(Box<[u8]>, usize)> =
+            std::mem::take(&mut self.by_key).into_iter().collect();
+        keys.sort_unstable();
+        let groups = std::mem::take(&mut self.groups);
+        self.bytes = 0;
+        let entries = keys.iter().filter_map(|(key, i)| {
+            let g = groups.get(*i)?;
+            let mut w = Writer::new();
+            w.val("_id", g.id.as_val()).open_array("s");
+            for a in &g.accumulators {
+                w.push(a.to_partial().as_val());
+            }
+            Some((&**key, w.finish().into_vec()))
+        });
+        self.runs.write(file, entries)
+    }
+
+    /// The next group of the merged runs.
+    fn merged(&mut self) -> Result<Option<State>> {
+        let Some(m) = &mut self.merge else {
+            return Ok(None);
+        };
+        let Some((key, first)) = m.next()? else {
+            return Ok(None);
+        };
+        let doc = Doc::new(&first).unwrap_or(Doc::EMPTY);
+        let id = doc.get("_id").unwrap_or(Val::NULL).to_value();
+        let mut accumulators = start(&self.spec.fields, &id, &self.vars)?;
+        take_states(&mut accumulators, doc)?;
+        while m.peek_key() == Some(key.as_slice()) {
+            if let Some((_, more)) = m.next()? {
+                take_states(&mut accumulators, Doc::new(&more).unwrap_or(Doc::EMPTY))?;
+            }
+        }
+        Ok(Some(State { id, accumulators }))
+    }
+}
+
+fn take_states(accumulators: &mut [Accumulator], spilled: Doc<'_>) -> Result<()> {
+    let states = spilled
+        .get("s")
+        .and_then(|v| v.as_array())
+        .unwrap_or(Doc::EMPTY);
+    for (a, s) in accumulators.iter_mut().zip(states.values()) {
+        a.merge(s)?;
+    }
+    Ok(())
 }
 
 /// Fresh states of the accumulators of one group.
@@ -150,9 +207,19 @@ pub(super) fn finish(fields: &[Field], states: Vec<Accumulator>, w: &mut Writer)
 
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
-        if let Some(input) = &mut self.input {
+        if self.input.is_some() {
             let limit = host.memory_limit();
-            while input.advance(host)? {
+            while let Some(input) = &mut self.input {
+                if self.bytes > limit {
+                    if !host.allow_disk_use() {
+                        return Err(too_much_memory("$group", limit));
+                    }
+                    self.spill(host)?;
+                    continue;
+                }
+                if !input.advance(host)? {
+                    break;
+                }
                 let ctx = EvalCtx::new(input.doc(), &self.vars);
                 let id = self.spec.id.evaluate(&ctx)?;
                 self.scratch.clear();
@@ -175,16 +242,21 @@ impl Source for Run {
                 if let Some(g) = self.groups.get_mut(at) {
                     self.bytes += add(&self.spec.fields, &mut g.accumulators, &ctx)?;
                 }
-                if self.bytes > limit && !host.allow_disk_use() {
-                    return Err(too_much_memory("$group", limit));
-                }
+            }
+            if !self.runs.is_empty() {
+                self.spill(host)?;
+                self.merge = Some(std::mem::take(&mut self.runs).merge()?);
             }
             self.input = None;
             self.by_key = HashMap::new();
             self.done = std::mem::take(&mut self.groups).into_iter();
         }
         host.check()?;
-        let Some(g) = self.done.next() else {
+        let next = match self.done.next() {
+            Some(g) => Some(g),
+            None => self.merged()?,
+        };
+        let Some(g) = next else {
             return Ok(false);
         };
         let mut w = Writer::new();

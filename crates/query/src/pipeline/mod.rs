@@ -24,6 +24,7 @@ mod pushdown;
 mod redact;
 mod rows;
 mod sort;
+mod spill;
 mod stream;
 mod union_with;
 mod unwind;
@@ -37,6 +38,7 @@ mod tests;
 pub use parse::{Inside, ParseCtx, is_stage, parse_transforms};
 pub use pushdown::Pushdown;
 pub use rows::{RowsKind, RowsStage};
+pub use spill::SpillFile;
 pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
 
 use crate::expr::{Expression, Vars};
@@ -118,6 +120,9 @@ pub trait Host {
     fn allow_disk_use(&self) -> bool {
         true
     }
+
+    /// A new temporary file for that.
+    fn spill(&mut self) -> Result<Box<dyn SpillFile>>;
 }
 
 /// A parsed pipeline. Cheap to clone.

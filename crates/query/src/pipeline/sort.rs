@@ -1,5 +1,6 @@
 //! `$sort` (with a limit: only the first of them are kept) and `$sample`.
 
+use super::spill::{Merge, Runs};
 use super::{Host, Source, too_much_memory};
 use crate::sort::SortPattern;
 use bson::Doc;
@@ -25,7 +26,9 @@ pub(super) struct Run {
     bytes: usize,
     seq: u64,
     scratch: Vec<u8>,
+    runs: Runs,
     sorted: std::vec::IntoIter<Row>,
+    merge: Option<Merge>,
     out: Vec<u8>,
 }
 
@@ -40,9 +43,34 @@ impl Run {
             bytes: 0,
             seq: 0,
             scratch: Vec::new(),
+            runs: Runs::default(),
             sorted: Vec::new().into_iter(),
+            merge: None,
             out: Vec::new(),
         }
+    }
+
+    /// What is in memory, in order.
+    fn drain(&mut self) -> Vec<Row> {
+        self.bytes = 0;
+        if self.limit.is_some() {
+            return std::mem::take(&mut self.heap).into_sorted_vec();
+        }
+        let mut rows = std::mem::take(&mut self.all);
+        rows.sort_unstable_by(|a, b| a.key.cmp(&b.key).then(a.seq.cmp(&b.seq)));
+        rows
+    }
+
+    /// Writes what is in memory as a run.
+    fn spill(&mut self, host: &mut dyn Host) -> Result<()> {
+        let file = host.spill()?;
+        let mut rows = self.drain();
+        let docs: Vec<Vec<u8>> = rows
+            .iter_mut()
+            .map(|r| std::mem::take(&mut r.doc))
+            .collect();
+        let entries = rows.iter().zip(docs).map(|(r, d)| (r.key.as_slice(), d));
+        self.runs.write(file, entries)
     }
 
     fn take_in(
@@ -88,9 +116,19 @@ impl Run {
 
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
-        if let Some(input) = &mut self.input {
+        if self.input.is_some() {
             let limit = host.memory_limit();
-            while input.advance(host)? {
+            while let Some(input) = &mut self.input {
+                if self.bytes > limit {
+                    if !host.allow_disk_use() {
+                        return Err(too_much_memory("$sort", limit));
+                    }
+                    self.spill(host)?;
+                    continue;
+                }
+                if !input.advance(host)? {
+                    break;
+                }
                 let doc = input.doc();
                 self.scratch.clear();
                 self.pattern.sort_key(doc, &mut self.scratch)?;
@@ -104,21 +142,22 @@ impl Source for Run {
                     doc,
                 );
                 self.bytes = self.bytes.saturating_add_signed(grown);
-                if self.bytes > limit && !host.allow_disk_use() {
-                    return Err(too_much_memory("$sort", limit));
-                }
+            }
+            if !self.runs.is_empty() {
+                self.spill(host)?;
+                self.merge = Some(std::mem::take(&mut self.runs).merge()?);
             }
             self.input = None;
-            let rows = if self.limit.is_some() {
-                std::mem::take(&mut self.heap).into_sorted_vec()
-            } else {
-                let mut rows = std::mem::take(&mut self.all);
-                rows.sort_unstable_by(|a, b| a.key.cmp(&b.key).then(a.seq.cmp(&b.seq)));
-                rows
-            };
-            self.sorted = rows.into_iter();
+            self.sorted = self.drain().into_iter();
         }
         host.check()?;
+        if let Some(m) = &mut self.merge {
+            let Some((_, doc)) = m.next()? else {
+                return Ok(false);
+            };
+            self.out = doc;
+            return Ok(true);
+        }
         match self.sorted.next() {
             Some(r) => {
                 self.out = r.doc;

@@ -20,6 +20,8 @@ struct Memory {
     offload_every: Option<u32>,
     checks: u32,
     limit: Option<usize>,
+    disk: bool,
+    spilled: u32,
 }
 
 impl Host for Memory {
@@ -76,7 +78,12 @@ impl Host for Memory {
     }
 
     fn allow_disk_use(&self) -> bool {
-        self.limit.is_none()
+        self.disk
+    }
+
+    fn spill(&mut self) -> Result<Box<dyn SpillFile>> {
+        self.spilled += 1;
+        Ok(Box::new(std::io::Cursor::new(Vec::new())))
     }
 }
 
@@ -412,6 +419,29 @@ fn memory_limits() {
         )),
         r#"[{"_id": 2}]"#
     );
+}
+
+#[test]
+fn spilling() {
+    let input: Vec<String> = (0..200)
+        .map(|i| format!(r#"{{"_id":{i},"k":{},"v":{i}}}"#, i * 7 % 10))
+        .collect();
+    let input = format!("[{}]", input.join(","));
+    for stages in [
+        r#"[{"$sort":{"k":1}}]"#,
+        r#"[{"$sort":{"k":-1,"v":1}},{"$limit":60}]"#,
+        r#"[{"$group":{"_id":"$k","n":{"$sum":"$v"},"first":{"$first":"$v"},"all":{"$push":"$v"},"avg":{"$avg":"$v"}}},{"$sort":{"_id":1}}]"#,
+    ] {
+        let want = show(run_on(&mut Memory::default(), &input, stages));
+        let mut host = Memory {
+            limit: Some(2000),
+            disk: true,
+            offload_every: Some(7),
+            ..Memory::default()
+        };
+        assert_eq!(show(run_on(&mut host, &input, stages)), want, "{stages}");
+        assert!(host.spilled > 2, "{stages}: {} runs", host.spilled);
+    }
 }
 
 #[test]

@@ -359,7 +359,7 @@ impl Run {
                 s.sort_key(doc, &mut sort_key)?;
             }
             self.bytes += doc.len() + partition.len() + sort_key.len() + size_of::<Row>();
-            if self.bytes > limit && !host.allow_disk_use() {
+            if self.bytes > limit && (!host.allow_disk_use() || self.bytes / 10 > limit) {
                 return Err(too_much_memory(STAGE, limit));
             }
             self.rows.push(Row {
