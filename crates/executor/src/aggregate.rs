@@ -370,7 +370,8 @@ impl Host for Outside<'_, '_> {
     }
 
     fn spill(&mut self) -> Result<Box<dyn pipeline::SpillFile>> {
-        let file = temporary_file().map_err(|e| err!(OutOfDiskSpace, "cannot make a temporary file: {e}"))?;
+        let file = temporary_file()
+            .map_err(|e| err!(OutOfDiskSpace, "cannot make a temporary file: {e}"))?;
         Ok(Box::new(file))
     }
 }
@@ -378,7 +379,11 @@ impl Host for Outside<'_, '_> {
 /// A file in the system's directory for such, already without a name: it goes when it is closed.
 fn temporary_file() -> std::io::Result<std::fs::File> {
     let path = std::env::temp_dir().join(format!("pandodb-{:016x}", rand::random::<u64>()));
-    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path)?;
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
 }

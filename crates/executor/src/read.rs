@@ -50,14 +50,9 @@ impl<'a> ReadRequest<'a> {
     }
 
     /// Plans over a collection; `view` and `store` tell how much lies in a range, when there is a choice.
-    pub fn plan(
-        &self,
-        store: &Store,
-        view: &View,
-        coll: &Collection,
-        count: bool,
-    ) -> Result<Plan> {
-        let estimate = |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high);
+    pub fn plan(&self, store: &Store, view: &View, coll: &Collection, count: bool) -> Result<Plan> {
+        let estimate =
+            |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high);
         planner::plan(&PlanRequest {
             filter: self.filter,
             sort: self.sort,
@@ -126,7 +121,9 @@ fn sample(view: &View, index: &Index) -> u64 {
     let (mut entries, mut values, mut last) = (0, 0, Vec::new());
     while entries < SAMPLED && matches!(scan.next(), Ok(true)) {
         let key = scan.key().get(PREFIX..).unwrap_or(&[]);
-        let first = &key[..bson::key::field_len(key, descending).unwrap_or(0).min(key.len())];
+        let first = &key[..bson::key::field_len(key, descending)
+            .unwrap_or(0)
+            .min(key.len())];
         entries += 1;
         if values == 0 || first != last {
             values += 1;
