@@ -4,7 +4,6 @@ use super::array::int32;
 use super::node::{Call, Computed, EvalCtx, own};
 use super::string::{coerce, string};
 use super::table::Op;
-use crate::arithmetic::decimal;
 use bson::{Val, tag};
 use errors::{Result, bail};
 
@@ -116,11 +115,9 @@ fn find_code_points(s: &str, needle: &str, start: usize, end: usize) -> Option<u
         return None;
     }
     let offset = |n: usize| s.char_indices().nth(n).map_or(s.len(), |(i, _)| i);
-    let from = offset(start);
-    let at = s.get(from..)?.find(needle)?;
-    // It has to begin before the end, and may reach beyond.
-    let found = start + s.get(from..from + at)?.chars().count();
-    (found < end).then_some(found)
+    let (from, to) = (offset(start), offset(end));
+    let at = s.get(from..to)?.find(needle)?;
+    Some(start + s.get(from..from + at)?.chars().count())
 }
 
 fn substr_bytes<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
@@ -173,8 +170,7 @@ fn substr_bytes<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     }
 }
 
-/// A number's whole part. A double that an int64 cannot hold is refused; a decimal is rounded, and one out of range
-/// becomes the least int64.
+/// A number's whole part. A double that an int64 cannot hold is refused; such a decimal becomes the least int64.
 fn whole(v: Val<'_>) -> Result<i64> {
     if let (tag::DOUBLE, Some(f)) = (v.tag, v.as_f64())
         && !(-9223372036854775808.0..9223372036854775808.0).contains(&f)
@@ -182,7 +178,7 @@ fn whole(v: Val<'_>) -> Result<i64> {
         bail!(31109, "Can't coerce out of range value {v} to long");
     }
     if let Some(d) = v.as_decimal() {
-        return Ok(decimal::to_i64(d, decimal::Round::HalfEven).unwrap_or(i64::MIN));
+        return Ok(crate::arithmetic::convert::decimal_to_i64(d).unwrap_or(i64::MIN));
     }
     Ok(v.to_i64_truncated().unwrap_or(0))
 }
