@@ -32,7 +32,7 @@ def free_port():
 
 
 class Server:
-    """One process. `start` returns when it answers; `kill` is SIGKILL; `stop` is what an operator does."""
+    """One process. `launch` returns at once, `start` when it answers; `kill` is SIGKILL; `stop` is what an operator does."""
 
     def __init__(self, path, *options, port=None, program=None, env=None):
         self.path = pathlib.Path(path)
@@ -50,11 +50,15 @@ class Server:
     def command(self):
         return [str(c) for c in [*self.program, "--dbpath", self.path, "--port", self.port, *self.options]]
 
-    def start(self, timeout_s=60):
+    def launch(self):
+        assert not self.running(), "one process at a time"
         with open(self.log, "ab") as out:
             self.process = subprocess.Popen(
                 self.command(), stdout=out, stderr=out, stdin=subprocess.DEVNULL, env={**os.environ, **(self.env or {})}
             )
+
+    def start(self, timeout_s=60):
+        self.launch()
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
