@@ -93,8 +93,6 @@ def test_bulk_write_unordered_goes_on(coll):
 
 
 def test_client_bulk_write(client, db):
-    if client.admin.command("hello")["maxWireVersion"] < 25:
-        pytest.skip("the bulkWrite command comes with wire version 25")
     result = client.bulk_write(
         [InsertOne({"_id": 1}, namespace=f"{db.name}.x"), InsertOne({"_id": 1}, namespace=f"{db.name}.y")]
     )

@@ -77,6 +77,7 @@ commands! {
     "delete" => WRITE | RETRY | API | COUNTED, crate::crud::delete::run, "removal of documents";
     "getMore" => READ | API | COUNTED | WORKER, crate::crud::get_more::run, "a cursor's next batch";
     "findAndModify" | "findandmodify" => WRITE | RETRY | API, crate::crud::find_and_modify::run, "one document changed and given back";
+    "bulkWrite" => ADMIN | WRITE | RETRY | API | WORKER | COUNTED, crate::crud::bulk_write::run, "writes of several kinds to several collections";
     "count" => READ | API, crate::crud::count::run, "how many documents match";
     "aggregate" => READ | WRITE | API, crate::crud::aggregate::run, "documents through the stages of a pipeline";
     "explain" => READ | API | WORKER, crate::crud::explain::run, "how a command is answered";

@@ -141,7 +141,7 @@ fn handshake() {
         ("setName", "\"rs0\""),
         ("hosts.0", "\"127.0.0.1:27017\""),
         ("me", "\"127.0.0.1:27017\""),
-        ("maxWireVersion", "21"),
+        ("maxWireVersion", "25"),
         ("compression.0", "\"zstd\""),
         ("compression.1", "-"),
         ("topologyVersion", "-"),

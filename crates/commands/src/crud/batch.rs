@@ -9,8 +9,21 @@ use session::Retryable;
 
 const MAX_STATEMENTS: usize = 100_000;
 
-/// The documents of `field`, from the body or from a document sequence.
+/// The statements in `field`, as many as a batch may have.
 pub fn documents<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<Doc<'a>>> {
+    let docs = sequence(cx, command, field)?;
+    if docs.is_empty() || docs.len() > MAX_STATEMENTS {
+        bail!(
+            InvalidLength,
+            "Write batch sizes must be between 1 and {MAX_STATEMENTS}. Got {} operations.",
+            docs.len()
+        );
+    }
+    Ok(docs)
+}
+
+/// The documents of `field`, from the body or from a document sequence.
+pub fn sequence<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<Doc<'a>>> {
     let mut docs: Vec<Doc<'a>> = match cx.request.sequence(field) {
         Some(s) => s.collect(),
         None => Vec::new(),
@@ -42,13 +55,6 @@ pub fn documents<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<
             .any(|e| e.name == field && !e.val.is_nullish())
     {
         return Err(idl::missing(command, field));
-    }
-    if docs.is_empty() || docs.len() > MAX_STATEMENTS {
-        bail!(
-            InvalidLength,
-            "Write batch sizes must be between 1 and {MAX_STATEMENTS}. Got {} operations.",
-            docs.len()
-        );
     }
     Ok(docs)
 }

@@ -6,19 +6,22 @@ use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::Doc;
 use errors::{Result, bail};
-use executor::{DeleteRequest, Retry};
+use executor::{DeleteRequest, Deleted, Retry};
 use planner::Hint;
+use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
+use session::Retryable;
+use std::sync::Arc;
 
 /// A statement as it was written, its arguments checked. An error in one is the whole command's; what the filter says is the
 /// statement's own.
-struct Statement<'a> {
-    q: Doc<'a>,
-    multi: bool,
-    hint: Option<Hint>,
+pub(super) struct Written<'a> {
+    pub q: Doc<'a>,
+    pub multi: bool,
+    pub hint: Option<Hint>,
 }
 
-fn parse(d: Doc<'_>) -> Result<Statement<'_>> {
+fn parse(d: Doc<'_>) -> Result<Written<'_>> {
     const AT: &str = "delete.deletes";
     let (mut q, mut limit, mut hint) = (None, None, None);
     for e in d {
@@ -40,7 +43,41 @@ fn parse(d: Doc<'_>) -> Result<Statement<'_>> {
             "The limit field in delete objects must be 0 or 1. Got {n}"
         ),
     };
-    Ok(Statement { q, multi, hint })
+    Ok(Written { q, multi, hint })
+}
+
+/// Runs one statement: the one at that position, whose id is `ids[at]`.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn execute(
+    cx: &mut Cx<'_, '_>,
+    ns: &str,
+    s: &Written<'_>,
+    env: &ParseEnv,
+    vars: &Arc<Vars>,
+    hold: &mut Option<Retryable>,
+    ids: &[i32],
+    at: usize,
+) -> Result<Deleted> {
+    let filter = Filter::parse(s.q, env)?;
+    if s.multi && hold.is_some() {
+        bail!(InvalidOptions, "Cannot use retryable writes with limit=0");
+    }
+    let req = DeleteRequest {
+        filter: &filter,
+        multi: s.multi,
+        sort: None,
+        hint: s.hint.clone(),
+        vars: filter.has_expr().then(|| vars.clone()),
+        images: false,
+    };
+    match hold {
+        None => executor::delete(&mut cx.op, ns, &req, at, None),
+        Some(h) => {
+            let mut statements = h.statements(ids);
+            let retry: &mut dyn Retry = &mut statements;
+            executor::delete(&mut cx.op, ns, &req, at, Some(retry))
+        }
+    }
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -71,32 +108,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             cx.after_commit = true;
             continue;
         }
-        let result = Filter::parse(s.q, &env).and_then(|filter| {
-            if s.multi && hold.is_some() {
-                bail!(InvalidOptions, "Cannot use retryable writes with limit=0");
-            }
-            let req = DeleteRequest {
-                filter: &filter,
-                multi: s.multi,
-                sort: None,
-                hint: s.hint.clone(),
-                vars: filter.has_expr().then(|| vars.clone()),
-                images: false,
-            };
-            match &mut hold {
-                None => executor::delete(&mut cx.op, &ns, &req, at, None),
-                Some(h) => {
-                    let mut statements = h.statements(&ids);
-                    executor::delete(
-                        &mut cx.op,
-                        &ns,
-                        &req,
-                        at,
-                        Some(&mut statements as &mut dyn Retry),
-                    )
-                }
-            }
-        });
+        let result = execute(cx, &ns, s, &env, &vars, &mut hold, &ids, at);
         match result {
             Ok(d) => n += d.n,
             Err(e) if batch::is_fatal(&e) => return Err(e),

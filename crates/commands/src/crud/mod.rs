@@ -5,6 +5,7 @@ mod cursor;
 mod variables;
 
 pub mod aggregate;
+pub mod bulk_write;
 pub mod count;
 pub mod delete;
 pub mod distinct;

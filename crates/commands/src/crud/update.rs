@@ -7,12 +7,13 @@ use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::{Doc, Val, Value};
 use errors::{Result, bail};
-use executor::{Retry, UpdateRequest, Updated};
+use executor::{Retry, StmtResult, UpdateRequest, Updated};
 use planner::Hint;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::sort::SortPattern;
 use query::update::Update;
+use session::Retryable;
 use std::sync::Arc;
 
 /// One statement of an update command, parsed.
@@ -28,15 +29,15 @@ pub struct Statement {
 
 /// A statement as it was written, its arguments checked. An error in one is the whole command's; what filter and update say
 /// is the statement's own.
-struct Written<'a> {
-    q: Doc<'a>,
-    u: Val<'a>,
-    array_filters: Vec<Doc<'a>>,
-    constants: Option<Doc<'a>>,
-    sort: Option<Doc<'a>>,
-    multi: bool,
-    upsert: bool,
-    hint: Option<Hint>,
+pub(super) struct Written<'a> {
+    pub q: Doc<'a>,
+    pub u: Val<'a>,
+    pub array_filters: Vec<Doc<'a>>,
+    pub constants: Option<Doc<'a>>,
+    pub sort: Option<Doc<'a>>,
+    pub multi: bool,
+    pub upsert: bool,
+    pub hint: Option<Hint>,
 }
 
 fn read(d: Doc<'_>) -> Result<Written<'_>> {
@@ -75,27 +76,32 @@ fn read(d: Doc<'_>) -> Result<Written<'_>> {
             "Update argument must be either an object or an array"
         );
     }
-    let mut array_filters = Vec::new();
-    for (i, v) in filters.values().enumerate() {
-        let Some(d) = v.as_doc() else {
-            bail!(
-                TypeMismatch,
-                "BSON field '{AT}.arrayFilters.{i}' is the wrong type '{}', expected type 'object'",
-                v.type_name()
-            );
-        };
-        array_filters.push(d);
-    }
     Ok(Written {
         q,
         u,
-        array_filters,
+        array_filters: array_filters(AT, filters)?,
         constants,
         sort,
         multi,
         upsert,
         hint,
     })
+}
+
+/// The documents of `arrayFilters`.
+pub(super) fn array_filters<'a>(within: &str, filters: Doc<'a>) -> Result<Vec<Doc<'a>>> {
+    let mut docs = Vec::new();
+    for (i, v) in filters.values().enumerate() {
+        let Some(d) = v.as_doc() else {
+            bail!(
+                TypeMismatch,
+                "BSON field '{within}.arrayFilters.{i}' is the wrong type '{}', expected type 'object'",
+                v.type_name()
+            );
+        };
+        docs.push(d);
+    }
+    Ok(docs)
 }
 
 fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> {
@@ -150,6 +156,56 @@ fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement>
     })
 }
 
+/// What a statement that ran before is answered with.
+pub(super) fn done_before(done: &StmtResult) -> Updated {
+    Updated {
+        matched: if done.upserted.is_some() { 0 } else { done.n },
+        modified: done.n_modified,
+        upserted: done.upserted.clone(),
+        ..Default::default()
+    }
+}
+
+/// Runs one statement: the one at that position, whose id is `ids[at]`.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn execute(
+    cx: &mut Cx<'_, '_>,
+    ns: &str,
+    s: &Written<'_>,
+    env: &ParseEnv,
+    vars: &Arc<Vars>,
+    hold: &mut Option<Retryable>,
+    ids: &[i32],
+    at: usize,
+) -> Result<Updated> {
+    let s = parse(s, env, vars)?;
+    if s.multi && hold.is_some() {
+        bail!(
+            InvalidOptions,
+            "Cannot use retryable writes with multi=true"
+        );
+    }
+    let req = UpdateRequest {
+        filter: &s.filter,
+        update: &s.update,
+        multi: s.multi,
+        upsert: s.upsert,
+        sort: s.sort.as_ref(),
+        hint: s.hint.clone(),
+        vars: &s.vars,
+        now_millis: now_millis(),
+        images: false,
+    };
+    match hold {
+        None => executor::update(&mut cx.op, ns, &req, at, None),
+        Some(h) => {
+            let mut statements = h.statements(ids);
+            let retry: &mut dyn Retry = &mut statements;
+            executor::update(&mut cx.op, ns, &req, at, Some(retry))
+        }
+    }
+}
+
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let docs = batch::documents(cx, "update", "updates")?;
@@ -182,50 +238,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             }
         };
         if let Some(done) = hold.as_ref().and_then(|h| h.executed(id)) {
-            let fresh = done.upserted.is_some();
-            let u = Updated {
-                matched: if fresh { 0 } else { done.n },
-                modified: done.n_modified,
-                upserted: done.upserted.clone(),
-                ..Default::default()
-            };
-            tally(u);
+            tally(done_before(done));
             again.push(id);
             cx.after_commit = true;
             continue;
         }
-        let result = parse(s, &env, &vars).and_then(|s| {
-            if s.multi && hold.is_some() {
-                bail!(
-                    InvalidOptions,
-                    "Cannot use retryable writes with multi=true"
-                );
-            }
-            let req = UpdateRequest {
-                filter: &s.filter,
-                update: &s.update,
-                multi: s.multi,
-                upsert: s.upsert,
-                sort: s.sort.as_ref(),
-                hint: s.hint.clone(),
-                vars: &s.vars,
-                now_millis: now_millis(),
-                images: false,
-            };
-            match &mut hold {
-                None => executor::update(&mut cx.op, &ns, &req, at, None),
-                Some(h) => {
-                    let mut statements = h.statements(&ids);
-                    executor::update(
-                        &mut cx.op,
-                        &ns,
-                        &req,
-                        at,
-                        Some(&mut statements as &mut dyn Retry),
-                    )
-                }
-            }
-        });
+        let result = execute(cx, &ns, s, &env, &vars, &mut hold, &ids, at);
         match result {
             Ok(u) => tally(u),
             Err(e) if batch::is_fatal(&e) => return Err(e),

@@ -1,0 +1,523 @@
+//! `bulkWrite`: inserts, updates and deletes on several collections in one command.
+//!
+//! What is wrong with the command or the shape of an operation fails the whole before anything is done; what goes wrong while
+//! an operation runs is that operation's own, and is told in the cursor of results. Operations run in the order given; inserts
+//! that follow each other into one collection are one batch.
+
+use super::batch::{self, Common};
+use super::cursor::{self, Keep};
+use super::{delete, update, variables};
+use crate::cx::{Cx, Done};
+use crate::ddl::create::check_uuid;
+use crate::idl;
+use crate::metrics::Kind;
+use bson::{Doc, DocBuf, Elem, Val, Value, Writer};
+use errors::{Code, Error, Result, bail, err};
+use executor::{OpCtx, Retry};
+use planner::Hint;
+use query::expr::{ParseEnv, Vars};
+use session::{Results, Retryable};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+const AT: &str = "bulkWrite";
+/// The collection that the cursor of results is read by.
+const CURSOR_NS: &str = "admin.$cmd.bulkWrite";
+
+/// One of `nsInfo`.
+struct Target {
+    ns: String,
+    uuid: Option<[u8; 16]>,
+}
+
+enum Kinded<'a> {
+    Insert(Doc<'a>),
+    Update(update::Written<'a>),
+    Delete(delete::Written<'a>),
+}
+
+struct Operation<'a> {
+    /// Position in `nsInfo`.
+    target: usize,
+    what: Kinded<'a>,
+}
+
+fn target(d: Doc<'_>) -> Result<Target> {
+    const AT: &str = "bulkWrite.nsInfo";
+    let (mut ns, mut uuid) = (None, None);
+    for e in d {
+        match e.name {
+            "ns" => ns = idl::string(AT, e)?,
+            "collectionUUID" => uuid = idl::uuid(AT, e)?,
+            "encryptionInformation" | "isTimeseriesNamespace" => {}
+            _ => return Err(idl::unknown(AT, e.name)),
+        }
+    }
+    let ns = idl::required(AT, "ns", ns)?;
+    match ns.split_once('.') {
+        Some((db, coll))
+            if !db.is_empty()
+                && !coll.is_empty()
+                && !coll.starts_with('.')
+                && !ns.contains('\0') =>
+        {
+            catalog::check_db_name(db)?
+        }
+        _ => bail!(
+            InvalidNamespace,
+            "Invalid namespace specified for bulkWrite: '{ns}'"
+        ),
+    }
+    Ok(Target {
+        ns: ns.to_string(),
+        uuid,
+    })
+}
+
+fn hint(e: Elem<'_>) -> Result<Option<Hint>> {
+    if e.val.is_nullish() {
+        bail!(FailedToParse, "Hint must be a string or an object");
+    }
+    variables::hint(e.val)
+}
+
+fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {
+    let Some(first) = d.first() else {
+        return Err(idl::missing(AT, "insert, update or delete"));
+    };
+    let kind = first.name;
+    let within = match kind {
+        "insert" => "bulkWrite.insert",
+        "update" => "bulkWrite.update",
+        "delete" => "bulkWrite.delete",
+        _ => {
+            return Err(err!(
+                IDLUnknownField,
+                "Unrecognized BulkWrite operation '{kind}': it must be 'insert', 'update' or 'delete'"
+            ));
+        }
+    };
+    let target = idl::required(within, kind, idl::int_from(within, first, 0)?)? as usize;
+    let (mut document, mut filter, mut mods): (Option<Doc<'a>>, Option<Doc<'a>>, Option<Val<'a>>) =
+        (None, None, None);
+    let (mut sort, mut constants, mut filters) = (None, None, Doc::EMPTY);
+    let (mut multi, mut upsert, mut given_hint) = (false, false, None);
+    for e in d.iter().skip(1) {
+        match (kind, e.name) {
+            ("insert", "document") => document = idl::doc(within, e)?,
+            ("update" | "delete", "filter") => filter = idl::doc(within, e)?,
+            ("update" | "delete", "multi") => multi = idl::boolean(within, e)?.unwrap_or(false),
+            ("update" | "delete", "hint") => given_hint = hint(e)?,
+            ("update" | "delete", "collation") => batch::check_collation(idl::doc(within, e)?)?,
+            ("update", "updateMods") => mods = Some(e.val),
+            ("update", "upsert") => upsert = idl::boolean(within, e)?.unwrap_or(false),
+            ("update", "sort") => sort = idl::doc(within, e)?.filter(|d| !d.is_empty()),
+            ("update", "constants") => constants = idl::doc(within, e)?,
+            ("update", "arrayFilters") => filters = idl::array(within, e)?.unwrap_or(Doc::EMPTY),
+            ("update" | "delete", "sampleId")
+            | ("update", "upsertSupplied" | "allowShardKeyUpdatesWithoutFullShardKeyInQuery") => {}
+            _ => return Err(idl::unknown(within, e.name)),
+        }
+    }
+    let what = match kind {
+        "insert" => Kinded::Insert(idl::required(within, "document", document)?),
+        "update" => {
+            let q = idl::required(within, "filter", filter)?;
+            let u = idl::required(within, "updateMods", mods)?;
+            if u.as_doc().is_none() && u.as_array().is_none() {
+                bail!(
+                    FailedToParse,
+                    "Update argument must be either an object or an array"
+                );
+            }
+            Kinded::Update(update::Written {
+                q,
+                u,
+                array_filters: update::array_filters(within, filters)?,
+                constants,
+                sort,
+                multi,
+                upsert,
+                hint: given_hint,
+            })
+        }
+        _ => Kinded::Delete(delete::Written {
+            q: idl::required(within, "filter", filter)?,
+            multi,
+            hint: given_hint,
+        }),
+    };
+    Ok(Operation { target, what })
+}
+
+/// The results of the operations, and the totals.
+#[derive(Default)]
+struct Report {
+    errors_only: bool,
+    items: VecDeque<DocBuf>,
+    /// Bytes of error messages so far: as in writeErrors, they are left out past a megabyte.
+    message_bytes: usize,
+    errors: i32,
+    inserted: i32,
+    matched: i32,
+    modified: i32,
+    upserted: i32,
+    deleted: i32,
+    again: Vec<i32>,
+}
+
+impl Report {
+    fn item(&mut self, at: usize, n: u64, modified: Option<u64>, upserted: Option<&Value>) {
+        if self.errors_only {
+            return;
+        }
+        let mut w = Writer::with_capacity(64);
+        w.f64("ok", 1.0).i32("idx", at as i32).i32("n", n as i32);
+        if let Some(m) = modified {
+            w.i32("nModified", m as i32);
+        }
+        if let Some(id) = upserted {
+            w.open_doc("upserted").val("_id", id.as_val()).close();
+        }
+        self.items.push_back(w.finish());
+    }
+
+    fn updated(&mut self, at: usize, u: &executor::Updated) {
+        self.matched += u.matched as i32;
+        self.modified += u.modified as i32;
+        self.upserted += i32::from(u.upserted.is_some());
+        let n = u.matched + u64::from(u.upserted.is_some());
+        self.item(at, n, Some(u.modified), u.upserted.as_ref());
+    }
+
+    fn failed(&mut self, at: usize, e: &Error, update: bool) {
+        self.errors += 1;
+        self.message_bytes += e.message.len();
+        let mut w = Writer::with_capacity(128);
+        w.f64("ok", 0.0).i32("idx", at as i32).i32("code", e.code.0);
+        if let Some(extra) = e.extra.as_deref().and_then(Doc::new) {
+            w.extend(extra);
+        }
+        w.str(
+            "errmsg",
+            if self.message_bytes < 1 << 20 {
+                &e.message
+            } else {
+                ""
+            },
+        );
+        w.i32("n", 0);
+        if update {
+            w.i32("nModified", 0);
+        }
+        self.items.push_back(w.finish());
+    }
+}
+
+/// The results as a cursor reads them.
+struct Items(VecDeque<DocBuf>);
+
+impl Results for Items {
+    fn fill(
+        &mut self,
+        _ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
+        let (mut n, mut bytes) = (0, 0);
+        while n < max_docs {
+            let Some(d) = self.0.front() else { break };
+            bytes += d.as_bytes().len() + 12;
+            if n > 0 && bytes > max_bytes {
+                break;
+            }
+            w.push(d.as_doc().as_val());
+            self.0.pop_front();
+            n += 1;
+        }
+        Ok(self.0.is_empty())
+    }
+
+    fn release(&mut self) {}
+}
+
+/// What ends the command, and not one operation: the time is up or somebody stopped it.
+fn is_fatal(e: &Error) -> bool {
+    e.is_offload()
+        || matches!(
+            e.code,
+            Code::Interrupted | Code::MaxTimeMSExpired | Code::InterruptedAtShutdown
+        )
+}
+
+struct Run<'a> {
+    targets: Vec<Target>,
+    operations: Vec<Operation<'a>>,
+    ordered: bool,
+    env: ParseEnv,
+    vars: Arc<Vars>,
+    ids: Vec<i32>,
+    hold: Option<Retryable>,
+    report: Report,
+}
+
+impl Run<'_> {
+    fn all(&mut self, cx: &mut Cx<'_, '_>) -> Result<()> {
+        let mut at = 0;
+        while at < self.operations.len() {
+            let end = match &self.operations[at].what {
+                Kinded::Insert(_) => self.run_of_inserts(at),
+                _ => at + 1,
+            };
+            let errors = self.report.errors;
+            let target = &self.targets[self.operations[at].target];
+            match check_uuid(&cx.app.engine.catalog, &target.ns, target.uuid) {
+                Ok(()) if end > at + 1 || self.is_insert(at) => self.insert(cx, at, end)?,
+                Ok(()) => self.one(cx, at)?,
+                Err(e) => self.fail_all(at, end, &e),
+            }
+            if self.ordered && self.report.errors > errors {
+                break;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn is_insert(&self, at: usize) -> bool {
+        matches!(self.operations[at].what, Kinded::Insert(_))
+    }
+
+    /// Where the inserts into one collection that begin at `at` end.
+    fn run_of_inserts(&self, at: usize) -> usize {
+        let target = self.operations[at].target;
+        let same = |o: &Operation| o.target == target && matches!(o.what, Kinded::Insert(_));
+        let more = self.operations[at..].iter().take_while(|o| same(o)).count();
+        at + more
+    }
+
+    fn fail_all(&mut self, from: usize, to: usize, e: &Error) {
+        for at in from..to {
+            let update = matches!(self.operations[at].what, Kinded::Update(_));
+            self.report.failed(at, e, update);
+            if self.ordered {
+                break;
+            }
+        }
+    }
+
+    fn executed(&mut self, cx: &mut Cx<'_, '_>, at: usize) -> bool {
+        let id = self.ids[at];
+        let Some(done) = self.hold.as_ref().and_then(|h| h.executed(id)) else {
+            return false;
+        };
+        let done = done.clone();
+        cx.after_commit = true;
+        self.report.again.push(id);
+        match self.operations[at].what {
+            Kinded::Insert(_) => {
+                self.report.inserted += 1;
+                self.report.item(at, 1, None, None);
+            }
+            Kinded::Update(_) => self.report.updated(at, &update::done_before(&done)),
+            Kinded::Delete(_) => {
+                self.report.deleted += done.n as i32;
+                self.report.item(at, done.n, None, None);
+            }
+        }
+        true
+    }
+
+    fn insert(&mut self, cx: &mut Cx<'_, '_>, from: usize, to: usize) -> Result<()> {
+        let new: Vec<usize> = (from..to)
+            .filter(|at| {
+                let id = self.ids[*at];
+                self.hold.as_ref().is_none_or(|h| h.executed(id).is_none())
+            })
+            .collect();
+        let docs: Vec<Doc> = new
+            .iter()
+            .filter_map(|at| match self.operations[*at].what {
+                Kinded::Insert(d) => Some(d),
+                _ => None,
+            })
+            .collect();
+        cx.app.counters.add(Kind::Insert, docs.len() as u64);
+        let ids: Vec<i32> = new.iter().map(|at| self.ids[*at]).collect();
+        let ns = self.targets[self.operations[from].target].ns.clone();
+        let mut statements = self.hold.as_mut().map(|h| h.statements(&ids));
+        let retry = statements.as_mut().map(|s| s as &mut dyn Retry);
+        let result = match docs.is_empty() {
+            true => Ok(executor::Inserted::default()),
+            false => executor::insert(&mut cx.op, &ns, &docs, self.ordered, retry),
+        };
+        drop(statements);
+        let mut errors = match result {
+            Ok(r) => r.errors.into_iter().peekable(),
+            Err(e) if is_fatal(&e) => return Err(e),
+            Err(e) => {
+                self.fail_all(from, to, &e);
+                return Ok(());
+            }
+        };
+        let mut position = 0;
+        for at in from..to {
+            if new.get(position) != Some(&at) {
+                self.executed(cx, at);
+                continue;
+            }
+            let failed = errors.next_if(|(n, _)| *n == position);
+            position += 1;
+            match failed {
+                Some((_, e)) if is_fatal(&e) => return Err(e),
+                Some((_, e)) => {
+                    self.report.failed(at, &e, false);
+                    if self.ordered {
+                        break;
+                    }
+                }
+                None => {
+                    self.report.inserted += 1;
+                    self.report.item(at, 1, None, None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One update or delete.
+    fn one(&mut self, cx: &mut Cx<'_, '_>, at: usize) -> Result<()> {
+        if self.executed(cx, at) {
+            return Ok(());
+        }
+        let Run {
+            targets,
+            operations,
+            env,
+            vars,
+            ids,
+            hold,
+            report,
+            ..
+        } = self;
+        let operation = &operations[at];
+        let ns = &targets[operation.target].ns;
+        let (failed, update) = match &operation.what {
+            Kinded::Update(s) => {
+                cx.app.counters.add(Kind::Update, 1);
+                match update::execute(cx, ns, s, env, vars, hold, ids, at) {
+                    Ok(u) => {
+                        report.updated(at, &u);
+                        return Ok(());
+                    }
+                    Err(e) => (e, true),
+                }
+            }
+            Kinded::Delete(s) => {
+                cx.app.counters.add(Kind::Delete, 1);
+                match delete::execute(cx, ns, s, env, vars, hold, ids, at) {
+                    Ok(d) => {
+                        report.deleted += d.n as i32;
+                        report.item(at, d.n, None, None);
+                        return Ok(());
+                    }
+                    Err(e) => (e, false),
+                }
+            }
+            Kinded::Insert(_) => return Err(Error::internal("an insert outside of its batch")),
+        };
+        if is_fatal(&failed) {
+            return Err(failed);
+        }
+        report.failed(at, &failed, update);
+        Ok(())
+    }
+}
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let docs = batch::documents(cx, AT, "ops")?;
+    let infos = batch::sequence(cx, AT, "nsInfo")?;
+    let mut common = Common::default();
+    let (mut errors_only, mut batch_size) = (false, None);
+    for e in &cx.args.fields {
+        match e.name {
+            "ops" | "nsInfo" => {}
+            "errorsOnly" => errors_only = idl::boolean(AT, *e)?.unwrap_or(false),
+            "cursor" => {
+                for e in idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY) {
+                    match e.name {
+                        "batchSize" => batch_size = idl::int_from("bulkWrite.cursor", e, 0)?,
+                        _ => return Err(idl::unknown("bulkWrite.cursor", e.name)),
+                    }
+                }
+            }
+            "collectionUUID" | "isTimeseriesNamespace" | "encryptionInformation" => {
+                return Err(cx.args.unknown(*e));
+            }
+            _ if common.read(AT, *e)? => {}
+            _ => return Err(cx.args.unknown(*e)),
+        }
+    }
+    let targets = infos.into_iter().map(target).collect::<Result<Vec<_>>>()?;
+    let operations = docs
+        .into_iter()
+        .map(operation)
+        .collect::<Result<Vec<_>>>()?;
+    if let Some(o) = operations.iter().find(|o| o.target >= targets.len()) {
+        bail!(
+            BadValue,
+            "BulkWrite ops entry has an invalid nsInfo index {}: there are {}",
+            o.target,
+            targets.len()
+        );
+    }
+    let ids = common.ids(operations.len());
+    if ids.len() != operations.len() {
+        bail!(
+            InvalidOptions,
+            "Number of statement ids must match the number of batch entries. Got {} statement ids but {} operations.",
+            ids.len(),
+            operations.len()
+        );
+    }
+    let (env, vars) = variables::variables(cx, common.let_)?;
+    let hold = batch::retryable(cx)?;
+    let is_multi = |o: &Operation| match &o.what {
+        Kinded::Insert(_) => false,
+        Kinded::Update(s) => s.multi,
+        Kinded::Delete(s) => s.multi,
+    };
+    if hold.is_some() && operations.iter().any(is_multi) {
+        bail!(
+            InvalidOptions,
+            "Cannot use retryable writes with multi=true"
+        );
+    }
+    let mut run = Run {
+        targets,
+        operations,
+        ordered: common.is_ordered(),
+        env,
+        vars,
+        ids,
+        hold,
+        report: Report {
+            errors_only,
+            ..Report::default()
+        },
+    };
+    run.all(cx)?;
+    let Run { report, .. } = run;
+    let batch = batch_size.map_or(u64::MAX, i64::unsigned_abs);
+    let items = Box::new(Items(report.items));
+    cursor::first_batch(cx, CURSOR_NS, items, batch, Keep::default())?;
+    cx.w.i32("nErrors", report.errors)
+        .i32("nInserted", report.inserted)
+        .i32("nMatched", report.matched)
+        .i32("nModified", report.modified)
+        .i32("nUpserted", report.upserted)
+        .i32("nDeleted", report.deleted);
+    batch::retried(&mut cx.w, &report.again);
+    Ok(Done::Reply)
+}
