@@ -352,7 +352,6 @@ impl Run<'_> {
             true => Ok(executor::Inserted::default()),
             false => executor::insert(&mut cx.op, &ns, &docs, self.ordered, retry),
         };
-        drop(statements);
         let mut errors = match result {
             Ok(r) => r.errors.into_iter().peekable(),
             Err(e) if is_fatal(&e) => return Err(e),
