@@ -228,6 +228,14 @@ impl Catalog {
         }
     }
 
+    /// Waits until whatever was being written or changed when this was called is done.
+    pub fn drain(&self) {
+        for c in self.snapshot().all() {
+            drop(RwLock::write_arc(&c.lock));
+        }
+        drop(self.change.lock());
+    }
+
     /// Drops a collection; the dropped one, or NamespaceNotFound.
     pub fn drop_collection(&self, ns: &str) -> Result<Arc<Collection>> {
         self.exclusive(ns, |_, c| {

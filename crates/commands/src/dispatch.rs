@@ -7,6 +7,7 @@ use crate::fail_point::Failure;
 use crate::generic::Args;
 use crate::metrics::kind_of;
 use crate::operations::{Operation, shown};
+use crate::profiler::Observed;
 use crate::table::{self, Command, flag};
 use crate::{Commands, Local};
 use bson::{Doc, Writer};
@@ -34,7 +35,11 @@ impl Commands {
             return Outcome::Reply;
         };
         // A fail point may close, block or fail: whatever it does is not for an event loop.
-        if mode == Mode::Inline && (command.is(flag::WORKER) || self.fail_points.any()) {
+        if mode == Mode::Inline
+            && (command.is(flag::WORKER)
+                || self.fail_points.any()
+                || self.profiler.may_write(request.db()))
+        {
             return Outcome::Offload;
         }
         let mut wrote = false;
@@ -111,7 +116,13 @@ impl Commands {
             statements: 1,
             w: Writer::on(std::mem::take(out)),
         };
-        let done = cx.check().and_then(|()| (command.run)(&mut cx));
+        let done = cx.check().and_then(|()| {
+            if command.is(flag::WRITE) && command.is(flag::WORKER) {
+                // Changes of the catalog; writes to collections wait where they lock them.
+                cx.op.pass_gate()?;
+            }
+            (command.run)(&mut cx)
+        });
         if let Ok(Done::Reply | Done::ReplyMore) = done {
             append_concern_error(&mut cx, failure.as_ref());
             cx.w.f64("ok", 1.0);
@@ -123,6 +134,7 @@ impl Commands {
             n => n,
         };
         let (statements, db, first) = (cx.statements, cx.args.db, cx.args.first);
+        let (plan, examined) = (cx.op.plan.take(), cx.op.examined);
         let silent =
             cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
         *out = cx.w.finish_into();
@@ -142,8 +154,20 @@ impl Commands {
                     .lock()
                     .spent(db, coll, kind, elapsed.as_micros() as u64);
             }
-            if elapsed.as_millis() as i64 >= self.config.slow_ms && command.name != "getMore" {
-                slow(client, request, command, &done, elapsed);
+            if self.profiler.wants(elapsed) {
+                let reply = out.get(start..).and_then(Doc::new).unwrap_or(Doc::EMPTY);
+                self.observe(&Observed {
+                    client,
+                    command,
+                    body: request.body,
+                    db,
+                    first,
+                    reply,
+                    done: &done,
+                    plan,
+                    examined,
+                    elapsed,
+                });
             }
         }
         match done? {
@@ -322,27 +346,4 @@ fn operation(
         started,
         killed: AtomicBool::new(false),
     }
-}
-
-/// A command that took long is logged, as MongoDB does.
-fn slow(
-    client: &Client<Connection>,
-    request: &Request<'_>,
-    command: &Command,
-    done: &Result<Done>,
-    elapsed: Duration,
-) {
-    let body = shown(request.body);
-    let ns = request.db().unwrap_or("");
-    tracing::info!(
-        target: "COMMAND",
-        id = 51803,
-        namespace = ns,
-        command = %bson::json::val_to_string(Doc::as_val(body.as_doc())),
-        name = command.name,
-        ok = done.is_ok(),
-        connection = client.id,
-        durationMillis = elapsed.as_millis() as u64,
-        "Slow query"
-    );
 }

@@ -19,6 +19,7 @@ mod idl;
 mod metrics;
 mod operations;
 mod parameters;
+mod profiler;
 mod reaper;
 mod replica_set;
 mod table;
@@ -39,12 +40,14 @@ pub use connection::Connection;
 pub use version::VERSION;
 
 use bson::{DocBuf, ObjectId, Writer};
+use diagnostic::current_op::Connections;
 use errors::Result;
 use fail_point::FailPoints;
 use metrics::Counters;
 use operations::Operations;
 use parameters::Parameters;
 use parking_lot::Mutex;
+use profiler::Profiler;
 use service::{Address, Client, Config, Control, Mode, Outcome, Request, Service};
 use session::{Cursors, Lsid, Retries, Sessions};
 use std::sync::{Arc, OnceLock};
@@ -71,6 +74,8 @@ pub struct Commands {
     pub(crate) fail_points: FailPoints,
     pub(crate) operations: Arc<Operations>,
     pub(crate) counters: Counters,
+    pub(crate) profiler: Profiler,
+    pub(crate) connections: Arc<Connections>,
     /// The host that replSetInitiate gave this member.
     pub(crate) initiated_host: Mutex<Option<String>>,
     pub(crate) initiated: Mutex<bool>,
@@ -87,6 +92,7 @@ impl Commands {
                 tracing::warn!(target: "INDEX", id = 20649, namespace = ns, index = name, error = %e, "Index build failed")
             }
         });
+        let slow_ms = config.slow_ms;
         let commands = Commands {
             parameters: Arc::new(Parameters::new(&config.parameters)),
             store,
@@ -100,6 +106,8 @@ impl Commands {
             fail_points: FailPoints::default(),
             operations: Arc::default(),
             counters: Counters::default(),
+            profiler: Profiler::new(slow_ms),
+            connections: Arc::default(),
             initiated_host: Mutex::default(),
             initiated: Mutex::default(),
         };
@@ -126,11 +134,14 @@ impl Service for Commands {
         }
     }
 
-    fn connected(&self, _id: i64, _peer: &Address) -> Connection {
+    fn connected(&self, id: i64, peer: &Address) -> Connection {
+        self.connections.lock().insert(id, peer.to_string());
         Connection::new()
     }
 
-    fn disconnected(&self, _client: &Client<Connection>) {}
+    fn disconnected(&self, client: &Client<Connection>) {
+        self.connections.lock().remove(&client.id);
+    }
 
     fn run(
         &self,

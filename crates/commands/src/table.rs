@@ -107,12 +107,14 @@ commands! {
     "dbStats" | "dbstats" => 0, crate::stats::db_stats::run, "sizes and counts of a database";
     "collStats" | "collstats" => 0, crate::stats::coll_stats::run, "sizes and counts of a collection";
     "dataSize" | "datasize" => 0, crate::stats::data_size::run, "bytes of a collection or a range of it";
+    "dbHash" | "dbhash" => READ | WORKER, crate::stats::db_hash::run, "digests of collections";
     "validate" => WORKER, crate::stats::validate::run, "compares records and indexes of a collection";
     "serverStatus" => WORKER, crate::diagnostic::server_status::run, "how the server does";
     "hostInfo" => WORKER, crate::diagnostic::host_info::run, "the machine";
     "getLog" => ADMIN, crate::diagnostic::get_log::run, "the newest lines of the log";
     "listCommands" => HANDSHAKE, crate::diagnostic::list_commands::run, "the commands";
     "currentOp" => ADMIN | WORKER, crate::diagnostic::current_op::run, "what runs now";
+    "lockInfo" => ADMIN, crate::diagnostic::lock_info::run, "who holds and awaits locks";
     "killOp" => ADMIN, crate::diagnostic::kill_op::run, "stops an operation";
     "top" => ADMIN, crate::diagnostic::top::run, "where time went";
     "features" => HANDSHAKE, crate::diagnostic::features::run, "features of the build";

@@ -274,6 +274,7 @@ impl Host for Outside<'_, '_> {
 
     fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()> {
         self.ctx.need_worker()?;
+        self.ctx.pass_gate()?;
         let target = spec.target.to_string();
         if spec.timeseries.is_some() {
             bail!(

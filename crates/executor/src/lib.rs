@@ -30,7 +30,7 @@ pub use distinct::distinct;
 pub use find::{FindCursor, FindRequest};
 pub use find_and_modify::{FindAndModify, FoundAndModified, find_and_modify};
 pub use insert::{Inserted, insert};
-pub use op::{Engine, Group, Held, INLINE_BUDGET, OpCtx};
+pub use op::{Engine, Gate, Group, Held, INLINE_BUDGET, OpCtx};
 pub use read::{Examined, ReadRequest, Rows, count};
 pub use retry::{Retry, StmtResult};
 pub use update::{UpdateRequest, Updated, update};

@@ -7,10 +7,14 @@
 //!
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
 
+use crate::read::Examined;
 use catalog::{Catalog, Collection, WriteLock};
 use errors::{Error, Result, bail};
+use parking_lot::{Condvar, Mutex};
+use planner::Plan;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use std::time::Instant;
 use storage::{Entry, LatchGuard, Op, Store, View};
 
@@ -23,6 +27,48 @@ pub struct Engine {
     pub catalog: Catalog,
     /// Index builds that run: see [`crate::build`].
     pub builds: crate::build::Builds,
+    pub gate: Gate,
+}
+
+/// Keeps writes out while the server is locked against them (`fsync` with `lock`). Locks nest.
+#[derive(Default)]
+pub struct Gate {
+    closed: AtomicBool,
+    locks: Mutex<i64>,
+    opened: Condvar,
+}
+
+impl Gate {
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// One lock more; how many there are.
+    pub fn close(&self) -> i64 {
+        let mut locks = self.locks.lock();
+        *locks += 1;
+        self.closed.store(true, Ordering::SeqCst);
+        *locks
+    }
+
+    /// One lock less; how many are left, `None` when there was none.
+    pub fn open(&self) -> Option<i64> {
+        let mut locks = self.locks.lock();
+        if *locks == 0 {
+            return None;
+        }
+        *locks -= 1;
+        if *locks == 0 {
+            self.closed.store(false, Ordering::SeqCst);
+            self.opened.notify_all();
+        }
+        Some(*locks)
+    }
+
+    pub fn locks(&self) -> i64 {
+        *self.locks.lock()
+    }
 }
 
 impl Engine {
@@ -36,6 +82,7 @@ impl Engine {
             store,
             catalog,
             builds: Default::default(),
+            gate: Gate::default(),
         }))
     }
 }
@@ -98,6 +145,9 @@ pub struct OpCtx<'a> {
     staged: bool,
     /// Log index of the last commit made on a worker; 0 when there was none.
     pub last_index: u64,
+    /// The first plan that was run, and what all of them examined: for the profiler.
+    pub plan: Option<Arc<Plan>>,
+    pub examined: Examined,
 }
 
 impl<'a> OpCtx<'a> {
@@ -120,6 +170,8 @@ impl<'a> OpCtx<'a> {
             cancelled: None,
             staged: false,
             last_index: 0,
+            plan: None,
+            examined: Examined::default(),
         }
     }
 
@@ -200,6 +252,7 @@ impl<'a> OpCtx<'a> {
     /// The collection with its write lock held, in its version of that moment.
     pub fn lock(&mut self, ns: &str) -> Result<Option<(Arc<Collection>, WriteLock)>> {
         loop {
+            self.pass_gate()?;
             let Some(c) = self.engine.catalog.get(ns) else {
                 return Ok(None);
             };
@@ -212,6 +265,10 @@ impl<'a> OpCtx<'a> {
                     c.write_lock()
                 }
             };
+            // Whoever closes the gate then waits for all who hold such locks: nobody may take one and go on.
+            if self.engine.gate.is_closed() {
+                continue;
+            }
             // DDL may have changed or dropped it before we had the lock.
             match self.engine.catalog.get(ns) {
                 Some(now) if now.uuid == c.uuid => return Ok(Some((now, lock))),
@@ -219,6 +276,22 @@ impl<'a> OpCtx<'a> {
                 None => return Ok(None),
             }
         }
+    }
+
+    /// Waits until the server is not locked against writes.
+    pub fn pass_gate(&mut self) -> Result<()> {
+        if !self.engine.gate.is_closed() {
+            return Ok(());
+        }
+        self.flush();
+        self.need_worker()?;
+        let gate = &self.engine.gate;
+        let mut locks = gate.locks.lock();
+        while *locks > 0 {
+            self.check()?;
+            gate.opened.wait_for(&mut locks, Duration::from_millis(50));
+        }
+        Ok(())
     }
 
     /// The latches, waiting for them if need be (on an event loop: flushing the own group, else offloading).

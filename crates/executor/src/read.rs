@@ -202,7 +202,7 @@ impl Rows {
     }
 
     pub fn with_plan(
-        _ctx: &mut OpCtx,
+        ctx: &mut OpCtx,
         view: View,
         coll: Arc<Collection>,
         plan: Arc<Plan>,
@@ -212,6 +212,9 @@ impl Rows {
         let batch_hint = if plan.sort.is_some() { None } else { limit };
         let source = open_source(&coll, &plan.access, plan.covered, batch_hint)?;
         let unsorted = plan.sort.clone().map(|s| (s, limit));
+        if ctx.plan.is_none() {
+            ctx.plan = Some(plan.clone());
+        }
         Ok(Rows {
             view,
             coll,
@@ -229,10 +232,14 @@ impl Rows {
 
     /// To the next result; `false` at the end.
     pub fn next(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        let before = self.examined;
         if let Some((pattern, limit)) = self.unsorted.take() {
             self.sort(ctx, &pattern, limit)?;
         }
-        self.next_unsorted(ctx)
+        let more = self.next_unsorted(ctx);
+        ctx.examined.keys += self.examined.keys - before.keys;
+        ctx.examined.docs += self.examined.docs - before.docs;
+        more
     }
 
     /// Passes over `n` results; what the order and the index decide alone is never fetched.

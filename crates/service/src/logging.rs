@@ -3,7 +3,7 @@
 //!
 //! Any crate writes with `tracing`'s macros. The target is the component, and three fields are taken out of `attr`: `id`
 //! (MongoDB's log id, where the event is one of its), `ctx` (otherwise the thread's name) and `startup_warning`. A field
-//! `name.json` is JSON text, and goes into `attr` as the object that it is.
+//! `name.json` is JSON text, and goes into `attr` as the object that it is; the fields of `attr.json` go there themselves.
 //!
 //! ```text
 //! tracing::info!(target: "NETWORK", id = 22943, remote = %peer, "Connection accepted");
@@ -276,7 +276,11 @@ impl Fields {
                 let parsed = name
                     .strip_suffix(".json")
                     .and_then(|short| Some((short, serde_json::from_str(value.as_str()?).ok()?)));
-                let (name, value) = parsed.unwrap_or((name, value));
+                let (name, value) = match parsed {
+                    Some(("attr", Value::Object(fields))) => return self.attr.extend(fields),
+                    Some(other) => other,
+                    None => (name, value),
+                };
                 self.attr.insert(name.to_string(), value);
             }
         }
@@ -322,7 +326,7 @@ mod tests {
     fn lines_are_json_and_kept() {
         let dir = std::env::temp_dir().join(format!("pando-log-{}", std::process::id()));
         init(Sink::File(dir.clone()), false, 0, false).unwrap();
-        tracing::info!(target: "NETWORK", id = 22943, ctx = "conn1", remote = %"1.2.3.4:5", n = 7, o.json = "{\"a\":[1]}", "Connection \"accepted\"");
+        tracing::info!(target: "NETWORK", id = 22943, ctx = "conn1", remote = %"1.2.3.4:5", n = 7, o.json = "{\"a\":[1]}", attr.json = "{\"m\":8}", "Connection \"accepted\"");
         tracing::warn!(target: "CONTROL", startup_warning = true, "Access control is not enabled");
         tracing::debug!(target: "CONTROL", "not at this verbosity");
         let written = std::fs::read_to_string(&dir).unwrap();
@@ -338,7 +342,7 @@ mod tests {
         assert_eq!(first["msg"], "Connection \"accepted\"");
         assert_eq!(
             first["attr"],
-            json!({ "remote": "1.2.3.4:5", "n": 7, "o": { "a": [1] } })
+            json!({ "remote": "1.2.3.4:5", "n": 7, "o": { "a": [1] }, "m": 8 })
         );
         assert_eq!(lines("startupWarnings").unwrap().0.len(), 1);
         assert!(lines("rs").is_none());

@@ -73,7 +73,19 @@ pub struct Cursor {
     /// `maxTimeMS` that is left for getMores without their own; `None` is no limit.
     pub time_left: Option<Duration>,
     pub killed: Arc<AtomicBool>,
+    created: Instant,
     used: Instant,
+}
+
+/// A cursor that nobody uses now, for currentOp.
+pub struct IdleCursor {
+    pub id: i64,
+    pub ns: String,
+    pub lsid: Option<[u8; 16]>,
+    pub no_timeout: bool,
+    pub command: bson::DocBuf,
+    pub created: Instant,
+    pub used: Instant,
 }
 
 impl Cursor {
@@ -88,6 +100,7 @@ impl Cursor {
             uuid: None,
             time_left: None,
             killed: Arc::default(),
+            created: Instant::now(),
             used: Instant::now(),
         }
     }
@@ -257,6 +270,24 @@ impl Cursors {
         let n =
             self.kill_where(|_, _, c| c.is_some_and(|c| !c.no_timeout && c.used.elapsed() > idle));
         self.timed_out.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The cursors that nobody uses now.
+    pub fn idle(&self) -> Vec<IdleCursor> {
+        let slots = self.slots.lock();
+        let idle = slots.values().filter_map(|s| match s {
+            Slot::Idle(c) => Some(IdleCursor {
+                id: c.id,
+                ns: c.ns.clone(),
+                lsid: c.lsid,
+                no_timeout: c.no_timeout,
+                command: c.command.clone(),
+                created: c.created,
+                used: c.used,
+            }),
+            Slot::InUse { .. } => None,
+        });
+        idle.collect()
     }
 
     pub fn figures(&self) -> Figures {

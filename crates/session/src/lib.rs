@@ -6,6 +6,6 @@ mod cursors;
 mod retry;
 mod sessions;
 
-pub use cursors::{Cursor, Cursors, Figures, Results};
+pub use cursors::{Cursor, Cursors, Figures, IdleCursor, Results};
 pub use retry::{Lsid, Retries, Retryable, Statements};
 pub use sessions::{SESSION_TIMEOUT_MINUTES, Sessions};

@@ -1,7 +1,7 @@
-//! `fsync` and `fsyncUnlock`: the log to the disk, the engine's memory into its files.
+//! `fsync` and `fsyncUnlock`: the log to the disk, the engine's memory into its files; and the lock against writes under which
+//! the files can be copied.
 
 use crate::cx::{Cx, Done};
-use crate::ddl::unsupported;
 use crate::idl;
 use errors::{Result, bail};
 
@@ -11,22 +11,50 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         match e.name {
             "lock" => lock = idl::safe_bool("fsync", e)?.unwrap_or(false),
             "fsyncLockAcquisitionTimeoutMillis" => {
-                idl::int("fsync", e)?;
+                if e.val.tag != bson::tag::INT32 && !e.val.is_nullish() {
+                    return Err(idl::mismatch("fsync", e.name, e.val, &["int"]));
+                }
             }
             _ => return Err(cx.args.unknown(e)),
         }
     }
-    if lock {
-        return unsupported("locking against writes");
+    let (store, engine) = (&cx.app.store, &cx.app.engine);
+    let locks = lock.then(|| {
+        let n = engine.gate.close();
+        // Nobody begins to write from here on; whoever had begun holds a lock of the catalog until it is done.
+        engine.catalog.drain();
+        n
+    });
+    let synced = store
+        .wait_durable(store.last_index())
+        .and_then(|()| store.flush());
+    if let Err(e) = synced {
+        if lock {
+            engine.gate.open();
+        }
+        return Err(e);
     }
-    let store = &cx.app.store;
-    store.wait_durable(store.last_index())?;
-    store.flush()?;
-    cx.w.i32("numFiles", 1);
+    match locks {
+        None => cx.w.i32("numFiles", 1),
+        Some(n) => {
+            tracing::warn!(target: "COMMAND", id = 20469, lockCount = n, "Locked against writes; fsyncUnlock unlocks");
+            cx.w.str(
+                "info",
+                "now locked against writes, use db.fsyncUnlock() to unlock",
+            )
+            .i64("lockCount", n)
+            .str("seeAlso", "http://dochub.mongodb.org/core/fsynccommand")
+        }
+    };
     Ok(Done::Reply)
 }
 
 pub fn unlock(cx: &mut Cx<'_, '_>) -> Result<Done> {
-    cx.args.no_fields()?;
-    bail!(IllegalOperation, "fsyncUnlock called when not locked")
+    let Some(left) = cx.app.engine.gate.open() else {
+        bail!(IllegalOperation, "fsyncUnlock called when not locked")
+    };
+    tracing::info!(target: "COMMAND", id = 20470, lockCount = left, "One lock against writes less");
+    cx.w.str("info", "fsyncUnlock completed")
+        .i64("lockCount", left);
+    Ok(Done::Reply)
 }

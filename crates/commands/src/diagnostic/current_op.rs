@@ -1,31 +1,78 @@
-//! `currentOp`, as a command (the stage `$currentOp` shows the same documents).
+//! `currentOp`, as a command and as the stage `$currentOp`: what runs, and on request idle connections and idle cursors.
 
+use super::process;
+use crate::Commands;
 use crate::clock::now_millis;
 use crate::cx::{Cx, Done};
-use crate::operations::Operation;
-use bson::{Doc, DocBuf, Writer};
+use crate::operations::{Operation, Operations};
+use crate::profiler::operation_name;
+use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
 use executor::Engine;
+use parking_lot::Mutex;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
+use session::{Cursors, IdleCursor};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// The connections there are: number and peer.
+pub type Connections = Mutex<BTreeMap<i64, String>>;
+
+/// With `truncateOps`, a longer command is cut off.
+const TRUNCATED_BYTES: usize = 1000;
+
+/// What is to be shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    pub idle_connections: bool,
+    pub idle_cursors: bool,
+    pub truncate: bool,
+}
+
+impl Wanted {
+    /// From the options of the stage.
+    pub fn from_stage(spec: Doc<'_>) -> Wanted {
+        let on = |name: &str| spec.get(name).and_then(|v| v.as_bool()).unwrap_or(false);
+        Wanted {
+            idle_connections: on("idleConnections"),
+            idle_cursors: on("idleCursors"),
+            truncate: on("truncateOps"),
+        }
+    }
+}
+
+/// Where it is seen. Owned, since a cursor keeps it.
+#[derive(Clone)]
+pub struct Watch {
+    operations: Arc<Operations>,
+    engine: Arc<Engine>,
+    cursors: Arc<Cursors>,
+    connections: Arc<Connections>,
+    host: String,
+}
+
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut filter = Writer::new();
+    let mut all = false;
     // Nobody is authenticated, so every operation is everybody's own; all other fields are a filter on what is shown.
-    for e in cx
-        .args
-        .fields
-        .iter()
-        .filter(|e| !matches!(e.name, "$ownOps" | "$all"))
-    {
-        filter.val(e.name, e.val);
+    for e in &cx.args.fields {
+        match e.name {
+            "$all" => all = e.val.truthy(),
+            "$ownOps" | "$truncateOps" => {}
+            name => {
+                filter.val(name, e.val);
+            }
+        }
     }
     let filter = Filter::parse(filter.finish().as_doc(), &ParseEnv::new())?;
     let vars = Vars::new(now_millis());
-    let host = format!("{}:{}", super::process::host_name(), cx.app.config.port);
-    let docs = documents(&cx.app.operations.list(), &cx.app.engine, &host);
+    let wanted = Wanted {
+        idle_connections: all,
+        ..Wanted::default()
+    };
+    let docs = Watch::new(cx.app).documents(wanted);
     cx.w.open_array("inprog");
     for d in &docs {
         if filter.matches_with(d.as_doc(), &vars)? {
@@ -33,74 +80,147 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     cx.w.close();
+    if cx.app.engine.gate.is_closed() {
+        cx.w.bool("fsyncLock", true).str(
+            "info",
+            "use db.fsyncUnlock() to terminate the fsync write/snapshot lock",
+        );
+    }
     Ok(Done::Reply)
 }
 
-/// What runs now.
-pub fn documents(running: &[Arc<Operation>], engine: &Engine, host: &str) -> Vec<DocBuf> {
-    let mut docs: Vec<DocBuf> = running.iter().map(|o| document(o, host)).collect();
-    for b in engine.builds.running() {
-        let (done, total) = (b.done.load(Relaxed), b.total.load(Relaxed));
+impl Watch {
+    pub fn new(app: &Commands) -> Watch {
+        Watch {
+            operations: app.operations.clone(),
+            engine: app.engine.clone(),
+            cursors: app.cursors.clone(),
+            connections: app.connections.clone(),
+            host: format!("{}:{}", process::host_name(), app.config.port),
+        }
+    }
+
+    /// What there is now.
+    pub fn documents(&self, wanted: Wanted) -> Vec<DocBuf> {
+        let running = self.operations.list();
+        let mut docs: Vec<DocBuf> = running
+            .iter()
+            .map(|o| self.operation(o, wanted.truncate))
+            .collect();
+        for b in self.engine.builds.running() {
+            let (done, total) = (b.done.load(Relaxed), b.total.load(Relaxed));
+            let mut w = self.begin(&format!("IndexBuild-{}", b.name));
+            w.bool("active", true).str("op", "command").str("ns", &b.ns);
+            w.open_doc("command")
+                .str("createIndexes", catalog::collection_of(&b.ns))
+                .str("index", &b.name)
+                .close();
+            w.str("msg", &format!("Index Build: {done}/{total}"));
+            w.open_doc("progress")
+                .int("done", done as i64)
+                .int("total", total as i64)
+                .close();
+            docs.push(w.finish());
+        }
+        if wanted.idle_connections {
+            let busy: HashSet<i64> = running.iter().map(|o| o.connection).collect();
+            for (id, peer) in self.connections.lock().iter() {
+                if !busy.contains(id) {
+                    let mut w = self.begin(&format!("conn{id}"));
+                    w.int("connectionId", *id)
+                        .str("client", peer)
+                        .bool("active", false)
+                        .str("currentOpTime", &now());
+                    w.str("op", "none").str("ns", "").doc("command", Doc::EMPTY);
+                    docs.push(w.finish());
+                }
+            }
+        }
+        if wanted.idle_cursors {
+            docs.extend(self.cursors.idle().iter().map(|c| self.idle_cursor(c)));
+        }
+        docs
+    }
+
+    fn begin(&self, desc: &str) -> Writer {
         let mut w = Writer::new();
         w.str("type", "op")
-            .str("host", host)
-            .str("desc", &format!("IndexBuild-{}", b.name))
-            .bool("active", true);
-        w.str("op", "command").str("ns", &b.ns);
-        w.open_doc("command")
-            .str("createIndexes", catalog::collection_of(&b.ns))
-            .str("index", &b.name)
-            .close();
-        w.str("msg", &format!("Index Build: {done}/{total}"));
-        w.open_doc("progress")
-            .int("done", done as i64)
-            .int("total", total as i64)
-            .close();
-        docs.push(w.finish());
+            .str("host", &self.host)
+            .str("desc", desc);
+        w
     }
-    docs
+
+    fn operation(&self, o: &Operation, truncate: bool) -> DocBuf {
+        let elapsed = o.started.elapsed();
+        let mut w = self.begin(&format!("conn{}", o.connection));
+        w.int("connectionId", o.connection).str("client", &o.client);
+        if !o.app_name.is_empty() {
+            w.str("appName", &o.app_name);
+        }
+        w.bool("active", true).str("currentOpTime", &now());
+        w.int("opid", i64::from(o.id));
+        if o.killed.load(Relaxed) {
+            w.bool("killPending", true);
+        }
+        if let Some(id) = o.lsid {
+            w.open_doc("lsid").binary("id", 4, &id).close();
+        }
+        w.int("secs_running", elapsed.as_secs() as i64)
+            .i64("microsecs_running", elapsed.as_micros() as i64);
+        w.str("op", operation_name(o.command))
+            .str("ns", &o.ns)
+            .bool("redacted", false);
+        let body = o.body.as_doc();
+        if truncate && body.len() > TRUNCATED_BYTES {
+            let text = bson::json::val_to_string(body.as_val());
+            let end = (0..=TRUNCATED_BYTES.min(text.len()))
+                .rev()
+                .find(|n| text.is_char_boundary(*n))
+                .unwrap_or(0);
+            w.open_doc("command")
+                .str("$truncated", &format!("{}...", &text[..end]));
+            if let Some(c) = body.get("comment") {
+                w.val("comment", c);
+            }
+            w.close();
+        } else {
+            w.doc("command", body);
+        }
+        if o.command == "getMore" {
+            let id = body.first().map_or(Val::NULL, |e| e.val);
+            w.open_doc("cursor")
+                .val("cursorId", id)
+                .i64("operationUsingCursorId", i64::from(o.id))
+                .close();
+        }
+        w.i32("numYields", 0).doc("locks", Doc::EMPTY);
+        w.bool("waitingForLock", false)
+            .doc("lockStats", Doc::EMPTY)
+            .bool("waitingForFlowControl", false)
+            .doc("flowControlStats", Doc::EMPTY);
+        w.finish()
+    }
+
+    fn idle_cursor(&self, c: &IdleCursor) -> DocBuf {
+        let ago = |at: std::time::Instant| now_millis() - at.elapsed().as_millis() as i64;
+        let mut w = Writer::new();
+        w.str("type", "idleCursor").str("host", &self.host);
+        if let Some(id) = c.lsid {
+            w.open_doc("lsid").binary("id", 4, &id).close();
+        }
+        w.str("ns", &c.ns).open_doc("cursor");
+        w.i64("cursorId", c.id)
+            .date("createdDate", ago(c.created))
+            .date("lastAccessDate", ago(c.used));
+        w.bool("noCursorTimeout", c.no_timeout)
+            .bool("tailable", false)
+            .bool("awaitData", false)
+            .doc("originatingCommand", c.command.as_doc());
+        w.close();
+        w.finish()
+    }
 }
 
-fn document(o: &Operation, host: &str) -> DocBuf {
-    let elapsed = o.started.elapsed();
-    let mut w = Writer::new();
-    w.str("type", "op")
-        .str("host", host)
-        .str("desc", &format!("conn{}", o.connection));
-    w.int("connectionId", o.connection).str("client", &o.client);
-    if !o.app_name.is_empty() {
-        w.str("appName", &o.app_name);
-    }
-    w.bool("active", true);
-    w.str(
-        "currentOpTime",
-        &service::logging::timestamp(std::time::SystemTime::now()),
-    );
-    w.int("opid", i64::from(o.id));
-    if o.killed.load(Relaxed) {
-        w.bool("killPending", true);
-    }
-    if let Some(id) = o.lsid {
-        w.open_doc("lsid").binary("id", 4, &id).close();
-    }
-    w.int("secs_running", elapsed.as_secs() as i64)
-        .i64("microsecs_running", elapsed.as_micros() as i64);
-    let kind = match o.command {
-        "find" => "query",
-        "getMore" => "getmore",
-        "insert" | "update" => o.command,
-        "delete" => "remove",
-        _ => "command",
-    };
-    w.str("op", kind)
-        .str("ns", &o.ns)
-        .bool("redacted", false)
-        .doc("command", o.body.as_doc())
-        .i32("numYields", 0);
-    w.doc("locks", Doc::EMPTY)
-        .bool("waitingForLock", false)
-        .doc("lockStats", Doc::EMPTY);
-    w.bool("waitingForFlowControl", false)
-        .doc("flowControlStats", Doc::EMPTY);
-    w.finish()
+fn now() -> String {
+    service::logging::timestamp(std::time::SystemTime::now())
 }

@@ -7,6 +7,7 @@ pub mod get_log;
 pub mod host_info;
 pub mod kill_op;
 pub mod list_commands;
+pub mod lock_info;
 pub mod process;
 pub mod server_status;
 pub mod top;

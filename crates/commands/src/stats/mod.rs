@@ -2,6 +2,7 @@
 
 pub mod coll_stats;
 pub mod data_size;
+pub mod db_hash;
 pub mod db_stats;
 pub mod rows;
 pub mod validate;

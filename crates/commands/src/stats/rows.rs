@@ -4,7 +4,8 @@ use super::{coll_stats, sizes};
 use crate::Commands;
 use crate::clock::now_millis;
 use crate::cx::Cx;
-use crate::diagnostic::{current_op, process};
+use crate::diagnostic::current_op::{Wanted, Watch};
+use crate::diagnostic::process;
 use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
 use executor::{Engine, ServerRows};
@@ -15,11 +16,8 @@ use std::sync::Arc;
 /// Answers the stages of one pipeline. Owned, since a cursor keeps it.
 pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
     let app: &Commands = cx.app;
-    let (engine, sessions, operations) = (
-        app.engine.clone(),
-        app.sessions.clone(),
-        app.operations.clone(),
-    );
+    let (engine, sessions) = (app.engine.clone(), app.sessions.clone());
+    let watch = Watch::new(app);
     let port = app.config.port;
     Arc::new(move |stage: &RowsStage| {
         let host = || format!("{}:{port}", process::host_name());
@@ -32,9 +30,14 @@ pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
                         "$currentOp must be run against the 'admin' database with {{aggregate: 1}}"
                     );
                 }
-                Ok(current_op::documents(&operations.list(), &engine, &host()))
+                Ok(watch.documents(Wanted::from_stage(stage.spec.as_doc())))
             }
-            RowsKind::ListSessions | RowsKind::ListLocalSessions => Ok(list_sessions(&sessions)),
+            RowsKind::ListSessions | RowsKind::ListLocalSessions => {
+                if names_users(stage.spec.as_doc()) {
+                    return Ok(Vec::new());
+                }
+                Ok(list_sessions(&sessions))
+            }
             RowsKind::IndexStats | RowsKind::PlanCacheStats => Ok(Vec::new()),
         }
     })
@@ -105,6 +108,18 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
         }
     }
     Ok(w.finish())
+}
+
+/// Whether only the sessions of some users are asked for: there are no users but nobody.
+fn names_users(spec: Doc<'_>) -> bool {
+    let users = spec.get("users").and_then(|v| v.as_array());
+    let mut users = users
+        .unwrap_or(Doc::EMPTY)
+        .values()
+        .filter_map(|v| v.as_doc())
+        .peekable();
+    let nobody = |u: Doc<'_>| u.get("user").and_then(|v| v.as_str()) == Some("");
+    users.peek().is_some() && !users.any(nobody)
 }
 
 fn list_sessions(sessions: &Sessions) -> Vec<DocBuf> {

@@ -1,6 +1,6 @@
 //! Stages that make documents: `$documents`, and those that tell about the server or a collection.
 
-use super::options::{options, wrong_type};
+use super::options::{options, required, string, wrong_type};
 use super::{Host, Namespace, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
 use bson::{Doc, DocBuf, Val, tag};
@@ -51,6 +51,21 @@ impl RowsStage {
                 }
                 d
             }
+            (RowsKind::CurrentOp, Some(d)) => {
+                check_current_op(d)?;
+                d
+            }
+            (RowsKind::ListSessions | RowsKind::ListLocalSessions, Some(d)) => {
+                check_list_sessions(name, d)?;
+                d
+            }
+            (RowsKind::CurrentOp | RowsKind::ListSessions | RowsKind::ListLocalSessions, None) => {
+                bail!(
+                    TypeMismatch,
+                    "{name} options must be specified in an object, but found: {}",
+                    spec.type_name()
+                )
+            }
             (_, Some(d)) => d,
             (_, None) => bail!(
                 FailedToParse,
@@ -67,6 +82,63 @@ impl RowsStage {
             spec: d.to_buf(),
         })
     }
+}
+
+/// The options of `$currentOp`: booleans, and null is none.
+fn check_current_op(d: Doc<'_>) -> Result<()> {
+    const STAGE: &str = "$currentOp";
+    for e in d.iter() {
+        match e.name {
+            "allUsers" | "idleConnections" | "idleCursors" | "idleSessions" | "localOps"
+            | "targetAllNodes" | "truncateOps" | "backtrace" => {}
+            name => bail!(40415, "BSON field '{STAGE}.{name}' is an unknown field."),
+        }
+        let Some(on) = e.val.as_bool() else {
+            return Err(wrong_type(STAGE, e.name, e.val, "bool"));
+        };
+        if on && e.name == "targetAllNodes" {
+            bail!(
+                FailedToParse,
+                "The {STAGE} stage's 'targetAllNodes' is only for sharded clusters"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The options of `$listSessions` and `$listLocalSessions`: everybody's sessions, or those of some users.
+fn check_list_sessions(stage: &str, d: Doc<'_>) -> Result<()> {
+    let [users, all] = options(stage, d, ["users", "allUsers"])?;
+    let all = match all {
+        None => false,
+        Some(v) => match v.as_bool() {
+            Some(b) => b,
+            None => return Err(wrong_type(stage, "allUsers", v, "bool")),
+        },
+    };
+    let mut named = false;
+    if let Some(users) = users {
+        let Some(list) = users.as_array() else {
+            return Err(wrong_type(stage, "users", users, "array"));
+        };
+        for v in list.values().filter(|v| v.tag != tag::NULL) {
+            let within = format!("{stage}.users");
+            let Some(user) = v.as_doc() else {
+                return Err(wrong_type(stage, "users", v, "object"));
+            };
+            let [user, db] = options(&within, user, ["user", "db"])?;
+            string(&within, "user", required(&within, "user", user)?)?;
+            string(&within, "db", required(&within, "db", db)?)?;
+            named = true;
+        }
+    }
+    if named && all {
+        bail!(
+            UnsupportedFormat,
+            "{stage} may not specify {{allUsers:true}} and {{users:[...]}} at the same time"
+        );
+    }
+    Ok(())
 }
 
 fn check_coll_stats(d: Doc<'_>) -> Result<()> {

@@ -1,0 +1,326 @@
+//! What took long, and what the profiler writes: after a command, one document tells what it did; it goes to the log when the
+//! command was slow, and to `<database>.system.profile` when the database is profiled.
+//!
+//! Invariant: a command whose database is not profiled pays for two loads of atomics. One whose database is runs on a worker,
+//! so that its profile is written before its reply is sent.
+
+use crate::Commands;
+use crate::clock::now_millis;
+use crate::connection::Connection;
+use crate::cx::Done;
+use crate::operations::shown;
+use crate::table::{Command, flag};
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use catalog::Collection;
+use errors::{Code, Result};
+use executor::{Examined, OpCtx};
+use parking_lot::RwLock;
+use planner::{Access, Plan};
+use query::expr::Vars;
+use query::filter::Filter;
+use service::Client;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The collection that profiles are written to, and how many bytes of them are kept.
+const COLLECTION: &str = "system.profile";
+const PROFILE_BYTES: i64 = 1 << 20;
+
+/// How one database is profiled.
+#[derive(Clone, Default)]
+pub struct Settings {
+    /// 0: not; 1: what is slow; 2: everything.
+    pub level: i32,
+    /// In place of slowness: what matches.
+    pub filter: Option<Arc<Filter>>,
+}
+
+/// How all are.
+pub struct Profiler {
+    /// Some database has settings of its own.
+    any: AtomicBool,
+    slow_ms: AtomicI64,
+    /// The bits of an f64.
+    sample_rate: AtomicU64,
+    databases: RwLock<HashMap<String, Settings>>,
+}
+
+impl Profiler {
+    pub fn new(slow_ms: i64) -> Profiler {
+        Profiler {
+            any: AtomicBool::new(false),
+            slow_ms: AtomicI64::new(slow_ms),
+            sample_rate: AtomicU64::new(1f64.to_bits()),
+            databases: RwLock::default(),
+        }
+    }
+
+    pub fn slow_ms(&self) -> i64 {
+        self.slow_ms.load(Relaxed)
+    }
+
+    pub fn set_slow_ms(&self, ms: i64) {
+        self.slow_ms.store(ms, Relaxed);
+    }
+
+    pub fn sample_rate(&self) -> f64 {
+        f64::from_bits(self.sample_rate.load(Relaxed))
+    }
+
+    pub fn set_sample_rate(&self, rate: f64) {
+        self.sample_rate.store(rate.to_bits(), Relaxed);
+    }
+
+    pub fn settings(&self, db: &str) -> Settings {
+        if !self.any.load(Relaxed) {
+            return Settings::default();
+        }
+        self.databases.read().get(db).cloned().unwrap_or_default()
+    }
+
+    pub fn set(&self, db: &str, settings: Settings) {
+        let mut databases = self.databases.write();
+        if settings.level == 0 && settings.filter.is_none() {
+            databases.remove(db);
+        } else {
+            databases.insert(db.to_string(), settings);
+        }
+        self.any.store(!databases.is_empty(), Relaxed);
+    }
+
+    /// Whether a command on that database may have to be profiled, and so must not run on an event loop.
+    pub fn may_write(&self, db: Option<&str>) -> bool {
+        self.any.load(Relaxed) && db.is_some_and(|db| self.settings(db).level > 0)
+    }
+
+    /// Whether a command that took so long is to be looked at.
+    #[inline]
+    pub fn wants(&self, elapsed: Duration) -> bool {
+        self.any.load(Relaxed) || elapsed.as_millis() as i64 >= self.slow_ms()
+    }
+}
+
+/// A command that has run.
+pub struct Observed<'a> {
+    pub client: &'a Client<Connection>,
+    pub command: &'static Command,
+    pub body: Doc<'a>,
+    pub db: &'a str,
+    pub first: Val<'a>,
+    pub reply: Doc<'a>,
+    pub done: &'a Result<Done>,
+    pub plan: Option<Arc<Plan>>,
+    pub examined: Examined,
+    pub elapsed: Duration,
+}
+
+impl Commands {
+    /// Logs and profiles a command that has run, when it is to be.
+    pub fn observe(&self, o: &Observed<'_>) {
+        let settings = self.profiler.settings(o.db);
+        let slow = o.elapsed.as_millis() as i64 >= self.profiler.slow_ms();
+        if !slow && settings.level == 0 && settings.filter.is_none() {
+            return;
+        }
+        let document = self.document(o);
+        let chosen = match &settings.filter {
+            Some(f) => f
+                .matches_with(document.as_doc(), &Vars::new(now_millis()))
+                .unwrap_or(false),
+            None => slow && sampled(self.profiler.sample_rate()),
+        };
+        // A getMore that waits for new documents is long and not slow.
+        if chosen && (settings.filter.is_some() || o.command.name != "getMore") {
+            log(o, document.as_doc());
+        }
+        let profiled = settings.level == 2 || settings.level == 1 && chosen;
+        if profiled && !o.command.is(flag::HANDSHAKE) && o.command.name != "profile" {
+            self.write_profile(o.db, document.as_doc());
+        }
+    }
+
+    fn write_profile(&self, db: &str, document: Doc<'_>) {
+        // Locked against writes: what reads must not wait.
+        if self.engine.gate.is_closed() {
+            return;
+        }
+        let ns = format!("{db}.{COLLECTION}");
+        if self.engine.catalog.get(&ns).is_none() {
+            let options = doc! { "capped": true, "size": PROFILE_BYTES };
+            if let Err(e) = self.engine.catalog.create(&ns, options) {
+                tracing::warn!(target: "COMMAND", error = %e, namespace = ns, "The profile could not be created");
+                return;
+            }
+        }
+        let mut op = OpCtx::worker(&self.engine);
+        if let Err(e) = executor::insert(&mut op, &ns, &[document], true, None) {
+            tracing::warn!(target: "COMMAND", id = 20703, error = %e, namespace = ns, "Caught exception while trying to profile an operation");
+        }
+    }
+
+    /// The profile of a command, in MongoDB's shape.
+    fn document(&self, o: &Observed<'_>) -> DocBuf {
+        let coll = match o.command.name {
+            "getMore" => o.body.get("collection").and_then(|v| v.as_str()),
+            _ => o.first.as_str(),
+        };
+        let ns = format!("{}.{}", o.db, coll.unwrap_or("$cmd"));
+        let body = shown(o.body);
+        let mut w = Writer::with_capacity(512 + body.as_bytes().len());
+        w.str("op", operation_name(o.command.name)).str("ns", &ns);
+        w.doc("command", body.as_doc());
+        if o.command.name == "getMore" {
+            w.val("cursorid", o.first);
+        }
+        w.int("keysExamined", o.examined.keys as i64)
+            .int("docsExamined", o.examined.docs as i64);
+        if o.plan.as_ref().is_some_and(|p| p.sort.is_some()) {
+            w.bool("hasSortStage", true);
+        }
+        counts(&mut w, o.command.name, o.reply);
+        w.i32("numYield", 0).doc("locks", Doc::EMPTY);
+        if let Err(e) = o.done {
+            w.bool("ok", false)
+                .str("errMsg", &e.message)
+                .str("errName", &e.code.name())
+                .i32("errCode", e.code.0);
+        }
+        w.int("responseLength", o.reply.len() as i64)
+            .str("protocol", "op_msg");
+        w.int("millis", o.elapsed.as_millis() as i64)
+            .int("micros", o.elapsed.as_micros() as i64);
+        if let Some(plan) = &o.plan {
+            let coll = self.engine.catalog.get(&ns);
+            w.str("planSummary", &summary(&plan.access, coll.as_deref()));
+        }
+        w.date("ts", now_millis())
+            .str("client", &o.client.peer.to_string())
+            .str("appName", o.client.state.app_name());
+        w.open_array("allUsers").close().str("user", "");
+        w.finish()
+    }
+}
+
+fn sampled(rate: f64) -> bool {
+    rate >= 1.0 || rand::random::<f64>() < rate
+}
+
+/// How profiles and currentOp name a command's kind.
+pub fn operation_name(command: &str) -> &str {
+    match command {
+        "find" => "query",
+        "getMore" => "getmore",
+        "insert" | "update" => command,
+        "delete" => "remove",
+        _ => "command",
+    }
+}
+
+/// What the reply tells of documents returned and changed.
+fn counts(w: &mut Writer, command: &str, reply: Doc<'_>) {
+    let number = |d: Doc<'_>, name: &str| d.get(name).and_then(|v| v.to_i64_truncated());
+    if let Some(cursor) = reply.get("cursor").and_then(|v| v.as_doc()) {
+        let batch = cursor.get("firstBatch").or_else(|| cursor.get("nextBatch"));
+        if let Some(batch) = batch.and_then(|v| v.as_array()) {
+            w.int("nreturned", batch.values().count() as i64);
+        }
+        w.bool("cursorExhausted", number(cursor, "id") == Some(0));
+    }
+    let n = number(reply, "n").unwrap_or(0);
+    match command {
+        "insert" => {
+            w.int("ninserted", n);
+        }
+        "delete" => {
+            w.int("ndeleted", n);
+        }
+        "update" => {
+            let upserted = reply.get("upserted").and_then(|v| v.as_array());
+            let upserted = upserted.map_or(0, |a| a.values().count() as i64);
+            w.int("nMatched", n - upserted)
+                .int("nModified", number(reply, "nModified").unwrap_or(0))
+                .int("nUpserted", upserted);
+        }
+        "bulkWrite" => {
+            for (from, to) in [
+                ("nInserted", "ninserted"),
+                ("nMatched", "nMatched"),
+                ("nModified", "nModified"),
+                ("nUpserted", "nUpserted"),
+                ("nDeleted", "ndeleted"),
+            ] {
+                w.int(to, number(reply, from).unwrap_or(0));
+            }
+        }
+        "findAndModify" => {
+            if let Some(d) = reply.get("lastErrorObject").and_then(|v| v.as_doc()) {
+                w.int("nMatched", number(d, "n").unwrap_or(0));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A plan in a few words: `COLLSCAN`, `IXSCAN { a: 1 }`.
+fn summary(access: &Access, coll: Option<&Collection>) -> String {
+    let index = |id: u32| {
+        let spec = coll.and_then(|c| c.index(id)).map(|i| &i.spec);
+        let key = spec.and_then(|s| s.get("key"));
+        let key = key.map(|k| bson::shell::val(k)).unwrap_or_default();
+        format!("IXSCAN {key}")
+    };
+    match access {
+        Access::Eof => "EOF".into(),
+        Access::Ids(_) => "IDHACK".into(),
+        a @ Access::Records { .. } if a.is_scan() => "COLLSCAN".into(),
+        Access::Records { .. } => "IXSCAN { _id: 1 }".into(),
+        Access::Index(i) => index(i.index),
+        Access::Or(branches) => {
+            let all: Vec<String> = branches.iter().map(|(a, _)| summary(a, coll)).collect();
+            all.join(", ")
+        }
+        Access::Merge(branches, _) => {
+            let all: Vec<String> = branches.iter().map(|(a, _)| index(a.index)).collect();
+            all.join(", ")
+        }
+    }
+}
+
+/// The line of a slow command, as MongoDB writes it.
+fn log(o: &Observed<'_>, profile: Doc<'_>) {
+    let mut w = Writer::with_capacity(profile.len() + 64);
+    w.str("type", "command").bool("isFromUserConnection", true);
+    for e in profile {
+        match e.name {
+            "op" | "micros" | "ts" | "allUsers" | "user" | "locks" => {}
+            "millis" => {}
+            "client" => {
+                w.val("remote", e.val);
+            }
+            "responseLength" => {
+                w.val("reslen", e.val);
+            }
+            "numYield" => {
+                w.val("numYields", e.val);
+            }
+            "ok" => {
+                w.i32("ok", 0);
+            }
+            "appName" if e.val.as_str() == Some("") => {}
+            name => {
+                w.val(name, e.val);
+            }
+        }
+    }
+    w.int("durationMillis", o.elapsed.as_millis() as i64);
+    let attr = w.finish();
+    let text = bson::json::val_to_string(attr.as_doc().as_val());
+    let ctx = format!("conn{}", o.client.id);
+    if matches!(o.done, Err(e) if e.code == Code::Interrupted) {
+        tracing::info!(target: "COMMAND", id = 51803, ctx = ctx, attr.json = %text, interrupted = true, "Slow query");
+    } else {
+        tracing::info!(target: "COMMAND", id = 51803, ctx = ctx, attr.json = %text, "Slow query");
+    }
+}

@@ -1,0 +1,97 @@
+"""The profiler (`profile`, `system.profile`) and the lines of slow operations in the log."""
+
+import json
+
+import pytest
+
+from harness import refuses
+
+
+@pytest.fixture
+def profiled(db):
+    yield db
+    db.command("profile", 0, slowms=100, sampleRate=1.0, filter="unset")
+
+
+def profiles(db, **query):
+    return list(db["system.profile"].find(query).sort("ts", 1))
+
+
+def test_everything_is_profiled(profiled):
+    db = profiled
+    db.c.create_index("a")
+    assert db.command("profile", 2)["was"] == 0
+    db.c.insert_many([{"_id": i, "a": i} for i in range(10)])
+    list(db.c.find({"a": {"$gte": 5}}).comment("by index"))
+    list(db.c.find({"b": 1}))
+    db.c.update_many({"a": {"$lt": 3}}, {"$set": {"b": 1}})
+    db.c.delete_one({"_id": 9})
+    assert db.command("profile", 0)["was"] == 2
+    db.c.find_one()
+    seen = profiles(db, ns=f"{db.name}.c")
+    assert [p["op"] for p in seen] == ["insert", "query", "query", "update", "remove"]
+    insert, by_index, scan, update, remove = seen
+    assert insert["ninserted"] == 10
+    assert (by_index["planSummary"], by_index["keysExamined"], by_index["docsExamined"]) == ("IXSCAN { a: 1 }", 5, 5)
+    assert by_index["nreturned"] == 5 and by_index["cursorExhausted"] is True
+    assert by_index["command"]["comment"] == "by index"
+    assert (scan["planSummary"], scan["docsExamined"], scan["nreturned"]) == ("COLLSCAN", 10, 0)
+    assert (update["nMatched"], update["nModified"], remove["ndeleted"]) == (3, 3, 1)
+    for p in seen:
+        assert p["responseLength"] > 0 and p["millis"] >= 0 and p["client"].startswith("127.0.0.1")
+
+
+def test_only_what_is_slow_or_matches(profiled):
+    db = profiled
+    db.command("profile", 1, slowms=1_000_000)
+    db.c.insert_one({"_id": 1})
+    assert profiles(db) == []
+    db.command("profile", 1, slowms=-1)
+    db.c.find_one()
+    assert [p["op"] for p in profiles(db)] == ["query"]
+    db.command("profile", 1, slowms=-1, sampleRate=0.0)
+    db.c.find_one()
+    assert len(profiles(db, ns=f"{db.name}.c")) == 1
+    reply = db.command("profile", 1, filter={"op": "insert", "ninserted": {"$gt": 1}})
+    assert "filter" not in reply
+    db.c.insert_one({})
+    db.c.insert_many([{}, {}])
+    assert [p["ninserted"] for p in profiles(db, op="insert")] == [2]
+    reply = db.command("profile", -1)
+    assert reply["was"] == 1 and reply["filter"] == {"$and": [{"op": {"$eq": "insert"}}, {"ninserted": {"$gt": 1}}]}
+
+
+def test_errors_are_profiled(profiled):
+    db = profiled
+    db.command("profile", 2)
+    with refuses(2):
+        db.command("find", "c", filter={"$nope": 1})
+    (p,) = profiles(db, errCode=2)
+    assert p["ok"] is False and p["errName"] == "BadValue"
+
+
+def test_databases_have_their_own_level(client, profiled):
+    other = client[f"{profiled.name}_other"]
+    profiled.command("profile", 2)
+    other.c.insert_one({})
+    assert other.command("profile", -1)["was"] == 0
+    assert "system.profile" not in other.list_collection_names()
+    client.drop_database(other.name)
+
+
+def test_slow_operations_are_logged(new_server, tmp_path):
+    log = tmp_path / "server.log"
+    server = new_server("--logpath", log)
+    with server.client(appname="slow tester") as client:
+        db = client.t
+        db.c.insert_many([{"a": i} for i in range(20)])
+        db.command("profile", 0, slowms=-1)
+        list(db.c.find({"a": {"$lt": 5}}))
+        db.command("profile", 0, slowms=100)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    (line,) = [l for l in lines if l["msg"] == "Slow query" and l["attr"].get("command", {}).get("find") == "c"]
+    assert (line["c"], line["id"], line["s"]) == ("COMMAND", 51803, "I") and line["ctx"].startswith("conn")
+    attr = line["attr"]
+    assert attr["ns"] == "t.c" and attr["appName"] == "slow tester" and attr["planSummary"] == "COLLSCAN"
+    assert (attr["docsExamined"], attr["nreturned"]) == (20, 5)
+    assert attr["type"] == "command" and attr["durationMillis"] >= 0 and attr["remote"].startswith("127.0.0.1")
