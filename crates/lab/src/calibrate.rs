@@ -1,7 +1,7 @@
 //! `pando lab calibrate`: the load client's own ceiling, against the null server in both its forms.
 
 use crate::bench::place::NullProcess;
-use crate::connection::Target;
+use crate::connection::Address;
 use crate::fault::Result;
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::null::Form;
@@ -9,6 +9,8 @@ use crate::process::{self, Placement};
 use crate::progress::say;
 use crate::report::{Draft, Step};
 use crate::show;
+use crate::targets::Target;
+use crate::targets::mongodb::MongoDb;
 use crate::terms::{Durability, duration, positive};
 use crate::ycsb::{Client, Phase, Properties, Shared, Spec, scenario};
 use std::path::PathBuf;
@@ -98,8 +100,11 @@ fn measure(
     if let Some(s) = Arc::get_mut(&mut shared) {
         s.verify = false;
     }
-    let mut fleet = Fleet::connect(&Target::local(null.port), connections, 1, |i, n| {
-        Client::new(&shared, i, n)
+    let target = MongoDb::at(Address::local(null.port));
+    let dialect = target.dialect(&shared.table, Durability::W1)?;
+    let mut fleet = Fleet::through(&*dialect, connections, 1, |i, n| {
+        let dialect = target.dialect(&shared.table, Durability::W1)?;
+        Ok(Client::new(&shared, dialect, i, n))
     })?;
     fleet.run_quietly(Some(limit / 4))?;
     let before = null.pid().and_then(process::cpu_time);

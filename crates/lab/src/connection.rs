@@ -14,16 +14,16 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A server by its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct Address {
     pub url: String,
     pub addr: SocketAddr,
     /// The database that the URL names.
     pub database: Option<String>,
 }
 
-impl Target {
+impl Address {
     /// `mongodb://host[:port][/database][?options]`; one host, no credentials. Options are ignored.
-    pub fn parse(url: &str) -> Result<Target> {
+    pub fn parse(url: &str) -> Result<Address> {
         let usage = |why: &str| Err(Fault::Usage(format!("{url}: {why}")));
         let Some((scheme, rest)) = url.split_once("://") else {
             return usage("a target is a URL such as mongodb://127.0.0.1:27017");
@@ -54,7 +54,7 @@ impl Target {
             .ok()
             .and_then(|mut found| found.next());
         match addr {
-            Some(addr) => Ok(Target {
+            Some(addr) => Ok(Address {
                 url: url.to_string(),
                 addr,
                 database,
@@ -63,9 +63,9 @@ impl Target {
         }
     }
 
-    pub fn local(port: u16) -> Target {
+    pub fn local(port: u16) -> Address {
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
-        Target {
+        Address {
             url: format!("mongodb://{addr}"),
             addr,
             database: None,
@@ -98,8 +98,8 @@ pub struct Connection {
 }
 
 /// A socket with `hello` said on it, and the answer.
-pub fn handshake(addr: SocketAddr) -> Result<(TcpStream, DocBuf)> {
-    let c = Connection::open(addr)?;
+pub fn handshake(address: &Address) -> Result<(TcpStream, DocBuf)> {
+    let c = address.connect()?;
     Ok((c.stream, c.hello))
 }
 
@@ -229,12 +229,23 @@ impl Connection {
         crate::process::cpu_time(pid).map(|_| pid)
     }
 
-    /// The server's version, or what it says instead.
-    pub fn version(&mut self) -> String {
+    /// The server's product and its version. Others than MongoDB name themselves beside the version that they imitate.
+    pub fn product(&mut self) -> (String, String) {
         let info = self.try_command("admin", doc! {"buildInfo": 1}.as_doc());
-        info.ok()
-            .and_then(|i| Some(i.get("version")?.as_str()?.to_string()))
-            .unwrap_or_else(|| "unknown".into())
+        let Ok(info) = info else {
+            return ("unknown".into(), String::new());
+        };
+        let text = |d: Doc<'_>, name: &str| Some(d.get(name)?.as_str()?.to_string());
+        if let Some(own) = info.get("pandodb").and_then(Val::as_doc) {
+            return ("PandoDB".into(), text(own, "version").unwrap_or_default());
+        }
+        let version = text(info.as_doc(), "version").unwrap_or_default();
+        let product = if info.get("ferretdb").is_some() {
+            "FerretDB"
+        } else {
+            "MongoDB"
+        };
+        (product.into(), version)
     }
 
     /// A document's field, for callers that only want one number of a command.
@@ -252,13 +263,13 @@ mod tests {
 
     #[test]
     fn urls() {
-        let t = Target::parse("mongodb://127.0.0.1:27099/ycsb?w=1").unwrap();
+        let t = Address::parse("mongodb://127.0.0.1:27099/ycsb?w=1").unwrap();
         assert_eq!(t.addr.port(), 27099);
         assert_eq!(t.database.as_deref(), Some("ycsb"));
-        let t = Target::parse("mongodb://localhost").unwrap();
+        let t = Address::parse("mongodb://localhost").unwrap();
         assert_eq!((t.addr.port(), t.database), (27017, None));
         assert_eq!(
-            Target::parse("mongodb://[::1]/").unwrap().addr.port(),
+            Address::parse("mongodb://[::1]/").unwrap().addr.port(),
             27017
         );
         for bad in [
@@ -270,7 +281,7 @@ mod tests {
             "mongodb://",
             "mongodb://127.0.0.1:99999",
         ] {
-            assert!(matches!(Target::parse(bad), Err(Fault::Usage(_))), "{bad}");
+            assert!(matches!(Address::parse(bad), Err(Fault::Usage(_))), "{bad}");
         }
     }
 }

@@ -1,10 +1,12 @@
 //! All lanes of a run together: threads, one sample a second, and what came out in the end.
 
-use crate::connection::Target;
+use crate::connection::{Address, handshake};
 use crate::fault::{Fault, Result};
-use crate::lane::{Lane, Workload};
+use crate::lane::{Lane, Pace, Workload};
 use crate::measure::{Sample, Tick, histogram};
+use crate::targets::Dialect;
 use hdrhistogram::Histogram;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -41,6 +43,8 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// CPU time of the lanes' threads.
     pub client_cpu: Duration,
+    /// How late the requests of an open loop were sent, in nanoseconds.
+    pub lag: Option<Histogram<u64>>,
 }
 
 impl Outcome {
@@ -57,18 +61,50 @@ pub struct Fleet<W> {
 impl<W: Workload> Fleet<W> {
     /// `make(i, n)` gives the workload of lane `i` of `n`.
     pub fn connect(
-        target: &Target,
+        target: &Address,
         connections: usize,
         threads: usize,
         mut make: impl FnMut(usize, usize) -> W,
+    ) -> Result<Fleet<W>> {
+        let open = || Ok((handshake(target)?.0, 0));
+        Fleet::over(&open, connections, threads, |i, n| Ok(make(i, n)))
+    }
+
+    /// The same through any database's dialect.
+    pub fn through(
+        dialect: &dyn Dialect,
+        connections: usize,
+        threads: usize,
+        make: impl FnMut(usize, usize) -> Result<W>,
+    ) -> Result<Fleet<W>> {
+        Fleet::over(&|| dialect.connect(), connections, threads, make)
+    }
+
+    fn over(
+        open: &dyn Fn() -> Result<(TcpStream, u32)>,
+        connections: usize,
+        threads: usize,
+        mut make: impl FnMut(usize, usize) -> Result<W>,
     ) -> Result<Fleet<W>> {
         let threads = threads.clamp(1, connections.max(1));
         let mut lanes = Vec::with_capacity(threads);
         for i in 0..threads {
             let share = connections / threads + usize::from(i < connections % threads);
-            lanes.push(Lane::connect(target.addr, share, make(i, threads))?);
+            lanes.push(Lane::connect(open, share, make(i, threads)?)?);
         }
         Ok(Fleet { lanes })
+    }
+
+    /// Makes the loop open: `rate` operations a second in all. `None` closes it again.
+    pub fn set_pace(&mut self, rate: Option<f64>, poisson: bool) {
+        let lanes = self.lanes.len() as f64;
+        for (i, lane) in self.lanes.iter_mut().enumerate() {
+            lane.pace = rate.map(|r| Pace {
+                rate: r / lanes,
+                poisson,
+                seed: i as u64 + 1,
+            });
+        }
     }
 
     /// Runs all lanes to their end; `observe` sees each second as it passes.
@@ -97,7 +133,7 @@ impl<W: Workload> Fleet<W> {
                 })
                 .collect();
             drop(ticks);
-            let mut window = Window::new();
+            let mut window = Window::new(kinds);
             loop {
                 match received.recv_timeout(window.left()) {
                     Ok(tick) => window.add(&tick),
@@ -110,7 +146,10 @@ impl<W: Workload> Fleet<W> {
                 if window.left().is_zero() {
                     let sample = window.close();
                     observe(&sample);
-                    samples.push(sample);
+                    samples.push(Sample {
+                        kinds: Vec::new(),
+                        ..sample
+                    });
                 }
             }
             if window.operations > 0 {
@@ -131,8 +170,13 @@ impl<W: Workload> Fleet<W> {
             kinds: kinds.iter().map(|k| (*k, histogram())).collect(),
             samples,
             client_cpu: Duration::ZERO,
+            lag: None,
         };
         for lane in finished {
+            if let Some(lag) = &lane.lag {
+                // Same bounds.
+                let _ = outcome.lag.get_or_insert_with(histogram).add(lag);
+            }
             outcome.operations += lane.recorder.operations;
             outcome.requests += lane.recorder.requests;
             outcome.elapsed = outcome.elapsed.max(lane.elapsed);
@@ -158,16 +202,20 @@ struct Window {
     opened: Instant,
     operations: u64,
     latencies: Histogram<u64>,
+    names: &'static [&'static str],
+    kinds: Vec<(&'static str, Histogram<u64>)>,
 }
 
 impl Window {
-    fn new() -> Window {
+    fn new(names: &'static [&'static str]) -> Window {
         let now = Instant::now();
         Window {
             start: now,
             opened: now,
             operations: 0,
             latencies: histogram(),
+            names,
+            kinds: Vec::new(),
         }
     }
 
@@ -177,8 +225,17 @@ impl Window {
 
     fn add(&mut self, tick: &Tick) {
         self.operations += tick.operations;
-        // Both have the same bounds.
-        let _ = self.latencies.add(&tick.latencies);
+        for (kind, h) in &tick.latencies {
+            // All have the same bounds.
+            let _ = self.latencies.add(h);
+            let Some(name) = self.names.get(usize::from(*kind)) else {
+                continue;
+            };
+            match self.kinds.iter_mut().find(|(n, _)| n == name) {
+                Some((_, all)) => drop(all.add(h)),
+                None => self.kinds.push((name, h.clone())),
+            }
+        }
     }
 
     fn close(&mut self) -> Sample {
@@ -192,6 +249,7 @@ impl Window {
             p99_us: at(0.99),
             p999_us: at(0.999),
             max_us: self.latencies.max() as f64 / 1e3,
+            kinds: std::mem::take(&mut self.kinds),
         };
         self.opened = now;
         self.operations = 0;

@@ -6,17 +6,16 @@
 //! Invariant: whatever is sent is either answered and counted, or ends the run with a fault. A lane whose run ended
 //! normally has nothing under way, so that slices of different lanes can alternate.
 
-use crate::connection::handshake;
 use crate::fault::{Fault, Result, target};
-use crate::measure::{Recorder, Tick};
+use crate::measure::{Recorder, Tick, histogram};
 use crate::process::thread_cpu_time;
+use crate::random::Rng;
 use crate::reply;
 use crate::request::{Template, command, set_request_id};
 use bson::{Doc, doc};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use std::io::{ErrorKind, Read, Write};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -58,6 +57,63 @@ pub trait Workload: Send {
         reply: Doc<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Issued>>;
+
+    // The protocol: MongoDB's, unless the workload speaks through a dialect.
+
+    /// Gives a request its number.
+    fn stamp(&self, request: &mut [u8], id: i32, _connection: u32) {
+        set_request_id(request, id);
+    }
+
+    /// Whether `input` holds a whole reply.
+    fn frame(&self, input: &[u8]) -> Result<wire::Frame> {
+        wire::frame(input).map_err(|f| Fault::Target(format!("the reply is not a message: {f}")))
+    }
+
+    /// A whole reply to the request `id`.
+    fn message(
+        &mut self,
+        issued: &Issued,
+        message: &[u8],
+        id: i32,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Issued>> {
+        let body = reply::body(message, id)?;
+        reply::ok(body)?;
+        self.reply(issued, body, out)
+    }
+}
+
+/// When the requests of an open loop are due: their response times count from then, however late they are sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Operations a second, of this lane.
+    pub rate: f64,
+    /// Exponentially distributed gaps (a Poisson process) instead of equal ones.
+    pub poisson: bool,
+    pub seed: u64,
+}
+
+/// An open loop under way.
+struct Schedule {
+    pace: Pace,
+    rng: Rng,
+    due: Instant,
+    idle: Vec<usize>,
+    /// The longest that a request was late.
+    worst_lag: Duration,
+    lag: hdrhistogram::Histogram<u64>,
+}
+
+impl Schedule {
+    fn next(&mut self) {
+        let gap = if self.pace.poisson {
+            -(1.0 - self.rng.unit()).ln() / self.pace.rate
+        } else {
+            1.0 / self.pace.rate
+        };
+        self.due += Duration::from_secs_f64(gap.clamp(0.0, 60.0));
+    }
 }
 
 /// After unacknowledged requests, a ping that tells when all were worked off.
@@ -79,6 +135,8 @@ struct Conn {
     operation_started: Instant,
     request_started: Instant,
     request_id: i32,
+    /// What the dialect gave with the socket.
+    number: u32,
     unsynced: bool,
 }
 
@@ -88,6 +146,8 @@ pub struct LaneOutcome {
     pub elapsed: Duration,
     /// CPU time of the lane's thread.
     pub cpu: Duration,
+    /// How late requests of an open loop were sent, in nanoseconds.
+    pub lag: Option<hdrhistogram::Histogram<u64>>,
 }
 
 pub struct Lane<W> {
@@ -103,6 +163,9 @@ pub struct Lane<W> {
     live: usize,
     deadline: Option<Instant>,
     ping: Template,
+    /// Set for an open loop.
+    pub pace: Option<Pace>,
+    schedule: Option<Schedule>,
 }
 
 fn lost(what: &str) -> Fault {
@@ -110,11 +173,16 @@ fn lost(what: &str) -> Fault {
 }
 
 impl<W: Workload> Lane<W> {
-    pub fn connect(addr: SocketAddr, connections: usize, workload: W) -> Result<Lane<W>> {
+    /// `connect` gives a socket that is ready for the workload's requests.
+    pub fn connect(
+        connect: &dyn Fn() -> Result<(std::net::TcpStream, u32)>,
+        connections: usize,
+        workload: W,
+    ) -> Result<Lane<W>> {
         let poll = Poll::new().map_err(target("poll"))?;
         let mut conns = Vec::with_capacity(connections);
         for i in 0..connections {
-            let (stream, _) = handshake(addr)?;
+            let (stream, number) = connect()?;
             stream.set_nonblocking(true).map_err(target("socket"))?;
             let mut stream = TcpStream::from_std(stream);
             poll.registry()
@@ -134,6 +202,7 @@ impl<W: Workload> Lane<W> {
                 operation_started: Instant::now(),
                 request_started: Instant::now(),
                 request_id: 0,
+                number,
                 unsynced: false,
             });
         }
@@ -149,6 +218,8 @@ impl<W: Workload> Lane<W> {
             live: 0,
             deadline: None,
             ping: command("admin", doc! {"ping": 1}.as_doc()),
+            pace: None,
+            schedule: None,
         })
     }
 
@@ -164,6 +235,14 @@ impl<W: Workload> Lane<W> {
         self.deadline = limit.map(|l| start + l);
         self.live = 0;
         self.again.clear();
+        self.schedule = self.pace.map(|pace| Schedule {
+            pace,
+            rng: Rng::new(pace.seed),
+            due: start,
+            idle: Vec::new(),
+            worst_lag: Duration::ZERO,
+            lag: histogram(),
+        });
         for c in 0..self.conns.len() {
             self.live += 1;
             self.issue(c, Instant::now())?;
@@ -191,14 +270,19 @@ impl<W: Workload> Lane<W> {
             recorder: std::mem::replace(&mut self.recorder, Recorder::new(0)),
             elapsed: now - start,
             cpu: thread_cpu_time().saturating_sub(cpu),
+            lag: self.schedule.take().map(|s| s.lag),
         })
     }
 
     fn turn(&mut self) -> Result<()> {
-        let wait = if self.again.is_empty() {
-            TICK
-        } else {
-            Duration::ZERO
+        let wait = match &self.schedule {
+            _ if !self.again.is_empty() => Duration::ZERO,
+            // A poll sleeps in milliseconds: what is due sooner is waited for awake.
+            Some(s) if !s.idle.is_empty() => {
+                let left = s.due.saturating_duration_since(Instant::now());
+                left.saturating_sub(Duration::from_millis(1)).min(TICK)
+            }
+            _ => TICK,
         };
         match self.poll.poll(&mut self.events, Some(wait)) {
             Err(e) if e.kind() != ErrorKind::Interrupted => return Err(target("poll")(e)),
@@ -216,11 +300,60 @@ impl<W: Workload> Lane<W> {
             self.issue(c, Instant::now())?;
         }
         self.ready = ready;
+        self.due()
+    }
+
+    /// Sends what an open loop has due on the connections that are idle; at the end it lets them go.
+    fn due(&mut self) -> Result<()> {
+        loop {
+            let now = Instant::now();
+            let over = self.deadline.is_some_and(|d| now >= d);
+            let Some(schedule) = &mut self.schedule else {
+                return Ok(());
+            };
+            if !over && schedule.due > now {
+                return Ok(());
+            }
+            let Some(c) = schedule.idle.pop() else {
+                return Ok(());
+            };
+            if over {
+                self.retire(c)?;
+                continue;
+            }
+            let due = schedule.due;
+            let late = now.saturating_duration_since(due);
+            schedule.worst_lag = schedule.worst_lag.max(late);
+            let ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+            schedule.lag.saturating_record(ns.max(1));
+            schedule.next();
+            self.begin(c, due)?;
+        }
+    }
+
+    /// One operation of an open loop, counted from when it was due.
+    fn begin(&mut self, c: usize, due: Instant) -> Result<()> {
+        self.out.clear();
+        let Some(issued) = self.workload.next(&mut self.out) else {
+            return self.retire(c);
+        };
+        self.conns[c].operation_started = due;
+        self.send(c, issued, due)?;
+        if !issued.acknowledged && self.conns[c].output.is_empty() {
+            self.written(c);
+            if let Some(s) = &mut self.schedule {
+                s.idle.push(c);
+            }
+        }
         Ok(())
     }
 
     /// Starts the connection's next operation, or retires the connection when the run is over.
     fn issue(&mut self, c: usize, mut now: Instant) -> Result<()> {
+        if let Some(s) = &mut self.schedule {
+            s.idle.push(c);
+            return Ok(());
+        }
         for _ in 0..BURST {
             self.out.clear();
             let over = self.deadline.is_some_and(|d| now >= d);
@@ -277,7 +410,8 @@ impl<W: Workload> Lane<W> {
         conn.request_id = conn.request_id.wrapping_add(1);
         conn.request_started = now;
         conn.issued = Some(issued);
-        set_request_id(&mut self.out, conn.request_id);
+        self.workload
+            .stamp(&mut self.out, conn.request_id, conn.number);
         let mut done = 0;
         while done < self.out.len() {
             match conn.stream.write(&self.out[done..]) {
@@ -336,20 +470,19 @@ impl<W: Workload> Lane<W> {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) => return Err(lost(&format!("failed a connection ({e})"))),
             }
-            match wire::frame(&conn.input[..conn.filled]) {
-                Ok(wire::Frame::Complete { len }) if len == conn.filled => {
+            match self.workload.frame(&conn.input[..conn.filled])? {
+                wire::Frame::Complete { len } if len == conn.filled => {
                     // Nothing more can come before the next request, so the socket need not be read empty.
                     return self.answered(c);
                 }
-                Ok(wire::Frame::Complete { .. }) => {
+                wire::Frame::Complete { .. } => {
                     return Err(Fault::Target("bytes after a reply".into()));
                 }
-                Ok(wire::Frame::Incomplete { need }) => {
+                wire::Frame::Incomplete { need } => {
                     if conn.input.len() < need {
-                        conn.input.resize(need, 0);
+                        conn.input.resize(need.max(conn.input.len() * 2), 0);
                     }
                 }
-                Err(f) => return Err(Fault::Target(format!("the reply is not a message: {f}"))),
             }
         }
     }
@@ -362,14 +495,16 @@ impl<W: Workload> Lane<W> {
             return Err(Fault::Target("a reply that nobody asked for".into()));
         };
         let filled = std::mem::take(&mut conn.filled);
-        let body = reply::body(&conn.input[..filled], conn.request_id)?;
-        reply::ok(body)?;
+        let message = &conn.input[..filled];
         if issued.kind == SYNC.kind {
+            reply::ok(reply::body(message, conn.request_id)?)?;
             self.live -= 1;
             return Ok(());
         }
         self.out.clear();
-        let follow_up = self.workload.reply(&issued, body, &mut self.out)?;
+        let follow_up = self
+            .workload
+            .message(&issued, message, conn.request_id, &mut self.out)?;
         self.recorder
             .request(issued.kind, now - conn.request_started);
         if let Some(next) = follow_up {

@@ -29,9 +29,11 @@ pub mod random;
 pub mod reply;
 pub mod report;
 pub mod request;
+pub mod resume;
 pub mod run;
 pub mod show;
 pub mod study;
+pub mod targets;
 pub mod terms;
 pub mod ycsb;
 
@@ -72,12 +74,32 @@ enum Command {
     Diff { before: PathBuf, after: PathBuf },
     /// List scenarios, studies and benchmarks.
     List,
+    /// YCSB's own command line: load or run, with its property files, options and output.
+    Ycsb(ycsb::command::Args),
+    /// Databases started for measurements: list them, start one from installed packages, stop them.
+    Targets(targets::local::Args),
 }
 
 #[derive(Subcommand)]
 enum Study {
     /// Study A on one server: tests 1 to 8.
+    #[command(alias = "a")]
     Single(study::single::Args),
+    /// Study B: five ways to insert, reads by number of keys, on any targets.
+    #[command(alias = "b")]
+    Keys(study::keys::Args),
+    /// Study C: five scenarios by connections and data size, on any targets.
+    #[command(alias = "c")]
+    Sizes(study::sizes::Args),
+    /// Study D: one process against shards.
+    #[command(alias = "d")]
+    Shards(study::shards::Args),
+    /// Study E: flatness, spikes, ids, threads, journal modes, restart, recovery.
+    #[command(alias = "e")]
+    Pains(study::pains::Args),
+    /// Study F: large files through GridFS.
+    #[command(alias = "f")]
+    Files(study::files::Args),
 }
 
 /// Runs `pando lab …`; `args` are the words after `lab`.
@@ -108,9 +130,14 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 fn dispatch(command: Command) -> Result<bool> {
     match command {
         Command::Run(args) => run::main(args),
-        Command::Study {
-            study: Study::Single(args),
-        } => study::single::main(args),
+        Command::Study { study } => match study {
+            Study::Single(args) => study::single::main(args),
+            Study::Keys(args) => study::keys::main(args),
+            Study::Sizes(args) => study::sizes::main(args),
+            Study::Shards(args) => study::shards::main(args),
+            Study::Pains(args) => study::pains::main(args),
+            Study::Files(args) => study::files::main(args),
+        },
         Command::Bench(args) => bench::main(args),
         Command::Null(args) => null::main(args),
         Command::Record(args) => study::record::main(args),
@@ -126,6 +153,8 @@ fn dispatch(command: Command) -> Result<bool> {
             );
             Ok(true)
         }
+        Command::Ycsb(args) => ycsb::command::main(args),
+        Command::Targets(args) => targets::local::main(args),
         Command::List => {
             list();
             Ok(true)
@@ -138,7 +167,26 @@ fn list() {
     for (name, about, _) in ycsb::scenario::ALL {
         println!("  {name:<6}{about}");
     }
-    println!("\nStudies of `pando lab study`:\n  single  study A, tests 1 to 8, one server");
+    println!("\nStudies of `pando lab study`:");
+    for (name, about) in [
+        ("single", "A: one process, tests 1 to 8"),
+        (
+            "keys",
+            "B: five ways to insert, reads by number of keys, on any targets",
+        ),
+        (
+            "sizes",
+            "C: five scenarios by connections and data size, on any targets",
+        ),
+        ("shards", "D: one process against 2, 4, 6, 8 shards"),
+        (
+            "pains",
+            "E: flatness, spikes, ids, threads, journal modes, restart, recovery",
+        ),
+        ("files", "F: large files through GridFS"),
+    ] {
+        println!("  {name:<8}{about}");
+    }
     println!("\nBenchmarks of `pando lab bench --only`:");
     for (name, about) in bench::names() {
         println!("  {name:<18}{about}");

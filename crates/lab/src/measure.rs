@@ -81,18 +81,22 @@ pub struct Sample {
     pub p99_us: f64,
     pub p999_us: f64,
     pub max_us: f64,
+    /// Kind by kind, for whoever looks on; a result keeps the whole run's histograms instead.
+    #[serde(skip)]
+    pub kinds: Vec<(&'static str, Histogram<u64>)>,
 }
 
 /// What one lane did since its last tick.
 pub struct Tick {
     pub operations: u64,
-    pub latencies: Histogram<u64>,
+    /// By kind of request, the empty ones left out.
+    pub latencies: Vec<(u8, Histogram<u64>)>,
 }
 
 /// One lane's record: histograms by kind of operation for the whole run, and the interval since the last tick.
 pub struct Recorder {
     totals: Vec<Histogram<u64>>,
-    interval: Histogram<u64>,
+    interval: Vec<Histogram<u64>>,
     interval_operations: u64,
     pub operations: u64,
     pub requests: u64,
@@ -102,7 +106,7 @@ impl Recorder {
     pub fn new(kinds: usize) -> Recorder {
         Recorder {
             totals: (0..kinds).map(|_| histogram()).collect(),
-            interval: histogram(),
+            interval: (0..kinds).map(|_| histogram()).collect(),
             interval_operations: 0,
             operations: 0,
             requests: 0,
@@ -115,7 +119,9 @@ impl Recorder {
         if let Some(h) = self.totals.get_mut(usize::from(kind)) {
             h.saturating_record(ns);
         }
-        self.interval.saturating_record(ns);
+        if let Some(h) = self.interval.get_mut(usize::from(kind)) {
+            h.saturating_record(ns);
+        }
         self.requests += 1;
     }
 
@@ -137,9 +143,15 @@ impl Recorder {
     pub fn tick(&mut self) -> Tick {
         let tick = Tick {
             operations: std::mem::take(&mut self.interval_operations),
-            latencies: self.interval.clone(),
+            latencies: (0..)
+                .zip(&self.interval)
+                .filter(|(_, h)| !h.is_empty())
+                .map(|(kind, h)| (kind, h.clone()))
+                .collect(),
         };
-        self.interval.reset();
+        for h in self.interval.iter_mut().filter(|h| !h.is_empty()) {
+            h.reset();
+        }
         tick
     }
 
@@ -188,7 +200,7 @@ mod tests {
         r.whole(1, Duration::from_millis(7));
         assert_eq!((r.operations, r.requests), (2000, 1000));
         let tick = r.tick();
-        assert_eq!((tick.operations, tick.latencies.len()), (2000, 1000));
+        assert_eq!((tick.operations, tick.latencies[0].1.len()), (2000, 1000));
         assert_eq!(r.tick().operations, 0);
         let totals = r.into_totals();
         let l = Latency::of(&totals[0]);

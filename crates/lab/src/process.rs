@@ -25,8 +25,42 @@ fn read_clock(id: libc::clockid_t) -> Option<Duration> {
     ))
 }
 
-/// CPU time of a process, all its threads and those that ended included, to the nanosecond. `None` when it is gone.
+/// CPU time of a process and of those that it started (PostgreSQL has one for each connection), those that ended
+/// included. `None` when it is gone.
 pub fn cpu_time(pid: u32) -> Option<Duration> {
+    let mut all = own_cpu_time(pid)?;
+    // Our own children are the servers under measurement.
+    if pid != std::process::id() {
+        for child in children(pid) {
+            all += own_cpu_time(child).unwrap_or_default();
+        }
+        all += ticks(pid, 13).unwrap_or_default();
+    }
+    Some(all)
+}
+
+/// The processes that a process's first thread started and that live.
+fn children(pid: u32) -> Vec<u32> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let list = list.unwrap_or_default();
+    list.split_ascii_whitespace()
+        .filter_map(|p| p.parse().ok())
+        .collect()
+}
+
+/// The process that started this one.
+pub fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?
+        .1
+        .split_ascii_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+/// CPU time of a process, all its threads and those that ended included, to the nanosecond.
+fn own_cpu_time(pid: u32) -> Option<Duration> {
     // The clock's id is made of the process's, so that one past the range names another clock.
     if pid > MAX_PID {
         return None;
@@ -37,14 +71,19 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
     if let Some(t) = known.then(|| read_clock(id)).flatten() {
         return Some(t);
     }
-    cpu_time_in_ticks(pid)
+    ticks(pid, 11)
 }
 
 /// The same from `/proc/<pid>/stat`, to a tick of 10 ms, where the clock of another process cannot be read.
-fn cpu_time_in_ticks(pid: u32) -> Option<Duration> {
+/// `field`: 11 for the process, 13 for its children that ended.
+fn ticks(pid: u32, field: usize) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold blanks; utime and stime are the 12th and 13th fields after it.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    // The name in parentheses may hold blanks; utime and stime are the 12th and 13th fields after it, those of children follow.
+    let mut fields = stat
+        .rsplit_once(')')?
+        .1
+        .split_ascii_whitespace()
+        .skip(field);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
     // SAFETY: no pointers are involved.
@@ -235,6 +274,41 @@ impl Drop for Launched {
     }
 }
 
+/// A memory cgroup with one process in it: its heap and the page cache that it fills count. Gone when dropped.
+pub struct MemoryLimit {
+    dir: std::path::PathBuf,
+}
+
+impl MemoryLimit {
+    pub fn on(pid: u32, bytes: u64) -> Result<MemoryLimit> {
+        let (v2, v1) = (
+            Path::new("/sys/fs/cgroup"),
+            Path::new("/sys/fs/cgroup/memory"),
+        );
+        let (root, file) = if v1.is_dir() {
+            (v1, "memory.limit_in_bytes")
+        } else {
+            // A controller is there for a group only when its parent hands it on.
+            let _ = std::fs::write(v2.join("cgroup.subtree_control"), "+memory");
+            (v2, "memory.max")
+        };
+        let dir = root.join(format!("pando-lab-{pid}"));
+        std::fs::create_dir_all(&dir).map_err(local(dir.display()))?;
+        let limit = MemoryLimit { dir };
+        for (name, value) in [(file, bytes), ("cgroup.procs", u64::from(pid))] {
+            let path = limit.dir.join(name);
+            std::fs::write(&path, value.to_string()).map_err(local(path.display()))?;
+        }
+        Ok(limit)
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
 /// Lets the child start on `cores`, and end with us whatever happens to us.
 pub fn bind_child(command: &mut Command, cores: &[usize]) {
     let cores = cores.to_vec();
@@ -289,7 +363,7 @@ mod tests {
         let spent = cpu_time(std::process::id()).unwrap() - before;
         assert!(spent >= Duration::from_millis(25), "{spent:?}");
         assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
-        assert!(cpu_time_in_ticks(std::process::id()).is_some());
+        assert!(ticks(std::process::id(), 11).is_some());
         assert!(cpu_time(MAX_PID).is_none() && cpu_time(u32::MAX).is_none());
         assert!(!allowed_cores().is_empty());
     }

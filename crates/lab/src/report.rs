@@ -8,7 +8,7 @@
 //! ```
 //! A reader refuses another schema version: figures are compared only when they mean the same.
 
-use crate::connection::{Connection, Target};
+use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result, local};
 use crate::fleet::{self, Outcome};
 use crate::host::{Conditions, Host, Watch, timestamp};
@@ -36,6 +36,15 @@ pub struct Report {
     pub host: Host,
     pub conditions: Conditions,
     pub target: Option<TargetInfo>,
+    /// All targets, where there are several.
+    #[serde(default)]
+    pub targets: Vec<TargetInfo>,
+    /// The shards of a cluster at the end.
+    #[serde(default)]
+    pub shards: Vec<Shard>,
+    /// What a reader must know: definitions that we chose, what was skipped and why.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What the user or the study set: records, durability, payload, seeds …
     pub settings: Map<String, Json>,
     pub steps: Vec<Step>,
@@ -46,8 +55,11 @@ pub struct Report {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TargetInfo {
     pub url: String,
+    /// PandoDB, MongoDB, MariaDB InnoDB, PostgreSQL JSONB …
+    pub product: String,
     pub version: String,
     pub pid: Option<u32>,
     /// How the laboratory started it, when it did.
@@ -56,12 +68,35 @@ pub struct TargetInfo {
     pub core: Option<usize>,
     /// The cache that it reports, in bytes.
     pub cache_bytes: Option<u64>,
+    /// What else decides what a write or a read costs there, as the target says it.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl TargetInfo {
+    /// Product and version, as tables and plots name it.
+    pub fn label(&self) -> String {
+        let product = if self.product.is_empty() {
+            &self.url
+        } else {
+            &self.product
+        };
+        format!("{product} {}", self.version).trim_end().to_string()
+    }
 }
 
 /// One measured run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Step {
+    /// What tells it from all others of the report, for a run that is resumed.
+    pub key: String,
     pub name: String,
+    /// The target's label, where a result holds several.
+    pub target: Option<String>,
+    /// What tells steps of one name apart in a plot: an insert mode, a data size, a number of shards.
+    pub mode: Option<String>,
+    /// The value of `mode` as a number, where it is one (records, shards, keys).
+    pub at: Option<f64>,
     pub connections: usize,
     pub client_threads: usize,
     pub durability: Option<String>,
@@ -77,10 +112,36 @@ pub struct Step {
     pub latency: BTreeMap<String, Latency>,
     pub series: Vec<Sample>,
     pub sizes: Vec<Sizes>,
+    /// Seconds of each group of operations in order, and how many a group has.
+    pub group: u64,
+    pub group_seconds: Vec<f64>,
+    /// Operations a second that an open loop offered; its latencies count from when each was due.
+    pub offered: Option<f64>,
+    /// Of files.
+    pub megabytes_per_second: Option<f64>,
+    /// How late an open loop's requests were sent.
+    pub lag: Option<Latency>,
+    /// The backlog grew: less was done than was offered.
+    pub overloaded: bool,
+}
+
+/// One shard's part of a collection.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Shard {
+    /// How many shards the cluster has.
+    pub of: u64,
+    pub name: String,
+    pub documents: u64,
+    pub data_bytes: u64,
+    pub storage_bytes: u64,
+    pub index_bytes: u64,
+    pub chunks: u64,
 }
 
 /// Sizes of a collection at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Sizes {
     /// Seconds since the step began.
     pub at: f64,
@@ -164,6 +225,17 @@ impl Check {
         }
     }
 
+    /// A figure without a bar.
+    pub fn figure(name: &str, value: f64, unit: &str) -> Check {
+        Check {
+            name: name.into(),
+            value: if value.is_finite() { value } else { 0.0 },
+            unit: unit.into(),
+            pass: true,
+            ..Check::default()
+        }
+    }
+
     pub fn note(mut self, note: impl Into<String>) -> Check {
         self.note = note.into();
         self
@@ -203,21 +275,24 @@ impl Step {
                 .map(|(k, h)| ((*k).to_string(), Latency::of(h)))
                 .collect(),
             series: outcome.samples.clone(),
+            lag: outcome.lag.as_ref().map(Latency::of),
             ..Step::default()
         }
     }
 }
 
 impl TargetInfo {
-    pub fn of(target: &Target, connection: &mut Connection) -> TargetInfo {
+    pub fn of(target: &Address, connection: &mut Connection) -> TargetInfo {
         let status = connection.try_command("admin", doc! {"serverStatus": 1}.as_doc());
         let cache_bytes = status.ok().and_then(|s| {
             let cache = s.get("wiredTiger")?.as_doc()?.get("cache")?.as_doc()?;
             u64::try_from(cache.get("maximum bytes configured")?.to_i64_exact()?).ok()
         });
+        let (product, version) = connection.product();
         TargetInfo {
             url: target.url.clone(),
-            version: connection.version(),
+            product,
+            version,
             pid: connection.server_pid(),
             cache_bytes,
             ..TargetInfo::default()
@@ -279,6 +354,9 @@ impl Draft {
                 host: Host::current(),
                 conditions: Conditions::default(),
                 target: None,
+                targets: Vec::new(),
+                shards: Vec::new(),
+                notes: Vec::new(),
                 settings: Map::new(),
                 steps: Vec::new(),
                 comparisons: Vec::new(),
@@ -297,6 +375,32 @@ impl Draft {
 
     pub fn set(&mut self, name: &str, value: impl Into<Json>) {
         self.report.settings.insert(name.into(), value.into());
+    }
+
+    /// One more target; the first is *the* target of the report.
+    pub fn add_target(&mut self, info: TargetInfo) {
+        self.report.target.get_or_insert_with(|| info.clone());
+        self.report.targets.push(info);
+    }
+
+    /// Whether the step of this key is done.
+    pub fn has(&self, key: &str) -> bool {
+        self.report.steps.iter().any(|s| s.key == key)
+    }
+
+    pub fn push(&mut self, key: &str, mut step: Step) {
+        step.key = key.to_string();
+        self.report.steps.push(step);
+    }
+
+    /// Takes a step back that has to be done again.
+    pub fn forget(&mut self, key: &str) {
+        self.report.steps.retain(|s| s.key != key);
+    }
+
+    /// What a reader must know.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.report.notes.push(note.into());
     }
 
     /// Ends the watch, writes the file and says where it is. A path of `-` writes nothing.

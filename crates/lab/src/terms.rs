@@ -84,6 +84,13 @@ pub fn count(s: &str) -> std::result::Result<u64, String> {
     }
 }
 
+/// A size in bytes: `512m`, `4g`, or plain bytes.
+pub fn bytes_of(s: &str) -> std::result::Result<u64, String> {
+    let s = s.trim().to_ascii_lowercase();
+    let s = s.strip_suffix('b').unwrap_or(&s);
+    count(s).map_err(|_| format!("'{s}' is not a size (such as 512m or 4g)"))
+}
+
 /// Bytes as a person reads them.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 4] = ["KB", "MB", "GB", "TB"];

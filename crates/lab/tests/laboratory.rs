@@ -262,6 +262,8 @@ fn wrong_requests_end_with_a_failure() {
         &["run", "C.S1", "--records", "many"],
         &["study", "single", "--only", "9"],
         &["study", "double"],
+        &["study", "keys", "--modes", "upside-down"],
+        &["study", "keys", "--resume"],
         &["bench", "--only", "nothing"],
         &["frobnicate"],
     ] {
@@ -271,5 +273,323 @@ fn wrong_requests_end_with_a_failure() {
     let mut args = vec!["run", "C.S1", "--records", "10"];
     args.extend(["--url", "mongodb://127.0.0.1:1"]);
     assert!(!run(&args));
-    assert!(!run(&["run", "C.S1", "--url", "mysql://127.0.0.1/"]));
+    assert!(!run(&["run", "C.S1", "--url", "mysql://127.0.0.1:1/"]));
+    assert!(!run(&["run", "C.S1", "--url", "postgres://127.0.0.1:1/"]));
+    assert!(!run(&["study", "keys", "--url", "redis://127.0.0.1:1/"]));
+}
+
+const STUDY_B: [&str; 8] = [
+    "study",
+    "keys",
+    "--records",
+    "3000",
+    "--keys",
+    "1k,2k,9k",
+    "--fields",
+    "random",
+];
+
+#[test]
+fn study_b_keeps_the_time_of_every_thousand() {
+    let lab = Lab::new(Honesty::Honest);
+    assert!(lab.run(&STUDY_B));
+    let report = lab.report();
+    let names: Vec<&str> = report.steps.iter().map(|s| s.name.as_str()).collect();
+    let reads = ["read of 1000 keys", "read of 2000 keys"];
+    let keyed = ["insert", reads[0], reads[1]];
+    assert_eq!(names, [&keyed[..], &["insert"], &keyed].concat());
+    for s in &report.steps {
+        assert_eq!(s.group_seconds.len() as u64, s.operations / s.group);
+        assert!(s.group_seconds.iter().all(|t| *t > 0.0));
+    }
+    assert!(!lab.dir.path().join("result.json.unfinished").exists());
+    // What is there already is not done again; with other settings it is not the same run.
+    let again = [&STUDY_B[..], &["--resume"]].concat();
+    assert!(lab.run(&again));
+    assert_eq!(lab.report().steps.len(), 7);
+    let other = [&again[..], &["--durability", "journaled"]].concat();
+    assert!(!lab.run(&other));
+
+    let liar = Lab::new(Honesty::LosesInserts);
+    assert!(!liar.run(&STUDY_B), "lost inserts");
+    let liar = Lab::new(Honesty::MixesUp);
+    assert!(
+        !liar.run(&[&STUDY_B[..], &["--modes", "id"]].concat()),
+        "another record"
+    );
+}
+
+#[test]
+fn study_c_sweeps_connections_over_data_sizes() {
+    let lab = Lab::new(Honesty::Honest);
+    let args = [
+        "study",
+        "sizes",
+        "--records",
+        "200,400",
+        "--connections",
+        "1,3",
+        "--duration",
+        "40ms",
+        "--warmup",
+        "0s",
+    ];
+    assert!(lab.run(&args));
+    let report = lab.report();
+    assert_eq!(report.steps.len(), 2 * 5 * 2);
+    assert!(
+        report
+            .steps
+            .iter()
+            .all(|s| s.at.is_some() && s.operations > 0)
+    );
+    assert!(!lab.run(&["study", "sizes", "--scenarios", "C.S9"]));
+    assert!(!lab.run(&["study", "sizes", "--scale", "0"]));
+}
+
+#[test]
+fn study_d_takes_what_has_shards() {
+    let lab = Lab::new(Honesty::Honest);
+    let shards = format!("1={0},2={0}", lab.url);
+    let out = lab.out();
+    let out = out.to_str().unwrap();
+    let args = [
+        "study",
+        "shards",
+        "--records",
+        "300",
+        "--duration",
+        "50ms",
+        "--connections",
+        "3",
+    ];
+    let tail = ["--quiet", "--out", out];
+    assert!(run(&[&args[..], &["--shards", &shards], &tail].concat()));
+    let report = lab.report();
+    // The server is no router: the second setup is left out, and the result says so.
+    assert_eq!(report.steps.len(), 5);
+    assert!(report.notes.iter().any(|n| n.contains("no sharding")));
+    assert!(!run(&[
+        &args[..],
+        &["--shards", "2=mongodb://127.0.0.1:1"],
+        &tail
+    ]
+    .concat()));
+    assert!(!run(&[&args[..], &["--shards", "two"], &tail].concat()));
+}
+
+#[test]
+fn study_e_runs_what_needs_no_server_of_its_own() {
+    let lab = Lab::new(Honesty::Honest);
+    let args = [
+        "study",
+        "pains",
+        "--records",
+        "2000",
+        "--threads",
+        "1,3",
+        "--duration",
+        "40ms",
+    ];
+    assert!(lab.run(&args));
+    let report = lab.report();
+    // The load, two ways of keys, two numbers of threads, four journal modes.
+    assert_eq!(report.steps.len(), 1 + 2 + 2 + 4);
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|n| n.starts_with("recovery: skipped"))
+    );
+    assert!(
+        report
+            .checks
+            .iter()
+            .any(|c| c.name.starts_with("ids:") && c.value > 0.0)
+    );
+    assert!(!lab.run(&["study", "pains", "--only", "headache"]));
+}
+
+#[test]
+fn study_f_stores_files_and_reads_them_back() {
+    let lab = Lab::new(Honesty::Honest);
+    let args = [
+        "study",
+        "files",
+        "--files",
+        "3",
+        "--size",
+        "600k",
+        "--connections",
+        "1,2",
+    ];
+    assert!(lab.run(&args));
+    let report = lab.report();
+    assert_eq!(report.steps.len(), 4);
+    for s in &report.steps {
+        assert_eq!(s.operations, 3);
+        assert!(s.megabytes_per_second.is_some_and(|m| m > 0.0));
+    }
+    assert_eq!(report.steps[0].latency["CHUNK-WRITE"].count, 3 * 3 + 3);
+    assert_eq!(report.steps[1].latency["CHUNK-READ"].count, 3 * 3);
+    let liar = Lab::new(Honesty::LosesInserts);
+    assert!(!liar.run(&[
+        "study",
+        "files",
+        "--files",
+        "30",
+        "--size",
+        "600k",
+        "--connections",
+        "2"
+    ]));
+}
+
+#[test]
+fn ycsb_as_its_users_call_it() {
+    let lab = Lab::new(Honesty::Honest);
+    let file = lab.dir.path().join("workloada");
+    std::fs::write(
+        &file,
+        "recordcount=200\noperationcount=300\nworkload=site.ycsb.workloads.CoreWorkload\nreadallfields=true\n\
+         readproportion=0.5\nupdateproportion=0.5\nscanproportion=0\ninsertproportion=0\nrequestdistribution=zipfian\n",
+    )
+    .unwrap();
+    let url = format!("mongodb.url={}/ycsb?w=1", lab.url);
+    let text = lab.dir.path().join("text");
+    let export = format!("exportfile={}", text.display());
+    let options = [
+        "mongodb",
+        "-P",
+        file.to_str().unwrap(),
+        "-p",
+        &url,
+        "-s",
+        "-threads",
+        "3",
+        "-p",
+        &export,
+    ];
+    assert!(run(&[&["ycsb", "load"], &options[..]].concat()));
+    let load = std::fs::read_to_string(&text).unwrap();
+    assert!(
+        load.contains("[INSERT], Operations, 200\n") && load.contains("[INSERT], Return=OK, 200\n"),
+        "{load}"
+    );
+    // The same keys again are refused, as the original is.
+    assert!(!run(&[&["ycsb", "load"], &options[..]].concat()));
+    assert!(run(
+        &[&["ycsb", "run"], &options[..], &["-target", "3000"]].concat()
+    ));
+    let ran = std::fs::read_to_string(&text).unwrap();
+    assert!(ran.starts_with("[OVERALL], RunTime(ms), "), "{ran}");
+    let count = |kind: &str| -> u64 {
+        let line = ran
+            .lines()
+            .find(|l| l.starts_with(&format!("[{kind}], Operations, ")))
+            .unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    assert_eq!(count("READ") + count("UPDATE"), 300);
+    assert!(!run(&["ycsb", "run", "mongodb", "-P", "/nowhere"]));
+    assert!(!run(&[
+        "ycsb",
+        "run",
+        "cassandra-cql",
+        "-p",
+        "recordcount=1"
+    ]));
+}
+
+/// Everything that a target must do, on a server that the laboratory starts itself.
+fn on_a_real_server(product: &str, options: &[&str], variants: &[&str]) {
+    if !lab::targets::local::installed(product) {
+        eprintln!("skipped: no {product} on this machine");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("targets");
+    let home = home.to_str().unwrap();
+    let up = ["targets", "--dir", home, "up", product, "--memory", "64m"];
+    assert!(run(&[&up[..], options].concat()), "{product} did not start");
+    let servers = lab::targets::local::running(Path::new(home));
+    assert_eq!(servers.len(), 1);
+    assert!(run(&["targets", "--dir", home]));
+    let (base, _) = servers[0].url.split_once('?').unwrap();
+    let out = dir.path().join("result.json");
+    let out = out.to_str().unwrap();
+    let mine = dir.path().join("mine");
+    std::fs::write(
+        &mine,
+        "recordcount=300\noperationcount=600\nreadproportion=0.3\nupdateproportion=0.3\ninsertproportion=0.1\n\
+         readmodifywriteproportion=0.1\nscanproportion=0.1\ndeleteproportion=0.1\nmaxscanlength=10\nfieldcount=3\n",
+    )
+    .unwrap();
+    for variant in variants {
+        let url = format!("{base}?{variant}");
+        let with = |args: &[&str]| {
+            let tail = ["--url", &url, "--quiet", "--out", out];
+            run(&[args, &tail].concat())
+        };
+        for (fields, integrity) in [("true", "true"), ("false", "false")] {
+            let all = format!("readallfields={fields}");
+            let data = format!("dataintegrity={integrity}");
+            let write = format!("writeallfields={integrity}");
+            let file = mine.to_str().unwrap();
+            let args = [
+                "run",
+                "-P",
+                file,
+                "-p",
+                &all,
+                "-p",
+                &data,
+                "-p",
+                &write,
+                "--connections",
+                "3",
+            ];
+            assert!(with(&args), "{url} {all}");
+        }
+        for scenario in ["C.S1", "E"] {
+            let args = [
+                "run",
+                scenario,
+                "--records",
+                "300",
+                "--operations",
+                "300",
+                "--durability",
+                "journaled",
+            ];
+            assert!(with(&args), "{url} {scenario}");
+        }
+        assert!(!with(&[
+            "run",
+            "C.S1",
+            "--records",
+            "10",
+            "--durability",
+            "unack"
+        ]));
+        assert!(with(&STUDY_B), "{url}");
+        let report = Report::read(Path::new(out)).unwrap();
+        let info = report.target.unwrap();
+        assert!(info.pid.is_some() && info.cache_bytes.is_some(), "{info:?}");
+        assert!(report.steps[0].server_cpu_us.is_some_and(|c| c > 0.0));
+        assert_eq!(report.steps[0].sizes[0].documents, 3000);
+    }
+    assert!(run(&["targets", "--dir", home, "down"]));
+    assert!(lab::targets::local::running(Path::new(home)).is_empty());
+    assert!(!run(&["targets", "--dir", home, "down", "nobody"]));
+}
+
+#[test]
+fn postgresql_is_a_target() {
+    on_a_real_server("postgres", &[], &["layout=columns", "layout=jsonb"]);
+}
+
+#[test]
+fn mariadb_is_a_target() {
+    on_a_real_server("mariadb", &[], &["engine=innodb", "engine=aria"]);
 }

@@ -3,7 +3,7 @@
 use super::Args;
 use super::place::{NullProcess, Room, Server};
 use super::slices::{Contender, alternate};
-use crate::connection::Target;
+use crate::connection::Address;
 use crate::fault::{Fault, Result};
 use crate::fleet::Fleet;
 use crate::report::{Check, Comparison};
@@ -187,7 +187,7 @@ impl Stage<'_> {
         })
     }
 
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &Address {
         &self.server.target
     }
 
@@ -219,7 +219,7 @@ impl Stage<'_> {
         place.verify = false;
         // Its inserts must not take numbers that the server would then miss.
         place.inserts = Arc::new(crate::ycsb::sequence::Sequence::new(place.data.records));
-        let fleet = Fleet::connect(&Target::local(null.port), connections, 1, |_, _| {
+        let fleet = Fleet::connect(&Address::local(null.port), connections, 1, |_, _| {
             Work::new(&place, operation, 2)
         })?;
         Ok(Contender::new(fleet, null.pid()))

@@ -8,7 +8,7 @@
 mod cases;
 mod idle;
 pub mod place;
-mod recovery;
+pub mod recovery;
 mod slices;
 mod sweep;
 

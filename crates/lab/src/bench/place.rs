@@ -1,7 +1,7 @@
 //! The two servers of a benchmark: the one under measurement and the null server, each on its core.
 
 use super::Args;
-use crate::connection::Target;
+use crate::connection::Address;
 use crate::fault::{Fault, Result, local};
 use crate::null::{Form, Recorded, Replies, start_in_process, write_recorded};
 use crate::process::{Launched, Placement, bind_child, free_port};
@@ -22,7 +22,7 @@ pub struct Room {
     own_dir: bool,
     kept: AtomicBool,
     /// The server that runs already.
-    pub given: Option<Target>,
+    pub given: Option<Address>,
     launch: Vec<String>,
     form: Form,
     in_process_null: bool,
@@ -31,7 +31,7 @@ pub struct Room {
 
 /// The server under measurement.
 pub struct Server {
-    pub target: Target,
+    pub target: Address,
     pub pid: Option<u32>,
     launched: Option<Launched>,
     /// From its start to its first answer.
@@ -41,8 +41,27 @@ pub struct Server {
 
 impl Room {
     pub fn new(args: &Args, placement: Placement) -> Result<Room> {
-        let given = args.url.as_deref().map(Target::parse).transpose()?;
-        let launch = match &args.launch {
+        let form = if args.event_loop {
+            Form::EventLoop
+        } else {
+            Form::Threads
+        };
+        let (url, launch) = (args.url.as_deref(), args.launch.as_deref());
+        let mut room = Room::open(url, launch, args.dir.as_deref(), placement, form)?;
+        room.in_process_null = args.in_process_null;
+        Ok(room)
+    }
+
+    /// `url`: a server that runs already; else `launch` starts one, by default this program's `serve`.
+    pub fn open(
+        url: Option<&str>,
+        launch: Option<&str>,
+        dir: Option<&Path>,
+        placement: Placement,
+        form: Form,
+    ) -> Result<Room> {
+        let given = url.map(Address::parse).transpose()?;
+        let launch = match launch {
             Some(line) => line.split_whitespace().map(String::from).collect(),
             None => {
                 let own = std::env::current_exe().map_err(local("this program's own path"))?;
@@ -53,10 +72,13 @@ impl Room {
                     .collect()
             }
         };
-        let (dir, own_dir) = match &args.dir {
-            Some(d) => (d.clone(), false),
+        let (dir, own_dir) = match dir {
+            Some(d) => (d.to_path_buf(), false),
             None => {
-                let name = format!("pando-lab-{}", std::process::id());
+                // One process may have several rooms.
+                static ROOMS: AtomicU32 = AtomicU32::new(0);
+                let n = ROOMS.fetch_add(1, Ordering::Relaxed);
+                let name = format!("pando-lab-{}-{n}", std::process::id());
                 (std::env::temp_dir().join(name), true)
             }
         };
@@ -68,12 +90,8 @@ impl Room {
             kept: AtomicBool::new(false),
             given,
             launch,
-            form: if args.event_loop {
-                Form::EventLoop
-            } else {
-                Form::Threads
-            },
-            in_process_null: args.in_process_null,
+            form,
+            in_process_null: false,
             servers: AtomicU32::new(0),
         })
     }
@@ -124,7 +142,7 @@ impl Room {
             .collect();
         let log = dbpath.with_extension("log");
         let mut launched = Launched::start(&command, cores, &log)?;
-        let target = Target::local(port);
+        let target = Address::local(port);
         let deadline = launched.started + READY_PATIENCE;
         loop {
             if target.connect().is_ok() {

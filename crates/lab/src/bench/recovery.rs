@@ -2,7 +2,7 @@
 //! write that it had acknowledged.
 
 use super::place::Room;
-use crate::connection::{Connection, Target};
+use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, Outcome};
 use crate::process::disk_bytes;
@@ -97,7 +97,7 @@ pub fn measure(room: &Room, gigabytes: f64, quiet: bool) -> Result<Vec<Check>> {
 }
 
 /// How many of these documents the server does not have.
-fn missing(target: &Target, place: &Place, wanted: &[(u64, u64)]) -> Result<u64> {
+fn missing(target: &Address, place: &Place, wanted: &[(u64, u64)]) -> Result<u64> {
     const AT_ONCE: usize = 1000;
     let mut connection = target.connect()?;
     let numbers = wanted

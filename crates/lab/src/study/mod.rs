@@ -1,6 +1,12 @@
-//! The published studies. A: one process, documents of 1 KB with three secondary indexes, tests 1 to 8.
+//! The published studies. A ([`single`]): one process, documents of 1 KB with three secondary indexes. B ([`keys`]): ways
+//! to insert. C ([`sizes`]): YCSB by connections and data size. D ([`shards`]). E ([`pains`]). F ([`files`]): GridFS.
 
 pub mod dataset;
+pub mod files;
+pub mod keys;
 pub mod operation;
+pub mod pains;
 pub mod record;
+pub mod shards;
 pub mod single;
+pub mod sizes;

@@ -2,7 +2,7 @@
 
 use super::dataset::{Dataset, INDEXES, Ids, Payload};
 use super::operation::{Operation, Place, Work};
-use crate::connection::{Connection, Target};
+use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::Fleet;
 use crate::null::{Recorded, write_recorded};
@@ -43,7 +43,7 @@ pub const RECORDED: [Operation; 8] = [
 ];
 
 pub fn main(args: Args) -> Result<bool> {
-    let target = Target::parse(&args.url)?;
+    let target = Address::parse(&args.url)?;
     let data = Arc::new(Dataset::new(args.records, 1, Payload::Text, Ids::Generated));
     let place = prepare(&target, "lab", "record", &data, &INDEXES, false)?;
     let mut connection = target.connect()?;
@@ -82,7 +82,7 @@ pub fn record(
 
 /// A fresh collection with the whole data set and the indexes given.
 pub fn prepare(
-    target: &Target,
+    target: &Address,
     db: &str,
     collection: &str,
     data: &Arc<Dataset>,
@@ -108,7 +108,7 @@ pub fn prepare(
 }
 
 /// Inserts documents up to `insert_end` in batches over a few connections, and counts them.
-pub fn load(target: &Target, place: &mut Place, pid: Option<u32>, quiet: bool) -> Result<()> {
+pub fn load(target: &Address, place: &mut Place, pid: Option<u32>, quiet: bool) -> Result<()> {
     const CONNECTIONS: usize = 4;
     let insert = Operation::Insert {
         durability: Durability::W1,

@@ -5,7 +5,7 @@
 
 use super::dataset::{DOCUMENT_BYTES, Dataset, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload};
 use super::operation::{Operation, Place, Work};
-use crate::connection::{Connection, Target};
+use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::process;
@@ -80,7 +80,7 @@ pub fn main(args: Args) -> Result<bool> {
             "--connections, --records and --steps must be at least 1".into(),
         ));
     }
-    let target = Target::parse(&args.url)?;
+    let target = Address::parse(&args.url)?;
     let mut study = Single::open(args, target)?;
     study.run()?;
     let Single { draft, args, .. } = study;
@@ -91,7 +91,7 @@ pub fn main(args: Args) -> Result<bool> {
 
 struct Single {
     args: Args,
-    target: Target,
+    target: Address,
     control: Connection,
     pid: Option<u32>,
     data: Arc<Dataset>,
@@ -99,7 +99,7 @@ struct Single {
 }
 
 impl Single {
-    fn open(args: Args, target: Target) -> Result<Single> {
+    fn open(args: Args, target: Address) -> Result<Single> {
         let mut control = target.connect()?;
         let data = Arc::new(Dataset::new(
             args.records,
@@ -110,7 +110,7 @@ impl Single {
         let mut draft = Draft::new("study", "A-single");
         let info = TargetInfo::of(&target, &mut control);
         let pid = info.pid;
-        draft.report.target = Some(info);
+        draft.add_target(info);
         draft.set("records", data.records);
         draft.set("steps", args.steps);
         draft.set("document_bytes", DOCUMENT_BYTES);

@@ -1,4 +1,5 @@
-//! One lane of the YCSB workload: which operation comes next, its bytes, and whether the answer is right.
+//! One lane of the YCSB workload: which operation comes next, and whether the answer is right. How it is said is the
+//! business of the target's dialect.
 
 use super::sequence::Sequence;
 use super::spec::Spec;
@@ -7,10 +8,9 @@ use crate::distribution::Chooser;
 use crate::fault::{Fault, Result};
 use crate::lane::{Issued, Workload};
 use crate::random::Rng;
-use crate::reply;
-use crate::request::{InsertHead, Template, find_by_id, flags};
+use crate::targets::{Cells, Dialect, Key, Table};
 use crate::terms::Durability;
-use bson::{Doc, Val, Writer};
+use bson::Doc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +44,7 @@ pub enum Phase {
 /// What all lanes of a phase share.
 pub struct Shared {
     pub spec: Spec,
-    pub db: String,
+    pub table: Arc<Table>,
     pub durability: Durability,
     pub phase: Phase,
     /// Documents of one insert message.
@@ -57,6 +57,21 @@ pub struct Shared {
     /// Operations that the run phase may still begin.
     left: AtomicU64,
     operations: u64,
+}
+
+/// The table that YCSB uses.
+pub fn table_of(spec: &Spec, db: &str) -> Table {
+    Table {
+        database: db.to_string(),
+        name: spec.table.clone(),
+        key: Key::Primary,
+        key_name: "ycsb_key".into(),
+        fields: (0..spec.field_count)
+            .map(|i| format!("{}{i}", spec.field_prefix))
+            .collect(),
+        text: false,
+        single_fields: !spec.read_all_fields,
+    }
 }
 
 impl Shared {
@@ -80,8 +95,8 @@ impl Shared {
             inserts: Sequence::new(start),
             left: AtomicU64::new(operations),
             operations,
+            table: Arc::new(table_of(&spec, db)),
             spec,
-            db: db.to_string(),
             durability,
             phase,
             verify: true,
@@ -105,22 +120,25 @@ impl Shared {
 
 pub struct Client {
     shared: Arc<Shared>,
+    dialect: Box<dyn Dialect>,
     rng: Rng,
     chooser: Chooser,
     lengths: Lengths,
     scan_lengths: Lengths,
-    fields: Vec<String>,
-    /// Reads by length of the key and by field (the last: all fields).
-    reads: Vec<Option<Template>>,
-    head: Arc<InsertHead>,
     /// Running sums of the proportions.
     mix: [f64; 6],
     key: Vec<u8>,
+    cells: Cells,
     seen: u32,
 }
 
 impl Client {
-    pub fn new(shared: &Arc<Shared>, lane: usize, lanes: usize) -> Client {
+    pub fn new(
+        shared: &Arc<Shared>,
+        dialect: Box<dyn Dialect>,
+        lane: usize,
+        lanes: usize,
+    ) -> Client {
         let spec = &shared.spec;
         let total: f64 = spec.proportions().iter().sum();
         let mut sum = 0.0;
@@ -129,6 +147,7 @@ impl Client {
             sum
         });
         Client {
+            dialect,
             rng: Rng::new(shared.seed ^ (lane as u64 + 1) << 32),
             chooser: spec.chooser(lane as u64, lanes as u64),
             lengths: Lengths::new(
@@ -141,33 +160,17 @@ impl Client {
                 spec.min_scan_length,
                 spec.max_scan_length,
             ),
-            fields: (0..spec.field_count)
-                .map(|i| format!("{}{i}", spec.field_prefix))
-                .collect(),
-            reads: Vec::new(),
-            head: Arc::new(InsertHead::new(&shared.db, &spec.table, shared.durability)),
             mix,
             key: Vec::new(),
+            cells: Cells::default(),
             seen: 0,
             shared: Arc::clone(shared),
         }
     }
 
-    /// Puts the BSON bytes of record `n`'s key (a string value) into `self.key`.
     fn set_key(&mut self, n: u64) {
         self.key.clear();
-        self.key.extend_from_slice(&[0; 4]);
         write_key(&self.shared.spec, n, &mut self.key);
-        self.key.push(0);
-        let length = (self.key.len() - 4) as i32;
-        self.key[..4].copy_from_slice(&length.to_le_bytes());
-    }
-
-    fn key_val(&self) -> Val<'_> {
-        Val {
-            tag: bson::tag::STRING,
-            bytes: &self.key,
-        }
     }
 
     fn choose(&mut self) -> u64 {
@@ -176,127 +179,52 @@ impl Client {
         start + self.chooser.next(&mut self.rng, count)
     }
 
-    fn write_read(&mut self, n: u64, out: &mut Vec<u8>) {
-        self.set_key(n);
-        let spec = &self.shared.spec;
-        let all = self.fields.len();
-        let field = if spec.read_all_fields {
-            all
-        } else {
-            self.rng.below(all as u64) as usize
-        };
-        let at = self.key.len() * (all + 1) + field;
-        if self.reads.len() <= at {
-            self.reads.resize(at + 1, None);
-        }
-        if self.reads[at].is_none() {
-            let projection = self.fields.get(field).map(|name| {
-                let mut w = Writer::new();
-                w.i32(name, 1);
-                w.finish()
-            });
-            let projection = projection.as_ref().map(bson::DocBuf::as_doc);
-            let made = find_by_id(&self.shared.db, &spec.table, self.key_val(), projection);
-            self.reads[at] = Some(made);
-        }
-        if let Some(template) = &self.reads[at] {
-            template.write(out, &[&self.key]);
-        }
+    /// One field of many, unless all are wanted.
+    fn any_field(&mut self, all: bool) -> Option<usize> {
+        let fields = self.shared.table.fields.len() as u64;
+        (!all).then(|| self.rng.below(fields) as usize)
     }
 
-    fn write_field(&mut self, w: &mut Writer, field: usize) {
-        let name = &self.fields[field];
-        if self.shared.spec.data_integrity {
-            let key = self.key_val().as_str().unwrap_or_default();
-            let size = self.shared.spec.field_length as usize;
-            w.binary(name, 0, &deterministic(key, name, size));
+    fn write_read(&mut self, n: u64, out: &mut Vec<u8>) {
+        self.set_key(n);
+        let field = self.any_field(self.shared.spec.read_all_fields);
+        self.dialect.read(&self.key, field, out);
+    }
+
+    /// Adds a value of the field to the cells; the key is set.
+    fn push_field(&mut self, field: usize) {
+        let shared = Arc::clone(&self.shared);
+        if shared.spec.data_integrity {
+            let key = std::str::from_utf8(&self.key).unwrap_or_default();
+            let size = shared.spec.field_length as usize;
+            let value = deterministic(key, &shared.table.fields[field], size);
+            self.cells.push(&value);
         } else {
             let length = self.lengths.next(&mut self.rng) as usize;
-            w.binary(name, 0, self.shared.pool.cut(&mut self.rng, length));
+            self.cells.push(shared.pool.cut(&mut self.rng, length));
         }
     }
 
     fn write_update(&mut self, n: u64, out: &mut Vec<u8>) {
         self.set_key(n);
-        let start = self.begin(out, "update");
-        let sequence = wire::begin_sequence(out, "updates");
-        let mut w = Writer::on(std::mem::take(out));
-        w.open_doc("q").val("_id", self.key_val()).close();
-        w.open_doc("u").open_doc("$set");
-        if self.shared.spec.write_all_fields {
-            for field in 0..self.fields.len() {
-                self.write_field(&mut w, field);
-            }
-        } else {
-            let field = self.rng.below(self.fields.len() as u64) as usize;
-            self.write_field(&mut w, field);
+        self.cells.clear();
+        let first = self.any_field(self.shared.spec.write_all_fields);
+        match first {
+            Some(field) => self.push_field(field),
+            None => (0..self.shared.table.fields.len()).for_each(|f| self.push_field(f)),
         }
-        *out = w.finish_into();
-        wire::end_sequence(out, sequence);
-        wire::end(out, start);
-    }
-
-    /// Begins a write message up to its body.
-    fn begin(&self, out: &mut Vec<u8>, command: &str) -> usize {
-        let start = wire::begin_msg(out, 0, 0, flags(self.shared.durability));
-        wire::begin_body(out);
-        let mut w = Writer::on(std::mem::take(out));
-        w.str(command, &self.shared.spec.table)
-            .bool("ordered", true);
-        self.shared.durability.write_concern(&mut w);
-        w.str("$db", &self.shared.db);
-        *out = w.finish_into();
-        start
-    }
-
-    fn write_delete(&mut self, n: u64, out: &mut Vec<u8>) {
-        self.set_key(n);
-        let start = self.begin(out, "delete");
-        let sequence = wire::begin_sequence(out, "deletes");
-        let mut w = Writer::on(std::mem::take(out));
-        w.open_doc("q").val("_id", self.key_val()).close();
-        w.i32("limit", 1);
-        *out = w.finish_into();
-        wire::end_sequence(out, sequence);
-        wire::end(out, start);
-    }
-
-    fn write_scan(&mut self, n: u64, length: u64, out: &mut Vec<u8>) {
-        self.set_key(n);
-        let spec = &self.shared.spec;
-        let length = i64::try_from(length).unwrap_or(i64::MAX);
-        let start = wire::begin_msg(out, 0, 0, 0);
-        wire::begin_body(out);
-        let mut w = Writer::on(std::mem::take(out));
-        w.str("find", &spec.table);
-        w.open_doc("filter").open_doc("_id");
-        w.val("$gte", self.key_val()).close().close();
-        w.open_doc("sort").i32("_id", 1).close();
-        if !spec.read_all_fields {
-            let field = self.rng.below(self.fields.len() as u64) as usize;
-            w.open_doc("projection").i32(&self.fields[field], 1).close();
-        }
-        w.i64("limit", length)
-            .i64("batchSize", length)
-            .bool("singleBatch", true)
-            .str("$db", &self.shared.db);
-        *out = w.finish_into();
-        wire::end(out, start);
+        self.dialect
+            .update(&self.key, first.unwrap_or(0), &self.cells, out);
     }
 
     fn write_insert(&mut self, first: u64, count: u64, out: &mut Vec<u8>) {
-        let head = Arc::clone(&self.head);
-        head.write(out, |out| {
-            for n in first..first + count {
-                self.set_key(n);
-                let mut w = Writer::on(std::mem::take(out));
-                w.val("_id", self.key_val());
-                for field in 0..self.fields.len() {
-                    self.write_field(&mut w, field);
-                }
-                *out = w.finish_into();
-            }
-        });
+        self.cells.clear();
+        for n in first..first + count {
+            self.set_key(n);
+            self.cells.push(&self.key);
+            (0..self.shared.table.fields.len()).for_each(|f| self.push_field(f));
+        }
+        self.dialect.insert(&self.cells, out);
     }
 
     fn issued(&self, kind: u8, tag: u64) -> Issued {
@@ -322,46 +250,40 @@ impl Client {
         }
     }
 
-    /// A record read by its key: `_id`, and the fields that were asked for.
-    fn check_record(&mut self, n: u64, record: Doc<'_>) -> Result<()> {
+    /// A record read by its key: the key, and the fields that were asked for.
+    fn check_record(&mut self, n: u64, message: &[u8], id: i32) -> Result<()> {
         self.set_key(n);
-        let wrong = |what: &str| {
-            Err(Fault::Check(format!(
-                "record {n}: {what} in {}",
-                reply::brief(record)
-            )))
-        };
-        if record.get("_id") != Some(self.key_val()) {
-            return wrong("another _id");
+        self.cells.clear();
+        self.dialect.rows(message, id, &mut self.cells)?;
+        let wrong = |what: &str| Err(Fault::Check(format!("record {n}: {what}")));
+        if self.cells.get(0) != self.key {
+            return wrong("another key");
         }
         let spec = &self.shared.spec;
-        let fields = if spec.read_all_fields {
-            self.fields.len()
-        } else {
-            1
-        };
-        let mut right = 0;
-        for e in record.iter().filter(|e| e.name != "_id") {
-            let Some((_, bytes)) = e.val.as_binary() else {
-                return wrong("a field that is not binary");
-            };
-            let len = bytes.len() as u64;
+        let all = &self.shared.table.fields;
+        let fields = if spec.read_all_fields { all.len() } else { 1 };
+        if self.cells.len() != fields + 1 {
+            return wrong("too few or too many fields");
+        }
+        for (i, value) in self.cells.iter().skip(1).enumerate() {
+            let len = value.len() as u64;
             if !(spec.min_field_length.min(spec.field_length)..=spec.field_length).contains(&len) {
                 return wrong("a field of another length");
             }
             if spec.data_integrity {
-                let key = self.key_val().as_str().unwrap_or_default();
-                if bytes != deterministic(key, e.name, bytes.len()) {
+                let key = std::str::from_utf8(&self.key).unwrap_or_default();
+                let is = |name: &String| value == deterministic(key, name, value.len());
+                let right = if spec.read_all_fields {
+                    is(&all[i])
+                } else {
+                    all.iter().any(is)
+                };
+                if !right {
                     return wrong("a field of another value");
                 }
             }
-            right += 1;
         }
-        if right == fields {
-            Ok(())
-        } else {
-            wrong("too few or too many fields")
-        }
+        Ok(())
     }
 
     fn sampled(&mut self) -> bool {
@@ -402,11 +324,14 @@ impl Workload for Client {
             }
             SCAN => {
                 let length = self.scan_lengths.next(&mut self.rng);
-                self.write_scan(n, length, out);
+                self.set_key(n);
+                let field = self.any_field(shared.spec.read_all_fields);
+                self.dialect.scan(&self.key, length, field, out);
                 self.issued(SCAN, length)
             }
             DELETE => {
-                self.write_delete(n, out);
+                self.set_key(n);
+                self.dialect.delete(&self.key, out);
                 self.issued(DELETE, n)
             }
             READ_MODIFY_WRITE => {
@@ -425,16 +350,42 @@ impl Workload for Client {
 
     fn reply(
         &mut self,
+        _issued: &Issued,
+        _reply: Doc<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Result<Option<Issued>> {
+        unreachable!("replies are read through the dialect")
+    }
+
+    fn stamp(&self, request: &mut [u8], id: i32, connection: u32) {
+        self.dialect.stamp(request, id, connection);
+    }
+
+    fn frame(&self, input: &[u8]) -> Result<wire::Frame> {
+        self.dialect.frame(input)
+    }
+
+    fn message(
+        &mut self,
         issued: &Issued,
-        reply: Doc<'_>,
+        message: &[u8],
+        id: i32,
         out: &mut Vec<u8>,
     ) -> Result<Option<Issued>> {
+        let answer = self.dialect.answer(message, id)?;
+        let due = |what: &str, got: u64, want: u64| {
+            if got == want {
+                return Ok(());
+            }
+            Err(Fault::Check(format!("{what} {got} where {want} was due")))
+        };
         match issued.kind {
             READ => {
-                let docs = reply::batch(reply, 1)?;
-                if self.sampled() {
-                    let record = docs.values().next().and_then(Val::as_doc);
-                    self.check_record(issued.tag, record.unwrap_or(Doc::EMPTY))?;
+                // A workload that deletes reads what it has deleted.
+                let gone = self.shared.spec.delete > 0.0 && answer.rows == 0;
+                due("records read:", answer.rows + u64::from(gone), 1)?;
+                if !gone && self.sampled() {
+                    self.check_record(issued.tag, message, id)?;
                 }
                 if issued.whole.is_some() {
                     self.write_update(issued.tag, out);
@@ -446,25 +397,28 @@ impl Workload for Client {
                 }
             }
             SCAN => {
-                let cursor = reply.get("cursor").and_then(Val::as_doc);
-                let got = cursor.and_then(|c| c.get("firstBatch")?.as_array());
-                let got = got.map_or(0, Doc::count) as u64;
-                if !(1..=issued.tag).contains(&got) {
+                let least = u64::from(self.shared.spec.delete == 0.0);
+                if !(least..=issued.tag).contains(&answer.rows) {
                     return Err(Fault::Check(format!(
-                        "a scan of {} gave {got} documents",
-                        issued.tag
+                        "a scan of {} gave {} records",
+                        issued.tag, answer.rows
                     )));
                 }
             }
             INSERT => {
-                reply::expect(reply, "n", i64::from(issued.units))?;
+                due(
+                    "records inserted:",
+                    answer.affected,
+                    u64::from(issued.units),
+                )?;
                 self.shared
                     .inserts
                     .acknowledge(issued.tag, u64::from(issued.units));
             }
             // A record may be deleted twice.
             DELETE => {}
-            _ => reply::expect(reply, "n", 1)?,
+            _ if self.shared.spec.delete > 0.0 => {}
+            _ => due("records updated:", answer.affected, 1)?,
         }
         Ok(None)
     }

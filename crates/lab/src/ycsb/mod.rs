@@ -3,12 +3,16 @@
 //! Facts about the workload (defaults, formulas) are those of YCSB 0.17's `CoreWorkload` and its MongoDB binding.
 
 pub mod client;
+pub mod command;
+mod output;
 pub mod properties;
 pub mod scenario;
 pub mod sequence;
+pub mod session;
 pub mod spec;
 pub mod values;
 
 pub use client::{Client, Phase, Shared};
 pub use properties::Properties;
+pub use session::Session;
 pub use spec::Spec;

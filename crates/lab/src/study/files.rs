@@ -1,0 +1,289 @@
+//! `pando lab study files`: study F, large files through GridFS, as drivers store them: chunks of 255 KB in `fs.chunks`
+//! with a unique index on file and number, and a document in `fs.files`.
+//!
+//! The unit is a file: its whole upload or download is one operation, each chunk a request of its own. Every downloaded
+//! file is compared with what was uploaded, chunk by chunk.
+
+use crate::connection::Address;
+use crate::fault::{Fault, Result};
+use crate::fleet::{Fleet, catch_interrupts, interrupted};
+use crate::lane::{Issued, Workload};
+use crate::process;
+use crate::progress::{Goal, Progress, say};
+use crate::random::{Rng, mix};
+use crate::reply;
+use crate::report::{Draft, Sizes, Step, TargetInfo};
+use crate::request::{InsertHead, command};
+use crate::show;
+use crate::terms::{Durability, bytes_of, count, positive};
+use bson::{Doc, ObjectId, Val, Value, Writer, array, doc};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The server, as mongodb://host:port
+    #[arg(long, default_value = crate::run::DEFAULT_URL)]
+    pub url: String,
+    /// Files.
+    #[arg(long, default_value = "64", value_parser = count)]
+    pub files: u64,
+    /// Size of each.
+    #[arg(long, default_value = "16m", value_parser = bytes_of)]
+    pub size: u64,
+    #[arg(
+        long,
+        alias = "threads",
+        value_delimiter = ',',
+        default_value = "1,4,16"
+    )]
+    pub connections: Vec<usize>,
+    #[arg(long, value_enum, default_value = "w1")]
+    pub durability: Durability,
+    #[arg(long, default_value = "studyf")]
+    pub database: String,
+    /// Keep the files.
+    #[arg(long)]
+    pub keep: bool,
+    /// Result file (default: a new one in lab-results/; - for none).
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// GridFS's own.
+const CHUNK: u64 = 255 * 1024;
+const POOL_BYTES: usize = 4 << 20;
+
+pub fn main(args: Args) -> Result<bool> {
+    catch_interrupts();
+    positive("--connections", &args.connections)?;
+    if args.files == 0 || args.size == 0 || args.size > 1 << 40 {
+        return Err(Fault::Usage(
+            "--files and --size must be at least 1 (and a file at most 1 TB)".into(),
+        ));
+    }
+    if !args.durability.acknowledged() {
+        return Err(Fault::Usage(
+            "files are uploaded acknowledged: use --durability w1 or journaled".into(),
+        ));
+    }
+    let address = Address::parse(&args.url)?;
+    let mut control = address.connect()?;
+    let info = TargetInfo::of(&address, &mut control);
+    let mut draft = Draft::new("study", "F-files");
+    draft.set("files", args.files);
+    draft.set("file_bytes", args.size);
+    draft.set("chunk_bytes", CHUNK);
+    draft.set("durability", args.durability.name());
+    draft.add_target(info.clone());
+    draft.note("An operation is a whole file; its chunks are requests of their own.");
+    let mut rng = Rng::new(31);
+    let mut pool = Vec::with_capacity(POOL_BYTES + CHUNK as usize);
+    while pool.len() < POOL_BYTES + CHUNK as usize {
+        pool.extend_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    let shared = Arc::new(Shared {
+        db: args.database.clone(),
+        pool,
+        files: args.files,
+        size: args.size,
+        durability: args.durability,
+        next: AtomicU64::new(0),
+    });
+    for &n in &args.connections {
+        for (download, name) in [(false, "upload"), (true, "download")] {
+            if interrupted() {
+                break;
+            }
+            say(
+                args.quiet,
+                format_args!("{name} of {} files, {n} connection(s)", args.files),
+            );
+            if !download {
+                for collection in ["fs.files", "fs.chunks"] {
+                    control.drop_collection(&args.database, collection)?;
+                }
+                control.create_indexes(&args.database, "fs.files", &[("filename", 1)])?;
+                let index = doc! {
+                    "createIndexes": "fs.chunks",
+                    "indexes": array![doc! {
+                        "key": doc! {"files_id": 1, "n": 1}, "name": "files_id_1_n_1", "unique": true,
+                    }],
+                };
+                control.command(&args.database, index.as_doc())?;
+            }
+            shared.next.store(0, Ordering::Relaxed);
+            let threads = process::allowed_cores().len().min(n);
+            let mut fleet =
+                Fleet::connect(&address, n, threads, |_, _| Files::new(&shared, download))?;
+            let mut progress =
+                Progress::new(name, Goal::Operations(args.files), info.pid, args.quiet);
+            let before = info.pid.and_then(process::cpu_time);
+            let outcome = fleet.run(None, &mut |s| progress.sample(s))?;
+            let spent = before
+                .zip(info.pid.and_then(process::cpu_time))
+                .map(|(b, a)| a.saturating_sub(b));
+            let mut step = Step::new(name, n, threads, &outcome, spent);
+            step.target = Some(info.label());
+            step.mode = Some(name.to_string());
+            step.megabytes_per_second = Some(outcome.rate() * args.size as f64 / 1e6);
+            if !download {
+                step.durability = Some(args.durability.name().into());
+                let chunks = control.count(&args.database, "fs.chunks")?;
+                let want = outcome.operations * args.size.div_ceil(CHUNK);
+                if !interrupted() && chunks != want {
+                    return Err(Fault::Check(format!(
+                        "{chunks} chunks where {want} were due"
+                    )));
+                }
+                step.sizes.push(Sizes::of(
+                    &mut control,
+                    &args.database,
+                    "fs.chunks",
+                    step.seconds,
+                )?);
+            }
+            draft.report.steps.push(step);
+        }
+    }
+    if !args.keep {
+        for collection in ["fs.files", "fs.chunks"] {
+            control.drop_collection(&args.database, collection)?;
+        }
+    }
+    let report = draft.finish(args.out.as_deref())?;
+    show::report(&report);
+    Ok(true)
+}
+
+struct Shared {
+    db: String,
+    pool: Vec<u8>,
+    files: u64,
+    size: u64,
+    durability: Durability,
+    next: AtomicU64,
+}
+
+impl Shared {
+    fn chunks(&self) -> u64 {
+        self.size.div_ceil(CHUNK)
+    }
+
+    /// The bytes of chunk `n` of a file: a cut of the pool.
+    fn chunk(&self, file: u64, n: u64) -> &[u8] {
+        let length = CHUNK.min(self.size - n * CHUNK) as usize;
+        let at = (mix(file << 20 ^ n) % POOL_BYTES as u64) as usize;
+        &self.pool[at..at + length]
+    }
+}
+
+fn id(file: u64) -> ObjectId {
+    let mut b = *b"lab.file\0\0\0\0";
+    b[8..].copy_from_slice(&(file as u32).to_be_bytes());
+    ObjectId(b)
+}
+
+const KINDS: [&str; 4] = ["UPLOAD", "DOWNLOAD", "CHUNK-WRITE", "CHUNK-READ"];
+const UPLOAD: u8 = 0;
+const DOWNLOAD: u8 = 1;
+const WRITE: u8 = 2;
+const READ: u8 = 3;
+
+struct Files {
+    shared: Arc<Shared>,
+    download: bool,
+    chunks: InsertHead,
+    files: InsertHead,
+}
+
+impl Files {
+    fn new(shared: &Arc<Shared>, download: bool) -> Files {
+        Files {
+            chunks: InsertHead::new(&shared.db, "fs.chunks", shared.durability),
+            files: InsertHead::new(&shared.db, "fs.files", shared.durability),
+            shared: Arc::clone(shared),
+            download,
+        }
+    }
+
+    /// The request for chunk `n`; past the last, the file's own document. A tag holds the file and the chunk.
+    fn write(&self, file: u64, n: u64, out: &mut Vec<u8>) -> Issued {
+        let shared = &self.shared;
+        let issued = |kind, whole, units| Issued {
+            kind,
+            whole,
+            units,
+            tag: file << 32 | n,
+            acknowledged: true,
+        };
+        if self.download {
+            let body = doc! {
+                "find": "fs.chunks", "filter": doc! {"files_id": Value::from(id(file)), "n": n as i32},
+                "limit": 1, "singleBatch": true,
+            };
+            out.extend_from_slice(command(&shared.db, body.as_doc()).bytes());
+            return issued(READ, Some(DOWNLOAD), u32::from(n + 1 == shared.chunks()));
+        }
+        let file_id = Value::from(id(file));
+        if n < shared.chunks() {
+            self.chunks.write(out, |out| {
+                let mut w = Writer::on(std::mem::take(out));
+                let mut own = id(file).0;
+                own[0] = b'c';
+                own[4..8].copy_from_slice(&(n as u32).to_be_bytes());
+                w.value("_id", Value::from(ObjectId(own)));
+                w.val("files_id", file_id.as_val()).i32("n", n as i32);
+                w.binary("data", 0, shared.chunk(file, n));
+                *out = w.finish_into();
+            });
+            return issued(WRITE, Some(UPLOAD), 0);
+        }
+        self.files.write(out, |out| {
+            let mut w = Writer::on(std::mem::take(out));
+            w.val("_id", file_id.as_val())
+                .i64("length", shared.size as i64)
+                .i32("chunkSize", CHUNK as i32)
+                .date("uploadDate", 1_700_000_000_000)
+                .str("filename", &format!("file{file}"));
+            *out = w.finish_into();
+        });
+        issued(WRITE, Some(UPLOAD), 1)
+    }
+}
+
+impl Workload for Files {
+    fn kinds(&self) -> &'static [&'static str] {
+        &KINDS
+    }
+
+    fn next(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
+        let file = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        (file < self.shared.files).then(|| self.write(file, 0, out))
+    }
+
+    fn reply(
+        &mut self,
+        issued: &Issued,
+        body: Doc<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Issued>> {
+        let (file, n) = (issued.tag >> 32, issued.tag & 0xffff_ffff);
+        if self.download {
+            let found = reply::batch(body, 1)?.values().next().and_then(Val::as_doc);
+            let data = found.and_then(|d| d.get("data")?.as_binary());
+            if data.map(|(_, bytes)| bytes) != Some(self.shared.chunk(file, n)) {
+                return Err(Fault::Check(format!(
+                    "chunk {n} of file {file} is not what was uploaded"
+                )));
+            }
+        } else {
+            reply::expect(body, "n", 1)?;
+        }
+        Ok((issued.units == 0).then(|| self.write(file, n + 1, out)))
+    }
+}

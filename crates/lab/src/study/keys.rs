@@ -1,0 +1,499 @@
+//! `pando lab study keys`: study B, five ways to insert and reads by number of keys, one connection, on any targets.
+//!
+//! A record has 45 fields: the md5 of its number, and 44 others, in all about 1 KB. The others are constant, as published,
+//! or cut from random text (`--fields random`), since constant ones compress to nothing. The time of every 1,000
+//! operations is kept; the series is the result. Keys to read are drawn by a permutation, so that five million distinct
+//! ones need no list and no night.
+
+use crate::fault::{Fault, Result};
+use crate::fleet::{Fleet, catch_interrupts, interrupted};
+use crate::lane::{Issued, Workload};
+use crate::process;
+use crate::progress::{Goal, Progress, say};
+use crate::random::{Permutation, Rng, mix};
+use crate::report::{Draft, Step, TargetInfo};
+use crate::resume::Journal;
+use crate::show;
+use crate::targets::{self, Cells, Dialect, Key, Table, Target};
+use crate::terms::{Durability, count, duration};
+use bson::Doc;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Fill {
+    /// The same bytes in every record, as published.
+    Constant,
+    /// Different text in every record.
+    Random,
+}
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Targets: mongodb://…, postgres://…, mysql://…; those that do not answer are skipped.
+    #[arg(long)]
+    pub url: Vec<String>,
+    /// Records of each insert mode (published: 100m).
+    #[arg(long, default_value = "100k", value_parser = count)]
+    pub records: u64,
+    /// Distinct keys of each read test; those above the number of records are left out.
+    #[arg(long, value_delimiter = ',', value_parser = count,
+          default_value = "10k,50k,100k,200k,500k,1m,2m,5m")]
+    pub keys: Vec<u64>,
+    /// What the 44 other fields hold.
+    #[arg(long, value_enum, default_value = "constant")]
+    pub fields: Fill,
+    /// Insert modes: id, none, indexed.
+    #[arg(long, value_delimiter = ',', default_value = "id,none,indexed")]
+    pub modes: Vec<String>,
+    #[arg(long, value_enum, default_value = "w1")]
+    pub durability: Durability,
+    /// An insert mode or a read test ends after so long if not all is done.
+    #[arg(long, value_parser = duration)]
+    pub limit: Option<Duration>,
+    /// Result file (default: a new one in lab-results/; - for none).
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Go on after the last step that a run with the same --out finished.
+    #[arg(long)]
+    pub resume: bool,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+pub const FIELDS: usize = 44;
+const FIELD_BYTES: usize = 12;
+/// Operations whose time together is one value of the result.
+pub const GROUP: u64 = 1000;
+
+/// A mode's name, how it is keyed, and what it is called.
+const MODES: [(&str, Key, &str); 3] = [
+    ("id", Key::Primary, "key given"),
+    ("none", Key::Unkeyed, "no key"),
+    ("indexed", Key::Indexed, "no key given, md5 indexed"),
+];
+
+pub fn main(args: Args) -> Result<bool> {
+    catch_interrupts();
+    for m in &args.modes {
+        if !MODES.iter().any(|(name, _, _)| name == m) {
+            return Err(Fault::Usage(format!(
+                "mode {m} is not one of id, none, indexed"
+            )));
+        }
+    }
+    if args.records == 0 || args.keys.contains(&0) {
+        return Err(Fault::Usage(
+            "--records and --keys must be at least 1".into(),
+        ));
+    }
+    let urls = if args.url.is_empty() {
+        vec![crate::run::DEFAULT_URL.to_string()]
+    } else {
+        args.url.clone()
+    };
+    let targets = targets::open_all(&urls)?;
+    let mut draft = Draft::new("study", "B-keys");
+    draft.set("records", args.records);
+    draft.set("fields", FIELDS + 1);
+    draft.set("fill", format!("{:?}", args.fields).to_lowercase());
+    draft.set("durability", args.durability.name());
+    draft.set("connections", 1);
+    draft
+        .note("44 fields beside the md5; reads take each key once, in the order of a permutation.");
+    let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    for target in targets {
+        let info = target.info()?;
+        draft.add_target(info.clone());
+        for (name, key, title) in MODES {
+            if interrupted() || !args.modes.iter().any(|m| m == name) {
+                continue;
+            }
+            let mode = Mode {
+                args: &args,
+                target: Arc::clone(&target),
+                info: &info,
+                table: Arc::new(table(&*target, name, key, args.fields)),
+                title,
+            };
+            mode.run(&mut draft, &journal)?;
+        }
+    }
+    let report = draft.finish(args.out.as_deref())?;
+    journal.close();
+    show::report(&report);
+    Ok(true)
+}
+
+/// One insert mode by itself, its table dropped afterwards: for study E.
+pub fn insert(
+    target: &Arc<dyn Target>,
+    mode: &str,
+    key: Key,
+    records: u64,
+    durability: Durability,
+    quiet: bool,
+) -> Result<Step> {
+    let args = Args {
+        url: Vec::new(),
+        records,
+        keys: Vec::new(),
+        fields: Fill::Random,
+        modes: Vec::new(),
+        durability,
+        limit: None,
+        out: None,
+        resume: false,
+        quiet,
+    };
+    let (_, _, title) = MODES
+        .iter()
+        .find(|(m, _, _)| *m == mode)
+        .copied()
+        .unwrap_or(MODES[0]);
+    let info = target.info()?;
+    let mode = Mode {
+        args: &args,
+        target: Arc::clone(target),
+        info: &info,
+        table: Arc::new(table(&**target, mode, key, args.fields)),
+        title,
+    };
+    let step = mode.measure("insert", Work::Insert)?;
+    target.drop_table(&mode.table)?;
+    Ok(step)
+}
+
+fn table(target: &dyn Target, mode: &str, key: Key, fill: Fill) -> Table {
+    Table {
+        database: target.database().unwrap_or_else(|| "studyb".into()),
+        name: format!("studyb_{mode}_{}", format!("{fill:?}").to_lowercase()),
+        key,
+        key_name: "md5".into(),
+        fields: (1..=FIELDS).map(|i| format!("f{i}")).collect(),
+        text: true,
+        single_fields: false,
+    }
+}
+
+struct Mode<'a> {
+    args: &'a Args,
+    target: Arc<dyn Target>,
+    info: &'a TargetInfo,
+    table: Arc<Table>,
+    title: &'a str,
+}
+
+impl Mode<'_> {
+    fn run(&self, draft: &mut Draft, journal: &Journal) -> Result<()> {
+        let records = self.args.records;
+        let steps: Vec<(String, Work)> = std::iter::once(("insert".to_string(), Work::Insert))
+            .chain(
+                self.args
+                    .keys
+                    .iter()
+                    .filter(|&&k| k <= records && self.table.key != Key::Unkeyed)
+                    .map(|&k| (format!("read of {k} keys"), Work::Read(k))),
+            )
+            .collect();
+        let key = |name: &str| format!("{} / {} / {name}", self.info.label(), self.title);
+        let left: Vec<&(String, Work)> =
+            steps.iter().filter(|(n, _)| !draft.has(&key(n))).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        // Reads that are left need the records of an insert test that is done.
+        let loaded = draft.has(&key("insert")) && self.target.count(&self.table)? == records;
+        for (name, work) in &steps {
+            if interrupted() {
+                return Ok(());
+            }
+            if draft.has(&key(name)) && (loaded || *work != Work::Insert) {
+                continue;
+            }
+            let step = self.measure(name, *work)?;
+            let whole = step.operations == records;
+            draft.forget(&key(name));
+            draft.push(&key(name), step);
+            journal.save(draft)?;
+            if *work == Work::Insert && !whole {
+                // Cut short by its limit: there is no full table to read from.
+                return self.target.drop_table(&self.table);
+            }
+        }
+        self.target.drop_table(&self.table)
+    }
+
+    fn measure(&self, name: &str, work: Work) -> Result<Step> {
+        let (operations, connections) = match work {
+            Work::Insert => (self.args.records, 1),
+            Work::Read(keys) => (keys, 1),
+        };
+        let title = format!("{}, {}: {name}", self.info.label(), self.title);
+        say(self.args.quiet, &title);
+        if work == Work::Insert {
+            self.target.create(&self.table)?;
+        }
+        let dialect = self.target.dialect(&self.table, self.args.durability)?;
+        let mut fleet = Fleet::through(&*dialect, connections, 1, |_, _| {
+            Ok(Keys::new(
+                self.target.dialect(&self.table, self.args.durability)?,
+                Arc::clone(&self.table),
+                Source::new(self.args.fields),
+                work,
+                self.args.records,
+                operations,
+            ))
+        })?;
+        let mut progress = Progress::new(
+            &title,
+            Goal::Operations(operations),
+            self.info.pid,
+            self.args.quiet,
+        );
+        let before = self.info.pid.and_then(process::cpu_time);
+        let outcome = fleet.run(self.args.limit, &mut |s| progress.sample(s))?;
+        let spent = before
+            .zip(self.info.pid.and_then(process::cpu_time))
+            .map(|(b, a)| a.saturating_sub(b));
+        let mut step = Step::new(name, connections, 1, &outcome, spent);
+        step.target = Some(self.info.label());
+        step.mode = Some(self.title.to_string());
+        step.at = matches!(work, Work::Read(_)).then_some(operations as f64);
+        step.group = GROUP;
+        step.group_seconds = fleet
+            .lanes
+            .iter_mut()
+            .flat_map(|l| std::mem::take(&mut l.workload.groups))
+            .collect();
+        if work == Work::Insert {
+            step.durability = Some(self.args.durability.name().into());
+            let have = self.target.count(&self.table)?;
+            if have != outcome.operations {
+                return Err(Fault::Check(format!(
+                    "{title}: {have} records after {} inserts",
+                    outcome.operations
+                )));
+            }
+            let mut sizes = self
+                .target
+                .sizes(&self.table, outcome.elapsed.as_secs_f64())?;
+            sizes.documents = have;
+            sizes.server_resident_bytes = self.info.pid.and_then(process::resident_bytes);
+            step.sizes.push(sizes);
+        }
+        Ok(step)
+    }
+}
+
+/// The key of record `i`: the md5 of its number, counted from 1, in hexadecimal.
+pub fn write_key(i: u64, out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    out.clear();
+    let (mut digits, mut at, mut rest) = ([0u8; 20], 20, i + 1);
+    while rest > 0 {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    for b in md5::compute(&digits[at..]).0 {
+        out.push(HEX[usize::from(b >> 4)]);
+        out.push(HEX[usize::from(b & 15)]);
+    }
+}
+
+/// Where fields come from: ready before the clock starts.
+pub struct Source {
+    pool: Vec<u8>,
+    fill: Fill,
+}
+
+const POOL_BYTES: usize = 1 << 20;
+
+impl Source {
+    pub fn new(fill: Fill) -> Source {
+        let mut rng = Rng::new(23);
+        let pool = (0..POOL_BYTES + FIELD_BYTES)
+            .map(|_| b'a' + rng.below(26) as u8)
+            .collect();
+        Source { pool, fill }
+    }
+
+    #[inline]
+    fn field(&self, i: u64, field: usize) -> &[u8] {
+        let at = match self.fill {
+            Fill::Constant => field * FIELD_BYTES,
+            Fill::Random => (mix(i << 6 | field as u64) % POOL_BYTES as u64) as usize,
+        };
+        &self.pool[at..at + FIELD_BYTES]
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Insert,
+    /// So many distinct keys, each once.
+    Read(u64),
+}
+
+const KINDS: [&str; 1] = ["operation"];
+const SAMPLE_EVERY: u64 = 64;
+
+struct Keys {
+    dialect: Box<dyn Dialect>,
+    table: Arc<Table>,
+    source: Source,
+    work: Work,
+    order: Permutation,
+    key: Vec<u8>,
+    cells: Cells,
+    next: u64,
+    end: u64,
+    done: u64,
+    group_started: Option<Instant>,
+    groups: Vec<f64>,
+}
+
+impl Keys {
+    fn new(
+        dialect: Box<dyn Dialect>,
+        table: Arc<Table>,
+        source: Source,
+        work: Work,
+        records: u64,
+        operations: u64,
+    ) -> Keys {
+        Keys {
+            dialect,
+            table,
+            source,
+            work,
+            order: Permutation::new(records, 29),
+            key: Vec::new(),
+            cells: Cells::default(),
+            next: 0,
+            end: operations,
+            done: 0,
+            group_started: None,
+            groups: Vec::with_capacity((operations / GROUP + 1) as usize),
+        }
+    }
+
+    fn check(&mut self, i: u64, message: &[u8], id: i32) -> Result<()> {
+        self.cells.clear();
+        self.dialect.rows(message, id, &mut self.cells)?;
+        write_key(i, &mut self.key);
+        let fields = (0..FIELDS).all(|f| self.cells.get(f + 1) == self.source.field(i, f));
+        if self.cells.len() != FIELDS + 1 || self.cells.get(0) != self.key || !fields {
+            return Err(Fault::Check(format!("record {i} is not what was inserted")));
+        }
+        Ok(())
+    }
+}
+
+impl Workload for Keys {
+    fn kinds(&self) -> &'static [&'static str] {
+        &KINDS
+    }
+
+    fn next(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
+        if self.next >= self.end {
+            return None;
+        }
+        self.group_started.get_or_insert_with(Instant::now);
+        let i = match self.work {
+            Work::Insert => self.next,
+            Work::Read(_) => self.order.at(self.next),
+        };
+        self.next += 1;
+        write_key(i, &mut self.key);
+        match self.work {
+            Work::Insert => {
+                self.cells.clear();
+                self.cells.push(&self.key);
+                for f in 0..self.table.fields.len() {
+                    self.cells.push(self.source.field(i, f));
+                }
+                self.dialect.insert(&self.cells, out);
+            }
+            Work::Read(_) => self.dialect.read(&self.key, None, out),
+        }
+        Some(Issued {
+            kind: 0,
+            whole: None,
+            units: 1,
+            tag: i,
+            acknowledged: true,
+        })
+    }
+
+    fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+        unreachable!("replies are read through the dialect")
+    }
+
+    fn stamp(&self, request: &mut [u8], id: i32, connection: u32) {
+        self.dialect.stamp(request, id, connection);
+    }
+
+    fn frame(&self, input: &[u8]) -> Result<wire::Frame> {
+        self.dialect.frame(input)
+    }
+
+    fn message(
+        &mut self,
+        issued: &Issued,
+        message: &[u8],
+        id: i32,
+        _: &mut Vec<u8>,
+    ) -> Result<Option<Issued>> {
+        let answer = self.dialect.answer(message, id)?;
+        let got = match self.work {
+            Work::Insert => answer.affected,
+            Work::Read(_) => answer.rows,
+        };
+        if got != 1 {
+            return Err(Fault::Check(format!(
+                "{got} records for one of number {}",
+                issued.tag
+            )));
+        }
+        self.done += 1;
+        if matches!(self.work, Work::Read(_)) && self.done.is_multiple_of(SAMPLE_EVERY) {
+            self.check(issued.tag, message, id)?;
+        }
+        if self.done.is_multiple_of(GROUP)
+            && let Some(started) = self.group_started
+        {
+            let now = Instant::now();
+            self.groups.push((now - started).as_secs_f64());
+            self.group_started = Some(now);
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_the_md5_of_one_and_on() {
+        let mut key = Vec::new();
+        write_key(0, &mut key);
+        assert_eq!(key, b"c4ca4238a0b923820dcc509a6f75849b");
+        write_key(9, &mut key);
+        assert_eq!(key, b"d3d9446802a44259755d38e6d163e820");
+    }
+
+    #[test]
+    fn constant_fields_are_constant_and_random_ones_are_not() {
+        let constant = Source::new(Fill::Constant);
+        assert_eq!(constant.field(1, 3), constant.field(2, 3));
+        assert_ne!(constant.field(1, 3), constant.field(1, 4));
+        let random = Source::new(Fill::Random);
+        assert_ne!(random.field(1, 3), random.field(2, 3));
+        assert_eq!(random.field(7, 3), random.field(7, 3));
+    }
+}

@@ -1,0 +1,231 @@
+//! The databases that the laboratory measures. Each is one file that implements [`Target`] (reach it, make a table, count)
+//! and [`Dialect`] (what its requests and replies look like); `docs/lab.md` adds one as a worked example.
+//!
+//! All databases are driven by the same loop ([`crate::lane`]): one thread polls many sockets, requests are bytes made
+//! ready before the clock starts, replies are cut and judged in place. So the client costs every side the same.
+//!
+//! Invariant: a dialect's request gets exactly one whole reply, and `frame` never calls a reply whole before its end.
+
+pub mod local;
+pub mod mongodb;
+pub mod mysql;
+pub mod postgres;
+mod scram;
+mod url;
+
+use crate::fault::{Fault, Result};
+use crate::report::{Sizes, TargetInfo};
+use crate::terms::Durability;
+use std::net::TcpStream;
+use std::sync::Arc;
+pub use url::Url;
+
+/// How records are found again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// The key is the primary key (`_id`).
+    Primary,
+    /// The key is a field like the others: records are not found by it.
+    Unkeyed,
+    /// The key is a field with an index of its own.
+    Indexed,
+}
+
+/// A table (a collection) of records: a key and named fields.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub database: String,
+    pub name: String,
+    pub key: Key,
+    /// The key's name where it is not `_id`.
+    pub key_name: String,
+    pub fields: Vec<String>,
+    /// Fields are text; else they are bytes, where the database has such a type for them.
+    pub text: bool,
+    /// Whether single fields are read too, so that statements for them are worth preparing.
+    pub single_fields: bool,
+}
+
+/// A database under measurement.
+pub trait Target: Send + Sync {
+    fn url(&self) -> &str;
+    /// Product, version, settings, and its process when it runs on this machine.
+    fn info(&self) -> Result<TargetInfo>;
+    /// The database that the URL names.
+    fn database(&self) -> Option<String>;
+    /// Makes the table, empty, in place of one that is there.
+    fn create(&self, table: &Table) -> Result<()>;
+    /// Drops the table; that there is none is fine.
+    fn drop_table(&self, table: &Table) -> Result<()>;
+    /// Records in the table; none where there is no table.
+    fn count(&self, table: &Table) -> Result<u64>;
+    fn sizes(&self, table: &Table, at: f64) -> Result<Sizes>;
+    /// What one lane says about one table. `Unack` is refused by databases that know no such thing.
+    fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>>;
+}
+
+/// What a whole reply says: how many records it holds, or how many a write touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    pub rows: u64,
+    pub affected: u64,
+}
+
+/// Requests and replies about one table. Requests are appended to `out`.
+pub trait Dialect: Send {
+    /// A socket that is ready for the requests below, and a number that `stamp` gets with each request on it.
+    fn connect(&self) -> Result<(TcpStream, u32)>;
+    /// All rows of `rows`, each a key and all fields.
+    fn insert(&mut self, rows: &Cells, out: &mut Vec<u8>);
+    /// One record by its key; one field of it or all.
+    fn read(&mut self, key: &[u8], field: Option<usize>, out: &mut Vec<u8>);
+    /// Sets the fields from `first` on to the cells of `values`.
+    fn update(&mut self, key: &[u8], first: usize, values: &Cells, out: &mut Vec<u8>);
+    /// Up to `limit` records in the order of their keys, from `key` on.
+    fn scan(&mut self, key: &[u8], limit: u64, field: Option<usize>, out: &mut Vec<u8>);
+    fn delete(&mut self, key: &[u8], out: &mut Vec<u8>);
+    /// Gives a request its number, in protocols that have one, or fits it to its connection.
+    fn stamp(&self, _request: &mut [u8], _id: i32, _connection: u32) {}
+    /// Whether `input` holds a whole reply.
+    fn frame(&self, input: &[u8]) -> Result<wire::Frame>;
+    /// Judges a whole reply to the request `id`; an error reply is a fault.
+    fn answer(&self, reply: &[u8], id: i32) -> Result<Answer>;
+    /// The records of a reply: key, then fields, record after record.
+    fn rows(&self, reply: &[u8], id: i32, into: &mut Cells) -> Result<()>;
+}
+
+/// Byte strings one after the other in one buffer: rows of a request or a reply, without an allocation each.
+#[derive(Clone, Debug, Default)]
+pub struct Cells {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Cells {
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    #[inline]
+    pub fn push(&mut self, cell: &[u8]) {
+        self.bytes.extend_from_slice(cell);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// A cell that `write` appends to the buffer.
+    #[inline]
+    pub fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len());
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The cell, or nothing past the end.
+    #[inline]
+    pub fn get(&self, i: usize) -> &[u8] {
+        let start = if i == 0 {
+            0
+        } else {
+            self.ends.get(i - 1).copied().unwrap_or(0)
+        };
+        self.ends
+            .get(i)
+            .and_then(|&end| self.bytes.get(start..end))
+            .unwrap_or_default()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len()).map(|i| self.get(i))
+    }
+}
+
+/// The target of a URL. Nothing is connected yet.
+pub fn open(url: &str) -> Result<Arc<dyn Target>> {
+    let scheme = url.split_once("://").map(|(s, _)| s);
+    match scheme {
+        Some("mongodb" | "mongodb+srv") => Ok(Arc::new(mongodb::MongoDb::open(url)?)),
+        Some("postgres" | "postgresql") => Ok(Arc::new(postgres::Postgres::open(url)?)),
+        Some("mysql" | "mariadb") => Ok(Arc::new(mysql::MySql::open(url)?)),
+        Some(other) => Err(Fault::Usage(format!(
+            "{url}: no target speaks {other}:// (mongodb, postgres, mysql)"
+        ))),
+        None => Err(Fault::Usage(format!(
+            "{url}: a target is a URL such as mongodb://127.0.0.1:27017, postgres://user@127.0.0.1/db or mysql://root@127.0.0.1"
+        ))),
+    }
+}
+
+/// Those of the URLs that answer; of the others one line each. No target at all is a fault.
+pub fn open_all(urls: &[String]) -> Result<Vec<Arc<dyn Target>>> {
+    let mut there = Vec::new();
+    let mut last = None;
+    for url in urls {
+        let target = open(url)?;
+        match target.info() {
+            Ok(_) => there.push(target),
+            Err(fault) => {
+                eprintln!("{url}: skipped ({fault})");
+                last = Some(fault);
+            }
+        }
+    }
+    match last {
+        Some(fault) if there.is_empty() => Err(fault),
+        _ => Ok(there),
+    }
+}
+
+/// Refuses what a database without unacknowledged writes cannot do.
+fn acknowledged_only(product: &str, durability: Durability) -> Result<()> {
+    if durability.acknowledged() {
+        return Ok(());
+    }
+    Err(Fault::Usage(format!(
+        "{product} has no unacknowledged writes: use --durability w1 or journaled"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_keep_their_bounds() {
+        let mut c = Cells::default();
+        c.push(b"ab");
+        c.push(b"");
+        c.push_with(|out| out.extend_from_slice(b"cde"));
+        assert_eq!(c.iter().collect::<Vec<_>>(), [&b"ab"[..], b"", b"cde"]);
+        assert_eq!((c.len(), c.get(3)), (3, &b""[..]));
+        c.clear();
+        assert!(c.is_empty());
+    }
+
+    #[test]
+    fn a_url_chooses_its_target() {
+        for good in [
+            "mongodb://127.0.0.1",
+            "postgres://u@127.0.0.1:5433/db?layout=jsonb",
+            "mysql://root@127.0.0.1/x?engine=myisam",
+        ] {
+            assert_eq!(open(good).unwrap().url(), good);
+        }
+        for bad in [
+            "127.0.0.1",
+            "redis://127.0.0.1",
+            "postgres://",
+            "mysql://h:x/",
+            "postgres://127.0.0.1?layout=xml",
+        ] {
+            assert!(matches!(open(bad), Err(Fault::Usage(_))), "{bad}");
+        }
+    }
+}

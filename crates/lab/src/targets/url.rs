@@ -1,0 +1,140 @@
+//! URLs of targets: `scheme://[user[:password]@]host[:port][/database][?option=value&…]`.
+
+use crate::fault::{Fault, Result};
+use std::net::{SocketAddr, ToSocketAddrs};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    pub text: String,
+    pub user: Option<String>,
+    pub password: Option<String>,
+    pub addr: SocketAddr,
+    pub database: Option<String>,
+    pub options: Vec<(String, String)>,
+}
+
+impl Url {
+    pub fn parse(text: &str, default_port: u16) -> Result<Url> {
+        let shown = without_password(text);
+        let usage = |why: &str| Fault::Usage(format!("{shown}: {why}"));
+        let (_, rest) = text
+            .split_once("://")
+            .ok_or_else(|| usage("a target is a URL"))?;
+        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, host) = match authority.rsplit_once('@') {
+            Some((login, host)) => (Some(login), host),
+            None => (None, authority),
+        };
+        if host.is_empty() || host.contains(',') {
+            return Err(usage("name exactly one host"));
+        }
+        let with_port = if host.ends_with(']') || !host.contains(':') {
+            format!("{host}:{default_port}")
+        } else {
+            host.to_string()
+        };
+        let addr = with_port.to_socket_addrs().ok().and_then(|mut a| a.next());
+        let decode = |s: &str| decode(s).ok_or_else(|| usage("malformed %-escape"));
+        let (user, password) = match login {
+            None => (None, None),
+            Some(login) => match login.split_once(':') {
+                Some((u, p)) => (Some(decode(u)?), Some(decode(p)?)),
+                None => (Some(decode(login)?), None),
+            },
+        };
+        Ok(Url {
+            text: shown.clone(),
+            user,
+            password,
+            addr: addr.ok_or_else(|| usage("no such host"))?,
+            database: Some(decode(database)?).filter(|d| !d.is_empty()),
+            options: options
+                .split('&')
+                .filter(|o| !o.is_empty())
+                .map(|o| {
+                    let (k, v) = o.split_once('=').unwrap_or((o, ""));
+                    Ok((k.to_ascii_lowercase(), decode(v)?))
+                })
+                .collect::<Result<_>>()?,
+        })
+    }
+
+    pub fn option(&self, name: &str) -> Option<&str> {
+        self.options
+            .iter()
+            .rev()
+            .find(|(k, _)| k == name)
+            .map(|(_, v)| v.as_str())
+    }
+}
+
+/// The URL as it may be shown and kept: results are passed on.
+pub fn without_password(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_string();
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, tail) = rest.split_at(end);
+    match authority.rsplit_once('@') {
+        Some((login, host)) if login.contains(':') => {
+            let user = login.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}:***@{host}{tail}")
+        }
+        _ => text.to_string(),
+    }
+}
+
+fn decode(s: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(s.len());
+    let mut bytes = s.bytes();
+    while let Some(b) = bytes.next() {
+        if b == b'%' {
+            let digit = |b: Option<u8>| char::from(b?).to_digit(16);
+            let (high, low) = (digit(bytes.next())?, digit(bytes.next())?);
+            out.push((high * 16 + low) as u8);
+        } else {
+            out.push(b);
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts() {
+        let u = Url::parse(
+            "postgres://me:s%40t@127.0.0.1:5433/lab?Layout=jsonb&x",
+            5432,
+        )
+        .unwrap();
+        assert_eq!(
+            (u.user.as_deref(), u.password.as_deref()),
+            (Some("me"), Some("s@t"))
+        );
+        assert_eq!((u.addr.port(), u.database.as_deref()), (5433, Some("lab")));
+        assert_eq!(
+            (u.option("layout"), u.option("x"), u.option("y")),
+            (Some("jsonb"), Some(""), None)
+        );
+        assert_eq!(
+            u.text,
+            "postgres://me:***@127.0.0.1:5433/lab?Layout=jsonb&x"
+        );
+        let u = Url::parse("mysql://127.0.0.1", 3306).unwrap();
+        assert_eq!((u.addr.port(), u.user, u.database), (3306, None, None));
+        for bad in [
+            "x",
+            "a://",
+            "a://u@",
+            "a://h,i/",
+            "a://127.0.0.1:99999",
+            "a://u:%4@127.0.0.1",
+        ] {
+            assert!(Url::parse(bad, 1).is_err(), "{bad}");
+        }
+    }
+}

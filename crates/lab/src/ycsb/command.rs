@@ -1,0 +1,316 @@
+//! `pando lab ycsb load|run <binding> …`: YCSB's own command line, so that scripts and property files run unmodified.
+//!
+//! ```text
+//! pando lab ycsb run mongodb -P workloads/workloada -p mongodb.url=mongodb://127.0.0.1/ycsb?w=1 -threads 16 -s
+//! ```
+//! Results go to standard output in YCSB's text form, the status line of `-s` to standard error.
+
+use super::output::{self, Measurements, Status};
+use super::session::{Plan, Session};
+use super::{Properties, Spec};
+use crate::fault::{Fault, Result, local};
+use crate::fleet::{catch_interrupts, interrupted};
+use crate::run::durability_of;
+use crate::targets;
+use crate::terms::Durability;
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "\
+Usage: pando lab ycsb load|run BINDING [options]
+  BINDING        mongodb, mongodb-async, jdbc (db.url=jdbc:mysql://… or jdbc:postgresql://…), postgrenosql,
+                 or a target's URL
+  -P FILE        a property file; several are read in order
+  -p KEY=VALUE   a property, over all files
+  -s             a status line every status.interval seconds (10)
+  -threads N     connections (threadcount)
+  -target N      operations a second in all (target)
+  -l TEXT        a label for the status line
+  -db CLASS      accepted and ignored";
+
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// load or run, the binding, and YCSB's options.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+#[derive(Debug, Default)]
+struct Request {
+    load: bool,
+    binding: String,
+    properties: Properties,
+    status: bool,
+    label: String,
+}
+
+fn parse(words: &[String]) -> Result<Request> {
+    let usage = |why: String| Fault::Usage(format!("{why}\n{USAGE}"));
+    let mut words = words.iter().map(String::as_str);
+    let load = match words.next() {
+        Some("load") => true,
+        Some("run") => false,
+        Some(other) => return Err(usage(format!("'{other}' is neither load nor run"))),
+        None => return Err(usage("load or run is expected".into())),
+    };
+    let binding = words.next().filter(|b| !b.starts_with('-'));
+    let binding = binding.ok_or_else(|| usage("a binding is expected, such as mongodb".into()))?;
+    let mut request = Request {
+        load,
+        binding: binding.to_string(),
+        ..Request::default()
+    };
+    // Single properties win over files wherever they stand.
+    let mut single = Vec::new();
+    while let Some(word) = words.next() {
+        let mut value = || {
+            let missing = || usage(format!("{word} wants a value"));
+            words.next().ok_or_else(missing)
+        };
+        match word {
+            "-P" => request.properties.add_file(Path::new(value()?))?,
+            "-p" => single.push(value()?),
+            "-s" => request.status = true,
+            "-l" => request.label = value()?.to_string(),
+            "-threads" | "-t" => request.properties.set("threadcount", value()?),
+            "-target" => request.properties.set("target", value()?),
+            "-db" => {
+                value()?;
+            }
+            "-load" => request.load = true,
+            other => return Err(usage(format!("unknown option {other}"))),
+        }
+    }
+    for pair in single {
+        request.properties.add_pair(pair)?;
+    }
+    Ok(request)
+}
+
+/// The target's URL that the binding's properties give.
+fn url(binding: &str, p: &Properties) -> Result<String> {
+    let with_options = |url: &str, name: &str| match p.get(name) {
+        Some(value) if !url.contains('?') => format!("{url}?{value}"),
+        _ => url.to_string(),
+    };
+    Ok(match binding {
+        "mongodb" | "mongodb-async" => {
+            let url = p
+                .get("mongodb.url")
+                .unwrap_or("mongodb://localhost:27017/ycsb?w=1");
+            with_options(url, "lab.options")
+        }
+        "jdbc" | "postgrenosql" => {
+            let name = if binding == "jdbc" {
+                "db.url"
+            } else {
+                "postgrenosql.url"
+            };
+            let Some(jdbc) = p.get(name).and_then(|u| u.strip_prefix("jdbc:")) else {
+                return Err(Fault::Usage(format!(
+                    "{binding}: the property {name}=jdbc:… is expected"
+                )));
+            };
+            let prefix = name.trim_end_matches("url");
+            let user = p.get(&format!("{prefix}user"));
+            let password = p.get(&format!("{prefix}passwd"));
+            let mut url = jdbc.to_string();
+            if let (Some(user), Some((scheme, rest))) = (user, jdbc.split_once("://")) {
+                let password = password.map_or(String::new(), |p| format!(":{}", escaped(p)));
+                url = format!("{scheme}://{}{password}@{rest}", escaped(user));
+            }
+            if binding == "postgrenosql" {
+                let mark = if url.contains('?') { '&' } else { '?' };
+                url = format!("{url}{mark}layout=jsonb");
+            }
+            url
+        }
+        url if url.contains("://") => url.to_string(),
+        other => {
+            return Err(Fault::Usage(format!(
+                "binding {other} is not known (mongodb, mongodb-async, jdbc, postgrenosql, or a target's URL)"
+            )));
+        }
+    })
+}
+
+fn escaped(s: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    s.bytes()
+        .map(|b| {
+            if plain(b) {
+                char::from(b).to_string()
+            } else {
+                format!("%{b:02X}")
+            }
+        })
+        .collect()
+}
+
+/// What writes wait for: the URL's options, or the binding's older property.
+fn durability(url: &str, p: &Properties) -> Result<Durability> {
+    let asked = p.get("mongodb.writeConcern").map(str::to_ascii_lowercase);
+    match asked.as_deref() {
+        None => durability_of(url),
+        Some("unacknowledged" | "none" | "errors_ignored") => Ok(Durability::Unack),
+        Some("acknowledged" | "safe" | "normal") => Ok(Durability::W1),
+        Some("journaled" | "fsynced" | "fsync_safe" | "journal_safe") => Ok(Durability::Journaled),
+        Some("replica_acknowledged" | "majority" | "replicas_safe") => Ok(Durability::Majority),
+        Some(other) => Err(Fault::Usage(format!(
+            "mongodb.writeConcern={other} is not known"
+        ))),
+    }
+}
+
+pub fn main(args: Args) -> Result<bool> {
+    let words: Vec<String> = args
+        .words
+        .iter()
+        .map(|w| w.to_string_lossy().into_owned())
+        .collect();
+    if words
+        .iter()
+        .any(|w| w == "--help" || w == "-h" || w == "-help")
+    {
+        println!("{USAGE}");
+        return Ok(true);
+    }
+    catch_interrupts();
+    let request = parse(&words)?;
+    let p = &request.properties;
+    let (mut spec, warnings) = Spec::new(p)?;
+    for w in warnings
+        .iter()
+        .filter(|w| !w.contains("target is not heeded"))
+    {
+        eprintln!("warning: {w}");
+    }
+    let form = output::Form::of(p)?;
+    let url = url(&request.binding, p)?;
+    let target = targets::open(&url)?;
+    let durability = durability(&url, p)?;
+    let connections: usize = p.parse("threadcount", 1)?;
+    crate::terms::positive("threadcount", &[connections])?;
+    let rate: f64 = p.parse("target", 0.0)?;
+    let most: u64 = p.parse("maxexecutiontime", 0)?;
+    if spec.operations == 0 && !request.load && most == 0 {
+        return Err(Fault::Usage(
+            "operationcount must be set (or maxexecutiontime)".into(),
+        ));
+    }
+    if rate > 0.0 {
+        eprintln!(
+            "latencies count from when each operation was due (measurement.interval=intended)"
+        );
+    }
+    if request.load {
+        // The load phase inserts one by one unless the binding was told otherwise.
+        spec.operations = spec.insert_count;
+    }
+    let operations = match spec.operations {
+        0 => u64::MAX,
+        n => n,
+    };
+    let mut session = Session::open(target, "ycsb", spec, durability)?;
+    session.quiet = true;
+    let plan = Plan {
+        connections,
+        operations,
+        limit: (most > 0).then(|| Duration::from_secs(most)),
+        warmup: Duration::ZERO,
+        rate: (rate > 0.0).then_some(rate),
+        poisson: false,
+    };
+    let every = p.parse("status.interval", 10u64)?.max(1);
+    let goal = if request.load {
+        session.spec.insert_count
+    } else {
+        operations
+    };
+    let mut status = Status::new(
+        request.status,
+        &request.label,
+        Duration::from_secs(every),
+        goal,
+    );
+    let started = Instant::now();
+    let done = if request.load {
+        session.add(plan, &mut |s| status.sample(s))
+    } else {
+        session.go(plan, &mut |s| status.sample(s))
+    };
+    let outcome = done?;
+    status.end();
+    let text = Measurements {
+        outcome: &outcome,
+        elapsed: outcome.elapsed,
+        cleanup: connections as u64,
+        form: &form,
+    }
+    .to_string();
+    match p.get("exportfile") {
+        Some(file) => std::fs::write(file, text).map_err(local(file))?,
+        None => print!("{text}"),
+    }
+    if interrupted() {
+        eprintln!("interrupted after {:.1} s", started.elapsed().as_secs_f64());
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(s: &str) -> Vec<String> {
+        s.split_whitespace().map(String::from).collect()
+    }
+
+    #[test]
+    fn the_command_line_as_scripts_write_it() {
+        let r = parse(&words("run mongodb -s -p recordcount=5 -threads 16 -target 100 -l x -db site.ycsb.db.MongoDbClient")).unwrap();
+        assert!(!r.load && r.status);
+        assert_eq!((r.binding.as_str(), r.label.as_str()), ("mongodb", "x"));
+        assert_eq!(r.properties.get("threadcount"), Some("16"));
+        assert_eq!(r.properties.get("target"), Some("100"));
+        for bad in [
+            "",
+            "walk mongodb",
+            "run",
+            "run -s",
+            "run mongodb -P",
+            "run mongodb -x",
+            "run mongodb -p a",
+            "run mongodb -P /nowhere/x",
+        ] {
+            assert!(parse(&words(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bindings_lead_to_targets() {
+        let mut p = Properties::default();
+        assert_eq!(
+            url("mongodb", &p).unwrap(),
+            "mongodb://localhost:27017/ycsb?w=1"
+        );
+        assert!(url("jdbc", &p).is_err() && url("cassandra-cql", &p).is_err());
+        p.set("db.url", "jdbc:mysql://h:3306/ycsb");
+        p.set("db.user", "me");
+        p.set("db.passwd", "a@b");
+        p.set("postgrenosql.url", "jdbc:postgresql://h/test");
+        assert_eq!(url("jdbc", &p).unwrap(), "mysql://me:a%40b@h:3306/ycsb");
+        assert_eq!(
+            url("postgrenosql", &p).unwrap(),
+            "postgresql://h/test?layout=jsonb"
+        );
+        assert_eq!(
+            durability("mongodb://h/?w=1&j=true", &p).unwrap(),
+            Durability::Journaled
+        );
+        p.set("mongodb.writeConcern", "unacknowledged");
+        assert_eq!(durability("mongodb://h/", &p).unwrap(), Durability::Unack);
+    }
+}

@@ -1,0 +1,364 @@
+//! What YCSB prints: `[OVERALL]`, a block for each operation, and the status line. Forms are those of YCSB 0.17's
+//! `TextMeasurementsExporter` and `StatusThread`.
+
+use super::Properties;
+use crate::fault::{Fault, Result};
+use crate::fleet::Outcome;
+use crate::host::timestamp;
+use crate::measure::{Sample, histogram};
+use hdrhistogram::Histogram;
+use std::fmt;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How operations are reported.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Form {
+    /// `measurementtype=hdrhistogram`, with these percentiles.
+    Hdr(Vec<f64>),
+    /// `measurementtype=histogram`: buckets of a millisecond, printed when wanted.
+    Buckets { buckets: u64, print: bool },
+}
+
+impl Form {
+    pub fn of(p: &Properties) -> Result<Form> {
+        match p.get("measurementtype").unwrap_or("hdrhistogram") {
+            "histogram" => Ok(Form::Buckets {
+                buckets: p.parse("histogram.buckets", 1000)?,
+                print: p.flag("measurement.histogram.verbose", false),
+            }),
+            "hdrhistogram" | "hdrhistogram+histogram" => {
+                let list = p.get("hdrhistogram.percentiles").unwrap_or("95,99");
+                let wrong =
+                    || Fault::Usage(format!("hdrhistogram.percentiles={list} cannot be read"));
+                let all: Option<Vec<f64>> = list
+                    .split(',')
+                    .map(|n| n.trim().parse().ok().filter(|n| (0.0..=100.0).contains(n)))
+                    .collect();
+                Ok(Form::Hdr(all.ok_or_else(wrong)?))
+            }
+            other => {
+                eprintln!("warning: measurementtype={other} is not kept; hdrhistogram instead");
+                Ok(Form::Hdr(vec![95.0, 99.0]))
+            }
+        }
+    }
+}
+
+/// All that is printed at the end.
+pub struct Measurements<'a> {
+    pub outcome: &'a Outcome,
+    pub elapsed: Duration,
+    /// Connections that were closed.
+    pub cleanup: u64,
+    pub form: &'a Form,
+}
+
+/// 95 → `95th`, 99.9 → `99.9`, as YCSB has it.
+fn ordinal(p: f64) -> String {
+    if p.fract() != 0.0 {
+        return p.to_string();
+    }
+    let n = p as u64;
+    let suffix = match (n % 100, n % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{n}{suffix}")
+}
+
+/// A Java double always shows a fraction.
+fn double(x: f64) -> String {
+    if x.fract() == 0.0 {
+        format!("{x:.1}")
+    } else {
+        x.to_string()
+    }
+}
+
+impl fmt::Display for Measurements<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.elapsed.as_millis().max(1);
+        let rate = self.outcome.operations as f64 * 1000.0 / ms as f64;
+        writeln!(f, "[OVERALL], RunTime(ms), {ms}")?;
+        writeln!(f, "[OVERALL], Throughput(ops/sec), {}", double(rate))?;
+        for (kind, h) in &self.outcome.kinds {
+            self.block(f, kind, h)?;
+        }
+        let mut cleanup = histogram();
+        let _ = cleanup.record_n(1_000, self.cleanup);
+        self.block(f, "CLEANUP", &cleanup)
+    }
+}
+
+impl Measurements<'_> {
+    fn block(&self, f: &mut fmt::Formatter<'_>, kind: &str, h: &Histogram<u64>) -> fmt::Result {
+        let us = |ns: u64| ns / 1000;
+        writeln!(f, "[{kind}], Operations, {}", h.len())?;
+        writeln!(
+            f,
+            "[{kind}], AverageLatency(us), {}",
+            double(h.mean() / 1000.0)
+        )?;
+        writeln!(f, "[{kind}], MinLatency(us), {}", us(h.min()))?;
+        writeln!(f, "[{kind}], MaxLatency(us), {}", us(h.max()))?;
+        let percentiles = match self.form {
+            Form::Hdr(list) => list.as_slice(),
+            Form::Buckets { .. } => &[95.0, 99.0],
+        };
+        for p in percentiles {
+            let value = us(h.value_at_percentile(*p));
+            writeln!(f, "[{kind}], {}PercentileLatency(us), {value}", ordinal(*p))?;
+        }
+        if kind != "CLEANUP" {
+            writeln!(f, "[{kind}], Return=OK, {}", h.len())?;
+        }
+        if let Form::Buckets {
+            buckets,
+            print: true,
+        } = self.form
+        {
+            let mut counts = vec![0u64; usize::try_from(*buckets).unwrap_or(1000) + 1];
+            for v in h.iter_recorded() {
+                let ms = v.value_iterated_to() / 1_000_000;
+                counts[ms.min(*buckets) as usize] += v.count_at_value();
+            }
+            for (ms, n) in counts.iter().enumerate().take(counts.len() - 1) {
+                writeln!(f, "[{kind}], {ms}, {n}")?;
+            }
+            writeln!(
+                f,
+                "[{kind}], >{buckets}, {}",
+                counts.last().copied().unwrap_or(0)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The line of `-s`, every so often.
+pub struct Status {
+    wanted: bool,
+    label: String,
+    every: Duration,
+    goal: u64,
+    started: Instant,
+    said: Instant,
+    said_operations: u64,
+    operations: u64,
+    kinds: Vec<(&'static str, Histogram<u64>)>,
+}
+
+impl Status {
+    pub fn new(wanted: bool, label: &str, every: Duration, goal: u64) -> Status {
+        let now = Instant::now();
+        let status = Status {
+            wanted,
+            label: label.to_string(),
+            every,
+            goal,
+            started: now,
+            said: now,
+            said_operations: 0,
+            operations: 0,
+            kinds: Vec::new(),
+        };
+        if wanted {
+            eprintln!("{}", status.line(0.0));
+        }
+        status
+    }
+
+    pub fn sample(&mut self, s: &Sample) {
+        self.operations += s.operations;
+        for (kind, h) in &s.kinds {
+            match self.kinds.iter_mut().find(|(k, _)| k == kind) {
+                // Same bounds.
+                Some((_, all)) => drop(all.add(h)),
+                None => self.kinds.push((kind, h.clone())),
+            }
+        }
+        if self.said.elapsed() >= self.every {
+            self.say();
+        }
+    }
+
+    /// The last line.
+    pub fn end(&mut self) {
+        self.say();
+    }
+
+    fn say(&mut self) {
+        if self.wanted {
+            let span = self.said.elapsed().as_secs_f64().max(1e-9);
+            eprintln!(
+                "{}",
+                self.line((self.operations - self.said_operations) as f64 / span)
+            );
+        }
+        self.said = Instant::now();
+        self.said_operations = self.operations;
+        self.kinds.clear();
+    }
+
+    fn line(&self, rate: f64) -> String {
+        let now = timestamp(SystemTime::now())
+            .replace('T', " ")
+            .replace('Z', ":000");
+        let elapsed = self.started.elapsed().as_secs_f64();
+        let mut line = format!(
+            "{}{now} {elapsed:.0} sec: {} operations; ",
+            self.label, self.operations
+        );
+        if rate > 0.0 {
+            line.push_str(&format!("{rate:.2} current ops/sec; "));
+        }
+        if self.goal != u64::MAX {
+            let overall = self.operations as f64 / elapsed.max(1e-9);
+            let left = if overall > 0.0 {
+                (self.goal.saturating_sub(self.operations)) as f64 / overall
+            } else {
+                0.0
+            };
+            line.push_str(&format!(
+                "est completion in {} ",
+                remaining(left.ceil() as u64)
+            ));
+        }
+        for (kind, h) in &self.kinds {
+            let us = |q: f64| h.value_at_percentile(q) / 1000;
+            line.push_str(&format!(
+                "[{kind}: Count={}, Max={}, Min={}, Avg={:.2}, 90={}, 99={}, 99.9={}, 99.99={}] ",
+                h.len(),
+                h.max() / 1000,
+                h.min() / 1000,
+                h.mean() / 1000.0,
+                us(90.0),
+                us(99.0),
+                us(99.9),
+                us(99.99)
+            ));
+        }
+        line.trim_end().to_string()
+    }
+}
+
+/// The two largest units, as YCSB says it.
+fn remaining(seconds: u64) -> String {
+    let (d, h, m, s) = (
+        seconds / 86_400,
+        seconds / 3600 % 24,
+        seconds / 60 % 60,
+        seconds % 60,
+    );
+    let unit = |n: u64, name: &str| format!("{n} {name}{}", if n == 1 { "" } else { "s" });
+    match (d, h, m) {
+        (1.., _, _) => format!("{} {}", unit(d, "day"), unit(h, "hour")),
+        (0, 1.., _) => format!("{} {}", unit(h, "hour"), unit(m, "minute")),
+        (0, 0, 1..) => unit(m + 1, "minute"),
+        _ => unit(s.max(1), "second"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome() -> Outcome {
+        let mut h = histogram();
+        for us in 1..=100u64 {
+            h.record(us * 100_000).unwrap();
+        }
+        Outcome {
+            operations: 100,
+            requests: 100,
+            elapsed: Duration::from_millis(2000),
+            kinds: vec![("READ", h)],
+            samples: Vec::new(),
+            client_cpu: Duration::ZERO,
+            lag: None,
+        }
+    }
+
+    #[test]
+    fn the_text_is_that_of_ycsb() {
+        let outcome = outcome();
+        let text = |form: Form| {
+            Measurements {
+                outcome: &outcome,
+                elapsed: outcome.elapsed,
+                cleanup: 2,
+                form: &form,
+            }
+            .to_string()
+        };
+        let hdr = text(Form::Hdr(vec![50.0, 95.0, 99.9]));
+        let lines: Vec<&str> = hdr.lines().collect();
+        assert_eq!(lines[0], "[OVERALL], RunTime(ms), 2000");
+        assert_eq!(lines[1], "[OVERALL], Throughput(ops/sec), 50.0");
+        assert_eq!(lines[2], "[READ], Operations, 100");
+        assert!(
+            lines[3].starts_with("[READ], AverageLatency(us), 50"),
+            "{}",
+            lines[3]
+        );
+        assert!(
+            lines[6].starts_with("[READ], 50thPercentileLatency(us), 50"),
+            "{}",
+            lines[6]
+        );
+        assert!(lines[8].starts_with("[READ], 99.9PercentileLatency(us), "));
+        assert_eq!(lines[9], "[READ], Return=OK, 100");
+        assert_eq!(lines[10], "[CLEANUP], Operations, 2");
+        let buckets = text(Form::Buckets {
+            buckets: 5,
+            print: true,
+        });
+        for line in ["[READ], 1, 10", "[READ], >5, 51"] {
+            assert!(buckets.lines().any(|l| l == line), "{buckets}");
+        }
+    }
+
+    #[test]
+    fn forms_and_words() {
+        assert_eq!(
+            ordinal(1.0) + &ordinal(12.0) + &ordinal(23.0),
+            "1st12th23rd"
+        );
+        assert_eq!(remaining(0), "1 second");
+        assert_eq!(remaining(59), "59 seconds");
+        assert_eq!(remaining(60), "2 minutes");
+        assert_eq!(remaining(90_000), "1 day 1 hour");
+        let mut p = Properties::default();
+        p.set("measurementtype", "histogram");
+        assert_eq!(
+            Form::of(&p).unwrap(),
+            Form::Buckets {
+                buckets: 1000,
+                print: false
+            }
+        );
+        p.set("measurementtype", "hdrhistogram");
+        p.set("hdrhistogram.percentiles", "50,x");
+        assert!(Form::of(&p).is_err());
+    }
+
+    #[test]
+    fn a_status_line_counts() {
+        let mut s = Status::new(false, "", Duration::from_secs(10), 200);
+        let sample = Sample {
+            operations: 100,
+            kinds: outcome().kinds,
+            ..Sample::default()
+        };
+        s.sample(&sample);
+        let line = s.line(10.0);
+        assert!(
+            line.contains("100 operations; 10.00 current ops/sec; est completion in"),
+            "{line}"
+        );
+        assert!(line.contains("[READ: Count=100, Max="), "{line}");
+    }
+}

@@ -1,0 +1,303 @@
+//! A YCSB workload on one target: its records brought in, its phases driven, each measured step checked by counts.
+
+use super::client::{Client, Phase, Shared};
+use super::spec::Spec;
+use crate::fault::{Fault, Result};
+use crate::fleet::{Fleet, Outcome, interrupted};
+use crate::measure::Sample;
+use crate::process;
+use crate::progress::{Goal, Progress, say};
+use crate::report::{Step, TargetInfo};
+use crate::targets::{Table, Target};
+use crate::terms::Durability;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub struct Session {
+    pub target: Arc<dyn Target>,
+    pub info: TargetInfo,
+    pub name: String,
+    pub spec: Spec,
+    pub durability: Durability,
+    /// Documents of an insert message when loading is not what is measured.
+    pub load_batch: u64,
+    /// Threads of the load client; 0 for one a core.
+    pub client_threads: usize,
+    pub seed: u64,
+    pub quiet: bool,
+    db: String,
+    table: Table,
+}
+
+/// One measured step.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub connections: usize,
+    pub operations: u64,
+    pub limit: Option<Duration>,
+    pub warmup: Duration,
+    /// Operations a second of an open loop; none for a closed one.
+    pub rate: Option<f64>,
+    pub poisson: bool,
+}
+
+impl Plan {
+    pub fn timed(connections: usize, limit: Duration) -> Plan {
+        Plan {
+            connections,
+            operations: u64::MAX,
+            limit: Some(limit),
+            warmup: Duration::ZERO,
+            rate: None,
+            poisson: false,
+        }
+    }
+}
+
+/// Connections of a load that is not measured.
+const LOADERS: usize = 4;
+/// A run that got less than this share of the offered rate was overloaded.
+const KEPT_UP: f64 = 0.97;
+
+impl Session {
+    pub fn open(
+        target: Arc<dyn Target>,
+        name: &str,
+        spec: Spec,
+        durability: Durability,
+    ) -> Result<Session> {
+        let info = target.info()?;
+        let db = target.database().unwrap_or_else(|| "ycsb".into());
+        Ok(Session {
+            table: super::client::table_of(&spec, &db),
+            info,
+            target,
+            name: name.to_string(),
+            spec,
+            durability,
+            load_batch: 1000,
+            client_threads: 0,
+            seed: 1,
+            quiet: false,
+            db,
+        })
+    }
+
+    /// Takes another workload over the same or another table.
+    pub fn set_spec(&mut self, name: &str, spec: Spec) {
+        self.table = super::client::table_of(&spec, &self.db);
+        self.name = name.to_string();
+        self.spec = spec;
+    }
+
+    fn threads(&self, connections: usize) -> usize {
+        let threads = match self.client_threads {
+            0 => process::allowed_cores().len(),
+            n => n,
+        };
+        threads.clamp(1, connections)
+    }
+
+    pub fn empty(&self) -> Result<()> {
+        self.target.create(&self.table)
+    }
+
+    pub fn drop_table(&self) -> Result<()> {
+        self.target.drop_table(&self.table)
+    }
+
+    pub fn count(&self) -> Result<u64> {
+        self.target.count(&self.table)
+    }
+
+    /// Brings the table to the state that the run phase starts from.
+    pub fn prepare(&mut self, reload: bool) -> Result<()> {
+        if self.spec.only_inserts() {
+            return self.empty();
+        }
+        if !reload && self.count()? == self.spec.records {
+            return Ok(());
+        }
+        say(
+            self.quiet,
+            format_args!(
+                "{}: loading {} records",
+                self.info.label(),
+                self.spec.insert_count
+            ),
+        );
+        self.empty()?;
+        let mut spec = self.spec.clone();
+        spec.batch = self.load_batch;
+        let plan = Plan {
+            operations: u64::MAX,
+            limit: None,
+            ..Plan::timed(LOADERS, Duration::ZERO)
+        };
+        let (outcome, _) = self.drive(Phase::Load, spec, plan, &mut |_| {})?;
+        if interrupted() {
+            return Err(Fault::Local("interrupted while loading".into()));
+        }
+        self.expect_count(outcome.operations)
+    }
+
+    pub fn expect_count(&self, want: u64) -> Result<()> {
+        let have = self.count()?;
+        if have == want {
+            return Ok(());
+        }
+        Err(Fault::Check(format!(
+            "{have} records in {} of {} where {want} were due",
+            self.table.name, self.db
+        )))
+    }
+
+    /// The load phase as YCSB does it, measured.
+    pub fn load(
+        &mut self,
+        plan: Plan,
+        observe: &mut dyn FnMut(&Sample),
+    ) -> Result<(Outcome, Step)> {
+        self.empty()?;
+        self.load_into(plan, observe)
+    }
+
+    /// The same into the empty table that is there.
+    pub fn load_into(
+        &mut self,
+        plan: Plan,
+        observe: &mut dyn FnMut(&Sample),
+    ) -> Result<(Outcome, Step)> {
+        let (outcome, cpu) = self.drive(Phase::Load, self.spec.clone(), plan, observe)?;
+        self.expect_count(outcome.operations)?;
+        let step = self.step("load", plan, &outcome, cpu)?;
+        Ok((outcome, step))
+    }
+
+    /// The run phase, measured; the table has been prepared.
+    pub fn run(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<(Outcome, Step)> {
+        let only_inserts = self.spec.only_inserts();
+        let mut spec = self.spec.clone();
+        // A zipfian makes room for the inserts to come; a run bounded by time counts on one pass over the records.
+        spec.operations = if plan.operations == u64::MAX {
+            spec.records
+        } else {
+            plan.operations
+        };
+        if !plan.warmup.is_zero() && !only_inserts && spec.insert == 0.0 {
+            let warm = Plan::timed(plan.connections, plan.warmup);
+            self.drive(Phase::Run, spec.clone(), warm, &mut |_| {})?;
+        }
+        let before = if only_inserts { 0 } else { self.count()? };
+        let (outcome, cpu) = self.drive(Phase::Run, spec, plan, observe)?;
+        if self.spec.delete == 0.0 {
+            let inserted = if only_inserts {
+                outcome.operations
+            } else {
+                let insert = outcome.kinds.iter().find(|(k, _)| *k == "INSERT");
+                insert.map_or(0, |(_, h)| h.len()) * self.spec.batch
+            };
+            // A last batch may be smaller than the others, so only single inserts are counted to the document.
+            if self.spec.batch == 1 || only_inserts {
+                self.expect_count(before + inserted)?;
+            }
+        }
+        let name = self.name.clone();
+        let step = self.step(&name, plan, &outcome, cpu)?;
+        Ok((outcome, step))
+    }
+
+    /// YCSB's load phase: into the table that is there, or a new one.
+    pub fn add(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<Outcome> {
+        // As YCSB's users know it, a load does not empty a table; keys that are there make it fail.
+        let before = self.count()?;
+        if before == 0 {
+            self.empty()?;
+        }
+        let (outcome, _) = self.drive(Phase::Load, self.spec.clone(), plan, observe)?;
+        self.expect_count(before + outcome.operations)?;
+        Ok(outcome)
+    }
+
+    /// YCSB's run phase, on the table that is there.
+    pub fn go(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<Outcome> {
+        let spec = self.spec.clone();
+        Ok(self.drive(Phase::Run, spec, plan, observe)?.0)
+    }
+
+    fn step(
+        &self,
+        name: &str,
+        plan: Plan,
+        outcome: &Outcome,
+        cpu: Option<Duration>,
+    ) -> Result<Step> {
+        let threads = self.threads(plan.connections);
+        let mut step = Step::new(name, plan.connections, threads, outcome, cpu);
+        step.target = Some(self.info.label());
+        step.durability = Some(self.durability.name().into());
+        step.offered = plan.rate;
+        step.overloaded = plan.rate.is_some_and(|r| outcome.rate() < r * KEPT_UP);
+        let mut sizes = self
+            .target
+            .sizes(&self.table, outcome.elapsed.as_secs_f64())?;
+        sizes.server_resident_bytes = self.info.pid.and_then(process::resident_bytes);
+        step.sizes.push(sizes);
+        Ok(step)
+    }
+
+    pub fn shared(&self, phase: Phase, spec: Spec, operations: u64) -> Arc<Shared> {
+        Shared::new(
+            spec,
+            &self.db,
+            self.durability,
+            phase,
+            operations,
+            self.seed,
+        )
+    }
+
+    /// Connections with a client on each lane.
+    pub fn fleet(&self, shared: &Arc<Shared>, connections: usize) -> Result<Fleet<Client>> {
+        let control = self.target.dialect(&shared.table, self.durability)?;
+        Fleet::through(&*control, connections, self.threads(connections), |i, n| {
+            let dialect = self.target.dialect(&shared.table, self.durability)?;
+            Ok(Client::new(shared, dialect, i, n))
+        })
+    }
+
+    fn drive(
+        &mut self,
+        phase: Phase,
+        spec: Spec,
+        plan: Plan,
+        observe: &mut dyn FnMut(&Sample),
+    ) -> Result<(Outcome, Option<Duration>)> {
+        let title = match phase {
+            Phase::Load => format!("{}, {}: load", self.info.label(), self.name),
+            Phase::Run => format!(
+                "{}, {}: {} connection(s)",
+                self.info.label(),
+                self.name,
+                plan.connections
+            ),
+        };
+        let goal = match (plan.limit, phase) {
+            (Some(t), _) => Goal::Time(t),
+            (None, Phase::Load) => Goal::Operations(spec.insert_count),
+            (None, Phase::Run) => Goal::Operations(plan.operations),
+        };
+        let shared = self.shared(phase, spec, plan.operations);
+        let mut fleet = self.fleet(&shared, plan.connections)?;
+        fleet.set_pace(plan.rate, plan.poisson);
+        let mut progress = Progress::new(title, goal, self.info.pid, self.quiet);
+        let cpu = self.info.pid.and_then(process::cpu_time);
+        let outcome = fleet.run(plan.limit, &mut |s| {
+            progress.sample(s);
+            observe(s);
+        })?;
+        let after = self.info.pid.and_then(process::cpu_time);
+        let spent = cpu.zip(after).map(|(b, a)| a.saturating_sub(b));
+        Ok((outcome, spent))
+    }
+}
