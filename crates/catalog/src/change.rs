@@ -1,7 +1,7 @@
 //! Reading the catalog and changing it. Lock order: a collection's write lock, then the catalog's mutex; never the other
 //! way round, since a statement that holds the former may need the latter (`set_multikey`).
 
-use crate::collection::{Collection, Index, IndexState, now_millis};
+use crate::collection::{Collection, Frozen, Index, IndexState, now_millis};
 use crate::keyspace::{
     self, META_BUILD, META_COLLECTION, META_NEXT_TABLET, SPACE_META, SYSTEM_TABLET,
 };
@@ -179,7 +179,12 @@ impl Catalog {
         options: DocBuf,
     ) -> Result<Arc<Collection>> {
         let tablet = numbers.next_tablet;
-        let c = Arc::new(Collection::new(ns.to_string(), new_uuid(), tablet, options));
+        let c = Arc::new(Collection::new(
+            ns.to_string(),
+            new_uuid(),
+            tablet,
+            options,
+        )?);
         let next = doc! { "nextTablet": (tablet + 1) as i64 };
         let what = doc! { "create": ns, "options": &c.options };
         let number_key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET).to_vec();
@@ -319,6 +324,31 @@ impl Catalog {
         };
         drop(held);
         result
+    }
+
+    /// Puts one collection in the place of another, which is frozen and goes.
+    pub fn replace(&self, with: &str, ns: &str, frozen: &Frozen) -> Result<()> {
+        let _numbers = self.change.lock();
+        let (Some(new), Some(old)) = (self.get(with), self.get(ns)) else {
+            bail!(NamespaceNotFound, "ns not found {ns}");
+        };
+        if old.uuid != frozen.uuid {
+            bail!(NamespaceNotFound, "ns not found {ns}");
+        }
+        let mut moved = Collection::clone(&new);
+        moved.ns = ns.to_string();
+        let mut effects = vec![put_record(&moved)];
+        effects.extend(drop_effects(&old));
+        self.propose(
+            new.uuid,
+            doc! { "renameCollection": with, "to": ns, "dropTarget": true },
+            effects,
+        )?;
+        self.publish(|m| {
+            m.remove(with);
+            m.insert(ns.to_string(), Arc::new(moved));
+        });
+        Ok(())
     }
 
     /// Replaces a collection's version by what `change` makes of it, with the write lock held exclusively.

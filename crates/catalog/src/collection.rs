@@ -1,14 +1,22 @@
 //! A collection and its indexes as one immutable version; a change makes a new version.
 
+use crate::capped::{Capped, ID_INDEX};
 use crate::keyspace::{self, Prefix, SPACE_INDEX, SPACE_RECORD};
 use bson::DocBuf;
-use parking_lot::{ArcRwLockReadGuard, RawRwLock, RwLock};
+use errors::Result;
+use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};
 use planner::IndexInfo;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Held by a write statement from prepare until applied.
 pub type WriteLock = ArcRwLockReadGuard<RawRwLock, ()>;
+
+/// Keeps all writes away from a collection: see [`Collection::freeze`].
+pub struct Frozen {
+    pub(crate) uuid: [u8; 16],
+    _lock: ArcRwLockWriteGuard<RawRwLock, ()>,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IndexState {
@@ -51,41 +59,65 @@ pub struct Collection {
     pub tablet: u64,
     /// The options of `create`, as listCollections shows them.
     pub options: DocBuf,
-    /// All but `_id_`, building ones included, in order of creation.
+    /// All but `_id_`, building ones included, in order of creation. Those of a capped collection begin with `_id_`, since its
+    /// records do not lie under their `_id`.
     pub indexes: Vec<Arc<Index>>,
     /// The highest index id ever given: ids are not reused, since a range delete of an old one may still be pending.
     pub(crate) highest_index: u32,
-    /// What the planner may choose from: `_id_` excluded (records lie under their `_id`), only ready ones.
+    /// What the planner may choose from: of `indexes` those that are ready.
     pub usable: Vec<IndexInfo>,
     pub id_index_accesses: Arc<AtomicU64>,
     pub record_prefix: Prefix,
     pub since_millis: i64,
+    /// `None`: its records lie under their `_id`.
+    pub capped: Option<Capped>,
     pub(crate) lock: Arc<RwLock<()>>,
 }
 
 impl Collection {
-    pub(crate) fn new(ns: String, uuid: [u8; 16], tablet: u64, options: DocBuf) -> Collection {
-        Collection {
+    pub(crate) fn new(
+        ns: String,
+        uuid: [u8; 16],
+        tablet: u64,
+        options: DocBuf,
+    ) -> Result<Collection> {
+        let mut c = Collection {
             ns,
             uuid,
             tablet,
-            options,
             indexes: Vec::new(),
             highest_index: 0,
             usable: Vec::new(),
             id_index_accesses: Arc::default(),
             record_prefix: keyspace::prefix(tablet, SPACE_RECORD, 0),
             since_millis: now_millis(),
+            capped: Capped::of(options.as_doc(), Arc::default()),
+            options,
             lock: Arc::default(),
+        };
+        if c.capped.is_some() {
+            let spec = id_index_spec();
+            let state = IndexState::Ready;
+            let mut id = crate::record::build_index(tablet, ID_INDEX, spec.as_doc(), state)?;
+            id.info.unique = true;
+            c.indexes.push(Arc::new(id));
+            c.refresh();
         }
+        Ok(c)
     }
 
     pub(crate) fn index_prefix(tablet: u64, id: u32) -> Prefix {
         keyspace::prefix(tablet, SPACE_INDEX, id)
     }
 
-    /// After a change of `indexes`.
+    /// After a change of `indexes` or `options`. A collection stays capped or not: its records lie where they lie.
     pub(crate) fn refresh(&mut self) {
+        if let Some(capped) = &mut self.capped {
+            let tail = capped.tail.clone();
+            if let Some(now) = Capped::of(self.options.as_doc(), tail) {
+                *capped = now;
+            }
+        }
         self.usable = self
             .indexes
             .iter()
@@ -120,6 +152,19 @@ impl Collection {
         RwLock::read_arc(&self.lock)
     }
 
+    /// Waits for writes that are under way, and keeps others away until the guard is dropped.
+    pub fn freeze(&self) -> Frozen {
+        Frozen {
+            uuid: self.uuid,
+            _lock: RwLock::write_arc(&self.lock),
+        }
+    }
+
+    /// All indexes but `_id_`, building ones included.
+    pub fn secondary(&self) -> impl Iterator<Item = &Arc<Index>> {
+        self.indexes.iter().filter(|i| i.id != ID_INDEX)
+    }
+
     /// The key of a record in the store.
     pub fn record_key(&self, key: &[u8]) -> Vec<u8> {
         keyspace::join(&self.record_prefix, key)
@@ -135,10 +180,14 @@ impl Collection {
 
     /// listIndexes' documents, `_id_` first; building ones included.
     pub fn index_specs(&self) -> Vec<DocBuf> {
-        let mut v = vec![bson::doc! { "v": 2, "key": bson::doc! { "_id": 1 }, "name": "_id_" }];
-        v.extend(self.indexes.iter().map(|i| i.spec.clone()));
+        let mut v = vec![id_index_spec()];
+        v.extend(self.secondary().map(|i| i.spec.clone()));
         v
     }
+}
+
+fn id_index_spec() -> DocBuf {
+    bson::doc! { "v": 2, "key": bson::doc! { "_id": 1 }, "name": "_id_" }
 }
 
 pub(crate) fn now_millis() -> i64 {

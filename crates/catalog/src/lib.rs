@@ -13,12 +13,14 @@
 //!
 //! Architecture invariant: names never appear in keys; a tablet number is never used twice.
 
+pub mod capped;
 mod change;
 mod collection;
 pub mod keyspace;
 mod namespace;
 mod record;
 
+pub use capped::{Capped, Tail};
 pub use change::{Catalog, NewIndex, Snapshot, build_progress_key};
-pub use collection::{Collection, Index, IndexState, WriteLock};
+pub use collection::{Collection, Frozen, Index, IndexState, WriteLock};
 pub use namespace::{check_collection_name, check_db_name, collection_of, db_of};

@@ -1,5 +1,5 @@
 //! A collection's record in the store: BSON
-//! `{ns, uuid, tablet, options, since, nextIndex, indexes: [{id, spec, multikey, building, since}]}`.
+//! `{ns, uuid, tablet, options, since, nextIndex, indexes: [{id, spec, multikey, building, since}]}`. `_id_` is not among them.
 
 use crate::collection::{Collection, Index, IndexState};
 use bson::{Doc, DocBuf, Writer};
@@ -15,7 +15,7 @@ pub(crate) fn write(c: &Collection) -> DocBuf {
         .i64("since", c.since_millis)
         .i64("nextIndex", i64::from(c.highest_index));
     w.open_array("indexes");
-    for i in &c.indexes {
+    for i in c.secondary() {
         w.open_doc("")
             .i64("id", i64::from(i.id))
             .doc("spec", i.spec.as_doc());
@@ -46,7 +46,7 @@ pub(crate) fn read(d: Doc<'_>) -> Result<Collection> {
         .and_then(|v| v.as_doc())
         .ok_or_else(|| bad("options"))?;
     let uuid = uuid.try_into().map_err(|_| bad("uuid"))?;
-    let mut c = Collection::new(ns.to_string(), uuid, tablet as u64, options.to_buf());
+    let mut c = Collection::new(ns.to_string(), uuid, tablet as u64, options.to_buf())?;
     c.since_millis = d.get("since").and_then(|v| v.as_i64()).unwrap_or(0);
     c.highest_index = d.get("nextIndex").and_then(|v| v.as_i64()).unwrap_or(0) as u32;
     for i in d

@@ -13,6 +13,7 @@ mod concern;
 mod connection;
 mod cx;
 mod dispatch;
+mod expirer;
 mod fail_point;
 mod generic;
 mod idl;
@@ -76,6 +77,7 @@ pub struct Commands {
     pub(crate) counters: Counters,
     pub(crate) profiler: Profiler,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) expired: Arc<expirer::Figures>,
     /// The host that replSetInitiate gave this member.
     pub(crate) initiated_host: Mutex<Option<String>>,
     pub(crate) initiated: Mutex<bool>,
@@ -108,10 +110,12 @@ impl Commands {
             counters: Counters::default(),
             profiler: Profiler::new(slow_ms),
             connections: Arc::default(),
+            expired: Arc::default(),
             initiated_host: Mutex::default(),
             initiated: Mutex::default(),
         };
         reaper::start(&commands)?;
+        expirer::start(&commands)?;
         Ok(commands)
     }
 

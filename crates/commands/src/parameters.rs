@@ -224,6 +224,10 @@ impl Parameters {
             .unwrap_or(0)
     }
 
+    pub fn bool(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|p| p.value.as_val().truthy())
+    }
+
     pub fn all(&self) -> Vec<(&'static str, Parameter)> {
         self.0.read().iter().map(|(n, p)| (*n, p.clone())).collect()
     }

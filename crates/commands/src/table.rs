@@ -104,6 +104,8 @@ commands! {
     "createIndexes" => WRITE | API | WORKER, crate::ddl::create_indexes::run, "new indexes";
     "dropIndexes" | "deleteIndexes" => WRITE | API | WORKER, crate::ddl::drop_indexes::run, "removes indexes";
     "collMod" => WRITE | API | WORKER, crate::ddl::coll_mod::run, "changes options of a collection";
+    "convertToCapped" => WRITE | WORKER, crate::ddl::convert_to_capped::run, "makes a collection a capped one";
+    "cloneCollectionAsCapped" => WRITE | WORKER, crate::ddl::clone_collection_as_capped::run, "a capped copy of a collection";
     "dbStats" | "dbstats" => 0, crate::stats::db_stats::run, "sizes and counts of a database";
     "collStats" | "collstats" => 0, crate::stats::coll_stats::run, "sizes and counts of a collection";
     "dataSize" | "datasize" => 0, crate::stats::data_size::run, "bytes of a collection or a range of it";

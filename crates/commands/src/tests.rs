@@ -211,7 +211,7 @@ fn collections() {
             5979700,
         ),
         (r#"{"create": "x", "validationLevel": "Strict"}"#, 2),
-        (r#"{"create": "x", "capped": true, "size": 100}"#, 238),
+        (r#"{"create": "c", "capped": true, "size": 100}"#, 48),
         (r#"{"create": "x", "viewOn": "c"}"#, 238),
     ] {
         assert_eq!(s.code(text), code, "{text}");

@@ -5,6 +5,7 @@ use crate::find::{FindCursor, FindRequest};
 use crate::op::OpCtx;
 use bson::{Doc, DocBuf, Writer, doc};
 use catalog::NewIndex;
+use catalog::capped::ID_INDEX;
 use errors::{Code, Result, bail, err};
 use planner::Hint;
 use query::expr::Vars;
@@ -303,8 +304,7 @@ impl Host for Outside<'_, '_> {
         let filled = (|| {
             if let Some(c) = &before {
                 let new: Vec<NewIndex> = c
-                    .indexes
-                    .iter()
+                    .secondary()
                     .map(|i| NewIndex {
                         spec: i.spec.clone(),
                     })
@@ -533,10 +533,11 @@ fn index_stats(c: &catalog::Collection) -> Vec<DocBuf> {
         "_id_",
         doc! { "_id": 1 }.as_doc(),
         id_spec.as_doc(),
-        c.id_index_accesses.load(Relaxed),
+        c.id_index_accesses.load(Relaxed)
+            + c.index(ID_INDEX).map_or(0, |i| i.accesses.load(Relaxed)),
         c.since_millis,
     )];
-    for i in &c.indexes {
+    for i in c.secondary() {
         let key = i
             .spec
             .get("key")

@@ -12,7 +12,7 @@ use query::filter::Filter;
 use query::index_keys::KeySet;
 use query::sort::SortPattern;
 use std::sync::Arc;
-use storage::{Effect, Entry, Op};
+use storage::{Entry, Op};
 
 const BATCH: usize = 256;
 const ATTEMPTS: usize = 1000;
@@ -50,7 +50,11 @@ pub fn delete(
             return Ok(Deleted::default());
         };
         let (key, sure) = match planner::id_lookup(req.filter) {
-            Some(id) if req.sort.is_none() => (records::record_key(&coll, id), true),
+            Some(id) if req.sort.is_none() => match records::locate(&ctx.latest(), &coll, id)? {
+                // Where it had to be looked up, it may be another one by now.
+                Some(key) => (key, coll.capped.is_none()),
+                None => return Ok(Deleted::default()),
+            },
             _ => {
                 let read = ReadRequest {
                     sort: req.sort,
@@ -113,17 +117,9 @@ fn prepare(
         return Ok(None);
     }
     let mut effects = Vec::with_capacity(1 + coll.indexes.len());
-    let mut keys = KeySet::default();
-    for index in &coll.indexes {
-        records::keys_of(index, doc, &mut keys)?;
-        effects.extend(
-            keys.iter()
-                .map(|(k, _)| Effect::Delete(records::entry_key(&index.prefix, k, &key))),
-        );
-    }
+    records::delete_effects(coll, key, doc, &mut KeySet::default(), &mut effects)?;
     let mut id = Writer::with_capacity(32);
     id.val("_id", records::id_of(doc)?);
-    effects.push(Effect::Delete(key));
     let mut entry = Entry::new(
         coll.uuid,
         Op::Delete {

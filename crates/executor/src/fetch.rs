@@ -4,6 +4,7 @@ use crate::op::OpCtx;
 use crate::read::{Current, Step};
 use bson::key::{self, Decoder};
 use bson::{Val, Writer};
+use catalog::capped::sequence_key;
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index};
 use errors::{Error, Result};
@@ -97,6 +98,13 @@ pub(crate) struct RecordScan {
 impl RecordScan {
     pub(crate) fn new(coll: &Collection, low: &[u8], high: &[u8], reverse: bool) -> RecordScan {
         let p = &coll.record_prefix;
+        // The oldest of a capped collection is not where the prefix begins, but behind all that were removed.
+        let first = coll.capped.as_ref().map(|c| c.tail.settled_first());
+        let first = first.map(sequence_key).unwrap_or_default();
+        let low = match coll.capped {
+            Some(_) => low.max(&first),
+            None => low,
+        };
         let high = if high.is_empty() {
             keyspace::prefix_end(p)
         } else {

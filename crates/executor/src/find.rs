@@ -2,12 +2,15 @@
 
 use crate::op::OpCtx;
 use crate::read::{Examined, ReadRequest, Rows};
-use bson::{Doc, Writer};
+use crate::records::latch_hash;
+use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
+use catalog::capped::sequence_of;
 use errors::{Result, bail};
-use planner::{Hint, Plan};
+use planner::{Access, Bounds, Hint, Plan};
 use query::expr::Vars;
 use query::filter::Filter;
+use query::index_keys::KeySet;
 use query::projection::Projection;
 use query::sort::SortPattern;
 use std::sync::Arc;
@@ -45,17 +48,129 @@ impl FindRequest<'_> {
     }
 }
 
+/// What becomes of a document on its way into a batch.
+pub(crate) struct Shape {
+    pub projection: Option<Projection>,
+    vars: Arc<Vars>,
+    show_record_id: bool,
+    return_key: bool,
+    scratch: Vec<u8>,
+}
+
+impl Shape {
+    pub(crate) fn new(
+        projection: Option<Projection>,
+        vars: Arc<Vars>,
+        show_record_id: bool,
+        return_key: bool,
+    ) -> Shape {
+        Shape {
+            projection,
+            vars,
+            show_record_id,
+            return_key,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Whether documents go as they are.
+    fn is_plain(&self) -> bool {
+        self.projection.is_none() && !self.show_record_id && !self.return_key
+    }
+
+    /// A result that `filter` matched, in its shape. `plan`: by which it was found; none is a collection scan.
+    pub(crate) fn apply<'d>(
+        &'d mut self,
+        filter: &Filter,
+        doc: Doc<'d>,
+        coll: &Collection,
+        plan: Option<&Plan>,
+        record_key: &[u8],
+    ) -> Result<Doc<'d>> {
+        if self.is_plain() {
+            return Ok(doc);
+        }
+        self.scratch.clear();
+        if self.return_key {
+            let key = index_key(doc, coll, plan)?;
+            self.scratch.extend_from_slice(key.as_bytes());
+        } else if let Some(p) = &self.projection {
+            let matched = if p.needs_match_index() {
+                filter.first_matched_index(doc, &self.vars)?.flatten()
+            } else {
+                None
+            };
+            p.apply(doc, matched, &self.vars, &mut self.scratch)?;
+        } else {
+            self.scratch.extend_from_slice(doc.as_bytes());
+        }
+        if self.show_record_id {
+            let mut w = Writer::with_capacity(self.scratch.len() + 32);
+            w.extend(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY));
+            record_id(&mut w, coll, record_key);
+            self.scratch = w.finish().into_vec();
+        }
+        Ok(self.shaped())
+    }
+
+    fn shaped(&self) -> Doc<'_> {
+        Doc::new(&self.scratch).unwrap_or(Doc::EMPTY)
+    }
+}
+
+/// `$recordId`: the sequence number in a capped collection, the key itself in a clustered one. Elsewhere records have no
+/// number; one that stays the same for as long as the document has its `_id` stands for it.
+fn record_id(w: &mut Writer, coll: &Collection, record_key: &[u8]) {
+    const NAME: &str = "$recordId";
+    match sequence_of(record_key).filter(|_| coll.capped.is_some()) {
+        Some(n) => w.i64(NAME, n as i64),
+        None if coll.option("clusteredIndex").is_some() => w.binary(NAME, 0, record_key),
+        None => w.i64(NAME, latch_hash(record_key) as i64 & i64::MAX),
+    };
+}
+
+/// `returnKey`: the fields of the index that found the document, as they stand in it; empty without an index.
+fn index_key(doc: Doc<'_>, coll: &Collection, plan: Option<&Plan>) -> Result<DocBuf> {
+    let by_id = || {
+        let mut w = Writer::new();
+        w.val("_id", doc.get("_id").unwrap_or(Val::NULL));
+        Ok(w.finish())
+    };
+    match plan.map(|p| (&p.access, p)) {
+        Some((Access::Index(a), _)) => {
+            let Some(index) = coll.index(a.index) else {
+                return Ok(DocBuf::new());
+            };
+            let mut keys = KeySet::default();
+            index.info.key.extract(doc, false, &mut keys)?;
+            let Bounds::Ranges(ranges) = &a.bounds;
+            let inside = |k: &[u8]| {
+                let within = |(low, high): &(Vec<u8>, Vec<u8>)| {
+                    k >= low.as_slice() && (high.is_empty() || k < high.as_slice())
+                };
+                ranges.iter().any(within)
+            };
+            let found = keys.iter().find(|(k, _)| inside(k));
+            let shown = found
+                .or(keys.iter().next())
+                .and_then(|(k, types)| index.info.key.decode(k, types, false));
+            Ok(shown.unwrap_or_default())
+        }
+        Some((Access::Ids(_), _)) => by_id(),
+        Some((Access::Records { .. }, p)) if !p.id_bounds.is_empty() => by_id(),
+        _ => Ok(DocBuf::new()),
+    }
+}
+
 /// An open query. Send and owned: it lives in the cursor registry between batches.
 pub struct FindCursor {
     rows: Rows,
     filter: Filter,
-    projection: Option<Projection>,
-    vars: Arc<Vars>,
+    shape: Shape,
     skip: u64,
     left: Option<u64>,
     /// `rows` stands on a result that did not fit into the last batch.
     pending: bool,
-    scratch: Vec<u8>,
     pub returned: u64,
 }
 
@@ -99,12 +214,10 @@ impl FindCursor {
         Ok(FindCursor {
             rows,
             filter: req.filter,
-            projection: req.projection,
-            vars: req.vars,
+            shape: Shape::new(req.projection, req.vars, req.show_record_id, req.return_key),
             skip: req.skip,
             left: req.limit,
             pending: false,
-            scratch: Vec::new(),
             returned: 0,
         })
     }
@@ -148,20 +261,12 @@ impl FindCursor {
         Ok(true)
     }
 
-    /// The current result, projected.
+    /// The current result in its shape.
     pub fn doc(&mut self) -> Result<Doc<'_>> {
-        let Some(p) = &self.projection else {
-            return Ok(self.rows.doc());
-        };
-        let doc = self.rows.doc();
-        let matched = if p.needs_match_index() {
-            self.filter.first_matched_index(doc, &self.vars)?.flatten()
-        } else {
-            None
-        };
-        self.scratch.clear();
-        p.apply(doc, matched, &self.vars, &mut self.scratch)?;
-        Ok(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY))
+        let rows = &self.rows;
+        let (plan, key) = (Some(&*rows.plan), rows.record_key());
+        self.shape
+            .apply(&self.filter, rows.doc(), &rows.coll, plan, key)
     }
 
     /// From here on what is not in the cache is read from the disk: for a cursor that was opened on an event loop and goes on
@@ -175,13 +280,13 @@ impl FindCursor {
     /// Keeps the projection only where an index covers it: elsewhere it would cost more than it saves.
     pub(crate) fn drop_projection_unless_covered(&mut self) {
         if !self.rows.plan.covered {
-            self.projection = None;
+            self.shape.projection = None;
         }
     }
 
     /// Computes what [`FindCursor::projected`] shows, after a step.
     pub(crate) fn project(&mut self) -> Result<()> {
-        if self.projection.is_some() {
+        if self.shape.projection.is_some() {
             self.doc()?;
         }
         Ok(())
@@ -189,9 +294,9 @@ impl FindCursor {
 
     /// The current result as [`FindCursor::project`] left it.
     pub(crate) fn projected(&self) -> Doc<'_> {
-        match self.projection {
+        match self.shape.projection {
             None => self.rows.doc(),
-            Some(_) => Doc::new(&self.scratch).unwrap_or(Doc::EMPTY),
+            Some(_) => self.shape.shaped(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Inserting documents. A batch is cut into chunks; a chunk is one log entry, so it is there whole or not at all, and its
 //! session record with it.
 
+use crate::capped::{self, Room};
 use crate::op::{Held, OpCtx};
 use crate::records::{self, duplicate_id, latch_hash};
 use crate::retry::{Retry, StmtResult};
@@ -18,6 +19,9 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// What may be inserted on an event loop in one go.
 const INLINE_DOCS: usize = 64;
 const INLINE_BYTES: usize = 256 << 10;
+
+/// What the record key of a clustered collection may take; its `_id` stands in every index entry.
+const MAX_CLUSTERED_KEY_BYTES: usize = 8 << 20;
 
 #[derive(Debug, Default)]
 pub struct Inserted {
@@ -102,7 +106,22 @@ pub(crate) fn lock_or_create(ctx: &mut OpCtx, ns: &str) -> Result<(Arc<Collectio
 fn prepare(coll: &Collection, doc: Doc<'_>, ts: u64) -> Result<(Vec<u8>, Vec<u8>)> {
     let bytes = records::prepare(doc, ts)?;
     let stored = Doc::new(&bytes).ok_or_else(|| Error::internal("prepared document is damaged"))?;
-    let key = records::record_key(coll, records::id_of(stored)?);
+    let id = records::id_of(stored)?;
+    let key = match &coll.capped {
+        None => {
+            let key = records::record_key(coll, id);
+            if key.len() > MAX_CLUSTERED_KEY_BYTES && coll.option("clusteredIndex").is_some() {
+                bail!(
+                    5894900,
+                    "RecordId too large: {} bytes. Maximum length is {MAX_CLUSTERED_KEY_BYTES} bytes",
+                    key.len()
+                );
+            }
+            key
+        }
+        // Where it will lie is known when there is room for it.
+        Some(_) => Vec::new(),
+    };
     Ok((key, bytes))
 }
 
@@ -120,7 +139,10 @@ fn insert_chunk(
         return Ok(false);
     }
     ctx.check()?;
-    let mut hashes: Vec<u64> = chunk.iter().map(|n| latch_hash(&n.record_key)).collect();
+    let mut hashes: Vec<u64> = match &coll.capped {
+        None => chunk.iter().map(|n| latch_hash(&n.record_key)).collect(),
+        Some(_) => vec![capped::tail_hash(&coll)],
+    };
     // Keys of every index first: they decide the latches, and they may fail before anything is held.
     let mut sets: Vec<KeySet> = Vec::new();
     let mut bad: Vec<(usize, Error)> = Vec::new();
@@ -146,38 +168,136 @@ fn insert_chunk(
         }
         coll = mark_multikey(ctx, coll, &multikey)?;
     }
-    let latches = ctx.latch(&hashes)?;
-    let view = ctx.latest();
-    let exists = existing(&view, &chunk)?;
+    let (latches, verdict, mut room) = loop {
+        let mut latches = ctx.latch(&hashes)?;
+        let verdict = judge(&ctx.latest(), &coll, &chunk, &sets, &bad, ordered)?;
+        if coll.capped.is_none() {
+            break (latches, verdict, Room::default());
+        }
+        let sizes: Vec<usize> = verdict
+            .accepted
+            .iter()
+            .filter_map(|d| Some(chunk.get(*d)?.bytes.len()))
+            .collect();
+        match capped::make_room(ctx, &coll, &mut latches, &sizes)? {
+            Some(room) => break (latches, verdict, room),
+            None => drop(latches),
+        }
+        std::thread::yield_now();
+    };
+    let Verdict {
+        accepted,
+        errors,
+        stop,
+    } = verdict;
+    out.errors.extend(errors);
+    let mut effects = std::mem::take(&mut room.effects);
+    effects.reserve(accepted.len() * (1 + coll.indexes.len()) + 1);
+    let (mut results, mut records, mut bytes) = (Vec::new(), -room.records, -room.bytes);
+    let indexes = coll.indexes.len();
+    let mut sequenced = room.keys.into_iter();
+    let mut next = accepted.iter().copied().enumerate().peekable();
+    for (d, mut new) in chunk.into_iter().enumerate() {
+        let Some((n, _)) = next.next_if(|(_, accepted)| *accepted == d) else {
+            continue;
+        };
+        if retry.is_some() {
+            results.push(StmtResult {
+                at: new.at,
+                n: 1,
+                ..Default::default()
+            });
+        }
+        if let Some(key) = sequenced.next() {
+            new.record_key = key;
+        }
+        if n < room.dropped {
+            continue;
+        }
+        for (i, index) in coll.indexes.iter().enumerate() {
+            for (k, t) in sets[d * indexes + i].iter() {
+                effects.push(records::put_entry(index, k, t, &new.record_key));
+            }
+        }
+        records += 1;
+        bytes += new.bytes.len() as i64;
+        effects.push(Effect::Put(new.record_key, new.bytes));
+    }
+    if !accepted.is_empty() {
+        let mut entry = Entry::new(coll.uuid, Op::Insert, effects);
+        if let Some(r) = retry {
+            let (session, effect) = r.record(&results);
+            entry.session = Some(session);
+            entry.effects.push(effect);
+        }
+        entry.count(coll.tablet, records, bytes);
+        ctx.wake(coll.capped.as_ref());
+        ctx.commit(vec![entry], Held { latches, lock })?;
+        out.n += accepted.len();
+    }
+    Ok(stop)
+}
+
+/// What becomes of the documents of a chunk.
+struct Verdict {
+    /// Those to insert, by their place in the chunk.
+    accepted: Vec<usize>,
+    /// Position in the batch and error of the others.
+    errors: Vec<(usize, Error)>,
+    /// An ordered batch ends here.
+    stop: bool,
+}
+
+/// Which documents may be inserted, once all is latched that their keys depend on.
+fn judge(
+    view: &storage::View,
+    coll: &Collection,
+    chunk: &[New],
+    sets: &[KeySet],
+    bad: &[(usize, Error)],
+    ordered: bool,
+) -> Result<Verdict> {
+    // The records of a capped collection have no key yet; its index on _id tells.
+    let by_id = coll.capped.is_none();
+    let exists = if by_id {
+        existing(view, chunk)?
+    } else {
+        vec![false; chunk.len()]
+    };
     let mut seen: HashSet<&[u8]> = HashSet::new();
     let mut seen_unique: HashSet<(u32, &[u8])> = HashSet::new();
-    let mut effects = Vec::with_capacity(chunk.len() * (1 + coll.indexes.len()) + 1);
-    let (mut done, mut bytes, mut stop) = (Vec::new(), 0i64, false);
     let many = chunk.len() > 1;
+    let unique = || {
+        let all = coll.indexes.iter().enumerate();
+        all.filter(|(_, i)| i.info.unique)
+    };
+    let mut out = Verdict {
+        accepted: Vec::with_capacity(chunk.len()),
+        errors: Vec::new(),
+        stop: false,
+    };
     for (d, new) in chunk.iter().enumerate() {
         let doc = Doc::new(&new.bytes).unwrap_or(Doc::EMPTY);
         let mut error = bad.iter().find(|(i, _)| *i == d).map(|(_, e)| e.clone());
-        if error.is_none() && (exists[d] || many && seen.contains(new.record_key.as_slice())) {
-            error = Some(duplicate_id(&coll, records::id_of(doc)?));
+        if error.is_none()
+            && by_id
+            && (exists[d] || many && seen.contains(new.record_key.as_slice()))
+        {
+            error = Some(duplicate_id(coll, records::id_of(doc)?));
         }
         if error.is_none() {
-            for (i, index) in coll
-                .indexes
-                .iter()
-                .enumerate()
-                .filter(|(_, i)| i.info.unique)
-            {
+            'indexes: for (i, index) in unique() {
                 for (k, t) in sets[d * coll.indexes.len() + i].iter() {
                     let clash = if many && seen_unique.contains(&(index.id, k)) {
-                        Err(records::duplicate(&coll, index, k, t))
+                        Err(records::duplicate(coll, index, k, t))
                     } else {
-                        records::check_unique(&view, &coll, index, k, t, &new.record_key)
+                        records::check_unique(view, coll, index, k, t, &new.record_key)
                     };
                     match clash {
                         Ok(()) => {}
                         Err(e) if e.code == Code::DuplicateKey => {
                             error = Some(e);
-                            break;
+                            break 'indexes;
                         }
                         Err(e) => return Err(e),
                     }
@@ -187,19 +307,14 @@ fn insert_chunk(
         if let Some(e) = error {
             out.errors.push((new.at, e));
             if ordered {
-                stop = true;
+                out.stop = true;
                 break;
             }
             continue;
         }
         if many {
             seen.insert(&new.record_key);
-            for (i, index) in coll
-                .indexes
-                .iter()
-                .enumerate()
-                .filter(|(_, i)| i.info.unique)
-            {
+            for (i, index) in unique() {
                 seen_unique.extend(
                     sets[d * coll.indexes.len() + i]
                         .iter()
@@ -207,45 +322,9 @@ fn insert_chunk(
                 );
             }
         }
-        done.push(d);
-        bytes += new.bytes.len() as i64;
+        out.accepted.push(d);
     }
-    drop(seen);
-    drop(seen_unique);
-    let mut results = Vec::new();
-    let indexes = coll.indexes.len();
-    let mut next = done.iter().copied().peekable();
-    for (d, new) in chunk.into_iter().enumerate() {
-        if next.peek() != Some(&d) {
-            continue;
-        }
-        next.next();
-        for (i, index) in coll.indexes.iter().enumerate() {
-            for (k, t) in sets[d * indexes + i].iter() {
-                effects.push(records::put_entry(index, k, t, &new.record_key));
-            }
-        }
-        if retry.is_some() {
-            results.push(StmtResult {
-                at: new.at,
-                n: 1,
-                ..Default::default()
-            });
-        }
-        effects.push(Effect::Put(new.record_key, new.bytes));
-    }
-    if !done.is_empty() {
-        let mut entry = Entry::new(coll.uuid, Op::Insert, effects);
-        if let Some(r) = retry {
-            let (session, effect) = r.record(&results);
-            entry.session = Some(session);
-            entry.effects.push(effect);
-        }
-        entry.count(coll.tablet, done.len() as i64, bytes);
-        ctx.commit(vec![entry], Held { latches, lock })?;
-        out.n += done.len();
-    }
-    Ok(stop)
+    Ok(out)
 }
 
 /// Which of the chunk's records exist already. Mostly none does, and the filters in memory say so.

@@ -10,8 +10,10 @@
 
 mod aggregate;
 pub mod build;
+mod capped;
 mod delete;
 mod distinct;
+mod expire;
 mod fetch;
 mod find;
 mod find_and_modify;
@@ -22,15 +24,18 @@ mod read;
 mod records;
 mod retry;
 mod sorter;
+mod tail;
 mod update;
 
 pub use aggregate::{AggregateRequest, PipelineCursor, ServerRows};
 pub use delete::{DeleteRequest, Deleted, delete};
 pub use distinct::distinct;
+pub use expire::{Expired, expire};
 pub use find::{FindCursor, FindRequest};
 pub use find_and_modify::{FindAndModify, FoundAndModified, find_and_modify};
 pub use insert::{Inserted, insert};
 pub use op::{Engine, Gate, Group, Held, INLINE_BUDGET, OpCtx};
 pub use read::{Examined, ReadRequest, Rows, count};
 pub use retry::{Retry, StmtResult};
+pub use tail::TailCursor;
 pub use update::{UpdateRequest, Updated, update};

@@ -8,7 +8,7 @@
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
 
 use crate::read::Examined;
-use catalog::{Catalog, Collection, WriteLock};
+use catalog::{Capped, Catalog, Collection, Tail, WriteLock};
 use errors::{Error, Result, bail};
 use parking_lot::{Condvar, Mutex};
 use planner::Plan;
@@ -98,6 +98,8 @@ pub struct Held {
 pub struct Group {
     entries: Vec<Entry>,
     held: Vec<Held>,
+    /// Capped collections that grow with this group.
+    grown: Vec<Arc<Tail>>,
     failed: Option<Error>,
 }
 
@@ -117,6 +119,7 @@ impl Group {
             Err(e) => self.failed = Some(e),
         }
         self.held.clear();
+        self.grown.drain(..).for_each(|tail| tail.tell());
     }
 
     /// Flushes and tells how all that was staged since the last call fared: a log index at or after its last entry. It is
@@ -143,6 +146,8 @@ pub struct OpCtx<'a> {
     /// As `killed`: set when the client is gone.
     pub cancelled: Option<&'a AtomicBool>,
     staged: bool,
+    /// The capped collection that the next commit makes grow.
+    grows: Option<Arc<Tail>>,
     /// Log index of the last commit made on a worker; 0 when there was none.
     pub last_index: u64,
     /// The first plan that was run, and what all of them examined: for the profiler.
@@ -169,6 +174,7 @@ impl<'a> OpCtx<'a> {
             killed: None,
             cancelled: None,
             staged: false,
+            grows: None,
             last_index: 0,
             plan: None,
             examined: Examined::default(),
@@ -329,6 +335,11 @@ impl<'a> OpCtx<'a> {
         Ok(false)
     }
 
+    /// Before a commit that adds to a collection: those who wait for a capped one to grow are woken once it is applied.
+    pub(crate) fn wake(&mut self, capped: Option<&Capped>) {
+        self.grows = capped.map(|c| c.tail.clone());
+    }
+
     /// Commits entries: at once on a worker, with the loop's group inline.
     pub fn commit(&mut self, entries: Vec<Entry>, held: Held) -> Result<()> {
         if entries.is_empty() {
@@ -338,12 +349,16 @@ impl<'a> OpCtx<'a> {
             Some(g) => {
                 g.entries.extend(entries);
                 g.held.push(held);
+                g.grown.extend(self.grows.take());
                 self.staged = true;
             }
             None => {
                 let c = self.engine.store.propose(entries)?;
                 self.last_index = c.index;
                 drop(held);
+                if let Some(tail) = self.grows.take() {
+                    tail.tell();
+                }
             }
         }
         Ok(())

@@ -53,15 +53,25 @@ impl<'a> ReadRequest<'a> {
     pub fn plan(&self, store: &Store, view: &View, coll: &Collection, count: bool) -> Result<Plan> {
         let estimate =
             |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high);
+        // The clustered index may have a name of its own.
+        let own_name = match &self.hint {
+            Some(Hint::Name(n)) => coll
+                .option("clusteredIndex")
+                .and_then(|v| v.as_doc()?.get("name"))
+                .is_some_and(|v| v.as_str() == Some(n)),
+            _ => false,
+        };
+        let id_hint = own_name.then(|| Hint::Name("_id_".to_string()));
         planner::plan(&PlanRequest {
             filter: self.filter,
             sort: self.sort,
             projection: self.projection,
             limit: self.limit,
-            hint: self.hint.as_ref(),
+            hint: id_hint.as_ref().or(self.hint.as_ref()),
             min: self.min,
             max: self.max,
             indexes: &coll.usable,
+            clustered: coll.capped.is_none(),
             count,
             ns: &coll.ns,
             estimate: Some(&estimate),
@@ -450,11 +460,14 @@ fn step_source(source: &mut Source, ctx: &mut OpCtx, step: &mut Step) -> Result<
         Source::Ids { ids, at } => {
             while let Some(id) = ids.get(*at) {
                 ctx.tick(1)?;
-                let key = crate::records::record_key(step.coll, id.as_val());
-                let found = step.view.get(&key)?;
+                let key = crate::records::locate(step.view, step.coll, id.as_val())?;
+                let found = match &key {
+                    Some(key) => step.view.get(key)?,
+                    None => None,
+                };
                 *at += 1;
                 step.examined.keys += 1;
-                if let Some(slice) = found {
+                if let (Some(slice), Some(key)) = (found, key) {
                     step.examined.docs += 1;
                     step.record_key.clear();
                     step.record_key

@@ -1,6 +1,7 @@
 //! From documents to records and index entries: what one document's change means in the keyspace.
 
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, ObjectId, Val, Writer, key, tag};
+use catalog::capped::ID_INDEX;
 use catalog::keyspace::{PREFIX, Prefix};
 use catalog::{Collection, Index};
 use errors::{Error, Result, bail, err};
@@ -77,7 +78,26 @@ pub fn id_of(doc: Doc<'_>) -> Result<Val<'_>> {
         .ok_or_else(|| Error::internal("a stored document has no _id"))
 }
 
-/// The store's key of the record whose `_id` this is.
+/// The store's key of the record with that `_id`, wherever it lies; it need not exist where records lie under their `_id`.
+/// `None`: there is no such record.
+pub fn locate(view: &View, coll: &Collection, id: Val<'_>) -> Result<Option<Vec<u8>>> {
+    if coll.capped.is_none() {
+        return Ok(Some(record_key(coll, id)));
+    }
+    let index = coll
+        .index(ID_INDEX)
+        .ok_or_else(|| Error::internal("a capped collection has no index on _id"))?;
+    let mut low = index.prefix.to_vec();
+    key::encode(id, false, &mut low, None);
+    let high = key::successor(&low).unwrap_or_default();
+    let mut scan = view.scan(&low, &high, Direction::Forward);
+    Ok(match scan.next()? {
+        true => Some(coll.record_key(scan.key().get(low.len()..).unwrap_or(&[]))),
+        false => None,
+    })
+}
+
+/// The store's key of the record whose `_id` this is, in a collection whose records lie under their `_id`.
 pub fn record_key(coll: &Collection, id: Val<'_>) -> Vec<u8> {
     let mut k = Vec::with_capacity(PREFIX + 1 + id.bytes.len().max(9));
     k.extend_from_slice(&coll.record_prefix);
@@ -100,6 +120,25 @@ pub fn keys_of(index: &Index, doc: Doc<'_>, keys: &mut KeySet) -> Result<u64> {
         return Ok(0);
     }
     Ok(index.info.key.extract(doc, index.info.sparse, keys)?.0)
+}
+
+/// Adds the deletes of a record and of all its index entries.
+pub fn delete_effects(
+    coll: &Collection,
+    record_key: Vec<u8>,
+    doc: Doc<'_>,
+    keys: &mut KeySet,
+    effects: &mut Vec<Effect>,
+) -> Result<()> {
+    for index in &coll.indexes {
+        keys_of(index, doc, keys)?;
+        effects.extend(
+            keys.iter()
+                .map(|(k, _)| Effect::Delete(entry_key(&index.prefix, k, &record_key))),
+        );
+    }
+    effects.push(Effect::Delete(record_key));
+    Ok(())
 }
 
 /// prefix | index key | record key (without its own prefix).

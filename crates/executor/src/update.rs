@@ -3,6 +3,7 @@
 //! One document's update: find a candidate, latch its record key, read the newest version, match again, apply, latch the new
 //! values of unique indexes, check them, stage one log entry. What the candidate's view showed decides nothing.
 
+use crate::capped::{self, Room};
 use crate::insert::{lock_or_create, mark_multikey};
 use crate::op::{Held, OpCtx};
 use crate::read::{ReadRequest, Rows};
@@ -117,10 +118,17 @@ fn update_one(
     if req.sort.is_none()
         && let Some(id) = planner::id_lookup(req.filter)
     {
-        let key = records::record_key(&coll, id);
+        let Some(key) = records::locate(&ctx.latest(), &coll, id)? else {
+            return Ok(Some(Updated::default()));
+        };
         let latches = ctx.latch(&[latch_hash(&key)])?;
         ctx.tick(1)?;
-        return update_record(ctx, coll, lock, latches, key, req, at, retry);
+        let looked_up = coll.capped.is_some();
+        return match update_record(ctx, coll, lock, latches, key, req, at, retry)? {
+            // It went between the look at the index and the latch; there may be another one by now.
+            Some(u) if looked_up && u.matched == 0 => Ok(None),
+            done => Ok(done),
+        };
     }
     let read = ReadRequest {
         sort: req.sort,
@@ -446,8 +454,14 @@ fn upsert(
     let bytes = req.update.upsert(req.filter, &uctx)?.into_vec();
     let doc = Doc::new(&bytes).ok_or_else(|| damaged(&coll))?;
     let id = records::id_of(doc)?;
-    let key = records::record_key(&coll, id);
-    let mut hashes = vec![latch_hash(&key)];
+    let own_key = match &coll.capped {
+        None => Some(records::record_key(&coll, id)),
+        Some(_) => None,
+    };
+    let mut hashes = vec![match &own_key {
+        Some(key) => latch_hash(key),
+        None => capped::tail_hash(&coll),
+    }];
     let mut sets: Vec<KeySet> = Vec::new();
     sets.resize_with(coll.indexes.len(), KeySet::default);
     let mut bits = Vec::new();
@@ -458,17 +472,34 @@ fn upsert(
         }
     }
     coll = mark_multikey(ctx, coll, &bits)?;
-    let latches = ctx.latch(&hashes)?;
-    let view = ctx.latest();
-    if view.get(&key)?.is_some() {
-        return Err(duplicate_id(&coll, id));
-    }
-    let mut effects = Vec::new();
+    let (latches, key, room) = loop {
+        let mut latches = ctx.latch(&hashes)?;
+        let view = ctx.latest();
+        if let Some(key) = &own_key
+            && view.get(key)?.is_some()
+        {
+            return Err(duplicate_id(&coll, id));
+        }
+        for (index, set) in coll.indexes.iter().zip(&sets) {
+            if index.info.unique {
+                for (k, t) in set.iter() {
+                    let own = own_key.as_deref().unwrap_or(&[]);
+                    records::check_unique(&view, &coll, index, k, t, own)?;
+                }
+            }
+        }
+        if let Some(key) = own_key {
+            break (latches, key, Room::default());
+        }
+        match capped::make_room(ctx, &coll, &mut latches, &[bytes.len()])? {
+            Some(mut room) => break (latches, room.keys.pop().unwrap_or_default(), room),
+            None => drop(latches),
+        }
+        std::thread::yield_now();
+    };
+    let mut effects = room.effects;
     for (index, set) in coll.indexes.iter().zip(&sets) {
         for (k, t) in set.iter() {
-            if index.info.unique {
-                records::check_unique(&view, &coll, index, k, t, &key)?;
-            }
             effects.push(records::put_entry(index, k, t, &key));
         }
     }
@@ -482,7 +513,7 @@ fn upsert(
     let size = bytes.len() as i64;
     effects.insert(0, Effect::Put(key, bytes));
     let mut entry = Entry::new(coll.uuid, Op::Insert, effects);
-    entry.count(coll.tablet, 1, size);
+    entry.count(coll.tablet, 1 - room.records, size - room.bytes);
     if let Some(r) = retry {
         let result = StmtResult {
             at,
@@ -495,6 +526,7 @@ fn upsert(
         entry.session = Some(session);
         entry.effects.push(effect);
     }
+    ctx.wake(coll.capped.as_ref());
     ctx.commit(vec![entry], Held { latches, lock })?;
     Ok(out)
 }

@@ -180,8 +180,11 @@ impl<'p> Planner<'p> {
         }
     }
 
-    /// The order that a collection scan gives: that of `_id`.
+    /// The order that a collection scan gives, if any: that of `_id`.
     fn id_order(&self) -> Option<bool> {
+        if !self.req.clustered {
+            return None;
+        }
         let fields = [KeyField {
             path: FieldPath::new("_id"),
             descending: false,
@@ -208,6 +211,9 @@ impl<'p> Planner<'p> {
 
     /// By `_id`: the records themselves are in its order.
     fn by_id(&self, root: &Node, hinted: bool) -> Option<Candidate> {
+        if !self.req.clustered {
+            return None;
+        }
         let all = clauses(root);
         let mut done = vec![false; all.len()];
         let mut list: Option<Vec<Interval>> = None;

@@ -17,6 +17,8 @@ pub struct Explain<'a> {
     pub filter: &'a Filter,
     pub projection: Option<&'a Projection>,
     pub indexes: &'a [IndexInfo],
+    /// The collection was made with a clustered index.
+    pub clustered: bool,
     pub skip: u64,
     /// 0: none.
     pub limit: u64,
@@ -110,7 +112,12 @@ pub fn stages(e: &Explain<'_>) -> Stage {
             w.doc("projection", p.to_doc().as_doc())
                 .bool("projectionCovered", false);
         }
-        let mut s = Stage::new("EXPRESS_IXSCAN", w.finish());
+        let name = if e.clustered {
+            "EXPRESS_CLUSTERED_IXSCAN"
+        } else {
+            "EXPRESS_IXSCAN"
+        };
+        let mut s = Stage::new(name, w.finish());
         s.index = Some(crate::ID_INDEX);
         return s;
     }
@@ -237,10 +244,16 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Stag
             } else {
                 e.plan.id_bounds.clone()
             };
+            if e.clustered {
+                return clustered_scan(&bounds, residual, *reverse);
+            }
             fetch(id_scan(&bounds, *reverse))
         }
         Access::Ids(ids) => {
             let bounds: Vec<Interval> = ids.iter().cloned().map(Interval::point).collect();
+            if e.clustered {
+                return clustered_scan(&bounds, residual, false);
+            }
             fetch(id_scan(&bounds, false))
         }
         Access::Index(i) => {
@@ -300,6 +313,20 @@ fn decoded(low: &[u8], high: &[u8]) -> Interval {
         value(high, bson::Val::MAX_KEY.into()),
         false,
     )
+}
+
+/// A range of a collection that a clustered index orders: the records themselves are read.
+fn clustered_scan(bounds: &[Interval], residual: &Filter, reverse: bool) -> Stage {
+    let mut w = Writer::new();
+    w.extend(filter_fields(residual).as_doc());
+    w.str("direction", direction(reverse));
+    if let (Some(first), Some(last)) = (bounds.first(), bounds.last()) {
+        w.val("minRecord", first.low.as_val())
+            .val("maxRecord", last.high.as_val());
+    }
+    let mut s = Stage::new("CLUSTERED_IXSCAN", w.finish());
+    s.index = Some(crate::ID_INDEX);
+    s
 }
 
 fn id_scan(bounds: &[Interval], reverse: bool) -> Stage {

@@ -19,7 +19,7 @@ pub(crate) fn resolve<'a>(req: &PlanRequest<'a>) -> Result<Hinted<'a>> {
     let visible = || req.indexes.iter().filter(|i| i.ready && !i.hidden);
     match hint {
         Hint::Natural { reverse } => Ok(Hinted::Natural { reverse: *reverse }),
-        Hint::Name(n) if n == "_id_" => Ok(Hinted::Id),
+        Hint::Name(n) if n == "_id_" && req.clustered => Ok(Hinted::Id),
         Hint::Name(n) => visible()
             .find(|i| i.name == *n)
             .map(Hinted::Index)
@@ -33,7 +33,7 @@ pub(crate) fn resolve<'a>(req: &PlanRequest<'a>) -> Result<Hinted<'a>> {
                 let reverse = n.to_f64().is_some_and(|f| f < 0.0);
                 return Ok(Hinted::Natural { reverse });
             }
-            if is_id_pattern(k) {
+            if is_id_pattern(k) && req.clustered {
                 return Ok(Hinted::Id);
             }
             visible()

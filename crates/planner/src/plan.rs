@@ -8,7 +8,8 @@ use query::projection::Projection;
 use query::sort::SortPattern;
 use std::sync::Arc;
 
-/// An index as the planner sees it. `_id_` is not among them: records lie under their `_id`.
+/// An index as the planner sees it. `_id_` is among them only where records do not lie under their `_id`
+/// ([`PlanRequest::clustered`]).
 #[derive(Clone, Debug)]
 pub struct IndexInfo {
     pub id: u32,
@@ -46,6 +47,8 @@ pub struct PlanRequest<'a> {
     pub min: Option<Doc<'a>>,
     pub max: Option<Doc<'a>>,
     pub indexes: &'a [IndexInfo],
+    /// The records lie in the order of `_id`. Otherwise they lie in that of insertion, and `_id_` is one of `indexes`.
+    pub clustered: bool,
     /// Only the number of results matters.
     pub count: bool,
     pub ns: &'a str,

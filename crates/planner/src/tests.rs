@@ -114,6 +114,7 @@ impl Collection {
             max: None,
             indexes: &self.infos,
             count: false,
+            clustered: true,
             ns: "t.c",
             estimate: Some(&estimate),
         })
@@ -483,6 +484,7 @@ fn compare_with_brute_force(seed: u64, arrays: bool) -> usize {
                 filter: &f,
                 projection: projection.as_ref(),
                 indexes: &c.infos,
+                clustered: false,
                 skip: 0,
                 limit: 0,
                 count: false,
@@ -539,6 +541,7 @@ fn explain(indexes: &[(&str, &str)], f: &str, sort: &str, projection: &str) -> S
         max: None,
         indexes: &infos,
         count: false,
+        clustered: true,
         ns: "t.c",
         estimate: None,
     })
@@ -548,6 +551,7 @@ fn explain(indexes: &[(&str, &str)], f: &str, sort: &str, projection: &str) -> S
         filter: &f,
         projection: projection.as_ref(),
         indexes: &infos,
+        clustered: false,
         skip: 0,
         limit: 0,
         count: false,
@@ -750,6 +754,7 @@ fn hints() {
             max: None,
             indexes: &infos,
             count: false,
+            clustered: true,
             ns: "t.c",
             estimate: None,
         })
@@ -789,4 +794,45 @@ fn hints() {
             .0,
         51174
     );
+}
+
+#[test]
+fn records_in_the_order_of_insertion() {
+    let infos = [
+        index(0, r#"{"_id":1}"#, "unique"),
+        index(1, r#"{"a":1}"#, ""),
+    ];
+    let ask = |f: &str, sort: &str, hint: Option<Hint>| {
+        let f = filter(f);
+        let sort = (!sort.is_empty()).then(|| SortPattern::parse(d(sort).as_doc()).unwrap());
+        plan(&PlanRequest {
+            filter: &f,
+            sort: sort.as_ref(),
+            projection: None,
+            limit: None,
+            hint: hint.as_ref(),
+            min: None,
+            max: None,
+            indexes: &infos,
+            count: false,
+            clustered: false,
+            ns: "t.c",
+            estimate: None,
+        })
+        .unwrap()
+    };
+    let by_id = |p: &Plan| matches!(&p.access, Access::Index(a) if a.index == 0);
+    assert!(matches!(
+        ask(r#"{"_id":1}"#, "", None).access,
+        Access::Ids(_)
+    ));
+    assert!(by_id(&ask(r#"{"_id":{"$gt":1}}"#, "", None)));
+    assert!(by_id(&ask(r#"{"_id":{"$in":[1,2]}}"#, "", None)));
+    assert!(by_id(&ask("{}", "", Some(Hint::Name("_id_".into())))));
+    assert!(by_id(&ask("{}", "", Some(Hint::Key(d(r#"{"_id":1}"#))))));
+    // Only the index gives the order of _id; a scan does not.
+    let sorted = ask("{}", r#"{"_id":-1}"#, None);
+    assert!(by_id(&sorted) && sorted.sort.is_none());
+    let hinted = ask("{}", r#"{"_id":1}"#, Some(Hint::Natural { reverse: false }));
+    assert!(hinted.access.is_scan() && hinted.sort.is_some());
 }

@@ -1,4 +1,5 @@
-//! Threads for requests that may block. They come when a request finds nobody idle, up to a limit, and go when idle.
+//! Threads for requests that may block. They come when a request finds nobody idle, up to a limit (of those that work: those
+//! that wait for an event come on top), and go when idle.
 //!
 //! Invariant: every request that is submitted comes back to its loop exactly once, also when the service panics and when
 //! the pool is being stopped.
@@ -65,7 +66,7 @@ impl<S: Service> Workers<S> {
         self.control.metrics.active.fetch_add(1, Relaxed);
         let mut queue = self.queue.lock();
         queue.jobs.push_back(job);
-        if queue.jobs.len() <= queue.idle || queue.threads >= self.max {
+        if queue.jobs.len() <= queue.idle || queue.threads >= self.max + self.control.waiting() {
             drop(queue);
             self.arrived.notify_one();
             return;

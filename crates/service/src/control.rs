@@ -1,6 +1,6 @@
 //! The running server, as the commands see it: stop it, and read its counters.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -10,6 +10,8 @@ pub struct Control {
     stopping: AtomicBool,
     wakers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     pub metrics: Metrics,
+    /// Requests on worker threads that only wait for something to happen.
+    waiting: AtomicUsize,
     pub started: Instant,
     pub started_at: SystemTime,
 }
@@ -20,6 +22,7 @@ impl Default for Control {
             stopping: AtomicBool::new(false),
             wakers: Mutex::default(),
             metrics: Metrics::default(),
+            waiting: AtomicUsize::new(0),
             started: Instant::now(),
             started_at: SystemTime::now(),
         }
@@ -38,12 +41,32 @@ impl Control {
         self.stopping.load(SeqCst)
     }
 
+    /// For a request on a worker thread that is going to wait for an event: until the guard is dropped the thread does not
+    /// count among those that the pool may have, so that those who wait do not keep others from working.
+    pub fn waits(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Relaxed);
+        Waiting(&self.waiting)
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
     /// Registers what to call at shutdown; called at once if it has begun already.
     pub fn on_shutdown(&self, wake: Box<dyn Fn() + Send + Sync>) {
         self.wakers.lock().push(wake);
         if self.is_stopping() {
             self.wakers.lock().iter().for_each(|wake| wake());
         }
+    }
+}
+
+/// See [`Control::waits`].
+pub struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 

@@ -4,8 +4,9 @@
 //! sees at the next step and on giving it back.
 
 use bson::Writer;
+use catalog::Tail;
 use errors::{Result, bail, err};
-use executor::{FindCursor, OpCtx, PipelineCursor};
+use executor::{FindCursor, OpCtx, PipelineCursor, TailCursor};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,6 +60,22 @@ impl Results for PipelineCursor {
     fn release(&mut self) {}
 }
 
+impl Results for TailCursor {
+    /// There may always be more.
+    fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
+        TailCursor::fill(self, ctx, w, max_docs, max_bytes).map(|()| false)
+    }
+
+    /// It keeps nothing that could be had again.
+    fn release(&mut self) {}
+}
+
 pub struct Cursor {
     pub id: i64,
     /// `db.collection`, as replies name it.
@@ -72,6 +89,8 @@ pub struct Cursor {
     pub uuid: Option<[u8; 16]>,
     /// `maxTimeMS` that is left for getMores without their own; `None` is no limit.
     pub time_left: Option<Duration>,
+    /// Of an awaitData cursor: what a getMore that finds nothing waits for.
+    pub awaits: Option<Arc<Tail>>,
     pub killed: Arc<AtomicBool>,
     created: Instant,
     used: Instant,
@@ -99,6 +118,7 @@ impl Cursor {
             command: Default::default(),
             uuid: None,
             time_left: None,
+            awaits: None,
             killed: Arc::default(),
             created: Instant::now(),
             used: Instant::now(),

@@ -167,6 +167,7 @@ fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, executed: bool) -> Resul
             filter: &filter,
             projection: None,
             indexes: &coll.usable,
+            clustered: coll.option("clusteredIndex").is_some(),
             skip,
             limit,
             count: false,

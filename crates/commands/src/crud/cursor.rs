@@ -2,8 +2,10 @@
 
 use crate::cx::Cx;
 use bson::Writer;
+use catalog::Tail;
 use errors::Result;
 use session::{Cursor, Results};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How many documents a first batch has when the client does not say.
@@ -17,6 +19,8 @@ pub struct Keep {
     pub single_batch: bool,
     pub no_timeout: bool,
     pub uuid: Option<[u8; 16]>,
+    /// What its getMores wait for, when they find nothing.
+    pub awaits: Option<Arc<Tail>>,
 }
 
 /// Writes `cursor: {firstBatch, id, ns}` and keeps the cursor if there is more.
@@ -37,6 +41,7 @@ pub fn first_batch(
         c.lsid = cx.args.generic.lsid;
         c.no_timeout = keep.no_timeout;
         c.uuid = keep.uuid;
+        c.awaits = keep.awaits;
         c.command = cx.request.body.to_buf();
         c.time_left = match cx.args.generic.max_time_ms {
             0 => None,

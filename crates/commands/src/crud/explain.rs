@@ -235,6 +235,7 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
                 filter: &filter,
                 projection: projection.as_ref(),
                 indexes: &coll.usable,
+                clustered: coll.option("clusteredIndex").is_some(),
                 skip,
                 limit,
                 count,

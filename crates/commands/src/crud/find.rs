@@ -6,7 +6,7 @@ use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::Doc;
 use errors::{Result, bail};
-use executor::{FindCursor, FindRequest};
+use executor::{FindCursor, FindRequest, TailCursor};
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
@@ -18,6 +18,8 @@ pub struct Find<'a> {
     pub batch: u64,
     pub single_batch: bool,
     pub no_timeout: bool,
+    pub tailable: bool,
+    pub await_data: bool,
 }
 
 /// Reads the arguments of find.
@@ -65,10 +67,20 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
             "Cannot set 'awaitData' without also setting 'tailable'"
         );
     }
-    if tailable {
+    if tailable && single_batch {
         bail!(
             BadValue,
-            "error processing query: ns={ns} :: caused by :: tailable cursor requested on non capped collection"
+            "cannot use tailable option with the 'singleBatch' option"
+        );
+    }
+    let forward = |d: Doc<'_>| {
+        let natural = d.get("$natural").and_then(|v| v.to_f64());
+        d.count() == 1 && natural.is_some_and(|n| n > 0.0)
+    };
+    if tailable && sort.is_some_and(|d: Doc<'_>| !d.is_empty() && !forward(d)) {
+        bail!(
+            BadValue,
+            "cannot use tailable option with a sort other than {{$natural: 1}}"
         );
     }
     let (env, vars) = variables::variables(cx, let_)?;
@@ -112,11 +124,16 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
         batch,
         single_batch,
         no_timeout,
+        tailable,
+        await_data,
     })
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let find = parse(cx)?;
+    if find.tailable {
+        return tail(cx, find);
+    }
     match FindCursor::open(&mut cx.op, &find.ns, find.request)? {
         None => cursor::empty(&mut cx.w, &find.ns),
         Some(c) => {
@@ -124,6 +141,37 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 single_batch: find.single_batch,
                 no_timeout: find.no_timeout,
                 uuid: Some(c.collection().uuid),
+                awaits: None,
+            };
+            cursor::first_batch(cx, &find.ns, Box::new(c), find.batch, keep)?;
+        }
+    }
+    Ok(Done::Reply)
+}
+
+/// A cursor that stays open at the end of a capped collection. Of hints only the natural order is heeded.
+fn tail(cx: &mut Cx<'_, '_>, find: Find<'_>) -> Result<Done> {
+    let (view, coll) = cx.op.view(&find.ns);
+    let Some(coll) = coll else {
+        cursor::empty(&mut cx.w, &find.ns);
+        return Ok(Done::Reply);
+    };
+    if coll.is_view() {
+        bail!(
+            CommandNotSupportedOnView,
+            "Namespace {} is a view, not a collection",
+            find.ns
+        );
+    }
+    match TailCursor::open(&view, &coll, find.request)? {
+        // There is nothing to go on from: the cursor is dead from the start.
+        None => cursor::empty(&mut cx.w, &find.ns),
+        Some(c) => {
+            let keep = Keep {
+                single_batch: false,
+                no_timeout: find.no_timeout,
+                uuid: Some(coll.uuid),
+                awaits: find.await_data.then(|| c.tail().clone()),
             };
             cursor::first_batch(cx, &find.ns, Box::new(c), find.batch, keep)?;
         }

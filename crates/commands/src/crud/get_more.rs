@@ -1,10 +1,18 @@
-//! `getMore`. Runs on a worker always: a batch cannot be started over.
+//! `getMore`. Runs on a worker always: a batch cannot be started over, and an awaitData cursor waits for what comes.
 
 use super::cursor::BATCH_BYTES;
 use crate::cx::{Cx, Done};
 use crate::idl;
+use catalog::Tail;
 use errors::{Result, bail, err};
+use session::Cursor;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+
+/// How long an awaitData cursor waits when the client does not say.
+const AWAIT: Duration = Duration::from_secs(1);
+/// Whoever waits looks this often whether he still should: nobody wakes him when his cursor is killed or his client is gone.
+const LOOK: Duration = Duration::from_millis(250);
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let Some(id) = cx.args.first.as_i64() else {
@@ -53,7 +61,17 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         );
     }
     let started = Instant::now();
-    if cx.op.deadline.is_none() {
+    let asked = cx.args.generic.max_time_ms;
+    if cursor.awaits.is_some() {
+        // The time is how long to wait, not how long to work.
+        cx.op.deadline = None;
+    } else if asked > 0 {
+        cx.app.cursors.give_back(cursor);
+        bail!(
+            BadValue,
+            "cannot set maxTimeMS on getMore command for a non-awaitData cursor"
+        );
+    } else {
         cx.op.deadline = cursor.time_left.map(|t| started + t);
     }
     let batch = if batch == 0 {
@@ -62,9 +80,18 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         batch.unsigned_abs()
     };
     cx.w.open_doc("cursor").open_array("nextBatch");
-    let filled = cursor
-        .results
-        .fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES);
+    let filled = match cursor.awaits.clone() {
+        None => cursor
+            .results
+            .fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES),
+        Some(tail) => {
+            let wait = match asked {
+                0 => AWAIT,
+                ms => Duration::from_millis(ms),
+            };
+            await_data(cx, &mut cursor, &tail, batch, started + wait)
+        }
+    };
     let done = match filled {
         Ok(done) => done,
         Err(e) => {
@@ -72,7 +99,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             return Err(e);
         }
     };
-    if cursor.killed.load(std::sync::atomic::Ordering::Relaxed) {
+    if cursor.killed.load(Relaxed) {
         cx.app.cursors.remove(id);
         return Err(given_up());
     }
@@ -96,4 +123,31 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     } else {
         Done::Reply
     })
+}
+
+/// The next batch; waits for something to give until `deadline`.
+fn await_data(
+    cx: &mut Cx<'_, '_>,
+    cursor: &mut Cursor,
+    tail: &Tail,
+    batch: u64,
+    deadline: Instant,
+) -> Result<bool> {
+    let _waiting = cx.app.control.waits();
+    let before = cx.w.len();
+    loop {
+        let seen = tail.additions();
+        let done = cursor
+            .results
+            .fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)?;
+        let now = Instant::now();
+        if done || cx.w.len() > before || now >= deadline {
+            return Ok(done);
+        }
+        if cursor.killed.load(Relaxed) || cx.app.control.is_stopping() {
+            return Ok(done);
+        }
+        cx.op.check()?;
+        tail.wait(seen, deadline.min(now + LOOK));
+    }
 }

@@ -1,6 +1,6 @@
 //! `collMod`: changes options of a collection or of one of its indexes.
 
-use super::create::{check_uuid, enumerated, images};
+use super::create::{check_uuid, enumerated, images, rounded_up};
 use super::{changed, unsupported};
 use crate::cx::{Cx, Done};
 use crate::idl;
@@ -26,8 +26,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     catalog::check_collection_name(&ns)?;
     let mut index = None;
     let mut dry_run = false;
-    let (mut level, mut action, mut validator, mut pre_images, mut capped) =
-        (None, None, None, None, false);
+    let (mut level, mut action, mut validator, mut pre_images) = (None, None, None, None);
+    let (mut capped_size, mut capped_max) = (None, None);
     let (mut view, mut expire, mut timeseries, mut uuid) = (false, None, false, None);
     for e in cx.args.fields.clone() {
         match e.name {
@@ -46,7 +46,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                             "BSON field 'cappedSize' value must be >= 1 and <= 1125899906842624, actual value '{n}'"
                         );
                     }
-                    capped = true;
+                    capped_size = Some(rounded_up(n));
                 }
             }
             "cappedMax" => {
@@ -57,7 +57,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                             "BSON field 'cappedMax' value must be < 2147483648, actual value '{n}'"
                         );
                     }
-                    capped = true;
+                    capped_max = Some(n.max(0));
                 }
             }
             "expireAfterSeconds" => {
@@ -83,23 +83,33 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let Some(coll) = catalog.get(&ns) else {
         bail!(NamespaceNotFound, "ns does not exist: {ns}")
     };
+    let capped = capped_size.is_some() || capped_max.is_some();
     if coll.is_view()
         && (index.is_some() || capped || validator.is_some() || level.is_some() || action.is_some())
     {
         bail!(InvalidOptions, "option not supported on a view");
     }
-    if capped || timeseries || view {
+    if capped && coll.capped.is_none() || timeseries || view {
         bail!(
             InvalidOptions,
             "option is not supported on a collection of this kind: {ns}"
         );
     }
+    let mut kept: Vec<(&str, Option<i64>)> = Vec::new();
     if let Some(v) = expire {
-        let _: Val<'_> = v;
-        bail!(
-            InvalidOptions,
-            "'expireAfterSeconds' is only supported on collections clustered by _id"
-        );
+        if coll.option("clusteredIndex").is_none() {
+            bail!(
+                InvalidOptions,
+                "'expireAfterSeconds' is only supported on collections clustered by _id"
+            );
+        }
+        kept.push(("expireAfterSeconds", clustered_expiry(v)?));
+    }
+    if let Some(n) = capped_size {
+        kept.push(("size", Some(n)));
+    }
+    if let Some(n) = capped_max {
+        kept.push(("max", Some(n).filter(|n| *n > 0)));
     }
     if validator.is_some_and(|v| !v.is_empty()) {
         return unsupported("validators");
@@ -116,6 +126,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if level.is_some() || action.is_some() || pre_images.is_some() || validator.is_some() {
         let options = changed_options(&coll, level, action, pre_images, validator.is_some());
         cx.app.engine.catalog.change_options(&ns, options)?;
+    }
+    if !kept.is_empty() {
+        let catalog = &cx.app.engine.catalog;
+        if let Some(now) = catalog.get(&ns) {
+            catalog.change_options(&ns, with_numbers(&now, &kept))?;
+        }
     }
     changed(cx);
     Ok(Done::Reply)
@@ -138,9 +154,55 @@ fn parse_index(d: Doc<'_>) -> Result<IndexChange<'_>> {
     Ok(c)
 }
 
+/// Whether a collection is clustered by an index of that name.
+pub fn is_clustered_by(coll: &Collection, name: &str) -> bool {
+    let index = coll.option("clusteredIndex").and_then(|v| v.as_doc());
+    index.is_some_and(|d| d.get("name").and_then(|v| v.as_str()) == Some(name))
+}
+
+/// `expireAfterSeconds` of a clustered collection; `None` for "off".
+fn clustered_expiry(v: Val<'_>) -> Result<Option<i64>> {
+    if let Some(s) = v.as_str() {
+        if s == "off" {
+            return Ok(None);
+        }
+        bail!(
+            InvalidOptions,
+            "Invalid string value for the 'clusteredIndex::expireAfterSeconds' option. Got: '{s}'. Accepted value is 'off'"
+        );
+    }
+    let n = idl::whole(v).unwrap_or(0);
+    if n < 0 || n > crate::clock::now_millis() / 1000 {
+        bail!(
+            InvalidOptions,
+            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {n}"
+        );
+    }
+    Ok(Some(n))
+}
+
+/// A collection's options with these numbers in them, or without those that are none.
+fn with_numbers(coll: &Collection, numbers: &[(&str, Option<i64>)]) -> DocBuf {
+    let mut w = Writer::new();
+    let replaced = |name: &str| numbers.iter().find(|(n, _)| *n == name);
+    for e in coll.options.as_doc() {
+        match replaced(e.name) {
+            None => w.val(e.name, e.val),
+            Some((_, Some(n))) => w.int(e.name, *n),
+            Some((_, None)) => &mut w,
+        };
+    }
+    for (name, n) in numbers {
+        if let Some(n) = n.filter(|_| coll.option(name).is_none()) {
+            w.int(name, n);
+        }
+    }
+    w.finish()
+}
+
 fn find_index(coll: &Collection, c: &IndexChange<'_>) -> Result<Option<Arc<Index>>> {
     match (c.name, c.key) {
-        (Some("_id_"), None) => Ok(None),
+        (Some(name), None) if name == "_id_" || is_clustered_by(coll, name) => Ok(None),
         (Some(name), None) => match coll.index_named(name) {
             Some(i) => Ok(Some(i.clone())),
             None => bail!(IndexNotFound, "cannot find index {name} for ns {}", coll.ns),
@@ -191,6 +253,12 @@ fn change_index(
         );
     }
     let Some(index) = index else {
+        if coll.option("clusteredIndex").is_some() {
+            if c.hidden.is_some() {
+                bail!(6011800, "Cannot hide a clusteredIndex");
+            }
+            bail!(IndexNotFound, "cannot find index _id_ for ns {ns}");
+        }
         if c.hidden.is_some() {
             bail!(BadValue, "can't hide _id index");
         }

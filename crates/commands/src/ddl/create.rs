@@ -13,7 +13,7 @@ use errors::{Result, bail, err};
 use query::expr::ParseEnv;
 use query::filter::Filter;
 
-const MAX_CAPPED_BYTES: i64 = 1 << 50;
+pub const MAX_CAPPED_BYTES: i64 = 1 << 50;
 
 #[derive(Default)]
 struct Options<'a> {
@@ -480,17 +480,11 @@ fn refuse_missing(o: &Options<'_>) -> Result<()> {
     if o.timeseries.is_some() {
         return unsupported("time-series collections");
     }
-    if o.capped {
-        return unsupported("capped collections");
-    }
     if o.encrypted {
         return unsupported("encrypted fields");
     }
     if o.validator.is_some_and(|v| !v.is_empty()) {
         return unsupported("validators");
-    }
-    if o.expire_after.is_some() {
-        return unsupported("expiry of clustered collections");
     }
     match o.collation {
         Some(c) if collation::is_special(c)? => unsupported("collations of collections"),
@@ -498,9 +492,25 @@ fn refuse_missing(o: &Options<'_>) -> Result<()> {
     }
 }
 
+/// The options that make a collection a capped one, as they are kept.
+pub fn capped(w: &mut Writer, size: i64, max: Option<i64>) {
+    w.bool("capped", true).int("size", rounded_up(size));
+    if let Some(n) = max.filter(|n| *n > 0) {
+        w.int("max", n);
+    }
+}
+
+/// Sizes of capped collections are multiples of 256, as in MongoDB.
+pub fn rounded_up(size: i64) -> i64 {
+    size.saturating_add(0xFF) & !0xFF
+}
+
 /// The options as listCollections shows them.
 fn stored(o: &Options<'_>) -> DocBuf {
     let mut w = Writer::new();
+    if o.capped {
+        capped(&mut w, o.size.unwrap_or(0), o.max);
+    }
     for (name, d) in [
         ("storageEngine", o.storage_engine),
         ("indexOptionDefaults", o.index_defaults),
@@ -521,6 +531,9 @@ fn stored(o: &Options<'_>) -> DocBuf {
     }
     if let Some(c) = &o.clustered {
         w.doc("clusteredIndex", c.as_doc());
+    }
+    if let Some(n) = o.expire_after {
+        w.i64("expireAfterSeconds", n);
     }
     w.finish()
 }

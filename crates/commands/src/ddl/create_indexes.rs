@@ -38,7 +38,13 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             CommandNotSupportedOnView,
             "Cannot create indexes on view '{ns}'"
         ),
-        Some(c) => (c.indexes.len() + 1, wanted(&specs, c.index_specs())?),
+        Some(c) => {
+            let own = usize::from(c.option("clusteredIndex").is_none());
+            (
+                c.secondary().count() + own,
+                wanted(&specs, c.index_specs())?,
+            )
+        }
         None => (
             1,
             wanted(

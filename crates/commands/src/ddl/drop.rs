@@ -21,7 +21,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     match catalog.drop_collection(&ns) {
         Ok(c) => {
             if !c.is_view() {
-                cx.w.i32("nIndexesWas", c.indexes.len() as i32 + 1);
+                cx.w.i32("nIndexesWas", c.secondary().count() as i32 + 1);
             }
             cx.w.str("ns", &ns);
             changed(cx);

@@ -5,7 +5,7 @@ use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::{Doc, Val, tag};
 use catalog::Collection;
-use errors::{Result, bail};
+use errors::{Error, Result, bail, err};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
@@ -34,7 +34,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let names = named(&coll, index)?;
     let own = usize::from(coll.option("clusteredIndex").is_none());
-    let (was, all) = (coll.indexes.len() + own, index.as_str() == Some("*"));
+    let (was, all) = (coll.secondary().count() + own, index.as_str() == Some("*"));
     for name in &names {
         let i = coll.index_named(name);
         if let Some(i) = i.filter(|i| i.state == catalog::IndexState::Building) {
@@ -76,6 +76,9 @@ fn check_type(index: Val<'_>) -> Result<()> {
 /// The names of the indexes that are meant.
 fn named(coll: &Collection, index: Val<'_>) -> Result<Vec<String>> {
     let by_name = |name: &str| -> Result<String> {
+        if super::coll_mod::is_clustered_by(coll, name) {
+            return Err(clustered());
+        }
         if name == "_id_" {
             bail!(InvalidOptions, "cannot drop _id index");
         }
@@ -86,13 +89,13 @@ fn named(coll: &Collection, index: Val<'_>) -> Result<Vec<String>> {
     };
     if let Some(name) = index.as_str() {
         if name == "*" {
-            return Ok(coll.indexes.iter().map(|i| i.name().to_string()).collect());
+            return Ok(coll.secondary().map(|i| i.name().to_string()).collect());
         }
         return Ok(vec![by_name(name)?]);
     }
     if let Some(names) = index.as_array() {
         if names.count() == 1 && names.get("0").and_then(|v| v.as_str()) == Some("*") {
-            return Ok(coll.indexes.iter().map(|i| i.name().to_string()).collect());
+            return Ok(coll.secondary().map(|i| i.name().to_string()).collect());
         }
         return names
             .values()
@@ -102,11 +105,13 @@ fn named(coll: &Collection, index: Val<'_>) -> Result<Vec<String>> {
     }
     let key = index.as_doc().unwrap_or(Doc::EMPTY);
     if is_id(key) {
+        if coll.option("clusteredIndex").is_some() {
+            return Err(clustered());
+        }
         bail!(InvalidOptions, "cannot drop _id index");
     }
     let matching: Vec<&str> = coll
-        .indexes
-        .iter()
+        .secondary()
         .filter(|i| super::index_spec::same_key(i.info.key.as_doc(), key))
         .map(|i| i.name())
         .collect();
@@ -120,6 +125,10 @@ fn named(coll: &Collection, index: Val<'_>) -> Result<Vec<String>> {
             matching.join(", ")
         ),
     }
+}
+
+fn clustered() -> Error {
+    err!(5979800, "It is illegal to drop the clusteredIndex")
 }
 
 fn is_id(key: Doc<'_>) -> bool {

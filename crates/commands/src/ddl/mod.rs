@@ -1,6 +1,8 @@
 //! Commands on collections and indexes: what there is, and its changes.
 
+pub mod clone_collection_as_capped;
 pub mod coll_mod;
+pub mod convert_to_capped;
 pub mod create;
 pub mod create_indexes;
 pub mod drop;

@@ -98,10 +98,15 @@ fn asserts(cx: &mut Cx<'_, '_>) {
 fn catalog_stats(cx: &mut Cx<'_, '_>) {
     let snapshot = cx.app.engine.catalog.snapshot();
     let (views, collections): (Vec<_>, Vec<_>) = snapshot.all().partition(|c| c.is_view());
+    let capped = collections.iter().filter(|c| c.capped.is_some()).count();
+    let clustered = collections
+        .iter()
+        .filter(|c| c.option("clusteredIndex").is_some())
+        .count();
     let w = cx.w.open_doc("catalogStats");
     w.int("collections", collections.len() as i64)
-        .i32("capped", 0)
-        .i32("clustered", 0)
+        .int("capped", capped as i64)
+        .int("clustered", clustered as i64)
         .i32("timeseries", 0);
     w.int("views", views.len() as i64)
         .i32("internalCollections", 0)
@@ -230,9 +235,11 @@ fn metrics(cx: &mut Cx<'_, '_>) {
         w.i64(field, zero);
     }
     w.close();
+    let ttl = &cx.app.expired;
     w.open_doc("ttl")
-        .i64("deletedDocuments", 0)
-        .i64("passes", 0)
+        .i64("deletedDocuments", ttl.deleted.load(Relaxed) as i64)
+        .i64("passes", ttl.passes.load(Relaxed) as i64)
+        .i64("subPasses", ttl.sub_passes.load(Relaxed) as i64)
         .close();
     w.close();
 }

@@ -64,7 +64,11 @@ pub fn append(w: &mut Writer, c: &Collection, s: &Sizes, scale: i64) {
     w.i32("numOrphanDocs", 0)
         .int("storageSize", scaled(s.storage))
         .int("freeStorageSize", 0)
-        .bool("capped", false);
+        .bool("capped", c.capped.is_some());
+    if let Some(capped) = &c.capped {
+        w.int("max", capped.max.unwrap_or(0) as i64)
+            .int("maxSize", scaled(capped.size_bytes));
+    }
     w.int("nindexes", s.indexes.len() as i64);
     w.open_doc("indexDetails");
     for (name, _) in &s.indexes {

@@ -7,8 +7,9 @@ pub mod db_stats;
 pub mod rows;
 pub mod validate;
 
+use catalog::Collection;
+use catalog::capped::ID_INDEX;
 use catalog::keyspace::{self, SPACE_RECORD};
-use catalog::{Collection, Index};
 use executor::Engine;
 
 /// Bytes and counts of one collection.
@@ -19,7 +20,7 @@ pub struct Sizes {
     pub data: u64,
     /// Records on disk, about.
     pub storage: u64,
-    /// Indexes on disk by name, about; `_id_` first, which takes nothing of its own.
+    /// Indexes on disk by name, about; `_id_` first, which takes nothing of its own where records lie under their `_id`.
     pub indexes: Vec<(String, u64)>,
 }
 
@@ -37,11 +38,11 @@ impl Sizes {
 pub fn sizes(engine: &Engine, c: &Collection) -> Sizes {
     let (count, data) = engine.store.counts(c.tablet);
     let between = |p: &keyspace::Prefix| engine.store.approximate_size(p, &keyspace::prefix_end(p));
-    let mut indexes = vec![("_id_".to_string(), 0)];
+    let own = c.index(ID_INDEX).map_or(0, |i| between(&i.prefix));
+    let mut indexes = vec![("_id_".to_string(), own)];
     indexes.extend(
-        c.indexes
-            .iter()
-            .map(|i: &std::sync::Arc<Index>| (i.name().to_string(), between(&i.prefix))),
+        c.secondary()
+            .map(|i| (i.name().to_string(), between(&i.prefix))),
     );
     Sizes {
         count,

@@ -97,9 +97,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             .i32("nNonCompliantDocuments", 0)
             .int("nrecords", f.records as i64);
     }
-    w.int("nIndexes", ready.len() as i64 + 1);
+    // Where records lie under their `_id`, they are its index.
+    let own = i64::from(coll.capped.is_none());
+    w.int("nIndexes", ready.len() as i64 + own);
     if !metadata {
-        w.open_doc("keysPerIndex").int("_id_", f.records as i64);
+        w.open_doc("keysPerIndex");
+        if own > 0 {
+            w.int("_id_", f.records as i64);
+        }
         for (i, index) in ready.iter().enumerate() {
             w.int(index.name(), found[i] as i64);
         }

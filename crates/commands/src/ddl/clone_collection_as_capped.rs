@@ -1,0 +1,44 @@
+//! `cloneCollectionAsCapped`: a capped copy of a collection, under another name.
+
+use super::{changed, convert_to_capped as convert};
+use crate::cx::{Cx, Done};
+use bson::Val;
+use errors::{Result, bail};
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let from = string("cloneCollectionAsCapped", Some(cx.args.first))?;
+    let to = string("toCollection", cx.args.field("toCollection"))?;
+    let (from, to) = (format!("{}.{from}", cx.args.db), cx.args.namespace_of(to)?);
+    let size = convert::size(cx)?;
+    convert::check_source(&from)?;
+    if catalog::collection_of(&to).starts_with("system.buckets.") {
+        bail!(IllegalOperation, "cannot write to {to}");
+    }
+    let engine = cx.app.engine.clone();
+    let source = convert::source(&engine.catalog, &from)?;
+    convert::check_target(&engine.catalog, &to)?;
+    if engine
+        .catalog
+        .create(&to, convert::options(&source, size))?
+        .is_none()
+    {
+        convert::check_target(&engine.catalog, &to)?;
+    }
+    if let Err(e) = convert::copy(&mut cx.op, &source, &to) {
+        let _ = engine.catalog.drop_collection(&to);
+        return Err(e);
+    }
+    changed(cx);
+    Ok(Done::Reply)
+}
+
+fn string<'a>(name: &str, v: Option<Val<'a>>) -> Result<&'a str> {
+    match v.and_then(|v| v.as_str()) {
+        Some(s) => Ok(s),
+        None => bail!(
+            TypeMismatch,
+            "\"{name}\" had the wrong type. Expected string, found {}",
+            v.map_or("missing", |v| v.type_name())
+        ),
+    }
+}
