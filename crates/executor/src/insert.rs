@@ -5,7 +5,7 @@ use crate::capped::{self, Room};
 use crate::op::{Held, OpCtx};
 use crate::records::{self, duplicate_id, latch_hash};
 use crate::retry::{Retry, StmtResult};
-use bson::Doc;
+use bson::{Doc, Val, tag};
 use catalog::{Collection, WriteLock};
 use errors::{Code, Error, Result, bail};
 use query::index_keys::KeySet;
@@ -109,20 +109,35 @@ fn prepare(coll: &Collection, doc: Doc<'_>, ts: u64) -> Result<(Vec<u8>, Vec<u8>
     let id = records::id_of(stored)?;
     let key = match &coll.capped {
         None => {
-            let key = records::record_key(coll, id);
-            if key.len() > MAX_CLUSTERED_KEY_BYTES && coll.option("clusteredIndex").is_some() {
-                bail!(
-                    5894900,
-                    "RecordId too large: {} bytes. Maximum length is {MAX_CLUSTERED_KEY_BYTES} bytes",
-                    key.len()
-                );
+            if id.bytes.len() > MAX_CLUSTERED_KEY_BYTES / 2
+                && coll.option("clusteredIndex").is_some()
+            {
+                check_clustered_key(id)?;
             }
-            key
+            records::record_key(coll, id)
         }
         // Where it will lie is known when there is room for it.
         Some(_) => Vec::new(),
     };
     Ok((key, bytes))
+}
+
+/// Fails when an `_id` is larger than a clustered collection takes, by MongoDB's encoding of it.
+fn check_clustered_key(id: Val<'_>) -> Result<()> {
+    let len = match id.tag {
+        // The length and the terminator of BSON, against a type byte and a terminator.
+        tag::STRING => id.bytes.len().saturating_sub(3),
+        // The length and subtype of BSON, against type byte, length, subtype and terminator.
+        tag::BINARY => id.bytes.len() + 2,
+        _ => id.bytes.len(),
+    };
+    if len > MAX_CLUSTERED_KEY_BYTES {
+        bail!(
+            5894900,
+            "RecordId too large: {len} bytes. Maximum length is {MAX_CLUSTERED_KEY_BYTES} bytes"
+        );
+    }
+    Ok(())
 }
 
 /// Inserts one chunk; `true` when an ordered batch must stop.

@@ -798,10 +798,11 @@ fn hints() {
 
 #[test]
 fn records_in_the_order_of_insertion() {
-    let infos = [
+    let mut infos = [
         index(0, r#"{"_id":1}"#, "unique"),
         index(1, r#"{"a":1}"#, ""),
     ];
+    infos[0].name = "_id_".into();
     let ask = |f: &str, sort: &str, hint: Option<Hint>| {
         let f = filter(f);
         let sort = (!sort.is_empty()).then(|| SortPattern::parse(d(sort).as_doc()).unwrap());

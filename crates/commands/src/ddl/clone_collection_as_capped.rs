@@ -1,6 +1,6 @@
 //! `cloneCollectionAsCapped`: a capped copy of a collection, under another name.
 
-use super::{changed, convert_to_capped as convert};
+use super::{changed, convert_to_capped as convert, create};
 use crate::cx::{Cx, Done};
 use bson::Val;
 use errors::{Result, bail};
@@ -8,15 +8,16 @@ use errors::{Result, bail};
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let from = string("cloneCollectionAsCapped", Some(cx.args.first))?;
     let to = string("toCollection", cx.args.field("toCollection"))?;
-    let (from, to) = (format!("{}.{from}", cx.args.db), cx.args.namespace_of(to)?);
+    let (from, to) = (cx.args.namespace_of(from)?, cx.args.namespace_of(to)?);
+    if from.contains('$') {
+        bail!(InvalidNamespace, "Invalid namespace specified '{from}'");
+    }
     let size = convert::size(cx)?;
     convert::check_source(&from)?;
-    if catalog::collection_of(&to).starts_with("system.buckets.") {
-        bail!(IllegalOperation, "cannot write to {to}");
-    }
     let engine = cx.app.engine.clone();
     let source = convert::source(&engine.catalog, &from)?;
     convert::check_target(&engine.catalog, &to)?;
+    create::check_name(&to, false)?;
     if engine
         .catalog
         .create(&to, convert::options(&source, size))?

@@ -16,11 +16,14 @@ use std::sync::Arc;
 /// Copied in steps of so many documents or bytes.
 const STEP_DOCS: usize = 500;
 const STEP_BYTES: usize = 4 << 20;
+/// MongoDB's copy bears the name of the source behind a prefix of this length, and must be a name that is allowed.
+const ASIDE_BYTES: usize = 25;
+const MAX_NAMESPACE_BYTES: usize = 255;
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     check_source(&ns)?;
-    if ns.len() > 255 {
+    if ns.len() + ASIDE_BYTES > MAX_NAMESPACE_BYTES {
         bail!(InvalidNamespace, "Invalid namespace specified '{ns}'");
     }
     let size = size(cx)?;

@@ -296,10 +296,15 @@ fn clustered(v: Val<'_>) -> Result<Option<DocBuf>> {
 }
 
 fn check_namespace(ns: &str, o: &Options<'_>) -> Result<()> {
+    check_name(ns, o.timeseries.is_some())
+}
+
+/// Names that a collection may be given.
+pub fn check_name(ns: &str, timeseries: bool) -> Result<()> {
     catalog::check_collection_name(ns)?;
     let coll = catalog::collection_of(ns);
     if coll.starts_with("system.buckets.") {
-        if o.timeseries.is_none() {
+        if !timeseries {
             bail!(
                 IllegalOperation,
                 "Cannot create system.buckets collection without timeseries options: {ns}"
@@ -325,6 +330,12 @@ fn check_namespace(ns: &str, o: &Options<'_>) -> Result<()> {
 
 /// Checks of options against each other.
 fn check_together(o: &Options<'_>) -> Result<()> {
+    if o.capped && o.size.is_none() {
+        bail!(
+            InvalidOptions,
+            "the 'size' field is required when 'capped' is true"
+        );
+    }
     if let Some(view) = o.view_on {
         if view.is_empty() {
             bail!(BadValue, "'viewOn' cannot be empty");
@@ -346,12 +357,6 @@ fn check_together(o: &Options<'_>) -> Result<()> {
             bail!(
                 InvalidOptions,
                 "'pipeline' requires 'viewOn' to also be specified"
-            );
-        }
-        if o.capped && o.size.is_none() {
-            bail!(
-                InvalidOptions,
-                "the 'size' field is required when 'capped' is true"
             );
         }
         if !o.capped

@@ -438,12 +438,8 @@ fn expiry(v: Val<'_>) -> Result<i64> {
             v.type_name()
         );
     }
-    // NaN means never, since MongoDB 5.
-    if v.to_f64().is_some_and(f64::is_nan) {
-        return Ok(i64::from(i32::MAX));
-    }
     let n = idl::whole(v).unwrap_or(0);
-    if n < 0 {
+    if n < 0 || v.to_f64().is_some_and(f64::is_nan) {
         bail!(
             CannotCreateIndex,
             "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {v}."

@@ -88,9 +88,9 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
         if let Some(d) = wanted("storageStats") {
             let scale = d
                 .get("scale")
-                .and_then(|v| v.to_i64_truncated())
+                .and_then(crate::idl::whole)
                 .unwrap_or(1)
-                .max(1);
+                .clamp(1, i64::from(i32::MAX));
             w.open_doc("storageStats");
             coll_stats::append(&mut w, c, &s, scale);
             w.close();
