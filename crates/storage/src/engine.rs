@@ -102,7 +102,7 @@ fn options(
     // What the memtables hold is what recovery replays: at most this many full ones. A larger one makes each insertion dearer
     // (it no longer fits the processor's caches), a smaller one makes more files to merge.
     let memtable_count = 4;
-    let memtable_bytes = (cache_bytes / 16).clamp(1 << 20, 32 << 20);
+    let memtable_bytes = (cache_bytes / 16).clamp(1 << 20, 64 << 20);
     let memtables = rocksdb::WriteBufferManager::new_write_buffer_manager_with_cache(
         memtable_bytes * memtable_count,
         false,
@@ -141,7 +141,12 @@ fn options(
     o.set_target_file_size_base((memtable_bytes as u64 * 2).max(8 << 20));
     o.set_level_zero_file_num_compaction_trigger(Load::Moderate.level_zero_files());
     o.set_compression_type(rocksdb::DBCompressionType::Lz4);
-    o.set_bottommost_compression_type(rocksdb::DBCompressionType::Zstd);
+    // The first entry is level 0, the next the first level below it, wherever that is. Zstandard only begins where a collection
+    // has outgrown two levels of the fast one: until then it would be paid at every merge and save space that nobody lacks.
+    {
+        use rocksdb::DBCompressionType::{Lz4, Zstd};
+        o.set_compression_per_level(&[Lz4, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
+    }
     // Level 1: a few per cent larger than the default, at half its CPU.
     o.set_bottommost_compression_options(-14, 1, 0, 0, true);
     o.set_max_background_jobs(i32::try_from(opts.background_jobs.max(2)).unwrap_or(2));

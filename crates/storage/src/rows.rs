@@ -1,6 +1,7 @@
 //! Whole records in memory, found by key with one probe: a read from here costs a tenth of one from the engine's blocks.
 //!
-//! Only what was read by key comes in (a scan does not), only from the record space. The rows have their share of the one cache
+//! What was read by key comes in (a scan does not), and what is written while there is room, so that data that fits is here from
+//! its load on; only from the record space. The rows have their share of the one cache
 //! budget; when a shard is over its part, a clock hand takes out what was not read since the hand last passed.
 //!
 //! Invariant: a row is the newest value of its key, and has been since the engine's sequence number `since`. So the newest state
@@ -134,6 +135,9 @@ impl Rows {
     /// The row under `key` as a state at `sequence` sees it (the newest: `u64::MAX`).
     pub fn get(&self, hash: u64, key: &[u8], sequence: u64) -> Option<Row> {
         let mut shard = self.shard(hash)?;
+        if shard.writers > 0 {
+            return None;
+        }
         let at = shard.find(hash, key)?;
         let slot = shard.slots.get_mut(at)?.as_mut()?;
         if slot.since > sequence {
@@ -203,13 +207,23 @@ impl Rows {
             };
             shard.writers -= 1;
             shard.changed = sequence;
-            // Only when nothing else is under way in the shard: a later effect of the same batch may be on the same key.
-            if let Effect::Put(key, value) = effect
-                && was_here
-                && written
-                && shard.writers == 0
-            {
-                shard.put(hash, key.len(), join(key, value), self.shard_bytes);
+            // A later effect of the same batch may be on the same key; `get` looks away until the last of them is through.
+            match effect {
+                Effect::Put(key, value) if written => {
+                    let cost = key.len() + value.len() + ROW_OVERHEAD_BYTES;
+                    let room = shard.bytes + cost <= self.shard_bytes;
+                    if !writing.all && cost <= self.shard_bytes / 8 && (was_here || room) {
+                        shard.put(hash, key.len(), join(key, value), self.shard_bytes);
+                    } else if let Some(at) = shard.find(hash, key) {
+                        shard.take(at);
+                    }
+                }
+                Effect::Put(key, _) | Effect::Delete(key) => {
+                    if let Some(at) = shard.find(hash, key) {
+                        shard.take(at);
+                    }
+                }
+                Effect::DeleteRange(..) => {}
             }
         }
         if writing.all {
@@ -388,6 +402,28 @@ mod tests {
         let mut writing = Writing::default();
         rows.begin(effects.iter(), &mut writing);
         rows.finish(effects.iter(), &writing, sequence, written);
+    }
+
+    #[test]
+    fn what_is_written_comes_in_while_there_is_room() {
+        let rows = Rows::new(128 * 4096);
+        let buf = &mut Vec::new();
+        let put = |n: u64| Effect::Put(key(n), vec![b'x'; 256]);
+        write(&rows, &[put(1), put(2), put(1)], 7, true);
+        assert!(value(&rows, &key(1), 7, buf).is_some());
+        assert_eq!(value(&rows, &key(1), 6, buf), None, "an older snapshot");
+        // A record that is put and then deleted with its range in one batch.
+        let (low, high) = (key(0), key(u64::MAX));
+        write(&rows, &[put(3), Effect::DeleteRange(low, high)], 8, true);
+        assert_eq!(value(&rows, &key(3), 9, buf), None);
+        // What was read stays when more is written than there is room for.
+        write(&rows, &[put(4)], 10, true);
+        assert!(value(&rows, &key(4), 10, buf).is_some());
+        for n in 100..5_000 {
+            write(&rows, &[put(n)], n, true);
+        }
+        assert!(value(&rows, &key(4), u64::MAX, buf).is_some());
+        assert!(rows.used() <= 128 * 4096);
     }
 
     #[test]
