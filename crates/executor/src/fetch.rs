@@ -9,8 +9,8 @@ use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index};
 use errors::{Error, Result};
 use planner::{Bounds, IndexAccess};
-use std::collections::HashSet;
-use std::collections::VecDeque;
+use smallvec::SmallVec;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use storage::{Direction, Scan, Slice, View};
 
@@ -138,6 +138,61 @@ impl RecordScan {
     }
 }
 
+/// Records fetched and not yet given, in order; the buffers are used again for the next batch.
+#[derive(Default)]
+struct Ready {
+    /// The records' keys one after the other, and where each ends.
+    keys: Vec<u8>,
+    ends: Vec<usize>,
+    /// `None`: gone, which cannot be with one snapshot.
+    found: Vec<Option<Slice>>,
+    /// The next one to be given.
+    at: usize,
+}
+
+impl Ready {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.ends.clear();
+        self.found.clear();
+        self.at = 0;
+    }
+
+    fn push(&mut self, prefix: &[u8], record_key: &[u8]) {
+        self.keys.extend_from_slice(prefix);
+        self.keys.extend_from_slice(record_key);
+        self.ends.push(self.keys.len());
+    }
+
+    fn key(&self, at: usize) -> &[u8] {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.keys[start..self.ends[at]]
+    }
+
+    fn fetch(&mut self, view: &View) -> Result<()> {
+        let keys: SmallVec<[&[u8]; 32]> = (0..self.len()).map(|at| self.key(at)).collect();
+        let found = view.multi_get(&keys)?;
+        drop(keys);
+        self.found = found;
+        Ok(())
+    }
+
+    /// The next record that is there: its key without the collection's prefix, and the document.
+    fn next(&mut self) -> Option<(&[u8], Slice)> {
+        loop {
+            let found = self.found.get_mut(self.at)?.take();
+            self.at += 1;
+            if let Some(slice) = found {
+                return Some((self.key(self.at - 1).get(PREFIX..).unwrap_or(&[]), slice));
+            }
+        }
+    }
+}
+
 /// Scans ranges of an index, tests what the key can tell, fetches in batches.
 pub(crate) struct IndexScan {
     index: Arc<Index>,
@@ -146,8 +201,7 @@ pub(crate) struct IndexScan {
     ranges: VecDeque<(Vec<u8>, Vec<u8>)>,
     position: Option<Position>,
     seen: HashSet<Vec<u8>>,
-    /// Fetched and not yet given: record key and document (`None`: gone, cannot be with one snapshot).
-    ready: VecDeque<(Vec<u8>, Option<Slice>)>,
+    ready: Ready,
     /// How many results are wanted at most, skipped ones included.
     limit: Option<u64>,
     /// How many to gather before the next fetch.
@@ -170,12 +224,20 @@ impl IndexScan {
         }
         IndexScan {
             index,
-            access: access.clone(),
+            // Without what only explain reads, and the ranges, which are above.
+            access: IndexAccess {
+                index: access.index,
+                bounds: Bounds::Ranges(Vec::new()),
+                reverse: access.reverse,
+                key_filter: access.key_filter.clone(),
+                dedup: access.dedup,
+                intervals: Vec::new(),
+            },
             covered,
             ranges,
             position: None,
             seen: HashSet::new(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             limit,
             batch: first_batch(limit),
             key: Vec::new(),
@@ -255,25 +317,27 @@ impl IndexScan {
             return Ok(Some(Current::Built(self.build()?)));
         }
         loop {
-            while let Some((key, slice)) = self.ready.pop_front() {
-                if let Some(slice) = slice {
-                    step.record_key.clear();
-                    step.record_key.extend_from_slice(&key);
-                    return Ok(Some(Current::Fetched(slice)));
-                }
+            if let Some((key, slice)) = self.ready.next() {
+                step.record_key.clear();
+                step.record_key.extend_from_slice(key);
+                return Ok(Some(Current::Fetched(slice)));
             }
             if self.done {
                 return Ok(None);
             }
-            let mut keys = Vec::with_capacity(self.batch);
-            while keys.len() < self.batch {
+            let mut batch = std::mem::take(&mut self.ready);
+            batch.clear();
+            while batch.len() < self.batch {
                 if !self.next_entry(ctx, step)? {
                     self.done = true;
                     break;
                 }
-                keys.push(step.coll.record_key(step.record_key));
+                batch.push(&step.coll.record_prefix, step.record_key);
             }
-            self.fetch(ctx, step, keys)?;
+            ctx.tick(batch.len() as u32)?;
+            step.examined.docs += batch.len() as u64;
+            batch.fetch(step.view)?;
+            self.ready = batch;
             self.batch = (self.batch * 2).min(FETCH_BATCH);
         }
     }
@@ -282,19 +346,6 @@ impl IndexScan {
     pub(crate) fn skipped(&mut self, n: u64) {
         self.limit = self.limit.map(|l| l.saturating_sub(n));
         self.batch = first_batch(self.limit);
-    }
-
-    fn fetch(&mut self, ctx: &mut OpCtx, step: &mut Step, keys: Vec<Vec<u8>>) -> Result<()> {
-        if keys.is_empty() {
-            return Ok(());
-        }
-        ctx.tick(keys.len() as u32)?;
-        step.examined.docs += keys.len() as u64;
-        let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
-        let found = step.view.multi_get(&refs)?;
-        self.ready
-            .extend(keys.iter().map(|k| k[PREFIX..].to_vec()).zip(found));
-        Ok(())
     }
 
     pub(crate) fn release(&mut self) {

@@ -73,11 +73,11 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
     let chosen = match hinted {
         Hinted::Natural { reverse } => Some(p.scan(root, reverse, false)),
         Hinted::Id => Some(
-            p.by_id(root, true)
+            p.by_id(root, &collect(clauses(root)), true)
                 .unwrap_or_else(|| p.scan(root, p.scan_reversed(), true)),
         ),
         // What a partial or sparse index leaves out stays out: the client asked for it.
-        Hinted::Index(info) => p.by_index(info, root, true),
+        Hinted::Index(info) => p.by_index(info, root, &collect(clauses(root)), true),
         Hinted::Nothing => None,
     };
     let chosen = match chosen {
@@ -103,16 +103,16 @@ impl<'p> Planner<'p> {
     /// The cheapest candidate that uses bounds or gives the order.
     fn best(&self, root: &Node) -> Option<Candidate> {
         let mut all: Vec<Candidate> = Vec::new();
-        all.extend(self.by_id(root, false));
         let preds = collect(clauses(root));
+        all.extend(self.by_id(root, &preds, false));
         for info in self.req.indexes {
             // Most indexes of a collection have nothing to do with a query: they must cost nothing.
             let concerned = |f: &KeyField| preds.iter().any(|p| *p.path == f.path);
             if self.sort.is_none() && !info.key.fields.first().is_some_and(concerned) {
                 continue;
             }
-            if self.usable(info, root) {
-                all.extend(self.by_index(info, root, false));
+            if self.usable(info, root, &preds) {
+                all.extend(self.by_index(info, root, &preds, false));
             }
         }
         if all.is_empty() || !matches!(root, Node::Pred { .. }) {
@@ -210,8 +210,9 @@ impl<'p> Planner<'p> {
     }
 
     /// By `_id`: the records themselves are in its order.
-    fn by_id(&self, root: &Node, hinted: bool) -> Option<Candidate> {
-        if !self.req.clustered {
+    fn by_id(&self, root: &Node, preds: &[Predicate<'_>], hinted: bool) -> Option<Candidate> {
+        let about_id = preds.iter().any(|p| p.path.is_id());
+        if !self.req.clustered || (!about_id && !hinted && self.sort.is_none()) {
             return None;
         }
         let all = clauses(root);
@@ -223,7 +224,7 @@ impl<'p> Planner<'p> {
             indexed: false,
             sparse: false,
         };
-        for p in collect(all).iter().filter(|p| p.path.is_id()) {
+        for p in preds.iter().filter(|p| p.path.is_id()) {
             let Some(b) = bounds::of(p, kind) else {
                 continue;
             };
@@ -302,7 +303,7 @@ impl<'p> Planner<'p> {
     }
 
     /// Ready, visible, and holding every document that can match.
-    fn usable(&self, info: &IndexInfo, root: &Node) -> bool {
+    fn usable(&self, info: &IndexInfo, root: &Node, preds: &[Predicate<'_>]) -> bool {
         if !info.ready || info.hidden {
             return false;
         }
@@ -314,18 +315,23 @@ impl<'p> Planner<'p> {
         if !info.sparse {
             return true;
         }
-        collect(clauses(root))
+        preds
             .iter()
             .any(|p| p.implies_exists() && info.key.fields.iter().any(|f| f.path == *p.path))
     }
 
-    fn by_index(&self, info: &IndexInfo, root: &Node, hinted: bool) -> Option<Candidate> {
+    fn by_index(
+        &self,
+        info: &IndexInfo,
+        root: &Node,
+        preds: &[Predicate<'_>],
+        hinted: bool,
+    ) -> Option<Candidate> {
         let all = clauses(root);
-        let preds = collect(all);
         let fields = &info.key.fields;
         let multikey = Multikey(info.multikey);
         let mut done = vec![false; all.len()];
-        let mut chosen = Chosen::of(&preds, info);
+        let mut chosen = Chosen::of(preds, info);
         let spread = ranges(fields, &mut chosen.intervals);
         let used = spread.used;
         if chosen.intervals.iter().take(used).any(Vec::is_empty) {
@@ -394,7 +400,7 @@ impl<'p> Planner<'p> {
         }
         let residual = rest(all, &done);
         let sorted = self.sort.is_none() || given.is_some() || merged.is_some();
-        let covered = merged.is_none() && self.covers(info, &preds, &residual, sorted);
+        let covered = merged.is_none() && self.covers(info, preds, &residual, sorted);
         let mut keys = DEFAULT_DOCS;
         for list in chosen.intervals.iter().take(used) {
             keys *= share(list);
@@ -402,13 +408,14 @@ impl<'p> Planner<'p> {
         if info.unique && used == fields.len() {
             keys = keys.min(spread.ranges.len() as f64);
         }
-        let access = |ranges: Vec<(Vec<u8>, Vec<u8>)>, reverse: bool| IndexAccess {
+        let dedup = multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals);
+        let access = |ranges: Vec<(Vec<u8>, Vec<u8>)>, reverse: bool, intervals| IndexAccess {
             index: info.id,
             bounds: Bounds::Ranges(ranges),
             reverse,
             key_filter: key_filter.clone(),
-            dedup: multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals),
-            intervals: chosen.intervals.clone(),
+            dedup,
+            intervals,
         };
         let (access, residual) = match (merged, self.sort) {
             (Some((parts, reverse)), Some(s)) => {
@@ -417,15 +424,17 @@ impl<'p> Planner<'p> {
                     .map(|intervals| {
                         let mut own = intervals;
                         let r = ranges(fields, &mut own);
-                        let mut a = access(r.ranges, reverse);
-                        a.intervals = own;
-                        (a, residual.clone())
+                        (access(r.ranges, reverse, own), residual.clone())
                     })
                     .collect();
                 (Access::Merge(branches, s.clone()), Filter::all())
             }
             _ => (
-                Access::Index(access(spread.ranges, given.unwrap_or(false))),
+                Access::Index(access(
+                    spread.ranges,
+                    given.unwrap_or(false),
+                    chosen.intervals,
+                )),
                 residual,
             ),
         };
@@ -504,12 +513,7 @@ impl<'p> Planner<'p> {
         if self.req.count && residual.is_trivial() {
             return true;
         }
-        let Some(needed) = self
-            .req
-            .projection
-            .filter(|p| !p.needs_match_index())
-            .and_then(|p| p.needed_fields())
-        else {
+        let Some(projection) = self.req.projection.filter(|p| !p.needs_match_index()) else {
             return false;
         };
         let multikey = Multikey(info.multikey);
@@ -523,12 +527,15 @@ impl<'p> Planner<'p> {
                         || preds.iter().any(|p| *p.path == f.path && p.implies_exists()))
             })
         };
-        needed.iter().all(|n| has(n))
-            && paths_of(residual.root(), &mut |p| has(p.as_str()))
+        // The cheapest question first: most plans fail one of them.
+        paths_of(residual.root(), &mut |p| has(p.as_str()))
             && (sorted
                 || self
                     .sort
                     .is_none_or(|s| s.fields.iter().all(|f| has(f.path.as_str()))))
+            && projection
+                .needed_fields()
+                .is_some_and(|needed| needed.iter().all(|n| has(n)))
     }
 
     /// A disjunction whose every branch has bounds: the union of their scans.
@@ -592,11 +599,12 @@ impl<'p> Planner<'p> {
 
     /// One index scan with bounds that gives the order, for a branch.
     fn in_order(&self, root: &Node) -> Option<(IndexAccess, Filter)> {
+        let preds = collect(clauses(root));
         self.req
             .indexes
             .iter()
-            .filter(|i| self.usable(i, root))
-            .filter_map(|i| self.by_index(i, root, false))
+            .filter(|i| self.usable(i, root, &preds))
+            .filter_map(|i| self.by_index(i, root, &preds, false))
             .filter(|c| c.sorted && c.keys < DEFAULT_DOCS)
             .min_by(|a, b| a.keys.total_cmp(&b.keys))
             .and_then(|c| match c.access {

@@ -9,11 +9,13 @@
 use bson::{Doc, Val, tag};
 use smallvec::SmallVec;
 use std::fmt;
+use std::sync::Arc;
 
 /// A parsed dotted path. The empty path has no components and stands for the value itself.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldPath {
-    text: Box<str>,
+    /// Shared: plans copy the paths of their filters.
+    text: Arc<str>,
     /// End offset of each component in `text`, and its number when it is one.
     parts: SmallVec<[Part; 2]>,
 }

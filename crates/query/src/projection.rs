@@ -10,6 +10,7 @@ use crate::path::FieldPath;
 use crate::sort::field_path;
 use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
 use errors::{Result, bail, err};
+use std::borrow::Cow;
 
 /// A parsed projection of `find`.
 #[derive(Clone, Debug)]
@@ -199,11 +200,10 @@ impl Branch {
 
     fn needed(&self, prefix: &str, out: &mut Vec<String>) -> Option<()> {
         for (name, c) in &self.children {
-            let path = format!("{prefix}{name}");
             match c {
-                Child::Branch(b) => b.needed(&format!("{path}."), out)?,
+                Child::Branch(b) => b.needed(&format!("{prefix}{name}."), out)?,
                 Child::Computed(e) => out.extend(e.needed_paths()?),
-                _ => out.push(path),
+                _ => out.push([prefix, name].concat()),
             }
         }
         Some(())
@@ -213,7 +213,10 @@ impl Branch {
 impl Parser<'_> {
     /// One element of the specification; `prefix` (with its dot) is the path of the object that it stands in.
     fn field(&mut self, prefix: &str, e: Elem<'_>) -> Result<()> {
-        let full = format!("{prefix}{}", e.name);
+        let full = match prefix {
+            "" => Cow::Borrowed(e.name),
+            _ => Cow::Owned(format!("{prefix}{}", e.name)),
+        };
         if let Some(name) = full.strip_suffix(".$") {
             return self.positional(name, e.val);
         }
@@ -225,8 +228,11 @@ impl Parser<'_> {
                  remove the parts following the '$' and the results will be equivalent."
             );
         }
-        field_path(e.name)?;
-        let path = field_path(&full)?;
+        let path = field_path(e.name)?;
+        let path = match prefix {
+            "" => path,
+            _ => field_path(&full)?,
+        };
         if let Some(d) = e.val.as_doc() {
             let Some(first) = d.first() else {
                 bail!(

@@ -314,6 +314,15 @@ impl Engine {
         self.db.flush().map_err(|e| error(&e.into_string()))
     }
 
+    /// Has the memory tables written out in the background.
+    pub fn begin_flush(&self) -> Result<()> {
+        let mut options = rocksdb::FlushOptions::default();
+        options.set_wait(false);
+        self.db
+            .flush_opt(&options)
+            .map_err(|e| error(&e.into_string()))
+    }
+
     pub fn compact(&self, low: &[u8], high: &[u8]) {
         let low = (!low.is_empty()).then_some(low);
         let high = (!high.is_empty()).then_some(high);

@@ -1,5 +1,5 @@
 //! A thread that looks after the store once a second: it trims the log to its retention window and tells the engine how much is
-//! being written, so that merging is lazy under load and tidy at rest.
+//! being written, so that merging is lazy under load, and tidy at rest, when the memory tables are written out too.
 
 use crate::engine::{Engine, Load};
 use errors::Result;
@@ -12,6 +12,9 @@ use std::time::Duration;
 const PERIOD: Duration = Duration::from_secs(1);
 /// So many periods in a row must agree before the engine is told: each change writes an options file.
 const AGREEING_PERIODS: u32 = 3;
+/// At rest memory tables of more than this are written out: a large skip list is dearer to search than a sorted file whose blocks
+/// are cached, and a restart has less to replay.
+const TIDY_BYTES: u64 = 4 << 20;
 /// From this many bytes of log a second on, the load is heavy.
 const HEAVY_BYTES: u64 = 8 << 20;
 
@@ -47,6 +50,9 @@ impl Keeper {
                     // Nobody is told of an error here: it comes back at the next round, and writes report what fails them.
                     if let Some(load) = watch.look(log.written_bytes()) {
                         let _ = engine.set_load(load);
+                        if load == Load::Idle && engine.memtable_bytes() > TIDY_BYTES {
+                            let _ = engine.begin_flush();
+                        }
                     }
                     let _ = trim_log(&log, &engine);
                 }

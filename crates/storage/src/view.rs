@@ -62,6 +62,9 @@ impl Drop for ReadOptions {
     }
 }
 
+/// From how many keys on their rows are asked for ahead.
+const PREFETCHED: usize = 4;
+
 /// The order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -201,36 +204,47 @@ impl View {
     /// The values of `keys`, in their order; fastest when they are sorted.
     pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
         let engine = &self.shown.engine;
-        // The engine's batched get reads the disk whatever it is told, so a cache-only view gets one by one.
-        if self.cached_only || keys.len() < 2 {
-            return keys.iter().map(|key| self.get(key)).collect();
-        }
         let Some(rows) = engine.rows() else {
+            // The engine's batched get reads the disk whatever it is told, so a cache-only view gets one by one.
+            if self.cached_only || keys.len() < 2 {
+                return keys.iter().map(|key| self.fetch(key)).collect();
+            }
             return self.fetch_all(keys);
         };
-        let mut missing: SmallVec<[(usize, u64); 32]> = SmallVec::new();
+        let hashes: SmallVec<[u64; 32]> = keys.iter().map(|key| rows.hash(key)).collect();
+        if keys.len() >= PREFETCHED {
+            rows.prefetch(&hashes);
+        }
+        let mut missing: SmallVec<[usize; 32]> = SmallVec::new();
         let mut values: Vec<Option<Slice>> = Vec::with_capacity(keys.len());
-        for (at, key) in keys.iter().enumerate() {
-            let hash = rows.hash(key);
-            let row = rows.get(hash, key, self.shown.sequence);
+        for (at, (key, &hash)) in keys.iter().zip(&hashes).enumerate() {
+            let row = rows
+                .get(hash, key, self.shown.sequence)
+                .map(|row| Slice::of_row(row, key.len()));
             if row.is_none() {
-                missing.push((at, hash));
+                missing.push(at);
             }
-            values.push(row.map(|row| Slice::of_row(row, key.len())));
+            values.push(row);
         }
         if missing.is_empty() {
             return Ok(values);
         }
+        // Before the read: a change in between must keep the row out.
         let sequence = self.shown.sequence.min(engine.sequence());
         let asked: SmallVec<[&[u8]; 32]> = missing
             .iter()
-            .filter_map(|(at, _)| keys.get(*at).copied())
+            .filter_map(|at| keys.get(*at).copied())
             .collect();
-        for ((at, hash), found) in missing.into_iter().zip(self.fetch_all(&asked)?) {
-            if let (Some(key), Some(value)) = (keys.get(at), &found)
+        let found = if self.cached_only || asked.len() < 2 {
+            asked.iter().map(|key| self.fetch(key)).collect()
+        } else {
+            self.fetch_all(&asked)
+        };
+        for (at, found) in missing.into_iter().zip(found?) {
+            if let (Some(key), Some(hash), Some(value)) = (keys.get(at), hashes.get(at), &found)
                 && is_record(key)
             {
-                rows.offer(hash, key, value, sequence);
+                rows.offer(*hash, key, value, sequence);
             }
             if let Some(place) = values.get_mut(at) {
                 *place = found;
