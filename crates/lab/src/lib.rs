@@ -20,6 +20,7 @@ pub mod distribution;
 pub mod fault;
 pub mod fleet;
 pub mod host;
+pub mod html;
 pub mod lane;
 pub mod measure;
 pub mod null;
@@ -70,6 +71,8 @@ enum Command {
     Calibrate(calibrate::Args),
     /// Print a result file.
     Show { file: PathBuf },
+    /// Result files as one HTML page, and each plot as an SVG file.
+    Report(html::Args),
     /// Compare two result files, step by step.
     Diff { before: PathBuf, after: PathBuf },
     /// List scenarios, studies and benchmarks.
@@ -146,6 +149,7 @@ fn dispatch(command: Command) -> Result<bool> {
             show::report(&report::Report::read(&file)?);
             Ok(true)
         }
+        Command::Report(args) => html::main(args),
         Command::Diff { before, after } => {
             show::diff(
                 &report::Report::read(&before)?,

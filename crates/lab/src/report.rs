@@ -421,23 +421,27 @@ impl Draft {
     }
 }
 
+/// Writes a text so that the file is whole or not there.
+pub fn write_whole(path: &Path, text: &str) -> Result<()> {
+    if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+        std::fs::create_dir_all(dir).map_err(local(dir.display()))?;
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".part");
+    let beside = PathBuf::from(beside);
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|e| {
+        let _ = std::fs::remove_file(&beside);
+        Fault::Local(format!("{}: {e}", path.display()))
+    })
+}
+
 impl Report {
     /// Writes a file beside the place and renames it, so that a file is whole or not there.
     pub fn write(&self, path: &Path) -> Result<()> {
-        if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-            std::fs::create_dir_all(dir).map_err(local(dir.display()))?;
-        }
         let text = serde_json::to_string_pretty(self)
             .map_err(|e| Fault::Local(format!("writing {}: {e}", path.display())))?;
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".part");
-        let beside = PathBuf::from(beside);
-        let written =
-            std::fs::write(&beside, text + "\n").and_then(|()| std::fs::rename(&beside, path));
-        written.map_err(|e| {
-            let _ = std::fs::remove_file(&beside);
-            Fault::Local(format!("{}: {e}", path.display()))
-        })
+        write_whole(path, &(text + "\n"))
     }
 
     pub fn read(path: &Path) -> Result<Report> {

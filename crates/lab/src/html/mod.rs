@@ -1,0 +1,595 @@
+//! `pando lab report`: results as one HTML page that stands by itself, and each plot as an SVG file.
+//!
+//! No network, no library: styles and a few lines of script are inside. The page follows the reader's light or dark
+//! setting, a button overrides it, and plots are drawn at two widths so that a phone shows text at its size.
+//!
+//! Invariant: whatever comes from a result file is escaped; the page is written whole or not at all.
+
+mod charts;
+mod plot;
+mod published;
+
+use crate::fault::{Fault, Result};
+use crate::report::{Report, Step};
+use crate::terms::{bytes, grouped, span};
+use plot::{Body, Chart, escape};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Result files; those of the same study are laid side by side.
+    #[arg(required = true)]
+    pub results: Vec<PathBuf>,
+    /// The page (default: beside the first result).
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Where each plot goes as a file (default: a folder beside the page; - for none).
+    #[arg(long)]
+    pub svg: Option<PathBuf>,
+}
+
+/// The colours of the series, light and dark, and of everything else. They are kept apart by lightness too, for those
+/// who see colours differently and for print.
+const COLOR_CSS: &str = include_str!("colors.css");
+const PLOT_CSS: &str = include_str!("plot.css");
+const PAGE_CSS: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+pub fn main(args: Args) -> Result<bool> {
+    let mut reports = Vec::new();
+    for path in &args.results {
+        reports.push(Report::read(path)?);
+    }
+    let out = args
+        .out
+        .unwrap_or_else(|| args.results[0].with_extension("html"));
+    let svg = match args.svg {
+        Some(dir) if dir == Path::new("-") => None,
+        Some(dir) => Some(dir),
+        None => Some(out.with_extension("plots")),
+    };
+    let plots = write(&reports, &out, svg.as_deref())?;
+    println!("page: {}", out.display());
+    if let Some(dir) = svg.filter(|_| plots > 0) {
+        println!("{plots} plot(s): {}", dir.display());
+    }
+    Ok(true)
+}
+
+/// Writes the page and the plots; gives how many plots there are.
+pub fn write(reports: &[Report], out: &Path, svg: Option<&Path>) -> Result<usize> {
+    let merged = merge(reports);
+    let mut drawn = Vec::new();
+    for r in &merged {
+        drawn.push((r, charts::of(r)));
+    }
+    crate::report::write_whole(out, &page(&drawn))?;
+    let mut plots = 0;
+    for (r, charts) in &drawn {
+        for c in charts {
+            plots += 1;
+            if let Some(dir) = svg {
+                let name = if drawn.len() > 1 {
+                    format!("{}-{}.svg", r.name.to_lowercase(), c.id)
+                } else {
+                    format!("{}.svg", c.id)
+                };
+                crate::report::write_whole(&dir.join(name), &c.file())?;
+            }
+        }
+    }
+    Ok(plots)
+}
+
+/// Results of one kind and name become one, their steps told apart by target; the same target twice by the time.
+fn merge(reports: &[Report]) -> Vec<Report> {
+    let mut out: Vec<Report> = Vec::new();
+    for r in reports {
+        let mut r = r.clone();
+        let own = r.target.as_ref().map(crate::report::TargetInfo::label);
+        for s in &mut r.steps {
+            if s.target.is_none() {
+                s.target.clone_from(&own);
+            }
+        }
+        let Some(have) = out
+            .iter_mut()
+            .find(|h| h.kind == r.kind && h.name == r.name)
+        else {
+            out.push(r);
+            continue;
+        };
+        let taken: Vec<String> = have.steps.iter().filter_map(|s| s.target.clone()).collect();
+        let stamp = r.started.clone();
+        for s in &mut r.steps {
+            if let Some(t) = s.target.as_mut().filter(|t| taken.contains(*t)) {
+                let _ = write!(t, " ({stamp})");
+            }
+        }
+        if have.targets.is_empty() {
+            have.targets.extend(have.target.clone());
+        }
+        have.targets.extend(if r.targets.is_empty() {
+            r.target.into_iter().collect()
+        } else {
+            r.targets
+        });
+        have.steps.extend(r.steps);
+        have.checks.extend(r.checks);
+        have.comparisons.extend(r.comparisons);
+        have.shards.extend(r.shards);
+        for n in r.notes {
+            if !have.notes.contains(&n) {
+                have.notes.push(n);
+            }
+        }
+    }
+    out
+}
+
+/// What a result is, for people.
+fn title(r: &Report) -> String {
+    match r.name.as_str() {
+        "A-single" => "Study A: one process, tests 1 to 8".into(),
+        "B-keys" => "Study B: ways to insert, reads by number of keys".into(),
+        "C-sizes" => "Study C: YCSB by connections and data size".into(),
+        "D-shards" => "Study D: one process against shards".into(),
+        "E-pains" => "Study E: flatness, spikes, restart, recovery".into(),
+        "F-files" => "Study F: large files".into(),
+        "canonical" => "The short study".into(),
+        "bars" => "Operation by operation, against the null server".into(),
+        other => format!("{} {other}", r.kind),
+    }
+}
+
+fn page(all: &[(&Report, Vec<Chart>)]) -> String {
+    let mut h = String::new();
+    let name = all.first().map_or_else(String::new, |(r, _)| title(r));
+    let _ = write!(
+        h,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>{} · pando lab</title><style>{COLOR_CSS}{PLOT_CSS}{PAGE_CSS}</style></head><body>\
+         <header><div class=\"bar\"><span class=\"brand\">pando lab</span><button id=\"theme\" type=\"button\" aria-label=\"light or dark\">◐</button></div></header><main>",
+        escape(&name)
+    );
+    for (r, charts) in all {
+        section(&mut h, r, charts, all.len() > 1);
+    }
+    let _ = write!(h, "</main><script>{SCRIPT}</script></body></html>\n");
+    h
+}
+
+fn section(h: &mut String, r: &Report, charts: &[Chart], several: bool) {
+    let id = if several {
+        format!(" id=\"{}\"", escape(&r.name))
+    } else {
+        String::new()
+    };
+    let _ = write!(h, "<section{id}><h1>{}</h1>", escape(&title(r)));
+    let ended = if r.interrupted {
+        " · <strong>interrupted: what was measured until then</strong>"
+    } else {
+        ""
+    };
+    let _ = write!(
+        h,
+        "<p class=\"lead\">{} · {} · {} cores, {} memory · load {:.1} before, {:.1} after, steal {:.1}%{ended}</p>",
+        escape(&r.started.replace('T', " ").replace('Z', " UTC")),
+        escape(&r.host.cpu),
+        r.host.cores,
+        bytes(r.host.memory_bytes),
+        r.conditions.load_before,
+        r.conditions.load_after,
+        r.conditions.steal_percent
+    );
+    targets(h, r);
+    cards(h, r);
+    if !charts.is_empty() {
+        contents(h, charts);
+        h.push_str("<div class=\"charts\">");
+        for c in charts {
+            figure(h, c);
+        }
+        h.push_str("</div>");
+    }
+    checks(h, r);
+    steps(h, r);
+    sizes(h, r);
+    shards(h, r);
+    findings(h, r);
+    how(h, r);
+    h.push_str("</section>");
+}
+
+fn targets(h: &mut String, r: &Report) {
+    let list: Vec<_> = if r.targets.is_empty() {
+        r.target.iter().collect()
+    } else {
+        r.targets.iter().collect()
+    };
+    if list.is_empty() {
+        return;
+    }
+    h.push_str("<ul class=\"targets\">");
+    for (i, t) in list.iter().enumerate() {
+        let cache = t
+            .cache_bytes
+            .map_or(String::new(), |b| format!(" · cache {}", bytes(b)));
+        let settings: Vec<String> = t
+            .settings
+            .iter()
+            .map(|(k, v)| format!("{k} = {v}"))
+            .collect();
+        let _ = write!(
+            h,
+            "<li><span class=\"swatch b{}\"></span><span><b>{}</b>{cache}<br><small>{}{}{}</small></span></li>",
+            i % plot::COLORS,
+            escape(&t.label()),
+            escape(&t.url),
+            if settings.is_empty() { "" } else { " · " },
+            escape(&settings.join(", "))
+        );
+    }
+    h.push_str("</ul>");
+}
+
+/// The figures that one came for.
+fn cards(h: &mut String, r: &Report) {
+    let mut cards: Vec<(String, String, String)> = Vec::new();
+    let rated: Vec<&Step> = r.steps.iter().filter(|s| s.offered.is_none()).collect();
+    for (what, is_read) in [("Fastest writes", false), ("Fastest reads", true)] {
+        let own = rated
+            .iter()
+            .filter(|s| s.durability.is_some() != is_read || (is_read && reads_only(s)));
+        if let Some(s) = own.max_by(|a, b| a.per_second.total_cmp(&b.per_second)) {
+            let who = s.target.clone().unwrap_or_default();
+            cards.push((
+                what.into(),
+                charts::headline(s),
+                format!("{} {who}", s.name),
+            ));
+        }
+    }
+    let slow = r
+        .steps
+        .iter()
+        .filter_map(|s| s.latency.values().max_by_key(|l| l.count))
+        .map(|l| l.max_us)
+        .fold(f64::NAN, f64::max);
+    if slow.is_finite() {
+        cards.push((
+            "Slowest operation".into(),
+            span((slow * 1e3) as u64),
+            "of all steps".into(),
+        ));
+    }
+    let bound = r.steps.iter().filter(|s| s.client_bound).count();
+    if bound > 0 {
+        cards.push((
+            "Bound by the client".into(),
+            format!("{bound} step(s)"),
+            "its core was full and the server's was not".into(),
+        ));
+    }
+    if let Some(failed) = Some(r.checks.iter().filter(|c| !c.pass).count()).filter(|n| *n > 0) {
+        cards.push((
+            "Below the bar".into(),
+            failed.to_string(),
+            "see the figures".into(),
+        ));
+    }
+    if cards.is_empty() {
+        return;
+    }
+    h.push_str("<div class=\"cards\">");
+    for (what, value, note) in cards {
+        let _ = write!(
+            h,
+            "<div class=\"card\"><span>{}</span><b>{}</b><small>{}</small></div>",
+            escape(&what),
+            escape(&value),
+            escape(&note)
+        );
+    }
+    h.push_str("</div>");
+}
+
+fn reads_only(s: &Step) -> bool {
+    s.latency
+        .keys()
+        .all(|k| matches!(k.as_str(), "READ" | "SCAN" | "DOWNLOAD" | "CHUNK-READ"))
+}
+
+fn contents(h: &mut String, charts: &[Chart]) {
+    if charts.len() < 4 {
+        return;
+    }
+    h.push_str("<nav><ul>");
+    for c in charts {
+        let _ = write!(h, "<li><a href=\"#{}\">{}</a></li>", c.id, escape(&c.title));
+    }
+    h.push_str("</ul></nav>");
+}
+
+fn figure(h: &mut String, c: &Chart) {
+    let tall = matches!(
+        &c.body,
+        Body::Boxes(_) | Body::Ranges { .. } | Body::Bars { .. }
+    );
+    let _ = write!(
+        h,
+        "<figure id=\"{}\"{}><figcaption><h2>{}</h2><p>{}</p></figcaption><div class=\"wide\">{}</div><div class=\"narrow\">{}</div></figure>",
+        c.id,
+        if tall { " class=\"tall\"" } else { "" },
+        escape(&c.title),
+        escape(&c.caption),
+        c.svg(540.0),
+        c.svg(336.0)
+    );
+}
+
+fn table(h: &mut String, name: &str, open: bool, head: &[&str], rows: Vec<Vec<String>>) {
+    if rows.is_empty() {
+        return;
+    }
+    let _ = write!(
+        h,
+        "<details{}><summary>{} ({})</summary><div class=\"scroll\"><table><thead><tr>",
+        if open { " open" } else { "" },
+        escape(name),
+        rows.len()
+    );
+    for c in head {
+        let _ = write!(h, "<th>{}</th>", escape(c));
+    }
+    h.push_str("</tr></thead><tbody>");
+    for row in rows {
+        h.push_str("<tr>");
+        for cell in row {
+            let _ = write!(h, "<td>{}</td>", escape(&cell));
+        }
+        h.push_str("</tr>");
+    }
+    h.push_str("</tbody></table></div></details>");
+}
+
+fn checks(h: &mut String, r: &Report) {
+    let rows = r.checks.iter().map(|c| {
+        let bar = match (c.at_least, c.at_most) {
+            (Some(b), _) => format!("at least {b}"),
+            (_, Some(b)) => format!("at most {b}"),
+            _ => "–".into(),
+        };
+        let value = if c.value.abs() < 10.0 {
+            format!("{:.3} {}", c.value, c.unit)
+        } else {
+            format!("{} {}", grouped(c.value), c.unit)
+        };
+        let verdict = match (bar.as_str(), c.pass) {
+            ("–", _) => "",
+            (_, true) => "pass",
+            (_, false) => "FAIL",
+        };
+        vec![c.name.clone(), value, bar, verdict.into(), c.note.clone()]
+    });
+    table(
+        h,
+        "Figures",
+        true,
+        &["figure", "value", "bar", "", "note"],
+        rows.collect(),
+    );
+}
+
+fn steps(h: &mut String, r: &Report) {
+    let us = |v: f64| span((v * 1e3).max(0.0) as u64);
+    let rows = r.steps.iter().map(|s| {
+        let l = s.latency.values().max_by_key(|l| l.count);
+        let mut row = vec![
+            s.name.clone(),
+            s.target.clone().unwrap_or_default(),
+            s.mode.clone().unwrap_or_default(),
+            s.connections.to_string(),
+            s.durability.clone().unwrap_or_else(|| "–".into()),
+            grouped(s.operations as f64),
+            format!(
+                "{}{}",
+                grouped(s.per_second),
+                if s.client_bound { " *" } else { "" }
+            ),
+        ];
+        row.extend(l.map_or(vec![String::new(); 4], |l| {
+            [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(us).to_vec()
+        }));
+        row.push(s.server_cpu_us.map_or("–".into(), |c| format!("{c:.1}")));
+        row.push(format!("{:.1}", s.client_cpu_us));
+        row
+    });
+    let head = [
+        "step",
+        "target",
+        "mode",
+        "conns",
+        "durability",
+        "operations",
+        "ops/s",
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+        "server CPU µs/op",
+        "client CPU µs/op",
+    ];
+    table(h, "All steps", r.steps.len() <= 12, &head, rows.collect());
+}
+
+fn sizes(h: &mut String, r: &Report) {
+    let rows = r.steps.iter().filter_map(|s| {
+        let z = s.sizes.last()?;
+        Some(vec![
+            s.name.clone(),
+            s.target.clone().unwrap_or_default(),
+            s.mode.clone().unwrap_or_default(),
+            grouped(z.documents as f64),
+            bytes(z.data_bytes),
+            bytes(z.storage_bytes),
+            bytes(z.index_bytes),
+            z.server_resident_bytes.map_or("–".into(), bytes),
+        ])
+    });
+    table(
+        h,
+        "Sizes at the end of each step",
+        false,
+        &[
+            "step",
+            "target",
+            "mode",
+            "documents",
+            "data",
+            "on disk",
+            "indexes",
+            "server memory",
+        ],
+        rows.collect(),
+    );
+}
+
+fn shards(h: &mut String, r: &Report) {
+    let rows = r.shards.iter().map(|s| {
+        vec![
+            format!("{} of {}", s.name, s.of),
+            grouped(s.documents as f64),
+            bytes(s.data_bytes),
+            bytes(s.storage_bytes),
+            bytes(s.index_bytes),
+            s.chunks.to_string(),
+        ]
+    });
+    table(
+        h,
+        "Shards",
+        true,
+        &["shard", "documents", "data", "on disk", "indexes", "chunks"],
+        rows.collect(),
+    );
+}
+
+fn findings(h: &mut String, r: &Report) {
+    let list = published::findings(&r.name);
+    if list.is_empty() {
+        return;
+    }
+    h.push_str("<div class=\"text\"><h2>What the published study saw</h2><ul>");
+    for f in list {
+        let _ = write!(h, "<li>{}</li>", escape(f));
+    }
+    h.push_str("</ul></div>");
+}
+
+fn how(h: &mut String, r: &Report) {
+    h.push_str("<div class=\"text\"><h2>How it was measured</h2><ul>");
+    for n in &r.notes {
+        let _ = write!(h, "<li>{}</li>", escape(n));
+    }
+    for n in [
+        "Closed loop unless a rate is named: each connection has one request under way; figures are throughput and service time. Open loop: response time from the moment at which a request was due.",
+        "Every reply is checked and counted, a sample compared with what it must be; an error ends a run without a result.",
+        "Client and server shared this machine unless the settings say otherwise: compare ratios and shapes.",
+    ] {
+        let _ = write!(h, "<li>{n}</li>");
+    }
+    let settings: Vec<String> = r
+        .settings
+        .iter()
+        .map(|(k, v)| {
+            format!(
+                "{k} {}",
+                v.as_str().map_or_else(|| v.to_string(), String::from)
+            )
+        })
+        .collect();
+    let _ = write!(
+        h,
+        "<li>Settings: {}.</li><li>pando lab {}, schema {}, {:.0} s in all.</li></ul></div>",
+        escape(&settings.join(", ")),
+        escape(&r.lab_version),
+        escape(&r.schema),
+        r.seconds
+    );
+}
+
+/// A page beside its result, for commands that end with one.
+pub fn beside(report: &Report, out: &Path) -> Result<PathBuf> {
+    if out.as_os_str().is_empty() {
+        return Err(Fault::Usage("no place for the page".into()));
+    }
+    let page = out.with_extension("html");
+    write(std::slice::from_ref(report), &page, None)?;
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Draft, TargetInfo};
+
+    fn report(target: &str) -> Report {
+        let mut d = Draft::new("study", "B-keys");
+        d.add_target(TargetInfo {
+            product: target.into(),
+            url: "mongodb://<b>".into(),
+            ..TargetInfo::default()
+        });
+        d.note("<script>alert(1)</script>");
+        d.report.steps.push(Step {
+            name: "insert".into(),
+            mode: Some("key given".into()),
+            target: Some(target.into()),
+            per_second: 100.0,
+            group: 1000,
+            group_seconds: (0..60).map(|i| 0.01 + f64::from(i % 7) / 1e3).collect(),
+            ..Step::default()
+        });
+        d.report
+    }
+
+    #[test]
+    fn a_page_stands_by_itself_and_nothing_breaks_out_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("deep/page.html");
+        let plots = write(
+            &[report("A"), report("B")],
+            &out,
+            Some(&dir.path().join("plots")),
+        )
+        .unwrap();
+        let page = std::fs::read_to_string(&out).unwrap();
+        assert!(plots >= 3);
+        assert_eq!(
+            std::fs::read_dir(dir.path().join("plots")).unwrap().count(),
+            plots
+        );
+        assert!(!page.contains("alert(1)</script>") && !page.contains("<b>\""));
+        assert_eq!(page.matches("<script>").count(), 1);
+        for outside in ["http://", "https://", "@import", "url("] {
+            let own = page.replace("http://www.w3.org/2000/svg", "");
+            assert!(!own.contains(outside), "{outside}");
+        }
+        assert!(page.contains("prefers-color-scheme: dark") && page.contains("name=\"viewport\""));
+    }
+
+    #[test]
+    fn results_of_one_study_are_laid_side_by_side() {
+        let merged = merge(&[report("A"), report("B"), report("A")]);
+        assert_eq!(merged.len(), 1);
+        let targets: Vec<&str> = merged[0]
+            .steps
+            .iter()
+            .filter_map(|s| s.target.as_deref())
+            .collect();
+        assert!(targets[2].starts_with("A ("), "{targets:?}");
+        assert_eq!(merged[0].notes.len(), 1);
+    }
+}
