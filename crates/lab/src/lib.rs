@@ -15,6 +15,7 @@
 
 pub mod bench;
 pub mod calibrate;
+pub mod compare;
 pub mod connection;
 pub mod distribution;
 pub mod fault;
@@ -32,8 +33,10 @@ pub mod report;
 pub mod request;
 pub mod resume;
 pub mod run;
+pub mod short;
 pub mod show;
 pub mod study;
+pub mod sweep;
 pub mod targets;
 pub mod terms;
 pub mod ycsb;
@@ -49,13 +52,21 @@ use std::process::ExitCode;
 #[command(name = "pando lab", bin_name = "pando lab", version, about, long_about = None)]
 struct Lab {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
 enum Command {
     /// Run a YCSB workload: a built-in scenario (C.S1 to C.S5, A to F) or property files.
     Run(run::Args),
+    /// Bring a workload's records in, measured, and leave them.
+    Load(run::Args),
+    /// A workload by connections, with peak and knee, then response times at 50, 70 and 90% of the peak.
+    Sweep(sweep::Args),
+    /// Two targets or two builds in alternating slices: faster, slower or inconclusive.
+    Compare(compare::Args),
+    /// The canonical short study on a server of its own (the same as without a word).
+    Short(short::Args),
     /// Run a published study.
     Study {
         #[command(subcommand)]
@@ -115,7 +126,15 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
-    match dispatch(lab.command) {
+    // Without a word, the short study.
+    let command = match lab.command {
+        Some(command) => command,
+        None => match Lab::try_parse_from(["pando lab", "short"]) {
+            Ok(Lab { command: Some(c) }) => c,
+            _ => unreachable!("the short study has defaults"),
+        },
+    };
+    match dispatch(command) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(fault) => {
@@ -133,6 +152,13 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 fn dispatch(command: Command) -> Result<bool> {
     match command {
         Command::Run(args) => run::main(args),
+        Command::Load(mut args) => {
+            args.phase = run::Phases::Load;
+            run::main(args)
+        }
+        Command::Sweep(args) => sweep::main(args),
+        Command::Compare(args) => compare::main(args),
+        Command::Short(args) => short::main(args),
         Command::Study { study } => match study {
             Study::Single(args) => study::single::main(args),
             Study::Keys(args) => study::keys::main(args),

@@ -106,6 +106,16 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(kb * 1024)
 }
 
+/// Bytes that a process and those that it started have sent to the disk.
+pub fn written_bytes(pid: u32) -> Option<u64> {
+    let of = |pid: u32| {
+        let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+        let line = io.lines().find(|l| l.starts_with("write_bytes:"))?;
+        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    Some(of(pid)? + children(pid).into_iter().filter_map(of).sum::<u64>())
+}
+
 /// The cores that this process may run on.
 pub fn allowed_cores() -> Vec<usize> {
     // SAFETY: an all-zero cpu_set_t is a valid empty set, and the kernel writes at most its size.

@@ -29,6 +29,7 @@ pub struct Progress {
     drawn_lines: usize,
     said: Instant,
     server_cpu: Option<(Instant, Duration)>,
+    written: Option<(Instant, u64)>,
     client_cpu: (Instant, Duration),
 }
 
@@ -47,6 +48,7 @@ impl Progress {
             drawn_lines: 0,
             said: now,
             server_cpu: pid.and_then(cpu),
+            written: pid.and_then(|p| Some((now, process::written_bytes(p)?))),
             client_cpu: cpu(std::process::id()).unwrap_or((now, Duration::ZERO)),
         }
     }
@@ -66,6 +68,15 @@ impl Progress {
         let percent = spent * 100.0 / (now - last.0).as_secs_f64().max(1e-9);
         *last = (now, cpu);
         Some(percent)
+    }
+
+    /// Megabytes a second that the server wrote since the last sample.
+    fn disk(&mut self) -> Option<f64> {
+        let ((then, before), pid) = (self.written?, self.pid?);
+        let (now, bytes) = (Instant::now(), process::written_bytes(pid)?);
+        self.written = Some((now, bytes));
+        let seconds = (now - then).as_secs_f64().max(1e-9);
+        Some(bytes.saturating_sub(before) as f64 / 1e6 / seconds)
     }
 
     pub fn sample(&mut self, s: &Sample) {
@@ -103,7 +114,15 @@ impl Progress {
             ns(s.p999_us),
             ns(s.max_us)
         );
-        let cpu = format!("CPU server {}  client {}", percent(server), percent(client));
+        let disk = self
+            .disk()
+            .map_or(String::new(), |mb| format!("  disk {mb:.1} MB/s written"));
+        // An error would have ended the run.
+        let cpu = format!(
+            "CPU server {}  client {}{disk}  errors 0",
+            percent(server),
+            percent(client)
+        );
         if !self.terminal {
             eprintln!(
                 "{}: {:.0}% after {elapsed:.0} s, {rates}; {latencies}; {cpu}",

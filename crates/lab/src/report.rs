@@ -173,6 +173,9 @@ pub struct Comparison {
     pub bar_share: Option<f64>,
     pub bar_cpu: Option<f64>,
     pub pass: bool,
+    /// Of `compare`: faster, slower or inconclusive.
+    #[serde(default)]
+    pub verdict: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -278,6 +281,45 @@ impl Step {
             lag: outcome.lag.as_ref().map(Latency::of),
             ..Step::default()
         }
+    }
+}
+
+impl Step {
+    /// Several turns of one step: rates by their median, histograms merged, the series one after the other.
+    pub fn merged(steps: Vec<Step>) -> Result<Option<Step>> {
+        let rates: Vec<f64> = steps.iter().map(|s| s.per_second).collect();
+        let mut turns = steps.into_iter();
+        let Some(mut all) = turns.next() else {
+            return Ok(None);
+        };
+        let weighted = |a: f64, n: u64, b: f64, m: u64| {
+            (a * n as f64 + b * m as f64) / ((n + m).max(1)) as f64
+        };
+        for s in turns {
+            let (n, m) = (all.operations, s.operations);
+            all.client_cpu_us = weighted(all.client_cpu_us, n, s.client_cpu_us, m);
+            let both = all.server_cpu_us.zip(s.server_cpu_us);
+            all.server_cpu_us = both.map(|(a, b)| weighted(a, n, b, m));
+            for (kind, l) in &s.latency {
+                let mut h = l.histogram()?;
+                if let Some(have) = all.latency.get(kind) {
+                    h.add(have.histogram()?)
+                        .map_err(|e| Fault::Local(format!("merging histograms: {e}")))?;
+                }
+                all.latency.insert(kind.clone(), Latency::of(&h));
+            }
+            let start = all.seconds;
+            all.series.extend(s.series.into_iter().map(|x| Sample {
+                at: x.at + start,
+                ..x
+            }));
+            all.operations += m;
+            all.seconds += s.seconds;
+            all.client_bound |= s.client_bound;
+            all.sizes = s.sizes;
+        }
+        all.per_second = crate::measure::median(&rates);
+        Ok(Some(all))
     }
 }
 
@@ -404,12 +446,17 @@ impl Draft {
     }
 
     /// Ends the watch, writes the file and says where it is. A path of `-` writes nothing.
-    pub fn finish(mut self, out: Option<&Path>) -> Result<Report> {
+    pub fn finish(self, out: Option<&Path>) -> Result<Report> {
+        Ok(self.finish_at(out)?.0)
+    }
+
+    /// The same, and where the file is.
+    pub fn finish_at(mut self, out: Option<&Path>) -> Result<(Report, Option<PathBuf>)> {
         self.report.conditions = self.watch.end();
         self.report.seconds = self.began.elapsed().as_secs_f64();
         self.report.interrupted = fleet::interrupted();
         let path = match out {
-            Some(p) if p == Path::new("-") => return Ok(self.report),
+            Some(p) if p == Path::new("-") => return Ok((self.report, None)),
             Some(p) => p.to_path_buf(),
             None => {
                 crate::terms::default_result_path(&self.report.kind, &self.report.name, &self.stamp)
@@ -417,7 +464,7 @@ impl Draft {
         };
         self.report.write(&path)?;
         println!("results: {}", path.display());
-        Ok(self.report)
+        Ok((self.report, Some(path)))
     }
 }
 

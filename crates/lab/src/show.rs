@@ -66,6 +66,29 @@ pub fn report(r: &Report) {
     sizes(&r.steps);
     comparisons(&r.comparisons);
     checks(&r.checks);
+    shards(r);
+    for note in &r.notes {
+        println!("- {note}");
+    }
+}
+
+fn shards(r: &Report) {
+    if r.shards.is_empty() {
+        return;
+    }
+    let head = ["shard", "documents", "data", "storage", "indexes", "chunks"];
+    let mut t = table(&head);
+    for s in &r.shards {
+        t.add_row([
+            format!("{} of {}", s.name, s.of),
+            grouped(s.documents as f64),
+            bytes(s.data_bytes),
+            bytes(s.storage_bytes),
+            bytes(s.index_bytes),
+            s.chunks.to_string(),
+        ]);
+    }
+    println!("\n{t}");
 }
 
 pub fn steps(steps: &[Step]) {
@@ -74,6 +97,7 @@ pub fn steps(steps: &[Step]) {
     }
     let mut t = table(&[
         "step",
+        "target",
         "conns",
         "durability",
         "operations",
@@ -93,7 +117,12 @@ pub fn steps(steps: &[Step]) {
         t.add_row(row(s, single));
         if many {
             for (kind, l) in &s.latency {
-                let mut cells = vec![format!("  {kind}"), String::new(), String::new()];
+                let mut cells = vec![
+                    format!("  {kind}"),
+                    String::new(),
+                    String::new(),
+                    String::new(),
+                ];
                 cells.extend([
                     grouped(l.count as f64),
                     String::new(),
@@ -120,7 +149,11 @@ fn percentiles(l: Option<&Latency>) -> [String; 5] {
 fn row(s: &Step, l: Option<&Latency>) -> Vec<String> {
     let mark = if s.client_bound { " *" } else { "" };
     let mut cells = vec![
-        format!("{}{mark}", s.name),
+        match &s.mode {
+            Some(mode) => format!("{}, {mode}{mark}", s.name),
+            None => format!("{}{mark}", s.name),
+        },
+        s.target.clone().unwrap_or_default(),
         s.connections.to_string(),
         s.durability.clone().unwrap_or_else(|| "–".into()),
         grouped(s.operations as f64),
@@ -208,7 +241,11 @@ pub fn comparisons(list: &[Comparison]) {
                 c.subject.client_busy * 100.0,
                 c.reference.client_busy * 100.0
             ),
-            verdict(c.pass).into(),
+            if c.verdict.is_empty() {
+                verdict(c.pass).into()
+            } else {
+                c.verdict.clone()
+            },
         ]);
     }
     println!("\n{t}");
@@ -234,7 +271,12 @@ pub fn checks(list: &[Check]) {
             c.name.clone(),
             value,
             bar,
-            verdict(c.pass).into(),
+            // A figure without a bar neither passes nor fails.
+            if c.at_least.or(c.at_most).is_some() {
+                verdict(c.pass).into()
+            } else {
+                String::new()
+            },
             c.note.clone(),
         ]);
     }
@@ -278,7 +320,10 @@ pub fn diff(before: &Report, after: &Report) {
 fn figures(r: &Report) -> BTreeMap<String, f64> {
     let mut all = BTreeMap::new();
     for s in &r.steps {
-        let name = format!("{} @{}", s.name, s.connections);
+        let mut name = format!("{} @{}", s.name, s.connections);
+        for part in [&s.mode, &s.target].into_iter().flatten() {
+            name.push_str(&format!(", {part}"));
+        }
         all.insert(format!("{name} ops/s"), s.per_second);
         if let Some(cpu) = s.server_cpu_us {
             all.insert(format!("{name} server CPU µs"), cpu);

@@ -501,6 +501,101 @@ fn ycsb_as_its_users_call_it() {
     ]));
 }
 
+#[test]
+fn the_short_study_ends_with_a_page() {
+    let lab = Lab::new(Honesty::Honest);
+    let args = [
+        "short",
+        "--records",
+        "300",
+        "--connections",
+        "1,2,4",
+        "--duration",
+        "60ms",
+    ];
+    assert!(lab.run(&args));
+    let report = lab.report();
+    // A load, three workloads at three numbers of connections, response times at three loads of two.
+    assert_eq!(report.steps.len(), 1 + 9 + 6);
+    let open: Vec<_> = report
+        .steps
+        .iter()
+        .filter(|s| s.offered.is_some())
+        .collect();
+    assert_eq!(open.len(), 6);
+    assert!(open.iter().all(|s| s.lag.is_some()));
+    let page = std::fs::read_to_string(lab.out().with_extension("html")).unwrap();
+    assert!(page.contains("Throughput by connections") && page.contains("Response time by load"));
+    // The page can be made again, and every plot as a file.
+    let out = lab.out();
+    let again = lab.dir.path().join("again.html");
+    assert!(run(&[
+        "report",
+        out.to_str().unwrap(),
+        "--out",
+        again.to_str().unwrap()
+    ]));
+    assert!(
+        std::fs::read_dir(lab.dir.path().join("again.plots"))
+            .unwrap()
+            .count()
+            >= 3
+    );
+    assert!(!run(&["report", "/nowhere.json"]));
+    assert!(!lab.run(&["short", "--duration", "0s"]));
+}
+
+#[test]
+fn a_sweep_is_resumed_and_a_comparison_decides() {
+    let lab = Lab::new(Honesty::Honest);
+    let sweep = [
+        "sweep",
+        "C.S3",
+        "--records",
+        "200",
+        "--connections",
+        "1,2,4",
+        "--duration",
+        "40ms",
+        "--rounds",
+        "2",
+        "--latency",
+        "50",
+        "--poisson",
+    ];
+    assert!(lab.run(&sweep));
+    let first = lab.report();
+    assert_eq!(first.steps.len(), 4);
+    assert!(first.checks.iter().any(|c| c.name.ends_with("peak")));
+    assert!(lab.run(&[&sweep[..], &["--resume"]].concat()));
+    assert_eq!(lab.report().steps[0].operations, first.steps[0].operations);
+
+    let out = lab.out();
+    let out = out.to_str().unwrap();
+    let compare = [
+        "compare",
+        &lab.url,
+        &lab.url,
+        "--records",
+        "200",
+        "--connections",
+        "2",
+        "--pairs",
+        "8",
+        "--slice",
+        "20ms",
+        "--quiet",
+        "--out",
+        out,
+    ];
+    assert!(run(&compare));
+    let report = lab.report();
+    assert_eq!(report.comparisons.len(), 2);
+    assert!(report.comparisons.iter().all(|c| !c.verdict.is_empty()));
+    assert!(!run(&[&compare[..], &["--workload", "C.S1"]].concat()));
+    assert!(!run(&["compare", "/nowhere/pando", &lab.url]));
+}
+
 /// Everything that a target must do, on a server that the laboratory starts itself.
 fn on_a_real_server(product: &str, options: &[&str], variants: &[&str]) {
     if !lab::targets::local::installed(product) {

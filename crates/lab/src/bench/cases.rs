@@ -201,7 +201,7 @@ impl Stage<'_> {
         place: &Place,
         operation: Operation,
         connections: usize,
-    ) -> Result<Contender> {
+    ) -> Result<Contender<Work>> {
         let fleet = Fleet::connect(self.target(), connections, 1, |_, _| {
             Work::new(place, operation, 1)
         })?;
@@ -214,7 +214,7 @@ impl Stage<'_> {
         null: &NullProcess,
         operation: Operation,
         connections: usize,
-    ) -> Result<Contender> {
+    ) -> Result<Contender<Work>> {
         let mut place = self.place.clone();
         place.verify = false;
         // Its inserts must not take numbers that the server would then miss.

@@ -9,7 +9,7 @@ mod cases;
 mod idle;
 pub mod place;
 pub mod recovery;
-mod slices;
+pub mod slices;
 mod sweep;
 
 use crate::fault::{Fault, Result};

@@ -2,10 +2,10 @@
 
 use crate::fault::Result;
 use crate::fleet::{Fleet, Outcome, interrupted};
+use crate::lane::Workload;
 use crate::measure::{Latency, histogram, median, median_interval};
 use crate::process::cpu_time;
 use crate::report::{Comparison, Side};
-use crate::study::operation::Work;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ const QUIET_FOR: Duration = Duration::from_millis(50);
 const QUIET_SHARE: f64 = 0.05;
 
 /// One side: connections to a server, and what its slices gave.
-pub struct Contender {
-    fleet: Fleet<Work>,
+pub struct Contender<W> {
+    fleet: Fleet<W>,
     pid: Option<u32>,
     operations: u64,
     elapsed: Duration,
@@ -27,8 +27,8 @@ pub struct Contender {
     latency: Histogram<u64>,
 }
 
-impl Contender {
-    pub fn new(fleet: Fleet<Work>, pid: Option<u32>) -> Contender {
+impl<W: Workload> Contender<W> {
+    pub fn new(fleet: Fleet<W>, pid: Option<u32>) -> Contender<W> {
         Contender {
             fleet,
             pid,
@@ -101,9 +101,9 @@ pub fn settle(pid: u32) {
 }
 
 /// Alternates the two for `pairs` pairs after one unmeasured slice each; the caller fills in names and bars.
-pub fn alternate(
-    subject: &mut Contender,
-    reference: &mut Contender,
+pub fn alternate<W: Workload>(
+    subject: &mut Contender<W>,
+    reference: &mut Contender<W>,
     slice: Duration,
     pairs: usize,
 ) -> Result<Comparison> {

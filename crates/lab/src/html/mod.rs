@@ -9,6 +9,8 @@ mod charts;
 mod plot;
 mod published;
 
+pub use charts::peak_and_knee;
+
 use crate::fault::{Fault, Result};
 use crate::report::{Report, Step};
 use crate::terms::{bytes, grouped, span};
@@ -156,7 +158,7 @@ fn page(all: &[(&Report, Vec<Chart>)]) -> String {
     for (r, charts) in all {
         section(&mut h, r, charts, all.len() > 1);
     }
-    let _ = write!(h, "</main><script>{SCRIPT}</script></body></html>\n");
+    let _ = writeln!(h, "</main><script>{SCRIPT}</script></body></html>");
     h
 }
 

@@ -257,10 +257,17 @@ fn launch(home: &Path, name: &str, dir: &Path, binary: &Path, up: &Up) -> Result
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(twin)
-        .process_group(0)
         .current_dir(dir);
     if let Some((user, group)) = servant {
         c.uid(user).gid(group);
+    }
+    // A session of its own: it outlives the terminal that it was started from.
+    // SAFETY: setsid is async-signal-safe and touches no memory.
+    unsafe {
+        c.pre_exec(|| {
+            libc::setsid();
+            Ok(())
+        });
     }
     let mut child = c
         .spawn()

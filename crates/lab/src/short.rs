@@ -1,0 +1,199 @@
+//! `pando lab` without a word: the canonical short study, a few minutes on a server of its own, ending with a table and a
+//! page. One server is started for it and gone afterwards; `--with` lays installed databases beside it.
+
+use crate::bench::place::Room;
+use crate::fault::{Fault, Result, local};
+use crate::fleet::{catch_interrupts, interrupted};
+use crate::null::Form;
+use crate::process::Placement;
+use crate::progress::say;
+use crate::report::{Check, Draft};
+use crate::resume::Journal;
+use crate::study::pains::shape;
+use crate::sweep::{Turns, finish, spec};
+use crate::targets::local::{Running, Up, installed, start, stop};
+use crate::targets::{self, Target};
+use crate::terms::{Durability, count, duration};
+use crate::ycsb::Session;
+use crate::ycsb::session::Plan;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Targets that run already, instead of a server of its own.
+    #[arg(long)]
+    pub url: Vec<String>,
+    /// How to start the server, {dbpath} and {port} filled in (default: this program's `serve`).
+    #[arg(long, conflicts_with = "url")]
+    pub launch: Option<String>,
+    /// Databases to start beside it: mariadb, postgres, postgres-jsonb, mongod.
+    #[arg(long, value_delimiter = ',')]
+    pub with: Vec<String>,
+    #[arg(long, default_value = "100k", value_parser = count)]
+    pub records: u64,
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
+    pub connections: Vec<usize>,
+    /// Length of each point.
+    #[arg(long, default_value = "3s", value_parser = duration)]
+    pub duration: Duration,
+    #[arg(long, value_enum, default_value = "w1")]
+    pub durability: Durability,
+    /// Result file (default: a new one in lab-results/; - for none).
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Servers started beside ours, stopped whatever happens.
+struct Beside {
+    home: PathBuf,
+    running: Vec<Running>,
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        for r in &self.running {
+            stop(&self.home, r);
+        }
+        let _ = std::fs::remove_dir(&self.home);
+    }
+}
+
+const CACHE: u64 = 512_000_000;
+
+pub fn main(args: Args) -> Result<bool> {
+    catch_interrupts();
+    crate::terms::positive("--connections", &args.connections)?;
+    if args.records == 0 || args.duration.is_zero() {
+        return Err(Fault::Usage(
+            "--records and --duration must be more than nothing".into(),
+        ));
+    }
+    let mut draft = Draft::new("study", "canonical");
+    draft.set("records", args.records);
+    draft.set("durability", args.durability.name());
+    draft.set("seconds_a_point", args.duration.as_secs_f64());
+    let mut beside = Beside {
+        home: std::env::temp_dir().join(format!("pando-lab-beside-{}", std::process::id())),
+        running: Vec::new(),
+    };
+    let mut own = None;
+    let mut list: Vec<Arc<dyn Target>> = if args.url.is_empty() {
+        let launch = match &args.launch {
+            Some(line) => line.clone(),
+            None => {
+                let own = std::env::current_exe().map_err(local("this program's own path"))?;
+                let own = own.display();
+                // The cache that the databases beside it get.
+                format!(
+                    "{own} serve --dbpath {{dbpath}} --port {{port}} --cache {}MB",
+                    CACHE / 1_000_000
+                )
+            }
+        };
+        let placement = Placement::new(None, None)?;
+        let room = Room::open(None, Some(&launch), None, placement, Form::Threads)?;
+        say(args.quiet, "starting a server");
+        let server = room.start(&room.fresh_dbpath()?, &[])?;
+        draft.report.checks.push(Check::figure(
+            "ready after",
+            server.ready.as_secs_f64() * 1e3,
+            "ms",
+        ));
+        let target = targets::open(&server.target.url)?;
+        own = Some((server, room));
+        vec![target]
+    } else {
+        targets::open_all(&args.url)?
+    };
+    for product in &args.with {
+        let (name, layout) = match product.as_str() {
+            "postgres-jsonb" => ("postgres", "jsonb"),
+            other => (other, "columns"),
+        };
+        if !installed(name) {
+            let line = format!("{product}: skipped (not installed)");
+            eprintln!("{line}");
+            draft.note(line);
+            continue;
+        }
+        say(args.quiet, format_args!("starting {product}"));
+        let up = Up {
+            product: name.into(),
+            engine: "innodb".into(),
+            layout: layout.into(),
+            memory: CACHE,
+            binary: None,
+            port: None,
+            shards: 1,
+        };
+        let running = start(&beside.home, &up)?;
+        list.push(targets::open(&running.url)?);
+        beside.running.push(running);
+    }
+    let journal = Journal::open(&mut draft, None, false)?;
+    for target in list {
+        if !interrupted() {
+            one(&args, target, &mut draft, &journal)?;
+        }
+    }
+    if let Some((mut server, _room)) = own {
+        server.stop();
+    }
+    drop(beside);
+    finish(draft, journal, args.out.as_deref())
+}
+
+fn one(args: &Args, target: Arc<dyn Target>, draft: &mut Draft, journal: &Journal) -> Result<()> {
+    let mut session = Session::open(target, "load", spec("C.S1", args.records)?, args.durability)?;
+    session.quiet = args.quiet;
+    let label = session.info.label();
+    draft.add_target(session.info.clone());
+    say(
+        args.quiet,
+        format_args!("{label}: {} inserts", args.records),
+    );
+    let plan = Plan {
+        limit: None,
+        ..Plan::timed(8, Duration::ZERO)
+    };
+    let (_, mut step) = session.load(plan, &mut |_| {})?;
+    step.name = "load".into();
+    for check in shape(&step) {
+        draft.report.checks.push(Check {
+            name: format!("{label}: {}", check.name),
+            ..check
+        });
+    }
+    draft.push(&format!("{label} / load"), step);
+    for (workload, latency) in [
+        ("C.S5", &[50, 70, 90][..]),
+        ("C.S3", &[50, 70, 90]),
+        ("C.S1", &[]),
+    ] {
+        if interrupted() {
+            return Ok(());
+        }
+        let mut spec = spec(workload, args.records)?;
+        if spec.only_inserts() {
+            spec.table = "inserts".into();
+        }
+        session.set_spec(workload, spec);
+        let turns = Turns {
+            connections: &args.connections,
+            duration: args.duration,
+            rounds: 1,
+            latency,
+            poisson: false,
+            quiet: args.quiet,
+        };
+        turns.run(&mut session, draft, journal)?;
+    }
+    session.drop_table()?;
+    session.set_spec("C.S5", spec("C.S5", args.records)?);
+    session.drop_table()
+}

@@ -1,0 +1,222 @@
+//! `pando lab sweep`: one workload by number of connections, its peak and its knee, and then the response times at 50, 70
+//! and 90% of the peak in an open loop. The two kinds of figures are never mixed: a step either has a rate offered or not.
+
+use crate::fault::{Fault, Result};
+use crate::fleet::{catch_interrupts, interrupted};
+use crate::html;
+use crate::progress::say;
+use crate::report::{Check, Draft, Step};
+use crate::resume::Journal;
+use crate::run::DEFAULT_URL;
+use crate::show;
+use crate::targets;
+use crate::terms::{Durability, count, duration, positive};
+use crate::ycsb::session::Plan;
+use crate::ycsb::{Properties, Session, Spec, scenario};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// A built-in scenario (see `pando lab list`).
+    #[arg(default_value = "C.S5")]
+    pub workload: String,
+    /// Targets, one after the other; those that do not answer are skipped.
+    #[arg(long)]
+    pub url: Vec<String>,
+    /// Records: 1000, 50k, 5m …
+    #[arg(long, default_value = "100k", value_parser = count)]
+    pub records: u64,
+    #[arg(
+        long,
+        alias = "threads",
+        value_delimiter = ',',
+        default_value = "1,2,4,8,16,32,64,128,256"
+    )]
+    pub connections: Vec<usize>,
+    /// Length of one turn of a point.
+    #[arg(long, default_value = "2s", value_parser = duration)]
+    pub duration: Duration,
+    /// Turns of each point; they alternate, so that what else the machine does hits all.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: usize,
+    /// Percent of the peak at which response times are taken; none with 0.
+    #[arg(long, value_delimiter = ',', default_value = "50,70,90")]
+    pub latency: Vec<u32>,
+    /// Random gaps between the operations of the open loop instead of equal ones.
+    #[arg(long)]
+    pub poisson: bool,
+    #[arg(long, value_enum, default_value = "w1")]
+    pub durability: Durability,
+    /// Threads of the load client (default: one a core).
+    #[arg(long, default_value_t = 0)]
+    pub client_threads: usize,
+    /// Result file (default: a new one in lab-results/; - for none).
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Go on after the last step that a run with the same --out finished.
+    #[arg(long)]
+    pub resume: bool,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+pub fn main(args: Args) -> Result<bool> {
+    catch_interrupts();
+    positive("--connections", &args.connections)?;
+    positive("--rounds", &[args.rounds])?;
+    if args.latency.iter().any(|p| *p > 150) || args.duration.is_zero() {
+        return Err(Fault::Usage(
+            "--latency takes percents up to 150, --duration more than nothing".into(),
+        ));
+    }
+    let spec = spec(&args.workload, args.records)?;
+    let urls = match args.url.as_slice() {
+        [] => vec![DEFAULT_URL.to_string()],
+        given => given.to_vec(),
+    };
+    let targets = targets::open_all(&urls)?;
+    let mut draft = Draft::new("sweep", &args.workload.to_ascii_uppercase());
+    draft.set("records", args.records);
+    draft.set("durability", args.durability.name());
+    draft.set("rounds", args.rounds);
+    draft.set("seconds_a_turn", args.duration.as_secs_f64());
+    let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    for target in targets {
+        let mut session = Session::open(
+            target,
+            &args.workload.to_ascii_uppercase(),
+            spec.clone(),
+            args.durability,
+        )?;
+        session.quiet = args.quiet;
+        session.client_threads = args.client_threads;
+        draft.add_target(session.info.clone());
+        let turns = Turns {
+            connections: &args.connections,
+            duration: args.duration,
+            rounds: args.rounds,
+            latency: &args.latency,
+            poisson: args.poisson,
+            quiet: args.quiet,
+        };
+        turns.run(&mut session, &mut draft, &journal)?;
+    }
+    finish(draft, journal, args.out.as_deref())
+}
+
+/// The workload of a built-in scenario.
+pub fn spec(workload: &str, records: u64) -> Result<Spec> {
+    let Some(text) = scenario::find(workload) else {
+        return Err(Fault::Usage(format!(
+            "{workload} is not a scenario (see `pando lab list`)"
+        )));
+    };
+    let mut p = Properties::default();
+    p.add_text(text)?;
+    p.set("recordcount", records);
+    Ok(Spec::new(&p)?.0)
+}
+
+/// Writes the result and its page, prints the table.
+pub fn finish(draft: Draft, journal: Journal, out: Option<&std::path::Path>) -> Result<bool> {
+    let (report, path) = draft.finish_at(out)?;
+    journal.close();
+    show::report(&report);
+    if let Some(path) = path {
+        println!("\npage: {}", html::beside(&report, &path)?.display());
+    }
+    Ok(report.passed())
+}
+
+/// A workload by connections, then by load.
+pub struct Turns<'a> {
+    pub connections: &'a [usize],
+    pub duration: Duration,
+    pub rounds: usize,
+    pub latency: &'a [u32],
+    pub poisson: bool,
+    pub quiet: bool,
+}
+
+impl Turns<'_> {
+    pub fn run(&self, session: &mut Session, draft: &mut Draft, journal: &Journal) -> Result<()> {
+        let label = session.info.label();
+        let name = session.name.clone();
+        let key = |n: usize| format!("{label} / {name} / {n}");
+        let left: Vec<usize> = self
+            .connections
+            .iter()
+            .copied()
+            .filter(|&n| !draft.has(&key(n)))
+            .collect();
+        let mut turns: Vec<(usize, Vec<Step>)> = left.iter().map(|&n| (n, Vec::new())).collect();
+        for round in 0..self.rounds {
+            for (n, steps) in &mut turns {
+                if interrupted() {
+                    break;
+                }
+                session.prepare(false)?;
+                say(
+                    self.quiet,
+                    format_args!(
+                        "{label}, {name}: {n} connection(s), turn {} of {}",
+                        round + 1,
+                        self.rounds
+                    ),
+                );
+                let plan = Plan {
+                    warmup: self.duration / 5,
+                    ..Plan::timed(*n, self.duration)
+                };
+                steps.push(session.run(plan, &mut |_| {})?.1);
+            }
+        }
+        for (n, steps) in turns {
+            if let Some(step) = Step::merged(steps)? {
+                draft.push(&key(n), step);
+            }
+        }
+        journal.save(draft)?;
+        let own = |s: &&Step| {
+            s.name == name && s.target.as_deref() == Some(&label) && s.offered.is_none()
+        };
+        let points: Vec<Step> = draft.report.steps.iter().filter(own).cloned().collect();
+        let list: Vec<&Step> = points.iter().collect();
+        let Some((peak, knee)) = html::peak_and_knee(&list) else {
+            return Ok(());
+        };
+        for (what, s) in [("peak", peak), ("knee", knee)] {
+            let note = format!("{:.0}/s", s.per_second);
+            let name = format!("{label}, {name}: {what}");
+            draft.report.checks.retain(|c| c.name != name);
+            draft
+                .report
+                .checks
+                .push(Check::figure(&name, s.connections as f64, "connections").note(note));
+        }
+        for &percent in self.latency.iter().filter(|p| **p > 0) {
+            let key = format!("{label} / {name} / {percent}%");
+            if interrupted() || draft.has(&key) {
+                continue;
+            }
+            session.prepare(false)?;
+            say(
+                self.quiet,
+                format_args!("{label}, {name}: response times at {percent}% of the peak"),
+            );
+            let rate = peak.per_second * f64::from(percent) / 100.0;
+            let plan = Plan {
+                rate: Some(rate),
+                poisson: self.poisson,
+                ..Plan::timed(peak.connections.max(8), self.duration * 2)
+            };
+            let (_, mut step) = session.run(plan, &mut |_| {})?;
+            step.mode = Some(format!("{percent}% of the peak"));
+            draft.push(&key, step);
+            journal.save(draft)?;
+        }
+        Ok(())
+    }
+}
