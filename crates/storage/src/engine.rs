@@ -141,14 +141,15 @@ fn options(
     o.set_target_file_size_base((memtable_bytes as u64 * 2).max(8 << 20));
     o.set_level_zero_file_num_compaction_trigger(Load::Moderate.level_zero_files());
     o.set_compression_type(rocksdb::DBCompressionType::Lz4);
-    // The first entry is level 0, the next the first level below it, wherever that is. Zstandard only begins where a collection
-    // has outgrown two levels of the fast one: until then it would be paid at every merge and save space that nobody lacks.
+    // The first entry is level 0, the next the first level below it, wherever that is. Level 0 is merged within seconds: not
+    // worth compressing. Zstandard only begins where the data has outgrown two levels of the fast one: until then it would be
+    // paid at every merge and save space that nobody lacks.
     {
-        use rocksdb::DBCompressionType::{Lz4, Zstd};
-        o.set_compression_per_level(&[Lz4, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
+        use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
+        o.set_compression_per_level(&[Plain, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
     }
-    // Level 1: a few per cent larger than the default, at half its CPU.
-    o.set_bottommost_compression_options(-14, 1, 0, 0, true);
+    // Level -1 is the plain algorithm of LZ4 (a positive one would be its slow variant) and the fast one of Zstandard.
+    o.set_compression_options(-14, -1, 0, 0);
     o.set_max_background_jobs(i32::try_from(opts.background_jobs.max(2)).unwrap_or(2));
     o.set_bytes_per_sync(1 << 20);
     // Small writes, for the reason that the log has for its own.
