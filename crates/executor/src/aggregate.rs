@@ -300,6 +300,12 @@ impl Host for Outside<'_, '_> {
                 "Namespace {target} is a view, not a collection"
             );
         }
+        if before.as_ref().is_some_and(|c| c.capped.is_some()) {
+            bail!(
+                17152,
+                "namespace '{target}' is capped so it can't be used for $out"
+            );
+        }
         // Filled aside and then put in the target's place: readers see the old collection or the whole new one.
         let aside = format!(
             "{}.tmp.agg_out.{:016x}",
