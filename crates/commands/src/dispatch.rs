@@ -1,6 +1,6 @@
 //! From a request to the command that answers it, and from what the command did to the reply.
 
-use crate::concern::{self, Acknowledge, WriteConcern};
+use crate::concern::{self, Acknowledge};
 use crate::connection::Connection;
 use crate::cx::{Cx, Done};
 use crate::fail_point::Failure;
@@ -14,7 +14,7 @@ use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail, err};
 use executor::OpCtx;
 use service::{Client, Mode, Outcome, Request};
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -110,13 +110,14 @@ impl Commands {
             request,
             command,
             args,
-            write_concern: WriteConcern::DEFAULT,
+            write_concern: self.rw_defaults.write_concern(),
             op,
             after_commit: false,
             statements: 1,
             w: Writer::on(std::mem::take(out)),
         };
         let done = cx.check().and_then(|()| {
+            self.write_block.check(command, &cx.args)?;
             if command.is(flag::WRITE) && command.is(flag::WORKER) {
                 // Changes of the catalog; writes to collections wait where they lock them.
                 cx.op.pass_gate()?;
@@ -344,6 +345,6 @@ fn operation(
         app_name: client.state.app_name().to_string(),
         lsid: args.generic.lsid,
         started,
-        killed: Arc::default(),
+        killed: AtomicBool::new(false),
     }
 }

@@ -76,6 +76,10 @@ pub struct Commands {
     pub(crate) operations: Arc<Operations>,
     pub(crate) counters: Counters,
     pub(crate) profiler: Profiler,
+    pub(crate) rw_defaults: admin::rw_concern::Defaults,
+    pub(crate) write_block: admin::write_block::WriteBlock,
+    /// What `autoCompact` was last told: target in megabytes, and whether once only.
+    pub(crate) auto_compact: Mutex<Option<(i64, bool)>>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) expired: Arc<expirer::Figures>,
     /// The host that replSetInitiate gave this member.
@@ -95,6 +99,8 @@ impl Commands {
             }
         });
         let slow_ms = config.slow_ms;
+        let rw_defaults = admin::rw_concern::Defaults::load(&engine, &config.topology)?;
+        let write_block = admin::write_block::WriteBlock::load(&engine)?;
         let commands = Commands {
             parameters: Arc::new(Parameters::new(&config.parameters)),
             store,
@@ -109,6 +115,9 @@ impl Commands {
             operations: Arc::default(),
             counters: Counters::default(),
             profiler: Profiler::new(slow_ms),
+            rw_defaults,
+            write_block,
+            auto_compact: Mutex::default(),
             connections: Arc::default(),
             expired: Arc::default(),
             initiated_host: Mutex::default(),

@@ -106,11 +106,11 @@ commands! {
     "collMod" => WRITE | API | WORKER, crate::ddl::coll_mod::run, "changes options of a collection";
     "convertToCapped" => WRITE | WORKER, crate::ddl::convert_to_capped::run, "makes a collection a capped one";
     "cloneCollectionAsCapped" => WRITE | WORKER, crate::ddl::clone_collection_as_capped::run, "a capped copy of a collection";
-    "validateDBMetadata" => 0, crate::ddl::validate_db_metadata::run, "what a version of the API does not allow";
     "dbStats" | "dbstats" => 0, crate::stats::db_stats::run, "sizes and counts of a database";
     "collStats" | "collstats" => 0, crate::stats::coll_stats::run, "sizes and counts of a collection";
     "dataSize" | "datasize" => 0, crate::stats::data_size::run, "bytes of a collection or a range of it";
     "dbHash" | "dbhash" => READ | WORKER, crate::stats::db_hash::run, "digests of collections";
+    "pandoSchema" => READ | WORKER, crate::stats::schema::run, "what the documents of a collection look like";
     "validate" => WORKER, crate::stats::validate::run, "compares records and indexes of a collection";
     "serverStatus" => WORKER, crate::diagnostic::server_status::run, "how the server does";
     "hostInfo" => WORKER, crate::diagnostic::host_info::run, "the machine";
@@ -134,7 +134,12 @@ commands! {
     "planCacheClear" => 0, crate::admin::plan_cache_clear::run, "forgets cached plans";
     "planCacheClearFilters" => 0, crate::admin::plan_cache_clear::run, "forgets index filters";
     "getDefaultRWConcern" => ADMIN, crate::admin::rw_concern::get, "the default concerns";
-    "setDefaultRWConcern" => ADMIN | WRITE, crate::admin::rw_concern::set, "sets the default concerns";
+    "setDefaultRWConcern" => ADMIN | WRITE | WORKER, crate::admin::rw_concern::set, "sets the default concerns";
+    "setUserWriteBlockMode" => ADMIN | WRITE | WORKER, crate::admin::write_block::run, "refuses users' writes";
+    "autoCompact" => ADMIN | WORKER, crate::admin::auto_compact::run, "compaction in the background";
+    "dropConnections" => ADMIN, crate::admin::drop_connections::run, "ends connections to other servers";
+    "getClusterParameter" => ADMIN | WORKER, crate::admin::cluster_parameter::get, "values of cluster parameters";
+    "setClusterParameter" => ADMIN | WORKER, crate::admin::cluster_parameter::set, "sets a cluster parameter";
     "setFeatureCompatibilityVersion" => ADMIN | WRITE, crate::admin::set_feature_compatibility_version::run, "sets the feature version";
     "usersInfo" => 0, crate::admin::users_info::users, "the users";
     "rolesInfo" => 0, crate::admin::users_info::roles, "the roles";

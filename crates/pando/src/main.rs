@@ -3,6 +3,7 @@
 mod config_file;
 mod daemon;
 mod options;
+mod schema;
 mod serve;
 mod settings;
 
@@ -23,6 +24,7 @@ Usage: pando <command> [options]
 
   serve     start the server (see: pando serve --help)
   mongod    the same with mongod's flags and manners, as when the program is called by that name
+  schema    what the documents of a collection look like (see: pando schema --help)
   lab       the benchmark laboratory (see: pando lab --help)
 
   pando --version | --help
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Some("serve") => serve::main(Personality::Pando, &rest),
         Some("mongod") => serve::main(Personality::Mongod, &rest),
         Some("lab") => lab::main(rest),
+        Some("schema") => schema::main(rest),
         Some("--version" | "-V" | "version") => {
             println!("pando {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

@@ -7,6 +7,7 @@ pub mod index_keys;
 pub mod path;
 pub mod pipeline;
 pub mod projection;
+pub mod shape;
 pub mod sort;
 pub mod transform;
 pub mod update;

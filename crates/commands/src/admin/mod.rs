@@ -1,7 +1,10 @@
 //! Commands of operators: parameters, fail points, flushing, shutting down.
 
+pub mod auto_compact;
+pub mod cluster_parameter;
 pub mod compact;
 pub mod configure_fail_point;
+pub mod drop_connections;
 pub mod fsync;
 pub mod get_cmd_line_opts;
 pub mod get_parameter;
@@ -11,5 +14,7 @@ pub mod profile;
 pub mod rw_concern;
 pub mod set_feature_compatibility_version;
 pub mod set_parameter;
+mod settings;
 pub mod shutdown;
 pub mod users_info;
+pub mod write_block;

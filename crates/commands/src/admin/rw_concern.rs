@@ -1,37 +1,261 @@
-//! `getDefaultRWConcern` and `setDefaultRWConcern`: the defaults are those of MongoDB, and fixed.
+//! `getDefaultRWConcern` and `setDefaultRWConcern`: what a client that says nothing gets.
 
+use super::settings;
+use crate::clock::now_millis;
+use crate::concern::{self, Acknowledge, Unmet, WriteConcern};
 use crate::cx::{Cx, Done};
-use crate::ddl::unsupported;
 use crate::idl;
+use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
+use executor::Engine;
+use parking_lot::RwLock;
+use service::config::Topology;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+const SETTING: &str = "ReadWriteConcernDefaults";
+const SET: &str = "setDefaultRWConcern";
+
+/// The defaults that were set, and the one that every write needs at hand.
+pub struct Defaults {
+    acknowledge: AtomicU8,
+    given: RwLock<Given>,
+}
+
+#[derive(Clone, Default)]
+struct Given {
+    /// As they are shown; `None` is MongoDB's own default.
+    read: Option<DocBuf>,
+    write: Option<DocBuf>,
+    updated: Option<(u64, i64)>,
+}
+
+impl Given {
+    fn document(&self) -> DocBuf {
+        let mut w = Writer::new();
+        if let Some(d) = &self.read {
+            w.doc("defaultReadConcern", d.as_doc());
+        }
+        if let Some(d) = &self.write {
+            w.doc("defaultWriteConcern", d.as_doc());
+        }
+        if let Some((ts, at)) = self.updated {
+            w.timestamp("updateOpTime", ts)
+                .date("updateWallClockTime", at);
+        }
+        w.finish()
+    }
+}
+
+impl Defaults {
+    /// Those that were set when the server last ran.
+    pub fn load(engine: &Arc<Engine>, topology: &Topology) -> Result<Defaults> {
+        let defaults = Defaults {
+            acknowledge: AtomicU8::new(code(Acknowledge::Durable)),
+            given: RwLock::default(),
+        };
+        if let Some(d) = settings::load(engine, SETTING)? {
+            let sub = |name: &str| d.get(name).and_then(|v| v.as_doc()).map(|d| d.to_buf());
+            let updated = d.get("updateOpTime").and_then(|v| v.as_timestamp());
+            let at = d.get("updateWallClockTime").and_then(|v| v.as_date());
+            defaults.put(
+                Given {
+                    read: sub("defaultReadConcern"),
+                    write: sub("defaultWriteConcern"),
+                    updated: updated.zip(at),
+                },
+                topology,
+            );
+        }
+        Ok(defaults)
+    }
+
+    fn put(&self, given: Given, topology: &Topology) {
+        let acknowledge = given
+            .write
+            .as_ref()
+            .and_then(|d| concern::write_concern(d.as_doc().as_val(), topology).ok())
+            .map_or(Acknowledge::Durable, |c| c.acknowledge);
+        *self.given.write() = given;
+        self.acknowledge.store(code(acknowledge), Relaxed);
+    }
+
+    /// What a write without a write concern gets.
+    pub fn write_concern(&self) -> WriteConcern {
+        let acknowledge = match self.acknowledge.load(Relaxed) {
+            0 => Acknowledge::Written,
+            _ => Acknowledge::Durable,
+        };
+        WriteConcern {
+            acknowledge,
+            unmet: None,
+        }
+    }
+}
+
+fn code(a: Acknowledge) -> u8 {
+    u8::from(a == Acknowledge::Durable)
+}
 
 pub fn get(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let mut in_memory = None;
     for e in cx.args.fields.clone() {
         match e.name {
-            "inMemory" => {
-                idl::boolean("getDefaultRWConcern", e)?;
-            }
+            "inMemory" => in_memory = idl::boolean("getDefaultRWConcern", e)?,
             _ => return Err(cx.args.unknown(e)),
         }
     }
     refuse_standalone(cx)?;
-    let w = &mut cx.w;
-    w.open_doc("defaultReadConcern")
-        .str("level", "local")
-        .close();
-    w.open_doc("defaultWriteConcern")
-        .str("w", "majority")
-        .i32("wtimeout", 0)
-        .close();
-    w.str("defaultWriteConcernSource", "implicit")
-        .str("defaultReadConcernSource", "implicit");
-    w.date("localUpdateWallClockTime", crate::clock::now_millis());
+    show(cx);
+    if in_memory == Some(true) {
+        cx.w.bool("inMemory", true);
+    }
     Ok(Done::Reply)
 }
 
+fn show(cx: &mut Cx<'_, '_>) {
+    let given = cx.app.rw_defaults.given.read().clone();
+    let w = &mut cx.w;
+    match &given.read {
+        Some(d) => w.doc("defaultReadConcern", d.as_doc()),
+        None => w
+            .open_doc("defaultReadConcern")
+            .str("level", "local")
+            .close(),
+    };
+    match &given.write {
+        Some(d) => w.doc("defaultWriteConcern", d.as_doc()),
+        None => w
+            .open_doc("defaultWriteConcern")
+            .str("w", "majority")
+            .i32("wtimeout", 0)
+            .close(),
+    };
+    if let Some((ts, at)) = given.updated {
+        w.timestamp("updateOpTime", ts)
+            .date("updateWallClockTime", at);
+    }
+    let source = |set: bool| if set { "global" } else { "implicit" };
+    w.str("defaultWriteConcernSource", source(given.write.is_some()))
+        .str("defaultReadConcernSource", source(given.read.is_some()))
+        .date("localUpdateWallClockTime", now_millis());
+}
+
 pub fn set(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let (mut read, mut write) = (None, None);
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "defaultReadConcern" => read = idl::doc(SET, e)?,
+            "defaultWriteConcern" => write = idl::doc(SET, e)?,
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
     refuse_standalone(cx)?;
-    unsupported("other default concerns")
+    // The setting is itself a write: a concern that it cannot meet is an error and not a remark.
+    if let Some(unmet) = &cx.write_concern.unmet {
+        return Err(unmet_error(unmet));
+    }
+    if read.is_none() && write.is_none() {
+        bail!(
+            BadValue,
+            "At least one of the \"defaultReadConcern\" or \"defaultWriteConcern\" fields must be present"
+        );
+    }
+    let mut given = cx.app.rw_defaults.given.read().clone();
+    if let Some(d) = read {
+        given.read = read_default(d)?;
+    }
+    if let Some(d) = write {
+        match write_default(d, &cx.app.config.topology)? {
+            Some(w) => given.write = Some(w),
+            None if given.write.is_some() => bail!(
+                IllegalOperation,
+                "The global default write concern cannot be unset once it is set."
+            ),
+            None => {}
+        }
+    }
+    given.updated = Some((cx.app.store.last_ts(), now_millis()));
+    settings::save(&mut cx.op, SETTING, given.document().as_doc())?;
+    cx.app.rw_defaults.put(given, &cx.app.config.topology);
+    show(cx);
+    Ok(Done::Reply)
+}
+
+fn unmet_error(unmet: &Unmet) -> errors::Error {
+    match unmet {
+        Unmet::TooManyMembers(n) => errors::err!(
+            UnsatisfiableWriteConcern,
+            "Not enough data-bearing nodes for w: {n}"
+        ),
+        Unmet::UnknownMode(mode) => errors::err!(
+            UnknownReplWriteConcern,
+            "No write concern mode named '{mode}' found in replica set configuration"
+        ),
+    }
+}
+
+/// A read concern as a default, `None` to go back to MongoDB's own.
+fn read_default(d: Doc<'_>) -> Result<Option<DocBuf>> {
+    let mut level = None;
+    for e in d {
+        match e.name {
+            "level" => level = idl::string("readConcern", e)?,
+            "provenance" => {}
+            name => return Err(idl::unknown("readConcern", name)),
+        }
+    }
+    match level {
+        None => Ok(None),
+        Some(l @ ("local" | "available" | "majority")) => Ok(Some(bson::doc! { "level": l })),
+        Some(l @ ("linearizable" | "snapshot")) => bail!(
+            BadValue,
+            "level: '{l}' is not suitable for the default read concern"
+        ),
+        Some(l) => bail!(
+            BadValue,
+            "Enumeration value '{l}' for field 'readConcern.level' is not a valid value."
+        ),
+    }
+}
+
+/// A write concern as a default; `None` for an empty one.
+fn write_default(d: Doc<'_>, topology: &Topology) -> Result<Option<DocBuf>> {
+    if d.is_empty() {
+        return Ok(None);
+    }
+    let parsed = concern::write_concern(d.as_val(), topology)?;
+    let w = match d.get("w") {
+        Some(v) if v.is_nullish() => {
+            return Err(unmet_error(&Unmet::UnknownMode(String::new())));
+        }
+        Some(v) => v,
+        None => bail!(
+            BadValue,
+            "missing 'w' field: a default write concern must say how many members"
+        ),
+    };
+    if let Some(unmet) = &parsed.unmet {
+        return Err(unmet_error(unmet));
+    }
+    let number = idl::whole(w);
+    if number == Some(0) {
+        bail!(
+            BadValue,
+            "w: 0 is not suitable for the default write concern"
+        );
+    }
+    let mut out = Writer::new();
+    match number {
+        Some(n) => out.i32("w", n as i32),
+        None => out.val("w", w),
+    };
+    if let Some(j) = d.get("j") {
+        out.bool("j", j.truthy());
+    }
+    let wtimeout = d.get("wtimeout").and_then(|v: Val<'_>| idl::whole(v));
+    out.int("wtimeout", wtimeout.unwrap_or(0).max(0));
+    Ok(Some(out.finish()))
 }
 
 fn refuse_standalone(cx: &Cx<'_, '_>) -> Result<()> {

@@ -16,7 +16,6 @@ struct Aggregate {
     ns: String,
     request: AggregateRequest,
     batch: u64,
-    bypass_validation: bool,
 }
 
 fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
@@ -35,7 +34,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
     let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
     let (mut pipeline, mut cursor_given, mut batch, mut let_, mut hint) =
         (None, false, None, None, None);
-    let (mut allow_disk_use, mut explained, mut bypass_validation) = (true, false, false);
+    let (mut allow_disk_use, mut explained) = (true, false);
     for e in &cx.args.fields {
         let e = *e;
         match e.name {
@@ -56,7 +55,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
             "hint" => hint = variables::hint(e.val)?,
             "collation" => batch::check_collation(idl::doc(AT, e)?)?,
             "bypassDocumentValidation" => {
-                bypass_validation = idl::safe_bool(AT, e)?.unwrap_or(false)
+                idl::safe_bool(AT, e)?;
             }
             "fromMongos"
             | "needsMerge"
@@ -78,6 +77,9 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
             FailedToParse,
             "The 'cursor' option is required, except for aggregate with the explain argument"
         );
+    }
+    if cx.args.generic.api.strict {
+        check_strict(pipeline)?;
     }
     let (env, vars) = variables::variables(cx, let_)?;
     if pipeline.as_array().is_some_and(rows::needs_worker) {
@@ -106,8 +108,33 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
         ns,
         request,
         batch: batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs()),
-        bypass_validation,
     })
+}
+
+/// Under `apiStrict`, the stages that tell about the server are no part of version 1.
+fn check_strict(pipeline: Val<'_>) -> Result<()> {
+    let stages = pipeline.as_array().unwrap_or(Doc::EMPTY);
+    for e in stages.values().filter_map(|v| v.as_doc()?.first()) {
+        if matches!(
+            e.name,
+            "$currentOp"
+                | "$indexStats"
+                | "$listLocalSessions"
+                | "$listSessions"
+                | "$planCacheStats"
+                | "$listSearchIndexes"
+                | "$search"
+                | "$searchMeta"
+                | "$vectorSearch"
+        ) {
+            bail!(
+                APIStrictError,
+                "stage {} is not allowed with 'apiStrict: true' in API Version 1",
+                e.name
+            );
+        }
+    }
+    Ok(())
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -116,7 +143,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         return write_explain(cx, body, false);
     }
     let a = parse(cx)?;
-    cx.op.bypass_validation = a.bypass_validation;
     let keep_uuid;
     let results = {
         let c = PipelineCursor::open(&mut cx.op, a.request)?;
@@ -152,31 +178,16 @@ pub fn explain(cx: &mut Cx<'_, '_>, inner: Doc<'_>, executed: bool) -> Result<Do
 fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, executed: bool) -> Result<Done> {
     cx.op.need_worker()?;
     let a = parse(cx)?;
-    write_explain_of(cx, command, a.request, executed)
-}
-
-/// Explains a pipeline, with those of the views below it.
-pub(super) fn write_explain_of(
-    cx: &mut Cx<'_, '_>,
-    command: Doc<'_>,
-    mut pipeline: AggregateRequest,
-    executed: bool,
-) -> Result<Done> {
-    let mut ns = pipeline.ns.to_string();
-    if let Some(r) = cx.app.engine.catalog.snapshot().resolve(&ns)? {
-        ns = r.on.to_string();
-        pipeline.pipeline = r.pipeline.then(&pipeline.pipeline);
-    }
-    let push = pipeline.pipeline.pushdown();
+    let push = a.request.pipeline.pushdown();
     let filter = push.filter.clone();
     let mut request = FindRequest::new(push.filter);
     request.sort = push.sort.map(|s| (*s).clone());
-    (request.skip, request.limit, request.hint) = (push.skip, push.limit, pipeline.hint.clone());
-    request.vars = pipeline.vars.clone();
-    let (view, coll) = cx.op.view(&ns);
+    (request.skip, request.limit, request.hint) = (push.skip, push.limit, a.request.hint.clone());
+    request.vars = a.request.vars.clone();
+    let (view, coll) = cx.op.view(&a.ns);
     let mut winning = bson::doc! { "stage": "EOF" };
     let mut figures = None;
-    if let Some(coll) = coll {
+    if let Some(coll) = coll.filter(|c| !c.is_view()) {
         let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
         let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
         let plan = cursor.plan().clone();
@@ -196,7 +207,8 @@ pub(super) fn write_explain_of(
             figures = Some((explain::execution_stages(&tree, &c), c));
         }
     }
-    let rest = pipeline
+    let rest = a
+        .request
         .pipeline
         .stages()
         .get(push.consumed..)
@@ -207,7 +219,7 @@ pub(super) fn write_explain_of(
         cx.w.open_array("stages").open_doc("").open_doc("$cursor");
     }
     cx.w.open_doc("queryPlanner")
-        .str("namespace", &ns)
+        .str("namespace", &a.ns)
         .doc("parsedQuery", filter.to_doc().as_doc());
     cx.w.bool("indexFilterSet", false)
         .bool("maxIndexedOrSolutionsReached", false);

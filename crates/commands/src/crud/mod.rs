@@ -2,8 +2,7 @@
 
 mod batch;
 mod cursor;
-mod on_view;
-mod variables;
+pub(crate) mod variables;
 
 pub mod aggregate;
 pub mod bulk_write;

@@ -5,6 +5,7 @@ pub mod data_size;
 pub mod db_hash;
 pub mod db_stats;
 pub mod rows;
+pub mod schema;
 pub mod validate;
 
 use catalog::Collection;

@@ -1,11 +1,14 @@
-//! `validate`: reads every record and every index entry of a collection and compares the two.
+//! `validate`: reads every record and every index entry of a collection and compares the two, both ways.
+//!
+//! Each record must lie under the key of its `_id` and have every entry that its indexes want. An index then holds as many
+//! entries as were found so, or it holds some that no record has; those are looked for one by one and named.
 
 use crate::cx::{Cx, Done};
 use crate::idl;
-use bson::{Doc, Writer};
+use bson::{Doc, Writer, key};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState};
-use errors::{Result, bail};
+use errors::{Code, Result, bail};
 use executor::{OpCtx, ReadRequest, Rows};
 use query::filter::Filter;
 use query::index_keys::KeySet;
@@ -18,10 +21,38 @@ const MAX_LISTED: usize = 100;
 #[derive(Default)]
 struct Findings {
     records: u64,
+    bytes: u64,
     invalid: u64,
-    errors: Vec<String>,
-    missing: Vec<String>,
-    extra: Vec<String>,
+    errors: Listed,
+    warnings: Listed,
+    missing: Listed,
+    extra: Listed,
+    /// Names of the indexes that do not agree with the records.
+    broken: Vec<String>,
+}
+
+/// Lines of one kind: the first ones, and how many there are.
+#[derive(Default)]
+struct Listed {
+    lines: Vec<String>,
+    total: u64,
+}
+
+impl Listed {
+    fn add(&mut self, line: impl FnOnce() -> String) {
+        self.total += 1;
+        if self.lines.len() < MAX_LISTED {
+            self.lines.push(line());
+        }
+    }
+}
+
+impl Findings {
+    fn broken(&mut self, index: &str) {
+        if !self.broken.iter().any(|b| b == index) {
+            self.broken.push(index.to_string());
+        }
+    }
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -58,6 +89,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "Running the validate command with {{ repair: true }} can only be performed in standalone mode."
         );
     }
+    let started_at = cx.app.store.last_index();
     let (view, Some(coll)) = cx.op.view(&ns) else {
         bail!(
             NamespaceNotFound,
@@ -80,16 +112,15 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         check_records(&mut cx.op, &view, &coll, &ready, &mut f, &mut expected)?;
         for (i, index) in ready.iter().enumerate() {
             found[i] = count_entries(&mut cx.op, &view, index)?;
-            if found[i] > expected[i] {
-                f.extra.push(format!(
-                    "index '{}' holds {} entries that no record has",
-                    index.name(),
-                    found[i] - expected[i]
-                ));
+            if found[i] != expected[i] {
+                extra_entries(&mut cx.op, &view, &coll, index, &mut f)?;
             }
         }
+        if cx.app.store.last_index() == started_at {
+            check_counts(cx, &coll, &mut f);
+        }
     }
-    let valid = f.errors.is_empty() && f.missing.is_empty() && f.extra.is_empty();
+    let valid = f.errors.total == 0 && f.missing.total == 0 && f.extra.total == 0;
     let w = &mut cx.w;
     w.str("ns", &ns).binary("uuid", 4, &coll.uuid);
     if !metadata {
@@ -114,7 +145,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     for spec in coll.index_specs() {
         let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or("");
         w.open_doc(name)
-            .bool("valid", true)
+            .bool("valid", !f.broken.iter().any(|b| b == name))
             .doc("spec", spec.as_doc())
             .close();
     }
@@ -122,7 +153,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         .bool("valid", valid)
         .bool("repaired", false)
         .str("repairMode", "None");
-    w.open_array("warnings").close();
+    list(w, "warnings", &f.warnings);
     list(w, "errors", &f.errors);
     list(w, "extraIndexEntries", &f.extra);
     list(w, "missingIndexEntries", &f.missing);
@@ -130,15 +161,27 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-fn list(w: &mut Writer, name: &str, lines: &[String]) {
+fn list(w: &mut Writer, name: &str, listed: &Listed) {
     w.open_array(name);
-    for l in lines.iter().take(MAX_LISTED) {
+    for l in &listed.lines {
         w.push_value(l.as_str());
+    }
+    let more = listed.total - listed.lines.len() as u64;
+    if more > 0 {
+        w.push_value(format!("and {more} more").as_str());
     }
     w.close();
 }
 
-/// Every record: sound BSON, and with all its index entries.
+/// Whether an error ends the command; any other is a finding about the data.
+fn is_fatal(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Interrupted | Code::MaxTimeMSExpired | Code::InterruptedAtShutdown
+    )
+}
+
+/// Every record: sound BSON, under the key of its `_id`, and with all its index entries.
 fn check_records(
     op: &mut OpCtx<'_>,
     view: &View,
@@ -150,54 +193,140 @@ fn check_records(
     let all = Filter::all();
     let mut rows = Rows::open(op, view.clone(), coll.clone(), &ReadRequest::new(&all))?;
     let mut keys = KeySet::new();
-    while rows.next(op)? {
+    loop {
+        match rows.next(op) {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(e) if is_fatal(e.code) => return Err(e),
+            Err(e) => {
+                f.errors
+                    .add(|| format!("the records cannot be read to their end: {}", e.message));
+                return Ok(());
+            }
+        }
         f.records += 1;
         let doc = rows.doc();
+        f.bytes += doc.len() as u64;
         if let Err(e) = bson::validate(doc.as_bytes()) {
             f.invalid += 1;
-            f.errors.push(format!("a document is malformed: {e:?}"));
+            f.errors.add(|| format!("a document is malformed: {e:?}"));
             continue;
         }
+        let Some(id) = doc.get("_id") else {
+            f.invalid += 1;
+            f.errors.add(|| "a document has no _id".into());
+            continue;
+        };
+        let lies_under = coll.record_key(rows.record_key());
+        if is_keyed_by_id(coll) && executor::record_key(coll, id) != lies_under {
+            f.errors
+                .add(|| format!("the document with _id {id} lies under the key of another _id"));
+        }
         for (i, index) in indexes.iter().enumerate() {
-            if !belongs(index, doc)? {
-                continue;
+            match executor::keys_of(index, doc, &mut keys) {
+                Ok(_) => {}
+                Err(e) => {
+                    f.broken(index.name());
+                    f.errors.add(|| {
+                        format!(
+                            "index '{}' has no keys for the document with _id {id}: {}",
+                            index.name(),
+                            e.message
+                        )
+                    });
+                    continue;
+                }
             }
-            index.info.key.extract(doc, index.info.sparse, &mut keys)?;
             expected[i] += keys.len() as u64;
             for (key, _) in keys.iter() {
                 let mut entry = index.prefix.to_vec();
                 entry.extend_from_slice(key);
                 entry.extend_from_slice(rows.record_key());
                 if view.get(&entry)?.is_none() {
-                    let id = doc.get("_id").map(|v| v.to_string()).unwrap_or_default();
-                    f.missing.push(format!(
-                        "index '{}' lacks an entry of the document with _id {id}",
-                        index.name()
-                    ));
+                    // It is not among the entries, so it must not be among those expected there.
+                    expected[i] -= 1;
+                    f.broken(index.name());
+                    f.missing.add(|| {
+                        format!(
+                            "index '{}' lacks an entry of the document with _id {id}",
+                            index.name()
+                        )
+                    });
                 }
             }
+        }
+    }
+}
+
+/// Whether records lie under their `_id`, and not in the order they came.
+fn is_keyed_by_id(coll: &Collection) -> bool {
+    coll.capped.is_none()
+}
+
+/// Names the entries of an index that no record wants.
+fn extra_entries(
+    op: &mut OpCtx<'_>,
+    view: &View,
+    coll: &Arc<Collection>,
+    index: &Arc<Index>,
+    f: &mut Findings,
+) -> Result<()> {
+    let end = keyspace::prefix_end(&index.prefix);
+    let mut scan = view.scan(&index.prefix, &end, Direction::Forward);
+    let mut keys = KeySet::new();
+    while scan.next()? {
+        op.tick(1)?;
+        let entry = scan.key().get(PREFIX..).unwrap_or(&[]);
+        let mut at = Some(0);
+        for field in &index.info.key.fields {
+            at = at.and_then(|at| Some(at + key::field_len(entry.get(at..)?, field.descending)?));
+        }
+        let name = index.name();
+        let Some((index_key, record)) = at.and_then(|at| entry.split_at_checked(at)) else {
+            f.broken(name);
+            f.extra
+                .add(|| format!("index '{name}' holds an entry that is damaged"));
+            continue;
+        };
+        let stored = view.get(&coll.record_key(record))?;
+        let Some(doc) = stored.as_ref().and_then(|s| Doc::new(s)) else {
+            f.broken(name);
+            f.extra
+                .add(|| format!("index '{name}' holds an entry of a document that is not there"));
+            continue;
+        };
+        if executor::keys_of(index, doc, &mut keys).is_ok()
+            && !keys.iter().any(|(k, _)| k == index_key)
+        {
+            let id = doc.get("_id").map(|v| v.to_string()).unwrap_or_default();
+            f.broken(name);
+            f.extra.add(|| {
+                format!(
+                    "index '{name}' holds an entry that the document with _id {id} does not want"
+                )
+            });
         }
     }
     Ok(())
 }
 
-fn belongs(index: &Index, doc: Doc<'_>) -> Result<bool> {
-    match &index.info.partial {
-        Some(f) => f.matches(doc),
-        None => Ok(true),
+/// The counts that are kept must be those of the records, when nobody has written since.
+fn check_counts(cx: &Cx<'_, '_>, coll: &Collection, f: &mut Findings) {
+    let (count, bytes) = cx.app.store.counts(coll.tablet);
+    if (count, bytes) != (f.records, f.bytes) {
+        let (records, found) = (f.records, f.bytes);
+        f.warnings.add(|| {
+            format!("{count} documents of {bytes} bytes are counted, {records} of {found} bytes are there")
+        });
     }
 }
 
 fn count_entries(op: &mut OpCtx<'_>, view: &View, index: &Index) -> Result<u64> {
-    let mut scan = view.scan(
-        &index.prefix,
-        &keyspace::prefix_end(&index.prefix),
-        Direction::Forward,
-    );
+    let end = keyspace::prefix_end(&index.prefix);
+    let mut scan = view.scan(&index.prefix, &end, Direction::Forward);
     let mut n = 0;
     while scan.next()? {
         op.tick(1)?;
-        debug_assert!(scan.key().len() >= PREFIX);
         n += 1;
     }
     Ok(n)

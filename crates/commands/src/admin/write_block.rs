@@ -1,0 +1,106 @@
+//! `setUserWriteBlockMode`: refuses writes to users' databases until told otherwise, with the reason that was given.
+
+use super::settings;
+use crate::cx::{Cx, Done};
+use crate::generic::Args;
+use crate::idl;
+use crate::table::{Command, flag};
+use bson::doc;
+use errors::{Result, bail};
+use executor::Engine;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const SETTING: &str = "userWriteBlock";
+const AT: &str = "setUserWriteBlockMode";
+
+/// Whether writes are refused.
+#[derive(Default)]
+pub struct WriteBlock {
+    on: AtomicBool,
+    reason: Mutex<Option<String>>,
+}
+
+impl WriteBlock {
+    pub fn load(engine: &Arc<Engine>) -> Result<WriteBlock> {
+        let block = WriteBlock::default();
+        if let Some(d) = settings::load(engine, SETTING)?
+            && let Some(reason) = d.get("reason").and_then(|v| v.as_str())
+        {
+            block.put(Some(reason.to_string()));
+        }
+        Ok(block)
+    }
+
+    fn put(&self, reason: Option<String>) {
+        let mut now = self.reason.lock();
+        self.on.store(reason.is_some(), Relaxed);
+        *now = reason;
+    }
+
+    /// Refuses a command that writes, while writes are refused. The server's own databases are not the users'.
+    #[inline]
+    pub fn check(&self, command: &Command, args: &Args<'_>) -> Result<()> {
+        if !self.on.load(Relaxed) || !command.is(flag::WRITE) {
+            return Ok(());
+        }
+        self.refuse(command, args)
+    }
+
+    fn refuse(&self, command: &Command, args: &Args<'_>) -> Result<()> {
+        let writes = match command.name {
+            "aggregate" => args
+                .field("pipeline")
+                .and_then(|v| v.as_array())
+                .and_then(|p| p.values().last()?.as_doc()?.first())
+                .is_some_and(|e| matches!(e.name, "$out" | "$merge")),
+            "bulkWrite" | "renameCollection" => true,
+            _ => !matches!(args.db, "admin" | "config" | "local"),
+        };
+        if writes {
+            let reason = self.reason.lock().clone().unwrap_or_default();
+            bail!(UserWritesBlocked, "User writes blocked, reason: {reason}");
+        }
+        Ok(())
+    }
+}
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let (mut global, mut reason) = (None, None);
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "global" => global = idl::boolean(AT, e)?,
+            "reason" => reason = idl::string(AT, e)?,
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let global = idl::required(AT, "global", global)?;
+    let reason = reason.unwrap_or("Unspecified");
+    if !matches!(
+        reason,
+        "Unspecified"
+            | "ClusterToClusterMigrationInProgress"
+            | "DiskUseThresholdExceeded"
+            | "kUserWriteBlock"
+    ) {
+        bail!(
+            BadValue,
+            "Enumeration value '{reason}' for field '{AT}.reason' is not a valid value."
+        );
+    }
+    let now = cx.app.write_block.reason.lock().clone();
+    if let Some(now) = now.filter(|now| now != reason) {
+        bail!(
+            IllegalOperation,
+            "Cannot change the user write block: it is on with reason {now}, not {reason}"
+        );
+    }
+    let setting = match global {
+        true => doc! { "reason": reason },
+        false => doc! {},
+    };
+    settings::save(&mut cx.op, SETTING, setting.as_doc())?;
+    cx.app.write_block.put(global.then(|| reason.to_string()));
+    Ok(Done::Reply)
+}
