@@ -251,13 +251,19 @@ impl Dialect for Talk {
             )));
         }
         let n = number(last);
+        // A record that is not there has nulls for values; values may hold any bytes, so only the first is looked at.
+        let values = last
+            .windows(2)
+            .position(|w| w == b"\r\n")
+            .map_or(0, |i| i + 2);
+        let nothing = last.get(values..).is_some_and(|v| v.starts_with(b"$-1"));
         Ok(match last.first() {
             // EXEC: two replies a record. HMGET: the fields of one record, or nothing but nulls.
             Some(b'*') if reply.starts_with(b"+") => Answer {
                 rows: 0,
                 affected: n / 2,
             },
-            Some(b'*') if last.windows(3).any(|w| w == b"$-1") => Answer::default(),
+            Some(b'*') if nothing => Answer::default(),
             Some(b'*') => Answer {
                 rows: if n == self.table.fields.len() as u64 + 1 || n == 2 {
                     1

@@ -112,6 +112,8 @@ pub struct Step {
     pub latency: BTreeMap<String, Latency>,
     pub series: Vec<Sample>,
     pub sizes: Vec<Sizes>,
+    /// Seconds at whose end the server was busy with something of its own (flush, compaction …).
+    pub activity: BTreeMap<String, Vec<f64>>,
     /// Seconds of each group of operations in order, and how many a group has.
     pub group: u64,
     pub group_seconds: Vec<f64>,

@@ -2,7 +2,7 @@
 
 use crate::measure::Latency;
 use crate::report::{Check, Comparison, Report, Step};
-use crate::terms::{bytes, grouped, span};
+use crate::terms::{bytes, figure, grouped, span};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 use std::collections::BTreeMap;
 
@@ -262,11 +262,7 @@ pub fn checks(list: &[Check]) {
             (_, Some(b)) => format!("≤ {b}"),
             _ => "–".into(),
         };
-        let value = if c.value.abs() < 10.0 {
-            format!("{:.3} {}", c.value, c.unit)
-        } else {
-            format!("{} {}", grouped(c.value), c.unit)
-        };
+        let value = format!("{} {}", figure(c.value), c.unit);
         t.add_row([
             c.name.clone(),
             value,

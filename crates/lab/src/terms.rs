@@ -128,10 +128,22 @@ pub fn grouped(n: f64) -> String {
     out
 }
 
+/// A single figure: counts whole, small values with what tells them apart.
+pub fn figure(n: f64) -> String {
+    if n.fract() == 0.0 && n.abs() < 1e6 {
+        return format!("{n:.0}");
+    }
+    if n.abs() < 10.0 {
+        return format!("{n:.3}");
+    }
+    grouped(n)
+}
+
 /// A span of time from nanoseconds, in the unit that suits it.
 pub fn span(ns: u64) -> String {
     match ns {
-        0..10_000_000 => format!("{:.0} µs", ns as f64 / 1e3),
+        0..1_000_000 => format!("{:.0} µs", ns as f64 / 1e3),
+        1_000_000..10_000_000 => format!("{:.2} ms", ns as f64 / 1e6),
         10_000_000..10_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
         _ => format!("{:.1} s", ns as f64 / 1e9),
     }
@@ -184,6 +196,9 @@ mod tests {
         assert_eq!(grouped(-123456.0), "-123,456");
         assert_eq!(grouped(999.0), "999");
         assert_eq!(grouped(12.34), "12.3");
+        assert_eq!(figure(32.0), "32");
+        assert_eq!(figure(0.94312), "0.943");
+        assert_eq!(figure(1234.5), "1,234");
         assert_eq!(bytes(5_300_000), "5.3 MB");
         assert_eq!(span(1_500), "2 µs");
         assert_eq!(span(12_340_000), "12.3 ms");

@@ -261,6 +261,7 @@ fn wrong_requests_end_with_a_failure() {
         &["run", "C.S1", "--connections", "0"],
         &["run", "C.S1", "--records", "many"],
         &["study", "single", "--only", "9"],
+        &["study", "single", "--sharded"],
         &["study", "double"],
         &["study", "keys", "--modes", "upside-down"],
         &["study", "keys", "--resume"],
@@ -543,6 +544,64 @@ fn the_short_study_ends_with_a_page() {
     );
     assert!(!run(&["report", "/nowhere.json"]));
     assert!(!lab.run(&["short", "--duration", "0s"]));
+}
+
+/// The page in a real browser, where one is installed: it draws, in both themes, and no width makes it scroll sideways.
+#[test]
+fn the_page_opens_in_a_browser() {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).flat_map(|d| names.map(|n| d.join(n)));
+    let Some(browser) = found.into_iter().find(|p| p.is_file()) else {
+        eprintln!("skipped: no chromium on this machine");
+        return;
+    };
+    let lab = Lab::new(Honesty::Honest);
+    assert!(lab.run(&STUDY_B));
+    let page = std::fs::read_to_string(lab.out().with_extension("html"));
+    let page = page.unwrap_or_else(|_| {
+        let out = lab.out();
+        assert!(run(&["report", out.to_str().unwrap(), "--svg", "-"]));
+        std::fs::read_to_string(out.with_extension("html")).unwrap()
+    });
+    let probe = "<script>var d=document.documentElement,s=Array.from(document.querySelectorAll('svg')).find(function(x){return x.getBoundingClientRect().height>0});document.title='wide '+(d.scrollWidth-d.clientWidth)+' tall '+Math.round(s.getBoundingClientRect().height)+' dark '+getComputedStyle(document.body).backgroundColor</script></body>";
+    let file = lab.dir.path().join("probe.html");
+    std::fs::write(&file, page.replace("</body>", probe)).unwrap();
+    let title = |width: u32, scheme: u32| {
+        let profile = lab.dir.path().join(format!("profile{width}{scheme}"));
+        let out = std::process::Command::new(&browser)
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--dump-dom",
+            ])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg(format!("--window-size={width},900"))
+            .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
+            .arg(format!("file://{}", file.display()))
+            .output()
+            .unwrap();
+        let dom = String::from_utf8_lossy(&out.stdout).into_owned();
+        let title = dom
+            .split("<title>")
+            .nth(1)
+            .and_then(|t| t.split("</title>").next());
+        title
+            .unwrap_or_else(|| panic!("no page: {dom}"))
+            .to_string()
+    };
+    let (light, dark) = (title(390, 1), title(1280, 0));
+    for t in [&light, &dark] {
+        assert!(
+            t.starts_with("wide 0 tall ") && !t.contains("tall 0 "),
+            "{t}"
+        );
+    }
+    assert!(
+        light.ends_with("rgb(247, 247, 245)") && dark.ends_with("rgb(20, 23, 26)"),
+        "{light} {dark}"
+    );
 }
 
 #[test]

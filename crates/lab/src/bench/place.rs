@@ -212,6 +212,11 @@ impl Server {
         Ok(info)
     }
 
+    /// How it ended, when it did so by itself.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.launched.as_mut().and_then(Launched::ended)
+    }
+
     pub fn stop(&mut self) {
         if let Some(l) = &mut self.launched {
             l.stop(STOP_PATIENCE);

@@ -43,6 +43,10 @@ pub fn of(report: &Report) -> Vec<Chart> {
         targets,
         all: Vec::new(),
     };
+    charts.side_by_side();
+    charts.ratios();
+    charts.by_mode();
+    charts.files();
     charts.boxes();
     charts.growth();
     charts.reads_by_keys();
@@ -51,8 +55,6 @@ pub fn of(report: &Report) -> Vec<Chart> {
     charts.by_shards();
     charts.latency_by_load();
     charts.over_time();
-    charts.side_by_side();
-    charts.ratios();
     charts.sizes_over_time();
     charts.comparisons();
     let mut ids: Vec<String> = Vec::new();
@@ -121,6 +123,7 @@ impl Charts<'_> {
             x,
             y,
             body,
+            events: Vec::new(),
         });
     }
 
@@ -150,6 +153,81 @@ impl Charts<'_> {
             }
         }
         out
+    }
+
+    /// Ways of doing the same side by side: insert modes, journal modes.
+    fn by_mode(&mut self) {
+        let report = self.report;
+        let steps = report
+            .steps
+            .iter()
+            .filter(|s| s.mode.is_some() && s.at.is_none() && s.offered.is_none());
+        let steps = steps.filter(|s| s.megabytes_per_second.is_none());
+        for (name, list) in grouped(steps, |s| s.name.clone()) {
+            let modes: Vec<String> =
+                grouped(list.iter().copied(), |s| s.mode.clone().unwrap_or_default())
+                    .into_iter()
+                    .map(|g| g.0)
+                    .collect();
+            if modes.len() < 2 {
+                continue;
+            }
+            let series = self.targets.iter().map(|t| {
+                let rate = |mode: &String| {
+                    let own =
+                        |s: &&&Step| s.target.as_ref() == Some(t) && s.mode.as_ref() == Some(mode);
+                    list.iter().find(own).map_or(f64::NAN, |s| s.per_second)
+                };
+                (t.clone(), modes.iter().map(rate).collect())
+            });
+            let series = series.collect();
+            self.push(
+                &format!("mode-{name}"),
+                format!("By mode: {name}"),
+                "Operations a second of the whole step.",
+                Axis::linear("ops/s"),
+                Axis::default(),
+                Body::Bars {
+                    groups: modes,
+                    series,
+                },
+            );
+        }
+    }
+
+    /// Megabytes a second of whole files.
+    fn files(&mut self) {
+        let moved = |s: &&Step| s.megabytes_per_second.is_some();
+        let steps: Vec<&Step> = self.report.steps.iter().filter(moved).collect();
+        if steps.is_empty() {
+            return;
+        }
+        let ticks = distinct(steps.iter().map(|s| s.connections as f64));
+        let lines = grouped(steps.into_iter(), |s| s.name.clone())
+            .into_iter()
+            .enumerate()
+            .map(|(color, (name, list))| Line {
+                name,
+                color,
+                points: list
+                    .iter()
+                    .filter_map(|s| Some((s.connections as f64, s.megabytes_per_second?)))
+                    .collect(),
+                dots: true,
+                ..Line::default()
+            });
+        let lines = lines.collect();
+        self.push(
+            "files",
+            "Whole files by connections".into(),
+            "Uploads and downloads of whole files, every byte compared.",
+            Axis::log("connections", ticks),
+            Axis {
+                suffix: " MB/s",
+                ..Axis::linear("megabytes a second")
+            },
+            Body::Lines(lines),
+        );
     }
 
     /// Time of every thousand operations.
@@ -575,7 +653,7 @@ impl Charts<'_> {
         let long = report
             .steps
             .iter()
-            .filter(|s| s.series.len() >= 8 && s.offered.is_none());
+            .filter(|s| s.series.len() >= 8 && s.offered.is_none() && s.group_seconds.is_empty());
         let key = |s: &Step| {
             (
                 s.name.clone(),
@@ -618,13 +696,24 @@ impl Charts<'_> {
             } else {
                 format!(", {mode}")
             };
-            charts.push((format!("{name}{mode}, {connections} connection(s)"), lines));
+            let mut events: Vec<(String, Vec<f64>)> = Vec::new();
+            for s in steps {
+                for (what, at) in &s.activity {
+                    let name = match &s.target {
+                        Some(t) if self.many_targets() => format!("{what} of {t}"),
+                        _ => what.clone(),
+                    };
+                    events.push((name, at.clone()));
+                }
+            }
+            let what = format!("{name}{mode}, {connections} connection(s)");
+            charts.push((what, lines, events));
         }
-        for (what, lines) in charts.into_iter().take(24) {
+        for (what, lines, events) in charts.into_iter().take(24) {
             self.push(
                 &format!("time-{what}"),
                 format!("Rate over time: {what}"),
-                "One value a second, nothing left out. Rings mark seconds below half the median.",
+                "One value a second, nothing left out. Rings mark seconds below half the median; blocks at the foot, what the server did beside.",
                 Axis {
                     suffix: " s",
                     ..Axis::linear("since the start")
@@ -632,6 +721,9 @@ impl Charts<'_> {
                 Axis::linear("ops/s"),
                 Body::Lines(lines),
             );
+            if let Some(chart) = self.all.last_mut() {
+                chart.events = events;
+            }
         }
     }
 
@@ -665,7 +757,8 @@ impl Charts<'_> {
                 s.durability.clone(),
             )
         };
-        let several = grouped(self.report.steps.iter(), key)
+        let closed = self.report.steps.iter().filter(|s| s.offered.is_none());
+        let several = grouped(closed, key)
             .into_iter()
             .filter(|(_, list)| list.len() > 1);
         let mut names = Vec::new();
@@ -696,7 +789,10 @@ impl Charts<'_> {
             )
         };
         let mut rows = Vec::new();
-        for ((name, mode, connections, _), list) in grouped(self.report.steps.iter(), key) {
+        for ((name, mode, connections, _), list) in grouped(
+            self.report.steps.iter().filter(|s| s.offered.is_none()),
+            key,
+        ) {
             let Some(own) = list.iter().find(|s| s.target.as_ref() == Some(&first)) else {
                 continue;
             };
@@ -839,20 +935,19 @@ fn interval(s: &Step) -> [f64; 2] {
     group_interval(s).unwrap_or_else(|| rate_interval(s))
 }
 
-/// The step that a page begins with: what it did, in a line.
+/// What a figure is of: step, target, connections, and its p99.
 pub fn headline(s: &Step) -> String {
-    let p99 = s
-        .latency
-        .values()
-        .max_by_key(|l| l.count)
-        .map_or(String::new(), |l| {
-            format!(", p99 {}", span((l.p99_us * 1e3) as u64))
-        });
-    format!(
-        "{}/s at {} connection(s){p99}",
-        super::plot::short(s.per_second),
-        s.connections
-    )
+    let mut parts = vec![s.name.clone()];
+    parts.extend(s.mode.clone());
+    parts.extend(s.target.clone());
+    parts.push(match s.connections {
+        1 => "1 connection".into(),
+        n => format!("{n} connections"),
+    });
+    if let Some(l) = s.latency.values().max_by_key(|l| l.count) {
+        parts.push(format!("p99 {}", span((l.p99_us * 1e3) as u64)));
+    }
+    parts.join(" · ")
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub use charts::peak_and_knee;
 
 use crate::fault::{Fault, Result};
 use crate::report::{Report, Step};
-use crate::terms::{bytes, grouped, span};
+use crate::terms::{self, bytes, grouped, span};
 use plot::{Body, Chart, escape};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -134,6 +134,7 @@ fn merge(reports: &[Report]) -> Vec<Report> {
 fn title(r: &Report) -> String {
     match r.name.as_str() {
         "A-single" => "Study A: one process, tests 1 to 8".into(),
+        "A-sharded" => "Study A: over shards, tests 1 to 8".into(),
         "B-keys" => "Study B: ways to insert, reads by number of keys".into(),
         "C-sizes" => "Study C: YCSB by connections and data size".into(),
         "D-shards" => "Study D: one process against shards".into(),
@@ -225,13 +226,19 @@ fn targets(h: &mut String, r: &Report) {
             .collect();
         let _ = write!(
             h,
-            "<li><span class=\"swatch b{}\"></span><span><b>{}</b>{cache}<br><small>{}{}{}</small></span></li>",
+            "<li><span class=\"swatch b{}\"></span><span><b>{}</b>{cache}<br><small>{}</small>",
             i % plot::COLORS,
             escape(&t.label()),
             escape(&t.url),
-            if settings.is_empty() { "" } else { " · " },
-            escape(&settings.join(", "))
         );
+        if !settings.is_empty() {
+            let list = escape(&settings.join(", "));
+            let _ = write!(
+                h,
+                "<details class=\"settings\"><summary>settings</summary>{list}</details>"
+            );
+        }
+        h.push_str("</span></li>");
     }
     h.push_str("</ul>");
 }
@@ -240,30 +247,23 @@ fn targets(h: &mut String, r: &Report) {
 fn cards(h: &mut String, r: &Report) {
     let mut cards: Vec<(String, String, String)> = Vec::new();
     let rated: Vec<&Step> = r.steps.iter().filter(|s| s.offered.is_none()).collect();
-    for (what, is_read) in [("Fastest writes", false), ("Fastest reads", true)] {
-        let own = rated
-            .iter()
-            .filter(|s| s.durability.is_some() != is_read || (is_read && reads_only(s)));
+    for (what, reads) in [("Fastest writes", false), ("Fastest reads", true)] {
+        let own = rated.iter().filter(|s| reads_only(s) == reads);
         if let Some(s) = own.max_by(|a, b| a.per_second.total_cmp(&b.per_second)) {
-            let who = s.target.clone().unwrap_or_default();
-            cards.push((
-                what.into(),
-                charts::headline(s),
-                format!("{} {who}", s.name),
-            ));
+            let value = format!("{}/s", grouped(s.per_second));
+            cards.push((what.into(), value, charts::headline(s)));
         }
     }
+    let longest = |s: &&Step| s.latency.values().map(|l| l.max_us).fold(0.0, f64::max);
     let slow = r
         .steps
         .iter()
-        .filter_map(|s| s.latency.values().max_by_key(|l| l.count))
-        .map(|l| l.max_us)
-        .fold(f64::NAN, f64::max);
-    if slow.is_finite() {
+        .max_by(|a, b| longest(a).total_cmp(&longest(b)));
+    if let Some(s) = slow.filter(|s| longest(s) > 0.0) {
         cards.push((
             "Slowest operation".into(),
-            span((slow * 1e3) as u64),
-            "of all steps".into(),
+            span((longest(&s) * 1e3) as u64),
+            charts::headline(s),
         ));
     }
     let bound = r.steps.iter().filter(|s| s.client_bound).count();
@@ -297,21 +297,28 @@ fn cards(h: &mut String, r: &Report) {
     h.push_str("</div>");
 }
 
+/// By what was done; a study whose kind of operation has no such name gives writes a durability.
 fn reads_only(s: &Step) -> bool {
-    s.latency
-        .keys()
-        .all(|k| matches!(k.as_str(), "READ" | "SCAN" | "DOWNLOAD" | "CHUNK-READ"))
+    s.latency.keys().all(|k| match k.as_str() {
+        "READ" | "SCAN" | "DOWNLOAD" | "CHUNK-READ" => true,
+        "operation" => s.durability.is_none(),
+        _ => false,
+    })
 }
 
 fn contents(h: &mut String, charts: &[Chart]) {
     if charts.len() < 4 {
         return;
     }
-    h.push_str("<nav><ul>");
+    let _ = write!(
+        h,
+        "<details class=\"nav\"><summary>{} plots</summary><ul>",
+        charts.len()
+    );
     for c in charts {
         let _ = write!(h, "<li><a href=\"#{}\">{}</a></li>", c.id, escape(&c.title));
     }
-    h.push_str("</ul></nav>");
+    h.push_str("</ul></details>");
 }
 
 fn figure(h: &mut String, c: &Chart) {
@@ -363,11 +370,7 @@ fn checks(h: &mut String, r: &Report) {
             (_, Some(b)) => format!("at most {b}"),
             _ => "–".into(),
         };
-        let value = if c.value.abs() < 10.0 {
-            format!("{:.3} {}", c.value, c.unit)
-        } else {
-            format!("{} {}", grouped(c.value), c.unit)
-        };
+        let value = format!("{} {}", terms::figure(c.value), c.unit);
         let verdict = match (bar.as_str(), c.pass) {
             ("–", _) => "",
             (_, true) => "pass",

@@ -16,6 +16,8 @@ pub struct Chart {
     pub x: Axis,
     pub y: Axis,
     pub body: Body,
+    /// What went on meanwhile: a name and its places on the x axis.
+    pub events: Vec<(String, Vec<f64>)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -279,7 +281,7 @@ impl Canvas {
         let _ = write!(
             self.out,
             "<text x=\"2\" y=\"{:.1}\" class=\"axis\">{}</text>",
-            self.top - 6.0,
+            self.top - 11.0,
             escape(&axis.label)
         );
     }
@@ -386,14 +388,17 @@ impl Chart {
     }
 
     fn lines(&self, c: &mut Canvas, lines: &[Line], height: f64) -> f64 {
-        let names: Vec<_> = lines
+        let mut names: Vec<_> = lines
             .iter()
             .map(|l| (l.name.clone(), l.color, l.dashed))
             .collect();
+        for (row, (what, _)) in self.events.iter().enumerate() {
+            names.push((format!("{what} under way"), lines.len() + row + 1, false));
+        }
         c.legend(&names);
-        c.top += 14.0;
-        c.bottom += c.top - 44.0;
-        let height = height + c.top - 44.0;
+        c.top += 19.0;
+        c.bottom += c.top - 49.0;
+        let height = height + c.top - 49.0;
         let points = || lines.iter().flat_map(|l| l.points.iter());
         let Some((x0, x1)) = bounds(points().map(|p| p.0)) else {
             return height;
@@ -461,6 +466,20 @@ impl Chart {
                         self.y.suffix
                     );
                 }
+            }
+        }
+        for (row, (what, places)) in self.events.iter().enumerate() {
+            let py = c.bottom - 5.0 - 9.0 * row as f64;
+            let color = (lines.len() + row + 1) % COLORS;
+            for px in places.iter().filter(|p| **p >= x0 && **p <= x.high) {
+                let _ = write!(
+                    c.out,
+                    "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"3\" height=\"7\" class=\"f{color}\"><title>{} at {} s</title></rect>",
+                    x.at(*px) - 1.5,
+                    py - 3.5,
+                    escape(what),
+                    short(*px)
+                );
             }
         }
         // What is pointed out lies above all lines, its words kept inside.
@@ -734,6 +753,7 @@ mod tests {
             x: Axis::linear("x"),
             y: Axis::linear("y"),
             body,
+            events: vec![("flush <".into(), vec![1.0, 3.0])],
         };
         let line = Line {
             name: "</svg><script>".into(),

@@ -24,6 +24,11 @@ pub fn findings(name: &str) -> &'static [&'static str] {
             "Sorted by the date index: falling once the indexes outgrew memory. First hundred: about 800/s (80 MB/s).",
             "Past 200 million records the last two swung by 30% every 4 million records.",
         ],
+        "A-sharded" => &[
+            "Three shards on one server: safe inserts slower but very steady; hundreds a second while chunks moved.",
+            "Test 4 half of one process; test 5 sometimes better; test 6 clearly worse; test 7 and disk about the same.",
+            "209,766,143 documents, 214.8 GB, 823 chunks; each shard 69.5–70.4 million, 74.15 GB of storage, 11.3 GB of indexes.",
+        ],
         "B-keys" => &[
             "In this order: MongoDB without id, MySQL without key, MySQL with key, MongoDB with id.",
             "The keyed modes spike regularly; the others are even with single dips. MongoDB with id declines markedly.",

@@ -7,7 +7,7 @@
 use super::keys;
 use crate::bench::place::{Room, Server};
 use crate::bench::recovery;
-use crate::fault::{Fault, Result};
+use crate::fault::{Fault, Result, local};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::measure::{Sample, median};
 use crate::null::Form;
@@ -17,7 +17,7 @@ use crate::report::{Check, Draft, Step};
 use crate::resume::Journal;
 use crate::show;
 use crate::targets::{self, Key, Target};
-use crate::terms::{Durability, bytes_of, count, duration, positive};
+use crate::terms::{Durability, bytes, bytes_of, count, duration, positive};
 use crate::ycsb::session::Plan;
 use crate::ycsb::{Properties, Session, Spec, scenario};
 use std::path::PathBuf;
@@ -104,7 +104,18 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("memory_limit", args.memory);
     let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
     let mut study = Pains::open(&args, draft, journal)?;
-    study.run()?;
+    if let Err(fault) = study.run() {
+        // A server that the memory limit ended explains more than the connection that broke.
+        let ended = study.server.as_mut().and_then(Server::ended);
+        return Err(ended.map_or(fault, |how| {
+            let limit = args
+                .memory
+                .map_or(String::new(), |b| format!(" with {} of memory", bytes(b)));
+            Fault::Local(format!(
+                "the server ended in the middle of the run{limit} ({how})"
+            ))
+        }));
+    }
     let Pains { draft, journal, .. } = study;
     let report = draft.finish(args.out.as_deref())?;
     journal.close();
@@ -131,17 +142,26 @@ impl<'a> Pains<'a> {
             Some(url) => targets::open(url)?,
             None => {
                 let placement = Placement::new(None, None)?;
-                let own = Room::open(
-                    None,
-                    args.launch.as_deref(),
-                    args.dir.as_deref(),
-                    placement,
-                    Form::Threads,
-                )?;
+                // Half of the memory allowed is for the cache; the rest is for what a server needs besides.
+                let launch = match (&args.launch, args.memory) {
+                    (Some(line), _) => Some(line.clone()),
+                    (None, Some(bytes)) => {
+                        let own =
+                            std::env::current_exe().map_err(local("this program's own path"))?;
+                        let megabytes = (bytes / 2_000_000).max(8);
+                        Some(format!(
+                            "{} serve --dbpath {{dbpath}} --port {{port}} --cache {megabytes}MB",
+                            own.display()
+                        ))
+                    }
+                    (None, None) => None,
+                };
+                let dir = args.dir.as_deref();
+                let own = Room::open(None, launch.as_deref(), dir, placement, Form::Threads)?;
                 dbpath = own.fresh_dbpath()?;
                 let started = own.start(&dbpath, &[])?;
-                if let (Some(bytes), Some(pid)) = (args.memory, started.pid) {
-                    limit = match MemoryLimit::on(pid, bytes) {
+                if let (Some(allowed), Some(pid)) = (args.memory, started.pid) {
+                    limit = match MemoryLimit::on(pid, allowed) {
                         Ok(limit) => Some(limit),
                         Err(fault) => {
                             let line = format!("memory is not limited: {fault}");

@@ -15,7 +15,7 @@ use crate::targets;
 use crate::terms::{Durability, count, duration};
 use crate::ycsb::session::Plan;
 use crate::ycsb::{Properties, Session, Spec};
-use bson::{Val, doc};
+use bson::{Val, Value, doc};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ fn one(
         let mut step = if name == "D.S1" {
             session.empty()?;
             if n > 1 {
-                shard_collection(url, &db)?;
+                shard_collection(url, &db, "microshard", Value::from("hashed"))?;
             }
             let plan = Plan {
                 limit: None,
@@ -185,7 +185,10 @@ fn one(
         journal.save(draft)?;
     }
     if n > 1 {
-        draft.report.shards.extend(statistics(url, &db, n)?);
+        draft
+            .report
+            .shards
+            .extend(statistics(url, &db, "microshard", n)?);
     }
     session.drop_table()
 }
@@ -194,7 +197,8 @@ fn control(url: &str) -> Result<Connection> {
     Address::parse(url)?.connect()
 }
 
-fn is_router(url: &str) -> Result<bool> {
+/// Whether a router of a cluster answers there.
+pub fn is_router(url: &str) -> Result<bool> {
     if !url.starts_with("mongodb") {
         return Ok(false);
     }
@@ -202,20 +206,22 @@ fn is_router(url: &str) -> Result<bool> {
     Ok(c.hello.get("msg").and_then(Val::as_str) == Some("isdbgrid"))
 }
 
-fn shard_collection(url: &str, db: &str) -> Result<()> {
+/// Spreads an empty collection over all shards by its `_id`.
+pub fn shard_collection(url: &str, db: &str, collection: &str, key: Value) -> Result<()> {
     let mut c = control(url)?;
-    let namespace = format!("{db}.microshard");
+    let namespace = format!("{db}.{collection}");
+    let key = doc! {"_id": key};
     c.command("admin", doc! {"enableSharding": db}.as_doc())?;
     c.command(
         "admin",
-        doc! {"shardCollection": namespace.as_str(), "key": doc! {"_id": "hashed"}}.as_doc(),
+        doc! {"shardCollection": namespace.as_str(), "key": key}.as_doc(),
     )?;
     Ok(())
 }
 
 /// What `collStats` says of each shard.
-fn statistics(url: &str, db: &str, setup: u64) -> Result<Vec<Shard>> {
-    let stats = control(url)?.command(db, doc! {"collStats": "microshard"}.as_doc())?;
+pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<Vec<Shard>> {
+    let stats = control(url)?.command(db, doc! {"collStats": collection}.as_doc())?;
     let shards = stats.get("shards").and_then(Val::as_doc);
     let all = shards.into_iter().flat_map(|s| s.iter());
     Ok(all

@@ -5,12 +5,13 @@
 
 use super::dataset::{DOCUMENT_BYTES, Dataset, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload};
 use super::operation::{Operation, Place, Work};
+use super::shards;
 use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::process;
 use crate::progress::{Goal, Progress, say};
-use crate::report::{Draft, Sizes, Step, TargetInfo};
+use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
 use crate::show;
 use crate::terms::{Durability, count, duration};
 use crate::ycsb::sequence::Sequence;
@@ -44,6 +45,10 @@ pub struct Args {
     /// What fills the documents up.
     #[arg(long, value_enum, default_value = "text")]
     pub payload: Payload,
+    /// The target is a router: spread each collection over its shards by `_id`, as published, and give the statistics of
+    /// each shard at the end.
+    #[arg(long)]
+    pub sharded: bool,
     #[arg(long, default_value = "studya")]
     pub database: String,
     /// Keep the collections.
@@ -101,13 +106,27 @@ struct Single {
 impl Single {
     fn open(args: Args, target: Address) -> Result<Single> {
         let mut control = target.connect()?;
+        if args.sharded && !shards::is_router(&args.url)? {
+            return Err(Fault::Usage(format!(
+                "{}: no router answers there: leave out --sharded",
+                args.url
+            )));
+        }
         let data = Arc::new(Dataset::new(
             args.records,
             args.steps,
             args.payload,
             Ids::Generated,
         ));
-        let mut draft = Draft::new("study", "A-single");
+        let name = if args.sharded {
+            "A-sharded"
+        } else {
+            "A-single"
+        };
+        let mut draft = Draft::new("study", name);
+        draft.note(format!(
+            "Equality gives {PER_NUMBER} documents in tests 4 and 5, the range of test 6 {PER_RANGE}: the study does not say."
+        ));
         let info = TargetInfo::of(&target, &mut control);
         let pid = info.pid;
         draft.add_target(info);
@@ -153,6 +172,13 @@ impl Single {
                 self.grow_and_read()?;
             }
         }
+        if self.args.sharded && needs_data {
+            let (url, db) = (&self.args.url, &self.args.database);
+            let shards = shards::statistics(url, db, "single", 0)?;
+            let of = shards.len() as u64;
+            let all = shards.into_iter().map(|s| Shard { of, ..s });
+            self.draft.report.shards.extend(all);
+        }
         if !self.args.keep {
             self.control
                 .drop_collection(&self.args.database, "single")?;
@@ -163,6 +189,9 @@ impl Single {
     fn fresh(&mut self, collection: &str) -> Result<Place> {
         let db = &self.args.database;
         self.control.drop_collection(db, collection)?;
+        if self.args.sharded {
+            shards::shard_collection(&self.args.url, db, collection, bson::Value::from(1))?;
+        }
         self.control.create_indexes(db, collection, &INDEXES)?;
         Ok(Place {
             db: db.clone(),

@@ -60,6 +60,10 @@ pub trait Target: Send + Sync {
     /// Records in the table; none where there is no table.
     fn count(&self, table: &Table) -> Result<u64>;
     fn sizes(&self, table: &Table, at: f64) -> Result<Sizes>;
+    /// What the server is busy with beside requests (`flush`, `compaction`, `checkpoint`), where it says so.
+    fn activity(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
     /// What one lane says about one table. `Unack` is refused by databases that know no such thing.
     fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>>;
 }

@@ -68,6 +68,39 @@ impl Target for MongoDb {
         Sizes::of(&mut self.control()?, &table.database, &table.name, at)
     }
 
+    fn activity(&self) -> Vec<&'static str> {
+        let status = self
+            .control()
+            .and_then(|mut c| c.try_command("admin", doc! {"serverStatus": 1}.as_doc()));
+        let Ok(status) = status else {
+            return Vec::new();
+        };
+        let at = |path: &[&str]| {
+            let mut d = status.as_doc();
+            let (last, parents) = path.split_last()?;
+            for p in parents {
+                d = d.get(p)?.as_doc()?;
+            }
+            d.get(last)?.to_f64()
+        };
+        let known = [
+            ("flush", &["pandodb", "engine", "runningFlushes"][..]),
+            ("compaction", &["pandodb", "engine", "runningCompactions"]),
+            (
+                "checkpoint",
+                &[
+                    "wiredTiger",
+                    "transaction",
+                    "transaction checkpoint currently running",
+                ],
+            ),
+        ];
+        let busy = known
+            .iter()
+            .filter(|(_, path)| at(path).is_some_and(|n| n > 0.0));
+        busy.map(|(what, _)| *what).collect()
+    }
+
     fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
         Ok(Box::new(MongoDialect::new(
             self.address.clone(),

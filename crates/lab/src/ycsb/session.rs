@@ -10,6 +10,7 @@ use crate::progress::{Goal, Progress, say};
 use crate::report::{Step, TargetInfo};
 use crate::targets::{Table, Target};
 use crate::terms::Durability;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub struct Session {
     pub quiet: bool,
     db: String,
     table: Table,
+    /// What the server was busy with in the last phase.
+    activity: BTreeMap<String, Vec<f64>>,
 }
 
 /// One measured step.
@@ -80,6 +83,7 @@ impl Session {
             seed: 1,
             quiet: false,
             db,
+            activity: BTreeMap::new(),
         })
     }
 
@@ -115,7 +119,9 @@ impl Session {
         if self.spec.only_inserts() {
             return self.empty();
         }
-        if !reload && self.count()? == self.spec.records {
+        // Inserts and deletes may leave the right count of other records.
+        let mixes = self.spec.insert > 0.0 && self.spec.delete > 0.0;
+        if !reload && !mixes && self.count()? == self.spec.records {
             return Ok(());
         }
         say(
@@ -236,6 +242,7 @@ impl Session {
         let mut step = Step::new(name, plan.connections, threads, outcome, cpu);
         step.target = Some(self.info.label());
         step.durability = Some(self.durability.name().into());
+        step.activity.clone_from(&self.activity);
         step.offered = plan.rate;
         step.overloaded = plan.rate.is_some_and(|r| outcome.rate() < r * KEPT_UP);
         let mut sizes = self
@@ -292,10 +299,20 @@ impl Session {
         fleet.set_pace(plan.rate, plan.poisson);
         let mut progress = Progress::new(title, goal, self.info.pid, self.quiet);
         let cpu = self.info.pid.and_then(process::cpu_time);
+        let writes = phase == Phase::Load || shared.spec.update + shared.spec.insert > 0.0;
+        let mut activity = BTreeMap::<String, Vec<f64>>::new();
+        let target = &self.target;
         let outcome = fleet.run(plan.limit, &mut |s| {
             progress.sample(s);
             observe(s);
+            // Once a second costs the server nothing that a figure would show.
+            if writes {
+                for what in target.activity() {
+                    activity.entry(what.into()).or_default().push(s.at);
+                }
+            }
         })?;
+        self.activity = activity;
         let after = self.info.pid.and_then(process::cpu_time);
         let spent = cpu.zip(after).map(|(b, a)| a.saturating_sub(b));
         Ok((outcome, spent))
