@@ -163,3 +163,24 @@ test('collections', async () => {
   assert.ok(Array.isArray(databases));
   assert.ok((await db.stats()).ok);
 });
+
+test('a capped collection is followed', async () => {
+  const log = await db.createCollection('log', { capped: true, size: 4096, max: 3 });
+  assert.equal(await log.isCapped(), true);
+  await log.insertOne({ _id: 0 });
+  const seen = [];
+  const cursor = log.find({}, { tailable: true, awaitData: true, maxAwaitTimeMS: 10_000 });
+  const following = (async () => {
+    for await (const d of cursor) {
+      seen.push(d._id);
+      if (d._id === 5) break;
+    }
+  })();
+  for (let i = 1; i <= 5; i++) {
+    while (seen.length < i) await new Promise((r) => setTimeout(r, 10));
+    await log.insertOne({ _id: i });
+  }
+  await following;
+  assert.deepEqual(seen, [0, 1, 2, 3, 4, 5]);
+  assert.deepEqual((await log.find().toArray()).map((d) => d._id), [3, 4, 5]);
+});

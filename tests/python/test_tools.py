@@ -63,6 +63,21 @@ def test_dump_and_restore(server, client, shop, tmp_path, form):
     assert contents(shop) == before
 
 
+def test_dump_and_restore_of_other_kinds(server, client, db, tmp_path):
+    db.create_collection("capped", capped=True, size=4096, max=10)
+    db.create_collection("clustered", clusteredIndex={"key": {"_id": 1}, "unique": True}, expireAfterSeconds=3600)
+    for i in [5, 1, 9, 3]:
+        db.capped.insert_one({"_id": i})
+        db.clustered.insert_one({"_id": i})
+    db.clustered.create_index("at", expireAfterSeconds=60)
+    kept = {n: (list(db[n].find()), db[n].options(), db[n].index_information()) for n in ["capped", "clustered"]}
+    run("mongodump", server, f"--db={db.name}", f"--archive={tmp_path}/d")
+    client.drop_database(db.name)
+    run("mongorestore", server, "--maintainInsertionOrder", f"--archive={tmp_path}/d")
+    assert {n: (list(db[n].find()), db[n].options(), db[n].index_information()) for n in kept} == kept
+    assert [d["_id"] for d in kept["capped"][0]] == [5, 1, 9, 3]
+
+
 def test_restore_of_renamed(server, client, shop, tmp_path):
     run("mongodump", server, f"--db={shop.name}", f"--archive={tmp_path}/d")
     run("mongorestore", server, f"--archive={tmp_path}/d", f"--nsFrom={shop.name}.*", f"--nsTo={shop.name}_copy.*")

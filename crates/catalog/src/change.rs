@@ -5,6 +5,7 @@ use crate::collection::{Collection, Frozen, Index, IndexState, now_millis};
 use crate::keyspace::{
     self, META_BUILD, META_COLLECTION, META_NEXT_TABLET, SPACE_META, SYSTEM_TABLET,
 };
+use crate::view::{self, Row};
 use crate::{check_collection_name, record};
 use arc_swap::ArcSwap;
 use bson::{Doc, DocBuf, Value, Writer, doc};
@@ -23,6 +24,11 @@ pub struct Snapshot {
 impl Snapshot {
     pub fn get(&self, ns: &str) -> Option<&Arc<Collection>> {
         self.collections.get(ns)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn insert(&mut self, c: Arc<Collection>) {
+        self.collections.insert(c.ns.clone(), c);
     }
 
     pub fn by_uuid(&self, uuid: &[u8; 16]) -> Option<&Arc<Collection>> {
@@ -156,9 +162,27 @@ impl Catalog {
     }
 
     fn propose(&self, uuid: [u8; 16], what: DocBuf, effects: Vec<Effect>) -> Result<()> {
-        self.store
-            .propose(vec![Entry::new(uuid, Op::Ddl(what.into_vec()), effects)])
-            .map(|_| ())
+        self.propose_with(uuid, what, effects, None)
+    }
+
+    /// With the change of `system.views` that goes with it.
+    fn propose_with(
+        &self,
+        uuid: [u8; 16],
+        what: DocBuf,
+        mut effects: Vec<Effect>,
+        row: Option<Row>,
+    ) -> Result<()> {
+        let mut count = None;
+        if let Some(r) = row {
+            effects.push(r.effect);
+            count = Some((r.tablet, r.records, r.bytes));
+        }
+        let mut entry = Entry::new(uuid, Op::Ddl(what.into_vec()), effects);
+        if let Some((tablet, records, bytes)) = count {
+            entry.count(tablet, records, bytes);
+        }
+        self.store.propose(vec![entry]).map(|_| ())
     }
 
     /// Creates a collection; `None` when there is one of that name already.
@@ -167,6 +191,12 @@ impl Catalog {
         let mut numbers = self.change.lock();
         if self.current.load().get(ns).is_some() {
             return Ok(None);
+        }
+        let now = self.current.load();
+        check_definition(&now, ns, options.as_doc())?;
+        let list = view::list_of(ns);
+        if options.as_doc().contains("viewOn") && now.get(&list).is_none() {
+            self.create_locked(&mut numbers, &list, DocBuf::new())?;
         }
         let c = self.create_locked(&mut numbers, ns, options)?;
         Ok(Some(c))
@@ -188,10 +218,11 @@ impl Catalog {
         let next = doc! { "nextTablet": (tablet + 1) as i64 };
         let what = doc! { "create": ns, "options": &c.options };
         let number_key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET).to_vec();
-        self.propose(
+        self.propose_with(
             c.uuid,
             what,
             vec![put_record(&c), Effect::Put(number_key, next.into_vec())],
+            Row::change(&self.current.load(), None, Some(&c)),
         )?;
         numbers.next_tablet = tablet + 1;
         self.publish(|m| {
@@ -241,12 +272,21 @@ impl Catalog {
         drop(self.change.lock());
     }
 
-    /// Drops a collection; the dropped one, or NamespaceNotFound.
+    /// Drops a collection; the dropped one, or NamespaceNotFound. The views of a database go with its `system.views`.
     pub fn drop_collection(&self, ns: &str) -> Result<Arc<Collection>> {
         self.exclusive(ns, |_, c| {
-            self.propose(c.uuid, doc! { "drop": ns }, drop_effects(c))?;
+            let mut gone = vec![c.clone()];
+            if view::is_list(ns) {
+                let now = self.current.load();
+                gone.extend(now.of_db(c.db()).filter(|v| v.is_view()).cloned());
+            }
+            let effects = gone.iter().flat_map(|c| drop_effects(c)).collect();
+            let row = Row::change(&self.current.load(), Some(c), None);
+            self.propose_with(c.uuid, doc! { "drop": ns }, effects, row)?;
             self.publish(|m| {
-                m.remove(ns);
+                gone.iter().for_each(|c| {
+                    m.remove(&c.ns);
+                });
             });
             Ok(c.clone())
         })
@@ -363,7 +403,8 @@ impl Catalog {
             let (r, mut effects) = change(&mut next)?;
             next.refresh();
             effects.insert(0, put_record(&next));
-            self.propose(c.uuid, what, effects)?;
+            let row = Row::change(&self.current.load(), Some(c), Some(&next));
+            self.propose_with(c.uuid, what, effects, row)?;
             self.publish(|m| {
                 m.insert(ns.to_string(), Arc::new(next));
             });
@@ -460,7 +501,8 @@ impl Catalog {
     /// Replaces a collection's options (collMod).
     pub fn change_options(&self, ns: &str, options: DocBuf) -> Result<()> {
         self.alter(ns, doc! { "collMod": ns, "options": &options }, |c| {
-            c.options = options;
+            check_definition(&self.current.load(), ns, options.as_doc())?;
+            c.set_options(options);
             Ok(((), vec![]))
         })
     }
@@ -499,6 +541,17 @@ impl Catalog {
             m.insert(ns.to_string(), next.clone());
         });
         Ok(next)
+    }
+}
+
+/// With the catalog's mutex held, so that no two views that read each other come to be at once.
+fn check_definition(now: &Snapshot, ns: &str, options: Doc<'_>) -> Result<()> {
+    match (
+        options.get("viewOn").and_then(|v| v.as_str()),
+        options.get("pipeline"),
+    ) {
+        (Some(on), Some(stages)) => now.check_view(ns, on, stages),
+        _ => Ok(()),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use crate::capped::{Capped, ID_INDEX};
 use crate::keyspace::{self, Prefix, SPACE_INDEX, SPACE_RECORD};
+use crate::validator::Validator;
+use crate::view::View;
 use bson::DocBuf;
 use errors::Result;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};
@@ -57,8 +59,12 @@ pub struct Collection {
     pub ns: String,
     pub uuid: [u8; 16],
     pub tablet: u64,
-    /// The options of `create`, as listCollections shows them.
+    /// The options of `create`, as listCollections shows them. Changed by [`Collection::set_options`] only.
     pub options: DocBuf,
+    /// What `viewOn` and `pipeline` say, when this is a view.
+    pub view: Option<Arc<View>>,
+    /// What `validator` says, when documents are tested at all.
+    pub validator: Option<Arc<Validator>>,
     /// All but `_id_`, building ones included, in order of creation. Those of a capped collection begin with `_id_`, since its
     /// records do not lie under their `_id`.
     pub indexes: Vec<Arc<Index>>,
@@ -85,6 +91,9 @@ impl Collection {
             ns,
             uuid,
             tablet,
+            options: DocBuf::new(),
+            view: None,
+            validator: None,
             indexes: Vec::new(),
             highest_index: 0,
             usable: Vec::new(),
@@ -92,9 +101,9 @@ impl Collection {
             record_prefix: keyspace::prefix(tablet, SPACE_RECORD, 0),
             since_millis: now_millis(),
             capped: Capped::of(options.as_doc(), Arc::default()),
-            options,
             lock: Arc::default(),
         };
+        c.set_options(options);
         if c.capped.is_some() {
             let spec = id_index_spec();
             let state = IndexState::Ready;
@@ -104,6 +113,13 @@ impl Collection {
             c.refresh();
         }
         Ok(c)
+    }
+
+    /// Takes over options and parses what they hold, so that no statement has to.
+    pub(crate) fn set_options(&mut self, options: DocBuf) {
+        self.view = View::of(self.db(), options.as_doc()).map(Arc::new);
+        self.validator = Validator::of(options.as_doc()).map(Arc::new);
+        self.options = options;
     }
 
     pub(crate) fn index_prefix(tablet: u64, id: u32) -> Prefix {
@@ -174,8 +190,9 @@ impl Collection {
         self.options.get(name)
     }
 
+    #[inline]
     pub fn is_view(&self) -> bool {
-        self.options.get("viewOn").is_some()
+        self.view.is_some()
     }
 
     /// listIndexes' documents, `_id_` first; building ones included.

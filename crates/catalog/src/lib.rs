@@ -19,8 +19,12 @@ mod collection;
 pub mod keyspace;
 mod namespace;
 mod record;
+mod validator;
+pub mod view;
 
 pub use capped::{Capped, Tail};
 pub use change::{Catalog, NewIndex, Snapshot, build_progress_key};
 pub use collection::{Collection, Frozen, Index, IndexState, WriteLock};
 pub use namespace::{check_collection_name, check_db_name, collection_of, db_of};
+pub use validator::Validator;
+pub use view::View;

@@ -14,7 +14,7 @@ use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail, err};
 use executor::OpCtx;
 use service::{Client, Mode, Outcome, Request};
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -345,6 +345,6 @@ fn operation(
         app_name: client.state.app_name().to_string(),
         lsid: args.generic.lsid,
         started,
-        killed: AtomicBool::new(false),
+        killed: Arc::default(),
     }
 }

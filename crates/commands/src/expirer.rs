@@ -114,6 +114,9 @@ impl Expirer {
         let (begun, mut deleted) = (Instant::now(), 0);
         while begun.elapsed() < TURN && deleted < TURN_DOCS {
             let engine = self.engine.upgrade()?;
+            if engine.gate.is_closed() {
+                return Some(true);
+            }
             let (batch, index) = (Instant::now(), target.index.as_deref());
             let mut op = OpCtx::worker(&engine);
             match executor::expire(&mut op, &target.coll, index, before, BATCH) {

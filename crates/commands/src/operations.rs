@@ -24,7 +24,7 @@ pub struct Operation {
     pub app_name: String,
     pub lsid: Option<Lsid>,
     pub started: Instant,
-    pub killed: AtomicBool,
+    pub killed: Arc<AtomicBool>,
 }
 
 /// All of them.
@@ -118,7 +118,7 @@ mod tests {
             app_name: String::new(),
             lsid: Some([1; 16]),
             started: Instant::now(),
-            killed: AtomicBool::new(false),
+            killed: Arc::default(),
         };
         let r = ops.register(op);
         assert_eq!(ops.list().len(), 1);

@@ -106,6 +106,7 @@ commands! {
     "collMod" => WRITE | API | WORKER, crate::ddl::coll_mod::run, "changes options of a collection";
     "convertToCapped" => WRITE | WORKER, crate::ddl::convert_to_capped::run, "makes a collection a capped one";
     "cloneCollectionAsCapped" => WRITE | WORKER, crate::ddl::clone_collection_as_capped::run, "a capped copy of a collection";
+    "validateDBMetadata" => 0, crate::ddl::validate_db_metadata::run, "what a version of the API does not allow";
     "dbStats" | "dbstats" => 0, crate::stats::db_stats::run, "sizes and counts of a database";
     "collStats" | "collstats" => 0, crate::stats::coll_stats::run, "sizes and counts of a collection";
     "dataSize" | "datasize" => 0, crate::stats::data_size::run, "bytes of a collection or a range of it";

@@ -212,7 +212,12 @@ fn collections() {
         ),
         (r#"{"create": "x", "validationLevel": "Strict"}"#, 2),
         (r#"{"create": "c", "capped": true, "size": 100}"#, 48),
-        (r#"{"create": "x", "viewOn": "c"}"#, 238),
+        (r#"{"create": "x", "viewOn": ""}"#, 2),
+        (r#"{"create": "x", "viewOn": "x"}"#, 5),
+        (
+            r#"{"create": "x", "viewOn": "c", "pipeline": [{"$out": "y"}]}"#,
+            167,
+        ),
     ] {
         assert_eq!(s.code(text), code, "{text}");
     }

@@ -2,6 +2,7 @@
 //! of the world ([`Host`]) is answered here.
 
 use crate::find::{FindCursor, FindRequest};
+use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use bson::{Doc, DocBuf, Writer, doc};
 use catalog::NewIndex;
@@ -43,6 +44,7 @@ pub struct PipelineCursor {
     pub uuid: Option<[u8; 16]>,
     pending: bool,
     done: bool,
+    interrupt: Arc<Interrupt>,
 }
 
 /// The rows of the collection, as the pipeline's leaf.
@@ -66,7 +68,9 @@ struct Outside<'a, 'c> {
 
 impl PipelineCursor {
     /// Opens a pipeline. One that is run inline must not write (see [`Pipeline::writes`]): it could not be started over.
-    pub fn open(ctx: &mut OpCtx, request: AggregateRequest) -> Result<PipelineCursor> {
+    pub fn open(ctx: &mut OpCtx, mut request: AggregateRequest) -> Result<PipelineCursor> {
+        let (interrupt, vars) = Interrupt::bind(ctx, &request.vars);
+        request.vars = vars;
         if request.pipeline.writes() {
             ctx.need_worker()?;
         }
@@ -84,10 +88,17 @@ impl PipelineCursor {
             uuid,
             pending: false,
             done: false,
+            interrupt,
         })
     }
 
-    fn advance(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+    /// The document that the last `advance` reached.
+    pub fn doc(&self) -> Doc<'_> {
+        self.source.doc()
+    }
+
+    /// To the next result; `false` at the end.
+    pub fn advance(&mut self, ctx: &mut OpCtx) -> Result<bool> {
         if std::mem::take(&mut self.pending) {
             return Ok(true);
         }
@@ -103,16 +114,6 @@ impl PipelineCursor {
         Ok(more)
     }
 
-    /// To the next result; `false` at the end.
-    pub fn next(&mut self, ctx: &mut OpCtx) -> Result<bool> {
-        self.advance(ctx)
-    }
-
-    /// The current result.
-    pub fn doc(&self) -> Doc<'_> {
-        self.source.doc()
-    }
-
     /// As [`FindCursor::fill`].
     pub fn fill(
         &mut self,
@@ -121,6 +122,7 @@ impl PipelineCursor {
         max_docs: u64,
         max_bytes: usize,
     ) -> Result<bool> {
+        self.interrupt.renew(ctx);
         let mut n = 0;
         let start = w.len();
         while n < max_docs {
@@ -163,6 +165,12 @@ fn open(
         return Ok((pipeline.run_alone(vars), None));
     }
     let full = ns.to_string();
+    if let Some(r) = ctx.engine.catalog.snapshot().resolve(&full)? {
+        let whole = r.pipeline.then(pipeline);
+        let opened = open(ctx, &r.on, &whole, vars, hint, depth)?;
+        // The cursor is on the view: the collection below may go.
+        return Ok((opened.0, None));
+    }
     let (view, coll) = ctx.view(&full);
     let Some(coll) = coll else {
         return Ok((
@@ -170,14 +178,6 @@ fn open(
             None,
         ));
     };
-    if let Some(on) = coll.option("viewOn").and_then(|v| v.as_str()) {
-        let none = bson::Value::array(DocBuf::new());
-        let stages = coll.option("pipeline").unwrap_or(none.as_val());
-        let parse = pipeline::ParseCtx::new(&ns.db, Some(on), Default::default());
-        let whole = Pipeline::parse(stages, &parse)?.then(pipeline);
-        let below = Namespace::new(&ns.db, on);
-        return open(ctx, &below, &whole, vars, hint, depth + 1);
-    }
     let push = pipeline.pushdown();
     let uuid = Some(coll.uuid);
     if push.limit == Some(0) {
@@ -302,6 +302,12 @@ impl Host for Outside<'_, '_> {
                 "Namespace {target} is a view, not a collection"
             );
         }
+        if before.as_ref().is_some_and(|c| c.capped.is_some()) {
+            bail!(
+                17152,
+                "namespace '{target}' is capped so it can't be used for $out"
+            );
+        }
         // Filled aside and then put in the target's place: readers see the old collection or the whole new one.
         let aside = format!(
             "{}.tmp.agg_out.{:016x}",
@@ -369,6 +375,13 @@ impl Host for Outside<'_, '_> {
     fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>> {
         if stage.kind == RowsKind::IndexStats {
             let coll = self.ctx.engine.catalog.get(&stage.ns.to_string());
+            if coll.as_ref().is_some_and(|c| c.is_view()) {
+                bail!(
+                    CommandNotSupportedOnView,
+                    "Namespace {} is a view, not a collection",
+                    stage.ns
+                );
+            }
             return Ok(coll.map(|c| index_stats(&c)).unwrap_or_default());
         }
         match &self.request.server_rows {

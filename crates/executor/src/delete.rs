@@ -1,5 +1,6 @@
 //! Deleting documents: as updates do it, with a candidate, a latch, a second look.
 
+use crate::insert::check_writable;
 use crate::op::{Held, OpCtx};
 use crate::read::{ReadRequest, Rows};
 use crate::records::{self, latch_hash};
@@ -144,6 +145,7 @@ fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted
     let (view, Some(coll)) = ctx.view(ns) else {
         return Ok(out);
     };
+    check_writable(&coll)?;
     let read = ReadRequest {
         hint: req.hint.clone(),
         vars: req.vars.clone(),

@@ -1,8 +1,9 @@
 //! distinct: the different values of a field among the documents that match.
 
+use crate::aggregate::{AggregateRequest, PipelineCursor};
 use crate::op::OpCtx;
 use crate::read::{ReadRequest, Rows};
-use bson::{Value, key};
+use bson::{Doc, Value, key};
 use errors::{Result, bail};
 use query::path::{FieldPath, Leaf};
 use std::collections::BTreeMap;
@@ -17,19 +18,56 @@ pub fn distinct(
     let (view, Some(coll)) = ctx.view(ns) else {
         return Ok(Vec::new());
     };
+    if coll.is_view() {
+        bail!(
+            CommandNotSupportedOnView,
+            "Namespace {ns} is a view, not a collection"
+        );
+    }
     let mut rows = Rows::open(ctx, view, coll, req)?;
-    let mut found: BTreeMap<Vec<u8>, Value> = BTreeMap::new();
-    let mut bytes = 0;
+    let mut found = Found::default();
     while rows.next(ctx)? {
-        let mut scratch = Vec::new();
-        path.visit(rows.doc(), Leaf::Whole, &mut |v, _| {
+        found.add(rows.doc(), path)?;
+    }
+    Ok(found.values.into_values().collect())
+}
+
+/// The same over what a pipeline gives.
+pub fn distinct_of(
+    ctx: &mut OpCtx,
+    request: AggregateRequest,
+    path: &FieldPath,
+) -> Result<Vec<Value>> {
+    let mut rows = PipelineCursor::open(ctx, request)?;
+    let mut found = Found::default();
+    while rows.advance(ctx)? {
+        found.add(rows.doc(), path)?;
+    }
+    Ok(found.values.into_values().collect())
+}
+
+#[derive(Default)]
+struct Found {
+    values: BTreeMap<Vec<u8>, Value>,
+    scratch: Vec<u8>,
+    bytes: usize,
+}
+
+impl Found {
+    fn add(&mut self, doc: Doc<'_>, path: &FieldPath) -> Result<()> {
+        let Found {
+            values,
+            scratch,
+            bytes,
+        } = self;
+        path.visit(doc, Leaf::Whole, &mut |v, _| {
             let Some(v) = v else { return false };
             let mut add = |v: bson::Val<'_>| {
                 scratch.clear();
-                key::encode(v, false, &mut scratch, None);
-                if !found.contains_key(&scratch) {
-                    bytes += v.bytes.len() + 8;
-                    found.insert(scratch.clone(), v.to_value());
+                key::encode(v, false, scratch, None);
+                if !values.contains_key(scratch) {
+                    *bytes += v.bytes.len() + 8;
+                    values.insert(scratch.clone(), v.to_value());
                 }
             };
             match v.as_array() {
@@ -38,9 +76,9 @@ pub fn distinct(
             }
             false
         });
-        if bytes > bson::MAX_DOC_BYTES {
+        if *bytes > bson::MAX_DOC_BYTES {
             bail!(17217, "distinct too big, 16mb cap");
         }
+        Ok(())
     }
-    Ok(found.into_values().collect())
 }

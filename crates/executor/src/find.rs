@@ -1,5 +1,6 @@
 //! A query's results as a cursor gives them: skip, limit and projection over [`Rows`].
 
+use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use crate::read::{Examined, ReadRequest, Rows};
 use crate::records::latch_hash;
@@ -172,6 +173,8 @@ pub struct FindCursor {
     /// `rows` stands on a result that did not fit into the last batch.
     pending: bool,
     pub returned: u64,
+    /// When expressions are evaluated.
+    interrupt: Option<Arc<Interrupt>>,
 }
 
 impl FindCursor {
@@ -198,8 +201,16 @@ impl FindCursor {
         ctx: &mut OpCtx,
         view: storage::View,
         coll: Arc<Collection>,
-        req: FindRequest,
+        mut req: FindRequest,
     ) -> Result<FindCursor> {
+        let has_expr = req.filter.has_expr();
+        let mut interrupt = None;
+        let computes = has_expr || req.projection.as_ref().is_some_and(|p| !p.is_simple());
+        // Those of a pipeline have one already, which the pipeline keeps up to date.
+        if computes && !req.vars.has_interrupt_check() {
+            let (cell, vars) = Interrupt::bind(ctx, &req.vars);
+            (interrupt, req.vars) = (Some(cell), vars);
+        }
         let read = ReadRequest {
             filter: &req.filter,
             sort: req.sort.as_ref(),
@@ -208,7 +219,7 @@ impl FindCursor {
             hint: req.hint.clone(),
             min: req.min,
             max: req.max,
-            vars: req.filter.has_expr().then(|| req.vars.clone()),
+            vars: has_expr.then(|| req.vars.clone()),
         };
         let rows = Rows::open(ctx, view, coll, &read)?;
         Ok(FindCursor {
@@ -219,6 +230,7 @@ impl FindCursor {
             left: req.limit,
             pending: false,
             returned: 0,
+            interrupt,
         })
     }
 
@@ -309,6 +321,9 @@ impl FindCursor {
         max_docs: u64,
         max_bytes: usize,
     ) -> Result<bool> {
+        if let Some(i) = &self.interrupt {
+            i.renew(ctx);
+        }
         let mut n = 0;
         let start = w.len();
         while n < max_docs {

@@ -59,7 +59,7 @@ pub fn insert(
         let mut failed = None;
         while at < docs.len() && chunk.len() < CHUNK_DOCS && bytes < CHUNK_BYTES && failed.is_none()
         {
-            match prepare(&coll, docs[at], ts) {
+            match prepare(ctx, &coll, docs[at], ts) {
                 Ok((record_key, b)) => {
                     bytes += b.len();
                     chunk.push(New {
@@ -90,22 +90,43 @@ pub fn insert(
 pub(crate) fn lock_or_create(ctx: &mut OpCtx, ns: &str) -> Result<(Arc<Collection>, WriteLock)> {
     loop {
         if let Some((coll, lock)) = ctx.lock(ns)? {
-            if coll.is_view() {
-                bail!(
-                    CommandNotSupportedOnView,
-                    "Namespace {ns} is a view, not a collection"
-                );
-            }
+            check_writable(&coll)?;
             return Ok((coll, lock));
         }
         ctx.need_worker()?;
+        check_not_list(ns)?;
         ctx.engine.catalog.get_or_create(ns)?;
     }
 }
 
-fn prepare(coll: &Collection, doc: Doc<'_>, ts: u64) -> Result<(Vec<u8>, Vec<u8>)> {
+/// Nobody writes to views, nor to the collection that lists them.
+#[inline]
+pub(crate) fn check_writable(coll: &Collection) -> Result<()> {
+    if coll.is_view() {
+        bail!(
+            CommandNotSupportedOnView,
+            "Namespace {} is a view, not a collection",
+            coll.ns
+        );
+    }
+    check_not_list(&coll.ns)
+}
+
+#[inline]
+fn check_not_list(ns: &str) -> Result<()> {
+    if ns.ends_with(".system.views") && catalog::view::is_list(ns) {
+        bail!(
+            InvalidNamespace,
+            "cannot write to {ns}: it tells of the views that there are"
+        );
+    }
+    Ok(())
+}
+
+fn prepare(ctx: &OpCtx, coll: &Collection, doc: Doc<'_>, ts: u64) -> Result<(Vec<u8>, Vec<u8>)> {
     let bytes = records::prepare(doc, ts)?;
     let stored = Doc::new(&bytes).ok_or_else(|| Error::internal("prepared document is damaged"))?;
+    crate::validation::check(ctx, coll, stored, None)?;
     let id = records::id_of(stored)?;
     let key = match &coll.capped {
         None => {

@@ -7,11 +7,13 @@
 //!
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
 
+use crate::interrupt::Interrupt;
 use crate::read::Examined;
 use catalog::{Capped, Catalog, Collection, Tail, WriteLock};
 use errors::{Error, Result, bail};
 use parking_lot::{Condvar, Mutex};
 use planner::Plan;
+use query::expr::Vars;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -133,6 +135,19 @@ impl Group {
     }
 }
 
+pub(crate) fn interrupted(
+    deadline: Option<Instant>,
+    flags: [Option<&AtomicBool>; 2],
+) -> Result<()> {
+    if flags.iter().flatten().any(|f| f.load(Ordering::Relaxed)) {
+        bail!(Interrupted, "operation was interrupted");
+    }
+    if deadline.is_some_and(|d| Instant::now() >= d) {
+        bail!(MaxTimeMSExpired, "operation exceeded time limit");
+    }
+    Ok(())
+}
+
 /// One operation.
 pub struct OpCtx<'a> {
     pub engine: &'a Arc<Engine>,
@@ -142,9 +157,11 @@ pub struct OpCtx<'a> {
     ticks: u32,
     pub deadline: Option<Instant>,
     /// Set by killOp, killCursors, a vanished client, shutdown.
-    pub killed: Option<&'a AtomicBool>,
+    pub killed: Option<&'a Arc<AtomicBool>>,
     /// As `killed`: set when the client is gone.
-    pub cancelled: Option<&'a AtomicBool>,
+    pub cancelled: Option<&'a Arc<AtomicBool>>,
+    /// Writes are not tested by validators (`bypassDocumentValidation`).
+    pub bypass_validation: bool,
     staged: bool,
     /// The capped collection that the next commit makes grow.
     grows: Option<Arc<Tail>>,
@@ -173,6 +190,7 @@ impl<'a> OpCtx<'a> {
             deadline: None,
             killed: None,
             cancelled: None,
+            bypass_validation: false,
             staged: false,
             grows: None,
             last_index: 0,
@@ -219,14 +237,13 @@ impl<'a> OpCtx<'a> {
 
     /// Fails when the time is up or somebody killed the operation.
     pub fn check(&self) -> Result<()> {
-        let set = |flag: Option<&AtomicBool>| flag.is_some_and(|f| f.load(Ordering::Relaxed));
-        if set(self.killed) || set(self.cancelled) {
-            bail!(Interrupted, "operation was interrupted");
-        }
-        if self.deadline.is_some_and(|d| Instant::now() >= d) {
-            bail!(MaxTimeMSExpired, "operation exceeded time limit");
-        }
-        Ok(())
+        let flags = [self.killed, self.cancelled].map(|f| f.map(|f| &**f));
+        interrupted(self.deadline, flags)
+    }
+
+    /// The variables of a command that is done in one go, so that its expressions stop when it must.
+    pub fn interruptible(&self, vars: &Vars) -> Arc<Vars> {
+        Interrupt::bind(self, vars).1
     }
 
     /// A snapshot to read from, together with the collection as it was for that snapshot.

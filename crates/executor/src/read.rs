@@ -10,7 +10,7 @@ use crate::sorter::{Sorted, Sorter};
 use bson::{Doc, Value};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index};
-use errors::{Error, Result};
+use errors::{Error, Result, bail};
 use planner::{Access, Hint, Plan, PlanRequest};
 use query::filter::Filter;
 use query::projection::Projection;
@@ -535,6 +535,12 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
     let (view, Some(coll)) = ctx.view(ns) else {
         return Ok(0);
     };
+    if coll.is_view() {
+        bail!(
+            CommandNotSupportedOnView,
+            "Namespace {ns} is a view, not a collection"
+        );
+    }
     let bounded = |n: u64| {
         let n = n.saturating_sub(skip);
         if limit > 0 { n.min(limit) } else { n }

@@ -4,7 +4,7 @@
 //! values of unique indexes, check them, stage one log entry. What the candidate's view showed decides nothing.
 
 use crate::capped::{self, Room};
-use crate::insert::{lock_or_create, mark_multikey};
+use crate::insert::{check_writable, lock_or_create, mark_multikey};
 use crate::op::{Held, OpCtx};
 use crate::read::{ReadRequest, Rows};
 use crate::records::{self, duplicate_id, latch_hash};
@@ -157,13 +157,11 @@ pub(crate) fn lock_existing(
     ctx: &mut OpCtx,
     ns: &str,
 ) -> Result<Option<(Arc<Collection>, WriteLock)>> {
-    match ctx.lock(ns)? {
-        Some((c, _)) if c.is_view() => bail!(
-            CommandNotSupportedOnView,
-            "Namespace {ns} is a view, not a collection"
-        ),
-        r => Ok(r),
+    let locked = ctx.lock(ns)?;
+    if let Some((c, _)) = &locked {
+        check_writable(c)?;
     }
+    Ok(locked)
 }
 
 /// Updates the latched record, if it is there and matches.
@@ -186,7 +184,7 @@ fn update_record(
     if !req.filter.matches_with(old_doc, req.vars)? {
         return Ok(Some(Updated::default()));
     }
-    let applied = apply(ctx, req, old_doc)?;
+    let applied = apply(ctx, &coll, req, old_doc)?;
     let mut out = Updated {
         matched: 1,
         ..Default::default()
@@ -257,9 +255,19 @@ fn vars(req: &UpdateRequest) -> Option<Arc<Vars>> {
     req.filter.has_expr().then(|| req.vars.clone())
 }
 
-fn apply(ctx: &OpCtx, req: &UpdateRequest, doc: Doc<'_>) -> Result<Option<Applied>> {
+/// The document's new version, which the collection's validator allows; `None` when nothing changes.
+fn apply(
+    ctx: &OpCtx,
+    coll: &Collection,
+    req: &UpdateRequest,
+    doc: Doc<'_>,
+) -> Result<Option<Applied>> {
     let uctx = UpdateCtx::new(req.vars, req.now_millis, ctx.engine.store.last_ts());
-    req.update.apply(doc, req.filter, &uctx)
+    let applied = req.update.apply(doc, req.filter, &uctx)?;
+    if let Some(a) = &applied {
+        crate::validation::check(ctx, coll, a.doc.as_doc(), Some(doc))?;
+    }
+    Ok(applied)
 }
 
 /// Adds the effects of a document's change on the indexes; latches and checks new values of unique ones. Gives the collection
@@ -334,6 +342,7 @@ fn update_many(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest) -> Result<Option<
     let (view, Some(coll)) = ctx.view(ns) else {
         return Ok(Some(out));
     };
+    check_writable(&coll)?;
     let read = ReadRequest {
         hint: req.hint.clone(),
         vars: vars(req),
@@ -393,7 +402,7 @@ fn update_batch(
                 if !req.filter.matches_with(old_doc, req.vars)? {
                     continue;
                 }
-                let applied = match apply(ctx, req, old_doc) {
+                let applied = match apply(ctx, &coll, req, old_doc) {
                     Ok(a) => a,
                     Err(e) => {
                         // What was done before the failing document stays done, as in MongoDB.
@@ -453,6 +462,7 @@ fn upsert(
     let uctx = UpdateCtx::new(req.vars, req.now_millis, ctx.engine.store.last_ts());
     let bytes = req.update.upsert(req.filter, &uctx)?.into_vec();
     let doc = Doc::new(&bytes).ok_or_else(|| damaged(&coll))?;
+    crate::validation::check(ctx, &coll, doc, None)?;
     let id = records::id_of(doc)?;
     let own_key = match &coll.capped {
         None => Some(records::record_key(&coll, id)),

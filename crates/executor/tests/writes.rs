@@ -248,3 +248,63 @@ fn unique_builds_fail_whole() {
     assert_eq!(r.code, errors::Code::DuplicateKey);
     assert!(e.catalog.get("t.c").unwrap().indexes.is_empty());
 }
+
+#[test]
+fn a_capped_collection_keeps_its_newest_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids = |engine: &Arc<Engine>, f: &str| -> Vec<i64> {
+        find(engine, f)
+            .iter()
+            .map(|t| d(t).get("_id").unwrap().to_i64_exact().unwrap())
+            .collect()
+    };
+    {
+        let engine = open(dir.path());
+        let options = doc! { "capped": true, "size": 1 << 20, "max": 5 };
+        engine.catalog.create("t.c", options).unwrap();
+        index(&engine, r#"{"x": 1}"#, "{}").unwrap();
+        for i in [7, 3, 9] {
+            assert_eq!(
+                insert(&engine, &[&format!(r#"{{"_id": {i}, "x": 1}}"#)]).n,
+                1
+            );
+        }
+        assert_eq!(ids(&engine, "{}"), [7, 3, 9]);
+        // Two insertions of one turn of a loop: the second sees what the first has staged.
+        let mut group = Group::default();
+        for i in [1, 5, 4] {
+            let doc = d(&format!(r#"{{"_id": {i}, "x": 2}}"#));
+            let mut ctx = OpCtx::inline(&engine, &mut group);
+            let done = executor::insert(&mut ctx, "t.c", &[doc.as_doc()], true, None).unwrap();
+            assert_eq!((done.n, done.errors.len()), (1, 0));
+        }
+        group.commit(&engine.store).unwrap();
+        assert_eq!(ids(&engine, "{}"), [3, 9, 1, 5, 4]);
+        assert_eq!(ids(&engine, r#"{"x": 1}"#), [3, 9]);
+        assert_eq!(
+            insert(&engine, &[r#"{"_id": 9.0}"#]).errors[0].1.code.0,
+            11000
+        );
+        assert_eq!(ids(&engine, r#"{"_id": 7}"#), [0i64; 0]);
+        update(
+            &engine,
+            r#"{"_id": 20}"#,
+            r#"{"$set": {"x": 3}}"#,
+            false,
+            true,
+        )
+        .unwrap();
+        assert_eq!(ids(&engine, "{}"), [9, 1, 5, 4, 20]);
+        check(&engine);
+    }
+    let engine = open(dir.path());
+    assert_eq!(ids(&engine, "{}"), [9, 1, 5, 4, 20]);
+    insert(&engine, &[r#"{"_id": 2}"#, r#"{"_id": 0}"#]);
+    assert_eq!(ids(&engine, "{}"), [5, 4, 20, 2, 0]);
+    assert_eq!(ids(&engine, r#"{"_id": {"$gte": 4}}"#), [4, 5, 20]);
+    let all: Vec<String> = (100..1100).map(|i| format!(r#"{{"_id": {i}}}"#)).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    assert_eq!(insert(&engine, &all).n, 1000);
+    assert_eq!(ids(&engine, "{}"), [1095, 1096, 1097, 1098, 1099]);
+    check(&engine);
+}

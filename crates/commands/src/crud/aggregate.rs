@@ -16,6 +16,7 @@ struct Aggregate {
     ns: String,
     request: AggregateRequest,
     batch: u64,
+    bypass_validation: bool,
 }
 
 fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
@@ -34,7 +35,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
     let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
     let (mut pipeline, mut cursor_given, mut batch, mut let_, mut hint) =
         (None, false, None, None, None);
-    let (mut allow_disk_use, mut explained) = (true, false);
+    let (mut allow_disk_use, mut explained, mut bypass_validation) = (true, false, false);
     for e in &cx.args.fields {
         let e = *e;
         match e.name {
@@ -55,7 +56,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
             "hint" => hint = variables::hint(e.val)?,
             "collation" => batch::check_collation(idl::doc(AT, e)?)?,
             "bypassDocumentValidation" => {
-                idl::safe_bool(AT, e)?;
+                bypass_validation = idl::safe_bool(AT, e)?.unwrap_or(false)
             }
             "fromMongos"
             | "needsMerge"
@@ -108,6 +109,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
         ns,
         request,
         batch: batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs()),
+        bypass_validation,
     })
 }
 
@@ -143,6 +145,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         return write_explain(cx, body, false);
     }
     let a = parse(cx)?;
+    cx.op.bypass_validation = a.bypass_validation;
     let keep_uuid;
     let results = {
         let c = PipelineCursor::open(&mut cx.op, a.request)?;
@@ -178,16 +181,31 @@ pub fn explain(cx: &mut Cx<'_, '_>, inner: Doc<'_>, executed: bool) -> Result<Do
 fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, executed: bool) -> Result<Done> {
     cx.op.need_worker()?;
     let a = parse(cx)?;
-    let push = a.request.pipeline.pushdown();
+    write_explain_of(cx, command, a.request, executed)
+}
+
+/// Explains a pipeline, with those of the views below it.
+pub(super) fn write_explain_of(
+    cx: &mut Cx<'_, '_>,
+    command: Doc<'_>,
+    mut pipeline: AggregateRequest,
+    executed: bool,
+) -> Result<Done> {
+    let mut ns = pipeline.ns.to_string();
+    if let Some(r) = cx.app.engine.catalog.snapshot().resolve(&ns)? {
+        ns = r.on.to_string();
+        pipeline.pipeline = r.pipeline.then(&pipeline.pipeline);
+    }
+    let push = pipeline.pipeline.pushdown();
     let filter = push.filter.clone();
     let mut request = FindRequest::new(push.filter);
     request.sort = push.sort.map(|s| (*s).clone());
-    (request.skip, request.limit, request.hint) = (push.skip, push.limit, a.request.hint.clone());
-    request.vars = a.request.vars.clone();
-    let (view, coll) = cx.op.view(&a.ns);
+    (request.skip, request.limit, request.hint) = (push.skip, push.limit, pipeline.hint.clone());
+    request.vars = pipeline.vars.clone();
+    let (view, coll) = cx.op.view(&ns);
     let mut winning = bson::doc! { "stage": "EOF" };
     let mut figures = None;
-    if let Some(coll) = coll.filter(|c| !c.is_view()) {
+    if let Some(coll) = coll {
         let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
         let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
         let plan = cursor.plan().clone();
@@ -207,8 +225,7 @@ fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, executed: bool) -> Resul
             figures = Some((explain::execution_stages(&tree, &c), c));
         }
     }
-    let rest = a
-        .request
+    let rest = pipeline
         .pipeline
         .stages()
         .get(push.consumed..)
@@ -219,7 +236,7 @@ fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, executed: bool) -> Resul
         cx.w.open_array("stages").open_doc("").open_doc("$cursor");
     }
     cx.w.open_doc("queryPlanner")
-        .str("namespace", &a.ns)
+        .str("namespace", &ns)
         .doc("parsedQuery", filter.to_doc().as_doc());
     cx.w.bool("indexFilterSet", false)
         .bool("maxIndexedOrSolutionsReached", false);

@@ -64,6 +64,7 @@ pub fn sequence<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<D
 pub struct Common<'a> {
     pub ordered: Option<bool>,
     pub let_: Option<Doc<'a>>,
+    pub bypass_validation: bool,
     stmt_ids: Option<Doc<'a>>,
     stmt_id: Option<i64>,
 }
@@ -73,7 +74,7 @@ impl<'a> Common<'a> {
         match e.name {
             "ordered" => self.ordered = idl::boolean(command, e)?,
             "bypassDocumentValidation" => {
-                idl::safe_bool(command, e)?;
+                self.bypass_validation = idl::safe_bool(command, e)?.unwrap_or(false)
             }
             "let" => self.let_ = idl::doc(command, e)?,
             "stmtIds" => self.stmt_ids = idl::array(command, e)?,

@@ -480,6 +480,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             operations.len()
         );
     }
+    cx.op.bypass_validation = common.bypass_validation;
     let (env, vars) = variables::variables(cx, common.let_)?;
     let hold = batch::retryable(cx)?;
     let is_multi = |o: &Operation| match &o.what {

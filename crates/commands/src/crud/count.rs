@@ -1,6 +1,6 @@
 //! `count`.
 
-use super::{batch, variables};
+use super::{batch, on_view, variables};
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::Doc;
@@ -28,7 +28,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let (env, vars) = variables::variables(cx, None)?;
     let filter = Filter::parse(query, &env)?;
-    let vars = filter.has_expr().then_some(vars);
+    let vars = filter.has_expr().then(|| cx.op.interruptible(&vars));
     let req = ReadRequest {
         hint,
         vars,
@@ -40,7 +40,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         &req,
         skip.unsigned_abs(),
         limit.unsigned_abs(),
-    )?;
+    );
+    let n = match n {
+        Err(e) if on_view::wanted(&e) => return on_view::count(cx),
+        n => n?,
+    };
     cx.w.int("n", i64::try_from(n).unwrap_or(i64::MAX));
     Ok(Done::Reply)
 }

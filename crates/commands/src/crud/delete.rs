@@ -67,7 +67,7 @@ pub(super) fn execute(
         multi: s.multi,
         sort: None,
         hint: s.hint.clone(),
-        vars: filter.has_expr().then(|| vars.clone()),
+        vars: filter.has_expr().then(|| cx.op.interruptible(vars)),
         images: false,
     };
     match hold {

@@ -1,6 +1,6 @@
 //! `distinct`.
 
-use super::{batch, variables};
+use super::{batch, on_view, variables};
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::Doc;
@@ -26,13 +26,16 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let key = idl::required(AT, "key", key)?;
     let (env, vars) = variables::variables(cx, None)?;
     let filter = Filter::parse(query, &env)?;
-    let vars = filter.has_expr().then_some(vars);
+    let vars = filter.has_expr().then(|| cx.op.interruptible(&vars));
     let req = ReadRequest {
         hint,
         vars,
         ..ReadRequest::new(&filter)
     };
-    let values = executor::distinct(&mut cx.op, &ns, &FieldPath::new(key), &req)?;
+    let values = match executor::distinct(&mut cx.op, &ns, &FieldPath::new(key), &req) {
+        Err(e) if on_view::wanted(&e) => return on_view::distinct(cx, key),
+        values => values?,
+    };
     cx.w.open_array("values");
     for v in &values {
         cx.w.push(v.as_val());

@@ -1,6 +1,6 @@
 //! `explain`: the plan of a command, and with a higher verbosity what running it examined. Writes are not made.
 
-use super::{find, variables};
+use super::{find, on_view, variables};
 use crate::cx::{Cx, Done};
 use crate::generic::Args;
 use crate::idl;
@@ -76,6 +76,24 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     };
     let args = Args::parse(command, inner, Some(cx.args.db))?;
     let outer = std::mem::replace(&mut cx.args, args);
+    let coll = match cx.args.namespace() {
+        Ok(ns) => cx.app.engine.catalog.get(&ns),
+        Err(_) => None,
+    };
+    if coll.is_some_and(|c| c.is_view()) {
+        let done = match command {
+            "find" | "count" | "distinct" => {
+                let executed = verbosity != Verbosity::QueryPlanner;
+                on_view::explain(cx, command, inner, executed)
+            }
+            _ => Err(err!(
+                CommandNotSupportedOnView,
+                "Namespace is a view, not a collection"
+            )),
+        };
+        cx.args = outer;
+        return done;
+    }
     let subject = subject(cx, command);
     cx.args = outer;
     let subject = subject?;

@@ -1,7 +1,7 @@
 //! `find`.
 
 use super::cursor::{self, Keep};
-use super::variables;
+use super::{on_view, variables};
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::Doc;
@@ -134,9 +134,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if find.tailable {
         return tail(cx, find);
     }
-    match FindCursor::open(&mut cx.op, &find.ns, find.request)? {
-        None => cursor::empty(&mut cx.w, &find.ns),
-        Some(c) => {
+    match FindCursor::open(&mut cx.op, &find.ns, find.request) {
+        Err(e) if on_view::wanted(&e) => return on_view::find(cx),
+        Err(e) => return Err(e),
+        Ok(None) => cursor::empty(&mut cx.w, &find.ns),
+        Ok(Some(c)) => {
             let keep = Keep {
                 single_batch: find.single_batch,
                 no_timeout: find.no_timeout,

@@ -77,6 +77,13 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
         None => None,
     };
+    let computes = filter.has_expr() || parsed.as_ref().is_some_and(Update::is_pipeline);
+    let vars = if computes {
+        cx.op.interruptible(&vars)
+    } else {
+        vars
+    };
+    cx.op.bypass_validation = common.bypass_validation;
     let what = match &parsed {
         Some(update) => FindAndModify::Update {
             request: UpdateRequest {

@@ -61,11 +61,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         );
     }
     let started = Instant::now();
-    let asked = cx.args.generic.max_time_ms;
+    let given = cx.request.body.get("maxTimeMS");
+    let asked = given
+        .filter(|v| !v.is_nullish())
+        .map(|_| Duration::from_millis(cx.args.generic.max_time_ms));
     if cursor.awaits.is_some() {
         // The time is how long to wait, not how long to work.
         cx.op.deadline = None;
-    } else if asked > 0 {
+    } else if asked.is_some() {
         cx.app.cursors.give_back(cursor);
         bail!(
             BadValue,
@@ -79,17 +82,16 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     } else {
         batch.unsigned_abs()
     };
+    let waits = cursor.awaits.is_some();
     cx.w.open_doc("cursor").open_array("nextBatch");
+    let start = cx.w.len();
     let filled = match cursor.awaits.clone() {
         None => cursor
             .results
             .fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES),
         Some(tail) => {
-            let wait = match asked {
-                0 => AWAIT,
-                ms => Duration::from_millis(ms),
-            };
-            await_data(cx, &mut cursor, &tail, batch, started + wait)
+            let until = started + asked.unwrap_or(AWAIT);
+            await_data(cx, &mut cursor, &tail, batch, until)
         }
     };
     let done = match filled {
@@ -103,6 +105,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         cx.app.cursors.remove(id);
         return Err(given_up());
     }
+    let empty = cx.w.len() == start;
     cx.w.close()
         .i64("id", if done { 0 } else { id })
         .str("ns", &ns)
@@ -117,12 +120,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         });
         cx.app.cursors.give_back(cursor);
     }
-    // An exhaust cursor goes on by itself.
-    Ok(if !done && cx.request.exhaust_allowed {
-        Done::ReplyMore
-    } else {
-        Done::Reply
-    })
+    // An exhaust cursor goes on by itself, but not to say again and again that there is nothing.
+    Ok(
+        if !done && (waits || !empty) && cx.request.exhaust_allowed {
+            Done::ReplyMore
+        } else {
+            Done::Reply
+        },
+    )
 }
 
 /// The next batch; waits for something to give until `deadline`.

@@ -16,6 +16,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     cx.statements = docs.len() as u64;
+    cx.op.bypass_validation = common.bypass_validation;
     let mut hold = batch::retryable(cx)?;
     let mut again = Vec::new();
     let (n, errors) = match &mut hold {

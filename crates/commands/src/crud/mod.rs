@@ -2,6 +2,7 @@
 
 mod batch;
 mod cursor;
+mod on_view;
 pub(crate) mod variables;
 
 pub mod aggregate;

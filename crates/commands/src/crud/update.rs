@@ -185,6 +185,10 @@ pub(super) fn execute(
             "Cannot use retryable writes with multi=true"
         );
     }
+    let mut vars = s.vars;
+    if s.filter.has_expr() || s.update.is_pipeline() {
+        vars = cx.op.interruptible(&vars);
+    }
     let req = UpdateRequest {
         filter: &s.filter,
         update: &s.update,
@@ -192,7 +196,7 @@ pub(super) fn execute(
         upsert: s.upsert,
         sort: s.sort.as_ref(),
         hint: s.hint.clone(),
-        vars: &s.vars,
+        vars: &vars,
         now_millis: now_millis(),
         images: false,
     };
@@ -220,6 +224,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         // A later statement must see the earlier ones, and could not be handed over after them.
         cx.op.need_worker()?;
     }
+    cx.op.bypass_validation = common.bypass_validation;
     let (env, vars) = variables::variables(cx, common.let_)?;
     let statements = docs.into_iter().map(read).collect::<Result<Vec<_>>>()?;
     let mut hold = batch::retryable(cx)?;

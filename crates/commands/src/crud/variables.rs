@@ -16,7 +16,7 @@ pub fn variables(cx: &Cx, let_: Option<Doc<'_>>) -> Result<(ParseEnv, Arc<Vars>)
     }
     let mut env = ParseEnv::default();
     if let Some(d) = let_ {
-        let base = Vars::clone(&vars);
+        let base = cx.op.interruptible(&vars);
         for e in d {
             let expression = Expression::parse(e.val, &env)?;
             let value = expression.evaluate(&EvalCtx::new(Doc::EMPTY, &base))?;

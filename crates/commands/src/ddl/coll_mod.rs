@@ -1,7 +1,7 @@
 //! `collMod`: changes options of a collection or of one of its indexes.
 
 use super::create::{check_uuid, enumerated, images, rounded_up};
-use super::{changed, unsupported};
+use super::{changed, unsupported, view};
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -28,7 +28,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut dry_run = false;
     let (mut level, mut action, mut validator, mut pre_images) = (None, None, None, None);
     let (mut capped_size, mut capped_max) = (None, None);
-    let (mut view, mut expire, mut timeseries, mut uuid) = (false, None, false, None);
+    let (mut view_on, mut pipeline, mut expire, mut timeseries, mut uuid) =
+        (None, None, None, false, None);
     for e in cx.args.fields.clone() {
         match e.name {
             "index" => index = idl::doc(AT, e)?.map(parse_index).transpose()?,
@@ -36,8 +37,13 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "validator" => validator = idl::doc(AT, e)?,
             "validationLevel" => level = enumerated(AT, e, &["off", "strict", "moderate"])?,
             "validationAction" => action = enumerated(AT, e, &["error", "warn", "errorAndLog"])?,
-            "viewOn" => view |= idl::string(AT, e)?.is_some(),
-            "pipeline" => view |= idl::array(AT, e)?.is_some(),
+            "viewOn" => {
+                view_on = idl::string(AT, e)?;
+                if let Some(on) = view_on {
+                    view::check_source(on)?;
+                }
+            }
+            "pipeline" => pipeline = idl::array(AT, e)?,
             "cappedSize" => {
                 if let Some(n) = idl::int(AT, e)? {
                     if !(1..=1 << 50).contains(&n) {
@@ -84,12 +90,34 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         bail!(NamespaceNotFound, "ns does not exist: {ns}")
     };
     let capped = capped_size.is_some() || capped_max.is_some();
-    if coll.is_view()
-        && (index.is_some() || capped || validator.is_some() || level.is_some() || action.is_some())
-    {
-        bail!(InvalidOptions, "option not supported on a view");
+    if let Some(old) = &coll.view {
+        if index.is_some()
+            || capped
+            || timeseries
+            || dry_run
+            || expire.is_some()
+            || validator.is_some()
+            || level.is_some()
+            || action.is_some()
+            || pre_images.is_some()
+        {
+            bail!(InvalidOptions, "option not supported on a view: {ns}");
+        }
+        if view_on.is_some() || pipeline.is_some() {
+            let stages = match pipeline {
+                Some(p) => view::stages(Some(p))?,
+                None => match coll.option("pipeline") {
+                    Some(v) => v.to_value(),
+                    None => view::stages(None)?,
+                },
+            };
+            let options = view::options(view_on.unwrap_or(&old.on), &stages);
+            catalog.change_options(&ns, options)?;
+        }
+        changed(cx);
+        return Ok(Done::Reply);
     }
-    if capped && coll.capped.is_none() || timeseries || view {
+    if capped && coll.capped.is_none() || timeseries || view_on.is_some() || pipeline.is_some() {
         bail!(
             InvalidOptions,
             "option is not supported on a collection of this kind: {ns}"
@@ -111,8 +139,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if let Some(n) = capped_max {
         kept.push(("max", Some(n).filter(|n| *n > 0)));
     }
-    if validator.is_some_and(|v| !v.is_empty()) {
-        return unsupported("validators");
+    if let Some(v) = validator {
+        super::validator::check(&ns, v)?;
     }
     if dry_run && index.as_ref().is_none_or(|i| i.unique != Some(true)) {
         bail!(
@@ -124,7 +152,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         change_index(cx, &ns, &coll, &change, dry_run)?;
     }
     if level.is_some() || action.is_some() || pre_images.is_some() || validator.is_some() {
-        let options = changed_options(&coll, level, action, pre_images, validator.is_some());
+        let options = changed_options(&coll, level, action, pre_images, validator);
         cx.app.engine.catalog.change_options(&ns, options)?;
     }
     if !kept.is_empty() {
@@ -345,7 +373,7 @@ fn changed_options(
     level: Option<&str>,
     action: Option<&str>,
     images: Option<bool>,
-    clear_validator: bool,
+    validator: Option<Doc<'_>>,
 ) -> DocBuf {
     let mut w = Writer::new();
     for e in coll.options.as_doc() {
@@ -353,12 +381,15 @@ fn changed_options(
             "validationLevel" => level.is_some(),
             "validationAction" => action.is_some(),
             "changeStreamPreAndPostImages" => images.is_some(),
-            "validator" => clear_validator,
+            "validator" => validator.is_some(),
             _ => false,
         };
         if !replaced {
             w.val(e.name, e.val);
         }
+    }
+    if let Some(v) = validator.filter(|v| !v.is_empty()) {
+        w.doc("validator", v);
     }
     if let Some(l) = level {
         w.str("validationLevel", l);

@@ -10,8 +10,6 @@ use crate::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
 use catalog::Catalog;
 use errors::{Result, bail, err};
-use query::expr::ParseEnv;
-use query::filter::Filter;
 
 pub const MAX_CAPPED_BYTES: i64 = 1 << 50;
 
@@ -43,7 +41,13 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     check_namespace(&ns, &o)?;
     check_together(&o)?;
     refuse_missing(&o)?;
-    let options = stored(&o);
+    if let Some(v) = o.validator {
+        super::validator::check(&ns, v)?;
+    }
+    let options = match o.view_on {
+        Some(on) => super::view::options(on, &super::view::stages(o.pipeline)?),
+        None => stored(&o),
+    };
     let catalog = &cx.app.engine.catalog;
     if catalog.create(&ns, options.clone())?.is_some() {
         changed(cx);
@@ -337,9 +341,7 @@ fn check_together(o: &Options<'_>) -> Result<()> {
         );
     }
     if let Some(view) = o.view_on {
-        if view.is_empty() {
-            bail!(BadValue, "'viewOn' cannot be empty");
-        }
+        super::view::check_source(view)?;
         if o.id_index.is_some() {
             bail!(InvalidOptions, "Cannot create an _id index on a view");
         }
@@ -410,9 +412,6 @@ fn check_together(o: &Options<'_>) -> Result<()> {
     if let Some(d) = o.id_index {
         check_id_index(d)?;
     }
-    if let Some(v) = o.validator {
-        Filter::parse(v, &ParseEnv::new())?;
-    }
     Ok(())
 }
 
@@ -480,16 +479,16 @@ fn check_id_index(d: Doc<'_>) -> Result<()> {
 
 fn refuse_missing(o: &Options<'_>) -> Result<()> {
     if o.view_on.is_some() {
-        return unsupported("views");
+        return match o.collation {
+            Some(c) if collation::is_special(c)? => unsupported("collations of views"),
+            _ => Ok(()),
+        };
     }
     if o.timeseries.is_some() {
         return unsupported("time-series collections");
     }
     if o.encrypted {
         return unsupported("encrypted fields");
-    }
-    if o.validator.is_some_and(|v| !v.is_empty()) {
-        return unsupported("validators");
     }
     match o.collation {
         Some(c) if collation::is_special(c)? => unsupported("collations of collections"),
@@ -523,6 +522,9 @@ fn stored(o: &Options<'_>) -> DocBuf {
         if let Some(d) = d.filter(|d| !d.is_empty()) {
             w.doc(name, d);
         }
+    }
+    if let Some(v) = o.validator.filter(|v| !v.is_empty()) {
+        w.doc("validator", v);
     }
     for (name, s) in [("validationLevel", o.level), ("validationAction", o.action)] {
         if let Some(s) = s {

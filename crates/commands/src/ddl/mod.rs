@@ -14,6 +14,9 @@ pub mod list_databases;
 pub mod list_indexes;
 mod listing;
 pub mod rename_collection;
+pub mod validate_db_metadata;
+mod validator;
+mod view;
 
 use crate::cx::Cx;
 use errors::{Result, err};

@@ -57,7 +57,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let all = filter.is_empty() && count.is_some_and(|n| n <= sample.unsigned_abs());
     let mut shape = Shape::new(limits);
     let mut cursor = open(cx, coll.name(), filter, (!all).then_some(sample))?;
-    while cursor.next(&mut cx.op)? {
+    while cursor.advance(&mut cx.op)? {
         shape.add(cursor.doc());
     }
     let (sampled, truncated) = (shape.documents, shape.truncated);

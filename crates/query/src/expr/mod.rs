@@ -82,6 +82,10 @@ impl Vars {
         self.interrupt = Some(check);
     }
 
+    pub fn has_interrupt_check(&self) -> bool {
+        self.interrupt.is_some()
+    }
+
     /// To be called with the number of items done.
     #[inline]
     pub(crate) fn check_interrupt(&self, done: usize) -> Result<()> {

@@ -4,20 +4,23 @@
 //! MongoDB 8: arrays are traversed, comparisons hold only within one type bracket, a missing field equals null.
 //!
 //! * [`parse`](Filter::parse): the query document into [`Node`]s, with MongoDB's errors.
-//! * `eval`: testing. `render`: back into a document, for explain. `regex`: PCRE2. `bits`, `types`, `schema`: the operators
+//! * `eval`: testing. `failure`: why a document does not match. `render`: back into a document, for explain. `regex`: PCRE2. `bits`, `types`, `schema`: the operators
 //!   of those names.
 
 mod bits;
 mod eval;
+mod failure;
 mod parse;
 mod regex;
 mod render;
 mod schema;
+mod schema_failure;
 #[cfg(test)]
 mod tests;
 mod types;
 
 pub use bits::{BitMask, BitTest};
+pub use failure::explain_failure;
 pub use regex::Regex;
 pub use schema::Schema;
 pub use types::TypeSet;

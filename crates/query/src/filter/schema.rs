@@ -79,6 +79,24 @@ impl Schema {
     }
 }
 
+/// A test by a schema; what cannot be parsed, nothing passes.
+pub(super) fn compile(schema: Doc<'_>) -> impl Fn(Val<'_>) -> bool {
+    let rules = parse(schema).ok();
+    move |v| rules.as_ref().is_some_and(|r| pass(r, v))
+}
+
+pub(super) fn holds(schema: Doc<'_>, v: Val<'_>) -> bool {
+    compile(schema)(v)
+}
+
+/// An item that is there twice, as far as the first thousand tell.
+pub(super) fn unique_pair<'a>(a: Doc<'a>) -> Option<Val<'a>> {
+    let values: Vec<Val<'a>> = a.values().take(1000).collect();
+    (1..values.len())
+        .find(|i| values[..*i].iter().any(|w| same(values[*i], *w)))
+        .map(|i| values[i])
+}
+
 fn wrong_type(name: &str, what: &str) -> errors::Error {
     err!(TypeMismatch, "$jsonSchema keyword '{name}' must be {what}")
 }

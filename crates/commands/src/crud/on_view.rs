@@ -1,0 +1,181 @@
+//! Queries on views: the query becomes the stages behind those of the view, and runs as a pipeline.
+
+use super::cursor::{self, Keep};
+use super::{aggregate, variables};
+use crate::cx::{Cx, Done};
+use crate::idl;
+use crate::stats::rows;
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::{Error, Result, bail, err};
+use executor::{AggregateRequest, PipelineCursor};
+use query::path::FieldPath;
+use query::pipeline::{Namespace, ParseCtx, Pipeline};
+
+/// Whether a command failed only because its collection is a view: then it is to be run here.
+pub fn wanted(e: &Error) -> bool {
+    e.code == errors::Code::CommandNotSupportedOnView
+}
+
+fn given<'a>(cx: &Cx<'_, 'a>, name: &str) -> Option<Val<'a>> {
+    cx.args.field(name).filter(|v| !v.is_nullish())
+}
+
+fn doc<'a>(cx: &Cx<'_, 'a>, name: &str) -> Option<Doc<'a>> {
+    given(cx, name)
+        .and_then(|v| v.as_doc())
+        .filter(|d| !d.is_empty())
+}
+
+fn number(cx: &Cx<'_, '_>, name: &str) -> i64 {
+    given(cx, name).and_then(idl::whole).unwrap_or(0)
+}
+
+/// Options of find that a pipeline does not have.
+fn check_find(cx: &Cx<'_, '_>) -> Result<()> {
+    let unsupported = |name: &str| -> Result<()> {
+        Err(err!(
+            InvalidPipelineOperator,
+            "Option {name} not supported in aggregation."
+        ))
+    };
+    for name in ["min", "max"] {
+        if doc(cx, name).is_some() {
+            return unsupported(name);
+        }
+    }
+    for name in [
+        "returnKey",
+        "showRecordId",
+        "tailable",
+        "noCursorTimeout",
+        "allowPartialResults",
+        "readOnce",
+        "requestResumeToken",
+    ] {
+        if given(cx, name).is_some_and(|v| v.truthy()) {
+            return unsupported(name);
+        }
+    }
+    if doc(cx, "sort").is_some_and(|d| d.contains("$natural")) {
+        bail!(
+            InvalidPipelineOperator,
+            "Sort option $natural not supported in aggregation."
+        );
+    }
+    if given(cx, "singleBatch").is_some_and(|v| v.truthy()) && number(cx, "limit") != 1 {
+        return unsupported("singleBatch");
+    }
+    Ok(())
+}
+
+/// The stages that stand for the query of `command`.
+fn stages(cx: &Cx<'_, '_>, command: &str) -> Result<DocBuf> {
+    let mut w = Writer::new();
+    w.open_array("pipeline");
+    let mut stage = |name: &str, v: Val<'_>| {
+        w.open_doc("").val(name, v).close();
+    };
+    let query = if command == "find" { "filter" } else { "query" };
+    if let Some(d) = doc(cx, query) {
+        stage("$match", d.as_val());
+    }
+    if command == "find" {
+        check_find(cx)?;
+        if let Some(d) = doc(cx, "sort") {
+            stage("$sort", d.as_val());
+        }
+    }
+    if command != "distinct" {
+        for (name, n) in [
+            ("$skip", number(cx, "skip")),
+            ("$limit", number(cx, "limit").saturating_abs()),
+        ] {
+            if n > 0 {
+                stage(name, bson::Value::from(n).as_val());
+            }
+        }
+    }
+    if command == "find"
+        && let Some(d) = doc(cx, "projection")
+    {
+        stage("$project", d.as_val());
+    }
+    if command == "count" {
+        stage("$count", bson::Value::from("count").as_val());
+    }
+    w.close();
+    Ok(w.finish())
+}
+
+/// The pipeline that stands for the command in `cx.args`.
+pub fn request(cx: &Cx<'_, '_>, command: &str) -> Result<AggregateRequest> {
+    let stages = stages(cx, command)?;
+    let (env, vars) = variables::variables(cx, doc(cx, "let"))?;
+    let coll = cx.args.first.as_str().unwrap_or("");
+    let pipeline = stages.get("pipeline").unwrap_or(Val::NULL);
+    Ok(AggregateRequest {
+        ns: Namespace::new(cx.args.db, coll),
+        pipeline: Pipeline::parse(pipeline, &ParseCtx::new(cx.args.db, Some(coll), env))?,
+        vars,
+        hint: match given(cx, "hint") {
+            Some(h) => variables::hint(h)?,
+            None => None,
+        },
+        allow_disk_use: true,
+        server_rows: Some(rows::for_pipeline(cx)),
+    })
+}
+
+pub fn find(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let request = request(cx, "find")?;
+    let batch = given(cx, "batchSize")
+        .and_then(idl::whole)
+        .map_or(cursor::FIRST_BATCH, i64::unsigned_abs);
+    let keep = Keep {
+        single_batch: given(cx, "singleBatch").is_some_and(|v| v.truthy()),
+        ..Keep::default()
+    };
+    let results = Box::new(PipelineCursor::open(&mut cx.op, request)?);
+    cursor::first_batch(cx, &ns, results, batch, keep)?;
+    Ok(Done::Reply)
+}
+
+pub fn count(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let request = request(cx, "count")?;
+    let mut results = PipelineCursor::open(&mut cx.op, request)?;
+    let mut w = Writer::new();
+    w.open_array("docs");
+    results.fill(&mut cx.op, &mut w, 1, cursor::BATCH_BYTES)?;
+    w.close();
+    let docs = w.finish();
+    let row = docs.get("docs").and_then(|v| v.as_array());
+    let n = row
+        .and_then(|a| a.values().next())
+        .and_then(|v| v.as_doc()?.get("count")?.to_i64_exact())
+        .unwrap_or(0);
+    cx.w.int("n", n);
+    Ok(Done::Reply)
+}
+
+pub fn distinct(cx: &mut Cx<'_, '_>, key: &str) -> Result<Done> {
+    let request = request(cx, "distinct")?;
+    let values = executor::distinct_of(&mut cx.op, request, &FieldPath::new(key))?;
+    cx.w.open_array("values");
+    for v in &values {
+        cx.w.push(v.as_val());
+    }
+    cx.w.close();
+    Ok(Done::Reply)
+}
+
+/// `{explain: {find: a view, …}}`, `command` in `cx.args`: explained as the pipeline that it is.
+pub fn explain(
+    cx: &mut Cx<'_, '_>,
+    command: &'static str,
+    inner: Doc<'_>,
+    executed: bool,
+) -> Result<Done> {
+    let request = request(cx, command)?;
+    aggregate::write_explain_of(cx, inner, request, executed)
+}

@@ -1,0 +1,80 @@
+"""Expressions that take long end with maxTimeMS and with killOp, wherever they are evaluated."""
+
+import threading
+import time
+
+import pytest
+from pymongo.errors import ExecutionTimeout, OperationFailure
+
+# A document at a time this goes on for minutes; no stage and no scan gets a say in between.
+RANGE = {"$range": [0, {"$add": ["$n", 3000]}]}
+LONG = {
+    "$reduce": {
+        "input": RANGE,
+        "initialValue": 0,
+        "in": {"$add": ["$$value", {"$size": {"$filter": {"input": RANGE, "cond": {"$ne": ["$$this", -1]}}}}]},
+    }
+}
+FOREVER = {"$reduce": {"input": RANGE, "initialValue": 0, "in": {"$add": ["$$value", LONG]}}}
+
+
+@pytest.fixture
+def one(db):
+    db.c.insert_one({"_id": 1, "n": 3000})
+    return db
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"find": "c", "filter": {"$expr": {"$gt": [FOREVER, 0]}}},
+        {"find": "c", "projection": {"x": FOREVER}},
+        {"count": "c", "query": {"$expr": {"$gt": [FOREVER, 0]}}},
+        {"distinct": "c", "key": "n", "query": {"$expr": {"$gt": [FOREVER, 0]}}},
+        {"aggregate": "c", "pipeline": [{"$project": {"x": FOREVER}}], "cursor": {}},
+        {"aggregate": "c", "pipeline": [{"$match": {"$expr": {"$gt": [FOREVER, 0]}}}], "cursor": {}},
+        {"update": "c", "updates": [{"q": {}, "u": [{"$set": {"x": FOREVER}}]}]},
+        {"update": "c", "updates": [{"q": {"$expr": {"$gt": [FOREVER, 0]}}, "u": {"$set": {"x": 1}}}]},
+        {"delete": "c", "deletes": [{"q": {"$expr": {"$gt": [FOREVER, 0]}}, "limit": 1}]},
+        {"findAndModify": "c", "query": {"$expr": {"$gt": [FOREVER, 0]}}, "remove": True},
+    ],
+    ids=lambda c: next(iter(c)),
+)
+def test_time_limit(one, command):
+    started = time.monotonic()
+    with pytest.raises(ExecutionTimeout):
+        one.command({**command, "maxTimeMS": 200})
+    assert time.monotonic() - started < 5
+    # The event loops are free meanwhile and afterwards.
+    assert one.c.find_one() == {"_id": 1, "n": 3000}
+
+
+def test_later_batches_have_the_limit_of_their_own(one):
+    one.c.insert_many([{"_id": i, "n": -3000} for i in range(2, 300)])
+    one.c.insert_one({"_id": 300, "n": 3000})
+    with one.c.aggregate(
+        [{"$match": {"_id": {"$gt": 1}}}, {"$project": {"x": FOREVER}}], maxTimeMS=1000, batchSize=10
+    ) as cursor:
+        with pytest.raises(ExecutionTimeout):
+            list(cursor)
+
+
+def test_kill(one):
+    failed = []
+
+    def run():
+        try:
+            list(one.c.aggregate([{"$project": {"x": FOREVER}}], comment="the one to kill"))
+        except OperationFailure as e:
+            failed.append(e.code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until = time.monotonic() + 10
+    while time.monotonic() < until and thread.is_alive():
+        for op in one.client.admin.command("currentOp")["inprog"]:
+            if op.get("command", {}).get("comment") == "the one to kill":
+                one.client.admin.command("killOp", op=op["opid"])
+        time.sleep(0.05)
+    thread.join(5)
+    assert failed == [11601]
