@@ -13,7 +13,7 @@ use errors::{Error, Result, bail, err};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use storage::{Direction, Effect, Entry, Op, Store};
+use storage::{Direction, Effect, Entry, Op, Store, View};
 
 /// One immutable state of the catalog.
 #[derive(Default, Clone)]
@@ -22,6 +22,20 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The catalog as a view of the store has it.
+    pub fn read(view: &View) -> Result<Snapshot> {
+        let mut snapshot = Snapshot::default();
+        let p = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION);
+        let mut scan = view.scan(&p, &keyspace::prefix_end(&p), Direction::Forward);
+        while scan.next()? {
+            let d = Doc::new(scan.value())
+                .ok_or_else(|| Error::internal("catalog record is damaged"))?;
+            let c = record::read(d)?;
+            snapshot.collections.insert(c.ns.clone(), Arc::new(c));
+        }
+        Ok(snapshot)
+    }
+
     pub fn get(&self, ns: &str) -> Option<&Arc<Collection>> {
         self.collections.get(ns)
     }
@@ -102,27 +116,17 @@ pub fn build_progress_key(tablet: u64, index: u32) -> Vec<u8> {
 impl Catalog {
     /// Reads all records. Unfinished index builds come back as `Building`: whoever runs builds resumes them.
     pub fn open(store: Arc<Store>) -> Result<Catalog> {
-        let mut snapshot = Snapshot::default();
-        let mut next_tablet = 1;
-        {
-            let view = store.view();
-            let p = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION);
-            let mut scan = view.scan(&p, &keyspace::prefix_end(&p), Direction::Forward);
-            while scan.next()? {
-                let d = Doc::new(scan.value())
-                    .ok_or_else(|| Error::internal("catalog record is damaged"))?;
-                let c = record::read(d)?;
-                next_tablet = next_tablet.max(c.tablet + 1);
-                snapshot.collections.insert(c.ns.clone(), Arc::new(c));
-            }
-            let key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET);
-            if let Some(v) = view.get(&key)? {
-                let n = Doc::new(&v)
-                    .and_then(|d| d.get("nextTablet")?.as_i64())
-                    .unwrap_or(0) as u64;
-                next_tablet = next_tablet.max(n);
-            }
+        let view = store.view();
+        let snapshot = Snapshot::read(&view)?;
+        let mut next_tablet = snapshot.all().map(|c| c.tablet + 1).max().unwrap_or(1);
+        let key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET);
+        if let Some(v) = view.get(&key)? {
+            let n = Doc::new(&v)
+                .and_then(|d| d.get("nextTablet")?.as_i64())
+                .unwrap_or(0) as u64;
+            next_tablet = next_tablet.max(n);
         }
+        drop(view);
         Ok(Catalog {
             store,
             current: ArcSwap::from_pointee(snapshot),

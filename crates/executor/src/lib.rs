@@ -38,7 +38,7 @@ pub use find_and_modify::{FindAndModify, FoundAndModified, find_and_modify};
 pub use insert::{Inserted, insert};
 pub use op::{Engine, Gate, Group, Held, INLINE_BUDGET, OpCtx};
 pub use read::{Examined, ReadRequest, Rows, count};
-pub use records::{keys_of, record_key};
+pub use records::{entries_of, keys_of, record_key};
 pub use retry::{Retry, StmtResult};
 pub use tail::TailCursor;
 pub use update::{UpdateRequest, Updated, update};

@@ -141,6 +141,14 @@ pub fn delete_effects(
     Ok(())
 }
 
+/// The keys of all entries that an index must have for a record: for whoever compares the two. `record_key` is without prefix.
+pub fn entries_of(index: &Index, doc: Doc<'_>, record_key: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let mut keys = KeySet::default();
+    keys_of(index, doc, &mut keys)?;
+    let entry = |key: &[u8]| [&index.prefix, key, record_key].concat();
+    Ok(keys.iter().map(|(key, _)| entry(key)).collect())
+}
+
 /// prefix | index key | record key (without its own prefix).
 pub fn entry_key(prefix: &Prefix, index_key: &[u8], record_key: &[u8]) -> Vec<u8> {
     let record = record_key.get(PREFIX..).unwrap_or(&[]);

@@ -13,6 +13,10 @@ pub trait FileSystem: Send + Sync {
     /// A new empty file for reading and writing; one that exists is emptied.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn LogFile>>;
     fn open(&self, path: &Path) -> io::Result<Arc<dyn LogFile>>;
+    /// A file that will only be read, perhaps on a disk that takes no writes.
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
+        self.open(path)
+    }
     fn remove(&self, path: &Path) -> io::Result<()>;
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 }
@@ -65,6 +69,10 @@ impl FileSystem for Disk {
         Ok(Arc::new(
             OpenOptions::new().read(true).write(true).open(path)?,
         ))
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
+        Ok(Arc::new(File::open(path)?))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

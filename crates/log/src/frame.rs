@@ -142,6 +142,22 @@ pub(crate) fn parse(buf: &[u8]) -> Parsed<'_> {
     )
 }
 
+/// The index that a frame at the start of `buf` says it has.
+pub(crate) fn index_at(buf: &[u8]) -> Option<u64> {
+    u64_at(buf, 8)
+}
+
+/// Where in `rest` the first whole frame of an entry after `index` begins, at or after byte 1.
+pub(crate) fn next_whole(rest: &[u8], index: u64) -> Option<usize> {
+    let limit = index.saturating_add((rest.len() / FRAME_HEAD_BYTES) as u64 + 1);
+    (1..rest.len().saturating_sub(FRAME_HEAD_BYTES - 1)).find(|at| {
+        u64_at(rest, at + 8).is_some_and(|i| i > index && i <= limit)
+            && rest
+                .get(*at..)
+                .is_some_and(|tail| matches!(parse(tail), Parsed::Frame(..)))
+    })
+}
+
 /// Whether any whole frame in `rest`, at whatever offset, proves that `index` had been durable. `rest` is what follows on
 /// entry `index` in the log.
 pub(crate) fn proves_durable(rest: &[u8], index: u64) -> bool {

@@ -22,6 +22,7 @@
 //!   directory and all earlier segments were synced.
 
 mod error;
+mod examine;
 mod file;
 mod frame;
 mod group;
@@ -31,6 +32,7 @@ mod segment;
 mod sync;
 
 pub use error::{Error, Result};
+pub use examine::{Examined, examine};
 pub use file::{Disk, FileSystem, LogFile};
 pub use group::{Group, Stamp};
 pub use reader::{LogReader, Record};

@@ -114,6 +114,13 @@ impl Frames {
             .unwrap_or(&[])
     }
 
+    /// Passes over bytes that are no frame.
+    pub fn skip(&mut self, bytes: usize) {
+        self.offset += bytes as u64;
+        self.at = 0;
+        self.buf.clear();
+    }
+
     /// All bytes from the next frame's start to the end of the file.
     pub fn rest(&self) -> std::io::Result<Vec<u8>> {
         let len = self.file.len()?.saturating_sub(self.offset);

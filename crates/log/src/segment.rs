@@ -62,8 +62,25 @@ impl Segment {
         path: &Path,
         first_index: u64,
     ) -> Result<Option<(Arc<Segment>, Header)>> {
+        Segment::opened(opts.file_system.open(path), path, first_index)
+    }
+
+    /// As [`Segment::open`], only to be read.
+    pub fn open_to_read(
+        opts: &LogOptions,
+        path: &Path,
+        first_index: u64,
+    ) -> Result<Option<(Arc<Segment>, Header)>> {
+        Segment::opened(opts.file_system.open_to_read(path), path, first_index)
+    }
+
+    fn opened(
+        file: std::io::Result<Arc<dyn LogFile>>,
+        path: &Path,
+        first_index: u64,
+    ) -> Result<Option<(Arc<Segment>, Header)>> {
         let fail = |e: &std::io::Error| Error::io(format!("cannot read {}", path.display()), e);
-        let file = opts.file_system.open(path).map_err(|e| fail(&e))?;
+        let file = file.map_err(|e| fail(&e))?;
         let mut head = [0; HEADER_BYTES];
         let n = read_full_at(&*file, &mut head, 0).map_err(|e| fail(&e))?;
         let Some(header) = head.get(..n).and_then(Header::decode) else {

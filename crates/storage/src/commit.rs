@@ -11,6 +11,7 @@
 
 use crate::counts::{Counts, Touched};
 use crate::engine::{Batch, Engine};
+use crate::pace::Pace;
 use crate::rows::Writing;
 use crate::{Committed, Effect, Entry};
 use errors::{Result, err};
@@ -67,6 +68,7 @@ pub(crate) struct Committer {
     stalled_until: AtomicU64,
     started: Instant,
     counts: Counts,
+    pace: Arc<Pace>,
 }
 
 /// Leadership: handed to the next in the queue on drop, also when the leader panics.
@@ -98,7 +100,7 @@ impl Drop for Followers {
 }
 
 impl Committer {
-    pub fn new(applied_index: u64, applied_ts: u64, counts: Counts) -> Committer {
+    pub fn new(applied_index: u64, applied_ts: u64, counts: Counts, pace: Arc<Pace>) -> Committer {
         Committer {
             queue: Mutex::default(),
             work: Mutex::new(Work {
@@ -113,11 +115,15 @@ impl Committer {
             stalled_until: AtomicU64::new(0),
             started: Instant::now(),
             counts,
+            pace,
         }
     }
 
-    /// Whether the engine has just held up a write (it does when flushing or merging falls behind).
+    /// Whether writers are made to wait, by their pace or by the engine, because flushing or merging falls behind.
     pub fn is_stalled(&self) -> bool {
+        if self.pace.is_on() {
+            return true;
+        }
         let until = self.stalled_until.load(Ordering::Relaxed);
         until != 0 && (self.started.elapsed().as_millis() as u64) < until
     }
@@ -213,6 +219,9 @@ impl Committer {
         own: &[Entry],
         followers: &[Arc<Waiter>],
     ) -> Result<Committed> {
+        if let Some(pause) = self.pace.pause() {
+            std::thread::sleep(pause);
+        }
         let mut work = self.work.lock();
         let work = &mut *work;
         if let Some((batch, refused_effects, at)) = &work.refused {
@@ -221,6 +230,7 @@ impl Committer {
             self.set_applied(*at);
             work.refused = None;
         }
+        engine.takes_writes()?;
         let batch = &mut work.batch;
         batch.clear(KEEP_BATCH_BYTES);
         let touched = &mut work.touched;
@@ -270,6 +280,7 @@ impl Committer {
             return Err(e);
         }
         self.set_applied(last);
+        self.pace.charge(batch.len());
         for (follower, at) in followers.iter().zip(followers_at) {
             *follower.outcome.lock() = Some(Ok(at));
         }

@@ -45,6 +45,43 @@ impl DataDir {
         })
     }
 
+    /// A directory that is ours already, to be looked at. It may be on a disk that takes no writes.
+    pub fn open_to_read(dir: &Path) -> Result<DataDir> {
+        let shown = dir.display();
+        if !dir.is_dir() {
+            return Err(err!(FileNotOpen, "there is no directory {shown}"));
+        }
+        // Its stamp may be what is damaged: the engine's files say as well whose it is.
+        if !dir.join("engine").is_dir() {
+            return Err(err!(
+                UnsupportedFormat,
+                "{shown} is no data directory of PandoDB: it has no directory \"engine\""
+            ));
+        }
+        let lock = match lock(dir) {
+            Ok(file) => file,
+            Err(e) if e.code == errors::Code::DBPathInUse => return Err(e),
+            Err(_) => File::open(dir)
+                .map_err(|e| err!(FileNotOpen, "cannot open the directory {shown}: {e}"))?,
+        };
+        Ok(DataDir {
+            dir: dir.to_path_buf(),
+            _lock: lock,
+        })
+    }
+
+    /// Whether the stamp is whole and of a format that is read here.
+    pub fn check_stamp(&self) -> Result<()> {
+        match check_contents(&self.dir)? {
+            true => Ok(()),
+            false => Err(err!(
+                UnsupportedFormat,
+                "the stamp {}/{STAMP} is missing: it should say \"pando data format {FORMAT}\"",
+                self.dir.display()
+            )),
+        }
+    }
+
     pub fn log(&self) -> PathBuf {
         self.dir.join("log")
     }

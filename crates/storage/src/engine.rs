@@ -1,4 +1,5 @@
-//! The RocksDB adapter: options, writing of batches, figures. Nothing outside this file and `view` knows the engine.
+//! The RocksDB adapter: writing of batches, checkpoints, figures. Nothing outside this file, `tuning`, `trouble` and `view` knows
+//! the engine.
 //!
 //! One column family, no write-ahead log of its own. Every group of the log is one write batch that also carries the applied
 //! index, so what is on disk is always a prefix of the log together with the index where it ends.
@@ -8,6 +9,8 @@
 
 use crate::data_dir::{self, DataDir};
 use crate::rows::{Rows, Writing};
+use crate::trouble::Trouble;
+use crate::tuning::{EngineOptions, Load, Tuned};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
 use errors::{Error, Result, err};
@@ -16,40 +19,10 @@ use rocksdb_sys as ffi;
 use std::ffi::{CStr, c_char};
 use std::path::Path;
 use std::ptr;
+use std::sync::Arc;
 
 /// Where the applied index lies: tablet 0, space 0, index 0, "applied".
 const APPLIED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0applied";
-/// How the engine is set up.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Blocks, rows and memtables together.
-    pub cache_bytes: usize,
-    /// The share of the cache that keeps whole records; 0 turns that off.
-    pub row_percent: u8,
-    pub block_bytes: usize,
-    pub background_jobs: usize,
-}
-
-/// How much is being written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Load {
-    Idle,
-    Moderate,
-    Heavy,
-}
-
-impl Load {
-    /// How many files wait on level 0 before they are merged. Each makes a scan dearer, each merge costs as much as the inserts
-    /// that it merges: under load many are merged at once, at rest none is left.
-    fn level_zero_files(self) -> i32 {
-        match self {
-            Load::Idle => 2,
-            Load::Moderate => 4,
-            Load::Heavy => 8,
-        }
-    }
-}
-
 pub(crate) struct Engine {
     db: DB,
     raw: *mut ffi::rocksdb_t,
@@ -60,6 +33,7 @@ pub(crate) struct Engine {
     /// Records by key, in front of the blocks; none when they have no share of the cache.
     rows: Option<Rows>,
     memtables: rocksdb::WriteBufferManager,
+    trouble: Arc<Trouble>,
     /// Locked for as long as anything may still read the files, which a view may do after the store is gone.
     _data_dir: DataDir,
 }
@@ -78,120 +52,29 @@ impl Drop for Engine {
     }
 }
 
-/// Below this nothing works well.
-fn cache_bytes(opts: &EngineOptions) -> usize {
-    opts.cache_bytes.max(8 << 20)
-}
-
-fn row_bytes(opts: &EngineOptions) -> usize {
-    cache_bytes(opts) / 100 * usize::from(opts.row_percent.min(90))
-}
-
-/// The engine's options out of ours; also the caches, which the options share.
-fn options(
-    opts: &EngineOptions,
-) -> (
-    rocksdb::Options,
-    rocksdb::Cache,
-    rocksdb::WriteBufferManager,
-) {
-    let cache_bytes = cache_bytes(opts);
-    // Zero for the size of an entry: the table of the cache grows with what is in it.
-    let block_cache = rocksdb::Cache::new_hyper_clock_cache(cache_bytes - row_bytes(opts), 0);
-
-    // What the memtables hold is what recovery replays: at most this many full ones. A larger one makes each insertion dearer
-    // (it no longer fits the processor's caches), a smaller one makes more files to merge.
-    let memtable_count = 4;
-    let memtable_bytes = (cache_bytes / 16).clamp(1 << 20, 64 << 20);
-    let memtables = rocksdb::WriteBufferManager::new_write_buffer_manager_with_cache(
-        memtable_bytes * memtable_count,
-        false,
-        block_cache.clone(),
-    );
-
-    let mut table = rocksdb::BlockBasedOptions::default();
-    table.set_block_cache(&block_cache);
-    table.set_block_size(opts.block_bytes);
-    table.set_format_version(6);
-    table.set_cache_index_and_filter_blocks(true);
-    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    table.set_bloom_filter(10.0, false);
-    table.set_whole_key_filtering(true);
-    table.set_data_block_index_type(rocksdb::DataBlockIndexType::BinaryAndHash);
-    table.set_data_block_hash_ratio(0.75);
-
-    let mut o = rocksdb::Options::default();
-    o.create_if_missing(true);
-    o.set_block_based_table_factory(&table);
-    o.set_write_buffer_manager(&memtables);
-    o.set_write_buffer_size(memtable_bytes);
-    o.set_max_write_buffer_number(memtable_count as i32);
-    // One group is written at a time: the cheaper insertion, which remembers where the last one was, is the right one.
-    o.set_allow_concurrent_memtable_write(false);
-    o.set_enable_write_thread_adaptive_yield(false);
-    o.set_memtable_whole_key_filtering(true);
-    o.set_memtable_prefix_bloom_ratio(0.02);
-    // SAFETY: a setter on options that live.
-    unsafe { ffi::rocksdb_options_set_avoid_flush_during_shutdown(o.as_raw_ptr(), 1) };
-    // The last user of a snapshot must not delete files: it may be an event loop.
-    o.set_avoid_unnecessary_blocking_io(true);
-
-    o.set_level_compaction_dynamic_level_bytes(true);
-    o.set_max_bytes_for_level_base((memtable_bytes * 8) as u64);
-    o.set_target_file_size_base((memtable_bytes as u64 * 2).max(8 << 20));
-    o.set_level_zero_file_num_compaction_trigger(Load::Moderate.level_zero_files());
-    o.set_compression_type(rocksdb::DBCompressionType::Lz4);
-    // The first entry is level 0, the next the first level below it, wherever that is. Level 0 is merged within seconds: not
-    // worth compressing. Zstandard only begins where the data has outgrown two levels of the fast one: until then it would be
-    // paid at every merge and save space that nobody lacks.
-    {
-        use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
-        o.set_compression_per_level(&[Plain, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
-    }
-    // Level -1 is the plain algorithm of LZ4 (a positive one would be its slow variant) and the fast one of Zstandard.
-    o.set_compression_options(-14, -1, 0, 0);
-    o.set_max_background_jobs(i32::try_from(opts.background_jobs.max(2)).unwrap_or(2));
-    o.set_bytes_per_sync(1 << 20);
-    // Small writes, for the reason that the log has for its own.
-    o.set_writable_file_max_buffer_size(32 << 10);
-    // Writers are slowed softly and late; stopping them is the last resort.
-    o.set_level_zero_slowdown_writes_trigger(24);
-    o.set_level_zero_stop_writes_trigger(48);
-    unsafe { ffi::rocksdb_options_set_delayed_write_rate(o.as_raw_ptr(), 64 << 20) };
-
-    o.set_max_open_files(1000);
-    o.set_skip_stats_update_on_db_open(true);
-    o.set_stats_dump_period_sec(0);
-    o.set_stats_persist_period_sec(0);
-    o.set_keep_log_file_num(3);
-    o.set_max_log_file_size(8 << 20);
-    o.set_log_level(rocksdb::LogLevel::Warn);
-    (o, block_cache, memtables)
-}
-
-/// The options and one that the C interface cannot set: for each index of each collection (the first 13 bytes of a key) the
-/// engine remembers where it inserted last. Keys that grow, as generated ids and dates do, then find their place at once.
-fn with_insert_hints(base: &rocksdb::Options) -> Result<rocksdb::Options> {
-    let options = rocksdb::Options::default();
-    let mut failure: *mut c_char = ptr::null_mut();
-    // SAFETY: both sets of options and the string live during the call; caches and tables are shared, not copied.
-    unsafe {
-        ffi::rocksdb_get_options_from_string(
-            base.as_raw_ptr(),
-            c"memtable_insert_with_hint_prefix_extractor=fixed:13".as_ptr(),
-            options.as_raw_ptr(),
-            &mut failure,
-        );
-    }
-    check(failure)?;
-    Ok(options)
-}
-
 impl Engine {
     pub fn open(data_dir: DataDir, opts: &EngineOptions) -> Result<Engine> {
-        let (options, block_cache, memtables) = options(opts);
-        let options = with_insert_hints(&options)?;
-        let db = DB::open(&options, data_dir.engine()).map_err(|e| error(&e.into_string()))?;
+        Engine::open_as(data_dir, opts, false)
+    }
+
+    /// As it is on disk: nothing is changed, writing fails.
+    pub fn open_to_read(data_dir: DataDir, opts: &EngineOptions) -> Result<Engine> {
+        Engine::open_as(data_dir, opts, true)
+    }
+
+    fn open_as(data_dir: DataDir, opts: &EngineOptions, read_only: bool) -> Result<Engine> {
+        let trouble = Arc::new(Trouble::default());
+        let Tuned {
+            options,
+            block_cache,
+            memtables,
+        } = Tuned::new(opts, &trouble)?;
+        let dir = data_dir.engine();
+        let db = match read_only {
+            false => DB::open(&options, dir),
+            true => DB::open_for_read_only(&options, dir, false),
+        };
+        let db = db.map_err(|e| error(&e.into_string()))?;
         // SAFETY: the handles live as long as `db`, which the engine owns; the write options are destroyed with it.
         unsafe {
             let raw = db.as_raw_ptr();
@@ -201,14 +84,54 @@ impl Engine {
                 raw,
                 default_family: ffi::rocksdb_get_default_column_family_handle(raw),
                 write_options,
-                cache_capacity: cache_bytes(opts),
+                cache_capacity: opts.cache_bytes(),
                 block_cache,
-                rows: Some(row_bytes(opts)).filter(|b| *b > 0).map(Rows::new),
+                rows: Some(opts.row_bytes()).filter(|b| *b > 0).map(Rows::new),
                 memtables,
+                trouble,
                 db,
                 _data_dir: data_dir,
             })
         }
+    }
+
+    /// Makes the engine's bookkeeping anew out of the data files in `dir`.
+    pub fn rebuild(dir: &Path, opts: &EngineOptions) -> Result<()> {
+        let tuned = Tuned::new(opts, &Arc::default())?;
+        DB::repair(&tuned.options, dir).map_err(|e| error(&e.into_string()))
+    }
+
+    /// An error while the engine takes no writes because a flush or a merge has failed. To be asked before a group goes into the
+    /// log: it would be refused after.
+    pub fn takes_writes(&self) -> Result<()> {
+        if !self.trouble.is_known() {
+            return Ok(());
+        }
+        // The engine recovers by itself when there is space again, and tells nobody: an empty write shows it.
+        let probe = Batch::new();
+        self.write(&probe)
+            .map_err(|e| self.trouble.explain(&e))
+            .inspect(|()| self.trouble.forget())
+    }
+
+    /// Reads every block of every file and compares checksums; the error names the first file that is damaged.
+    pub fn verify_files(&self) -> Result<()> {
+        let mut failure: *mut c_char = ptr::null_mut();
+        let options = ReadOptions::new();
+        // SAFETY: both live during the call.
+        unsafe {
+            ffi::rocksdb_verify_checksum_with_options(self.raw, options.raw(), &mut failure);
+        }
+        check(failure)
+    }
+
+    /// The data files: name and bytes.
+    pub fn files(&self) -> Result<Vec<(String, u64)>> {
+        let files = self.db.live_files().map_err(|e| error(&e.into_string()))?;
+        Ok(files
+            .into_iter()
+            .map(|f| (f.name.trim_start_matches('/').to_string(), f.size as u64))
+            .collect())
     }
 
     pub fn raw(&self) -> *mut ffi::rocksdb_t {
@@ -330,14 +253,24 @@ impl Engine {
         self.db.compact_range(low, high);
     }
 
-    /// A copy that is itself a data directory without a log.
+    /// A copy that is itself a data directory without a log. After an error nothing of it is left.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
-        let io = |e: std::io::Error| err!(FileNotOpen, "cannot write {}: {e}", dir.display());
+        let io = |e: std::io::Error| match e.kind() {
+            std::io::ErrorKind::StorageFull => {
+                err!(OutOfDiskSpace, "no space left for {}: {e}", dir.display())
+            }
+            _ => err!(FileNotOpen, "cannot write {}: {e}", dir.display()),
+        };
         std::fs::create_dir(dir).map_err(io)?;
-        rocksdb::checkpoint::Checkpoint::new(&self.db)
+        let copied = rocksdb::checkpoint::Checkpoint::new(&self.db)
             .and_then(|c| c.create_checkpoint(dir.join("engine")))
-            .map_err(|e| error(&e.into_string()))?;
-        data_dir::write_stamp(dir).map_err(io)
+            .map_err(|e| error(&e.into_string()))
+            // The stamp comes last: a directory that has it is whole.
+            .and_then(|()| data_dir::write_stamp(dir).map_err(io));
+        if copied.is_err() {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+        copied
     }
 
     /// Adapts merging to what is being written.
@@ -351,6 +284,21 @@ impl Engine {
     /// An integer property, 0 when there is none.
     pub fn figure(&self, name: &CStr) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
+    }
+
+    /// Files on level 0, which a scan has to look into one by one.
+    pub fn level_zero_files(&self) -> u64 {
+        self.db
+            .property_value(c"rocksdb.num-files-at-level0")
+            .ok()
+            .flatten()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// Why the engine last failed in the background, and how often it has.
+    pub fn last_trouble(&self) -> Option<String> {
+        self.trouble.last()
     }
 
     /// Whether writers are slowed or stopped until flushing or merging has caught up.

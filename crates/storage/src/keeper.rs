@@ -1,7 +1,10 @@
-//! A thread that looks after the store once a second: it trims the log to its retention window and tells the engine how much is
-//! being written, so that merging is lazy under load, and tidy at rest, when the memory tables are written out too.
+//! A thread that looks after the store: ten times a second it sets the pace of writers by what merging owes; once a second it
+//! trims the log to its retention window and tells the engine how much is being written, so that merging is lazy under load, and
+//! tidy at rest, when the memory tables are written out too.
 
-use crate::engine::{Engine, Load};
+use crate::engine::Engine;
+use crate::pace::Pace;
+use crate::tuning::Load;
 use errors::Result;
 use log::Log;
 use parking_lot::{Condvar, Mutex};
@@ -9,7 +12,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const PERIOD: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(100);
+/// Ticks of a period.
+const PERIOD: u32 = 10;
 /// So many periods in a row must agree before the engine is told: each change writes an options file.
 const AGREEING_PERIODS: u32 = 3;
 /// At rest memory tables of more than this are written out: a large skip list is dearer to search than a sorted file whose blocks
@@ -30,22 +35,32 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub fn start(log: Arc<Log>, engine: Arc<Engine>) -> Keeper {
+    pub fn start(log: Arc<Log>, engine: Arc<Engine>, pace: Arc<Pace>) -> Keeper {
         let stop = Arc::new(Stop::default());
         let for_thread = stop.clone();
         let thread = std::thread::Builder::new()
             .name("store-keeper".into())
             .spawn(move || {
                 let mut watch = Watch::new(&log);
-                loop {
+                let mut paced_at = log.written_bytes();
+                for tick in 1u32.. {
                     {
                         let mut asked = for_thread.asked.lock();
                         if !*asked {
-                            for_thread.wake.wait_for(&mut asked, PERIOD);
+                            for_thread.wake.wait_for(&mut asked, TICK);
                         }
                         if *asked {
                             return;
                         }
+                    }
+                    // At rest nobody has to be paced, and nothing is asked of the engine.
+                    let written = log.written_bytes();
+                    if written != paced_at || pace.is_on() {
+                        paced_at = written;
+                        pace.observe(engine.level_zero_files());
+                    }
+                    if !tick.is_multiple_of(PERIOD) {
+                        continue;
                     }
                     // Nobody is told of an error here: it comes back at the next round, and writes report what fails them.
                     if let Some(load) = watch.look(log.written_bytes()) {

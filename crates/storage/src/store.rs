@@ -3,9 +3,11 @@
 use crate::commit::Committer;
 use crate::counts::{Counts, Touched};
 use crate::data_dir::DataDir;
-use crate::engine::{Batch, Engine, EngineOptions};
+use crate::engine::{Batch, Engine};
 use crate::keeper::{self, Keeper};
+use crate::pace::Pace;
 use crate::rows::Writing;
+use crate::tuning::EngineOptions;
 use crate::{Effect, Entry, Latches, View};
 use errors::{Error, Result, err};
 use log::{Log, LogOptions, LogReader};
@@ -34,6 +36,12 @@ pub struct StoreOptions {
     pub background_jobs: usize,
     /// What a compressed block holds.
     pub block_bytes: usize,
+    /// Data files that are kept open: a share of what the process may open in all.
+    pub open_files: usize,
+    /// Read and write data files past the kernel's page cache: memory is then the cache and nothing else.
+    pub direct_io: bool,
+    /// RocksDB's options by name (`name=value;…`), applied last: for experiments.
+    pub engine_options: String,
     /// The log's file system: a faulty one in tests.
     pub log_file_system: Arc<dyn log::FileSystem>,
 }
@@ -50,7 +58,35 @@ impl StoreOptions {
             log_retain_age: Duration::from_secs(24 * 3600),
             background_jobs: std::thread::available_parallelism().map_or(2, |n| n.get()),
             block_bytes: 16 << 10,
+            open_files: 1000,
+            direct_io: false,
+            engine_options: String::new(),
             log_file_system: Arc::new(log::Disk),
+        }
+    }
+}
+
+impl StoreOptions {
+    pub(crate) fn engine(&self) -> EngineOptions {
+        EngineOptions {
+            cache_bytes: self.cache_bytes,
+            row_percent: self.row_percent,
+            block_bytes: self.block_bytes,
+            background_jobs: self.background_jobs,
+            open_files: self.open_files,
+            direct_io: self.direct_io,
+            extra: self.engine_options.clone(),
+        }
+    }
+
+    pub(crate) fn log(&self, dir: PathBuf) -> LogOptions {
+        LogOptions {
+            segment_bytes: self.log_segment_bytes,
+            sync_interval: self.sync_interval,
+            retain_bytes: self.log_retain_bytes,
+            retain_age: self.log_retain_age,
+            file_system: self.log_file_system.clone(),
+            ..LogOptions::new(dir)
         }
     }
 }
@@ -73,11 +109,23 @@ pub struct StoreStats {
     /// All SST files that are live.
     pub sst_bytes: u64,
     pub pending_compaction_bytes: u64,
+    /// Files on level 0; each waits to be merged.
+    pub level_zero_files: u64,
+    /// Memtables that are full and wait to be flushed.
+    pub full_memtables: u64,
+    /// Bytes a second that writers are held to while flushing and merging catch up; 0 when they are not held.
+    pub delayed_write_rate: u64,
+    /// What the pace of writers charges for a megabyte, in milliseconds; 0 when merging keeps up.
+    pub pace_millis_per_mb: u64,
+    /// Writers wait until flushing or merging has caught up.
+    pub writes_stopped: bool,
     pub running_flushes: u64,
     pub running_compactions: u64,
     pub estimated_keys: u64,
     /// Failures of flushes and compactions since the start.
     pub background_errors: u64,
+    /// The newest of them.
+    pub background_error: Option<String>,
     pub snapshots: u64,
     pub log_bytes: u64,
     pub log_segments: u64,
@@ -93,6 +141,7 @@ pub struct Store {
     latest: View,
     committer: Committer,
     latches: Latches,
+    pace: Arc<Pace>,
     log: Arc<Log>,
     engine: Arc<Engine>,
     replayed: u64,
@@ -103,31 +152,18 @@ impl Store {
     pub fn open(opts: StoreOptions) -> Result<Arc<Store>> {
         let data_dir = DataDir::open(&opts.dir)?;
         let log_dir = data_dir.log();
-        let engine = Arc::new(Engine::open(
-            data_dir,
-            &EngineOptions {
-                cache_bytes: opts.cache_bytes,
-                row_percent: opts.row_percent,
-                block_bytes: opts.block_bytes,
-                background_jobs: opts.background_jobs,
-            },
-        )?);
-        let log_options = LogOptions {
-            segment_bytes: opts.log_segment_bytes,
-            sync_interval: opts.sync_interval,
-            retain_bytes: opts.log_retain_bytes,
-            retain_age: opts.log_retain_age,
-            file_system: opts.log_file_system.clone(),
-            ..LogOptions::new(log_dir)
-        };
+        let engine = Arc::new(Engine::open(data_dir, &opts.engine())?);
+        let log_options = opts.log(log_dir);
         let (counts, counted) = Counts::load(&engine)?;
         let applied = engine.applied(false)?.max(counted);
         let (log, replayed) = replay(log_options, &engine, &counts, applied)?;
         let log = Arc::new(log);
+        let pace = Arc::new(Pace::default());
         Ok(Arc::new(Store {
-            keeper: Keeper::start(log.clone(), engine.clone()),
+            keeper: Keeper::start(log.clone(), engine.clone(), pace.clone()),
             latest: View::latest(&engine),
-            committer: Committer::new(log.last_index(), log.last_ts(), counts),
+            committer: Committer::new(log.last_index(), log.last_ts(), counts, pace.clone()),
+            pace,
             latches: Latches::new(),
             log,
             engine,
@@ -242,10 +278,16 @@ impl Store {
             memtable_bytes: engine.memtable_bytes(),
             sst_bytes: engine.figure(c"rocksdb.live-sst-files-size"),
             pending_compaction_bytes: engine.figure(c"rocksdb.estimate-pending-compaction-bytes"),
+            level_zero_files: engine.level_zero_files(),
+            full_memtables: engine.figure(c"rocksdb.num-immutable-mem-table"),
+            delayed_write_rate: engine.figure(c"rocksdb.actual-delayed-write-rate"),
+            pace_millis_per_mb: self.pace.millis_per_mb(),
+            writes_stopped: engine.figure(c"rocksdb.is-write-stopped") > 0,
             running_flushes: engine.figure(c"rocksdb.num-running-flushes"),
             running_compactions: engine.figure(c"rocksdb.num-running-compactions"),
             estimated_keys: engine.figure(c"rocksdb.estimate-num-keys"),
             background_errors: engine.figure(c"rocksdb.background-errors"),
+            background_error: engine.last_trouble(),
             snapshots: engine.figure(c"rocksdb.num-snapshots"),
             log_bytes,
             log_segments,

@@ -401,6 +401,16 @@ fn pandodb(cx: &mut Cx<'_, '_>) {
         .i64("runningFlushes", s.running_flushes as i64);
     w.i64("runningCompactions", s.running_compactions as i64)
         .i64("estimatedKeys", s.estimated_keys as i64);
+    w.i64("levelZeroFiles", s.level_zero_files as i64)
+        .i64("fullMemtables", s.full_memtables as i64);
+    // How writers are held to what merging can take: by their pace first, by the engine itself when that was not enough.
+    w.i64("paceMillisPerMB", s.pace_millis_per_mb as i64)
+        .i64("delayedBytesPerSecond", s.delayed_write_rate as i64)
+        .bool("writesStopped", s.writes_stopped);
+    w.i64("backgroundErrors", s.background_errors as i64);
+    if let Some(e) = &s.background_error {
+        w.str("lastBackgroundError", e);
+    }
     w.i64("snapshots", s.snapshots as i64).close();
     w.open_doc("log")
         .i64("bytes", s.log_bytes as i64)

@@ -1,6 +1,8 @@
 //! The log against a disk that tears, fails, fills up and loses power.
 
 mod faulty_disk;
+#[path = "../../../../tests/fuzz/mutate.rs"]
+mod mutate;
 
 use faulty_disk::{Faults, FaultyDisk};
 use log::{Error, Log, LogOptions, Recovered};
@@ -565,4 +567,70 @@ fn no_loss_of_power_loses_what_was_durable() {
             drop(log);
         }
     }
+}
+
+#[test]
+fn a_bent_segment_is_recovered_or_refused() {
+    let disk = FaultyDisk::default();
+    let (log, ..) = open(&disk).unwrap();
+    append(&log, 1, 5);
+    log.wait_durable(5).unwrap();
+    append(&log, 6, 9);
+    drop(log);
+    let sound = expected(9);
+    let bytes = disk.bytes(&segment(1));
+    mutate::fuzz("log recovery", &[bytes], |input| {
+        let disk = FaultyDisk::default();
+        disk.put(&segment(1), input.to_vec());
+        let mut seen = Vec::new();
+        let looked = log::examine(&options(&disk), |r| {
+            seen.push((r.index, r.payload.to_vec()))
+        });
+        assert!(looked.is_ok_and(|found| found.entries == seen.len() as u64));
+        // Whatever was bent: what is recovered is what was written, from the first entry on.
+        if let Ok((_, entries, _)) = open(&disk) {
+            assert!(sound.starts_with(&entries));
+        }
+    });
+}
+
+#[test]
+fn examining_names_damage_and_reads_on() {
+    let disk = FaultyDisk::default();
+    let (log, ..) = open(&disk).unwrap();
+    append(&log, 1, 10);
+    log.wait_durable(10).unwrap();
+    append(&log, 11, 20);
+    drop(log);
+    let whole = disk.bytes(&segment(1));
+    let look = |disk: &FaultyDisk| {
+        let mut seen = Vec::new();
+        let found = log::examine(&options(disk), |r| seen.push(r.index)).unwrap();
+        (found, seen)
+    };
+    let (found, seen) = look(&disk);
+    assert_eq!(
+        (found.faults.len(), found.entries, found.last_index),
+        (0, 20, 20)
+    );
+    assert_eq!(seen, (1..=20).collect::<Vec<u64>>());
+
+    let mut bent = whole.clone();
+    let at = bent.len() / 3;
+    bent[at] ^= 0x40;
+    disk.put(&segment(1), bent);
+    let (found, seen) = look(&disk);
+    assert_eq!(
+        (found.faults.len(), found.entries),
+        (1, 19),
+        "{:?}",
+        found.faults
+    );
+    assert!(matches!(found.faults[0], Error::Corrupt { .. }));
+    assert_eq!(seen.last(), Some(&20));
+
+    disk.put(&segment(1), whole[..whole.len() - 3].to_vec());
+    let (found, _) = look(&disk);
+    assert_eq!((found.faults.len(), found.entries), (0, 19));
+    assert!(found.torn_bytes > 0, "a torn tail is no damage");
 }

@@ -3,8 +3,13 @@
 //! `cargo run --release -p storage --example engine_fill -- [docs=60000] [cache_mb=1024] [row_percent=25] [block=16384]
 //! [group=n: only inserts, in groups of n] [repeat=1: of the reads, the cheapest counts]`
 //!
+//! With `load=md5` or `load=generated` it runs the load that `load.rs` describes instead (`docs`, `threads=4`, `batch=100`,
+//! `check=1`, `doc=1024`, `random=100`, `dir=` where to put it, `engine=` options of RocksDB by name).
+//!
 //! Inserts put a 1 KB document (half of it incompressible) and three index keys, by one thread, without waiting for the disk
 //! (w: 1). "CPU" is that of the whole process, flushes and compactions included; "own" is the calling thread's alone.
+
+mod load;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -260,16 +265,37 @@ fn main() {
             .next_back()
             .unwrap_or(default)
     };
+    let text = |name: &str| {
+        std::env::args().find_map(|a| Some(a.strip_prefix(name)?.strip_prefix('=')?.to_string()))
+    };
     let docs = number("docs", 60_000);
-    let dir = tempfile::tempdir().expect("directory");
+    let dir = match text("dir") {
+        Some(under) => tempfile::tempdir_in(under).expect("directory"),
+        None => tempfile::tempdir().expect("directory"),
+    };
     let started = Instant::now();
     let store = Store::open(StoreOptions {
         cache_bytes: (number("cache_mb", 1024) as usize) << 20,
         row_percent: number("row_percent", 25) as u8,
         block_bytes: number("block", 16384) as usize,
+        direct_io: number("direct", 0) != 0,
+        log_retain_bytes: number("retain_mb", 1024) << 20,
+        engine_options: text("engine").unwrap_or_default(),
         ..StoreOptions::new(dir.path())
     })
     .expect("open");
+    if let Some(ids) = text("load") {
+        let load = load::Load {
+            docs,
+            threads: number("threads", 4),
+            batch: number("batch", 100),
+            md5: ids == "md5",
+            check: number("check", 0) != 0,
+            doc_bytes: number("doc", 1024) as usize,
+            random_percent: number("random", 100) as usize,
+        };
+        return load::run(&store, dir.path(), &load);
+    }
     println!("opened in {:?}", started.elapsed());
     let mut n = 0;
     let group = number("group", 0);

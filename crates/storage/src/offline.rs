@@ -1,0 +1,325 @@
+//! A data directory that no server has open, looked at as it lies on disk: nothing in it is changed.
+//!
+//! The engine's files hold a prefix of the log, so what is in them is consistent by itself; the log has what came after. Damage
+//! does not end the reading here: a scan jumps over what cannot be read and says which keys may be missing.
+
+use crate::Entry;
+use crate::data_dir::DataDir;
+use crate::engine::Engine;
+use crate::store::{Committed, StoreOptions};
+use crate::view::{Direction, View};
+use errors::{Error, Result};
+use log::{Examined, LogOptions};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Keys are taken for numbers of so many bytes when the end of a damaged block is looked for.
+const PROBE_BYTES: usize = 64;
+/// Seeks spent on one gap.
+const MAX_PROBES: usize = 2 * 8 * PROBE_BYTES;
+
+/// A range of keys that could not be read: everything above `after`, up to before `before` (empty: to the end of the scan).
+#[derive(Clone, Debug)]
+pub struct Unreadable {
+    pub after: Vec<u8>,
+    pub before: Vec<u8>,
+    pub why: Error,
+}
+
+impl Unreadable {
+    pub fn covers(&self, key: &[u8]) -> bool {
+        key > &self.after[..] && (self.before.is_empty() || key < &self.before[..])
+    }
+}
+
+/// What is in the log, and what is wrong with it.
+#[derive(Clone, Debug, Default)]
+pub struct LogFindings {
+    pub segments: u64,
+    pub bytes: u64,
+    pub entries: u64,
+    pub first_index: u64,
+    pub last_index: u64,
+    /// Bytes of a torn tail, which opening drops.
+    pub torn_bytes: u64,
+    /// Damage, each with its place.
+    pub faults: Vec<Error>,
+}
+
+pub struct Offline {
+    engine: Arc<Engine>,
+    log: LogOptions,
+    stamp: Result<()>,
+    applied: Committed,
+}
+
+impl Offline {
+    /// Opens the directory to be read; fails when a server has it, or when the engine's own bookkeeping is damaged.
+    pub fn open(dir: &Path) -> Result<Offline> {
+        let data_dir = DataDir::open_to_read(dir)?;
+        let opts = StoreOptions {
+            cache_bytes: 64 << 20,
+            row_percent: 0,
+            ..StoreOptions::new(dir)
+        };
+        let (stamp, log) = (data_dir.check_stamp(), opts.log(data_dir.log()));
+        let engine = Arc::new(Engine::open_to_read(data_dir, &opts.engine())?);
+        // A damaged count or index is found and named by the scan of its block.
+        let counted = crate::counts::Counts::load(&engine).map_or(Committed::default(), |c| c.1);
+        let applied = engine.applied(false).unwrap_or_default().max(counted);
+        Ok(Offline {
+            engine,
+            log,
+            stamp,
+            applied,
+        })
+    }
+
+    /// As [`Offline::open`] for a directory whose bookkeeping is damaged: RocksDB rebuilds it from the data files, in `scratch`,
+    /// which gets links to them or copies of them.
+    pub fn open_rebuilt(dir: &Path, scratch: &Path) -> Result<Offline> {
+        let data_dir = DataDir::open_to_read(dir)?;
+        let failed = |e: std::io::Error| {
+            errors::err!(
+                FileNotOpen,
+                "cannot copy data files to {}: {e}",
+                scratch.display()
+            )
+        };
+        let engine_dir = scratch.join("engine");
+        std::fs::create_dir_all(&engine_dir).map_err(failed)?;
+        for entry in std::fs::read_dir(data_dir.engine()).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if let Some(name) = path
+                .file_name()
+                .filter(|_| path.extension().is_some_and(|e| e == "sst"))
+            {
+                let to = engine_dir.join(name);
+                std::fs::hard_link(&path, &to)
+                    .or_else(|_| std::fs::copy(&path, &to).map(|_| ()))
+                    .map_err(failed)?;
+            }
+        }
+        let opts = StoreOptions::new(scratch);
+        Engine::rebuild(&engine_dir, &opts.engine())?;
+        let mut offline = Offline::open(scratch)?;
+        offline.log = opts.log(data_dir.log());
+        offline.stamp = data_dir.check_stamp();
+        Ok(offline)
+    }
+
+    /// What the stamp of the directory says of its format.
+    pub fn stamp(&self) -> Result<()> {
+        self.stamp.clone()
+    }
+
+    /// Up to where the engine's files have the log.
+    pub fn applied(&self) -> Committed {
+        self.applied
+    }
+
+    /// How many records a tablet holds and their bytes, by the engine's own books.
+    pub fn counts(&self, tablet: u64) -> Result<(i64, i64)> {
+        let (counts, _) = crate::counts::Counts::load(&self.engine)?;
+        let [records, bytes] = counts.get(tablet);
+        Ok((records, bytes))
+    }
+
+    /// What is in the engine's files.
+    pub fn view(&self) -> View {
+        View::snapshot(&self.engine)
+    }
+
+    /// The engine's data files: name and bytes.
+    pub fn files(&self) -> Result<Vec<(String, u64)>> {
+        self.engine.files()
+    }
+
+    /// Reads every block of every data file and compares checksums; the error names the first damaged file.
+    pub fn verify_files(&self) -> Result<()> {
+        self.engine.verify_files()
+    }
+
+    pub fn log_dir(&self) -> PathBuf {
+        self.log.dir.clone()
+    }
+
+    /// Reads the whole log and gives each entry to `each` with its index.
+    pub fn read_log(&self, mut each: impl FnMut(u64, Entry)) -> Result<LogFindings> {
+        let mut strange = Vec::new();
+        let Examined {
+            segments,
+            bytes,
+            entries,
+            first_index,
+            last_index,
+            torn_bytes,
+            faults,
+        } = log::examine(&self.log, |record| match Entry::decode(record.payload) {
+            Some(entry) => each(record.index, entry),
+            None => strange.push(record.index),
+        })?;
+        let mut faults: Vec<Error> = faults.into_iter().map(Error::from).collect();
+        faults.extend(strange.into_iter().map(|index| {
+            errors::err!(
+                UnsupportedFormat,
+                "entry {index} of the log has a form that this version does not know"
+            )
+        }));
+        if entries > 0 && first_index > self.applied.index + 1 {
+            faults.push(errors::err!(
+                UnrecoverableRollbackError,
+                "the data files end at entry {}, and the log begins only at {first_index}",
+                self.applied.index
+            ));
+        }
+        Ok(LogFindings {
+            segments,
+            bytes,
+            entries,
+            first_index,
+            last_index,
+            torn_bytes,
+            faults,
+        })
+    }
+
+    /// Reads `[low, high)` and gives each pair to `each`; what cannot be read is passed over, and comes back.
+    pub fn scan(
+        &self,
+        low: &[u8],
+        high: &[u8],
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<Vec<Unreadable>> {
+        let view = self.view();
+        let mut gaps = Vec::new();
+        let mut from = low.to_vec();
+        loop {
+            let mut scan = view.scan(&from, high, Direction::Forward);
+            let mut last = from.clone();
+            let why = loop {
+                match scan.next() {
+                    Ok(true) => {
+                        last.clear();
+                        last.extend_from_slice(scan.key());
+                        each(scan.key(), scan.value())?;
+                    }
+                    Ok(false) => return Ok(gaps),
+                    Err(e) => break e,
+                }
+            };
+            drop(scan);
+            let before = past_damage(&view, &last, high);
+            let ended = before.is_empty();
+            gaps.push(Unreadable {
+                after: last,
+                before: before.clone(),
+                why,
+            });
+            if ended {
+                return Ok(gaps);
+            }
+            from = before;
+        }
+    }
+}
+
+/// The least key above `key` at which the engine can be read again, about; empty when there is none below `high`.
+///
+/// Seeking fails inside a damaged block and succeeds behind it. So: first ever larger steps, then halving.
+fn past_damage(view: &View, key: &[u8], high: &[u8]) -> Vec<u8> {
+    let readable = |at: &[u8]| {
+        let mut scan = view.scan(at, high, Direction::Forward);
+        scan.next().is_ok()
+    };
+    let start = widen(key);
+    let (mut fails, mut reads) = (start.clone(), None);
+    for bit in 0..8 * PROBE_BYTES {
+        let Some(probe) = plus_power(&start, bit) else {
+            break;
+        };
+        if !high.is_empty() && &probe[..] >= high {
+            break;
+        }
+        if readable(&probe) {
+            reads = Some(probe);
+            break;
+        }
+        fails = probe;
+    }
+    let Some(mut reads) = reads else {
+        return Vec::new();
+    };
+    for _ in 0..MAX_PROBES {
+        let middle = midway(&fails, &reads);
+        if middle <= fails || middle >= reads {
+            break;
+        }
+        if readable(&middle) {
+            reads = middle;
+        } else {
+            fails = middle;
+        }
+    }
+    reads
+}
+
+/// The key as a number of fixed length.
+fn widen(key: &[u8]) -> Vec<u8> {
+    let mut wide = key.to_vec();
+    wide.resize(PROBE_BYTES.max(key.len() + 1), 0);
+    wide
+}
+
+/// `number + 2^bit`; `None` when that does not fit.
+fn plus_power(number: &[u8], bit: usize) -> Option<Vec<u8>> {
+    let mut sum = number.to_vec();
+    let mut at = sum.len().checked_sub(1 + bit / 8)?;
+    let mut carry = 1u16 << (bit % 8);
+    loop {
+        let byte = sum.get_mut(at)?;
+        let total = u16::from(*byte) + carry;
+        *byte = total as u8;
+        carry = total >> 8;
+        if carry == 0 {
+            return Some(sum);
+        }
+        at = at.checked_sub(1)?;
+    }
+}
+
+/// Half the way between two numbers of one length.
+fn midway(low: &[u8], high: &[u8]) -> Vec<u8> {
+    // The sum, from the last byte on, and then half of it.
+    let mut sum = vec![0u8; low.len()];
+    let mut carry = 0u16;
+    for at in (0..low.len()).rev() {
+        let pair = |n: &[u8]| n.get(at).copied().map_or(0, u16::from);
+        let total = pair(low) + pair(high) + carry;
+        if let Some(byte) = sum.get_mut(at) {
+            *byte = total as u8;
+        }
+        carry = total >> 8;
+    }
+    for byte in &mut sum {
+        let bits = carry << 8 | u16::from(*byte);
+        *byte = (bits >> 1) as u8;
+        carry = bits & 1;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!(plus_power(&[0, 255], 0), Some(vec![1, 0]));
+        assert_eq!(plus_power(&[0, 1], 9), Some(vec![2, 1]));
+        assert_eq!(plus_power(&[255, 255], 3), None);
+        assert_eq!(midway(&[0, 0], &[1, 0]), [0, 128]);
+        assert_eq!(midway(&[255, 254], &[255, 255]), [255, 254]);
+        assert_eq!(midway(&[255, 1], &[255, 255]), [255, 128]);
+    }
+}

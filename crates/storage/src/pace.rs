@@ -1,0 +1,103 @@
+//! Holding writers to what merging can take, before the engine has to stop them.
+//!
+//! Files that wait on level 0 are the debt of merging: each makes every read dearer, and at some number the engine slows writers
+//! to a crawl and then stops them. So the price of a byte grows with that number from [`FREE`] on, with its square: the rate of
+//! writing settles where merging keeps up, and it changes little from one second to the next.
+//!
+//! ```text
+//! price of a kilobyte = full price × ((files − FREE) / (FULL − FREE))²          files on level 0, sampled by the keeper
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// So many files on level 0 cost nothing: merging starts at eight of them at most.
+const FREE: u64 = 12;
+/// From here on the full price is due; the engine's own brakes come later.
+pub(crate) const FULL: u64 = 36;
+/// The full price: 4 MB a second.
+const FULL_NANOS_PER_KB: u64 = 1_000_000_000 / (4 << 10);
+/// A shorter pause is saved up: sleeping is not finer.
+const LEAST_PAUSE_NANOS: u64 = 200_000;
+const LONGEST_PAUSE_NANOS: u64 = 100_000_000;
+
+#[derive(Default)]
+pub(crate) struct Pace {
+    nanos_per_kb: AtomicU64,
+    /// What was written and not yet paid for. Only the leader of a group touches it.
+    owed_nanos: AtomicU64,
+}
+
+impl Pace {
+    /// Sets the price by the number of files on level 0.
+    pub fn observe(&self, level_zero_files: u64) {
+        let over = level_zero_files.clamp(FREE, FULL) - FREE;
+        let span = FULL - FREE;
+        let price = FULL_NANOS_PER_KB * over * over / (span * span);
+        self.nanos_per_kb.store(price, Ordering::Relaxed);
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.nanos_per_kb.load(Ordering::Relaxed) > 0
+    }
+
+    /// What is charged for a megabyte, in milliseconds.
+    pub fn millis_per_mb(&self) -> u64 {
+        self.nanos_per_kb.load(Ordering::Relaxed) * 1024 / 1_000_000
+    }
+
+    /// Charges for a group that was written.
+    pub fn charge(&self, bytes: usize) {
+        let price = self.nanos_per_kb.load(Ordering::Relaxed);
+        if price > 0 {
+            let due = price * (bytes as u64 / 1024 + 1);
+            self.owed_nanos.fetch_add(due, Ordering::Relaxed);
+        }
+    }
+
+    /// How long the next group shall wait, if at all.
+    pub fn pause(&self) -> Option<Duration> {
+        let owed = self.owed_nanos.load(Ordering::Relaxed);
+        if owed < LEAST_PAUSE_NANOS {
+            return None;
+        }
+        self.owed_nanos.store(0, Ordering::Relaxed);
+        Some(Duration::from_nanos(owed.min(LONGEST_PAUSE_NANOS)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_price_grows_with_what_waits() {
+        let pace = Pace::default();
+        let price = |files| {
+            pace.observe(files);
+            pace.millis_per_mb()
+        };
+        assert_eq!((price(0), price(FREE)), (0, 0));
+        let prices = [FREE + 2, 20, 28, FULL].map(price);
+        assert!(prices.is_sorted() && prices[0] > 0, "{prices:?}");
+        assert_eq!(price(FULL), price(1000), "and ends somewhere");
+        assert_eq!(prices[3], 249);
+    }
+
+    #[test]
+    fn small_debts_are_saved_up() {
+        let pace = Pace::default();
+        pace.charge(1 << 20);
+        assert_eq!(pace.pause(), None);
+        pace.observe(FREE + 2);
+        pace.charge(1024);
+        assert_eq!(pace.pause(), None);
+        pace.charge(1 << 20);
+        let pause = pace.pause().expect("a pause");
+        assert!(
+            pause > Duration::from_micros(500) && pause < Duration::from_millis(10),
+            "{pause:?}"
+        );
+        assert_eq!(pace.pause(), None);
+    }
+}

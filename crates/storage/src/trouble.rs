@@ -1,0 +1,117 @@
+//! What the engine does in the background and fails at: flushes, merges, its own bookkeeping.
+//!
+//! RocksDB stops taking writes after such a failure. When the disk was full it goes on by itself some seconds after there is
+//! space again; after other failures only a restart helps. It tells of the failure through a listener, and of the recovery to
+//! nobody whom the C interface lets in: so the failure is remembered here until a write has succeeded again.
+
+use errors::Error;
+use parking_lot::Mutex;
+use rocksdb::AsRawPtr;
+use rocksdb_sys as ffi;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(Default)]
+pub(crate) struct Trouble {
+    known: AtomicBool,
+    last: Mutex<Option<String>>,
+}
+
+impl Trouble {
+    /// Has the database that is opened with `options` report here.
+    pub fn listen(self: &Arc<Self>, options: &mut rocksdb::Options) {
+        let state = Arc::into_raw(self.clone()).cast_mut().cast::<c_void>();
+        // SAFETY: the listener belongs to the options and then to the database; it gives the reference back with `destroy`.
+        // None of the callbacks may be absent; those that are of no interest do nothing.
+        unsafe {
+            let listener = ffi::rocksdb_eventlistener_create(
+                state,
+                Some(destroy),
+                Some(ignore_flush),
+                Some(ignore_flush),
+                Some(ignore_compaction),
+                Some(ignore_compaction),
+                Some(ignore_subcompaction),
+                Some(ignore_subcompaction),
+                Some(ignore_ingestion),
+                Some(failed),
+                Some(ignore_stall),
+                Some(ignore_memtable),
+            );
+            ffi::rocksdb_options_add_eventlistener(options.as_raw_ptr(), listener);
+        }
+    }
+
+    /// A failure after which no write has succeeded yet.
+    pub fn is_known(&self) -> bool {
+        self.known.load(Ordering::Acquire)
+    }
+
+    pub fn forget(&self) {
+        self.known.store(false, Ordering::Release);
+    }
+
+    pub fn last(&self) -> Option<String> {
+        self.last.lock().clone()
+    }
+
+    /// The error of a write, said with what stands behind it.
+    pub fn explain(&self, refusal: &Error) -> Error {
+        let mut e = refusal.clone();
+        e.message = format!("no writes are taken for now: {}", refusal.message);
+        e
+    }
+}
+
+unsafe extern "C" fn destroy(state: *mut c_void) {
+    // SAFETY: made by `listen` from an Arc, given back once.
+    drop(unsafe { Arc::from_raw(state.cast::<Trouble>()) });
+}
+
+unsafe extern "C" fn failed(
+    state: *mut c_void,
+    _reason: u32,
+    status: *mut ffi::rocksdb_status_ptr_t,
+) {
+    let mut text: *mut c_char = ptr::null_mut();
+    // SAFETY: the state outlives the listener; the text is ours to free.
+    let (trouble, text) = unsafe {
+        ffi::rocksdb_status_ptr_get_error(status, &mut text);
+        if text.is_null() {
+            return;
+        }
+        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
+        ffi::rocksdb_free(text.cast());
+        (&*state.cast::<Trouble>(), owned)
+    };
+    *trouble.last.lock() = Some(text);
+    trouble.known.store(true, Ordering::Release);
+}
+
+unsafe extern "C" fn ignore_flush(
+    _: *mut c_void,
+    _: *mut ffi::rocksdb_t,
+    _: *const ffi::rocksdb_flushjobinfo_t,
+) {
+}
+unsafe extern "C" fn ignore_compaction(
+    _: *mut c_void,
+    _: *mut ffi::rocksdb_t,
+    _: *const ffi::rocksdb_compactionjobinfo_t,
+) {
+}
+unsafe extern "C" fn ignore_subcompaction(
+    _: *mut c_void,
+    _: *const ffi::rocksdb_subcompactionjobinfo_t,
+) {
+}
+unsafe extern "C" fn ignore_ingestion(
+    _: *mut c_void,
+    _: *mut ffi::rocksdb_t,
+    _: *const ffi::rocksdb_externalfileingestioninfo_t,
+) {
+}
+unsafe extern "C" fn ignore_stall(_: *mut c_void, _: *const ffi::rocksdb_writestallinfo_t) {}
+unsafe extern "C" fn ignore_memtable(_: *mut c_void, _: *const ffi::rocksdb_memtableinfo_t) {}

@@ -1,0 +1,181 @@
+//! How RocksDB is set up: sizes of memtables and files, levels, compression, and what slows writers down when.
+//!
+//! What the figures come from is in docs/decisions (`engine-tuning`).
+
+use crate::engine::check;
+use crate::pace::FULL;
+use crate::trouble::Trouble;
+use errors::{Result, err};
+use rocksdb::AsRawPtr;
+use rocksdb_sys as ffi;
+use std::ffi::{CString, c_char};
+use std::ptr;
+use std::sync::Arc;
+
+/// How the engine is set up.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Blocks, rows and memtables together.
+    pub cache_bytes: usize,
+    /// The share of the cache that keeps whole records; 0 turns that off.
+    pub row_percent: u8,
+    pub block_bytes: usize,
+    pub background_jobs: usize,
+    /// Data files that are kept open.
+    pub open_files: usize,
+    /// Read and write data files past the kernel's page cache.
+    pub direct_io: bool,
+    /// RocksDB's options by name (`name=value;…`), applied last: for experiments.
+    pub extra: String,
+}
+
+/// How much is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    Idle,
+    Moderate,
+    Heavy,
+}
+
+impl Load {
+    /// How many files wait on level 0 before they are merged. Each makes a scan dearer, each merge costs as much as the inserts
+    /// that it merges: under load many are merged at once, at rest none is left.
+    pub fn level_zero_files(self) -> i32 {
+        match self {
+            Load::Idle => 2,
+            Load::Moderate => 4,
+            Load::Heavy => 8,
+        }
+    }
+}
+
+impl EngineOptions {
+    pub(crate) fn cache_bytes(&self) -> usize {
+        // Below this nothing works well.
+        self.cache_bytes.max(8 << 20)
+    }
+
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.cache_bytes() / 100 * usize::from(self.row_percent.min(90))
+    }
+}
+
+/// RocksDB's options, and the caches that they share.
+pub(crate) struct Tuned {
+    pub options: rocksdb::Options,
+    pub block_cache: rocksdb::Cache,
+    pub memtables: rocksdb::WriteBufferManager,
+}
+
+impl Tuned {
+    pub fn new(opts: &EngineOptions, trouble: &Arc<Trouble>) -> Result<Tuned> {
+        let mut tuned = options(opts);
+        trouble.listen(&mut tuned.options);
+        tuned.options = with_names(&tuned.options, &opts.extra)?;
+        Ok(tuned)
+    }
+}
+
+fn options(opts: &EngineOptions) -> Tuned {
+    let cache_bytes = opts.cache_bytes();
+    // Zero for the size of an entry: the table of the cache grows with what is in it.
+    let block_cache = rocksdb::Cache::new_hyper_clock_cache(cache_bytes - opts.row_bytes(), 0);
+
+    // What the memtables hold is what recovery replays: at most this many full ones. A larger one makes each insertion dearer
+    // (it no longer fits the processor's caches), a smaller one makes more files, and merging them costs more than that.
+    let memtable_count = 4;
+    let memtable_bytes = (cache_bytes / 8).clamp(1 << 20, 64 << 20);
+    let memtables = rocksdb::WriteBufferManager::new_write_buffer_manager_with_cache(
+        memtable_bytes * memtable_count,
+        false,
+        block_cache.clone(),
+    );
+
+    let mut table = rocksdb::BlockBasedOptions::default();
+    table.set_block_cache(&block_cache);
+    table.set_block_size(opts.block_bytes);
+    table.set_format_version(6);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_bloom_filter(10.0, false);
+    table.set_whole_key_filtering(true);
+    table.set_data_block_index_type(rocksdb::DataBlockIndexType::BinaryAndHash);
+    table.set_data_block_hash_ratio(0.75);
+
+    let mut o = rocksdb::Options::default();
+    o.create_if_missing(true);
+    o.set_block_based_table_factory(&table);
+    o.set_write_buffer_manager(&memtables);
+    o.set_write_buffer_size(memtable_bytes);
+    o.set_max_write_buffer_number(memtable_count as i32);
+    // One group is written at a time: the cheaper insertion, which remembers where the last one was, is the right one.
+    o.set_allow_concurrent_memtable_write(false);
+    o.set_enable_write_thread_adaptive_yield(false);
+    o.set_memtable_whole_key_filtering(true);
+    o.set_memtable_prefix_bloom_ratio(0.02);
+    // SAFETY: a setter on options that live.
+    unsafe { ffi::rocksdb_options_set_avoid_flush_during_shutdown(o.as_raw_ptr(), 1) };
+    // The last user of a snapshot must not delete files: it may be an event loop.
+    o.set_avoid_unnecessary_blocking_io(true);
+
+    o.set_level_compaction_dynamic_level_bytes(true);
+    o.set_max_bytes_for_level_base((memtable_bytes * 8) as u64);
+    o.set_target_file_size_base((memtable_bytes as u64 * 2).max(8 << 20));
+    o.set_level_zero_file_num_compaction_trigger(Load::Moderate.level_zero_files());
+    o.set_compression_type(rocksdb::DBCompressionType::Lz4);
+    // The first entry is level 0, the next the first level below it, wherever that is. Level 0 is merged within seconds: not
+    // worth compressing. Zstandard only begins where the data has outgrown two levels of the fast one: until then it would be
+    // paid at every merge and save space that nobody lacks.
+    {
+        use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
+        o.set_compression_per_level(&[Plain, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
+    }
+    // Level -1 is the plain algorithm of LZ4 (a positive one would be its slow variant) and the fast one of Zstandard.
+    o.set_compression_options(-14, -1, 0, 0);
+    o.set_max_background_jobs(i32::try_from(opts.background_jobs.max(2)).unwrap_or(2));
+    o.set_bytes_per_sync(1 << 20);
+    // Small writes, for the reason that the log has for its own.
+    o.set_writable_file_max_buffer_size(32 << 10);
+    // Writers are held to a pace before (see `pace`): the engine's own brakes, which are rough, are the last resort.
+    o.set_level_zero_slowdown_writes_trigger(FULL as i32 + 12);
+    o.set_level_zero_stop_writes_trigger(FULL as i32 * 2);
+    // SAFETY: a setter on options that live.
+    unsafe { ffi::rocksdb_options_set_delayed_write_rate(o.as_raw_ptr(), 16 << 20) };
+    o.set_soft_pending_compaction_bytes_limit(256 << 30);
+    o.set_hard_pending_compaction_bytes_limit(0);
+
+    o.set_max_open_files(opts.open_files.clamp(64, 4000) as i32);
+    o.set_use_direct_reads(opts.direct_io);
+    o.set_use_direct_io_for_flush_and_compaction(opts.direct_io);
+    o.set_skip_stats_update_on_db_open(true);
+    o.set_stats_dump_period_sec(0);
+    o.set_stats_persist_period_sec(0);
+    o.set_keep_log_file_num(3);
+    o.set_max_log_file_size(8 << 20);
+    o.set_log_level(rocksdb::LogLevel::Warn);
+    Tuned {
+        options: o,
+        block_cache,
+        memtables,
+    }
+}
+
+/// The options and those that only go by name. One the C interface cannot set otherwise: for each index of each collection (the first 13 bytes of a key) the
+/// engine remembers where it inserted last. Keys that grow, as generated ids and dates do, then find their place at once.
+fn with_names(base: &rocksdb::Options, extra: &str) -> Result<rocksdb::Options> {
+    let text = format!("memtable_insert_with_hint_prefix_extractor=fixed:13;{extra}");
+    let text = CString::new(text).map_err(|_| err!(BadValue, "engine options hold a zero byte"))?;
+    let options = rocksdb::Options::default();
+    let mut failure: *mut c_char = ptr::null_mut();
+    // SAFETY: both sets of options and the string live during the call; caches and tables are shared, not copied.
+    unsafe {
+        ffi::rocksdb_get_options_from_string(
+            base.as_raw_ptr(),
+            text.as_ptr(),
+            options.as_raw_ptr(),
+            &mut failure,
+        );
+    }
+    check(failure)?;
+    Ok(options)
+}
