@@ -128,6 +128,7 @@ commands! {
     "getCmdLineOpts" => ADMIN, crate::admin::get_cmd_line_opts::run, "how the server was started";
     "configureFailPoint" => ADMIN, crate::admin::configure_fail_point::run, "makes commands fail";
     "fsync" => ADMIN | WORKER, crate::admin::fsync::run, "writes everything to the disk";
+    "pandoBackup" => ADMIN | WORKER, crate::admin::pando_backup::run, "a copy of all data into a directory of the server's machine";
     "fsyncUnlock" => ADMIN, crate::admin::fsync::unlock, "undoes fsync's lock";
     "compact" => WORKER, crate::admin::compact::run, "has a collection rewritten";
     "logRotate" => ADMIN | WORKER, crate::admin::log_rotate::run, "starts a new log file";

@@ -1,8 +1,12 @@
 //! The binary: `pando serve`, `pando lab`, and `mongod` when it is called by that name.
 
+mod backup;
+mod check;
 mod config_file;
 mod daemon;
+mod memory;
 mod options;
+mod salvage;
 mod schema;
 mod serve;
 mod settings;
@@ -24,6 +28,9 @@ Usage: pando <command> [options]
 
   serve     start the server (see: pando serve --help)
   mongod    the same with mongod's flags and manners, as when the program is called by that name
+  check     reads a data directory that no server has open, and says what is damaged: pando check DIR
+  salvage   saves what can be read of a data directory, for mongorestore: pando salvage DIR OUT
+  backup    copies the data of a running server into a directory of its machine: pando backup URI DIR
   schema    what the documents of a collection look like (see: pando schema --help)
   lab       the benchmark laboratory (see: pando lab --help)
 
@@ -48,6 +55,9 @@ fn main() -> ExitCode {
     match command.to_str() {
         Some("serve") => serve::main(Personality::Pando, &rest),
         Some("mongod") => serve::main(Personality::Mongod, &rest),
+        Some("check") => check::main(&rest),
+        Some("salvage") => salvage::main(&rest),
+        Some("backup") => backup::main(&rest),
         Some("lab") => lab::main(rest),
         Some("schema") => schema::main(rest),
         Some("--version" | "-V" | "version") => {

@@ -80,7 +80,13 @@ pub const FLAGS: &[Flag] = &[
         &["cache"],
         "pando.cache",
         Value("SIZE"),
-        "Memory for cached data and pending writes, as 512MB, 4GB or 25% [default: a quarter of the memory, 256MB at least]",
+        "Memory for cached data and pending writes, as 512MB, 4GB or 25% [default: a quarter of the memory, of the machine's or of what its control group allows]",
+    ),
+    own(
+        &["direct-io"],
+        "pando.directIo",
+        Switch,
+        "Read and write data files past the kernel's page cache: the memory used is then the cache and little else",
     ),
     own(
         &["durability"],

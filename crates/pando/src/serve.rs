@@ -25,8 +25,10 @@ const BAD_OPTIONS: u8 = 2;
 const CANNOT_LISTEN: u8 = 48;
 const CANNOT_OPEN_DATA: u8 = 100;
 
-/// Files kept for other things than connections: the engine's tables, the log's segments.
-const FILES_KEPT_PERCENT: u64 = 20;
+/// Of the files that the process may open, the share of connections and that of the engine's tables. What is left is for the
+/// log's segments, temporary files and whatever is open for a moment.
+const CONNECTIONS_PERCENT: u64 = 60;
+const TABLES_PERCENT: u64 = 20;
 
 struct Failure {
     code: u8,
@@ -121,7 +123,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     } = launch;
     let files = daemon::raise_file_limit();
     config.max_connections = config.max_connections.min(
-        usize::try_from(files / 100 * (100 - FILES_KEPT_PERCENT))
+        usize::try_from(files * CONNECTIONS_PERCENT / 100)
             .unwrap_or(usize::MAX)
             .max(1),
     );
@@ -146,6 +148,8 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
         sync_interval: config.durability.interval,
         log_retain_bytes: config.log_retain_bytes,
+        open_files: usize::try_from(files * TABLES_PERCENT / 100).unwrap_or(usize::MAX),
+        direct_io: config.direct_io,
         ..StoreOptions::new(&config.db_path)
     })
     .map_err(cannot_open)?;

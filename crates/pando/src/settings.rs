@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use service::config::{Config, Durability, Personality, Topology};
 
+use crate::memory;
 use crate::options::{Given, Options, WITHOUT_EFFECT};
 
 /// A configuration and what concerns the process alone.
@@ -43,6 +44,7 @@ pub fn launch(
         advertise: advertise(&o)?,
         topology: topology(&o, mongod)?,
         cache_bytes: cache_bytes(&o)?,
+        direct_io: o.switch("pando.directIo")?.unwrap_or(false),
         durability: durability(&o)?,
         log_retain_bytes: o
             .parsed::<u64>("replication.oplogSizeMB", "a number of megabytes")?
@@ -261,7 +263,7 @@ fn topology(o: &Reader<'_>, mongod: bool) -> Result<Topology, String> {
 const LEAST_CACHE_BYTES: u64 = 16 << 20;
 
 fn cache_bytes(o: &Reader<'_>) -> Result<u64, String> {
-    let memory = memory_bytes();
+    let memory = memory::available_bytes();
     let bytes = if let Some(given) = o.given("pando.cache") {
         size_bytes(&given.value, memory)
             .ok_or_else(|| bad(given, "a size, as 512MB, 4GB or 25%"))?
@@ -276,7 +278,7 @@ fn cache_bytes(o: &Reader<'_>) -> Result<u64, String> {
     )? {
         (memory as f64 * percent / 100.0) as u64
     } else {
-        (memory / 4).max(256 << 20)
+        memory::default_cache_bytes(memory)
     };
     Ok(bytes.max(LEAST_CACHE_BYTES))
 }
@@ -297,30 +299,6 @@ fn size_bytes(text: &str, memory: u64) -> Option<u64> {
         _ => return None,
     };
     Some((number * factor) as u64)
-}
-
-/// The machine's memory, or what its control group may have of it.
-fn memory_bytes() -> u64 {
-    let of_machine = std::fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| {
-            let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
-            line.split_whitespace().nth(1)?.parse::<u64>().ok()
-        });
-    let of_group = [
-        "/sys/fs/cgroup/memory.max",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-    ]
-    .iter()
-    .find_map(|path| {
-        std::fs::read_to_string(path)
-            .ok()?
-            .trim()
-            .parse::<u64>()
-            .ok()
-    });
-    let machine = of_machine.map_or(1 << 30, |kb| kb << 10);
-    of_group.map_or(machine, |group| group.min(machine))
 }
 
 fn durability(o: &Reader<'_>) -> Result<Durability, String> {

@@ -38,7 +38,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "pando",
         &[
-            "commands", "server", "service", "lab", "storage", "wire", "bson", "errors",
+            "commands", "server", "service", "lab", "executor", "catalog", "storage", "wire",
+            "bson", "errors",
         ],
     ),
 ];

@@ -63,6 +63,8 @@ pub struct Config {
     pub topology: Topology,
     /// Memory for blocks and memtables together, in bytes.
     pub cache_bytes: u64,
+    /// Data files are read and written past the kernel's page cache.
+    pub direct_io: bool,
     pub durability: Durability,
     /// The log's past is kept up to this size, in bytes: what change streams and `local.oplog.rs` can read.
     pub log_retain_bytes: u64,
@@ -97,6 +99,7 @@ impl Default for Config {
                 named: false,
             },
             cache_bytes: 256 << 20,
+            direct_io: false,
             durability: Durability::default(),
             log_retain_bytes: 1 << 30,
             max_connections: 65_536,

@@ -9,6 +9,7 @@ pub mod fsync;
 pub mod get_cmd_line_opts;
 pub mod get_parameter;
 pub mod log_rotate;
+pub mod pando_backup;
 pub mod plan_cache_clear;
 pub mod profile;
 pub mod rw_concern;

@@ -1,0 +1,104 @@
+//! How much memory there is for this process: the machine's, or what its control groups leave of it.
+//!
+//! A process may stand deep in a hierarchy of groups, each with a limit of its own: the smallest counts. Containers show the own
+//! group at the root, so the root is always looked at too.
+
+use std::path::{Path, PathBuf};
+
+/// With less memory than this a quarter is the share; it holds what the server needs beside its cache.
+const ROOMY: u64 = 1 << 30;
+const LEAST_WHEN_ROOMY: u64 = 256 << 20;
+
+/// Memory in bytes.
+pub fn available_bytes() -> u64 {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let machine = machine_bytes(&meminfo).unwrap_or(1 << 30);
+    limit_files(&groups, Path::new("/sys/fs/cgroup"))
+        .iter()
+        .filter_map(|path| {
+            std::fs::read_to_string(path)
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        })
+        .fold(machine, u64::min)
+}
+
+/// The cache when nobody says how large it shall be.
+pub fn default_cache_bytes(memory: u64) -> u64 {
+    let quarter = memory / 4;
+    match memory {
+        0..ROOMY => quarter,
+        _ => quarter.max(LEAST_WHEN_ROOMY),
+    }
+}
+
+fn machine_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|l| l.starts_with("MemTotal:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
+}
+
+/// Where the limits of the process's groups may stand, from the innermost group up, for both versions of control groups.
+fn limit_files(groups: &str, root: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(kinds), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let (root, file) = if kinds.is_empty() {
+            (root.to_path_buf(), "memory.max")
+        } else if kinds.split(',').any(|k| k == "memory") {
+            (root.join("memory"), "memory.limit_in_bytes")
+        } else {
+            continue;
+        };
+        let path = Path::new(path.trim_start_matches('/'));
+        files.extend(path.ancestors().map(|up| root.join(up).join(file)));
+    }
+    files.push(root.join("memory.max"));
+    files.push(root.join("memory/memory.limit_in_bytes"));
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_group_on_the_way_up_counts() {
+        let root = Path::new("/g");
+        let files = |groups| {
+            limit_files(groups, root)
+                .iter()
+                .map(|p| p.display().to_string())
+                .collect::<Vec<_>>()
+        };
+        let two = files("0::/a/b\n");
+        assert_eq!(
+            two[..3],
+            ["/g/a/b/memory.max", "/g/a/memory.max", "/g/memory.max"]
+        );
+        let one = files("5:cpu,cpuacct:/x\n4:memory:/y\n");
+        assert_eq!(one[0], "/g/memory/y/memory.limit_in_bytes");
+        assert!(!one.iter().any(|f| f.contains("/x")));
+        assert_eq!(files("").len(), 2);
+    }
+
+    #[test]
+    fn shares() {
+        let mb = 1 << 20;
+        for (memory, cache) in [
+            (256, 64),
+            (512, 128),
+            (1024, 256),
+            (4096, 1024),
+            (1200, 300),
+        ] {
+            assert_eq!(default_cache_bytes(memory * mb), cache * mb);
+        }
+        assert_eq!(machine_bytes("MemTotal:       2048 kB\n"), Some(2 << 20));
+    }
+}

@@ -1,0 +1,283 @@
+"""What an operator fears: a full disk, a disk that takes no writes, too few files, damaged data; and what helps then.
+
+The data lies on small file systems of the tests' own where one is needed; without the right to mount them such a test is
+skipped.
+"""
+
+import contextlib
+import os
+import pathlib
+import random
+import shutil
+import socket
+import subprocess
+import time
+
+import bson
+import pytest
+from pymongo.errors import OperationFailure, PyMongoError
+
+from agreement import assert_indexes_agree
+from harness import BINARY, Server
+
+OUT_OF_DISK_SPACE = 14031
+
+
+def pando(*arguments):
+    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 96 MB."""
+    at = tmp_path / "disk"
+    at.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", at], capture_output=True).returncode:
+        pytest.skip("no right to mount a file system")
+    yield at
+    subprocess.run(["umount", "-l", at], check=True)
+
+
+def fill(things, number, size, known):
+    """Inserts until that fails; returns the error."""
+    rng = random.Random(number)
+    for n in range(100_000):
+        i = f"{number}-{n}"
+        try:
+            things.insert_many([{"_id": f"{i}-{k}", "a": n, "pad": rng.randbytes(size)} for k in range(20)])
+        except OperationFailure as error:
+            return error
+        known.update(f"{i}-{k}" for k in range(20))
+    raise AssertionError("the disk is never full")
+
+
+def test_full_disk(small_disk, new_server):
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (30 << 20))
+    server = new_server("--cache", "16MB", "--oplogSize", "16", path=small_disk / "data")
+    known = set()
+    with server.client() as client:
+        things = client.full.things
+        things.create_index("a")
+        error = fill(things, 1, 2000, known)
+        details = error.details.get("writeErrors", [error.details])[0]
+        assert details.get("code", error.code) == OUT_OF_DISK_SPACE, error.details
+        assert "space" in details["errmsg"]
+        # Reads go on, and show what was acknowledged.
+        found = {d["_id"] for d in things.find({}, {"_id": 1})}
+        assert known <= found
+        assert things.find_one({"a": 0}) is not None
+        with pytest.raises(PyMongoError):
+            for _ in range(50):
+                things.insert_many([{"pad": os.urandom(50_000)} for _ in range(20)])
+        # Space returns, and so do writes, without a restart.
+        ballast.unlink()
+        deadline = time.monotonic() + 40
+        while True:
+            try:
+                things.insert_one({"_id": "after", "a": -1})
+                break
+            except OperationFailure as error:
+                assert time.monotonic() < deadline, f"writes do not come back: {error}"
+                time.sleep(0.3)
+        known.add("after")
+        assert_indexes_agree(things)
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert known <= {d["_id"] for d in client.full.things.find({}, {"_id": 1})}
+        assert_indexes_agree(client.full.things)
+    assert server.stop() == 0
+    checked = pando("check", small_disk / "data")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_disk_that_takes_no_writes(small_disk, new_server):
+    server = new_server("--cache", "16MB", path=small_disk / "data")
+    with server.client() as client:
+        client.ro.things.insert_one({"_id": 1})
+    assert server.stop() == 0
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    started = pando("serve", "--dbpath", small_disk / "data", "--port", server.port)
+    assert started.returncode == 100
+    said = started.stderr.strip().splitlines()[-1]
+    assert said.startswith("pando: ") and "Read-only file system" in said, started.stderr
+    # Looking is allowed.
+    checked = pando("check", small_disk / "data")
+    assert checked.returncode == 0 and "ro.things: 1 records" in checked.stdout, checked.stdout + checked.stderr
+    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+
+
+def test_too_few_files(new_server):
+    limited = ["/bin/sh", "-c", 'ulimit -n 160; exec "$0" "$@"', BINARY, "serve"]
+    server = new_server("--cache", "16MB", program=limited)
+    with server.client(maxPoolSize=2) as client:
+        things = client.few.things
+        things.insert_one({"_id": 0})
+        crowd = []
+        for _ in range(400):
+            with contextlib.suppress(OSError):
+                crowd.append(socket.create_connection(("127.0.0.1", server.port), timeout=1))
+        # Who is in is served, flushes included.
+        for n in range(1, 40):
+            things.insert_many([{"_id": f"{n}-{k}", "pad": os.urandom(2000)} for k in range(100)])
+        assert things.count_documents({}) == 3901
+        for s in crowd:
+            s.close()
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            with server.client(serverSelectionTimeoutMS=500) as client:
+                assert client.few.things.count_documents({}) == 3901
+            break
+        except PyMongoError:
+            assert time.monotonic() < deadline, "the door stays shut"
+    assert server.stop() == 0
+
+
+def load(server, count=4000):
+    """Documents that a data file holds, the server stopped."""
+    rng = random.Random(7)
+    with server.client() as client:
+        things = client.d.things
+        things.create_index("n")
+        docs = [{"_id": i, "n": i % 50, "pad": rng.randbytes(500)} for i in range(count)]
+        for at in range(0, count, 500):
+            things.insert_many(docs[at : at + 500])
+    assert server.stop() == 0
+    return docs
+
+
+def damage(path, at=0.5, length=64):
+    data = bytearray(path.read_bytes())
+    middle = int(len(data) * at)
+    data[middle : middle + length] = bytes(b ^ 0x5A for b in data[middle : middle + length])
+    path.write_bytes(bytes(data))
+
+
+def largest(folder, ending):
+    return max(folder.glob(f"*{ending}"), key=lambda p: p.stat().st_size)
+
+
+def dumped(path):
+    return bson.decode_all(path.read_bytes())
+
+
+def test_damaged_data_file(new_server, tmp_path):
+    server = new_server("--cache", "16MB")
+    docs = load(server)
+    assert pando("check", server.path).returncode == 0
+    file = largest(server.path / "engine", ".sst")
+    damage(file)
+
+    checked = pando("check", server.path)
+    assert checked.returncode == 1
+    assert file.name in checked.stdout and "records of d.things cannot be read in part" in checked.stdout, checked.stdout
+
+    # The server names the file to whom it concerns, and serves the rest.
+    server.start()
+    with server.client() as client:
+        with pytest.raises(OperationFailure, match=file.name):
+            list(client.d.things.find())
+        assert client.d.things.find_one({"_id": 0})["n"] == 0
+        assert client.d.things.find_one({"_id": len(docs) - 1}) is not None
+    server.kill()
+
+    # What the files lost, the log still has.
+    saved = pando("salvage", server.path, tmp_path / "out")
+    assert saved.returncode == 1 or saved.returncode == 0, saved.stdout + saved.stderr
+    got = {d["_id"]: d for d in dumped(tmp_path / "out" / "d" / "things.bson")}
+    assert got == {d["_id"]: d for d in docs}, saved.stdout
+
+    # Without the log as much as can be read.
+    shutil.rmtree(server.path / "log")
+    saved = pando("salvage", server.path, tmp_path / "less")
+    assert saved.returncode == 1, saved.stdout + saved.stderr
+    got = {d["_id"]: d for d in dumped(tmp_path / "less" / "d" / "things.bson")}
+    assert len(docs) - 200 < len(got) < len(docs), saved.stdout
+    assert all(docs[i] == d for i, d in got.items())
+    assert '"n_1"' in (tmp_path / "less" / "d" / "things.metadata.json").read_text()
+
+
+def test_damaged_books(new_server, tmp_path):
+    """The engine's own bookkeeping is gone: it does not open, and is made anew from the data files."""
+    server = new_server("--cache", "16MB")
+    docs = load(server, 1000)
+    for manifest in (server.path / "engine").glob("MANIFEST-*"):
+        manifest.unlink()
+    checked = pando("check", server.path)
+    assert checked.returncode == 100 and "pando salvage" in checked.stderr
+    saved = pando("salvage", server.path, tmp_path / "out")
+    got = {d["_id"]: d for d in dumped(tmp_path / "out" / "d" / "things.bson")}
+    assert got == {d["_id"]: d for d in docs}, saved.stdout + saved.stderr
+
+
+def test_damaged_log(new_server, tmp_path):
+    server = new_server()
+    with server.client() as client:
+        for i in range(300):
+            client.d.things.insert_one({"_id": i, "pad": "x" * 100})
+    server.kill()
+    segment = largest(server.path / "log", ".log")
+    damage(segment, 0.5, 4)
+    started = pando("serve", "--dbpath", server.path, "--port", server.port)
+    assert started.returncode == 100
+    assert segment.name in started.stderr and "damaged at entry" in started.stderr, started.stderr
+    checked = pando("check", server.path)
+    assert checked.returncode == 1 and segment.name in checked.stdout, checked.stdout
+    saved = pando("salvage", server.path, tmp_path / "out")
+    assert saved.returncode == 1, saved.stdout + saved.stderr
+    got = [d["_id"] for d in dumped(tmp_path / "out" / "d" / "things.bson")]
+    assert 295 <= len(got) < 300 and set(got) <= set(range(300)), saved.stdout
+
+
+def test_check_leaves_a_running_server_alone(server, tmp_path):
+    checked = pando("check", server.path)
+    assert checked.returncode == 100 and "in use by process" in checked.stderr
+    saved = pando("salvage", server.path, tmp_path / "out")
+    assert saved.returncode == 100 and "in use by process" in saved.stderr
+
+
+def test_salvaged_data_can_be_restored(new_server, tmp_path):
+    restore = pathlib.Path(os.environ.get("PANDO_TOOLS", ".tools/bin")) / "mongorestore"
+    if not restore.exists():
+        pytest.skip("mongorestore is not here")
+    server = new_server()
+    with server.client() as client:
+        client.shop.orders.insert_many([{"_id": i, "n": i} for i in range(100)])
+        client.shop.orders.create_index([("n", -1)], name="by n", unique=True)
+        client.shop["odd name/1"].insert_one({"_id": 1})
+    server.kill()
+    saved = pando("salvage", server.path, tmp_path / "out")
+    assert saved.returncode == 0 and "Everything was saved" in saved.stdout, saved.stdout + saved.stderr
+    other = new_server(path=tmp_path / "other")
+    done = subprocess.run([restore, "--port", str(other.port), tmp_path / "out"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with other.client() as client:
+        assert client.shop.orders.count_documents({}) == 100
+        assert client.shop.orders.index_information()["by n"]["unique"] is True
+        assert client.shop["odd name/1"].find_one() == {"_id": 1}
+
+
+def test_backup_starts_as_it_is(new_server, tmp_path):
+    server = new_server()
+    copy = tmp_path / "copy"
+    uri = f"mongodb://{server.address}/?directConnection=true"
+    with server.client() as client:
+        things = client.b.things
+        things.create_index("n")
+        things.insert_many([{"_id": i, "n": i % 7} for i in range(2000)])
+        made = pando("backup", uri, copy)
+        assert made.returncode == 0, made.stderr
+        things.insert_one({"_id": "later"})
+    again = pando("backup", uri, copy)
+    assert again.returncode == 1 and "exists already" in again.stderr
+    assert pando("check", copy).returncode == 0
+    with Server(copy) as started, started.client() as client:
+        assert client.b.things.count_documents({}) == 2000
+        assert_indexes_agree(client.b.things)
+        client.b.things.insert_one({"_id": "own"})
+    with server.client() as client:
+        assert client.b.things.find_one({"_id": "own"}) is None
+    nobody = pando("backup", "mongodb://127.0.0.1:1/", tmp_path / "x")
+    assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr
