@@ -6,7 +6,8 @@
  *
  *   kill=N       the process is killed at event N: a write is then done in part, in whole or not at all
  *   power=1      and what was not synced is lost in part: every file is cut somewhere between its synced and its whole length
- *   full=A-B     from event A to before B nothing can be written and no file created (ENOSPC); a write is cut short first
+ *   full=A-B     from event A to before B, and for a second and a half at most, nothing can be written and no file created
+ *                (ENOSPC); a write is cut short first
  *   badsync=N    the first sync from event N on fails with EIO, and the next ones pretend that all is well, as Linux does
  *   seed=N       for what is left to chance
  *
@@ -24,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define FILES 4096
@@ -156,7 +158,15 @@ static void before(long n) {
     if (n == kill_at && chance(2)) die();
 }
 
-static int is_full(long n) { return full_from && n >= full_from && n < full_to; }
+/* Who writes nothing makes no events: so the window ends by the clock too. */
+static int is_full(long n) {
+    static struct timespec begun;
+    struct timespec now;
+    if (!full_from || n < full_from || n >= full_to) return 0;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!begun.tv_sec) begun = now;
+    return (now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1000000 < 1500;
+}
 
 /* How much of a write of `len` bytes is done; -1: none, for want of space. */
 static ssize_t allowed(long n, size_t len) {
