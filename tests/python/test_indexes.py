@@ -3,6 +3,7 @@
 import pytest
 from bson import Decimal128, Int64
 from pymongo import ASCENDING, DESCENDING, IndexModel
+from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from exact import ids
 from harness import execution, leaf, refuses, stages
@@ -264,3 +265,35 @@ def test_index_survives_a_restart(new_server):
         with refuses(11000):
             things.insert_one({"a": 3, "b": 98})
         assert client.test.validate_collection("things", full=True)["valid"]
+
+
+def test_an_index_becomes_unique(db):
+    c = db.c
+    c.insert_many([{"_id": 1, "a": 1, "b": 1}, {"_id": 2, "a": 1, "b": 2}, {"_id": 3, "a": 2, "b": 2}])
+    c.create_index([("a", 1), ("b", -1)], name="i")
+    c.create_index("a", name="a")
+
+    def change(name, dry=False, **what):
+        return db.command("collMod", "c", index={"name": name, **what}, dryRun=dry)
+
+    with pytest.raises(OperationFailure) as e:
+        change("a", unique=True)
+    assert e.value.code == 72
+    assert change("a", prepareUnique=True)["prepareUnique_new"] is True
+    # From now on there are no new duplicates; the old ones stay, and may be changed elsewhere.
+    with pytest.raises(DuplicateKeyError):
+        c.insert_one({"a": 2})
+    c.update_one({"_id": 1}, {"$set": {"b": 9}})
+    for dry in [True, False]:
+        with pytest.raises(OperationFailure) as e:
+            change("a", dry, unique=True)
+        assert e.value.code == 359 and e.value.details["violations"] == [{"ids": [1, 2]}]
+    c.delete_one({"_id": 2})
+    assert "unique_new" not in change("a", True, unique=True)
+    assert change("a", unique=True)["unique_new"] is True
+    spec = c.index_information()["a"]
+    assert spec["unique"] is True and "prepareUnique" not in spec
+    with pytest.raises(DuplicateKeyError):
+        c.insert_one({"a": 1})
+    change("i", prepareUnique=True)
+    assert change("i", unique=True)["unique_new"] is True

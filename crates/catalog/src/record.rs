@@ -109,7 +109,8 @@ pub(crate) fn build_index(tablet: u64, id: u32, spec: Doc<'_>, state: IndexState
                 .unwrap_or("")
                 .to_string(),
             key: query::index_keys::KeyPattern::parse(key)?,
-            unique: flag("unique"),
+            // New values are checked alike; `prepareUnique` only promises nothing of the old ones.
+            unique: flag("unique") || flag("prepareUnique"),
             sparse: flag("sparse"),
             partial,
             hidden: flag("hidden"),

@@ -221,6 +221,8 @@ fn batch(
         let mut set = KeySet::default();
         let mut unique: HashMap<Vec<u8>, &Vec<u8>> = HashMap::new();
         let mut again = false;
+        // One that is only prepared to become unique may be built over what is there.
+        let checked = index.spec.get("unique").is_some_and(|v| v.truthy());
         'records: for (key, record) in keys.iter().zip(&records) {
             let Some(record) = record else { continue };
             let doc = Doc::new(record)
@@ -232,7 +234,7 @@ fn batch(
                 coll = mark_multikey(ctx, coll, &all)?;
             }
             for (k, t) in set.iter() {
-                if index.info.unique {
+                if checked {
                     if unique.get(k).is_some_and(|other| *other != key) {
                         return Err(records::duplicate(&coll, &index, k, t));
                     }

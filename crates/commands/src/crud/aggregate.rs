@@ -23,14 +23,18 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
     const AT: &str = "aggregate";
     let coll = match cx.args.first.as_str() {
         Some(c) => Some(c),
-        None if cx.args.first.to_i64_exact() == Some(1) => None,
+        None if cx.args.first.to_f64() == Some(1.0) => None,
         None if cx.args.first.is_number() => {
             bail!(
-                FailedToParse,
+                BadValue,
                 "Invalid command format: the 'aggregate' field must specify a collection name or 1"
             )
         }
-        None => return Err(idl::mismatch(AT, AT, cx.args.first, &["string", "number"])),
+        None => bail!(
+            InvalidNamespace,
+            "collection name has invalid type {}",
+            cx.args.first.type_name()
+        ),
     };
     let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
     let (mut pipeline, mut cursor_given, mut batch, mut let_, mut hint) =
@@ -50,8 +54,16 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
                     }
                 }
             }
-            "explain" => explained = idl::safe_bool(AT, e)?.unwrap_or(false),
-            "allowDiskUse" => allow_disk_use = idl::boolean(AT, e)?.unwrap_or(true),
+            // Here null is not left out, it is a wrong type.
+            "explain" | "allowDiskUse" => {
+                let Some(b) = e.val.as_bool() else {
+                    return Err(idl::mismatch(AT, e.name, e.val, &["bool"]));
+                };
+                match e.name {
+                    "explain" => explained = b,
+                    _ => allow_disk_use = b,
+                }
+            }
             "let" => let_ = idl::doc(AT, e)?,
             "hint" => hint = variables::hint(e.val)?,
             "collation" => batch::check_collation(idl::doc(AT, e)?)?,
@@ -140,7 +152,13 @@ fn check_strict(pipeline: Val<'_>) -> Result<()> {
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
-    if cx.args.field("explain").is_some_and(|v| v.truthy()) {
+    if cx.args.field("explain").and_then(|v| v.as_bool()) == Some(true) {
+        if cx.args.generic.write_concern.is_some() {
+            bail!(
+                FailedToParse,
+                "Aggregation explain does not support the 'writeConcern' option"
+            );
+        }
         let body = cx.request.body;
         return write_explain(cx, body, false);
     }

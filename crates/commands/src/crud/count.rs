@@ -16,7 +16,18 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         match e.name {
             "query" => query = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
             "skip" => skip = idl::int_from(AT, *e, 0)?.unwrap_or(0),
-            "limit" => limit = idl::int(AT, *e)?.unwrap_or(0),
+            "limit" if e.val.is_nullish() => {}
+            "limit" if !e.val.is_number() => {
+                bail!(BadValue, "Expected a number in: limit: {}", e.val)
+            }
+            "limit" => match e.val.to_i64_exact() {
+                Some(n) => limit = n,
+                None => bail!(
+                    FailedToParse,
+                    "Expected an integer, but found a non-integral or too large limit: {}",
+                    e.val
+                ),
+            },
             "hint" => hint = variables::hint(e.val)?,
             "collation" => batch::check_collation(idl::doc(AT, *e)?)?,
             "fields" | "collectionUUID" | "encryptionInformation" | "includeQueryStatsMetrics" => {}

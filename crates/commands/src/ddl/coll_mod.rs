@@ -1,12 +1,12 @@
 //! `collMod`: changes options of a collection or of one of its indexes.
 
 use super::create::{check_uuid, enumerated, images, rounded_up};
-use super::{changed, unsupported, view};
+use super::{changed, view};
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::{Collection, Index};
-use errors::{Result, bail};
+use errors::{Result, bail, err};
 use std::sync::Arc;
 
 const AT: &str = "collMod";
@@ -327,13 +327,15 @@ fn change_index(
             "cannot modify 'prepareUnique' together with other options of an index"
         );
     }
-    if becomes_unique || prepares {
-        return unsupported("the conversion of an index to a unique one");
+    if becomes_unique {
+        check_unique(cx, coll, &index)?;
+        if dry_run {
+            return Ok(());
+        }
     }
-    let _ = dry_run;
     let hides = c.hidden.filter(|h| *h != was("hidden"));
     let expire = c.expire.map(|n| n.min(i64::from(i32::MAX)));
-    if expire.is_none() && hides.is_none() {
+    if expire.is_none() && hides.is_none() && !becomes_unique && !prepares {
         return Ok(());
     }
     let mut w = Writer::new();
@@ -341,6 +343,8 @@ fn change_index(
         match e.name {
             "hidden" if hides.is_some() => {}
             "expireAfterSeconds" if expire.is_some() => {}
+            "unique" | "prepareUnique" if becomes_unique => {}
+            "prepareUnique" if prepares => {}
             _ => {
                 w.val(e.name, e.val);
             }
@@ -356,6 +360,17 @@ fn change_index(
         }
         cx.w.i64("expireAfterSeconds_new", n);
     }
+    if becomes_unique {
+        w.bool("unique", true);
+        cx.w.bool("unique_new", true);
+    }
+    if let Some(p) = c.prepare_unique.filter(|_| prepares) {
+        if p {
+            w.bool("prepareUnique", true);
+        }
+        cx.w.bool("prepareUnique_old", !p)
+            .bool("prepareUnique_new", p);
+    }
     if let Some(h) = hides {
         if h {
             w.bool("hidden", true);
@@ -366,6 +381,29 @@ fn change_index(
         .engine
         .catalog
         .change_index(ns, index.name(), w.finish())
+}
+
+/// Fails when the index holds a value twice, and tells which documents have it.
+fn check_unique(cx: &mut Cx<'_, '_>, coll: &Collection, index: &Index) -> Result<()> {
+    let duplicates = executor::duplicates(&mut cx.op, coll, index)?;
+    if duplicates.is_empty() {
+        return Ok(());
+    }
+    let mut w = Writer::new();
+    w.open_array("violations");
+    for ids in &duplicates {
+        w.open_doc("").open_array("ids");
+        ids.iter().for_each(|id| {
+            w.push(id.as_val());
+        });
+        w.close().close();
+    }
+    w.close();
+    Err(err!(
+        CannotConvertIndexToUnique,
+        "Cannot convert the index to unique. Please resolve conflicting documents before running collMod again."
+    )
+    .with_extra(w.finish().into_vec()))
 }
 
 fn changed_options(

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The longest pattern that MongoDB accepts.
-const MAX_PATTERN_BYTES: usize = 32_764;
+const MAX_PATTERN_BYTES: usize = 16 * 1024;
 /// Matches before machine code is worth its compilation.
 const WARM_UP: u32 = 200;
 

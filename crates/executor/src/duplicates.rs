@@ -1,0 +1,62 @@
+//! What stands in the way of an index becoming a unique one: values that it holds for several records.
+
+use crate::op::OpCtx;
+use bson::{Doc, Value, key};
+use catalog::keyspace::{self, PREFIX};
+use catalog::{Collection, Index};
+use errors::{Error, Result};
+use storage::{Direction, View};
+
+/// No more than so many values, and records of each, are told.
+const MOST: usize = 100;
+
+/// The `_id`s of the records that share a value, for each such value.
+pub fn duplicates(ctx: &mut OpCtx, coll: &Collection, index: &Index) -> Result<Vec<Vec<Value>>> {
+    ctx.need_worker()?;
+    let view = ctx.engine.store.view();
+    let end = keyspace::prefix_end(&index.prefix);
+    let mut scan = view.scan(&index.prefix, &end, Direction::Forward);
+    let mut out = Vec::new();
+    let (mut value, mut records): (Vec<u8>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
+    while out.len() < MOST && scan.next()? {
+        ctx.tick(1)?;
+        let entry = scan.key().get(PREFIX..).unwrap_or(&[]);
+        let mut len = 0;
+        for f in &index.info.key.fields {
+            let field = entry
+                .get(len..)
+                .and_then(|k| key::field_len(k, f.descending));
+            len += field.ok_or_else(|| {
+                Error::internal(format!("an entry of index {} is damaged", index.name()))
+            })?;
+        }
+        let (v, record) = entry.split_at_checked(len).unwrap_or((entry, &[]));
+        if v != value.as_slice() {
+            if records.len() > 1 {
+                out.push(ids(&view, coll, &records)?);
+            }
+            records.clear();
+            value.clear();
+            value.extend_from_slice(v);
+        }
+        if records.len() < MOST {
+            records.push(record.to_vec());
+        }
+    }
+    if records.len() > 1 && out.len() < MOST {
+        out.push(ids(&view, coll, &records)?);
+    }
+    Ok(out)
+}
+
+fn ids(view: &View, coll: &Collection, records: &[Vec<u8>]) -> Result<Vec<Value>> {
+    let mut out = Vec::with_capacity(records.len());
+    for r in records {
+        if let Some(bytes) = view.get(&coll.record_key(r))?
+            && let Some(id) = Doc::new(&bytes).and_then(|d| d.get("_id"))
+        {
+            out.push(id.to_value());
+        }
+    }
+    Ok(out)
+}
