@@ -233,6 +233,15 @@ class TestOptions:
         with refuses(72):
             db.command("convertToCapped", "c", size=0)
 
+    def test_a_validator_does_not_stop_a_conversion(self, db):
+        db.c.insert_many([{"_id": i} for i in range(5)])
+        db.command("collMod", "c", validator={"x": 1})
+        db.command("convertToCapped", "c", size=8192)
+        assert ids(db.c.find()) == [0, 1, 2, 3, 4]
+        assert db.c.options()["validator"] == {"x": 1}
+        with refuses(121):
+            db.c.insert_one({"_id": 5})
+
     def test_writes_go_on_after_a_conversion(self, db):
         """Nothing that was acknowledged is lost while the collection is replaced."""
         stop, done = threading.Event(), []

@@ -114,6 +114,9 @@ def test_what_is_refused(db, log):
     db.plain.insert_one({"_id": 1})
     with refuses(2, containing="tailable cursor requested on non capped collection"):
         list(db.plain.find(cursor_type=CursorType.TAILABLE))
+    db.command("create", "view", viewOn="log")
+    with refuses(168):
+        list(db.view.find(cursor_type=CursorType.TAILABLE))
     with refuses(9):
         db.command("find", "log", awaitData=True)
     with refuses(2):

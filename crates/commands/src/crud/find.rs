@@ -159,11 +159,7 @@ fn tail(cx: &mut Cx<'_, '_>, find: Find<'_>) -> Result<Done> {
         return Ok(Done::Reply);
     };
     if coll.is_view() {
-        bail!(
-            CommandNotSupportedOnView,
-            "Namespace {} is a view, not a collection",
-            find.ns
-        );
+        return on_view::find(cx);
     }
     match TailCursor::open(&view, &coll, find.request)? {
         // There is nothing to go on from: the cursor is dead from the start.
