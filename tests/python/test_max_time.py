@@ -1,0 +1,64 @@
+"""maxTimeMS: whatever takes longer ends with MaxTimeMSExpired, and leaves a server that goes on."""
+
+import pytest
+from pymongo.errors import ExecutionTimeout
+
+N = 20_000
+SLOW = {"$expr": {"$gt": [{"$reduce": {"input": {"$range": [0, 200]}, "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}}, -1]}}
+NEVER = {"$expr": {"$lt": SLOW["$expr"]["$gt"]}}
+
+
+@pytest.fixture(scope="module")
+def big(client):
+    db = client["max_time"]
+    db.c.insert_many([{"_id": i, "a": i % 100, "s": f"{i:08}"} for i in range(N)])
+    yield db
+    client.drop_database(db.name)
+
+
+CASES = {
+    "find": {"find": "c", "filter": NEVER},
+    "sorted find": {"find": "c", "filter": SLOW, "sort": {"s": -1}},
+    "count": {"count": "c", "query": SLOW},
+    "distinct": {"distinct": "c", "key": "a", "query": SLOW},
+    "group": {"aggregate": "c", "pipeline": [{"$match": SLOW}, {"$group": {"_id": "$s"}}], "cursor": {}},
+    "sort stage": {"aggregate": "c", "pipeline": [{"$match": SLOW}, {"$sort": {"a": 1, "s": -1}}], "cursor": {}},
+    "join": {
+        "aggregate": "c",
+        "pipeline": [{"$lookup": {"from": "c", "localField": "a", "foreignField": "a", "as": "j"}}, {"$count": "n"}],
+        "cursor": {},
+    },
+    "facet": {"aggregate": "c", "pipeline": [{"$facet": {"a": [{"$match": SLOW}, {"$count": "n"}]}}], "cursor": {}},
+    "out": {"aggregate": "c", "pipeline": [{"$match": SLOW}, {"$out": "d"}], "cursor": {}},
+    "update": {"update": "c", "updates": [{"q": NEVER, "u": {"$set": {"x": 1}}, "multi": True}]},
+    "delete": {"delete": "c", "deletes": [{"q": NEVER, "limit": 0}]},
+    "findAndModify": {"findAndModify": "c", "query": NEVER, "update": {"$set": {"x": 1}}},
+    "validate": {"validate": "c", "full": True},
+    "dbHash": {"dbHash": 1},
+    "pandoSchema": {"pandoSchema": "c", "sampleSize": 100_000},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_expires(big, name):
+    with pytest.raises(ExecutionTimeout) as raised:
+        big.command({**CASES[name], "maxTimeMS": 1})
+    assert raised.value.code == 50
+    assert "d" not in big.list_collection_names()
+
+
+def test_bulk_write_expires(big):
+    ops = [{"update": 0, "filter": NEVER, "updateMods": {"$set": {"x": 1}}, "multi": True}]
+    with pytest.raises(ExecutionTimeout):
+        big.client.admin.command("bulkWrite", 1, ops=ops, nsInfo=[{"ns": f"{big.name}.c"}], maxTimeMS=1)
+
+
+def test_get_more_goes_on_with_what_is_left(big):
+    cursor = big.command("find", "c", filter={"$or": [{"_id": {"$lt": 2}}, NEVER]}, batchSize=2, maxTimeMS=20)["cursor"]
+    with pytest.raises(ExecutionTimeout):
+        big.command("getMore", cursor["id"], collection="c")
+
+
+def test_enough_time_is_enough(big):
+    assert big.command("count", "c", query={"a": {"$gte": 0}}, maxTimeMS=60_000)["n"] == N
+    assert big.c.count_documents({"x": {"$exists": True}}) == 0
