@@ -22,7 +22,7 @@ pub(crate) struct Group {
 pub(crate) struct Field {
     pub name: String,
     pub spec: AccumulatorSpec,
-    /// Its state grows with the input.
+    /// Its state grows with the input, or holds a value of it.
     grows: bool,
 }
 
@@ -38,6 +38,16 @@ impl Field {
                 | "$mergeObjects"
                 | "$percentile"
                 | "$median"
+                | "$first"
+                | "$last"
+                | "$min"
+                | "$max"
+                | "$top"
+                | "$bottom"
+                | "$topN"
+                | "$bottomN"
+                | "$minN"
+                | "$maxN"
         );
         Ok(Field {
             name: name.to_string(),
