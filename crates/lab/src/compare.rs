@@ -121,8 +121,8 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("durability", args.durability.name());
     draft.set("pairs", args.pairs);
     draft.set("slice_seconds", args.slice.as_secs_f64());
-    draft.set("a", args.a.as_str());
-    draft.set("b", args.b.as_str());
+    draft.set("a", targets::without_password(&args.a));
+    draft.set("b", targets::without_password(&args.b));
     draft.note(format!(
         "Ratios are B against A; below {:.0}% nothing is called a difference.",
         MARGIN * 100.0
@@ -145,7 +145,9 @@ pub fn main(args: Args) -> Result<bool> {
             spec.table = table.into();
             spec.operations = spec.records;
             session.set_spec(&name, spec);
-            session.prepare(false)?;
+            if !session.prepare(false)? {
+                return Err(Fault::Local("interrupted before the first slice".into()));
+            }
         }
         say(
             args.quiet,

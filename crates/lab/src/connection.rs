@@ -24,7 +24,8 @@ pub struct Address {
 impl Address {
     /// `mongodb://host[:port][/database][?options]`; one host, no credentials. Options are ignored.
     pub fn parse(url: &str) -> Result<Address> {
-        let usage = |why: &str| Err(Fault::Usage(format!("{url}: {why}")));
+        let shown = crate::targets::without_password(url);
+        let usage = |why: &str| Err(Fault::Usage(format!("{shown}: {why}")));
         let Some((scheme, rest)) = url.split_once("://") else {
             return usage("a target is a URL such as mongodb://127.0.0.1:27017");
         };

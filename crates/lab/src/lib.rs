@@ -1,4 +1,4 @@
-//! The laboratory: published benchmarks against any server that speaks MongoDB's protocol, measured honestly.
+//! The laboratory: published benchmarks against PandoDB and its peers, measured honestly.
 //!
 //! The way of a measurement:
 //! ```text
@@ -6,9 +6,12 @@
 //!                                                                 └── Sample each second ─ Progress, series
 //!                                                                 └── Outcome: histograms, CPU ─ Report (JSON, table)
 //! ```
-//! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key. [`study`]: the documents and queries of study A.
-//! * [`lane`], [`fleet`]: the closed-loop load client. [`null`]: the server that only reads and answers.
-//! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results.
+//! * [`targets`]: the databases, one file each; [`targets::local`] starts throw-away ones.
+//! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to F.
+//! * [`lane`], [`fleet`]: the load client, a closed or an open loop. [`null`]: the server that only reads and answers.
+//! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study.
+//! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`html`]: the
+//!   page, [`resume`]: the steps of a run that died.
 //!
 //! Architecture invariant: this crate is a client. It knows nothing of the server's insides, and an error, a wrong count
 //! or a wrong document ends a measurement; nothing is dropped from one.

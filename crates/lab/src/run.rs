@@ -149,8 +149,8 @@ fn all(
             draft.report.steps.push(step);
             return Ok(());
         }
-        if args.phase != Phases::Run {
-            session.prepare(std::mem::take(&mut reload))?;
+        if args.phase != Phases::Run && !session.prepare(std::mem::take(&mut reload))? {
+            break;
         }
         let plan = plan(args, &session.spec, n, properties)?;
         say(

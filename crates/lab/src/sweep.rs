@@ -157,7 +157,9 @@ impl Turns<'_> {
                 if interrupted() {
                     break;
                 }
-                session.prepare(false)?;
+                if !session.prepare(false)? {
+                    break;
+                }
                 say(
                     self.quiet,
                     format_args!(
@@ -201,7 +203,9 @@ impl Turns<'_> {
             if interrupted() || draft.has(&key) {
                 continue;
             }
-            session.prepare(false)?;
+            if !session.prepare(false)? {
+                break;
+            }
             say(
                 self.quiet,
                 format_args!("{label}, {name}: response times at {percent}% of the peak"),

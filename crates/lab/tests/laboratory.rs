@@ -137,6 +137,14 @@ fn durabilities_distributions_and_property_files() {
             assert_eq!(lab.report().steps[0].connections, 2);
         }
     }
+    let lengths = lab.dir.path().join("hist.txt");
+    std::fs::write(&lengths, "BlockSize\t20\n0\t5\n1\t3\n2\t2\n").unwrap();
+    let histogram = format!("fieldlengthhistogram={}", lengths.display());
+    let by_histogram = [
+        &["run", "-P", file.to_str().unwrap(), "-p", &histogram][..],
+        &["-p", "fieldlengthdistribution=histogram", "--reload"],
+    ];
+    assert!(lab.run(&by_histogram.concat()));
     let load = ["run", "-P", file.to_str().unwrap(), "--phase", "load"];
     assert!(lab.run(&load));
     assert_eq!(lab.report().steps[0].operations, 200);

@@ -376,7 +376,9 @@ impl<'a> Pains<'a> {
     /// Reads before a restart, and from the first moment after it.
     fn restart(&mut self) -> Result<()> {
         let mut session = self.session("C.S5", self.args.durability)?;
-        session.prepare(false)?;
+        if !session.prepare(false)? {
+            return Ok(());
+        }
         let length = self.args.after_restart;
         let mut plan = Plan::timed(self.args.connections, length.min(Duration::from_secs(20)));
         plan.warmup = length / 6;

@@ -104,13 +104,14 @@ pub fn main(args: Args) -> Result<bool> {
             break;
         }
         let target = targets::open(&url)?;
+        let shown = targets::without_password(&url);
         let opened = Session::open(target, "D", spec(args.records, 1.0)?, args.durability);
         let session = match opened {
             Ok(session) => session,
             Err(fault) => {
                 skip(
                     &mut draft,
-                    format!("{n} shard(s), {url}: skipped ({fault})"),
+                    format!("{n} shard(s), {shown}: skipped ({fault})"),
                 );
                 continue;
             }
@@ -118,7 +119,9 @@ pub fn main(args: Args) -> Result<bool> {
         if n > 1 && !is_router(&url)? {
             skip(
                 &mut draft,
-                format!("{n} shards, {url}: skipped (no router answers there: it has no sharding)"),
+                format!(
+                    "{n} shards, {shown}: skipped (no router answers there: it has no sharding)"
+                ),
             );
             continue;
         }

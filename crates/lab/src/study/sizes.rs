@@ -158,7 +158,9 @@ fn one_size(
             if interrupted() || draft.has(&key) {
                 continue;
             }
-            session.prepare(false)?;
+            if !session.prepare(false)? {
+                continue;
+            }
             say(
                 args.quiet,
                 format_args!("{table}, {scenario}, {n} connection(s)"),

@@ -18,7 +18,7 @@ use crate::report::{Sizes, TargetInfo};
 use crate::terms::Durability;
 use std::net::TcpStream;
 use std::sync::Arc;
-pub use url::Url;
+pub use url::{Url, without_password};
 
 /// How records are found again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,16 +153,17 @@ impl Cells {
 
 /// The target of a URL. Nothing is connected yet.
 pub fn open(url: &str) -> Result<Arc<dyn Target>> {
+    let shown = without_password(url);
     let scheme = url.split_once("://").map(|(s, _)| s);
     match scheme {
         Some("mongodb" | "mongodb+srv") => Ok(Arc::new(mongodb::MongoDb::open(url)?)),
         Some("postgres" | "postgresql") => Ok(Arc::new(postgres::Postgres::open(url)?)),
         Some("mysql" | "mariadb") => Ok(Arc::new(mysql::MySql::open(url)?)),
         Some(other) => Err(Fault::Usage(format!(
-            "{url}: no target speaks {other}:// (mongodb, postgres, mysql)"
+            "{shown}: no target speaks {other}:// (mongodb, postgres, mysql)"
         ))),
         None => Err(Fault::Usage(format!(
-            "{url}: a target is a URL such as mongodb://127.0.0.1:27017, postgres://user@127.0.0.1/db or mysql://root@127.0.0.1"
+            "{shown}: a target is a URL such as mongodb://127.0.0.1:27017, postgres://user@127.0.0.1/db or mysql://root@127.0.0.1"
         ))),
     }
 }
@@ -170,21 +171,19 @@ pub fn open(url: &str) -> Result<Arc<dyn Target>> {
 /// Those of the URLs that answer; of the others one line each. No target at all is a fault.
 pub fn open_all(urls: &[String]) -> Result<Vec<Arc<dyn Target>>> {
     let mut there = Vec::new();
-    let mut last = None;
     for url in urls {
         let target = open(url)?;
         match target.info() {
             Ok(_) => there.push(target),
-            Err(fault) => {
-                eprintln!("{url}: skipped ({fault})");
-                last = Some(fault);
-            }
+            // One alone is not skipped: it is the fault.
+            Err(fault) if urls.len() == 1 => return Err(fault),
+            Err(fault) => eprintln!("{}: skipped ({fault})", target.url()),
         }
     }
-    match last {
-        Some(fault) if there.is_empty() => Err(fault),
-        _ => Ok(there),
+    if there.is_empty() {
+        return Err(Fault::Target("none of the targets answered".into()));
     }
+    Ok(there)
 }
 
 /// Refuses what a database without unacknowledged writes cannot do.

@@ -124,6 +124,11 @@ mod tests {
             u.text,
             "postgres://me:***@127.0.0.1:5433/lab?Layout=jsonb&x"
         );
+        assert_eq!(without_password("mongodb://u:p@h/"), "mongodb://u:***@h/");
+        assert_eq!(
+            without_password("mongodb://u@h/x:y@z"),
+            "mongodb://u@h/x:y@z"
+        );
         let u = Url::parse("mysql://127.0.0.1", 3306).unwrap();
         assert_eq!((u.addr.port(), u.user, u.database), (3306, None, None));
         for bad in [

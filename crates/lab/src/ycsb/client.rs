@@ -150,11 +150,7 @@ impl Client {
             dialect,
             rng: Rng::new(shared.seed ^ (lane as u64 + 1) << 32),
             chooser: spec.chooser(lane as u64, lanes as u64),
-            lengths: Lengths::new(
-                spec.field_length_distribution,
-                spec.min_field_length,
-                spec.field_length,
-            ),
+            lengths: Lengths::of_fields(spec),
             scan_lengths: Lengths::new(
                 spec.scan_length_distribution,
                 spec.min_scan_length,

@@ -114,15 +114,17 @@ impl Session {
         self.target.count(&self.table)
     }
 
-    /// Brings the table to the state that the run phase starts from.
-    pub fn prepare(&mut self, reload: bool) -> Result<()> {
+    /// Brings the table to the state that the run phase starts from. `false` when Ctrl-C came first: what was measured
+    /// before is kept, and there is nothing to run on.
+    pub fn prepare(&mut self, reload: bool) -> Result<bool> {
         if self.spec.only_inserts() {
-            return self.empty();
+            self.empty()?;
+            return Ok(true);
         }
         // Inserts and deletes may leave the right count of other records.
         let mixes = self.spec.insert > 0.0 && self.spec.delete > 0.0;
         if !reload && !mixes && self.count()? == self.spec.records {
-            return Ok(());
+            return Ok(true);
         }
         say(
             self.quiet,
@@ -142,9 +144,10 @@ impl Session {
         };
         let (outcome, _) = self.drive(Phase::Load, spec, plan, &mut |_| {})?;
         if interrupted() {
-            return Err(Fault::Local("interrupted while loading".into()));
+            return Ok(false);
         }
-        self.expect_count(outcome.operations)
+        self.expect_count(outcome.operations)?;
+        Ok(true)
     }
 
     pub fn expect_count(&self, want: u64) -> Result<()> {

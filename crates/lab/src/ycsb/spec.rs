@@ -2,7 +2,8 @@
 
 use super::properties::Properties;
 use crate::distribution::Chooser;
-use crate::fault::{Fault, Result};
+use crate::fault::{Fault, Result, local};
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -21,6 +22,58 @@ pub enum Length {
     Constant,
     Uniform,
     Zipfian,
+    /// By the file `fieldlengthhistogram`.
+    Histogram,
+}
+
+/// A histogram of lengths as YCSB's `HistogramGenerator` reads it: `BlockSize<tab>n`, then lines of bucket and count; what
+/// falls into bucket `i` is `(i + 1) * n` long, what falls into the last one less `n`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Buckets {
+    block: u64,
+    /// Running sums of the counts.
+    sums: Vec<u64>,
+}
+
+impl Buckets {
+    pub fn parse(text: &str) -> Option<Buckets> {
+        let mut lines = text.lines().filter(|l| !l.trim().is_empty());
+        let block: u64 = lines
+            .next()?
+            .strip_prefix("BlockSize")?
+            .trim()
+            .parse()
+            .ok()?;
+        let mut sums = Vec::new();
+        let mut sum = 0u64;
+        for (at, line) in lines.enumerate() {
+            let (bucket, count) = line.trim().split_once('\t')?;
+            if bucket.trim().parse::<usize>().ok()? != at {
+                return None;
+            }
+            sum = sum.checked_add(count.trim().parse().ok()?)?;
+            sums.push(sum);
+        }
+        let sound = (1..=1 << 24).contains(&block) && sum > 0 && sums.len() <= 1 << 20;
+        sound.then_some(Buckets { block, sums })
+    }
+
+    pub fn longest(&self) -> u64 {
+        self.block * (self.sums.len() as u64)
+    }
+
+    /// The length for a draw `u` in `[0, 1)`.
+    pub fn at(&self, u: f64) -> u64 {
+        let area = self.sums.last().copied().unwrap_or(0);
+        let number = (u * area as f64) as u64;
+        let last = self.sums.len().saturating_sub(1) as u64;
+        let i = self.sums.partition_point(|s| *s < number) as u64;
+        if i < last {
+            (i + 1) * self.block
+        } else {
+            last * self.block
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +87,8 @@ pub struct Spec {
     pub field_length: u64,
     pub min_field_length: u64,
     pub field_length_distribution: Length,
+    /// Lengths with their shares, of a histogram.
+    pub field_lengths: Arc<Buckets>,
     pub field_prefix: String,
     pub read_all_fields: bool,
     pub write_all_fields: bool,
@@ -104,6 +159,7 @@ const KNOWN: &[&str] = &[
     "fieldlength",
     "minfieldlength",
     "fieldlengthdistribution",
+    "fieldlengthhistogram",
     "fieldnameprefix",
     "readallfields",
     "writeallfields",
@@ -134,6 +190,7 @@ fn length(p: &Properties, key: &str) -> Result<Length> {
         "constant" => Ok(Length::Constant),
         "uniform" => Ok(Length::Uniform),
         "zipfian" => Ok(Length::Zipfian),
+        "histogram" if key == "fieldlengthdistribution" => Ok(Length::Histogram),
         other => Err(Fault::Usage(format!(
             "{key}={other} is not known (constant, uniform, zipfian)"
         ))),
@@ -178,7 +235,7 @@ impl Spec {
         let records: u64 = p.parse("recordcount", 0)?;
         let insert_start: u64 = p.parse("insertstart", 0)?;
         let insert_count = p.parse("insertcount", records.saturating_sub(insert_start))?;
-        let spec = Spec {
+        let mut spec = Spec {
             table: p.get("table").unwrap_or("usertable").to_string(),
             records,
             operations: p.parse("operationcount", 0)?,
@@ -188,6 +245,7 @@ impl Spec {
             field_length: p.parse("fieldlength", 100)?,
             min_field_length: p.parse("minfieldlength", 1)?,
             field_length_distribution: length(p, "fieldlengthdistribution")?,
+            field_lengths: Arc::default(),
             field_prefix: p.get("fieldnameprefix").unwrap_or("field").to_string(),
             read_all_fields: p.flag("readallfields", true),
             write_all_fields: p.flag("writeallfields", false),
@@ -214,6 +272,15 @@ impl Spec {
             batch: p.parse("mongodb.batchsize", p.parse("batchsize", 1)?)?,
             upsert: p.flag("mongodb.upsert", false),
         };
+        if spec.field_length_distribution == Length::Histogram {
+            let file = p.get("fieldlengthhistogram").unwrap_or("hist.txt");
+            let text = std::fs::read_to_string(file).map_err(local(file))?;
+            let buckets = Buckets::parse(&text)
+                .ok_or_else(|| Fault::Usage(format!("{file}: not a histogram of lengths")))?;
+            spec.field_length = buckets.longest();
+            spec.min_field_length = 0;
+            spec.field_lengths = Arc::new(buckets);
+        }
         spec.check()?;
         Ok((spec, warnings))
     }
@@ -316,6 +383,25 @@ mod tests {
     }
 
     #[test]
+    fn lengths_of_a_histogram() {
+        let b = Buckets::parse("BlockSize\t10\n0\t1\n1\t2\n2\t1\n").unwrap();
+        assert_eq!(
+            [0.0, 0.3, 0.5, 0.74, 0.99].map(|u| b.at(u)),
+            [10, 10, 20, 20, 20]
+        );
+        assert_eq!(b.longest(), 30);
+        for bad in [
+            "",
+            "BlockSize\tx",
+            "BlockSize\t10\n",
+            "BlockSize\t10\n1\t1\n",
+            "0\t1",
+        ] {
+            assert!(Buckets::parse(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
     fn defaults_warnings_and_refusals() {
         let (s, warnings) = spec("recordcount=10\nnonsense=1\ntarget=5\nthreadcount=3").unwrap();
         assert_eq!((s.read, s.update), (0.95, 0.05));
@@ -328,7 +414,8 @@ mod tests {
             "recordcount=10\nreadproportion=0\nupdateproportion=0",
             "recordcount=10\nreadproportion=-1",
             "recordcount=10\ninsertstart=5\ninsertcount=6",
-            "recordcount=10\nfieldlengthdistribution=histogram",
+            "recordcount=10\nfieldlengthdistribution=pareto",
+            "recordcount=10\nscanlengthdistribution=histogram",
             "recordcount=10\nfieldlength=20000000",
         ] {
             assert!(matches!(spec(bad), Err(Fault::Usage(_))), "{bad}");

@@ -2,7 +2,8 @@
 
 use crate::distribution::{Zipfian, fnv64};
 use crate::random::Rng;
-use crate::ycsb::spec::{Length, Spec};
+use crate::ycsb::spec::{Buckets, Length, Spec};
+use std::sync::Arc;
 
 /// The key of record `n`: `user` and the number, hashed unless inserts are ordered, padded with zeros.
 pub fn write_key(spec: &Spec, n: u64, out: &mut Vec<u8>) {
@@ -73,6 +74,7 @@ pub struct Lengths {
     max: u64,
     zipfian: Option<Zipfian>,
     constant: bool,
+    buckets: Option<Arc<Buckets>>,
 }
 
 impl Lengths {
@@ -83,11 +85,28 @@ impl Lengths {
             zipfian: (distribution == Length::Zipfian)
                 .then(|| Zipfian::new((max - min + 1).max(2))),
             constant: distribution == Length::Constant,
+            buckets: None,
+        }
+    }
+
+    /// Those of a field.
+    pub fn of_fields(spec: &Spec) -> Lengths {
+        Lengths {
+            buckets: (spec.field_length_distribution == Length::Histogram)
+                .then(|| Arc::clone(&spec.field_lengths)),
+            ..Lengths::new(
+                spec.field_length_distribution,
+                spec.min_field_length,
+                spec.field_length,
+            )
         }
     }
 
     #[inline]
     pub fn next(&self, rng: &mut Rng) -> u64 {
+        if let Some(b) = &self.buckets {
+            return b.at(rng.unit());
+        }
         if self.constant {
             return self.max;
         }
