@@ -9,6 +9,7 @@ use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index};
 use errors::{Error, Result};
 use planner::{Bounds, IndexAccess};
+use query::index_keys::FieldKind;
 use smallvec::SmallVec;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -232,6 +233,7 @@ impl IndexScan {
                 key_filter: access.key_filter.clone(),
                 dedup: access.dedup,
                 intervals: Vec::new(),
+                wildcard: access.wildcard.clone(),
             },
             covered,
             ranges,
@@ -302,7 +304,12 @@ impl IndexScan {
             let v = d
                 .field(f.descending)
                 .ok_or_else(|| Error::internal("an index entry does not decode"))?;
-            fields.push((f.path.as_str(), v));
+            let name = match (f.kind, &self.access.wildcard) {
+                (FieldKind::Ordered, _) => f.path.as_str(),
+                (FieldKind::Wildcard, Some(path)) => path.as_str(),
+                _ => continue,
+            };
+            fields.push((name, v));
         }
         let mut w = Writer::new();
         nest(&mut w, &fields, 0);

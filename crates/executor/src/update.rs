@@ -289,14 +289,7 @@ fn index_changes(
     let (mut before, mut after) = (KeySet::default(), KeySet::default());
     for i in 0..coll.indexes.len() {
         let index = coll.indexes[i].clone();
-        if index.info.partial.is_none()
-            && !index
-                .info
-                .key
-                .fields
-                .iter()
-                .any(|f| update.may_touch(f.path.as_str()))
-        {
+        if index.info.partial.is_none() && !index.info.key.concerned(|p| update.may_touch(p)) {
             continue;
         }
         records::keys_of(&index, old, &mut before)?;

@@ -6,6 +6,8 @@
 use crate::interval::{Interval, complement, union};
 use crate::predicate::{Predicate, excludes_missing};
 use bson::{ObjectId, Val, Value, doc, tag};
+use query::collation::Collation;
+use query::expr::hash64;
 use query::filter::{Regex, Test};
 
 /// The values of one field, and whether they alone decide the predicate.
@@ -17,7 +19,7 @@ pub(crate) struct FieldBounds {
 
 /// What of a field's index matters for its bounds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FieldKind {
+pub(crate) struct FieldKind<'a> {
     /// Some document has an array there.
     pub multikey: bool,
     pub dotted: bool,
@@ -25,10 +27,12 @@ pub(crate) struct FieldKind {
     pub indexed: bool,
     /// Elements of an array that lack all of the index's fields have no entry.
     pub sparse: bool,
+    /// The order of the index's strings, which it holds as their sort keys.
+    pub collation: Option<&'a Collation>,
 }
 
 /// `None`: the index says nothing about the predicate.
-pub(crate) fn of(p: &Predicate<'_>, kind: FieldKind) -> Option<FieldBounds> {
+pub(crate) fn of(p: &Predicate<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> {
     // `a.0` also looks for a field "0" in the documents of an array: that they lack it shows in no key.
     if kind.indexed && !excludes_missing(p.test) {
         return None;
@@ -52,7 +56,7 @@ pub(crate) fn of(p: &Predicate<'_>, kind: FieldKind) -> Option<FieldBounds> {
 }
 
 /// `$exists: false`: only documents whose key is null can lack the field.
-fn negated_null_like(p: &Predicate<'_>, kind: FieldKind) -> Option<FieldBounds> {
+fn negated_null_like(p: &Predicate<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> {
     match p.test {
         Test::Exists if !kind.multikey => Some(FieldBounds {
             intervals: vec![Interval::point(Value::NULL)],
@@ -63,7 +67,7 @@ fn negated_null_like(p: &Predicate<'_>, kind: FieldKind) -> Option<FieldBounds> 
 }
 
 /// Every key inside the test's bounds belongs to a document that matches the test.
-fn sound(test: &Test, kind: FieldKind) -> bool {
+fn sound(test: &Test, kind: FieldKind<'_>) -> bool {
     if kind.indexed {
         return false;
     }
@@ -80,8 +84,69 @@ fn exact(intervals: Vec<Interval>, exact: bool) -> Option<FieldBounds> {
     })
 }
 
-fn of_test(test: &Test, kind: FieldKind) -> Option<FieldBounds> {
+fn of_test(test: &Test, kind: FieldKind<'_>) -> Option<FieldBounds> {
     match test {
+        Test::Collated(c) if kind.collation == Some(&c.collation) => {
+            let mut b = of_folded(&c.folded, kind)?;
+            if let Test::In(l) = &c.source {
+                for re in &l.regexes {
+                    let r = regex(re, kind);
+                    b.intervals.extend(r.intervals);
+                    b.exact &= r.exact;
+                }
+                b.intervals = union(b.intervals);
+            }
+            Some(b)
+        }
+        // The strings of the index are in another order.
+        Test::Collated(_) => None,
+        t if kind.collation.is_some() && compares_strings(t) => None,
+        t => of_folded(t, kind),
+    }
+}
+
+/// Whether strings are among what a test compares with.
+fn compares_strings(test: &Test) -> bool {
+    match test {
+        Test::Eq(v) | Test::Lt(v) | Test::Lte(v) | Test::Gt(v) | Test::Gte(v) => {
+            Collation::affects(v.as_val())
+        }
+        Test::In(l) => l.values.iter().any(|v| Collation::affects(v.as_val())),
+        _ => false,
+    }
+}
+
+/// Bounds of a hashed field: the hashes of the values that the test holds for. A hash may be another value's too.
+pub(crate) fn hashed(p: &Predicate<'_>, collation: Option<&Collation>) -> Option<FieldBounds> {
+    let point = |v: &Value| {
+        let v = v.as_val();
+        // Arrays are not in the index, but may be asked for; undefined is what no filter compares with.
+        (!matches!(v.tag, tag::ARRAY | tag::UNDEFINED))
+            .then(|| Interval::point(Value::from(hash64(v))))
+    };
+    let test = match p.test {
+        _ if p.negated => return None,
+        Test::Collated(c) if collation == Some(&c.collation) => match &c.source {
+            Test::In(l) if !l.regexes.is_empty() => return None,
+            _ => &c.folded,
+        },
+        Test::Collated(_) => return None,
+        t if collation.is_some() && compares_strings(t) => return None,
+        t => t,
+    };
+    let intervals = match test {
+        Test::Eq(v) => vec![point(v)?],
+        Test::In(l) if l.regexes.is_empty() => {
+            l.values.iter().map(point).collect::<Option<Vec<_>>>()?
+        }
+        _ => return None,
+    };
+    exact(intervals, false)
+}
+
+fn of_folded(test: &Test, kind: FieldKind<'_>) -> Option<FieldBounds> {
+    match test {
+        Test::Collated(_) => None,
         Test::Eq(v) => equality(v.as_val(), kind),
         Test::In(list) => {
             let (mut all, mut sure) = (Vec::new(), true);
@@ -91,7 +156,7 @@ fn of_test(test: &Test, kind: FieldKind) -> Option<FieldBounds> {
                 all.extend(b.intervals);
             }
             for re in &list.regexes {
-                let b = regex(re);
+                let b = regex(re, kind);
                 sure &= b.exact;
                 all.extend(b.intervals);
             }
@@ -169,7 +234,7 @@ fn of_test(test: &Test, kind: FieldKind) -> Option<FieldBounds> {
             });
             exact(all, sure)
         }
-        Test::Regex(re) => Some(regex(re)),
+        Test::Regex(re) => Some(regex(re, kind)),
         Test::Mod { .. } => {
             let (low, high, _) = bracket(tag::DOUBLE)?;
             exact(vec![Interval::new(low, true, high, true)], false)
@@ -180,7 +245,7 @@ fn of_test(test: &Test, kind: FieldKind) -> Option<FieldBounds> {
     }
 }
 
-fn equality(v: Val<'_>, kind: FieldKind) -> Option<FieldBounds> {
+fn equality(v: Val<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> {
     if let Some(items) = v.as_array() {
         // The key is the first element's (an empty array's is undefined), or the array's own when it lies in another.
         let first = items.values().next().unwrap_or(Val::UNDEFINED);
@@ -197,8 +262,12 @@ fn equality(v: Val<'_>, kind: FieldKind) -> Option<FieldBounds> {
     exact(vec![Interval::point(v.to_value())], sure)
 }
 
-fn regex(re: &Regex) -> FieldBounds {
-    let (prefix, sure) = re.prefix();
+fn regex(re: &Regex, kind: FieldKind<'_>) -> FieldBounds {
+    // Sort keys tell nothing about the characters of their strings.
+    let (prefix, sure) = match kind.collation {
+        Some(_) => (String::new(), false),
+        None => re.prefix(),
+    };
     let strings = match successor(&prefix) {
         Some(end) => Interval::new(prefix.into(), true, end, false),
         None => Interval::new("".into(), true, doc! {}.into(), false),

@@ -12,10 +12,12 @@ use crate::interval::{Interval, intersect};
 use crate::order;
 use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
 use crate::predicate::{Predicate, clauses, collect};
+use crate::wildcard;
 use bson::{Doc, Val, key, tag};
 use errors::{Result, bail, err};
+use query::collation::Collation;
 use query::filter::{Filter, Node, Test};
-use query::index_keys::{KeyField, Multikey};
+use query::index_keys::{FieldKind as KeyKind, KeyField, Multikey};
 use query::path::FieldPath;
 use query::sort::SortPattern;
 
@@ -46,6 +48,8 @@ struct Candidate {
 struct Planner<'p> {
     req: &'p PlanRequest<'p>,
     sort: Option<&'p SortPattern>,
+    /// Only this index may be used.
+    only: Option<&'p IndexInfo>,
 }
 
 /// Chooses a plan. Fails when a hint or `min` and `max` do not fit.
@@ -62,7 +66,11 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
     }
     let hinted = hint::resolve(req)?;
     let sort = req.sort.filter(|s| !s.is_empty());
-    let p = Planner { req, sort };
+    let p = Planner {
+        req,
+        sort,
+        only: None,
+    };
     if limits {
         return p.between_limits(hinted);
     }
@@ -76,6 +84,20 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
             p.by_id(root, &collect(clauses(root)), true)
                 .unwrap_or_else(|| p.scan(root, p.scan_reversed(), true)),
         ),
+        Hinted::Index(info) if info.key.wildcard().is_some() => {
+            let only = Planner {
+                only: Some(info),
+                ..p
+            };
+            let best = only.best(root);
+            Some(best.ok_or_else(|| {
+                err!(
+                    NoQueryExecutionPlans,
+                    "error processing query: ns={} planner returned error :: caused by :: No query solutions",
+                    req.ns
+                )
+            })?)
+        }
         // What a partial or sparse index leaves out stays out: the client asked for it.
         Hinted::Index(info) => p.by_index(info, root, &collect(clauses(root)), true),
         Hinted::Nothing => None,
@@ -104,8 +126,22 @@ impl<'p> Planner<'p> {
     fn best(&self, root: &Node) -> Option<Candidate> {
         let mut all: Vec<Candidate> = Vec::new();
         let preds = collect(clauses(root));
-        all.extend(self.by_id(root, &preds, false));
-        for info in self.req.indexes {
+        let indexes = match self.only {
+            Some(info) => std::slice::from_ref(info),
+            None => {
+                all.extend(self.by_id(root, &preds, false));
+                self.req.indexes
+            }
+        };
+        for info in indexes {
+            if info.key.wildcard().is_some() {
+                if self.usable(info, root, &preds) {
+                    let each = wildcard::expansions(info, &preds);
+                    let each = each.iter();
+                    all.extend(each.filter_map(|i| self.by_index(i, root, &preds, false)));
+                }
+                continue;
+            }
             // Most indexes of a collection have nothing to do with a query: they must cost nothing.
             let concerned = |f: &KeyField| preds.iter().any(|p| *p.path == f.path);
             if self.sort.is_none() && !info.key.fields.first().is_some_and(concerned) {
@@ -185,11 +221,8 @@ impl<'p> Planner<'p> {
         if !self.req.clustered {
             return None;
         }
-        let fields = [KeyField {
-            path: FieldPath::new("_id"),
-            descending: false,
-        }];
-        order::given_by(self.sort?, &fields, Multikey(0), &[])
+        let fields = [KeyField::new(FieldPath::new("_id"), false)];
+        order::given_by(self.sort?, &fields, Multikey(0), &[], None)
     }
 
     fn scan_reversed(&self) -> bool {
@@ -223,6 +256,7 @@ impl<'p> Planner<'p> {
             dotted: false,
             indexed: false,
             sparse: false,
+            collation: None,
         };
         for p in preds.iter().filter(|p| p.path.is_id()) {
             let Some(b) = bounds::of(p, kind) else {
@@ -320,6 +354,22 @@ impl<'p> Planner<'p> {
             .any(|p| p.implies_exists() && info.key.fields.iter().any(|f| f.path == *p.path))
     }
 
+    fn given_by(
+        &self,
+        info: &IndexInfo,
+        sort: &SortPattern,
+        intervals: &[Vec<Interval>],
+    ) -> Option<bool> {
+        let multikey = Multikey(info.multikey);
+        order::given_by(
+            sort,
+            &info.key.fields,
+            multikey,
+            intervals,
+            info.key.collation(),
+        )
+    }
+
     fn by_index(
         &self,
         info: &IndexInfo,
@@ -364,11 +414,11 @@ impl<'p> Planner<'p> {
             }
         }
         let given = match self.sort {
-            Some(s) => order::given_by(s, fields, multikey, &chosen.intervals),
+            Some(s) => self.given_by(info, s, &chosen.intervals),
             None => None,
         };
         let merged = match (given, self.sort) {
-            (None, Some(s)) => self.merged_order(s, fields, multikey, &chosen.intervals, used),
+            (None, Some(s)) => self.merged_order(s, info, &chosen.intervals, used),
             _ => None,
         };
         if used == 0 && given.is_none() && !hinted && !whole_index_wanted {
@@ -377,17 +427,29 @@ impl<'p> Planner<'p> {
         let mut fetched = 1.0;
         let mut key_filter = Vec::new();
         for (i, f) in fields.iter().enumerate() {
-            if multikey.field(i) || f.path.has_index_part() {
+            if multikey.field(i)
+                || f.path.has_index_part()
+                || !f.is_ordered()
+                || !wildcard::holds_one_path(fields, &chosen.intervals, i)
+            {
                 continue;
             }
             for p in preds.iter().filter(|p| *p.path == f.path && p.whole) {
                 if done[p.clause] || !decided_by_key(p.test) {
                     continue;
                 }
+                let test = match (p.test, info.key.collation()) {
+                    (Test::Collated(c), Some(own)) if c.collation == *own => match &c.source {
+                        Test::In(l) if !l.regexes.is_empty() => continue,
+                        _ => &c.folded,
+                    },
+                    (_, Some(_)) => continue,
+                    (t, None) => t,
+                };
                 done[p.clause] = true;
                 let node = Node::Pred {
                     path: FieldPath::empty(),
-                    test: p.test.clone(),
+                    test: test.clone(),
                 };
                 let node = if p.negated {
                     Node::Not(Box::new(node))
@@ -400,7 +462,9 @@ impl<'p> Planner<'p> {
         }
         let residual = rest(all, &done);
         let sorted = self.sort.is_none() || given.is_some() || merged.is_some();
-        let covered = merged.is_none() && self.covers(info, preds, &residual, sorted);
+        let one_path =
+            (0..fields.len()).all(|i| wildcard::holds_one_path(fields, &chosen.intervals, i));
+        let covered = merged.is_none() && one_path && self.covers(info, preds, &residual, sorted);
         let mut keys = DEFAULT_DOCS;
         for list in chosen.intervals.iter().take(used) {
             keys *= share(list);
@@ -408,7 +472,8 @@ impl<'p> Planner<'p> {
         if info.unique && used == fields.len() {
             keys = keys.min(spread.ranges.len() as f64);
         }
-        let dedup = multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals);
+        let dedup = !one_path
+            || multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals);
         let access = |ranges: Vec<(Vec<u8>, Vec<u8>)>, reverse: bool, intervals| IndexAccess {
             index: info.id,
             bounds: Bounds::Ranges(ranges),
@@ -416,6 +481,7 @@ impl<'p> Planner<'p> {
             key_filter: key_filter.clone(),
             dedup,
             intervals,
+            wildcard: wildcard::path_of(info),
         };
         let (access, residual) = match (merged, self.sort) {
             (Some((parts, reverse)), Some(s)) => {
@@ -466,12 +532,11 @@ impl<'p> Planner<'p> {
     fn merged_order(
         &self,
         sort: &SortPattern,
-        fields: &[KeyField],
-        multikey: Multikey,
+        info: &IndexInfo,
         intervals: &[Vec<Interval>],
         used: usize,
     ) -> Option<(Vec<Vec<Vec<Interval>>>, bool)> {
-        if multikey.any() {
+        if info.multikey != 0 {
             return None;
         }
         let mut parts: Vec<Vec<Vec<Interval>>> = vec![intervals.to_vec()];
@@ -492,7 +557,7 @@ impl<'p> Planner<'p> {
                 })
                 .collect();
             // The last combination stands for all: they differ in values only.
-            let reverse = order::given_by(sort, fields, multikey, parts.first()?);
+            let reverse = self.given_by(info, sort, parts.first()?);
             if let Some(reverse) = reverse
                 && parts.len() > 1
             {
@@ -513,6 +578,10 @@ impl<'p> Planner<'p> {
         if self.req.count && residual.is_trivial() {
             return true;
         }
+        // Sort keys do not give their strings back.
+        if info.key.collation().is_some() {
+            return false;
+        }
         let Some(projection) = self.req.projection.filter(|p| !p.needs_match_index()) else {
             return false;
         };
@@ -520,6 +589,7 @@ impl<'p> Planner<'p> {
         let has = |path: &str| {
             info.key.fields.iter().enumerate().any(|(i, f)| {
                 f.path.as_str() == path
+                    && f.is_ordered()
                     && !multikey.field(i)
                     && !f.path.has_index_part()
                     // A document that lacks `a.b` may or may not have `a`: only the record tells.
@@ -563,6 +633,7 @@ impl<'p> Planner<'p> {
         let unsorted = Planner {
             req: self.req,
             sort: None,
+            only: self.only,
         };
         let (mut parts, mut merge, mut keys) = (Vec::new(), Vec::new(), 0.0);
         for b in branches {
@@ -603,7 +674,9 @@ impl<'p> Planner<'p> {
         self.req
             .indexes
             .iter()
-            .filter(|i| self.usable(i, root, &preds))
+            .filter(|i| {
+                self.only.is_none() && i.key.wildcard().is_none() && self.usable(i, root, &preds)
+            })
             .filter_map(|i| self.by_index(i, root, &preds, false))
             .filter(|c| c.sorted && c.keys < DEFAULT_DOCS)
             .min_by(|a, b| a.keys.total_cmp(&b.keys))
@@ -615,10 +688,7 @@ impl<'p> Planner<'p> {
 
     /// `min` and `max`: one range of the hinted index, everything else tested.
     fn between_limits(&self, hinted: Hinted<'_>) -> Result<Plan> {
-        let id = [KeyField {
-            path: FieldPath::new("_id"),
-            descending: false,
-        }];
+        let id = [KeyField::new(FieldPath::new("_id"), false)];
         let (fields, info): (&[KeyField], Option<&IndexInfo>) = match hinted {
             Hinted::Id => (&id, None),
             Hinted::Index(i) => (&i.key.fields, Some(i)),
@@ -632,10 +702,13 @@ impl<'p> Planner<'p> {
         };
         let names: Vec<&str> = fields.iter().map(|f| f.path.as_str()).collect();
         hint::check_limits(self.req, &names)?;
+        let collation = info.and_then(|i| i.key.collation());
         let encode = |d: Option<Doc<'_>>| {
             let mut k = Vec::new();
             for (e, f) in d.unwrap_or(Doc::EMPTY).iter().zip(fields) {
-                key::encode(e.val, f.descending, &mut k, None);
+                Collation::with(collation, e.val, |v| {
+                    key::encode(v, f.descending, &mut k, None)
+                });
             }
             k
         };
@@ -654,7 +727,7 @@ impl<'p> Planner<'p> {
             Some(i) => {
                 let multikey = Multikey(i.multikey);
                 given = match self.sort {
-                    Some(s) if !multikey.any() => order::given_by(s, fields, multikey, &[]),
+                    Some(s) if !multikey.any() => self.given_by(i, s, &[]),
                     _ => None,
                 };
                 reverse = given.unwrap_or(false);
@@ -665,6 +738,7 @@ impl<'p> Planner<'p> {
                     key_filter: Vec::new(),
                     dedup: multikey.any(),
                     intervals: vec![Vec::new(); fields.len()],
+                    wildcard: None,
                 })
             }
         };
@@ -746,6 +820,7 @@ impl Chosen {
     fn of(preds: &[Predicate<'_>], info: &IndexInfo) -> Chosen {
         let (fields, multikey) = (&info.key.fields, Multikey(info.multikey));
         let sparse = info.sparse;
+        let collation = info.key.collation();
         let mut out = Chosen {
             intervals: Vec::with_capacity(fields.len()),
             exact: Vec::with_capacity(fields.len()),
@@ -758,8 +833,32 @@ impl Chosen {
                 dotted: f.path.is_dotted(),
                 indexed: f.path.has_index_part(),
                 sparse,
+                collation,
             };
-            let here = preds.iter().filter(|p| *p.path == f.path);
+            let asked = match f.kind {
+                KeyKind::Ordered => wildcard::Asked::Value,
+                KeyKind::Hashed => {
+                    let (list, exact) = hashed(preds, f, collation);
+                    out.intervals.push(list);
+                    out.exact.push(exact);
+                    continue;
+                }
+                KeyKind::WildcardPath => {
+                    let (list, exact) = wildcard::path_bounds(preds, fields, i);
+                    out.intervals.push(list);
+                    out.exact.push(exact);
+                    continue;
+                }
+                KeyKind::Wildcard => wildcard::asked(preds, &f.path),
+            };
+            let here = preds.iter().filter(|p| {
+                *p.path == f.path
+                    && match asked {
+                        wildcard::Asked::Value if f.kind == KeyKind::Ordered => true,
+                        wildcard::Asked::Value => wildcard::bounds_value(p),
+                        _ => false,
+                    }
+            });
             let mut list: Option<Vec<Interval>> = None;
             let mut exact = Vec::new();
             if kind.multikey {
@@ -808,6 +907,23 @@ impl Chosen {
         }
         out
     }
+}
+
+/// The hashes that the predicates on a hashed field allow.
+fn hashed(
+    preds: &[Predicate<'_>],
+    f: &KeyField,
+    collation: Option<&Collation>,
+) -> (Vec<Interval>, Vec<(usize, bool)>) {
+    let mut list = vec![Interval::all()];
+    let mut exact = Vec::new();
+    for p in preds.iter().filter(|p| *p.path == f.path) {
+        if let Some(b) = bounds::hashed(p, collation) {
+            list = intersect(&list, &b.intervals);
+            exact.push((p.clause, b.exact));
+        }
+    }
+    (list, exact)
 }
 
 struct Spread {

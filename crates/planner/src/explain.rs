@@ -9,6 +9,7 @@ use query::filter::{Filter, Node};
 use query::index_keys::Multikey;
 use query::projection::Projection;
 use query::sort::SortPattern;
+use std::borrow::Cow;
 
 /// What beside the plan decides the stages.
 #[derive(Clone, Copy)]
@@ -180,9 +181,11 @@ fn counting(e: &Explain<'_>) -> Stage {
         && a.key_filter.is_empty()
         && let Bounds::Ranges(r) = &a.bounds
         && r.len() == 1
-        && let Some(info) = e.indexes.iter().find(|i| i.id == a.index)
+        && !a.dedup
+        && let Some(info) = described(e, a)
     {
         let mut w = Writer::new();
+        let info = &*info;
         describe(info, &mut w);
         w.open_doc("indexBounds");
         for (name, low) in [("startKey", true), ("endKey", false)] {
@@ -348,11 +351,23 @@ fn id_scan(bounds: &[Interval], reverse: bool) -> Stage {
     s
 }
 
+/// The index of a scan; a wildcard index as that of its path.
+fn described<'e>(e: &Explain<'e>, a: &IndexAccess) -> Option<Cow<'e, IndexInfo>> {
+    let info = e.indexes.iter().find(|i| i.id == a.index)?;
+    Some(match &a.wildcard {
+        None => Cow::Borrowed(info),
+        Some(path) => Cow::Owned(crate::wildcard::as_path(info, path)),
+    })
+}
+
 fn describe(info: &IndexInfo, w: &mut Writer) {
     let multikey = Multikey(info.multikey);
     w.doc("keyPattern", info.key.as_doc())
-        .str("indexName", &info.name)
-        .bool("isMultiKey", multikey.any())
+        .str("indexName", &info.name);
+    if let Some(c) = info.key.collation() {
+        w.doc("collation", c.spec());
+    }
+    w.bool("isMultiKey", multikey.any())
         .open_doc("multiKeyPaths");
     for (i, f) in info.key.fields.iter().enumerate() {
         w.open_array(f.path.as_str());
@@ -363,16 +378,20 @@ fn describe(info: &IndexInfo, w: &mut Writer) {
     }
     w.close()
         .bool("isUnique", info.unique)
-        .bool("isSparse", info.sparse)
+        .bool(
+            "isSparse",
+            info.sparse || info.key.wildcard().is_some_and(|w| !w.is_compound()),
+        )
         .bool("isPartial", info.partial.is_some())
         .i32("indexVersion", 2);
 }
 
 fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> Stage {
     let mut w = Writer::new();
-    let Some(info) = e.indexes.iter().find(|i| i.id == a.index) else {
+    let Some(info) = described(e, a) else {
         return Stage::new("IXSCAN", doc! {});
     };
+    let info = &*info;
     if !a.key_filter.is_empty() {
         w.doc("filter", key_filter(info, a).to_doc().as_doc());
     }

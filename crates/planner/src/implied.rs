@@ -4,6 +4,7 @@
 
 use crate::predicate::excludes_missing;
 use bson::{Val, order, tag};
+use query::collation::Collation;
 use query::filter::{Filter, InList, Node, Test, TypeSet};
 
 /// Every document that matches `query` matches `need`.
@@ -46,11 +47,35 @@ pub fn implies(query: &Node, need: &Node) -> bool {
 /// Word for word the same.
 fn same(a: &Node, b: &Node) -> bool {
     let text = |n: &Node| Filter::from_node(n.clone()).to_doc();
-    !matches!(a, Node::Sample(_)) && text(a) == text(b)
+    !matches!(a, Node::Sample(_)) && collations(a) == collations(b) && text(a) == text(b)
+}
+
+fn collations(n: &Node) -> Vec<Collation> {
+    let mut all = Vec::new();
+    n.any(&mut |n| {
+        if let Node::Pred {
+            test: Test::Collated(c),
+            ..
+        } = n
+        {
+            all.push(c.collation.clone());
+        }
+        false
+    });
+    all
 }
 
 fn test_implies(test: &Test, need: &Test) -> bool {
     match (test, need) {
+        (Test::Collated(a), Test::Collated(b)) => {
+            a.collation == b.collation && test_implies(&a.folded, &b.folded)
+        }
+        // Strings that are equal under a collation need not be equal.
+        (Test::Collated(a), Test::Exists | Test::Type(_)) => test_implies(&a.folded, need),
+        (Test::Collated(_), _) => false,
+        // Equal strings are equal under every collation, but their order tells nothing.
+        (Test::Eq(_) | Test::In(_), Test::Collated(_)) => equals_imply(test, need),
+        (_, Test::Collated(_)) => false,
         (Test::Eq(v), _) => value_implies(v.as_val(), need),
         (Test::In(l), Test::In(m)) if !l.regexes.is_empty() => {
             l.regexes.iter().all(|r| {
@@ -76,6 +101,14 @@ fn test_implies(test: &Test, need: &Test) -> bool {
         (Test::Regex(_), Test::Type(set)) => {
             set.contains(tag::STRING) && set.contains(tag::SYMBOL) && set.contains(tag::REGEX)
         }
+        _ => false,
+    }
+}
+
+fn equals_imply(test: &Test, need: &Test) -> bool {
+    match test {
+        Test::Eq(v) => value_implies(v.as_val(), need),
+        Test::In(l) => l.regexes.is_empty() && values_imply(l, need),
         _ => false,
     }
 }

@@ -22,6 +22,7 @@ mod plan;
 mod predicate;
 #[cfg(test)]
 mod tests;
+mod wildcard;
 
 pub use choose::plan;
 pub use implied::implies;

@@ -1,6 +1,8 @@
 //! Whether a scan of an index gives the order that a query asks for.
 
 use crate::interval::Interval;
+use bson::{Value, order};
+use query::collation::Collation;
 use query::index_keys::{KeyField, Multikey};
 use query::path::FieldPath;
 use query::sort::{SortField, SortPattern};
@@ -12,8 +14,19 @@ pub(crate) fn given_by(
     fields: &[KeyField],
     multikey: Multikey,
     intervals: &[Vec<Interval>],
+    collation: Option<&Collation>,
 ) -> Option<bool> {
     if sort.has_meta() {
+        return None;
+    }
+    // Another order of strings is no matter where there are none.
+    if sort.collation() != collation
+        && sort.fields.iter().any(|s| {
+            let at = fields.iter().position(|f| f.path == s.path);
+            at.and_then(|i| intervals.get(i))
+                .is_none_or(|list| list.iter().any(may_hold_strings))
+        })
+    {
         return None;
     }
     let point = |i: usize| matches!(intervals.get(i).map(Vec::as_slice), Some([x]) if x.is_point());
@@ -42,10 +55,7 @@ pub(crate) fn given_by(
         return None;
     }
     // Behind the fields an entry has the record's key, which is that of `_id`.
-    let id = KeyField {
-        path: FieldPath::new("_id"),
-        descending: false,
-    };
+    let id = KeyField::new(FieldPath::new("_id"), false);
     let mut keys = fields
         .iter()
         .enumerate()
@@ -55,7 +65,7 @@ pub(crate) fn given_by(
     for s in wanted {
         let f = loop {
             let (point, f) = keys.next()?;
-            if f.path == s.path {
+            if f.path == s.path && f.is_ordered() {
                 break f;
             }
             if !point {
@@ -68,4 +78,11 @@ pub(crate) fn given_by(
         }
     }
     Some(reverse.unwrap_or(false))
+}
+
+/// Strings, documents and arrays lie in one stretch of the order of types.
+fn may_hold_strings(i: &Interval) -> bool {
+    let (first, last): (Value, Value) = ("".into(), Value::binary(0, &[]));
+    order::compare(i.high.as_val(), first.as_val()).is_ge()
+        && order::compare(i.low.as_val(), last.as_val()).is_lt()
 }

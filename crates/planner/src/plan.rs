@@ -4,6 +4,7 @@ use crate::interval::Interval;
 use bson::{Doc, DocBuf, Val, Value};
 use query::filter::{Filter, Node, Test};
 use query::index_keys::KeyPattern;
+use query::path::FieldPath;
 use query::projection::Projection;
 use query::sort::SortPattern;
 use std::sync::Arc;
@@ -105,6 +106,8 @@ pub struct IndexAccess {
     pub dedup: bool,
     /// The values wanted of each field, all of them where empty: for explain.
     pub intervals: Vec<Vec<Interval>>,
+    /// Of a wildcard index: the path that it stands for, `$_path` for all.
+    pub wildcard: Option<FieldPath>,
 }
 
 /// Which entries of an index are wanted.

@@ -5,9 +5,11 @@ use crate::explain::{Explain, winning_plan};
 use crate::plan::*;
 use crate::{ID_INDEX, plan};
 use bson::{Doc, DocBuf, Val, Value, Writer, json, key};
-use query::expr::Vars;
+use query::collation::Collation;
+use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::index_keys::{KeyPattern, KeySet};
+use query::path::FieldPath;
 use query::projection::Projection;
 use query::sort::SortPattern;
 use std::collections::{BTreeMap, HashSet};
@@ -27,14 +29,20 @@ fn filter(text: &str) -> Filter {
     Filter::parse(d(text).as_doc(), &Default::default()).unwrap()
 }
 
+/// `options`: `unique`, `sparse`, `partial {filter}` or `spec {more fields of the specification}`.
 fn index(id: u32, key: &str, options: &str) -> IndexInfo {
-    let key = KeyPattern::parse(d(key).as_doc()).unwrap();
+    let mut w = Writer::new();
+    w.doc("key", d(key).as_doc());
+    if let Some(more) = options.strip_prefix("spec ") {
+        w.extend(d(more).as_doc());
+    }
+    let key = KeyPattern::of_spec(w.finish().as_doc()).unwrap();
     IndexInfo {
         id,
         name: key.default_name(),
         key,
-        unique: options.contains("unique"),
-        sparse: options.contains("sparse"),
+        unique: options == "unique",
+        sparse: options == "sparse",
         partial: options
             .strip_prefix("partial ")
             .map(|f| std::sync::Arc::new(filter(f))),
@@ -172,7 +180,7 @@ impl Collection {
                             continue;
                         }
                         let doc = if covered {
-                            built(info, &values)
+                            built(info, a.wildcard.as_ref(), &values)
                         } else {
                             self.records[record].clone()
                         };
@@ -231,10 +239,17 @@ impl Collection {
 }
 
 /// The index's fields as a document; paths have at most two components here.
-fn built(info: &IndexInfo, values: &[Option<Value>]) -> DocBuf {
+fn built(info: &IndexInfo, path: Option<&FieldPath>, values: &[Option<Value>]) -> DocBuf {
+    let info = match path {
+        Some(p) => crate::wildcard::as_path(info, p),
+        None => info.clone(),
+    };
     let mut w = Writer::new();
     let mut done: Vec<&str> = Vec::new();
-    let all = || info.key.fields.iter().zip(values);
+    let all = || {
+        let fields = info.key.fields.iter().zip(values);
+        fields.filter(|(f, _)| f.is_ordered())
+    };
     for (f, v) in all() {
         let first = f.path.first();
         if done.contains(&first) {
@@ -275,7 +290,8 @@ impl Random {
     }
 
     fn scalar(&mut self) -> String {
-        match self.below(12) {
+        match self.below(13) {
+            12 => r#""X""#.into(),
             0 => "null".into(),
             1 => r#""x""#.into(),
             2 => r#""xyz""#.into(),
@@ -373,7 +389,8 @@ impl Random {
 
 fn compare_with_brute_force(seed: u64, arrays: bool) -> usize {
     let mut r = Random(seed);
-    let pools: [&[(&str, &str)]; 5] = [
+    const COLLATED: &str = r#"spec {"collation":{"locale":"en","strength":2}}"#;
+    let pools: [&[(&str, &str)]; 11] = [
         &[(r#"{"a":1}"#, ""), (r#"{"d":-1}"#, "")],
         &[(r#"{"a":1,"d":1}"#, ""), (r#"{"e":1,"a":-1}"#, "")],
         &[
@@ -390,7 +407,40 @@ fn compare_with_brute_force(seed: u64, arrays: bool) -> usize {
             (r#"{"d":1,"a.b":1}"#, ""),
             (r#"{"e":-1}"#, ""),
         ],
+        &[(r#"{"d":"hashed"}"#, ""), (r#"{"a":"hashed"}"#, "sparse")],
+        &[
+            (r#"{"e":1,"d":"hashed","a":-1}"#, ""),
+            (r#"{"a.b":"hashed","d":1}"#, COLLATED),
+        ],
+        &[(r#"{"$**":1}"#, "")],
+        &[
+            (r#"{"a.$**":-1}"#, ""),
+            (
+                r#"{"$**":1}"#,
+                r#"spec {"wildcardProjection":{"a.c":0,"d":0}}"#,
+            ),
+        ],
+        &[
+            (
+                r#"{"d":1,"$**":1,"e":-1}"#,
+                r#"spec {"wildcardProjection":{"a":1}}"#,
+            ),
+            (r#"{"$**":1}"#, COLLATED),
+        ],
+        &[
+            (r#"{"a":1,"d":-1}"#, COLLATED),
+            (r#"{"d":1}"#, ""),
+            (r#"{"e":1}"#, r#"spec {"collation":{"locale":"en"}}"#),
+        ],
     ];
+    let strength = |n: i32| {
+        let spec = d(&match n {
+            2 => r#"{"locale":"en","strength":2}"#.to_string(),
+            _ => r#"{"locale":"en"}"#.to_string(),
+        });
+        Collation::new(spec.as_doc()).unwrap()
+    };
+    let collations = [None, strength(2), strength(3)];
     let mut indexed = 0;
     for (round, pool) in pools.iter().enumerate() {
         let infos = pool
@@ -405,7 +455,12 @@ fn compare_with_brute_force(seed: u64, arrays: bool) -> usize {
         }
         for _ in 0..400 {
             let text = r.query(2);
-            let f = filter(&text);
+            let collation = match pool.iter().any(|(_, o)| o.contains("collation")) {
+                true => collations[r.below(3)].clone(),
+                false => None,
+            };
+            let env = ParseEnv::new().collated(collation.clone());
+            let f = Filter::parse(d(&text).as_doc(), &env).unwrap();
             let sort_text = r.pick(&[
                 "",
                 r#"{"a":1}"#,
@@ -415,8 +470,11 @@ fn compare_with_brute_force(seed: u64, arrays: bool) -> usize {
                 r#"{"d":1,"_id":1}"#,
                 r#"{"a.c":1}"#,
             ]);
-            let sort =
-                (!sort_text.is_empty()).then(|| SortPattern::parse(d(sort_text).as_doc()).unwrap());
+            let sort = (!sort_text.is_empty()).then(|| {
+                SortPattern::parse(d(sort_text).as_doc())
+                    .unwrap()
+                    .collated(collation.as_ref())
+            });
             let projection_text = r.pick(&[
                 "",
                 r#"{"a":1,"_id":0}"#,
@@ -431,7 +489,7 @@ fn compare_with_brute_force(seed: u64, arrays: bool) -> usize {
             let p = c.plan(&f, sort.as_ref(), projection.as_ref(), limit);
             let context = || {
                 format!(
-                    "seed {seed} round {round}: {text} sort {sort_text} projection {projection_text}\nindexes {:?}\nplan {p:?}",
+                    "seed {seed} round {round}: {text} {collation:?} sort {sort_text} projection {projection_text}\nindexes {:?}\nplan {p:?}",
                     c.infos
                         .iter()
                         .map(|i| (&i.name, i.multikey))
@@ -736,6 +794,87 @@ fn explained_plans() {
             want,
             "{f} {sort} {projection}"
         );
+    }
+}
+
+#[test]
+fn hashed_and_wildcard_plans() {
+    for (key, options, f, sort, projection, want) in [
+        (
+            r#"{"a":"hashed"}"#,
+            "",
+            r#"{"a":{"$in":[1,1.5]}}"#,
+            "",
+            "",
+            r#"FETCH {"a": {"$in": [1, 1.5]}} < IXSCAN a: [5902408780260971510, 5902408780260971510]"#,
+        ),
+        (
+            r#"{"a":"hashed"}"#,
+            "",
+            r#"{"a":{"$gt":1}}"#,
+            "",
+            "",
+            r#"COLLSCAN {"a": {"$gt": 1}}"#,
+        ),
+        (
+            r#"{"$**":1}"#,
+            "",
+            r#"{"a.b":{"$gte":3}}"#,
+            r#"{"a.b":-1}"#,
+            r#"{"a.b":1,"_id":0}"#,
+            r#"PROJECTION_COVERED < IXSCAN $_path: ["a.b", "a.b"] a.b: [inf.0, 3]"#,
+        ),
+        (
+            r#"{"$**":1}"#,
+            "",
+            r#"{"a":{"$exists":true}}"#,
+            "",
+            "",
+            r#"FETCH < IXSCAN $_path: ["a", "a"] ["a.", "a/") a: [MinKey, MaxKey]"#,
+        ),
+        (
+            r#"{"$**":1}"#,
+            "",
+            r#"{"a":null}"#,
+            "",
+            "",
+            r#"COLLSCAN {"a": {"$eq": null}}"#,
+        ),
+        (
+            r#"{"$**":1}"#,
+            "",
+            r#"{"a":{"b":1}}"#,
+            "",
+            "",
+            r#"COLLSCAN {"a": {"$eq": {"b": 1}}}"#,
+        ),
+        (
+            r#"{"b.$**":1}"#,
+            "",
+            r#"{"a":1}"#,
+            "",
+            "",
+            r#"COLLSCAN {"a": {"$eq": 1}}"#,
+        ),
+        (
+            r#"{"b":1,"$**":1}"#,
+            r#"spec {"wildcardProjection":{"b":0}}"#,
+            r#"{"b":1}"#,
+            "",
+            "",
+            r#"FETCH < IXSCAN b: [1, 1] $_path: [MinKey, MinKey] ["", {}) $**: [MinKey, MaxKey]"#,
+        ),
+        (
+            r#"{"b":1,"$**":1}"#,
+            r#"spec {"wildcardProjection":{"b":0}}"#,
+            r#"{"b":1,"c":2}"#,
+            "",
+            "",
+            r#"FETCH < IXSCAN b: [1, 1] $_path: ["c", "c"] c: [2, 2]"#,
+        ),
+    ] {
+        let got = explain(&[(key, options)], f, sort, projection);
+        assert_eq!(got, want, "{key} {f} {sort} {projection}");
     }
 }
 

@@ -3,12 +3,21 @@
 //! A document has one key unless a field of the pattern goes through an array: then it has one for each element
 //! (a multikey index). Two fields may share an array, but not go through two different ones.
 //! Missing fields are null, an empty array at the end of a path is undefined (MongoDB, "Multikey Indexes").
+//!
+//! A hashed field keeps the hash of its value; a wildcard index (see `wildcard`) has the path of each value before it.
 
+mod hashed;
+mod wildcard;
+
+pub use wildcard::Wildcard;
+
+use crate::collation::Collation;
 use crate::path::FieldPath;
 use bson::key::{self, Types};
-use bson::{Doc, DocBuf, Val, Writer, tag};
+use bson::{Doc, DocBuf, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// The most fields in a compound index, as in MongoDB.
 pub const MAX_FIELDS: usize = 32;
@@ -16,14 +25,52 @@ pub const MAX_FIELDS: usize = 32;
 /// A parsed key pattern of an ordered index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPattern {
+    /// As an entry has them: a wildcard stands for two, the path and the value.
     pub fields: Vec<KeyField>,
     source: DocBuf,
+    kind: PatternKind,
+    collation: Option<Collation>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PatternKind {
+    Ordered,
+    Hashed,
+    Wildcard(Arc<Wildcard>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyField {
     pub path: FieldPath,
     pub descending: bool,
+    pub kind: FieldKind,
+}
+
+/// What an entry keeps of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    Ordered,
+    /// The hash of the value, as an int64.
+    Hashed,
+    /// The path of the value that the next field holds.
+    WildcardPath,
+    /// The value on that path.
+    Wildcard,
+}
+
+impl KeyField {
+    pub fn new(path: FieldPath, descending: bool) -> KeyField {
+        KeyField {
+            path,
+            descending,
+            kind: FieldKind::Ordered,
+        }
+    }
+
+    /// Entries are in the order of the field's values, and show them.
+    pub fn is_ordered(&self) -> bool {
+        matches!(self.kind, FieldKind::Ordered | FieldKind::Wildcard)
+    }
 }
 
 /// Which fields of an index were arrays: bit i for field i.
@@ -36,6 +83,8 @@ pub struct KeySet {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     types: Types,
+    /// Strings go in as their sort keys.
+    collation: Option<Collation>,
 }
 
 /// `bytes[start..key_end]` is the key, `bytes[key_end..end]` its types.
@@ -93,8 +142,31 @@ impl KeySet {
         self.bytes.len()
     }
 
+    /// The keys that follow are in the order of a collation.
+    pub fn collate(&mut self, collation: Option<&Collation>) {
+        self.collation = collation.cloned();
+    }
+
+    /// The value as it goes into a key.
+    fn folded(&self, v: Val<'_>) -> Value {
+        match &self.collation {
+            Some(c) => c.fold(v),
+            None => v.to_value(),
+        }
+    }
+
+    fn put_as_is(&mut self, v: Val<'_>, descending: bool) {
+        key::encode(v, descending, &mut self.bytes, Some(&mut self.types));
+    }
+
     #[inline]
     fn put(&mut self, v: Option<Val<'_>>, descending: bool) {
+        if let (Some(c), Some(v)) = (&self.collation, v)
+            && Collation::affects(v)
+        {
+            let folded = c.fold(v);
+            return self.put_as_is(folded.as_val(), descending);
+        }
         match v {
             Some(v) => key::encode(v, descending, &mut self.bytes, Some(&mut self.types)),
             None => key::encode_missing(descending, &mut self.bytes, Some(&mut self.types)),
@@ -312,11 +384,29 @@ fn expand<'a>(
 impl KeyPattern {
     /// Parses `{a: 1, "b.c": -1}`: positive numbers ascend, negative descend.
     pub fn parse(doc: Doc<'_>) -> Result<KeyPattern> {
+        KeyPattern::parse_with(doc, None)
+    }
+
+    /// The same with the `wildcardProjection` of a wildcard index.
+    pub fn parse_with(doc: Doc<'_>, projection: Option<Doc<'_>>) -> Result<KeyPattern> {
         let mut fields = Vec::new();
+        let (mut hashed, mut wildcard) = (false, None);
         if doc.is_empty() {
             bail!(CannotCreateIndex, "Index keys cannot be empty.");
         }
         for e in doc {
+            if e.name.is_empty() {
+                bail!(CannotCreateIndex, "Index keys cannot be an empty field.");
+            }
+            let path = FieldPath::new(e.name);
+            if path.has_empty_part() {
+                bail!(
+                    CannotCreateIndex,
+                    "Index keys cannot contain an empty field."
+                );
+            }
+            let is_wildcard = path.last() == "$**";
+            let mut kind = FieldKind::Ordered;
             let direction = match e.val.to_f64() {
                 Some(f) if f.is_nan() => bail!(
                     CannotCreateIndex,
@@ -328,6 +418,11 @@ impl KeyPattern {
                 ),
                 Some(f) => f,
                 None => match e.val.as_str() {
+                    Some("hashed") if !is_wildcard => {
+                        kind = FieldKind::Hashed;
+                        hashed = true;
+                        1.0
+                    }
                     Some("hashed" | "text" | "2d" | "2dsphere" | "geoHaystack") => bail!(
                         CannotCreateIndex,
                         "indexes of type '{}' are not supported",
@@ -342,21 +437,29 @@ impl KeyPattern {
                     ),
                 },
             };
-            let path = FieldPath::new(e.name);
-            if e.name.is_empty() {
-                bail!(CannotCreateIndex, "Index keys cannot be an empty field.");
-            }
-            if path.has_empty_part() {
-                bail!(
-                    CannotCreateIndex,
-                    "Index keys cannot contain an empty field."
-                );
-            }
-            if path.parts().any(|p| p == "$**") {
-                bail!(CannotCreateIndex, "wildcard indexes are not supported");
+            let descending = direction < 0.0;
+            if is_wildcard {
+                if wildcard.is_some() {
+                    bail!(
+                        7246201,
+                        "wildcard indexes do not allow more than one wildcard field"
+                    );
+                }
+                wildcard = Some((fields.len(), path.parent()));
+                fields.push(KeyField {
+                    path: FieldPath::new(wildcard::PATH),
+                    descending: false,
+                    kind: FieldKind::WildcardPath,
+                });
+                kind = FieldKind::Wildcard;
             }
             // DBRef fields may be indexed: `a.$id`.
-            if path.parts().enumerate().any(|(i, p)| {
+            let scope = if is_wildcard {
+                path.len() - 1
+            } else {
+                path.len()
+            };
+            if path.parts().take(scope).enumerate().any(|(i, p)| {
                 p.starts_with('$') && (i == 0 || !matches!(p, "$id" | "$ref" | "$db"))
             }) {
                 bail!(
@@ -366,19 +469,97 @@ impl KeyPattern {
             }
             fields.push(KeyField {
                 path,
-                descending: direction < 0.0,
+                descending,
+                kind,
             });
         }
-        if fields.len() > MAX_FIELDS {
+        if fields.len() > MAX_FIELDS + usize::from(wildcard.is_some()) {
             bail!(
                 CannotCreateIndex,
                 "Index key pattern contains more than {MAX_FIELDS} fields"
             );
         }
+        let kind = match wildcard {
+            Some(_) if hashed => bail!(
+                CannotCreateIndex,
+                "wildcard indexes do not allow hashed fields"
+            ),
+            Some((at, scope)) => {
+                let others = fields.iter().filter(|f| f.kind == FieldKind::Ordered);
+                PatternKind::Wildcard(Arc::new(Wildcard::parse(
+                    at,
+                    scope,
+                    projection,
+                    &others.map(|f| &f.path).collect::<Vec<_>>(),
+                )?))
+            }
+            None if hashed => PatternKind::Hashed,
+            None => PatternKind::Ordered,
+        };
         Ok(KeyPattern {
             fields,
             source: doc.to_buf(),
+            kind,
+            collation: None,
         })
+    }
+
+    /// The pattern of an index specification: `key`, `wildcardProjection`, `collation`.
+    pub fn of_spec(spec: Doc<'_>) -> Result<KeyPattern> {
+        let part = |name: &str| spec.get(name).and_then(|v| v.as_doc());
+        let key = part("key").unwrap_or(Doc::EMPTY);
+        let mut out = KeyPattern::parse_with(key, part("wildcardProjection"))?;
+        out.collation = match part("collation") {
+            Some(c) => Collation::new(c)?,
+            None => None,
+        };
+        Ok(out)
+    }
+
+    pub fn collation(&self) -> Option<&Collation> {
+        self.collation.as_ref()
+    }
+
+    pub fn is_hashed(&self) -> bool {
+        self.kind == PatternKind::Hashed
+    }
+
+    pub fn wildcard(&self) -> Option<&Wildcard> {
+        match &self.kind {
+            PatternKind::Wildcard(w) => Some(w),
+            _ => None,
+        }
+    }
+
+    /// A wildcard index as the index of one path, or (`None`) of all of them.
+    pub fn for_path(&self, path: Option<&FieldPath>) -> KeyPattern {
+        let mut out = self.clone();
+        let mut w = Writer::new();
+        let mut names = self.source.as_doc().iter();
+        for f in &mut out.fields {
+            match f.kind {
+                FieldKind::WildcardPath => {
+                    w.i32(wildcard::PATH, 1);
+                    continue;
+                }
+                FieldKind::Wildcard => {
+                    if let Some(p) = path {
+                        f.path = p.clone();
+                    }
+                }
+                _ => {}
+            }
+            if let Some(e) = names.next() {
+                w.val(f.path.as_str(), e.val);
+            }
+        }
+        out.source = w.finish();
+        out
+    }
+
+    /// Whether a change of what `touched` holds for may change a document's keys.
+    pub fn concerned(&self, touched: impl Fn(&str) -> bool) -> bool {
+        self.wildcard().is_some() || self.fields.iter().any(|f| touched(f.path.as_str()))
     }
 
     /// The pattern as it was given.
@@ -418,7 +599,12 @@ impl KeyPattern {
     /// Replaces the content of `out` by the document's keys, in key order without duplicates. `sparse`: none when the
     /// document has none of the fields.
     pub fn extract(&self, doc: Doc<'_>, sparse: bool, out: &mut KeySet) -> Result<Multikey> {
-        extract(&self.fields, doc, sparse, out)
+        out.collation.clone_from(&self.collation);
+        match &self.kind {
+            PatternKind::Ordered => extract(&self.fields, doc, sparse, out),
+            PatternKind::Hashed => hashed::extract(&self.fields, doc, sparse, out),
+            PatternKind::Wildcard(w) => w.extract(&self.fields, doc, out),
+        }
     }
 
     /// Decodes an index entry's key (from its first field on) into values named by their paths; missing fields are left

@@ -1,6 +1,7 @@
 //! query
 pub mod accumulator;
 pub mod arithmetic;
+pub mod collation;
 pub mod expr;
 pub mod filter;
 pub mod index_keys;

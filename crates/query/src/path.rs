@@ -148,6 +148,14 @@ impl FieldPath {
         self.starts_with(other) || other.starts_with(self)
     }
 
+    /// The path without its last component.
+    pub fn parent(&self) -> FieldPath {
+        match self.text.rsplit_once('.') {
+            Some((parent, _)) => FieldPath::new(parent),
+            None => FieldPath::empty(),
+        }
+    }
+
     /// The path without its first `n` components.
     pub fn tail(&self, n: usize) -> FieldPath {
         match self.parts.get(n) {

@@ -3,6 +3,7 @@
 //! Invariant: the order of two sort keys is MongoDB's order of the two documents; for an array the least element counts
 //! when ascending, the greatest when descending, and with several fields the least of the combined keys.
 
+use crate::collation::Collation;
 use crate::index_keys::{self, KeyField, KeySet};
 use crate::path::FieldPath;
 use bson::key;
@@ -16,6 +17,7 @@ pub struct SortPattern {
     /// The same as the extraction of keys wants it; metadata fields have an empty path.
     keys: Vec<KeyField>,
     source: DocBuf,
+    collation: Option<Collation>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,16 +56,24 @@ impl SortPattern {
         }
         let keys = fields
             .iter()
-            .map(|f| KeyField {
-                path: f.path.clone(),
-                descending: f.descending,
-            })
+            .map(|f| KeyField::new(f.path.clone(), f.descending))
             .collect();
         Ok(SortPattern {
             fields,
             keys,
             source: doc.to_buf(),
+            collation: None,
         })
+    }
+
+    /// The same order with strings in that of a collation.
+    pub fn collated(mut self, collation: Option<&Collation>) -> SortPattern {
+        self.collation = collation.cloned();
+        self
+    }
+
+    pub fn collation(&self) -> Option<&Collation> {
+        self.collation.as_ref()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -88,7 +98,9 @@ impl SortPattern {
                 continue;
             }
             match plain(&f.path, doc) {
-                Some(Some(v)) => key::encode(v, f.descending, out, None),
+                Some(Some(v)) => Collation::with(self.collation.as_ref(), v, |v| {
+                    key::encode(v, f.descending, out, None)
+                }),
                 Some(None) => key::encode_missing(f.descending, out, None),
                 None => {
                     out.truncate(start);
@@ -105,12 +117,20 @@ impl SortPattern {
             && !f.path.is_dotted()
             && let Some(items) = doc.get(f.path.first()).and_then(|v| v.as_array())
         {
-            let least = if f.descending {
-                items.values().max_by(|a, b| order::compare(*a, *b))
-            } else {
-                items.values().min_by(|a, b| order::compare(*a, *b))
+            let compare = |a: &Val<'_>, b: &Val<'_>| match &self.collation {
+                Some(c) => c.compare(*a, *b),
+                None => order::compare(*a, *b),
             };
-            key::encode(least.unwrap_or(Val::UNDEFINED), f.descending, out, None);
+            let least = if f.descending {
+                items.values().max_by(compare)
+            } else {
+                items.values().min_by(compare)
+            };
+            Collation::with(
+                self.collation.as_ref(),
+                least.unwrap_or(Val::UNDEFINED),
+                |v| key::encode(v, f.descending, out, None),
+            );
             return Ok(());
         }
         let plain: Vec<KeyField>;
@@ -126,6 +146,7 @@ impl SortPattern {
             &self.keys
         };
         let mut set = KeySet::new();
+        set.collate(self.collation.as_ref());
         index_keys::extract(keys, doc, false, &mut set).map_err(|e| {
             if e.code == Code::CannotIndexParallelArrays {
                 err!(BadValue, "cannot sort with keys that are parallel arrays")
@@ -147,6 +168,7 @@ impl SortPattern {
     /// The sort key as a value for `{$meta: "sortKey"}`: an array with the value of each field.
     pub fn sort_key_value(&self, doc: Doc<'_>) -> Result<Value> {
         let mut set = KeySet::new();
+        set.collate(self.collation.as_ref());
         index_keys::extract(&self.keys, doc, false, &mut set)?;
         let mut w = bson::Writer::new_array();
         if let Some((k, t)) = set.iter().next() {

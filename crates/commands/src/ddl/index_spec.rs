@@ -134,7 +134,7 @@ impl IndexSpec {
         check_name(name, key)?;
         let id = is_id_key(key);
         let mut w = Writer::new();
-        let (mut sparse, mut partial) = (false, false);
+        let (mut sparse, mut partial, mut old) = (false, false, false);
         w.i32("v", 2)
             .doc("key", key)
             .str("name", if id { "_id_" } else { name });
@@ -148,7 +148,10 @@ impl IndexSpec {
             }
             match e.name {
                 "key" | "name" => {}
-                "v" => check_version(e.val)?,
+                "v" => {
+                    check_version(e.val)?;
+                    old |= e.val.to_i64_exact() == Some(1);
+                }
                 "ns" => {
                     if e.val.tag != tag::STRING {
                         bail!(
@@ -230,6 +233,7 @@ impl IndexSpec {
                             "The field 'wildcardProjection' is only allowed in an 'wildcard' index"
                         );
                     }
+                    w.val("wildcardProjection", e.val);
                 }
                 kind if KIND_OPTIONS.contains(&kind) => {
                     let text = matches!(
@@ -257,7 +261,9 @@ impl IndexSpec {
             );
         }
         check_key(key)?;
-        Ok(IndexSpec { spec: w.finish() })
+        let spec = w.finish();
+        check_kind(&spec, old)?;
+        Ok(IndexSpec { spec })
     }
 
     /// How this specification stands to an existing one.
@@ -327,6 +333,35 @@ enum Likeness {
     Different,
 }
 
+/// What only some kinds of index allow.
+fn check_kind(spec: &DocBuf, old: bool) -> Result<()> {
+    let pattern = KeyPattern::of_spec(spec.as_doc())?;
+    let has = |name: &str| spec.get(name).is_some();
+    if pattern.is_hashed() && has("unique") {
+        bail!(
+            16764,
+            "Currently hashed indexes cannot guarantee uniqueness. Use a regular index."
+        );
+    }
+    if pattern.wildcard().is_some() {
+        if old {
+            bail!(
+                CannotCreateIndex,
+                "Invalid index specification; wildcard indexes cannot be created with v=1"
+            );
+        }
+        for option in ["unique", "sparse", "expireAfterSeconds"] {
+            if has(option) {
+                bail!(
+                    CannotCreateIndex,
+                    "Index type 'wildcard' does not support the '{option}' option"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
 fn check_name(name: &str, key: Doc<'_>) -> Result<()> {
     if name.is_empty() {
         bail!(CannotCreateIndex, "The index name cannot be empty");
@@ -363,7 +398,7 @@ fn check_key(key: Doc<'_>) -> Result<()> {
             );
         }
         names.push(e.name);
-        if e.val.as_str() == Some("wildcard") {
+        if e.val.as_str() == Some("wildcard") && !e.name.ends_with("$**") {
             bail!(
                 7246202,
                 "The 'wildcard' index type must be declared with a '$**' field"
@@ -388,7 +423,7 @@ fn check_key(key: Doc<'_>) -> Result<()> {
             "The field 'key' for an _id index must be {{_id: 1}}, but got {key}"
         );
     }
-    KeyPattern::parse(key).map(|_| ())
+    Ok(())
 }
 
 fn flag_value(e: Elem<'_>) -> Result<bool> {

@@ -3,6 +3,7 @@
 use super::node::{Call, Node, Prepared, System};
 use super::path::FieldPath;
 use super::table::{self, Named, Op, Syntax};
+use crate::collation::Collation;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
 use std::sync::Arc;
@@ -13,6 +14,8 @@ pub struct ParseEnv {
     names: Vec<Arc<str>>,
     /// `CURRENT` was bound to something else than the document.
     rebound: bool,
+    /// How strings compare; `None`: byte by byte.
+    collation: Option<Collation>,
 }
 
 impl ParseEnv {
@@ -31,6 +34,17 @@ impl ParseEnv {
     pub fn define_unchecked(&mut self, name: &str) {
         self.rebound |= name == "CURRENT";
         self.names.push(Arc::from(name));
+    }
+
+    /// The same for expressions and filters under a collation.
+    pub fn collated(mut self, collation: Option<Collation>) -> ParseEnv {
+        self.collation = collation;
+        self
+    }
+
+    #[inline]
+    pub fn collation(&self) -> Option<&Collation> {
+        self.collation.as_ref()
     }
 
     pub fn knows(&self, name: &str) -> bool {

@@ -1,9 +1,10 @@
 //! Testing documents and values against a parsed filter.
 
-use super::{InList, Node, Test};
+use super::{Collated, InList, Node, Test};
+use crate::collation::Collation;
 use crate::expr::{EvalCtx, Vars};
 use crate::path::{FieldPath, Leaf};
-use bson::{Doc, Val, order, tag};
+use bson::{Doc, Val, Value, order, tag};
 use errors::Result;
 use std::cmp::Ordering;
 
@@ -138,7 +139,43 @@ impl Test {
             Test::In(_) => 13,
             Test::Bits { .. } => 14,
             Test::Type(_) => 22,
+            Test::Collated(c) => c.source.rank(),
         }
+    }
+
+    /// The test as it was written, whatever its collation.
+    pub fn written(&self) -> &Test {
+        match self {
+            Test::Collated(c) => &c.source,
+            t => t,
+        }
+    }
+
+    /// The test under a collation. What holds no string is the same under all.
+    pub(crate) fn collate(self, collation: Option<&Collation>) -> Test {
+        let Some(c) = collation else { return self };
+        let fold = |v: &Value| c.fold(v.as_val());
+        let folded = match &self {
+            Test::In(l) if l.values.iter().any(|v| Collation::affects(v.as_val())) => {
+                Test::In(InList::new(l.values.iter().map(fold).collect(), Vec::new()))
+            }
+            Test::Eq(v) | Test::Lt(v) | Test::Lte(v) | Test::Gt(v) | Test::Gte(v)
+                if !Collation::affects(v.as_val()) =>
+            {
+                return self;
+            }
+            Test::Eq(v) => Test::Eq(fold(v)),
+            Test::Lt(v) => Test::Lt(fold(v)),
+            Test::Lte(v) => Test::Lte(fold(v)),
+            Test::Gt(v) => Test::Gt(fold(v)),
+            Test::Gte(v) => Test::Gte(fold(v)),
+            _ => return self,
+        };
+        Test::Collated(Box::new(Collated {
+            source: self,
+            folded,
+            collation: c.clone(),
+        }))
     }
 
     /// What the test wants of an array at the end of its path.
@@ -179,6 +216,7 @@ impl Test {
                 v.is_some_and(|v| self.first_element(v).is_some())
             }
             Test::Bits { test, mask } => v.is_some_and(|v| mask.test(*test, v)),
+            Test::Collated(c) => c.matches(v),
         }
     }
 
@@ -264,6 +302,21 @@ pub(super) fn matches_regex(re: &super::Regex, v: Val<'_>) -> bool {
         tag::STRING | tag::SYMBOL => v.str_bytes().is_some_and(|s| re.is_match(s)),
         tag::REGEX => v.as_regex() == Some((re.pattern(), re.options())),
         _ => false,
+    }
+}
+
+impl Collated {
+    fn matches(&self, v: Option<Val<'_>>) -> bool {
+        let Some(v) = v else {
+            return self.folded.matches(None);
+        };
+        if Collation::with(Some(&self.collation), v, |v| self.folded.matches(Some(v))) {
+            return true;
+        }
+        match &self.source {
+            Test::In(l) => l.regexes.iter().any(|re| matches_regex(re, v)),
+            _ => false,
+        }
     }
 }
 

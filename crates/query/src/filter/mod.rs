@@ -25,6 +25,7 @@ pub use regex::Regex;
 pub use schema::Schema;
 pub use types::TypeSet;
 
+use crate::collation::Collation;
 use crate::expr::{Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
 use bson::{Doc, DocBuf, Val, Value};
@@ -83,6 +84,18 @@ pub enum Test {
         test: BitTest,
         mask: BitMask,
     },
+    /// A comparison with strings under a collation.
+    Collated(Box<Collated>),
+}
+
+/// A test in the order of a collation.
+#[derive(Clone, Debug)]
+pub struct Collated {
+    /// As it was written: what it prints as.
+    pub source: Test,
+    /// The same with folded operands and without regular expressions: for folded values.
+    pub folded: Test,
+    pub collation: Collation,
 }
 
 /// The list of `$in`: values in comparison order without duplicates, and regular expressions.
@@ -236,7 +249,7 @@ impl Node {
         match self {
             Node::And(c) => c.iter().for_each(|n| n.equalities(out)),
             Node::Or(c) if c.len() == 1 => c[0].equalities(out),
-            Node::Pred { path, test } => match test {
+            Node::Pred { path, test } => match test.written() {
                 Test::Eq(v) => out.push((path, v.as_val())),
                 Test::In(l) if l.values.len() == 1 && l.regexes.is_empty() => {
                     out.push((path, l.values[0].as_val()))

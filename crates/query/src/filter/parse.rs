@@ -44,7 +44,7 @@ fn parse_field(e: Elem<'_>, env: &ParseEnv, nodes: &mut Vec<Node>) -> Result<()>
                 let mut ops = parse_operators(&path, d, env)?;
                 nodes.append(&mut ops);
             } else {
-                let test = Test::Eq(e.val.to_value());
+                let test = Test::Eq(e.val.to_value()).collate(env.collation());
                 nodes.push(Node::Pred { path, test });
             }
         }
@@ -53,7 +53,7 @@ fn parse_field(e: Elem<'_>, env: &ParseEnv, nodes: &mut Vec<Node>) -> Result<()>
             nodes.push(Node::Pred { path, test });
         }
         _ => {
-            let test = Test::Eq(operand(e.val)?.to_value());
+            let test = Test::Eq(operand(e.val)?.to_value()).collate(env.collation());
             nodes.push(Node::Pred { path, test });
         }
     }
@@ -198,7 +198,7 @@ fn parse_operator(path: &FieldPath, e: Elem<'_>, all: Doc<'_>, env: &ParseEnv) -
     let v = e.val;
     let pred = |test: Test| Node::Pred {
         path: path.clone(),
-        test,
+        test: test.collate(env.collation()),
     };
     let not = |n: Node| Node::Not(Box::new(n));
     let comparison = || -> Result<bson::Value> {
@@ -413,7 +413,7 @@ fn all_of(path: &FieldPath, v: Val<'_>, env: &ParseEnv) -> Result<Node> {
                 bail!(BadValue, "no $ expressions in $all")
             }
             (tag::REGEX, _) => Test::Regex(Box::new(regex_of(v)?)),
-            _ => Test::Eq(operand(v)?.to_value()),
+            _ => Test::Eq(operand(v)?.to_value()).collate(env.collation()),
         };
         nodes.push(Node::Pred {
             path: path.clone(),

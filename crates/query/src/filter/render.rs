@@ -123,6 +123,10 @@ fn write_test(test: &Test, w: &mut Writer) {
             w.close()
         }
         Test::Bits { test, mask } => w.value(test.name(), mask.to_value()),
+        Test::Collated(c) => {
+            write_test(&c.source, w);
+            w
+        }
     };
 }
 
