@@ -19,6 +19,8 @@ use storage::{Direction, Effect, Entry, Op, Store, View};
 #[derive(Default, Clone)]
 pub struct Snapshot {
     collections: BTreeMap<String, Arc<Collection>>,
+    /// Some collection has a collation of its own.
+    collated: bool,
 }
 
 impl Snapshot {
@@ -31,6 +33,7 @@ impl Snapshot {
             let d = Doc::new(scan.value())
                 .ok_or_else(|| Error::internal("catalog record is damaged"))?;
             let c = record::read(d)?;
+            snapshot.collated |= c.collation.is_some();
             snapshot.collections.insert(c.ns.clone(), Arc::new(c));
         }
         Ok(snapshot)
@@ -142,6 +145,15 @@ impl Catalog {
         self.current.load().get(ns).cloned()
     }
 
+    /// The collation of a collection or view. Costs nothing where no collection has one.
+    pub fn collation_of(&self, ns: &str) -> Option<query::collation::Collation> {
+        let snapshot = self.current.load();
+        if !snapshot.collated {
+            return None;
+        }
+        snapshot.get(ns).and_then(|c| c.collation.clone())
+    }
+
     /// A view and the catalog as it was for that view: neither may be newer than the other, or a reader could use an index
     /// whose entries its view does not hold.
     pub fn consistent(
@@ -162,6 +174,7 @@ impl Catalog {
     fn publish(&self, change: impl FnOnce(&mut BTreeMap<String, Arc<Collection>>)) {
         let mut s = Snapshot::clone(&self.current.load());
         change(&mut s.collections);
+        s.collated = s.collections.values().any(|c| c.collation.is_some());
         self.current.store(Arc::new(s));
     }
 

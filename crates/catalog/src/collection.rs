@@ -1,6 +1,7 @@
 //! A collection and its indexes as one immutable version; a change makes a new version.
 
 use crate::capped::{Capped, ID_INDEX};
+use crate::index_filter::IndexFilters;
 use crate::keyspace::{self, Prefix, SPACE_INDEX, SPACE_RECORD};
 use crate::validator::Validator;
 use crate::view::View;
@@ -8,6 +9,7 @@ use bson::DocBuf;
 use errors::Result;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};
 use planner::IndexInfo;
+use query::collation::Collation;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,6 +79,9 @@ pub struct Collection {
     pub since_millis: i64,
     /// `None`: its records lie under their `_id`.
     pub capped: Option<Capped>,
+    /// The collation of commands that give none.
+    pub collation: Option<Collation>,
+    pub index_filters: Arc<IndexFilters>,
     pub(crate) lock: Arc<RwLock<()>>,
 }
 
@@ -87,6 +92,10 @@ impl Collection {
         tablet: u64,
         options: DocBuf,
     ) -> Result<Collection> {
+        let collation = match options.get("collation").and_then(|v| v.as_doc()) {
+            Some(c) => Collation::new(c)?,
+            None => None,
+        };
         let mut c = Collection {
             ns,
             uuid,
@@ -94,6 +103,8 @@ impl Collection {
             options: DocBuf::new(),
             view: None,
             validator: None,
+            collation,
+            index_filters: Arc::default(),
             indexes: Vec::new(),
             highest_index: 0,
             usable: Vec::new(),
@@ -197,7 +208,13 @@ impl Collection {
 
     /// listIndexes' documents, `_id_` first; building ones included.
     pub fn index_specs(&self) -> Vec<DocBuf> {
-        let mut v = vec![id_index_spec()];
+        let mut id = id_index_spec();
+        if let Some(c) = &self.collation {
+            let mut w = bson::Writer::new();
+            w.extend(id.as_doc()).doc("collation", c.spec());
+            id = w.finish();
+        }
+        let mut v = vec![id];
         v.extend(self.secondary().map(|i| i.spec.clone()));
         v
     }

@@ -16,6 +16,7 @@
 pub mod capped;
 mod change;
 mod collection;
+mod index_filter;
 pub mod keyspace;
 mod namespace;
 mod record;
@@ -25,6 +26,7 @@ pub mod view;
 pub use capped::{Capped, Tail};
 pub use change::{Catalog, NewIndex, Snapshot, build_progress_key};
 pub use collection::{Collection, Frozen, Index, IndexState, WriteLock};
+pub use index_filter::{IndexFilter, IndexFilters, QueryShape};
 pub use namespace::{check_collection_name, check_db_name, collection_of, db_of};
 pub use validator::Validator;
 pub use view::View;

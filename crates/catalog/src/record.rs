@@ -87,11 +87,12 @@ pub(crate) fn read(d: Doc<'_>) -> Result<Collection> {
 /// An index from its (validated) specification.
 pub(crate) fn build_index(tablet: u64, id: u32, spec: Doc<'_>, state: IndexState) -> Result<Index> {
     let flag = |n: &str| spec.get(n).is_some_and(|v| v.truthy());
+    let pattern = query::index_keys::KeyPattern::of_spec(spec)?;
     let partial = match spec.get("partialFilterExpression").and_then(|v| v.as_doc()) {
-        Some(d) => Some(Arc::new(query::filter::Filter::parse(
-            d,
-            &Default::default(),
-        )?)),
+        Some(d) => {
+            let env = query::expr::ParseEnv::new().collated(pattern.collation().cloned());
+            Some(Arc::new(query::filter::Filter::parse(d, &env)?))
+        }
         None => None,
     };
     Ok(Index {
@@ -104,7 +105,7 @@ pub(crate) fn build_index(tablet: u64, id: u32, spec: Doc<'_>, state: IndexState
                 .and_then(|v| v.as_str())
                 .unwrap_or("")
                 .to_string(),
-            key: query::index_keys::KeyPattern::of_spec(spec)?,
+            key: pattern,
             // New values are checked alike; `prepareUnique` only promises nothing of the old ones.
             unique: flag("unique") || flag("prepareUnique"),
             sparse: flag("sparse"),

@@ -2,6 +2,7 @@
 
 use bson::{Doc, DocBuf};
 use errors::Result;
+use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 
@@ -30,7 +31,9 @@ impl Validator {
             return None;
         }
         let action = text("validationAction").unwrap_or("error");
-        let filter = Filter::parse(source, &ParseEnv::new());
+        let collation = options.get("collation").and_then(|v| v.as_doc());
+        let collation = collation.map_or(Ok(None), Collation::new);
+        let filter = collation.and_then(|c| Filter::parse(source, &ParseEnv::new().collated(c)));
         Some(Validator {
             has_expr: filter.as_ref().is_ok_and(Filter::has_expr),
             filter,

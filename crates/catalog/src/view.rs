@@ -11,6 +11,8 @@ use crate::collection::Collection;
 use crate::db_of;
 use bson::{Doc, DocBuf, Val, Writer, key};
 use errors::{Result, bail};
+use query::collation::Collation;
+use query::expr::ParseEnv;
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
 use std::collections::{HashMap, HashSet};
 use storage::Effect;
@@ -43,13 +45,18 @@ impl View {
         let stages = options.get("pipeline").unwrap_or(none.as_val());
         Some(View {
             on: on.to_string(),
-            pipeline: parse(db, on, stages),
+            pipeline: parse(db, on, stages, options.get("collation")),
         })
     }
 }
 
-fn parse(db: &str, on: &str, stages: Val<'_>) -> Result<Pipeline> {
-    Pipeline::parse(stages, &ParseCtx::new(db, Some(on), Default::default()))
+fn parse(db: &str, on: &str, stages: Val<'_>, collation: Option<Val<'_>>) -> Result<Pipeline> {
+    let collation = match collation.and_then(|v| v.as_doc()) {
+        Some(c) => Collation::new(c)?,
+        None => None,
+    };
+    let env = ParseEnv::new().collated(collation);
+    Pipeline::parse(stages, &ParseCtx::new(db, Some(on), env))
 }
 
 impl Snapshot {
@@ -82,7 +89,7 @@ impl Snapshot {
     /// Checks what a view of the name `ns` is to be: its stages, and that the views stay without cycles and not too deep.
     pub fn check_view(&self, ns: &str, on: &str, stages: Val<'_>) -> Result<()> {
         let db = db_of(ns);
-        let pipeline = parse(db, on, stages)?;
+        let pipeline = parse(db, on, stages, None)?;
         if pipeline.writes() {
             bail!(
                 OptionNotSupportedOnView,

@@ -133,8 +133,10 @@ commands! {
     "compact" => WORKER, crate::admin::compact::run, "has a collection rewritten";
     "logRotate" => ADMIN | WORKER, crate::admin::log_rotate::run, "starts a new log file";
     "profile" => 0, crate::admin::profile::run, "the profiler";
-    "planCacheClear" => 0, crate::admin::plan_cache_clear::run, "forgets cached plans";
-    "planCacheClearFilters" => 0, crate::admin::plan_cache_clear::run, "forgets index filters";
+    "planCacheClear" => 0, crate::admin::plan_cache_filters::clear, "forgets cached plans";
+    "planCacheClearFilters" => 0, crate::admin::plan_cache_filters::clear_filters, "forgets index filters";
+    "planCacheListFilters" => 0, crate::admin::plan_cache_filters::list, "the index filters";
+    "planCacheSetFilter" => 0, crate::admin::plan_cache_filters::set, "sets an index filter";
     "getDefaultRWConcern" => ADMIN, crate::admin::rw_concern::get, "the default concerns";
     "setDefaultRWConcern" => ADMIN | WRITE | WORKER, crate::admin::rw_concern::set, "sets the default concerns";
     "setUserWriteBlockMode" => ADMIN | WRITE | WORKER, crate::admin::write_block::run, "refuses users' writes";

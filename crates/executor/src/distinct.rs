@@ -5,6 +5,7 @@ use crate::op::OpCtx;
 use crate::read::{ReadRequest, Rows};
 use bson::{Doc, Value, key};
 use errors::{Result, bail};
+use query::collation::Collation;
 use query::path::{FieldPath, Leaf};
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ pub fn distinct(
     ns: &str,
     path: &FieldPath,
     req: &ReadRequest,
+    collation: Option<&Collation>,
 ) -> Result<Vec<Value>> {
     let (view, Some(coll)) = ctx.view(ns) else {
         return Ok(Vec::new());
@@ -27,7 +29,7 @@ pub fn distinct(
     let mut rows = Rows::open(ctx, view, coll, req)?;
     let mut found = Found::default();
     while rows.next(ctx)? {
-        found.add(rows.doc(), path)?;
+        found.add(rows.doc(), path, collation)?;
     }
     Ok(found.values.into_values().collect())
 }
@@ -37,11 +39,12 @@ pub fn distinct_of(
     ctx: &mut OpCtx,
     request: AggregateRequest,
     path: &FieldPath,
+    collation: Option<&Collation>,
 ) -> Result<Vec<Value>> {
     let mut rows = PipelineCursor::open(ctx, request)?;
     let mut found = Found::default();
     while rows.advance(ctx)? {
-        found.add(rows.doc(), path)?;
+        found.add(rows.doc(), path, collation)?;
     }
     Ok(found.values.into_values().collect())
 }
@@ -54,7 +57,7 @@ struct Found {
 }
 
 impl Found {
-    fn add(&mut self, doc: Doc<'_>, path: &FieldPath) -> Result<()> {
+    fn add(&mut self, doc: Doc<'_>, path: &FieldPath, collation: Option<&Collation>) -> Result<()> {
         let Found {
             values,
             scratch,
@@ -64,7 +67,7 @@ impl Found {
             let Some(v) = v else { return false };
             let mut add = |v: bson::Val<'_>| {
                 scratch.clear();
-                key::encode(v, false, scratch, None);
+                Collation::with(collation, v, |v| key::encode(v, false, scratch, None));
                 if !values.contains_key(scratch) {
                     *bytes += v.bytes.len() + 8;
                     values.insert(scratch.clone(), v.to_value());

@@ -9,7 +9,7 @@ use crate::op::OpCtx;
 use crate::sorter::{Sorted, Sorter};
 use bson::{Doc, Value};
 use catalog::keyspace::{self, PREFIX};
-use catalog::{Collection, Index};
+use catalog::{Collection, Index, IndexFilter, QueryShape};
 use errors::{Error, Result, bail};
 use planner::{Access, Hint, Plan, PlanRequest};
 use query::filter::Filter;
@@ -49,6 +49,23 @@ impl<'a> ReadRequest<'a> {
         }
     }
 
+    /// The index filter that holds for the query.
+    pub fn index_filter(&self, coll: &Collection) -> Option<IndexFilter> {
+        if coll.index_filters.is_empty() {
+            return None;
+        }
+        let (sort, projection) = (
+            self.sort.map(|s| s.to_doc()),
+            self.projection.map(|p| p.to_doc()),
+        );
+        coll.index_filters.find(&QueryShape::new(
+            self.filter,
+            sort.as_ref().map(|d| d.as_doc()),
+            projection.as_ref().map(|d| d.as_doc()),
+            self.sort.and_then(|s| s.collation()).cloned(),
+        ))
+    }
+
     /// Plans over a collection; `view` and `store` tell how much lies in a range, when there is a choice.
     pub fn plan(&self, store: &Store, view: &View, coll: &Collection, count: bool) -> Result<Plan> {
         let estimate =
@@ -62,15 +79,23 @@ impl<'a> ReadRequest<'a> {
             _ => false,
         };
         let id_hint = own_name.then(|| Hint::Name("_id_".to_string()));
+        // An index filter is stronger than a hint.
+        let allowed: Option<Vec<_>> = self.index_filter(coll).map(|f| {
+            let allowed = coll.usable.iter().filter(|i| f.allows(i));
+            allowed.cloned().collect()
+        });
         planner::plan(&PlanRequest {
             filter: self.filter,
             sort: self.sort,
             projection: self.projection,
             limit: self.limit,
-            hint: id_hint.as_ref().or(self.hint.as_ref()),
+            hint: match allowed {
+                Some(_) => None,
+                None => id_hint.as_ref().or(self.hint.as_ref()),
+            },
             min: self.min,
             max: self.max,
-            indexes: &coll.usable,
+            indexes: allowed.as_deref().unwrap_or(&coll.usable),
             clustered: coll.capped.is_none(),
             count,
             ns: &coll.ns,

@@ -222,7 +222,7 @@ impl<'p> Planner<'p> {
             return None;
         }
         let fields = [KeyField::new(FieldPath::new("_id"), false)];
-        order::given_by(self.sort?, &fields, Multikey(0), &[], None)
+        order::given_by(self.sort?, &fields, Multikey(0), &[], None, true)
     }
 
     fn scan_reversed(&self) -> bool {
@@ -367,6 +367,7 @@ impl<'p> Planner<'p> {
             multikey,
             intervals,
             info.key.collation(),
+            self.req.clustered,
         )
     }
 
@@ -472,8 +473,8 @@ impl<'p> Planner<'p> {
         if info.unique && used == fields.len() {
             keys = keys.min(spread.ranges.len() as f64);
         }
-        let dedup = !one_path
-            || multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals);
+        let dedup =
+            !one_path || multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals);
         let access = |ranges: Vec<(Vec<u8>, Vec<u8>)>, reverse: bool, intervals| IndexAccess {
             index: info.id,
             bounds: Bounds::Ranges(ranges),

@@ -15,6 +15,7 @@ pub(crate) fn given_by(
     multikey: Multikey,
     intervals: &[Vec<Interval>],
     collation: Option<&Collation>,
+    id_follows: bool,
 ) -> Option<bool> {
     if sort.has_meta() {
         return None;
@@ -54,13 +55,14 @@ pub(crate) fn given_by(
     if sorts_by_array && (0..fields.len()).any(|i| multikey.field(i) && bounded(i)) {
         return None;
     }
-    // Behind the fields an entry has the record's key, which is that of `_id`.
+    // Behind the fields an entry has the record's key, which is that of `_id` (not in capped collections).
     let id = KeyField::new(FieldPath::new("_id"), false);
     let mut keys = fields
         .iter()
         .enumerate()
         .map(|(i, f)| (point(i), f))
-        .chain([(false, &id)]);
+        // That key knows no collation.
+        .chain((id_follows && sort.collation().is_none()).then_some((false, &id)));
     let mut reverse = None;
     for s in wanted {
         let f = loop {

@@ -210,6 +210,29 @@ impl Collation {
     }
 }
 
+/// The order of two values, under a collation when there is one.
+#[inline]
+pub fn compare(collation: Option<&Collation>, a: Val<'_>, b: Val<'_>) -> std::cmp::Ordering {
+    match collation {
+        Some(c) => c.compare(a, b),
+        None => bson::order::compare(a, b),
+    }
+}
+
+/// Whether two values are equal in that order.
+#[inline]
+pub fn equal(collation: Option<&Collation>, a: Val<'_>, b: Val<'_>) -> bool {
+    match collation {
+        Some(c) => c.compare(a, b).is_eq(),
+        None => bson::order::equal(a, b),
+    }
+}
+
+/// The key of a value in that order.
+pub fn key_of(collation: Option<&Collation>, v: Val<'_>) -> Vec<u8> {
+    Collation::with(collation, v, bson::key::of)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

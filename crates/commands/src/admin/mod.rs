@@ -10,7 +10,7 @@ pub mod get_cmd_line_opts;
 pub mod get_parameter;
 pub mod log_rotate;
 pub mod pando_backup;
-pub mod plan_cache_clear;
+pub mod plan_cache_filters;
 pub mod profile;
 pub mod rw_concern;
 pub mod set_feature_compatibility_version;

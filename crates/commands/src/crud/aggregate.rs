@@ -1,7 +1,7 @@
 //! `aggregate`, and its part of explain.
 
 use super::cursor::{self, Keep};
-use super::{batch, explain, variables};
+use super::{explain, variables};
 use crate::cx::{Cx, Done};
 use crate::generic::Args;
 use crate::idl;
@@ -40,6 +40,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
     let (mut pipeline, mut cursor_given, mut batch, mut let_, mut hint) =
         (None, false, None, None, None);
     let (mut allow_disk_use, mut explained, mut bypass_validation) = (true, false, false);
+    let mut collation = None;
     for e in &cx.args.fields {
         let e = *e;
         match e.name {
@@ -66,7 +67,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
             }
             "let" => let_ = idl::doc(AT, e)?,
             "hint" => hint = variables::hint(e.val)?,
-            "collation" => batch::check_collation(idl::doc(AT, e)?)?,
+            "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
             "bypassDocumentValidation" => {
                 bypass_validation = idl::safe_bool(AT, e)?.unwrap_or(false)
             }
@@ -94,7 +95,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
     if cx.args.generic.api.strict {
         check_strict(pipeline)?;
     }
-    let (env, vars) = variables::variables(cx, let_)?;
+    let (env, vars) = variables::variables(cx, &ns, &collation, let_)?;
     if pipeline.as_array().is_some_and(rows::needs_worker) {
         cx.op.need_worker()?;
     }
@@ -223,6 +224,9 @@ pub(super) fn write_explain_of(
     let (view, coll) = cx.op.view(&ns);
     let mut winning = bson::doc! { "stage": "EOF" };
     let mut figures = None;
+    let filter_set = coll
+        .as_ref()
+        .is_some_and(|c| explain::index_filter_set(c, &request));
     if let Some(coll) = coll {
         let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
         let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
@@ -256,7 +260,7 @@ pub(super) fn write_explain_of(
     cx.w.open_doc("queryPlanner")
         .str("namespace", &ns)
         .doc("parsedQuery", filter.to_doc().as_doc());
-    cx.w.bool("indexFilterSet", false)
+    cx.w.bool("indexFilterSet", filter_set)
         .bool("maxIndexedOrSolutionsReached", false);
     cx.w.doc("winningPlan", winning.as_doc())
         .open_array("rejectedPlans")

@@ -1,10 +1,12 @@
 //! What the writing commands share: statements out of body or sequence, their ids, write errors, retries.
 
 use crate::clock::now_millis;
+use crate::collation::{self, Given};
 use crate::cx::Cx;
 use crate::idl;
 use bson::{Doc, Elem, Writer};
 use errors::{Error, Result, bail};
+use query::expr::ParseEnv;
 use session::Retryable;
 
 const MAX_STATEMENTS: usize = 100_000;
@@ -171,23 +173,10 @@ pub fn is_fatal(e: &Error) -> bool {
         )
 }
 
-/// Collations other than the simple one are not there yet.
-pub fn check_collation(c: Option<Doc<'_>>) -> Result<()> {
-    let Some(c) = c.filter(|c| !c.is_empty()) else {
-        return Ok(());
-    };
-    match c.get("locale") {
-        None => bail!(
-            40414,
-            "BSON field 'collation.locale' is missing but a required field"
-        ),
-        Some(l) => match l.as_str() {
-            Some("simple") => Ok(()),
-            Some(l) => bail!(
-                NotImplemented,
-                "PandoDB does not support collations yet: locale '{l}'"
-            ),
-            None => Err(idl::mismatch("collation", "locale", l, &["string"])),
-        },
-    }
+/// The surroundings of a statement with a collation of its own.
+pub fn collated(cx: &Cx<'_, '_>, ns: &str, given: &Given, env: &ParseEnv) -> Result<ParseEnv> {
+    Ok(match given {
+        None => env.clone(),
+        given => env.clone().collated(collation::effective(cx, ns, given)?),
+    })
 }

@@ -101,14 +101,16 @@ fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {
     let (mut document, mut filter, mut mods): (Option<Doc<'a>>, Option<Doc<'a>>, Option<Val<'a>>) =
         (None, None, None);
     let (mut sort, mut constants, mut filters) = (None, None, Doc::EMPTY);
-    let (mut multi, mut upsert, mut given_hint) = (false, false, None);
+    let (mut multi, mut upsert, mut given_hint, mut collation) = (false, false, None, None);
     for e in d.iter().skip(1) {
         match (kind, e.name) {
             ("insert", "document") => document = idl::doc(within, e)?,
             ("update" | "delete", "filter") => filter = idl::doc(within, e)?,
             ("update" | "delete", "multi") => multi = idl::boolean(within, e)?.unwrap_or(false),
             ("update" | "delete", "hint") => given_hint = hint(e)?,
-            ("update" | "delete", "collation") => batch::check_collation(idl::doc(within, e)?)?,
+            ("update" | "delete", "collation") => {
+                collation = crate::collation::given(idl::doc(within, e)?)?
+            }
             ("update", "updateMods") => mods = Some(e.val),
             ("update", "upsert") => upsert = idl::boolean(within, e)?.unwrap_or(false),
             ("update", "sort") => sort = idl::doc(within, e)?.filter(|d| !d.is_empty()),
@@ -139,12 +141,14 @@ fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {
                 multi,
                 upsert,
                 hint: given_hint,
+                collation,
             })
         }
         _ => Kinded::Delete(delete::Written {
             q: idl::required(within, "filter", filter)?,
             multi,
             hint: given_hint,
+            collation,
         }),
     };
     Ok(Operation { target, what })
@@ -459,7 +463,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     let targets = infos.into_iter().map(target).collect::<Result<Vec<_>>>()?;
-    let operations = docs
+    let mut operations = docs
         .into_iter()
         .map(operation)
         .collect::<Result<Vec<_>>>()?;
@@ -471,6 +475,17 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             targets.len()
         );
     }
+    for o in &mut operations {
+        let collation = match &mut o.what {
+            Kinded::Insert(_) => continue,
+            Kinded::Update(s) => &mut s.collation,
+            Kinded::Delete(s) => &mut s.collation,
+        };
+        if collation.is_none() {
+            let ns = targets.get(o.target).map_or("", |t| &t.ns);
+            *collation = cx.app.engine.catalog.collation_of(ns).map(Some);
+        }
+    }
     let ids = common.ids(operations.len());
     if ids.len() != operations.len() {
         bail!(
@@ -481,7 +496,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         );
     }
     cx.op.bypass_validation = common.bypass_validation;
-    let (env, vars) = variables::variables(cx, common.let_)?;
+    let (env, vars) = variables::variables(cx, "", &None, common.let_)?;
     let hold = batch::retryable(cx)?;
     let is_multi = |o: &Operation| match &o.what {
         Kinded::Insert(_) => false,

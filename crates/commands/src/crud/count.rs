@@ -1,6 +1,6 @@
 //! `count`.
 
-use super::{batch, on_view, variables};
+use super::{on_view, variables};
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::Doc;
@@ -12,6 +12,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     const AT: &str = "count";
     let ns = cx.args.namespace()?;
     let (mut query, mut skip, mut limit, mut hint) = (Doc::EMPTY, 0, 0, None);
+    let mut collation = None;
     for e in &cx.args.fields {
         match e.name {
             "query" => query = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
@@ -29,7 +30,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 ),
             },
             "hint" => hint = variables::hint(e.val)?,
-            "collation" => batch::check_collation(idl::doc(AT, *e)?)?,
+            "collation" => collation = crate::collation::given(idl::doc(AT, *e)?)?,
             "fields" | "collectionUUID" | "encryptionInformation" | "includeQueryStatsMetrics" => {}
             _ => return Err(cx.args.unknown(*e)),
         }
@@ -37,7 +38,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if limit == i64::MIN {
         bail!(BadValue, "Limit value for count cannot be -2^63");
     }
-    let (env, vars) = variables::variables(cx, None)?;
+    let (env, vars) = variables::variables(cx, &ns, &collation, None)?;
     let filter = Filter::parse(query, &env)?;
     let vars = filter.has_expr().then(|| cx.op.interruptible(&vars));
     let req = ReadRequest {

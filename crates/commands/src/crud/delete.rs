@@ -2,6 +2,7 @@
 
 use super::batch::{self, Common};
 use super::variables;
+use crate::collation::Given;
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::Doc;
@@ -19,17 +20,19 @@ pub(super) struct Written<'a> {
     pub q: Doc<'a>,
     pub multi: bool,
     pub hint: Option<Hint>,
+    pub collation: Given,
 }
 
 fn parse(d: Doc<'_>) -> Result<Written<'_>> {
     const AT: &str = "delete.deletes";
     let (mut q, mut limit, mut hint) = (None, None, None);
+    let mut collation = None;
     for e in d {
         match e.name {
             "q" => q = idl::doc(AT, e)?,
             "limit" => limit = idl::int(AT, e)?,
             "hint" => hint = variables::hint(e.val)?,
-            "collation" => batch::check_collation(idl::doc(AT, e)?)?,
+            "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
             "sampleId" => {}
             _ => return Err(idl::unknown(AT, e.name)),
         }
@@ -43,7 +46,12 @@ fn parse(d: Doc<'_>) -> Result<Written<'_>> {
             "The limit field in delete objects must be 0 or 1. Got {n}"
         ),
     };
-    Ok(Written { q, multi, hint })
+    Ok(Written {
+        q,
+        multi,
+        hint,
+        collation,
+    })
 }
 
 /// Runs one statement: the one at that position, whose id is `ids[at]`.
@@ -58,7 +66,10 @@ pub(super) fn execute(
     ids: &[i32],
     at: usize,
 ) -> Result<Deleted> {
-    let filter = Filter::parse(s.q, env)?;
+    let filter = match &s.collation {
+        None => Filter::parse(s.q, env)?,
+        given => Filter::parse(s.q, &batch::collated(cx, ns, given, env)?)?,
+    };
     if s.multi && hold.is_some() {
         bail!(InvalidOptions, "Cannot use retryable writes with limit=0");
     }
@@ -93,7 +104,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if docs.len() > 1 {
         cx.op.need_worker()?;
     }
-    let (env, vars) = variables::variables(cx, common.let_)?;
+    let (env, vars) = variables::variables(cx, &ns, &None, common.let_)?;
     let statements = docs.into_iter().map(parse).collect::<Result<Vec<_>>>()?;
     let mut hold = batch::retryable(cx)?;
     let ids = common.ids(statements.len());

@@ -1,6 +1,6 @@
 //! `distinct`.
 
-use super::{batch, on_view, variables};
+use super::{on_view, variables};
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::Doc;
@@ -13,18 +13,19 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     const AT: &str = "distinct";
     let ns = cx.args.namespace()?;
     let (mut key, mut query, mut hint) = (None, Doc::EMPTY, None);
+    let mut collation = None;
     for e in &cx.args.fields {
         match e.name {
             "key" => key = idl::string(AT, *e)?,
             "query" => query = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
             "hint" => hint = variables::hint(e.val)?,
-            "collation" => batch::check_collation(idl::doc(AT, *e)?)?,
+            "collation" => collation = crate::collation::given(idl::doc(AT, *e)?)?,
             "collectionUUID" | "includeQueryStatsMetrics" => {}
             _ => return Err(cx.args.unknown(*e)),
         }
     }
     let key = idl::required(AT, "key", key)?;
-    let (env, vars) = variables::variables(cx, None)?;
+    let (env, vars) = variables::variables(cx, &ns, &collation, None)?;
     let filter = Filter::parse(query, &env)?;
     let vars = filter.has_expr().then(|| cx.op.interruptible(&vars));
     let req = ReadRequest {
@@ -32,7 +33,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         vars,
         ..ReadRequest::new(&filter)
     };
-    let values = match executor::distinct(&mut cx.op, &ns, &FieldPath::new(key), &req) {
+    let path = FieldPath::new(key);
+    let values = match executor::distinct(&mut cx.op, &ns, &path, &req, env.collation()) {
         Err(e) if on_view::wanted(&e) => return on_view::distinct(cx, key),
         values => values?,
     };

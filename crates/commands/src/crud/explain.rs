@@ -122,6 +122,16 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
     }
     let ns = cx.args.namespace()?;
     let doc = |name: &str| cx.args.field(name).and_then(|v: Val<'a>| v.as_doc());
+    let statement = match command {
+        "update" => Some(first_statement(cx, "updates")?),
+        "delete" => Some(first_statement(cx, "deletes")?),
+        _ => None,
+    };
+    let collation = match statement {
+        Some(s) => s.get("collation").and_then(|v| v.as_doc()),
+        None => doc("collation"),
+    };
+    let collation = crate::collation::given(collation)?;
     let (query, hint, sort, top) = match command {
         "count" | "distinct" => (doc("query"), cx.args.field("hint"), None, None),
         "update" => {
@@ -151,7 +161,7 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
             (doc("query"), cx.args.field("hint"), doc("sort"), Some(top))
         }
     };
-    let (env, vars) = variables::variables(cx, doc("let"))?;
+    let (env, vars) = variables::variables(cx, &ns, &collation, doc("let"))?;
     let mut request = FindRequest::new(Filter::parse(query.unwrap_or(Doc::EMPTY), &env)?);
     request.vars = vars;
     request.hint = match hint {
@@ -159,7 +169,7 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
         None => None,
     };
     request.sort = match sort.filter(|s| !s.is_empty()) {
-        Some(s) => Some(SortPattern::parse(s)?),
+        Some(s) => Some(SortPattern::parse(s)?.collated(env.collation())),
         None => None,
     };
     if command == "count" {
@@ -233,6 +243,7 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
     let (view, coll) = cx.op.view(&ns);
     let mut tree;
     let mut counted = None;
+    let filter_set = coll.as_ref().is_some_and(|c| index_filter_set(c, &request));
     match coll {
         None => {
             tree = stage("EOF");
@@ -280,7 +291,7 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
     w.open_doc("queryPlanner")
         .str("namespace", &ns)
         .doc("parsedQuery", filter.to_doc().as_doc());
-    w.bool("indexFilterSet", false)
+    w.bool("indexFilterSet", filter_set)
         .i32("optimizationTimeMillis", 0);
     w.bool("maxIndexedOrSolutionsReached", false)
         .bool("maxIndexedAndSolutionsReached", false);
@@ -293,6 +304,16 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
     }
     finish(cx, command);
     Ok(())
+}
+
+/// Whether an index filter holds for a query.
+pub(super) fn index_filter_set(coll: &catalog::Collection, request: &FindRequest<'_>) -> bool {
+    let read = executor::ReadRequest {
+        sort: request.sort.as_ref(),
+        projection: request.projection.as_ref(),
+        ..executor::ReadRequest::new(&request.filter)
+    };
+    read.index_filter(coll).is_some()
 }
 
 /// `executionStats`.

@@ -31,6 +31,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
     let (mut single_batch, mut no_timeout, mut return_key, mut show_record_id) =
         (false, false, false, false);
     let (mut tailable, mut await_data) = (false, false);
+    let mut collation = None;
     for e in &cx.args.fields {
         match e.name {
             "filter" => filter = idl::doc("find", *e)?,
@@ -56,7 +57,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
             | "includeQueryStatsMetrics" => {
                 idl::safe_bool("find", *e)?;
             }
-            "collation" => super::batch::check_collation(idl::doc("find", *e)?)?,
+            "collation" => collation = crate::collation::given(idl::doc("find", *e)?)?,
             "term" | "requestResumeToken" | "resumeAfter" | "startAt" | "querySettings" => {}
             _ => return Err(cx.args.unknown(*e)),
         }
@@ -83,7 +84,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
             "cannot use tailable option with a sort other than {{$natural: 1}}"
         );
     }
-    let (env, vars) = variables::variables(cx, let_)?;
+    let (env, vars) = variables::variables(cx, &ns, &collation, let_)?;
     let filter = Filter::parse(filter.unwrap_or(Doc::EMPTY), &env)?;
     let (mut natural, mut pattern) = (None, None);
     if let Some(d) = sort.filter(|d| !d.is_empty()) {
@@ -97,7 +98,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
             }
             natural = variables::hint(bson::doc! { "$natural": v }.as_doc().as_val())?;
         } else {
-            pattern = Some(SortPattern::parse(d)?);
+            pattern = Some(SortPattern::parse(d)?.collated(env.collation()));
         }
     }
     let projection = match projection.filter(|d| !d.is_empty()) {

@@ -20,6 +20,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let (mut query, mut sort, mut fields, mut update, mut filters) =
         (Doc::EMPTY, None, None, None, Doc::EMPTY);
     let (mut remove, mut new, mut upsert, mut hint) = (false, false, false, None);
+    let mut collation = None;
     for e in &cx.args.fields {
         let e = *e;
         match e.name {
@@ -32,7 +33,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "new" => new = idl::safe_bool(AT, e)?.unwrap_or(false),
             "upsert" => upsert = idl::safe_bool(AT, e)?.unwrap_or(false),
             "hint" => hint = variables::hint(e.val)?,
-            "collation" => batch::check_collation(idl::doc(AT, e)?)?,
+            "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
             _ if common.read(AT, e)? => {}
             _ => return Err(cx.args.unknown(e)),
         }
@@ -60,10 +61,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"
         );
     }
-    let (env, vars) = variables::variables(cx, common.let_)?;
+    let (env, vars) = variables::variables(cx, &ns, &collation, common.let_)?;
     let filter = Filter::parse(query, &env)?;
     let sort = match sort {
-        Some(d) => Some(SortPattern::parse(d)?),
+        Some(d) => Some(SortPattern::parse(d)?.collated(env.collation())),
         None => None,
     };
     let projection = match fields {

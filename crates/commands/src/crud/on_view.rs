@@ -2,6 +2,7 @@
 
 use super::cursor::{self, Keep};
 use super::{aggregate, variables};
+use crate::collation;
 use crate::cx::{Cx, Done};
 use crate::idl;
 use crate::stats::rows;
@@ -24,6 +25,10 @@ fn doc<'a>(cx: &Cx<'_, 'a>, name: &str) -> Option<Doc<'a>> {
     given(cx, name)
         .and_then(|v| v.as_doc())
         .filter(|d| !d.is_empty())
+}
+
+fn collation(cx: &Cx<'_, '_>) -> Result<collation::Given> {
+    collation::given(doc(cx, "collation"))
 }
 
 fn number(cx: &Cx<'_, '_>, name: &str) -> i64 {
@@ -110,7 +115,8 @@ fn stages(cx: &Cx<'_, '_>, command: &str) -> Result<DocBuf> {
 /// The pipeline that stands for the command in `cx.args`.
 pub fn request(cx: &Cx<'_, '_>, command: &str) -> Result<AggregateRequest> {
     let stages = stages(cx, command)?;
-    let (env, vars) = variables::variables(cx, doc(cx, "let"))?;
+    let (ns, given_collation) = (cx.args.namespace()?, collation(cx)?);
+    let (env, vars) = variables::variables(cx, &ns, &given_collation, doc(cx, "let"))?;
     let coll = cx.args.first.as_str().unwrap_or("");
     let pipeline = stages.get("pipeline").unwrap_or(Val::NULL);
     Ok(AggregateRequest {
@@ -160,7 +166,10 @@ pub fn count(cx: &mut Cx<'_, '_>) -> Result<Done> {
 
 pub fn distinct(cx: &mut Cx<'_, '_>, key: &str) -> Result<Done> {
     let request = request(cx, "distinct")?;
-    let values = executor::distinct_of(&mut cx.op, request, &FieldPath::new(key))?;
+    let ns = cx.args.namespace()?;
+    let collation = collation::effective(cx, &ns, &collation(cx)?)?;
+    let path = FieldPath::new(key);
+    let values = executor::distinct_of(&mut cx.op, request, &path, collation.as_ref())?;
     cx.w.open_array("values");
     for v in &values {
         cx.w.push(v.as_val());

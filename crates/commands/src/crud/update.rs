@@ -3,6 +3,7 @@
 use super::batch::{self, Common};
 use super::variables;
 use crate::clock::now_millis;
+use crate::collation::Given;
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::{Doc, Val, Value};
@@ -38,6 +39,7 @@ pub(super) struct Written<'a> {
     pub multi: bool,
     pub upsert: bool,
     pub hint: Option<Hint>,
+    pub collation: Given,
 }
 
 fn read(d: Doc<'_>) -> Result<Written<'_>> {
@@ -50,6 +52,7 @@ fn read(d: Doc<'_>) -> Result<Written<'_>> {
         Option<Doc>,
     ) = (None, None, Doc::EMPTY, None, None);
     let (mut multi, mut upsert, mut hint) = (false, false, None);
+    let mut collation = None;
     for e in d {
         match e.name {
             "q" => q = idl::doc(AT, e)?,
@@ -60,7 +63,7 @@ fn read(d: Doc<'_>) -> Result<Written<'_>> {
             "arrayFilters" => filters = idl::array(AT, e)?.unwrap_or(Doc::EMPTY),
             "hint" => hint = variables::hint(e.val)?,
             "sort" => sort = idl::doc(AT, e)?.filter(|d| !d.is_empty()),
-            "collation" => batch::check_collation(idl::doc(AT, e)?)?,
+            "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
             "upsertSupplied"
             | "sampleId"
             | "allowShardKeyUpdatesWithoutFullShardKeyInQuery"
@@ -85,6 +88,7 @@ fn read(d: Doc<'_>) -> Result<Written<'_>> {
         multi,
         upsert,
         hint,
+        collation,
     })
 }
 
@@ -142,7 +146,7 @@ fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement>
         bail!(FailedToParse, "Cannot specify sort with multi=true");
     }
     let sort = match sort {
-        Some(s) => Some(SortPattern::parse(s)?),
+        Some(s) => Some(SortPattern::parse(s)?.collated(env.collation())),
         None => None,
     };
     Ok(Statement {
@@ -178,7 +182,10 @@ pub(super) fn execute(
     ids: &[i32],
     at: usize,
 ) -> Result<Updated> {
-    let s = parse(s, env, vars)?;
+    let s = match &s.collation {
+        None => parse(s, env, vars)?,
+        given => parse(s, &batch::collated(cx, ns, given, env)?, vars)?,
+    };
     if s.multi && hold.is_some() {
         bail!(
             InvalidOptions,
@@ -225,7 +232,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         cx.op.need_worker()?;
     }
     cx.op.bypass_validation = common.bypass_validation;
-    let (env, vars) = variables::variables(cx, common.let_)?;
+    let (env, vars) = variables::variables(cx, &ns, &None, common.let_)?;
     let statements = docs.into_iter().map(read).collect::<Result<Vec<_>>>()?;
     let mut hold = batch::retryable(cx)?;
     let ids = common.ids(statements.len());

@@ -1,6 +1,7 @@
 //! `let`, `hint` and what else several commands on data share.
 
 use crate::clock::now_millis;
+use crate::collation::{self, Given};
 use crate::cx::Cx;
 use bson::{Doc, Elem, Val, tag};
 use errors::{Result, bail};
@@ -9,12 +10,18 @@ use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use std::sync::Arc;
 
 /// The variables of a command: `$$NOW`, `$$CLUSTER_TIME` and those of its `let`, whose values are computed once.
-pub fn variables(cx: &Cx, let_: Option<Doc<'_>>) -> Result<(ParseEnv, Arc<Vars>)> {
+/// Under the collation that is given, or else the collection's.
+pub fn variables(
+    cx: &Cx,
+    ns: &str,
+    given: &Given,
+    let_: Option<Doc<'_>>,
+) -> Result<(ParseEnv, Arc<Vars>)> {
     let mut vars = Vars::new(now_millis());
     if cx.app.config.topology.set_name().is_some() {
         vars.set_cluster_time(cx.app.store.last_ts());
     }
-    let mut env = ParseEnv::default();
+    let mut env = ParseEnv::new().collated(collation::effective(cx, ns, given)?);
     if let Some(d) = let_ {
         let base = cx.op.interruptible(&vars);
         for e in d {

@@ -45,7 +45,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         super::validator::check(&ns, v)?;
     }
     let options = match o.view_on {
-        Some(on) => super::view::options(on, &super::view::stages(o.pipeline)?),
+        Some(on) => {
+            let mut w = Writer::new();
+            w.extend(super::view::options(on, &super::view::stages(o.pipeline)?).as_doc());
+            write_collation(&mut w, o.collation);
+            w.finish()
+        }
         None => stored(&o),
     };
     let catalog = &cx.app.engine.catalog;
@@ -407,7 +412,7 @@ fn check_together(o: &Options<'_>) -> Result<()> {
         }
     }
     if let Some(c) = o.collation {
-        collation::is_special(c)?;
+        collation::complete(c)?;
     }
     if let Some(d) = o.id_index {
         check_id_index(d)?;
@@ -453,7 +458,7 @@ fn check_id_index(d: Doc<'_>) -> Result<()> {
             "ns" => {}
             "collation" => {
                 if let Some(c) = idl::doc("create.idIndex", e)? {
-                    collation::is_special(c)?;
+                    collation::complete(c)?;
                 }
             }
             other => bail!(
@@ -479,10 +484,7 @@ fn check_id_index(d: Doc<'_>) -> Result<()> {
 
 fn refuse_missing(o: &Options<'_>) -> Result<()> {
     if o.view_on.is_some() {
-        return match o.collation {
-            Some(c) if collation::is_special(c)? => unsupported("collations of views"),
-            _ => Ok(()),
-        };
+        return Ok(());
     }
     if o.timeseries.is_some() {
         return unsupported("time-series collections");
@@ -490,10 +492,7 @@ fn refuse_missing(o: &Options<'_>) -> Result<()> {
     if o.encrypted {
         return unsupported("encrypted fields");
     }
-    match o.collation {
-        Some(c) if collation::is_special(c)? => unsupported("collations of collections"),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The options that make a collection a capped one, as they are kept.
@@ -509,12 +508,20 @@ pub fn rounded_up(size: i64) -> i64 {
     size.saturating_add(0xFF) & !0xFF
 }
 
+/// The collation, which was checked before, as it is kept.
+fn write_collation(w: &mut Writer, c: Option<Doc<'_>>) {
+    if let Some(c) = c.and_then(|c| collation::complete(c).ok().flatten()) {
+        w.doc("collation", c.as_doc());
+    }
+}
+
 /// The options as listCollections shows them.
 fn stored(o: &Options<'_>) -> DocBuf {
     let mut w = Writer::new();
     if o.capped {
         capped(&mut w, o.size.unwrap_or(0), o.max);
     }
+    write_collation(&mut w, o.collation);
     for (name, d) in [
         ("storageEngine", o.storage_engine),
         ("indexOptionDefaults", o.index_defaults),

@@ -27,9 +27,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         bail!(BadValue, "Must specify at least one index to create");
     }
     check_target(&ns)?;
+    let collation = cx.app.engine.catalog.collation_of(&ns);
     let specs = indexes
         .values()
-        .map(IndexSpec::parse)
+        .map(|v| IndexSpec::parse(v, collation.as_ref()))
         .collect::<Result<Vec<_>>>()?;
     let catalog = &cx.app.engine.catalog;
     let created = catalog.get(&ns).is_none();

@@ -1,9 +1,9 @@
 //! Index specifications: checked, completed, compared with those that exist.
 
-use super::unsupported;
 use crate::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
 use errors::{Error, Result, bail, err};
+use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::index_keys::KeyPattern;
@@ -88,7 +88,8 @@ impl IndexSpec {
     }
 
     /// Checks one element of `indexes`.
-    pub fn parse(v: Val<'_>) -> Result<IndexSpec> {
+    /// `collation`: the collection's, for indexes that say nothing of theirs.
+    pub fn parse(v: Val<'_>, collation: Option<&Collation>) -> Result<IndexSpec> {
         let within = "createIndexes.indexes";
         let Some(d) = v.as_doc() else {
             bail!(
@@ -135,6 +136,7 @@ impl IndexSpec {
         let id = is_id_key(key);
         let mut w = Writer::new();
         let (mut sparse, mut partial, mut old) = (false, false, false);
+        let mut collated = false;
         w.i32("v", 2)
             .doc("key", key)
             .str("name", if id { "_id_" } else { name });
@@ -205,8 +207,9 @@ impl IndexSpec {
                     if c.is_empty() {
                         bail!(BadValue, "The field 'collation' cannot be an empty object.");
                     }
-                    if crate::collation::is_special(c)? {
-                        return unsupported("collations of indexes");
+                    collated = true;
+                    if let Some(c) = crate::collation::complete(c)? {
+                        w.doc("collation", c.as_doc());
                     }
                 }
                 "storageEngine" => match e.val.as_doc() {
@@ -261,6 +264,9 @@ impl IndexSpec {
             );
         }
         check_key(key)?;
+        if let Some(c) = collation.filter(|_| !collated) {
+            w.doc("collation", c.spec());
+        }
         let spec = w.finish();
         check_kind(&spec, old)?;
         Ok(IndexSpec { spec })
@@ -553,7 +559,7 @@ mod tests {
     use bson::json;
 
     fn parse(text: &str) -> Result<IndexSpec> {
-        IndexSpec::parse(json::parse(text).unwrap().as_doc().as_val())
+        IndexSpec::parse(json::parse(text).unwrap().as_doc().as_val(), None)
     }
 
     #[test]

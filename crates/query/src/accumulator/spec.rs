@@ -1,7 +1,8 @@
 //! Parsed accumulators.
 
 use super::percentile;
-use super::state::{Accumulator, Bounded};
+use super::state::{Accumulator, Bounded, Distinct};
+use crate::collation::{Collation, compare};
 use crate::expr::{Computed, EvalCtx, Expression, ParseEnv, SortSpec, join_paths};
 use bson::{Doc, Val, Value, Writer};
 use errors::{Code, Error, Result, bail, err};
@@ -15,6 +16,7 @@ pub struct AccumulatorSpec {
     arg: Expression,
     /// The `n` of `$firstN` and its kin.
     n: Option<Expression>,
+    collation: Option<Collation>,
 }
 
 #[derive(Clone, Debug)]
@@ -105,7 +107,13 @@ impl AccumulatorSpec {
 
     /// `name` with its `$`, and the accumulator's argument.
     pub fn parse(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<AccumulatorSpec> {
-        let build = |name, kind, arg, n| AccumulatorSpec { kind, name, arg, n };
+        let build = |name, kind, arg, n| AccumulatorSpec {
+            kind,
+            name,
+            arg,
+            n,
+            collation: env.collation().cloned(),
+        };
         if arg.as_array().is_some() {
             bail!(40237, "The {name} accumulator is a unary operator");
         }
@@ -146,7 +154,8 @@ impl AccumulatorSpec {
                     "expected 'sortBy' to already be an object in the arguments to {name}"
                 );
             };
-            let by = SortSpec::parse(sort)?;
+            let mut by = SortSpec::parse(sort)?;
+            by.collation = env.collation().cloned();
             let kind = Kind::Top { by, bottom, single };
             return Ok(build(name, kind, Expression::parse(output, env)?, n));
         }
@@ -199,20 +208,24 @@ impl AccumulatorSpec {
         Ok(match &self.kind {
             Kind::Sum => Accumulator::Sum(Default::default()),
             Kind::Avg => Accumulator::Avg(Default::default()),
-            Kind::Min => Accumulator::Min(None),
-            Kind::Max => Accumulator::Max(None),
+            Kind::Min => Accumulator::Min(None, self.collation.clone()),
+            Kind::Max => Accumulator::Max(None, self.collation.clone()),
             Kind::First => Accumulator::First(None),
             Kind::Last => Accumulator::Last(None),
             Kind::Push => Accumulator::Push(Writer::new_array()),
             Kind::ConcatArrays => Accumulator::Concat(Writer::new_array()),
-            Kind::AddToSet => Accumulator::Set(Default::default()),
-            Kind::SetUnion => Accumulator::Union(Default::default()),
+            Kind::AddToSet => Accumulator::Set(Distinct::new(self.collation.clone())),
+            Kind::SetUnion => Accumulator::Union(Distinct::new(self.collation.clone())),
             Kind::Deviation { sample } => Accumulator::Deviation(Default::default(), *sample),
             Kind::MergeObjects => Accumulator::Merge(Default::default()),
             Kind::FirstN => Accumulator::FirstN(Vec::new(), n),
             Kind::LastN => Accumulator::LastN(Default::default(), n),
-            Kind::MinN => Accumulator::Bounded(Bounded::new(n, false, false, false)),
-            Kind::MaxN => Accumulator::Bounded(Bounded::new(n, true, true, false)),
+            Kind::MinN => Accumulator::Bounded(
+                Bounded::new(n, false, false, false).collated(self.collation.clone()),
+            ),
+            Kind::MaxN => Accumulator::Bounded(
+                Bounded::new(n, true, true, false).collated(self.collation.clone()),
+            ),
             Kind::Top { bottom, single, .. } => {
                 Accumulator::Bounded(Bounded::new(n, *bottom, false, *single))
             }
@@ -229,7 +242,7 @@ impl AccumulatorSpec {
             let mut key = Vec::new();
             for (path, descending) in by.keys() {
                 let at = path.of_doc(ctx.root);
-                encode_sort_key(&at, *descending, &mut key);
+                encode_sort_key(&at, *descending, by.collation.as_ref(), &mut key);
             }
             acc.take_sorted(key, v.or_null());
             return Ok(());
@@ -357,15 +370,26 @@ fn group_code(e: Error) -> Error {
 }
 
 /// Appends the key that `$sort` would sort a value by: of an array its least (or largest) item.
-fn encode_sort_key(v: &Computed<'_>, descending: bool, out: &mut Vec<u8>) {
-    let Some(array) = v.or_null().as_array() else {
-        return bson::key::encode(v.or_null(), descending, out, None);
+fn encode_sort_key(
+    v: &Computed<'_>,
+    descending: bool,
+    collation: Option<&Collation>,
+    out: &mut Vec<u8>,
+) {
+    let chosen = match v.or_null().as_array() {
+        None => v.or_null(),
+        Some(array) => {
+            let order = |a: &Val<'_>, b: &Val<'_>| compare(collation, *a, *b);
+            let items = array.values();
+            let chosen = if descending {
+                items.max_by(order)
+            } else {
+                items.min_by(order)
+            };
+            chosen.unwrap_or(Val::UNDEFINED)
+        }
     };
-    let items = array.values();
-    let chosen = if descending {
-        items.max_by(|a, b| bson::order::compare(*a, *b))
-    } else {
-        items.min_by(|a, b| bson::order::compare(*a, *b))
-    };
-    bson::key::encode(chosen.unwrap_or(Val::UNDEFINED), descending, out, None);
+    Collation::with(collation, chosen, |v| {
+        bson::key::encode(v, descending, out, None)
+    });
 }

@@ -2,8 +2,8 @@
 
 use super::percentile;
 use crate::arithmetic::{Sum, Variance};
+use crate::collation::{Collation, compare, key_of};
 use crate::expr::merge_documents;
-use bson::order::compare;
 use bson::{Doc, DocBuf, Val, Value, Writer};
 use errors::{Result, bail};
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 pub enum Accumulator {
     Sum(Sum),
     Avg(Sum),
-    Min(Option<Value>),
-    Max(Option<Value>),
+    Min(Option<Value>, Option<Collation>),
+    Max(Option<Value>, Option<Collation>),
     First(Option<Value>),
     Last(Option<Value>),
     Push(Writer),
@@ -33,6 +33,7 @@ pub struct Distinct {
     keys: HashSet<Box<[u8]>>,
     items: Writer,
     key_bytes: usize,
+    collation: Option<Collation>,
 }
 
 impl Default for Distinct {
@@ -41,13 +42,21 @@ impl Default for Distinct {
             keys: HashSet::new(),
             items: Writer::new_array(),
             key_bytes: 0,
+            collation: None,
         }
     }
 }
 
 impl Distinct {
+    pub(super) fn new(collation: Option<Collation>) -> Distinct {
+        Distinct {
+            collation,
+            ..Distinct::default()
+        }
+    }
+
     fn add(&mut self, v: Val<'_>) {
-        let key = bson::key::of(v);
+        let key = key_of(self.collation.as_ref(), v);
         if !self.keys.contains(&key[..]) {
             self.key_bytes += key.len() + 32;
             self.keys.insert(key.into());
@@ -68,6 +77,7 @@ pub struct Bounded {
     /// Gives a single value, not an array.
     single: bool,
     bytes: usize,
+    collation: Option<Collation>,
 }
 
 impl Bounded {
@@ -80,7 +90,13 @@ impl Bounded {
             reversed,
             single,
             bytes: 0,
+            collation: None,
         }
+    }
+
+    pub(super) fn collated(mut self, collation: Option<Collation>) -> Bounded {
+        self.collation = collation;
+        self
     }
 
     fn add(&mut self, key: Vec<u8>, v: Val<'_>) {
@@ -142,16 +158,20 @@ impl Accumulator {
                     s.add(v);
                 }
             }
-            Accumulator::Min(best) => {
+            Accumulator::Min(best, c) => {
                 if let Some(v) = present
-                    && best.as_ref().is_none_or(|b| compare(v, b.as_val()).is_lt())
+                    && best
+                        .as_ref()
+                        .is_none_or(|b| compare(c.as_ref(), v, b.as_val()).is_lt())
                 {
                     *best = Some(v.to_value());
                 }
             }
-            Accumulator::Max(best) => {
+            Accumulator::Max(best, c) => {
                 if let Some(v) = present
-                    && best.as_ref().is_none_or(|b| compare(v, b.as_val()).is_gt())
+                    && best
+                        .as_ref()
+                        .is_none_or(|b| compare(c.as_ref(), v, b.as_val()).is_gt())
                 {
                     *best = Some(v.to_value());
                 }
@@ -209,7 +229,7 @@ impl Accumulator {
             }
             Accumulator::Bounded(b) => {
                 if let Some(v) = present {
-                    b.add(bson::key::of(v), v);
+                    b.add(key_of(b.collation.as_ref(), v), v);
                 }
             }
             Accumulator::Percentile(numbers, ..) => numbers.extend(v.and_then(Val::to_f64)),
@@ -235,8 +255,8 @@ impl Accumulator {
         Ok(match self {
             Accumulator::Sum(s) => s.sum(),
             Accumulator::Avg(s) => s.average(),
-            Accumulator::Min(v)
-            | Accumulator::Max(v)
+            Accumulator::Min(v, _)
+            | Accumulator::Max(v, _)
             | Accumulator::First(v)
             | Accumulator::Last(v) => v.unwrap_or(Value::NULL),
             Accumulator::Push(w) | Accumulator::Concat(w) => w.finish_array(),
@@ -261,8 +281,8 @@ impl Accumulator {
         };
         match self {
             Accumulator::Sum(_) | Accumulator::Avg(_) | Accumulator::Deviation(..) => 0,
-            Accumulator::Min(v)
-            | Accumulator::Max(v)
+            Accumulator::Min(v, _)
+            | Accumulator::Max(v, _)
             | Accumulator::First(v)
             | Accumulator::Last(v) => v.as_ref().map_or(0, value),
             Accumulator::Push(w) | Accumulator::Concat(w) => w.len(),
@@ -285,8 +305,8 @@ impl Accumulator {
             Accumulator::Deviation(s, _) => {
                 w.binary("s", 0, &s.to_bytes());
             }
-            Accumulator::Min(v)
-            | Accumulator::Max(v)
+            Accumulator::Min(v, _)
+            | Accumulator::Max(v, _)
             | Accumulator::First(v)
             | Accumulator::Last(v) => {
                 if let Some(v) = v {
@@ -364,8 +384,8 @@ impl Accumulator {
                     self.take(Some(x))?;
                 }
             }
-            Accumulator::Min(_)
-            | Accumulator::Max(_)
+            Accumulator::Min(..)
+            | Accumulator::Max(..)
             | Accumulator::First(_)
             | Accumulator::Last(_)
             | Accumulator::Merge(_) => {

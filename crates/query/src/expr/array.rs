@@ -4,7 +4,7 @@ use super::node::{Call, Computed, EvalCtx, Prepared, own};
 use super::parse::{ParseEnv, Parsed, fields, optional};
 use super::path::FieldPath;
 use super::table::{Named, Op};
-use bson::order::{compare, equal};
+use crate::collation::{self, Collation};
 use bson::{Doc, Val, Value, Writer};
 use errors::{Result, bail};
 use std::cmp::Ordering;
@@ -110,7 +110,7 @@ fn contains<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         );
     };
     let needle = needle.comparable();
-    super::boolean::boolean(items.values().any(|v| equal(needle, v)))
+    super::boolean::boolean(items.values().any(|v| c.compare(needle, v).is_eq()))
 }
 
 fn index_of_array<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
@@ -155,7 +155,7 @@ fn index_of_array<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         .enumerate()
         .take(end)
         .skip(start)
-        .find(|(_, v)| equal(needle, *v))
+        .find(|(_, v)| c.compare(needle, *v).is_eq())
         .and_then(|(i, _)| i32::try_from(i).ok());
     own(at.unwrap_or(-1))
 }
@@ -265,6 +265,7 @@ pub(crate) struct SortSpec {
     /// Paths and whether descending; empty when whole values are compared.
     keys: Vec<(FieldPath, bool)>,
     descending: bool,
+    pub(crate) collation: Option<Collation>,
 }
 
 impl SortSpec {
@@ -273,6 +274,7 @@ impl SortSpec {
             spec: v.to_value(),
             keys: Vec::new(),
             descending: false,
+            collation: None,
         };
         let direction = |v: Val<'_>| match v.to_i64_exact() {
             Some(1) => Some(false),
@@ -328,6 +330,7 @@ impl SortSpec {
             spec: Value::from(d),
             keys,
             descending: false,
+            collation: None,
         })
     }
 
@@ -336,6 +339,7 @@ impl SortSpec {
     }
 
     fn compare(&self, a: Val<'_>, b: Val<'_>) -> Ordering {
+        let compare = |a, b| collation::compare(self.collation.as_ref(), a, b);
         let directed = |o: Ordering, down: bool| if down { o.reverse() } else { o };
         if self.keys.is_empty() {
             return directed(compare(a, b), self.descending);
@@ -388,7 +392,8 @@ static SORT_ARRAY: Named = Named {
 
 fn parse_sort_array(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let f = fields(op, &SORT_ARRAY, arg)?;
-    let spec = SortSpec::parse_sort_array(f[1].unwrap_or(Val::NULL))?;
+    let mut spec = SortSpec::parse_sort_array(f[1].unwrap_or(Val::NULL))?;
+    spec.collation = env.collation().cloned();
     let args = vec![optional(f[0], env)?];
     Ok(Parsed::Call(args, Prepared::Sort(spec)))
 }
@@ -475,7 +480,7 @@ fn extreme_n<'a>(c: &'a Call, ctx: &EvalCtx<'a>, largest: bool) -> Result<Comput
     let (n, items) = n_and_items(c, &n, &input)?;
     let mut items: Vec<Val<'_>> = items.values().filter(|v| !v.is_nullish()).collect();
     items.sort_by(|a, b| {
-        let o = compare(*a, *b);
+        let o = c.compare(*a, *b);
         if largest { o.reverse() } else { o }
     });
     items.truncate(n);

@@ -2,7 +2,6 @@
 
 use super::node::{Call, Computed, EvalCtx, own};
 use super::table::Op;
-use bson::order::compare;
 use errors::Result;
 use std::cmp::Ordering;
 
@@ -48,5 +47,5 @@ fn or<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
 
 fn ordering<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Ordering> {
     let (a, b) = (c.arg(0, ctx)?, c.arg(1, ctx)?);
-    Ok(compare(a.comparable(), b.comparable()))
+    Ok(c.compare(a.comparable(), b.comparable()))
 }

@@ -3,6 +3,7 @@
 use super::path::FieldPath;
 use super::table::Op;
 use super::{Vars, control, regex, table};
+use crate::collation::Collation;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
 use std::collections::BTreeSet;
@@ -160,6 +161,8 @@ pub(crate) enum Prepared {
     Names(Vec<Arc<str>>),
     Sort(super::array::SortSpec),
     Percentiles(Vec<f64>),
+    /// What the operator compares, it compares so.
+    Collation(Collation),
 }
 
 /// An operator applied to its arguments, which are in the order of the table's row.
@@ -177,6 +180,15 @@ impl Call {
         match self.args.get(i) {
             Some(n) => n.eval(ctx),
             None => Ok(Computed::Missing),
+        }
+    }
+
+    /// The order of two values as the operator sees it.
+    #[inline]
+    pub(crate) fn compare(&self, a: Val<'_>, b: Val<'_>) -> std::cmp::Ordering {
+        match &self.prepared {
+            Prepared::Collation(c) => c.compare(a, b),
+            _ => bson::order::compare(a, b),
         }
     }
 

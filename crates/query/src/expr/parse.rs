@@ -198,6 +198,28 @@ pub(super) fn object(d: Doc<'_>, env: &ParseEnv) -> Result<Node> {
     Ok(Node::Doc(fields))
 }
 
+/// Operators that compare values.
+const COLLATED: [&str; 18] = [
+    "$cmp",
+    "$eq",
+    "$gt",
+    "$gte",
+    "$in",
+    "$indexOfArray",
+    "$lt",
+    "$lte",
+    "$max",
+    "$maxN",
+    "$min",
+    "$minN",
+    "$ne",
+    "$setDifference",
+    "$setEquals",
+    "$setIntersection",
+    "$setIsSubset",
+    "$setUnion",
+];
+
 /// `{name: arg}` where `name` starts with `$`.
 pub(super) fn call(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<Node> {
     let op = table::find(name)
@@ -209,6 +231,10 @@ pub(super) fn call(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<Node> {
             Parsed::Call(args, prepared) => (args, prepared),
             Parsed::Node(n) => return Ok(n),
         },
+    };
+    let prepared = match (prepared, env.collation()) {
+        (Prepared::None, Some(c)) if COLLATED.contains(&name) => Prepared::Collation(c.clone()),
+        (p, _) => p,
     };
     Ok(Node::Call(Box::new(Call { op, args, prepared })))
 }

@@ -5,7 +5,6 @@ use super::boolean::boolean;
 use super::node::{Call, Computed, EvalCtx, own};
 use super::table::Op;
 use bson::Val;
-use bson::order::compare;
 use errors::{Result, bail};
 
 pub(super) const OPS: &[Op] = &[
@@ -45,15 +44,15 @@ fn elements_true<'a>(c: &'a Call, ctx: &EvalCtx<'a>, code: i32, all: bool) -> Re
 }
 
 /// The distinct values of an array, sorted.
-fn sorted<'v>(v: &'v Computed<'_>) -> Option<Vec<Val<'v>>> {
+fn sorted<'v>(c: &Call, v: &'v Computed<'_>) -> Option<Vec<Val<'v>>> {
     let mut items: Vec<Val<'v>> = v.or_null().as_array()?.values().collect();
-    items.sort_by(|a, b| compare(*a, *b));
-    items.dedup_by(|a, b| compare(*a, *b).is_eq());
+    items.sort_by(|a, b| c.compare(*a, *b));
+    items.dedup_by(|a, b| c.compare(*a, *b).is_eq());
     Some(items)
 }
 
-fn holds(set: &[Val<'_>], v: Val<'_>) -> bool {
-    set.binary_search_by(|x| compare(*x, v)).is_ok()
+fn holds(c: &Call, set: &[Val<'_>], v: Val<'_>) -> bool {
+    set.binary_search_by(|x| c.compare(*x, v)).is_ok()
 }
 
 fn difference<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
@@ -68,7 +67,7 @@ fn difference<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             a.type_name()
         );
     };
-    let Some(right) = sorted(&b) else {
+    let Some(right) = sorted(c, &b) else {
         bail!(
             17049,
             "both operands of $setDifference must be arrays. Second argument is of type: {}",
@@ -79,10 +78,10 @@ fn difference<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let mut seen: Vec<Val<'_>> = Vec::new();
     let mut kept = Vec::new();
     for v in left.values() {
-        if holds(&right, v) {
+        if holds(c, &right, v) {
             continue;
         }
-        if let Err(at) = seen.binary_search_by(|x| compare(*x, v)) {
+        if let Err(at) = seen.binary_search_by(|x| c.compare(*x, v)) {
             seen.insert(at, v);
             kept.push(v);
         }
@@ -118,7 +117,7 @@ fn equals<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let values: Vec<Computed<'_>> = c.args.iter().map(|n| n.eval(ctx)).collect::<Result<_>>()?;
     let mut sets = Vec::new();
     for (i, v) in values.iter().enumerate() {
-        match sorted(v) {
+        match sorted(c, v) {
             Some(s) => sets.push(s),
             None => bail!(
                 17044,
@@ -129,7 +128,7 @@ fn equals<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         }
     }
     let same = |a: &[Val<'_>], b: &[Val<'_>]| {
-        a.len() == b.len() && a.iter().zip(b).all(|(x, y)| compare(*x, *y).is_eq())
+        a.len() == b.len() && a.iter().zip(b).all(|(x, y)| c.compare(*x, *y).is_eq())
     };
     boolean(sets.windows(2).all(|p| same(&p[0], &p[1])))
 }
@@ -141,7 +140,7 @@ fn intersection<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         if v.is_nullish() {
             return Ok(Computed::NULL);
         }
-        let Some(set) = sorted(v) else {
+        let Some(set) = sorted(c, v) else {
             bail!(
                 17047,
                 "All operands of $setIntersection must be arrays. One argument is of type: {}",
@@ -150,7 +149,7 @@ fn intersection<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         };
         match &mut common {
             None => common = Some(set),
-            Some(kept) => kept.retain(|x| holds(&set, *x)),
+            Some(kept) => kept.retain(|x| holds(c, &set, *x)),
         }
     }
     own(array_of(common.unwrap_or_default()))
@@ -165,14 +164,14 @@ fn is_subset<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             a.type_name()
         );
     };
-    let Some(right) = sorted(&b) else {
+    let Some(right) = sorted(c, &b) else {
         bail!(
             17042,
             "both operands of $setIsSubset must be arrays. Second argument is of type: {}",
             b.type_name()
         );
     };
-    boolean(left.values().all(|v| holds(&right, v)))
+    boolean(left.values().all(|v| holds(c, &right, v)))
 }
 
 fn union<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
@@ -191,7 +190,7 @@ fn union<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             ),
         }
     }
-    all.sort_by(|a, b| compare(*a, *b));
-    all.dedup_by(|a, b| compare(*a, *b).is_eq());
+    all.sort_by(|a, b| c.compare(*a, *b));
+    all.dedup_by(|a, b| c.compare(*a, *b).is_eq());
     own(array_of(all))
 }

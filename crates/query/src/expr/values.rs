@@ -5,7 +5,6 @@ use super::parse::{ParseEnv, Parsed, fields, operand, optional};
 use super::table::{Named, Op};
 use crate::accumulator::percentile;
 use crate::arithmetic::{Sum, Variance};
-use bson::order::compare;
 use bson::{Doc, Val, Value, tag};
 use errors::{Result, bail};
 
@@ -76,7 +75,7 @@ fn extreme<'a>(c: &'a Call, ctx: &EvalCtx<'a>, largest: bool) -> Result<Computed
             return;
         }
         let better = best.as_ref().is_none_or(|b| {
-            let o = compare(v, b.as_val());
+            let o = c.compare(v, b.as_val());
             if largest { o.is_gt() } else { o.is_lt() }
         });
         if better {

@@ -15,6 +15,7 @@ mod regex;
 mod render;
 mod schema;
 mod schema_failure;
+mod shape;
 #[cfg(test)]
 mod tests;
 mod types;

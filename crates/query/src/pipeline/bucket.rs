@@ -5,9 +5,10 @@ use super::parse::ParseCtx;
 use super::{Host, Op, Source, Stage};
 use crate::accumulator::Accumulator;
 use crate::arithmetic::Number;
+use crate::collation::{Collation, compare, key_of};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::sort::SortPattern;
-use bson::{Doc, DocBuf, Val, Value, Writer, key, order, tag};
+use bson::{Doc, DocBuf, Val, Value, Writer, order, tag};
 use errors::{Result, bail};
 use std::cmp::Ordering;
 use std::sync::{Arc, LazyLock};
@@ -69,8 +70,8 @@ pub(super) fn bucket(spec: Val<'_>, ctx: &ParseCtx) -> Result<Vec<Stage>> {
         );
     };
     if let (Some(v), Some(first), Some(last)) = (&default, boundaries.first(), boundaries.last()) {
-        let inside = order::compare(v.as_val(), first.as_val()) != Ordering::Less
-            && order::compare(v.as_val(), last.as_val()) == Ordering::Less;
+        let inside = compare(ctx.env.collation(), v.as_val(), first.as_val()) != Ordering::Less
+            && compare(ctx.env.collation(), v.as_val(), last.as_val()) == Ordering::Less;
         if inside {
             bail!(
                 40199,
@@ -102,7 +103,10 @@ pub(super) fn bucket(spec: Val<'_>, ctx: &ParseCtx) -> Result<Vec<Stage>> {
         Stage::new(
             "$sort",
             sort_spec.as_doc().as_val(),
-            Op::Sort(Arc::new(SortPattern::parse(sort_spec.as_doc())?), None),
+            Op::Sort(
+                Arc::new(SortPattern::parse(sort_spec.as_doc())?.collated(ctx.env.collation())),
+                None,
+            ),
         ),
     ])
 }
@@ -139,7 +143,7 @@ fn check_boundaries(list: Doc<'_>, env: &ParseEnv) -> Result<Vec<Value>> {
                 b.type_name()
             );
         }
-        if order::compare(a, b) != Ordering::Less {
+        if compare(env.collation(), a, b) != Ordering::Less {
             bail!(
                 40194,
                 "The 'boundaries' option to $bucket must be sorted, but elements are not in ascending order ({a} is not \
@@ -181,6 +185,7 @@ pub(crate) struct BucketAuto {
     buckets: i64,
     granularity: Option<Granularity>,
     fields: Vec<Field>,
+    collation: Option<Collation>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -434,6 +439,7 @@ impl BucketAuto {
             buckets,
             granularity: rounder,
             fields,
+            collation: ctx.env.collation().cloned(),
         })
     }
 }
@@ -501,8 +507,11 @@ impl Run {
             match self.spec.granularity {
                 None => {
                     while let Some(next) = rows.peek() {
-                        let same =
-                            order::compare(b.max.as_val(), next.value.as_val()) == Ordering::Equal;
+                        let same = compare(
+                            self.spec.collation.as_ref(),
+                            b.max.as_val(),
+                            next.value.as_val(),
+                        ) == Ordering::Equal;
                         if !last_bucket && !same {
                             break;
                         }
@@ -569,7 +578,7 @@ impl Source for Run {
                 let doc = input.doc();
                 let v = self.spec.by.evaluate(&EvalCtx::new(doc, &self.vars))?;
                 self.rows.push(Row {
-                    key: key::of(v.or_null()),
+                    key: key_of(self.spec.collation.as_ref(), v.or_null()),
                     seq: self.rows.len(),
                     value: v.or_null().to_value(),
                     doc: doc.to_buf(),

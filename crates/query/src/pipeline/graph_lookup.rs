@@ -5,6 +5,7 @@ use super::options::field_path;
 use super::parse::ParseCtx;
 use super::unwind::set_path;
 use super::{Host, Namespace, Pipeline, Source};
+use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, Node};
 use crate::path::FieldPath;
@@ -23,6 +24,7 @@ pub(crate) struct GraphLookup {
     depth_field: Option<FieldPath>,
     max_depth: Option<i64>,
     restrict: Option<Filter>,
+    collation: Option<Collation>,
 }
 
 impl GraphLookup {
@@ -100,6 +102,7 @@ impl GraphLookup {
                     depth_field,
                     max_depth,
                     restrict,
+                    collation: ctx.env.collation().cloned(),
                 })
             }
             _ => bail!(
@@ -182,7 +185,11 @@ impl Search {
                     return Ok(());
                 }
                 let values = self.frontier.iter().map(Value::as_val).collect();
-                let mut nodes = vec![equals_any(&spec.connect_to, values)];
+                let mut nodes = vec![equals_any(
+                    &spec.connect_to,
+                    values,
+                    spec.collation.as_ref(),
+                )];
                 nodes.extend(spec.restrict.clone().map(Filter::into_root));
                 let pipeline = Pipeline::from_filter(Filter::from_node(Node::and(nodes)));
                 self.level = Some(host.open(&spec.from, &pipeline, vars)?);

@@ -6,6 +6,7 @@
 use super::spill::{Merge, Runs};
 use super::{Host, Source, too_much_memory};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
+use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
 use errors::{Result, bail};
@@ -16,6 +17,7 @@ use std::sync::Arc;
 pub(crate) struct Group {
     pub id: Expression,
     pub fields: Vec<Field>,
+    collation: Option<Collation>,
 }
 
 #[derive(Debug)]
@@ -74,7 +76,11 @@ impl Group {
             }
         }
         match id {
-            Some(id) => Ok(Group { id, fields }),
+            Some(id) => Ok(Group {
+                id,
+                fields,
+                collation: env.collation().cloned(),
+            }),
             None => bail!(15955, "a group specification must include an _id"),
         }
     }
@@ -233,7 +239,9 @@ impl Source for Run {
                 let ctx = EvalCtx::new(input.doc(), &self.vars);
                 let id = self.spec.id.evaluate(&ctx)?;
                 self.scratch.clear();
-                key::encode(id.or_null(), false, &mut self.scratch, None);
+                Collation::with(self.spec.collation.as_ref(), id.or_null(), |id| {
+                    key::encode(id, false, &mut self.scratch, None)
+                });
                 let at = match self.by_key.get(self.scratch.as_slice()) {
                     Some(i) => *i,
                     None => {

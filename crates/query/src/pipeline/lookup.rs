@@ -4,6 +4,7 @@ use super::options::{field_path, object, options, required, string};
 use super::parse::{Inside, ParseCtx};
 use super::unwind::set_path;
 use super::{Host, Namespace, Op, Pipeline, Source};
+use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, InList, Node, Test};
 use crate::path::FieldPath;
@@ -20,6 +21,7 @@ pub(crate) struct Lookup {
     fields: Option<(FieldPath, FieldPath)>,
     lets: Vec<(String, Expression)>,
     pub pipeline: Pipeline,
+    collation: Option<Collation>,
 }
 
 /// A collection's name as a stage gives it: in the database of the pipeline.
@@ -144,6 +146,7 @@ impl Lookup {
             fields,
             lets,
             pipeline,
+            collation: ctx.env.collation().cloned(),
         })
     }
 
@@ -230,7 +233,11 @@ pub(super) fn join_values<'a>(doc: Doc<'a>, path: &FieldPath) -> Vec<Val<'a>> {
 }
 
 /// Documents whose `path` equals one of the values; of none, those where it is null or missing.
-pub(super) fn equals_any(path: &FieldPath, values: Vec<Val<'_>>) -> Node {
+pub(super) fn equals_any(
+    path: &FieldPath,
+    values: Vec<Val<'_>>,
+    collation: Option<&Collation>,
+) -> Node {
     let mut values: Vec<Value> = values.into_iter().map(Val::to_value).collect();
     values.sort_by(|a, b| order::compare(a.as_val(), b.as_val()));
     values.dedup_by(|a, b| order::compare(a.as_val(), b.as_val()) == Ordering::Equal);
@@ -244,7 +251,7 @@ pub(super) fn equals_any(path: &FieldPath, values: Vec<Val<'_>>) -> Node {
     };
     Node::Pred {
         path: path.clone(),
-        test,
+        test: test.collate(collation),
     }
 }
 
@@ -276,7 +283,11 @@ impl Run {
         let vars = bind(&self.spec.lets, doc, &self.vars)?;
         let pipeline = match &self.spec.fields {
             Some((local, foreign)) => {
-                let filter = Filter::from_node(equals_any(foreign, join_values(doc, local)));
+                let filter = Filter::from_node(equals_any(
+                    foreign,
+                    join_values(doc, local),
+                    self.spec.collation.as_ref(),
+                ));
                 if self.spec.from.is_none() {
                     // After the documents that the pipeline makes.
                     let mut p = self.spec.pipeline.clone();

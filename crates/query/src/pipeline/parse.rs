@@ -440,7 +440,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
     let op = match name {
         "$match" => Op::Match(Arc::new(parse_match(spec, &ctx.env)?)),
         "$group" => Op::Group(Arc::new(Group::parse(spec, &ctx.env)?)),
-        "$sort" => parse_sort(spec)?,
+        "$sort" => parse_sort(spec, ctx)?,
         "$limit" => Op::Limit(whole(name, 5107201, "limit", spec).and_then(|n| {
             if n == 0 {
                 bail!(15958, "the limit must be positive");
@@ -527,14 +527,15 @@ fn check_match(d: Doc<'_>) -> Result<()> {
     Ok(())
 }
 
-fn parse_sort(spec: Val<'_>) -> Result<Op> {
+fn parse_sort(spec: Val<'_>, ctx: &ParseCtx) -> Result<Op> {
     let Some(d) = spec.as_doc() else {
         bail!(15973, "the $sort key specification must be an object");
     };
     if d.is_empty() {
         bail!(15976, "$sort stage must have at least one sort key");
     }
-    Ok(Op::Sort(Arc::new(SortPattern::parse(d)?), None))
+    let pattern = SortPattern::parse(d)?.collated(ctx.env.collation());
+    Ok(Op::Sort(Arc::new(pattern), None))
 }
 
 fn whole(stage: &str, code: i32, what: &str, v: Val<'_>) -> Result<u64> {

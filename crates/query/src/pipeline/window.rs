@@ -7,6 +7,7 @@ use super::options::{field_path, object, options, required};
 use super::unwind::set_path;
 use super::window_function::Function;
 use super::{Host, Source, too_much_memory};
+use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
 use crate::sort::SortPattern;
@@ -19,6 +20,7 @@ pub(crate) struct Window {
     partition: Option<Expression>,
     pub sort: Option<SortPattern>,
     outputs: Vec<Output>,
+    collation: Option<Collation>,
 }
 
 #[derive(Debug)]
@@ -93,7 +95,8 @@ impl Window {
         let sort = match sort {
             Some(s) => {
                 let d = object(STAGE, "sortBy", s)?;
-                (!d.is_empty()).then(|| SortPattern::parse(d)).transpose()?
+                let sort = (!d.is_empty()).then(|| SortPattern::parse(d)).transpose()?;
+                sort.map(|s| s.collated(env.collation()))
             }
             None => None,
         };
@@ -114,6 +117,7 @@ impl Window {
             partition,
             sort,
             outputs,
+            collation: env.collation().cloned(),
         })
     }
 }
@@ -352,7 +356,9 @@ impl Run {
                         "An expression used to partition cannot evaluate to value of type array"
                     );
                 }
-                key::encode(v, false, &mut partition, None);
+                Collation::with(self.spec.collation.as_ref(), v, |v| {
+                    key::encode(v, false, &mut partition, None)
+                });
             }
             let mut sort_key = Vec::new();
             if let Some(s) = &self.spec.sort {

@@ -2,10 +2,11 @@
 
 use super::UpdateCtx;
 use super::operator::{Outcome, Place};
+use crate::collation::{Collation, compare, equal};
 use crate::expr::ParseEnv;
 use crate::filter::Filter;
 use crate::path::{FieldPath, array_index};
-use bson::{Doc, Val, Value, Writer, order, tag};
+use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail};
 use std::cmp::Ordering;
 
@@ -16,6 +17,7 @@ pub struct Push {
     position: Option<i64>,
     slice: Option<i64>,
     sort: Option<Sort>,
+    collation: Option<Collation>,
 }
 
 #[derive(Debug)]
@@ -28,12 +30,13 @@ enum Sort {
 pub struct AddToSet {
     /// An array without duplicates.
     values: Value,
+    collation: Option<Collation>,
 }
 
 /// The condition of `$pull`.
 #[derive(Debug)]
 pub enum Pull {
-    Equal(Value),
+    Equal(Value, Option<Collation>),
     /// Operators on the element itself.
     Operators(Filter),
     /// A query on element documents.
@@ -103,12 +106,13 @@ fn whole_number(clause: &str, v: Val<'_>) -> Result<i64> {
 }
 
 impl Push {
-    pub fn parse(v: Val<'_>) -> Result<Push> {
+    pub fn parse(v: Val<'_>, collation: Option<&Collation>) -> Result<Push> {
         let mut push = Push {
             values: Value::NULL,
             position: None,
             slice: None,
             sort: None,
+            collation: collation.cloned(),
         };
         let Some(d) = v.as_doc().filter(|d| d.contains("$each")) else {
             push.values = one(v);
@@ -175,7 +179,7 @@ impl Push {
         };
         all.splice(at..at, items(self.values.as_val()).values());
         if let Some(s) = &self.sort {
-            s.sort(&mut all);
+            s.sort(&mut all, self.collation.as_ref());
         }
         if let Some(n) = self.slice {
             let keep = usize::try_from(n.unsigned_abs()).unwrap_or(usize::MAX);
@@ -232,15 +236,15 @@ impl Sort {
         Ok(Sort::Fields(fields))
     }
 
-    fn sort(&self, all: &mut [Val<'_>]) {
+    fn sort(&self, all: &mut [Val<'_>], collation: Option<&Collation>) {
         let turn = |o: Ordering, descending: bool| if descending { o.reverse() } else { o };
         match self {
             Sort::Whole { descending } => {
-                all.sort_by(|a, b| turn(order::compare(*a, *b), *descending));
+                all.sort_by(|a, b| turn(compare(collation, *a, *b), *descending));
             }
             Sort::Fields(fields) => all.sort_by(|a, b| {
                 for (path, descending) in fields {
-                    let o = order::compare(field_of(*a, path), field_of(*b, path));
+                    let o = compare(collation, field_of(*a, path), field_of(*b, path));
                     if o != Ordering::Equal {
                         return turn(o, *descending);
                     }
@@ -271,12 +275,15 @@ fn field_of<'a>(v: Val<'a>, path: &FieldPath) -> Val<'a> {
 }
 
 impl AddToSet {
-    pub fn parse(v: Val<'_>) -> Result<AddToSet> {
+    pub fn parse(v: Val<'_>, collation: Option<&Collation>) -> Result<AddToSet> {
         let each = v
             .as_doc()
             .filter(|d| d.first().is_some_and(|e| e.name == "$each"));
         let Some(d) = each else {
-            return Ok(AddToSet { values: one(v) });
+            return Ok(AddToSet {
+                values: one(v),
+                collation: collation.cloned(),
+            });
         };
         let list = d.first().map_or(Val::NULL, |e| e.val);
         if list.tag != tag::ARRAY {
@@ -294,12 +301,13 @@ impl AddToSet {
         }
         let mut distinct: Vec<Val<'_>> = Vec::new();
         for v in items(list).values() {
-            if !distinct.iter().any(|o| order::equal(*o, v)) {
+            if !distinct.iter().any(|o| equal(collation, *o, v)) {
                 distinct.push(v);
             }
         }
         Ok(AddToSet {
             values: array_of(distinct, list.bytes.len()),
+            collation: collation.cloned(),
         })
     }
 
@@ -318,7 +326,10 @@ impl AddToSet {
         }
         let new: Vec<Val<'_>> = items(self.values.as_val())
             .values()
-            .filter(|n| !items(v).values().any(|o| order::equal(o, *n)))
+            .filter(|n| {
+                let same = |o| equal(self.collation.as_ref(), o, *n);
+                !items(v).values().any(same)
+            })
             .collect();
         if new.is_empty() {
             return Ok(Outcome::Unchanged);
@@ -369,9 +380,13 @@ fn cull<'a>(
     Ok(Outcome::SetOwned(array_of(kept, v.bytes.len())))
 }
 
-pub fn pull_all<'a>(values: Val<'_>, v: Val<'_>) -> Result<Outcome<'a>> {
+pub fn pull_all<'a>(
+    values: Val<'_>,
+    v: Val<'_>,
+    collation: Option<&Collation>,
+) -> Result<Outcome<'a>> {
     cull("$pullAll", v, |e| {
-        Ok(items(values).values().any(|o| order::equal(o, e)))
+        Ok(items(values).values().any(|o| equal(collation, o, e)))
     })
 }
 
@@ -409,13 +424,13 @@ impl Pull {
                     env,
                 )?))
             }
-            _ => Ok(Pull::Equal(v.to_value())),
+            _ => Ok(Pull::Equal(v.to_value(), env.collation().cloned())),
         }
     }
 
     pub fn apply<'a>(&self, v: Val<'_>, ctx: &UpdateCtx<'_>) -> Result<Outcome<'a>> {
         cull("$pull", v, |e| match self {
-            Pull::Equal(x) => Ok(order::equal(x.as_val(), e)),
+            Pull::Equal(x, c) => Ok(equal(c.as_ref(), x.as_val(), e)),
             Pull::Operators(f) => Ok(f.matches_value(e)),
             Pull::Query(f) => match e.as_doc() {
                 Some(d) => f.matches_with(d, ctx.vars),

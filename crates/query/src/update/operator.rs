@@ -3,6 +3,7 @@
 use super::UpdateCtx;
 use super::array::{AddToSet, Pull, Push};
 use crate::arithmetic::{Number, add_checked, multiply_checked};
+use crate::collation::{Collation, compare};
 use crate::expr::ParseEnv;
 use bson::{Doc, Val, Value, order, tag};
 use errors::{Result, bail, err};
@@ -16,8 +17,8 @@ pub enum Op {
     Unset,
     Inc(Value),
     Mul(Value),
-    Min(Value),
-    Max(Value),
+    Min(Value, Option<Collation>),
+    Max(Value, Option<Collation>),
     /// A timestamp, or else a date.
     CurrentDate {
         timestamp: bool,
@@ -29,7 +30,7 @@ pub enum Op {
         first: bool,
     },
     Pull(Pull),
-    PullAll(Value),
+    PullAll(Value, Option<Collation>),
     /// The new place of a renamed field; the old path by components.
     RenameTo(Vec<String>),
     /// The old place of a renamed field.
@@ -100,16 +101,16 @@ impl Op {
             "$unset" => Op::Unset,
             "$inc" => Op::Inc(number(v, "increment", path)?),
             "$mul" => Op::Mul(number(v, "multiply", path)?),
-            "$min" => Op::Min(v.to_value()),
-            "$max" => Op::Max(v.to_value()),
+            "$min" => Op::Min(v.to_value(), env.collation().cloned()),
+            "$max" => Op::Max(v.to_value(), env.collation().cloned()),
             "$currentDate" => parse_current_date(v)?,
             "$bit" => parse_bit(path, v)?,
-            "$push" => Op::Push(Push::parse(v)?),
-            "$addToSet" => Op::AddToSet(AddToSet::parse(v)?),
+            "$push" => Op::Push(Push::parse(v, env.collation())?),
+            "$addToSet" => Op::AddToSet(AddToSet::parse(v, env.collation())?),
             "$pop" => parse_pop(path, v)?,
             "$pull" => Op::Pull(Pull::parse(v, env)?),
             "$pullAll" => match v.tag {
-                tag::ARRAY => Op::PullAll(v.to_value()),
+                tag::ARRAY => Op::PullAll(v.to_value(), env.collation().cloned()),
                 _ => bail!(
                     BadValue,
                     "$pullAll requires an array argument but was given a {}",
@@ -179,20 +180,20 @@ impl Op {
             Op::Unset => Outcome::Remove,
             Op::Inc(n) => arithmetic("$inc", v, n.as_val(), at)?,
             Op::Mul(n) => arithmetic("$mul", v, n.as_val(), at)?,
-            Op::Min(new) if order::compare(new.as_val(), v) == Ordering::Less => {
+            Op::Min(new, c) if compare(c.as_ref(), new.as_val(), v) == Ordering::Less => {
                 Outcome::Set(new.as_val())
             }
-            Op::Max(new) if order::compare(new.as_val(), v) == Ordering::Greater => {
+            Op::Max(new, c) if compare(c.as_ref(), new.as_val(), v) == Ordering::Greater => {
                 Outcome::Set(new.as_val())
             }
-            Op::Min(_) | Op::Max(_) => Outcome::Unchanged,
+            Op::Min(..) | Op::Max(..) => Outcome::Unchanged,
             Op::CurrentDate { timestamp } => Outcome::SetOwned(now(*timestamp, ctx)),
             Op::Bit(ops) => bit(ops, v, at)?,
             Op::Push(p) => p.apply(v, at)?,
             Op::AddToSet(a) => a.apply(v, at)?,
             Op::Pop { first } => super::array::pop(*first, v, at)?,
             Op::Pull(p) => p.apply(v, ctx)?,
-            Op::PullAll(values) => super::array::pull_all(values.as_val(), v)?,
+            Op::PullAll(values, c) => super::array::pull_all(values.as_val(), v, c.as_ref())?,
             Op::RenameTo(from) => match renamed(from, at.root)? {
                 // Onto `_id` it is an error even when the values are the same.
                 Some(new) if at.path == "_id" => Outcome::Set(new),
@@ -206,7 +207,7 @@ impl Op {
     /// Applies the operator where nothing is.
     pub fn missing<'a>(&'a self, root: Doc<'a>, ctx: &UpdateCtx<'_>) -> Result<Missing<'a>> {
         Ok(match self {
-            Op::Set(v) | Op::Inc(v) | Op::Min(v) | Op::Max(v) => Missing::Create(v.as_val()),
+            Op::Set(v) | Op::Inc(v) | Op::Min(v, _) | Op::Max(v, _) => Missing::Create(v.as_val()),
             Op::SetOnInsert(v) if ctx.is_insert => Missing::Create(v.as_val()),
             Op::SetOnInsert(_) | Op::Unset | Op::RenameFrom => Missing::Ignore,
             Op::Mul(v) => {
@@ -224,7 +225,7 @@ impl Op {
             Op::Bit(ops) => Missing::CreateOwned(bits(ops, 0, false)),
             Op::Push(p) => Missing::CreateOwned(p.create()),
             Op::AddToSet(a) => Missing::CreateOwned(a.create()),
-            Op::Pop { .. } | Op::Pull(_) | Op::PullAll(_) => Missing::CheckPath,
+            Op::Pop { .. } | Op::Pull(_) | Op::PullAll(..) => Missing::CheckPath,
             Op::RenameTo(from) => match renamed(from, root)? {
                 Some(v) => Missing::Create(v),
                 None => Missing::Ignore,

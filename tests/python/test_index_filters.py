@@ -1,0 +1,66 @@
+"""Index filters: which indexes queries of one shape may use."""
+
+import pytest
+
+from harness import execution, leaf, refuses
+
+
+@pytest.fixture
+def things(coll):
+    coll.insert_many([{"a": i % 5, "b": i, "c": i} for i in range(50)])
+    coll.create_index([("a", 1), ("b", 1)])
+    coll.create_index([("a", 1), ("c", 1)])
+    return coll
+
+
+def used(coll, query, **more):
+    plan, _ = execution(coll, {"find": coll.name, "filter": query, **more})
+    bottom = leaf(plan)
+    return bottom.get("indexName", bottom["stage"])
+
+
+def test_a_filter_is_stronger_than_a_hint(things):
+    command = things.database.command
+    for index, name in [({"a": 1, "c": 1}, "a_1_c_1"), ({"a": 1, "b": 1}, "a_1_b_1"), ("a_1_c_1", "a_1_c_1")]:
+        command("planCacheSetFilter", things.name, query={"a": 7}, indexes=[index])
+        assert used(things, {"a": 1}) == name
+        assert used(things, {"a": 1}, hint="a_1_b_1") == name
+        assert things.count_documents({"a": 1}) == 10
+    explained = command("explain", {"find": things.name, "filter": {"a": 1}}, verbosity="queryPlanner")
+    assert explained["queryPlanner"]["indexFilterSet"] is True
+    # Another shape is not concerned.
+    assert used(things, {"a": {"$gt": 3}}, hint="a_1_b_1") == "a_1_b_1"
+    command("planCacheSetFilter", things.name, query={"a": 7}, indexes=[{"nowhere": 1}])
+    assert used(things, {"a": 1}) == "COLLSCAN"
+
+
+def test_list_and_clear(things):
+    command = things.database.command
+    command("planCacheSetFilter", things.name, query={"a": 1}, sort={"b": 1}, indexes=[{"a": 1, "b": 1}])
+    command("planCacheSetFilter", things.name, query={"b": 1}, indexes=["a_1_c_1"], collation={"locale": "en"})
+    listed = command("planCacheListFilters", things.name)["filters"]
+    assert [(f["query"], f["sort"], f["projection"], f["indexes"]) for f in listed] == [
+        ({"a": 1}, {"b": 1}, {}, [{"a": 1, "b": 1}]),
+        ({"b": 1}, {}, {}, ["a_1_c_1"]),
+    ]
+    assert listed[1]["collation"]["locale"] == "en" and "collation" not in listed[0]
+    command("planCacheClearFilters", things.name, query={"a": 5}, sort={"b": 1})
+    assert len(command("planCacheListFilters", things.name)["filters"]) == 1
+    command("planCacheClearFilters", things.name)
+    assert command("planCacheListFilters", things.name)["filters"] == []
+
+
+def test_what_is_refused(things):
+    command = things.database.command
+    for arguments in [
+        {"indexes": [{"a": 1}]},
+        {"query": 1, "indexes": [{"a": 1}]},
+        {"query": {}, "indexes": []},
+        {"query": {}, "indexes": [1]},
+        {"query": {}},
+        {"query": {}, "sort": 1, "indexes": [{"a": 1}]},
+    ]:
+        with refuses(2):
+            command("planCacheSetFilter", things.name, **arguments)
+    with refuses(2):
+        command("planCacheSetFilter", "missing", query={}, indexes=[{"a": 1}])
