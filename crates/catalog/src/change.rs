@@ -508,8 +508,11 @@ impl Catalog {
             let i = index_mut(c, |i| i.name() == name)?;
             let mut next = record::build_index(tablet, i.id, spec.as_doc(), i.state)?;
             next.info.multikey = i.info.multikey;
-            next.accesses = i.accesses.clone();
-            next.since_millis = i.since_millis;
+            // Hiding or showing an index begins its statistics anew.
+            if next.info.hidden == i.info.hidden {
+                next.accesses = i.accesses.clone();
+                next.since_millis = i.since_millis;
+            }
             *i = next;
             Ok(((), vec![]))
         })

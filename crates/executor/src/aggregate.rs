@@ -427,7 +427,10 @@ impl Outside<'_, '_> {
                 let mut fields: Vec<&str> =
                     i.info.key.fields.iter().map(|f| f.path.as_str()).collect();
                 fields.sort_unstable();
-                i.info.unique && i.info.partial.is_none() && fields == on
+                i.info.unique
+                    && i.info.partial.is_none()
+                    && i.info.key.collation() == spec.collation.as_ref()
+                    && fields == on
             })
         });
         if !unique {
@@ -470,7 +473,8 @@ fn merge_one(
         key.open_doc(p.as_str()).val("$eq", v).close();
     }
     let key = key.finish();
-    let filter = Filter::parse(key.as_doc(), &Default::default())?;
+    let env = query::expr::ParseEnv::new().collated(spec.collation.clone());
+    let filter = Filter::parse(key.as_doc(), &env)?;
     let insert = |ctx: &mut OpCtx| -> Result<()> {
         let done = crate::insert::insert(ctx, target, &[new], true, None)?;
         match done.errors.into_iter().next() {

@@ -852,6 +852,7 @@ impl Chosen {
                 }
                 KeyKind::Wildcard => wildcard::asked(preds, &f.path),
             };
+            let sure = |p: &Predicate<'_>| f.kind == KeyKind::Ordered || wildcard::decides(p);
             let here = preds.iter().filter(|p| {
                 *p.path == f.path
                     && match asked {
@@ -886,7 +887,7 @@ impl Chosen {
                             }
                         }
                     }
-                    exact.push((p.clause, b.exact));
+                    exact.push((p.clause, b.exact && sure(p)));
                     arrays.push((i, p.element.then_some(p.clause)));
                     list = Some(l);
                 }
@@ -899,7 +900,7 @@ impl Chosen {
                         Some(l) => intersect(&l, &b.intervals),
                         None => b.intervals,
                     });
-                    exact.push((p.clause, b.exact));
+                    exact.push((p.clause, b.exact && sure(p)));
                 }
             }
             out.intervals

@@ -109,11 +109,17 @@ pub(crate) fn bounds_value(p: &Predicate<'_>) -> bool {
     !p.negated && excludes_missing(p.test) && of_scalars(p.test)
 }
 
+/// Whether the bounds of such a predicate may decide it: a document with fields that no query reaches looks empty.
+pub(crate) fn decides(p: &Predicate<'_>) -> bool {
+    !matches!(p.test, Test::Eq(v) if v.tag() == tag::DOCUMENT)
+}
+
 /// Holds for values that are neither documents nor arrays, and for no others.
 fn of_scalars(test: &Test) -> bool {
     let scalar = |v: &Value| !matches!(v.tag(), tag::DOCUMENT | tag::ARRAY);
     match test {
-        Test::Eq(v) => scalar(v),
+        // An empty document or array is a value of its own.
+        Test::Eq(v) => scalar(v) || v.as_val().as_container().is_some_and(|d| d.is_empty()),
         Test::In(l) => l.values.iter().all(scalar),
         Test::Lt(v) | Test::Lte(v) | Test::Gt(v) | Test::Gte(v) => {
             scalar(v) && !matches!(v.tag(), tag::MIN_KEY | tag::MAX_KEY)

@@ -19,7 +19,8 @@ pub struct Collation(Arc<Inner>);
 
 struct Inner {
     spec: DocBuf,
-    collator: CollatorBorrowed<'static>,
+    /// `None`: by code point, the order of the POSIX locale.
+    collator: Option<CollatorBorrowed<'static>>,
 }
 
 impl std::fmt::Debug for Collation {
@@ -64,7 +65,6 @@ pub fn bcp47(locale: &str) -> Option<String> {
         None => (locale, None),
     };
     let mut out = match name {
-        "en_US_POSIX" => "en-US-u-va-posix".to_string(),
         "fa_AF" => "fa-AF".to_string(),
         n => n.replace('_', "-"),
     };
@@ -88,6 +88,12 @@ impl Collation {
         let locale = text("locale").unwrap_or("simple");
         if locale == "simple" {
             return Ok(None);
+        }
+        if locale == "en_US_POSIX" {
+            return Ok(Some(Collation(Arc::new(Inner {
+                spec: spec.to_buf(),
+                collator: None,
+            }))));
         }
         let invalid = || err!(BadValue, "Field 'locale' is invalid in: {spec}");
         let mut name = bcp47(locale).ok_or_else(invalid)?;
@@ -135,7 +141,7 @@ impl Collation {
         let collator = Collator::try_new(preferences, options).map_err(|_| invalid())?;
         Ok(Some(Collation(Arc::new(Inner {
             spec: spec.to_buf(),
-            collator,
+            collator: Some(collator),
         }))))
     }
 
@@ -190,11 +196,12 @@ impl Collation {
     }
 
     fn key(&self, v: Val<'_>) -> Value {
+        let text = v.str_bytes().unwrap_or(&[]);
+        let Some(collator) = &self.0.collator else {
+            return Value::str_from_bytes(text);
+        };
         let mut key = Vec::new();
-        let Ok(()) = self
-            .0
-            .collator
-            .write_sort_key_utf8_to(v.str_bytes().unwrap_or(&[]), &mut key);
+        let Ok(()) = collator.write_sort_key_utf8_to(text, &mut key);
         Value::str_from_bytes(&key)
     }
 

@@ -1,7 +1,7 @@
 //! `aggregate`, and its part of explain.
 
 use super::cursor::{self, Keep};
-use super::{explain, variables};
+use super::{explain, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::generic::Args;
 use crate::idl;
@@ -11,6 +11,19 @@ use errors::{Result, bail};
 use executor::{AggregateRequest, FindCursor, FindRequest, PipelineCursor};
 use planner::explain::{Explain, stages};
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
+
+/// Stages that the hash of the planner's part tells apart.
+const PLANNED: [&str; 9] = [
+    "$bucket",
+    "$count",
+    "$densify",
+    "$group",
+    "$lookup",
+    "$project",
+    "$replaceRoot",
+    "$replaceWith",
+    "$setWindowFields",
+];
 
 struct Aggregate {
     ns: String,
@@ -219,6 +232,7 @@ pub(super) fn write_explain_of(
     let filter = push.filter.clone();
     let mut request = FindRequest::new(push.filter);
     request.sort = push.sort.map(|s| (*s).clone());
+    let sort = request.sort.clone();
     (request.skip, request.limit, request.hint) = (push.skip, push.limit, pipeline.hint.clone());
     request.vars = pipeline.vars.clone();
     let (view, coll) = cx.op.view(&ns);
@@ -252,7 +266,22 @@ pub(super) fn write_explain_of(
         .stages()
         .get(push.consumed..)
         .unwrap_or(&[]);
-    cx.w.str("explainVersion", "1");
+    let sort = sort.map(|s| s.to_doc());
+    let given = cx.args.field("collation").and_then(|v| v.as_doc());
+    let collation = crate::collation::given(given)?.flatten();
+    let looked_at: Vec<&str> = pipeline
+        .pipeline
+        .stages()
+        .iter()
+        .map(|s| s.name)
+        .filter(|n| PLANNED.contains(n))
+        .collect();
+    let sort = sort.as_ref().map(|d| d.as_doc());
+    let hash = shape::plan_cache_hash(&filter, sort, None, collation.as_ref(), &looked_at);
+    let stages_given = command.get("pipeline").unwrap_or(Val::NULL);
+    let whole = format!("{}|{}|{:?}", ns, shape::abstracted(stages_given), collation);
+    cx.w.str("explainVersion", "1")
+        .str("queryShapeHash", &shape::query_shape_hash(&whole));
     let in_stages = !rest.is_empty();
     if in_stages {
         cx.w.open_array("stages").open_doc("").open_doc("$cursor");
@@ -260,8 +289,9 @@ pub(super) fn write_explain_of(
     cx.w.open_doc("queryPlanner")
         .str("namespace", &ns)
         .doc("parsedQuery", filter.to_doc().as_doc());
-    cx.w.bool("indexFilterSet", filter_set)
-        .bool("maxIndexedOrSolutionsReached", false);
+    cx.w.bool("indexFilterSet", filter_set);
+    explain::write_hashes(&mut cx.w, &hash);
+    cx.w.bool("maxIndexedOrSolutionsReached", false);
     cx.w.doc("winningPlan", winning.as_doc())
         .open_array("rejectedPlans")
         .close()

@@ -1,6 +1,6 @@
 //! `explain`: the plan of a command, and with a higher verbosity what running it examined. Writes are not made.
 
-use super::{find, on_view, variables};
+use super::{find, on_view, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::generic::Args;
 use crate::idl;
@@ -9,6 +9,7 @@ use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail, err};
 use executor::{FindCursor, FindRequest, OpCtx};
 use planner::explain::{Explain, Stage, stages};
+use query::collation::Collation;
 use query::filter::Filter;
 use query::sort::SortPattern;
 use std::time::Instant;
@@ -27,6 +28,7 @@ struct Subject<'a> {
     /// UPDATE, DELETE, … on top of the query.
     top: Option<&'static str>,
     count: bool,
+    collation: Option<Collation>,
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -118,6 +120,7 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
             request: f.request,
             top: None,
             count: false,
+            collation: f.collation,
         });
     }
     let ns = cx.args.namespace()?;
@@ -190,6 +193,7 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
         request,
         top,
         count: command == "count",
+        collation: env.collation().cloned(),
     })
 }
 
@@ -237,9 +241,30 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
         request,
         top,
         count,
+        collation,
     } = subject;
     let (filter, projection) = (request.filter.clone(), request.projection.clone());
     let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
+    let (sort, projected) = (
+        request.sort.as_ref().map(|s| s.to_doc()),
+        projection.as_ref().map(|p| p.to_doc()),
+    );
+    let part = |d: &Option<DocBuf>| d.as_ref().map(|d| d.as_doc().to_string());
+    let hash = shape::plan_cache_hash(
+        &filter,
+        sort.as_ref().map(|d| d.as_doc()),
+        projected.as_ref().map(|d| d.as_doc()),
+        collation.as_ref(),
+        &[],
+    );
+    let whole = format!(
+        "{ns}|{}|{}|{:?}|{:?}|{:?}",
+        command.first().map_or("", |e| e.name),
+        shape::abstracted(filter.to_doc().as_doc().as_val()),
+        part(&sort),
+        part(&projected),
+        collation,
+    );
     let (view, coll) = cx.op.view(&ns);
     let mut tree;
     let mut counted = None;
@@ -287,12 +312,14 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
         tree.inputs.push(below);
     }
     let w = &mut cx.w;
-    w.str("explainVersion", "1");
+    w.str("explainVersion", "1")
+        .str("queryShapeHash", &shape::query_shape_hash(&whole));
     w.open_doc("queryPlanner")
         .str("namespace", &ns)
         .doc("parsedQuery", filter.to_doc().as_doc());
-    w.bool("indexFilterSet", filter_set)
-        .i32("optimizationTimeMillis", 0);
+    w.bool("indexFilterSet", filter_set);
+    write_hashes(w, &hash);
+    w.i32("optimizationTimeMillis", 0);
     w.bool("maxIndexedOrSolutionsReached", false)
         .bool("maxIndexedAndSolutionsReached", false);
     w.bool("maxScansToExplodeReached", false)
@@ -304,6 +331,13 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
     }
     finish(cx, command);
     Ok(())
+}
+
+/// The hash of what the planner looked at, under the names it has had.
+pub(super) fn write_hashes(w: &mut Writer, hash: &str) {
+    w.str("queryHash", hash)
+        .str("planCacheShapeHash", hash)
+        .str("planCacheKey", hash);
 }
 
 /// Whether an index filter holds for a query.

@@ -7,6 +7,7 @@ use crate::idl;
 use bson::Doc;
 use errors::{Result, bail};
 use executor::{FindCursor, FindRequest, TailCursor};
+use query::collation::Collation;
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
@@ -20,6 +21,8 @@ pub struct Find<'a> {
     pub no_timeout: bool,
     pub tailable: bool,
     pub await_data: bool,
+    /// Of filter and sort.
+    pub collation: Option<Collation>,
 }
 
 /// Reads the arguments of find.
@@ -127,6 +130,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
         no_timeout,
         tailable,
         await_data,
+        collation: env.collation().cloned(),
     })
 }
 

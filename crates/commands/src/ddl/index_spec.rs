@@ -163,6 +163,11 @@ impl IndexSpec {
                         );
                     }
                 }
+                "hidden" if e.val.tag != tag::BOOL => bail!(
+                    TypeMismatch,
+                    "The field 'hidden' must be a bool, but got {}",
+                    e.val.type_name()
+                ),
                 flag if FLAGS.contains(&flag) => {
                     let on = flag_value(e)?;
                     sparse |= on && flag == "sparse";
@@ -283,9 +288,13 @@ impl IndexSpec {
             (Some(a), Some(b)) => order::equal(a, b),
             _ => false,
         };
-        if !same_key(self.key(), other_key) || !SIGNATURE.iter().all(|f| same(f)) {
+        let same_signature = |field: &&str| match *field {
+            "partialFilterExpression" => same(field) || same_partial(self.spec.as_doc(), other),
+            field => same(field),
+        };
+        if !same_key(self.key(), other_key) || !SIGNATURE.iter().all(|f| same_signature(&f)) {
             Likeness::Different
-        } else if same("expireAfterSeconds") && same("storageEngine") {
+        } else if same("expireAfterSeconds") && same("storageEngine") && same("hidden") {
             Likeness::Identical
         } else {
             Likeness::Equivalent
@@ -329,6 +338,20 @@ impl IndexSpec {
             }
         }
         Ok(false)
+    }
+}
+
+/// Whether the partial filters of two specifications hold the same documents, in whatever order their clauses stand.
+fn same_partial(a: Doc<'_>, b: Doc<'_>) -> bool {
+    let parsed = |d: Doc<'_>| {
+        let f = d.get("partialFilterExpression")?.as_doc()?;
+        Filter::parse(f, &ParseEnv::new()).ok()
+    };
+    match (parsed(a), parsed(b)) {
+        (Some(a), Some(b)) => {
+            planner::implies(a.root(), b.root()) && planner::implies(b.root(), a.root())
+        }
+        _ => false,
     }
 }
 
@@ -517,6 +540,11 @@ fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
                 }
             }
             "$comment" => {}
+            "$expr" => bail!(
+                QueryFeatureNotAllowed,
+                "$expr is not allowed in this context"
+            ),
+            "$where" | "$text" => bail!(BadValue, "{} is not allowed in this context", e.name),
             name if name.starts_with('$') => return Err(refuse(name)),
             _ => {
                 let Some(ops) = e.val.as_doc() else {
@@ -530,8 +558,8 @@ fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
                 }
                 for op in ops {
                     match op.name {
-                        "$eq" | "$gt" | "$gte" | "$lt" | "$lte" | "$type" | "$geoWithin"
-                        | "$within" => {}
+                        "$eq" | "$gt" | "$gte" | "$lt" | "$lte" | "$type" | "$all"
+                        | "$geoWithin" | "$within" => {}
                         "$in" => {
                             let regex = op
                                 .val

@@ -96,7 +96,7 @@ fn open(
             .close();
     }
     let stages = w.finish_array();
-    let (env, vars) = variables::variables(cx, None)?;
+    let (env, vars) = variables::variables(cx, "", &None, None)?;
     let pipeline = Pipeline::parse(stages.as_val(), &ParseCtx::new(cx.args.db, Some(coll), env))?;
     let request = AggregateRequest {
         ns: Namespace::new(cx.args.db, coll),

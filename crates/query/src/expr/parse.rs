@@ -220,6 +220,16 @@ const COLLATED: [&str; 18] = [
     "$setUnion",
 ];
 
+/// MongoDB looks a field up in a constant list byte by byte, whatever the collation.
+fn looked_up(name: &str, args: &[Node]) -> bool {
+    let constant = |n: &Node| match n {
+        Node::Const(_) => true,
+        Node::Array(items) => items.iter().all(|i| matches!(i, Node::Const(_))),
+        _ => false,
+    };
+    matches!((name, args), ("$in", [needle, list]) if !constant(needle) && constant(list))
+}
+
 /// `{name: arg}` where `name` starts with `$`.
 pub(super) fn call(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<Node> {
     let op = table::find(name)
@@ -233,7 +243,9 @@ pub(super) fn call(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<Node> {
         },
     };
     let prepared = match (prepared, env.collation()) {
-        (Prepared::None, Some(c)) if COLLATED.contains(&name) => Prepared::Collation(c.clone()),
+        (Prepared::None, Some(c)) if COLLATED.contains(&name) && !looked_up(name, &args) => {
+            Prepared::Collation(c.clone())
+        }
         (p, _) => p,
     };
     Ok(Node::Call(Box::new(Call { op, args, prepared })))

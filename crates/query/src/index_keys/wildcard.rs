@@ -61,6 +61,12 @@ impl Wildcard {
             None if !scope.is_empty() => out.paths.push(scope),
             None => {}
         }
+        if projection.is_none() && out.compound && out.paths.is_empty() {
+            bail!(
+                CannotCreateIndex,
+                "The 'wildcardProjection' field is required of a compound index on all fields"
+            );
+        }
         if let Some(f) = regular
             .iter()
             .find(|f| out.place(f.as_str()) != Place::Outside)
@@ -130,17 +136,6 @@ impl Wildcard {
                 *id = Some(on);
                 continue;
             }
-            match *include {
-                Some(true) if !on => bail!(
-                    31254,
-                    "Cannot do exclusion on field {path} in inclusion projection"
-                ),
-                Some(false) if on => bail!(
-                    31253,
-                    "Cannot do inclusion on field {path} in exclusion projection"
-                ),
-                _ => *include = Some(on),
-            }
             if let Some(other) = self.paths.iter().find(|o| o.conflicts_with(&path)) {
                 let code = if path.starts_with(other) {
                     31249
@@ -151,6 +146,17 @@ impl Wildcard {
                     code,
                     format!("Path collision at {path}"),
                 ));
+            }
+            match *include {
+                Some(true) if !on => bail!(
+                    31254,
+                    "Cannot do exclusion on field {path} in inclusion projection"
+                ),
+                Some(false) if on => bail!(
+                    31253,
+                    "Cannot do inclusion on field {path} in exclusion projection"
+                ),
+                _ => *include = Some(on),
             }
             self.paths.push(path);
         }

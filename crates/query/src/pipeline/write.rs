@@ -3,6 +3,7 @@
 use super::options::{field_path, options, required, string, wrong_type};
 use super::parse::{ParseCtx, parse_transforms};
 use super::{Host, Namespace, Source};
+use crate::collation::Collation;
 use crate::expr::{Expression, Vars};
 use crate::path::FieldPath;
 use crate::transform::Transform;
@@ -47,6 +48,8 @@ pub struct MergeSpec {
     pub when_not_matched: NotMatched,
     /// Variables of the pipeline, over the document that comes.
     lets: Vec<(String, Expression)>,
+    /// How what comes is compared with what is there.
+    pub collation: Option<Collation>,
 }
 
 impl MergeSpec {
@@ -286,6 +289,7 @@ impl MergeSpec {
             when_matched,
             when_not_matched,
             lets: parsed_lets,
+            collation: ctx.env.collation().cloned(),
         })
     }
 }
