@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import time
 
@@ -36,6 +37,14 @@ def test_says_how_to_connect(new_server):
     said = server.tail(200)
     assert f"mongodb://127.0.0.1:{server.port}" in said
     assert str(server.path) in said
+
+
+def test_a_hangup_does_not_end_it(new_server):
+    server = new_server()
+    server.process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    assert server.process.poll() is None
+    assert server.client().admin.command("ping")["ok"] == 1
 
 
 def test_starts_fast_and_small(new_server):

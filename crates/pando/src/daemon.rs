@@ -119,7 +119,8 @@ impl Drop for PidFile {
     }
 }
 
-/// Shuts down on SIGTERM, SIGINT, SIGQUIT and SIGHUP; opens the log anew on SIGUSR1. A second SIGINT does not wait.
+/// Shuts down on SIGTERM, SIGINT and SIGQUIT; opens the log anew on SIGUSR1; lives on after SIGHUP, as mongod does when its
+/// terminal closes. A second SIGINT does not wait.
 pub fn watch_signals(control: Arc<Control>) -> Result<(), String> {
     let cannot = |e: std::io::Error| format!("cannot watch signals: {e}");
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1]).map_err(cannot)?;
@@ -130,6 +131,9 @@ pub fn watch_signals(control: Arc<Control>) -> Result<(), String> {
                 if let Err(e) = service::logging::rotate(false) {
                     tracing::error!(target: "CONTROL", error = %e, "Cannot open the log file anew");
                 }
+                continue;
+            }
+            if signal == SIGHUP {
                 continue;
             }
             tracing::info!(target: "CONTROL", id = 23377, signal, name, "Received signal");
