@@ -177,10 +177,10 @@ fn from_base64(s: &str) -> Option<Vec<u8>> {
 pub fn parse(text: &str) -> Result<DocBuf, String> {
     let j: Json = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let v = to_value(&j).ok_or_else(|| format!("not Extended JSON: {text}"))?;
-    v.as_val()
-        .as_doc()
-        .map(Doc::to_buf)
-        .ok_or_else(|| "not a document".to_string())
+    let doc = v.as_val().as_doc().ok_or("not a document")?;
+    // JSON nests deeper than documents may.
+    crate::validate(doc.as_bytes()).map_err(|e| e.to_string())?;
+    Ok(doc.to_buf())
 }
 
 /// Parses any value in Extended JSON.
@@ -212,6 +212,10 @@ pub fn to_value(j: &Json) -> Option<Value> {
             }
             let mut w = Writer::new();
             for (k, x) in o {
+                // A name ends at its first zero byte.
+                if k.contains('\0') {
+                    return None;
+                }
                 w.val(k, to_value(x)?.as_val());
             }
             Value::from(w.finish())
@@ -254,10 +258,9 @@ fn wrapped(o: &serde_json::Map<String, Json>) -> Option<Option<Value>> {
             ))
         })(),
         "$regularExpression" => (|| {
-            Some(Value::regex(
-                x.get("pattern")?.as_str()?,
-                x.get("options")?.as_str()?,
-            ))
+            let (pattern, options) = (x.get("pattern")?.as_str()?, x.get("options")?.as_str()?);
+            let ends_early = pattern.contains('\0') || options.contains('\0');
+            (!ends_early).then(|| Value::regex(pattern, options))
         })(),
         "$minKey" => Some(Value::from(Val::MIN_KEY)),
         "$maxKey" => Some(Value::from(Val::MAX_KEY)),

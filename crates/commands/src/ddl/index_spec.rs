@@ -292,7 +292,7 @@ impl IndexSpec {
             "partialFilterExpression" => same(field) || same_partial(self.spec.as_doc(), other),
             field => same(field),
         };
-        if !same_key(self.key(), other_key) || !SIGNATURE.iter().all(|f| same_signature(&f)) {
+        if !same_key(self.key(), other_key) || !SIGNATURE.iter().all(same_signature) {
             Likeness::Different
         } else if same("expireAfterSeconds") && same("storageEngine") && same("hidden") {
             Likeness::Identical
