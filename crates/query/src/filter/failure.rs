@@ -66,6 +66,20 @@ fn all(clauses: &[DocBuf], name: &str, doc: Doc<'_>, vars: &Vars, negated: bool)
     {
         return describe(one.as_doc(), doc, vars, negated);
     }
+    deciding(name, clauses, doc, vars, negated, |c| {
+        describe(c, doc, vars, negated)
+    })
+}
+
+/// An operator over clauses, with those that decide and what `explain` says of each.
+fn deciding(
+    name: &str,
+    clauses: &[DocBuf],
+    doc: Doc<'_>,
+    vars: &Vars,
+    negated: bool,
+    explain: impl Fn(Doc<'_>) -> DocBuf,
+) -> DocBuf {
     let mut w = Writer::new();
     w.str("operatorName", name);
     w.open_array(if negated {
@@ -75,10 +89,9 @@ fn all(clauses: &[DocBuf], name: &str, doc: Doc<'_>, vars: &Vars, negated: bool)
     });
     for (i, c) in clauses.iter().enumerate() {
         if holds(c.as_doc(), doc, vars) == negated {
-            let details = describe(c.as_doc(), doc, vars, negated);
             w.open_doc("")
                 .i32("index", i as i32)
-                .doc("details", details.as_doc())
+                .doc("details", explain(c.as_doc()).as_doc())
                 .close();
         }
     }
@@ -154,24 +167,9 @@ fn describe(clause: Doc<'_>, doc: Doc<'_>, vars: &Vars, negated: bool) -> DocBuf
 
 /// `$and`, `$or` and `$nor` as they were written; each of their clauses may be a conjunction itself.
 fn group(name: &str, list: &[DocBuf], doc: Doc<'_>, vars: &Vars, negated: bool) -> DocBuf {
-    let mut w = Writer::new();
-    w.str("operatorName", name);
-    w.open_array(if negated {
-        "clausesSatisfied"
-    } else {
-        "clausesNotSatisfied"
-    });
-    for (i, c) in list.iter().enumerate() {
-        if holds(c.as_doc(), doc, vars) == negated {
-            let details = all(&clauses(c.as_doc()), "$and", doc, vars, negated);
-            w.open_doc("")
-                .i32("index", i as i32)
-                .doc("details", details.as_doc())
-                .close();
-        }
-    }
-    w.close();
-    w.finish()
+    deciding(name, list, doc, vars, negated, |c| {
+        all(&clauses(c), "$and", doc, vars, negated)
+    })
 }
 
 fn field(w: &mut Writer, path: &str, op: &str, clause: Doc<'_>, doc: Doc<'_>, negated: bool) {
