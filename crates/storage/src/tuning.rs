@@ -122,7 +122,6 @@ fn options(opts: &EngineOptions) -> Tuned {
     o.set_max_bytes_for_level_base((memtable_bytes * 8) as u64);
     o.set_target_file_size_base((memtable_bytes as u64 * 2).max(8 << 20));
     o.set_level_zero_file_num_compaction_trigger(Load::Moderate.level_zero_files());
-    o.set_compression_type(rocksdb::DBCompressionType::Lz4);
     // The first entry is level 0, the next the first level below it, wherever that is. Level 0 is merged within seconds: not
     // worth compressing. Zstandard only begins where the data has outgrown two levels of the fast one: until then it would be
     // paid at every merge and save space that nobody lacks.
@@ -160,8 +159,8 @@ fn options(opts: &EngineOptions) -> Tuned {
     }
 }
 
-/// The options and those that only go by name. One the C interface cannot set otherwise: for each index of each collection (the first 13 bytes of a key) the
-/// engine remembers where it inserted last. Keys that grow, as generated ids and dates do, then find their place at once.
+/// The options and those that only go by name. One the C interface cannot set otherwise: for each index of each collection (the
+/// first 13 bytes of a key) the engine remembers where it inserted last. Keys that grow, as generated ids and dates do, then find their place at once.
 fn with_names(base: &rocksdb::Options, extra: &str) -> Result<rocksdb::Options> {
     let text = format!("memtable_insert_with_hint_prefix_extractor=fixed:13;{extra}");
     let text = CString::new(text).map_err(|_| err!(BadValue, "engine options hold a zero byte"))?;
