@@ -185,3 +185,119 @@ def test_aggregate(things):
 
 def test_helper_of_the_driver(things):
     assert winning(things.find({"a": 5}).explain())["stage"] == "FETCH"
+
+
+@pytest.fixture(scope="module")
+def shops(client):
+    db = client.test_explain_stages
+    client.drop_database(db.name)
+    db.orders.insert_many([{"_id": i, "shop": i % 10, "sum": i, "day": i % 7} for i in range(500)])
+    db.orders.create_index("day")
+    db.shops.insert_many([{"_id": i, "code": i, "name": f"shop {i}"} for i in range(20)])
+    yield db
+    client.drop_database(db.name)
+
+
+def run(db, pipeline, verbosity="executionStats", collection="orders"):
+    command = {"aggregate": collection, "pipeline": pipeline, "cursor": {}}
+    return db.command("explain", command, verbosity=verbosity)
+
+
+@pytest.mark.parametrize("verbosity", ["executionStats", "allPlansExecution"])
+def test_aggregate_counts_every_stage(shops, verbosity):
+    pipeline = [
+        {"$match": {"day": 3}},
+        {"$set": {"half": {"$divide": ["$sum", 2]}}},
+        {"$match": {"half": {"$gte": 100}}},
+        {"$group": {"_id": "$shop", "total": {"$sum": "$half"}, "days": {"$push": "$day"}}},
+        {"$sort": {"total": -1}},
+        {"$limit": 4},
+    ]
+    reply = run(shops, pipeline, verbosity)
+    matching = list(shops.orders.aggregate(pipeline[:1]))
+    late = list(shops.orders.aggregate(pipeline[:3]))
+    cursor, *rest = reply["stages"]
+    stats = cursor["$cursor"]["executionStats"]
+    assert examined(stats) == (len(matching),) * 3 and stats["executionSuccess"] is True
+    assert leaf(stats["executionStages"])["indexName"] == "day_1"
+    assert cursor["nReturned"] == len(matching)
+    assert [list(s)[0] for s in rest] == ["$set", "$match", "$group", "$sort"]
+    assert [s["nReturned"] for s in rest] == [len(matching), len(late), 10, 4]
+    times = [s["executionTimeMillisEstimate"] for s in [cursor, *rest]]
+    assert times == sorted(times), "a stage's time has that of the stages below in it"
+    group, sort = rest[2:]
+    memory = group["maxAccumulatorMemoryUsageBytes"]
+    assert set(memory) == {"total", "days"} and memory["days"] > memory["total"] > 0
+    assert group["totalOutputDataSizeBytes"] > 10 * 20
+    assert (group["usedDisk"], group["spills"], group["spilledRecords"]) == (False, 0, 0)
+    assert sort["$sort"] == {"sortKey": {"total": -1}, "limit": 4}
+    assert sort["totalDataSizeSortedBytesEstimate"] > 0 and sort["usedDisk"] is False
+
+
+def test_aggregate_says_nothing_of_a_run_that_was_not_asked_for(shops):
+    pipeline = [{"$match": {"day": 3}}, {"$group": {"_id": "$shop"}}]
+    planner = run(shops, pipeline, "queryPlanner")
+    by_option = shops.command("aggregate", "orders", pipeline=pipeline, explain=True)
+    for reply in planner, by_option:
+        assert set(reply["stages"][0]) == {"$cursor"} and set(reply["stages"][0]["$cursor"]) == {"queryPlanner"}
+        assert reply["stages"][1] == {"$group": {"_id": "$shop"}}
+
+
+def test_aggregate_that_a_query_answers(shops):
+    reply = run(shops, [{"$match": {"day": 3}}, {"$sort": {"sum": 1}}, {"$limit": 3}])
+    assert "stages" not in reply
+    assert reply["executionStats"]["nReturned"] == 3 and reply["executionStats"]["totalDocsExamined"] == 71
+
+
+def test_lookup_says_what_it_examined(shops):
+    def lookup(**spec):
+        spec = {"from": "shops", "as": "found", **spec}
+        stages = run(shops, [{"$match": {"_id": {"$lt": 5}}}, {"$lookup": spec}])["stages"]
+        stage = stages[1]
+        assert stage["nReturned"] == 5
+        return [stage[n] for n in ("totalDocsExamined", "totalKeysExamined", "collectionScans", "indexesUsed")]
+
+    assert lookup(localField="shop", foreignField="code") == [100, 0, 5, []]
+    assert lookup(localField="shop", foreignField="_id") == [5, 5, 0, ["_id_"]]
+    shops.shops.create_index("code")
+    try:
+        assert lookup(localField="shop", foreignField="code") == [5, 5, 0, ["code_1"]]
+        inner = [{"$match": {"code": {"$lt": 3}, "$expr": {"$ne": ["$code", "$$s"]}}}, {"$project": {"name": 1}}]
+        docs, _, scans, indexes = lookup(let={"s": "$shop"}, pipeline=inner)
+        assert (docs, scans, indexes) == (15, 0, ["code_1"])
+    finally:
+        shops.shops.drop_index("code_1")
+
+
+def test_facet_shows_its_stages(shops):
+    stage = run(shops, [{"$facet": {"n": [{"$count": "n"}], "late": [{"$match": {"sum": {"$gte": 490}}}]}}])["stages"][1]
+    assert stage["$facet"]["n"][0]["nReturned"] == 1 and stage["$facet"]["late"][0]["nReturned"] == 10
+    assert stage["nReturned"] == 1
+
+
+def test_a_pipeline_that_writes_does_not_when_it_is_explained(shops):
+    for last in {"$out": "copied"}, {"$merge": {"into": "shops"}}:
+        before = list(shops.shops.find().sort("_id", 1))
+        stages = run(shops, [{"$match": {"day": 3}}, last])["stages"]
+        assert stages[0]["nReturned"] == 71 and stages[1]["nReturned"] == 0
+        assert "copied" not in shops.list_collection_names()
+        assert list(shops.shops.find().sort("_id", 1)) == before
+
+
+def test_aggregate_counting_a_collection_looks_at_nothing(shops):
+    stages = run(shops, [{"$count": "n"}])["stages"]
+    stats = stages[0]["$cursor"]["executionStats"]
+    assert stats["executionStages"]["stage"] == "RECORD_STORE_FAST_COUNT" and examined(stats) == (0, 0, 0)
+    assert stages[1]["$count"] == "n" and stages[1]["nReturned"] == 1
+
+
+def test_aggregate_covered_by_an_index(shops):
+    reply = run(shops, [{"$match": {"day": {"$gte": 5}}}, {"$group": {"_id": "$day", "n": {"$sum": 1}}}])
+    cursor = reply["stages"][0]["$cursor"]
+    assert stages(winning(cursor))[0] == "PROJECTION_COVERED"
+    assert cursor["executionStats"]["totalDocsExamined"] == 0 and reply["stages"][1]["nReturned"] == 2
+
+
+def test_a_run_that_fails_fails_explain(shops):
+    with refuses(2, containing="divide by zero"):
+        run(shops, [{"$project": {"x": {"$divide": [1, 0]}}}])

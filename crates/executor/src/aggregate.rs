@@ -1,19 +1,20 @@
 //! Pipelines over collections: the beginning is answered by a query, the rest by the pipeline's own operators; what those ask
 //! of the world ([`Host`]) is answered here.
 
+use crate::explain;
 use crate::find::{FindCursor, FindRequest};
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use bson::{Doc, DocBuf, Writer, doc};
-use catalog::NewIndex;
 use catalog::capped::ID_INDEX;
+use catalog::{Collection, NewIndex};
 use errors::{Code, Result, bail, err};
 use planner::Hint;
 use query::expr::Vars;
 use query::filter::Filter;
 use query::pipeline::{
     self, Host, Matched, MergeSpec, Namespace, NotMatched, OutSpec, Pipeline, RowsKind, RowsStage,
-    Source,
+    Source, Watch,
 };
 use query::projection::Projection;
 use std::any::Any;
@@ -47,7 +48,7 @@ pub struct PipelineCursor {
     interrupt: Arc<Interrupt>,
 }
 
-/// The rows of the collection, as the pipeline's leaf.
+/// The rows of a collection, as a pipeline's leaf.
 struct Leaf(FindCursor);
 
 impl pipeline::Rows for Leaf {
@@ -60,10 +61,12 @@ impl pipeline::Rows for Leaf {
     }
 }
 
-struct Outside<'a, 'c> {
-    ctx: &'a mut OpCtx<'c>,
-    request: &'a AggregateRequest,
-    depth: u32,
+pub(crate) struct Outside<'a, 'c> {
+    pub ctx: &'a mut OpCtx<'c>,
+    pub request: &'a AggregateRequest,
+    pub depth: u32,
+    /// The pipeline is explained: nothing is written.
+    pub watch: Option<&'a mut Watch>,
 }
 
 impl PipelineCursor {
@@ -81,6 +84,7 @@ impl PipelineCursor {
             &request.vars,
             request.hint.clone(),
             0,
+            None,
         )?;
         Ok(PipelineCursor {
             source,
@@ -109,6 +113,7 @@ impl PipelineCursor {
             ctx,
             request: &self.request,
             depth: 0,
+            watch: None,
         })?;
         self.done = !more;
         Ok(more)
@@ -154,6 +159,7 @@ fn open(
     vars: &Arc<Vars>,
     hint: Option<Hint>,
     depth: u32,
+    watch: Option<&mut Watch>,
 ) -> Result<(Box<dyn Source>, Option<[u8; 16]>)> {
     if depth > MAX_DEPTH {
         bail!(
@@ -167,25 +173,53 @@ fn open(
     let full = ns.to_string();
     if let Some(r) = ctx.engine.catalog.snapshot().resolve(&full)? {
         let whole = r.pipeline.then(pipeline);
-        let opened = open(ctx, &r.on, &whole, vars, hint, depth)?;
+        let opened = open(ctx, &r.on, &whole, vars, hint, depth, watch)?;
         // The cursor is on the view: the collection below may go.
         return Ok((opened.0, None));
     }
-    let (view, coll) = ctx.view(&full);
-    let Some(coll) = coll else {
-        return Ok((
-            pipeline.attach(0, pipeline::over_docs(Vec::new()), vars),
-            None,
-        ));
+    let begun = begin(ctx, &full, pipeline, vars, hint)?;
+    let uuid = begun.coll.map(|c| c.uuid);
+    let leaf = match begun.start {
+        Start::Docs(docs) => pipeline::over_docs(docs),
+        Start::Rows(cursor) => match watch {
+            None => pipeline::over_rows(Box::new(Leaf(*cursor))),
+            Some(w) => explain::watched_rows(*cursor, w),
+        },
     };
+    Ok((pipeline.attach(begun.from, leaf, vars), uuid))
+}
+
+/// What answers the beginning of a pipeline.
+pub(crate) enum Start {
+    /// Known without looking: there is nothing, or only a number was asked for.
+    Docs(Vec<DocBuf>),
+    Rows(Box<FindCursor>),
+}
+
+pub(crate) struct Begun {
+    pub start: Start,
+    /// The stage that comes next.
+    pub from: usize,
+    pub coll: Option<Arc<Collection>>,
+}
+
+/// Opens the query that stands for the beginning of a pipeline over a collection.
+pub(crate) fn begin(
+    ctx: &mut OpCtx,
+    ns: &str,
+    pipeline: &Pipeline,
+    vars: &Arc<Vars>,
+    hint: Option<Hint>,
+) -> Result<Begun> {
     let push = pipeline.pushdown();
-    let uuid = Some(coll.uuid);
-    if push.limit == Some(0) {
-        return Ok((
-            pipeline.attach(push.consumed, pipeline::over_docs(Vec::new()), vars),
-            uuid,
-        ));
-    }
+    let (view, coll) = ctx.view(ns);
+    let begun = |start, from, coll| Ok(Begun { start, from, coll });
+    let coll = match coll {
+        Some(coll) if push.limit != Some(0) => coll,
+        nothing_wanted => {
+            return begun(Start::Docs(Vec::new()), push.consumed, nothing_wanted);
+        }
+    };
     if push.count_only
         && push.filter.is_trivial()
         && hint.is_none()
@@ -206,10 +240,7 @@ fn open(
         } else {
             vec![count_doc(name, n)]
         };
-        return Ok((
-            pipeline.attach(push.consumed + 1, pipeline::over_docs(docs), vars),
-            uuid,
-        ));
+        return begun(Start::Docs(docs), push.consumed + 1, Some(coll));
     }
     let mut find = FindRequest::new(push.filter);
     find.sort = push.sort.map(|s| (*s).clone());
@@ -219,10 +250,9 @@ fn open(
     find.vars = vars.clone();
     // A projection to what is read lets an index cover the query; it is dropped again when none does.
     find.projection = push.needed.as_ref().and_then(covering);
-    let mut cursor = FindCursor::over(ctx, view, coll, find)?;
+    let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
     cursor.drop_projection_unless_covered();
-    let leaf = pipeline::over_rows(Box::new(Leaf(cursor)));
-    Ok((pipeline.attach(push.consumed, leaf, vars), uuid))
+    begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))
 }
 
 fn count_doc(name: &str, n: u64) -> DocBuf {
@@ -270,7 +300,7 @@ impl Host for Outside<'_, '_> {
                 }
                 Ok(more)
             }
-            None => Err(errors::Error::internal("rows of another kind")),
+            None => explain::advance(self, rows),
         }
     }
 
@@ -280,11 +310,14 @@ impl Host for Outside<'_, '_> {
         pipeline: &Pipeline,
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
-        let depth = self.depth + 1;
-        open(self.ctx, ns, pipeline, vars, None, depth).map(|(s, _)| s)
+        let (depth, watch) = (self.depth + 1, self.watch.as_deref_mut());
+        open(self.ctx, ns, pipeline, vars, None, depth, watch).map(|(s, _)| s)
     }
 
     fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()> {
+        if self.watch.is_some() {
+            return explain::exhaust(self, input);
+        }
         self.ctx.need_worker()?;
         self.ctx.pass_gate()?;
         let target = spec.target.to_string();
@@ -362,6 +395,9 @@ impl Host for Outside<'_, '_> {
     }
 
     fn merge(&mut self, spec: &MergeSpec, input: &mut dyn Source, vars: &Arc<Vars>) -> Result<()> {
+        if self.watch.is_some() {
+            return explain::exhaust(self, input);
+        }
         self.ctx.need_worker()?;
         let target = spec.target.to_string();
         self.check_merge_key(spec, &target)?;
@@ -398,6 +434,10 @@ impl Host for Outside<'_, '_> {
         let file = temporary_file()
             .map_err(|e| err!(OutOfDiskSpace, "cannot make a temporary file: {e}"))?;
         Ok(Box::new(file))
+    }
+
+    fn watch(&mut self) -> Option<&mut Watch> {
+        self.watch.as_deref_mut()
     }
 }
 
@@ -517,7 +557,7 @@ fn merge_one(
         sort: None,
         hint: None,
         vars,
-        now_millis: catalog::Collection::now_millis(),
+        now_millis: Collection::now_millis(),
         images: false,
     };
     for _ in 0..100 {
@@ -544,7 +584,7 @@ fn merge_one(
     bail!(WriteConflict, "$merge conflicted with others too often")
 }
 
-fn index_stats(c: &catalog::Collection) -> Vec<DocBuf> {
+fn index_stats(c: &Collection) -> Vec<DocBuf> {
     use std::sync::atomic::Ordering::Relaxed;
     let row = |name: &str, key: Doc<'_>, spec: Doc<'_>, ops: u64, since: i64| {
         let mut w = Writer::new();

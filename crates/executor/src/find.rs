@@ -242,6 +242,11 @@ impl FindCursor {
         &self.rows.plan
     }
 
+    /// What is kept of each document; nothing is all of it.
+    pub fn projection(&self) -> Option<&Projection> {
+        self.shape.projection.as_ref()
+    }
+
     pub fn examined(&self) -> Examined {
         self.rows.examined
     }

@@ -8,9 +8,9 @@ use crate::idl;
 use crate::stats::rows;
 use bson::{Doc, Val};
 use errors::{Result, bail};
-use executor::{AggregateRequest, FindCursor, FindRequest, PipelineCursor};
+use executor::{AggregateRequest, FindRequest, PipelineCursor};
 use planner::explain::{Explain, stages};
-use query::pipeline::{Namespace, ParseCtx, Pipeline};
+use query::pipeline::{Namespace, ParseCtx, Pipeline, write_common};
 
 /// Stages that the hash of the planner's part tells apart.
 const PLANNED: [&str; 9] = [
@@ -226,6 +226,7 @@ pub(super) fn write_explain_of(
     let mut ns = pipeline.ns.to_string();
     if let Some(r) = cx.app.engine.catalog.snapshot().resolve(&ns)? {
         ns = r.on.to_string();
+        pipeline.ns = r.on.clone();
         pipeline.pipeline = r.pipeline.then(&pipeline.pipeline);
     }
     let push = pipeline.pipeline.pushdown();
@@ -233,34 +234,25 @@ pub(super) fn write_explain_of(
     let mut request = FindRequest::new(push.filter);
     request.sort = push.sort.map(|s| (*s).clone());
     let sort = request.sort.clone();
-    (request.skip, request.limit, request.hint) = (push.skip, push.limit, pipeline.hint.clone());
-    request.vars = pipeline.vars.clone();
-    let (view, coll) = cx.op.view(&ns);
-    let mut winning = bson::doc! { "stage": "EOF" };
-    let mut figures = None;
-    let filter_set = coll
+    let explained = executor::explain_pipeline(&mut cx.op, pipeline.clone(), executed)?;
+    let filter_set = explained
+        .coll
         .as_ref()
         .is_some_and(|c| explain::index_filter_set(c, &request));
-    if let Some(coll) = coll {
-        let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
-        let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
-        let plan = cursor.plan().clone();
-        let tree = stages(&Explain {
-            plan: &plan,
+    let tree = match (&explained.plan, &explained.coll) {
+        (Some(plan), Some(coll)) => stages(&Explain {
+            plan,
             filter: &filter,
-            projection: None,
+            projection: explained.projection.as_ref(),
             indexes: &coll.usable,
             clustered: coll.option("clusteredIndex").is_some(),
-            skip,
-            limit,
+            skip: push.skip,
+            limit: push.limit.unwrap_or(0),
             count: false,
-        });
-        winning = tree.to_doc(&|_, _| {});
-        if executed {
-            let c = explain::execute(&mut cx.op, &mut cursor)?;
-            figures = Some((explain::execution_stages(&tree, &c), c));
-        }
-    }
+        }),
+        _ if explained.fast_count => explain::stage("RECORD_STORE_FAST_COUNT"),
+        _ => explain::stage("EOF"),
+    };
     let rest = pipeline
         .pipeline
         .stages()
@@ -282,27 +274,47 @@ pub(super) fn write_explain_of(
     let whole = format!("{}|{}|{:?}", ns, shape::abstracted(stages_given), collation);
     cx.w.str("explainVersion", "1")
         .str("queryShapeHash", &shape::query_shape_hash(&whole));
-    let in_stages = !rest.is_empty();
+    // What the run of the query counted, and of each stage after it.
+    let ran = explained.ran.as_ref();
+    let counted = |stage: usize| ran.and_then(|(w, numbers)| Some((w, *numbers.get(stage)?)));
+    let of_query = counted(0).and_then(|(w, n)| w.figures(n));
+    let (in_stages, alone) = (!rest.is_empty(), pipeline.pipeline.makes_input());
     if in_stages {
-        cx.w.open_array("stages").open_doc("").open_doc("$cursor");
+        cx.w.open_array("stages");
     }
-    cx.w.open_doc("queryPlanner")
-        .str("namespace", &ns)
-        .doc("parsedQuery", filter.to_doc().as_doc());
-    cx.w.bool("indexFilterSet", filter_set);
-    explain::write_hashes(&mut cx.w, &hash);
-    cx.w.bool("maxIndexedOrSolutionsReached", false);
-    cx.w.doc("winningPlan", winning.as_doc())
-        .open_array("rejectedPlans")
-        .close()
-        .close();
-    if let Some((tree, c)) = &figures {
-        explain::write_stats(&mut cx.w, tree, c);
+    if !alone {
+        if in_stages {
+            cx.w.open_doc("").open_doc("$cursor");
+        }
+        cx.w.open_doc("queryPlanner")
+            .str("namespace", &ns)
+            .doc("parsedQuery", filter.to_doc().as_doc());
+        cx.w.bool("indexFilterSet", filter_set);
+        explain::write_hashes(&mut cx.w, &hash);
+        cx.w.bool("maxIndexedOrSolutionsReached", false);
+        cx.w.doc("winningPlan", tree.to_doc(&|_, _| {}).as_doc())
+            .open_array("rejectedPlans")
+            .close()
+            .close();
+        if let Some(f) = of_query {
+            let c = explain::Counted::from(f);
+            explain::write_stats(&mut cx.w, &explain::execution_stages(&tree, &c), &c);
+        }
+        if in_stages {
+            cx.w.close();
+            if let Some(f) = of_query {
+                write_common(f, &mut cx.w);
+            }
+            cx.w.close();
+        }
     }
     if in_stages {
-        cx.w.close().close();
-        for s in rest {
-            cx.w.push(s.to_doc().as_doc().as_val());
+        for (i, s) in rest.iter().enumerate() {
+            let before = i.checked_sub(1).and_then(|b| rest.get(b));
+            if before.is_some_and(|b| s.is_part_of(b)) {
+                continue;
+            }
+            cx.w.push(s.explain(counted(i + 1)).as_doc().as_val());
         }
         cx.w.close();
     }

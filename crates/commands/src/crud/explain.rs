@@ -11,6 +11,7 @@ use executor::{FindCursor, FindRequest, OpCtx};
 use planner::explain::{Explain, Stage, stages};
 use query::collation::Collation;
 use query::filter::Filter;
+use query::pipeline::Figures;
 use query::sort::SortPattern;
 use std::time::Instant;
 
@@ -210,7 +211,22 @@ pub(super) struct Counted {
     error: Option<errors::Error>,
 }
 
-pub(super) fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
+impl From<&Figures> for Counted {
+    fn from(f: &Figures) -> Counted {
+        Counted {
+            returned: f.returned,
+            keys: f.keys,
+            docs: f.docs,
+            seeks: f.seeks,
+            sort_bytes: f.sort_bytes,
+            sort_rows: f.sort_rows,
+            millis: f.time.as_millis() as i64,
+            error: None,
+        }
+    }
+}
+
+fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
     let started = Instant::now();
     let mut c = Counted::default();
     loop {
@@ -391,7 +407,7 @@ pub(super) fn finish(cx: &mut Cx, command: Doc<'_>) {
         .close();
 }
 
-fn stage(name: &'static str) -> Stage {
+pub(super) fn stage(name: &'static str) -> Stage {
     Stage {
         name,
         fields: DocBuf::new(),

@@ -126,7 +126,17 @@ impl Source for Run {
                         docs: self.shared.clone(),
                         next: 0,
                     };
-                    let r = pipeline.attach(0, Box::new(shared), &self.vars);
+                    let shared = Box::new(shared);
+                    let r = match host.watch() {
+                        None => pipeline.attach(0, shared, &self.vars),
+                        Some(w) => {
+                            let (r, numbers) = pipeline.attach_watched(0, shared, &self.vars, w);
+                            if let Some(f) = w.now() {
+                                f.parts.push(numbers);
+                            }
+                            r
+                        }
+                    };
                     self.running.insert(r)
                 }
             };

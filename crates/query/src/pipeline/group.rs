@@ -4,7 +4,7 @@
 //! A spilled group is `{_id, s: [states]}`; states of one group from several runs are merged in order of the runs.
 
 use super::spill::{Merge, Runs};
-use super::{Host, Source, too_much_memory};
+use super::{Host, Source, Watch, too_much_memory};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -133,9 +133,17 @@ impl Run {
         }
     }
 
+    /// Tells explain what the groups in memory hold.
+    fn measure(&self, host: &mut dyn Host) {
+        if let Some(f) = host.watch().and_then(Watch::now) {
+            f.held(self.groups.iter().map(|g| g.accumulators.as_slice()));
+        }
+    }
+
     /// Writes the groups in memory as a run.
     fn spill(&mut self, host: &mut dyn Host) -> Result<()> {
         let file = host.spill()?;
+        self.measure(host);
         let mut keys: Vec<(Box<[u8]>, usize)> =
             std::mem::take(&mut self.by_key).into_iter().collect();
         keys.sort_unstable();
@@ -150,7 +158,11 @@ impl Run {
             }
             Some((&**key, w.finish().into_vec()))
         });
-        self.runs.write(file, entries)
+        let bytes = self.runs.write(file, entries)?;
+        if let Some(f) = host.watch().and_then(Watch::now) {
+            f.spilled(groups.len(), bytes);
+        }
+        Ok(())
     }
 
     /// The next group of the merged runs.
@@ -265,6 +277,7 @@ impl Source for Run {
                 self.spill(host)?;
                 self.merge = Some(std::mem::take(&mut self.runs).merge()?);
             }
+            self.measure(host);
             self.input = None;
             self.by_key = HashMap::new();
             self.done = std::mem::take(&mut self.groups).into_iter();

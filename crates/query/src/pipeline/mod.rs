@@ -14,6 +14,7 @@
 mod bucket;
 mod densify;
 mod facet;
+mod figures;
 mod fill;
 mod graph_lookup;
 mod group;
@@ -35,6 +36,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use figures::{Figures, Watch, watched, write_common};
 pub use parse::{Inside, ParseCtx, is_stage, parse_transforms};
 pub use pushdown::Pushdown;
 pub use rows::{RowsKind, RowsStage};
@@ -45,7 +47,7 @@ use crate::expr::{Expression, Vars};
 use crate::filter::Filter;
 use crate::sort::SortPattern;
 use crate::transform::Transform;
-use bson::{Doc, DocBuf, MAX_DOC_BYTES, Val, Value, Writer};
+use bson::{Doc, DocBuf, MAX_DOC_BYTES, Val, Value};
 use errors::{Result, err};
 use std::any::Any;
 use std::sync::Arc;
@@ -123,6 +125,11 @@ pub trait Host {
 
     /// A new temporary file for that.
     fn spill(&mut self) -> Result<Box<dyn SpillFile>>;
+
+    /// Where to count what is done, when the pipeline is explained.
+    fn watch(&mut self) -> Option<&mut Watch> {
+        None
+    }
 }
 
 /// A parsed pipeline. Cheap to clone.
@@ -180,13 +187,6 @@ impl Stage {
             Op::Count(name) => Some(name),
             _ => None,
         }
-    }
-
-    /// `{$name: specification}`, as explain prints it.
-    pub fn to_doc(&self) -> DocBuf {
-        let mut w = Writer::new();
-        w.val(self.name, self.spec.as_val());
-        w.finish()
     }
 }
 

@@ -1,7 +1,7 @@
 //! `$sort` (with a limit: only the first of them are kept) and `$sample`.
 
 use super::spill::{Merge, Runs};
-use super::{Host, Source, too_much_memory};
+use super::{Host, Source, Watch, too_much_memory};
 use crate::sort::SortPattern;
 use bson::Doc;
 use errors::Result;
@@ -61,16 +61,28 @@ impl Run {
         rows
     }
 
+    /// Tells explain what is in memory.
+    fn measure(&self, host: &mut dyn Host) {
+        if let Some(f) = host.watch().and_then(Watch::now) {
+            f.sorted_bytes += self.bytes as u64;
+        }
+    }
+
     /// Writes what is in memory as a run.
     fn spill(&mut self, host: &mut dyn Host) -> Result<()> {
         let file = host.spill()?;
+        self.measure(host);
         let mut rows = self.drain();
         let docs: Vec<Vec<u8>> = rows
             .iter_mut()
             .map(|r| std::mem::take(&mut r.doc))
             .collect();
         let entries = rows.iter().zip(docs).map(|(r, d)| (r.key.as_slice(), d));
-        self.runs.write(file, entries)
+        let bytes = self.runs.write(file, entries)?;
+        if let Some(f) = host.watch().and_then(Watch::now) {
+            f.spilled(rows.len(), bytes);
+        }
+        Ok(())
     }
 
     fn take_in(
@@ -147,6 +159,7 @@ impl Source for Run {
                 self.spill(host)?;
                 self.merge = Some(std::mem::take(&mut self.runs).merge()?);
             }
+            self.measure(host);
             self.input = None;
             self.sorted = self.drain().into_iter();
         }

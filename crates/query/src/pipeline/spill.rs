@@ -49,20 +49,22 @@ impl Runs {
         self.files.is_empty()
     }
 
-    /// Writes entries, which are in order, as one run.
+    /// Writes entries, which are in order, as one run; gives its bytes.
     pub fn write<'a>(
         &mut self,
         file: Box<dyn SpillFile>,
         entries: impl Iterator<Item = (&'a [u8], Vec<u8>)>,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut w = BufWriter::with_capacity(1 << 18, file);
+        let mut bytes = 0;
         for (key, payload) in entries {
             write_part(&mut w, key).map_err(failed)?;
             write_part(&mut w, &payload).map_err(failed)?;
+            bytes += (8 + key.len() + payload.len()) as u64;
         }
         self.files
             .push(w.into_inner().map_err(|e| failed(e.into_error()))?);
-        Ok(())
+        Ok(bytes)
     }
 
     /// All runs as one sequence.

@@ -5,7 +5,7 @@ use crate::expr::ParseEnv;
 use bson::json;
 use std::collections::BTreeMap;
 
-fn docs(text: &str) -> Vec<DocBuf> {
+pub(super) fn docs(text: &str) -> Vec<DocBuf> {
     let v = json::parse_value(text).unwrap_or_else(|e| panic!("{text}: {e}"));
     let list = v.as_val().as_array().unwrap();
     list.values()
@@ -15,13 +15,14 @@ fn docs(text: &str) -> Vec<DocBuf> {
 
 /// Collections in memory. Every `offload_every`-th check fails as on an event loop.
 #[derive(Default)]
-struct Memory {
-    collections: BTreeMap<String, Vec<DocBuf>>,
-    offload_every: Option<u32>,
-    checks: u32,
-    limit: Option<usize>,
-    disk: bool,
-    spilled: u32,
+pub(super) struct Memory {
+    pub(super) collections: BTreeMap<String, Vec<DocBuf>>,
+    pub(super) offload_every: Option<u32>,
+    pub(super) checks: u32,
+    pub(super) limit: Option<usize>,
+    pub(super) disk: bool,
+    pub(super) spilled: u32,
+    pub(super) watch: Option<Watch>,
 }
 
 impl Host for Memory {
@@ -85,9 +86,13 @@ impl Host for Memory {
         self.spilled += 1;
         Ok(Box::new(std::io::Cursor::new(Vec::new())))
     }
+
+    fn watch(&mut self) -> Option<&mut Watch> {
+        self.watch.as_mut()
+    }
 }
 
-fn parse(stages: &str) -> Result<Pipeline> {
+pub(super) fn parse(stages: &str) -> Result<Pipeline> {
     let ctx = ParseCtx::new("test", Some("c"), ParseEnv::new());
     let v = json::parse_value(stages).unwrap_or_else(|e| panic!("{stages}: {e}"));
     Pipeline::parse(v.as_val(), &ctx)
