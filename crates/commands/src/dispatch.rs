@@ -8,6 +8,7 @@ use crate::generic::Args;
 use crate::metrics::kind_of;
 use crate::operations::{Operation, shown};
 use crate::profiler::Observed;
+use crate::reply_room::ReplyRoom;
 use crate::table::{self, Command, flag};
 use crate::{Commands, Local};
 use bson::{Doc, Writer};
@@ -95,6 +96,7 @@ impl Commands {
                 return Ok(Outcome::Close);
             }
         }
+        let room = ReplyRoom::new(&self.control.in_flight, client, request);
         let mut op = match mode {
             Mode::Inline => OpCtx::inline(&self.engine, &mut local.group),
             Mode::Worker => OpCtx::worker(&self.engine),
@@ -103,6 +105,7 @@ impl Commands {
             op.deadline = Some(started + Duration::from_millis(args.generic.max_time_ms));
         }
         op.cancelled = Some(&client.cancelled);
+        op.room = Some(&room);
         op.killed = registered.as_ref().map(|r| &r.operation.killed);
         let mut cx = Cx {
             app: self,
@@ -122,8 +125,20 @@ impl Commands {
                 // Changes of the catalog; writes to collections wait where they lock them.
                 cx.op.pass_gate()?;
             }
+            if command.is(flag::LONG) && self.control.in_flight.is_short() {
+                cx.op.take_room(false)?;
+            }
             (command.run)(&mut cx)
         });
+        let done = match done {
+            Err(e) if e.is_offload() && cx.op.wants_room => {
+                let mut begun = cx.w.finish_into();
+                begun.truncate(start);
+                cx.w = Writer::on(begun);
+                cx.op.wait_for_room().and_then(|()| (command.run)(&mut cx))
+            }
+            done => done,
+        };
         if let Ok(Done::Reply | Done::ReplyMore) = done {
             append_concern_error(&mut cx, failure.as_ref());
             cx.w.f64("ok", 1.0);
@@ -171,7 +186,9 @@ impl Commands {
                 });
             }
         }
-        match done? {
+        let done = done?;
+        room.settle(out.len() - start);
+        match done {
             Done::Reply if *wrote && mode == Mode::Inline => Ok(Outcome::Staged { durable }),
             Done::Reply if *wrote && durable => Ok(Outcome::WaitDurable(index)),
             Done::Reply => Ok(Outcome::Reply),

@@ -23,6 +23,7 @@ mod parameters;
 mod profiler;
 mod reaper;
 mod replica_set;
+mod reply_room;
 mod table;
 mod version;
 

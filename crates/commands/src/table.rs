@@ -24,6 +24,8 @@ pub mod flag {
     pub const COUNTED: u16 = 64;
     /// A client may send it before it is known (handshake, authentication).
     pub const HANDSHAKE: u16 = 128;
+    /// Its reply may be long, and not by a batch that looks for room itself.
+    pub const LONG: u16 = 256;
 }
 use flag::*;
 
@@ -76,12 +78,12 @@ commands! {
     "update" => WRITE | RETRY | API | COUNTED, crate::crud::update::run, "changes of documents";
     "delete" => WRITE | RETRY | API | COUNTED, crate::crud::delete::run, "removal of documents";
     "getMore" => READ | API | COUNTED | WORKER, crate::crud::get_more::run, "a cursor's next batch";
-    "findAndModify" | "findandmodify" => WRITE | RETRY | API, crate::crud::find_and_modify::run, "one document changed and given back";
+    "findAndModify" | "findandmodify" => WRITE | RETRY | API | LONG, crate::crud::find_and_modify::run, "one document changed and given back";
     "bulkWrite" => ADMIN | WRITE | RETRY | API | WORKER | COUNTED, crate::crud::bulk_write::run, "writes of several kinds to several collections";
     "count" => READ | API, crate::crud::count::run, "how many documents match";
     "aggregate" => READ | WRITE | API, crate::crud::aggregate::run, "documents through the stages of a pipeline";
     "explain" => READ | API | WORKER, crate::crud::explain::run, "how a command is answered";
-    "distinct" => READ | API, crate::crud::distinct::run, "the different values of a field";
+    "distinct" => READ | API | LONG, crate::crud::distinct::run, "the different values of a field";
     "killCursors" => API, crate::crud::kill_cursors::run, "ends cursors";
     "hello" => HANDSHAKE | API, crate::handshake::hello::run, "what a client must know of this server";
     "isMaster" | "ismaster" => HANDSHAKE, crate::handshake::hello::run_legacy, "what a client must know of this server (old name)";

@@ -31,6 +31,7 @@ impl Server {
             peer: Address::Tcp("127.0.0.1:5000".parse().unwrap()),
             local: local_address,
             cancelled: Arc::default(),
+            reply_held: Default::default(),
             state: Connection::default(),
         };
         let local = commands.local();

@@ -337,7 +337,8 @@ impl FindCursor {
             }
             let doc = self.doc()?;
             query::pipeline::check_size(doc.len())?;
-            if n > 0 && w.len() - start + doc.len() + 16 > max_bytes {
+            let bytes = w.len() - start;
+            if (n > 0 && bytes + doc.len() + 16 > max_bytes) || !ctx.may_grow(bytes, doc.len())? {
                 self.pending = true;
                 return Ok(false);
             }

@@ -40,7 +40,7 @@ pub use explain::{ExplainedPipeline, explain_pipeline};
 pub use find::{FindCursor, FindRequest};
 pub use find_and_modify::{FindAndModify, FoundAndModified, find_and_modify};
 pub use insert::{Inserted, insert};
-pub use op::{Engine, Gate, Group, Held, INLINE_BUDGET, OpCtx};
+pub use op::{Engine, Gate, Group, Held, INLINE_BUDGET, OpCtx, Room};
 pub use read::{Examined, ReadRequest, Rows, count};
 pub use records::{entries_of, keys_of, record_key};
 pub use retry::{Retry, StmtResult};

@@ -148,6 +148,17 @@ pub(crate) fn interrupted(
     Ok(())
 }
 
+/// A reply's batch that grows past this asks for room.
+pub const SMALL_REPLY_BYTES: usize = 64 << 10;
+
+/// Where a batch that grows long gets memory from.
+pub trait Room {
+    /// Takes what the longest batch needs, if there is as much.
+    fn take(&self) -> bool;
+    /// As `take`, and waits for a while; for threads that may.
+    fn wait(&self) -> bool;
+}
+
 /// One operation.
 pub struct OpCtx<'a> {
     pub engine: &'a Arc<Engine>,
@@ -162,6 +173,14 @@ pub struct OpCtx<'a> {
     pub cancelled: Option<&'a Arc<AtomicBool>>,
     /// Writes are not tested by validators (`bypassDocumentValidation`).
     pub bypass_validation: bool,
+    /// `None`: a batch may be as long as it likes.
+    pub room: Option<&'a dyn Room>,
+    /// Without room for more, a batch may end early.
+    pub may_cut: bool,
+    /// Nothing was changed so far: rather than to wait for room half-way, the command fails with `wants_room` set, and is run
+    /// again when there is.
+    pub may_start_over: bool,
+    pub wants_room: bool,
     staged: bool,
     /// The capped collection that the next commit makes grow.
     grows: Option<Arc<Tail>>,
@@ -191,6 +210,10 @@ impl<'a> OpCtx<'a> {
             killed: None,
             cancelled: None,
             bypass_validation: false,
+            room: None,
+            may_cut: false,
+            may_start_over: false,
+            wants_room: false,
             staged: false,
             grows: None,
             last_index: 0,
@@ -216,6 +239,49 @@ impl<'a> OpCtx<'a> {
         } else {
             Ok(())
         }
+    }
+
+    /// Whether a batch of `so_far` bytes may take a document of `more`. A long one takes room first; when there is none it ends
+    /// early, if it may and has something to give, else it waits.
+    #[inline]
+    pub fn may_grow(&mut self, so_far: usize, more: usize) -> Result<bool> {
+        if self.room.is_none() || so_far + more <= SMALL_REPLY_BYTES {
+            return Ok(true);
+        }
+        self.take_room(self.may_cut && so_far > 0)
+    }
+
+    /// Takes room for a long reply, once; false when there is none and `may_do_without`.
+    pub fn take_room(&mut self, may_do_without: bool) -> Result<bool> {
+        let Some(room) = self.room else {
+            return Ok(true);
+        };
+        if !room.take() {
+            if may_do_without {
+                return Ok(false);
+            }
+            self.need_worker()?;
+            if self.may_start_over {
+                // Who waits should not hold the document that was too long.
+                self.wants_room = true;
+                return Err(Error::offload());
+            }
+            self.wait_for_room()?;
+        }
+        self.room = None;
+        Ok(true)
+    }
+
+    /// On a worker: takes room for a long reply, however long that takes.
+    pub fn wait_for_room(&mut self) -> Result<()> {
+        self.wants_room = false;
+        if let Some(room) = self.room {
+            while !room.take() && !room.wait() {
+                self.check()?;
+            }
+            self.room = None;
+        }
+        Ok(())
     }
 
     /// Accounts for `n` examined entries. Fails when the inline budget is spent, the time is up or somebody killed it.

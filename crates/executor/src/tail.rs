@@ -106,7 +106,10 @@ impl TailCursor {
                     self.skip -= 1;
                 } else {
                     let shaped = self.shape.apply(&self.filter, doc, &coll, None, key)?;
-                    if n > 0 && w.len() - start + shaped.len() + 16 > max_bytes {
+                    let bytes = w.len() - start;
+                    if (n > 0 && bytes + shaped.len() + 16 > max_bytes)
+                        || !ctx.may_grow(bytes, shaped.len())?
+                    {
                         return Ok(());
                     }
                     w.push(shaped.as_val());

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::Registry;
 use service::{Client, Service};
@@ -57,6 +57,9 @@ pub(crate) struct Connection<S: Service> {
     pub reserved: usize,
     /// Waits for the budget.
     pub parked: bool,
+    /// When the long message began to be received, when its long reply was first kept waiting, and when either last got on.
+    pub since: Instant,
+    pub reply_since: Option<Instant>,
     pub progress: Instant,
     pub again: Option<Box<Again>>,
 }
@@ -85,6 +88,8 @@ impl<S: Service> Connection<S> {
             wants_writable: false,
             reserved: 0,
             parked: false,
+            since: Instant::now(),
+            reply_since: None,
             progress: Instant::now(),
             again: None,
         }
@@ -101,6 +106,21 @@ impl<S: Service> Connection<S> {
             || self.at < self.input.len()
             || (self.readable && !self.parked)
             || self.ended
+    }
+
+    /// For a long message that holds memory and is waited for, from the peer or to be taken by the peer: how long and how
+    /// far it has come.
+    pub fn long_under_way(&self) -> Option<(Duration, usize)> {
+        if !matches!(self.phase, Phase::Idle) {
+            return None;
+        }
+        match self.reply_since {
+            Some(since) => Some((since.elapsed(), self.sent)),
+            None if self.reserved > 0 && !self.readable => {
+                Some((self.since.elapsed(), self.input.len()))
+            }
+            None => None,
+        }
     }
 
     /// Bytes read but not run.

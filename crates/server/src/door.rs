@@ -10,7 +10,6 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use service::{Address, Client, Control, Service};
 
 use crate::Limits;
-use crate::budget::Budget;
 use crate::event_loop::{EventLoop, Shared, WAKE};
 use crate::inbox::{Inbox, Item};
 use crate::net::{Listener, Listeners, Stream, unix_path};
@@ -64,10 +63,13 @@ pub fn serve<S: Service>(
         service: Arc::clone(&service),
         control: Arc::clone(&control),
         workers: Arc::clone(&workers),
-        budget: Budget::new(limits.in_flight_bytes),
-        inboxes: inboxes.clone(),
         limits: limits.clone(),
     });
+    control.in_flight.set_limit(limits.in_flight_bytes);
+    let for_memory = inboxes.clone();
+    control.in_flight.on_change(Box::new(move || {
+        for_memory.iter().for_each(|inbox| inbox.wake());
+    }));
     let for_durable = inboxes.clone();
     service.on_durable(Box::new(move || {
         for inbox in &for_durable {
@@ -221,6 +223,7 @@ impl<S: Service> Door<S> {
             peer,
             local,
             cancelled: Arc::default(),
+            reply_held: Default::default(),
             state,
         });
         let turn = usize::try_from(id).unwrap_or(0) % self.inboxes.len().max(1);

@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use errors::Error;
 use mio::event::Event;
 use mio::{Events, Poll, Token};
+use service::in_flight::SMALL_BYTES;
 use service::{Client, Control, Mode, Service};
 use slab::Slab;
 
 use crate::Limits;
-use crate::budget::Budget;
 use crate::connection::{Connection, Phase};
 use crate::inbox::{Inbox, Item};
 use crate::net::Stream;
@@ -37,8 +37,6 @@ pub(crate) struct Shared<S: Service> {
     pub service: Arc<S>,
     pub control: Arc<Control>,
     pub workers: Arc<Workers<S>>,
-    pub budget: Budget,
-    pub inboxes: Vec<Arc<Inbox<S>>>,
     pub limits: Limits,
 }
 
@@ -73,6 +71,10 @@ pub(crate) struct EventLoop<S: Service> {
     /// Connections that may have more to run without a new event.
     ready: Vec<usize>,
     parked: Vec<usize>,
+    /// What was known of the memory for messages when the parked ones last tried.
+    given: usize,
+    /// When messages that have stalled were last looked for.
+    looked: Instant,
     staged: Vec<Staged>,
     committed: Vec<(Staged, Result<u64, Error>)>,
     /// Connections whose replies wait for the disk, with the index that they wait for.
@@ -104,12 +106,14 @@ impl<S: Service> EventLoop<S> {
             connections: Slab::new(),
             ready: Vec::new(),
             parked: Vec::new(),
+            given: 0,
+            looked: Instant::now(),
             staged: Vec::new(),
             committed: Vec::new(),
             awaiting: Vec::new(),
             durable: 0,
             ask_sync: false,
-            buffer: vec![0; reading::SMALL_BYTES],
+            buffer: vec![0; SMALL_BYTES],
             spares: Vec::new(),
             bytes_in: 0,
             bytes_out: 0,
@@ -154,7 +158,7 @@ impl<S: Service> EventLoop<S> {
             Some(Duration::ZERO)
         } else if self.stopping_since.is_some() {
             Some(Duration::from_millis(20))
-        } else if self.shared.budget.has_waiting() {
+        } else if self.shared.control.in_flight.has_waiting() {
             Some(Duration::from_secs(1).min(self.shared.limits.stall))
         } else {
             None
@@ -225,7 +229,7 @@ impl<S: Service> EventLoop<S> {
         }
         if connection.parked {
             connection.parked = false;
-            self.shared.budget.unwait();
+            self.shared.control.in_flight.end_wait();
         }
         if matches!(connection.phase, Phase::Working) {
             connection.input = Vec::new();
@@ -235,14 +239,25 @@ impl<S: Service> EventLoop<S> {
             return;
         }
         self.release(&mut connection);
+        self.release_reply(&connection);
         self.connections.try_remove(key);
         self.shared.service.disconnected(&connection.client);
     }
 
     fn release(&self, connection: &mut Connection<S>) {
         let bytes = std::mem::take(&mut connection.reserved);
-        if bytes > 0 && self.shared.budget.give(bytes) {
-            self.shared.inboxes.iter().for_each(|inbox| inbox.wake());
+        if bytes > 0 {
+            self.shared.control.in_flight.give(bytes);
+        }
+    }
+
+    /// Gives back what the reply held.
+    fn release_reply(&self, connection: &Connection<S>) {
+        let held = &connection.client.reply_held;
+        let bytes = held.load(Relaxed);
+        if bytes > 0 {
+            held.store(0, Relaxed);
+            self.shared.control.in_flight.give(bytes);
         }
     }
 

@@ -13,7 +13,6 @@
 //! Rejected: a thread a connection (measured at half as much CPU again for a short request), and an async runtime (the
 //! loop's turn is the unit of group commit, which a scheduler would hide).
 
-mod budget;
 mod connection;
 mod door;
 mod event_loop;
@@ -35,13 +34,13 @@ pub struct Limits {
     pub max_connections: usize,
     /// Worker threads at most; they come and go with need.
     pub max_workers: usize,
-    /// Bytes of large messages that are being received or served at a time; past it, sockets wait to be read.
+    /// Bytes of long requests and replies that are received, served or sent at a time; past it, sockets wait to be read.
     pub in_flight_bytes: usize,
     /// A longer message goes to a worker unseen.
     pub inline_bytes: usize,
     /// How long requests that are running may take to finish once the server stops; then they are cancelled.
     pub grace: std::time::Duration,
-    /// A large message of which nothing arrived for this long is given up when others wait for its memory.
+    /// A long request or reply that does not get on for this long is given up when others wait for its memory.
     pub stall: std::time::Duration,
     /// No log lines for connections that come and go.
     pub quiet: bool,
@@ -56,7 +55,7 @@ impl Default for Limits {
             in_flight_bytes: 256 << 20,
             inline_bytes: 256 << 10,
             grace: std::time::Duration::from_millis(1000),
-            stall: std::time::Duration::from_secs(30),
+            stall: std::time::Duration::from_secs(10),
             quiet: false,
         }
     }

@@ -751,6 +751,51 @@ fn memory_for_large_messages_is_shared_out() {
 }
 
 #[test]
+fn replies_that_nobody_reads_are_counted_and_given_up() {
+    let limits = Limits {
+        in_flight_bytes: 20 << 20,
+        stall: Duration::from_millis(300),
+        ..two_loops()
+    };
+    let server = Running::start(limits);
+    let in_flight = &server.control.in_flight;
+    // Two that ask for more than sockets hold, and do not read.
+    let mut greedy: Vec<_> = (0..2).map(|_| server.client()).collect();
+    for p in &mut greedy {
+        let ask = p.message(0, &doc! { "big": 16 << 20 });
+        p.socket.write_all(&ask).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while in_flight.used() < 32 << 20 {
+        assert!(Instant::now() < deadline, "{}", in_flight.used());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Short messages do not wait; long ones do, until those that have stalled are given up.
+    assert_eq!(int(&server.client().call(doc! { "ping": 5 }), "n"), 5);
+    assert_eq!(in_flight.given_up(), 0, "nobody waits for memory");
+    let mut p = server.client();
+    let long = doc! { "ping": 6, "text": "z".repeat(1 << 20).as_str() };
+    assert_eq!(int(&p.call(long), "n"), 6);
+    assert!(in_flight.waits() > 0 && in_flight.given_up() > 0);
+    drop(greedy);
+    while in_flight.used() > 0 {
+        assert!(Instant::now() < deadline + Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // One that reads slowly gets all of it.
+    let mut slow = server.client();
+    let ask = slow.message(0, &doc! { "big": 16 << 20 });
+    slow.socket.write_all(&ask).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let (_, _, reply) = slow.receive();
+    assert_eq!(
+        reply.get("text").and_then(|v| v.as_str()).map(str::len),
+        Some(16 << 20)
+    );
+    server.stop();
+}
+
+#[test]
 fn compressed_requests_are_answered_compressed() {
     let server = Running::start(two_loops());
     let mut p = server.client();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct Client<S> {
     /// Set once the client is gone: a command that is still running for it should stop. Shared, so that executors can keep
     /// it without knowing of connections.
     pub cancelled: Arc<AtomicBool>,
+    /// Bytes of [`crate::InFlight`] that the reply holds until it is sent; whoever closes the connection gives them back.
+    pub reply_held: AtomicUsize,
     pub state: S,
 }
 

@@ -5,11 +5,14 @@ use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 
+use crate::in_flight::InFlight;
+
 /// Stops the server, from any thread.
 pub struct Control {
     stopping: AtomicBool,
     wakers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     pub metrics: Metrics,
+    pub in_flight: InFlight,
     /// Requests on worker threads that only wait for something to happen.
     waiting: AtomicUsize,
     pub started: Instant,
@@ -22,6 +25,7 @@ impl Default for Control {
             stopping: AtomicBool::new(false),
             wakers: Mutex::default(),
             metrics: Metrics::default(),
+            in_flight: InFlight::default(),
             waiting: AtomicUsize::new(0),
             started: Instant::now(),
             started_at: SystemTime::now(),

@@ -12,11 +12,13 @@
 mod client;
 pub mod config;
 mod control;
+pub mod in_flight;
 pub mod logging;
 
 pub use client::{Address, Client};
 pub use config::Config;
 pub use control::{Control, Metrics};
+pub use in_flight::InFlight;
 
 use bson::{Doc, Writer};
 use errors::{Error, Result};

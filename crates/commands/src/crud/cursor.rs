@@ -32,7 +32,10 @@ pub fn first_batch(
     keep: Keep,
 ) -> Result<()> {
     cx.w.open_doc("cursor").open_array("firstBatch");
+    cx.op.may_cut = !keep.single_batch;
+    cx.op.may_start_over = !cx.op.has_written() && !cx.after_commit;
     let done = results.fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)?;
+    cx.op.may_start_over = false;
     cx.w.close();
     let mut id = 0;
     if !done && !keep.single_batch {

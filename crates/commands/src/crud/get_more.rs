@@ -83,6 +83,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         batch.unsigned_abs()
     };
     let waits = cursor.awaits.is_some();
+    cx.op.may_cut = true;
     cx.w.open_doc("cursor").open_array("nextBatch");
     let start = cx.w.len();
     let filled = match cursor.awaits.clone() {

@@ -418,6 +418,14 @@ fn pandodb(cx: &mut Cx<'_, '_>) {
     w.i64("lastIndex", s.last_index as i64)
         .i64("durableIndex", s.durable_index as i64)
         .close();
+    let f = &cx.app.control.in_flight;
+    w.open_doc("inFlight")
+        .i64("limitBytes", f.limit() as i64)
+        .i64("bytes", f.used() as i64)
+        .i64("waiting", f.waiting() as i64)
+        .i64("waits", f.waits() as i64)
+        .i64("givenUp", f.given_up() as i64)
+        .close();
     w.open_doc("loops")
         .i64("offloaded", m.offloaded.load(Relaxed) as i64)
         .i64("workers", m.workers.load(Relaxed) as i64);

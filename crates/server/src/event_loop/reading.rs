@@ -1,23 +1,26 @@
 //! From sockets to messages: an event loop's reading side.
 //!
-//! Invariant: bytes are read only for a connection that is free to run them; a long message takes its share of the budget
-//! before its buffer grows, or the connection is parked until there is some.
+//! Invariant: bytes are read only for a connection that is free to run them; a long message takes its share of the memory
+//! for messages before its buffer grows past what a short one has, or the connection is parked until there is some.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use service::Service;
+use service::in_flight::SMALL_BYTES;
 use wire::Frame;
 
 use super::{EventLoop, Fate, Ran};
-use crate::connection::{Connection, Phase};
+use crate::connection::Connection;
 use crate::runner::closing;
 
-/// Messages up to this length are read through the loop's own buffer; longer ones count against the budget.
-pub(super) const SMALL_BYTES: usize = 64 << 10;
 /// The most that one system call reads of a long message.
 const READ_BYTES: usize = 256 << 10;
 /// Messages of one connection that are run before others get their turn.
 const MESSAGES_A_TURN: usize = 32;
+/// A long message that is slower than this, in bytes a second, has stalled.
+const SLOWEST: u64 = 16 << 10;
+/// How often messages that have stalled are looked for.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl<S: Service> EventLoop<S> {
     /// Runs messages of a connection until there is none whole, one is under way, or it is others' turn.
@@ -42,6 +45,13 @@ impl<S: Service> EventLoop<S> {
                 match wire::frame(c.buffered()) {
                     Ok(Frame::Complete { len }) => self.run_buffered(key, c, len),
                     Ok(Frame::Incomplete { need }) => match self.read_on(key, c, need) {
+                        // A long message is read a piece a turn, so that short ones do not wait for all of it.
+                        Some(Fate::Keep) if c.reserved > 0 && c.input.len() < need => {
+                            if c.readable {
+                                self.ready.push(key);
+                            }
+                            return Fate::Keep;
+                        }
                         Some(fate) => fate,
                         None => return Fate::Keep,
                     },
@@ -127,29 +137,35 @@ impl<S: Service> EventLoop<S> {
             c.input.drain(..c.at);
             c.at = 0;
         }
-        if need > SMALL_BYTES && c.reserved == 0 {
-            if !self.shared.budget.try_take(need) {
+        // One that sends a byte now and then holds nothing until it has sent what a short message may have.
+        let early = SMALL_BYTES.saturating_sub(c.input.len());
+        if need > SMALL_BYTES && c.reserved == 0 && early == 0 {
+            let in_flight = &self.shared.control.in_flight;
+            // Once for the message, and once for what is made of it while it is run.
+            let bytes = need.saturating_mul(2);
+            if !in_flight.try_take(bytes) {
                 if !c.parked {
                     c.parked = true;
                     self.parked.push(key);
-                    self.shared.budget.wait();
-                    // Other loops may hold messages that have stalled.
-                    self.shared.inboxes.iter().for_each(|inbox| inbox.wake());
+                    in_flight.begin_wait();
                 }
                 return None;
             }
             if std::mem::take(&mut c.parked) {
-                self.shared.budget.unwait();
+                in_flight.end_wait();
             }
-            c.reserved = need;
-            c.progress = Instant::now();
+            c.reserved = bytes;
+            c.since = Instant::now();
+            c.progress = c.since;
             // Address space, not memory: pages come as bytes do.
             c.input.reserve_exact(need - c.input.len());
         }
         // To the end of a long message and no further, so that its buffer can be handed on whole.
         let missing = need.saturating_sub(c.input.len());
-        let limit = if need > SMALL_BYTES {
+        let limit = if c.reserved > 0 {
             missing.min(READ_BYTES)
+        } else if need > SMALL_BYTES {
+            early.max(1)
         } else {
             missing.max(4096)
         };
@@ -205,9 +221,16 @@ impl<S: Service> EventLoop<S> {
 
     /// Lets those who wait for memory try again; gives up messages that hold memory and have stalled.
     pub(super) fn unpark(&mut self) {
-        if !self.shared.budget.has_waiting() {
+        let in_flight = &self.shared.control.in_flight;
+        if !in_flight.has_waiting() {
             return;
         }
+        let given = in_flight.given();
+        let look = self.looked.elapsed() >= LOOK.min(self.shared.limits.stall);
+        if given == self.given && !look {
+            return;
+        }
+        self.given = given;
         let connections = &self.connections;
         self.parked.retain(|&key| {
             connections
@@ -215,12 +238,16 @@ impl<S: Service> EventLoop<S> {
                 .is_some_and(|c| c.as_ref().is_some_and(|c| c.parked))
         });
         self.ready.extend_from_slice(&self.parked);
+        if !look {
+            return;
+        }
+        self.looked = Instant::now();
         let stall = self.shared.limits.stall;
         let stalled = |c: &Connection<S>| {
-            c.reserved > 0
-                && !c.readable
-                && matches!(c.phase, Phase::Idle)
-                && c.progress.elapsed() > stall
+            c.long_under_way().is_some_and(|(time, bytes)| {
+                let slow = (bytes as u64) < time.as_secs().saturating_mul(SLOWEST);
+                c.progress.elapsed() > stall || (time > stall && slow)
+            })
         };
         let stalled: Vec<usize> = self
             .connections
@@ -228,7 +255,8 @@ impl<S: Service> EventLoop<S> {
             .filter_map(|(key, c)| c.as_ref().is_some_and(|c| stalled(c)).then_some(key))
             .collect();
         for key in stalled {
-            self.with(key, |_, _, c| {
+            self.with(key, |this, _, c| {
+                this.shared.control.in_flight.gave_up();
                 tracing::warn!(target: "NETWORK", ctx = %format_args!("conn{}", c.client.id), remote = %c.client.peer,
                     "Closing a connection whose message has stalled while others wait for its memory");
                 Fate::Close

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Instant;
 
+use service::in_flight::SMALL_BYTES;
 use service::{Outcome, Service};
 
 use super::{EventLoop, Fate, Ran, Staged};
@@ -163,12 +165,30 @@ impl<S: Service> EventLoop<S> {
                 self.recycle(c);
                 Fate::Keep
             }
-            Sent::Blocked => Fate::Keep,
+            Sent::Blocked => {
+                if c.output.len() - c.sent > SMALL_BYTES {
+                    self.hold_reply(c);
+                }
+                Fate::Keep
+            }
             Sent::Failed => Fate::Close,
         }
     }
 
+    /// Counts a long reply that the peer is slow to take.
+    fn hold_reply(&self, c: &mut Connection<S>) {
+        c.progress = Instant::now();
+        c.reply_since.get_or_insert(c.progress);
+        if c.client.reply_held.load(Relaxed) == 0 {
+            let bytes = c.output.capacity();
+            self.shared.control.in_flight.take(bytes);
+            c.client.reply_held.store(bytes, Relaxed);
+        }
+    }
+
     fn recycle(&mut self, c: &mut Connection<S>) {
+        self.release_reply(c);
+        c.reply_since = None;
         let output = std::mem::take(&mut c.output);
         self.spare(output);
     }

@@ -1,0 +1,85 @@
+//! The memory that a long reply holds among the messages in flight, from when it begins to grow until it is sent.
+//!
+//! Invariant: what was taken is either given back here or, from [`ReplyRoom::settle`] on, the connection's to give back.
+
+use crate::connection::Connection;
+use bson::MAX_DOC_BYTES;
+use executor::Room;
+use service::in_flight::{InFlight, SMALL_BYTES};
+use service::{Client, Request};
+use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// The most that a reply comes to, twice: it is made from documents as long.
+const MOST_BYTES: usize = 2 * (MAX_DOC_BYTES + (64 << 10));
+/// Whoever waits looks this often whether he still should.
+const LOOK: Duration = Duration::from_millis(250);
+
+pub struct ReplyRoom<'c> {
+    in_flight: &'c InFlight,
+    client: &'c Client<Connection>,
+    /// The request holds memory itself: it must be able to finish.
+    must_go_on: bool,
+    taken: Cell<usize>,
+}
+
+impl<'c> ReplyRoom<'c> {
+    pub fn new(
+        in_flight: &'c InFlight,
+        client: &'c Client<Connection>,
+        request: &Request<'_>,
+    ) -> ReplyRoom<'c> {
+        ReplyRoom {
+            in_flight,
+            client,
+            must_go_on: request.message_bytes > SMALL_BYTES,
+            taken: Cell::new(0),
+        }
+    }
+
+    /// The reply has come to so many bytes; they are held until it is sent.
+    pub fn settle(&self, bytes: usize) {
+        let taken = self.taken.take();
+        if taken > 0 {
+            let held = if bytes > SMALL_BYTES {
+                bytes.min(taken)
+            } else {
+                0
+            };
+            self.client.reply_held.store(held, Relaxed);
+            self.in_flight.give(taken - held);
+        }
+    }
+
+    fn took(&self, taken: bool) -> bool {
+        if taken {
+            self.taken.set(MOST_BYTES);
+        }
+        taken
+    }
+}
+
+impl Room for ReplyRoom<'_> {
+    fn take(&self) -> bool {
+        if self.must_go_on {
+            self.in_flight.take(MOST_BYTES);
+            return self.took(true);
+        }
+        self.took(self.in_flight.try_take(MOST_BYTES))
+    }
+
+    fn wait(&self) -> bool {
+        self.took(self.in_flight.wait(MOST_BYTES, LOOK))
+    }
+}
+
+impl Drop for ReplyRoom<'_> {
+    /// After an error or a panic there is no long reply.
+    fn drop(&mut self) {
+        let taken = self.taken.get();
+        if taken > 0 {
+            self.in_flight.give(taken);
+        }
+    }
+}
