@@ -89,6 +89,12 @@ pub const FLAGS: &[Flag] = &[
         "Read and write data files past the kernel's page cache: the memory used is then the cache and little else",
     ),
     own(
+        &["engine-options"],
+        "pando.engineOptions",
+        Value("OPTIONS"),
+        "Options of RocksDB by name (name=value;..., or records:name=value for the family of records), for experiments",
+    ),
+    own(
         &["durability"],
         "pando.durability",
         Value("WHEN"),

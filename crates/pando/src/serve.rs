@@ -150,6 +150,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         log_retain_bytes: config.log_retain_bytes,
         open_files: usize::try_from(files * TABLES_PERCENT / 100).unwrap_or(usize::MAX),
         direct_io: config.direct_io,
+        engine_options: config.engine_options.clone(),
         ..StoreOptions::new(&config.db_path)
     })
     .map_err(cannot_open)?;

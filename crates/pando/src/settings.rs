@@ -45,6 +45,10 @@ pub fn launch(
         topology: topology(&o, mongod)?,
         cache_bytes: cache_bytes(&o)?,
         direct_io: o.switch("pando.directIo")?.unwrap_or(false),
+        engine_options: o
+            .text("pando.engineOptions")
+            .unwrap_or_default()
+            .to_string(),
         durability: durability(&o)?,
         log_retain_bytes: o
             .parsed::<u64>("replication.oplogSizeMB", "a number of megabytes")?

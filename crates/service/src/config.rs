@@ -65,6 +65,8 @@ pub struct Config {
     pub cache_bytes: u64,
     /// Data files are read and written past the kernel's page cache.
     pub direct_io: bool,
+    /// RocksDB's options by name, for experiments.
+    pub engine_options: String,
     pub durability: Durability,
     /// The log's past is kept up to this size, in bytes: what change streams and `local.oplog.rs` can read.
     pub log_retain_bytes: u64,
@@ -100,6 +102,7 @@ impl Default for Config {
             },
             cache_bytes: 256 << 20,
             direct_io: false,
+            engine_options: String::new(),
             durability: Durability::default(),
             log_retain_bytes: 1 << 30,
             max_connections: 65_536,

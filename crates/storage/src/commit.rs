@@ -9,11 +9,12 @@
 //! a prefix of the log. When the engine refuses a group that is already in the log, that group is kept and applied before
 //! anything else is accepted: nothing may overtake it.
 
+use crate::batch::Batch;
 use crate::counts::{Counts, Touched};
-use crate::engine::{Batch, Engine};
+use crate::engine::Engine;
 use crate::pace::Pace;
 use crate::rows::Writing;
-use crate::{Committed, Effect, Entry};
+use crate::{Committed, Effect, Entry, Op};
 use errors::{Result, err};
 use log::Log;
 use parking_lot::Mutex;
@@ -100,18 +101,18 @@ impl Drop for Followers {
 }
 
 impl Committer {
-    pub fn new(applied_index: u64, applied_ts: u64, counts: Counts, pace: Arc<Pace>) -> Committer {
+    pub fn new(engine: &Engine, applied: Committed, counts: Counts, pace: Arc<Pace>) -> Committer {
         Committer {
             queue: Mutex::default(),
             work: Mutex::new(Work {
-                batch: Batch::new(),
+                batch: Batch::new(engine),
                 touched: Touched::default(),
                 writing: Writing::default(),
                 groups: 0,
                 refused: None,
             }),
-            applied_index: AtomicU64::new(applied_index),
-            applied_ts: AtomicU64::new(applied_ts),
+            applied_index: AtomicU64::new(applied.index),
+            applied_ts: AtomicU64::new(applied.ts),
             stalled_until: AtomicU64::new(0),
             started: Instant::now(),
             counts,
@@ -267,16 +268,16 @@ impl Committer {
         if !touched.stage(batch, last) || work.groups.is_multiple_of(64) {
             batch.set_applied(last);
         }
-        let effects = own
-            .iter()
-            .chain(followers.iter().flat_map(|f| &f.entries))
+        let entries = own.iter().chain(followers.iter().flat_map(|f| &f.entries));
+        let effects = entries
+            .filter(|e| e.op != Op::Insert)
             .flat_map(|e| &e.effects);
         let begun = Instant::now();
         let outcome = engine.apply(batch, effects.clone(), &mut work.writing);
         self.note_time(begun, engine);
         if let Err(e) = outcome {
             let effects = effects.cloned().collect();
-            work.refused = Some((std::mem::replace(batch, Batch::new()), effects, last));
+            work.refused = Some((batch.take(), effects, last));
             return Err(e);
         }
         self.set_applied(last);

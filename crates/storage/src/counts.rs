@@ -9,7 +9,8 @@
 //! Index and timestamp are those of the group: they say up to where the log is applied, which spares nearly every group a put
 //! of its own for that.
 
-use crate::engine::{Batch, Engine};
+use crate::batch::Batch;
+use crate::engine::Engine;
 use crate::store::Committed;
 use crate::view::{Direction, View};
 use errors::{Result, err};

@@ -1,20 +1,23 @@
 //! The RocksDB adapter: writing of batches, checkpoints, figures. Nothing outside this file, `tuning`, `trouble` and `view` knows
 //! the engine.
 //!
-//! One column family, no write-ahead log of its own. Every group of the log is one write batch that also carries the applied
-//! index, so what is on disk is always a prefix of the log together with the index where it ends.
+//! Two column families (see `family`) that are flushed together, no write-ahead log of its own. Every group of the log is one
+//! write batch that also carries the applied index, so what is on disk is always a prefix of the log together with the index
+//! where it ends.
 //!
 //! The C interface is called directly where the safe wrapper would copy or allocate for each record; the wrapper builds the
 //! options and owns the database.
 
+use crate::batch::Batch;
 use crate::data_dir::{self, DataDir};
+use crate::family::Family;
 use crate::rows::{Rows, Writing};
 use crate::trouble::Trouble;
 use crate::tuning::{EngineOptions, Load, Tuned};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
 use errors::{Error, Result, err};
-use rocksdb::{AsRawPtr, DB};
+use rocksdb::{AsColumnFamilyRef, AsRawPtr, ColumnFamily, ColumnFamilyDescriptor, DB};
 use rocksdb_sys as ffi;
 use std::ffi::{CStr, c_char};
 use std::path::Path;
@@ -22,11 +25,33 @@ use std::ptr;
 use std::sync::Arc;
 
 /// Where the applied index lies: tablet 0, space 0, index 0, "applied".
-const APPLIED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0applied";
+pub(crate) const APPLIED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0applied";
+
+/// The handles of the families; they live as long as the engine.
+#[derive(Clone, Copy)]
+pub(crate) struct Families {
+    records: *mut ffi::rocksdb_column_family_handle_t,
+    others: *mut ffi::rocksdb_column_family_handle_t,
+}
+
+impl Families {
+    pub fn handle(&self, family: Family) -> *mut ffi::rocksdb_column_family_handle_t {
+        match family {
+            Family::Records => self.records,
+            Family::Others => self.others,
+        }
+    }
+
+    /// The one that `key` lies in.
+    pub fn of(&self, key: &[u8]) -> *mut ffi::rocksdb_column_family_handle_t {
+        self.handle(Family::of(key))
+    }
+}
+
 pub(crate) struct Engine {
     db: DB,
     raw: *mut ffi::rocksdb_t,
-    default_family: *mut ffi::rocksdb_column_family_handle_t,
+    families: Families,
     write_options: *mut ffi::rocksdb_writeoptions_t,
     cache_capacity: usize,
     block_cache: rocksdb::Cache,
@@ -46,7 +71,6 @@ impl Drop for Engine {
     fn drop(&mut self) {
         // SAFETY: made by `open`, used by nobody else any more.
         unsafe {
-            ffi::rocksdb_column_family_handle_destroy(self.default_family);
             ffi::rocksdb_writeoptions_destroy(self.write_options);
         }
     }
@@ -64,17 +88,21 @@ impl Engine {
 
     fn open_as(data_dir: DataDir, opts: &EngineOptions, read_only: bool) -> Result<Engine> {
         let trouble = Arc::new(Trouble::default());
-        let Tuned {
-            options,
-            block_cache,
-            memtables,
-        } = Tuned::new(opts, &trouble)?;
+        let tuned = Tuned::new(opts, &trouble)?;
+        let families = Family::ALL
+            .map(|family| ColumnFamilyDescriptor::new(family.name(), tuned.of(family).clone()));
         let dir = data_dir.engine();
         let db = match read_only {
-            false => DB::open(&options, dir),
-            true => DB::open_for_read_only(&options, dir, false),
+            false => DB::open_cf_descriptors(tuned.of(Family::Others), dir, families),
+            true => {
+                DB::open_cf_descriptors_read_only(tuned.of(Family::Others), dir, families, false)
+            }
         };
         let db = db.map_err(|e| error(&e.into_string()))?;
+        let families = Families {
+            records: handle(&db, Family::Records)?.inner(),
+            others: handle(&db, Family::Others)?.inner(),
+        };
         // SAFETY: the handles live as long as `db`, which the engine owns; the write options are destroyed with it.
         unsafe {
             let raw = db.as_raw_ptr();
@@ -82,12 +110,12 @@ impl Engine {
             ffi::rocksdb_writeoptions_disable_WAL(write_options, 1);
             Ok(Engine {
                 raw,
-                default_family: ffi::rocksdb_get_default_column_family_handle(raw),
+                families,
                 write_options,
                 cache_capacity: opts.cache_bytes(),
-                block_cache,
+                block_cache: tuned.block_cache,
                 rows: Some(opts.row_bytes()).filter(|b| *b > 0).map(Rows::new),
-                memtables,
+                memtables: tuned.memtables,
                 trouble,
                 db,
                 _data_dir: data_dir,
@@ -98,7 +126,7 @@ impl Engine {
     /// Makes the engine's bookkeeping anew out of the data files in `dir`.
     pub fn rebuild(dir: &Path, opts: &EngineOptions) -> Result<()> {
         let tuned = Tuned::new(opts, &Arc::default())?;
-        DB::repair(&tuned.options, dir).map_err(|e| error(&e.into_string()))
+        DB::repair(tuned.of(Family::Others), dir).map_err(|e| error(&e.into_string()))
     }
 
     /// An error while the engine takes no writes because a flush or a merge has failed. To be asked before a group goes into the
@@ -108,7 +136,7 @@ impl Engine {
             return Ok(());
         }
         // The engine recovers by itself when there is space again, and tells nobody: an empty write shows it.
-        let probe = Batch::new();
+        let probe = Batch::new(self);
         self.write(&probe)
             .map_err(|e| self.trouble.explain(&e))
             .inspect(|()| self.trouble.forget())
@@ -138,8 +166,8 @@ impl Engine {
         self.raw
     }
 
-    pub fn default_family(&self) -> *mut ffi::rocksdb_column_family_handle_t {
-        self.default_family
+    pub fn families(&self) -> Families {
+        self.families
     }
 
     pub fn rows(&self) -> Option<&Rows> {
@@ -152,7 +180,7 @@ impl Engine {
         unsafe { ffi::rocksdb_get_latest_sequence_number(self.raw) }
     }
 
-    /// Applies a batch that consists of `effects` (and of keys of the storage room's own).
+    /// Applies a batch. `effects` are those of its changes that may concern a record which was there before.
     pub fn apply<'a, I>(&self, batch: &Batch, effects: I, writing: &mut Writing) -> Result<()>
     where
         I: Iterator<Item = &'a Effect> + Clone,
@@ -170,7 +198,7 @@ impl Engine {
     pub fn write(&self, batch: &Batch) -> Result<()> {
         let mut failure: *mut c_char = ptr::null_mut();
         // SAFETY: all three live during the call.
-        unsafe { ffi::rocksdb_write(self.raw, self.write_options, batch.0, &mut failure) };
+        unsafe { ffi::rocksdb_write(self.raw, self.write_options, batch.raw(), &mut failure) };
         check(failure)
     }
 
@@ -184,9 +212,10 @@ impl Engine {
         let mut failure: *mut c_char = ptr::null_mut();
         // SAFETY: key and options live during the call; the value is copied before it is destroyed.
         let value = unsafe {
-            let v = ffi::rocksdb_get_pinned(
+            let v = ffi::rocksdb_get_pinned_cf(
                 self.raw,
                 options.raw(),
+                self.families.others,
                 APPLIED_KEY.as_ptr().cast(),
                 APPLIED_KEY.len(),
                 &mut failure,
@@ -214,43 +243,62 @@ impl Engine {
         let (low_ptr, low_len) = (low.as_ptr().cast::<c_char>(), low.len());
         let (high_ptr, high_len) = (high.as_ptr().cast::<c_char>(), high.len());
         let (memtables, files) = (1, 2);
-        let mut size = 0u64;
-        let mut failure: *mut c_char = ptr::null_mut();
-        // SAFETY: one range, whose bounds live during the call.
-        unsafe {
-            ffi::rocksdb_approximate_sizes_cf_with_flags(
-                self.raw,
-                self.default_family,
-                1,
-                &low_ptr,
-                &low_len,
-                &high_ptr,
-                &high_len,
-                memtables | files,
-                &mut size,
-                &mut failure,
-            );
+        let mut total = 0;
+        for &family in Family::of_range(low, high) {
+            let mut size = 0u64;
+            let mut failure: *mut c_char = ptr::null_mut();
+            // SAFETY: one range, whose bounds live during the call.
+            unsafe {
+                ffi::rocksdb_approximate_sizes_cf_with_flags(
+                    self.raw,
+                    self.families.handle(family),
+                    1,
+                    &low_ptr,
+                    &low_len,
+                    &high_ptr,
+                    &high_len,
+                    memtables | files,
+                    &mut size,
+                    &mut failure,
+                );
+            }
+            total += check(failure).map_or(0, |()| size);
         }
-        check(failure).map_or(0, |()| size)
+        total
     }
 
     pub fn flush(&self) -> Result<()> {
-        self.db.flush().map_err(|e| error(&e.into_string()))
+        self.flush_all(true)
     }
 
     /// Has the memory tables written out in the background.
     pub fn begin_flush(&self) -> Result<()> {
+        self.flush_all(false)
+    }
+
+    /// Both families at once: one alone would leave half of a group on disk.
+    fn flush_all(&self, wait: bool) -> Result<()> {
         let mut options = rocksdb::FlushOptions::default();
-        options.set_wait(false);
+        options.set_wait(wait);
+        let [one, other] = Family::ALL;
         self.db
-            .flush_opt(&options)
+            .flush_cfs_opt(
+                &[handle(&self.db, one)?, handle(&self.db, other)?],
+                &options,
+            )
             .map_err(|e| error(&e.into_string()))
     }
 
     pub fn compact(&self, low: &[u8], high: &[u8]) {
-        let low = (!low.is_empty()).then_some(low);
-        let high = (!high.is_empty()).then_some(high);
-        self.db.compact_range(low, high);
+        let (from, to) = (
+            (!low.is_empty()).then_some(low),
+            (!high.is_empty()).then_some(high),
+        );
+        for &family in Family::of_range(low, high) {
+            if let Ok(handle) = handle(&self.db, family) {
+                self.db.compact_range_cf(handle, from, to);
+            }
+        }
     }
 
     /// A copy that is itself a data directory without a log. After an error nothing of it is left.
@@ -276,24 +324,49 @@ impl Engine {
     /// Adapts merging to what is being written.
     pub fn set_load(&self, load: Load) -> Result<()> {
         let files = load.level_zero_files().to_string();
-        self.db
-            .set_options(&[("level0_file_num_compaction_trigger", &files)])
-            .map_err(|e| error(&e.into_string()))
+        for family in Family::ALL {
+            self.db
+                .set_options_cf(
+                    handle(&self.db, family)?,
+                    &[("level0_file_num_compaction_trigger", &files)],
+                )
+                .map_err(|e| error(&e.into_string()))?;
+        }
+        Ok(())
     }
 
-    /// An integer property, 0 when there is none.
+    /// An integer property of the whole, 0 when there is none.
     pub fn figure(&self, name: &CStr) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
     }
 
-    /// Files on level 0, which a scan has to look into one by one.
+    /// An integer property of each family.
+    fn figures(&self, name: &CStr) -> [u64; 2] {
+        Family::ALL.map(|family| {
+            let figure = handle(&self.db, family).map(|f| self.db.property_int_value_cf(f, name));
+            figure.ok().and_then(|f| f.ok().flatten()).unwrap_or(0)
+        })
+    }
+
+    /// An integer property that each family has, added up.
+    pub fn sum(&self, name: &CStr) -> u64 {
+        self.figures(name).iter().sum()
+    }
+
+    /// Files on level 0 of the family that has the most: a scan has to look into them one by one.
     pub fn level_zero_files(&self) -> u64 {
-        self.db
-            .property_value(c"rocksdb.num-files-at-level0")
-            .ok()
-            .flatten()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(0)
+        let files = Family::ALL.map(|family| {
+            let text = handle(&self.db, family).ok().and_then(|f| {
+                self.db
+                    .property_value_cf(f, c"rocksdb.num-files-at-level0")
+                    .ok()??
+                    .trim()
+                    .parse()
+                    .ok()
+            });
+            text.unwrap_or(0)
+        });
+        files.into_iter().max().unwrap_or(0)
     }
 
     /// Why the engine last failed in the background, and how often it has.
@@ -324,85 +397,9 @@ impl Engine {
     }
 }
 
-/// A write batch of the engine, used again and again.
-pub(crate) struct Batch(*mut ffi::rocksdb_writebatch_t);
-
-// SAFETY: used by one thread at a time.
-unsafe impl Send for Batch {}
-
-impl Drop for Batch {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`.
-        unsafe { ffi::rocksdb_writebatch_destroy(self.0) }
-    }
-}
-
-impl Batch {
-    pub fn new() -> Batch {
-        // SAFETY: plain allocation.
-        Batch(unsafe { ffi::rocksdb_writebatch_create() })
-    }
-
-    /// Empties it; its memory is kept unless it is more than `keep_bytes`.
-    pub fn clear(&mut self, keep_bytes: usize) {
-        if self.len() > keep_bytes {
-            *self = Batch::new();
-        } else {
-            // SAFETY: our own batch.
-            unsafe { ffi::rocksdb_writebatch_clear(self.0) }
-        }
-    }
-
-    pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        // SAFETY (here and below): the bytes are copied into our own batch.
-        unsafe {
-            ffi::rocksdb_writebatch_put(
-                self.0,
-                key.as_ptr().cast(),
-                key.len(),
-                value.as_ptr().cast(),
-                value.len(),
-            );
-        }
-    }
-
-    pub fn delete(&mut self, key: &[u8]) {
-        unsafe { ffi::rocksdb_writebatch_delete(self.0, key.as_ptr().cast(), key.len()) }
-    }
-
-    pub fn delete_range(&mut self, low: &[u8], high: &[u8]) {
-        unsafe {
-            ffi::rocksdb_writebatch_delete_range(
-                self.0,
-                low.as_ptr().cast(),
-                low.len(),
-                high.as_ptr().cast(),
-                high.len(),
-            );
-        }
-    }
-
-    pub fn push(&mut self, effect: &Effect) {
-        match effect {
-            Effect::Put(key, value) => self.put(key, value),
-            Effect::Delete(key) => self.delete(key),
-            Effect::DeleteRange(low, high) => self.delete_range(low, high),
-        }
-    }
-
-    /// Adds where the log is applied up to with this batch.
-    pub fn set_applied(&mut self, at: Committed) {
-        let mut value = [0; 16];
-        value[..8].copy_from_slice(&at.index.to_le_bytes());
-        value[8..].copy_from_slice(&at.ts.to_le_bytes());
-        self.put(APPLIED_KEY, &value);
-    }
-
-    pub fn len(&self) -> usize {
-        let mut len = 0;
-        unsafe { ffi::rocksdb_writebatch_data(self.0, &mut len) };
-        len
-    }
+fn handle(db: &DB, family: Family) -> Result<&ColumnFamily> {
+    db.cf_handle(family.name())
+        .ok_or_else(|| Error::internal("a column family of the engine is missing"))
 }
 
 /// Takes over an error string of the C interface.

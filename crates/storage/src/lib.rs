@@ -14,11 +14,13 @@
 //! Latches are here because they guard keys, not because the store takes them: writers do, from reading what they change until
 //! their proposal returned.
 
+mod batch;
 mod commit;
 mod counts;
 mod data_dir;
 mod engine;
 mod entry;
+mod family;
 mod keeper;
 mod latch;
 mod offline;

@@ -6,6 +6,7 @@
 use crate::Entry;
 use crate::data_dir::DataDir;
 use crate::engine::Engine;
+use crate::family::Family;
 use crate::store::{Committed, StoreOptions};
 use crate::view::{Direction, View};
 use errors::{Error, Result};
@@ -184,7 +185,7 @@ impl Offline {
         })
     }
 
-    /// Reads `[low, high)` and gives each pair to `each`; what cannot be read is passed over, and comes back.
+    /// Reads `[low, high)`, records last, and gives each pair to `each`; what cannot be read is passed over, and comes back.
     pub fn scan(
         &self,
         low: &[u8],
@@ -193,43 +194,57 @@ impl Offline {
     ) -> Result<Vec<Unreadable>> {
         let view = self.view();
         let mut gaps = Vec::new();
-        let mut from = low.to_vec();
-        loop {
-            let mut scan = view.scan(&from, high, Direction::Forward);
-            let mut last = from.clone();
-            let why = loop {
-                match scan.next() {
-                    Ok(true) => {
-                        last.clear();
-                        last.extend_from_slice(scan.key());
-                        each(scan.key(), scan.value())?;
-                    }
-                    Ok(false) => return Ok(gaps),
-                    Err(e) => break e,
-                }
-            };
-            drop(scan);
-            let before = past_damage(&view, &last, high);
-            let ended = before.is_empty();
-            gaps.push(Unreadable {
-                after: last,
-                before: before.clone(),
-                why,
-            });
-            if ended {
-                return Ok(gaps);
-            }
-            from = before;
+        for &family in Family::of_range(low, high) {
+            gaps.extend(scan(&view, family, low, high, &mut each)?);
         }
+        Ok(gaps)
+    }
+}
+
+fn scan(
+    view: &View,
+    family: Family,
+    low: &[u8],
+    high: &[u8],
+    each: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<Vec<Unreadable>> {
+    let mut gaps = Vec::new();
+    let mut from = low.to_vec();
+    loop {
+        let mut scan = view.scan_of(family, &from, high, Direction::Forward);
+        let mut last = from.clone();
+        let why = loop {
+            match scan.next() {
+                Ok(true) => {
+                    last.clear();
+                    last.extend_from_slice(scan.key());
+                    each(scan.key(), scan.value())?;
+                }
+                Ok(false) => return Ok(gaps),
+                Err(e) => break e,
+            }
+        };
+        drop(scan);
+        let before = past_damage(view, family, &last, high);
+        let ended = before.is_empty();
+        gaps.push(Unreadable {
+            after: last,
+            before: before.clone(),
+            why,
+        });
+        if ended {
+            return Ok(gaps);
+        }
+        from = before;
     }
 }
 
 /// The least key above `key` at which the engine can be read again, about; empty when there is none below `high`.
 ///
 /// Seeking fails inside a damaged block and succeeds behind it. So: first ever larger steps, then halving.
-fn past_damage(view: &View, key: &[u8], high: &[u8]) -> Vec<u8> {
+fn past_damage(view: &View, family: Family, key: &[u8], high: &[u8]) -> Vec<u8> {
     let readable = |at: &[u8]| {
-        let mut scan = view.scan(at, high, Direction::Forward);
+        let mut scan = view.scan_of(family, at, high, Direction::Forward);
         scan.next().is_ok()
     };
     let start = widen(key);

@@ -1,12 +1,12 @@
 //! Whole records in memory, found by key with one probe: a read from here costs a tenth of one from the engine's blocks.
 //!
-//! What was read by key comes in (a scan does not), and what is written while less than a part of the room is taken, so that
-//! modest data is here from its load on; only from the record space. The rows have their share of the one cache
-//! budget; when a shard is over its part, a clock hand takes out what was not read since the hand last passed.
+//! What was read by key comes in (a scan does not), and stays when it is changed; only from the record space. The rows have their
+//! share of the one cache budget; when a shard is over its part, a clock hand takes out what was not read since the hand last
+//! passed.
 //!
 //! Invariant: a row is the newest value of its key, and has been since the engine's sequence number `since`. So the newest state
-//! may always use it, and a snapshot may when it is not older than `since`. A writer keeps this in two steps around the engine's
-//! write:
+//! may always use it, and a snapshot may when it is not older than `since`. Who changes or deletes a record keeps this in two
+//! steps around the engine's write (a new record concerns no row and needs none):
 //!
 //! ```text
 //! begin    each key's shard: one more writer; the row is taken out          a reader may put nothing into the shard now
@@ -15,22 +15,21 @@
 //! ```
 //!
 //! A reader that found nothing here reads the engine and puts the value in, if no writer is in the shard and nothing in it changed
-//! after the state that he read. `since` is then `changed` of the shard: nothing in the shard changed after that.
+//! after the state that he read. `since` is then a state in which the record surely was: the snapshot's, or the newest after the
+//! read.
 
 use crate::Effect;
+use crate::family::Family;
 use parking_lot::{Mutex, MutexGuard};
 use std::ptr;
 use std::sync::Arc;
 
 const SHARDS: usize = 128;
 /// The space byte of a key: `tablet u64 | space u8 | …`.
-const SPACE_AT: usize = 8;
-const RECORD_SPACE: u8 = 1;
+pub(crate) const SPACE_AT: usize = 8;
+pub(crate) const RECORD_SPACE: u8 = 1;
 /// What a row takes beside its bytes: slot, counters and the allocator's own.
 const ROW_OVERHEAD_BYTES: usize = 64;
-/// What is only written comes in up to this part of the room: fresh memory costs an insert a tenth of its time, and a long load
-/// would fill everything with what nobody has asked for.
-const WRITTEN_PART: usize = 4;
 /// Slots of a new shard.
 const FIRST_SLOTS: usize = 16;
 
@@ -171,8 +170,8 @@ impl Rows {
         }
     }
 
-    /// Offers what the engine had under `key` in the state at `sequence`.
-    pub fn offer(&self, hash: u64, key: &[u8], value: &[u8], sequence: u64) {
+    /// Offers what the engine had under `key`. No change up to `sequence` was missed, and the record was there at `since`.
+    pub fn offer(&self, hash: u64, key: &[u8], value: &[u8], sequence: u64, since: u64) {
         let cost = key.len() + value.len() + ROW_OVERHEAD_BYTES;
         if cost > self.shard_bytes / 8 {
             return;
@@ -182,7 +181,7 @@ impl Rows {
             return;
         };
         if shard.writers == 0 && shard.changed <= sequence {
-            shard.put(hash, key.len(), row, self.shard_bytes);
+            shard.put(hash, key.len(), row, since, self.shard_bytes);
         }
     }
 
@@ -200,11 +199,7 @@ impl Rows {
                 let was_here = shard.find(hash, key).is_some_and(|at| shard.take(at));
                 writing.keys.push((hash, was_here));
             } else if let Effect::DeleteRange(low, high) = effect {
-                // Ranges of other spaces only are left out: [low, high) has no record when both lie in one higher space.
-                let one_space = low.get(..=SPACE_AT).is_some_and(|p| high.starts_with(p));
-                if !one_space || is_record(low) {
-                    writing.all = true;
-                }
+                writing.all |= Family::of_range(low, high).contains(&Family::Records);
             }
         }
         if writing.all {
@@ -235,9 +230,9 @@ impl Rows {
             match effect {
                 Effect::Put(key, value) if written => {
                     let cost = key.len() + value.len() + ROW_OVERHEAD_BYTES;
-                    let room = shard.bytes + cost <= self.shard_bytes / WRITTEN_PART;
-                    if !writing.all && cost <= self.shard_bytes / 8 && (was_here || room) {
-                        shard.put(hash, key.len(), join(key, value), self.shard_bytes);
+                    if !writing.all && cost <= self.shard_bytes / 8 && was_here {
+                        let row = join(key, value);
+                        shard.put(hash, key.len(), row, sequence, self.shard_bytes);
                     } else if let Some(at) = shard.find(hash, key) {
                         shard.take(at);
                     }
@@ -353,8 +348,7 @@ impl Shard {
         true
     }
 
-    fn put(&mut self, hash: u64, key_len: usize, row: Row, limit_bytes: usize) {
-        let since = self.changed;
+    fn put(&mut self, hash: u64, key_len: usize, row: Row, since: u64, limit_bytes: usize) {
         let slot = Slot {
             hash,
             key_len: key_len as u32,
@@ -444,7 +438,7 @@ mod tests {
     }
 
     fn offer(rows: &Rows, key: &[u8], value: &[u8], sequence: u64) {
-        rows.offer(rows.hash(key), key, value, sequence);
+        rows.offer(rows.hash(key), key, value, sequence, sequence);
     }
 
     fn write(rows: &Rows, effects: &[Effect], sequence: u64, written: bool) {
@@ -454,25 +448,39 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_comes_in_while_there_is_room() {
+    fn a_row_that_was_read_stays_when_it_is_changed() {
         let rows = Rows::new(128 * 4096);
         let buf = &mut Vec::new();
         let put = |n: u64| Effect::Put(key(n), vec![b'x'; 256]);
-        write(&rows, &[put(1), put(2), put(1)], 7, true);
-        assert!(value(&rows, &key(1), 7, buf).is_some());
+        write(&rows, &[put(1)], 5, true);
+        assert_eq!(value(&rows, &key(1), 5, buf), None, "nobody has read it");
+        offer(&rows, &key(1), b"read", 6);
+        offer(&rows, &key(3), b"read", 6);
+        write(&rows, &[put(1)], 7, true);
+        assert_eq!(value(&rows, &key(1), 7, buf), Some(&[b'x'; 256][..]));
         assert_eq!(value(&rows, &key(1), 6, buf), None, "an older snapshot");
         // A record that is put and then deleted with its range in one batch.
         let (low, high) = (key(0), key(u64::MAX));
         write(&rows, &[put(3), Effect::DeleteRange(low, high)], 8, true);
         assert_eq!(value(&rows, &key(3), 9, buf), None);
         // What was read stays when more is written than there is room for.
-        write(&rows, &[put(4)], 10, true);
-        assert!(value(&rows, &key(4), 10, buf).is_some());
+        offer(&rows, &key(4), b"read", 10);
         for n in 100..5_000 {
             write(&rows, &[put(n)], n, true);
         }
         assert!(value(&rows, &key(4), u64::MAX, buf).is_some());
         assert!(rows.used() <= 128 * 4096);
+    }
+
+    #[test]
+    fn a_row_is_not_shown_to_snapshots_from_before_the_record() {
+        let rows = Rows::new(1 << 20);
+        let (k, buf) = (key(1), &mut Vec::new());
+        // A reader of the newest state began at 5; the record came in at 7, of which no writer told; he found it, at 8.
+        rows.offer(rows.hash(&k), &k, b"a", 5, 8);
+        assert_eq!(value(&rows, &k, 6, buf), None);
+        assert_eq!(value(&rows, &k, 8, buf), Some(&b"a"[..]));
+        assert_eq!(value(&rows, &k, u64::MAX, buf), Some(&b"a"[..]));
     }
 
     #[test]

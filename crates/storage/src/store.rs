@@ -1,9 +1,10 @@
 //! The store: data directory, log and engine as one, and their recovery.
 
+use crate::batch::Batch;
 use crate::commit::Committer;
 use crate::counts::{Counts, Touched};
 use crate::data_dir::DataDir;
-use crate::engine::{Batch, Engine};
+use crate::engine::Engine;
 use crate::keeper::{self, Keeper};
 use crate::pace::Pace;
 use crate::rows::Writing;
@@ -159,10 +160,14 @@ impl Store {
         let (log, replayed) = replay(log_options, &engine, &counts, applied)?;
         let log = Arc::new(log);
         let pace = Arc::new(Pace::default());
+        let applied = Committed {
+            index: log.last_index(),
+            ts: log.last_ts(),
+        };
         Ok(Arc::new(Store {
             keeper: Keeper::start(log.clone(), engine.clone(), pace.clone()),
             latest: View::latest(&engine),
-            committer: Committer::new(log.last_index(), log.last_ts(), counts, pace.clone()),
+            committer: Committer::new(&engine, applied, counts, pace.clone()),
             pace,
             latches: Latches::new(),
             log,
@@ -255,7 +260,7 @@ impl Store {
         if effects.is_empty() {
             return Ok(());
         }
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(&self.engine);
         for effect in effects {
             batch.push(effect);
         }
@@ -276,17 +281,17 @@ impl Store {
             cache_used_bytes: engine.cache_used(),
             cache_pinned_bytes: engine.cache_pinned(),
             memtable_bytes: engine.memtable_bytes(),
-            sst_bytes: engine.figure(c"rocksdb.live-sst-files-size"),
-            pending_compaction_bytes: engine.figure(c"rocksdb.estimate-pending-compaction-bytes"),
+            sst_bytes: engine.sum(c"rocksdb.live-sst-files-size"),
+            pending_compaction_bytes: engine.sum(c"rocksdb.estimate-pending-compaction-bytes"),
             level_zero_files: engine.level_zero_files(),
-            full_memtables: engine.figure(c"rocksdb.num-immutable-mem-table"),
+            full_memtables: engine.sum(c"rocksdb.num-immutable-mem-table"),
             delayed_write_rate: engine.figure(c"rocksdb.actual-delayed-write-rate"),
             pace_millis_per_mb: self.pace.millis_per_mb(),
             writes_stopped: engine.figure(c"rocksdb.is-write-stopped") > 0,
             running_flushes: engine.figure(c"rocksdb.num-running-flushes"),
             running_compactions: engine.figure(c"rocksdb.num-running-compactions"),
-            estimated_keys: engine.figure(c"rocksdb.estimate-num-keys"),
-            background_errors: engine.figure(c"rocksdb.background-errors"),
+            estimated_keys: engine.sum(c"rocksdb.estimate-num-keys"),
+            background_errors: engine.sum(c"rocksdb.background-errors"),
             background_error: engine.last_trouble(),
             snapshots: engine.figure(c"rocksdb.num-snapshots"),
             log_bytes,
@@ -334,7 +339,7 @@ fn replay(
     counts: &Counts,
     applied: Committed,
 ) -> Result<(Log, u64)> {
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(engine);
     let mut touched = Touched::default();
     let mut last = applied;
     let apply = |batch: &mut Batch, touched: &mut Touched, at: Committed| {

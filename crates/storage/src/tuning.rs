@@ -3,6 +3,7 @@
 //! What the figures come from is in docs/decisions (`engine-tuning`).
 
 use crate::engine::check;
+use crate::family::Family;
 use crate::pace::FULL;
 use crate::trouble::Trouble;
 use errors::{Result, err};
@@ -62,7 +63,8 @@ impl EngineOptions {
 
 /// RocksDB's options, and the caches that they share.
 pub(crate) struct Tuned {
-    pub options: rocksdb::Options,
+    records: rocksdb::Options,
+    others: rocksdb::Options,
     pub block_cache: rocksdb::Cache,
     pub memtables: rocksdb::WriteBufferManager,
 }
@@ -70,9 +72,22 @@ pub(crate) struct Tuned {
 impl Tuned {
     pub fn new(opts: &EngineOptions, trouble: &Arc<Trouble>) -> Result<Tuned> {
         let mut tuned = options(opts);
-        trouble.listen(&mut tuned.options);
-        tuned.options = with_names(&tuned.options, &opts.extra)?;
+        for (options, family) in [
+            (&mut tuned.others, Family::Others),
+            (&mut tuned.records, Family::Records),
+        ] {
+            trouble.listen(options);
+            *options = with_names(options, family, &opts.extra)?;
+        }
         Ok(tuned)
+    }
+
+    /// The family's options; those of the others are the database's too.
+    pub fn of(&self, family: Family) -> &rocksdb::Options {
+        match family {
+            Family::Records => &self.records,
+            Family::Others => &self.others,
+        }
     }
 }
 
@@ -104,6 +119,9 @@ fn options(opts: &EngineOptions) -> Tuned {
 
     let mut o = rocksdb::Options::default();
     o.create_if_missing(true);
+    o.create_missing_column_families(true);
+    // Without a log of the engine's own, this alone keeps records and index entries at one state.
+    o.set_atomic_flush(true);
     o.set_block_based_table_factory(&table);
     o.set_write_buffer_manager(&memtables);
     o.set_write_buffer_size(memtable_bytes);
@@ -122,13 +140,6 @@ fn options(opts: &EngineOptions) -> Tuned {
     o.set_max_bytes_for_level_base((memtable_bytes * 8) as u64);
     o.set_target_file_size_base((memtable_bytes as u64 * 2).max(8 << 20));
     o.set_level_zero_file_num_compaction_trigger(Load::Moderate.level_zero_files());
-    // The first entry is level 0, the next the first level below it, wherever that is. Level 0 is merged within seconds: not
-    // worth compressing. Zstandard only begins where the data has outgrown two levels of the fast one: until then it would be
-    // paid at every merge and save space that nobody lacks.
-    {
-        use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
-        o.set_compression_per_level(&[Plain, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
-    }
     // Level -1 is the plain algorithm of LZ4 (a positive one would be its slow variant) and the fast one of Zstandard.
     o.set_compression_options(-14, -1, 0, 0);
     o.set_max_background_jobs(i32::try_from(opts.background_jobs.max(2)).unwrap_or(2));
@@ -152,17 +163,45 @@ fn options(opts: &EngineOptions) -> Tuned {
     o.set_keep_log_file_num(3);
     o.set_max_log_file_size(8 << 20);
     o.set_log_level(rocksdb::LogLevel::Warn);
+
+    let mut others = o.clone();
+    {
+        use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
+        // The first entry is level 0, the next the first level below it, wherever that is. Level 0 is merged within seconds: not
+        // worth compressing. Zstandard only begins where the data has outgrown two levels of the fast one: until then it would
+        // be paid at every merge and save space that nobody lacks.
+        others.set_compression_per_level(&[Plain, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
+        // One on all levels but the last: a file is moved down as it is only where the next level is compressed in the same way.
+        // So a record is compressed once, when it arrives where nearly all records are.
+        o.set_compression_type(Plain);
+        o.set_bottommost_compression_type(Lz4);
+    }
     Tuned {
-        options: o,
+        records: o,
+        others,
         block_cache,
         memtables,
     }
 }
 
-/// The options and those that only go by name. One the C interface cannot set otherwise: for each index of each collection (the
-/// first 13 bytes of a key) the engine remembers where it inserted last. Keys that grow, as generated ids and dates do, then find their place at once.
-fn with_names(base: &rocksdb::Options, extra: &str) -> Result<rocksdb::Options> {
-    let text = format!("memtable_insert_with_hint_prefix_extractor=fixed:13;{extra}");
+/// The options and those that only go by name. For each index of each collection (the first 13 bytes of a key) the engine remembers
+/// where it inserted last: keys that grow, as generated ids and dates do, then find their place at once. And what is flushed or merged comes
+/// into the cache, where it is the first to go: otherwise each flush and each merge would leave its blocks cold.
+fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Result<rocksdb::Options> {
+    // An experiment may concern one family: "records:name=value".
+    let extra: String = extra
+        .split_inclusive(';')
+        .filter_map(|option| match option.trim_start().split_once(':') {
+            Some((name, option)) if Family::ALL.iter().any(|f| f.name() == name) => {
+                (name == family.name()).then_some(option)
+            }
+            _ => Some(option),
+        })
+        .collect();
+    let text = format!(
+        "memtable_insert_with_hint_prefix_extractor=fixed:13;\
+         block_based_table_factory={{prepopulate_block_cache=kFlushAndCompaction}};{extra}"
+    );
     let text = CString::new(text).map_err(|_| err!(BadValue, "engine options hold a zero byte"))?;
     let options = rocksdb::Options::default();
     let mut failure: *mut c_char = ptr::null_mut();

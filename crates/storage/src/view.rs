@@ -5,6 +5,7 @@
 //! before the reference to the engine that stands behind it in the struct is let go.
 
 use crate::engine::{Engine, check};
+use crate::family::Family;
 use crate::rows::{Row, is_record};
 use errors::Result;
 use rocksdb_sys as ffi;
@@ -85,6 +86,16 @@ struct Shown {
 // SAFETY: a snapshot is an immutable object of the database; the options are constant.
 unsafe impl Send for Shown {}
 unsafe impl Sync for Shown {}
+
+impl Shown {
+    /// The state in which what was just found is there for certain.
+    fn seen(&self) -> u64 {
+        match self.snapshot.is_null() {
+            true => self.engine.sequence(),
+            false => self.sequence,
+        }
+    }
+}
 
 impl Drop for Shown {
     fn drop(&mut self) {
@@ -174,7 +185,7 @@ impl View {
         let sequence = self.shown.sequence.min(engine.sequence());
         let found = self.fetch(key)?;
         if let Some(value) = &found {
-            rows.offer(hash, key, value, sequence);
+            rows.offer(hash, key, value, sequence, self.shown.seen());
         }
         Ok(found)
     }
@@ -189,9 +200,10 @@ impl View {
         let mut failure: *mut c_char = ptr::null_mut();
         // SAFETY: database, options and key are valid during the call; the result is null or a pinned slice, ours to destroy.
         let pinned = unsafe {
-            ffi::rocksdb_get_pinned(
+            ffi::rocksdb_get_pinned_cf(
                 self.shown.engine.raw(),
                 self.options(),
+                self.shown.engine.families().of(key),
                 key.as_ptr().cast(),
                 key.len(),
                 &mut failure,
@@ -240,11 +252,12 @@ impl View {
         } else {
             self.fetch_all(&asked)
         };
+        let since = self.shown.seen();
         for (at, found) in missing.into_iter().zip(found?) {
             if let (Some(key), Some(hash), Some(value)) = (keys.get(at), hashes.get(at), &found)
                 && is_record(key)
             {
-                rows.offer(*hash, key, value, sequence);
+                rows.offer(*hash, key, value, sequence, since);
             }
             if let Some(place) = values.get_mut(at) {
                 *place = found;
@@ -256,6 +269,10 @@ impl View {
     /// From the engine, in one batch.
     fn fetch_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
         let engine = &self.shown.engine;
+        let family = keys.first().map_or(Family::Records, |key| Family::of(key));
+        if keys.iter().any(|key| Family::of(key) != family) {
+            return keys.iter().map(|key| self.fetch(key)).collect();
+        }
         let sorted = keys.is_sorted();
         let slices: SmallVec<[ffi::rocksdb_slice_t; 32]> = keys
             .iter()
@@ -273,7 +290,7 @@ impl View {
             ffi::rocksdb_batched_multi_get_cf_slice(
                 engine.raw(),
                 self.options(),
-                engine.default_family(),
+                engine.families().handle(family),
                 keys.len(),
                 slices.as_ptr(),
                 pinned.as_mut_ptr(),
@@ -292,7 +309,18 @@ impl View {
     }
 
     /// A cursor over `[low, high)` (an empty `high`: no bound), before its first entry: call `next` or `seek`.
+    /// It shows records or everything else, not both: whichever `low` is (a range of ours never crosses spaces).
     pub fn scan(&self, low: &[u8], high: &[u8], direction: Direction) -> Scan {
+        self.scan_of(Family::of(low), low, high, direction)
+    }
+
+    pub(crate) fn scan_of(
+        &self,
+        family: Family,
+        low: &[u8],
+        high: &[u8],
+        direction: Direction,
+    ) -> Scan {
         let options = ReadOptions::of(self.shown.snapshot, self.cached_only);
         let low: Box<[u8]> = low.into();
         let high: Box<[u8]> = high.into();
@@ -314,7 +342,12 @@ impl View {
                     low.len(),
                 );
             }
-            ffi::rocksdb_create_iterator(self.shown.engine.raw(), options.raw())
+            let engine = &self.shown.engine;
+            ffi::rocksdb_create_iterator_cf(
+                engine.raw(),
+                options.raw(),
+                engine.families().handle(family),
+            )
         };
         Scan {
             iterator,

@@ -25,7 +25,7 @@ fn entry(effects: Vec<Effect>) -> Entry {
     Entry {
         ns: [9; 16],
         session: None,
-        op: Op::Insert,
+        op: Op::Noop,
         effects,
         count: None,
     }
@@ -205,6 +205,37 @@ fn a_cache_only_view_hands_over_instead_of_reading_the_disk() {
 }
 
 #[test]
+fn what_was_flushed_is_still_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let key = |n: u64| {
+        [
+            &[0, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0, 0, 0],
+            &n.to_be_bytes()[..],
+        ]
+        .concat()
+    };
+    // Twice, so that the first files have moved down a level.
+    for round in 0..8 {
+        for n in 0..200 {
+            let effects = vec![
+                Effect::Put(key(round * 1000 + n), vec![b'r'; 1000]),
+                Effect::Put(format!("{round}-{n:04}").into(), b"entry".to_vec()),
+            ];
+            store.propose(vec![entry(effects)]).unwrap();
+        }
+        store.flush().unwrap();
+    }
+    let cached = store.latest().cached_only();
+    for round in 0..8 {
+        for n in (0..200).step_by(7) {
+            assert!(cached.get(&key(round * 1000 + n)).unwrap().is_some());
+        }
+    }
+    assert!(cached.get(b"7-0100").unwrap().is_some());
+}
+
+#[test]
 fn a_checkpoint_is_a_data_directory() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
@@ -321,7 +352,14 @@ fn records_that_are_kept_in_memory_are_never_stale() {
                         effects.insert(0, Effect::DeleteRange(record(pair), record(pair + 1)));
                         effects.insert(0, Effect::Put(record(pair), vec![9; 8]));
                     }
-                    store.propose(vec![entry(effects)]).unwrap();
+                    let mut entries = vec![entry(effects)];
+                    if i % 3 == 0 {
+                        // Deleted, and inserted anew: of that no cache is told.
+                        let gone = [pair, pair + 100].map(|n| Effect::Delete(record(n)));
+                        entries.insert(0, entry(gone.to_vec()));
+                        entries[1].op = Op::Insert;
+                    }
+                    store.propose(entries).unwrap();
                     acknowledged[pair as usize].store(i, Ordering::SeqCst);
                     if i % 1000 == 0 {
                         store.flush().unwrap();
