@@ -157,7 +157,7 @@ pub fn main(args: Args) -> Result<bool> {
             let shared = s.shared(Phase::Run, s.spec.clone(), u64::MAX);
             Ok(Contender::new(
                 s.fleet(&shared, args.connections)?,
-                s.info.pid,
+                s.info.pid.filter(|_| s.info.more_pids.is_empty()),
             ))
         };
         let mut c = alternate(

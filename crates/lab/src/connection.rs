@@ -218,6 +218,30 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether a router of a cluster answers here.
+    pub fn is_router(&self) -> bool {
+        self.hello.get("msg").and_then(Val::as_str) == Some("isdbgrid")
+    }
+
+    /// Makes the collection, spread over the shards by a field.
+    pub fn shard_collection(
+        &mut self,
+        db: &str,
+        collection: &str,
+        field: &str,
+        how: bson::Value,
+    ) -> Result<()> {
+        let namespace = format!("{db}.{collection}");
+        let mut key = bson::Writer::new();
+        key.value(field, how);
+        self.command("admin", doc! {"enableSharding": db}.as_doc())?;
+        self.command(
+            "admin",
+            doc! {"shardCollection": namespace.as_str(), "key": key.finish()}.as_doc(),
+        )?;
+        Ok(())
+    }
+
     /// The server's process, when it is one of this machine and says so.
     pub fn server_pid(&mut self) -> Option<u32> {
         if !self.stream.peer_addr().ok()?.ip().is_loopback() {

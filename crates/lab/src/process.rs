@@ -284,13 +284,15 @@ impl Drop for Launched {
     }
 }
 
-/// A memory cgroup with one process in it: its heap and the page cache that it fills count. Gone when dropped.
-pub struct MemoryLimit {
-    dir: std::path::PathBuf,
+/// A memory cgroup: heaps of the processes in it count, and the page cache that they fill.
+pub struct MemoryGroup {
+    pub dir: std::path::PathBuf,
 }
 
-impl MemoryLimit {
-    pub fn on(pid: u32, bytes: u64) -> Result<MemoryLimit> {
+impl MemoryGroup {
+    /// An empty group; it stays until its folder is removed.
+    pub fn new(bytes: u64) -> Result<MemoryGroup> {
+        static GROUPS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let (v2, v1) = (
             Path::new("/sys/fs/cgroup"),
             Path::new("/sys/fs/cgroup/memory"),
@@ -302,20 +304,54 @@ impl MemoryLimit {
             let _ = std::fs::write(v2.join("cgroup.subtree_control"), "+memory");
             (v2, "memory.max")
         };
-        let dir = root.join(format!("pando-lab-{pid}"));
-        std::fs::create_dir_all(&dir).map_err(local(dir.display()))?;
-        let limit = MemoryLimit { dir };
-        for (name, value) in [(file, bytes), ("cgroup.procs", u64::from(pid))] {
-            let path = limit.dir.join(name);
-            std::fs::write(&path, value.to_string()).map_err(local(path.display()))?;
+        let n = GROUPS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let dir = root.join(format!("pando-lab-{}-{n}", std::process::id()));
+        let limited = std::fs::create_dir(&dir)
+            .and_then(|()| std::fs::write(dir.join(file), bytes.to_string()));
+        limited.map_err(|e| {
+            let _ = std::fs::remove_dir(&dir);
+            Fault::Local(format!("limiting memory by {}: {e}", dir.display()))
+        })?;
+        Ok(MemoryGroup { dir })
+    }
+
+    fn members(&self) -> std::path::PathBuf {
+        self.dir.join("cgroup.procs")
+    }
+
+    /// Puts a process that runs into the group; children that it has stay outside.
+    pub fn add(&self, pid: u32) -> Result<()> {
+        let path = self.members();
+        std::fs::write(&path, pid.to_string()).map_err(local(path.display()))
+    }
+
+    /// Lets what is about to be started begin in the group.
+    pub fn admit(&self, command: &mut Command) -> Result<()> {
+        let path = self.members();
+        let file = std::fs::OpenOptions::new().write(true).open(&path);
+        let file = file.map_err(local(path.display()))?;
+        // SAFETY: between fork and exec only write is called, on a file that the closure owns.
+        unsafe {
+            command.pre_exec(move || io::Write::write_all(&mut (&file), b"0"));
         }
+        Ok(())
+    }
+}
+
+/// A group with one process in it, gone when dropped.
+pub struct MemoryLimit(MemoryGroup);
+
+impl MemoryLimit {
+    pub fn on(pid: u32, bytes: u64) -> Result<MemoryLimit> {
+        let limit = MemoryLimit(MemoryGroup::new(bytes)?);
+        limit.0.add(pid)?;
         Ok(limit)
     }
 }
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.dir);
+        let _ = std::fs::remove_dir(&self.0.dir);
     }
 }
 

@@ -20,8 +20,8 @@ pub enum Goal {
 pub struct Progress {
     title: String,
     goal: Goal,
-    /// The server's process, when it is of this machine.
-    pid: Option<u32>,
+    /// The server's processes, when they are of this machine.
+    pids: Vec<u32>,
     terminal: bool,
     quiet: bool,
     started: Instant,
@@ -33,23 +33,31 @@ pub struct Progress {
     client_cpu: (Instant, Duration),
 }
 
+/// What all processes have together; nothing when one is gone or there are none.
+fn sum<T: std::iter::Sum>(pids: &[u32], of: impl Fn(u32) -> Option<T>) -> Option<T> {
+    if pids.is_empty() {
+        return None;
+    }
+    pids.iter().map(|p| of(*p)).sum()
+}
+
 impl Progress {
-    pub fn new(title: impl Into<String>, goal: Goal, pid: Option<u32>, quiet: bool) -> Progress {
+    pub fn new(title: impl Into<String>, goal: Goal, pids: Vec<u32>, quiet: bool) -> Progress {
         let now = Instant::now();
-        let cpu = |pid| Some((now, process::cpu_time(pid)?));
+        let cpu = |pids: &[u32]| Some((now, sum(pids, process::cpu_time)?));
         Progress {
             title: title.into(),
             goal,
-            pid,
             terminal: std::io::stderr().is_terminal(),
             quiet,
             started: now,
             operations: 0,
             drawn_lines: 0,
             said: now,
-            server_cpu: pid.and_then(cpu),
-            written: pid.and_then(|p| Some((now, process::written_bytes(p)?))),
-            client_cpu: cpu(std::process::id()).unwrap_or((now, Duration::ZERO)),
+            server_cpu: cpu(&pids),
+            written: sum(&pids, process::written_bytes).map(|bytes| (now, bytes)),
+            client_cpu: cpu(&[std::process::id()]).unwrap_or((now, Duration::ZERO)),
+            pids,
         }
     }
 
@@ -62,8 +70,8 @@ impl Progress {
     }
 
     /// Percent of one core since the last sample.
-    fn busy(last: &mut (Instant, Duration), pid: u32) -> Option<f64> {
-        let (now, cpu) = (Instant::now(), process::cpu_time(pid)?);
+    fn busy(last: &mut (Instant, Duration), pids: &[u32]) -> Option<f64> {
+        let (now, cpu) = (Instant::now(), sum(pids, process::cpu_time)?);
         let spent = cpu.saturating_sub(last.1).as_secs_f64();
         let percent = spent * 100.0 / (now - last.0).as_secs_f64().max(1e-9);
         *last = (now, cpu);
@@ -72,8 +80,8 @@ impl Progress {
 
     /// Megabytes a second that the server wrote since the last sample.
     fn disk(&mut self) -> Option<f64> {
-        let ((then, before), pid) = (self.written?, self.pid?);
-        let (now, bytes) = (Instant::now(), process::written_bytes(pid)?);
+        let (then, before) = self.written?;
+        let (now, bytes) = (Instant::now(), sum(&self.pids, process::written_bytes)?);
         self.written = Some((now, bytes));
         let seconds = (now - then).as_secs_f64().max(1e-9);
         Some(bytes.saturating_sub(before) as f64 / 1e6 / seconds)
@@ -95,11 +103,11 @@ impl Progress {
         } else {
             f64::NAN
         };
-        let server = match (&mut self.server_cpu, self.pid) {
-            (Some(last), Some(pid)) => Progress::busy(last, pid),
-            _ => None,
+        let server = match &mut self.server_cpu {
+            Some(last) => Progress::busy(last, &self.pids),
+            None => None,
         };
-        let client = Progress::busy(&mut self.client_cpu, std::process::id());
+        let client = Progress::busy(&mut self.client_cpu, &[std::process::id()]);
         let percent = |p: Option<f64>| p.map_or("–".to_string(), |p| format!("{p:.0}%"));
         let ns = |us: f64| span((us * 1e3) as u64);
         let rates = format!(

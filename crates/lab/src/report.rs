@@ -62,6 +62,9 @@ pub struct TargetInfo {
     pub product: String,
     pub version: String,
     pub pid: Option<u32>,
+    /// The other processes of a target that has several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_pids: Vec<u32>,
     /// How the laboratory started it, when it did.
     pub command: Vec<String>,
     /// The core it was bound to.
@@ -73,6 +76,30 @@ pub struct TargetInfo {
 }
 
 impl TargetInfo {
+    /// Its processes, when all of them run on this machine.
+    pub fn pids(&self) -> Vec<u32> {
+        self.pid
+            .into_iter()
+            .chain(self.more_pids.iter().copied())
+            .collect()
+    }
+
+    /// CPU time of all its processes.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        let mut all = crate::process::cpu_time(self.pid?)?;
+        for pid in &self.more_pids {
+            all += crate::process::cpu_time(*pid)?;
+        }
+        Some(all)
+    }
+
+    /// Resident memory of all its processes.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let of = crate::process::resident_bytes;
+        let more = self.more_pids.iter().map(|p| of(*p));
+        Some(of(self.pid?)? + more.sum::<Option<u64>>()?)
+    }
+
     /// Product and version, as tables and plots name it.
     pub fn label(&self) -> String {
         let product = if self.product.is_empty() {

@@ -11,7 +11,7 @@ use crate::report::{Check, Draft};
 use crate::resume::Journal;
 use crate::study::pains::shape;
 use crate::sweep::{Turns, finish, spec};
-use crate::targets::local::{Running, Up, installed, start, stop};
+use crate::targets::local::{Means, Started, Up, installed};
 use crate::targets::{self, Target};
 use crate::terms::{Durability, count, duration};
 use crate::ycsb::Session;
@@ -48,21 +48,6 @@ pub struct Args {
     pub quiet: bool,
 }
 
-/// Servers started beside ours, stopped whatever happens.
-struct Beside {
-    home: PathBuf,
-    running: Vec<Running>,
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        for r in &self.running {
-            stop(&self.home, r);
-        }
-        let _ = std::fs::remove_dir(&self.home);
-    }
-}
-
 const CACHE: u64 = 512_000_000;
 
 pub fn main(args: Args) -> Result<bool> {
@@ -77,10 +62,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("records", args.records);
     draft.set("durability", args.durability.name());
     draft.set("seconds_a_point", args.duration.as_secs_f64());
-    let mut beside = Beside {
-        home: std::env::temp_dir().join(format!("pando-lab-beside-{}", std::process::id())),
-        running: Vec::new(),
-    };
+    let mut beside = Started::none();
     let mut own = None;
     let mut list: Vec<Arc<dyn Target>> = if args.url.is_empty() {
         let launch = match &args.launch {
@@ -121,19 +103,11 @@ pub fn main(args: Args) -> Result<bool> {
             draft.note(line);
             continue;
         }
-        say(args.quiet, format_args!("starting {product}"));
         let up = Up {
-            product: name.into(),
-            engine: "innodb".into(),
             layout: layout.into(),
-            memory: CACHE,
-            binary: None,
-            port: None,
-            shards: 1,
+            ..Up::new(name, Means::with_memory(CACHE), 1)
         };
-        let running = start(&beside.home, &up)?;
-        list.push(targets::open(&running.url)?);
-        beside.running.push(running);
+        list.push(targets::open(&beside.add(&up, args.quiet)?)?);
     }
     let journal = Journal::open(&mut draft, None, false)?;
     for target in list {

@@ -1,5 +1,6 @@
 //! The whole laboratory at a tiny size, as a user calls it, so that no study rots; and against servers that lie.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
 
 use fake::Honesty;

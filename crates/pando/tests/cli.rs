@@ -359,3 +359,24 @@ fn forks_as_mongod_does() {
     assert!(text(&out.stdout).contains("ERROR: child process failed, exited with 48"));
     assert!(text(&out.stderr).contains("is in use"));
 }
+
+/// Study D as it stands on this machine: the laboratory starts one process, then two that its client spreads keys over.
+#[test]
+fn the_laboratory_launches_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = path(dir.path(), "d.json");
+    let words = "lab study shards --shards 1,2 --records 400 --connections 4 --duration 200ms --quiet --memory 64m --out";
+    let words: Vec<&str> = words.split(' ').chain([out.as_str()]).collect();
+    let done = run(&words);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let shown = text(&done.stdout);
+    for part in [
+        "D.S5 read-only, 2 shard(s)",
+        "2 × PandoDB",
+        "process 2 of 2",
+    ] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    let file = std::fs::read_to_string(&out).unwrap();
+    assert!(file.contains("\"more_pids\""));
+}

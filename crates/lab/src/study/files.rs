@@ -4,6 +4,7 @@
 //! The unit is a file: its whole upload or download is one operation, each chunk a request of its own. Every downloaded
 //! file is compared with what was uploaded, chunk by chunk.
 
+use super::shards;
 use crate::connection::Address;
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
@@ -12,9 +13,10 @@ use crate::process;
 use crate::progress::{Goal, Progress, say};
 use crate::random::{Rng, mix};
 use crate::reply;
-use crate::report::{Draft, Sizes, Step, TargetInfo};
+use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
 use crate::request::{InsertHead, command};
 use crate::show;
+use crate::targets::local::{Launch, Started};
 use crate::terms::{Durability, bytes_of, count, positive};
 use bson::{Doc, ObjectId, Val, Value, Writer, array, doc};
 use std::path::PathBuf;
@@ -26,6 +28,8 @@ pub struct Args {
     /// The server, as mongodb://host:port
     #[arg(long, default_value = crate::run::DEFAULT_URL)]
     pub url: String,
+    #[command(flatten)]
+    pub launch: Launch,
     /// Files.
     #[arg(long, default_value = "64", value_parser = count)]
     pub files: u64,
@@ -71,7 +75,16 @@ pub fn main(args: Args) -> Result<bool> {
             "files are uploaded acknowledged: use --durability w1 or journaled".into(),
         ));
     }
-    let address = Address::parse(&args.url)?;
+    let launched = match args.launch.launch.as_deref() {
+        Some(product) if args.launch.shards > 1 && product != "mongod" => {
+            return Err(Fault::Usage(
+                "files are spread by a router: --shards goes with --launch mongod".into(),
+            ));
+        }
+        _ => args.launch.start(args.quiet)?,
+    };
+    let url = launched.as_ref().map_or(args.url.clone(), Started::url);
+    let address = Address::parse(&url)?;
     let mut control = address.connect()?;
     let info = TargetInfo::of(&address, &mut control);
     let mut draft = Draft::new("study", "F-files");
@@ -107,6 +120,11 @@ pub fn main(args: Args) -> Result<bool> {
                 for collection in ["fs.files", "fs.chunks"] {
                     control.drop_collection(&args.database, collection)?;
                 }
+                if control.is_router() {
+                    // By hash: the ids of files grow, and would all go to the last shard.
+                    let hashed = Value::from("hashed");
+                    control.shard_collection(&args.database, "fs.chunks", "files_id", hashed)?;
+                }
                 control.create_indexes(&args.database, "fs.files", &[("filename", 1)])?;
                 let index = doc! {
                     "createIndexes": "fs.chunks",
@@ -121,11 +139,11 @@ pub fn main(args: Args) -> Result<bool> {
             let mut fleet =
                 Fleet::connect(&address, n, threads, |_, _| Files::new(&shared, download))?;
             let mut progress =
-                Progress::new(name, Goal::Operations(args.files), info.pid, args.quiet);
-            let before = info.pid.and_then(process::cpu_time);
+                Progress::new(name, Goal::Operations(args.files), info.pids(), args.quiet);
+            let before = info.cpu_time();
             let outcome = fleet.run(None, &mut |s| progress.sample(s))?;
             let spent = before
-                .zip(info.pid.and_then(process::cpu_time))
+                .zip(info.cpu_time())
                 .map(|(b, a)| a.saturating_sub(b));
             let mut step = Step::new(name, n, threads, &outcome, spent);
             step.target = Some(info.label());
@@ -150,11 +168,17 @@ pub fn main(args: Args) -> Result<bool> {
             draft.report.steps.push(step);
         }
     }
+    if control.is_router() {
+        let all = shards::statistics(&url, &args.database, "fs.chunks", 0)?;
+        let of = all.len() as u64;
+        draft.report.shards = all.into_iter().map(|s| Shard { of, ..s }).collect();
+    }
     if !args.keep {
         for collection in ["fs.files", "fs.chunks"] {
             control.drop_collection(&args.database, collection)?;
         }
     }
+    drop(launched);
     let report = draft.finish(args.out.as_deref())?;
     show::report(&report);
     Ok(true)

@@ -8,7 +8,6 @@
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::lane::{Issued, Workload};
-use crate::process;
 use crate::progress::{Goal, Progress, say};
 use crate::random::{Permutation, Rng, mix};
 use crate::report::{Draft, Step, TargetInfo};
@@ -250,13 +249,13 @@ impl Mode<'_> {
         let mut progress = Progress::new(
             &title,
             Goal::Operations(operations),
-            self.info.pid,
+            self.info.pids(),
             self.args.quiet,
         );
-        let before = self.info.pid.and_then(process::cpu_time);
+        let before = self.info.cpu_time();
         let outcome = fleet.run(self.args.limit, &mut |s| progress.sample(s))?;
         let spent = before
-            .zip(self.info.pid.and_then(process::cpu_time))
+            .zip(self.info.cpu_time())
             .map(|(b, a)| a.saturating_sub(b));
         let mut step = Step::new(name, connections, 1, &outcome, spent);
         step.target = Some(self.info.label());
@@ -281,7 +280,7 @@ impl Mode<'_> {
                 .target
                 .sizes(&self.table, outcome.elapsed.as_secs_f64())?;
             sizes.documents = have;
-            sizes.server_resident_bytes = self.info.pid.and_then(process::resident_bytes);
+            sizes.server_resident_bytes = self.info.resident_bytes();
             step.sizes.push(sizes);
         }
         Ok(step)

@@ -116,7 +116,7 @@ pub fn load(target: &Address, place: &mut Place, pid: Option<u32>, quiet: bool) 
     };
     let title = format!("loading {}.{}", place.db, place.collection);
     let goal = Goal::Operations(place.insert_end - place.loaded);
-    let mut progress = Progress::new(title, goal, pid, quiet);
+    let mut progress = Progress::new(title, goal, pid.into_iter().collect(), quiet);
     let mut fleet = Fleet::connect(target, CONNECTIONS, 1, |i, _| {
         Work::new(place, insert, i as u64)
     })?;

@@ -1,10 +1,12 @@
 //! `pando lab study shards`: study D, one process against 2, 4, 6 and 8 shards with a hashed `_id`.
 //!
-//! Each number of shards is a target of its own, given by its address: `--shards 1=URL,2=URL,…` (a single process, routers).
-//! A target that is asked for shards and is no router is left out with one line. Shares of the mixed scenarios other than
-//! 65% are not published: we take 10/90, 65/35 and 90/10 reads and updates.
+//! Each number of shards is a target of its own: launched (`--shards 1,2,4,6,8`), or given by its address (`--shards
+//! 1=URL,2=URL+URL,…`: a single process, a router, processes side by side). Launched mongods get a router. PandoDB has none
+//! yet: there the client itself spreads the keys over the processes ([`crate::targets::split`]), which costs no router and
+//! moves no chunks; the result says which of the two it was. A target that is asked for shards and has none is left out
+//! with one line. Shares of the mixed scenarios other than 65% are not published: we take 10/90, 65/35 and 90/10.
 
-use crate::connection::{Address, Connection};
+use crate::connection::Address;
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::progress::say;
@@ -12,22 +14,25 @@ use crate::report::{Draft, Shard};
 use crate::resume::Journal;
 use crate::show;
 use crate::targets;
+use crate::targets::local::{Means, Started, Up};
 use crate::terms::{Durability, count, duration};
 use crate::ycsb::session::Plan;
 use crate::ycsb::{Properties, Session, Spec};
-use bson::{Val, Value, doc};
+use bson::{Val, doc};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// NUMBER=URL, the number of shards and the process or router that has them.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "1=mongodb://127.0.0.1:27017"
-    )]
+    /// Numbers of shards to launch, or NUMBER=URL of those that run: a process, a router, or URL+URL+… side by side.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,6,8")]
     pub shards: Vec<String>,
+    /// What is launched: pando (the client spreads the keys) or mongod (with a router).
+    #[arg(long, value_name = "PRODUCT", default_value = "pando")]
+    pub launch: String,
+    #[command(flatten)]
+    pub means: Means,
     /// Records of 2 KB (published: 5m).
     #[arg(long, default_value = "100k", value_parser = count)]
     pub records: u64,
@@ -78,16 +83,8 @@ pub fn main(args: Args) -> Result<bool> {
         ));
     }
     let mut setups = Vec::new();
-    for pair in &args.shards {
-        let parsed = pair
-            .split_once('=')
-            .and_then(|(n, url)| Some((n.parse::<u64>().ok()?, url)));
-        let Some((n, url)) = parsed.filter(|(n, _)| *n > 0) else {
-            return Err(Fault::Usage(format!(
-                "--shards {pair}: NUMBER=URL is expected"
-            )));
-        };
-        setups.push((n, url.to_string()));
+    for word in &args.shards {
+        setups.push(Setup::parse(word)?);
     }
     let mut draft = Draft::new("study", "D-shards");
     draft.set("records", args.records);
@@ -99,34 +96,65 @@ pub fn main(args: Args) -> Result<bool> {
     );
     let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
     let mut measured = 0;
-    for (n, url) in setups {
+    for Setup { shards, url } in setups {
         if interrupted() {
             break;
         }
+        // What is done is not launched again.
+        if SCENARIOS
+            .iter()
+            .all(|(name, _, _)| draft.has(&key(shards, name)))
+        {
+            measured += 1;
+            continue;
+        }
+        let mut started = None;
+        let url = match url {
+            Some(url) => url,
+            None => {
+                let up = Up::new(&args.launch, args.means.clone(), shards as usize);
+                let launched = Started::of(&up, args.quiet)?;
+                started.insert(launched).url()
+            }
+        };
         let target = targets::open(&url)?;
         let shown = targets::without_password(&url);
-        let opened = Session::open(target, "D", spec(args.records, 1.0)?, args.durability);
+        let opened = Session::open(
+            Arc::clone(&target),
+            "D",
+            spec(args.records, 1.0)?,
+            args.durability,
+        );
         let session = match opened {
             Ok(session) => session,
             Err(fault) => {
                 skip(
                     &mut draft,
-                    format!("{n} shard(s), {shown}: skipped ({fault})"),
+                    format!("{shards} shard(s), {shown}: skipped ({fault})"),
                 );
                 continue;
             }
         };
-        if n > 1 && !is_router(&url)? {
+        let parts = target.parts().len() as u64;
+        if parts > 0 && parts != shards {
+            return Err(Fault::Usage(format!(
+                "--shards {shards}={shown}: those are {parts} processes"
+            )));
+        }
+        if shards > 1 && parts == 0 && !is_router(&url)? {
             skip(
                 &mut draft,
                 format!(
-                    "{n} shards, {shown}: skipped (no router answers there: it has no sharding)"
+                    "{shards} shards, {shown}: skipped (no router answers there: it has no sharding)"
                 ),
             );
             continue;
         }
+        if parts > 0 && !draft.report.notes.iter().any(|n| n == BY_CLIENT) {
+            draft.note(BY_CLIENT);
+        }
         measured += 1;
-        one(&args, session, n, &url, &mut draft, &journal)?;
+        one(&args, session, shards, &url, &mut draft, &journal)?;
     }
     if measured == 0 {
         return Err(Fault::Target(
@@ -137,6 +165,35 @@ pub fn main(args: Args) -> Result<bool> {
     journal.close();
     show::report(&report);
     Ok(true)
+}
+
+const BY_CLIENT: &str = "Sharding by the client: each key lives on the process that its hash names, and each process \
+    has its share of the connections; no router, no configuration server, no moving chunks.";
+
+/// One number of shards, launched unless there is a URL.
+#[derive(Debug, PartialEq, Eq)]
+struct Setup {
+    shards: u64,
+    url: Option<String>,
+}
+
+impl Setup {
+    fn parse(word: &str) -> Result<Setup> {
+        let (number, url) = match word.split_once('=') {
+            Some((number, url)) => (number, Some(url.to_string())),
+            None => (word, None),
+        };
+        match number.parse() {
+            Ok(shards) if (1..=64).contains(&shards) => Ok(Setup { shards, url }),
+            _ => Err(Fault::Usage(format!(
+                "--shards {word}: a NUMBER to launch or NUMBER=URL is expected"
+            ))),
+        }
+    }
+}
+
+fn key(shards: u64, scenario: &str) -> String {
+    format!("{shards} / {scenario}")
 }
 
 fn skip(draft: &mut Draft, line: String) {
@@ -156,7 +213,7 @@ fn one(
     draft.add_target(session.info.clone());
     let db = session.target.database().unwrap_or_else(|| "ycsb".into());
     for (name, title, reads) in SCENARIOS {
-        let key = format!("{n} / {name}");
+        let key = key(n, name);
         if interrupted() || draft.has(&key) {
             continue;
         }
@@ -165,9 +222,6 @@ fn one(
         let plan = Plan::timed(args.connections, args.duration);
         let mut step = if name == "D.S1" {
             session.empty()?;
-            if n > 1 {
-                shard_collection(url, &db, "microshard", Value::from("hashed"))?;
-            }
             let plan = Plan {
                 limit: None,
                 ..plan
@@ -187,7 +241,21 @@ fn one(
         draft.push(&key, step);
         journal.save(draft)?;
     }
-    if n > 1 {
+    let parts = session.target.parts().to_vec();
+    if !parts.is_empty() {
+        for (i, part) in parts.iter().enumerate() {
+            let sizes = part.sizes(session.table(), 0.0)?;
+            draft.report.shards.push(Shard {
+                of: n,
+                name: format!("process {}", i + 1),
+                documents: sizes.documents,
+                data_bytes: sizes.data_bytes,
+                storage_bytes: sizes.storage_bytes,
+                index_bytes: sizes.index_bytes,
+                chunks: 1,
+            });
+        }
+    } else if n > 1 {
         draft
             .report
             .shards
@@ -196,35 +264,15 @@ fn one(
     session.drop_table()
 }
 
-fn control(url: &str) -> Result<Connection> {
-    Address::parse(url)?.connect()
-}
-
 /// Whether a router of a cluster answers there.
 pub fn is_router(url: &str) -> Result<bool> {
-    if !url.starts_with("mongodb") {
-        return Ok(false);
-    }
-    let c = control(url)?;
-    Ok(c.hello.get("msg").and_then(Val::as_str) == Some("isdbgrid"))
-}
-
-/// Spreads an empty collection over all shards by its `_id`.
-pub fn shard_collection(url: &str, db: &str, collection: &str, key: Value) -> Result<()> {
-    let mut c = control(url)?;
-    let namespace = format!("{db}.{collection}");
-    let key = doc! {"_id": key};
-    c.command("admin", doc! {"enableSharding": db}.as_doc())?;
-    c.command(
-        "admin",
-        doc! {"shardCollection": namespace.as_str(), "key": key}.as_doc(),
-    )?;
-    Ok(())
+    Ok(url.starts_with("mongodb") && Address::parse(url)?.connect()?.is_router())
 }
 
 /// What `collStats` says of each shard.
 pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<Vec<Shard>> {
-    let stats = control(url)?.command(db, doc! {"collStats": collection}.as_doc())?;
+    let mut c = Address::parse(url)?.connect()?;
+    let stats = c.command(db, doc! {"collStats": collection}.as_doc())?;
     let shards = stats.get("shards").and_then(Val::as_doc);
     let all = shards.into_iter().flat_map(|s| s.iter());
     Ok(all
@@ -243,4 +291,20 @@ pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<V
             })
         })
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn setups() {
+        let launched = Setup::parse("4").unwrap();
+        assert_eq!((launched.shards, launched.url), (4, None));
+        let given = Setup::parse("2=mongodb://h/?w=1+mongodb://i/").unwrap();
+        assert_eq!(given.url.as_deref(), Some("mongodb://h/?w=1+mongodb://i/"));
+        for bad in ["", "0", "x", "=mongodb://h", "65"] {
+            assert!(Setup::parse(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crate::process;
 use crate::progress::{Goal, Progress, say};
 use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
 use crate::show;
+use crate::targets::local::Launch;
 use crate::terms::{Durability, count, duration};
 use crate::ycsb::sequence::Sequence;
 use std::path::PathBuf;
@@ -24,6 +25,8 @@ pub struct Args {
     /// The server, as mongodb://host:port
     #[arg(long, default_value = "mongodb://127.0.0.1:27017")]
     pub url: String,
+    #[command(flatten)]
+    pub launch: Launch,
     /// Documents of the data set (1 KB each; 100k, 5m …).
     #[arg(long, default_value = "1m", value_parser = count)]
     pub records: u64,
@@ -85,10 +88,25 @@ pub fn main(args: Args) -> Result<bool> {
             "--connections, --records and --steps must be at least 1".into(),
         ));
     }
+    let mut args = args;
+    let mut launched = None;
+    if args.launch.launch.is_some() || args.launch.shards > 1 {
+        if args.launch.shards > 1 && args.launch.launch.as_deref() != Some("mongod") {
+            return Err(Fault::Usage(
+                "study A asks by secondary indexes, and so needs a router: --shards goes with --launch mongod".into(),
+            ));
+        }
+        launched = args.launch.start(args.quiet)?;
+        if let Some(started) = &launched {
+            args.url = started.url();
+            args.sharded = args.launch.shards > 1;
+        }
+    }
     let target = Address::parse(&args.url)?;
     let mut study = Single::open(args, target)?;
     study.run()?;
     let Single { draft, args, .. } = study;
+    drop(launched);
     let report = draft.finish(args.out.as_deref())?;
     show::report(&report);
     Ok(true)
@@ -106,7 +124,7 @@ struct Single {
 impl Single {
     fn open(args: Args, target: Address) -> Result<Single> {
         let mut control = target.connect()?;
-        if args.sharded && !shards::is_router(&args.url)? {
+        if args.sharded && !control.is_router() {
             return Err(Fault::Usage(format!(
                 "{}: no router answers there: leave out --sharded",
                 args.url
@@ -190,7 +208,8 @@ impl Single {
         let db = &self.args.database;
         self.control.drop_collection(db, collection)?;
         if self.args.sharded {
-            shards::shard_collection(&self.args.url, db, collection, bson::Value::from(1))?;
+            let key = bson::Value::from(1);
+            self.control.shard_collection(db, collection, "_id", key)?;
         }
         self.control.create_indexes(db, collection, &INDEXES)?;
         Ok(Place {
@@ -301,7 +320,8 @@ impl Single {
             self.args.quiet,
             format_args!("{title}, {connections} connection(s)"),
         );
-        let mut progress = Progress::new(title, goal, self.pid, self.args.quiet);
+        let mut progress =
+            Progress::new(title, goal, self.pid.into_iter().collect(), self.args.quiet);
         let mut fleet = Fleet::connect(&self.target, connections, threads, |i, _| {
             Work::new(place, operation, i as u64 + 1)
         })?;

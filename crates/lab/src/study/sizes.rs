@@ -11,6 +11,7 @@ use crate::report::Draft;
 use crate::resume::Journal;
 use crate::show;
 use crate::targets;
+use crate::targets::local::Launch;
 use crate::terms::{Durability, count, duration, positive};
 use crate::ycsb::session::Plan;
 use crate::ycsb::{Properties, Session, Spec, scenario};
@@ -22,6 +23,8 @@ pub struct Args {
     /// Targets, one after the other; those that do not answer are skipped. A router of a cluster is a target like others.
     #[arg(long)]
     pub url: Vec<String>,
+    #[command(flatten)]
+    pub launch: Launch,
     /// Share of the published 5, 30 and 100 million records.
     #[arg(long, default_value_t = 0.01)]
     pub scale: f64,
@@ -100,9 +103,11 @@ pub fn main(args: Args) -> Result<bool> {
             )));
         }
     }
-    let urls = match args.url.as_slice() {
-        [] => vec![crate::run::DEFAULT_URL.to_string()],
-        given => given.to_vec(),
+    let launched = args.launch.start(args.quiet)?;
+    let urls = match (&launched, args.url.as_slice()) {
+        (Some(started), _) => vec![started.url()],
+        (None, []) => vec![crate::run::DEFAULT_URL.to_string()],
+        (None, given) => given.to_vec(),
     };
     let targets = targets::open_all(&urls)?;
     let mut draft = Draft::new("study", "C-sizes");
@@ -121,6 +126,7 @@ pub fn main(args: Args) -> Result<bool> {
             one_size(&args, &mut session, table, *records, &mut draft, &journal)?;
         }
     }
+    drop(launched);
     let report = draft.finish(args.out.as_deref())?;
     journal.close();
     show::report(&report);

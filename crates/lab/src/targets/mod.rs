@@ -11,6 +11,7 @@ pub mod mongodb;
 pub mod mysql;
 pub mod postgres;
 mod scram;
+pub mod split;
 mod url;
 
 use crate::fault::{Fault, Result};
@@ -63,6 +64,10 @@ pub trait Target: Send + Sync {
     /// What the server is busy with beside requests (`flush`, `compaction`, `checkpoint`), where it says so.
     fn activity(&self) -> Vec<&'static str> {
         Vec::new()
+    }
+    /// The servers behind it, where the client spreads the keys over several.
+    fn parts(&self) -> &[Arc<dyn Target>] {
+        &[]
     }
     /// What one lane says about one table. `Unack` is refused by databases that know no such thing.
     fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>>;
@@ -153,6 +158,10 @@ impl Cells {
 
 /// The target of a URL. Nothing is connected yet.
 pub fn open(url: &str) -> Result<Arc<dyn Target>> {
+    let parts = url::parts(url);
+    if parts.len() > 1 {
+        return Ok(Arc::new(split::Split::open(&parts)?));
+    }
     let shown = without_password(url);
     let scheme = url.split_once("://").map(|(s, _)| s);
     match scheme {

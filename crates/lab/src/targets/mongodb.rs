@@ -49,6 +49,18 @@ impl Target for MongoDb {
     fn create(&self, table: &Table) -> Result<()> {
         let mut c = self.control()?;
         c.drop_collection(&table.database, &table.name)?;
+        if c.is_router() {
+            // Else all of it would live on one shard.
+            c.shard_collection(
+                &table.database,
+                &table.name,
+                "_id",
+                bson::Value::from("hashed"),
+            )?;
+            if table.key != Key::Indexed {
+                return Ok(());
+            }
+        }
         match table.key {
             Key::Indexed => c.create_indexes(&table.database, &table.name, &[(&table.key_name, 1)]),
             Key::Primary | Key::Unkeyed => c.create_indexes(&table.database, &table.name, &[]),

@@ -69,8 +69,30 @@ impl Url {
     }
 }
 
+/// The URLs of `URL+URL+…`: a plus with a scheme after it parts them.
+pub fn parts(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for (at, _) in text.match_indices("://") {
+        let scheme = text[start..at]
+            .rfind(|c: char| !c.is_ascii_alphanumeric())
+            .map(|plus| start + plus);
+        if let Some(plus) = scheme.filter(|&p| text[p..].starts_with('+') && p + 1 < at) {
+            parts.push(&text[start..plus]);
+            start = plus + 1;
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
 /// The URL as it may be shown and kept: results are passed on.
 pub fn without_password(text: &str) -> String {
+    let all: Vec<String> = parts(text).into_iter().map(one_without).collect();
+    all.join("+")
+}
+
+fn one_without(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.to_string();
     };

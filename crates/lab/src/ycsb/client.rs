@@ -4,10 +4,10 @@
 use super::sequence::Sequence;
 use super::spec::Spec;
 use super::values::{Lengths, Pool, deterministic, write_key};
-use crate::distribution::Chooser;
+use crate::distribution::{Chooser, fnv64};
 use crate::fault::{Fault, Result};
 use crate::lane::{Issued, Workload};
-use crate::random::Rng;
+use crate::random::{Rng, mix};
 use crate::targets::{Cells, Dialect, Key, Table};
 use crate::terms::Durability;
 use bson::Doc;
@@ -52,11 +52,27 @@ pub struct Shared {
     /// Whether documents are compared too, not only counted (the null server's are always the same).
     pub verify: bool,
     pub seed: u64,
-    pool: Pool,
+    pool: Arc<Pool>,
     pub inserts: Sequence,
     /// Operations that the run phase may still begin.
-    left: AtomicU64,
+    left: Arc<AtomicU64>,
     operations: u64,
+    part: Part,
+}
+
+/// Which of the records: all, or those of one of several servers side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    index: u64,
+    of: u64,
+}
+
+impl Part {
+    /// Whether record `n` lives here.
+    #[inline]
+    fn has(self, n: u64) -> bool {
+        self.of == 1 || mix(fnv64(n)) % self.of == self.index
+    }
 }
 
 /// The table that YCSB uses.
@@ -84,24 +100,60 @@ impl Shared {
         operations: u64,
         seed: u64,
     ) -> Arc<Shared> {
+        let mut one = Shared::parts(spec, db, durability, phase, operations, seed, 1);
+        one.remove(0)
+    }
+
+    /// The same for servers side by side: each part has the records that live on one of them.
+    pub fn parts(
+        spec: Spec,
+        db: &str,
+        durability: Durability,
+        phase: Phase,
+        operations: u64,
+        seed: u64,
+        of: u64,
+    ) -> Vec<Arc<Shared>> {
         let start = match phase {
             Phase::Load => spec.insert_start,
             Phase::Run if spec.only_inserts() => 0,
             Phase::Run => spec.insert_start + spec.insert_count,
         };
-        Arc::new(Shared {
-            pool: Pool::new(seed, spec.field_length),
-            batch: spec.batch,
-            inserts: Sequence::new(start),
-            left: AtomicU64::new(operations),
-            operations,
-            table: Arc::new(table_of(&spec, db)),
-            spec,
-            durability,
-            phase,
-            verify: true,
-            seed,
-        })
+        let pool = Arc::new(Pool::new(seed, spec.field_length));
+        let left = Arc::new(AtomicU64::new(operations));
+        let table = Arc::new(table_of(&spec, db));
+        let part = |index| {
+            Arc::new(Shared {
+                pool: Arc::clone(&pool),
+                batch: spec.batch,
+                inserts: Sequence::new(start),
+                left: Arc::clone(&left),
+                operations,
+                table: Arc::clone(&table),
+                spec: spec.clone(),
+                durability,
+                phase,
+                verify: true,
+                seed: seed ^ index << 48,
+                part: Part { index, of },
+            })
+        };
+        (0..of).map(part).collect()
+    }
+
+    /// Takes numbers for the next insert: the first and how many.
+    fn take_inserts(&self, wanted: u64, end: u64) -> Option<(u64, u64)> {
+        if self.part.of == 1 {
+            return self.inserts.take_below(wanted, end);
+        }
+        loop {
+            let (n, _) = self.inserts.take_below(1, end)?;
+            if self.part.has(n) {
+                return Some((n, 1));
+            }
+            // Another server's: as good as there.
+            self.inserts.acknowledge(n, 1);
+        }
     }
 
     /// Takes up to `n` operations from those that are left.
@@ -172,7 +224,12 @@ impl Client {
     fn choose(&mut self) -> u64 {
         let start = self.shared.spec.insert_start;
         let count = self.shared.inserts.acknowledged().saturating_sub(start);
-        start + self.chooser.next(&mut self.rng, count)
+        loop {
+            let n = start + self.chooser.next(&mut self.rng, count);
+            if self.shared.part.has(n) {
+                return n;
+            }
+        }
     }
 
     /// One field of many, unless all are wanted.
@@ -298,7 +355,7 @@ impl Workload for Client {
         let shared = Arc::clone(&self.shared);
         if shared.phase == Phase::Load {
             let end = shared.spec.insert_start + shared.spec.insert_count;
-            let (first, count) = shared.inserts.take_below(shared.batch, end)?;
+            let (first, count) = shared.take_inserts(shared.batch, end)?;
             return Some(self.next_insert(first, count, out));
         }
         let u = self.rng.unit();
@@ -309,8 +366,8 @@ impl Workload for Client {
             return None;
         }
         if kind == INSERT {
-            let first = shared.inserts.take(claimed);
-            return Some(self.next_insert(first, claimed, out));
+            let (first, count) = shared.take_inserts(claimed, u64::MAX)?;
+            return Some(self.next_insert(first, count, out));
         }
         let n = self.choose();
         Some(match kind {

@@ -102,12 +102,22 @@ impl Session {
         threads.clamp(1, connections)
     }
 
+    /// Lanes of a fleet: for servers side by side at least one for each.
+    fn lanes(&self, connections: usize) -> usize {
+        let of = self.target.parts().len().max(1);
+        self.threads((connections / of).max(1)).div_ceil(of) * of
+    }
+
     pub fn empty(&self) -> Result<()> {
         self.target.create(&self.table)
     }
 
     pub fn drop_table(&self) -> Result<()> {
         self.target.drop_table(&self.table)
+    }
+
+    pub fn table(&self) -> &Table {
+        &self.table
     }
 
     pub fn count(&self) -> Result<u64> {
@@ -241,7 +251,7 @@ impl Session {
         outcome: &Outcome,
         cpu: Option<Duration>,
     ) -> Result<Step> {
-        let threads = self.threads(plan.connections);
+        let threads = self.lanes(plan.connections);
         let mut step = Step::new(name, plan.connections, threads, outcome, cpu);
         step.target = Some(self.info.label());
         step.durability = Some(self.durability.name().into());
@@ -251,7 +261,7 @@ impl Session {
         let mut sizes = self
             .target
             .sizes(&self.table, outcome.elapsed.as_secs_f64())?;
-        sizes.server_resident_bytes = self.info.pid.and_then(process::resident_bytes);
+        sizes.server_resident_bytes = self.info.resident_bytes();
         step.sizes.push(sizes);
         Ok(step)
     }
@@ -265,6 +275,52 @@ impl Session {
             operations,
             self.seed,
         )
+    }
+
+    /// Connections with a client on each lane, for servers side by side a share of them to each.
+    fn fleet_of(&self, spec: Spec, phase: Phase, plan: Plan) -> Result<(Fleet<Client>, Spec)> {
+        let parts = self.target.parts();
+        if parts.is_empty() {
+            let shared = self.shared(phase, spec.clone(), plan.operations);
+            return Ok((self.fleet(&shared, plan.connections)?, spec));
+        }
+        let refuse = |why: String| Err(Fault::Usage(why));
+        let of = parts.len();
+        if spec.scan > 0.0 {
+            return refuse(format!(
+                "{}: no scans over servers side by side, nobody merges them",
+                self.name
+            ));
+        }
+        if plan.connections < of || spec.insert_count < 100 * of as u64 {
+            return refuse(format!(
+                "{of} servers side by side take at least {of} connections and {} records",
+                100 * of
+            ));
+        }
+        // A batch would hold records of several servers.
+        let spec = Spec { batch: 1, ..spec };
+        let shared = Shared::parts(
+            spec.clone(),
+            &self.db,
+            self.durability,
+            phase,
+            plan.operations,
+            self.seed,
+            of as u64,
+        );
+        let mut all = Fleet { lanes: Vec::new() };
+        for (i, (part, shared)) in parts.iter().zip(&shared).enumerate() {
+            let share = plan.connections / of + usize::from(i < plan.connections % of);
+            let control = part.dialect(&shared.table, self.durability)?;
+            let threads = self.lanes(plan.connections) / of;
+            let one = Fleet::through(&*control, share, threads, |i, n| {
+                let dialect = part.dialect(&shared.table, self.durability)?;
+                Ok(Client::new(shared, dialect, i, n))
+            })?;
+            all.lanes.extend(one.lanes);
+        }
+        Ok((all, spec))
     }
 
     /// Connections with a client on each lane.
@@ -297,12 +353,11 @@ impl Session {
             (None, Phase::Load) => Goal::Operations(spec.insert_count),
             (None, Phase::Run) => Goal::Operations(plan.operations),
         };
-        let shared = self.shared(phase, spec, plan.operations);
-        let mut fleet = self.fleet(&shared, plan.connections)?;
+        let (mut fleet, spec) = self.fleet_of(spec, phase, plan)?;
         fleet.set_pace(plan.rate, plan.poisson);
-        let mut progress = Progress::new(title, goal, self.info.pid, self.quiet);
-        let cpu = self.info.pid.and_then(process::cpu_time);
-        let writes = phase == Phase::Load || shared.spec.update + shared.spec.insert > 0.0;
+        let mut progress = Progress::new(title, goal, self.info.pids(), self.quiet);
+        let cpu = self.info.cpu_time();
+        let writes = phase == Phase::Load || spec.update + spec.insert > 0.0;
         let mut activity = BTreeMap::<String, Vec<f64>>::new();
         let target = &self.target;
         let outcome = fleet.run(plan.limit, &mut |s| {
@@ -316,7 +371,7 @@ impl Session {
             }
         })?;
         self.activity = activity;
-        let after = self.info.pid.and_then(process::cpu_time);
+        let after = self.info.cpu_time();
         let spent = cpu.zip(after).map(|(b, a)| a.saturating_sub(b));
         Ok((outcome, spent))
     }

@@ -22,7 +22,21 @@ pub enum Honesty {
 
 type Collection = BTreeMap<Vec<u8>, DocBuf>;
 
+/// What of a cluster a server is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Alone,
+    /// Takes writes some time after `replSetInitiate`.
+    Member,
+    /// Keeps all documents itself, and says that its shards have them.
+    Router,
+}
+
 struct State {
+    role: Role,
+    /// The replica set, once it was initiated, and how often `hello` was said since.
+    set: Option<(String, u32)>,
+    shards: Vec<String>,
     honesty: Honesty,
     collections: BTreeMap<String, Collection>,
     inserts: u64,
@@ -32,19 +46,35 @@ struct State {
 pub fn start(honesty: Honesty) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || serve(listener, honesty, Role::Alone));
+    addr
+}
+
+pub fn serve(listener: TcpListener, honesty: Honesty, role: Role) {
     let state = Arc::new(Mutex::new(State {
         honesty,
         collections: BTreeMap::new(),
         inserts: 0,
         finds: 0,
+        role,
+        set: None,
+        shards: Vec::new(),
     }));
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let state = Arc::clone(&state);
-            std::thread::spawn(move || converse(stream, &state));
-        }
-    });
-    addr
+    for stream in listener.incoming().flatten() {
+        let state = Arc::clone(&state);
+        std::thread::spawn(move || converse(stream, &state));
+    }
+}
+
+/// Whether the member that `set/host` names answers and is of that set.
+pub fn is_member(name: &str) -> bool {
+    let Some((set, host)) = name.split_once('/') else {
+        return false;
+    };
+    let address = lab::connection::Address::parse(&format!("mongodb://{host}/")).unwrap();
+    address
+        .connect()
+        .is_ok_and(|c| c.hello.get("setName").and_then(Val::as_str) == Some(set))
 }
 
 fn converse(mut stream: TcpStream, state: &Mutex<State>) {
@@ -141,7 +171,24 @@ impl State {
             all
         };
         Some(match first.name {
-            "hello" => doc! {"isWritablePrimary": true, "maxWireVersion": 25, "ok": 1.0},
+            "hello" => self.hello(),
+            "replSetInitiate" if self.role == Role::Member => {
+                let settings = first.val.as_doc()?;
+                assert_eq!(settings.get("members")?.as_array()?.count(), 1);
+                self.set = Some((settings.get("_id")?.as_str()?.to_string(), 0));
+                doc! {"ok": 1.0}
+            }
+            "addShard" if self.role == Role::Router => {
+                let name = first.val.as_str()?.to_string();
+                if !is_member(&name) {
+                    return Some(doc! {"ok": 0.0, "code": 70, "errmsg": "no such shard"});
+                }
+                self.shards.push(name);
+                doc! {"ok": 1.0}
+            }
+            "enableSharding" | "shardCollection" if self.role == Role::Router => {
+                doc! {"ok": 1.0}
+            }
             "ping" | "create" | "createIndexes" => doc! {"ok": 1.0},
             "buildInfo" => doc! {"version": "0.0-fake", "ok": 1.0},
             "serverStatus" => {
@@ -182,13 +229,38 @@ impl State {
                 let c = self.collections.get(&ns);
                 let count = c.map_or(0, BTreeMap::len) as i32;
                 let size: usize = c.map_or(0, |c| c.values().map(|d| d.as_bytes().len()).sum());
+                let mut shards = Writer::new();
+                for name in &self.shards {
+                    let one = doc! {"count": count / self.shards.len() as i32, "nchunks": 2};
+                    shards.value(name.split('/').next().unwrap(), one);
+                }
                 doc! {
+                    "shards": shards.finish(),
                     "count": count, "size": size as i64, "storageSize": size as i64,
                     "totalIndexSize": 7i64, "indexSizes": doc!{"_id_": 7i64}, "ok": 1.0,
                 }
             }
             other => doc! {"ok": 0.0, "code": 59, "errmsg": format!("no such command: {other}")},
         })
+    }
+
+    fn hello(&mut self) -> DocBuf {
+        match (self.role, &mut self.set) {
+            (Role::Router, _) => {
+                doc! {"isWritablePrimary": true, "msg": "isdbgrid", "maxWireVersion": 25, "ok": 1.0}
+            }
+            (Role::Member, None) => {
+                doc! {"isWritablePrimary": false, "maxWireVersion": 25, "ok": 1.0}
+            }
+            (Role::Member, Some((name, said))) => {
+                *said += 1;
+                doc! {
+                    "isWritablePrimary": *said > 2, "setName": name.as_str(),
+                    "maxWireVersion": 25, "ok": 1.0,
+                }
+            }
+            _ => doc! {"isWritablePrimary": true, "maxWireVersion": 25, "ok": 1.0},
+        }
     }
 
     fn insert(&mut self, ns: &str, documents: Vec<DocBuf>) -> DocBuf {

@@ -1,0 +1,225 @@
+//! Targets of several processes: clusters that the laboratory launches, with stand-ins for mongod and mongos that speak
+//! enough of the protocol to be initiated, joined and loaded; and servers side by side, their keys spread by the client.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fake;
+
+use fake::{Honesty, Role};
+use lab::connection::Address;
+use lab::report::Report;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+fn run(args: &[&str]) -> bool {
+    let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+    format!("{:?}", lab::main(args)) == format!("{:?}", ExitCode::SUCCESS)
+}
+
+/// No test: what the scripts below run in place of mongod and mongos.
+#[test]
+#[ignore = "the stand-in for mongod, run by the scripts of other tests"]
+fn stands_in_for_mongod() {
+    let Ok(words) = std::env::var("LAB_STAND_IN") else {
+        return;
+    };
+    let words: Vec<&str> = words.split(' ').collect();
+    let value = |name: &str| {
+        let at = words.iter().position(|w| *w == name)?;
+        words.get(at + 1).copied()
+    };
+    assert_eq!(value("--bind_ip"), Some("127.0.0.1"));
+    let role = match (words[0], value("--replSet")) {
+        ("mongos", _) => {
+            assert!(fake::is_member(value("--configdb").unwrap()));
+            Role::Router
+        }
+        (_, Some("config")) => {
+            assert!(words.contains(&"--configsvr"));
+            Role::Member
+        }
+        (_, Some(_)) => {
+            assert!(words.contains(&"--shardsvr"));
+            Role::Member
+        }
+        _ => Role::Alone,
+    };
+    let port: u16 = value("--port").unwrap().parse().unwrap();
+    let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    fake::serve(listener, Honesty::Honest, role);
+}
+
+/// Scripts that are called as mongod and mongos are. The folder stays in the command line, as it does with these.
+fn stand_ins(dir: &Path) -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    for name in ["mongod", "mongos"] {
+        let path = dir.join(name);
+        let text = format!(
+            "#!/bin/sh\nexport LAB_STAND_IN=\"{name} $*\"\nfor w in \"$@\"; do\n  case \"$last\" in --dbpath|--pidfilepath) place=$w;; esac\n  last=$w\ndone\nexec '{}' --ignored --exact stands_in_for_mongod --nocapture \"$place\"\n",
+            own.display()
+        );
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    dir.join("mongod")
+}
+
+#[test]
+fn a_cluster_comes_up_and_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mongod = stand_ins(dir.path());
+    let home = dir.path().join("targets");
+    let home = home.to_str().unwrap();
+    let up = ["targets", "--dir", home, "up", "mongod", "--binary"];
+    let up = [&up[..], &[mongod.to_str().unwrap(), "--shards", "2"]].concat();
+    assert!(run(&up));
+    let all = lab::targets::local::running(Path::new(home));
+    let names: Vec<&str> = all.iter().map(|r| r.name.as_str()).collect();
+    assert_eq!(names, ["mongod-1", "mongod-2", "mongod-3", "mongos-1"]);
+    let router = all.iter().find(|r| r.router).unwrap();
+    let c = Address::parse(&router.url).unwrap().connect().unwrap();
+    assert!(c.is_router());
+    // Shards have the cache together.
+    assert!(all[1].command.iter().any(|w| w == "0.26"), "{:?}", all[1]);
+    assert!(run(&["targets", "--dir", home, "down"]));
+    assert!(lab::targets::local::running(Path::new(home)).is_empty());
+    for r in &all {
+        assert!(!Path::new(&format!("/proc/{}/cmdline", r.pid)).exists());
+        assert!(!r.dir.exists());
+    }
+    // Without a router beside it, nothing is left running.
+    std::fs::remove_file(dir.path().join("mongos")).unwrap();
+    assert!(!run(&[&up[..], &["--router", "/nowhere/mongos"]].concat()));
+    // A router that does not come up takes the rest with it.
+    std::fs::write(dir.path().join("mongos"), "#!/bin/sh\nexit 1\n").unwrap();
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.path().join("mongos"), executable).unwrap();
+    assert!(!run(&up));
+    assert!(lab::targets::local::running(Path::new(home)).is_empty());
+}
+
+#[test]
+fn studies_launch_clusters_for_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let mongod = stand_ins(dir.path());
+    let out = dir.path().join("result.json");
+    let study = |words: &[&str], shards: &str| {
+        let launch = ["--launch", "mongod", "--binary", mongod.to_str().unwrap()];
+        let tail = [
+            "--shards",
+            shards,
+            "--quiet",
+            "--out",
+            out.to_str().unwrap(),
+        ];
+        assert!(run(&[words, &launch, &tail].concat()), "{words:?}");
+        Report::read(&out).unwrap()
+    };
+    let d = ["study", "shards", "--records", "300", "--duration", "50ms"];
+    let report = study(&[&d[..], &["--connections", "4"]].concat(), "1,2");
+    assert_eq!(report.steps.len(), 10);
+    let of: Vec<(u64, &str)> = report.shards.iter().map(|s| (s.of, &*s.name)).collect();
+    assert_eq!(of, [(2, "shard1"), (2, "shard2")]);
+
+    let a = [
+        "study",
+        "single",
+        "--records",
+        "2000",
+        "--duration",
+        "100ms",
+    ];
+    let report = study(&[&a[..], &["--connections", "2"]].concat(), "2");
+    assert_eq!(report.name, "A-sharded");
+    assert_eq!((report.shards.len(), report.steps.len()), (2, 8));
+
+    let f = ["study", "files", "--files", "2", "--size", "600k"];
+    let report = study(&[&f[..], &["--connections", "1"]].concat(), "2");
+    assert_eq!((report.shards.len(), report.steps.len()), (2, 2));
+
+    let c = ["study", "sizes", "--records", "200", "--scenarios", "C.S5"];
+    let c = [&c[..], &["--connections", "2", "--duration", "50ms"]].concat();
+    let report = study(&[&c[..], &["--warmup", "0s"]].concat(), "3");
+    assert_eq!(report.steps.len(), 1);
+
+    for wrong in [
+        &["study", "single", "--launch", "pando", "--shards", "2"][..],
+        &["study", "files", "--launch", "pando", "--shards", "2"],
+        &["study", "sizes", "--shards", "2"],
+        &[
+            "study",
+            "sizes",
+            "--launch",
+            "mongod",
+            "--url",
+            "mongodb://h",
+        ],
+        &["study", "shards", "--shards", "0"],
+    ] {
+        assert!(
+            !run(&[wrong, &["--quiet", "--out", "-"]].concat()),
+            "{wrong:?}"
+        );
+    }
+}
+
+#[test]
+fn the_client_spreads_keys_over_servers_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("result.json");
+    let out = out.to_str().unwrap();
+    let servers: Vec<String> = (0..3)
+        .map(|_| format!("mongodb://{}/side", fake::start(Honesty::Honest)))
+        .collect();
+    let url = servers.join("+");
+    let with = |words: &[&str], url: &str| {
+        run(&[words, &["--url", url, "--quiet", "--out", out]].concat())
+    };
+    let load = ["load", "A", "--records", "900", "--connections", "5"];
+    assert!(!with(&load, &[&*servers[0], &*servers[0]].join("+")));
+    assert!(with(&load, &url));
+    let counts: Vec<u64> = servers
+        .iter()
+        .map(|s| {
+            let mut c = Address::parse(s).unwrap().connect().unwrap();
+            c.count("side", "usertable").unwrap()
+        })
+        .collect();
+    assert_eq!(counts.iter().sum::<u64>(), 900);
+    assert!(counts.iter().all(|n| (230..370).contains(n)), "{counts:?}");
+    for scenario in ["A", "D", "F", "C.S1"] {
+        let words = ["run", scenario, "--records", "900", "--operations", "600"];
+        assert!(
+            with(&[&words[..], &["--connections", "4"]].concat(), &url),
+            "{scenario}"
+        );
+        let report = Report::read(Path::new(out)).unwrap();
+        assert_eq!(report.steps[0].operations, 600);
+    }
+    // Scans would have to be merged, too few connections leave servers out, other studies know nothing of it.
+    assert!(!with(&["run", "E", "--records", "900"], &url));
+    assert!(!with(
+        &["run", "A", "--records", "900", "--connections", "2"],
+        &url
+    ));
+    assert!(!with(&["study", "keys", "--records", "100"], &url));
+
+    let shards = format!("1={},2={}+{}", servers[0], servers[1], servers[2]);
+    let words = ["study", "shards", "--records", "300", "--duration", "50ms"];
+    let words = [&words[..], &["--shards", &shards, "--connections", "4"]].concat();
+    assert!(run(&[&words[..], &["--quiet", "--out", out]].concat()));
+    let report = Report::read(Path::new(out)).unwrap();
+    assert_eq!(report.steps.len(), 10);
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|n| n.starts_with("Sharding by the client"))
+    );
+    let documents: u64 = report.shards.iter().map(|s| s.documents).sum();
+    assert_eq!((report.shards.len(), documents), (2, 300));
+    let wrong = format!("3={}+{}", servers[1], servers[2]);
+    let words = ["study", "shards", "--records", "300", "--shards", &wrong];
+    assert!(!run(&[&words[..], &["--quiet", "--out", "-"]].concat()));
+}
