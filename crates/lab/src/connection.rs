@@ -1,11 +1,13 @@
 //! One blocking connection, for everything that is not measured: set-up, counts, statistics, shutdown.
 
 use crate::fault::{Fault, Result, target};
+use crate::login::Login;
 use crate::reply;
 use crate::request::{Template, command, set_request_id};
+use crate::targets::Url;
 use bson::{Doc, DocBuf, Val, doc};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 const DEFAULT_PORT: u16 = 27017;
@@ -15,53 +17,39 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
 /// A server by its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
+    /// As it may be shown: without the password.
     pub url: String,
     pub addr: SocketAddr,
     /// The database that the URL names.
     pub database: Option<String>,
+    pub login: Option<Login>,
 }
 
 impl Address {
-    /// `mongodb://host[:port][/database][?options]`; one host, no credentials. Options are ignored.
+    /// `mongodb://[user:password@]host[:port][/database][?options]`; one host. Options that say nothing about the login
+    /// are ignored, but for those that would need what is not there.
     pub fn parse(url: &str) -> Result<Address> {
         let shown = crate::targets::without_password(url);
         let usage = |why: &str| Err(Fault::Usage(format!("{shown}: {why}")));
-        let Some((scheme, rest)) = url.split_once("://") else {
-            return usage("a target is a URL such as mongodb://127.0.0.1:27017");
-        };
-        match scheme {
-            "mongodb" => {}
-            "mongodb+srv" => return usage("give the host itself, as mongodb://host:port"),
-            _ => return usage("only mongodb:// targets are known so far"),
+        match url.split_once("://").map(|(scheme, _)| scheme) {
+            Some("mongodb") => {}
+            Some("mongodb+srv") => return usage("give the host itself, as mongodb://host:port"),
+            Some(_) => return usage("this takes mongodb:// targets only"),
+            None => return usage("a target is a URL such as mongodb://127.0.0.1:27017"),
         }
-        let rest = rest.split_once('?').map_or(rest, |(r, _)| r);
-        let (host, database) = match rest.split_once('/') {
-            Some((h, d)) => (h, (!d.is_empty()).then(|| d.to_string())),
-            None => (rest, None),
-        };
-        if host.contains('@') {
-            return usage("targets that need a password are not supported yet");
+        let parsed = Url::parse(url, DEFAULT_PORT)?;
+        if ["tls", "ssl"]
+            .iter()
+            .any(|o| parsed.option(o) == Some("true"))
+        {
+            return usage("connections are plain: no TLS");
         }
-        if host.contains(',') || host.is_empty() {
-            return usage("name exactly one host");
-        }
-        let with_port = if host.ends_with(']') || !host.contains(':') {
-            format!("{host}:{DEFAULT_PORT}")
-        } else {
-            host.to_string()
-        };
-        let addr = with_port
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut found| found.next());
-        match addr {
-            Some(addr) => Ok(Address {
-                url: url.to_string(),
-                addr,
-                database,
-            }),
-            None => usage("no such host"),
-        }
+        Ok(Address {
+            login: Login::of(&parsed)?,
+            url: parsed.text,
+            addr: parsed.addr,
+            database: parsed.database,
+        })
     }
 
     pub fn local(port: u16) -> Address {
@@ -70,18 +58,19 @@ impl Address {
             url: format!("mongodb://{addr}"),
             addr,
             database: None,
+            login: None,
         }
     }
 
     pub fn connect(&self) -> Result<Connection> {
-        Connection::open(self.addr)
+        Connection::open(self.addr, self.login.as_ref())
     }
 
     /// Connects again and again until the server answers or `patience` is over.
     pub fn wait_ready(&self, patience: Duration) -> Result<Connection> {
         let deadline = Instant::now() + patience;
         loop {
-            match Connection::open(self.addr) {
+            match self.connect() {
                 Ok(c) => return Ok(c),
                 Err(e) if Instant::now() > deadline => return Err(e),
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -90,7 +79,7 @@ impl Address {
     }
 }
 
-/// A connection that has said `hello`.
+/// A connection that has said `hello`, and who it is.
 pub struct Connection {
     stream: TcpStream,
     input: Vec<u8>,
@@ -105,7 +94,7 @@ pub fn handshake(address: &Address) -> Result<(TcpStream, DocBuf)> {
 }
 
 impl Connection {
-    pub fn open(addr: SocketAddr) -> Result<Connection> {
+    pub fn open(addr: SocketAddr, login: Option<&Login>) -> Result<Connection> {
         let what = || format!("connecting to {addr}");
         let stream =
             TcpStream::connect_timeout(&addr, Duration::from_secs(10)).map_err(target(what()))?;
@@ -124,7 +113,15 @@ impl Connection {
             "driver": doc! {"name": "pando-lab", "version": env!("CARGO_PKG_VERSION")},
             "os": doc! {"type": "Linux"},
         };
-        c.hello = c.command("admin", doc! {"hello": 1, "client": client}.as_doc())?;
+        let mut hello = bson::Writer::new();
+        hello.i32("hello", 1).value("client", client);
+        if let Some(login) = login {
+            hello.str("saslSupportedMechs", &login.name());
+        }
+        c.hello = c.command("admin", hello.finish().as_doc())?;
+        if let Some(login) = login {
+            login.perform(&mut c)?;
+        }
         Ok(c)
     }
 
@@ -291,6 +288,8 @@ mod tests {
         let t = Address::parse("mongodb://127.0.0.1:27099/ycsb?w=1").unwrap();
         assert_eq!(t.addr.port(), 27099);
         assert_eq!(t.database.as_deref(), Some("ycsb"));
+        let t = Address::parse("mongodb://u:secret@127.0.0.1/?w=1").unwrap();
+        assert!(t.login.is_some() && !format!("{t:?}").contains("secret"));
         let t = Address::parse("mongodb://localhost").unwrap();
         assert_eq!((t.addr.port(), t.database), (27017, None));
         assert_eq!(
@@ -301,7 +300,8 @@ mod tests {
             "localhost",
             "mysql://h/",
             "mongodb+srv://h",
-            "mongodb://u:p@h/",
+            "mongodb://u@127.0.0.1/",
+            "mongodb://127.0.0.1/?tls=true",
             "mongodb://a,b/",
             "mongodb://",
             "mongodb://127.0.0.1:99999",

@@ -26,6 +26,7 @@ pub mod fleet;
 pub mod host;
 pub mod html;
 pub mod lane;
+pub mod login;
 pub mod measure;
 pub mod null;
 pub mod process;

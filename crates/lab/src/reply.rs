@@ -34,6 +34,14 @@ pub fn ok(reply: Doc<'_>) -> Result<()> {
     {
         return Ok(());
     }
+    const UNAUTHORIZED: i64 = 13;
+    if int(reply, "code") == Some(UNAUTHORIZED) {
+        let why = reply.get("errmsg").and_then(Val::as_str);
+        return Err(Fault::Target(format!(
+            "not authorised ({}): a URL such as mongodb://user:password@host/?authSource=admin says who asks",
+            why.unwrap_or("the target does not say why")
+        )));
+    }
     Err(Fault::Target(format!(
         "the target answered {}",
         brief(reply)

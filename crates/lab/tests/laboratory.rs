@@ -756,3 +756,47 @@ fn postgresql_is_a_target() {
 fn mariadb_is_a_target() {
     on_a_real_server("mariadb", &[], &["engine=innodb", "engine=aria"]);
 }
+
+#[test]
+fn users_log_in_and_others_stay_outside() {
+    use lab::targets::scram::Hash;
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("result.json");
+    let with = |url: &str| {
+        let words = ["run", "C.S3", "--records", "200", "--operations", "200"];
+        let more = [
+            "--connections",
+            "3",
+            "--quiet",
+            "--out",
+            out.to_str().unwrap(),
+        ];
+        run(&[&words[..], &more, &["--url", url]].concat())
+    };
+    let newer = fake::start_locked("me", "p@ss".into(), Hash::Sha256);
+    // What SCRAM-SHA-1 hashes is md5 of me:mongo:p@ss.
+    let hashed = format!("{:x}", md5::compute("me:mongo:p@ss"));
+    let older = fake::start_locked("me", hashed, Hash::Sha1);
+    for addr in [newer, older] {
+        assert!(with(&format!(
+            "mongodb://me:p%40ss@{addr}/lab?authSource=admin"
+        )));
+        let kept = std::fs::read_to_string(&out).unwrap();
+        assert!(!kept.contains("p%40ss") && !kept.contains("p@ss"));
+        std::fs::remove_file(&out).unwrap();
+        for wrong in ["me:wrong@", ""] {
+            let url = format!("mongodb://{wrong}{addr}/lab?authSource=admin");
+            assert!(!with(&url), "{wrong}");
+        }
+        assert!(!out.exists());
+    }
+    // Its user has no such mechanism.
+    assert!(!with(&format!(
+        "mongodb://me:p%40ss@{newer}/?authMechanism=SCRAM-SHA-1"
+    )));
+    let fault = lab::connection::Address::parse(&format!("mongodb://{newer}/"))
+        .and_then(|a| a.connect())
+        .and_then(|mut c| c.drop_collection("lab", "x"));
+    let line = fault.unwrap_err().to_string();
+    assert!(line.starts_with("not authorised (Command drop"), "{line}");
+}

@@ -10,7 +10,7 @@ pub mod local;
 pub mod mongodb;
 pub mod mysql;
 pub mod postgres;
-mod scram;
+pub mod scram;
 pub mod split;
 mod url;
 

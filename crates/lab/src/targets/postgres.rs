@@ -4,7 +4,7 @@
 //! A request is Bind, Execute … and one Sync; its reply ends with ReadyForQuery. A batch of inserts is one implicit
 //! transaction. Durability: `w1` is `synchronous_commit = off` (the log is written within 0.2 s), the others `on`.
 
-use super::scram::Scram;
+use super::scram::{self, Hash, Scram};
 use super::{Answer, Cells, Dialect, Key, Table, Target, Url, acknowledged_only};
 use crate::fault::{Fault, Result, target};
 use crate::report::{Sizes, TargetInfo};
@@ -596,7 +596,7 @@ impl Pg {
             let none = || unauthorised("the server asks for a password, and the URL has none");
             url.password.clone().ok_or_else(none)
         };
-        let mut scram = None;
+        let mut login = None;
         loop {
             let (kind, body) = self.next()?;
             match (kind, body.get(..4)) {
@@ -615,23 +615,22 @@ impl Pg {
                         self.say(b'p', format!("md5{outer:x}\0").as_bytes())?;
                     }
                     10 => {
-                        let seed =
-                            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-                        let mut rng =
-                            crate::random::Rng::new(seed.unwrap_or_default().as_nanos() as u64);
-                        let nonce = format!("{:016x}{:016x}", rng.next_u64(), rng.next_u64());
-                        let s = Scram::new("", &password()?, &nonce);
+                        let password = password()?;
+                        // What SASLprep forbids PostgreSQL takes as it is.
+                        let password = stringprep::saslprep(&password)
+                            .map_or_else(|_| password.clone(), |p| p.into_owned());
+                        let s = Scram::new(Hash::Sha256, "", &password, &scram::nonce());
                         let first = s.first();
                         let mut out = b"SCRAM-SHA-256\0".to_vec();
                         out.extend_from_slice(&(first.len() as u32).to_be_bytes());
                         out.extend_from_slice(first.as_bytes());
                         self.say(b'p', &out)?;
-                        scram = Some(s);
+                        login = Some(s);
                     }
                     11 | 12 => {
                         let text =
                             String::from_utf8_lossy(body.get(4..).unwrap_or_default()).into_owned();
-                        let Some(s) = &mut scram else {
+                        let Some(s) = &mut login else {
                             return Err(unauthorised("an answer without a question"));
                         };
                         if how == 12 && !s.proven(&text) {

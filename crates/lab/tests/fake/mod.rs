@@ -2,6 +2,7 @@
 //! to lie when a test wants to see the laboratory notice.
 
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use lab::targets::scram::{Hash, Scram};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -36,6 +37,8 @@ struct State {
     role: Role,
     /// The replica set, once it was initiated, and how often `hello` was said since.
     set: Option<(String, u32)>,
+    /// Who may do anything: user, password as the mechanism hashes it, mechanism.
+    user: Option<(&'static str, String, Hash)>,
     shards: Vec<String>,
     honesty: Honesty,
     collections: BTreeMap<String, Collection>,
@@ -50,7 +53,25 @@ pub fn start(honesty: Honesty) -> SocketAddr {
     addr
 }
 
+/// A server that lets only one user do things.
+pub fn start_locked(user: &'static str, password: String, hash: Hash) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let user = Some((user, password, hash));
+    std::thread::spawn(move || serve_user(listener, Honesty::Honest, Role::Alone, user));
+    addr
+}
+
 pub fn serve(listener: TcpListener, honesty: Honesty, role: Role) {
+    serve_user(listener, honesty, role, None);
+}
+
+fn serve_user(
+    listener: TcpListener,
+    honesty: Honesty,
+    role: Role,
+    user: Option<(&'static str, String, Hash)>,
+) {
     let state = Arc::new(Mutex::new(State {
         honesty,
         collections: BTreeMap::new(),
@@ -58,6 +79,7 @@ pub fn serve(listener: TcpListener, honesty: Honesty, role: Role) {
         finds: 0,
         role,
         set: None,
+        user,
         shards: Vec::new(),
     }));
     for stream in listener.incoming().flatten() {
@@ -80,6 +102,7 @@ pub fn is_member(name: &str) -> bool {
 fn converse(mut stream: TcpStream, state: &Mutex<State>) {
     let mut input = Vec::new();
     let mut chunk = vec![0; 1 << 16];
+    let mut guest = Guest::default();
     loop {
         match wire::frame(&input) {
             Ok(wire::Frame::Complete { len }) => {
@@ -88,7 +111,10 @@ fn converse(mut stream: TcpStream, state: &Mutex<State>) {
                 let wire::Message::Msg(msg) = message else {
                     return;
                 };
-                let Some(reply) = state.lock().unwrap().run(&msg) else {
+                let user = state.lock().unwrap().user.clone();
+                let refused = user.and_then(|user| guest.stop(&user, &msg));
+                let done = refused.or_else(|| state.lock().unwrap().run(&msg));
+                let Some(reply) = done else {
                     return;
                 };
                 if !msg.more_to_come() {
@@ -107,6 +133,73 @@ fn converse(mut stream: TcpStream, state: &Mutex<State>) {
                 _ => return,
             },
             Err(_) => return,
+        }
+    }
+}
+
+/// What a connection has said of who it is.
+#[derive(Default)]
+struct Guest {
+    expected: Option<(String, String)>,
+    known: bool,
+}
+
+impl Guest {
+    /// The reply to whom may not come in, or to one who says who he is; none when the request may go on.
+    fn stop(&mut self, user: &(&str, String, Hash), msg: &wire::Msg<'_>) -> Option<DocBuf> {
+        let body = Doc::new(msg.body)?;
+        let (name, password, hash) = user;
+        let failed = doc! {"ok": 0.0, "code": 18, "errmsg": "Authentication failed."};
+        let says = |text: &str, done: bool| {
+            doc! {"conversationId": 7, "payload": Value::binary(0, text.as_bytes()), "done": done, "ok": 1.0}
+        };
+        let payload = || {
+            let (_, bytes) = body.get("payload")?.as_binary()?;
+            Some(String::from_utf8(bytes.to_vec()).unwrap())
+        };
+        match body.first()?.name {
+            "hello" => {
+                let asked = body.get("saslSupportedMechs").and_then(Val::as_str);
+                assert!(asked.is_none_or(|a| a == "admin.me"));
+                let known = bson::array!["SCRAM-SHA-1", hash.mechanism()];
+                Some(doc! {
+                    "isWritablePrimary": true, "maxWireVersion": 25,
+                    "saslSupportedMechs": known, "ok": 1.0,
+                })
+            }
+            "saslStart" => {
+                assert_eq!(body.get("$db")?.as_str(), Some("admin"));
+                if body.get("mechanism")?.as_str() != Some(hash.mechanism()) {
+                    return Some(failed);
+                }
+                let first = payload()?;
+                let nonce = first.split("r=").nth(1)?;
+                let mut scram = Scram::new(*hash, name, password, nonce);
+                if first != scram.first() {
+                    return Some(failed);
+                }
+                let challenge = format!("r={nonce}more,s=QSXCR+Q6sek8bf92,i=4096");
+                let last = scram.last(&challenge)?;
+                self.expected = Some((last, scram.proof()?.to_string()));
+                Some(says(&challenge, false))
+            }
+            "saslContinue" => {
+                assert_eq!(body.get("conversationId")?.as_i32(), Some(7));
+                match (payload()?.as_str(), self.expected.take()) {
+                    ("", None) if self.known => Some(says("", true)),
+                    (said, Some((last, proof))) if said == last => {
+                        self.known = true;
+                        // The newer one skips the empty exchange.
+                        Some(says(&proof, *hash == Hash::Sha256))
+                    }
+                    _ => Some(failed),
+                }
+            }
+            "ping" | "buildInfo" => None,
+            _ if self.known => None,
+            other => Some(doc! {
+                "ok": 0.0, "code": 13, "errmsg": format!("Command {other} requires authentication"),
+            }),
         }
     }
 }
