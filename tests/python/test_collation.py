@@ -171,3 +171,54 @@ def test_agrees_with_a_scan(coll, seed):
         collation = r.choice([None, CASELESS, ENGLISH, Collation("en", strength=1)])
         by_index = found(coll.find(query, collation=collation))
         assert by_index == found(coll.find(query, collation=collation).hint([("$natural", 1)])), (query, collation)
+
+
+def test_in_a_constant_list(words):
+    """As MongoDB 8: a list in an expression is searched under the collation, but for a field in the condition of a query."""
+    inside = {"$in": ["$w", ["A", "B"]]}
+    rows = list(words.aggregate([{"$project": {"in": inside}}], collation=CASELESS))
+    assert sorted(r["_id"] for r in rows if r["in"]) == [0, 1, 2, 3]
+    rows = list(words.aggregate([{"$addFields": {"in": {"$not": [inside]}}}], collation=CASELESS))
+    assert sorted(r["_id"] for r in rows if not r["in"]) == [0, 1, 2, 3]
+    assert found(words.find({"$expr": {"$not": [{"$not": [inside]}]}}, collation=CASELESS)) == [0, 1, 2, 3]
+    assert found(words.find({"$expr": {"$in": [{"$concat": ["$w", ""]}, ["A"]]}}, collation=CASELESS)) == [1, 2]
+    assert found(words.find({"$expr": inside}, collation=CASELESS)) == [1, 3]
+    assert found(words.find({"$expr": {"$or": [inside, {"$eq": ["$w", "9"]}]}}, collation=CASELESS)) == [1, 3, 6]
+    assert found(words.aggregate([{"$match": {"w": {"$in": ["A", "B"]}}}], collation=CASELESS)) == [0, 1, 2, 3]
+    assert found(words.find({"w": {"$nin": ["A", "B"]}}, collation=CASELESS)) == [4, 5, 6]
+
+
+def test_views_of_another_collation_are_not_joined(db):
+    db.left.insert_many([{"_id": 1, "k": "X"}, {"_id": 2, "k": "Y"}])
+    db.right.insert_one({"_id": 1, "k": "x", "next": "y"})
+    db.create_collection("french", viewOn="right", collation=Collation("fr", strength=2))
+    db.create_collection("caseless", viewOn="right", collation=CASELESS)
+    db.create_collection("caseless_left", viewOn="left", collation=CASELESS)
+
+    def stages_over(name):
+        yield {"$lookup": {"from": name, "localField": "k", "foreignField": "k", "as": "r"}}
+        yield {"$lookup": {"from": name, "pipeline": [], "as": "r"}}
+        yield {"$graphLookup": {"from": name, "startWith": "$k", "connectFromField": "next", "connectToField": "k", "as": "r"}}
+        yield {"$unionWith": name}
+        yield {"$unionWith": {"coll": "right", "pipeline": [{"$unionWith": name}]}}
+        yield {"$facet": {"a": [{"$lookup": {"from": name, "pipeline": [], "as": "r"}}]}}
+
+    for stage in stages_over("french"):
+        for source, collation in (db.left, CASELESS), (db.left, None), (db.caseless_left, None):
+            with refuses(167, "OptionNotSupportedOnView"):
+                source.aggregate([stage], collation=collation)
+    for stage in stages_over("caseless"):
+        list(db.left.aggregate([stage], collation=CASELESS))
+        list(db.caseless_left.aggregate([stage]))
+    for stage in stages_over("right"):
+        list(db.caseless_left.aggregate([stage]))
+    [first, _] = db.caseless_left.aggregate([next(stages_over("caseless")), {"$sort": {"_id": 1}}])
+    assert first["r"] == [{"_id": 1, "k": "x", "next": "y"}]
+    # Nor do views stand on such views, or join them.
+    for arguments in {"viewOn": "french"}, {"viewOn": "left", "pipeline": [{"$unionWith": "french"}]}:
+        with refuses(167):
+            db.create_collection("v", **arguments)
+        with refuses(167):
+            db.create_collection("v", collation=CASELESS, **arguments)
+        db.create_collection("v", collation=Collation("fr", strength=2), **arguments)
+        db.v.drop()

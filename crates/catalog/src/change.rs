@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use bson::{Doc, DocBuf, Value, Writer, doc};
 use errors::{Error, Result, bail, err};
 use parking_lot::{Mutex, RwLock};
+use query::collation::Collation;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use storage::{Direction, Effect, Entry, Op, Store, View};
@@ -570,7 +571,13 @@ fn check_definition(now: &Snapshot, ns: &str, options: Doc<'_>) -> Result<()> {
         options.get("viewOn").and_then(|v| v.as_str()),
         options.get("pipeline"),
     ) {
-        (Some(on), Some(stages)) => now.check_view(ns, on, stages),
+        (Some(on), Some(stages)) => {
+            let collation = match options.get("collation").and_then(|v| v.as_doc()) {
+                Some(c) => Collation::new(c)?,
+                None => None,
+            };
+            now.check_view(ns, on, stages, collation)
+        }
         _ => Ok(()),
     }
 }

@@ -86,10 +86,38 @@ impl Snapshot {
         );
     }
 
-    /// Checks what a view of the name `ns` is to be: its stages, and that the views stay without cycles and not too deep.
-    pub fn check_view(&self, ns: &str, on: &str, stages: Val<'_>) -> Result<()> {
+    /// A view may be read only under its own collation.
+    pub fn check_collation<'n>(
+        &self,
+        read: impl Iterator<Item = &'n Namespace>,
+        collation: Option<&Collation>,
+    ) -> Result<()> {
+        for ns in read {
+            let view = self.get(&ns.to_string()).filter(|c| c.is_view());
+            if view.is_some_and(|v| v.collation.as_ref() != collation) {
+                bail!(
+                    OptionNotSupportedOnView,
+                    "Cannot override a view's default collation: {ns}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what a view of the name `ns` is to be: its stages, that it reads other views under their collation, and that
+    /// the views stay without cycles and not too deep.
+    pub fn check_view(
+        &self,
+        ns: &str,
+        on: &str,
+        stages: Val<'_>,
+        collation: Option<Collation>,
+    ) -> Result<()> {
         let db = db_of(ns);
         let pipeline = parse(db, on, stages, None)?;
+        let mut read = pipeline.reads();
+        read.push(Namespace::new(db, on));
+        self.check_collation(read.iter(), collation.as_ref())?;
         if pipeline.writes() {
             bail!(
                 OptionNotSupportedOnView,
@@ -265,7 +293,7 @@ mod tests {
 
     fn check(s: &Snapshot, ns: &str, on: &str, stages: &str) -> i32 {
         let d = json::parse(&format!("{{\"p\":{stages}}}")).unwrap();
-        s.check_view(ns, on, d.as_doc().get("p").unwrap())
+        s.check_view(ns, on, d.as_doc().get("p").unwrap(), None)
             .map_or_else(|e| e.code.0, |()| 0)
     }
 

@@ -112,7 +112,13 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
     if pipeline.as_array().is_some_and(rows::needs_worker) {
         cx.op.need_worker()?;
     }
-    let pipeline = Pipeline::parse(pipeline, &ParseCtx::new(cx.args.db, coll, env))?;
+    let ctx = ParseCtx::new(cx.args.db, coll, env);
+    let pipeline = Pipeline::parse(pipeline, &ctx)?;
+    let read = pipeline.reads();
+    if !read.is_empty() {
+        let snapshot = cx.app.engine.catalog.snapshot();
+        snapshot.check_collation(read.iter(), ctx.env.collation())?;
+    }
     if coll.is_none() && !pipeline.makes_input() {
         bail!(
             InvalidNamespace,

@@ -128,6 +128,14 @@ impl Expression {
         Ok(Expression { node })
     }
 
+    /// As [`Expression::parse`], for `$expr`.
+    pub(crate) fn parse_condition(val: Val<'_>, env: &ParseEnv) -> Result<Expression> {
+        let mut node = parse::operand(val, env)?;
+        parse::look_up(&mut node);
+        node.fold()?;
+        Ok(Expression { node })
+    }
+
     /// An expression that always has this value.
     pub fn literal(v: Value) -> Expression {
         Expression {

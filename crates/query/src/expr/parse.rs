@@ -220,14 +220,19 @@ const COLLATED: [&str; 18] = [
     "$setUnion",
 ];
 
-/// MongoDB looks a field up in a constant list byte by byte, whatever the collation.
-fn looked_up(name: &str, args: &[Node]) -> bool {
+/// In the condition of a query MongoDB looks a field up in a constant list byte by byte, whatever the collation.
+pub(super) fn look_up(condition: &mut Node) {
     let constant = |n: &Node| match n {
         Node::Const(_) => true,
         Node::Array(items) => items.iter().all(|i| matches!(i, Node::Const(_))),
         _ => false,
     };
-    matches!((name, args), ("$in", [needle, list]) if !constant(needle) && constant(list))
+    let Node::Call(c) = condition else { return };
+    match (c.op.name, c.args.as_mut_slice()) {
+        ("$and" | "$or", args) => args.iter_mut().for_each(look_up),
+        ("$in", [Node::Path(_), list]) if constant(list) => c.prepared = Prepared::None,
+        _ => {}
+    }
 }
 
 /// `{name: arg}` where `name` starts with `$`.
@@ -243,9 +248,7 @@ pub(super) fn call(name: &str, arg: Val<'_>, env: &ParseEnv) -> Result<Node> {
         },
     };
     let prepared = match (prepared, env.collation()) {
-        (Prepared::None, Some(c)) if COLLATED.contains(&name) && !looked_up(name, &args) => {
-            Prepared::Collation(c.clone())
-        }
+        (Prepared::None, Some(c)) if COLLATED.contains(&name) => Prepared::Collation(c.clone()),
         (p, _) => p,
     };
     Ok(Node::Call(Box::new(Call { op, args, prepared })))

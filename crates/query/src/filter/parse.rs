@@ -108,7 +108,7 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
         "nor" => Node::Nor(clauses(e, env, place)?),
         "expr" => {
             only_top("$expr")?;
-            Node::Expr(Expression::parse(e.val, env)?)
+            Node::Expr(Expression::parse_condition(e.val, env)?)
         }
         "comment" => return Ok(None),
         "jsonSchema" => {
