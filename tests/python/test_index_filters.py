@@ -64,3 +64,19 @@ def test_what_is_refused(things):
             command("planCacheSetFilter", things.name, **arguments)
     with refuses(2):
         command("planCacheSetFilter", "missing", query={}, indexes=[{"a": 1}])
+
+
+def test_plans_are_not_cached(things):
+    """Every query is planned anew: the cache is always empty, and clearing it (whole or one shape) does nothing."""
+    for i in range(5):
+        assert things.count_documents({"a": i}) == 10
+    explained = things.database.command("explain", {"find": things.name, "filter": {"a": 1}}, verbosity="queryPlanner")
+    assert explained["queryPlanner"]["winningPlan"]["isCached"] is False
+    assert list(things.aggregate([{"$planCacheStats": {}}, {"$match": {"isActive": True}}])) == []
+    command = things.database.command
+    for arguments in {}, {"query": {"a": 1}}, {"query": {"a": 1}, "sort": {"b": 1}}:
+        assert command("planCacheClear", things.name, **arguments)["ok"] == 1
+    with refuses(2):
+        command("planCacheClear", things.name, sort={"b": 1})
+    with refuses(40602):
+        list(things.aggregate([{"$match": {}}, {"$planCacheStats": {}}]))
