@@ -16,8 +16,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// start gives a collection of a server that ends with the test.
-func start(t *testing.T) *mongo.Collection {
+// serve gives the address of a server that ends with the test.
+func serve(t *testing.T) string {
 	t.Helper()
 	binary := os.Getenv("PANDO_BIN")
 	if binary == "" {
@@ -34,6 +34,13 @@ func start(t *testing.T) *mongo.Collection {
 		server.Process.Kill()
 		server.Wait()
 	})
+	return address
+}
+
+// start gives a collection of such a server.
+func start(t *testing.T) *mongo.Collection {
+	t.Helper()
+	address := serve(t)
 	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + address).SetServerSelectionTimeout(30 * time.Second))
 	check(t, err)
 	t.Cleanup(func() { client.Disconnect(context.Background()) })

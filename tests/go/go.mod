@@ -2,7 +2,10 @@ module drivertests
 
 go 1.25.0
 
-require go.mongodb.org/mongo-driver/v2 v2.9.3
+require (
+	github.com/globalsign/mgo v0.0.0-20181015135952-eeefdecb41b8
+	go.mongodb.org/mongo-driver/v2 v2.9.3
+)
 
 require (
 	github.com/klauspost/compress v1.19.2 // indirect
@@ -13,4 +16,5 @@ require (
 	golang.org/x/crypto v0.53.0 // indirect
 	golang.org/x/sync v0.21.0 // indirect
 	golang.org/x/text v0.39.0 // indirect
+	gopkg.in/check.v1 v1.0.0-20201130134442-10cb98267c6c // indirect
 )

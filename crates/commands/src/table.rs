@@ -92,6 +92,7 @@ commands! {
     "saslStart" => HANDSHAKE | API, crate::handshake::sasl::start, "begins an authentication";
     "saslContinue" => HANDSHAKE | API, crate::handshake::sasl::continues, "goes on with an authentication";
     "authenticate" => HANDSHAKE | API, crate::handshake::sasl::authenticate, "authenticates with a certificate";
+    "getnonce" => HANDSHAKE, crate::handshake::get_nonce::run, "a number for the logins of old drivers";
     "logout" => HANDSHAKE, crate::handshake::logout::run, "ends authentications";
     "connectionStatus" => HANDSHAKE, crate::handshake::connection_status::run, "who the client is";
     "whatsmyuri" => HANDSHAKE, crate::handshake::whatsmyuri::run, "the client's own address";

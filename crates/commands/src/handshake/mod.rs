@@ -3,6 +3,7 @@
 pub mod build_info;
 pub mod connection_status;
 pub mod get_last_error;
+pub mod get_nonce;
 pub mod hello;
 pub mod logout;
 pub mod ping;
