@@ -33,15 +33,31 @@ impl Types {
     }
 }
 
+/// Where type codes go, if anywhere: a key alone allocates nothing for them.
+struct Codes<'a>(Option<&'a mut Types>);
+
+impl Codes<'_> {
+    #[inline]
+    fn push(&mut self, code: u8) {
+        if let Some(t) = &mut self.0 {
+            t.0.push(code);
+        }
+    }
+
+    fn extend(&mut self, bytes: &[u8]) {
+        if let Some(t) = &mut self.0 {
+            t.0.extend_from_slice(bytes);
+        }
+    }
+}
+
 const RANK_SHIFT: u8 = 8;
 const END: u8 = 0;
 
 /// Appends the key of `v`. `types` receives what [`decode`] needs, when given.
 pub fn encode(v: Val<'_>, descending: bool, out: &mut Vec<u8>, types: Option<&mut Types>) {
     let start = out.len();
-    let mut sink = Types::default();
-    let types = types.unwrap_or(&mut sink);
-    value(v, out, types);
+    value(v, out, &mut Codes(types));
     if descending {
         for b in &mut out[start..] {
             *b = !*b;
@@ -83,20 +99,20 @@ pub fn rank_byte(t: u8) -> u8 {
     tag::rank(t) + RANK_SHIFT
 }
 
-fn value(v: Val<'_>, out: &mut Vec<u8>, types: &mut Types) {
+fn value(v: Val<'_>, out: &mut Vec<u8>, types: &mut Codes<'_>) {
     out.push(rank_byte(v.tag));
     payload(v, out, types);
 }
 
-fn payload(v: Val<'_>, out: &mut Vec<u8>, types: &mut Types) {
+fn payload(v: Val<'_>, out: &mut Vec<u8>, types: &mut Codes<'_>) {
     match v.tag {
         tag::DOUBLE | tag::INT32 | tag::INT64 | tag::DECIMAL128 => number(v, out, types),
         tag::STRING | tag::SYMBOL => {
-            types.0.push(u8::from(v.tag == tag::SYMBOL));
+            types.push(u8::from(v.tag == tag::SYMBOL));
             string(v.str_bytes().unwrap_or(&[]), out);
         }
         tag::CODE => string(v.str_bytes().unwrap_or(&[]), out),
-        tag::NULL => types.0.push(0),
+        tag::NULL => types.push(0),
         tag::DOCUMENT | tag::ARRAY => container(
             Doc::new(v.bytes).unwrap_or(Doc::EMPTY),
             v.tag == tag::DOCUMENT,
@@ -127,7 +143,7 @@ fn payload(v: Val<'_>, out: &mut Vec<u8>, types: &mut Types) {
     }
 }
 
-fn container(d: Doc<'_>, names: bool, out: &mut Vec<u8>, types: &mut Types) {
+fn container(d: Doc<'_>, names: bool, out: &mut Vec<u8>, types: &mut Codes<'_>) {
     let mut it = d.iter();
     while let Some((name, v)) = it.next_raw() {
         out.push(rank_byte(v.tag));
@@ -183,16 +199,16 @@ fn from_sortable(b: [u8; 8]) -> f64 {
     }
 }
 
-fn number(v: Val<'_>, out: &mut Vec<u8>, types: &mut Types) {
+fn number(v: Val<'_>, out: &mut Vec<u8>, types: &mut Codes<'_>) {
     match v.tag {
         tag::INT32 => {
-            types.0.push(T_INT32);
+            types.push(T_INT32);
             out.extend_from_slice(&sortable(f64::from(v.as_i32().unwrap_or(0))));
             out.push(0);
         }
         tag::DOUBLE => {
             let f = v.as_f64().unwrap_or(0.0);
-            types.0.push(if f == 0.0 && f.is_sign_negative() {
+            types.push(if f == 0.0 && f.is_sign_negative() {
                 T_NEG_ZERO
             } else {
                 T_DOUBLE
@@ -201,7 +217,7 @@ fn number(v: Val<'_>, out: &mut Vec<u8>, types: &mut Types) {
             out.push(0);
         }
         tag::INT64 => {
-            types.0.push(T_INT64);
+            types.push(T_INT64);
             let i = v.as_i64().unwrap_or(0);
             let mut f = i as f64;
             if f as i128 > i128::from(i) {
@@ -221,14 +237,12 @@ fn number(v: Val<'_>, out: &mut Vec<u8>, types: &mut Types) {
                 Parts::Finite { exponent, .. } => exponent,
                 _ => 0,
             };
-            types.0.push(if d.is_zero() && d.is_negative() {
+            types.push(if d.is_zero() && d.is_negative() {
                 T_DECIMAL_NEG_ZERO
             } else {
                 T_DECIMAL
             });
-            types
-                .0
-                .extend_from_slice(&((exponent + 8192) as u16).to_be_bytes());
+            types.extend(&((exponent + 8192) as u16).to_be_bytes());
             let mut f = d.to_f64();
             let exact = d.is_nan() || {
                 let o = d.cmp_f64(f);

@@ -63,6 +63,9 @@ impl Writer {
 
     #[inline]
     pub fn val(&mut self, name: &str, v: Val<'_>) -> &mut Self {
+        // Once for all the parts: tag, name or index, terminator, value.
+        self.buf
+            .reserve(name.len() + INDEX_DIGITS + 2 + v.bytes.len());
         self.head(v.tag, name);
         self.buf.extend_from_slice(v.bytes);
         self
@@ -271,13 +274,21 @@ impl Writer {
     }
 }
 
+/// The most digits that an index has.
+const INDEX_DIGITS: usize = 10;
+
 /// Appends `n` in decimal digits.
+#[inline]
 fn push_index(buf: &mut Vec<u8>, n: u32) {
     if n < 10 {
         buf.push(b'0' + n as u8);
         return;
     }
-    let (mut digits, mut at, mut n) = ([0u8; 10], 10, n);
+    if n < 100 {
+        buf.extend_from_slice(&[b'0' + (n / 10) as u8, b'0' + (n % 10) as u8]);
+        return;
+    }
+    let (mut digits, mut at, mut n) = ([0u8; INDEX_DIGITS], INDEX_DIGITS, n);
     while n > 0 {
         at -= 1;
         digits[at] = b'0' + (n % 10) as u8;

@@ -39,7 +39,7 @@ impl Commands {
         if mode == Mode::Inline
             && (command.is(flag::WORKER)
                 || self.fail_points.any()
-                || self.profiler.may_write(request.db()))
+                || self.profiler.may_write(|| request.db()))
         {
             return Outcome::Offload;
         }

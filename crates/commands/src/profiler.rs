@@ -91,8 +91,9 @@ impl Profiler {
     }
 
     /// Whether a command on that database may have to be profiled, and so must not run on an event loop.
-    pub fn may_write(&self, db: Option<&str>) -> bool {
-        self.any.load(Relaxed) && db.is_some_and(|db| self.settings(db).level > 0)
+    #[inline]
+    pub fn may_write<'a>(&self, db: impl FnOnce() -> Option<&'a str>) -> bool {
+        self.any.load(Relaxed) && db().is_some_and(|db| self.settings(db).level > 0)
     }
 
     /// Whether a command that took so long is to be looked at.

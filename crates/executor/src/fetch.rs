@@ -44,12 +44,11 @@ impl Position {
     /// The ranges of the keyspace that bounds of an index mean, ascending.
     pub(crate) fn ranges(index: &Index, bounds: &Bounds) -> Vec<(Vec<u8>, Vec<u8>)> {
         let Bounds::Ranges(ranges) = bounds;
-        let end = keyspace::prefix_end(&index.prefix);
         ranges
             .iter()
             .map(|(low, high)| {
                 let high = if high.is_empty() {
-                    end.clone()
+                    keyspace::prefix_end(&index.prefix)
                 } else {
                     keyspace::join(&index.prefix, high)
                 };

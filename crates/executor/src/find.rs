@@ -75,6 +75,7 @@ impl Shape {
     }
 
     /// Whether documents go as they are.
+    #[inline]
     fn is_plain(&self) -> bool {
         self.projection.is_none() && !self.show_record_id && !self.return_key
     }
@@ -281,6 +282,9 @@ impl FindCursor {
     /// The current result in its shape.
     pub fn doc(&mut self) -> Result<Doc<'_>> {
         let rows = &self.rows;
+        if self.shape.is_plain() {
+            return Ok(rows.doc());
+        }
         let (plan, key) = (Some(&*rows.plan), rows.record_key());
         self.shape
             .apply(&self.filter, rows.doc(), &rows.coll, plan, key)

@@ -268,8 +268,8 @@ impl Rows {
     /// To the next result; `false` at the end.
     pub fn next(&mut self, ctx: &mut OpCtx) -> Result<bool> {
         let before = self.examined;
-        if let Some((pattern, limit)) = self.unsorted.take() {
-            self.sort(ctx, &pattern, limit)?;
+        if self.unsorted.is_some() {
+            self.make_order(ctx)?;
         }
         let more = self.next_unsorted(ctx);
         ctx.examined.keys += self.examined.keys - before.keys;
@@ -279,9 +279,7 @@ impl Rows {
 
     /// Passes over `n` results; what the order and the index decide alone is never fetched.
     pub fn skip(&mut self, ctx: &mut OpCtx, mut n: u64) -> Result<()> {
-        if let Some((pattern, limit)) = self.unsorted.take() {
-            self.sort(ctx, &pattern, limit)?;
-        }
+        self.make_order(ctx)?;
         let trivial = self.plan.residual.is_trivial();
         match &mut self.source {
             Source::Sorted(s) => {
@@ -312,6 +310,21 @@ impl Rows {
 
     fn next_unsorted(&mut self, ctx: &mut OpCtx) -> Result<bool> {
         let trivial = self.plan.residual.is_trivial() || matches!(self.source, Source::Sorted(_));
+        // Most of what a scan of records costs besides the engine would be the way through `step_source`.
+        if trivial && let Source::Records(scan) = &mut self.source {
+            ctx.tick(1)?;
+            let more = scan.next(&self.view)?;
+            self.examined.docs += u64::from(more);
+            let now = if more {
+                Current::Scanned
+            } else {
+                Current::None
+            };
+            if !matches!((&self.current, &now), (Current::Scanned, Current::Scanned)) {
+                self.current = now;
+            }
+            return Ok(more);
+        }
         loop {
             let mut step = Step {
                 view: &self.view,
@@ -351,9 +364,13 @@ impl Rows {
         }
     }
 
-    fn sort(&mut self, ctx: &mut OpCtx, pattern: &SortPattern, limit: Option<u64>) -> Result<()> {
+    /// Sorts first, if the order has yet to be made.
+    fn make_order(&mut self, ctx: &mut OpCtx) -> Result<()> {
+        let Some((pattern, limit)) = self.unsorted.take() else {
+            return Ok(());
+        };
         let mut sorter = Sorter::new(
-            pattern.clone(),
+            pattern,
             limit
                 .and_then(|l| usize::try_from(l).ok())
                 .filter(|l| *l > 0),

@@ -259,7 +259,10 @@ fn equality(v: Val<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> {
     }
     // In an array of scalars `a.b` has the key null, but no value that a predicate could be tried on.
     let sure = v.tag != tag::NULL || !(kind.multikey && kind.dotted);
-    exact(vec![Interval::point(v.to_value())], sure)
+    Some(FieldBounds {
+        intervals: vec![Interval::point(v.to_value())],
+        exact: sure,
+    })
 }
 
 fn regex(re: &Regex, kind: FieldKind<'_>) -> FieldBounds {

@@ -25,6 +25,8 @@ use query::sort::SortPattern;
 const MAX_RANGES: usize = 4096;
 /// The most scans that are merged to give an order.
 const MAX_MERGED: usize = 200;
+/// What the key of a value takes beside the value's bytes, mostly.
+const KEY_OVERHEAD_BYTES: usize = 8;
 /// How many documents a collection is thought to have when nobody can tell.
 const DEFAULT_DOCS: f64 = 10_000.0;
 /// Costs, in reads of one index key.
@@ -124,7 +126,7 @@ impl<'p> Planner<'p> {
 
     /// The cheapest candidate that uses bounds or gives the order.
     fn best(&self, root: &Node) -> Option<Candidate> {
-        let mut all: Vec<Candidate> = Vec::new();
+        let mut all: Vec<Candidate> = Vec::with_capacity(2);
         let preds = collect(clauses(root));
         let indexes = match self.only {
             Some(info) => std::slice::from_ref(info),
@@ -941,6 +943,18 @@ fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
     let mut out = None;
     for (i, f) in fields.iter().enumerate() {
         let list = &intervals[i];
+        // Most bounds are one value, which needs no products.
+        if let [point] = &list[..]
+            && point.is_point()
+        {
+            used = i + 1;
+            for p in &mut prefixes {
+                let v = point.low.as_val();
+                p.reserve(v.bytes.len() + KEY_OVERHEAD_BYTES);
+                key::encode(v, f.descending, p, None);
+            }
+            continue;
+        }
         if matches!(&list[..], [x] if x.is_all()) {
             break;
         }
@@ -973,7 +987,9 @@ fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
         }
     }
     for list in intervals.iter_mut().skip(used) {
-        *list = vec![Interval::all()];
+        if !matches!(&list[..], [x] if x.is_all()) {
+            *list = vec![Interval::all()];
+        }
     }
     let ranges = out.unwrap_or_else(|| {
         prefixes
@@ -982,7 +998,7 @@ fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
                 let end = key::successor(&p).unwrap_or_default();
                 (p, end)
             })
-            .collect()
+            .collect::<Vec<_>>()
     });
     Spread { ranges, used }
 }

@@ -354,6 +354,7 @@ impl Op {
 const MAX_OUTPUT_BYTES: usize = MAX_DOC_BYTES + 16 * 1024;
 
 /// Refuses a document that could not be sent. Between stages documents may be larger.
+#[inline]
 pub fn check_size(bytes: usize) -> Result<()> {
     if bytes > MAX_OUTPUT_BYTES {
         return Err(err!(
