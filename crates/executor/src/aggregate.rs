@@ -221,27 +221,14 @@ pub(crate) fn begin(
             return begun(Start::Docs(Vec::new()), push.consumed, nothing_wanted);
         }
     };
-    if push.count_only
-        && push.filter.is_trivial()
-        && hint.is_none()
-        && let Some(name) = pipeline
-            .stages()
-            .get(push.consumed)
-            .and_then(|s| s.count_name())
-    {
-        let n = ctx
-            .engine
-            .store
-            .counts(coll.tablet)
-            .0
-            .saturating_sub(push.skip);
+    if push.count_only && push.filter.is_trivial() && hint.is_none() {
+        let n = ctx.engine.store.counts(coll.tablet).0;
+        let n = n.saturating_sub(push.skip);
         let n = push.limit.map_or(n, |l| n.min(l));
-        let docs = if n == 0 {
-            vec![]
-        } else {
-            vec![count_doc(name, n)]
-        };
-        return begun(Start::Docs(docs), push.consumed + 1, Some(coll));
+        let next = pipeline.stages().get(push.consumed);
+        if let Some(docs) = next.and_then(|stage| stage.counted(n)) {
+            return begun(Start::Docs(docs), push.consumed + 1, Some(coll));
+        }
     }
     let mut find = FindRequest::new(push.filter);
     find.sort = push.sort.map(|s| (*s).clone());
@@ -254,12 +241,6 @@ pub(crate) fn begin(
     let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
     cursor.drop_projection_unless_covered();
     begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))
-}
-
-fn count_doc(name: &str, n: u64) -> DocBuf {
-    let mut w = Writer::new();
-    w.int(name, i64::try_from(n).unwrap_or(i64::MAX));
-    w.finish()
 }
 
 /// The inclusion of these paths, where a projection can say so.

@@ -82,6 +82,11 @@ const SORTED: &[(&str, bool, bool)] = &[
 ];
 
 impl AccumulatorSpec {
+    /// Whether it is nothing but the number of documents: `{$sum: 1}` or `{$count: {}}`.
+    pub fn counts(&self) -> bool {
+        matches!(self.kind, Kind::Sum) && self.arg.constant() == Some(&Value::from(1))
+    }
+
     /// Parses the value of an output field of `$group`: `{$sum: …}`.
     pub fn parse_field(field: &str, spec: Val<'_>, env: &ParseEnv) -> Result<AccumulatorSpec> {
         let Some(d) = spec.as_doc().filter(|d| !d.is_empty()) else {

@@ -47,7 +47,7 @@ use crate::expr::{Expression, Vars};
 use crate::filter::Filter;
 use crate::sort::SortPattern;
 use crate::transform::Transform;
-use bson::{Doc, DocBuf, MAX_DOC_BYTES, Val, Value};
+use bson::{Doc, DocBuf, MAX_DOC_BYTES, Val, Value, Writer};
 use errors::{Result, err};
 use std::any::Any;
 use std::sync::Arc;
@@ -181,12 +181,25 @@ impl Stage {
         }
     }
 
-    /// The field that a `$count` writes.
-    pub fn count_name(&self) -> Option<&str> {
+    /// What comes of `n` documents where only their number matters: `$count`, and a `$group` of all that counts them, which is how
+    /// drivers count. `None` for every other stage.
+    pub fn counted(&self, n: u64) -> Option<Vec<DocBuf>> {
+        let total = i64::try_from(n).unwrap_or(i64::MAX);
+        let mut w = Writer::new();
         match &self.op {
-            Op::Count(name) => Some(name),
-            _ => None,
+            Op::Count(name) => {
+                w.int(name, total);
+            }
+            Op::Group(group) if group.fields.iter().all(|f| f.spec.counts()) => {
+                w.val("_id", group.id.constant()?.as_val());
+                for field in &group.fields {
+                    w.int(&field.name, total);
+                }
+            }
+            _ => return None,
         }
+        // Of nothing there is no group.
+        Some(if n == 0 { vec![] } else { vec![w.finish()] })
     }
 }
 

@@ -17,7 +17,7 @@ pub struct Pushdown {
     pub limit: Option<u64>,
     /// Dotted paths that the stages after these read; `None` when they may read all of the document.
     pub needed: Option<BTreeSet<String>>,
-    /// The next stage is `$count` and nothing else of the documents matters.
+    /// The next stage only counts (see [`Stage::counted`](super::Stage::counted)): nothing else of the documents matters.
     pub count_only: bool,
     /// How many stages the query stands for: [`Pipeline::attach`] takes the rest.
     pub consumed: usize,
@@ -51,7 +51,7 @@ impl Pipeline {
             [one] => Filter::clone(one),
             many => Filter::from_node(Node::and(many.iter().map(|f| f.root().clone()).collect())),
         };
-        let count_only = matches!(self.stages.get(consumed).map(|s| &s.op), Some(Op::Count(_)));
+        let count_only = self.stages.get(consumed).is_some_and(|s| s.counted(0).is_some());
         Pushdown {
             filter,
             sort,

@@ -573,6 +573,17 @@ fn pushdown() {
     );
     let d = p(r#"[{"$match":{"a":1}},{"$count":"n"}]"#);
     assert!(d.count_only && d.needed.is_some_and(|n| n.is_empty()));
+    for (stage, counts) in [
+        (r#"{"$group":{"_id":1,"n":{"$sum":1}}}"#, true),
+        (r#"{"$group":{"_id":null,"n":{"$count":{}},"m":{"$sum":1}}}"#, true),
+        (r#"{"$group":{"_id":"$a","n":{"$sum":1}}}"#, false),
+        (r#"{"$group":{"_id":null,"n":{"$sum":2}}}"#, false),
+        (r#"{"$group":{"_id":null,"n":{"$sum":"$a"}}}"#, false),
+        (r#"{"$group":{"_id":null,"n":{"$avg":1}}}"#, false),
+        (r#"{"$group":{"_id":null,"n":{"$sum":1},"m":{"$max":"$a"}}}"#, false),
+    ] {
+        assert_eq!(p(&format!("[{stage}]")).count_only, counts, "{stage}");
+    }
     let d = p(
         r#"[{"$match":{"a":1}},{"$unwind":"$t"},{"$match":{"t.x":2}},{"$group":{"_id":"$t.y","n":{"$sum":"$v"}}}]"#,
     );
