@@ -298,3 +298,35 @@ def test_commands_of_admin_only(client, command):
 def test_old_shells_last_error(client):
     reply = client.test.command("getLastError", check=False)
     assert "ok" in reply
+
+
+def test_compact_dry_run(stocked):
+    reply = stocked.database.command("compact", stocked.name, dryRun=True)
+    assert reply["estimatedBytesFreed"] >= 0 and "bytesFreed" not in reply
+    assert stocked.count_documents({}) == 1000
+
+
+def test_re_index(stocked, new_server, tmp_path):
+    with refuses(20, "IllegalOperation", "standalone"):
+        stocked.database.command("reIndex", stocked.name)
+    server = new_server("--standalone", path=tmp_path / "alone")
+    with server.client() as client:
+        coll = client.t.things
+        coll.insert_many([{"_id": i, "a": i % 50, "b": [i, i + 1]} for i in range(2000)])
+        coll.create_index("a")
+        coll.create_index([("b", -1)], name="by_b")
+        before = list(coll.list_indexes())
+        reply = client.t.command("reIndex", "things")
+        assert (reply["nIndexesWas"], reply["nIndexes"]) == (3, 3)
+        assert [i["name"] for i in reply["indexes"]] == ["_id_", "a_1", "by_b"]
+        assert list(coll.list_indexes()) == before
+        assert coll.count_documents({"a": 7}) == 40 and coll.count_documents({"b": 100}) == 2
+        checked = client.t.command("validate", "things", full=True)
+        assert checked["valid"] and checked["keysPerIndex"] == {"_id_": 2000, "a_1": 2000, "by_b": 4000}
+        with refuses(26):
+            client.t.command("reIndex", "no_such")
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert client.t.command("validate", "things", full=True)["valid"]
+        assert client.t.things.count_documents({"b": 100}) == 2

@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use query::collation::Collation;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 use storage::{Direction, Effect, Entry, Op, Store, View};
 
 /// One immutable state of the catalog.
@@ -282,12 +283,13 @@ impl Catalog {
         }
     }
 
-    /// Waits until whatever was being written or changed when this was called is done.
-    pub fn drain(&self) {
-        for c in self.snapshot().all() {
-            drop(RwLock::write_arc(&c.lock));
-        }
-        drop(self.change.lock());
+    /// Waits until whatever was being written or changed when this was called is done; false when that takes past `deadline`.
+    pub fn drain(&self, deadline: Instant) -> bool {
+        let all_over = self
+            .snapshot()
+            .all()
+            .all(|c| RwLock::try_write_arc_until(&c.lock, deadline).is_some());
+        all_over && self.change.try_lock_until(deadline).is_some()
     }
 
     /// Drops a collection; the dropped one, or NamespaceNotFound. The views of a database go with its `system.views`.
@@ -482,6 +484,25 @@ impl Catalog {
             i.state = IndexState::Ready;
             i.info.ready = true;
             Ok(((), vec![Effect::Delete(build_progress_key(tablet, id))]))
+        })
+    }
+
+    /// Has an index built anew, under a number of its own: from now on writers maintain it, and nobody reads it before it is
+    /// ready. Returns the number.
+    pub fn rebuild_index(&self, ns: &str, name: &str) -> Result<u32> {
+        self.alter(ns, doc! { "reIndex": ns, "index": name }, |c| {
+            let highest = c.indexes.iter().map(|i| i.id).max().unwrap_or(0);
+            let id = highest.max(c.highest_index) + 1;
+            let tablet = c.tablet;
+            let i = index_mut(c, |i| i.name() == name)?;
+            let (low, high) = (i.prefix.to_vec(), keyspace::prefix_end(&i.prefix));
+            let progress = build_progress_key(tablet, i.id);
+            *i = record::build_index(tablet, id, i.spec.as_doc(), IndexState::Building)?;
+            c.highest_index = id;
+            Ok((
+                id,
+                vec![Effect::DeleteRange(low, high), Effect::Delete(progress)],
+            ))
         })
     }
 

@@ -4,6 +4,7 @@ use crate::Commands;
 use crate::concern::{self, Acknowledge, WriteConcern};
 use crate::connection::Connection;
 use crate::generic::Args;
+use crate::metrics::{Kind, Usage};
 use crate::table::{Command, flag};
 use bson::Writer;
 use errors::{Result, bail};
@@ -35,6 +36,8 @@ pub struct Cx<'c, 'r> {
     pub after_commit: bool,
     /// How many operations it counts as: documents of an insert, statements of an update or delete.
     pub statements: u64,
+    /// For `top`, of a command on several collections.
+    pub spent: Vec<(String, Kind, Usage)>,
     /// The reply document, open.
     pub w: Writer,
 }

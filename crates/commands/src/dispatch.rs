@@ -117,6 +117,7 @@ impl Commands {
             op,
             after_commit: false,
             statements: 1,
+            spent: Vec::new(),
             w: Writer::on(std::mem::take(out)),
         };
         let done = cx.check().and_then(|()| {
@@ -150,6 +151,7 @@ impl Commands {
             n => n,
         };
         let (statements, db, first) = (cx.statements, cx.args.db, cx.args.first);
+        let spent = std::mem::take(&mut cx.spent);
         let (plan, examined) = (cx.op.plan.take(), cx.op.examined);
         let silent =
             cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
@@ -164,6 +166,13 @@ impl Commands {
             command.total.fetch_add(1, Relaxed);
             self.counters.add(kind, statements);
             let elapsed = started.elapsed();
+            if !spent.is_empty() {
+                let mut top = local.top.lock();
+                for (ns, kind, usage) in &spent {
+                    let (db, coll) = (catalog::db_of(ns), catalog::collection_of(ns));
+                    top.used(db, coll, *kind, *usage);
+                }
+            }
             if let Some(coll) = first.as_str() {
                 local
                     .top

@@ -1,10 +1,10 @@
 //! Counters since the start: `serverStatus.opcounters` and `top`.
 
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 
 /// Kinds of operation that `opcounters` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +46,31 @@ pub struct Usage {
     pub count: u64,
 }
 
+/// Where threads count, and what those counted that have left.
+#[derive(Default)]
+struct Shards {
+    live: Vec<Arc<Mutex<Top>>>,
+    left: Top,
+}
+
+impl Shards {
+    fn gather(&mut self) {
+        let left = &mut self.left;
+        self.live.retain(|shard| {
+            let alive = Arc::strong_count(shard) > 1;
+            if !alive {
+                left.add(&shard.lock());
+            }
+            alive
+        });
+    }
+}
+
 #[derive(Default)]
 pub struct Counters {
     kinds: [AtomicU64; 6],
     user_asserts: AtomicU64,
-    shards: Mutex<Vec<Weak<Mutex<Top>>>>,
+    shards: Mutex<Shards>,
 }
 
 /// Time spent by namespace, as one event loop or worker has counted it: each has its own, so that none waits for another.
@@ -62,6 +82,10 @@ const MOST_NAMESPACES: usize = 10_000;
 
 impl Top {
     pub fn spent(&mut self, db: &str, coll: &str, kind: Kind, micros: u64) {
+        self.used(db, coll, kind, Usage { micros, count: 1 });
+    }
+
+    pub fn used(&mut self, db: &str, coll: &str, kind: Kind, more: Usage) {
         // No name of a field, and of no collection either.
         if coll.contains('\0') {
             return;
@@ -79,8 +103,26 @@ impl Top {
             .entry(hash)
             .or_insert_with(|| (format!("{db}.{coll}"), Default::default()));
         let u = &mut usage.1[kind as usize];
-        u.micros += micros;
-        u.count += 1;
+        u.micros += more.micros;
+        u.count += more.count;
+    }
+}
+
+impl Top {
+    fn add(&mut self, other: &Top) {
+        for (hash, (ns, usage)) in &other.0 {
+            if self.0.len() >= MOST_NAMESPACES && !self.0.contains_key(hash) {
+                continue;
+            }
+            let sum = self
+                .0
+                .entry(*hash)
+                .or_insert_with(|| (ns.clone(), Default::default()));
+            for (s, u) in sum.1.iter_mut().zip(usage) {
+                s.micros += u.micros;
+                s.count += u.count;
+            }
+        }
     }
 }
 
@@ -106,24 +148,21 @@ impl Counters {
     pub fn shard(&self) -> Arc<Mutex<Top>> {
         let shard = Arc::default();
         let mut shards = self.shards.lock();
-        shards.retain(|s| s.strong_count() > 0);
-        shards.push(Arc::downgrade(&shard));
+        shards.gather();
+        shards.live.push(Arc::clone(&shard));
         shard
     }
 
-    /// Time spent by namespace, over all loops and workers that are.
+    /// Time spent by namespace, over all loops and workers that are or were.
     pub fn top(&self) -> Vec<(String, [Usage; 6])> {
-        let mut all: BTreeMap<String, [Usage; 6]> = BTreeMap::new();
-        for shard in self.shards.lock().iter().filter_map(Weak::upgrade) {
-            for (ns, usage) in shard.lock().0.values() {
-                let sum = all.entry(ns.clone()).or_default();
-                for (s, u) in sum.iter_mut().zip(usage) {
-                    s.micros += u.micros;
-                    s.count += u.count;
-                }
-            }
-        }
-        all.into_iter().collect()
+        let mut all = Top::default();
+        let mut shards = self.shards.lock();
+        shards.gather();
+        all.add(&shards.left);
+        shards.live.iter().for_each(|shard| all.add(&shard.lock()));
+        let mut rows: Vec<_> = all.0.into_values().collect();
+        rows.sort_by(|a, b| a.0.cmp(&b.0));
+        rows
     }
 }
 
@@ -138,6 +177,8 @@ mod tests {
         a.lock().spent("db", "x", Kind::Query, 5);
         b.lock().spent("db", "x", Kind::Query, 7);
         b.lock().spent("db", "y", Kind::Insert, 1);
+        // A worker leaves; what it counted stays.
+        drop(b);
         let top = c.top();
         assert_eq!(
             top.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>(),

@@ -105,6 +105,7 @@ commands! {
     "dropDatabase" => WRITE | API | WORKER, crate::ddl::drop_database::run, "removes a database";
     "renameCollection" => ADMIN | WRITE | WORKER, crate::ddl::rename_collection::run, "gives a collection another name";
     "createIndexes" => WRITE | API | WORKER, crate::ddl::create_indexes::run, "new indexes";
+    "reIndex" => WRITE | WORKER, crate::ddl::re_index::run, "builds the indexes of a collection anew; standalone only";
     "dropIndexes" | "deleteIndexes" => WRITE | API | WORKER, crate::ddl::drop_indexes::run, "removes indexes";
     "collMod" => WRITE | API | WORKER, crate::ddl::coll_mod::run, "changes options of a collection";
     "convertToCapped" => WRITE | WORKER, crate::ddl::convert_to_capped::run, "makes a collection a capped one";

@@ -592,3 +592,22 @@ fn validate_names_what_does_not_agree() {
     assert_eq!(text(&r, "nInvalidDocuments"), "1");
     assert!(text(&r, "errors.0").contains("malformed"));
 }
+
+#[test]
+fn the_lock_waits_no_longer_than_it_is_told() {
+    let mut s = Server::new();
+    s.ok(r#"{"insert": "c", "$db": "t", "documents": [{"_id": 1}]}"#);
+    let coll = s.commands.engine.catalog.get("t.c").unwrap();
+    let writing = coll.write_lock();
+    for patience in ["50", "0", "-1"] {
+        let command = format!(
+            r#"{{"fsync": 1, "lock": true, "fsyncLockAcquisitionTimeoutMillis": {patience}, "$db": "admin"}}"#
+        );
+        assert_eq!(s.code(&command), 24, "LockTimeout after {patience} ms");
+    }
+    assert_eq!(s.code(r#"{"fsyncUnlock": 1, "$db": "admin"}"#), 20);
+    drop(writing);
+    s.ok(r#"{"fsync": 1, "lock": true, "fsyncLockAcquisitionTimeoutMillis": 0, "$db": "admin"}"#);
+    s.ok(r#"{"fsyncUnlock": 1, "$db": "admin"}"#);
+    s.ok(r#"{"insert": "c", "$db": "t", "documents": [{"_id": 2}]}"#);
+}

@@ -84,6 +84,16 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
     Ok(())
 }
 
+/// Builds an index anew and waits until it is ready. One that cannot be built any more is dropped.
+pub fn rebuild_index(ctx: &mut OpCtx, ns: &str, name: &str) -> Result<()> {
+    ctx.need_worker()?;
+    let engine = ctx.engine.clone();
+    let id = engine.catalog.rebuild_index(ns, name)?;
+    run(ctx, ns, id).inspect_err(|_| {
+        let _ = engine.catalog.drop_index(ns, name);
+    })
+}
+
 /// Resumes the builds that a stop interrupted, each on a thread of its own. One that fails is dropped, and `report` told.
 pub fn resume(
     engine: &Arc<Engine>,

@@ -4,9 +4,10 @@
 use crate::cx::{Cx, Done};
 use crate::idl;
 use errors::{Result, bail};
+use std::time::{Duration, Instant};
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
-    let mut lock = false;
+    let (mut lock, mut patience) = (false, 90_000);
     for e in cx.args.fields.clone() {
         match e.name {
             "lock" => lock = idl::safe_bool("fsync", e)?.unwrap_or(false),
@@ -14,17 +15,24 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 if e.val.tag != bson::tag::INT32 && !e.val.is_nullish() {
                     return Err(idl::mismatch("fsync", e.name, e.val, &["int"]));
                 }
+                patience = e.val.as_i32().unwrap_or(patience);
             }
             _ => return Err(cx.args.unknown(e)),
         }
     }
     let (store, engine) = (&cx.app.store, &cx.app.engine);
-    let locks = lock.then(|| {
-        let n = engine.gate.close();
-        // Nobody begins to write from here on; whoever had begun holds a lock of the catalog until it is done.
-        engine.catalog.drain();
-        n
-    });
+    let locks = match lock {
+        true => {
+            let n = engine.gate.close();
+            // Nobody begins to write from here on; whoever had begun holds a lock of the catalog until it is done.
+            if let Err(e) = drain(cx, patience) {
+                engine.gate.open();
+                return Err(e);
+            }
+            Some(n)
+        }
+        false => None,
+    };
     let synced = store
         .wait_durable(store.last_index())
         .and_then(|()| store.flush());
@@ -47,6 +55,23 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     };
     Ok(Done::Reply)
+}
+
+/// Waits for the writes that are under way.
+fn drain(cx: &Cx<'_, '_>, patience_ms: i32) -> Result<()> {
+    const LOOK: Duration = Duration::from_millis(100);
+    let patience = Duration::from_millis(u64::try_from(patience_ms).unwrap_or(0));
+    let deadline = Instant::now() + patience;
+    loop {
+        let now = Instant::now();
+        if cx.app.engine.catalog.drain(deadline.min(now + LOOK)) {
+            return Ok(());
+        }
+        cx.op.check()?;
+        if now >= deadline {
+            bail!(LockTimeout, "Fsync lock timed out");
+        }
+    }
 }
 
 pub fn unlock(cx: &mut Cx<'_, '_>) -> Result<Done> {

@@ -10,7 +10,7 @@ use super::{delete, update, variables};
 use crate::cx::{Cx, Done};
 use crate::ddl::create::check_uuid;
 use crate::idl;
-use crate::metrics::Kind;
+use crate::metrics::{Kind, Usage};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer};
 use errors::{Code, Error, Result, bail, err};
 use executor::{OpCtx, Retry};
@@ -19,6 +19,7 @@ use query::expr::{ParseEnv, Vars};
 use session::{Results, Retryable};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const AT: &str = "bulkWrite";
 /// The collection that the cursor of results is read by.
@@ -275,18 +276,37 @@ impl Run<'_> {
                 _ => at + 1,
             };
             let errors = self.report.errors;
+            let began = Instant::now();
             let target = &self.targets[self.operations[at].target];
             match check_uuid(&cx.app.engine.catalog, &target.ns, target.uuid) {
                 Ok(()) if end > at + 1 || self.is_insert(at) => self.insert(cx, at, end)?,
                 Ok(()) => self.one(cx, at)?,
                 Err(e) => self.fail_all(at, end, &e),
             }
+            let kind = match self.operations[at].what {
+                Kinded::Insert(_) => Kind::Insert,
+                Kinded::Update(_) => Kind::Update,
+                Kinded::Delete(_) => Kind::Delete,
+            };
+            self.count(cx, self.operations[at].target, kind, began.elapsed());
             if self.ordered && self.report.errors > errors {
                 break;
             }
             at = end;
         }
         Ok(())
+    }
+
+    /// Counts one operation, or one batch of inserts, for `top`.
+    fn count(&self, cx: &mut Cx<'_, '_>, target: usize, kind: Kind, elapsed: Duration) {
+        let ns = &self.targets[target].ns;
+        let row = cx.spent.iter().position(|s| s.1 == kind && s.0 == *ns);
+        let row = row.unwrap_or_else(|| {
+            cx.spent.push((ns.clone(), kind, Usage::default()));
+            cx.spent.len() - 1
+        });
+        cx.spent[row].2.micros += elapsed.as_micros() as u64;
+        cx.spent[row].2.count += 1;
     }
 
     fn is_insert(&self, at: usize) -> bool {

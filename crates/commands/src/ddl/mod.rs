@@ -13,6 +13,7 @@ pub mod list_collections;
 pub mod list_databases;
 pub mod list_indexes;
 mod listing;
+pub mod re_index;
 pub mod rename_collection;
 pub mod validate_db_metadata;
 mod validator;
