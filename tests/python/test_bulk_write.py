@@ -1,7 +1,9 @@
 """`bulkWrite`: inserts, updates and deletes on several collections in one command, as drivers send it and by hand."""
 
+import time
 import uuid
 
+import bson
 import pytest
 from bson import Binary, Int64
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateMany, UpdateOne, WriteConcern
@@ -157,3 +159,40 @@ def test_unacknowledged(client, db):
         if db.a.count_documents({}):
             break
     assert db.a.count_documents({}) == 1
+
+
+def test_many_statements_survive_a_kill_exactly_once(new_server):
+    """Sent again after a kill, whatever was done is not done twice; and the log grows with the statements, not their square."""
+    server = new_server()
+    lsid, many = {"id": Binary.from_uuid(uuid.uuid4())}, 3000
+    ops = [{"update": 0, "filter": {"_id": i}, "updateMods": {"$inc": {"n": 1}}, "upsert": i % 2 == 0} for i in range(many)]
+    command = {"bulkWrite": 1, "nsInfo": [{"ns": "t.c"}], "lsid": lsid, "txnNumber": Int64(1), "$db": "admin"}
+    with server.client() as client:
+        client.t.c.insert_many([{"_id": i, "n": 0} for i in range(many)])
+        before = client.admin.command("serverStatus")["pandodb"]["log"]["bytes"]
+        with server.wire() as wire:
+            assert wire.command({**command, "ops": ops[: many // 2]})["nModified"] == many // 2
+        written = client.admin.command("serverStatus")["pandodb"]["log"]["bytes"] - before
+    assert written < many // 2 * 2000, written
+    # Killed in the middle of the second half.
+    with server.wire() as wire:
+        wire.send_body(bson.encode({**command, "ops": ops}))
+        time.sleep(0.05)
+        server.kill()
+    server.start()
+    with server.wire() as wire:
+        reply = wire.command({**command, "ops": ops})
+        assert reply["nModified"] == many and reply["nErrors"] == 0
+        assert len(reply["retriedStmtIds"]) >= many // 2
+        again = wire.command({**command, "ops": ops})
+        assert again["retriedStmtIds"] == list(range(many)) and again["nModified"] == many
+    with server.client() as client:
+        assert client.t.c.count_documents({"n": 1}) == many
+
+
+def test_top_counts_the_namespaces(client, db):
+    client.bulk_write([on(db.a, InsertOne, {"_id": 1}), on(db.b, InsertOne, {"_id": 1}), on(db.b, DeleteOne, {"_id": 1})])
+    totals = client.admin.command("top")["totals"]
+    assert totals[f"{db.name}.a"]["insert"]["count"] == 1
+    assert totals[f"{db.name}.b"]["insert"]["count"] == totals[f"{db.name}.b"]["remove"]["count"] == 1
+    assert totals[f"{db.name}.b"]["update"]["count"] == 0

@@ -4,16 +4,21 @@
 //! also after a restart. In memory it is known as soon as the write is staged; should the commit fail, everything is forgotten
 //! and read again ([`Retries::forget`]).
 //!
+//! A command of many statements writes its record page by page, so that a statement costs as much at the end as in the
+//! beginning: a page that is full is not written again, and the next is read only if the one before it is full.
+//!
 //! ```text
-//! tablet 0 | space 3 | 0 | lsid [16]  →  {txn: int64, date: date, done: [{i: first statement, c: count, n, m, u?: {v}, d?: image}]}
+//! tablet 0 | space 3 | 0 | lsid [16] [| page u32 BE, from 1 on]
+//!     →  {txn: int64, date: date, done: [{i: first statement, c: count, n, m, u?: {v}, d?: image}]}
 //! ```
+//! Pages of an older transaction number than the first page's are leftovers.
 
 use bson::{Doc, Value, Writer};
 use catalog::keyspace::{self, SPACE_SESSION, SYSTEM_TABLET};
 use errors::{Error, Result, bail};
 use executor::{OpCtx, Retry, StmtResult};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use storage::{Direction, Effect, Entry, Op, OpSession, Store};
 
@@ -22,6 +27,10 @@ pub type Lsid = [u8; 16];
 
 /// Sessions kept in memory; beyond it the oldest are read from the store again when they come back.
 const KEEP: usize = 50_000;
+/// A page with as many results is full.
+const PAGE: usize = 16;
+/// Records deleted at a time.
+const CHUNK: usize = 1000;
 
 #[derive(Clone, Debug, Default)]
 struct Done {
@@ -34,7 +43,11 @@ struct Done {
 struct State {
     loaded: bool,
     txn: i64,
-    done: Vec<Done>,
+    /// By first statement; the ranges do not overlap.
+    done: BTreeMap<i32, Done>,
+    /// The page that is written now, and the first statements of what is on it.
+    page: u32,
+    on_page: Vec<i32>,
     /// Milliseconds since 1970 of the last write.
     used: i64,
 }
@@ -51,8 +64,88 @@ pub struct Retryable {
     now_millis: i64,
 }
 
-fn key(lsid: &Lsid) -> Vec<u8> {
-    keyspace::join(&keyspace::prefix(SYSTEM_TABLET, SPACE_SESSION, 0), lsid)
+fn prefix() -> keyspace::Prefix {
+    keyspace::prefix(SYSTEM_TABLET, SPACE_SESSION, 0)
+}
+
+fn key(lsid: &Lsid, page: u32) -> Vec<u8> {
+    let mut key = keyspace::join(&prefix(), lsid);
+    if page > 0 {
+        key.extend_from_slice(&page.to_be_bytes());
+    }
+    key
+}
+
+/// The session of a record's key.
+fn lsid_of(key: &[u8]) -> Option<Lsid> {
+    key.get(prefix().len()..)?.first_chunk::<16>().copied()
+}
+
+impl State {
+    fn clear(&mut self, txn: i64) {
+        self.txn = txn;
+        self.done.clear();
+        self.page = 0;
+        self.on_page.clear();
+    }
+
+    /// Reads the pages that there are; `get` gives a page's bytes.
+    fn load(&mut self, mut get: impl FnMut(u32) -> Result<Option<Vec<u8>>>) -> Result<()> {
+        self.clear(-1);
+        for page in 0.. {
+            let Some(bytes) = get(page)? else { break };
+            let record = Doc::new(&bytes).unwrap_or(Doc::EMPTY);
+            let txn = number(record, "txn").unwrap_or(-1);
+            if page == 0 {
+                self.txn = txn;
+            } else if txn != self.txn {
+                break;
+            }
+            self.page = page;
+            self.on_page.clear();
+            for done in results(record) {
+                self.on_page.push(done.first);
+                self.done.insert(done.first, done);
+            }
+            if self.on_page.len() < PAGE {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn executed(&self, stmt_id: i32) -> Option<&Done> {
+        let (_, d) = self.done.range(..=stmt_id).next_back()?;
+        (stmt_id < d.first.saturating_add(d.count)).then_some(d)
+    }
+
+    /// Notes what a statement did, on the page that is written now.
+    fn add(&mut self, id: i32, r: &StmtResult) {
+        let plain = |r: &StmtResult| {
+            r.n == 1 && r.n_modified == 0 && r.upserted.is_none() && r.image.is_none()
+        };
+        if self.executed(id).is_some() {
+            return;
+        }
+        if plain(r)
+            && let Some(last) = self.on_page.last()
+            && let Some(d) = self.done.get_mut(last)
+            && plain(&d.result)
+            && d.first.checked_add(d.count) == Some(id)
+        {
+            d.count += 1;
+            return;
+        }
+        self.on_page.push(id);
+        self.done.insert(
+            id,
+            Done {
+                first: id,
+                count: 1,
+                result: r.clone(),
+            },
+        );
+    }
 }
 
 impl Retries {
@@ -71,11 +164,8 @@ impl Retries {
             Mutex::lock_arc(&state)
         };
         if !state.loaded {
-            if let Some(v) = ctx.latest().get(&key(&lsid))? {
-                read(&mut state, Doc::new(&v).unwrap_or(Doc::EMPTY));
-            } else {
-                state.txn = -1;
-            }
+            let latest = ctx.latest();
+            state.load(|page| Ok(latest.get(&key(&lsid, page))?.map(|v| v.to_vec())))?;
             state.loaded = true;
         }
         state.used = now_millis;
@@ -88,8 +178,7 @@ impl Retries {
             );
         }
         if txn > state.txn {
-            state.txn = txn;
-            state.done.clear();
+            state.clear(txn);
         }
         Ok(Retryable {
             lsid,
@@ -105,23 +194,52 @@ impl Retries {
 
     /// Deletes the records of sessions that have not written since `before` (milliseconds since 1970).
     pub fn delete_older(&self, store: &Store, before: i64) -> Result<usize> {
-        let prefix = keyspace::prefix(SYSTEM_TABLET, SPACE_SESSION, 0);
+        let prefix = prefix();
         let view = store.view();
         let mut scan = view.scan(&prefix, &keyspace::prefix_end(&prefix), Direction::Forward);
-        let mut old = Vec::new();
-        while scan.next()? {
-            let date = Doc::new(scan.value())
-                .and_then(|d| d.get("date")?.as_date())
-                .unwrap_or(0);
-            if date < before {
-                old.push(Effect::Delete(scan.key().to_vec()));
+        // One session at a time: its keys, and when it last wrote.
+        let (mut lsid, mut keys, mut newest) = (None, Vec::new(), i64::MIN);
+        let (mut old, mut held, mut n) = (Vec::new(), Vec::new(), 0);
+        loop {
+            let more = scan.next()?;
+            let of = if more { lsid_of(scan.key()) } else { None };
+            if of != lsid || !more {
+                let keys = std::mem::take(&mut keys);
+                if let Some(lsid) = lsid.filter(|_| newest < before)
+                    && let Some(hold) = self.hold_idle(lsid, before)
+                {
+                    n += 1;
+                    held.push((lsid, hold));
+                    old.extend(keys.into_iter().map(Effect::Delete));
+                }
+                (lsid, newest) = (of, i64::MIN);
             }
+            if !old.is_empty() && (!more || old.len() >= CHUNK) {
+                let effects = std::mem::take(&mut old);
+                store.propose(vec![Entry::new([0; 16], Op::Noop, effects)])?;
+                let mut sessions = self.sessions.lock();
+                for (lsid, mut hold) in held.drain(..) {
+                    hold.loaded = false;
+                    // Whoever waits for it has a share of his own, and goes on with this one.
+                    if Arc::strong_count(ArcMutexGuard::mutex(&hold)) == 2 {
+                        sessions.remove(&lsid);
+                    }
+                }
+            }
+            if !more {
+                return Ok(n);
+            }
+            let date = Doc::new(scan.value()).and_then(|d| d.get("date")?.as_date());
+            newest = newest.max(date.unwrap_or(0));
+            keys.push(scan.key().to_vec());
         }
-        let n = old.len();
-        for chunk in old.chunks(1000) {
-            store.propose(vec![Entry::new([0; 16], Op::Noop, chunk.to_vec())])?;
-        }
-        Ok(n)
+    }
+
+    /// Keeps a session from being used, if it has not been since `before`.
+    fn hold_idle(&self, lsid: Lsid, before: i64) -> Option<ArcMutexGuard<RawMutex, State>> {
+        let state = self.sessions.lock().entry(lsid).or_default().clone();
+        let hold = Mutex::try_lock_arc(&state)?;
+        (hold.used < before).then_some(hold)
     }
 
     pub fn active(&self) -> usize {
@@ -137,12 +255,7 @@ impl Retries {
 impl Retryable {
     /// What the statement did when it ran before.
     pub fn executed(&self, stmt_id: i32) -> Option<&StmtResult> {
-        let d = self
-            .state
-            .done
-            .iter()
-            .find(|d| (d.first..d.first.saturating_add(d.count)).contains(&stmt_id))?;
-        Some(&d.result)
+        self.state.executed(stmt_id).map(|d| &d.result)
     }
 
     /// The recorder for statements: `ids[at]` is the id of the statement at that position.
@@ -155,7 +268,8 @@ impl Retryable {
         w.i64("txn", self.state.txn)
             .date("date", self.now_millis)
             .open_array("done");
-        for d in &self.state.done {
+        let State { on_page, done, .. } = &*self.state;
+        for d in on_page.iter().filter_map(|first| done.get(first)) {
             w.open_doc("").i32("i", d.first).i32("c", d.count);
             w.i64("n", d.result.n as i64)
                 .i64("m", d.result.n_modified as i64);
@@ -172,18 +286,17 @@ impl Retryable {
     }
 }
 
-fn read(state: &mut State, d: Doc<'_>) {
-    state.txn = d.get("txn").and_then(|v| v.as_i64()).unwrap_or(-1);
-    state.done.clear();
-    for d in d
-        .get("done")
-        .and_then(|v| v.as_array())
-        .unwrap_or(Doc::EMPTY)
-        .values()
-    {
-        let Some(d) = d.as_doc() else { continue };
-        let int = |n: &str| d.get(n).and_then(|v| v.to_i64_exact()).unwrap_or(0);
-        state.done.push(Done {
+fn number(d: Doc<'_>, name: &str) -> Option<i64> {
+    d.get(name).and_then(|v| v.to_i64_exact())
+}
+
+/// The results in a record.
+fn results(record: Doc<'_>) -> impl Iterator<Item = Done> {
+    let done = record.get("done").and_then(|v| v.as_array());
+    done.unwrap_or(Doc::EMPTY).values().filter_map(|v| {
+        let d = v.as_doc()?;
+        let int = |name: &str| number(d, name).unwrap_or(0);
+        Some(Done {
             first: int("i") as i32,
             count: int("c") as i32,
             result: StmtResult {
@@ -195,8 +308,8 @@ fn read(state: &mut State, d: Doc<'_>) {
                     .and_then(|v| v.as_doc()?.get("v").map(|v| v.to_value())),
                 image: d.get("d").and_then(|v| v.as_doc()).map(|d| d.to_buf()),
             },
-        });
-    }
+        })
+    })
 }
 
 /// Records statements of one command.
@@ -207,28 +320,16 @@ pub struct Statements<'a> {
 
 impl Retry for Statements<'_> {
     fn record(&mut self, results: &[StmtResult]) -> (OpSession, Effect) {
-        let mut first_id = 0;
-        for (n, r) in results.iter().enumerate() {
-            let id = self.ids.get(r.at).copied().unwrap_or(0);
-            if n == 0 {
-                first_id = id;
-            }
-            let plain = |r: &StmtResult| {
-                r.n == 1 && r.n_modified == 0 && r.upserted.is_none() && r.image.is_none()
-            };
-            match self.hold.state.done.last_mut() {
-                Some(d)
-                    if plain(r) && plain(&d.result) && d.first.checked_add(d.count) == Some(id) =>
-                {
-                    d.count += 1
-                }
-                _ => self.hold.state.done.push(Done {
-                    first: id,
-                    count: 1,
-                    result: r.clone(),
-                }),
-            }
+        let state = &mut *self.hold.state;
+        if state.on_page.len() >= PAGE {
+            state.page += 1;
+            state.on_page.clear();
         }
+        let id_of = |r: &StmtResult| self.ids.get(r.at).copied().unwrap_or(0);
+        for r in results {
+            state.add(id_of(r), r);
+        }
+        let first_id = results.first().map_or(0, id_of);
         let session = OpSession {
             lsid: self.hold.lsid,
             txn_number: self.hold.state.txn,
@@ -236,7 +337,116 @@ impl Retry for Statements<'_> {
         };
         (
             session,
-            Effect::Put(key(&self.hold.lsid), self.hold.write()),
+            Effect::Put(
+                key(&self.hold.lsid, self.hold.state.page),
+                self.hold.write(),
+            ),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold() -> Retryable {
+        let mut state = State {
+            loaded: true,
+            ..State::default()
+        };
+        state.clear(7);
+        Retryable {
+            lsid: [9; 16],
+            state: Mutex::lock_arc(&Arc::new(Mutex::new(state))),
+            now_millis: 1,
+        }
+    }
+
+    /// An update that changed one document.
+    fn updated(at: usize) -> StmtResult {
+        StmtResult {
+            at,
+            n: 1,
+            n_modified: 1,
+            ..StmtResult::default()
+        }
+    }
+
+    fn store(records: &mut BTreeMap<Vec<u8>, Vec<u8>>, effect: Effect) -> usize {
+        let Effect::Put(key, value) = effect else {
+            panic!("a record is put")
+        };
+        let bytes = key.len() + value.len();
+        records.insert(key, value);
+        bytes
+    }
+
+    #[test]
+    fn a_statement_costs_as_much_late_as_early() {
+        let (mut hold, mut records) = (hold(), BTreeMap::new());
+        let ids: Vec<i32> = (0..2000).collect();
+        let mut bytes = Vec::new();
+        for at in 0..ids.len() {
+            let (_, effect) = hold.statements(&ids).record(&[updated(at)]);
+            bytes.push(store(&mut records, effect));
+            // What a crash here would leave says exactly which were done.
+            if at % 97 == 0 || at == 1999 {
+                let mut again = State::default();
+                again
+                    .load(|page| Ok(records.get(&key(&hold.lsid, page)).cloned()))
+                    .unwrap();
+                assert_eq!(again.txn, 7);
+                let known = |id: &i32| again.executed(*id).is_some();
+                assert_eq!(ids.iter().filter(|id| known(id)).count(), at + 1);
+            }
+        }
+        let sum = |range: std::ops::Range<usize>| bytes[range].iter().sum::<usize>();
+        assert!(
+            sum(1600..2000) < sum(0..400) * 11 / 10,
+            "{}",
+            sum(1600..2000)
+        );
+        assert_eq!(records.len(), 2000 / PAGE);
+    }
+
+    #[test]
+    fn pages_of_an_older_number_do_not_count() {
+        let (mut hold, mut records) = (hold(), BTreeMap::new());
+        let ids: Vec<i32> = (0..100).collect();
+        for at in 0..ids.len() {
+            let (_, effect) = hold.statements(&ids).record(&[updated(at)]);
+            store(&mut records, effect);
+        }
+        hold.state.clear(8);
+        let results: Vec<StmtResult> = (0..PAGE).map(updated).collect();
+        let (_, effect) = hold.statements(&ids).record(&results);
+        store(&mut records, effect);
+        let mut again = State::default();
+        again
+            .load(|page| Ok(records.get(&key(&hold.lsid, page)).cloned()))
+            .unwrap();
+        assert_eq!((again.txn, again.done.len()), (8, PAGE));
+        // It goes on where the command stopped.
+        hold.state = Mutex::lock_arc(&Arc::new(Mutex::new(again)));
+        let (_, effect) = hold.statements(&ids).record(&[updated(PAGE)]);
+        store(&mut records, effect);
+        assert_eq!(hold.state.page, 1);
+        assert!(hold.executed(PAGE as i32).is_some() && hold.executed(PAGE as i32 + 1).is_none());
+    }
+
+    #[test]
+    fn inserts_that_follow_each_other_are_one() {
+        let mut hold = hold();
+        let ids: Vec<i32> = (5..5000).collect();
+        let plain = |at| StmtResult {
+            n_modified: 0,
+            ..updated(at)
+        };
+        for at in 0..4000 {
+            hold.statements(&ids).record(&[plain(at)]);
+        }
+        assert_eq!((hold.state.done.len(), hold.state.page), (1, 0));
+        assert!(hold.executed(4004).is_some() && hold.executed(4005).is_none());
+        assert!(hold.executed(4).is_none());
     }
 }
