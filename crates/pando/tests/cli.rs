@@ -380,3 +380,89 @@ fn the_laboratory_launches_shards() {
     let file = std::fs::read_to_string(&out).unwrap();
     assert!(file.contains("\"more_pids\""));
 }
+
+/// An index entry that is not that of its record, and a record whose entry is missing: both commands name them.
+#[test]
+fn an_index_that_disagrees_is_found_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = path(dir.path(), "data");
+    let args = ["--dbpath", data.as_str(), "--port", "0"];
+    let mut server = Server::start(&args);
+    let ok = |server: &Server, command: &str| {
+        let reply = call(&server.address, &bson::json::parse(command).unwrap());
+        let code = reply.get("ok").and_then(|v| v.to_f64());
+        assert_eq!(code, Some(1.0), "{reply:?}");
+        reply
+    };
+    ok(
+        &server,
+        r#"{"createIndexes": "things", "$db": "d",
+            "indexes": [{"key": {"n": 1}, "name": "by_n"}, {"key": {"m": 1}, "name": "by_m"}]}"#,
+    );
+    ok(
+        &server,
+        r#"{"insert": "things", "$db": "d",
+            "documents": [{"_id": 1, "n": 10, "m": 1}, {"_id": 2, "n": 20, "m": 2}, {"_id": 3, "n": 30, "m": 3}]}"#,
+    );
+    server.signal("-TERM");
+    assert_eq!(server.exit_code(), Some(0));
+    let sound = run(&["check", &data]);
+    assert_eq!(sound.status.code(), Some(0), "{}", text(&sound.stdout));
+
+    // Behind the executor's back: the entry of record 2 is lost, and one of record 3 has another value than the record.
+    {
+        let store = storage::Store::open(storage::StoreOptions::new(&data)).unwrap();
+        let engine = executor::Engine::open(store.clone()).unwrap();
+        let coll = engine.catalog.get("d.things").unwrap();
+        let index = coll.index_named("by_n").unwrap();
+        let entry = |text: &str, of: i32| {
+            let doc = bson::json::parse(text).unwrap();
+            let id = doc! { "_id": of };
+            let record = executor::record_key(&coll, id.get("_id").unwrap());
+            executor::entries_of(index, doc.as_doc(), &record[catalog::keyspace::PREFIX..])
+                .unwrap()
+                .remove(0)
+        };
+        let lost = entry(r#"{"n": 20}"#, 2);
+        assert!(store.view().exists(&lost).unwrap());
+        let wrong = entry(r#"{"n": 31}"#, 3);
+        store
+            .write_unlogged(&[
+                storage::Effect::Delete(lost),
+                storage::Effect::Put(wrong, vec![]),
+            ])
+            .unwrap();
+        store.flush().unwrap();
+        store.close().unwrap();
+    }
+
+    let checked = run(&["check", &data]);
+    let said = text(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    for line in [
+        "d.things: the index by_n lacks an entry of the record 2",
+        "d.things: the index by_n has an entry that is not that of its record 3",
+        "2 faults were found",
+    ] {
+        assert!(said.contains(line), "{line:?} in\n{said}");
+    }
+    assert!(!said.contains("by_m"), "{said}");
+
+    let server = Server::start(&args);
+    let reply = ok(
+        &server,
+        r#"{"validate": "things", "full": true, "$db": "d"}"#,
+    );
+    assert_eq!(reply.get("valid").and_then(|v| v.as_bool()), Some(false));
+    let said = reply.as_doc().to_string();
+    assert!(
+        said.contains("by_n") && !said.contains("by_m\": {\"valid\": false"),
+        "{said}"
+    );
+    for list in ["missingIndexEntries", "extraIndexEntries"] {
+        let entries = reply.get(list).and_then(|v| v.as_array());
+        let named = entries.expect(list).to_string();
+        assert_eq!(entries.map(|e| e.count()), Some(1), "{named}");
+        assert!(named.contains("by_n"), "{list}: {named}");
+    }
+}
