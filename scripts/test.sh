@@ -43,7 +43,7 @@ build_tools() {
     want_go || { echo "SKIPPED mongodump and its kin: no Go $go_wanted or newer"; return 0; }
     mkdir -p "$tools"
     local tool
-    for tool in mongodump mongorestore mongoexport mongoimport mongostat mongotop bsondump; do
+    for tool in mongodump mongorestore mongoexport mongoimport mongostat mongotop mongofiles bsondump; do
         [ -x "$tools/$tool" ] || (cd tests/tools && go build -o "$tools/$tool" "github.com/mongodb/mongo-tools/$tool/main") ||
             { echo "SKIPPED $tool: it could not be built"; return 0; }
     done

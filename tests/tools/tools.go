@@ -7,6 +7,7 @@ import (
 	_ "github.com/mongodb/mongo-tools/bsondump/main"
 	_ "github.com/mongodb/mongo-tools/mongodump/main"
 	_ "github.com/mongodb/mongo-tools/mongoexport/main"
+	_ "github.com/mongodb/mongo-tools/mongofiles/main"
 	_ "github.com/mongodb/mongo-tools/mongoimport/main"
 	_ "github.com/mongodb/mongo-tools/mongorestore/main"
 	_ "github.com/mongodb/mongo-tools/mongostat/main"
