@@ -106,7 +106,8 @@ def test_a_slow_reader_gets_all_of_it(target):
     server, client = target
     client.app.big.insert_many([{"_id": i, "x": bytes(200_000)} for i in range(300)])
     program = pathlib.Path(__file__).with_name("hostile.py")
-    command = [sys.executable, program, "greedy", server.port, CLIENTS, 6]
+    # More than there are workers, which all wait.
+    command = [sys.executable, program, "greedy", server.port, CLIENTS + 100, 6]
     with subprocess.Popen(["nice", *map(str, command)]) as attack:
         time.sleep(1)
         for _ in range(3):

@@ -96,7 +96,7 @@ impl Commands {
                 return Ok(Outcome::Close);
             }
         }
-        let room = ReplyRoom::new(&self.control.in_flight, client, request);
+        let room = ReplyRoom::new(&self.control, client, request);
         let mut op = match mode {
             Mode::Inline => OpCtx::inline(&self.engine, &mut local.group),
             Mode::Worker => OpCtx::worker(&self.engine),

@@ -5,8 +5,8 @@
 use crate::connection::Connection;
 use bson::MAX_DOC_BYTES;
 use executor::Room;
-use service::in_flight::{InFlight, SMALL_BYTES};
-use service::{Client, Request};
+use service::in_flight::SMALL_BYTES;
+use service::{Client, Control, Request};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const MOST_BYTES: usize = 2 * (MAX_DOC_BYTES + (64 << 10));
 const LOOK: Duration = Duration::from_millis(250);
 
 pub struct ReplyRoom<'c> {
-    in_flight: &'c InFlight,
+    control: &'c Control,
     client: &'c Client<Connection>,
     /// The request holds memory itself: it must be able to finish.
     must_go_on: bool,
@@ -26,12 +26,12 @@ pub struct ReplyRoom<'c> {
 
 impl<'c> ReplyRoom<'c> {
     pub fn new(
-        in_flight: &'c InFlight,
+        control: &'c Control,
         client: &'c Client<Connection>,
         request: &Request<'_>,
     ) -> ReplyRoom<'c> {
         ReplyRoom {
-            in_flight,
+            control,
             client,
             must_go_on: request.message_bytes > SMALL_BYTES,
             taken: Cell::new(0),
@@ -48,7 +48,7 @@ impl<'c> ReplyRoom<'c> {
                 0
             };
             self.client.reply_held.store(held, Relaxed);
-            self.in_flight.give(taken - held);
+            self.control.in_flight.give(taken - held);
         }
     }
 
@@ -63,14 +63,15 @@ impl<'c> ReplyRoom<'c> {
 impl Room for ReplyRoom<'_> {
     fn take(&self) -> bool {
         if self.must_go_on {
-            self.in_flight.take(MOST_BYTES);
+            self.control.in_flight.take(MOST_BYTES);
             return self.took(true);
         }
-        self.took(self.in_flight.try_take(MOST_BYTES))
+        self.took(self.control.in_flight.try_take(MOST_BYTES))
     }
 
     fn wait(&self) -> bool {
-        self.took(self.in_flight.wait(MOST_BYTES, LOOK))
+        let _waiting = self.control.waits();
+        self.took(self.control.in_flight.wait(MOST_BYTES, LOOK))
     }
 }
 
@@ -79,7 +80,7 @@ impl Drop for ReplyRoom<'_> {
     fn drop(&mut self) {
         let taken = self.taken.get();
         if taken > 0 {
-            self.in_flight.give(taken);
+            self.control.in_flight.give(taken);
         }
     }
 }
