@@ -21,6 +21,7 @@ mod metrics;
 mod operations;
 mod parameters;
 mod profiler;
+mod query_settings;
 mod reaper;
 mod replica_set;
 mod reply_room;
@@ -79,6 +80,7 @@ pub struct Commands {
     pub(crate) profiler: Profiler,
     pub(crate) rw_defaults: admin::rw_concern::Defaults,
     pub(crate) write_block: admin::write_block::WriteBlock,
+    pub(crate) query_settings: Arc<query_settings::QuerySettings>,
     /// What `autoCompact` was last told: target in megabytes, and whether once only.
     pub(crate) auto_compact: Mutex<Option<(i64, bool)>>,
     pub(crate) connections: Arc<Connections>,
@@ -102,6 +104,7 @@ impl Commands {
         let slow_ms = config.slow_ms;
         let rw_defaults = admin::rw_concern::Defaults::load(&engine, &config.topology)?;
         let write_block = admin::write_block::WriteBlock::load(&engine)?;
+        let query_settings = Arc::new(query_settings::QuerySettings::load(&engine)?);
         let commands = Commands {
             parameters: Arc::new(Parameters::new(&config.parameters)),
             store,
@@ -118,6 +121,7 @@ impl Commands {
             profiler: Profiler::new(slow_ms),
             rw_defaults,
             write_block,
+            query_settings,
             auto_compact: Mutex::default(),
             connections: Arc::default(),
             expired: Arc::default(),

@@ -141,6 +141,8 @@ commands! {
     "planCacheClearFilters" => 0, crate::admin::plan_cache_filters::clear_filters, "forgets index filters";
     "planCacheListFilters" => 0, crate::admin::plan_cache_filters::list, "the index filters";
     "planCacheSetFilter" => 0, crate::admin::plan_cache_filters::set, "sets an index filter";
+    "setQuerySettings" => ADMIN | WORKER, crate::admin::query_settings::set, "sets how queries of a shape are answered";
+    "removeQuerySettings" => ADMIN | WORKER, crate::admin::query_settings::remove, "forgets what was set for queries of a shape";
     "getDefaultRWConcern" => ADMIN, crate::admin::rw_concern::get, "the default concerns";
     "setDefaultRWConcern" => ADMIN | WRITE | WORKER, crate::admin::rw_concern::set, "sets the default concerns";
     "setUserWriteBlockMode" => ADMIN | WRITE | WORKER, crate::admin::write_block::run, "refuses users' writes";

@@ -79,29 +79,65 @@ impl<'a> ReadRequest<'a> {
             _ => false,
         };
         let id_hint = own_name.then(|| Hint::Name("_id_".to_string()));
-        // An index filter is stronger than a hint.
-        let allowed: Option<Vec<_>> = self.index_filter(coll).map(|f| {
-            let allowed = coll.usable.iter().filter(|i| f.allows(i));
-            allowed.cloned().collect()
-        });
-        planner::plan(&PlanRequest {
+        let request = PlanRequest {
             filter: self.filter,
             sort: self.sort,
             projection: self.projection,
             limit: self.limit,
-            hint: match allowed {
-                Some(_) => None,
-                None => id_hint.as_ref().or(self.hint.as_ref()),
-            },
+            hint: id_hint.as_ref().or(self.hint.as_ref()),
             min: self.min,
             max: self.max,
-            indexes: allowed.as_deref().unwrap_or(&coll.usable),
+            indexes: &coll.usable,
             clustered: coll.capped.is_none(),
             count,
             ns: &coll.ns,
             estimate: Some(&estimate),
-        })
+        };
+        // Query settings are stronger than an index filter, and that is stronger than a hint.
+        if let Some(Hint::Among(list)) = &self.hint
+            && let Some(plan) = plan_among(list, &request)?
+        {
+            return Ok(plan);
+        }
+        let allowed: Option<Vec<_>> = self.index_filter(coll).map(|f| {
+            let allowed = coll.usable.iter().filter(|i| f.allows(i));
+            allowed.cloned().collect()
+        });
+        match &allowed {
+            Some(indexes) => planner::plan(&PlanRequest {
+                hint: None,
+                indexes,
+                ..request
+            }),
+            None => planner::plan(&request),
+        }
     }
+}
+
+/// Plans with nothing but what query settings allow; `None` when none of it serves the query.
+fn plan_among(list: &[Hint], request: &PlanRequest<'_>) -> Result<Option<Plan>> {
+    let named = request.indexes.iter();
+    let named: Vec<_> = named
+        .filter(|i| list.iter().any(|h| h.names(i)))
+        .cloned()
+        .collect();
+    let clustered = request.clustered && list.iter().any(Hint::names_id);
+    let natural = list.iter().find(|h| matches!(h, Hint::Natural { .. }));
+    if named.is_empty() && !clustered {
+        let natural = natural.map(|h| PlanRequest {
+            hint: Some(h),
+            ..*request
+        });
+        return natural.map(|r| planner::plan(&r)).transpose();
+    }
+    let plan = planner::plan(&PlanRequest {
+        hint: None,
+        indexes: &named,
+        clustered,
+        ..*request
+    })?;
+    let serves = natural.is_some() || !plan.access.is_scan();
+    Ok(serves.then_some(plan))
 }
 
 /// How many entries are counted one by one before the engine's own estimate is taken.

@@ -18,6 +18,8 @@ pub(crate) fn resolve<'a>(req: &PlanRequest<'a>) -> Result<Hinted<'a>> {
     };
     let visible = || req.indexes.iter().filter(|i| i.ready && !i.hidden);
     match hint {
+        // Who plans over what is allowed passes those indexes only.
+        Hint::Among(_) => Ok(Hinted::Nothing),
         Hint::Natural { reverse } => Ok(Hinted::Natural { reverse: *reverse }),
         Hint::Name(n) if n == "_id_" && req.clustered => Ok(Hinted::Id),
         Hint::Name(n) => visible()
@@ -44,11 +46,11 @@ pub(crate) fn resolve<'a>(req: &PlanRequest<'a>) -> Result<Hinted<'a>> {
     }
 }
 
-fn is_id_pattern(k: Doc<'_>) -> bool {
+pub(crate) fn is_id_pattern(k: Doc<'_>) -> bool {
     k.count() == 1 && k.get("_id").is_some_and(|v| v.to_f64() == Some(1.0))
 }
 
-fn same_pattern(a: Doc<'_>, b: Doc<'_>) -> bool {
+pub(crate) fn same_pattern(a: Doc<'_>, b: Doc<'_>) -> bool {
     a.count() == b.count()
         && a.iter()
             .zip(b.iter())

@@ -34,6 +34,28 @@ pub enum Hint {
     Natural {
         reverse: bool,
     },
+    /// Of query settings: what to choose from, as long as something of it serves the query.
+    Among(Vec<Hint>),
+}
+
+impl Hint {
+    /// Whether it names this index.
+    pub fn names(&self, index: &IndexInfo) -> bool {
+        match self {
+            Hint::Name(n) => index.name == *n,
+            Hint::Key(k) => crate::hint::same_pattern(index.key.as_doc(), k.as_doc()),
+            Hint::Natural { .. } | Hint::Among(_) => false,
+        }
+    }
+
+    /// Whether it names the records' own order by `_id`, where that is no index.
+    pub fn names_id(&self) -> bool {
+        match self {
+            Hint::Name(n) => n == "_id_",
+            Hint::Key(k) => crate::hint::is_id_pattern(k.as_doc()),
+            Hint::Natural { .. } | Hint::Among(_) => false,
+        }
+    }
 }
 
 /// What is to be planned.

@@ -5,8 +5,9 @@ use super::{explain, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::generic::Args;
 use crate::idl;
+use crate::query_settings;
 use crate::stats::rows;
-use bson::{Doc, Val};
+use bson::{Doc, DocBuf, Val};
 use errors::{Result, bail};
 use executor::{AggregateRequest, FindRequest, PipelineCursor};
 use planner::explain::{Explain, stages};
@@ -171,6 +172,19 @@ fn check_strict(pipeline: Val<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The shape of the aggregate that `cx.args` holds, which is checked.
+pub fn query_shape(cx: &Cx<'_, '_>) -> Result<DocBuf> {
+    let ns = parse(cx)?.ns;
+    shape_of(cx, &ns)
+}
+
+fn shape_of(cx: &Cx<'_, '_>, ns: &str) -> Result<DocBuf> {
+    let given = cx.args.field("collation").and_then(|v| v.as_doc());
+    let collation = crate::collation::given(given)?.flatten();
+    let stages = cx.args.field("pipeline").unwrap_or(Val::NULL);
+    Ok(shape::of_pipeline(ns, stages, collation.as_ref()))
+}
+
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if cx.args.field("explain").and_then(|v| v.as_bool()) == Some(true) {
         if cx.args.generic.write_concern.is_some() {
@@ -182,7 +196,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         let body = cx.request.body;
         return write_explain(cx, body, false);
     }
-    let a = parse(cx)?;
+    let mut a = parse(cx)?;
+    if !cx.app.query_settings.is_empty() {
+        let shape = shape_of(cx, &a.ns)?;
+        query_settings::heed(cx, &a.ns, &shape, &mut a.request.hint)?;
+    }
     cx.op.bypass_validation = a.bypass_validation;
     let keep_uuid;
     let results = {
@@ -230,6 +248,15 @@ pub(super) fn write_explain_of(
     executed: bool,
 ) -> Result<Done> {
     let mut ns = pipeline.ns.to_string();
+    let stages_given = command.get("pipeline").unwrap_or(Val::NULL);
+    let given = cx.args.field("collation").and_then(|v| v.as_doc());
+    let collation = crate::collation::given(given)?.flatten();
+    let shape_hash =
+        shape::query_shape_hash(shape::of_pipeline(&ns, stages_given, collation.as_ref()).as_doc());
+    let setting = cx.app.query_settings.find(&shape_hash);
+    if let Some(hints) = setting.as_ref().and_then(|s| s.hints(&ns)) {
+        pipeline.hint = Some(hints);
+    }
     if let Some(r) = cx.app.engine.catalog.snapshot().resolve(&ns)? {
         ns = r.on.to_string();
         pipeline.ns = r.on.clone();
@@ -265,8 +292,6 @@ pub(super) fn write_explain_of(
         .get(push.consumed..)
         .unwrap_or(&[]);
     let sort = sort.map(|s| s.to_doc());
-    let given = cx.args.field("collation").and_then(|v| v.as_doc());
-    let collation = crate::collation::given(given)?.flatten();
     let looked_at: Vec<&str> = pipeline
         .pipeline
         .stages()
@@ -276,10 +301,8 @@ pub(super) fn write_explain_of(
         .collect();
     let sort = sort.as_ref().map(|d| d.as_doc());
     let hash = shape::plan_cache_hash(&filter, sort, None, collation.as_ref(), &looked_at);
-    let stages_given = command.get("pipeline").unwrap_or(Val::NULL);
-    let whole = format!("{}|{}|{:?}", ns, shape::abstracted(stages_given), collation);
     cx.w.str("explainVersion", "1")
-        .str("queryShapeHash", &shape::query_shape_hash(&whole));
+        .str("queryShapeHash", &shape_hash);
     // What the run of the query counted, and of each stage after it.
     let ran = explained.ran.as_ref();
     let counted = |stage: usize| ran.and_then(|(w, numbers)| Some((w, *numbers.get(stage)?)));
@@ -296,6 +319,9 @@ pub(super) fn write_explain_of(
             .str("namespace", &ns)
             .doc("parsedQuery", filter.to_doc().as_doc());
         cx.w.bool("indexFilterSet", filter_set);
+        if let Some(s) = &setting {
+            cx.w.doc("querySettings", s.settings.as_doc());
+        }
         explain::write_hashes(&mut cx.w, &hash);
         cx.w.bool("maxIndexedOrSolutionsReached", false);
         cx.w.doc("winningPlan", tree.to_doc(&|_, _| {}).as_doc())

@@ -1,15 +1,29 @@
 //! `distinct`.
 
-use super::{on_view, variables};
+use super::{on_view, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::idl;
-use bson::Doc;
+use crate::query_settings;
+use bson::{Doc, DocBuf};
 use errors::Result;
 use executor::ReadRequest;
+use planner::Hint;
+use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::path::FieldPath;
+use std::sync::Arc;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+/// A distinct as parsed.
+struct Distinct<'a> {
+    ns: String,
+    key: &'a str,
+    filter: Filter,
+    hint: Option<Hint>,
+    env: ParseEnv,
+    vars: Arc<Vars>,
+}
+
+fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Distinct<'a>> {
     const AT: &str = "distinct";
     let ns = cx.args.namespace()?;
     let (mut key, mut query, mut hint) = (None, Doc::EMPTY, None);
@@ -26,16 +40,52 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let key = idl::required(AT, "key", key)?;
     let (env, vars) = variables::variables(cx, &ns, &collation, None)?;
-    let filter = Filter::parse(query, &env)?;
-    let vars = filter.has_expr().then(|| cx.op.interruptible(&vars));
-    let req = ReadRequest {
+    Ok(Distinct {
+        ns,
+        key,
+        filter: Filter::parse(query, &env)?,
         hint,
+        env,
         vars,
-        ..ReadRequest::new(&filter)
+    })
+}
+
+impl Distinct<'_> {
+    fn shape(&self) -> DocBuf {
+        shape::of_query(&shape::Query {
+            ns: &self.ns,
+            command: "distinct",
+            key: Some(self.key),
+            filter: &self.filter,
+            sort: None,
+            projection: None,
+            collation: self.env.collation(),
+            skip: 0,
+            limit: None,
+        })
+    }
+}
+
+/// The shape of the distinct that `cx.args` holds, which is checked.
+pub fn query_shape(cx: &Cx<'_, '_>) -> Result<DocBuf> {
+    Ok(parse(cx)?.shape())
+}
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    let mut d = parse(cx)?;
+    if !cx.app.query_settings.is_empty() {
+        let shape = d.shape();
+        query_settings::heed(cx, &d.ns, &shape, &mut d.hint)?;
+    }
+    let vars = d.filter.has_expr().then(|| cx.op.interruptible(&d.vars));
+    let req = ReadRequest {
+        hint: d.hint,
+        vars,
+        ..ReadRequest::new(&d.filter)
     };
-    let path = FieldPath::new(key);
-    let values = match executor::distinct(&mut cx.op, &ns, &path, &req, env.collation()) {
-        Err(e) if on_view::wanted(&e) => return on_view::distinct(cx, key),
+    let path = FieldPath::new(d.key);
+    let values = match executor::distinct(&mut cx.op, &d.ns, &path, &req, d.env.collation()) {
+        Err(e) if on_view::wanted(&e) => return on_view::distinct(cx, d.key),
         values => values?,
     };
     cx.w.open_array("values");

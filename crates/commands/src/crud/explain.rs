@@ -254,7 +254,7 @@ fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
 fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosity) -> Result<()> {
     let Subject {
         ns,
-        request,
+        mut request,
         top,
         count,
         collation,
@@ -265,7 +265,6 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
         request.sort.as_ref().map(|s| s.to_doc()),
         projection.as_ref().map(|p| p.to_doc()),
     );
-    let part = |d: &Option<DocBuf>| d.as_ref().map(|d| d.as_doc().to_string());
     let hash = shape::plan_cache_hash(
         &filter,
         sort.as_ref().map(|d| d.as_doc()),
@@ -273,14 +272,29 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
         collation.as_ref(),
         &[],
     );
-    let whole = format!(
-        "{ns}|{}|{}|{:?}|{:?}|{:?}",
-        command.first().map_or("", |e| e.name),
-        shape::abstracted(filter.to_doc().as_doc().as_val()),
-        part(&sort),
-        part(&projected),
-        collation,
-    );
+    let name = command.first().map_or("", |e| e.name);
+    let asked = shape::of_query(&shape::Query {
+        ns: &ns,
+        command: name,
+        key: match name {
+            "distinct" => command.get("key").and_then(|v| v.as_str()),
+            _ => None,
+        },
+        filter: &filter,
+        sort: sort.as_ref().map(|d| d.as_doc()),
+        projection: projected.as_ref().map(|d| d.as_doc()),
+        collation: collation.as_ref(),
+        skip,
+        limit: request.limit,
+    });
+    let shape_hash = shape::query_shape_hash(asked.as_doc());
+    let setting = cx.app.query_settings.find(&shape_hash);
+    if let Some(hints) = setting.as_ref().and_then(|s| s.hints(&ns))
+        && request.min.is_none()
+        && request.max.is_none()
+    {
+        request.hint = Some(hints);
+    }
     let (view, coll) = cx.op.view(&ns);
     let mut tree;
     let mut counted = None;
@@ -329,11 +343,14 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
     }
     let w = &mut cx.w;
     w.str("explainVersion", "1")
-        .str("queryShapeHash", &shape::query_shape_hash(&whole));
+        .str("queryShapeHash", &shape_hash);
     w.open_doc("queryPlanner")
         .str("namespace", &ns)
         .doc("parsedQuery", filter.to_doc().as_doc());
     w.bool("indexFilterSet", filter_set);
+    if let Some(s) = &setting {
+        w.doc("querySettings", s.settings.as_doc());
+    }
     write_hashes(w, &hash);
     w.i32("optimizationTimeMillis", 0);
     w.bool("maxIndexedOrSolutionsReached", false)

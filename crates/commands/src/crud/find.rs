@@ -1,10 +1,11 @@
 //! `find`.
 
 use super::cursor::{self, Keep};
-use super::{on_view, variables};
+use super::{on_view, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::idl;
-use bson::Doc;
+use crate::query_settings;
+use bson::{Doc, DocBuf};
 use errors::{Result, bail};
 use executor::{FindCursor, FindRequest, TailCursor};
 use query::collation::Collation;
@@ -134,8 +135,36 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
     })
 }
 
+impl Find<'_> {
+    pub fn shape(&self) -> DocBuf {
+        let r = &self.request;
+        let sort = r.sort.as_ref().map(|s| s.to_doc());
+        let projection = r.projection.as_ref().map(|p| p.to_doc());
+        shape::of_query(&shape::Query {
+            ns: &self.ns,
+            command: "find",
+            key: None,
+            filter: &r.filter,
+            sort: sort.as_ref().map(|d| d.as_doc()),
+            projection: projection.as_ref().map(|d| d.as_doc()),
+            collation: self.collation.as_ref(),
+            skip: r.skip,
+            limit: r.limit,
+        })
+    }
+}
+
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
-    let find = parse(cx)?;
+    let mut find = parse(cx)?;
+    if !cx.app.query_settings.is_empty() {
+        let shape = find.shape();
+        let limits = find.request.min.is_some() || find.request.max.is_some();
+        let mut hint = find.request.hint.clone();
+        query_settings::heed(cx, &find.ns, &shape, &mut hint)?;
+        if !limits {
+            find.request.hint = hint;
+        }
+    }
     if find.tailable {
         return tail(cx, find);
     }

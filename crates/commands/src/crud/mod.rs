@@ -3,7 +3,7 @@
 mod batch;
 mod cursor;
 mod on_view;
-mod shape;
+pub(crate) mod shape;
 pub(crate) mod variables;
 
 pub mod aggregate;

@@ -3,7 +3,7 @@
 //! `planCacheShapeHash`: of what the planner looks at, whatever the order of clauses. `queryShapeHash`: of the whole command
 //! as it was written, with the types of its literals in their places.
 
-use bson::{Doc, Val, tag};
+use bson::{Doc, DocBuf, Val, Writer, tag};
 use query::collation::Collation;
 use query::filter::Filter;
 use std::fmt::Write;
@@ -51,8 +51,9 @@ pub fn plan_cache_hash(
     })
 }
 
-/// 64 hexadecimal digits.
-pub fn query_shape_hash(text: &str) -> String {
+/// 64 hexadecimal digits for a shape.
+pub fn query_shape_hash(shape: Doc<'_>) -> String {
+    let text = shape.to_string();
     let mut out = String::with_capacity(64);
     for salt in ["0", "1"] {
         for b in md5::compute(format!("{salt}{text}")).iter() {
@@ -62,42 +63,91 @@ pub fn query_shape_hash(text: &str) -> String {
     out
 }
 
-/// The shape of a filter, an expression or a stage.
-pub fn abstracted(v: Val<'_>) -> String {
-    let mut out = String::new();
-    add(v, &mut out);
-    out
+/// What a command that finds documents asks for.
+pub struct Query<'a> {
+    pub ns: &'a str,
+    pub command: &'a str,
+    /// Of distinct.
+    pub key: Option<&'a str>,
+    pub filter: &'a Filter,
+    pub sort: Option<Doc<'a>>,
+    pub projection: Option<Doc<'a>>,
+    pub collation: Option<&'a Collation>,
+    pub skip: u64,
+    pub limit: Option<u64>,
 }
 
-fn add(v: Val<'_>, out: &mut String) {
+fn head(ns: &str, command: &str) -> Writer {
+    let mut w = Writer::new();
+    w.open_doc("cmdNs")
+        .str("db", catalog::db_of(ns))
+        .str("coll", catalog::collection_of(ns))
+        .close();
+    w.str("command", command);
+    w
+}
+
+/// The shape of a query: the command with placeholders for literals, as `$querySettings` shows it.
+pub fn of_query(q: &Query<'_>) -> DocBuf {
+    let mut w = head(q.ns, q.command);
+    if let Some(c) = q.collation {
+        w.doc("collation", c.spec());
+    }
+    if let Some(k) = q.key {
+        w.str("key", k);
+    }
+    add("filter", q.filter.to_doc().as_doc().as_val(), &mut w);
+    for (name, part) in [("sort", q.sort), ("projection", q.projection)] {
+        if let Some(d) = part.filter(|d| !d.is_empty()) {
+            w.doc(name, d);
+        }
+    }
+    for (name, given) in [("skip", q.skip > 0), ("limit", q.limit.is_some())] {
+        if given {
+            w.str(name, "?number");
+        }
+    }
+    w.finish()
+}
+
+/// The shape of a pipeline as it was written.
+pub fn of_pipeline(ns: &str, stages: Val<'_>, collation: Option<&Collation>) -> DocBuf {
+    let mut w = head(ns, "aggregate");
+    if let Some(c) = collation {
+        w.doc("collation", c.spec());
+    }
+    add("pipeline", stages, &mut w);
+    w.finish()
+}
+
+fn add(name: &str, v: Val<'_>, w: &mut Writer) {
     match v.tag {
         tag::DOCUMENT => {
-            out.push('{');
+            w.open_doc(name);
             for e in v.as_doc().unwrap_or(Doc::EMPTY) {
-                let _ = write!(out, "{}:", e.name);
                 if KEPT.contains(&e.name) {
-                    let _ = write!(out, "{}", e.val);
+                    w.val(e.name, e.val);
                 } else if LITERAL.contains(&e.name) && !holds_paths(e.val) {
-                    literal(e.val, out);
+                    w.str(e.name, &literal(e.val));
                 } else {
-                    add(e.val, out);
+                    add(e.name, e.val, w);
                 }
-                out.push(',');
             }
-            out.push('}');
+            w.close();
         }
         tag::ARRAY => {
-            out.push('[');
-            for e in v.as_array().unwrap_or(Doc::EMPTY).values() {
-                add(e, out);
-                out.push(',');
+            w.open_array(name);
+            for v in v.as_array().unwrap_or(Doc::EMPTY).values() {
+                add("", v, w);
             }
-            out.push(']');
+            w.close();
         }
         tag::STRING if v.as_str().is_some_and(|s| s.starts_with('$')) => {
-            let _ = write!(out, "{v}");
+            w.val(name, v);
         }
-        _ => literal(v, out),
+        _ => {
+            w.str(name, &literal(v));
+        }
     }
 }
 
@@ -109,20 +159,18 @@ fn holds_paths(v: Val<'_>) -> bool {
     })
 }
 
-fn literal(v: Val<'_>, out: &mut String) {
+fn literal(v: Val<'_>) -> String {
     let kind = |v: Val<'_>| match v.tag {
         t if tag::is_number(t) => "number",
         _ => v.type_name(),
     };
     match v.as_array() {
-        None => {
-            let _ = write!(out, "?{}", kind(v));
-        }
+        None => format!("?{}", kind(v)),
         Some(a) => {
             let mut kinds: Vec<&str> = a.values().map(kind).collect();
             kinds.sort_unstable();
             kinds.dedup();
-            let _ = write!(out, "?array<{}>", kinds.join("|"));
+            format!("?array<{}>", kinds.join("|"))
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What pipelines ask of the server: the rows of `$collStats`, `$currentOp`, `$listSessions` and `$listLocalSessions`.
+//! What pipelines ask of the server: the rows of `$collStats`, `$currentOp`, `$listSessions`, `$listLocalSessions` and
+//! `$querySettings`.
 
 use super::{coll_stats, sizes};
 use crate::Commands;
@@ -18,7 +19,7 @@ pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
     let app: &Commands = cx.app;
     let (engine, sessions) = (app.engine.clone(), app.sessions.clone());
     let watch = Watch::new(app);
-    let port = app.config.port;
+    let (port, settings) = (app.config.port, app.query_settings.clone());
     Arc::new(move |stage: &RowsStage| {
         let host = || format!("{}:{port}", process::host_name());
         match stage.kind {
@@ -37,6 +38,10 @@ pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
                     return Ok(Vec::new());
                 }
                 Ok(list_sessions(&sessions))
+            }
+            RowsKind::QuerySettings => {
+                let shape = stage.spec.as_doc().get("showDebugQueryShape");
+                Ok(settings.rows(shape.is_some_and(|v| v.truthy())))
             }
             RowsKind::IndexStats | RowsKind::PlanCacheStats => Ok(Vec::new()),
         }

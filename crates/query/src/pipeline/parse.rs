@@ -82,7 +82,6 @@ const UNSUPPORTED: &[&str] = &[
     "$listClusterCatalog",
     "$listSampledQueries",
     "$listSearchIndexes",
-    "$querySettings",
     "$queryStats",
     "$rankFusion",
     "$scoreFusion",
@@ -116,6 +115,7 @@ const SUPPORTED: &[&str] = &[
     "$out",
     "$planCacheStats",
     "$project",
+    "$querySettings",
     "$redact",
     "$replaceRoot",
     "$replaceWith",
@@ -485,6 +485,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
         }
         "$listLocalSessions" => rows(RowsKind::ListLocalSessions)?,
         "$planCacheStats" => rows(RowsKind::PlanCacheStats)?,
+        "$querySettings" => rows(RowsKind::QuerySettings)?,
         _ => return Err(unrecognized(name)),
     };
     out.push(Stage::new(name, spec, op));

@@ -16,6 +16,7 @@ pub enum RowsKind {
     ListSessions,
     ListLocalSessions,
     PlanCacheStats,
+    QuerySettings,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +52,15 @@ impl RowsStage {
                 }
                 d
             }
+            (RowsKind::QuerySettings, Some(d)) => {
+                check_query_settings(d)?;
+                d
+            }
+            (RowsKind::QuerySettings, None) => bail!(
+                7746800,
+                "$querySettings stage expects a document as argument, but found: {}",
+                spec.type_name()
+            ),
             (RowsKind::CurrentOp, Some(d)) => {
                 check_current_op(d)?;
                 d
@@ -101,6 +111,23 @@ fn check_current_op(d: Doc<'_>) -> Result<()> {
                 FailedToParse,
                 "The {STAGE} stage's 'targetAllNodes' is only for sharded clusters"
             );
+        }
+    }
+    Ok(())
+}
+
+fn check_query_settings(d: Doc<'_>) -> Result<()> {
+    const STAGE: &str = "$querySettings";
+    for e in d.iter() {
+        if e.name != "showDebugQueryShape" {
+            bail!(
+                40415,
+                "BSON field '{STAGE}.{}' is an unknown field.",
+                e.name
+            );
+        }
+        if e.val.as_bool().is_none() {
+            return Err(wrong_type(STAGE, e.name, e.val, "bool"));
         }
     }
     Ok(())
