@@ -55,7 +55,7 @@ impl WriteBlock {
                 .and_then(|v| v.as_array())
                 .and_then(|p| p.values().last()?.as_doc()?.first())
                 .is_some_and(|e| matches!(e.name, "$out" | "$merge")),
-            "bulkWrite" | "renameCollection" => true,
+            "applyOps" | "bulkWrite" | "renameCollection" => true,
             _ => !matches!(args.db, "admin" | "config" | "local"),
         };
         if writes {

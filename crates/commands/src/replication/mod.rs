@@ -1,5 +1,6 @@
 //! Commands on the replica set, whose one member this server is.
 
+pub mod apply_ops;
 pub mod repl_set_get_config;
 pub mod repl_set_get_status;
 pub mod repl_set_initiate;

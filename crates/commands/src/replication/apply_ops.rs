@@ -1,0 +1,390 @@
+//! `applyOps`: entries of an oplog, applied one after the other. As in MongoDB 8 they are not one atomic change: what came before
+//! an entry that fails stays, and the error's `applied` and `results` tell how far it went.
+
+use crate::clock::now_millis;
+use crate::cx::{Cx, Done};
+use crate::generic::Args;
+use crate::idl;
+use crate::table;
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::{Code, Error, Result, bail, err};
+use executor::{DeleteRequest, UpdateRequest};
+use query::expr::{ParseEnv, Vars};
+use query::filter::Filter;
+use query::update::Update;
+use std::sync::Arc;
+
+const AT: &str = "applyOps";
+
+/// Commands that an entry of kind `c` may hold.
+const DDL: [&str; 7] = [
+    "collMod",
+    "create",
+    "createIndexes",
+    "drop",
+    "dropDatabase",
+    "dropIndexes",
+    "renameCollection",
+];
+
+pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    super::set_name(cx)?;
+    let Some(list) = cx.args.first.as_array() else {
+        return Err(idl::mismatch(AT, AT, cx.args.first, &["array"]));
+    };
+    check_options(cx)?;
+    let mut entries = Vec::new();
+    for v in list.values() {
+        entries.push(entry(v)?);
+    }
+    let mut results = Vec::new();
+    for e in &entries {
+        if e.kind == "n" {
+            continue;
+        }
+        let done = apply(cx, e);
+        results.push(done.is_ok());
+        if let Err(e) = done {
+            let mut w = Writer::new();
+            write_results(&mut w, &results);
+            return Err(if e.is_offload() {
+                e
+            } else {
+                e.with_extra(w.finish().as_bytes().to_vec())
+            });
+        }
+    }
+    write_results(&mut cx.w, &results);
+    Ok(Done::Reply)
+}
+
+fn write_results(w: &mut Writer, results: &[bool]) {
+    w.i32("applied", i32::try_from(results.len()).unwrap_or(i32::MAX));
+    w.open_array("results");
+    for r in results {
+        w.bool("", *r);
+    }
+    w.close();
+}
+
+/// Options that there were, or that are not a client's to give. What else is there is ignored, as in MongoDB.
+fn check_options(cx: &Cx<'_, '_>) -> Result<()> {
+    for e in &cx.args.fields {
+        match e.name {
+            "prepare" => bail!(BadValue, "cannot apply a prepared transaction by {AT}"),
+            "partialTxn" => bail!(31056, "applyOps command can not have 'partialTxn' set."),
+            "count" if !e.val.is_number() => {
+                return Err(idl::mismatch(AT, "count", e.val, &["long"]));
+            }
+            "alwaysUpsert" if idl::boolean(AT, *e)? == Some(true) => {
+                bail!(6711601, "alwaysUpsert is not supported by {AT}")
+            }
+            "preCondition" if !e.val.is_nullish() => {
+                bail!(6711600, "preCondition is not supported by {AT}")
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+struct Entry<'a> {
+    kind: &'a str,
+    ns: &'a str,
+    o: Doc<'a>,
+    o2: Option<Doc<'a>>,
+}
+
+fn entry<'a>(v: Val<'a>) -> Result<Entry<'a>> {
+    let Some(d) = v.as_doc() else {
+        bail!(
+            TypeMismatch,
+            "an entry of {AT} must be an object, not {}",
+            v.type_name()
+        );
+    };
+    let Some(kind) = d.get("op") else {
+        bail!(NoSuchKey, "Missing expected field \"op\"");
+    };
+    let Some(kind) = kind.as_str() else {
+        bail!(
+            TypeMismatch,
+            "\"op\" had the wrong type. Expected string, found {}",
+            kind.type_name()
+        );
+    };
+    if kind.is_empty() {
+        bail!(IllegalOperation, "the kind of an entry is empty: {d}");
+    }
+    let ns = d.get("ns").and_then(|v| v.as_str()).unwrap_or("");
+    if ns.is_empty() {
+        bail!(IllegalOperation, "an entry names no namespace: {d}");
+    }
+    if !matches!(kind, "i" | "u" | "d" | "c" | "n") {
+        bail!(BadValue, "bad opType: {kind}");
+    }
+    let o = match d.get("o") {
+        None => return Err(idl::missing("OplogEntryBase", "o")),
+        Some(v) => match v.as_doc() {
+            Some(o) => o,
+            None => return Err(idl::mismatch("OplogEntryBase", "o", v, &["object"])),
+        },
+    };
+    let o2 = d.get("o2").and_then(|v| v.as_doc());
+    Ok(Entry { kind, ns, o, o2 })
+}
+
+fn apply(cx: &mut Cx<'_, '_>, e: &Entry<'_>) -> Result<()> {
+    let (db, coll) =
+        e.ns.split_once('.')
+            .filter(|(db, coll)| !db.is_empty() && !coll.is_empty() && !e.ns.contains('\0'))
+            .ok_or_else(|| err!(InvalidNamespace, "invalid ns: {}", e.ns))?;
+    catalog::check_db_name(db)?;
+    if e.kind == "c" {
+        if coll != "$cmd" {
+            bail!(InvalidNamespace, "invalid ns: {}", e.ns);
+        }
+        return command(cx, db, e.o);
+    }
+    if cx.app.engine.catalog.get(e.ns).is_none() {
+        bail!(
+            NamespaceNotFound,
+            "Failed to apply an entry due to missing collection: {}",
+            e.ns
+        );
+    }
+    match e.kind {
+        "i" => insert(cx, e.ns, e.o),
+        "u" => update(cx, e.ns, e.o, e.o2),
+        _ => delete(cx, e.ns, e.o),
+    }
+}
+
+/// `{_id: <of d>}`.
+fn id_of(d: Doc<'_>, what: &str) -> Result<DocBuf> {
+    let Some(id) = d.get("_id") else {
+        bail!(NoSuchKey, "Failed to apply {what} due to missing _id: {d}");
+    };
+    let mut w = Writer::new();
+    w.open_doc("_id").val("$eq", id);
+    Ok(w.finish())
+}
+
+/// Puts a document in its place, whether there is one with its `_id` or not: an entry may be applied again.
+fn insert(cx: &mut Cx<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
+    let id = id_of(o, "insert")?;
+    let done = executor::insert(&mut cx.op, ns, &[o], true, None)?;
+    match done.errors.into_iter().next() {
+        None => Ok(()),
+        Some((_, e)) if e.code == Code::DuplicateKey => put(cx, ns, &id, o.as_val()).map(|_| ()),
+        Some((_, e)) => Err(e),
+    }
+}
+
+fn update(cx: &mut Cx<'_, '_>, ns: &str, o: Doc<'_>, o2: Option<Doc<'_>>) -> Result<()> {
+    let id = id_of(o2.unwrap_or(o), "update")?;
+    let operators;
+    let change = match o.get("$v") {
+        None => match o.first() {
+            Some(e) if e.name.starts_with('$') => bail!(
+                4772600,
+                "an update in an oplog is a whole document or a diff of {{$v: 2}}: {o}"
+            ),
+            _ => o,
+        },
+        Some(v) if v.to_f64() == Some(2.0) => {
+            let Some(diff) = o.get("diff").and_then(|v| v.as_doc()) else {
+                bail!(NoSuchKey, "an update of {{$v: 2}} has no diff: {o}");
+            };
+            operators = from_diff(diff)?;
+            operators.as_doc()
+        }
+        Some(v) => bail!(4772604, "Unrecognized value of $v in an update: {v}"),
+    };
+    if !change.is_empty() && !put(cx, ns, &id, change.as_val())? {
+        bail!(
+            UnknownError,
+            "Failed to apply update due to missing document: {}",
+            id.as_doc()
+        );
+    }
+    Ok(())
+}
+
+/// Updates the document of that `_id`; whether there is one.
+fn put(cx: &mut Cx<'_, '_>, ns: &str, id: &DocBuf, change: Val<'_>) -> Result<bool> {
+    let filter = Filter::parse(id.as_doc(), &ParseEnv::new())?;
+    let update = Update::parse(change, &[], &ParseEnv::new())?;
+    let now = now_millis();
+    let done = executor::update(
+        &mut cx.op,
+        ns,
+        &UpdateRequest {
+            filter: &filter,
+            update: &update,
+            multi: false,
+            upsert: false,
+            sort: None,
+            hint: None,
+            vars: &Arc::new(Vars::new(now)),
+            now_millis: now,
+            images: false,
+        },
+        0,
+        None,
+    )?;
+    Ok(done.matched > 0)
+}
+
+fn delete(cx: &mut Cx<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
+    let filter = Filter::parse(id_of(o, "delete")?.as_doc(), &ParseEnv::new())?;
+    let request = DeleteRequest {
+        filter: &filter,
+        multi: false,
+        sort: None,
+        hint: None,
+        vars: None,
+        images: false,
+    };
+    executor::delete(&mut cx.op, ns, &request, 0, None).map(|_| ())
+}
+
+/// Runs the command of an entry; its reply is nobody's.
+fn command(cx: &mut Cx<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
+    let name = o.first().map_or("", |e| e.name);
+    let Some(command) = table::lookup(name).filter(|c| DDL.contains(&c.name)) else {
+        bail!(
+            OplogOperationUnsupported,
+            "an entry of {AT} cannot hold the command '{name}'"
+        );
+    };
+    let mut inner = Cx {
+        app: cx.app,
+        client: cx.client,
+        request: cx.request,
+        command,
+        args: Args::parse(command.name, o, Some(db))?,
+        write_concern: cx.write_concern.clone(),
+        op: executor::OpCtx::worker(&cx.app.engine),
+        after_commit: false,
+        statements: 1,
+        w: Writer::new(),
+    };
+    (inner.op.deadline, inner.op.cancelled, inner.op.killed) =
+        (cx.op.deadline, cx.op.cancelled, cx.op.killed);
+    let done = (command.run)(&mut inner);
+    cx.op.last_index = cx.op.last_index.max(inner.op.last_index);
+    cx.after_commit |= inner.after_commit || inner.op.has_written();
+    done.map(|_| ())
+}
+
+/// A diff of an oplog (`u` new values, `i` new fields, `d` removed ones, `s…` diffs below) as update operators.
+fn from_diff(diff: Doc<'_>) -> Result<DocBuf> {
+    let (mut set, mut unset, mut cut) = (Writer::new(), Writer::new(), Writer::new());
+    below("", diff, &mut set, &mut unset, &mut cut)?;
+    let mut w = Writer::new();
+    for (name, part) in [("$set", set), ("$unset", unset), ("$push", cut)] {
+        let part = part.finish();
+        if !part.as_doc().is_empty() {
+            w.doc(name, part.as_doc());
+        }
+    }
+    Ok(w.finish())
+}
+
+fn below(
+    path: &str,
+    diff: Doc<'_>,
+    set: &mut Writer,
+    unset: &mut Writer,
+    cut: &mut Writer,
+) -> Result<()> {
+    let of_array = diff.get("a").is_some_and(|v| v.as_bool() == Some(true));
+    let at = |name: &str| -> Result<String> {
+        if name.is_empty() || name.contains('.') || name.starts_with('$') {
+            return Err(cannot(name));
+        }
+        Ok(match path {
+            "" => name.to_string(),
+            _ => format!("{path}.{name}"),
+        })
+    };
+    for e in diff {
+        let fields = e.val.as_doc();
+        match (e.name, fields) {
+            ("a", None) if of_array => {}
+            ("l", None) if of_array => {
+                cut.open_doc(path);
+                cut.open_array("$each").close().val("$slice", e.val).close();
+            }
+            ("u" | "i", Some(d)) if !of_array => {
+                for f in d {
+                    set.val(&at(f.name)?, f.val);
+                }
+            }
+            ("d", Some(d)) if !of_array => {
+                for f in d {
+                    unset.bool(&at(f.name)?, true);
+                }
+            }
+            (name, _) => match (name.strip_prefix('u'), name.strip_prefix('s'), fields) {
+                (Some(index), _, _) if of_array => {
+                    set.val(&at(index)?, e.val);
+                }
+                (_, Some(field), Some(d)) => below(&at(field)?, d, set, unset, cut)?,
+                _ => return Err(cannot(name)),
+            },
+        }
+    }
+    Ok(())
+}
+
+fn cannot(name: &str) -> Error {
+    err!(FailedToParse, "cannot apply a diff with the field '{name}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::{array, doc};
+
+    #[test]
+    fn diffs() {
+        let diff = doc! {
+            "d": doc! { "gone": false },
+            "u": doc! { "x": 2 },
+            "i": doc! { "new": 1 },
+            "ssub": doc! { "u": doc! { "y": 3 } },
+            "sarr": doc! { "a": true, "u1": 9 },
+            "slong": doc! { "a": true, "l": 2 },
+        };
+        let expected = doc! {
+            "$set": doc! { "x": 2, "new": 1, "sub.y": 3, "arr.1": 9 },
+            "$unset": doc! { "gone": true },
+            "$push": doc! { "long": doc! { "$each": array![], "$slice": 2 } },
+        };
+        assert_eq!(from_diff(diff.as_doc()).unwrap(), expected);
+        for bad in [
+            doc! { "u": doc! { "a.b": 1 } },
+            doc! { "z": 1 },
+            doc! { "sx": 1 },
+        ] {
+            assert_eq!(
+                from_diff(bad.as_doc()).unwrap_err().code,
+                Code::FailedToParse
+            );
+        }
+    }
+
+    #[test]
+    fn entries() {
+        let code = |d: DocBuf| entry(d.as_doc().as_val()).err().map(|e| e.code.0);
+        assert_eq!(code(doc! {}), Some(4));
+        assert_eq!(code(doc! { "op": 1 }), Some(14));
+        assert_eq!(code(doc! { "op": "", "ns": "a.b" }), Some(20));
+        assert_eq!(code(doc! { "op": "i", "o": doc! {} }), Some(20));
+        assert_eq!(code(doc! { "op": "x", "ns": "a.b", "o": doc! {} }), Some(2));
+        assert_eq!(code(doc! { "op": "i", "ns": "a.b" }), Some(40414));
+        assert_eq!(code(doc! { "op": "i", "ns": "a.b", "o": doc! {} }), None);
+    }
+}
