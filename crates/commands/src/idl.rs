@@ -137,6 +137,17 @@ pub fn int_from(within: &str, e: Elem<'_>, least: i64) -> Result<Option<i64>> {
     Ok(v)
 }
 
+/// Fails when a client wants the server's part of Queryable Encryption: what it sent must not be taken for plain values.
+pub fn no_encryption(e: Elem<'_>) -> Result<()> {
+    if e.val.is_nullish() {
+        return Ok(());
+    }
+    bail!(
+        CommandNotSupported,
+        "PandoDB does not support Queryable Encryption yet"
+    )
+}
+
 /// A UUID (binary of subtype 4).
 pub fn uuid(within: &str, e: Elem<'_>) -> Result<Option<[u8; 16]>> {
     if e.val.is_nullish() {

@@ -135,6 +135,7 @@ commands! {
     "pandoBackup" => ADMIN | WORKER, crate::admin::pando_backup::run, "a copy of all data into a directory of the server's machine";
     "fsyncUnlock" => ADMIN, crate::admin::fsync::unlock, "undoes fsync's lock";
     "compact" => WORKER, crate::admin::compact::run, "has a collection rewritten";
+    "compactStructuredEncryptionData" => WORKER, crate::admin::compact_encryption::run, "compacts the state of encrypted fields";
     "logRotate" => ADMIN | WORKER, crate::admin::log_rotate::run, "starts a new log file";
     "profile" => 0, crate::admin::profile::run, "the profiler";
     "planCacheClear" => 0, crate::admin::plan_cache_filters::clear, "forgets cached plans";

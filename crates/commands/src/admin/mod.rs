@@ -3,6 +3,7 @@
 pub mod auto_compact;
 pub mod cluster_parameter;
 pub mod compact;
+pub mod compact_encryption;
 pub mod configure_fail_point;
 pub mod drop_connections;
 pub mod fsync;

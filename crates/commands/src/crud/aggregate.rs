@@ -85,6 +85,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
             "bypassDocumentValidation" => {
                 bypass_validation = idl::safe_bool(AT, e)?.unwrap_or(false)
             }
+            "encryptionInformation" => idl::no_encryption(e)?,
             "fromMongos"
             | "needsMerge"
             | "exchange"
@@ -94,7 +95,6 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
             | "querySettings"
             | "requestResumeToken"
             | "passthroughToShard"
-            | "encryptionInformation"
             | "fromRouter" => {}
             _ => return Err(cx.args.unknown(e)),
         }

@@ -81,10 +81,8 @@ impl<'a> Common<'a> {
             "let" => self.let_ = idl::doc(command, e)?,
             "stmtIds" => self.stmt_ids = idl::array(command, e)?,
             "stmtId" => self.stmt_id = idl::int(command, e)?,
-            "isTimeseriesNamespace"
-            | "collectionUUID"
-            | "encryptionInformation"
-            | "bypassEmptyTsReplacement" => {}
+            "encryptionInformation" => idl::no_encryption(e)?,
+            "isTimeseriesNamespace" | "collectionUUID" | "bypassEmptyTsReplacement" => {}
             _ => return Ok(false),
         }
         Ok(true)

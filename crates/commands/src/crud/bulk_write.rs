@@ -50,7 +50,8 @@ fn target(d: Doc<'_>) -> Result<Target> {
         match e.name {
             "ns" => ns = idl::string(AT, e)?,
             "collectionUUID" => uuid = idl::uuid(AT, e)?,
-            "encryptionInformation" | "isTimeseriesNamespace" => {}
+            "encryptionInformation" => idl::no_encryption(e)?,
+            "isTimeseriesNamespace" => {}
             _ => return Err(idl::unknown(AT, e.name)),
         }
     }

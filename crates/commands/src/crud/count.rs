@@ -31,7 +31,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             },
             "hint" => hint = variables::hint(e.val)?,
             "collation" => collation = crate::collation::given(idl::doc(AT, *e)?)?,
-            "fields" | "collectionUUID" | "encryptionInformation" | "includeQueryStatsMetrics" => {}
+            "fields" | "collectionUUID" | "includeQueryStatsMetrics" => {}
+            "encryptionInformation" => idl::no_encryption(*e)?,
             _ => return Err(cx.args.unknown(*e)),
         }
     }

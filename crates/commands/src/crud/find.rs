@@ -62,6 +62,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
                 idl::safe_bool("find", *e)?;
             }
             "collation" => collation = crate::collation::given(idl::doc("find", *e)?)?,
+            "encryptionInformation" => idl::no_encryption(*e)?,
             "term" | "requestResumeToken" | "resumeAfter" | "startAt" | "querySettings" => {}
             _ => return Err(cx.args.unknown(*e)),
         }

@@ -32,7 +32,7 @@ struct Options<'a> {
     clustered_given: bool,
     expire_after: Option<i64>,
     images: Option<bool>,
-    encrypted: bool,
+    encrypted: Option<DocBuf>,
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -40,6 +40,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let o = parse(cx)?;
     check_namespace(&ns, &o)?;
     check_together(&o)?;
+    if o.encrypted.is_some() && cx.app.config.topology.set_name().is_none() {
+        bail!(
+            6346402,
+            "Encrypted collections are not supported on standalone"
+        );
+    }
     refuse_missing(&o)?;
     if let Some(v) = o.validator {
         super::validator::check(&ns, v)?;
@@ -160,7 +166,12 @@ fn parse<'r>(cx: &Cx<'_, 'r>) -> Result<Options<'r>> {
             }
             "expireAfterSeconds" => o.expire_after = idl::int(at, e)?,
             "changeStreamPreAndPostImages" => o.images = images(at, e)?,
-            "encryptedFields" => o.encrypted = idl::doc(at, e)?.is_some(),
+            "encryptedFields" => {
+                let coll = cx.args.first.as_str().unwrap_or("");
+                if let Some(d) = idl::doc(at, e)? {
+                    o.encrypted = Some(super::encrypted_fields::check(coll, d)?);
+                }
+            }
             "temp" | "recordIdsReplicated" => {
                 idl::safe_bool(at, e)?;
             }
@@ -345,6 +356,20 @@ fn check_together(o: &Options<'_>) -> Result<()> {
             "the 'size' field is required when 'capped' is true"
         );
     }
+    if o.encrypted.is_some() {
+        if o.capped {
+            bail!(
+                6367301,
+                "Encrypted fields cannot be used with capped collections"
+            );
+        }
+        if o.view_on.is_some() || o.timeseries.is_some() {
+            bail!(
+                6346401,
+                "Encrypted fields cannot be used with views or time-series collections"
+            );
+        }
+    }
     if let Some(view) = o.view_on {
         super::view::check_source(view)?;
         if o.id_index.is_some() {
@@ -489,9 +514,6 @@ fn refuse_missing(o: &Options<'_>) -> Result<()> {
     if o.timeseries.is_some() {
         return unsupported("time-series collections");
     }
-    if o.encrypted {
-        return unsupported("encrypted fields");
-    }
     Ok(())
 }
 
@@ -545,6 +567,9 @@ fn stored(o: &Options<'_>) -> DocBuf {
     }
     if let Some(c) = &o.clustered {
         w.doc("clusteredIndex", c.as_doc());
+    }
+    if let Some(d) = &o.encrypted {
+        w.doc("encryptedFields", d.as_doc());
     }
     if let Some(n) = o.expire_after {
         w.i64("expireAfterSeconds", n);

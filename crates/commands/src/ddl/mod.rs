@@ -8,6 +8,7 @@ pub mod create_indexes;
 pub mod drop;
 pub mod drop_database;
 pub mod drop_indexes;
+mod encrypted_fields;
 mod index_spec;
 pub mod list_collections;
 pub mod list_databases;
