@@ -231,6 +231,13 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
                 if e.val.tag != tag::TIMESTAMP {
                     return Err(idl::mismatch("readConcern", e.name, e.val, &["timestamp"]));
                 }
+                if e.val.bytes.iter().all(|b| *b == 0) {
+                    bail!(
+                        InvalidOptions,
+                        "readConcern {} cannot be a null timestamp",
+                        e.name
+                    );
+                }
                 if e.name == "atClusterTime" {
                     at = true
                 } else {
@@ -255,6 +262,12 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
         bail!(
             InvalidOptions,
             "Command {command} does not support {{ readConcern: {{ level: \"{l}\" }} }} :: caused by :: read concern not supported"
+        );
+    }
+    if level == Some("snapshot") && command == "count" {
+        bail!(
+            InvalidOptions,
+            "Command count does not support {{ readConcern: {{ level: \"snapshot\" }} }}"
         );
     }
     if standalone {

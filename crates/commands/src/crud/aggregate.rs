@@ -80,7 +80,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
                 }
             }
             "let" => let_ = idl::doc(AT, e)?,
-            "hint" => hint = variables::hint(e.val)?,
+            "hint" => hint = variables::hint_given(e.val)?,
             "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
             "bypassDocumentValidation" => {
                 bypass_validation = idl::safe_bool(AT, e)?.unwrap_or(false)
@@ -109,6 +109,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
     if cx.args.generic.api.strict {
         check_strict(pipeline)?;
     }
+    check_read_concern(cx, pipeline)?;
     let (env, vars) = variables::variables(cx, &ns, &collation, let_)?;
     if pipeline.as_array().is_some_and(rows::needs_worker) {
         cx.op.need_worker()?;
@@ -144,6 +145,32 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
         batch: batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs()),
         bypass_validation,
     })
+}
+
+/// Stages that tell about this server take no read concern but local, and those that write not linearizable.
+fn check_read_concern(cx: &Cx<'_, '_>, pipeline: Val<'_>) -> Result<()> {
+    let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());
+    let Some(level) = concern.and_then(|d| d.get("level")?.as_str()) else {
+        return Ok(());
+    };
+    let stages = pipeline.as_array().unwrap_or(Doc::EMPTY);
+    for e in stages.values().filter_map(|v| v.as_doc()?.first()) {
+        let refused = match e.name {
+            "$currentOp" | "$listLocalSessions" | "$planCacheStats" | "$querySettings" => {
+                level != "local"
+            }
+            "$out" | "$merge" => level == "linearizable",
+            _ => false,
+        };
+        if refused {
+            bail!(
+                InvalidOptions,
+                "Aggregation stage {} cannot run with a readConcern other than 'local', or in a multi-document transaction. Current readConcern: {level}",
+                e.name
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Under `apiStrict`, the stages that tell about the server are no part of version 1.

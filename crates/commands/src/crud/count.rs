@@ -29,7 +29,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                     e.val
                 ),
             },
-            "hint" => hint = variables::hint(e.val)?,
+            "hint" => hint = variables::hint_given(e.val)?,
             "collation" => collation = crate::collation::given(idl::doc(AT, *e)?)?,
             "fields" | "collectionUUID" | "includeQueryStatsMetrics" => {}
             "encryptionInformation" => idl::no_encryption(*e)?,

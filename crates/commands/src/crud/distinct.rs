@@ -5,7 +5,7 @@ use crate::cx::{Cx, Done};
 use crate::idl;
 use crate::query_settings;
 use bson::{Doc, DocBuf};
-use errors::Result;
+use errors::{Result, bail};
 use executor::ReadRequest;
 use planner::Hint;
 use query::expr::{ParseEnv, Vars};
@@ -32,13 +32,16 @@ fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Distinct<'a>> {
         match e.name {
             "key" => key = idl::string(AT, *e)?,
             "query" => query = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
-            "hint" => hint = variables::hint(e.val)?,
+            "hint" => hint = variables::hint_given(e.val)?,
             "collation" => collation = crate::collation::given(idl::doc(AT, *e)?)?,
             "collectionUUID" | "includeQueryStatsMetrics" => {}
             _ => return Err(cx.args.unknown(*e)),
         }
     }
     let key = idl::required(AT, "key", key)?;
+    if key.contains('\0') {
+        bail!(31032, "Keys cannot contain null bytes.");
+    }
     let (env, vars) = variables::variables(cx, &ns, &collation, None)?;
     Ok(Distinct {
         ns,

@@ -32,10 +32,21 @@ pub fn variables(
             }
         }
         for e in d {
+            if let "NOW" | "CLUSTER_TIME" | "JS_SCOPE" | "IS_MR" | "USER_ROLES" = e.name {
+                bail!(4738901, "Cannot override the system variable '{}'", e.name);
+            }
             env.define(e.name)?;
         }
     }
     Ok((env, Arc::new(vars)))
+}
+
+/// The hint of a command for which null is a wrong type, not a hint left out.
+pub fn hint_given(v: Val<'_>) -> Result<Option<Hint>> {
+    if v.is_nullish() {
+        bail!(FailedToParse, "Hint must be a string or an object");
+    }
+    hint(v)
 }
 
 /// A hint: an index by name or by key pattern, or the natural order; `None` for an empty one.
@@ -46,6 +57,13 @@ pub fn hint(v: Val<'_>) -> Result<Option<Hint>> {
             let d = v.as_doc().unwrap_or(Doc::EMPTY);
             match d.first() {
                 None => Ok(None),
+                Some(Elem {
+                    name: "$natural", ..
+                }) if d.count() > 1 => bail!(
+                    BadValue,
+                    "Cannot include '$natural' in a hint of several fields: {}",
+                    bson::shell::doc(d)
+                ),
                 Some(Elem {
                     name: "$natural",
                     val,
