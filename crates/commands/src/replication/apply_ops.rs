@@ -268,6 +268,7 @@ fn command(cx: &mut Cx<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
         op: executor::OpCtx::worker(&cx.app.engine),
         after_commit: false,
         statements: 1,
+        spent: Vec::new(),
         w: Writer::new(),
     };
     (inner.op.deadline, inner.op.cancelled, inner.op.killed) =
