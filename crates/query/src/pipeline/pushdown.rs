@@ -51,7 +51,10 @@ impl Pipeline {
             [one] => Filter::clone(one),
             many => Filter::from_node(Node::and(many.iter().map(|f| f.root().clone()).collect())),
         };
-        let count_only = self.stages.get(consumed).is_some_and(|s| s.counted(0).is_some());
+        let count_only = self
+            .stages
+            .get(consumed)
+            .is_some_and(|s| s.counted(0).is_some());
         Pushdown {
             filter,
             sort,

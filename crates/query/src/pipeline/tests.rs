@@ -575,12 +575,18 @@ fn pushdown() {
     assert!(d.count_only && d.needed.is_some_and(|n| n.is_empty()));
     for (stage, counts) in [
         (r#"{"$group":{"_id":1,"n":{"$sum":1}}}"#, true),
-        (r#"{"$group":{"_id":null,"n":{"$count":{}},"m":{"$sum":1}}}"#, true),
+        (
+            r#"{"$group":{"_id":null,"n":{"$count":{}},"m":{"$sum":1}}}"#,
+            true,
+        ),
         (r#"{"$group":{"_id":"$a","n":{"$sum":1}}}"#, false),
         (r#"{"$group":{"_id":null,"n":{"$sum":2}}}"#, false),
         (r#"{"$group":{"_id":null,"n":{"$sum":"$a"}}}"#, false),
         (r#"{"$group":{"_id":null,"n":{"$avg":1}}}"#, false),
-        (r#"{"$group":{"_id":null,"n":{"$sum":1},"m":{"$max":"$a"}}}"#, false),
+        (
+            r#"{"$group":{"_id":null,"n":{"$sum":1},"m":{"$max":"$a"}}}"#,
+            false,
+        ),
     ] {
         assert_eq!(p(&format!("[{stage}]")).count_only, counts, "{stage}");
     }
