@@ -269,9 +269,12 @@ impl Committer {
             batch.set_applied(last);
         }
         let entries = own.iter().chain(followers.iter().flat_map(|f| &f.entries));
-        let effects = entries
-            .filter(|e| e.op != Op::Insert)
-            .flat_map(|e| &e.effects);
+        let effects = entries.flat_map(|e| {
+            // What an insert puts is new. What it deletes, as in a capped collection, is not.
+            let puts_new = e.op == Op::Insert;
+            let tell = move |effect: &&Effect| !(puts_new && matches!(effect, Effect::Put(..)));
+            e.effects.iter().filter(tell)
+        });
         let begun = Instant::now();
         let outcome = engine.apply(batch, effects.clone(), &mut work.writing);
         self.note_time(begun, engine);

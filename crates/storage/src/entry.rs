@@ -49,8 +49,8 @@ pub struct OpSession {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     Noop,
-    /// Every put into a record space is a document: a batch is one entry, there whole or not at all. None was there before under
-    /// its key: caches rely on it.
+    /// Every put into a record space is a document: a batch is one entry, there whole or not at all. Nothing was under its key
+    /// before: caches rely on it. It may delete others, to make room for itself.
     Insert,
     Update {
         diff: Vec<u8>,

@@ -353,11 +353,14 @@ fn records_that_are_kept_in_memory_are_never_stale() {
                         effects.insert(0, Effect::Put(record(pair), vec![9; 8]));
                     }
                     let mut entries = vec![entry(effects)];
+                    // Deleted, and inserted anew: of the latter no cache is told.
+                    let gone = [pair, pair + 100].map(|n| Effect::Delete(record(n)));
                     if i % 3 == 0 {
-                        // Deleted, and inserted anew: of that no cache is told.
-                        let gone = [pair, pair + 100].map(|n| Effect::Delete(record(n)));
                         entries.insert(0, entry(gone.to_vec()));
                         entries[1].op = Op::Insert;
+                    } else if i % 3 == 1 {
+                        entries[0].effects.splice(0..0, gone);
+                        entries[0].op = Op::Insert;
                     }
                     store.propose(entries).unwrap();
                     acknowledged[pair as usize].store(i, Ordering::SeqCst);
