@@ -106,31 +106,17 @@ fn options(opts: &EngineOptions) -> Tuned {
         block_cache.clone(),
     );
 
-    let mut table = rocksdb::BlockBasedOptions::default();
-    table.set_block_cache(&block_cache);
-    table.set_block_size(opts.block_bytes);
-    table.set_format_version(6);
-    table.set_cache_index_and_filter_blocks(true);
-    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    table.set_bloom_filter(10.0, false);
-    table.set_whole_key_filtering(true);
-    table.set_data_block_index_type(rocksdb::DataBlockIndexType::BinaryAndHash);
-    table.set_data_block_hash_ratio(0.75);
-
     let mut o = rocksdb::Options::default();
     o.create_if_missing(true);
     o.create_missing_column_families(true);
     // Without a log of the engine's own, this alone keeps records and index entries at one state.
     o.set_atomic_flush(true);
-    o.set_block_based_table_factory(&table);
     o.set_write_buffer_manager(&memtables);
     o.set_write_buffer_size(memtable_bytes);
     o.set_max_write_buffer_number(memtable_count as i32);
     // One group is written at a time: the cheaper insertion, which remembers where the last one was, is the right one.
     o.set_allow_concurrent_memtable_write(false);
     o.set_enable_write_thread_adaptive_yield(false);
-    o.set_memtable_whole_key_filtering(true);
-    o.set_memtable_prefix_bloom_ratio(0.02);
     // SAFETY: a setter on options that live.
     unsafe { ffi::rocksdb_options_set_avoid_flush_during_shutdown(o.as_raw_ptr(), 1) };
     // The last user of a snapshot must not delete files: it may be an event loop.
@@ -165,6 +151,10 @@ fn options(opts: &EngineOptions) -> Tuned {
     o.set_log_level(rocksdb::LogLevel::Warn);
 
     let mut others = o.clone();
+    others.set_block_based_table_factory(&table(opts, &block_cache, Family::Others));
+    o.set_block_based_table_factory(&table(opts, &block_cache, Family::Records));
+    o.set_memtable_whole_key_filtering(true);
+    o.set_memtable_prefix_bloom_ratio(0.02);
     {
         use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
         // The first entry is level 0, the next the first level below it, wherever that is. Level 0 is merged within seconds: not
@@ -182,6 +172,27 @@ fn options(opts: &EngineOptions) -> Tuned {
         block_cache,
         memtables,
     }
+}
+
+fn table(
+    opts: &EngineOptions,
+    block_cache: &rocksdb::Cache,
+    family: Family,
+) -> rocksdb::BlockBasedOptions {
+    let mut table = rocksdb::BlockBasedOptions::default();
+    table.set_block_cache(block_cache);
+    table.set_block_size(opts.block_bytes);
+    table.set_format_version(6);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    // Records are found by key. Index entries are scanned, which no filter and no hash helps, and each merge would make them anew.
+    if family == Family::Records {
+        table.set_bloom_filter(10.0, false);
+        table.set_whole_key_filtering(true);
+        table.set_data_block_index_type(rocksdb::DataBlockIndexType::BinaryAndHash);
+        table.set_data_block_hash_ratio(0.75);
+    }
+    table
 }
 
 /// The options and those that only go by name. For each index of each collection (the first 13 bytes of a key) the engine remembers
