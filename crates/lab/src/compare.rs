@@ -6,7 +6,7 @@
 //! disturbs, and not moved by the few slices that something did. The number of pairs is fixed before the run: to stop when
 //! a verdict appears would find differences where there are none. Below one percent nothing is called a difference.
 
-use crate::bench::place::{Room, Server};
+use crate::bench::place::{NullProcess, Room, Server};
 use crate::bench::slices::{Contender, alternate};
 use crate::fault::{Fault, Result};
 use crate::fleet::catch_interrupts;
@@ -43,6 +43,9 @@ pub struct Args {
     pub pairs: usize,
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
+    /// With `null` as B: percent of its CPU that it spends once more in vain.
+    #[arg(long, hide = true, default_value_t = 0.0)]
+    pub handicap: f64,
     /// Where servers keep their data meanwhile (default: a folder in the temporary directory).
     #[arg(long)]
     pub dir: Option<PathBuf>,
@@ -57,17 +60,35 @@ pub struct Args {
 /// A difference smaller than this is called none.
 const MARGIN: f64 = 0.01;
 
+/// The server's CPU is sharper than its rate, and two processes of one build differ by their places in memory.
+const CPU_MARGIN: f64 = 0.02;
+
 /// A side: its address, and the server when it is ours.
 struct Side {
     url: String,
     _server: Option<(Server, Room)>,
+    _null: Option<NullProcess>,
 }
 
-fn side(word: &str, args: &Args) -> Result<Side> {
+/// `null` is a server that only answers: compared with itself, and with a handicap, it tells what a comparison can see.
+fn side(word: &str, args: &Args, handicap: f64) -> Result<Side> {
+    if word == "null" {
+        let placement = Placement::new(None, None)?;
+        let null = NullProcess::with_records(args.records, handicap, &placement)?;
+        return Ok(Side {
+            url: format!("mongodb://127.0.0.1:{}", null.port),
+            _server: None,
+            _null: Some(null),
+        });
+    }
+    if handicap > 0.0 {
+        return Err(Fault::Usage("--handicap is for a B that is null".into()));
+    }
     if word.contains("://") {
         return Ok(Side {
             url: word.to_string(),
             _server: None,
+            _null: None,
         });
     }
     let program = Path::new(word);
@@ -94,6 +115,7 @@ fn side(word: &str, args: &Args) -> Result<Side> {
     Ok(Side {
         url: server.target.url.clone(),
         _server: Some((server, room)),
+        _null: None,
     })
 }
 
@@ -114,7 +136,10 @@ pub fn main(args: Args) -> Result<bool> {
         }
         specs.push((w.to_ascii_uppercase(), spec));
     }
-    let (a, b) = (side(&args.a, &args)?, side(&args.b, &args)?);
+    let (a, b) = (
+        side(&args.a, &args, 0.0)?,
+        side(&args.b, &args, args.handicap)?,
+    );
     let mut draft = Draft::new("compare", "A-B");
     draft.set("records", args.records);
     draft.set("connections", args.connections);
@@ -176,15 +201,31 @@ pub fn main(args: Args) -> Result<bool> {
         let (ratio, interval) = signed_ranks(&ratios);
         c.share = ratio;
         c.share_interval = interval;
-        c.verdict = verdict(ratio, interval).to_string();
+        let (a_costs, b_costs) = (&c.reference.slices_cpu_us, &c.subject.slices_cpu_us);
+        // On one server for both sides the CPU says nothing of either.
+        if a.url != b.url && a_costs.len() == ratios.len() && b_costs.len() == ratios.len() {
+            let costs: Vec<f64> = b_costs.iter().zip(a_costs).map(|(b, a)| b / a).collect();
+            let (cost, interval) = signed_ranks(&costs);
+            c.cpu_ratio = Some(cost);
+            c.cpu_interval = Some(interval);
+        }
+        let (word, by) = decide((ratio, interval), c.cpu_ratio.zip(c.cpu_interval));
+        c.verdict = word.into();
+        c.decided_by = by.into();
         c.name = name.clone();
         c.title = name.clone();
         c.connections = args.connections;
         c.durability = Some(args.durability.name().into());
         c.reference_is = "A".into();
         c.pass = true;
+        let cpu = match (c.cpu_ratio, c.cpu_interval) {
+            (Some(cpu), Some([low, high])) => {
+                format!("; CPU {cpu:.3} times A's, {low:.3}–{high:.3}")
+            }
+            _ => String::new(),
+        };
         println!(
-            "{name}: B is {} ({ratio:.3} times A, {:.3}–{:.3})",
+            "{name}: B is {} by {by} ({ratio:.3} times A, {:.3}–{:.3}{cpu})",
             c.verdict, interval[0], interval[1]
         );
         draft.report.comparisons.push(c);
@@ -196,10 +237,21 @@ pub fn main(args: Args) -> Result<bool> {
     finish(draft, journal, args.out.as_deref())
 }
 
-fn verdict(ratio: f64, interval: [f64; 2]) -> &'static str {
-    if interval[0] > 1.0 && ratio > 1.0 + MARGIN {
+/// The rate decides; where it cannot, what the servers spent on an operation does: who needs more CPU for the same is
+/// slower wherever CPU is the limit.
+fn decide(rate: (f64, [f64; 2]), cost: Option<(f64, [f64; 2])>) -> (&'static str, &'static str) {
+    let word = verdict(rate.0, rate.1, MARGIN);
+    if let ("inconclusive", Some((ratio, [low, high]))) = (word, cost) {
+        let speed = verdict(1.0 / ratio, [1.0 / high, 1.0 / low], CPU_MARGIN);
+        return (speed, if speed == word { "rate and CPU" } else { "CPU" });
+    }
+    (word, "rate")
+}
+
+fn verdict(ratio: f64, interval: [f64; 2], margin: f64) -> &'static str {
+    if interval[0] > 1.0 && ratio > 1.0 + margin {
         "faster"
-    } else if interval[1] < 1.0 && ratio < 1.0 - MARGIN {
+    } else if interval[1] < 1.0 && ratio < 1.0 - margin {
         "slower"
     } else {
         "inconclusive"
@@ -260,13 +312,31 @@ mod tests {
             (0..100)
                 .filter(|&seed| {
                     let (r, interval) = signed_ranks(&noisy(seed, ratio, 60));
-                    verdict(r, interval) == want
+                    verdict(r, interval, MARGIN) == want
                 })
                 .count()
         };
         assert!(count(1.0, "inconclusive") >= 90);
         assert!(count(0.95, "slower") >= 80, "{}", count(0.95, "slower"));
         assert!(count(1.1, "faster") >= 95);
+    }
+
+    #[test]
+    fn the_cpu_decides_where_the_rate_cannot() {
+        let unclear = (0.98, [0.9, 1.05]);
+        assert_eq!(decide(unclear, None), ("inconclusive", "rate"));
+        assert_eq!(
+            decide(unclear, Some((1.05, [1.04, 1.06]))),
+            ("slower", "CPU")
+        );
+        assert_eq!(
+            decide(unclear, Some((0.9, [0.88, 0.93]))),
+            ("faster", "CPU")
+        );
+        let same = Some((1.01, [1.005, 1.015]));
+        assert_eq!(decide(unclear, same), ("inconclusive", "rate and CPU"));
+        let clear = (0.9, [0.88, 0.92]);
+        assert_eq!(decide(clear, Some((0.9, [0.88, 0.93]))), ("slower", "rate"));
     }
 
     #[test]

@@ -14,6 +14,9 @@ const DEFAULT_PORT: u16 = 27017;
 /// Long enough for an index build on much data.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// The product's name of the null server, whose records are all the same.
+pub const NULL_SERVER: &str = "null server";
+
 /// A server by its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -260,6 +263,9 @@ impl Connection {
         let text = |d: Doc<'_>, name: &str| Some(d.get(name)?.as_str()?.to_string());
         if let Some(own) = info.get("pandodb").and_then(Val::as_doc) {
             return ("PandoDB".into(), text(own, "version").unwrap_or_default());
+        }
+        if info.get("pandoLabNull").is_some() {
+            return (NULL_SERVER.into(), String::new());
         }
         let version = text(info.as_doc(), "version").unwrap_or_default();
         let product = if info.get("ferretdb").is_some() {

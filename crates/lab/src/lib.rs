@@ -8,7 +8,8 @@
 //! ```
 //! * [`targets`]: the databases, one file each; [`targets::local`] starts throw-away ones.
 //! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to F.
-//! * [`lane`], [`fleet`]: the load client, a closed or an open loop. [`null`]: the server that only reads and answers.
+//! * [`lane`], [`fleet`]: the load client, a closed or an open loop. [`null`]: the server that only reads and answers;
+//!   [`floor`]: what that costs, beside each step.
 //! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study.
 //! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`html`]: the
 //!   page, [`resume`]: the steps of a run that died.
@@ -23,6 +24,7 @@ pub mod connection;
 pub mod distribution;
 pub mod fault;
 pub mod fleet;
+pub mod floor;
 pub mod host;
 pub mod html;
 pub mod lane;

@@ -5,6 +5,7 @@ use crate::measure::Sample;
 use crate::process;
 use crate::terms::{grouped, span};
 use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How often a plain line is written.
@@ -15,6 +16,81 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 pub enum Goal {
     Operations(u64),
     Time(Duration),
+}
+
+/// A study as a whole: its steps with weights, so that the time left of all of them can be told from those that are done.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    total: f64,
+    done: f64,
+    /// Of the step under way.
+    weight: f64,
+    began: Instant,
+    step_began: Instant,
+}
+
+/// One study runs at a time.
+static COURSE: Mutex<Option<Course>> = Mutex::new(None);
+
+/// A study begins whose steps have this weight together, in any unit.
+pub fn course(total: f64) {
+    let now = Instant::now();
+    if let Ok(mut course) = COURSE.lock() {
+        *course = (total > 0.0).then_some(Course {
+            total,
+            done: 0.0,
+            weight: 0.0,
+            began: now,
+            step_began: now,
+        });
+    }
+}
+
+/// The step before is done, the next one begins.
+pub fn step(weight: f64) {
+    if let Ok(mut course) = COURSE.lock()
+        && let Some(c) = course.as_mut()
+    {
+        c.done += c.weight;
+        c.weight = weight;
+        c.step_began = Instant::now();
+    }
+}
+
+impl Course {
+    /// Seconds until all steps are done; `share` is what is done of the one under way.
+    fn left(&self, share: f64, now: Instant) -> Option<f64> {
+        let here = (now - self.step_began).as_secs_f64();
+        let before = (self.step_began - self.began).as_secs_f64();
+        let left = if self.done > 0.0 {
+            (self.total - self.done) * before / self.done - here
+        } else if share > 0.02 && self.weight > 0.0 {
+            here / share * self.total / self.weight - here
+        } else {
+            return None;
+        };
+        // A step that takes longer than those before is not over before it is.
+        Some(left.max(0.0))
+    }
+
+    fn told(&self, share: f64, now: Instant) -> Option<String> {
+        let percent = (self.done + self.weight * share.clamp(0.0, 1.0)) / self.total * 100.0;
+        let left = time(self.left(share, now)?);
+        Some(format!(
+            "whole run {:.0}%, about {left} left",
+            percent.min(100.0)
+        ))
+    }
+}
+
+/// Seconds as a person says them.
+fn time(seconds: f64) -> String {
+    let minutes = (seconds / 60.0).round() as u64;
+    match minutes {
+        _ if seconds < 100.0 => format!("{seconds:.0} s"),
+        0..100 => format!("{minutes} min"),
+        _ => format!("{} h {} min", minutes / 60, minutes % 60),
+    }
 }
 
 pub struct Progress {
@@ -131,9 +207,12 @@ impl Progress {
             percent(server),
             percent(client)
         );
+        let course = COURSE.lock().ok().and_then(|c| *c);
+        let whole = course.and_then(|c| c.told(done, Instant::now()));
         if !self.terminal {
+            let whole = whole.map_or(String::new(), |w| format!("; {w}"));
             eprintln!(
-                "{}: {:.0}% after {elapsed:.0} s, {rates}; {latencies}; {cpu}",
+                "{}: {:.0}% after {elapsed:.0} s, {rates}; {latencies}; {cpu}{whole}",
                 self.title,
                 done * 100.0
             );
@@ -148,6 +227,7 @@ impl Progress {
             format!("{rates}  {} in all", grouped(self.operations as f64)),
             latencies,
             cpu,
+            whole.unwrap_or_default(),
         ];
         self.draw(&lines);
     }
@@ -182,5 +262,37 @@ impl Drop for Progress {
 pub fn say(quiet: bool, line: impl std::fmt::Display) {
     if !quiet {
         eprintln!("{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_run_is_told_from_the_steps_that_are_done() {
+        let began = Instant::now();
+        let after = |s: u64| began + Duration::from_secs(s);
+        let mut c = Course {
+            total: 10.0,
+            done: 0.0,
+            weight: 2.0,
+            began,
+            step_began: began,
+        };
+        assert_eq!(c.left(0.0, after(1)), None);
+        // Half of a fifth took 10 s, so all takes 100.
+        assert_eq!(c.left(0.5, after(10)).map(f64::round), Some(90.0));
+        (c.done, c.weight, c.step_began) = (2.0, 4.0, after(20));
+        assert_eq!(c.left(0.0, after(20)).map(f64::round), Some(80.0));
+        assert_eq!(c.left(0.9, after(500)), Some(0.0));
+        assert_eq!(
+            c.told(0.5, after(30)).unwrap(),
+            "whole run 40%, about 70 s left"
+        );
+        assert_eq!(
+            (time(150.0).as_str(), time(7260.0).as_str()),
+            ("2 min", "2 h 1 min")
+        );
     }
 }

@@ -134,6 +134,10 @@ pub struct Step {
     pub client_cpu_us: f64,
     /// The same of the server's process, when it runs on this machine.
     pub server_cpu_us: Option<f64>,
+    /// The same of a null server under this load; the client's against it says how dear the client is.
+    pub null_cpu_us: Option<f64>,
+    /// Every operation reads one record by its key: there the client has a bar.
+    pub point_reads: bool,
     /// The client's core was full and the server's was not: the figure is the client's, not the server's.
     pub client_bound: bool,
     pub latency: BTreeMap<String, Latency>,
@@ -199,12 +203,17 @@ pub struct Comparison {
     pub share_interval: [f64; 2],
     /// CPU an operation of the subject / CPU an operation of the reference.
     pub cpu_ratio: Option<f64>,
+    /// Of `compare`, where the ratio is a median over pairs of slices.
+    #[serde(default)]
+    pub cpu_interval: Option<[f64; 2]>,
     pub bar_share: Option<f64>,
     pub bar_cpu: Option<f64>,
     pub pass: bool,
-    /// Of `compare`: faster, slower or inconclusive.
+    /// Of `compare`: faster, slower or inconclusive, and by what it was decided.
     #[serde(default)]
     pub verdict: String,
+    #[serde(default)]
+    pub decided_by: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -213,6 +222,9 @@ pub struct Side {
     pub seconds: f64,
     pub per_second: f64,
     pub slices_per_second: Vec<f64>,
+    /// CPU microseconds an operation of the server's process in each slice.
+    #[serde(default)]
+    pub slices_cpu_us: Vec<f64>,
     /// CPU microseconds an operation of the server's process, background work that a slice left behind included.
     pub cpu_us: Option<f64>,
     /// CPU microseconds an operation of the load client.
@@ -274,7 +286,25 @@ impl Check {
     }
 }
 
+/// The most that the client may cost on point reads, as a share of what a null server does.
+pub const CLIENT_BAR: f64 = 1.3;
+
 impl Step {
+    /// The client's CPU an operation against the null server's.
+    pub fn client_ratio(&self) -> Option<f64> {
+        let ratio = self.client_cpu_us / self.null_cpu_us?;
+        ratio.is_finite().then_some(ratio)
+    }
+
+    /// The ratio as tables show it; past the bar with a mark.
+    pub fn client_ratio_text(&self) -> String {
+        match self.client_ratio() {
+            Some(r) if self.point_reads && r > CLIENT_BAR => format!("{r:.2} !"),
+            Some(r) => format!("{r:.2}"),
+            None => "–".into(),
+        }
+    }
+
     /// `server_cpu`: CPU time of the server's process during the run.
     pub fn new(
         name: &str,
@@ -328,6 +358,7 @@ impl Step {
             let (n, m) = (all.operations, s.operations);
             all.client_cpu_us = weighted(all.client_cpu_us, n, s.client_cpu_us, m);
             let both = all.server_cpu_us.zip(s.server_cpu_us);
+            all.null_cpu_us = all.null_cpu_us.or(s.null_cpu_us);
             all.server_cpu_us = both.map(|(a, b)| weighted(a, n, b, m));
             for (kind, l) in &s.latency {
                 let mut h = l.histogram()?;

@@ -165,16 +165,21 @@ fn all(
 
 fn plan(args: &Args, spec: &Spec, connections: usize, properties: &Properties) -> Result<Plan> {
     let only_inserts = spec.only_inserts();
-    let (operations, limit) = match (args.operations, args.duration) {
+    let most: u64 = properties.parse("maxexecutiontime", 0)?;
+    let most = (most > 0).then(|| Duration::from_secs(most));
+    let target: f64 = properties.parse("target", 0.0)?;
+    let (operations, limit) = match (args.operations, args.duration.or(most)) {
         (Some(n), limit) => (n, limit),
+        (None, Some(limit)) if args.workload.is_none() && args.duration.is_none() => {
+            // YCSB's: whichever ends first, and no operationcount is no bound.
+            let operations = Some(spec.operations).filter(|n| *n > 0);
+            (operations.unwrap_or(u64::MAX), Some(limit))
+        }
         (None, Some(limit)) => (u64::MAX, Some(limit)),
         // Of a scenario the size decides, of a property file its operationcount.
         (None, None) if only_inserts => (spec.records, None),
         (None, None) if args.workload.is_none() && spec.operations > 0 => (spec.operations, None),
-        (None, None) => {
-            let seconds = properties.parse("maxexecutiontime", 30)?;
-            (u64::MAX, Some(Duration::from_secs(seconds)))
-        }
+        (None, None) => (u64::MAX, Some(Duration::from_secs(30))),
     };
     if only_inserts && args.phase == Phases::Run {
         return Err(Fault::Usage(
@@ -186,7 +191,7 @@ fn plan(args: &Args, spec: &Spec, connections: usize, properties: &Properties) -
         operations,
         limit,
         warmup: args.warmup,
-        rate: args.rate,
+        rate: args.rate.or((target > 0.0).then_some(target)),
         poisson: args.poisson,
     })
 }

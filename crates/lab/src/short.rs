@@ -6,7 +6,7 @@ use crate::fault::{Fault, Result, local};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::null::Form;
 use crate::process::Placement;
-use crate::progress::say;
+use crate::progress::{self, say};
 use crate::report::{Check, Draft};
 use crate::resume::Journal;
 use crate::study::pains::shape;
@@ -110,6 +110,9 @@ pub fn main(args: Args) -> Result<bool> {
         list.push(targets::open(&beside.add(&up, args.quiet)?)?);
     }
     let journal = Journal::open(&mut draft, None, false)?;
+    // The load, three workloads by connections, and two of them by load.
+    let each = 4 + 3 * args.connections.len() + 2 * 3 * 2;
+    progress::course((each * list.len()) as f64);
     for target in list {
         if !interrupted() {
             one(&args, target, &mut draft, &journal)?;
@@ -131,6 +134,7 @@ fn one(args: &Args, target: Arc<dyn Target>, draft: &mut Draft, journal: &Journa
         args.quiet,
         format_args!("{label}: {} inserts", args.records),
     );
+    progress::step(4.0);
     let plan = Plan {
         limit: None,
         ..Plan::timed(8, Duration::ZERO)

@@ -1,7 +1,7 @@
 //! Results as tables on the terminal.
 
 use crate::measure::Latency;
-use crate::report::{Check, Comparison, Report, Step};
+use crate::report::{CLIENT_BAR, Check, Comparison, Report, Step};
 use crate::terms::{bytes, figure, grouped, span};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 use std::collections::BTreeMap;
@@ -110,6 +110,7 @@ pub fn steps(steps: &[Step]) {
         "max",
         "server µs/op",
         "client µs/op",
+        "× null",
     ]);
     for s in steps {
         let many = s.latency.len() > 1;
@@ -137,6 +138,11 @@ pub fn steps(steps: &[Step]) {
     if steps.iter().any(|s| s.client_bound) {
         println!("* the client's core was full and the server's was not: the client's limit");
     }
+    if steps.iter().any(|s| s.client_ratio().is_some()) {
+        println!(
+            "× null: the client's CPU an operation against that of a server that only reads and answers; ! above {CLIENT_BAR} on point reads"
+        );
+    }
 }
 
 fn percentiles(l: Option<&Latency>) -> [String; 5] {
@@ -163,6 +169,7 @@ fn row(s: &Step, l: Option<&Latency>) -> Vec<String> {
     cells.extend(percentiles(l));
     cells.push(optional(s.server_cpu_us, 1));
     cells.push(format!("{:.1}", s.client_cpu_us));
+    cells.push(s.client_ratio_text());
     cells
 }
 
@@ -233,7 +240,12 @@ pub fn comparisons(list: &[Comparison]) {
             optional(c.bar_share, 2),
             optional(c.subject.cpu_us, 1),
             optional(c.reference.cpu_us, 1),
-            optional(c.cpu_ratio, 2),
+            match c.cpu_interval {
+                Some([low, high]) => {
+                    format!("{} ({low:.3}–{high:.3})", optional(c.cpu_ratio, 3))
+                }
+                None => optional(c.cpu_ratio, 2),
+            },
             optional(c.bar_cpu, 1),
             format!("{:.1}", c.subject.client_cpu_us),
             format!(
@@ -244,7 +256,7 @@ pub fn comparisons(list: &[Comparison]) {
             if c.verdict.is_empty() {
                 verdict(c.pass).into()
             } else {
-                c.verdict.clone()
+                format!("{} by {}", c.verdict, c.decided_by)
             },
         ]);
     }

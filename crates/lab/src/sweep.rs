@@ -4,7 +4,7 @@
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::html;
-use crate::progress::say;
+use crate::progress::{self, say};
 use crate::report::{Check, Draft, Step};
 use crate::resume::Journal;
 use crate::run::DEFAULT_URL;
@@ -83,6 +83,10 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("rounds", args.rounds);
     draft.set("seconds_a_turn", args.duration.as_secs_f64());
     let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    // The open loops take twice as long as a turn.
+    let turns = args.connections.len() * args.rounds;
+    let each = turns + 2 * args.latency.iter().filter(|p| **p > 0).count();
+    progress::course((each * targets.len()) as f64);
     for target in targets {
         let mut session = Session::open(
             target,
@@ -172,6 +176,7 @@ impl Turns<'_> {
                     warmup: self.duration / 5,
                     ..Plan::timed(*n, self.duration)
                 };
+                progress::step(1.0);
                 steps.push(session.run(plan, &mut |_| {})?.1);
             }
         }
@@ -210,6 +215,7 @@ impl Turns<'_> {
                 self.quiet,
                 format_args!("{label}, {name}: response times at {percent}% of the peak"),
             );
+            progress::step(2.0);
             let rate = peak.per_second * f64::from(percent) / 100.0;
             let plan = Plan {
                 rate: Some(rate),

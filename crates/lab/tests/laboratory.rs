@@ -146,6 +146,23 @@ fn durabilities_distributions_and_property_files() {
         &["-p", "fieldlengthdistribution=histogram", "--reload"],
     ];
     assert!(lab.run(&by_histogram.concat()));
+    // A rate and a longest time, as property files have them.
+    let paced = [
+        "-p",
+        "target=200",
+        "-p",
+        "maxexecutiontime=1",
+        "-p",
+        "operationcount=0",
+    ];
+    assert!(lab.run(&[&["run", "-P", file.to_str().unwrap()][..], &paced].concat()));
+    let step = &lab.report().steps[0];
+    assert_eq!(step.offered, Some(200.0));
+    assert!(
+        (100..=220).contains(&step.operations),
+        "{}",
+        step.operations
+    );
     let load = ["run", "-P", file.to_str().unwrap(), "--phase", "load"];
     assert!(lab.run(&load));
     assert_eq!(lab.report().steps[0].operations, 200);
@@ -501,6 +518,15 @@ fn ycsb_as_its_users_call_it() {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     };
     assert_eq!(count("READ") + count("UPDATE"), 300);
+    let series = [
+        "-p",
+        "measurementtype=timeseries",
+        "-p",
+        "timeseries.granularity=2000",
+    ];
+    assert!(run(&[&["ycsb", "run"], &options[..], &series].concat()));
+    let ran = std::fs::read_to_string(&text).unwrap();
+    assert!(ran.contains("\n[READ], 0, "), "{ran}");
     assert!(!run(&["ycsb", "run", "mongodb", "-P", "/nowhere"]));
     assert!(!run(&[
         "ycsb",

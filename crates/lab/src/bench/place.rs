@@ -239,16 +239,36 @@ pub struct NullProcess {
 impl NullProcess {
     /// Starts `<this program> lab null`.
     pub fn start(replies: Option<&Path>, form: Form, placement: &Placement) -> Result<NullProcess> {
+        let mut more = Vec::new();
+        if let Some(file) = replies {
+            more.extend(["--replies".to_string(), file.display().to_string()]);
+        }
+        NullProcess::spawn(&more, form, placement)
+    }
+
+    /// One that says that it has so many records, and does so many percent of its work in vain.
+    pub fn with_records(records: u64, handicap: f64, placement: &Placement) -> Result<NullProcess> {
+        let more = [
+            "--records",
+            &records.to_string(),
+            "--handicap",
+            &handicap.to_string(),
+        ];
+        NullProcess::spawn(&more.map(String::from), Form::Threads, placement)
+    }
+
+    fn spawn(more: &[String], form: Form, placement: &Placement) -> Result<NullProcess> {
         let own = std::env::current_exe().map_err(local("this program's own path"))?;
         let mut command = Command::new(own);
         command.args(["lab", "null", "--port", "0"]);
-        if let Some(file) = replies {
-            command.arg("--replies").arg(file);
-        }
+        command.args(more);
         if form == Form::EventLoop {
             command.arg("--event-loop");
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let cores: Vec<usize> = placement.server.into_iter().collect();
         bind_child(&mut command, &cores);
         let mut child = command.spawn().map_err(local("starting the null server"))?;

@@ -24,6 +24,7 @@ pub struct Contender<W> {
     client_cpu: Duration,
     cpu: Option<Duration>,
     rates: Vec<f64>,
+    costs: Vec<f64>,
     latency: Histogram<u64>,
 }
 
@@ -37,6 +38,7 @@ impl<W: Workload> Contender<W> {
             client_cpu: Duration::ZERO,
             cpu: Some(Duration::ZERO),
             rates: Vec::new(),
+            costs: Vec::new(),
             latency: histogram(),
         }
     }
@@ -59,6 +61,9 @@ impl<W: Workload> Contender<W> {
         self.client_cpu += outcome.client_cpu;
         self.cpu = self.cpu.zip(spent).map(|(sum, s)| sum + s);
         self.rates.push(outcome.rate());
+        let operations = outcome.operations.max(1) as f64;
+        self.costs
+            .extend(spent.map(|s| s.as_secs_f64() * 1e6 / operations));
         for (_, h) in &outcome.kinds {
             // Same bounds on both sides.
             let _ = self.latency.add(h);
@@ -74,6 +79,7 @@ impl<W: Workload> Contender<W> {
             seconds,
             per_second: median(&self.rates),
             slices_per_second: self.rates.clone(),
+            slices_cpu_us: self.costs.clone(),
             cpu_us: self.cpu.map(|c| c.as_secs_f64() * 1e6 / operations),
             client_cpu_us: self.client_cpu.as_secs_f64() * 1e6 / operations,
             client_busy: self.client_cpu.as_secs_f64() / seconds.max(1e-9),

@@ -409,6 +409,7 @@ fn steps(h: &mut String, r: &Report) {
         }));
         row.push(s.server_cpu_us.map_or("–".into(), |c| format!("{c:.1}")));
         row.push(format!("{:.1}", s.client_cpu_us));
+        row.push(s.client_ratio_text());
         row
     });
     let head = [
@@ -425,6 +426,7 @@ fn steps(h: &mut String, r: &Report) {
         "max",
         "server CPU µs/op",
         "client CPU µs/op",
+        "× null server",
     ];
     table(h, "All steps", r.steps.len() <= 12, &head, rows.collect());
 }
@@ -501,6 +503,7 @@ fn how(h: &mut String, r: &Report) {
     for n in [
         "Closed loop unless a rate is named: each connection has one request under way; figures are throughput and service time. Open loop: response time from the moment at which a request was due.",
         "Every reply is checked and counted, a sample compared with what it must be; an error ends a run without a result.",
+        "\"× null server\" is the load client's CPU an operation against that of a server that only reads and answers the same load: what the client itself costs. An exclamation mark: above 1.3 on point reads.",
         "Client and server shared this machine unless the settings say otherwise: compare ratios and shapes.",
     ] {
         let _ = write!(h, "<li>{n}</li>");

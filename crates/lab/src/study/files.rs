@@ -10,7 +10,7 @@ use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::lane::{Issued, Workload};
 use crate::process;
-use crate::progress::{Goal, Progress, say};
+use crate::progress::{self, Goal, Progress, say};
 use crate::random::{Rng, mix};
 use crate::reply;
 use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
@@ -107,6 +107,7 @@ pub fn main(args: Args) -> Result<bool> {
         durability: args.durability,
         next: AtomicU64::new(0),
     });
+    progress::course(args.connections.len() as f64 * 2.0);
     for &n in &args.connections {
         for (download, name) in [(false, "upload"), (true, "download")] {
             if interrupted() {
@@ -134,6 +135,7 @@ pub fn main(args: Args) -> Result<bool> {
                 };
                 control.command(&args.database, index.as_doc())?;
             }
+            progress::step(1.0);
             shared.next.store(0, Ordering::Relaxed);
             let threads = process::allowed_cores().len().min(n);
             let mut fleet =

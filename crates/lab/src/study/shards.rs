@@ -9,7 +9,7 @@
 use crate::connection::Address;
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
-use crate::progress::say;
+use crate::progress::{course, say, step};
 use crate::report::{Draft, Shard};
 use crate::resume::Journal;
 use crate::show;
@@ -95,6 +95,8 @@ pub fn main(args: Args) -> Result<bool> {
         "Shares of the mixed scenarios: 10/90, 65/35 (published) and 90/10 reads and updates.",
     );
     let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    let steps = setups.len() * SCENARIOS.len();
+    course(steps.saturating_sub(draft.report.steps.len()) as f64);
     let mut measured = 0;
     for Setup { shards, url } in setups {
         if interrupted() {
@@ -217,10 +219,11 @@ fn one(
         if interrupted() || draft.has(&key) {
             continue;
         }
+        step(1.0);
         say(args.quiet, format_args!("{n} shard(s): {name} {title}"));
         session.set_spec(name, spec(args.records, reads)?);
         let plan = Plan::timed(args.connections, args.duration);
-        let mut step = if name == "D.S1" {
+        let mut done = if name == "D.S1" {
             session.empty()?;
             let plan = Plan {
                 limit: None,
@@ -235,10 +238,10 @@ fn one(
             }
             session.run(plan, &mut |_| {})?.1
         };
-        step.name = format!("{name} {title}");
-        step.mode = Some(format!("{n} shard(s)"));
-        step.at = Some(n as f64);
-        draft.push(&key, step);
+        done.name = format!("{name} {title}");
+        done.mode = Some(format!("{n} shard(s)"));
+        done.at = Some(n as f64);
+        draft.push(&key, done);
         journal.save(draft)?;
     }
     let parts = session.target.parts().to_vec();

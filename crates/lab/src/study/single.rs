@@ -10,7 +10,7 @@ use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::process;
-use crate::progress::{Goal, Progress, say};
+use crate::progress::{self, Goal, Progress, say};
 use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
 use crate::show;
 use crate::targets::local::Launch;
@@ -178,6 +178,14 @@ impl Single {
         let mut reads = vec!["2"];
         reads.extend(READS.map(|(test, _)| test));
         let needs_data = reads.iter().any(|t| self.wants(t));
+        let single = inserts.iter().filter(|(t, _, _)| self.wants(t)).count() as u64;
+        let wanted = READS.iter().filter(|(t, _)| self.wants(t)).count() as u64;
+        let grown = if needs_data {
+            (1 + wanted) * self.args.steps
+        } else {
+            0
+        };
+        progress::course((single + grown) as f64);
         for (test, title, durability) in inserts {
             if interrupted() {
                 break;
@@ -310,6 +318,7 @@ impl Single {
         connections: usize,
         limit: Option<Duration>,
     ) -> Result<Step> {
+        progress::step(1.0);
         let inserting = matches!(operation, Operation::Insert { .. });
         let threads = process::allowed_cores().len().min(connections);
         let goal = match limit {

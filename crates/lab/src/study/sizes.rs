@@ -6,7 +6,7 @@
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
-use crate::progress::say;
+use crate::progress::{course, say, step};
 use crate::report::Draft;
 use crate::resume::Journal;
 use crate::show;
@@ -116,6 +116,8 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("seconds_a_point", args.duration.as_secs_f64());
     draft.note("Published: 24 cores, 256 GB, 5, 30 and 100 million records; compare the shapes.");
     let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    let points = sizes.len() * args.scenarios.len() * args.connections.len() * targets.len();
+    course(points.saturating_sub(draft.report.steps.len()) as f64);
     for target in targets {
         let mut session =
             Session::open(target, "C", spec("C.S5", "usertable", 1)?, args.durability)?;
@@ -164,6 +166,7 @@ fn one_size(
             if interrupted() || draft.has(&key) {
                 continue;
             }
+            step(1.0);
             if !session.prepare(false)? {
                 continue;
             }
@@ -176,10 +179,10 @@ fn one_size(
                 warmup: args.warmup,
                 ..Plan::timed(n, args.duration)
             };
-            let (_, mut step) = session.run(plan, &mut |_| {})?;
-            step.mode = Some(table.to_string());
-            step.at = Some(records as f64);
-            draft.push(&key, step);
+            let (_, mut point) = session.run(plan, &mut |_| {})?;
+            point.mode = Some(table.to_string());
+            point.at = Some(records as f64);
+            draft.push(&key, point);
             journal.save(draft)?;
         }
         if !used.contains(&place) {

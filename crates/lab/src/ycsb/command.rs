@@ -5,11 +5,12 @@
 //! ```
 //! Results go to standard output in YCSB's text form, the status line of `-s` to standard error.
 
-use super::output::{self, Measurements, Status};
+use super::output::{self, Measurements, Series, Status};
 use super::session::{Plan, Session};
 use super::{Properties, Spec};
 use crate::fault::{Fault, Result, local};
 use crate::fleet::{catch_interrupts, interrupted};
+use crate::measure::Sample;
 use crate::run::durability_of;
 use crate::targets;
 use crate::terms::Durability;
@@ -181,10 +182,7 @@ pub fn main(args: Args) -> Result<bool> {
     let request = parse(&words)?;
     let p = &request.properties;
     let (mut spec, warnings) = Spec::new(p)?;
-    for w in warnings
-        .iter()
-        .filter(|w| !w.contains("target is not heeded"))
-    {
+    for w in warnings {
         eprintln!("warning: {w}");
     }
     let form = output::Form::of(p)?;
@@ -236,10 +234,17 @@ pub fn main(args: Args) -> Result<bool> {
         goal,
     );
     let started = Instant::now();
+    let mut series = Series::default();
+    let mut observe = |s: &Sample| {
+        status.sample(s);
+        if let output::Form::Series { granularity } = form {
+            series.sample(s, granularity);
+        }
+    };
     let done = if request.load {
-        session.add(plan, &mut |s| status.sample(s))
+        session.add(plan, &mut observe)
     } else {
-        session.go(plan, &mut |s| status.sample(s))
+        session.go(plan, &mut observe)
     };
     let outcome = done?;
     status.end();
@@ -248,6 +253,7 @@ pub fn main(args: Args) -> Result<bool> {
         elapsed: outcome.elapsed,
         cleanup: connections as u64,
         form: &form,
+        series: &series,
     }
     .to_string();
     match p.get("exportfile") {

@@ -7,6 +7,7 @@ use crate::fleet::Outcome;
 use crate::host::timestamp;
 use crate::measure::{Sample, histogram};
 use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,6 +18,8 @@ pub enum Form {
     Hdr(Vec<f64>),
     /// `measurementtype=histogram`: buckets of a millisecond, printed when wanted.
     Buckets { buckets: u64, print: bool },
+    /// `measurementtype=timeseries`: the average of every so many milliseconds.
+    Series { granularity: u64 },
 }
 
 impl Form {
@@ -26,6 +29,15 @@ impl Form {
                 buckets: p.parse("histogram.buckets", 1000)?,
                 print: p.flag("measurement.histogram.verbose", false),
             }),
+            "timeseries" => {
+                let granularity = p.parse("timeseries.granularity", 1000u64)?;
+                if granularity == 0 || !granularity.is_multiple_of(1000) {
+                    return Err(Fault::Usage(format!(
+                        "timeseries.granularity={granularity}: whole seconds are kept (1000, 2000 …)"
+                    )));
+                }
+                Ok(Form::Series { granularity })
+            }
             "hdrhistogram" | "hdrhistogram+histogram" => {
                 let list = p.get("hdrhistogram.percentiles").unwrap_or("95,99");
                 let wrong =
@@ -51,6 +63,26 @@ pub struct Measurements<'a> {
     /// Connections that were closed.
     pub cleanup: u64,
     pub form: &'a Form,
+    pub series: &'a Series,
+}
+
+/// Averages over time, by kind of operation: what `timeseries` prints.
+#[derive(Debug, Default)]
+pub struct Series(BTreeMap<&'static str, BTreeMap<u64, (u64, f64)>>);
+
+impl Series {
+    /// `granularity` in milliseconds; a second belongs to the unit that it began in.
+    pub fn sample(&mut self, s: &Sample, granularity: u64) {
+        let began = ((s.at - s.seconds).max(0.0) * 1e3).round() as u64;
+        // Seconds come a few milliseconds late, never early.
+        let unit = began / granularity.max(1) * granularity;
+        for (kind, h) in s.kinds.iter().filter(|(_, h)| !h.is_empty()) {
+            let units = self.0.entry(kind).or_default();
+            let (count, sum) = units.entry(unit).or_default();
+            *count += h.len();
+            *sum += h.mean() / 1e3 * h.len() as f64;
+        }
+    }
 }
 
 /// 95 → `95th`, 99.9 → `99.9`, as YCSB has it.
@@ -107,6 +139,8 @@ impl Measurements<'_> {
         let percentiles = match self.form {
             Form::Hdr(list) => list.as_slice(),
             Form::Buckets { .. } => &[95.0, 99.0],
+            // YCSB's series have none.
+            Form::Series { .. } => &[],
         };
         for p in percentiles {
             let value = us(h.value_at_percentile(*p));
@@ -114,6 +148,12 @@ impl Measurements<'_> {
         }
         if kind != "CLEANUP" {
             writeln!(f, "[{kind}], Return=OK, {}", h.len())?;
+        }
+        if let (Form::Series { .. }, Some(units)) = (self.form, self.series.0.get(kind)) {
+            for (at, (count, sum)) in units {
+                let average = double(sum / (*count).max(1) as f64);
+                writeln!(f, "[{kind}], {at}, {average}")?;
+            }
         }
         if let Form::Buckets {
             buckets,
@@ -285,12 +325,23 @@ mod tests {
     #[test]
     fn the_text_is_that_of_ycsb() {
         let outcome = outcome();
+        let mut series = Series::default();
+        for second in 0..3u8 {
+            let sample = Sample {
+                at: f64::from(second) + 1.004,
+                seconds: 1.0,
+                kinds: vec![("READ", outcome.kinds[0].1.clone())],
+                ..Sample::default()
+            };
+            series.sample(&sample, 2000);
+        }
         let text = |form: Form| {
             Measurements {
                 outcome: &outcome,
                 elapsed: outcome.elapsed,
                 cleanup: 2,
                 form: &form,
+                series: &series,
             }
             .to_string()
         };
@@ -312,6 +363,13 @@ mod tests {
         assert!(lines[8].starts_with("[READ], 99.9PercentileLatency(us), "));
         assert_eq!(lines[9], "[READ], Return=OK, 100");
         assert_eq!(lines[10], "[CLEANUP], Operations, 2");
+        let series = text(Form::Series { granularity: 2000 });
+        let units: Vec<&str> = series
+            .lines()
+            .filter(|l| l.starts_with("[READ], 0, 50") || l.starts_with("[READ], 2000, 50"))
+            .collect();
+        assert_eq!(units.len(), 2, "{series}");
+        assert!(!series.contains("Percentile"));
         let buckets = text(Form::Buckets {
             buckets: 5,
             print: true,
@@ -340,6 +398,10 @@ mod tests {
                 print: false
             }
         );
+        p.set("measurementtype", "timeseries");
+        assert_eq!(Form::of(&p).unwrap(), Form::Series { granularity: 1000 });
+        p.set("timeseries.granularity", "250");
+        assert!(Form::of(&p).is_err());
         p.set("measurementtype", "hdrhistogram");
         p.set("hdrhistogram.percentiles", "50,x");
         assert!(Form::of(&p).is_err());

@@ -2,8 +2,10 @@
 
 use super::client::{Client, Phase, Shared};
 use super::spec::Spec;
+use crate::connection::NULL_SERVER;
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, Outcome, interrupted};
+use crate::floor::Kind;
 use crate::measure::Sample;
 use crate::process;
 use crate::progress::{Goal, Progress, say};
@@ -257,6 +259,11 @@ impl Session {
         step.durability = Some(self.durability.name().into());
         step.activity.clone_from(&self.activity);
         step.offered = plan.rate;
+        step.point_reads = name != "load" && self.spec.proportions()[1..] == [0.0; 5];
+        // An open loop spends its time waiting awake.
+        if plan.rate.is_none() {
+            step.null_cpu_us = self.floor(name, plan.connections);
+        }
         step.overloaded = plan.rate.is_some_and(|r| outcome.rate() < r * KEPT_UP);
         let mut sizes = self
             .target
@@ -267,14 +274,63 @@ impl Session {
     }
 
     pub fn shared(&self, phase: Phase, spec: Spec, operations: u64) -> Arc<Shared> {
-        Shared::new(
+        let mut shared = Shared::new(
             spec,
             &self.db,
             self.durability,
             phase,
             operations,
             self.seed,
-        )
+        );
+        if self.info.product == NULL_SERVER
+            && let Some(s) = Arc::get_mut(&mut shared)
+        {
+            s.verify = false;
+        }
+        shared
+    }
+
+    /// What a null server spends on an operation of such a load.
+    fn floor(&self, name: &str, connections: usize) -> Option<f64> {
+        let mut spec = self.spec.clone();
+        if name == "load" {
+            spec.insert = 1.0;
+            spec.read = 0.0;
+            spec.update = 0.0;
+            spec.scan = 0.0;
+            spec.read_modify_write = 0.0;
+            spec.delete = 0.0;
+        }
+        // It acknowledges one record at a time.
+        if spec.batch != 1 {
+            return None;
+        }
+        let mut shared = Shared::new(
+            spec.clone(),
+            &self.db,
+            self.durability,
+            Phase::Run,
+            u64::MAX,
+            self.seed,
+        );
+        if let Some(s) = Arc::get_mut(&mut shared) {
+            s.verify = false;
+        }
+        let kind = Kind {
+            name: format!(
+                "{:?} of {} x {}, all fields {} {}",
+                spec.proportions(),
+                spec.field_count,
+                spec.field_length,
+                spec.read_all_fields,
+                spec.write_all_fields
+            ),
+            table: &shared.table,
+            durability: self.durability,
+            connections,
+            threads: self.threads(connections),
+        };
+        kind.floor(|dialect, i, n| Client::new(&shared, dialect, i, n))
     }
 
     /// Connections with a client on each lane, for servers side by side a share of them to each.

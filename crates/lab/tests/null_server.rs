@@ -1,0 +1,66 @@
+//! What needs the null server as a process of its own: the example program stands for the binary that has the laboratory
+//! inside.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fake;
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// The example, which `cargo test` builds beside the tests.
+fn program() -> Option<PathBuf> {
+    let own = std::env::current_exe().unwrap();
+    let path = own.parent()?.parent()?.join("examples/lab");
+    if path.is_file() {
+        return Some(path);
+    }
+    eprintln!("skipped: the example was not built (run all tests of the crate)");
+    None
+}
+
+fn run(program: &PathBuf, words: &str) -> Output {
+    Command::new(program)
+        .args(words.split(' '))
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// By the servers' CPU, so that it holds on a machine that has other work.
+#[test]
+fn a_slowdown_put_in_on_purpose_is_seen() {
+    let Some(lab) = program() else { return };
+    let words = "compare null null --workload C.S5 --records 1000 --connections 4 --pairs 12 --slice 60ms --quiet --out -";
+    let done = run(&lab, &format!("{words} --handicap 100"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let shown = text(&done.stdout);
+    assert!(shown.contains("C.S5: B is slower by "), "{shown}");
+    assert!(shown.contains("; CPU "), "{shown}");
+    let wrong = "compare null mongodb://127.0.0.1:1 --handicap 5 --out -";
+    assert!(!run(&lab, wrong).status.success());
+}
+
+#[test]
+fn what_the_client_costs_stands_beside_each_step() {
+    let Some(lab) = program() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run.json");
+    let url = format!("mongodb://{}", fake::start(fake::Honesty::Honest));
+    for words in [
+        "run C.S5 --records 500 --operations 3000 --connections 4 --quiet",
+        "study keys --records 2000 --keys 1k --modes id --quiet",
+    ] {
+        let done = run(
+            &lab,
+            &format!("{words} --url {url} --out {}", out.display()),
+        );
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        assert!(text(&done.stdout).contains("× null: the client's CPU"));
+        let file = std::fs::read_to_string(&out).unwrap();
+        assert!(!file.contains("\"null_cpu_us\": null"), "{file}");
+        assert!(file.contains("\"point_reads\": true"));
+    }
+}
