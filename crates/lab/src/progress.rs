@@ -291,7 +291,7 @@ mod tests {
             "whole run 40%, about 70 s left"
         );
         assert_eq!(
-            (time(150.0).as_str(), time(7260.0).as_str()),
+            (time(140.0).as_str(), time(7260.0).as_str()),
             ("2 min", "2 h 1 min")
         );
     }
