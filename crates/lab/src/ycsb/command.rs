@@ -248,6 +248,9 @@ pub fn main(args: Args) -> Result<bool> {
     };
     let outcome = done?;
     status.end();
+    if let output::Form::Series { granularity } = form {
+        series.end(&outcome, granularity);
+    }
     let text = Measurements {
         outcome: &outcome,
         elapsed: outcome.elapsed,

@@ -83,6 +83,23 @@ impl Series {
             *sum += h.mean() / 1e3 * h.len() as f64;
         }
     }
+
+    /// The part of a second that the run ended with, which no sample shows: what the whole has beside the samples.
+    pub fn end(&mut self, outcome: &Outcome, granularity: u64) {
+        let granularity = granularity.max(1);
+        let last = outcome.elapsed.as_millis() as u64 / granularity * granularity;
+        for (kind, h) in &outcome.kinds {
+            let units = self.0.entry(kind).or_default();
+            let (seen, seen_sum) = units
+                .values()
+                .fold((0, 0.0), |(n, sum), (count, part)| (n + count, sum + part));
+            if h.len() > seen {
+                let (count, sum) = units.entry(last).or_default();
+                *count += h.len() - seen;
+                *sum += (h.mean() / 1e3 * h.len() as f64 - seen_sum).max(0.0);
+            }
+        }
+    }
 }
 
 /// 95 → `95th`, 99.9 → `99.9`, as YCSB has it.
