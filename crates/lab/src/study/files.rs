@@ -153,12 +153,17 @@ pub fn main(args: Args) -> Result<bool> {
             step.megabytes_per_second = Some(outcome.rate() * args.size as f64 / 1e6);
             if !download {
                 step.durability = Some(args.durability.name().into());
-                let chunks = control.count(&args.database, "fs.chunks")?;
-                let want = outcome.operations * args.size.div_ceil(CHUNK);
-                if !interrupted() && chunks != want {
-                    return Err(Fault::Check(format!(
-                        "{chunks} chunks where {want} were due"
-                    )));
+                // Downloads ask for chunks by their file's id, so a lost file document shows only here.
+                for (collection, of_a_file) in
+                    [("fs.files", 1), ("fs.chunks", args.size.div_ceil(CHUNK))]
+                {
+                    let found = control.count(&args.database, collection)?;
+                    let want = outcome.operations * of_a_file;
+                    if !interrupted() && found != want {
+                        return Err(Fault::Check(format!(
+                            "{found} documents in {collection} where {want} were due"
+                        )));
+                    }
                 }
                 step.sizes.push(Sizes::of(
                     &mut control,
