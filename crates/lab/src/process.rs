@@ -355,18 +355,33 @@ impl Drop for MemoryLimit {
     }
 }
 
-/// Lets the child start on `cores`, and end with us whatever happens to us.
+/// Lets the child start on `cores`, and end with us.
 pub fn bind_child(command: &mut Command, cores: &[usize]) {
+    end_with_us(command);
+    if cores.is_empty() {
+        return;
+    }
     let cores = cores.to_vec();
-    // SAFETY: between fork and exec only async-signal-safe calls are made; the vector is only read.
+    // SAFETY: between fork and exec only sched_setaffinity is called; the vector is only read.
+    unsafe {
+        command.pre_exec(move || spread(&cores));
+    }
+}
+
+/// Lets the child end when the thread that starts it does, whatever ends that: a lab that is killed leaves no servers.
+pub fn end_with_us(command: &mut Command) {
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only prctl and getppid are called, which are async-signal-safe.
     unsafe {
         command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            if cores.is_empty() {
-                Ok(())
-            } else {
-                spread(&cores)
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
             }
+            // Who ended before the call is not told of.
+            if u32::try_from(libc::getppid()) != Ok(parent) {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            Ok(())
         });
     }
 }

@@ -10,7 +10,8 @@ use lab::report::Report;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 fn run(args: &[&str]) -> bool {
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
@@ -97,6 +98,60 @@ fn a_cluster_comes_up_and_goes() {
     std::fs::set_permissions(dir.path().join("mongos"), executable).unwrap();
     assert!(!run(&up));
     assert!(lab::targets::local::running(Path::new(home)).is_empty());
+}
+
+/// No test: the laboratory as a process of its own, which another test kills.
+#[test]
+#[ignore = "the laboratory that another test starts and kills"]
+fn stands_in_for_the_laboratory() {
+    let Ok(words) = std::env::var("LAB_WORDS") else {
+        return;
+    };
+    run(&words.split(' ').collect::<Vec<_>>());
+}
+
+/// Waits for what must come, however slow the machine is.
+fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !there() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn servers_of_a_run_that_is_killed_end_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mongod = stand_ins(dir.path());
+    let words = format!(
+        "study single --launch mongod --shards 2 --binary {} --records 1g --quiet --out -",
+        mongod.display()
+    );
+    let mut laboratory = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "stands_in_for_the_laboratory"])
+        .env("LAB_WORDS", words)
+        .env("TMPDIR", dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let home = format!("pando-lab-started-{}-0", laboratory.id());
+    let home = dir.path().join(home);
+    let mut servers = Vec::new();
+    until("the cluster did not start", || {
+        assert!(laboratory.try_wait().unwrap().is_none(), "it ended");
+        servers = lab::targets::local::running(&home);
+        servers.iter().any(|r| r.router)
+    });
+    assert_eq!(servers.len(), 4);
+    laboratory.kill().unwrap();
+    laboratory.wait().unwrap();
+    for r in &servers {
+        // Of a process that has ended and is still in the table nothing can be read.
+        let line = format!("/proc/{}/cmdline", r.pid);
+        until(&format!("{} lives on", r.name), || {
+            std::fs::read(&line).unwrap_or_default().is_empty()
+        });
+    }
 }
 
 #[test]

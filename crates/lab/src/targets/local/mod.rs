@@ -8,7 +8,7 @@ mod cluster;
 mod recipe;
 
 use crate::fault::{Fault, Result, local};
-use crate::process::{MemoryGroup, free_port};
+use crate::process::{MemoryGroup, end_with_us, free_port};
 use crate::targets;
 use crate::terms::bytes_of;
 use recipe::{Recipe, program};
@@ -130,7 +130,16 @@ impl Launch {
     }
 }
 
-/// Servers of one run, stopped and removed whatever happens to it.
+/// How long servers live.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// Until somebody stops them.
+    UntilStopped,
+    /// No longer than this process, even when it is killed.
+    OfRun,
+}
+
+/// Servers of one run, stopped and removed at its end; of a run that is killed the files stay.
 pub struct Started {
     home: PathBuf,
     pub running: Vec<Running>,
@@ -160,7 +169,7 @@ impl Started {
             n => format!("starting {} in {n} processes", up.product),
         };
         crate::progress::say(quiet, what);
-        let all = start(&self.home, up)?;
+        let all = start(&self.home, up, Life::OfRun)?;
         let url = url_of(&all);
         self.running.extend(all);
         Ok(url)
@@ -215,7 +224,7 @@ pub fn main(args: Args) -> Result<bool> {
     let home = home(args.dir);
     match args.command {
         Some(What::Up(up)) => {
-            let all = start(&home, &up)?;
+            let all = start(&home, &up, Life::UntilStopped)?;
             for r in &all {
                 eprintln!("{}: {}", r.name, r.command.join(" "));
             }
@@ -311,14 +320,14 @@ pub fn installed(product: &str) -> bool {
 }
 
 /// Starts the processes of one target on empty folders and waits until they answer; all or none.
-pub fn start(home: &Path, up: &Up) -> Result<Vec<Running>> {
+pub fn start(home: &Path, up: &Up, life: Life) -> Result<Vec<Running>> {
     if !(1..=64).contains(&up.shards) {
         return Err(Fault::Usage("--shards is 1 to 64".into()));
     }
     if up.port.is_some() && up.shards > 1 {
         return Err(Fault::Usage("--port is for one process".into()));
     }
-    let mut room = Room::open(home, up)?;
+    let mut room = Room::open(home, up, life)?;
     let done = if up.product == "mongod" && up.shards > 1 {
         cluster::start(&mut room, up)
     } else {
@@ -349,12 +358,13 @@ pub fn start(home: &Path, up: &Up) -> Result<Vec<Running>> {
 /// Where the processes of one target are started.
 struct Room<'a> {
     home: &'a Path,
+    life: Life,
     group: Option<MemoryGroup>,
     running: Vec<Running>,
 }
 
 impl<'a> Room<'a> {
-    fn open(home: &'a Path, up: &Up) -> Result<Room<'a>> {
+    fn open(home: &'a Path, up: &Up, life: Life) -> Result<Room<'a>> {
         // What cannot be started leaves no folders behind.
         program(&up.product, up.means.binary.as_deref())?;
         let mut builder = std::fs::DirBuilder::new();
@@ -366,6 +376,7 @@ impl<'a> Room<'a> {
         };
         Ok(Room {
             home,
+            life,
             group,
             running: Vec::new(),
         })
@@ -434,6 +445,9 @@ impl<'a> Room<'a> {
                 Ok(())
             });
         }
+        if self.life == Life::OfRun {
+            end_with_us(&mut c);
+        }
         let mut child = c
             .spawn()
             .map_err(local(format!("starting {}", command[0])))?;
@@ -481,6 +495,7 @@ fn run(command: &[String], servant: Option<(u32, u32)>, log: &Path) -> Result<()
     if let Some((user, group)) = servant {
         c.uid(user).gid(group).current_dir("/");
     }
+    end_with_us(&mut c);
     let done = c
         .output()
         .map_err(local(format!("starting {}", command[0])))?;
@@ -583,17 +598,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut unknown = up("oracle");
         unknown.means.binary = None;
-        assert!(matches!(start(dir.path(), &unknown), Err(Fault::Usage(_))));
+        assert!(matches!(
+            start(dir.path(), &unknown, Life::OfRun),
+            Err(Fault::Usage(_))
+        ));
         let mut missing = up("mongod");
         missing.means.binary = Some("/nowhere/mongod".into());
-        assert!(start(dir.path(), &missing).is_err());
+        assert!(start(dir.path(), &missing, Life::OfRun).is_err());
         // A mongod without a router makes no cluster.
         let alone = dir.path().join("mongod");
         std::fs::write(&alone, "").unwrap();
         let mut shards = up("mongod");
         shards.means.binary = Some(alone);
         shards.shards = 2;
-        let fault = start(dir.path(), &shards).err().unwrap().to_string();
+        let fault = start(dir.path(), &shards, Life::OfRun)
+            .err()
+            .unwrap()
+            .to_string();
         assert!(fault.contains("mongos"), "{fault}");
         assert!(running(dir.path()).is_empty());
     }
