@@ -62,3 +62,53 @@ def test_read_concerns(run, coll):
     with refuses(72):
         run("find", readConcern={"afterClusterTime": Timestamp(0, 0)})
     assert "other" not in coll.database.list_collection_names()
+
+
+def test_options_of_the_storage_engine(db):
+    good = {"wiredTiger": {"configString": "block_compressor=zstd,log=(enabled=true)"}}
+    db.create_collection("a", storageEngine=good, indexOptionDefaults={"storageEngine": good})
+    db.a.create_index("x", storageEngine=good)
+    for options, code in [
+        ({"wiredTiger": {"configString": "invalid=bad"}}, 2),
+        ({"wiredTiger": {"configString": "a\0b"}}, 9),
+        ({"wiredTiger": {"compressor": "zstd"}}, 72),
+        ({"rocks": {}}, 72),
+    ]:
+        with refuses(code):
+            db.create_collection("b", storageEngine=options)
+        with refuses(code):
+            db.create_collection("b", indexOptionDefaults={"storageEngine": options})
+        with refuses(code):
+            db.a.create_index("y", storageEngine=options)
+
+
+def test_the_id_index_has_the_collation_of_its_collection(db):
+    key = {"key": {"_id": 1}, "name": "_id_"}
+    db.create_collection("a", collation={"locale": "fr"}, idIndex={**key, "collation": {"locale": "fr"}})
+    db.create_collection("b", idIndex={**key, "collation": {"locale": "simple"}})
+    for more in [{}, {"collation": {"locale": "en"}}]:
+        with refuses(2):
+            db.create_collection("c", idIndex={**key, "collation": {"locale": "fr"}}, **more)
+
+
+def test_quorum_of_a_build_that_is_not_there(coll):
+    coll.create_index("x")
+    for names in [["x_1"], ["nope"], []]:
+        with refuses(27):
+            coll.database.command("setIndexCommitQuorum", coll.name, indexNames=names, commitQuorum="majority")
+    with refuses(40414):
+        coll.database.command("setIndexCommitQuorum", coll.name, indexNames=["x_1"])
+
+
+def test_a_filter_of_what_is_no_collection(client):
+    for filter, code in [({"$where": "1"}, 2), ({"$text": {"$search": "a"}}, 2), ({"name": {"$near": [0, 0]}}, 5626500)]:
+        with refuses(code):
+            client.admin.command("listDatabases", filter=filter)
+
+
+def test_values_that_begin_with_a_dollar_under_all(coll):
+    coll.database.create_collection("v", viewOn=coll.name, pipeline=[{"$match": {"x": 1}}])
+    found = coll.database.list_collections(filter={"options.pipeline": {"$all": [{"$match": {"x": 1}}]}})
+    assert [c["name"] for c in found] == ["v"]
+    with refuses(2):
+        coll.find_one({"x": {"$all": [{"$gt": 1}]}})

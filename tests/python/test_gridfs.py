@@ -1,13 +1,15 @@
 """GridFS: files of many chunks, through PyMongo and mongofiles. `scripts/check_gridfs.py` does the same with gigabytes."""
 
+import hashlib
 import os
 import pathlib
 import subprocess
 import sys
 
+import gridfs
 import pytest
 
-from harness import ROOT
+from harness import ROOT, refuses
 
 MEGABYTES = 20
 
@@ -30,3 +32,17 @@ def test_mongofiles(server):
         pytest.skip("mongofiles is not here: scripts/test.sh builds it where there is Go")
     said = check(server, "--mongofiles", program)
     assert "mongofiles put" in said and "mongofiles get" in said
+
+
+def test_file_md5(db):
+    bucket = gridfs.GridFSBucket(db, bucket_name="pictures", chunk_size_bytes=1000)
+    content = os.urandom(3500)
+    file = bucket.upload_from_stream("a", content)
+    reply = db.command("filemd5", file, root="pictures")
+    assert reply["numChunks"] == 4 and reply["md5"] == hashlib.md5(content).hexdigest()
+    empty = db.command("filemd5", "no such file")
+    assert empty["numChunks"] == 0 and empty["md5"] == hashlib.md5(b"").hexdigest()
+    db.pictures.chunks.delete_one({"files_id": file, "n": 1})
+    with refuses(50846):
+        db.command("filemd5", file, root="pictures")
+    assert db.command("filemd5", file, root="pictures", partialOk=True)["numChunks"] == 1

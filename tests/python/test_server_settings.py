@@ -91,3 +91,59 @@ def test_validate_agrees(db):
     assert keys["p_1"] == db.c.count_documents({"p": {"$gte": 250}})
     assert reply["missingIndexEntries"] == reply["extraIndexEntries"] == reply["corruptRecords"] == []
     assert all(d["valid"] for d in reply["indexDetails"].values())
+
+
+def test_feature_compatibility_version(new_server):
+    server = new_server()
+    with server.client() as client:
+        admin = client.admin
+
+        def version():
+            return admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]
+
+        assert version() == {"version": "8.0"}
+        for value, more, code in [("8.2", {}, 7369100), ("8.2", {"confirm": False}, 7369100), ("7.5", {"confirm": True}, 4926900)]:
+            with refuses(code):
+                admin.command("setFeatureCompatibilityVersion", value, **more)
+        assert version() == {"version": "8.0"}
+        admin.command("setFeatureCompatibilityVersion", "8.2", confirm=True)
+        assert version() == {"version": "8.2"}
+        with refuses(20):
+            admin.command("setParameter", 1, featureCompatibilityVersion="8.0")
+    server.restart()
+    with server.client() as client:
+        shown = client.admin.command("getParameter", 1, featureCompatibilityVersion=1)
+        assert shown["featureCompatibilityVersion"] == {"version": "8.2"}
+
+
+def test_log_levels_of_components(new_server):
+    with new_server().client() as client:
+        admin = client.admin
+
+        def logged(name):
+            lines = admin.command("getLog", "global")["log"]
+            return [line for line in lines if '"Slow query"' in line and name in line]
+
+        def level(**levels):
+            return admin.command("setParameter", 1, logComponentVerbosity=levels)["was"]
+
+        client.t.quiet_one.find_one()
+        was = level(command=1, storage={"wt": {"verbosity": 2}})
+        assert was["verbosity"] == 0 and was["command"] == {"verbosity": -1}
+        client.t.told_one.find_one()
+        shown = admin.command("getParameter", 1, logComponentVerbosity=1)["logComponentVerbosity"]
+        assert shown["command"]["verbosity"] == 1 and shown["storage"]["wt"]["verbosity"] == 2
+        level(command=-1)
+        client.t.quiet_again.find_one()
+        assert logged("told_one") and not logged("quiet_one") and not logged("quiet_again")
+        admin.command("setParameter", 1, logLevel=1)
+        client.t.told_again.find_one()
+        assert logged("told_again"), "the level of all components is that of those that have none"
+        assert admin.command("getParameter", 1, logComponentVerbosity=1)["logComponentVerbosity"]["verbosity"] == 1
+        for levels, code in [({"nope": 1}, 2), ({"command": {"verbosity": "x"}}, 2), ({"network": 2, "nope": 1}, 2)]:
+            with refuses(code):
+                level(**levels)
+        with refuses(14):
+            admin.command("setParameter", 1, logComponentVerbosity="x")
+        shown = admin.command("getParameter", 1, logComponentVerbosity=1)["logComponentVerbosity"]
+        assert shown["network"]["verbosity"] == -1, "refused as a whole"

@@ -353,3 +353,24 @@ def test_let(coll):
 def test_bad_arguments(wire, arguments, code, name):
     expect_error(wire.command({"update": "things", **arguments, "$db": "test_bad"}), code, name)
     wire.ping()
+
+
+def test_a_replacement_with_what_is_there(coll):
+    coll.insert_one({"_id": 1, "x": 5, "y": 10})
+    assert coll.replace_one({"_id": 1}, {"x": 5, "y": 10}).modified_count == 1, "it says nothing of _id"
+    assert coll.replace_one({"_id": 1}, {"_id": 1, "x": 5, "y": 10}).modified_count == 0
+    assert coll.find_one() == {"_id": 1, "x": 5, "y": 10}
+
+
+def test_a_hint_beside_an_id(coll):
+    coll.insert_one({"_id": 1, "a": 1})
+    coll.create_index("a")
+    for write in [
+        lambda hint: coll.update_one({"_id": 1}, {"$inc": {"n": 1}}, hint=hint),
+        lambda hint: coll.find_one_and_update({"_id": 1}, {"$inc": {"n": 1}}, hint=hint),
+        lambda hint: coll.delete_one({"_id": 1}, hint=hint),
+    ]:
+        with refuses(2):
+            write("nosuch")
+        write("a_1")
+    assert coll.count_documents({}) == 0

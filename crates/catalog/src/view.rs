@@ -134,10 +134,10 @@ impl Snapshot {
         for c in self.of_db(db) {
             let Some(v) = &c.view else { continue };
             let Ok(p) = &v.pipeline else { continue };
-            let size = c.option("pipeline").map_or(0, |v| v.bytes.len());
+            let size = c.option("pipeline").map_or(0, size_of);
             graph.add(c.ns.clone(), &v.on, p, size);
         }
-        graph.add(ns.to_string(), on, &pipeline, stages.bytes.len());
+        graph.add(ns.to_string(), on, &pipeline, size_of(stages));
         // Those that stand on the new one grow with it.
         let names: Vec<String> = graph.nodes.keys().cloned().collect();
         let (depth, bytes) = graph.depth(ns)?;
@@ -161,6 +161,12 @@ impl Snapshot {
         }
         Ok(())
     }
+}
+
+/// The bytes of the stages, without those of the array that they stand in.
+fn size_of(stages: Val<'_>) -> usize {
+    let stages = stages.as_array().unwrap_or(Doc::EMPTY);
+    stages.values().map(|v| v.bytes.len()).sum()
 }
 
 /// The views of a database and what each reads.

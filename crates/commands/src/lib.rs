@@ -17,6 +17,7 @@ mod expirer;
 mod fail_point;
 mod generic;
 mod idl;
+mod log_components;
 mod metrics;
 mod operations;
 mod parameters;
@@ -105,8 +106,12 @@ impl Commands {
         let rw_defaults = admin::rw_concern::Defaults::load(&engine, &config.topology)?;
         let write_block = admin::write_block::WriteBlock::load(&engine)?;
         let query_settings = Arc::new(query_settings::QuerySettings::load(&engine)?);
+        let parameters = Arc::new(Parameters::new(&config.parameters));
+        admin::set_feature_compatibility_version::load(&engine, &parameters)?;
+        let profiler = Profiler::new(slow_ms);
+        profiler.set_verbose(parameters.logs_commands());
         let commands = Commands {
-            parameters: Arc::new(Parameters::new(&config.parameters)),
+            parameters,
             store,
             engine,
             cursors: Arc::default(),
@@ -118,7 +123,7 @@ impl Commands {
             fail_points: FailPoints::default(),
             operations: Arc::default(),
             counters: Counters::default(),
-            profiler: Profiler::new(slow_ms),
+            profiler,
             rw_defaults,
             write_block,
             query_settings,

@@ -1,8 +1,9 @@
 //! Server parameters (`getParameter`, `setParameter`, `--setParameter`): those that clients and tools ask for, with the
 //! values of a MongoDB 8 where they mean something here and harmless ones where they do not.
 
+use crate::log_components;
 use crate::version::FEATURE_VERSION;
-use bson::{Value, Writer, array, doc};
+use bson::{Doc, Value, Writer, array, doc};
 use errors::{Result, bail};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ const RUNNING: u8 = 2;
 pub struct Parameter {
     pub value: Value,
     at: u8,
-    /// Smallest and largest number.
+    /// Smallest and largest number; of text, the bytes that it may have.
     range: Option<(i64, i64)>,
 }
 
@@ -57,7 +58,12 @@ fn defaults() -> Vec<(&'static str, Value, u8, Option<(i64, i64)>)> {
             START,
             None,
         ),
-        ("automationServiceDescriptor", Value::from(""), BOTH, None),
+        (
+            "automationServiceDescriptor",
+            Value::from(""),
+            BOTH,
+            Some((0, 64)),
+        ),
         (
             "clientCursorMonitorFrequencySecs",
             Value::from(4),
@@ -110,6 +116,12 @@ fn defaults() -> Vec<(&'static str, Value, u8, Option<(i64, i64)>)> {
             Value::from(30),
             START,
             positive,
+        ),
+        (
+            "logComponentVerbosity",
+            Value::from(log_components::defaults()),
+            BOTH,
+            None,
         ),
         ("logLevel", Value::from(0), BOTH, Some((0, 5))),
         (
@@ -211,6 +223,7 @@ impl Parameters {
                     converted(name, p, text.as_val(), true).unwrap_or_else(|_| p.value.clone());
             }
         }
+        tie_log_levels("logLevel", &mut map);
         Parameters(RwLock::new(map))
     }
 
@@ -248,7 +261,46 @@ impl Parameters {
             );
         }
         let new = converted(name, p, v, false)?;
-        Ok(std::mem::replace(&mut p.value, new))
+        let was = std::mem::replace(&mut p.value, new);
+        tie_log_levels(name, &mut map);
+        Ok(was)
+    }
+
+    /// Gives a parameter a value that a command of its own has checked.
+    pub fn put(&self, name: &str, value: Value) {
+        if let Some(p) = self.0.write().get_mut(name) {
+            p.value = value;
+        }
+    }
+
+    /// Whether every command is to be logged.
+    pub fn logs_commands(&self) -> bool {
+        let levels = self.get("logComponentVerbosity");
+        let levels = levels.as_ref().and_then(|p| p.value.as_val().as_doc());
+        levels.is_some_and(log_components::tells_commands)
+    }
+}
+
+/// Two names for one level: `logLevel`, and the outermost of `logComponentVerbosity`.
+fn tie_log_levels(changed: &str, map: &mut BTreeMap<&'static str, Parameter>) {
+    let (Some(one), Some(all)) = (map.get("logLevel"), map.get("logComponentVerbosity")) else {
+        return;
+    };
+    let levels = all.value.as_val().as_doc().unwrap_or(Doc::EMPTY);
+    let (other, value) = match changed {
+        "logLevel" => {
+            let top = one.value.as_val().to_i64_truncated().unwrap_or(0);
+            let levels = log_components::with_top(levels, top);
+            ("logComponentVerbosity", Value::from(levels))
+        }
+        "logComponentVerbosity" => {
+            let top = log_components::level(levels, "");
+            ("logLevel", Value::from(top as i32))
+        }
+        _ => return,
+    };
+    if let Some(p) = map.get_mut(other) {
+        p.value = value;
     }
 }
 
@@ -295,13 +347,27 @@ fn converted(name: &str, p: &Parameter, v: bson::Val<'_>, from_text: bool) -> Re
         tag::INT64 => Value::from(in_range(number()?)? as i64),
         tag::DOUBLE => Value::from(in_range(number()?)?),
         tag::STRING => match v.as_str() {
-            Some(s) => Value::from(s),
+            Some(s) => {
+                if let Some((_, most)) = p.range
+                    && s.len() as i64 > most
+                {
+                    bail!(
+                        Overflow,
+                        "Value for parameter {name} must be no more than {most} bytes"
+                    );
+                }
+                Value::from(s)
+            }
             None => bail!(
                 TypeMismatch,
                 "Invalid value for parameter {name}: expected a string, got {}",
                 v.type_name()
             ),
         },
+        tag::DOCUMENT if name == "logComponentVerbosity" => {
+            let now = p.value.as_val().as_doc().unwrap_or(Doc::EMPTY);
+            Value::from(log_components::changed(now, v)?)
+        }
         _ => v.to_value(),
     })
 }
@@ -347,5 +413,23 @@ mod tests {
             Value::from(false)
         );
         assert_eq!(p.get("quiet").unwrap().value, Value::from(true));
+        let long = Value::from("x".repeat(65));
+        let refused = p.set("automationServiceDescriptor", long.as_val());
+        assert_eq!(refused.unwrap_err().code.0, 15);
+    }
+
+    #[test]
+    fn two_names_for_the_log_level() {
+        let p = Parameters::new(&[("logLevel".into(), "1".into())]);
+        assert!(p.logs_commands());
+        let levels = |p: &Parameters| p.get("logComponentVerbosity").unwrap().value;
+        let top = |p: &Parameters| log_components::level(levels(p).as_val().as_doc().unwrap(), "");
+        assert_eq!(top(&p), 1);
+        p.set("logLevel", Value::from(3).as_val()).unwrap();
+        assert_eq!(top(&p), 3);
+        let given = Value::from(doc! { "verbosity": 2, "command": 0 });
+        p.set("logComponentVerbosity", given.as_val()).unwrap();
+        assert_eq!(p.int("logLevel"), 2);
+        assert!(!p.logs_commands());
     }
 }

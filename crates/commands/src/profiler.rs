@@ -39,8 +39,10 @@ pub struct Settings {
 
 /// How all are.
 pub struct Profiler {
-    /// Some database has settings of its own.
+    /// Some database has settings of its own, or every command is logged.
     any: AtomicBool,
+    /// Every command is logged.
+    verbose: AtomicBool,
     slow_ms: AtomicI64,
     /// The bits of an f64.
     sample_rate: AtomicU64,
@@ -51,6 +53,7 @@ impl Profiler {
     pub fn new(slow_ms: i64) -> Profiler {
         Profiler {
             any: AtomicBool::new(false),
+            verbose: AtomicBool::new(false),
             slow_ms: AtomicI64::new(slow_ms),
             sample_rate: AtomicU64::new(1f64.to_bits()),
             databases: RwLock::default(),
@@ -87,7 +90,19 @@ impl Profiler {
         } else {
             databases.insert(db.to_string(), settings);
         }
-        self.any.store(!databases.is_empty(), Relaxed);
+        self.any
+            .store(self.verbose() || !databases.is_empty(), Relaxed);
+    }
+
+    fn verbose(&self) -> bool {
+        self.verbose.load(Relaxed)
+    }
+
+    /// Has every command logged, as a slow one is (`logComponentVerbosity`).
+    pub fn set_verbose(&self, on: bool) {
+        let databases = self.databases.write();
+        self.verbose.store(on, Relaxed);
+        self.any.store(on || !databases.is_empty(), Relaxed);
     }
 
     /// Whether a command on that database may have to be profiled, and so must not run on an event loop.
@@ -122,7 +137,8 @@ impl Commands {
     pub fn observe(&self, o: &Observed<'_>) {
         let settings = self.profiler.settings(o.db);
         let slow = o.elapsed.as_millis() as i64 >= self.profiler.slow_ms();
-        if !slow && settings.level == 0 && settings.filter.is_none() {
+        let verbose = self.profiler.verbose();
+        if !slow && !verbose && settings.level == 0 && settings.filter.is_none() {
             return;
         }
         let document = self.document(o);
@@ -133,7 +149,8 @@ impl Commands {
             None => slow && sampled(self.profiler.sample_rate()),
         };
         // A getMore that waits for new documents is long and not slow.
-        if chosen && (settings.filter.is_some() || o.command.name != "getMore") {
+        let tells = chosen && (settings.filter.is_some() || o.command.name != "getMore");
+        if tells || verbose {
             log(o, document.as_doc());
         }
         let profiled = settings.level == 2 || settings.level == 1 && chosen;
@@ -142,18 +159,25 @@ impl Commands {
         }
     }
 
+    /// Makes the collection of a database's profiles, if there is none.
+    pub fn create_profile(&self, db: &str) -> Result<()> {
+        let ns = format!("{db}.{COLLECTION}");
+        if self.engine.catalog.get(&ns).is_none() {
+            let options = doc! { "capped": true, "size": PROFILE_BYTES };
+            self.engine.catalog.create(&ns, options)?;
+        }
+        Ok(())
+    }
+
     fn write_profile(&self, db: &str, document: Doc<'_>) {
         // Locked against writes: what reads must not wait.
         if self.engine.gate.is_closed() {
             return;
         }
         let ns = format!("{db}.{COLLECTION}");
-        if self.engine.catalog.get(&ns).is_none() {
-            let options = doc! { "capped": true, "size": PROFILE_BYTES };
-            if let Err(e) = self.engine.catalog.create(&ns, options) {
-                tracing::warn!(target: "COMMAND", error = %e, namespace = ns, "The profile could not be created");
-                return;
-            }
+        if let Err(e) = self.create_profile(db) {
+            tracing::warn!(target: "COMMAND", error = %e, namespace = ns, "The profile could not be created");
+            return;
         }
         let mut op = OpCtx::worker(&self.engine);
         if let Err(e) = executor::insert(&mut op, &ns, &[document], true, None) {

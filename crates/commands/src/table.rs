@@ -105,6 +105,7 @@ commands! {
     "dropDatabase" => WRITE | API | WORKER, crate::ddl::drop_database::run, "removes a database";
     "renameCollection" => ADMIN | WRITE | WORKER, crate::ddl::rename_collection::run, "gives a collection another name";
     "createIndexes" => WRITE | API | WORKER, crate::ddl::create_indexes::run, "new indexes";
+    "setIndexCommitQuorum" => WORKER, crate::ddl::set_index_commit_quorum::run, "sets the commit quorum of index builds";
     "reIndex" => WRITE | WORKER, crate::ddl::re_index::run, "builds the indexes of a collection anew; standalone only";
     "dropIndexes" | "deleteIndexes" => WRITE | API | WORKER, crate::ddl::drop_indexes::run, "removes indexes";
     "collMod" => WRITE | API | WORKER, crate::ddl::coll_mod::run, "changes options of a collection";
@@ -115,6 +116,7 @@ commands! {
     "collStats" | "collstats" => 0, crate::stats::coll_stats::run, "sizes and counts of a collection";
     "dataSize" | "datasize" => 0, crate::stats::data_size::run, "bytes of a collection or a range of it";
     "dbHash" | "dbhash" => READ | WORKER, crate::stats::db_hash::run, "digests of collections";
+    "filemd5" => READ | WORKER, crate::crud::file_md5::run, "the digest of a file of GridFS";
     "pandoSchema" => READ | WORKER, crate::stats::schema::run, "what the documents of a collection look like";
     "validate" => WORKER, crate::stats::validate::run, "compares records and indexes of a collection";
     "serverStatus" => WORKER, crate::diagnostic::server_status::run, "how the server does";
@@ -136,8 +138,9 @@ commands! {
     "fsyncUnlock" => ADMIN, crate::admin::fsync::unlock, "undoes fsync's lock";
     "compact" => WORKER, crate::admin::compact::run, "has a collection rewritten";
     "compactStructuredEncryptionData" => WORKER, crate::admin::compact_encryption::run, "compacts the state of encrypted fields";
+    "rotateCertificates" => ADMIN, crate::admin::rotate_certificates::run, "reads certificates anew";
     "logRotate" => ADMIN | WORKER, crate::admin::log_rotate::run, "starts a new log file";
-    "profile" => 0, crate::admin::profile::run, "the profiler";
+    "profile" => WORKER, crate::admin::profile::run, "the profiler";
     "planCacheClear" => 0, crate::admin::plan_cache_filters::clear, "forgets cached plans";
     "planCacheClearFilters" => 0, crate::admin::plan_cache_filters::clear_filters, "forgets index filters";
     "planCacheListFilters" => 0, crate::admin::plan_cache_filters::list, "the index filters";
@@ -151,7 +154,7 @@ commands! {
     "dropConnections" => ADMIN, crate::admin::drop_connections::run, "ends connections to other servers";
     "getClusterParameter" => ADMIN | WORKER, crate::admin::cluster_parameter::get, "values of cluster parameters";
     "setClusterParameter" => ADMIN | WORKER, crate::admin::cluster_parameter::set, "sets a cluster parameter";
-    "setFeatureCompatibilityVersion" => ADMIN | WRITE, crate::admin::set_feature_compatibility_version::run, "sets the feature version";
+    "setFeatureCompatibilityVersion" => ADMIN | WRITE | WORKER, crate::admin::set_feature_compatibility_version::run, "sets the feature version";
     "usersInfo" => 0, crate::admin::users_info::users, "the users";
     "rolesInfo" => 0, crate::admin::users_info::roles, "the roles";
     "shutdown" => ADMIN, crate::admin::shutdown::run, "stops the server";

@@ -50,7 +50,8 @@ pub fn delete(
         let Some((coll, lock)) = lock_existing(ctx, ns)? else {
             return Ok(Deleted::default());
         };
-        let (key, sure) = match planner::id_lookup(req.filter) {
+        let by_id = planner::id_lookup(req.filter).filter(|_| req.hint.is_none());
+        let (key, sure) = match by_id {
             Some(id) if req.sort.is_none() => match records::locate(&ctx.latest(), &coll, id)? {
                 // Where it had to be looked up, it may be another one by now.
                 Some(key) => (key, coll.capped.is_none()),

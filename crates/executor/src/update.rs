@@ -116,6 +116,7 @@ fn update_one(
     };
     // By `_id`: the latest version under the latch is all there is to read.
     if req.sort.is_none()
+        && req.hint.is_none()
         && let Some(id) = planner::id_lookup(req.filter)
     {
         let Some(key) = records::locate(&ctx.latest(), &coll, id)? else {

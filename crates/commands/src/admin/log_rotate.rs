@@ -14,9 +14,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             &["number", "bool", "string"],
         ));
     }
-    if first.as_str() == Some("audit") {
-        bail!(AuditingNotEnabled, "Auditing is not enabled");
-    }
     if let Some(other) = cx.args.first.as_str()
         && other != "server"
     {

@@ -14,6 +14,7 @@ pub mod pando_backup;
 pub mod plan_cache_filters;
 pub mod profile;
 pub mod query_settings;
+pub mod rotate_certificates;
 pub mod rw_concern;
 pub mod set_feature_compatibility_version;
 pub mod set_parameter;

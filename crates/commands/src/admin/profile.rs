@@ -58,6 +58,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let was = (settings.clone(), profiler.slow_ms(), profiler.sample_rate());
     // Any other level asks, and changes nothing.
     if (0..=2).contains(&level) {
+        if level > 0 {
+            cx.app.create_profile(cx.args.db)?;
+        }
         settings.level = level as i32;
         if let Some(f) = filter {
             settings.filter = f;

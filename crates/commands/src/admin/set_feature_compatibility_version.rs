@@ -1,9 +1,25 @@
-//! `setFeatureCompatibilityVersion`: there is one version.
+//! `setFeatureCompatibilityVersion`: kept across restarts and told by `getParameter`. No behaviour depends on it: data has one
+//! form, and clients that upgrade a server set it as the last step.
 
+use super::settings;
 use crate::cx::{Cx, Done};
 use crate::idl;
-use crate::version::FEATURE_VERSION;
+use crate::parameters::Parameters;
+use crate::version::FEATURE_VERSIONS;
+use bson::{Value, doc};
 use errors::{Result, bail};
+use executor::Engine;
+use std::sync::Arc;
+
+const SETTING: &str = "featureCompatibilityVersion";
+
+/// Gives the parameter the version that was set last.
+pub fn load(engine: &Arc<Engine>, parameters: &Parameters) -> Result<()> {
+    if let Some(d) = settings::load(engine, SETTING)? {
+        parameters.put(SETTING, Value::from(d));
+    }
+    Ok(())
+}
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut confirm = false;
@@ -30,10 +46,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             &["string"],
         ));
     };
-    if version != FEATURE_VERSION {
+    if !FEATURE_VERSIONS.contains(&version) {
         bail!(
             4926900,
-            "Invalid feature compatibility version value '{version}'; expected '{FEATURE_VERSION}'"
+            "Invalid feature compatibility version value '{version}'; expected one of {}",
+            FEATURE_VERSIONS.join(", ")
         );
     }
     if !confirm {
@@ -42,5 +59,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "Once you have changed the FCV, it may be hard to go back; pass 'confirm: true' to proceed."
         );
     }
+    let value = doc! { "version": version };
+    settings::save(&mut cx.op, SETTING, value.as_doc())?;
+    cx.app.parameters.put(SETTING, Value::from(value));
     Ok(Done::Reply)
 }

@@ -26,8 +26,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         if i == 0 {
             cx.w.val("was", was.as_val());
         }
-        if e.name == "logLevel" {
+        if matches!(e.name, "logLevel" | "logComponentVerbosity") {
             service::logging::set_verbosity(app.parameters.int("logLevel") as u8);
+            app.profiler.set_verbose(app.parameters.logs_commands());
         }
     }
     Ok(Done::Reply)

@@ -29,6 +29,9 @@ pub struct Find<'a> {
 /// Reads the arguments of find.
 pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
     let ns = cx.args.namespace()?;
+    if catalog::collection_of(&ns).starts_with('$') {
+        bail!(InvalidNamespace, "Invalid collection name specified '{ns}'");
+    }
     let (mut filter, mut sort, mut projection, mut let_) = (None, None, None, None);
     let (mut hint, mut min, mut max) = (None, None, None);
     let (mut skip, mut limit, mut batch) = (0, 0, None);
@@ -38,6 +41,9 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
     let mut collation = None;
     for e in &cx.args.fields {
         match e.name {
+            "filter" if e.val.is_nullish() => {
+                return Err(idl::mismatch("find", e.name, e.val, &["object"]));
+            }
             "filter" => filter = idl::doc("find", *e)?,
             "sort" => sort = idl::doc("find", *e)?,
             "projection" => projection = idl::doc("find", *e)?,

@@ -32,7 +32,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "remove" => remove = idl::safe_bool(AT, e)?.unwrap_or(false),
             "new" => new = idl::safe_bool(AT, e)?.unwrap_or(false),
             "upsert" => upsert = idl::safe_bool(AT, e)?.unwrap_or(false),
-            "hint" => hint = variables::hint(e.val)?,
+            "hint" => hint = variables::hint_given(e.val)?,
             "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
             _ if common.read(AT, e)? => {}
             _ => return Err(cx.args.unknown(e)),

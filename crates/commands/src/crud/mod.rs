@@ -12,6 +12,7 @@ pub mod count;
 pub mod delete;
 pub mod distinct;
 pub mod explain;
+pub mod file_md5;
 pub mod find;
 pub mod find_and_modify;
 pub mod get_more;

@@ -74,7 +74,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                     expire = Some(e.val);
                 }
             }
-            "timeseries" => timeseries |= idl::doc(AT, e)?.is_some_and(|d| !d.is_empty()),
+            "timeseries" => timeseries |= idl::doc(AT, e)?.is_some(),
             "changeStreamPreAndPostImages" => pre_images = images(AT, e)?,
             "recordPreImages" => {
                 idl::safe_bool(AT, e)?;
@@ -86,10 +86,16 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let catalog = &cx.app.engine.catalog;
     check_uuid(catalog, &ns, uuid)?;
+    let capped = capped_size.is_some() || capped_max.is_some();
+    if capped && ns == "local.oplog.rs" {
+        bail!(
+            InvalidOptions,
+            "The oplog cannot be resized by collMod: use replSetResizeOplog"
+        );
+    }
     let Some(coll) = catalog.get(&ns) else {
         bail!(NamespaceNotFound, "ns does not exist: {ns}")
     };
-    let capped = capped_size.is_some() || capped_max.is_some();
     if let Some(old) = &coll.view {
         if index.is_some()
             || capped

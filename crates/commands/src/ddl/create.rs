@@ -3,7 +3,7 @@
 //! What is checked is what MongoDB checks; an option that would change how documents are kept or found, and that this version
 //! does not have, is refused rather than ignored.
 
-use super::{changed, unsupported};
+use super::{changed, engine_options, unsupported};
 use crate::collation;
 use crate::cx::{Cx, Done};
 use crate::idl;
@@ -135,14 +135,15 @@ fn parse<'r>(cx: &Cx<'_, 'r>) -> Result<Options<'r>> {
             "idIndex" => o.id_index = idl::doc(at, e)?,
             "storageEngine" => {
                 o.storage_engine = idl::doc(at, e)?;
-                check_engine(o.storage_engine)?;
+                engine_options::check(o.storage_engine.unwrap_or(Doc::EMPTY))?;
             }
             "indexOptionDefaults" => {
                 o.index_defaults = idl::doc(at, e)?;
                 for f in o.index_defaults.unwrap_or(Doc::EMPTY) {
                     match f.name {
                         "storageEngine" => {
-                            check_engine(idl::doc("create.indexOptionDefaults", f)?)?
+                            let d = idl::doc("create.indexOptionDefaults", f)?;
+                            engine_options::check(d.unwrap_or(Doc::EMPTY))?;
                         }
                         name => return Err(idl::unknown("create.indexOptionDefaults", name)),
                     }
@@ -210,26 +211,6 @@ pub fn images(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
         }
     }
     idl::required(&at, "enabled", enabled).map(Some)
-}
-
-fn check_engine(d: Option<Doc<'_>>) -> Result<()> {
-    for e in d.unwrap_or(Doc::EMPTY) {
-        if e.val.tag != tag::DOCUMENT {
-            bail!(
-                BadValue,
-                "'storageEngine.{}' has to be an embedded document.",
-                e.name
-            );
-        }
-        if e.name != "wiredTiger" {
-            bail!(
-                InvalidOptions,
-                "{} is not a registered storage engine for this server",
-                e.name
-            );
-        }
-    }
-    Ok(())
 }
 
 fn check_timeseries(d: Doc<'_>) -> Result<()> {
@@ -436,11 +417,17 @@ fn check_together(o: &Options<'_>) -> Result<()> {
             );
         }
     }
-    if let Some(c) = o.collation {
-        collation::complete(c)?;
-    }
+    let own = o.collation.map(collation::complete).transpose()?.flatten();
     if let Some(d) = o.id_index {
         check_id_index(d)?;
+        if let Some(c) = d.get("collation").and_then(|v| v.as_doc())
+            && collation::complete(c)? != own
+        {
+            bail!(
+                BadValue,
+                "The _id index must have the same collation as the collection"
+            );
+        }
     }
     Ok(())
 }

@@ -27,6 +27,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         bail!(BadValue, "Must specify at least one index to create");
     }
     check_target(&ns)?;
+    if catalog::collection_of(&ns).starts_with("system.") {
+        let hidden = |v: bson::Val<'_>| v.as_doc()?.get("hidden").map(|h| h.truthy());
+        if indexes.values().any(|v| hidden(v) == Some(true)) {
+            bail!(BadValue, "Can't hide index on system collection");
+        }
+    }
     let collation = cx.app.engine.catalog.collation_of(&ns);
     let specs = indexes
         .values()
@@ -112,7 +118,7 @@ fn check_target(ns: &str) -> Result<()> {
     Ok(())
 }
 
-fn check_quorum(v: bson::Val<'_>) -> Result<()> {
+pub(super) fn check_quorum(v: bson::Val<'_>) -> Result<()> {
     if v.is_nullish() || v.is_number() {
         return Ok(());
     }

@@ -219,6 +219,7 @@ impl IndexSpec {
                 }
                 "storageEngine" => match e.val.as_doc() {
                     Some(s) => {
+                        super::engine_options::check(s)?;
                         w.doc("storageEngine", s);
                     }
                     None => bail!(

@@ -15,6 +15,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         match e.name {
             "filter" => {
                 if let Some(d) = idl::doc("listDatabases", e)? {
+                    super::validator::check_operators(d, 0)?;
                     filter = Filter::parse(d, &ParseEnv::new())?;
                 }
             }

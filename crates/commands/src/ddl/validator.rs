@@ -1,4 +1,4 @@
-//! What `create` and `collMod` check of a validator.
+//! What `create` and `collMod` check of a validator, and of it what holds for every filter of what is no collection.
 
 use bson::Doc;
 use errors::{Result, bail};
@@ -28,9 +28,9 @@ pub fn check(ns: &str, validator: Doc<'_>) -> Result<()> {
 }
 
 /// Operators that need an index or a shell, and the nesting.
-fn check_operators(d: Doc<'_>, depth: u32) -> Result<()> {
+pub fn check_operators(d: Doc<'_>, depth: u32) -> Result<()> {
     if depth > 200 {
-        bail!(Overflow, "exceeded depth limit for a validator");
+        bail!(Overflow, "exceeded the depth that a filter may have");
     }
     for e in d {
         match e.name {

@@ -244,6 +244,40 @@ fn parse_operator(path: &FieldPath, e: Elem<'_>, all: Doc<'_>, env: &ParseEnv) -
     })
 }
 
+/// Whether the language has an operator on fields of that name: other names may begin with `$` in a value.
+fn is_operator(name: &str) -> bool {
+    matches!(
+        name,
+        "$eq"
+            | "$ne"
+            | "$lt"
+            | "$lte"
+            | "$gt"
+            | "$gte"
+            | "$in"
+            | "$nin"
+            | "$exists"
+            | "$type"
+            | "$size"
+            | "$mod"
+            | "$regex"
+            | "$options"
+            | "$not"
+            | "$all"
+            | "$elemMatch"
+            | "$bitsAllSet"
+            | "$bitsAllClear"
+            | "$bitsAnySet"
+            | "$bitsAnyClear"
+            | "$geoWithin"
+            | "$within"
+            | "$geoIntersects"
+            | "$near"
+            | "$nearSphere"
+            | "$geoNear"
+    )
+}
+
 fn bits(path: &FieldPath, test: BitTest, v: Val<'_>) -> Result<Node> {
     Ok(Node::Pred {
         path: path.clone(),
@@ -409,7 +443,7 @@ fn all_of(path: &FieldPath, v: Val<'_>, env: &ParseEnv) -> Result<Node> {
                 let Some(e) = d.first() else { continue };
                 elem_match(e.val, env)?
             }
-            (tag::DOCUMENT, Some(d)) if is_operators(d, false) => {
+            (tag::DOCUMENT, Some(d)) if d.first().is_some_and(|e| is_operator(e.name)) => {
                 bail!(BadValue, "no $ expressions in $all")
             }
             (tag::REGEX, _) => Test::Regex(Box::new(regex_of(v)?)),

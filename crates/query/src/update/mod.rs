@@ -269,10 +269,8 @@ fn replace(doc: Doc<'_>, new: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<App
     {
         return Err(dollar_prefixed(e.name, e.name));
     }
+    // A replacement that says nothing of `_id` is no repetition to MongoDB, and counts as a change, whatever comes of it.
     let out = with_id_of(doc, new)?;
-    if out.as_bytes() == doc.as_bytes() {
-        return Ok(None);
-    }
     Ok(Some(Applied {
         doc: stamp(out, ctx.ts),
         diff: None,
