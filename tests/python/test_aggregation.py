@@ -289,3 +289,90 @@ def test_bad_arguments(orders, arguments, code):
 def test_dates_of_now(orders):
     (found,) = orders.aggregate([{"$limit": 1}, {"$project": {"_id": 0, "now": "$$NOW", "root": "$$ROOT._id"}}])
     assert abs((datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - found["now"]).total_seconds()) < 60
+
+
+def merge(coll, docs, **stage):
+    """Merges documents, in their order, into the collection."""
+    return list(coll.database.aggregate([{"$documents": docs}, {"$merge": {"into": coll.name, **stage}}]))
+
+
+def test_merge_on_another_field_needs_no_id(coll):
+    coll.create_index("key", unique=True)
+    coll.insert_one({"_id": 1, "key": "x", "old": True})
+    merge(coll, [{"key": "x", "n": 1}, {"key": "x", "n": 2}], on="key", whenMatched="replace")
+    assert list(coll.find()) == [{"_id": 1, "key": "x", "n": 2}], "it keeps its _id, and the last one wins"
+    merge(coll, [{"key": "x", "m": 3}, {"key": "y"}], on="key", whenMatched="merge")
+    assert coll.find_one({"_id": 1}) == {"_id": 1, "key": "x", "n": 2, "m": 3}
+    assert coll.count_documents({"key": "y"}) == 1
+    for mode in ["replace", "merge"]:
+        with refuses(66):
+            merge(coll, [{"_id": 9, "key": "x"}], on="key", whenMatched=mode)
+
+
+def test_merge_on_nulls(coll):
+    coll.create_index("key", unique=True)
+    coll.insert_one({"_id": 1, "old": True})
+    merge(coll, [{"key": None, "n": 1}], on="key")
+    merge(coll, [{"n": 2}], on="key")
+    assert list(coll.find()) == [{"_id": 1, "old": True, "key": None, "n": 2}]
+    with refuses(51185):
+        merge(coll, [{"key": [1]}], on="key")
+    coll.drop_indexes()
+    coll.create_index("key", unique=True, sparse=True)
+    for doc in [{"key": None}, {"n": 1}]:
+        with refuses(51132):
+            merge(coll, [doc], on="key")
+
+
+def test_merge_writes_what_it_can(coll):
+    coll.insert_one({"_id": 2, "old": True})
+    with refuses(11000):
+        merge(coll, [{"_id": 1}, {"_id": 2}, {"_id": 3}], whenMatched="fail")
+    assert list(coll.find()) == [{"_id": 1}, {"_id": 2, "old": True}, {"_id": 3}]
+    with refuses(13113):
+        merge(coll, [{"_id": 7}, {"_id": 3, "n": 1}], whenNotMatched="fail")
+    assert list(coll.find({"n": 1})) == [{"_id": 3, "n": 1}]
+
+
+def test_merge_inserts_as_an_upsert_does(coll):
+    merge(coll, [{"_id": 1, "z": 1, "a": 2}], whenMatched="merge")
+    merge(coll, [{"_id": 2, "z": 1, "a": 2}], whenMatched="replace")
+    assert [list(d) for d in coll.find()] == [["_id", "a", "z"], ["_id", "z", "a"]]
+
+
+def test_explain_of_merge_looks_at_its_key(coll):
+    coll.insert_one({"_id": 1})
+    with refuses(51183):
+        coll.database.command("aggregate", coll.name, pipeline=[{"$merge": {"into": "t", "on": "x"}}], cursor={}, explain=True)
+
+
+def test_list_cluster_catalog(db):
+    db.create_collection("c", validator={"x": 1})
+    db.create_collection("v", viewOn="c", pipeline=[])
+    found = {d["ns"]: d for d in db.aggregate([{"$listClusterCatalog": {"shards": True}}])}
+    c, v = found[f"{db.name}.c"], found[f"{db.name}.v"]
+    assert set(found) == {c["ns"], v["ns"], f"{db.name}.system.views"} and c["db"] == db.name
+    assert (c["type"], c["options"], c["sharded"], c["shards"]) == ("collection", {"validator": {"x": 1}}, False, [])
+    assert c["idIndex"]["name"] == "_id_" and c["info"]["readOnly"] is False
+    assert v["type"] == "view" and v["options"]["viewOn"] == "c" and "idIndex" not in v
+    everywhere = [d["ns"] for d in db.client.admin.aggregate([{"$listClusterCatalog": {}}, {"$match": {"db": db.name}}])]
+    assert set(everywhere) == set(found)
+    for stage, code in [({"x": 1}, 40415), ({"shards": 1}, 14), (None, 9621302)]:
+        with refuses(code):
+            db.aggregate([{"$listClusterCatalog": stage}])
+    with refuses(9621301):
+        db.c.aggregate([{"$listClusterCatalog": {}}])
+
+
+def test_options_of_stages_that_tell(coll):
+    coll.insert_one({"_id": 1})
+    assert list(coll.aggregate([{"$planCacheStats": {"allHosts": False}}])) == []
+    for stage, code in [({"x": 1}, 9), ({"allHosts": 1}, 13111), ({"allHosts": True}, 4503200)]:
+        with refuses(code):
+            coll.aggregate([{"$planCacheStats": stage}])
+    with refuses(50933):
+        coll.database.no_such.aggregate([{"$planCacheStats": {}}])
+    (stats,) = coll.aggregate([{"$collStats": {"storageStats": {"later": 1}, "count": None}}])
+    assert "storageStats" in stats and "count" not in stats
+    with refuses(14):
+        coll.aggregate([{"$collStats": {"latencyStats": {"histograms": None}}}])

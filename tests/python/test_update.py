@@ -217,7 +217,7 @@ def test_nothing_changes_when_nothing_differs(coll):
     for update in ({"$set": {"a": 1}}, {"$max": {"a": 0}}, {"$addToSet": {"b": 2}}, {"$unset": {"zz": 1}}):
         result = coll.update_one({}, update)
         assert (result.matched_count, result.modified_count) == (1, 0), update
-    result = coll.replace_one({}, {"a": 1, "b": [1, 2]})
+    result = coll.replace_one({}, {"_id": 1, "a": 1, "b": [1, 2]})
     assert (result.matched_count, result.modified_count) == (1, 0)
 
 

@@ -4,17 +4,16 @@
 use crate::explain;
 use crate::find::{FindCursor, FindRequest};
 use crate::interrupt::Interrupt;
+use crate::merge_into::MergeInto;
 use crate::op::OpCtx;
 use bson::{Doc, DocBuf, Writer, doc};
 use catalog::capped::ID_INDEX;
 use catalog::{Collection, NewIndex};
-use errors::{Code, Result, bail, err};
+use errors::{Result, bail, err};
 use planner::Hint;
 use query::expr::Vars;
-use query::filter::Filter;
 use query::pipeline::{
-    self, Host, Matched, MergeSpec, Namespace, NotMatched, OutSpec, Pipeline, RowsKind, RowsStage,
-    Source, Watch,
+    self, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind, RowsStage, Source, Watch,
 };
 use query::projection::Projection;
 use std::any::Any;
@@ -377,17 +376,16 @@ impl Host for Outside<'_, '_> {
     }
 
     fn merge(&mut self, spec: &MergeSpec, input: &mut dyn Source, vars: &Arc<Vars>) -> Result<()> {
+        let mut into = MergeInto::new(self.ctx, spec, vars)?;
         if self.watch.is_some() {
             return explain::exhaust(self, input);
         }
         self.ctx.need_worker()?;
-        let target = spec.target.to_string();
-        self.check_merge_key(spec, &target)?;
         while input.advance(self)? {
-            let new = with_id(input.doc());
-            merge_one(self.ctx, spec, &target, new.as_doc(), vars)?;
+            let new = input.doc().to_buf();
+            into.put(self.ctx, new.as_doc())?;
         }
-        Ok(())
+        into.finish()
     }
 
     fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>> {
@@ -433,137 +431,6 @@ fn temporary_file() -> std::io::Result<std::fs::File> {
         .open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
-}
-
-impl Outside<'_, '_> {
-    /// `$merge` needs a unique index on the fields that identify a document.
-    fn check_merge_key(&self, spec: &MergeSpec, target: &str) -> Result<()> {
-        let mut on: Vec<&str> = spec.on.iter().map(|p| p.as_str()).collect();
-        on.sort_unstable();
-        if on == ["_id"] {
-            return Ok(());
-        }
-        let coll = self.ctx.engine.catalog.get(target);
-        let unique = coll.is_some_and(|c| {
-            c.indexes.iter().any(|i| {
-                let mut fields: Vec<&str> =
-                    i.info.key.fields.iter().map(|f| f.path.as_str()).collect();
-                fields.sort_unstable();
-                i.info.unique
-                    && i.info.partial.is_none()
-                    && i.info.key.collation() == spec.collation.as_ref()
-                    && fields == on
-            })
-        });
-        if !unique {
-            bail!(
-                51183,
-                "Cannot find index to verify that join fields will be unique"
-            );
-        }
-        Ok(())
-    }
-}
-
-fn with_id(d: Doc<'_>) -> DocBuf {
-    if d.contains("_id") {
-        return d.to_buf();
-    }
-    let mut w = Writer::with_capacity(d.len() + 20);
-    w.oid("_id", bson::ObjectId::generate()).extend(d);
-    w.finish()
-}
-
-fn merge_one(
-    ctx: &mut OpCtx,
-    spec: &MergeSpec,
-    target: &str,
-    new: Doc<'_>,
-    vars: &Arc<Vars>,
-) -> Result<()> {
-    use crate::update::{UpdateRequest, update};
-    use query::update::Update;
-    let mut key = Writer::new();
-    for p in &spec.on {
-        let v = p.get(new);
-        let Some(v) = v.filter(|v| !v.is_nullish() && v.tag != bson::tag::ARRAY) else {
-            bail!(
-                51132,
-                "$merge write error: 'on' field cannot be missing, null, undefined or an array"
-            );
-        };
-        key.open_doc(p.as_str()).val("$eq", v).close();
-    }
-    let key = key.finish();
-    let env = query::expr::ParseEnv::new().collated(spec.collation.clone());
-    let filter = Filter::parse(key.as_doc(), &env)?;
-    let insert = |ctx: &mut OpCtx| -> Result<()> {
-        let done = crate::insert::insert(ctx, target, &[new], true, None)?;
-        match done.errors.into_iter().next() {
-            Some((_, e)) => Err(e.context("PlanExecutor error during aggregation")),
-            None => Ok(()),
-        }
-    };
-    let bound;
-    let (modifier, vars) = match &spec.when_matched {
-        Matched::Fail => return insert(ctx),
-        Matched::KeepExisting => (doc! { "$setOnInsert": new }, vars),
-        Matched::Replace => (new.to_buf(), vars),
-        Matched::Merge => {
-            let mut w = Writer::new();
-            w.open_doc("$set");
-            new.iter().filter(|e| e.name != "_id").for_each(|e| {
-                w.val(e.name, e.val);
-            });
-            w.close();
-            if !new.iter().any(|e| e.name != "_id") {
-                (doc! { "$setOnInsert": new }, vars)
-            } else {
-                (w.finish(), vars)
-            }
-        }
-        Matched::Pipeline(_) => {
-            bound = spec.bind(new, vars)?;
-            (DocBuf::new(), &bound)
-        }
-    };
-    let update_spec = match &spec.when_matched {
-        Matched::Pipeline(stages) => Update::from_transforms(stages.clone()),
-        _ => Update::parse(modifier.as_doc().as_val(), &[], &Default::default())?,
-    };
-    let req = UpdateRequest {
-        filter: &filter,
-        update: &update_spec,
-        multi: false,
-        upsert: false,
-        sort: None,
-        hint: None,
-        vars,
-        now_millis: Collection::now_millis(),
-        images: false,
-    };
-    for _ in 0..100 {
-        let done = update(ctx, target, &req, 0, None)?;
-        if done.matched > 0 {
-            return Ok(());
-        }
-        match spec.when_not_matched {
-            NotMatched::Discard => return Ok(()),
-            NotMatched::Fail => {
-                return Err(err!(
-                    13113,
-                    "$merge could not find a matching document in the target collection for at least one document in the source collection"
-                ));
-            }
-            NotMatched::Insert => match insert(ctx) {
-                Err(e) if e.code == Code::DuplicateKey && spec.on.iter().all(|p| p.is_id()) => {
-                    continue;
-                }
-                r => return r,
-            },
-        }
-    }
-    bail!(WriteConflict, "$merge conflicted with others too often")
 }
 
 fn index_stats(c: &Collection) -> Vec<DocBuf> {

@@ -41,6 +41,9 @@ pub fn explain_pipeline(
     let (_interrupt, vars) = Interrupt::bind(ctx, &request.vars);
     request.vars = vars;
     let (pipeline, vars) = (&request.pipeline, &request.vars);
+    if let Some(spec) = pipeline.merge() {
+        crate::merge_into::check_key(ctx, spec)?;
+    }
     let alone = pipeline.makes_input();
     let mut explained = ExplainedPipeline {
         coll: None,

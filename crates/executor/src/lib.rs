@@ -22,6 +22,7 @@ mod find_and_modify;
 mod insert;
 mod interrupt;
 mod merge;
+mod merge_into;
 mod op;
 mod read;
 mod records;

@@ -156,9 +156,11 @@ fn check_read_concern(cx: &Cx<'_, '_>, pipeline: Val<'_>) -> Result<()> {
     let stages = pipeline.as_array().unwrap_or(Doc::EMPTY);
     for e in stages.values().filter_map(|v| v.as_doc()?.first()) {
         let refused = match e.name {
-            "$currentOp" | "$listLocalSessions" | "$planCacheStats" | "$querySettings" => {
-                level != "local"
-            }
+            "$currentOp"
+            | "$listClusterCatalog"
+            | "$listLocalSessions"
+            | "$planCacheStats"
+            | "$querySettings" => level != "local",
             "$out" | "$merge" => level == "linearizable",
             _ => false,
         };
@@ -181,6 +183,7 @@ fn check_strict(pipeline: Val<'_>) -> Result<()> {
             e.name,
             "$currentOp"
                 | "$indexStats"
+                | "$listClusterCatalog"
                 | "$listLocalSessions"
                 | "$listSessions"
                 | "$planCacheStats"

@@ -43,7 +43,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-fn describe(c: &Collection, name_only: bool) -> DocBuf {
+/// A collection as this command shows it.
+pub fn describe(c: &Collection, name_only: bool) -> DocBuf {
     let mut w = Writer::with_capacity(200);
     let kind = if c.is_view() { "view" } else { "collection" };
     w.str("name", c.name()).str("type", kind);

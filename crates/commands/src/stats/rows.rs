@@ -1,10 +1,11 @@
-//! What pipelines ask of the server: the rows of `$collStats`, `$currentOp`, `$listSessions`, `$listLocalSessions` and
-//! `$querySettings`.
+//! What pipelines ask of the server: the rows of `$collStats`, `$currentOp`, `$listSessions`, `$listLocalSessions`,
+//! `$querySettings`, `$planCacheStats` and `$listClusterCatalog`.
 
 use super::{coll_stats, sizes};
 use crate::Commands;
 use crate::clock::now_millis;
 use crate::cx::Cx;
+use crate::ddl::list_collections;
 use crate::diagnostic::current_op::{Wanted, Watch};
 use crate::diagnostic::process;
 use bson::{Doc, DocBuf, Writer};
@@ -43,7 +44,15 @@ pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
                 let shape = stage.spec.as_doc().get("showDebugQueryShape");
                 Ok(settings.rows(shape.is_some_and(|v| v.truthy())))
             }
-            RowsKind::IndexStats | RowsKind::PlanCacheStats => Ok(Vec::new()),
+            RowsKind::PlanCacheStats => {
+                let ns = format!("{}.{}", stage.ns.db, stage.ns.coll);
+                if engine.catalog.get(&ns).is_none() {
+                    bail!(50933, "collection '{ns}' does not exist");
+                }
+                Ok(Vec::new())
+            }
+            RowsKind::ListClusterCatalog => Ok(cluster_catalog(&engine, stage)),
+            RowsKind::IndexStats => Ok(Vec::new()),
         }
     })
 }
@@ -113,6 +122,34 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
         }
     }
     Ok(w.finish())
+}
+
+/// The collections of a database, of all for `admin`.
+fn cluster_catalog(engine: &Engine, stage: &RowsStage) -> Vec<DocBuf> {
+    let (snapshot, db) = (engine.catalog.snapshot(), stage.ns.db.as_str());
+    let databases = match db {
+        "admin" => snapshot.databases(),
+        _ => vec![db.to_string()],
+    };
+    let shards = stage.spec.get("shards").is_some_and(|v| v.truthy());
+    let mut rows = Vec::new();
+    for db in &databases {
+        for c in snapshot.of_db(db) {
+            let mut w = Writer::with_capacity(256);
+            w.str("ns", &c.ns).str("db", db);
+            for e in list_collections::describe(c, false).as_doc() {
+                if e.name != "name" {
+                    w.val(e.name, e.val);
+                }
+            }
+            w.bool("sharded", false);
+            if shards {
+                w.open_array("shards").close();
+            }
+            rows.push(w.finish());
+        }
+    }
+    rows
 }
 
 /// Whether only the sessions of some users are asked for: there are no users but nobody.

@@ -253,6 +253,14 @@ impl Pipeline {
         )
     }
 
+    /// The `$merge` at its end.
+    pub fn merge(&self) -> Option<&MergeSpec> {
+        match self.stages.last().map(|s| &s.op) {
+            Some(Op::Merge(m)) => Some(m),
+            _ => None,
+        }
+    }
+
     /// Where the last stage writes to.
     pub fn target(&self) -> Option<&Namespace> {
         match self.stages.last().map(|s| &s.op) {

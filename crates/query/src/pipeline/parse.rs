@@ -79,7 +79,6 @@ const UNSUPPORTED: &[&str] = &[
     "$changeStreamSplitLargeEvent",
     "$geoNear",
     "$listCatalog",
-    "$listClusterCatalog",
     "$listSampledQueries",
     "$listSearchIndexes",
     "$queryStats",
@@ -107,6 +106,7 @@ const SUPPORTED: &[&str] = &[
     "$group",
     "$indexStats",
     "$limit",
+    "$listClusterCatalog",
     "$listLocalSessions",
     "$listSessions",
     "$lookup",
@@ -269,6 +269,12 @@ fn name_of(stage: Val<'_>) -> &str {
 
 /// Stages that a nested pipeline may not hold.
 fn check_inside(name: &str, ctx: &ParseCtx) -> Result<()> {
+    if name == "$listClusterCatalog" && ctx.coll.is_some() {
+        bail!(
+            9621301,
+            "The $listClusterCatalog stage cannot run on a collection: use {{aggregate: 1}}"
+        );
+    }
     let writes = matches!(name, "$out" | "$merge");
     match ctx.inside {
         Inside::Lookup if writes => bail!(
@@ -309,10 +315,26 @@ fn check_inside(name: &str, ctx: &ParseCtx) -> Result<()> {
     Ok(())
 }
 
+fn check_collectionless(first: &str) -> Result<()> {
+    if !is_collectionless(first) {
+        bail!(
+            InvalidNamespace,
+            "{{aggregate: 1}} is not valid for '{first}'; a collection is required."
+        );
+    }
+    Ok(())
+}
+
 fn check_places(list: Doc<'_>, ctx: &ParseCtx) -> Result<()> {
     let n = list.count();
+    let nowhere = ctx.coll.is_none() && ctx.inside == Inside::Nothing;
     for (i, v) in list.values().enumerate() {
         let name = name_of(v);
+        // Whatever else is wrong: the first stage wants a collection.
+        if i == 1 && name == "$listClusterCatalog" && nowhere {
+            let first = list.values().next().map_or("", name_of);
+            check_collectionless(first)?;
+        }
         if i > 0 && name == "$geoNear" {
             bail!(40603, "$geoNear was not the first stage in the pipeline.");
         }
@@ -348,10 +370,9 @@ fn check_places(list: Doc<'_>, ctx: &ParseCtx) -> Result<()> {
                 ),
             }
         }
-        None if ctx.inside == Inside::Nothing && !is_collectionless(first) => bail!(
-            InvalidNamespace,
-            "{{aggregate: 1}} is not valid for '{first}'; a collection is required."
-        ),
+        None if ctx.inside == Inside::Nothing && !is_collectionless(first) => {
+            check_collectionless(first)
+        }
         None if ctx.inside == Inside::Nothing && first == "$currentOp" && ctx.db != "admin" => {
             bail!(
                 InvalidNamespace,
@@ -486,6 +507,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
         "$listLocalSessions" => rows(RowsKind::ListLocalSessions)?,
         "$planCacheStats" => rows(RowsKind::PlanCacheStats)?,
         "$querySettings" => rows(RowsKind::QuerySettings)?,
+        "$listClusterCatalog" => rows(RowsKind::ListClusterCatalog)?,
         _ => return Err(unrecognized(name)),
     };
     out.push(Stage::new(name, spec, op));

@@ -17,6 +17,7 @@ pub enum RowsKind {
     ListLocalSessions,
     PlanCacheStats,
     QuerySettings,
+    ListClusterCatalog,
 }
 
 #[derive(Clone, Debug)]
@@ -44,14 +45,26 @@ impl RowsStage {
                 5447000,
                 "$collStats must take a nested object but found: {name}: {spec}"
             ),
-            (RowsKind::PlanCacheStats, Some(d)) if d.is_empty() => d,
             (RowsKind::PlanCacheStats, Some(d)) => {
-                let [all] = options(name, d, ["allHosts"])?;
-                if let Some(v) = all.filter(|v| v.as_bool().is_none()) {
-                    return Err(wrong_type(name, "allHosts", v, "bool"));
+                check_plan_cache_stats(d)?;
+                d
+            }
+            (RowsKind::ListClusterCatalog, Some(d)) => {
+                for e in d {
+                    if !matches!(e.name, "shards" | "balancingConfiguration") {
+                        bail!(40415, "BSON field '{name}.{}' is an unknown field.", e.name);
+                    }
+                    if e.val.as_bool().is_none() {
+                        return Err(wrong_type(name, e.name, e.val, "bool"));
+                    }
                 }
                 d
             }
+            (RowsKind::ListClusterCatalog, None) => bail!(
+                9621302,
+                "The $listClusterCatalog stage specification must be an object, but found: {}",
+                spec.type_name()
+            ),
             (RowsKind::QuerySettings, Some(d)) => {
                 check_query_settings(d)?;
                 d
@@ -91,6 +104,32 @@ impl RowsStage {
             ns,
             spec: d.to_buf(),
         })
+    }
+}
+
+/// `{}` or `{allHosts: <bool>}`; there is one host.
+fn check_plan_cache_stats(d: Doc<'_>) -> Result<()> {
+    let mut given = d.iter();
+    let Some(e) = given.next() else {
+        return Ok(());
+    };
+    if e.name != "allHosts" || given.next().is_some() {
+        bail!(
+            FailedToParse,
+            "$planCacheStats parameters object may contain only 'allHosts' field. Found: {d}"
+        );
+    }
+    match e.val.as_bool() {
+        Some(false) => Ok(()),
+        Some(true) => bail!(
+            4503200,
+            "$planCacheStats stage supports allHosts parameter only for sharded clusters"
+        ),
+        None => bail!(
+            13111,
+            "wrong type for field (allHosts): {}",
+            e.val.type_name()
+        ),
     }
 }
 
@@ -170,55 +209,53 @@ fn check_list_sessions(stage: &str, d: Doc<'_>) -> Result<()> {
 
 fn check_coll_stats(d: Doc<'_>) -> Result<()> {
     const STAGE: &str = "$collStats";
-    let found = options(
-        STAGE,
-        d,
-        [
+    const LATENCY: &str = "$collStats.latencyStats";
+    const STORAGE: &str = "$collStats.storageStats";
+    let mut seen: Vec<&str> = Vec::new();
+    for e in d {
+        let known = [
             "latencyStats",
             "storageStats",
             "count",
             "queryExecStats",
             "operationStats",
-        ],
-    )?;
-    let names = [
-        "latencyStats",
-        "storageStats",
-        "count",
-        "queryExecStats",
-        "operationStats",
-    ];
-    for (name, v) in names.iter().zip(found) {
-        let Some(v) = v else { continue };
-        let Some(inner) = v.as_doc() else {
-            return Err(wrong_type(STAGE, name, v, "object"));
+        ];
+        if !known.contains(&e.name) {
+            bail!(
+                40415,
+                "BSON field '{STAGE}.{}' is an unknown field.",
+                e.name
+            );
+        }
+        // Null counts as left out, beside another of the name too.
+        if e.val.tag == tag::NULL {
+            continue;
+        }
+        if seen.contains(&e.name) {
+            bail!(
+                40413,
+                "BSON field '{STAGE}.{}' is a duplicate field",
+                e.name
+            );
+        }
+        seen.push(e.name);
+        let Some(inner) = e.val.as_doc() else {
+            return Err(wrong_type(STAGE, e.name, e.val, "object"));
         };
-        match *name {
+        match e.name {
             "latencyStats" => {
-                let [h] = options("$collStats.latencyStats", inner, ["histograms"])?;
-                if let Some(h) = h.filter(|h| h.as_bool().is_none()) {
-                    return Err(wrong_type(
-                        "$collStats.latencyStats",
-                        "histograms",
-                        h,
-                        "bool",
-                    ));
+                options(LATENCY, inner, ["histograms"])?;
+                if let Some(h) = inner.get("histograms").filter(|h| h.as_bool().is_none()) {
+                    return Err(wrong_type(LATENCY, "histograms", h, "bool"));
                 }
             }
             "storageStats" => {
-                let [scale, ..] = options(
-                    "$collStats.storageStats",
-                    inner,
-                    ["scale", "verbose", "waitForLock", "numericOnly"],
-                )?;
+                // Other names are for later versions, and none is refused.
+                let scale = inner.get("scale").filter(|v| !v.is_nullish());
                 if let Some(s) = scale {
                     if !s.is_number() {
-                        return Err(wrong_type(
-                            "$collStats.storageStats",
-                            "scale",
-                            s,
-                            "[long, int, decimal, double']",
-                        ));
+                        let numbers = "[long, int, decimal, double']";
+                        return Err(wrong_type(STORAGE, "scale", s, numbers));
                     }
                     if s.to_i64_truncated().unwrap_or(0) < 1 {
                         bail!(
@@ -229,7 +266,7 @@ fn check_coll_stats(d: Doc<'_>) -> Result<()> {
                     }
                 }
             }
-            _ if !inner.is_empty() => bail!(
+            name if !inner.is_empty() => bail!(
                 31170,
                 "{name} argument to $collStats must be an empty object, but got: {inner} of type object"
             ),

@@ -37,8 +37,11 @@ pub struct AddToSet {
 #[derive(Debug)]
 pub enum Pull {
     Equal(Value, Option<Collation>),
-    /// Operators on the element itself.
-    Operators(Filter),
+    /// Operators on the element itself; on an array, as they are on a field that holds it.
+    Operators {
+        element: Filter,
+        field: Filter,
+    },
     /// A query on element documents.
     Query(Filter),
 }
@@ -410,28 +413,37 @@ impl Pull {
             tag::DOCUMENT => {
                 let d = v.as_doc().unwrap_or(Doc::EMPTY);
                 match d.first() {
-                    Some(e) if !on_documents(e.name) => {
-                        Ok(Pull::Operators(Filter::parse_value_operators(d, env)?))
-                    }
+                    Some(e) if !on_documents(e.name) => Pull::operators(d, env),
                     _ => Ok(Pull::Query(Filter::parse(d, env)?)),
                 }
             }
             tag::REGEX => {
                 let mut w = Writer::new();
                 w.val("$regex", v);
-                Ok(Pull::Operators(Filter::parse_value_operators(
-                    w.finish().as_doc(),
-                    env,
-                )?))
+                Pull::operators(w.finish().as_doc(), env)
             }
             _ => Ok(Pull::Equal(v.to_value(), env.collation().cloned())),
         }
     }
 
+    fn operators(d: Doc<'_>, env: &ParseEnv) -> Result<Pull> {
+        let mut w = Writer::new();
+        w.doc("", d);
+        Ok(Pull::Operators {
+            element: Filter::parse_value_operators(d, env)?,
+            field: Filter::parse(w.finish().as_doc(), env)?,
+        })
+    }
+
     pub fn apply<'a>(&self, v: Val<'_>, ctx: &UpdateCtx<'_>) -> Result<Outcome<'a>> {
         cull("$pull", v, |e| match self {
             Pull::Equal(x, c) => Ok(equal(c.as_ref(), x.as_val(), e)),
-            Pull::Operators(f) => Ok(f.matches_value(e)),
+            Pull::Operators { field, .. } if e.tag == tag::ARRAY => {
+                let mut w = Writer::with_capacity(e.bytes.len() + 8);
+                w.val("", e);
+                field.matches_with(w.finish().as_doc(), ctx.vars)
+            }
+            Pull::Operators { element, .. } => Ok(element.matches_value(e)),
             Pull::Query(f) => match e.as_doc() {
                 Some(d) => f.matches_with(d, ctx.vars),
                 None => Ok(false),

@@ -323,6 +323,12 @@ pub fn too_deep() -> errors::Error {
 impl ArrayFilter {
     fn parse(f: Doc<'_>, env: &ParseEnv) -> Result<ArrayFilter> {
         const CONTEXT: &str = "Error parsing array filter";
+        if f.contains("$expr") {
+            bail!(
+                QueryFeatureNotAllowed,
+                "{CONTEXT} :: caused by :: $expr is not allowed in this context"
+            );
+        }
         let mut id = None;
         top_level_name(f, &mut id).map_err(|e| e.context(CONTEXT))?;
         let filter = Filter::parse(f, env).map_err(|e| e.context(CONTEXT))?;
