@@ -10,7 +10,8 @@
 //! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to F.
 //! * [`lane`], [`fleet`]: the load client, a closed or an open loop. [`null`]: the server that only reads and answers;
 //!   [`floor`]: what that costs, beside each step.
-//! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study.
+//! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study. [`reads`]: of
+//!   data that is there.
 //! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`html`]: the
 //!   page, [`resume`]: the steps of a run that died.
 //!
@@ -34,6 +35,7 @@ pub mod null;
 pub mod process;
 pub mod progress;
 pub mod random;
+pub mod reads;
 pub mod reply;
 pub mod report;
 pub mod request;
@@ -78,6 +80,8 @@ enum Command {
         #[command(subcommand)]
         study: Study,
     },
+    /// Point reads and index ranges on a collection that is there, and what reads from disk do to those from memory.
+    Reads(reads::Args),
     /// Measure a server against the null server, operation by operation, and compare with the bars.
     Bench(bench::Args),
     /// Serve recorded replies and nothing else: the floor that `bench` compares with.
@@ -173,6 +177,7 @@ fn dispatch(command: Command) -> Result<bool> {
             Study::Pains(args) => study::pains::main(args),
             Study::Files(args) => study::files::main(args),
         },
+        Command::Reads(args) => reads::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Null(args) => null::main(args),
         Command::Record(args) => study::record::main(args),

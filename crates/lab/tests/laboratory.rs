@@ -5,6 +5,8 @@ mod fake;
 
 use fake::Honesty;
 use lab::report::Report;
+use lab::request::InsertHead;
+use lab::terms::Durability;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -166,6 +168,51 @@ fn durabilities_distributions_and_property_files() {
     let load = ["run", "-P", file.to_str().unwrap(), "--phase", "load"];
     assert!(lab.run(&load));
     assert_eq!(lab.report().steps[0].operations, 200);
+}
+
+#[test]
+fn reads_of_data_that_is_there() {
+    let documents = 400u64;
+    for (honesty, right) in [(Honesty::Honest, true), (Honesty::MixesUp, false)] {
+        let lab = Lab::new(honesty);
+        let mut control = lab::connection::Address::parse(&lab.url)
+            .unwrap()
+            .connect()
+            .unwrap();
+        let (mut ids, mut message) = (String::new(), Vec::new());
+        InsertHead::new("load", "things", Durability::W1).write(&mut message, |out| {
+            for n in 0..documents {
+                let id = bson::ObjectId::generate();
+                ids.push_str(&format!("{id}\n"));
+                let a = (u64::MAX / documents * n) as i64;
+                out.extend_from_slice(bson::doc! {"_id": id, "a": a}.as_bytes());
+            }
+        });
+        control.exchange_bytes(message).unwrap();
+        let file = lab.dir.path().join("ids");
+        let args = ["reads", "--ids", file.to_str().unwrap(), "--hot", "7"];
+        let times = [
+            "--duration",
+            "200ms",
+            "--warmup",
+            "10ms",
+            "--connections",
+            "3",
+        ];
+        let args = [&args[..], &times].concat();
+        std::fs::write(&file, format!("{ids}{}\n", bson::ObjectId::generate())).unwrap();
+        assert!(!lab.run(&args), "an id too many");
+        std::fs::write(&file, &ids).unwrap();
+        assert_eq!(lab.run(&args), right);
+        if right {
+            let steps = lab.report().steps;
+            let kinds = |i: usize| steps[i].latency.keys().cloned().collect::<Vec<_>>();
+            assert_eq!(kinds(0), ["read"]);
+            assert_eq!(kinds(1), ["range"]);
+            assert_eq!(kinds(2), ["read in memory"]);
+            assert_eq!(kinds(3), ["read", "read in memory"]);
+        }
+    }
 }
 
 #[test]
