@@ -4,12 +4,15 @@
 #
 #     scripts/bench-load.sh                       3,000,000 documents, 600 MB of memory for each target
 #     DOCS=300000 MEMORY_MB=120 IDS=md5 scripts/bench-load.sh
+#     READS=1 scripts/bench-load.sh               and then reads of what the server holds, 32 at a time, by `pando lab reads`
 #
 # Each target runs in a memory control group of its own that counts the page cache, where this machine lets us make one; where it
 # does not, with direct I/O, and the figures say which it was. Needs release builds: cargo build --release -p pando, and
-# cargo build --release -p storage --example engine_fill. Results: a line of JSON for each target in $OUT.
+# cargo build --release -p storage --example engine_fill. Results: a line of JSON for each
+# target in $OUT, and one for each kind of reads.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/memory-group.sh
 
 docs=${DOCS:-3000000} memory_mb=${MEMORY_MB:-600} ids=${IDS:-generated} port=${PORT:-27717}
 target=${CARGO_TARGET_DIR:-target}
@@ -17,43 +20,20 @@ pando=${PANDO_BIN:-$target/release/pando}
 engine=${ENGINE_FILL:-$target/release/examples/engine_fill}
 python=${PYTHON:-.venv/bin/python}
 out=${OUT:-bench-load.json}
+reads=${READS:-0} connections=${CONNECTIONS:-32} read_seconds=${READ_SECONDS:-20}
 # Beside the cache the process needs room for messages and itself.
 cache_mb=${CACHE_MB:-$((memory_mb * 4 / 10))}
 work=$(mktemp -d "${TMPDIR:-/tmp}/bench-load.XXXXXX")
-server='' group=''
+server=''
 cleanup() {
     [ -z "$server" ] || kill "$server" 2>/dev/null || true
     [ -z "$server" ] || wait "$server" 2>/dev/null || true
     rm -rf "$work"
-    [ -z "$group" ] || rmdir "$group" 2>/dev/null || true
+    no_limit
 }
 trap cleanup EXIT
 
-# A control group with the limit: version 1 or 2, or none.
-limit() {
-    local root
-    for root in /sys/fs/cgroup/memory /sys/fs/cgroup; do
-        local at=$root/pando-bench-$1-$$
-        mkdir "$at" 2>/dev/null || continue
-        if echo $((memory_mb << 20)) 2>/dev/null > "$at/memory.limit_in_bytes" ||
-            echo $((memory_mb << 20)) 2>/dev/null > "$at/memory.max"; then
-            group=$at
-            return
-        fi
-        rmdir "$at" 2>/dev/null || true
-    done
-    group=''
-}
-# within COMMAND…: runs it in the group.
-within() {
-    if [ -n "$group" ]; then
-        # The shell that becomes the command puts itself into the group first.
-        exec sh -c 'echo $$ > "$0/cgroup.procs" && exec "$@"' "$group" "$@"
-    fi
-    exec "$@"
-}
-
-limit engine
+limit engine "$memory_mb"
 direct=0
 [ -n "$group" ] || direct=1
 memory="a control group of $memory_mb MB"
@@ -61,14 +41,16 @@ memory="a control group of $memory_mb MB"
 echo "$docs documents, $ids ids, cache of $cache_mb MB, $memory" >&2
 check=1
 (within "$engine" "load=$ids" "check=$check" "docs=$docs" "cache_mb=$cache_mb" "direct=$direct" row_percent=25 "dir=$work") | tee "$out"
-[ -z "$group" ] || rmdir "$group" || true
+no_limit
 
-limit server
+limit server "$memory_mb"
 flags=()
 [ -n "$group" ] || flags=(--direct-io)
 (within "$pando" serve --dbpath "$work/data" --port "$port" --cache "${cache_mb}MB" "${flags[@]}" >"$work/server.out" 2>&1) &
 server=$!
-"$python" scripts/bench_load.py "$port" "$docs" "$ids" "$work/data" | tee -a "$out"
+keep=''
+[ "$reads" = 0 ] || keep=$work/ids
+"$python" scripts/bench_load.py "$port" "$docs" "$ids" "$work/data" ${keep:+"$keep"} | tee -a "$out"
 "$python" - "$out" <<'PY'
 import json, sys
 engine, server = [json.loads(line) for line in open(sys.argv[1])][-2:]
@@ -79,3 +61,19 @@ print(f"from the fourth tenth on, the slowest has {100 * min(steady) / median(st
 print(f"the last tenth has {100 * server['tenths'][-1] / server['tenths'][0]:.0f}% of the first")
 print(f"slowest second {100 * min(server['each_second'] or [0]) / max(1, median(server['each_second'] or [1])):.0f}% of the median; worst batch {server['worst_ms']} ms")
 PY
+[ "$reads" != 0 ] || exit 0
+
+# The client shares the cores with the server; what it takes is in its table.
+"$pando" lab reads --url "mongodb://127.0.0.1:$port" --ids "$keep" --connections "$connections" --duration "${read_seconds}s" \
+    --quiet --out "$work/reads.json"
+"$python" - "$work/reads.json" "$memory_mb" <<'PY' | tee -a "$out"
+import json, sys
+report = json.load(open(sys.argv[1]))
+for step in report["steps"]:
+    row = {"target": "server", "reads": step["name"], "connections": step["connections"], "rate": int(step["per_second"])}
+    row |= {"cpu_us": round(step["server_cpu_us"], 1), "client_cpu_us": round(step["client_cpu_us"], 1)}
+    row |= {"memory_mb": int(sys.argv[2]), "storage_bytes": step["sizes"][0]["storage_bytes"] + step["sizes"][0]["index_bytes"]}
+    row |= {kind: {q: round(of[q], 1) for q in ("p50_us", "p99_us", "p999_us")} for kind, of in step["latency"].items()}
+    print(json.dumps(row))
+PY
+echo "bars for cpu_us: 60 a point read, 300 a range (MongoDB 4.0: 102 and 436); client_cpu_us is spent on the same cores"

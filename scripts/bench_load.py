@@ -1,7 +1,8 @@
 """The server's side of scripts/bench-load.sh: loads a collection with three random secondary indexes and prints its figures.
 
 Four processes, so that the client is not what is measured; messages are built as bytes. The line of JSON has the names that the
-storage room's example `engine_fill load=…` gives.
+storage room's example `engine_fill load=…` gives. With a file named after the data directory, the ids go there, one a line, and
+the end waits until the server has merged what was loaded.
 """
 
 import hashlib
@@ -37,11 +38,21 @@ def peak(pid):
     return next(int(l.split()[1]) << 10 for l in open(f"/proc/{pid}/status") if l.startswith("VmHWM"))
 
 
-def loader(port, docs, ids, counter, queue):
+def settle(client, seconds=120):
+    """Waits until the server has nothing left to flush or merge, or not for longer."""
+    quiet, end = 0, time.time() + seconds
+    while quiet < 3 and time.time() < end:
+        time.sleep(0.5)
+        engine = client.admin.command("serverStatus")["pandodb"]["engine"]
+        busy = [engine[name] for name in ("pendingCompactionBytes", "fullMemtables", "runningFlushes", "runningCompactions")]
+        quiet = 0 if any(busy) else quiet + 1
+
+
+def loader(port, docs, ids, keep, counter, queue):
     connection = socket.create_connection(("127.0.0.1", port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     body = bson.encode({"insert": "things", "ordered": True, "writeConcern": {"w": 1}, "$db": "load"})
-    latencies = []
+    latencies, kept = [], []
     while True:
         with counter.get_lock():
             first = counter.value
@@ -52,6 +63,8 @@ def loader(port, docs, ids, counter, queue):
         for n in range(first, min(first + BATCH, docs)):
             a, b, c = struct.unpack("<qqq", os.urandom(24))
             key = hashlib.md5(str(n).encode()).hexdigest() if ids == "md5" else bson.ObjectId()
+            if keep:
+                kept.append(key)
             parts.append(bson.encode({"_id": key, "a": a, "b": b, "c": c, "pad": os.urandom(DOC_BYTES - 90)}))
         sequence = b"documents\0" + b"".join(parts)
         payload = struct.pack("<I", 0) + b"\0" + body + b"\1" + struct.pack("<i", len(sequence) + 4) + sequence
@@ -69,11 +82,12 @@ def loader(port, docs, ids, counter, queue):
         if answer["ok"] != 1 or answer.get("writeErrors") or answer["n"] != len(parts):
             raise RuntimeError(f"an insert failed: {answer}")
         latencies.append((now, now - begun, len(parts)))
-    queue.put(latencies)
+    queue.put((latencies, "".join(f"{key}\n" for key in kept)))
 
 
 def main():
     port, docs, ids, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], pathlib.Path(sys.argv[4])
+    keep = sys.argv[5] if len(sys.argv) > 5 else None
     client = pymongo.MongoClient("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=60_000)
     for field in "abc":
         client.load.things.create_index(field)
@@ -81,10 +95,11 @@ def main():
     counter, queue = multiprocessing.Value("q", 0), multiprocessing.Queue()
     cpu_before, io_before, stolen_before = cpu(pid), written(pid), stolen()
     started = time.perf_counter()
-    loaders = [multiprocessing.Process(target=loader, args=(port, docs, ids, counter, queue)) for _ in range(THREADS)]
+    loaders = [multiprocessing.Process(target=loader, args=(port, docs, ids, keep, counter, queue)) for _ in range(THREADS)]
     for l in loaders:
         l.start()
-    done = sorted(x for _ in loaders for x in queue.get())
+    parts = [queue.get() for _ in loaders]
+    done = sorted(x for latencies, _ in parts for x in latencies)
     for l in loaders:
         l.join()
     seconds = done[-1][0] - started
@@ -120,6 +135,9 @@ def main():
             }
         )
     )
+    if keep:
+        pathlib.Path(keep).write_text("".join(kept for _, kept in parts))
+        settle(client)
 
 
 if __name__ == "__main__":
