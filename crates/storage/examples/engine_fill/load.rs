@@ -4,7 +4,8 @@
 //! Every thread proposes batches as a connection would send them and waits for each. Payloads are incompressible unless asked
 //! otherwise. A line of JSON comes out; rates are documents a second, `tenths` of the whole load in order.
 
-use crate::{Numbers, cpu, index_key, prefix};
+use crate::process::{cpu, directory_bytes, peak_rss_bytes, stolen, written_bytes};
+use crate::{Numbers, index_key, prefix};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -67,52 +68,6 @@ fn entry(load: &Load, n: u64, numbers: &mut Numbers) -> Entry {
     let mut entry = Entry::new([1; 16], Op::Insert, effects);
     entry.count(7, 1, bytes);
     entry
-}
-
-/// Bytes that this process had the kernel write to disks.
-fn written_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-    text.lines()
-        .find_map(|l| l.strip_prefix("write_bytes: ")?.trim().parse().ok())
-        .unwrap_or(0)
-}
-
-fn peak_rss_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    text.lines()
-        .find_map(|l| {
-            l.strip_prefix("VmHWM:")?
-                .trim()
-                .strip_suffix("kB")?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        })
-        .unwrap_or(0)
-        << 10
-}
-
-/// Time that the machine's owner took away from all processors, in hundredths of a second.
-fn stolen() -> u64 {
-    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    text.lines()
-        .next()
-        .and_then(|l| l.split_whitespace().nth(8)?.parse().ok())
-        .unwrap_or(0)
-}
-
-fn directory_bytes(dir: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(dir) else {
-        return 0;
-    };
-    entries
-        .flatten()
-        .map(|e| match e.metadata() {
-            Ok(m) if m.is_dir() => directory_bytes(&e.path()),
-            Ok(m) => m.len(),
-            Err(_) => 0,
-        })
-        .sum()
 }
 
 fn join(numbers: impl IntoIterator<Item = u64>) -> String {

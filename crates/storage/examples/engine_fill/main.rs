@@ -10,20 +10,12 @@
 //! (w: 1). "CPU" is that of the whole process, flushes and compactions included; "own" is the calling thread's alone.
 
 mod load;
+mod process;
 
+use process::cpu;
 use std::sync::Arc;
 use std::time::Instant;
 use storage::{Direction, Effect, Entry, Op, Store, StoreOptions};
-
-fn cpu(clock: libc::clockid_t) -> f64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes into `t`.
-    unsafe { libc::clock_gettime(clock, &mut t) };
-    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
-}
 
 struct Meter {
     name: String,

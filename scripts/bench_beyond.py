@@ -1,0 +1,50 @@
+"""The server's side of scripts/bench-beyond.sh: has the laboratory load and run the scenarios, and prints its figures.
+
+The lines of JSON have the names that the storage room's example `engine_ycsb` gives.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pymongo
+
+from bench_load import settle, stolen
+
+
+def main():
+    pando, port, records, connections, seconds, warmup, work, scenarios = sys.argv[1:]
+    url, out = f"mongodb://127.0.0.1:{port}", pathlib.Path(work) / "lab.json"
+    client = pymongo.MongoClient(url, directConnection=True, serverSelectionTimeoutMS=60_000)
+    client.admin.command("ping")
+
+    def lab(*words):
+        command = [pando, "lab", *words, "--url", url, "--records", records, "--quiet", "--out", out]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        step = json.loads(out.read_text())["steps"][0]
+        out.unlink()
+        return {
+            "operations": step["operations"],
+            "seconds": round(step["seconds"], 2),
+            "rate": int(step["per_second"]),
+            "cpu_us_per_op": round(step["server_cpu_us"], 2),
+            "client_cpu_us_per_op": round(step["client_cpu_us"], 2),
+        }, step["latency"]
+
+    load, _ = lab("load", "C.S5", "-p", "mongodb.batchsize=100", "--connections", "4")
+    settle(client)
+    engine = client.admin.command("serverStatus")["pandodb"]["engine"]
+    print(json.dumps({"target": "server", "scenario": "load", **load, "data_bytes": engine["sstBytes"]}), flush=True)
+    for scenario in scenarios.split():
+        before = stolen()
+        times = ("--duration", f"{seconds}s", "--warmup", f"{warmup}s")
+        figures, latency = lab("run", scenario, "--phase", "run", "--connections", connections, *times)
+        for kind, of in latency.items():
+            figures |= {f"{kind.lower()}_{q}_us": round(of[f"{q}_us"], 1) for q in ("p50", "p99", "max")}
+        figures["stolen_seconds"] = round(stolen() - before, 2)
+        print(json.dumps({"target": "server", "scenario": scenario, **figures}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
