@@ -45,6 +45,7 @@ impl Failure {
 }
 
 pub fn main(personality: Personality, args: &[OsString]) -> ExitCode {
+    crate::memory::keep_freed();
     match start(personality, args) {
         Ok(code) => code,
         Err(failure) => {
