@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const READY_PATIENCE: Duration = Duration::from_secs(60);
+/// Of servers started here. Several times the data, yet full soon: while a cache fills up, the system clears a page for each block,
+/// which on a virtual machine can be a quarter of an insert and says nothing of the server that has run for an hour.
+const CACHE: &str = "1GB";
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where servers are started, and how.
@@ -66,7 +69,9 @@ impl Room {
             None => {
                 let own = std::env::current_exe().map_err(local("this program's own path"))?;
                 let own = own.to_string_lossy().into_owned();
-                let words = ["serve", "--dbpath", "{dbpath}", "--port", "{port}"];
+                let words = [
+                    "serve", "--dbpath", "{dbpath}", "--port", "{port}", "--cache", CACHE,
+                ];
                 std::iter::once(own)
                     .chain(words.map(String::from))
                     .collect()
