@@ -36,7 +36,7 @@ impl Commands {
             return Outcome::Reply;
         };
         // A fail point may close, block or fail: whatever it does is not for an event loop.
-        if mode == Mode::Inline
+        if mode.on_loop()
             && (command.is(flag::WORKER)
                 || self.fail_points.any()
                 || self.profiler.may_write(|| request.db()))
@@ -46,9 +46,13 @@ impl Commands {
         let mut wrote = false;
         match self.answer(local, mode, client, request, command, out, &mut wrote) {
             Ok(outcome) => outcome,
-            Err(e) if e.is_offload() && mode == Mode::Inline => {
+            Err(e) if e.is_offload() && mode.on_loop() => {
                 out.truncate(start);
-                Outcome::Offload
+                if e.is_for_disk() && mode == Mode::Inline {
+                    Outcome::NeedsDisk
+                } else {
+                    Outcome::Offload
+                }
             }
             Err(e) => {
                 out.truncate(start);
@@ -61,7 +65,7 @@ impl Commands {
                 };
                 service::write_error(&e, out);
                 // What it staged before it failed must be committed all the same.
-                if wrote && mode == Mode::Inline {
+                if wrote && mode.on_loop() {
                     Outcome::Staged { durable: false }
                 } else {
                     Outcome::Reply
@@ -99,6 +103,7 @@ impl Commands {
         let room = ReplyRoom::new(&self.control, client, request);
         let mut op = match mode {
             Mode::Inline => OpCtx::inline(&self.engine, &mut local.group),
+            Mode::Alone => OpCtx::alone(&self.engine, &mut local.group),
             Mode::Worker => OpCtx::worker(&self.engine),
         };
         if args.generic.max_time_ms > 0 {
@@ -198,7 +203,7 @@ impl Commands {
         let done = done?;
         room.settle(out.len() - start);
         match done {
-            Done::Reply if *wrote && mode == Mode::Inline => Ok(Outcome::Staged { durable }),
+            Done::Reply if *wrote && mode.on_loop() => Ok(Outcome::Staged { durable }),
             Done::Reply if *wrote && durable => Ok(Outcome::WaitDurable(index)),
             Done::Reply => Ok(Outcome::Reply),
             Done::ReplyMore => Ok(Outcome::ReplyMore),

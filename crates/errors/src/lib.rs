@@ -119,6 +119,7 @@ codes! {
 
 /// Never sent to a client: the command cannot finish on an event loop and must be run again on a worker.
 const OFFLOAD: Code = Code(-1);
+const NEEDS_DISK: Code = Code(-2);
 
 impl Code {
     /// The wire name: the table's, or `Location<number>`.
@@ -168,8 +169,17 @@ impl Error {
         Error::new(OFFLOAD, String::new())
     }
 
+    /// As [`Error::offload`], where nothing but a read from the disk is in the way.
+    pub fn needs_disk() -> Error {
+        Error::new(NEEDS_DISK, String::new())
+    }
+
     pub fn is_offload(&self) -> bool {
-        self.code == OFFLOAD
+        matches!(self.code, OFFLOAD | NEEDS_DISK)
+    }
+
+    pub fn is_for_disk(&self) -> bool {
+        self.code == NEEDS_DISK
     }
 
     pub fn with_label(mut self, label: &'static str) -> Error {
@@ -227,7 +237,8 @@ mod tests {
         assert_eq!(Code::DuplicateKey.name(), "DuplicateKey");
         assert_eq!(Code(17280).name(), "Location17280");
         assert_eq!(Code(40415).name(), "IDLUnknownField");
-        assert!(Error::offload().is_offload());
+        assert!(Error::offload().is_offload() && !Error::offload().is_for_disk());
+        assert!(Error::needs_disk().is_offload() && Error::needs_disk().is_for_disk());
         assert_eq!(err!(BadValue, "x {}", 1).message, "x 1");
     }
 }

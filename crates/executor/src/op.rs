@@ -2,7 +2,8 @@
 //!
 //! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries, reads only what is in the
 //! cache and never waits. When that is not enough it fails with `Error::offload()` before it has had any effect, and is run
-//! again on a worker. Inline, commits are deferred: the entries gather in the loop's [`Group`], and latches and locks stay
+//! again on a worker; when only the disk was in the way and the loop has nobody else to serve, first on the loop once more
+//! with [`OpCtx::alone`]. Inline, commits are deferred: the entries gather in the loop's [`Group`], and latches and locks stay
 //! held until the group is written. On a worker a commit is made at once, in one group with whoever else commits.
 //!
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
@@ -22,6 +23,8 @@ use storage::{Entry, LatchGuard, Op, Store, View};
 
 /// Index entries and documents that an operation may examine on an event loop.
 pub const INLINE_BUDGET: u32 = 2_500;
+/// The same when each of them may be read from the disk.
+const ALONE_BUDGET: u32 = 64;
 
 /// What every operation shares: the store and its catalog.
 pub struct Engine {
@@ -164,6 +167,8 @@ pub struct OpCtx<'a> {
     pub engine: &'a Arc<Engine>,
     /// The loop's group; `None` on a worker.
     group: Option<&'a mut Group>,
+    /// Reads go to the disk also on a loop.
+    alone: bool,
     budget: u32,
     ticks: u32,
     pub deadline: Option<Instant>,
@@ -200,10 +205,20 @@ impl<'a> OpCtx<'a> {
         }
     }
 
+    /// On an event loop that has nobody else to serve: reads may go to the disk, as long as they are few.
+    pub fn alone(engine: &'a Arc<Engine>, group: &'a mut Group) -> OpCtx<'a> {
+        OpCtx {
+            alone: true,
+            budget: ALONE_BUDGET,
+            ..OpCtx::inline(engine, group)
+        }
+    }
+
     pub fn worker(engine: &'a Arc<Engine>) -> OpCtx<'a> {
         OpCtx {
             engine,
             group: None,
+            alone: false,
             budget: 0,
             ticks: 0,
             deadline: None,
@@ -319,7 +334,7 @@ impl<'a> OpCtx<'a> {
             .catalog
             .consistent(ns, || self.engine.store.view());
         (
-            if self.may_offload() {
+            if self.cached_only() {
                 view.cached_only()
             } else {
                 view
@@ -331,11 +346,15 @@ impl<'a> OpCtx<'a> {
     /// The newest state, without a snapshot.
     pub fn latest(&self) -> View {
         let view = self.engine.store.latest();
-        if self.may_offload() {
+        if self.cached_only() {
             view.cached_only()
         } else {
             view
         }
+    }
+
+    fn cached_only(&self) -> bool {
+        self.may_offload() && !self.alone
     }
 
     /// The collection with its write lock held, in its version of that moment.

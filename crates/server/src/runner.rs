@@ -105,6 +105,20 @@ impl<S: Service> Runner<S> {
         }
     }
 
+    /// As [`Runner::execute`], on a loop that has only this connection to serve.
+    pub fn execute_alone(
+        &mut self,
+        client: &Client<S::State>,
+        message: &[u8],
+        respond_to: Option<i32>,
+        out: &mut Vec<u8>,
+    ) -> Executed {
+        self.mode = Mode::Alone;
+        let executed = self.execute(client, message, respond_to, out);
+        self.mode = Mode::Inline;
+        executed
+    }
+
     /// After a panic: what the service was in the middle of must not be used again.
     pub fn reset(&mut self) {
         self.local = self.service.local();
@@ -135,7 +149,7 @@ impl<S: Service> Runner<S> {
                 return self.run(client, incoming, respond_to, out);
             }
         };
-        if self.mode == Mode::Inline && compressed.uncompressed_bytes > self.inline_bytes {
+        if self.mode.on_loop() && compressed.uncompressed_bytes > self.inline_bytes {
             return Executed::bare(Outcome::Offload);
         }
         let mut plain = std::mem::take(&mut self.plain);
@@ -262,7 +276,7 @@ impl<S: Service> Runner<S> {
                 .is_some_and(|d| d.len() == out.len() - head.body)
         };
         let problem = match &outcome {
-            Outcome::Staged { .. } | Outcome::Offload | Outcome::Flush
+            Outcome::Staged { .. } | Outcome::Offload | Outcome::NeedsDisk | Outcome::Flush
                 if self.mode == Mode::Worker =>
             {
                 "an outcome of event loops"
@@ -285,7 +299,7 @@ impl<S: Service> Runner<S> {
         self.refuse(head, out, &error);
         match outcome {
             // What was staged is in the group all the same.
-            Outcome::Staged { .. } if self.mode == Mode::Inline => outcome,
+            Outcome::Staged { .. } if self.mode.on_loop() => outcome,
             _ => Outcome::Reply,
         }
     }

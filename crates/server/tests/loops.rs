@@ -90,6 +90,8 @@ impl Service for Script {
             "flush" if *local > 0 => return Outcome::Flush,
             "flush" => reply(doc! { "ok": 1.0, "committed": self.committed.load(SeqCst) as i64 }),
             "slow" | "stuck" | "crash" if mode == Mode::Inline => return Outcome::Offload,
+            "cold" if mode == Mode::Inline => return Outcome::NeedsDisk,
+            "cold" => reply(doc! { "ok": 1.0, "alone": i64::from(mode == Mode::Alone) }),
             "slow" => {
                 std::thread::sleep(Duration::from_millis(n as u64));
                 reply(doc! { "ok": 1.0, "n": n });
@@ -319,6 +321,23 @@ fn many_connections_are_answered_each_in_order() {
         server.control.metrics.requests.load(SeqCst) == 2000
     });
     assert_eq!(server.control.metrics.connections.load(SeqCst), 0);
+    server.stop();
+}
+
+#[test]
+fn a_loop_reads_the_disk_itself_for_who_has_it_alone() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..two_loops()
+    });
+    let (mut busy, mut other) = (server.client(), server.client());
+    let alone = |peer: &mut Peer| int(&peer.call(doc! { "cold": 1 }), "alone") == 1;
+    let first: Vec<bool> = (0..40).map(|_| alone(&mut busy)).collect();
+    assert!(!first[0] && first[39], "{first:?}");
+    assert_eq!(first.iter().filter(|a| !**a).count(), 32);
+    assert!(!alone(&mut other));
+    assert!(!alone(&mut busy));
+    drop((busy, other));
     server.stop();
 }
 

@@ -420,7 +420,7 @@ pub(crate) fn check(failure: *mut c_char) -> Result<()> {
 pub(crate) fn error(message: &str) -> Error {
     // A cache-only read that met a block on disk; all other "incomplete" results come from it too.
     if message.starts_with("Result incomplete") {
-        return Error::offload();
+        return Error::needs_disk();
     }
     if message.contains("No space left on device") || message.contains("Disk quota exceeded") {
         return err!(

@@ -61,11 +61,15 @@ impl<S: Service> EventLoop<S> {
         if c.output.capacity() == 0 {
             c.output = self.spares.pop().unwrap_or_default();
         }
-        let mut flushed = false;
+        let lone = self.streak.is_lone(c.client.id);
+        let (mut flushed, mut alone) = (false, false);
         let executed = loop {
-            let executed = self
-                .runner
-                .execute(&c.client, message, respond_to, &mut c.output);
+            let (client, runner) = (&c.client, &mut self.runner);
+            let executed = if alone {
+                runner.execute_alone(client, message, respond_to, &mut c.output)
+            } else {
+                runner.execute(client, message, respond_to, &mut c.output)
+            };
             if executed.panicked {
                 // The group is sound, what the service was in the middle of is not.
                 self.commit();
@@ -76,12 +80,13 @@ impl<S: Service> EventLoop<S> {
                     self.commit();
                     flushed = true;
                 }
+                Outcome::NeedsDisk if lone && self.staged.is_empty() && !alone => alone = true,
                 _ => break executed,
             }
         };
         let Executed { outcome, head, .. } = executed;
         let fate = match outcome {
-            Outcome::Offload | Outcome::Flush => {
+            Outcome::Offload | Outcome::NeedsDisk | Outcome::Flush => {
                 c.output.clear();
                 return Ran::ToWorker;
             }
@@ -301,9 +306,11 @@ impl<S: Service> EventLoop<S> {
                 Fate::Keep
             }
             // Outcomes of event loops were turned into errors where the worker ran the request.
-            Outcome::Close | Outcome::Staged { .. } | Outcome::Offload | Outcome::Flush => {
-                Fate::Close
-            }
+            Outcome::Close
+            | Outcome::Staged { .. }
+            | Outcome::Offload
+            | Outcome::NeedsDisk
+            | Outcome::Flush => Fate::Close,
         };
         self.go_on(key, c);
         fate
