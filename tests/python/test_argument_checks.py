@@ -112,3 +112,59 @@ def test_values_that_begin_with_a_dollar_under_all(coll):
     assert [c["name"] for c in found] == ["v"]
     with refuses(2):
         coll.find_one({"x": {"$all": [{"$gt": 1}]}})
+
+
+def test_nulls_that_are_not_left_out(run):
+    for name, more, code in [
+        ("find", {"filter": None}, 14),
+        ("count", {"limit": None}, 2),
+        ("aggregate", {"pipeline": [], "cursor": None}, 14),
+        ("findAndModify", {"remove": True, "hint": None}, 9),
+        ("aggregate", {"pipeline": [{"$lookup": {"from": "c", "as": "j", "pipeline": None}}], "cursor": {}}, 14),
+    ]:
+        with refuses(code):
+            run(name, **more)
+    with refuses(73):
+        run("find", "$x")
+
+
+def test_let_names_what_stands_before(run):
+    reply = run("aggregate", pipeline=[{"$set": {"y": "$$b"}}], cursor={}, let={"a": 10, "b": {"$add": ["$$a", 1]}})
+    assert reply["cursor"]["firstBatch"] == [{"_id": 1, "x": 1, "y": 11}]
+    with refuses(17276):
+        run("aggregate", pipeline=[], cursor={}, let={"b": "$$a", "a": 10})
+
+
+def test_empty_names_of_fields_in_lookup(coll):
+    coll.insert_many([{"_id": 1}, {"_id": 2}])
+    join = {"from": coll.name, "as": "j", "localField": "", "foreignField": ""}
+    joined = list(coll.aggregate([{"$lookup": {**join, "pipeline": [{"$match": {"_id": 2}}]}}]))
+    assert [d["j"] for d in joined] == [[{"_id": 2}]] * 2
+    with refuses(9):
+        coll.aggregate([{"$lookup": {**join, "foreignField": "x"}}])
+
+
+def test_what_the_strict_api_has_not(run):
+    strict = {"cursor": {}, "apiVersion": "1", "apiStrict": True}
+    run("aggregate", pipeline=[{"$collStats": {"count": {}}}], **strict)
+    for more in [{"pipeline": [{"$collStats": {"storageStats": {}}}]}, {"pipeline": [], "explain": True}]:
+        with refuses(323):
+            run("aggregate", **more, **strict)
+
+
+def test_commands_without_a_plan(run, coll):
+    for command, code in [({"insert": coll.name, "documents": [{}]}, 20), ({"nope": 1}, 59)]:
+        with refuses(code):
+            coll.database.command("explain", command)
+
+
+def test_data_size_of_a_range_needs_an_index(coll):
+    coll.insert_many([{"_id": i, "x": i} for i in range(10)])
+    name = f"{coll.database.name}.{coll.name}"
+    for key in [{"keyPattern": {"x": 1}}, {}]:
+        with refuses(96):
+            coll.database.command("dataSize", name, min={"x": 0}, max={"x": 5}, **key)
+    coll.create_index([("x", 1), ("y", 1)])
+    for key in [{"keyPattern": {"x": 1}}, {}]:
+        assert coll.database.command("dataSize", name, min={"x": 0}, max={"x": 5}, **key)["numObjects"] == 5
+    assert coll.database.command("dataSize", name, keyPattern={"_id": 1}, min={"_id": 0}, max={"_id": 5})["numObjects"] == 5

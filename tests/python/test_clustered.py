@@ -81,3 +81,10 @@ def test_what_is_refused(db):
             db.command("collMod", "d", expireAfterSeconds=value)
     with refuses(5894900):
         db.d.insert_one({"_id": "x" * (8 << 20)})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_none_is_a_key_as_any_other(orders, value):
+    orders.insert_one({"_id": value})
+    with pytest.raises(DuplicateKeyError):
+        orders.insert_one({"_id": value})

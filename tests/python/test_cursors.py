@@ -161,3 +161,18 @@ def test_idle_cursors_time_out(new_server):
 def test_bad_arguments(wire, command, code, name):
     expect_error(wire.command({**command, "$db": "test_bad"}), code, name)
     wire.ping()
+
+
+def test_the_order_without_a_sort(coll):
+    coll.insert_many([{"_id": i} for i in [3, 1, 2]])
+    assert [d["_id"] for d in coll.find()] == [1, 2, 3]
+
+
+def test_a_cursor_shows_the_moment_it_was_opened(coll):
+    coll.insert_many([{"_id": i, "v": i} for i in range(6)])
+    cursor = coll.find(batch_size=2)
+    assert next(cursor)["_id"] == 0
+    coll.update_one({"_id": 4}, {"$set": {"v": "new"}})
+    coll.delete_one({"_id": 5})
+    coll.insert_one({"_id": 6})
+    assert [d["v"] for d in cursor] == [1, 2, 3, 4, 5]

@@ -61,7 +61,9 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
             "pipeline" => pipeline = Some(e.val),
             "cursor" => {
                 cursor_given = true;
-                let Some(d) = idl::doc(AT, e)? else { continue };
+                let Some(d) = e.val.as_doc() else {
+                    return Err(idl::mismatch(AT, e.name, e.val, &["object"]));
+                };
                 for c in d {
                     match c.name {
                         "batchSize" => batch = idl::int_from("cursor", c, 0)?,
@@ -179,19 +181,23 @@ fn check_read_concern(cx: &Cx<'_, '_>, pipeline: Val<'_>) -> Result<()> {
 fn check_strict(pipeline: Val<'_>) -> Result<()> {
     let stages = pipeline.as_array().unwrap_or(Doc::EMPTY);
     for e in stages.values().filter_map(|v| v.as_doc()?.first()) {
-        if matches!(
-            e.name,
-            "$currentOp"
-                | "$indexStats"
-                | "$listClusterCatalog"
-                | "$listLocalSessions"
-                | "$listSessions"
-                | "$planCacheStats"
-                | "$listSearchIndexes"
-                | "$search"
-                | "$searchMeta"
-                | "$vectorSearch"
-        ) {
+        let stats = e.val.as_doc().filter(|_| e.name == "$collStats");
+        let only_count = stats.is_none_or(|d| d.iter().all(|e| e.name == "count"));
+        if !only_count
+            || matches!(
+                e.name,
+                "$currentOp"
+                    | "$indexStats"
+                    | "$listClusterCatalog"
+                    | "$listLocalSessions"
+                    | "$listSessions"
+                    | "$planCacheStats"
+                    | "$listSearchIndexes"
+                    | "$search"
+                    | "$searchMeta"
+                    | "$vectorSearch"
+            )
+        {
             bail!(
                 APIStrictError,
                 "stage {} is not allowed with 'apiStrict: true' in API Version 1",
@@ -217,6 +223,12 @@ fn shape_of(cx: &Cx<'_, '_>, ns: &str) -> Result<DocBuf> {
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if cx.args.field("explain").and_then(|v| v.as_bool()) == Some(true) {
+        if cx.args.generic.api.strict {
+            bail!(
+                APIStrictError,
+                "The 'explain' argument of aggregate is not in API Version 1"
+            );
+        }
         if cx.args.generic.write_concern.is_some() {
             bail!(
                 FailedToParse,

@@ -17,7 +17,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         match e.name {
             "query" => query = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
             "skip" => skip = idl::int_from(AT, *e, 0)?.unwrap_or(0),
-            "limit" if e.val.is_nullish() => {}
             "limit" if !e.val.is_number() => {
                 bail!(BadValue, "Expected a number in: limit: {}", e.val)
             }

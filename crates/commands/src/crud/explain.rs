@@ -72,6 +72,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         "aggregate" => {
             return super::aggregate::explain(cx, inner, verbosity != Verbosity::QueryPlanner);
         }
+        _ if crate::table::lookup(name).is_some() => {
+            bail!(IllegalOperation, "Cannot explain cmd: {name}")
+        }
         _ => bail!(
             CommandNotFound,
             "Explain failed due to unknown command: {name}"

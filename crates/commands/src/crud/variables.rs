@@ -23,17 +23,16 @@ pub fn variables(
     }
     let mut env = ParseEnv::new().collated(collation::effective(cx, ns, given)?);
     if let Some(d) = let_ {
-        let base = cx.op.interruptible(&vars);
+        // One may name those before it.
         for e in d {
+            if let "NOW" | "CLUSTER_TIME" | "JS_SCOPE" | "IS_MR" | "USER_ROLES" = e.name {
+                bail!(4738901, "Cannot override the system variable '{}'", e.name);
+            }
+            let base = cx.op.interruptible(&vars);
             let expression = Expression::parse(e.val, &env)?;
             let value = expression.evaluate(&EvalCtx::new(Doc::EMPTY, &base))?;
             if let Some(v) = value.as_val() {
                 vars.set(e.name, v.to_value());
-            }
-        }
-        for e in d {
-            if let "NOW" | "CLUSTER_TIME" | "JS_SCOPE" | "IS_MR" | "USER_ROLES" = e.name {
-                bail!(4738901, "Cannot override the system variable '{}'", e.name);
             }
             env.define(e.name)?;
         }

@@ -255,6 +255,7 @@ impl IndexSpec {
                             "the field '{kind}' can only be specified with text indexes"
                         );
                     }
+                    check_text_option(e)?;
                     w.val(kind, e.val);
                 }
                 other => bail!(
@@ -494,6 +495,29 @@ fn check_version(v: Val<'_>) -> Result<()> {
     }
 }
 
+/// The types of what belongs to text indexes.
+fn check_text_option(e: Elem<'_>) -> Result<()> {
+    let (fits, expected) = match e.name {
+        "default_language" | "language_override" => (e.val.tag == tag::STRING, "string"),
+        "textIndexVersion" => (e.val.is_number(), "number"),
+        // A name and a list are not what MongoDB asks for either, and tells it as it makes the index.
+        "weights" => (
+            matches!(e.val.tag, tag::DOCUMENT | tag::ARRAY | tag::STRING),
+            "object",
+        ),
+        _ => return Ok(()),
+    };
+    if !fits {
+        bail!(
+            TypeMismatch,
+            "The field '{}' must be {expected}, but got {}",
+            e.name,
+            e.val.type_name()
+        );
+    }
+    Ok(())
+}
+
 /// `expireAfterSeconds` of an index, as MongoDB checks and keeps it.
 fn expiry(v: Val<'_>) -> Result<i64> {
     if !v.is_number() {
@@ -621,6 +645,11 @@ mod tests {
             (r#"{"key": {"_id": -1}, "name": "x"}"#, 2),
             (r#"{"key": {"_id": 1}, "name": "x", "hidden": true}"#, 197),
             (r#"{"key": {"a": 1}, "name": "x", "nope": true}"#, 197),
+            (r#"{"key": {"a": "text"}, "name": "x", "weights": 1}"#, 14),
+            (
+                r#"{"key": {"a": "text"}, "name": "x", "default_language": 1}"#,
+                14,
+            ),
             (r#"{"key": {"a": 1}, "name": "x", "unique": "yes"}"#, 14),
             (
                 r#"{"key": {"a": 1}, "name": "x", "expireAfterSeconds": -1}"#,

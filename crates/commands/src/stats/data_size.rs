@@ -4,6 +4,7 @@ use super::sizes;
 use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::{Doc, DocBuf, Writer};
+use catalog::Collection;
 use errors::{Result, bail};
 use executor::{ReadRequest, Rows};
 use query::expr::ParseEnv;
@@ -56,6 +57,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             }
             _ => {
                 cx.op.need_worker()?;
+                check_index(&coll, key.or(min))?;
                 let range = range(key, min, max);
                 let filter = Filter::parse(range.as_doc(), &ParseEnv::new())?;
                 let (view, Some(coll)) = cx.op.view(ns) else {
@@ -80,6 +82,24 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     cx.w.i64("millis", started.elapsed().as_millis() as i64)
         .bool("estimate", estimate);
     Ok(Done::Reply)
+}
+
+/// Fails when no index begins with the fields of the range.
+fn check_index(coll: &Collection, key: Option<Doc<'_>>) -> Result<()> {
+    let wanted: Vec<&str> = key.unwrap_or(Doc::EMPTY).iter().map(|e| e.name).collect();
+    let serves = coll.index_specs().iter().any(|s| {
+        let key = s.get("key").and_then(|v| v.as_doc()).unwrap_or(Doc::EMPTY);
+        let names: Vec<&str> = key.iter().map(|e| e.name).collect();
+        names.starts_with(&wanted)
+    });
+    if !serves {
+        bail!(
+            OperationFailed,
+            "couldn't find valid index containing key pattern: {}",
+            wanted.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// `{key: {$gte: min, $lt: max}}` for the first field of the key pattern.

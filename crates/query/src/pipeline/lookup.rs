@@ -1,6 +1,6 @@
 //! `$lookup`: by equality of two fields, by a pipeline with variables, or both.
 
-use super::options::{field_path, object, options, required, string};
+use super::options::{field_path, object, options, required, string, wrong_type};
 use super::parse::{Inside, ParseCtx};
 use super::unwind::set_path;
 use super::{Host, Namespace, Op, Pipeline, Source};
@@ -103,10 +103,15 @@ impl Lookup {
                 "pipeline",
             ],
         )?;
+        if let Some(v) = d.get("pipeline").filter(|v| v.tag == tag::NULL) {
+            return Err(wrong_type(STAGE, "pipeline", v, "array"));
+        }
         // `_internal…` options do not come from users.
         let as_ = field_path(string(STAGE, "as", required(STAGE, "as", as_)?)?)?;
         let path = |name, v: Option<Val<'_>>| -> Result<Option<FieldPath>> {
-            v.map(|v| field_path(string(STAGE, name, v)?)).transpose()
+            // MongoDB takes an empty name for none.
+            let name = v.map(|v| string(STAGE, name, v)).transpose()?;
+            name.filter(|n| !n.is_empty()).map(field_path).transpose()
         };
         let fields = match (path("localField", local)?, path("foreignField", foreign)?) {
             (Some(l), Some(f)) => Some((l, f)),
