@@ -2,13 +2,14 @@
 
 use crate::op::OpCtx;
 use crate::read::{Current, Step};
-use bson::key::{self, Decoder};
+use crate::skip::{SEEK, Skipping, record_at};
+use bson::key::Decoder;
 use bson::{Val, Writer};
 use catalog::capped::sequence_key;
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index};
 use errors::{Error, Result};
-use planner::{Bounds, IndexAccess};
+use planner::{Bounds, IndexAccess, SkipBounds};
 use query::index_keys::FieldKind;
 use smallvec::SmallVec;
 use std::collections::{HashSet, VecDeque};
@@ -62,6 +63,14 @@ impl Position {
             .scan
             .get_or_insert_with(|| view.scan(&self.low, &self.high, self.direction));
         scan.next()
+    }
+
+    /// To the first entry at or behind `key`, within the range; in reverse, at or before it.
+    pub(crate) fn seek(&mut self, view: &View, key: &[u8]) -> Result<bool> {
+        let scan = self
+            .scan
+            .get_or_insert_with(|| view.scan(&self.low, &self.high, self.direction));
+        scan.seek(key)
     }
 
     pub(crate) fn key(&self) -> &[u8] {
@@ -200,6 +209,8 @@ pub(crate) struct IndexScan {
     covered: bool,
     ranges: VecDeque<(Vec<u8>, Vec<u8>)>,
     position: Option<Position>,
+    /// Where later fields have bounds.
+    skipping: Option<Box<Skipping>>,
     seen: HashSet<Vec<u8>>,
     ready: Ready,
     /// How many results are wanted at most, skipped ones included.
@@ -229,6 +240,7 @@ impl IndexScan {
                 index: access.index,
                 bounds: Bounds::Ranges(Vec::new()),
                 reverse: access.reverse,
+                skip: SkipBounds::default(),
                 key_filter: access.key_filter.clone(),
                 dedup: access.dedup,
                 intervals: Vec::new(),
@@ -237,6 +249,7 @@ impl IndexScan {
             covered,
             ranges,
             position: None,
+            skipping: Skipping::new(&access.skip, access.reverse),
             seen: HashSet::new(),
             ready: Ready::default(),
             limit,
@@ -254,6 +267,9 @@ impl IndexScan {
                     Some((low, high)) => {
                         step.examined.seeks += 1;
                         self.position = Some(Position::new(low, high, self.access.reverse));
+                        if let Some(s) = &mut self.skipping {
+                            s.restart();
+                        }
                     }
                     None => return Ok(false),
                 }
@@ -262,22 +278,30 @@ impl IndexScan {
                 return Ok(false);
             };
             ctx.tick(1)?;
-            if !position.next(step.view)? {
+            let more = match &mut self.skipping {
+                None => position.next(step.view)?,
+                Some(s) => {
+                    if s.seeks() {
+                        // It counts as what it costs.
+                        ctx.tick(SEEK)?;
+                        step.examined.seeks += 1;
+                    }
+                    s.advance(position, step.view, &self.index)?
+                }
+            };
+            if !more {
                 self.position = None;
                 continue;
             }
             step.examined.keys += 1;
             let rest = position.key().get(PREFIX..).unwrap_or(&[]);
-            let mut at = 0;
-            for f in &self.index.info.key.fields {
-                let n = rest.get(at..).and_then(|r| key::field_len(r, f.descending));
-                at += n.ok_or_else(|| {
-                    Error::internal(format!(
-                        "an entry of index {} is damaged",
-                        self.index.name()
-                    ))
-                })?;
-            }
+            let at = match &mut self.skipping {
+                None => record_at(&self.index, rest)?,
+                Some(s) => match s.admit(&self.index, rest)? {
+                    Some(at) => at,
+                    None => continue,
+                },
+            };
             if !self.access.key_filter.is_empty()
                 && !passes(&self.index, &self.access, rest, position.value())?
             {

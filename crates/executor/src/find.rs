@@ -8,7 +8,7 @@ use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
 use catalog::capped::sequence_of;
 use errors::{Result, bail};
-use planner::{Access, Bounds, Hint, Plan};
+use planner::{Access, Hint, Plan};
 use query::expr::Vars;
 use query::filter::Filter;
 use query::index_keys::KeySet;
@@ -145,13 +145,7 @@ fn index_key(doc: Doc<'_>, coll: &Collection, plan: Option<&Plan>) -> Result<Doc
             };
             let mut keys = KeySet::default();
             index.info.key.extract(doc, false, &mut keys)?;
-            let Bounds::Ranges(ranges) = &a.bounds;
-            let inside = |k: &[u8]| {
-                let within = |(low, high): &(Vec<u8>, Vec<u8>)| {
-                    k >= low.as_slice() && (high.is_empty() || k < high.as_slice())
-                };
-                ranges.iter().any(within)
-            };
+            let inside = |k: &[u8]| a.holds(&index.info.key.fields, k);
             let found = keys.iter().find(|(k, _)| inside(k));
             let shown = found
                 .or(keys.iter().next())

@@ -27,6 +27,7 @@ mod op;
 mod read;
 mod records;
 mod retry;
+mod skip;
 mod sorter;
 mod tail;
 mod update;

@@ -11,7 +11,7 @@ use bson::{Doc, Value};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexFilter, QueryShape};
 use errors::{Error, Result, bail};
-use planner::{Access, Hint, Plan, PlanRequest};
+use planner::{Access, Hint, IndexAccess, Plan, PlanRequest};
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
@@ -214,7 +214,7 @@ fn sample(view: &View, index: &Index) -> u64 {
 pub struct Examined {
     pub keys: u64,
     pub docs: u64,
-    /// Seeks to the start of a range.
+    /// Seeks: to the start of a range, and within it past what later fields exclude.
     pub seeks: u64,
 }
 
@@ -634,21 +634,22 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
     };
     if let Access::Index(a) = &plan.access
         && plan.residual.is_trivial()
-        && a.key_filter.is_empty()
-        && !a.dedup
     {
         let index = index(&coll, a.index)?;
-        let mut n = 0;
-        for range in Position::ranges(&index, &a.bounds) {
-            let mut scan = view.scan(&range.0, &range.1, storage::Direction::Forward);
-            while scan.next()? {
-                ctx.tick(1)?;
-                n += 1;
-                if Some(n) == most {
-                    return Ok(bounded(n));
-                }
-            }
+        if ctx.plan.is_none() {
+            ctx.plan = Some(plan.clone());
         }
+        let n = if a.key_filter.is_empty() && a.skip.is_empty() && !a.dedup {
+            count_ranges(ctx, &view, &index, a, most)?
+        } else {
+            count_entries(
+                ctx,
+                &view,
+                &coll,
+                IndexScan::new(index, a, true, most),
+                most,
+            )?
+        };
         return Ok(bounded(n));
     }
     let mut rows = Rows::with_plan(ctx, view, coll, plan, None, req.vars.clone())?;
@@ -657,4 +658,51 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
         n += 1;
     }
     Ok(bounded(n))
+}
+
+/// How many entries the ranges of an index hold, where they are all that was asked for.
+fn count_ranges(
+    ctx: &mut OpCtx,
+    view: &View,
+    index: &Index,
+    access: &IndexAccess,
+    most: Option<u64>,
+) -> Result<u64> {
+    let mut n = 0;
+    for (low, high) in Position::ranges(index, &access.bounds) {
+        let mut scan = view.scan(&low, &high, storage::Direction::Forward);
+        while Some(n) != most && scan.next()? {
+            ctx.tick(1)?;
+            n += 1;
+        }
+    }
+    ctx.examined.keys += n;
+    Ok(n)
+}
+
+/// How many entries a scan gives; no document is built or fetched.
+fn count_entries(
+    ctx: &mut OpCtx,
+    view: &View,
+    coll: &Arc<Collection>,
+    mut scan: IndexScan,
+    most: Option<u64>,
+) -> Result<u64> {
+    let (mut examined, mut record_key) = (Examined::default(), Vec::new());
+    let mut n = 0;
+    loop {
+        let mut step = Step {
+            view,
+            coll,
+            vars: None,
+            examined: &mut examined,
+            record_key: &mut record_key,
+        };
+        if Some(n) == most || !scan.next_entry(ctx, &mut step)? {
+            ctx.examined.keys += examined.keys;
+            ctx.examined.seeks += examined.seeks;
+            return Ok(n);
+        }
+        n += 1;
+    }
 }

@@ -12,6 +12,7 @@ use crate::interval::{Interval, intersect};
 use crate::order;
 use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
 use crate::predicate::{Predicate, clauses, collect};
+use crate::skip::SkipBounds;
 use crate::wildcard;
 use bson::{Doc, Val, key, tag};
 use errors::{Result, bail, err};
@@ -387,7 +388,7 @@ impl<'p> Planner<'p> {
         let mut chosen = Chosen::of(preds, info);
         let spread = ranges(fields, &mut chosen.intervals);
         let used = spread.used;
-        if chosen.intervals.iter().take(used).any(Vec::is_empty) {
+        if chosen.intervals.iter().any(Vec::is_empty) {
             return Some(Candidate {
                 access: Access::Eof,
                 residual: Filter::all(),
@@ -398,8 +399,12 @@ impl<'p> Planner<'p> {
                 fetched: 0.0,
             });
         }
-        for (clause, decided) in chosen.exact.iter().take(used).flatten() {
-            done[*clause] |= *decided;
+        for (exact, list) in chosen.exact.iter().zip(&chosen.intervals) {
+            if !matches!(&list[..], [x] if x.is_all()) {
+                for (clause, decided) in exact {
+                    done[*clause] |= *decided;
+                }
+            }
         }
         // A sparse index of one field holds just the documents that have it.
         let mut whole_index_wanted = false;
@@ -428,6 +433,11 @@ impl<'p> Planner<'p> {
             return None;
         }
         let mut fetched = 1.0;
+        for list in chosen.intervals.iter().skip(used) {
+            if !matches!(&list[..], [x] if x.is_all()) {
+                fetched *= 0.3;
+            }
+        }
         let mut key_filter = Vec::new();
         for (i, f) in fields.iter().enumerate() {
             if multikey.field(i)
@@ -477,10 +487,11 @@ impl<'p> Planner<'p> {
         }
         let dedup =
             !one_path || multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals);
-        let access = |ranges: Vec<(Vec<u8>, Vec<u8>)>, reverse: bool, intervals| IndexAccess {
+        let access = |spread: Spread, reverse: bool, intervals| IndexAccess {
             index: info.id,
-            bounds: Bounds::Ranges(ranges),
+            bounds: Bounds::Ranges(spread.ranges),
             reverse,
+            skip: spread.skip,
             key_filter: key_filter.clone(),
             dedup,
             intervals,
@@ -493,17 +504,13 @@ impl<'p> Planner<'p> {
                     .map(|intervals| {
                         let mut own = intervals;
                         let r = ranges(fields, &mut own);
-                        (access(r.ranges, reverse, own), residual.clone())
+                        (access(r, reverse, own), residual.clone())
                     })
                     .collect();
                 (Access::Merge(branches, s.clone()), Filter::all())
             }
             _ => (
-                Access::Index(access(
-                    spread.ranges,
-                    given.unwrap_or(false),
-                    chosen.intervals,
-                )),
+                Access::Index(access(spread, given.unwrap_or(false), chosen.intervals)),
                 residual,
             ),
         };
@@ -738,6 +745,7 @@ impl<'p> Planner<'p> {
                     index: i.id,
                     bounds: Bounds::Ranges(vec![(low, high)]),
                     reverse,
+                    skip: SkipBounds::default(),
                     key_filter: Vec::new(),
                     dedup: multikey.any(),
                     intervals: vec![Vec::new(); fields.len()],
@@ -932,15 +940,18 @@ fn hashed(
 
 struct Spread {
     ranges: Vec<(Vec<u8>, Vec<u8>)>,
-    /// How many leading fields the ranges bound. The intervals of the others were set to all values.
+    /// How many leading fields the ranges bound.
     used: usize,
+    /// What bounds the others.
+    skip: SkipBounds,
 }
 
-/// The byte ranges of the entries inside the intervals: points multiply, the first field with more than points ends them.
+/// The byte ranges of the entries inside the intervals: points multiply, the first field with more than points ends them, and
+/// the fields behind it are for the scan to test. Those of wildcard indexes are not: their intervals are set to all values.
 fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
     let mut prefixes: Vec<Vec<u8>> = vec![Vec::new()];
     let mut used = 0;
-    let mut out = None;
+    let mut wide = None;
     for (i, f) in fields.iter().enumerate() {
         let list = &intervals[i];
         // Most bounds are one value, which needs no products.
@@ -955,50 +966,88 @@ fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
             }
             continue;
         }
-        if matches!(&list[..], [x] if x.is_all()) {
-            break;
-        }
-        let ordered: Vec<&Interval> = if f.descending {
-            list.iter().rev().collect()
-        } else {
-            list.iter().collect()
-        };
-        if prefixes.len() > 1 && prefixes.len() * ordered.len() > MAX_RANGES {
+        if matches!(&list[..], [x] if x.is_all())
+            || prefixes.len() > 1 && prefixes.len() * list.len() > MAX_RANGES
+        {
             break;
         }
         used = i + 1;
-        if ordered.iter().all(|i| i.is_point()) {
-            prefixes = prefixes
-                .iter()
-                .flat_map(|p| {
-                    ordered.iter().map(|i| {
-                        let mut k = p.clone();
-                        key::encode(i.low.as_val(), f.descending, &mut k, None);
-                        k
-                    })
-                })
-                .collect();
-        } else {
-            let all = prefixes
-                .iter()
-                .flat_map(|p| ordered.iter().map(|i| i.range(p, f.descending)));
-            out = Some(all.collect());
+        if !list.iter().all(Interval::is_point) {
+            wide = Some(i);
             break;
         }
+        let keys = |p: &Vec<u8>| {
+            let prefix = p.clone();
+            key_order(list, f.descending).map(move |i| {
+                let mut k = prefix.clone();
+                key::encode(i.low.as_val(), f.descending, &mut k, None);
+                k
+            })
+        };
+        prefixes = prefixes.iter().flat_map(keys).collect();
     }
-    for list in intervals.iter_mut().skip(used) {
-        if !matches!(&list[..], [x] if x.is_all()) {
-            *list = vec![Interval::all()];
+    let behind = intervals.iter_mut().skip(used);
+    if behind.len() > 0 && fields.iter().any(|f| !of_one_path(f)) {
+        behind
+            .filter(|list| !matches!(&list[..], [x] if x.is_all()))
+            .for_each(|list| *list = vec![Interval::all()]);
+    }
+    let skip = SkipBounds::of(fields, intervals, used);
+    let ranges = match wide.and_then(|i| Some((fields.get(i)?, intervals.get(i)?))) {
+        Some((f, list)) => {
+            let each = |p: &Vec<u8>| {
+                let p = p.clone();
+                let skip = &skip;
+                key_order(list, f.descending).map(move |i| within(i, &p, f.descending, skip, used))
+            };
+            prefixes.iter().flat_map(each).collect()
         }
-    }
-    let ranges = out.unwrap_or_else(|| {
-        prefixes
+        None => prefixes
             .into_iter()
             .map(|p| {
                 let end = key::successor(&p).unwrap_or_default();
                 (p, end)
             })
-            .collect::<Vec<_>>()
-    });
-    Spread { ranges, used }
+            .collect(),
+    };
+    Spread { ranges, used, skip }
+}
+
+fn of_one_path(f: &KeyField) -> bool {
+    !matches!(f.kind, KeyKind::Wildcard | KeyKind::WildcardPath)
+}
+
+/// Intervals in the order of a field's keys.
+fn key_order(list: &[Interval], descending: bool) -> impl Iterator<Item = &Interval> {
+    let n = list.len();
+    (0..n).filter_map(move |i| list.get(if descending { n - 1 - i } else { i }))
+}
+
+/// The byte range behind `prefix` of an interval of the field before `next`, whose ends the bounds of later fields narrow.
+fn within(
+    i: &Interval,
+    prefix: &[u8],
+    descending: bool,
+    skip: &SkipBounds,
+    next: usize,
+) -> (Vec<u8>, Vec<u8>) {
+    let (mut low, mut high) = i.range(prefix, descending);
+    if skip.is_empty() {
+        return (low, high);
+    }
+    let (starts, ends, last) = if descending {
+        (i.high_inclusive, i.low_inclusive, &i.low)
+    } else {
+        (i.low_inclusive, i.high_inclusive, &i.high)
+    };
+    if starts {
+        skip.append_starts(next, &mut low);
+    }
+    if ends && skip.bounds_end(next) {
+        high.clear();
+        high.extend_from_slice(prefix);
+        key::encode(last.as_val(), descending, &mut high, None);
+        skip.append_ends(next, &mut high);
+    }
+    (low, high)
 }

@@ -179,6 +179,7 @@ fn counting(e: &Explain<'_>) -> Stage {
     if let Access::Index(a) = &plan.access
         && plan.residual.is_trivial()
         && a.key_filter.is_empty()
+        && a.skip.is_empty()
         && let Bounds::Ranges(r) = &a.bounds
         && r.len() == 1
         && !a.dedup

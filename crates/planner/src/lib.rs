@@ -3,7 +3,8 @@
 //! * [`plan`]: chooses. [`id_lookup`]: the shortcut for `{_id: x}`, taken before anything else.
 //! * [`Plan`] says where candidates come from ([`Access`]), what is still to be tested on them, and what order they need.
 //! * `interval`: sets of values; `bounds`: which values a predicate can hold for, and the byte ranges of an index that hold
-//!   them; `implied`: whether a filter implies another (partial and sparse indexes); `choose`: candidates and their cost.
+//!   them; `skip`: bounds of later fields, and where the next entry inside can be; `implied`: whether a filter implies another
+//!   (partial and sparse indexes); `choose`: candidates and their cost.
 //! * [`explain`]: a plan as MongoDB's explain prints it.
 //!
 //! Invariant: the entries inside the bounds, tested with the key filter and the residual, are exactly the matching
@@ -20,6 +21,7 @@ mod interval;
 mod order;
 mod plan;
 mod predicate;
+mod skip;
 #[cfg(test)]
 mod tests;
 mod wildcard;
@@ -28,6 +30,7 @@ pub use choose::plan;
 pub use implied::implies;
 pub use interval::Interval;
 pub use plan::{Access, Bounds, Hint, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
+pub use skip::SkipBounds;
 
 /// The id that [`PlanRequest::estimate`] and explain know `_id_` by.
 pub const ID_INDEX: u32 = 0;

@@ -1,9 +1,10 @@
 //! What is planned, and what a plan is.
 
 use crate::interval::Interval;
-use bson::{Doc, DocBuf, Val, Value};
+use crate::skip::SkipBounds;
+use bson::{Doc, DocBuf, Val, Value, key};
 use query::filter::{Filter, Node, Test};
-use query::index_keys::KeyPattern;
+use query::index_keys::{KeyField, KeyPattern};
 use query::path::FieldPath;
 use query::projection::Projection;
 use query::sort::SortPattern;
@@ -122,6 +123,8 @@ pub struct IndexAccess {
     pub index: u32,
     pub bounds: Bounds,
     pub reverse: bool,
+    /// Bounds of the fields behind those that the ranges bound.
+    pub skip: SkipBounds,
     /// Tests on single fields of the key (by position, on the value itself) before anything is fetched.
     pub key_filter: Vec<(usize, Filter)>,
     /// A record may come more than once (multikey): duplicates are to be dropped.
@@ -137,6 +140,34 @@ pub struct IndexAccess {
 pub enum Bounds {
     /// Ranges `[low, high)` of index keys (after the index's prefix; `high` empty: to the end), ascending and disjoint.
     Ranges(Vec<(Vec<u8>, Vec<u8>)>),
+}
+
+impl IndexAccess {
+    /// Whether an entry with this key (without the index's prefix) is within all bounds.
+    pub fn holds(&self, fields: &[KeyField], entry: &[u8]) -> bool {
+        let Bounds::Ranges(ranges) = &self.bounds;
+        let within = |(low, high): &(Vec<u8>, Vec<u8>)| {
+            entry >= low.as_slice() && (high.is_empty() || entry < high.as_slice())
+        };
+        if !ranges.iter().any(within) {
+            return false;
+        }
+        if self.skip.is_empty() {
+            return true;
+        }
+        let (mut ends, mut at) = (Vec::with_capacity(fields.len()), 0);
+        for f in fields {
+            let Some(n) = entry
+                .get(at..)
+                .and_then(|r| key::field_len(r, f.descending))
+            else {
+                return false;
+            };
+            at += n;
+            ends.push(at);
+        }
+        self.skip.admit(entry, &ends, false, &mut Vec::new())
+    }
 }
 
 impl Access {

@@ -208,6 +208,8 @@ pub(super) struct Counted {
     keys: u64,
     docs: u64,
     seeks: u64,
+    /// What came out of the scans of indexes.
+    entries: u64,
     sort_bytes: u64,
     sort_rows: u64,
     millis: i64,
@@ -221,12 +223,18 @@ impl From<&Figures> for Counted {
             keys: f.keys,
             docs: f.docs,
             seeks: f.seeks,
+            entries: entries(f.docs, f.returned),
             sort_bytes: f.sort_bytes,
             sort_rows: f.sort_rows,
             millis: f.time.as_millis() as i64,
             error: None,
         }
     }
+}
+
+/// What index scans gave: all of it is fetched, if anything is.
+fn entries(docs: u64, returned: u64) -> u64 {
+    if docs > 0 { docs } else { returned }
 }
 
 fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
@@ -248,6 +256,7 @@ fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
     }
     let x = cursor.examined();
     (c.keys, c.docs, c.seeks) = (x.keys, x.docs, x.seeks);
+    c.entries = entries(c.docs, c.returned);
     let (bytes, rows) = cursor.sorted();
     (c.sort_bytes, c.sort_rows) = (bytes as u64, rows);
     c.millis = started.elapsed().as_millis() as i64;
@@ -336,6 +345,11 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
                 if count {
                     c.returned = 0;
                 }
+                tree.walk(&mut |s| {
+                    if s.name == "SKIP" && s.inputs.iter().any(|i| i.name == "IXSCAN") {
+                        c.entries = c.entries.saturating_add(skip).min(c.keys);
+                    }
+                });
                 counted = Some(c);
             }
         }
@@ -447,12 +461,17 @@ fn with_cached(d: DocBuf) -> DocBuf {
 fn count_run(cx: &mut Cx, ns: &str, filter: &Filter, tree: &Stage) -> Result<Counted> {
     let started = Instant::now();
     let mut c = Counted::default();
-    let mut fast = false;
-    tree.walk(&mut |s| fast |= matches!(s.name, "COUNT_SCAN" | "RECORD_STORE_FAST_COUNT"));
-    if fast {
-        let n = executor::count(&mut cx.op, ns, &executor::ReadRequest::new(filter), 0, 0)?;
-        if tree.name == "COUNT" {
-            c.keys = n + 1;
+    let below = tree.inputs.first().map_or(tree.name, |s| s.name);
+    if matches!(below, "IXSCAN" | "COUNT_SCAN" | "RECORD_STORE_FAST_COUNT") {
+        let before = cx.op.examined;
+        c.entries = executor::count(&mut cx.op, ns, &executor::ReadRequest::new(filter), 0, 0)?;
+        match below {
+            "COUNT_SCAN" => c.keys = c.entries + 1,
+            "IXSCAN" => {
+                c.keys = cx.op.examined.keys - before.keys;
+                c.seeks = cx.op.examined.seeks - before.seeks;
+            }
+            _ => {}
         }
     } else if let Some(mut cursor) =
         FindCursor::open(&mut cx.op, ns, FindRequest::new(filter.clone()))?
@@ -466,7 +485,7 @@ fn count_run(cx: &mut Cx, ns: &str, filter: &Filter, tree: &Stage) -> Result<Cou
 pub(super) fn execution_stages(tree: &Stage, c: &Counted) -> DocBuf {
     tree.to_doc(&|s, w| {
         let returned = match s.name {
-            "IXSCAN" | "COUNT_SCAN" => c.keys,
+            "IXSCAN" | "COUNT_SCAN" => c.entries,
             "FETCH" if !s.fields.as_doc().contains("filter") => c.docs.max(c.returned),
             _ => c.returned,
         };
