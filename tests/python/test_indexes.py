@@ -297,3 +297,26 @@ def test_an_index_becomes_unique(db):
         c.insert_one({"a": 1})
     change("i", prepareUnique=True)
     assert change("i", unique=True)["unique_new"] is True
+
+
+def test_each_use_of_an_index_counts_once(db):
+    db.c.create_index("a")
+    db.c.insert_many([{"_id": i, "a": i} for i in range(5000)])
+
+    def uses(run):
+        before, _, after = counts(), run(), counts()
+        return {name: n - before[name] for name, n in after.items() if n != before[name]}
+
+    def counts():
+        return {s["name"]: s["accesses"]["ops"] for s in db.c.aggregate([{"$indexStats": {}}])}
+
+    # Short ones are done where they are read, long ones are handed over.
+    assert uses(lambda: list(db.c.find({"a": 5}))) == {"a_1": 1}
+    assert uses(lambda: list(db.c.find({"a": {"$gte": 0}}, batch_size=5000))) == {"a_1": 1}
+    assert uses(lambda: db.command("count", "c", query={"a": {"$gt": 5}})) == {"a_1": 1}
+    assert uses(lambda: db.c.distinct("a", {"a": {"$gt": 5}})) == {"a_1": 1}
+    assert uses(lambda: list(db.c.find({"$or": [{"a": 5}, {"a": {"$gt": 4990}}]}))) == {"a_1": 1}
+    assert uses(lambda: list(db.c.find({"$or": [{"a": 5}, {"_id": {"$gt": 4990}}]}))) == {"_id_": 1, "a_1": 1}
+    assert uses(lambda: list(db.c.find({"_id": {"$gt": 4000}}))) == {"_id_": 1}
+    assert uses(lambda: db.c.update_many({"a": {"$lt": 3000}}, {"$set": {"x": 1}})) == {"a_1": 1}
+    assert uses(lambda: list(db.c.find({"x": 7}))) == {}

@@ -11,7 +11,7 @@ use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};
 use planner::IndexInfo;
 use query::collation::Collation;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// Held by a write statement from prepare until applied.
 pub type WriteLock = ArcRwLockReadGuard<RawRwLock, ()>;
@@ -48,10 +48,6 @@ pub struct Index {
 impl Index {
     pub fn name(&self) -> &str {
         &self.info.name
-    }
-
-    pub fn touch(&self) {
-        self.accesses.fetch_add(1, Ordering::Relaxed);
     }
 }
 

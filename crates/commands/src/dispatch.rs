@@ -138,6 +138,7 @@ impl Commands {
         });
         let done = match done {
             Err(e) if e.is_offload() && cx.op.wants_room => {
+                cx.op.run_again();
                 let mut begun = cx.w.finish_into();
                 begun.truncate(start);
                 cx.w = Writer::on(begun);
@@ -145,6 +146,9 @@ impl Commands {
             }
             done => done,
         };
+        if matches!(&done, Err(e) if e.is_offload()) {
+            cx.op.run_again();
+        }
         if let Ok(Done::Reply | Done::ReplyMore) = done {
             append_concern_error(&mut cx, failure.as_ref());
             cx.w.f64("ok", 1.0);

@@ -15,8 +15,9 @@ use errors::{Error, Result, bail};
 use parking_lot::{Condvar, Mutex};
 use planner::Plan;
 use query::expr::Vars;
+use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use std::time::Instant;
 use storage::{Entry, LatchGuard, Op, Store, View};
@@ -194,6 +195,8 @@ pub struct OpCtx<'a> {
     /// The first plan that was run, and what all of them examined: for the profiler.
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
+    /// Counters of indexes that it added to while it may be run again elsewhere.
+    used: SmallVec<[Arc<AtomicU64>; 2]>,
 }
 
 impl<'a> OpCtx<'a> {
@@ -234,6 +237,22 @@ impl<'a> OpCtx<'a> {
             last_index: 0,
             plan: None,
             examined: Examined::default(),
+            used: SmallVec::new(),
+        }
+    }
+
+    /// Counts that a plan uses an index.
+    pub(crate) fn uses(&mut self, accesses: &Arc<AtomicU64>) {
+        accesses.fetch_add(1, Ordering::Relaxed);
+        if self.may_offload() {
+            self.used.push(accesses.clone());
+        }
+    }
+
+    /// The operation failed only to be run again: what it counted will be counted then.
+    pub fn run_again(&mut self) {
+        for accesses in self.used.drain(..) {
+            accesses.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -17,7 +17,7 @@ use query::projection::Projection;
 use query::sort::SortPattern;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use storage::{Slice, Store, View};
 
 /// What a reader asks for.
@@ -282,6 +282,7 @@ impl Rows {
     ) -> Result<Rows> {
         let batch_hint = if plan.sort.is_some() { None } else { limit };
         let source = open_source(&coll, &plan.access, plan.covered, batch_hint)?;
+        count_uses(ctx, &coll, &plan.access);
         let unsorted = plan.sort.clone().map(|s| (s, limit));
         if ctx.plan.is_none() {
             ctx.plan = Some(plan.clone());
@@ -474,13 +475,10 @@ fn open_source(
 ) -> Result<Source> {
     Ok(match access {
         Access::Eof => Source::Eof,
-        Access::Ids(ids) => {
-            coll.id_index_accesses.fetch_add(1, Ordering::Relaxed);
-            Source::Ids {
-                ids: ids.clone(),
-                at: 0,
-            }
-        }
+        Access::Ids(ids) => Source::Ids {
+            ids: ids.clone(),
+            at: 0,
+        },
         Access::Records { low, high, reverse } => {
             Source::Records(RecordScan::new(coll, low, high, *reverse))
         }
@@ -518,8 +516,48 @@ fn index(coll: &Collection, id: u32) -> Result<Arc<Index>> {
     let i = coll
         .index(id)
         .ok_or_else(|| Error::internal("the plan names an index that is not there"))?;
-    i.touch();
     Ok(i.clone())
+}
+
+/// Counts each index once for a plan, however often the plan reads it.
+fn count_uses(ctx: &mut OpCtx, coll: &Collection, access: &Access) {
+    match access {
+        Access::Eof => {}
+        Access::Records { .. } if access.is_scan() => {}
+        Access::Ids(_) | Access::Records { .. } => ctx.uses(&coll.id_index_accesses),
+        Access::Index(a) => {
+            if let Some(i) = coll.index(a.index) {
+                ctx.uses(&i.accesses);
+            }
+        }
+        Access::Or(_) | Access::Merge(..) => {
+            let mut seen: Vec<&Arc<AtomicU64>> = Vec::new();
+            gather_uses(coll, access, &mut seen);
+            seen.into_iter().for_each(|accesses| ctx.uses(accesses));
+        }
+    }
+}
+
+fn gather_uses<'c>(coll: &'c Collection, access: &Access, out: &mut Vec<&'c Arc<AtomicU64>>) {
+    let mut add = |accesses: &'c Arc<AtomicU64>| {
+        if !out.iter().any(|a| Arc::ptr_eq(a, accesses)) {
+            out.push(accesses);
+        }
+    };
+    match access {
+        Access::Eof => {}
+        Access::Records { .. } if access.is_scan() => {}
+        Access::Ids(_) | Access::Records { .. } => add(&coll.id_index_accesses),
+        Access::Index(a) => coll
+            .index(a.index)
+            .into_iter()
+            .for_each(|i| add(&i.accesses)),
+        Access::Merge(scans, _) => scans
+            .iter()
+            .filter_map(|(a, _)| coll.index(a.index))
+            .for_each(|i| add(&i.accesses)),
+        Access::Or(branches) => branches.iter().for_each(|(a, _)| gather_uses(coll, a, out)),
+    }
 }
 
 fn doc_of_scan(source: &Source) -> Doc<'_> {
@@ -636,6 +674,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
         && plan.residual.is_trivial()
     {
         let index = index(&coll, a.index)?;
+        count_uses(ctx, &coll, &plan.access);
         if ctx.plan.is_none() {
             ctx.plan = Some(plan.clone());
         }
