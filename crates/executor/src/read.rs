@@ -81,6 +81,7 @@ impl<'a> ReadRequest<'a> {
         let id_hint = own_name.then(|| Hint::Name("_id_".to_string()));
         let request = PlanRequest {
             filter: self.filter,
+            vars: self.vars.as_deref(),
             sort: self.sort,
             projection: self.projection,
             limit: self.limit,

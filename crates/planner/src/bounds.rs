@@ -7,7 +7,7 @@ use crate::interval::{Interval, complement, union};
 use crate::predicate::{Predicate, excludes_missing};
 use bson::{ObjectId, Val, Value, doc, tag};
 use query::collation::Collation;
-use query::expr::hash64;
+use query::expr::{Comparison, Order, hash64};
 use query::filter::{Regex, Test};
 
 /// The values of one field, and whether they alone decide the predicate.
@@ -33,6 +33,9 @@ pub(crate) struct FieldKind<'a> {
 
 /// `None`: the index says nothing about the predicate.
 pub(crate) fn of(p: &Predicate<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> {
+    if let Some(c) = &p.compared {
+        return compared(c, kind);
+    }
     // `a.0` also looks for a field "0" in the documents of an array: that they lack it shows in no key.
     if kind.indexed && !excludes_missing(p.test) {
         return None;
@@ -53,6 +56,29 @@ pub(crate) fn of(p: &Predicate<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> 
         b.exact = false;
     }
     Some(b)
+}
+
+/// Of a comparison of `$expr`, which knows no type brackets and sees an array as one value. Its key does not tell whether a
+/// field is missing or null, so that it is never exact.
+fn compared(c: &Comparison, kind: FieldKind<'_>) -> Option<FieldBounds> {
+    if kind.multikey || kind.indexed {
+        return None;
+    }
+    let v = c.value.as_val();
+    if Collation::affects(v) && c.collation.as_ref() != kind.collation {
+        return None;
+    }
+    let v = Collation::with(kind.collation, v, |v| v.to_value());
+    let interval = match c.order {
+        Order::Eq => Interval::point(v),
+        // What is missing is less than null.
+        Order::Lt if v.tag() == tag::NULL => Interval::new(Val::MIN_KEY.into(), true, v, true),
+        Order::Lt => Interval::new(Val::MIN_KEY.into(), true, v, false),
+        Order::Lte => Interval::new(Val::MIN_KEY.into(), true, v, true),
+        Order::Gt => Interval::new(v, false, Val::MAX_KEY.into(), true),
+        Order::Gte => Interval::new(v, true, Val::MAX_KEY.into(), true),
+    };
+    exact(vec![interval], false)
 }
 
 /// `$exists: false`: only documents whose key is null can lack the field.
@@ -124,6 +150,15 @@ pub(crate) fn hashed(p: &Predicate<'_>, collation: Option<&Collation>) -> Option
         (!matches!(v.tag, tag::ARRAY | tag::UNDEFINED))
             .then(|| Interval::point(Value::from(hash64(v))))
     };
+    if let Some(c) = &p.compared {
+        let same_strings =
+            !Collation::affects(c.value.as_val()) || c.collation.as_ref() == collation;
+        if c.order != Order::Eq || !same_strings {
+            return None;
+        }
+        let v = Collation::with(collation, c.value.as_val(), |v| v.to_value());
+        return exact(vec![point(&v)?], false);
+    }
     let test = match p.test {
         _ if p.negated => return None,
         Test::Collated(c) if collation == Some(&c.collation) => match &c.source {

@@ -17,6 +17,7 @@ use crate::wildcard;
 use bson::{Doc, Val, key, tag};
 use errors::{Result, bail, err};
 use query::collation::Collation;
+use query::expr::Vars;
 use query::filter::{Filter, Node, Test};
 use query::index_keys::{FieldKind as KeyKind, KeyField, Multikey};
 use query::path::FieldPath;
@@ -50,6 +51,7 @@ struct Candidate {
 
 struct Planner<'p> {
     req: &'p PlanRequest<'p>,
+    vars: &'p Vars,
     sort: Option<&'p SortPattern>,
     /// Only this index may be used.
     only: Option<&'p IndexInfo>,
@@ -69,8 +71,10 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
     }
     let hinted = hint::resolve(req)?;
     let sort = req.sort.filter(|s| !s.is_empty());
+    let none = Vars::default();
     let p = Planner {
         req,
+        vars: req.vars.unwrap_or(&none),
         sort,
         only: None,
     };
@@ -84,7 +88,7 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
     let chosen = match hinted {
         Hinted::Natural { reverse } => Some(p.scan(root, reverse, false)),
         Hinted::Id => Some(
-            p.by_id(root, &collect(clauses(root)), true)
+            p.by_id(root, &collect(clauses(root), p.vars), true)
                 .unwrap_or_else(|| p.scan(root, p.scan_reversed(), true)),
         ),
         Hinted::Index(info) if info.key.wildcard().is_some() => {
@@ -102,7 +106,7 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
             })?)
         }
         // What a partial or sparse index leaves out stays out: the client asked for it.
-        Hinted::Index(info) => p.by_index(info, root, &collect(clauses(root)), true),
+        Hinted::Index(info) => p.by_index(info, root, &collect(clauses(root), p.vars), true),
         Hinted::Nothing => None,
     };
     let chosen = match chosen {
@@ -128,7 +132,7 @@ impl<'p> Planner<'p> {
     /// The cheapest candidate that uses bounds or gives the order.
     fn best(&self, root: &Node) -> Option<Candidate> {
         let mut all: Vec<Candidate> = Vec::with_capacity(2);
-        let preds = collect(clauses(root));
+        let preds = collect(clauses(root), self.vars);
         let indexes = match self.only {
             Some(info) => std::slice::from_ref(info),
             None => {
@@ -352,9 +356,15 @@ impl<'p> Planner<'p> {
         if !info.sparse {
             return true;
         }
-        preds
-            .iter()
-            .any(|p| p.implies_exists() && info.key.fields.iter().any(|f| f.path == *p.path))
+        // What `$expr` sees as one array may be elements that have no entry.
+        let multikey = Multikey(info.multikey);
+        let held = |p: &Predicate<'_>| {
+            let fields = info.key.fields.iter().enumerate();
+            fields
+                .filter(|(_, f)| f.path == *p.path)
+                .any(|(i, _)| p.compared.is_none() || !multikey.field(i))
+        };
+        preds.iter().any(|p| p.implies_exists() && held(p))
     }
 
     fn given_by(
@@ -623,7 +633,18 @@ impl<'p> Planner<'p> {
         let all = clauses(root);
         let mut best: Option<Candidate> = None;
         for (i, n) in all.iter().enumerate() {
-            let Node::Or(branches) = n else { continue };
+            let expressions;
+            let branches = match n {
+                Node::Or(branches) => branches,
+                Node::Expr(e) => match e.alternatives() {
+                    Some(each) => {
+                        expressions = each.into_iter().map(Node::Expr).collect::<Vec<_>>();
+                        &expressions
+                    }
+                    None => continue,
+                },
+                _ => continue,
+            };
             let others: Vec<Node> = all
                 .iter()
                 .enumerate()
@@ -642,6 +663,7 @@ impl<'p> Planner<'p> {
     fn union_of(&self, branches: &[Node], others: &[Node]) -> Option<Candidate> {
         let unsorted = Planner {
             req: self.req,
+            vars: self.vars,
             sort: None,
             only: self.only,
         };
@@ -680,7 +702,7 @@ impl<'p> Planner<'p> {
 
     /// One index scan with bounds that gives the order, for a branch.
     fn in_order(&self, root: &Node) -> Option<(IndexAccess, Filter)> {
-        let preds = collect(clauses(root));
+        let preds = collect(clauses(root), self.vars);
         self.req
             .indexes
             .iter()

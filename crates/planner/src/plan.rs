@@ -3,6 +3,7 @@
 use crate::interval::Interval;
 use crate::skip::SkipBounds;
 use bson::{Doc, DocBuf, Val, Value, key};
+use query::expr::Vars;
 use query::filter::{Filter, Node, Test};
 use query::index_keys::{KeyField, KeyPattern};
 use query::path::FieldPath;
@@ -62,6 +63,8 @@ impl Hint {
 /// What is to be planned.
 pub struct PlanRequest<'a> {
     pub filter: &'a Filter,
+    /// Values of the variables that `$expr` in the filter names.
+    pub vars: Option<&'a Vars>,
     pub sort: Option<&'a SortPattern>,
     pub projection: Option<&'a Projection>,
     /// How many results are wanted at most, skipped ones included.

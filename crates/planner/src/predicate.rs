@@ -1,5 +1,7 @@
 //! The predicates of a conjunction that an index might answer, each with the path it is about.
 
+use bson::{Val, order};
+use query::expr::{Comparison, Order, Vars};
 use query::filter::{Node, Test};
 use query::path::FieldPath;
 use std::borrow::Cow;
@@ -18,7 +20,12 @@ pub(crate) struct Predicate<'a> {
     pub element: bool,
     /// Comes from an `$elemMatch` of values: all predicates of the clause are about one value.
     pub same_value: bool,
+    /// Comes from an `$expr`: this is what must hold, and `test` says nothing.
+    pub compared: Option<Comparison>,
 }
+
+/// A test that no index answers.
+static UNKNOWN: Test = Test::Size(0);
 
 /// The clauses of a filter's conjunction.
 pub(crate) fn clauses(root: &Node) -> &[Node] {
@@ -29,15 +36,15 @@ pub(crate) fn clauses(root: &Node) -> &[Node] {
     }
 }
 
-pub(crate) fn collect(clauses: &[Node]) -> Vec<Predicate<'_>> {
+pub(crate) fn collect<'a>(clauses: &'a [Node], vars: &Vars) -> Vec<Predicate<'a>> {
     let mut out = Vec::with_capacity(clauses.len());
     for (i, n) in clauses.iter().enumerate() {
-        of_clause(n, i, &mut out);
+        of_clause(n, i, vars, &mut out);
     }
     out
 }
 
-fn of_clause<'a>(node: &'a Node, clause: usize, out: &mut Vec<Predicate<'a>>) {
+fn of_clause<'a>(node: &'a Node, clause: usize, vars: &Vars, out: &mut Vec<Predicate<'a>>) {
     let base = |path: &'a FieldPath, test: &'a Test, negated: bool| Predicate {
         path: Cow::Borrowed(path),
         test,
@@ -46,6 +53,7 @@ fn of_clause<'a>(node: &'a Node, clause: usize, out: &mut Vec<Predicate<'a>>) {
         whole: true,
         element: false,
         same_value: false,
+        compared: None,
     };
     match node {
         Node::Pred { path, test } => match test {
@@ -67,6 +75,16 @@ fn of_clause<'a>(node: &'a Node, clause: usize, out: &mut Vec<Predicate<'a>>) {
                 out.push(base(path, test, true));
             }
         }
+        Node::Expr(e) => out.extend(e.comparisons(vars).into_iter().map(|c| Predicate {
+            path: Cow::Owned(FieldPath::new(&c.path)),
+            test: &UNKNOWN,
+            negated: false,
+            clause,
+            whole: false,
+            element: false,
+            same_value: false,
+            compared: Some(c),
+        })),
         _ => {}
     }
 }
@@ -86,6 +104,7 @@ fn of_element<'a>(path: &FieldPath, inner: &'a Node, clause: usize, out: &mut Ve
                     whole: false,
                     element: true,
                     same_value: false,
+                    compared: None,
                 }),
             },
             _ => continue,
@@ -113,6 +132,7 @@ fn of_value<'a>(path: &FieldPath, inner: &'a Node, clause: usize, out: &mut Vec<
                 whole: false,
                 element: false,
                 same_value: true,
+                compared: None,
             });
         }
     }
@@ -121,6 +141,14 @@ fn of_value<'a>(path: &FieldPath, inner: &'a Node, clause: usize, out: &mut Vec<
 impl Predicate<'_> {
     /// Holds only for documents that have something other than null at the path.
     pub fn implies_exists(&self) -> bool {
+        if let Some(c) = &self.compared {
+            let to_null = order::compare(c.value.as_val(), Val::NULL);
+            return match c.order {
+                Order::Eq | Order::Gte => to_null.is_gt(),
+                Order::Gt => to_null.is_ge(),
+                Order::Lt | Order::Lte => false,
+            };
+        }
         if self.negated {
             // `a: [1]` has no value at `a.b` that could be null, and none that is there.
             if self.path.is_dotted() {

@@ -116,6 +116,7 @@ impl Collection {
             }
         };
         plan(&PlanRequest {
+            vars: None,
             filter: f,
             sort,
             projection,
@@ -417,11 +418,33 @@ impl Random {
             3 => format!(r#""a":{{"$not":{}}}"#, self.operator()),
             4 => format!(r#""_id":{{"$gte":{}}}"#, self.below(60)),
             5 => format!(r#""a":[{},{}]"#, self.scalar(), self.scalar()),
+            6 => format!(r#""$expr":{}"#, self.condition(2)),
             _ => format!(
                 r#""{}":{}"#,
                 self.pick(&["a", "a.b", "a.c", "d", "e", "a.0"]),
                 self.operator()
             ),
+        }
+    }
+
+    fn condition(&mut self, depth: usize) -> String {
+        let operator = match self.below(6) {
+            0 if depth > 0 => {
+                let both = (self.condition(depth - 1), self.condition(depth - 1));
+                let operator = self.pick(&["$and", "$or"]);
+                return format!(r#"{{"{operator}":[{},{}]}}"#, both.0, both.1);
+            }
+            1 => "$lt",
+            2 => "$lte",
+            3 => "$gt",
+            4 => "$gte",
+            _ => "$eq",
+        };
+        let field = self.pick(&["$a", "$d", "$e", "$a.b", "$a.0", "$_id", "$$ROOT.d"]);
+        let (field, value) = (format!("\"{field}\""), self.scalar());
+        match self.below(3) {
+            0 => format!(r#"{{"{operator}":[{{"$literal":{value}}},{field}]}}"#),
+            _ => format!(r#"{{"{operator}":[{field},{{"$literal":{value}}}]}}"#),
         }
     }
 
@@ -646,6 +669,7 @@ fn explain(indexes: &[(&str, &str)], f: &str, sort: &str, projection: &str) -> S
     let projection = (!projection.is_empty())
         .then(|| Projection::parse(d(projection).as_doc(), None, &Default::default()).unwrap());
     let p = plan(&PlanRequest {
+        vars: None,
         filter: &f,
         sort: sort.as_ref(),
         projection: projection.as_ref(),
@@ -712,6 +736,27 @@ fn explained_plans() {
             "",
             "",
             "FETCH < IXSCAN _id: (5, inf.0]",
+        ),
+        (
+            a,
+            r#"{"$expr":{"$eq":["$a",5]}}"#,
+            "",
+            "",
+            r#"FETCH {"$expr": {"$eq": ["$a", {"$const": 5}]}} < IXSCAN a: [5, 5]"#,
+        ),
+        (
+            ab,
+            r#"{"$expr":{"$and":[{"$lt":["$a",5]},{"$gte":[7,"$b"]}]}}"#,
+            "",
+            r#"{"a":1,"b":1,"_id":0}"#,
+            "PROJECTION_COVERED < IXSCAN a: [MinKey, 5) b: [7, MinKey]",
+        ),
+        (
+            a,
+            r#"{"a":{"$gt":2},"$expr":{"$lte":["$a",5]}}"#,
+            "",
+            "",
+            r#"FETCH {"$expr": {"$lte": ["$a", {"$const": 5}]}} < IXSCAN a: (2, 5]"#,
         ),
         (a, r#"{"b":5}"#, "", "", r#"COLLSCAN {"b": {"$eq": 5}}"#),
         (a, r#"{"a":5}"#, "", "", "FETCH < IXSCAN a: [5, 5]"),
@@ -1003,6 +1048,7 @@ fn hints() {
     let f = filter("{}");
     let ask = |hint: Hint, min: Option<DocBuf>| {
         plan(&PlanRequest {
+            vars: None,
             filter: &f,
             sort: None,
             projection: None,
@@ -1065,6 +1111,7 @@ fn records_in_the_order_of_insertion() {
         let f = filter(f);
         let sort = (!sort.is_empty()).then(|| SortPattern::parse(d(sort).as_doc()).unwrap());
         plan(&PlanRequest {
+            vars: None,
             filter: &f,
             sort: sort.as_ref(),
             projection: None,

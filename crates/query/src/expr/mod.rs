@@ -12,6 +12,7 @@ mod array_build;
 mod bits;
 mod boolean;
 mod calendar;
+mod comparison;
 mod control;
 mod convert;
 mod convert_binary;
@@ -36,6 +37,7 @@ mod values;
 #[cfg(test)]
 pub(crate) mod cases;
 
+pub use comparison::{Comparison, Order};
 pub use hash::hash64;
 pub use node::{Computed, EvalCtx};
 pub use parse::ParseEnv;
