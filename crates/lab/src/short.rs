@@ -31,13 +31,16 @@ pub struct Args {
     /// Databases to start beside it: mariadb, postgres, postgres-jsonb, mongod.
     #[arg(long, value_delimiter = ',')]
     pub with: Vec<String>,
+    /// Records: 1000, 50k, 5m …
     #[arg(long, default_value = "100k", value_parser = count)]
     pub records: u64,
+    /// Numbers of connections, one after the other.
     #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
     pub connections: Vec<usize>,
     /// Length of each point.
     #[arg(long, default_value = "3s", value_parser = duration)]
     pub duration: Duration,
+    /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
     /// Result file (default: a new one in lab-results/; - for none).

@@ -185,7 +185,15 @@ fn sizes(steps: &[Step]) {
         "indexes",
         "server memory",
     ]);
-    for s in steps {
+    for (n, s) in steps.iter().enumerate() {
+        // Turns of one workload leave about the same behind: the last tells.
+        let same = |t: &&Step| {
+            let mode = t.mode == s.mode || t.offered.is_some();
+            mode && t.name == s.name && t.target == s.target && t.at == s.at
+        };
+        if s.sizes.len() == 1 && steps.get(n + 1).as_ref().is_some_and(same) {
+            continue;
+        }
         // A long series is for the file; a person wants its course.
         let every = s.sizes.len().div_ceil(10).max(1);
         for (i, z) in s.sizes.iter().enumerate() {

@@ -10,7 +10,7 @@ use crate::resume::Journal;
 use crate::run::DEFAULT_URL;
 use crate::show;
 use crate::targets;
-use crate::terms::{Durability, count, duration, positive};
+use crate::terms::{Durability, count, duration, grouped, positive};
 use crate::ycsb::session::Plan;
 use crate::ycsb::{Properties, Session, Spec, scenario};
 use std::path::PathBuf;
@@ -27,6 +27,7 @@ pub struct Args {
     /// Records: 1000, 50k, 5m …
     #[arg(long, default_value = "100k", value_parser = count)]
     pub records: u64,
+    /// Numbers of connections, one after the other.
     #[arg(
         long,
         alias = "threads",
@@ -46,6 +47,7 @@ pub struct Args {
     /// Random gaps between the operations of the open loop instead of equal ones.
     #[arg(long)]
     pub poisson: bool,
+    /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
     /// Threads of the load client (default: one a core).
@@ -195,7 +197,7 @@ impl Turns<'_> {
             return Ok(());
         };
         for (what, s) in [("peak", peak), ("knee", knee)] {
-            let note = format!("{:.0}/s", s.per_second);
+            let note = format!("{}/s", grouped(s.per_second));
             let name = format!("{label}, {name}: {what}");
             draft.report.checks.retain(|c| c.name != name);
             draft

@@ -255,10 +255,9 @@ fn cards(h: &mut String, r: &Report) {
         }
     }
     let longest = |s: &&Step| s.latency.values().map(|l| l.max_us).fold(0.0, f64::max);
-    let slow = r
-        .steps
-        .iter()
-        .max_by(|a, b| longest(a).total_cmp(&longest(b)));
+    // A backlog's waiting time is that of no operation.
+    let kept_up = r.steps.iter().filter(|s| !s.overloaded);
+    let slow = kept_up.max_by(|a, b| longest(a).total_cmp(&longest(b)));
     if let Some(s) = slow.filter(|s| longest(s) > 0.0) {
         cards.push((
             "Slowest operation".into(),

@@ -47,6 +47,7 @@ pub struct Args {
     /// Insert modes: id, none, indexed.
     #[arg(long, value_delimiter = ',', default_value = "id,none,indexed")]
     pub modes: Vec<String>,
+    /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
     /// An insert mode or a read test ends after so long if not all is done.

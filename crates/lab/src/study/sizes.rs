@@ -38,6 +38,7 @@ pub struct Args {
         default_value = "C.S1,C.S5,C.S2,C.S3,C.S4"
     )]
     pub scenarios: Vec<String>,
+    /// Numbers of connections, one after the other.
     #[arg(
         long,
         alias = "threads",
@@ -51,6 +52,7 @@ pub struct Args {
     /// Before each point.
     #[arg(long, default_value = "1s", value_parser = duration)]
     pub warmup: Duration,
+    /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
     /// Threads of the load client (default: one a core).
