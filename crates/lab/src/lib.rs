@@ -10,8 +10,8 @@
 //! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to F.
 //! * [`lane`], [`fleet`]: the load client, a closed or an open loop. [`null`]: the server that only reads and answers;
 //!   [`floor`]: what that costs, beside each step.
-//! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study. [`reads`]: of
-//!   data that is there.
+//! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices (and [`handicap`], a slowdown for it
+//!   to find), the canonical study. [`reads`]: of data that is there.
 //! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`html`]: the
 //!   page, [`resume`]: the steps of a run that died.
 //!
@@ -26,6 +26,7 @@ pub mod distribution;
 pub mod fault;
 pub mod fleet;
 pub mod floor;
+pub mod handicap;
 pub mod host;
 pub mod html;
 pub mod lane;
@@ -55,9 +56,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Benchmarks: published workloads against a MongoDB-protocol server, with checked replies and comparable results.
+/// Benchmarks: published workloads against PandoDB and other databases, with checked replies and comparable results.
+/// Without a command: the short study, a few minutes on a server of its own, ending with a table and a page.
 #[derive(Parser)]
-#[command(name = "pando lab", bin_name = "pando lab", version, about, long_about = None)]
+#[command(name = "pando lab", bin_name = "pando lab", version, about)]
 struct Lab {
     #[command(subcommand)]
     command: Option<Command>,

@@ -6,7 +6,7 @@
 //! Invariant: the only bytes of a reply that change are its request id and the id of the request that it answers.
 
 use crate::fault::{Fault, Result, local};
-use crate::process::thread_cpu_time;
+use crate::handicap;
 use bson::{Doc, Val, Value, doc};
 use mio::{Events, Interest, Poll, Token};
 use std::collections::HashMap;
@@ -14,7 +14,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// `pando lab null`
 #[derive(clap::Args)]
@@ -34,7 +33,7 @@ pub struct Args {
     /// What a count says.
     #[arg(long, hide = true, default_value_t = 0)]
     records: u64,
-    /// Percent of its CPU that it spends once more in vain: a slowdown put in on purpose, for tests of `compare`.
+    /// Percent of its CPU time that it spends once more in vain (see `compare`).
     #[arg(long, hide = true, default_value_t = 0.0)]
     handicap: f64,
 }
@@ -44,6 +43,7 @@ pub fn main(args: Args) -> Result<bool> {
         Some(path) => Replies::read(path, args.operation.as_deref())?,
         None => Replies::with_records(args.records),
     };
+    handicap::start(args.handicap)?;
     let form = if args.event_loop {
         Form::EventLoop
     } else {
@@ -56,15 +56,7 @@ pub fn main(args: Args) -> Result<bool> {
     std::io::stdout()
         .flush()
         .map_err(local("standard output"))?;
-    if !(0.0..=1000.0).contains(&args.handicap) || (args.handicap > 0.0 && args.event_loop) {
-        return Err(Fault::Usage(
-            "--handicap is 0 to 1000, with a thread for each connection".into(),
-        ));
-    }
-    match form {
-        Form::Threads => serve_threads(&listener, &Arc::new(replies), args.handicap)?,
-        Form::EventLoop => serve_loop(listener, &replies)?,
-    }
+    serve(listener, Arc::new(replies), form)?;
     Ok(true)
 }
 
@@ -238,7 +230,7 @@ pub fn read_recorded(path: &Path) -> Result<Vec<Recorded>> {
 /// Serves until the process ends.
 pub fn serve(listener: TcpListener, replies: Arc<Replies>, form: Form) -> Result<()> {
     match form {
-        Form::Threads => serve_threads(&listener, &replies, 0.0),
+        Form::Threads => serve_threads(&listener, &replies),
         Form::EventLoop => serve_loop(listener, &replies),
     }
 }
@@ -251,14 +243,14 @@ pub fn start_in_process(replies: Replies, form: Form) -> Result<SocketAddr> {
     Ok(addr)
 }
 
-fn serve_threads(listener: &TcpListener, replies: &Arc<Replies>, handicap: f64) -> Result<()> {
+fn serve_threads(listener: &TcpListener, replies: &Arc<Replies>) -> Result<()> {
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
         let replies = Arc::clone(replies);
         std::thread::Builder::new()
             .stack_size(128 * 1024)
             .spawn(move || {
-                let _ = converse(stream, &replies, Handicap::new(handicap));
+                let _ = converse(stream, &replies);
             })
             .map_err(local("starting a thread"))?;
     }
@@ -307,52 +299,7 @@ impl Inbox {
     }
 }
 
-/// Work in vain after each answer, a share of what a connection's thread spends without it.
-struct Handicap {
-    percent: f64,
-    answers: u32,
-    began: Duration,
-    each: Duration,
-}
-
-impl Handicap {
-    /// The answers after which and over which the thread's own work is measured.
-    const FROM: u32 = 50;
-    const OVER: u32 = 200;
-
-    fn new(percent: f64) -> Handicap {
-        Handicap {
-            percent,
-            answers: 0,
-            began: Duration::ZERO,
-            each: Duration::ZERO,
-        }
-    }
-
-    fn pay(&mut self) {
-        if self.percent == 0.0 {
-            return;
-        }
-        self.answers = self.answers.saturating_add(1);
-        if self.answers == Handicap::FROM {
-            self.began = thread_cpu_time();
-        } else if self.answers == Handicap::FROM + Handicap::OVER {
-            let own = thread_cpu_time().saturating_sub(self.began) / Handicap::OVER;
-            self.each = own.mul_f64(self.percent / 100.0);
-        } else if !self.each.is_zero() {
-            let start = Instant::now();
-            while start.elapsed() < self.each {
-                std::hint::spin_loop();
-            }
-        }
-    }
-}
-
-fn converse(
-    mut stream: TcpStream,
-    replies: &Replies,
-    mut handicap: Handicap,
-) -> std::io::Result<()> {
+fn converse(mut stream: TcpStream, replies: &Replies) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (mut inbox, mut out) = (Inbox::new(), Vec::new());
     loop {
@@ -365,7 +312,6 @@ fn converse(
         if !inbox.answer_all(replies, &mut out) {
             return Ok(());
         }
-        handicap.pay();
         if !out.is_empty() {
             stream.write_all(&out)?;
         }

@@ -60,7 +60,7 @@ pub fn parent(pid: u32) -> Option<u32> {
 }
 
 /// CPU time of a process, all its threads and those that ended included, to the nanosecond.
-fn own_cpu_time(pid: u32) -> Option<Duration> {
+pub fn own_cpu_time(pid: u32) -> Option<Duration> {
     // The clock's id is made of the process's, so that one past the range names another clock.
     if pid > MAX_PID {
         return None;

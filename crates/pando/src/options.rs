@@ -88,6 +88,8 @@ pub const FLAGS: &[Flag] = &[
         Switch,
         "Read and write data files past the kernel's page cache: the memory used is then the cache and little else",
     ),
+    // A slowdown put in on purpose, which `pando lab compare` has to find.
+    flag(&["handicap"], "pando.handicap", Value("PERCENT")),
     own(
         &["engine-options"],
         "pando.engineOptions",

@@ -120,6 +120,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         mut config,
         warnings,
         pid_file,
+        handicap,
         ..
     } = launch;
     let files = daemon::raise_file_limit();
@@ -130,6 +131,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     );
     init_log(&config)?;
     log_start(&config, &warnings);
+    lab::handicap::start(handicap).map_err(|fault| Failure::options(fault.to_string()))?;
 
     let listeners = server::listen(&config.bind, config.port, config.unix_socket.as_deref())
         .map_err(|says| Failure {

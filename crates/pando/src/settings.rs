@@ -17,6 +17,8 @@ pub struct Launch {
     pub config: Config,
     pub fork: bool,
     pub pid_file: Option<PathBuf>,
+    /// Percent of the CPU time that is spent once more in vain.
+    pub handicap: f64,
     /// For the log and for `getLog`.
     pub warnings: Vec<String>,
 }
@@ -79,9 +81,15 @@ pub fn launch(
         .keys
         .iter()
         .filter(|(key, _)| WITHOUT_EFFECT.contains(&key.as_str()));
-    let warnings = warnings
+    let mut warnings: Vec<String> = warnings
         .map(|(_, given)| format!("{} has no effect on this server", given.origin))
         .collect();
+    let handicap = o.parsed("pando.handicap", "a number")?.unwrap_or(0.0);
+    if handicap > 0.0 {
+        warnings.push(format!(
+            "The server is slowed down on purpose: {handicap}% of its CPU time is spent once more in vain"
+        ));
+    }
     let pid_file = o
         .text("processManagement.pidFilePath")
         .map(absolute)
@@ -90,6 +98,7 @@ pub fn launch(
         config,
         fork,
         pid_file,
+        handicap,
         warnings,
     })
 }

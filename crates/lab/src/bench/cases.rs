@@ -178,7 +178,7 @@ impl Stage<'_> {
         let data = Arc::new(Dataset::new(args.records, 1, args.payload, Ids::Generated));
         let place = prepare(&server.target, DB, "bench", &data, &INDEXES, args.quiet)?;
         if let Some(pid) = server.pid {
-            super::slices::settle(pid);
+            super::slices::settle(&[pid]);
         }
         Ok(Stage {
             server,

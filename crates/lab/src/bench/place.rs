@@ -26,7 +26,7 @@ pub struct Room {
     kept: AtomicBool,
     /// The server that runs already.
     pub given: Option<Address>,
-    launch: Vec<String>,
+    pub launch: Vec<String>,
     form: Form,
     in_process_null: bool,
     servers: AtomicU32,

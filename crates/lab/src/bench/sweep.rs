@@ -97,7 +97,7 @@ impl Point {
         let before = pid.and_then(cpu_time);
         let outcome = self.fleet.run_quietly(Some(slice))?;
         if let Some(pid) = pid {
-            settle(pid);
+            settle(&[pid]);
         }
         let spent = before
             .zip(pid.and_then(cpu_time))

@@ -883,7 +883,7 @@ impl Charts<'_> {
             self.push(
                 &format!("comparison-{what}"),
                 format!("Rate against {}", if what.is_empty() { "the reference" } else { what }),
-                "Slices of both sides alternate; the median of paired ratios with its 95% interval. The line is 1: as fast.",
+                "Slices of both sides alternate; the median of paired ratios with its interval. The line is 1: as fast.",
                 Axis {
                     suffix: "×",
                     ..Axis::linear("times as fast")

@@ -1,0 +1,252 @@
+//! `pando lab compare A B`: two targets, or two builds of a server, in alternating slices of one run on the same records,
+//! and a verdict on B against A: faster, slower or inconclusive.
+//!
+//! ```text
+//! round  fresh processes of both, where they are ours: one build's processes differ by their places in memory
+//!   pair   one slice of each, cut into turns that alternate (A B, B A …): what the machine does meets both; one ratio
+//! ```
+//! The estimate is the Hodges-Lehmann median of the ratios, its interval that of Wilcoxon's signed ranks: near as sharp as
+//! a mean where nothing disturbs, and not moved by the few slices that something did. A comparison ends when the interval
+//! is narrow, or the pairs are used up. To stop when a verdict appears would find differences where there are none; the
+//! width knows nothing of the verdict.
+
+mod ranks;
+mod side;
+mod trials;
+
+use crate::bench::slices::{Contender, comparison, pair};
+use crate::fault::{Fault, Result};
+use crate::fleet::{catch_interrupts, interrupted};
+use crate::process::Placement;
+use crate::progress::say;
+use crate::report::{Comparison, Draft};
+use crate::resume::Journal;
+use crate::sweep::{finish, spec};
+use crate::targets;
+use crate::terms::{Durability, count, duration};
+use crate::ycsb::{Client, Spec};
+use ranks::{MARGIN, NONE, decide, half_width, signed_ranks};
+use side::Side;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The baseline: a target's URL, a program that is started with `serve --dbpath … --port …`, or null (a server that
+    /// only answers).
+    pub a: String,
+    /// What is compared with it.
+    pub b: String,
+    /// Scenarios that read or update (see `pando lab list`) [default: C.S5,C.S4; with --trials C.S5].
+    #[arg(long, value_delimiter = ',')]
+    pub workload: Vec<String>,
+    /// Records: 1000, 50k, 5m …
+    #[arg(long, default_value = "50k", value_parser = count)]
+    pub records: u64,
+    /// Connections to each side.
+    #[arg(long, alias = "threads", default_value_t = 16)]
+    pub connections: usize,
+    /// Length of a slice.
+    #[arg(long, default_value = "500ms", value_parser = duration)]
+    pub slice: Duration,
+    /// Most pairs of slices; fewer when the interval is narrow before.
+    #[arg(long, default_value_t = 60)]
+    pub pairs: usize,
+    /// What a write waits for.
+    #[arg(long, value_enum, default_value = "w1")]
+    pub durability: Durability,
+    /// Shows what a comparison can see on this machine: so many times A with itself, and as often A with A slowed down by
+    /// --handicap percent. Fails when fewer than nine of ten verdicts are right. A and B are the same program, or null.
+    #[arg(long)]
+    pub trials: Option<usize>,
+    /// With a program or null as B: percent of its CPU time that it spends once more in vain.
+    #[arg(long)]
+    pub handicap: Option<f64>,
+    /// Where servers keep their data meanwhile (default: a folder in the temporary directory).
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Result file (default: a new one in lab-results/; - for none).
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Slices are cut into turns of about this length.
+const TURN: Duration = Duration::from_millis(25);
+/// Pairs of a round.
+const ROUND: usize = 6;
+/// No comparison ends with fewer pairs, however narrow the interval is.
+const FEWEST: usize = 24;
+/// Half an interval that is narrow enough, as a share of the ratio.
+const NARROW: f64 = 0.012;
+
+pub fn main(args: Args) -> Result<bool> {
+    catch_interrupts();
+    if args.pairs < 6 || args.slice.is_zero() || args.records == 0 || args.connections == 0 {
+        return Err(Fault::Usage(
+            "--pairs is at least 6, --slice, --records and --connections more than nothing".into(),
+        ));
+    }
+    let workloads = match (args.workload.as_slice(), args.trials) {
+        ([], None) => vec!["C.S5".to_string(), "C.S4".into()],
+        ([], Some(_)) => vec!["C.S5".into()],
+        (given, _) => given.to_vec(),
+    };
+    let mut specs = Vec::new();
+    for w in &workloads {
+        let spec = spec(w, args.records)?;
+        if spec.insert > 0.0 || spec.delete > 0.0 {
+            return Err(Fault::Usage(format!(
+                "{w} changes how many records there are: slices of it are not alike"
+            )));
+        }
+        specs.push((w.to_ascii_uppercase(), spec));
+    }
+    trials::check(&args)?;
+    let placement = Placement::new(None, None)?;
+    let mut duel = Duel {
+        a: Side::new(&args.a, "compare_a", &args, &placement)?,
+        b: Side::new(&args.b, "compare_b", &args, &placement)?,
+        args: &args,
+    };
+    if args.handicap.is_some() && !duel.b.ours() {
+        return Err(Fault::Usage(
+            "--handicap is for a B that is started here: a program, or null".into(),
+        ));
+    }
+    if duel.a.ours() && duel.b.ours() {
+        placement.pin_client()?;
+    }
+    let mut draft = Draft::new("compare", "A-B");
+    draft.set("records", args.records);
+    draft.set("connections", args.connections);
+    draft.set("durability", args.durability.name());
+    draft.set("most_pairs", args.pairs);
+    draft.set("slice_seconds", args.slice.as_secs_f64());
+    draft.set("a", targets::without_password(&args.a));
+    draft.set("b", targets::without_password(&args.b));
+    draft.note(format!(
+        "Ratios are B against A, with 99% intervals; a difference below {:.0}%, or an interval that reaches within {:.0}%, \
+         is called none. A comparison ends when half its interval is below {:.1}%, or with the last pair.",
+        MARGIN * 100.0,
+        NONE * 100.0,
+        NARROW * 100.0
+    ));
+    match args.trials {
+        Some(trials) => trials::run(&mut duel, &specs, trials, &mut draft)?,
+        None => {
+            let handicap = args.handicap.unwrap_or(0.0);
+            for (name, spec) in &specs {
+                let c = duel.fight(name, spec, handicap)?;
+                println!("{}", sentence(&c));
+                draft.report.comparisons.push(c);
+            }
+        }
+    }
+    for side in [&duel.a, &duel.b] {
+        draft.report.targets.extend(side.info());
+        side.clear()?;
+    }
+    draft.report.target = draft.report.targets.first().cloned();
+    let journal = Journal::open(&mut draft, None, false)?;
+    drop(duel);
+    finish(draft, journal, args.out.as_deref())
+}
+
+struct Duel<'a> {
+    a: Side,
+    b: Side,
+    args: &'a Args,
+}
+
+impl Duel<'_> {
+    /// One workload on both sides, B with a handicap.
+    fn fight(&mut self, name: &str, spec: &Spec, handicap: f64) -> Result<Comparison> {
+        let args = self.args;
+        say(
+            args.quiet,
+            format_args!("{name}: up to {} pairs of slices", args.pairs),
+        );
+        let mut both: Option<[Contender<Client>; 2]> = None;
+        let mut done = 0;
+        loop {
+            let (a, pid_a) = self.a.open(name, spec, 0.0, args)?;
+            let (b, pid_b) = self.b.open(name, spec, handicap, args)?;
+            // One server for both sides: its CPU says nothing of either.
+            let known = self.a.url() != self.b.url();
+            let (pid_a, pid_b) = (pid_a.filter(|_| known), pid_b.filter(|_| known));
+            let [a, b] = match both.as_mut() {
+                Some([old_a, old_b]) => {
+                    old_a.go_on(a, pid_a);
+                    old_b.go_on(b, pid_b);
+                    [old_a, old_b]
+                }
+                None => both
+                    .insert([Contender::new(a, pid_a), Contender::new(b, pid_b)])
+                    .each_mut(),
+            };
+            a.warm_up(args.slice / 2)?;
+            b.warm_up(args.slice / 2)?;
+            for _ in 0..ROUND.min(args.pairs - done) {
+                pair(a, b, args.slice, TURN)?;
+                done += 1;
+                if interrupted() {
+                    break;
+                }
+            }
+            let c = judged(comparison(b, a, args.slice));
+            let width = half_width(c.cpu_interval.unwrap_or(c.share_interval));
+            if interrupted() || done >= args.pairs || (done >= FEWEST && width < NARROW) {
+                return Ok(Comparison {
+                    name: name.into(),
+                    title: name.into(),
+                    connections: args.connections,
+                    durability: Some(args.durability.name().into()),
+                    reference_is: "A".into(),
+                    pass: true,
+                    ..c
+                });
+            }
+        }
+    }
+}
+
+/// The ratios of a comparison, their intervals, and the verdict.
+fn judged(mut c: Comparison) -> Comparison {
+    let ratios =
+        |b: &[f64], a: &[f64]| -> Vec<f64> { b.iter().zip(a).map(|(b, a)| b / a).collect() };
+    let (b, a) = (&c.subject, &c.reference);
+    let rates = ratios(&b.slices_per_second, &a.slices_per_second);
+    let costs = ratios(&b.slices_cpu_us, &a.slices_cpu_us);
+    (c.share, c.share_interval) = signed_ranks(&rates);
+    c.cpu_ratio = None;
+    if costs.len() == rates.len() {
+        let (cost, interval) = signed_ranks(&costs);
+        c.cpu_ratio = Some(cost);
+        c.cpu_interval = Some(interval);
+    }
+    let (word, by) = decide((c.share, c.share_interval), c.cpu_ratio.zip(c.cpu_interval));
+    c.verdict = word.into();
+    c.decided_by = by.into();
+    c
+}
+
+/// A comparison in one line.
+fn sentence(c: &Comparison) -> String {
+    let cpu = match (c.cpu_ratio, c.cpu_interval) {
+        (Some(cpu), Some([low, high])) => format!("; CPU {cpu:.3} times A's, {low:.3}–{high:.3}"),
+        _ => String::new(),
+    };
+    format!(
+        "{}: B is {} by {} ({:.3} times A, {:.3}–{:.3}{cpu}; {} pairs)",
+        c.name,
+        c.verdict,
+        c.decided_by,
+        c.share,
+        c.share_interval[0],
+        c.share_interval[1],
+        c.subject.slices_per_second.len()
+    )
+}

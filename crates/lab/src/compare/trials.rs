@@ -1,0 +1,96 @@
+//! What a comparison can see on this machine: one build with itself, and with itself slowed down on purpose, many times.
+//! Both are measured with the same settings as any comparison, in turn, so that the machine is the same to both.
+
+use super::{Args, Duel, sentence};
+use crate::fault::{Fault, Result};
+use crate::fleet::interrupted;
+use crate::measure::median;
+use crate::report::{Check, Comparison, Draft};
+use crate::ycsb::Spec;
+use std::time::{Duration, Instant};
+
+/// Share of the verdicts that must be right.
+const BAR: f64 = 0.9;
+const HANDICAP: f64 = 5.0;
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// Refuses what cannot be tried.
+pub fn check(args: &Args) -> Result<()> {
+    match args.trials {
+        Some(0) => Err(Fault::Usage("--trials must be at least 1".into())),
+        Some(_) if args.a != args.b || args.a.contains("://") => Err(Fault::Usage(
+            "--trials compares one build with itself: give the same program, or null, twice".into(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+pub fn run(
+    duel: &mut Duel<'_>,
+    specs: &[(String, Spec)],
+    trials: usize,
+    draft: &mut Draft,
+) -> Result<()> {
+    let handicap = duel.args.handicap.unwrap_or(HANDICAP);
+    draft.report.name = "trials".into();
+    draft.set("trials", trials);
+    draft.set("handicap_percent", handicap);
+    draft.note(format!(
+        "The handicap: a thread of the server spends {handicap}% of what its other threads do once more in vain."
+    ));
+    let mut longest = Duration::ZERO;
+    for (name, spec) in specs {
+        let (mut same, mut slowed) = (Vec::new(), Vec::new());
+        for i in 1..=trials {
+            for (percent, list, what) in [
+                (0.0, &mut same, "with itself".to_string()),
+                (handicap, &mut slowed, format!("slowed by {handicap}%")),
+            ] {
+                if interrupted() {
+                    break;
+                }
+                let began = Instant::now();
+                let mut c = duel.fight(name, spec, percent)?;
+                let took = began.elapsed();
+                longest = longest.max(took);
+                c.name = format!("{name}, {what}, {i}");
+                c.title.clone_from(&c.name);
+                println!("{}, {:.0} s", sentence(&c), took.as_secs_f64());
+                list.push(c);
+            }
+        }
+        let checks = [
+            judge(&format!("{name}, with itself"), &same, "inconclusive"),
+            judge(&format!("{name}, slowed by {handicap}%"), &slowed, "slower"),
+        ];
+        draft.report.checks.extend(checks);
+        draft.report.comparisons.extend(same);
+        draft.report.comparisons.extend(slowed);
+    }
+    draft.report.checks.push(Check::at_most(
+        "longest comparison",
+        longest.as_secs_f64(),
+        "s",
+        LONGEST.as_secs_f64(),
+    ));
+    Ok(())
+}
+
+/// How often the verdict was the right one. That of a ratio within the margin is always 'inconclusive'.
+fn judge(what: &str, list: &[Comparison], right: &str) -> Check {
+    let hits = list.iter().filter(|c| c.verdict == right).count();
+    let bar = (list.len() as f64 * BAR).ceil();
+    let costs: Vec<f64> = list.iter().filter_map(|c| c.cpu_ratio).collect();
+    let rates: Vec<f64> = list.iter().map(|c| c.share).collect();
+    let range = |v: &[f64]| {
+        let low = v.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = v.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        format!("{:.3} ({low:.3}–{high:.3})", median(v))
+    };
+    let mut note = format!("median and range of rate {}", range(&rates));
+    if !costs.is_empty() {
+        note = format!("{note}, CPU {}", range(&costs));
+    }
+    let name = format!("{what}: {right}");
+    Check::at_least(&name, hits as f64, &format!("of {}", list.len()), bar).note(note)
+}
