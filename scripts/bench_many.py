@@ -5,7 +5,7 @@
 
 Needs a release build (cargo build --release -p pando; or PANDO_BIN) and free disk of about 200 bytes a document. Two processes
 load in batches of 1,000, four ask, one question at a time each; what the server itself spends on an operation is its processor
-time. Prints the table of docs/many.md and a line of JSON.
+time. Prints the table of docs/scale.md and a line of JSON.
 """
 
 import argparse
