@@ -103,7 +103,7 @@ impl Commands {
         let room = ReplyRoom::new(&self.control, client, request);
         let mut op = match mode {
             Mode::Inline => OpCtx::inline(&self.engine, &mut local.group),
-            Mode::Alone => OpCtx::alone(&self.engine, &mut local.group),
+            Mode::Patient => OpCtx::patient(&self.engine, &mut local.group),
             Mode::Worker => OpCtx::worker(&self.engine),
         };
         if args.generic.max_time_ms > 0 {

@@ -2,8 +2,7 @@
 //!
 //! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries, reads only what is in the
 //! cache and never waits. When that is not enough it fails with `Error::offload()` before it has had any effect, and is run
-//! again on a worker; when only the disk was in the way and the loop has nobody else to serve, first on the loop once more
-//! with [`OpCtx::alone`]. Inline, commits are deferred: the entries gather in the loop's [`Group`], and latches and locks stay
+//! again on a worker; when only the disk was in the way, perhaps on the loop once more with [`OpCtx::patient`]. Inline, commits are deferred: the entries gather in the loop's [`Group`], and latches and locks stay
 //! held until the group is written. On a worker a commit is made at once, in one group with whoever else commits.
 //!
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
@@ -25,7 +24,7 @@ use storage::{Entry, LatchGuard, Op, Store, View};
 /// Index entries and documents that an operation may examine on an event loop.
 pub const INLINE_BUDGET: u32 = 2_500;
 /// The same when each of them may be read from the disk.
-const ALONE_BUDGET: u32 = 64;
+const PATIENT_BUDGET: u32 = 64;
 
 /// What every operation shares: the store and its catalog.
 pub struct Engine {
@@ -169,7 +168,7 @@ pub struct OpCtx<'a> {
     /// The loop's group; `None` on a worker.
     group: Option<&'a mut Group>,
     /// Reads go to the disk also on a loop.
-    alone: bool,
+    patient: bool,
     budget: u32,
     ticks: u32,
     pub deadline: Option<Instant>,
@@ -208,11 +207,11 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// On an event loop that has nobody else to serve: reads may go to the disk, as long as they are few.
-    pub fn alone(engine: &'a Arc<Engine>, group: &'a mut Group) -> OpCtx<'a> {
+    /// On an event loop that waits for reads from the disk, as long as they are few.
+    pub fn patient(engine: &'a Arc<Engine>, group: &'a mut Group) -> OpCtx<'a> {
         OpCtx {
-            alone: true,
-            budget: ALONE_BUDGET,
+            patient: true,
+            budget: PATIENT_BUDGET,
             ..OpCtx::inline(engine, group)
         }
     }
@@ -221,7 +220,7 @@ impl<'a> OpCtx<'a> {
         OpCtx {
             engine,
             group: None,
-            alone: false,
+            patient: false,
             budget: 0,
             ticks: 0,
             deadline: None,
@@ -373,7 +372,7 @@ impl<'a> OpCtx<'a> {
     }
 
     fn cached_only(&self) -> bool {
-        self.may_offload() && !self.alone
+        self.may_offload() && !self.patient
     }
 
     /// The collection with its write lock held, in its version of that moment.

@@ -4,11 +4,12 @@
 //! turn:  poll ─ what others handed over ─ connections with more to run ─ sockets with bytes: read, run, reply
 //!             ─ commit the group ─ send its replies (or have them wait for the disk) ─ take in new connections
 //! ```
-//! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in a few reads of a connection that
-//! has it to itself; every reply staged in a turn leaves
+//! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in the few reads that [`patience`]
+//! allows; every reply staged in a turn leaves
 //! or is refused in that turn; readiness is edge-triggered, so whoever stops short of `WouldBlock` or a short read keeps
 //! `readable` set.
 
+mod patience;
 mod reading;
 mod replies;
 
@@ -30,6 +31,7 @@ use crate::inbox::{Inbox, Item};
 use crate::net::Stream;
 use crate::runner::{Head, Runner};
 use crate::workers::Workers;
+use patience::Patience;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
@@ -62,30 +64,6 @@ enum Ran {
     Close,
 }
 
-/// Whose requests came last. Who has sent so many that nobody else's came in between has the loop to itself, as far as can be
-/// known: should another send one all the same, it waits for a few reads from the disk.
-#[derive(Default)]
-struct Streak {
-    client: i64,
-    requests: u32,
-}
-
-impl Streak {
-    const LONE: u32 = 32;
-
-    /// Takes note of a request; whether its client has the loop to itself.
-    fn is_lone(&mut self, client: i64) -> bool {
-        if self.client != client {
-            *self = Streak {
-                client,
-                requests: 0,
-            };
-        }
-        self.requests = self.requests.saturating_add(1);
-        self.requests > Streak::LONE
-    }
-}
-
 pub(crate) struct EventLoop<S: Service> {
     shared: Arc<Shared<S>>,
     inbox: Arc<Inbox<S>>,
@@ -113,7 +91,7 @@ pub(crate) struct EventLoop<S: Service> {
     bytes_in: u64,
     bytes_out: u64,
     requests: u64,
-    streak: Streak,
+    patience: Patience,
     stopping_since: Option<Instant>,
 }
 
@@ -144,7 +122,7 @@ impl<S: Service> EventLoop<S> {
             bytes_in: 0,
             bytes_out: 0,
             requests: 0,
-            streak: Streak::default(),
+            patience: Patience::default(),
             stopping_since: None,
         }
     }

@@ -105,15 +105,15 @@ impl<S: Service> Runner<S> {
         }
     }
 
-    /// As [`Runner::execute`], on a loop that has only this connection to serve.
-    pub fn execute_alone(
+    /// As [`Runner::execute`], where the loop waits for the disk.
+    pub fn execute_patiently(
         &mut self,
         client: &Client<S::State>,
         message: &[u8],
         respond_to: Option<i32>,
         out: &mut Vec<u8>,
     ) -> Executed {
-        self.mode = Mode::Alone;
+        self.mode = Mode::Patient;
         let executed = self.execute(client, message, respond_to, out);
         self.mode = Mode::Inline;
         executed

@@ -5,7 +5,8 @@
 //!
 //! **How a request is run.** An event loop reads a message and calls [`Service::run`] with [`Mode::Inline`]: the service
 //! answers at once, or gives [`Outcome::Offload`] having done nothing, and the loop has a worker thread run the request
-//! again with [`Mode::Worker`], where it may block (or itself with [`Mode::Alone`], if nobody else waits for the loop). A write that is run inline is *staged* in the loop's
+//! again with [`Mode::Worker`], where it may block (or itself with [`Mode::Patient`], where reads are all that is
+//! lacking and the loop can wait for them). A write that is run inline is *staged* in the loop's
 //! [`Service::Local`]; at the end of its turn the loop calls [`Service::commit`] once for all of them and only then sends
 //! their replies. One connection has one request at a time: the next is read when the reply of the last is on its way.
 
@@ -28,9 +29,9 @@ use errors::{Error, Result};
 pub enum Mode {
     /// On an event loop: it must be short and must not block; writes are staged.
     Inline,
-    /// On an event loop that has only this connection to serve: as `Inline`, but it may read from the disk, a few times. Who
-    /// would go to a worker for that alone is spared the way there and back.
-    Alone,
+    /// On an event loop that chooses to wait: as `Inline`, but it may read from the disk, a few times. Who would go to a worker
+    /// for that alone is spared the way there and back.
+    Patient,
     /// On a thread of its own: it may block and take its time; writes are committed by the service itself.
     Worker,
 }
@@ -96,8 +97,8 @@ pub enum Outcome {
     Close,
     /// Inline only. Nothing was done: run it on a worker.
     Offload,
-    /// `Mode::Inline` only. As `Offload`, for the sake of reads from the disk: a loop with nobody else to serve may run it
-    /// again in [`Mode::Alone`].
+    /// `Mode::Inline` only. As `Offload`, for the sake of reads from the disk: a loop may run it again in
+    /// [`Mode::Patient`].
     NeedsDisk,
     /// Inline only. Nothing was done: it needs what the loop's own group has staged (a latch that the group holds, say).
     /// Commit the group, then run it again; if nothing was staged, on a worker.

@@ -10,6 +10,7 @@ use std::time::Instant;
 use service::in_flight::SMALL_BYTES;
 use service::{Outcome, Service};
 
+use super::patience::Patience;
 use super::{EventLoop, Fate, Ran, Staged};
 use crate::connection::{Again, Connection, Phase, Sent};
 use crate::inbox::Done;
@@ -61,12 +62,12 @@ impl<S: Service> EventLoop<S> {
         if c.output.capacity() == 0 {
             c.output = self.spares.pop().unwrap_or_default();
         }
-        let lone = self.streak.is_lone(c.client.id);
-        let (mut flushed, mut alone) = (false, false);
+        self.patience.note(c.client.id);
+        let (mut flushed, mut waiting) = (false, None);
         let executed = loop {
             let (client, runner) = (&c.client, &mut self.runner);
-            let executed = if alone {
-                runner.execute_alone(client, message, respond_to, &mut c.output)
+            let executed = if waiting.is_some() {
+                runner.execute_patiently(client, message, respond_to, &mut c.output)
             } else {
                 runner.execute(client, message, respond_to, &mut c.output)
             };
@@ -80,10 +81,17 @@ impl<S: Service> EventLoop<S> {
                     self.commit();
                     flushed = true;
                 }
-                Outcome::NeedsDisk if lone && self.staged.is_empty() && !alone => alone = true,
+                Outcome::NeedsDisk
+                    if waiting.is_none() && self.staged.is_empty() && self.patience.waits() =>
+                {
+                    waiting = Some(Patience::begin());
+                }
                 _ => break executed,
             }
         };
+        if let Some(begun) = waiting {
+            self.patience.end(&begun);
+        }
         let Executed { outcome, head, .. } = executed;
         let fate = match outcome {
             Outcome::Offload | Outcome::NeedsDisk | Outcome::Flush => {
