@@ -5,21 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use libmimalloc_sys as mi;
-
 /// With less memory than this a quarter is the share; it holds what the server needs beside its cache.
 const ROOMY: u64 = 1 << 30;
 const LEAST_WHEN_ROOMY: u64 = 256 << 20;
-
-/// `mi_option_purge_delay`, in milliseconds: the bindings do not name it, but the option after it.
-const PURGE_DELAY: mi::mi_option_t = mi::mi_option_use_numa_nodes - 1;
-
-/// Has the allocator keep freed memory for ten seconds before the system gets it back. Memtables and cached blocks come and go
-/// every few seconds: by its own delay of one second, a tenth of an insert was spent on clearing pages given back before.
-pub fn keep_freed() {
-    // SAFETY: sets a number that every thread may read at any time.
-    unsafe { mi::mi_option_set_default(PURGE_DELAY, 10_000) }
-}
 
 /// Memory in bytes.
 pub fn available_bytes() -> u64 {

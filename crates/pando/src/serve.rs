@@ -45,7 +45,6 @@ impl Failure {
 }
 
 pub fn main(personality: Personality, args: &[OsString]) -> ExitCode {
-    crate::memory::keep_freed();
     match start(personality, args) {
         Ok(code) => code,
         Err(failure) => {
