@@ -5,6 +5,7 @@
 #     scripts/bench-load.sh                       3,000,000 documents, 600 MB of memory for each target
 #     DOCS=300000 MEMORY_MB=120 IDS=md5 scripts/bench-load.sh
 #     READS=1 scripts/bench-load.sh               and then reads of what the server holds, 32 at a time, by `pando lab reads`
+#     DIRECT=1 CACHE_MB=330 scripts/bench-load.sh direct I/O for both: the page cache's share of the memory goes to the cache
 #
 # Each target runs in a memory control group of its own that counts the page cache, where this machine lets us make one; where it
 # does not, with direct I/O, and the figures say which it was. Needs release builds: cargo build --release -p pando, and
@@ -22,7 +23,7 @@ python=${PYTHON:-.venv/bin/python}
 out=${OUT:-bench-load.json}
 reads=${READS:-0} connections=${CONNECTIONS:-32} read_seconds=${READ_SECONDS:-20}
 # Beside the cache the process needs room for messages and itself.
-cache_mb=${CACHE_MB:-$((memory_mb * 4 / 10))}
+cache_mb=${CACHE_MB:-$((memory_mb * 4 / 10))} direct=${DIRECT:-0}
 work=$(mktemp -d "${TMPDIR:-/tmp}/bench-load.XXXXXX")
 server=''
 cleanup() {
@@ -34,10 +35,10 @@ cleanup() {
 trap cleanup EXIT
 
 limit engine "$memory_mb"
-direct=0
 [ -n "$group" ] || direct=1
 memory="a control group of $memory_mb MB"
 [ -n "$group" ] || memory="no control group: direct I/O"
+[ "$direct" = 0 ] || [ -z "$group" ] || memory+=", direct I/O"
 echo "$docs documents, $ids ids, cache of $cache_mb MB, $memory" >&2
 check=1
 (within "$engine" "load=$ids" "check=$check" "docs=$docs" "cache_mb=$cache_mb" "direct=$direct" row_percent=25 "dir=$work") | tee "$out"
@@ -45,7 +46,7 @@ no_limit
 
 limit server "$memory_mb"
 flags=()
-[ -n "$group" ] || flags=(--direct-io)
+[ "$direct" = 0 ] || flags=(--direct-io)
 (within "$pando" serve --dbpath "$work/data" --port "$port" --cache "${cache_mb}MB" "${flags[@]}" >"$work/server.out" 2>&1) &
 server=$!
 keep=''
