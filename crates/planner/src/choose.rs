@@ -8,7 +8,7 @@ use crate::ID_INDEX;
 use crate::bounds::{self, FieldKind};
 use crate::hint::{self, Hinted};
 use crate::implied::implies;
-use crate::interval::{Interval, intersect};
+use crate::interval::{Interval, bounded, intersect};
 use crate::order;
 use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
 use crate::predicate::{Predicate, clauses, collect};
@@ -277,7 +277,7 @@ impl<'p> Planner<'p> {
         }
         let ordered = self.id_order();
         let list = match list {
-            Some(l) if !matches!(&l[..], [i] if i.is_all()) => l,
+            Some(l) if bounded(&l) => l,
             _ if hinted => vec![Interval::all()],
             // Nothing to say about `_id` but its order.
             _ => {
@@ -410,7 +410,7 @@ impl<'p> Planner<'p> {
             });
         }
         for (exact, list) in chosen.exact.iter().zip(&chosen.intervals) {
-            if !matches!(&list[..], [x] if x.is_all()) {
+            if bounded(list) {
                 for (clause, decided) in exact {
                     done[*clause] |= *decided;
                 }
@@ -444,7 +444,7 @@ impl<'p> Planner<'p> {
         }
         let mut fetched = 1.0;
         for list in chosen.intervals.iter().skip(used) {
-            if !matches!(&list[..], [x] if x.is_all()) {
+            if bounded(list) {
                 fetched *= 0.3;
             }
         }
@@ -905,7 +905,7 @@ impl Chosen {
                 let best = here
                     .filter(|p| shared.iter().all(|c| *c == Some(p.clause) && p.element))
                     .filter_map(|p| Some((p, bounds::of(p, kind)?)))
-                    .filter(|(_, b)| !matches!(&b.intervals[..], [x] if x.is_all()))
+                    .filter(|(_, b)| bounded(&b.intervals))
                     .min_by(|(_, a), (_, b)| share(&a.intervals).total_cmp(&share(&b.intervals)));
                 if let Some((p, b)) = best {
                     let mut l = b.intervals;
@@ -988,9 +988,7 @@ fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
             }
             continue;
         }
-        if matches!(&list[..], [x] if x.is_all())
-            || prefixes.len() > 1 && prefixes.len() * list.len() > MAX_RANGES
-        {
+        if !bounded(list) || prefixes.len() > 1 && prefixes.len() * list.len() > MAX_RANGES {
             break;
         }
         used = i + 1;
@@ -1011,7 +1009,7 @@ fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
     let behind = intervals.iter_mut().skip(used);
     if behind.len() > 0 && fields.iter().any(|f| !of_one_path(f)) {
         behind
-            .filter(|list| !matches!(&list[..], [x] if x.is_all()))
+            .filter(|list| bounded(list))
             .for_each(|list| *list = vec![Interval::all()]);
     }
     let skip = SkipBounds::of(fields, intervals, used);

@@ -163,6 +163,11 @@ fn touches(a: &Interval, b: &Interval) -> bool {
     }
 }
 
+/// Whether a list of intervals leaves anything out.
+pub(crate) fn bounded(list: &[Interval]) -> bool {
+    !matches!(list, [all] if all.is_all())
+}
+
 pub fn intersect(a: &[Interval], b: &[Interval]) -> Vec<Interval> {
     let (mut i, mut j) = (0, 0);
     let mut out = Vec::new();

@@ -1,6 +1,6 @@
 //! Whether a scan of an index gives the order that a query asks for.
 
-use crate::interval::Interval;
+use crate::interval::{Interval, bounded};
 use bson::{Value, order};
 use query::collation::Collation;
 use query::index_keys::{KeyField, Multikey};
@@ -31,11 +31,7 @@ pub(crate) fn given_by(
         return None;
     }
     let point = |i: usize| matches!(intervals.get(i).map(Vec::as_slice), Some([x]) if x.is_point());
-    let bounded = |i: usize| {
-        intervals
-            .get(i)
-            .is_some_and(|l| !matches!(&l[..], [x] if x.is_all()))
-    };
+    let bounded = |i: usize| intervals.get(i).is_some_and(|l| bounded(l));
     // What is bound to one value is in any order.
     let wanted: Vec<&SortField> = sort
         .fields

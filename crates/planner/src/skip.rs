@@ -10,7 +10,7 @@
 //! ```
 //! Invariant: no entry between the one that was refused and the target that was named is inside.
 
-use crate::interval::Interval;
+use crate::interval::{Interval, bounded};
 use bson::key;
 use query::index_keys::KeyField;
 
@@ -59,7 +59,6 @@ pub struct SkipBounds {
 impl SkipBounds {
     /// The bounds of the fields from `used` on.
     pub(crate) fn of(fields: &[KeyField], intervals: &[Vec<Interval>], used: usize) -> SkipBounds {
-        let bounded = |list: &[Interval]| !matches!(list, [x] if x.is_all());
         if !intervals.iter().skip(used).any(|l| bounded(l)) {
             return SkipBounds::default();
         }
