@@ -11,7 +11,7 @@ use crate::lane::{Issued, Workload};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::random::Rng;
-use crate::reply;
+use crate::reply::{self, SAMPLE_EVERY};
 use crate::report::{Draft, Sizes, Step, TargetInfo};
 use crate::request::{Template, find_by_id};
 use crate::show;
@@ -61,8 +61,6 @@ pub struct Args {
 const RANGE: u64 = 10;
 /// A range is so wide that on the average so many times as many are in it as it gives: evenly spread numbers have gaps.
 const SLACK: u64 = 8;
-/// One document in so many is looked at.
-const SAMPLE_EVERY: u32 = 64;
 
 const KINDS: [&str; 3] = ["read", "range", "read in memory"];
 const ANY: u8 = 0;

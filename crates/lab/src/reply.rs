@@ -3,6 +3,9 @@
 use crate::fault::{Fault, Result};
 use bson::{Doc, Val};
 
+/// One reply in so many is looked at whole.
+pub const SAMPLE_EVERY: u32 = 64;
+
 /// The body of an OP_MSG reply that answers `request_id`.
 #[inline]
 pub fn body(message: &[u8], request_id: i32) -> Result<Doc<'_>> {

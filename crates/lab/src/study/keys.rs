@@ -11,6 +11,7 @@ use crate::floor::Kind;
 use crate::lane::{Issued, Workload};
 use crate::progress::{Goal, Progress, course, say, step};
 use crate::random::{Permutation, Rng, mix};
+use crate::reply::SAMPLE_EVERY;
 use crate::report::{Draft, Step, TargetInfo};
 use crate::resume::Journal;
 use crate::show;
@@ -374,7 +375,6 @@ enum Work {
 }
 
 const KINDS: [&str; 1] = ["operation"];
-const SAMPLE_EVERY: u64 = 64;
 
 struct Keys {
     dialect: Box<dyn Dialect>,
@@ -499,7 +499,7 @@ impl Workload for Keys {
         self.done += 1;
         if self.verify
             && matches!(self.work, Work::Read(_))
-            && self.done.is_multiple_of(SAMPLE_EVERY)
+            && self.done.is_multiple_of(u64::from(SAMPLE_EVERY))
         {
             self.check(issued.tag, message, id)?;
         }

@@ -4,15 +4,12 @@ use super::dataset::{Dataset, PER_NUMBER, PER_RANGE};
 use crate::fault::{Fault, Result};
 use crate::lane::{Issued, Workload};
 use crate::random::Rng;
-use crate::reply;
+use crate::reply::{self, SAMPLE_EVERY};
 use crate::request::{InsertHead, Template, command, find_by_id, update_by_id};
 use crate::terms::Durability;
 use crate::ycsb::sequence::Sequence;
 use bson::{Doc, Val, Value, Writer, doc};
 use std::sync::Arc;
-
-/// One document in so many is looked at whole.
-const SAMPLE_EVERY: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operation {

@@ -8,6 +8,7 @@ use crate::distribution::{Chooser, fnv64};
 use crate::fault::{Fault, Result};
 use crate::lane::{Issued, Workload};
 use crate::random::{Rng, mix};
+use crate::reply::SAMPLE_EVERY;
 use crate::targets::{Cells, Dialect, Key, Table};
 use crate::terms::Durability;
 use bson::Doc;
@@ -29,9 +30,6 @@ const INSERT: u8 = 2;
 const SCAN: u8 = 3;
 const READ_MODIFY_WRITE: u8 = 4;
 const DELETE: u8 = 5;
-
-/// One document in so many is looked at whole.
-const SAMPLE_EVERY: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
