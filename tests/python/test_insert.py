@@ -158,6 +158,18 @@ def test_write_concern_that_one_node_cannot_satisfy(coll):
     assert coll.count_documents({}) == 2
 
 
+def test_a_failed_command_also_tells_of_its_write_concern(wire, db):
+    db.create_collection("there")
+    concern = {"w": 3, "wtimeout": 100}
+    reply = wire.command({"create": "there", "capped": True, "size": 4096, "writeConcern": concern, "$db": db.name})
+    expect_error(reply, 48, "NamespaceExists")
+    assert reply["writeConcernError"]["code"] == 100
+    reply = wire.command({"dropIndexes": "nowhere", "index": "a", "writeConcern": concern, "$db": db.name})
+    expect_error(reply, 26, "NamespaceNotFound")
+    assert reply["writeConcernError"]["code"] == 100
+    assert "writeConcernError" not in wire.command({"dropIndexes": "nowhere", "index": "a", "$db": db.name})
+
+
 @pytest.mark.parametrize(
     "arguments, code, name",
     [

@@ -1,6 +1,6 @@
 //! From a request to the command that answers it, and from what the command did to the reply.
 
-use crate::concern::{self, Acknowledge};
+use crate::concern::{self, Acknowledge, WriteConcern};
 use crate::connection::Connection;
 use crate::cx::{Cx, Done};
 use crate::fail_point::Failure;
@@ -100,6 +100,17 @@ impl Commands {
                 return Ok(Outcome::Close);
             }
         }
+        let may_be_lost =
+            self.fail_points.any() && mode == Mode::Worker && is_retryable_write(command, &args);
+        if may_be_lost && let Some(lost) = self.fail_points.retryable_write(false) {
+            if lost.close_connection {
+                return Ok(Outcome::Close);
+            }
+            return Err(Error::coded(
+                lost.code.unwrap_or(1),
+                "Failing write due to failpoint. The write must not be reflected.",
+            ));
+        }
         let room = ReplyRoom::new(&self.control, client, request);
         let mut op = match mode {
             Mode::Inline => OpCtx::inline(&self.engine, &mut local.group),
@@ -107,7 +118,8 @@ impl Commands {
             Mode::Worker => OpCtx::worker(&self.engine),
         };
         if args.generic.max_time_ms > 0 {
-            op.deadline = Some(started + Duration::from_millis(args.generic.max_time_ms));
+            let allowed = Duration::from_millis(args.generic.max_time_ms);
+            op.deadline = self.fail_points.deadline(started, allowed);
         }
         op.cancelled = Some(&client.cancelled);
         op.room = Some(&room);
@@ -134,6 +146,9 @@ impl Commands {
             if command.is(flag::LONG) && self.control.in_flight.is_short() {
                 cx.op.take_room(false)?;
             }
+            if cx.op.deadline == Some(started) {
+                cx.op.check()?;
+            }
             (command.run)(&mut cx)
         });
         let done = match done {
@@ -149,10 +164,18 @@ impl Commands {
         if matches!(&done, Err(e) if e.is_offload()) {
             cx.op.run_again();
         }
+        let done = done.map_err(|e| with_unmet(e, &cx.write_concern));
         if let Ok(Done::Reply | Done::ReplyMore) = done {
             append_concern_error(&mut cx, failure.as_ref());
             cx.w.f64("ok", 1.0);
         }
+        let lost = may_be_lost
+            && done.is_ok()
+            && cx.op.has_written()
+            && self
+                .fail_points
+                .retryable_write(true)
+                .is_some_and(|l| l.close_connection);
         let durable = cx.durable();
         *wrote = cx.op.has_written() || cx.after_commit;
         let index = match cx.op.last_index {
@@ -205,6 +228,9 @@ impl Commands {
             }
         }
         let done = done?;
+        if lost {
+            return Ok(Outcome::Close);
+        }
         room.settle(out.len() - start);
         match done {
             Done::Reply if *wrote && mode.on_loop() => Ok(Outcome::Staged { durable }),
@@ -273,13 +299,15 @@ impl Commands {
             return Ok(None);
         }
         let ns = args.first.as_str().map(|c| format!("{}.{c}", args.db));
+        let mut app_name = client.state.app_name();
+        if app_name.is_empty() && command.is(flag::HANDSHAKE) {
+            // The hello that tells the name is already meant.
+            app_name = application(request.body).unwrap_or("");
+        }
         let names = [request.command()];
-        let hit = self.fail_points.fail_command(
-            command.name,
-            &names,
-            client.state.app_name(),
-            ns.as_deref(),
-        );
+        let hit = self
+            .fail_points
+            .fail_command(command.name, &names, app_name, ns.as_deref());
         let Some(f) = hit else { return Ok(None) };
         if f.block_millis > 0 {
             std::thread::sleep(Duration::from_millis(f.block_millis));
@@ -300,6 +328,31 @@ impl Commands {
             return Err(e);
         }
         Ok(Some(f))
+    }
+}
+
+/// The name of the application that a hello tells.
+fn application(body: Doc<'_>) -> Option<&str> {
+    let client = body.get("client")?.as_doc()?;
+    client.get("application")?.as_doc()?.get("name")?.as_str()
+}
+
+/// An error of a command whose write concern cannot be met either tells both.
+fn with_unmet(e: Error, concern: &WriteConcern) -> Error {
+    let of_arguments = matches!(
+        e.code,
+        Code::FailedToParse | Code::TypeMismatch | Code::BadValue | Code::InvalidOptions
+    );
+    match &concern.unmet {
+        Some(unmet) if !of_arguments && !e.is_offload() => {
+            let mut w = Writer::new();
+            if let Some(extra) = e.extra.as_deref().and_then(Doc::new) {
+                w.extend(extra);
+            }
+            concern::append_unmet(unmet, &mut w);
+            e.with_extra(w.finish().into_vec())
+        }
+        _ => e,
     }
 }
 
@@ -346,11 +399,7 @@ fn append_concern_error(cx: &mut Cx<'_, '_>, failure: Option<&Failure>) {
             .and_then(|v| v.to_i64_exact())
             .and_then(|n| i32::try_from(n).ok())
             .unwrap_or(0);
-        cx.w.open_doc("writeConcernError").extend(d.as_doc());
-        if d.get("codeName").is_none() {
-            cx.w.str("codeName", &Code(code).name());
-        }
-        cx.w.close();
+        cx.w.doc("writeConcernError", d.as_doc());
         match &f.labels {
             Some(labels) => write_labels(&mut cx.w, labels.iter().map(String::as_str)),
             None if is_retryable_write(cx.command, &cx.args) && retryable_code(code) => {

@@ -1,10 +1,12 @@
-//! Fail points: commands that are made to fail, for tests of clients. `failCommand` is the one that drivers use.
+//! Fail points: commands that are made to fail, for tests of clients. `failCommand` and `maxTimeAlwaysTimeOut` are those
+//! that drivers use.
 
 use bson::{Doc, DocBuf};
 use errors::{Result, bail};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// When a fail point is hit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,6 +18,25 @@ pub enum When {
     Skip(u64),
     /// With this probability.
     Chance(f64),
+}
+
+impl When {
+    /// Whether this time is one of them. Counts.
+    fn is_now(&mut self) -> bool {
+        match self {
+            When::Always | When::Skip(0) => true,
+            When::Times(0) => false,
+            When::Times(n) => {
+                *n -= 1;
+                true
+            }
+            When::Skip(n) => {
+                *n -= 1;
+                false
+            }
+            When::Chance(p) => rand::random::<f64>() < *p,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -44,7 +65,23 @@ pub struct Failure {
     pub write_concern_error: Option<DocBuf>,
 }
 
+/// What `onPrimaryTransactionalWrite` does to a retryable write.
+#[derive(Debug, PartialEq)]
+pub struct LostWrite {
+    /// The client gets no answer.
+    pub close_connection: bool,
+    /// It is not made.
+    pub code: Option<i32>,
+}
+
 impl Point {
+    /// Whether its time has come. Counts.
+    fn is_due(&mut self) -> bool {
+        let due = self.when.is_now();
+        self.entered += u64::from(due);
+        due
+    }
+
     /// What it does to this command, if it is meant. Counts.
     fn hit(
         &mut self,
@@ -71,20 +108,8 @@ impl Point {
         {
             return None;
         }
-        match &mut self.when {
-            When::Always => {}
-            When::Times(0) => return None,
-            When::Times(n) => *n -= 1,
-            When::Skip(0) => {}
-            When::Skip(n) => {
-                *n -= 1;
-                return None;
-            }
-            When::Chance(p) => {
-                if rand::random::<f64>() >= *p {
-                    return None;
-                }
-            }
+        if !self.when.is_now() {
+            return None;
         }
         self.entered += 1;
         let flag = |name: &str| data.get(name).is_some_and(|v| v.truthy());
@@ -138,6 +163,42 @@ impl FailPoints {
         }
         self.any.store(!points.is_empty(), Relaxed);
         entered
+    }
+
+    /// When an operation that began at `start` and may take `allowed` must stop: at once under `maxTimeAlwaysTimeOut`, never
+    /// under `maxTimeNeverTimeOut`.
+    pub fn deadline(&self, start: Instant, allowed: Duration) -> Option<Instant> {
+        if self.any() {
+            let mut points = self.points.lock();
+            let mut due = |name: &str| points.get_mut(name).is_some_and(Point::is_due);
+            if due("maxTimeAlwaysTimeOut") {
+                return Some(start);
+            }
+            if due("maxTimeNeverTimeOut") {
+                return None;
+            }
+        }
+        Some(start + allowed)
+    }
+
+    /// `onPrimaryTransactionalWrite`, asked before a retryable write with `made: false` and after it with `true`: the first
+    /// counts only where the write is to fail, the second where it is not.
+    pub fn retryable_write(&self, made: bool) -> Option<LostWrite> {
+        let mut points = self.points.lock();
+        let point = points.get_mut("onPrimaryTransactionalWrite")?;
+        let data = point.data.as_doc();
+        let code = data
+            .get("failBeforeCommitExceptionCode")
+            .and_then(|v| v.to_i64_exact())
+            .and_then(|n| i32::try_from(n).ok());
+        let close_connection = data.get("closeConnection").is_none_or(|v| v.truthy());
+        if code.is_some() == made || !point.is_due() {
+            return None;
+        }
+        Some(LostWrite {
+            close_connection,
+            code,
+        })
     }
 
     /// What happens to this command of this application, if anything. Counts.
