@@ -291,6 +291,10 @@ class TestRecordIds:
         assert list(db.c.find({}, return_key=True).hint(by))[0] == {"a.b": 5, "t": 3}
         assert list(db.c.find({"_id": 2}, return_key=True)) == [{"_id": 2}]
         assert list(db.c.find({"zz": None}, return_key=True)) == [{}, {}]
+        ordered = db.c.find({}, return_key=True, show_record_id=True, sort=[("_id", -1)])
+        assert [list(d) for d in ordered] == [["_id", "$recordId"]] * 2
+        assert list(db.c.find({}, return_key=True, sort=[("_id", -1)])) == [{"_id": 2}, {"_id": 1}]
+        assert list(db.c.find({}, return_key=True, sort=[("x", 1)])) == [{}, {}]
 
 
 def test_restart_and_kill(new_server):

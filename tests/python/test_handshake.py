@@ -196,10 +196,12 @@ def test_generic_arguments_never_break_a_command(wire):
     [
         ({"apiVersion": "2"}, 322, "APIVersionError"),
         ({"apiVersion": "1", "apiStrict": True, "getLog": "global"}, 323, "APIStrictError"),
+        ({"apiVersion": "1", "apiStrict": True, "distinct": "c", "key": "a"}, 323, "APIStrictError"),
     ],
 )
 def test_stable_api(wire, arguments, code, name):
-    command = {"getLog": arguments.pop("getLog"), **arguments} if "getLog" in arguments else {"ping": 1, **arguments}
+    named = {name: arguments[name] for name in ("getLog", "distinct") if name in arguments} or {"ping": 1}
+    command = {**named, **arguments}
     expect_error(wire.command({**command, "$db": "admin"}), code, name)
     wire.ping()
 

@@ -374,3 +374,16 @@ def test_a_hint_beside_an_id(coll):
             write("nosuch")
         write("a_1")
     assert coll.count_documents({}) == 0
+
+
+def test_a_stage_that_nobody_has_fails_the_command(wire, coll):
+    coll.insert_many([{"_id": 1}, {"_id": 2}])
+
+    def update(*stages):
+        updates = [{"q": {"_id": i}, "u": [stage]} for i, stage in enumerate(stages, 1)]
+        return wire.command({"update": coll.name, "updates": updates, "$db": coll.database.name})
+
+    expect_error(update({"$set": {"a": 1}}, {"$nosuch": 1}), 40324)
+    assert list(coll.find()) == [{"_id": 1, "a": 1}, {"_id": 2}], "what came before it was done"
+    refused = update({"$match": {}})
+    assert refused["ok"] == 1 and refused["writeErrors"][0]["code"] == 72, "one that updates may not have is the statement's"

@@ -70,6 +70,7 @@ pub struct Commands {
     pub cursors: Arc<Cursors>,
     pub retries: Arc<Retries>,
     pub sessions: Arc<Sessions>,
+    pub(crate) moments: Arc<executor::Moments>,
     pub config: Config,
     pub control: Arc<Control>,
     /// Names this process among others (`topologyVersion.processId`, serverStatus).
@@ -117,6 +118,7 @@ impl Commands {
             cursors: Arc::default(),
             retries: Arc::default(),
             sessions: Arc::default(),
+            moments: Arc::default(),
             config,
             control,
             process_id: ObjectId::generate(),

@@ -1,4 +1,5 @@
-//! Frees what clients leave behind: idle cursors, sessions that nobody uses any more, the records of their retryable writes.
+//! Frees what clients leave behind: idle cursors, sessions that nobody uses any more, the records of their retryable writes,
+//! moments that were read.
 
 use crate::Commands;
 use errors::{Error, Result};
@@ -16,6 +17,7 @@ struct Reaper {
     retries: Weak<Retries>,
     store: Weak<Store>,
     parameters: Weak<crate::Parameters>,
+    moments: Weak<executor::Moments>,
     records: Instant,
 }
 
@@ -27,6 +29,7 @@ pub fn start(c: &Commands) -> Result<()> {
         retries: Arc::downgrade(&c.retries),
         store: Arc::downgrade(&c.store),
         parameters: Arc::downgrade(&c.parameters),
+        moments: Arc::downgrade(&c.moments),
         records: Instant::now(),
     };
     let run = move || {
@@ -47,6 +50,7 @@ impl Reaper {
         let parameters = self.parameters.upgrade()?;
         let idle = parameters.int("cursorTimeoutMillis");
         cursors.reap(Duration::from_millis(idle.unsigned_abs()));
+        self.moments.upgrade()?.forget_old();
         let retries = self.retries.upgrade()?;
         for id in sessions.reap() {
             cursors.kill_session(id);

@@ -83,7 +83,7 @@ commands! {
     "count" => READ | API, crate::crud::count::run, "how many documents match";
     "aggregate" => READ | WRITE | API, crate::crud::aggregate::run, "documents through the stages of a pipeline";
     "explain" => READ | API | WORKER, crate::crud::explain::run, "how a command is answered";
-    "distinct" => READ | API | LONG, crate::crud::distinct::run, "the different values of a field";
+    "distinct" => READ | LONG, crate::crud::distinct::run, "the different values of a field";
     "killCursors" => API, crate::crud::kill_cursors::run, "ends cursors";
     "hello" => HANDSHAKE | API, crate::handshake::hello::run, "what a client must know of this server";
     "isMaster" | "ismaster" => HANDSHAKE, crate::handshake::hello::run_legacy, "what a client must know of this server (old name)";

@@ -171,7 +171,7 @@ fn open(
         return Ok((pipeline.run_alone(vars), None));
     }
     let full = ns.to_string();
-    if let Some(r) = ctx.engine.catalog.snapshot().resolve(&full)? {
+    if let Some(r) = ctx.catalog().resolve(&full)? {
         let whole = r.pipeline.then(pipeline);
         let opened = open(ctx, &r.on, &whole, vars, hint, depth, watch)?;
         // The cursor is on the view: the collection below may go.
@@ -220,7 +220,9 @@ pub(crate) fn begin(
             return begun(Start::Docs(Vec::new()), push.consumed, nothing_wanted);
         }
     };
-    if push.count_only && push.filter.is_trivial() && hint.is_none() {
+    ctx.check_moment(&coll)?;
+    let counted = push.count_only && ctx.moment.is_none();
+    if counted && push.filter.is_trivial() && hint.is_none() {
         let n = ctx.engine.store.counts(coll.tablet).0;
         let n = n.saturating_sub(push.skip);
         let n = push.limit.map_or(n, |l| n.min(l));

@@ -26,6 +26,7 @@ pub fn distinct(
             "Namespace {ns} is a view, not a collection"
         );
     }
+    ctx.check_moment(&coll)?;
     let mut rows = Rows::open(ctx, view, coll, req)?;
     let mut found = Found::default();
     while rows.next(ctx)? {

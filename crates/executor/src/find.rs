@@ -55,6 +55,8 @@ pub(crate) struct Shape {
     vars: Arc<Vars>,
     show_record_id: bool,
     return_key: bool,
+    /// Records are read for the order of their `_id`, which is then the index that found them.
+    by_id: bool,
     scratch: Vec<u8>,
 }
 
@@ -70,6 +72,7 @@ impl Shape {
             vars,
             show_record_id,
             return_key,
+            by_id: false,
             scratch: Vec::new(),
         }
     }
@@ -94,7 +97,7 @@ impl Shape {
         }
         self.scratch.clear();
         if self.return_key {
-            let key = index_key(doc, coll, plan)?;
+            let key = index_key(doc, coll, plan, self.by_id)?;
             self.scratch.extend_from_slice(key.as_bytes());
         } else if let Some(p) = &self.projection {
             let matched = if p.needs_match_index() {
@@ -132,7 +135,12 @@ fn record_id(w: &mut Writer, coll: &Collection, record_key: &[u8]) {
 }
 
 /// `returnKey`: the fields of the index that found the document, as they stand in it; empty without an index.
-fn index_key(doc: Doc<'_>, coll: &Collection, plan: Option<&Plan>) -> Result<DocBuf> {
+fn index_key(
+    doc: Doc<'_>,
+    coll: &Collection,
+    plan: Option<&Plan>,
+    ordered: bool,
+) -> Result<DocBuf> {
     let by_id = || {
         let mut w = Writer::new();
         w.val("_id", doc.get("_id").unwrap_or(Val::NULL));
@@ -153,7 +161,7 @@ fn index_key(doc: Doc<'_>, coll: &Collection, plan: Option<&Plan>) -> Result<Doc
             Ok(shown.unwrap_or_default())
         }
         Some((Access::Ids(_), _)) => by_id(),
-        Some((Access::Records { .. }, p)) if !p.id_bounds.is_empty() => by_id(),
+        Some((Access::Records { .. }, p)) if ordered || !p.id_bounds.is_empty() => by_id(),
         _ => Ok(DocBuf::new()),
     }
 }
@@ -177,7 +185,12 @@ impl FindCursor {
     pub fn open(ctx: &mut OpCtx, ns: &str, req: FindRequest) -> Result<Option<FindCursor>> {
         // One record by its key needs no snapshot.
         let (view, coll) = match planner::id_lookup(&req.filter) {
-            Some(_) if req.hint.is_none() && req.min.is_none() && req.max.is_none() => {
+            Some(_)
+                if req.hint.is_none()
+                    && req.min.is_none()
+                    && req.max.is_none()
+                    && ctx.moment.is_none() =>
+            {
                 (ctx.latest(), ctx.engine.catalog.get(ns))
             }
             _ => ctx.view(ns),
@@ -189,6 +202,7 @@ impl FindCursor {
                 "Namespace {ns} is a view, not a collection"
             );
         }
+        ctx.check_moment(&coll)?;
         FindCursor::over(ctx, view, coll, req).map(Some)
     }
 
@@ -217,10 +231,12 @@ impl FindCursor {
             vars: has_expr.then(|| req.vars.clone()),
         };
         let rows = Rows::open(ctx, view, coll, &read)?;
+        let mut shape = Shape::new(req.projection, req.vars, req.show_record_id, req.return_key);
+        shape.by_id = req.sort.is_some() && rows.plan.sort.is_none();
         Ok(FindCursor {
             rows,
             filter: req.filter,
-            shape: Shape::new(req.projection, req.vars, req.show_record_id, req.return_key),
+            shape,
             skip: req.skip,
             left: req.limit,
             pending: false,

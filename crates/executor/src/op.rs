@@ -8,6 +8,7 @@
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
 
 use crate::interrupt::Interrupt;
+use crate::moment::Moment;
 use crate::read::Examined;
 use catalog::{Capped, Catalog, Collection, Tail, WriteLock};
 use errors::{Error, Result, bail};
@@ -186,6 +187,8 @@ pub struct OpCtx<'a> {
     /// again when there is.
     pub may_start_over: bool,
     pub wants_room: bool,
+    /// What it reads, when that is not the newest state.
+    pub moment: Option<Arc<Moment>>,
     staged: bool,
     /// The capped collection that the next commit makes grow.
     grows: Option<Arc<Tail>>,
@@ -231,6 +234,7 @@ impl<'a> OpCtx<'a> {
             may_cut: false,
             may_start_over: false,
             wants_room: false,
+            moment: None,
             staged: false,
             grows: None,
             last_index: 0,
@@ -347,10 +351,13 @@ impl<'a> OpCtx<'a> {
 
     /// A snapshot to read from, together with the collection as it was for that snapshot.
     pub fn view(&self, ns: &str) -> (View, Option<Arc<Collection>>) {
-        let (view, coll) = self
-            .engine
-            .catalog
-            .consistent(ns, || self.engine.store.view());
+        let (view, coll) = match &self.moment {
+            None => self
+                .engine
+                .catalog
+                .consistent(ns, || self.engine.store.view()),
+            Some(m) => (m.view.clone(), m.catalog.get(ns).cloned()),
+        };
         (
             if self.cached_only() {
                 view.cached_only()
@@ -359,6 +366,14 @@ impl<'a> OpCtx<'a> {
             },
             coll,
         )
+    }
+
+    /// The catalog that belongs to what it reads.
+    pub fn catalog(&self) -> Arc<catalog::Snapshot> {
+        match &self.moment {
+            None => self.engine.catalog.snapshot(),
+            Some(m) => m.catalog.clone(),
+        }
     }
 
     /// The newest state, without a snapshot.

@@ -6,7 +6,7 @@
 use bson::Writer;
 use catalog::Tail;
 use errors::{Result, bail, err};
-use executor::{FindCursor, OpCtx, PipelineCursor, TailCursor};
+use executor::{FindCursor, Moment, OpCtx, PipelineCursor, TailCursor};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -89,6 +89,8 @@ pub struct Cursor {
     pub uuid: Option<[u8; 16]>,
     /// `maxTimeMS` that is left for getMores without their own; `None` is no limit.
     pub time_left: Option<Duration>,
+    /// What it reads, when that is not the newest state of its opening.
+    pub moment: Option<Arc<Moment>>,
     /// Of an awaitData cursor: what a getMore that finds nothing waits for.
     pub awaits: Option<Arc<Tail>>,
     pub killed: Arc<AtomicBool>,
@@ -118,6 +120,7 @@ impl Cursor {
             command: Default::default(),
             uuid: None,
             time_left: None,
+            moment: None,
             awaits: None,
             killed: Arc::default(),
             created: Instant::now(),

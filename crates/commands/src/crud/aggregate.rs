@@ -1,7 +1,7 @@
 //! `aggregate`, and its part of explain.
 
 use super::cursor::{self, Keep};
-use super::{explain, shape, variables};
+use super::{explain, moment, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::generic::Args;
 use crate::idl;
@@ -244,6 +244,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         query_settings::heed(cx, &a.ns, &shape, &mut a.request.hint)?;
     }
     cx.op.bypass_validation = a.bypass_validation;
+    let last = a.request.pipeline.stages().last().map(|s| s.name);
+    // What writes looks at its target as it is.
+    if !matches!(last, Some("$out" | "$merge")) {
+        moment::enter(cx)?;
+    }
     let keep_uuid;
     let results = {
         let c = PipelineCursor::open(&mut cx.op, a.request)?;

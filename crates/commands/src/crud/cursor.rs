@@ -1,7 +1,7 @@
 //! First and next batches of cursors.
 
+use super::moment;
 use crate::cx::Cx;
-use bson::Writer;
 use catalog::Tail;
 use errors::Result;
 use session::{Cursor, Results};
@@ -45,6 +45,7 @@ pub fn first_batch(
         c.no_timeout = keep.no_timeout;
         c.uuid = keep.uuid;
         c.awaits = keep.awaits;
+        c.moment = cx.op.moment.clone();
         c.command = cx.request.body.to_buf();
         c.time_left = match cx.args.generic.max_time_ms {
             0 => None,
@@ -52,16 +53,20 @@ pub fn first_batch(
         };
         id = cx.app.cursors.insert(c);
     }
-    cx.w.i64("id", id).str("ns", ns).close();
+    cx.w.i64("id", id).str("ns", ns);
+    moment::append(&cx.op, &mut cx.w);
+    cx.w.close();
     Ok(())
 }
 
 /// The reply of a cursor without documents.
-pub fn empty(w: &mut Writer, ns: &str) {
+pub fn empty(cx: &mut Cx, ns: &str) {
+    let w = &mut cx.w;
     w.open_doc("cursor")
         .open_array("firstBatch")
         .close()
         .i64("id", 0)
-        .str("ns", ns)
-        .close();
+        .str("ns", ns);
+    moment::append(&cx.op, w);
+    w.close();
 }

@@ -1,6 +1,6 @@
 //! `distinct`.
 
-use super::{on_view, shape, variables};
+use super::{moment, on_view, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::idl;
 use crate::query_settings;
@@ -87,6 +87,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         ..ReadRequest::new(&d.filter)
     };
     let path = FieldPath::new(d.key);
+    moment::enter(cx)?;
     let values = match executor::distinct(&mut cx.op, &d.ns, &path, &req, d.env.collation()) {
         Err(e) if on_view::wanted(&e) => return on_view::distinct(cx, d.key),
         values => values?,
@@ -96,5 +97,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         cx.w.push(v.as_val());
     }
     cx.w.close();
+    moment::append(&cx.op, &mut cx.w);
     Ok(Done::Reply)
 }

@@ -1,7 +1,7 @@
 //! `find`.
 
 use super::cursor::{self, Keep};
-use super::{on_view, shape, variables};
+use super::{moment, on_view, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::idl;
 use crate::query_settings;
@@ -175,10 +175,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if find.tailable {
         return tail(cx, find);
     }
+    moment::enter(cx)?;
     match FindCursor::open(&mut cx.op, &find.ns, find.request) {
         Err(e) if on_view::wanted(&e) => return on_view::find(cx),
         Err(e) => return Err(e),
-        Ok(None) => cursor::empty(&mut cx.w, &find.ns),
+        Ok(None) => cursor::empty(cx, &find.ns),
         Ok(Some(c)) => {
             let keep = Keep {
                 single_batch: find.single_batch,
@@ -196,7 +197,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 fn tail(cx: &mut Cx<'_, '_>, find: Find<'_>) -> Result<Done> {
     let (view, coll) = cx.op.view(&find.ns);
     let Some(coll) = coll else {
-        cursor::empty(&mut cx.w, &find.ns);
+        cursor::empty(cx, &find.ns);
         return Ok(Done::Reply);
     };
     if coll.is_view() {
@@ -204,7 +205,7 @@ fn tail(cx: &mut Cx<'_, '_>, find: Find<'_>) -> Result<Done> {
     }
     match TailCursor::open(&view, &coll, find.request)? {
         // There is nothing to go on from: the cursor is dead from the start.
-        None => cursor::empty(&mut cx.w, &find.ns),
+        None => cursor::empty(cx, &find.ns),
         Some(c) => {
             let keep = Keep {
                 single_batch: false,

@@ -1,6 +1,7 @@
 //! `getMore`. Runs on a worker always: a batch cannot be started over, and an awaitData cursor waits for what comes.
 
 use super::cursor::BATCH_BYTES;
+use super::moment;
 use crate::cx::{Cx, Done};
 use crate::idl;
 use catalog::Tail;
@@ -75,8 +76,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "cannot set maxTimeMS on getMore command for a non-awaitData cursor"
         );
     } else {
-        cx.op.deadline = cursor.time_left.map(|t| started + t);
+        cx.op.deadline = cursor
+            .time_left
+            .and_then(|t| cx.app.fail_points.deadline(started, t));
     }
+    cx.op.moment = cursor.moment.clone();
     let batch = if batch == 0 {
         u64::MAX
     } else {
@@ -87,9 +91,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     cx.w.open_doc("cursor").open_array("nextBatch");
     let start = cx.w.len();
     let filled = match cursor.awaits.clone() {
-        None => cursor
-            .results
-            .fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES),
+        None => cx.op.check().and_then(|()| {
+            cursor
+                .results
+                .fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)
+        }),
         Some(tail) => {
             let until = started + asked.unwrap_or(AWAIT);
             await_data(cx, &mut cursor, &tail, batch, until)
@@ -109,8 +115,9 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let empty = cx.w.len() == start;
     cx.w.close()
         .i64("id", if done { 0 } else { id })
-        .str("ns", &ns)
-        .close();
+        .str("ns", &ns);
+    moment::append(&cx.op, &mut cx.w);
+    cx.w.close();
     if done {
         cx.app.cursors.remove(id);
     } else {

@@ -18,4 +18,5 @@ pub mod find_and_modify;
 pub mod get_more;
 pub mod insert;
 pub mod kill_cursors;
+pub(crate) mod moment;
 pub mod update;

@@ -12,6 +12,7 @@ use executor::{Retry, StmtResult, UpdateRequest, Updated};
 use planner::Hint;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
+use query::pipeline;
 use query::sort::SortPattern;
 use query::update::Update;
 use session::Retryable;
@@ -217,6 +218,17 @@ pub(super) fn execute(
     }
 }
 
+/// Refuses stages of names that MongoDB does not have; what is no pipeline passes.
+fn check_stage_names(u: Val<'_>) -> Result<()> {
+    let stages = u.as_array().unwrap_or(Doc::EMPTY);
+    for stage in stages.values().filter_map(|v| v.as_doc()?.first()) {
+        if !pipeline::is_stage(stage.name) {
+            bail!(40324, "Unrecognized pipeline stage name: '{}'", stage.name);
+        }
+    }
+    Ok(())
+}
+
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let docs = batch::documents(cx, "update", "updates")?;
@@ -266,6 +278,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 }
             }
         }
+    }
+    // Stages that nobody has are the whole command's error; it is found when its stages are counted, after the writes.
+    for s in &statements {
+        check_stage_names(s.u)?;
     }
     cx.w.i32("n", n as i32);
     if !upserted.is_empty() {

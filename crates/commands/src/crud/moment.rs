@@ -1,0 +1,30 @@
+//! `readConcern: {level: "snapshot"}` of find, aggregate and distinct: which moment they read, and how the reply names it.
+
+use crate::cx::Cx;
+use bson::Writer;
+use errors::Result;
+use executor::OpCtx;
+
+/// Takes the moment that the command asks for; without `atClusterTime` that is now.
+pub fn enter(cx: &mut Cx<'_, '_>) -> Result<()> {
+    let Some(concern) = cx.args.generic.read_concern.and_then(|v| v.as_doc()) else {
+        return Ok(());
+    };
+    if concern.get("level").and_then(|v| v.as_str()) != Some("snapshot") {
+        return Ok(());
+    }
+    let at = concern.get("atClusterTime").and_then(|v| v.as_timestamp());
+    let (moments, engine) = (&cx.app.moments, &cx.app.engine);
+    cx.op.moment = Some(match at {
+        Some(ts) => moments.at(engine, ts)?,
+        None => moments.newest(engine),
+    });
+    Ok(())
+}
+
+/// `atClusterTime`, by which later reads ask for the same state.
+pub fn append(op: &OpCtx<'_>, w: &mut Writer) {
+    if let Some(m) = &op.moment {
+        w.timestamp("atClusterTime", m.ts);
+    }
+}
