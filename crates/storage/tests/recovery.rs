@@ -205,6 +205,54 @@ fn a_cache_only_view_hands_over_instead_of_reading_the_disk() {
 }
 
 #[test]
+fn many_keys_give_the_same_in_every_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = |n: u64| {
+        [
+            &[0, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0, 0, 0],
+            &n.to_be_bytes()[..],
+        ]
+        .concat()
+    };
+    let value = |n: u64| format!("{n:04}").repeat(60).into_bytes();
+    let even = (0..2000).map(|n| Effect::Put(key(2 * n), value(2 * n)));
+    let store = open(dir.path());
+    store.propose(vec![entry(even.collect())]).unwrap();
+    store.close().unwrap();
+    drop(store);
+
+    let orders: [fn(u64) -> u64; 4] = [
+        |n| 1000 + n,
+        |n| 1000 - n,
+        |n| n * 1_237 % 4000,
+        |n| n / 2 * 64,
+    ];
+    for row_percent in [0, 25] {
+        let store = Store::open(StoreOptions {
+            row_percent,
+            ..options(dir.path())
+        })
+        .unwrap();
+        for (which, order) in orders.into_iter().enumerate() {
+            for count in [1, 3, 10, 64] {
+                let numbers: Vec<u64> = (0..count).map(order).collect();
+                let keys: Vec<Vec<u8>> = numbers.iter().map(|&n| key(n)).collect();
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                // From the disk, then out of memory.
+                for _ in 0..2 {
+                    let found = store.view().multi_get(&keys).unwrap();
+                    assert_eq!(found.len(), keys.len());
+                    for (&n, found) in numbers.iter().zip(&found) {
+                        let expected = (n % 2 == 0).then(|| value(n));
+                        assert_eq!(found.as_deref(), expected.as_deref(), "{n}, order {which}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn what_was_flushed_is_still_in_memory() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
