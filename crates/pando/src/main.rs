@@ -1,5 +1,6 @@
 //! The binary: `pando serve`, `pando lab`, and `mongod` when it is called by that name.
 
+mod allocator;
 mod backup;
 mod check;
 mod config_file;
@@ -19,7 +20,7 @@ use service::config::Personality;
 
 /// One allocator for our code and the engine's: a tenth of a loop's time went into the system's.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 const HELP: &str = "\
 PandoDB: a document database for MongoDB's drivers, shells and tools.
