@@ -5,15 +5,14 @@ use crate::connection::Address;
 use crate::fault::Result;
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::null::Form;
+use crate::output::{Journal, Output, Page};
 use crate::process::{self, Placement};
 use crate::progress::say;
 use crate::report::{Draft, Step};
-use crate::show;
 use crate::targets::Target;
 use crate::targets::mongodb::MongoDb;
 use crate::terms::{Durability, duration, positive};
-use crate::ycsb::{Client, Phase, Properties, Shared, Spec, scenario};
-use std::path::PathBuf;
+use crate::ycsb::{Client, Phase, Shared, Spec, scenario};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,31 +38,20 @@ pub struct Args {
     /// Core of the client (default: the last).
     #[arg(long)]
     client_core: Option<usize>,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    out: Option<PathBuf>,
-    /// No progress.
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    to: Output,
 }
 
 pub fn main(args: Args) -> Result<bool> {
     catch_interrupts();
     positive("--connections", &args.connections)?;
-    let Some(text) = scenario::find(&args.workload) else {
-        return Err(crate::fault::Fault::Usage(format!(
-            "{} is not a scenario (see `pando lab list`)",
-            args.workload
-        )));
-    };
-    let mut properties = Properties::default();
-    properties.add_text(text)?;
-    let (spec, _) = Spec::new(&properties)?;
+    let spec = scenario::spec(&args.workload, None)?;
     let placement = Placement::new(args.server_core, args.client_core)?;
     placement.pin_client()?;
     let mut draft = Draft::new("calibrate", &args.workload);
     draft.set("server_core", placement.server);
     draft.set("client_core", placement.client);
+    let mut journal = Journal::open(&draft, &args.to)?;
     for form in [Form::Threads, Form::EventLoop] {
         let null = NullProcess::start(None, form, &placement)?;
         for &connections in &args.connections {
@@ -75,17 +63,17 @@ pub fn main(args: Args) -> Result<bool> {
                 Form::EventLoop => "null server, event loop",
             };
             say(
-                args.quiet,
+                args.to.quiet,
                 format_args!("{what}, {connections} connection(s)"),
             );
             draft
                 .report
                 .steps
                 .push(measure(&null, what, connections, &spec, args.duration)?);
+            journal.save(&draft);
         }
     }
-    let report = draft.finish(args.out.as_deref())?;
-    show::report(&report);
+    journal.finish(draft, Page::None)?;
     Ok(true)
 }
 

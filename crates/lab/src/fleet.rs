@@ -4,6 +4,8 @@ use crate::connection::{Address, handshake};
 use crate::fault::{Fault, Result};
 use crate::lane::{Lane, Pace, Workload};
 use crate::measure::{Sample, Tick, histogram};
+use crate::process::cpu_time_of;
+use crate::progress::Progress;
 use crate::targets::Dialect;
 use hdrhistogram::Histogram;
 use std::net::TcpStream;
@@ -188,6 +190,24 @@ impl<W: Workload> Fleet<W> {
         }
         outcome.kinds.retain(|(_, h)| !h.is_empty());
         Ok(outcome)
+    }
+
+    /// The same with progress on the screen; gives the CPU time too that the server's processes spent meanwhile, where
+    /// it can be known.
+    pub fn watched(
+        &mut self,
+        limit: Option<Duration>,
+        mut progress: Progress,
+        observe: &mut dyn FnMut(&Sample),
+    ) -> Result<(Outcome, Option<Duration>)> {
+        let pids = progress.pids().to_vec();
+        let before = cpu_time_of(&pids);
+        let outcome = self.run(limit, &mut |s| {
+            progress.sample(s);
+            observe(s);
+        })?;
+        let spent = before.zip(cpu_time_of(&pids));
+        Ok((outcome, spent.map(|(b, a)| a.saturating_sub(b))))
     }
 
     /// The same without anybody looking on.

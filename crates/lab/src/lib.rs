@@ -6,14 +6,16 @@
 //!                                                                 └── Sample each second ─ Progress, series
 //!                                                                 └── Outcome: histograms, CPU ─ Report (JSON, table)
 //! ```
-//! * [`targets`]: the databases, one file each; [`targets::local`] starts throw-away ones.
+//! * [`targets`]: the databases, one file or folder each; [`targets::local`] starts throw-away ones, [`scratch`] has their
+//!   files.
 //! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to F.
-//! * [`lane`], [`fleet`]: the load client, a closed or an open loop. [`null`]: the server that only reads and answers;
-//!   [`floor`]: what that costs, beside each step.
+//! * [`lane`], [`fleet`]: the load client, a closed or an open loop; [`spoken`]: workloads in a target's dialect. [`null`]:
+//!   the server that only reads and answers; [`floor`]: what that costs, beside each step.
 //! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices (and [`handicap`], a slowdown for it
 //!   to find), the canonical study. [`reads`]: of data that is there.
-//! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`html`]: the
-//!   page, [`resume`]: the steps of a run that died.
+//! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`rates`]:
+//!   what steps say with intervals, [`overview`]: all studies with all targets, [`show`], [`html`]: tables and the page,
+//!   [`output`]: where a result goes, and the steps of a run that died.
 //!
 //! Architecture invariant: this crate is a client. It knows nothing of the server's insides, and an error, a wrong count
 //! or a wrong document ends a measurement; nothing is dropped from one.
@@ -33,17 +35,21 @@ pub mod lane;
 pub mod login;
 pub mod measure;
 pub mod null;
+pub mod output;
+pub mod overview;
 pub mod process;
 pub mod progress;
 pub mod random;
+pub mod rates;
 pub mod reads;
 pub mod reply;
 pub mod report;
 pub mod request;
-pub mod resume;
 pub mod run;
+pub mod scratch;
 pub mod short;
 pub mod show;
+pub mod spoken;
 pub mod study;
 pub mod sweep;
 pub mod targets;
@@ -92,8 +98,11 @@ enum Command {
     Record(study::record::Args),
     /// Measure the load client itself against the null server.
     Calibrate(calibrate::Args),
-    /// Print a result file.
-    Show { file: PathBuf },
+    /// Print a result file; of several, one table of all studies with all targets.
+    Show {
+        #[arg(required = true)]
+        results: Vec<PathBuf>,
+    },
     /// Result files as one HTML page, and each plot as an SVG file.
     Report(html::Args),
     /// Compare two result files, step by step.
@@ -147,6 +156,8 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         },
     };
     match dispatch(command) {
+        // As a shell expects of what Ctrl-C ended.
+        Ok(_) if fleet::interrupted() => ExitCode::from(130),
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(fault) => {
@@ -184,8 +195,15 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Null(args) => null::main(args),
         Command::Record(args) => study::record::main(args),
         Command::Calibrate(args) => calibrate::main(args),
-        Command::Show { file } => {
-            show::report(&report::Report::read(&file)?);
+        Command::Show { results } => {
+            let reports: Vec<_> = results
+                .iter()
+                .map(|p| report::Report::read(p))
+                .collect::<Result<_>>()?;
+            match reports.as_slice() {
+                [one] => show::report(one),
+                all => show::several(all),
+            }
             Ok(true)
         }
         Command::Report(args) => html::main(args),

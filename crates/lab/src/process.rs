@@ -39,6 +39,12 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
     Some(all)
 }
 
+/// CPU time of several processes together; `None` when there are none or one is gone.
+pub fn cpu_time_of(pids: &[u32]) -> Option<Duration> {
+    let known = Some(pids).filter(|p| !p.is_empty())?;
+    known.iter().map(|p| cpu_time(*p)).sum()
+}
+
 /// The processes that a process's first thread started and that live.
 fn children(pid: u32) -> Vec<u32> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));

@@ -137,6 +137,11 @@ impl Progress {
         }
     }
 
+    /// The server's processes that it looks at.
+    pub fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
     fn share_done(&self) -> f64 {
         let share = match self.goal {
             Goal::Operations(n) => self.operations as f64 / n.max(1) as f64,

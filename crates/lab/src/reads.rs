@@ -8,13 +8,13 @@ use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result, local};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::lane::{Issued, Workload};
+use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::random::Rng;
 use crate::reply::{self, SAMPLE_EVERY};
 use crate::report::{Draft, Sizes, Step, TargetInfo};
 use crate::request::{Template, find_by_id};
-use crate::show;
 use crate::terms::{count, duration, positive};
 use bson::{Doc, ObjectId, Val, Value, Writer, doc};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct Args {
     /// The server, as mongodb://host:port
-    #[arg(long, default_value = crate::run::DEFAULT_URL)]
+    #[arg(long, default_value = crate::targets::DEFAULT_URL)]
     pub url: String,
     /// The collection, as database.collection
     #[arg(long, default_value = "load.things")]
@@ -47,14 +47,11 @@ pub struct Args {
     /// Documents that are read again and again, so that memory holds them.
     #[arg(long, default_value = "1000", value_parser = count)]
     pub hot: u64,
+    /// Where random numbers begin: the same seed, the same operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub to: Output,
 }
 
 /// The documents of a range.
@@ -286,6 +283,8 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("documents_in_memory", args.hot);
     draft.set("documents_per_range", RANGE);
     draft.set("seed", args.seed);
+    draft.add_target(info);
+    let mut journal = Journal::open(&draft, &args.to)?;
     progress::course(STEPS.len() as f64);
     for (title, kinds) in STEPS {
         if interrupted() {
@@ -293,10 +292,9 @@ pub fn main(args: Args) -> Result<bool> {
         }
         let step = measure(&args, &target, &mut control, &place, title, kinds)?;
         draft.report.steps.push(step);
+        journal.save(&draft);
     }
-    draft.add_target(info);
-    let report = draft.finish(args.out.as_deref())?;
-    show::report(&report);
+    journal.finish(draft, Page::None)?;
     Ok(true)
 }
 
@@ -311,7 +309,7 @@ fn measure(
     progress::step(1.0);
     let threads = process::allowed_cores().len().min(args.connections);
     say(
-        args.quiet,
+        args.to.quiet,
         format_args!("{title}, {} connection(s)", args.connections),
     );
     let mut fleet = Fleet::connect(target, args.connections, threads, |i, _| {
@@ -320,13 +318,9 @@ fn measure(
     if !args.warmup.is_zero() {
         fleet.run_quietly(Some(args.warmup))?;
     }
-    let pid = control.server_pid();
-    let pids = pid.into_iter().collect();
-    let mut progress = Progress::new(title, Goal::Time(args.duration), pids, args.quiet);
-    let cpu = pid.and_then(process::cpu_time);
-    let outcome = fleet.run(Some(args.duration), &mut |s| progress.sample(s))?;
-    let after = pid.and_then(process::cpu_time);
-    let spent = cpu.zip(after).map(|(b, a)| a.saturating_sub(b));
+    let pids = control.server_pid().into_iter().collect();
+    let progress = Progress::new(title, Goal::Time(args.duration), pids, args.to.quiet);
+    let (outcome, spent) = fleet.watched(Some(args.duration), progress, &mut |_| {})?;
     let mut step = Step::new(title, args.connections, threads, &outcome, spent);
     let at = outcome.elapsed.as_secs_f64();
     let sizes = Sizes::of(control, &place.db, &place.collection, at)?;

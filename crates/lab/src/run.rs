@@ -2,9 +2,9 @@
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
+use crate::output::{Journal, Output, Page};
 use crate::progress::say;
 use crate::report::Draft;
-use crate::show;
 use crate::targets;
 use crate::terms::{Durability, count, duration, positive};
 use crate::ycsb::session::Plan;
@@ -63,6 +63,7 @@ pub struct Args {
     /// What a write waits for (default: what the URL says, else w1).
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
+    /// Whether to load, to run, or both.
     #[arg(long, value_enum, default_value = "both")]
     pub phase: Phases,
     /// Documents of an insert message when loading is not what is measured.
@@ -71,14 +72,11 @@ pub struct Args {
     /// Load anew even if the records are there.
     #[arg(long)]
     pub reload: bool,
+    /// Where random numbers begin: the same seed, the same operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub to: Output,
 }
 
 pub fn main(args: Args) -> Result<bool> {
@@ -90,8 +88,7 @@ pub fn main(args: Args) -> Result<bool> {
     }
     let mut urls = args.url.clone();
     if urls.is_empty() {
-        let url = properties.get("mongodb.url").map(String::from);
-        urls.push(url.unwrap_or_else(|| DEFAULT_URL.into()));
+        urls.extend(properties.get("mongodb.url").map(String::from));
     }
     let connections = if args.connections.is_empty() {
         vec![properties.parse("threadcount", 1)?]
@@ -106,7 +103,9 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("field_bytes", spec.field_length);
     draft.set("requests", format!("{:?}", spec.request).to_lowercase());
     draft.set("seed", args.seed);
-    for target in targets::open_all(&urls)? {
+    let targets = targets::open_all(&urls)?;
+    let mut journal = Journal::open(&draft, &args.to)?;
+    for target in targets {
         if interrupted() {
             break;
         }
@@ -119,12 +118,18 @@ pub fn main(args: Args) -> Result<bool> {
         session.load_batch = args.load_batch;
         session.client_threads = args.client_threads.unwrap_or(0);
         session.seed = args.seed;
-        session.quiet = args.quiet;
+        session.quiet = args.to.quiet;
         draft.add_target(session.info.clone());
-        all(&args, &mut session, &connections, &properties, &mut draft)?;
+        all(
+            &args,
+            &mut session,
+            &connections,
+            &properties,
+            &mut draft,
+            &mut journal,
+        )?;
     }
-    let report = draft.finish(args.out.as_deref())?;
-    show::report(&report);
+    journal.finish(draft, Page::None)?;
     Ok(true)
 }
 
@@ -134,6 +139,7 @@ fn all(
     connections: &[usize],
     properties: &Properties,
     draft: &mut Draft,
+    journal: &mut Journal,
 ) -> Result<()> {
     let mut reload = args.reload;
     for &n in connections {
@@ -147,6 +153,7 @@ fn all(
             };
             let (_, step) = session.load(plan, &mut |_| {})?;
             draft.report.steps.push(step);
+            journal.save(draft);
             return Ok(());
         }
         if args.phase != Phases::Run && !session.prepare(std::mem::take(&mut reload))? {
@@ -154,11 +161,12 @@ fn all(
         }
         let plan = plan(args, &session.spec, n, properties)?;
         say(
-            args.quiet,
+            args.to.quiet,
             format_args!("{} with {n} connection(s)", session.name),
         );
         let (_, step) = session.run(plan, &mut |_| {})?;
         draft.report.steps.push(step);
+        journal.save(draft);
     }
     Ok(())
 }
@@ -195,9 +203,6 @@ fn plan(args: &Args, spec: &Spec, connections: usize, properties: &Properties) -
         poisson: args.poisson,
     })
 }
-
-/// Where a server is looked for when no URL is given.
-pub const DEFAULT_URL: &str = "mongodb://127.0.0.1:27017";
 
 /// The workload's name and all its properties.
 pub fn gather(args: &Args) -> Result<(String, Properties)> {

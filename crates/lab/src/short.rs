@@ -5,18 +5,17 @@ use crate::bench::place::Room;
 use crate::fault::{Fault, Result, local};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::null::Form;
+use crate::output::{Journal, Output, Page};
 use crate::process::Placement;
 use crate::progress::{self, say};
 use crate::report::{Check, Draft};
-use crate::resume::Journal;
 use crate::study::pains::shape;
-use crate::sweep::{Turns, finish, spec};
+use crate::sweep::Turns;
 use crate::targets::local::{Means, Started, Up, installed};
 use crate::targets::{self, Target};
 use crate::terms::{Durability, count, duration};
-use crate::ycsb::Session;
 use crate::ycsb::session::Plan;
-use std::path::PathBuf;
+use crate::ycsb::{Session, scenario};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,12 +42,8 @@ pub struct Args {
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub to: Output,
 }
 
 const CACHE: u64 = 512_000_000;
@@ -65,7 +60,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("records", args.records);
     draft.set("durability", args.durability.name());
     draft.set("seconds_a_point", args.duration.as_secs_f64());
-    let mut beside = Started::none();
+    let mut beside = Started::default();
     let mut own = None;
     let mut list: Vec<Arc<dyn Target>> = if args.url.is_empty() {
         let launch = match &args.launch {
@@ -82,7 +77,7 @@ pub fn main(args: Args) -> Result<bool> {
         };
         let placement = Placement::new(None, None)?;
         let room = Room::open(None, Some(&launch), None, placement, Form::Threads)?;
-        say(args.quiet, "starting a server");
+        say(args.to.quiet, "starting a server");
         let server = room.start(&room.fresh_dbpath()?, &[])?;
         draft.report.checks.push(Check::figure(
             "ready after",
@@ -110,31 +105,41 @@ pub fn main(args: Args) -> Result<bool> {
             layout: layout.into(),
             ..Up::new(name, Means::with_memory(CACHE), 1)
         };
-        list.push(targets::open(&beside.add(&up, args.quiet)?)?);
+        list.push(targets::open(&beside.add(&up, args.to.quiet)?)?);
     }
-    let journal = Journal::open(&mut draft, None, false)?;
+    let mut journal = Journal::open(&draft, &args.to)?;
     // The load, three workloads by connections, and two of them by load.
     let each = 4 + 3 * args.connections.len() + 2 * 3 * 2;
     progress::course((each * list.len()) as f64);
     for target in list {
         if !interrupted() {
-            one(&args, target, &mut draft, &journal)?;
+            one(&args, target, &mut draft, &mut journal)?;
         }
     }
     if let Some((mut server, _room)) = own {
         server.stop();
     }
     drop(beside);
-    finish(draft, journal, args.out.as_deref())
+    Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
-fn one(args: &Args, target: Arc<dyn Target>, draft: &mut Draft, journal: &Journal) -> Result<()> {
-    let mut session = Session::open(target, "load", spec("C.S1", args.records)?, args.durability)?;
-    session.quiet = args.quiet;
+fn one(
+    args: &Args,
+    target: Arc<dyn Target>,
+    draft: &mut Draft,
+    journal: &mut Journal,
+) -> Result<()> {
+    let mut session = Session::open(
+        target,
+        "load",
+        scenario::spec("C.S1", args.records)?,
+        args.durability,
+    )?;
+    session.quiet = args.to.quiet;
     let label = session.info.label();
     draft.add_target(session.info.clone());
     say(
-        args.quiet,
+        args.to.quiet,
         format_args!("{label}: {} inserts", args.records),
     );
     progress::step(4.0);
@@ -151,6 +156,7 @@ fn one(args: &Args, target: Arc<dyn Target>, draft: &mut Draft, journal: &Journa
         });
     }
     draft.push(&format!("{label} / load"), step);
+    journal.save(draft);
     for (workload, latency) in [
         ("C.S5", &[50, 70, 90][..]),
         ("C.S3", &[50, 70, 90]),
@@ -159,7 +165,7 @@ fn one(args: &Args, target: Arc<dyn Target>, draft: &mut Draft, journal: &Journa
         if interrupted() {
             return Ok(());
         }
-        let mut spec = spec(workload, args.records)?;
+        let mut spec = scenario::spec(workload, args.records)?;
         if spec.only_inserts() {
             spec.table = "inserts".into();
         }
@@ -170,11 +176,11 @@ fn one(args: &Args, target: Arc<dyn Target>, draft: &mut Draft, journal: &Journa
             rounds: 1,
             latency,
             poisson: false,
-            quiet: args.quiet,
+            quiet: args.to.quiet,
         };
         turns.run(&mut session, draft, journal)?;
     }
     session.drop_table()?;
-    session.set_spec("C.S5", spec("C.S5", args.records)?);
+    session.set_spec("C.S5", scenario::spec("C.S5", args.records)?);
     session.drop_table()
 }

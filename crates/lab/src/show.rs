@@ -1,6 +1,7 @@
 //! Results as tables on the terminal.
 
 use crate::measure::Latency;
+use crate::overview::{Overview, UNDECIDED, merge, short_title};
 use crate::report::{CLIENT_BAR, Check, Comparison, Report, Step};
 use crate::terms::{bytes, figure, grouped, span};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
@@ -28,6 +29,70 @@ fn us(value: f64) -> String {
 
 fn optional(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |v| format!("{v:.digits$}"))
+}
+
+/// Several results: what they are, and all studies with all targets in one table.
+pub fn several(reports: &[Report]) {
+    for r in reports {
+        let targets = match r.targets.as_slice() {
+            [] => r.target.iter().map(|t| t.label()).collect(),
+            all => all.iter().map(|t| t.label()).collect::<Vec<_>>(),
+        };
+        let cut = if r.interrupted { ", INTERRUPTED" } else { "" };
+        println!(
+            "{}, {}: {} on {} ({} core(s)){cut}",
+            short_title(r),
+            r.started,
+            targets.join(", "),
+            r.host.cpu,
+            r.host.cores
+        );
+    }
+    let hosts = reports.windows(2).any(|w| w[0].host.cpu != w[1].host.cpu);
+    if hosts {
+        println!("different machines: compare shapes, not figures");
+    }
+    overview(&Overview::of(&merge(reports)));
+}
+
+/// A row for a step, a column for a target, and one for the first target's ratio to it.
+pub fn overview(all: &Overview) {
+    let Some((first, others)) = all.targets.split_first() else {
+        println!("\nnothing measured");
+        return;
+    };
+    let mut head = vec!["study", "step", first];
+    for t in others {
+        head.extend([t.as_str(), "×"]);
+    }
+    let mut t = table(&head);
+    if let Some(step) = t.column_mut(1) {
+        step.set_cell_alignment(CellAlignment::Left);
+    }
+    let mut last = None;
+    for row in &all.rows {
+        let study = if last == Some(row.report) {
+            String::new()
+        } else {
+            row.study.clone()
+        };
+        last = Some(row.report);
+        let mut cells = vec![study, row.step.clone()];
+        for (i, cell) in row.cells.iter().enumerate() {
+            cells.push(cell.as_ref().map_or_else(String::new, |c| c.text.clone()));
+            if i > 0 {
+                cells.push(row.ratio(i).map_or_else(String::new, |r| r.text()));
+            }
+        }
+        t.add_row(cells);
+    }
+    println!("\n{t}");
+    if !others.is_empty() {
+        println!(
+            "×: the rate of {first} divided by the other's, with its interval; {UNDECIDED} where that holds 1 and neither is faster"
+        );
+    }
+    println!("of a step at several numbers of connections the best (@)");
 }
 
 /// A whole report.

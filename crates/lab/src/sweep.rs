@@ -3,17 +3,14 @@
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
-use crate::html;
+use crate::output::{Journal, Page, Resumable};
 use crate::progress::{self, say};
+use crate::rates::peak_and_knee;
 use crate::report::{Check, Draft, Step};
-use crate::resume::Journal;
-use crate::run::DEFAULT_URL;
-use crate::show;
 use crate::targets;
 use crate::terms::{Durability, count, duration, grouped, positive};
 use crate::ycsb::session::Plan;
-use crate::ycsb::{Properties, Session, Spec, scenario};
-use std::path::PathBuf;
+use crate::ycsb::{Session, scenario};
 use std::time::Duration;
 
 #[derive(clap::Args)]
@@ -53,15 +50,8 @@ pub struct Args {
     /// Threads of the load client (default: one a core).
     #[arg(long, default_value_t = 0)]
     pub client_threads: usize,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// Go on after the last step that a run with the same --out finished.
-    #[arg(long)]
-    pub resume: bool,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub with: Resumable,
 }
 
 pub fn main(args: Args) -> Result<bool> {
@@ -73,18 +63,14 @@ pub fn main(args: Args) -> Result<bool> {
             "--latency takes percents up to 150, --duration more than nothing".into(),
         ));
     }
-    let spec = spec(&args.workload, args.records)?;
-    let urls = match args.url.as_slice() {
-        [] => vec![DEFAULT_URL.to_string()],
-        given => given.to_vec(),
-    };
-    let targets = targets::open_all(&urls)?;
+    let spec = scenario::spec(&args.workload, args.records)?;
+    let targets = targets::open_all(&args.url)?;
     let mut draft = Draft::new("sweep", &args.workload.to_ascii_uppercase());
     draft.set("records", args.records);
     draft.set("durability", args.durability.name());
     draft.set("rounds", args.rounds);
     draft.set("seconds_a_turn", args.duration.as_secs_f64());
-    let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    let mut journal = Journal::resume(&mut draft, &args.with)?;
     // The open loops take twice as long as a turn.
     let turns = args.connections.len() * args.rounds;
     let each = turns + 2 * args.latency.iter().filter(|p| **p > 0).count();
@@ -96,7 +82,7 @@ pub fn main(args: Args) -> Result<bool> {
             spec.clone(),
             args.durability,
         )?;
-        session.quiet = args.quiet;
+        session.quiet = args.with.to.quiet;
         session.client_threads = args.client_threads;
         draft.add_target(session.info.clone());
         let turns = Turns {
@@ -105,35 +91,11 @@ pub fn main(args: Args) -> Result<bool> {
             rounds: args.rounds,
             latency: &args.latency,
             poisson: args.poisson,
-            quiet: args.quiet,
+            quiet: args.with.to.quiet,
         };
-        turns.run(&mut session, &mut draft, &journal)?;
+        turns.run(&mut session, &mut draft, &mut journal)?;
     }
-    finish(draft, journal, args.out.as_deref())
-}
-
-/// The workload of a built-in scenario.
-pub fn spec(workload: &str, records: u64) -> Result<Spec> {
-    let Some(text) = scenario::find(workload) else {
-        return Err(Fault::Usage(format!(
-            "{workload} is not a scenario (see `pando lab list`)"
-        )));
-    };
-    let mut p = Properties::default();
-    p.add_text(text)?;
-    p.set("recordcount", records);
-    Ok(Spec::new(&p)?.0)
-}
-
-/// Writes the result and its page, prints the table.
-pub fn finish(draft: Draft, journal: Journal, out: Option<&std::path::Path>) -> Result<bool> {
-    let (report, path) = draft.finish_at(out)?;
-    journal.close();
-    show::report(&report);
-    if let Some(path) = path {
-        println!("\npage: {}", html::beside(&report, &path)?.display());
-    }
-    Ok(report.passed())
+    Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
 /// A workload by connections, then by load.
@@ -147,7 +109,12 @@ pub struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    pub fn run(&self, session: &mut Session, draft: &mut Draft, journal: &Journal) -> Result<()> {
+    pub fn run(
+        &self,
+        session: &mut Session,
+        draft: &mut Draft,
+        journal: &mut Journal,
+    ) -> Result<()> {
         let label = session.info.label();
         let name = session.name.clone();
         let key = |n: usize| format!("{label} / {name} / {n}");
@@ -187,23 +154,19 @@ impl Turns<'_> {
                 draft.push(&key(n), step);
             }
         }
-        journal.save(draft)?;
+        journal.save(draft);
         let own = |s: &&Step| {
             s.name == name && s.target.as_deref() == Some(&label) && s.offered.is_none()
         };
         let points: Vec<Step> = draft.report.steps.iter().filter(own).cloned().collect();
         let list: Vec<&Step> = points.iter().collect();
-        let Some((peak, knee)) = html::peak_and_knee(&list) else {
+        let Some((peak, knee)) = peak_and_knee(&list) else {
             return Ok(());
         };
         for (what, s) in [("peak", peak), ("knee", knee)] {
             let note = format!("{}/s", grouped(s.per_second));
             let name = format!("{label}, {name}: {what}");
-            draft.report.checks.retain(|c| c.name != name);
-            draft
-                .report
-                .checks
-                .push(Check::figure(&name, s.connections as f64, "connections").note(note));
+            draft.check(Check::figure(&name, s.connections as f64, "connections").note(note));
         }
         for &percent in self.latency.iter().filter(|p| **p > 0) {
             let key = format!("{label} / {name} / {percent}%");
@@ -227,7 +190,7 @@ impl Turns<'_> {
             let (_, mut step) = session.run(plan, &mut |_| {})?;
             step.mode = Some(format!("{percent}% of the peak"));
             draft.push(&key, step);
-            journal.save(draft)?;
+            journal.save(draft);
         }
         Ok(())
     }

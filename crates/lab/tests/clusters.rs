@@ -152,6 +152,10 @@ fn servers_of_a_run_that_is_killed_end_too() {
             std::fs::read(&line).unwrap_or_default().is_empty()
         });
     }
+    // What it left goes with the next run that needs such a folder.
+    assert!(home.is_dir());
+    let next = lab::scratch::Scratch::new("next", Some(dir.path())).unwrap();
+    assert!(!home.exists() && next.dir.is_dir());
 }
 
 #[test]

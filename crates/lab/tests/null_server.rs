@@ -6,7 +6,8 @@ mod fake;
 
 use lab::report::Report;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// The example, which `cargo test` builds beside the tests.
 fn program() -> Option<PathBuf> {
@@ -96,4 +97,47 @@ fn what_the_client_costs_stands_beside_each_step() {
         assert!(!file.contains("\"null_cpu_us\": null"), "{file}");
         assert!(file.contains("\"point_reads\": true"));
     }
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured() {
+    let Some(lab) = program() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("result.json");
+    let journal = dir.path().join("result.json.unfinished");
+    let url = format!("mongodb://{}", fake::start(fake::Honesty::Honest));
+    // Two short steps, and one that has no end.
+    let words = format!(
+        "study pains --only ids,threads --records 400 --threads 1 --duration 24h --quiet --url {url} --out {}",
+        out.display()
+    );
+    let mut child = Command::new(&lab)
+        .args(words.split(' '))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !Report::read(&journal).is_ok_and(|r| r.steps.len() == 2) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        assert!(Instant::now() < deadline, "no steps");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let interrupt = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(interrupt.unwrap().success());
+    let done = child.wait_with_output().unwrap();
+    assert_eq!(done.status.code(), Some(130));
+    assert!(
+        text(&done.stdout).contains("--resume"),
+        "{}",
+        text(&done.stdout)
+    );
+    let report = Report::read(&out).unwrap();
+    assert!(report.interrupted && !journal.exists());
+    let cut: Vec<bool> = report.steps.iter().map(|s| s.interrupted).collect();
+    assert!(
+        cut[..2] == [false, false] && cut[2..].iter().all(|c| *c),
+        "{cut:?}"
+    );
 }

@@ -176,7 +176,7 @@ const DB: &str = "lab";
 impl Stage<'_> {
     pub fn open<'a>(args: &Args, server: &'a Server) -> Result<Stage<'a>> {
         let data = Arc::new(Dataset::new(args.records, 1, args.payload, Ids::Generated));
-        let place = prepare(&server.target, DB, "bench", &data, &INDEXES, args.quiet)?;
+        let place = prepare(&server.target, DB, "bench", &data, &INDEXES, args.to.quiet)?;
         if let Some(pid) = server.pid {
             super::slices::settle(&[pid]);
         }
@@ -267,7 +267,7 @@ impl Stage<'_> {
                 let with = |collection: &str, ids: Ids| {
                     let records = args.records.min(100_000);
                     let data = Arc::new(Dataset::new(records, 1, args.payload, ids));
-                    prepare(self.target(), DB, collection, &data, &[], args.quiet)
+                    prepare(self.target(), DB, collection, &data, &[], args.to.quiet)
                 };
                 let (md5, generated) = (with("md5", Ids::Md5)?, with("generated", Ids::Generated)?);
                 (

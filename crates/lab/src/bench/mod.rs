@@ -14,6 +14,7 @@ mod sweep;
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
+use crate::output::{Journal, Output, Page};
 use crate::process::Placement;
 use crate::progress::say;
 use crate::report::{Check, Draft};
@@ -76,12 +77,8 @@ pub struct Args {
     /// Where servers keep their data meanwhile (default: a folder in the temporary directory).
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub to: Output,
     /// The null server as threads of this process (its CPU is then unknown).
     #[arg(long, hide = true)]
     pub in_process_null: bool,
@@ -136,16 +133,15 @@ pub fn main(args: Args) -> Result<bool> {
         bench.room.keep();
         return Err(fault);
     }
-    let Bench { draft, args, .. } = bench;
-    let report = draft.finish(args.out.as_deref())?;
-    show::report(&report);
-    Ok(report.passed())
+    let Bench { draft, journal, .. } = bench;
+    Ok(journal.finish(draft, Page::None)?.passed())
 }
 
 pub(crate) struct Bench {
     args: Args,
     room: Room,
     draft: Draft,
+    journal: Journal,
 }
 
 impl Bench {
@@ -175,7 +171,13 @@ impl Bench {
         draft.set("null_server", form);
         draft.set("server_core", room.placement.server);
         draft.set("client_core", room.placement.client);
-        Ok(Bench { args, room, draft })
+        let journal = Journal::open(&draft, &args.to)?;
+        Ok(Bench {
+            args,
+            room,
+            draft,
+            journal,
+        })
     }
 
     fn wants(&self, name: &str) -> bool {
@@ -188,7 +190,7 @@ impl Bench {
     fn run(&mut self) -> Result<()> {
         self.room.placement.pin_client()?;
         if self.wants("idle") && self.can_launch("idle") {
-            let checks = idle::measure(&self.room, self.args.quiet)?;
+            let checks = idle::measure(&self.room, self.args.to.quiet)?;
             self.draft.report.checks.extend(checks);
         }
         let on_data = cases::ALL.iter().any(|c| self.wants(c.name))
@@ -199,7 +201,7 @@ impl Bench {
         }
         if self.wants("recovery") && self.can_launch("recovery") && !interrupted() {
             let gb = self.args.recover_gb.unwrap_or(5.0);
-            let checks = recovery::measure(&self.room, gb, self.args.quiet)?;
+            let checks = recovery::measure(&self.room, gb, self.args.to.quiet)?;
             self.draft.report.checks.extend(checks);
         }
         Ok(())
@@ -221,12 +223,13 @@ impl Bench {
             if !self.wants(case.name) || interrupted() {
                 continue;
             }
-            say(self.args.quiet, format_args!("{}", case.title));
+            say(self.args.to.quiet, format_args!("{}", case.title));
             let comparison = stage.compare(&self.args, &self.room, case)?;
-            if !self.args.quiet {
+            if !self.args.to.quiet {
                 show::comparisons(std::slice::from_ref(&comparison));
             }
             self.draft.report.comparisons.push(comparison);
+            self.journal.save(&self.draft);
             if case.name == "count-range" {
                 self.draft.report.checks.push(stage.count_fetches()?);
             }

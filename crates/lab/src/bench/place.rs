@@ -6,10 +6,12 @@ use crate::fault::{Fault, Result, local};
 use crate::null::{Form, Recorded, Replies, start_in_process, write_recorded};
 use crate::process::{Launched, Placement, bind_child, free_port};
 use crate::report::TargetInfo;
+use crate::scratch::Scratch;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const READY_PATIENCE: Duration = Duration::from_secs(60);
@@ -21,9 +23,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Where servers are started, and how.
 pub struct Room {
     pub placement: Placement,
-    pub dir: PathBuf,
-    own_dir: bool,
-    kept: AtomicBool,
+    scratch: Scratch,
     /// The server that runs already.
     pub given: Option<Address>,
     pub launch: Vec<String>,
@@ -77,22 +77,9 @@ impl Room {
                     .collect()
             }
         };
-        let (dir, own_dir) = match dir {
-            Some(d) => (d.to_path_buf(), false),
-            None => {
-                // One process may have several rooms.
-                static ROOMS: AtomicU32 = AtomicU32::new(0);
-                let n = ROOMS.fetch_add(1, Ordering::Relaxed);
-                let name = format!("pando-lab-{}-{n}", std::process::id());
-                (std::env::temp_dir().join(name), true)
-            }
-        };
-        std::fs::create_dir_all(&dir).map_err(local(dir.display()))?;
         Ok(Room {
             placement,
-            dir,
-            own_dir,
-            kept: AtomicBool::new(false),
+            scratch: Scratch::new("servers", dir)?,
             given,
             launch,
             form,
@@ -103,10 +90,10 @@ impl Room {
 
     /// Leaves the servers' data and logs where they are, for whoever looks into a failure.
     pub fn keep(&self) {
-        self.kept.store(true, Ordering::Relaxed);
+        self.scratch.keep();
         eprintln!(
             "data and logs of the servers are kept in {}",
-            self.dir.display()
+            self.scratch.dir.display()
         );
     }
 
@@ -129,7 +116,7 @@ impl Room {
     /// An empty folder for a server's data.
     pub fn fresh_dbpath(&self) -> Result<PathBuf> {
         let n = self.servers.fetch_add(1, Ordering::Relaxed);
-        let path = self.dir.join(format!("db{n}"));
+        let path = self.scratch.dir.join(format!("db{n}"));
         std::fs::create_dir_all(&path).map_err(local(path.display()))?;
         Ok(path)
     }
@@ -186,17 +173,12 @@ impl Room {
                 self.form,
             );
         }
-        let file = self.dir.join(format!("{}.replies", recorded.operation));
+        let file = self
+            .scratch
+            .dir
+            .join(format!("{}.replies", recorded.operation));
         write_recorded(&file, std::slice::from_ref(recorded))?;
         NullProcess::start(Some(&file), self.form, &self.placement)
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if self.own_dir && !self.kept.load(Ordering::Relaxed) {
-            let _ = std::fs::remove_dir_all(&self.dir);
-        }
     }
 }
 
@@ -270,10 +252,12 @@ impl NullProcess {
         if form == Form::EventLoop {
             command.arg("--event-loop");
         }
+        // Ctrl-C on the terminal is for the laboratory alone.
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+            .stderr(Stdio::null())
+            .process_group(0);
         let cores: Vec<usize> = placement.server.into_iter().collect();
         bind_child(&mut command, &cores);
         let mut child = command.spawn().map_err(local("starting the null server"))?;

@@ -56,7 +56,7 @@ pub fn measure(
     }
     for round in 0..ROUNDS {
         say(
-            args.quiet,
+            args.to.quiet,
             format_args!("{name}: round {} of {ROUNDS}", round + 1),
         );
         for p in &mut points {

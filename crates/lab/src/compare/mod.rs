@@ -17,14 +17,13 @@ mod trials;
 use crate::bench::slices::{Contender, comparison, pair};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
+use crate::output::{Journal, Output, Page};
 use crate::process::Placement;
 use crate::progress::say;
 use crate::report::{Comparison, Draft};
-use crate::resume::Journal;
-use crate::sweep::{finish, spec};
 use crate::targets;
 use crate::terms::{Durability, count, duration};
-use crate::ycsb::{Client, Spec};
+use crate::ycsb::{Client, Spec, scenario};
 use ranks::{MARGIN, NONE, decide, half_width, signed_ranks};
 use side::Side;
 use std::path::PathBuf;
@@ -65,12 +64,8 @@ pub struct Args {
     /// Where servers keep their data meanwhile (default: a folder in the temporary directory).
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub to: Output,
 }
 
 /// Slices are cut into turns of about this length.
@@ -96,7 +91,7 @@ pub fn main(args: Args) -> Result<bool> {
     };
     let mut specs = Vec::new();
     for w in &workloads {
-        let spec = spec(w, args.records)?;
+        let spec = scenario::spec(w, args.records)?;
         if spec.insert > 0.0 || spec.delete > 0.0 {
             return Err(Fault::Usage(format!(
                 "{w} changes how many records there are: slices of it are not alike"
@@ -119,7 +114,14 @@ pub fn main(args: Args) -> Result<bool> {
     if duel.a.ours() && duel.b.ours() {
         placement.pin_client()?;
     }
-    let mut draft = Draft::new("compare", "A-B");
+    let mut draft = Draft::new(
+        "compare",
+        if args.trials.is_some() {
+            "trials"
+        } else {
+            "A-B"
+        },
+    );
     draft.set("records", args.records);
     draft.set("connections", args.connections);
     draft.set("durability", args.durability.name());
@@ -134,14 +136,21 @@ pub fn main(args: Args) -> Result<bool> {
         NONE * 100.0,
         NARROW * 100.0
     ));
+    let mut journal = Journal::open(&draft, &args.to)?;
     match args.trials {
         Some(trials) => trials::run(&mut duel, &specs, trials, &mut draft)?,
         None => {
             let handicap = args.handicap.unwrap_or(0.0);
             for (name, spec) in &specs {
-                let c = duel.fight(name, spec, handicap)?;
+                let c = match duel.fight(name, spec, handicap) {
+                    Ok(c) => c,
+                    // What was compared before stands.
+                    Err(_) if interrupted() && !draft.report.comparisons.is_empty() => break,
+                    Err(fault) => return Err(fault),
+                };
                 println!("{}", sentence(&c));
                 draft.report.comparisons.push(c);
+                journal.save(&draft);
             }
         }
     }
@@ -150,9 +159,8 @@ pub fn main(args: Args) -> Result<bool> {
         side.clear()?;
     }
     draft.report.target = draft.report.targets.first().cloned();
-    let journal = Journal::open(&mut draft, None, false)?;
     drop(duel);
-    finish(draft, journal, args.out.as_deref())
+    Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
 struct Duel<'a> {
@@ -166,7 +174,7 @@ impl Duel<'_> {
     fn fight(&mut self, name: &str, spec: &Spec, handicap: f64) -> Result<Comparison> {
         let args = self.args;
         say(
-            args.quiet,
+            args.to.quiet,
             format_args!("{name}: up to {} pairs of slices", args.pairs),
         );
         let mut both: Option<[Contender<Client>; 2]> = None;

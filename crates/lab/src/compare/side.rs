@@ -142,7 +142,7 @@ impl Side {
         };
         let target = targets::open(&self.url())?;
         let mut session = Session::open(target, name, spec, args.durability)?;
-        session.quiet = args.quiet;
+        session.quiet = args.to.quiet;
         if !session.prepare(false)? {
             return Err(Fault::Local("interrupted before the first slice".into()));
         }

@@ -32,7 +32,6 @@ pub fn run(
     draft: &mut Draft,
 ) -> Result<()> {
     let handicap = duel.args.handicap.unwrap_or(HANDICAP);
-    draft.report.name = "trials".into();
     draft.set("trials", trials);
     draft.set("handicap_percent", handicap);
     draft.note(format!(

@@ -8,22 +8,22 @@
 mod charts;
 mod plot;
 mod published;
-
-pub use charts::peak_and_knee;
+mod tables;
 
 use crate::fault::{Fault, Result};
+use crate::overview::{Overview, merge, short_title, title};
 use crate::report::{Report, Step};
-use crate::terms::{self, bytes, grouped, span};
+use crate::terms::{bytes, grouped, span};
 use plot::{Body, Chart, escape};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Result files; those of the same study are laid side by side.
+    /// Result files; those of the same study are laid side by side, the first target is what others are compared with.
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
-    /// The page (default: beside the first result).
+    /// The page (default: beside the result; of several, report.html beside the first).
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Where each plot goes as a file (default: a folder beside the page; - for none).
@@ -43,9 +43,18 @@ pub fn main(args: Args) -> Result<bool> {
     for path in &args.results {
         reports.push(Report::read(path)?);
     }
-    let out = args
-        .out
-        .unwrap_or_else(|| args.results[0].with_extension("html"));
+    let out = match args.out {
+        Some(out) => out,
+        // The first result may have a page of its own.
+        None if reports.len() > 1 => args.results[0].with_file_name("report.html"),
+        None => args.results[0].with_extension("html"),
+    };
+    if args.results.contains(&out) {
+        return Err(Fault::Usage(format!(
+            "{}: is a result, --out names the page",
+            out.display()
+        )));
+    }
     let svg = match args.svg {
         Some(dir) if dir == Path::new("-") => None,
         Some(dir) => Some(dir),
@@ -64,91 +73,34 @@ pub fn write(reports: &[Report], out: &Path, svg: Option<&Path>) -> Result<usize
     let merged = merge(reports);
     let mut drawn = Vec::new();
     for r in &merged {
-        drawn.push((r, charts::of(r)));
-    }
-    crate::report::write_whole(out, &page(&drawn))?;
-    let mut plots = 0;
-    for (r, charts) in &drawn {
-        for c in charts {
-            plots += 1;
-            if let Some(dir) = svg {
-                let name = if drawn.len() > 1 {
-                    format!("{}-{}.svg", r.name.to_lowercase(), c.id)
-                } else {
-                    format!("{}.svg", c.id)
-                };
-                crate::report::write_whole(&dir.join(name), &c.file())?;
+        let mut charts = charts::of(r);
+        if merged.len() > 1 {
+            for c in &mut charts {
+                c.id = format!("{}-{}", charts::slug(&short_title(r)), c.id);
             }
+        }
+        drawn.push((r, charts));
+    }
+    let overview = Overview::of(&merged);
+    crate::report::write_whole(out, &page(&drawn, &overview))?;
+    let mut plots = 0;
+    for c in drawn.iter().flat_map(|(_, charts)| charts) {
+        plots += 1;
+        if let Some(dir) = svg {
+            let name = format!("{}.svg", c.id);
+            crate::report::write_whole(&dir.join(name), &c.file())?;
         }
     }
     Ok(plots)
 }
 
-/// Results of one kind and name become one, their steps told apart by target; the same target twice by the time.
-fn merge(reports: &[Report]) -> Vec<Report> {
-    let mut out: Vec<Report> = Vec::new();
-    for r in reports {
-        let mut r = r.clone();
-        let own = r.target.as_ref().map(crate::report::TargetInfo::label);
-        for s in &mut r.steps {
-            if s.target.is_none() {
-                s.target.clone_from(&own);
-            }
-        }
-        let Some(have) = out
-            .iter_mut()
-            .find(|h| h.kind == r.kind && h.name == r.name)
-        else {
-            out.push(r);
-            continue;
-        };
-        let taken: Vec<String> = have.steps.iter().filter_map(|s| s.target.clone()).collect();
-        let stamp = r.started.clone();
-        for s in &mut r.steps {
-            if let Some(t) = s.target.as_mut().filter(|t| taken.contains(*t)) {
-                let _ = write!(t, " ({stamp})");
-            }
-        }
-        if have.targets.is_empty() {
-            have.targets.extend(have.target.clone());
-        }
-        have.targets.extend(if r.targets.is_empty() {
-            r.target.into_iter().collect()
-        } else {
-            r.targets
-        });
-        have.steps.extend(r.steps);
-        have.checks.extend(r.checks);
-        have.comparisons.extend(r.comparisons);
-        have.shards.extend(r.shards);
-        for n in r.notes {
-            if !have.notes.contains(&n) {
-                have.notes.push(n);
-            }
-        }
-    }
-    out
-}
-
-/// What a result is, for people.
-fn title(r: &Report) -> String {
-    match r.name.as_str() {
-        "A-single" => "Study A: one process, tests 1 to 8".into(),
-        "A-sharded" => "Study A: over shards, tests 1 to 8".into(),
-        "B-keys" => "Study B: ways to insert, reads by number of keys".into(),
-        "C-sizes" => "Study C: YCSB by connections and data size".into(),
-        "D-shards" => "Study D: one process against shards".into(),
-        "E-pains" => "Study E: flatness, spikes, restart, recovery".into(),
-        "F-files" => "Study F: large files".into(),
-        "canonical" => "The short study".into(),
-        "bars" => "Operation by operation, against the null server".into(),
-        other => format!("{} {other}", r.kind),
-    }
-}
-
-fn page(all: &[(&Report, Vec<Chart>)]) -> String {
+fn page(all: &[(&Report, Vec<Chart>)], overview: &Overview) -> String {
     let mut h = String::new();
-    let name = all.first().map_or_else(String::new, |(r, _)| title(r));
+    let several = all.len() > 1;
+    let name = match all.first() {
+        Some((r, _)) if !several => title(r),
+        _ => format!("{} studies", all.len()),
+    };
     let _ = write!(
         h,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
@@ -156,20 +108,21 @@ fn page(all: &[(&Report, Vec<Chart>)]) -> String {
          <header><div class=\"bar\"><span class=\"brand\">pando lab</span><button id=\"theme\" type=\"button\" aria-label=\"light or dark\">◐</button></div></header><main>",
         escape(&name)
     );
+    if several {
+        tables::overview(&mut h, overview);
+    }
     for (r, charts) in all {
-        section(&mut h, r, charts, all.len() > 1);
+        // One by itself has its overview inside, where it has several targets.
+        let own = Some(overview).filter(|o| !several && o.targets.len() > 1);
+        section(&mut h, r, charts, own);
     }
     let _ = writeln!(h, "</main><script>{SCRIPT}</script></body></html>");
     h
 }
 
-fn section(h: &mut String, r: &Report, charts: &[Chart], several: bool) {
-    let id = if several {
-        format!(" id=\"{}\"", escape(&r.name))
-    } else {
-        String::new()
-    };
-    let _ = write!(h, "<section{id}><h1>{}</h1>", escape(&title(r)));
+fn section(h: &mut String, r: &Report, charts: &[Chart], overview: Option<&Overview>) {
+    let id = tables::anchor(&short_title(r));
+    let _ = write!(h, "<section id=\"{id}\"><h1>{}</h1>", escape(&title(r)));
     let ended = if r.interrupted {
         " · <strong>interrupted: what was measured until then</strong>"
     } else {
@@ -188,6 +141,9 @@ fn section(h: &mut String, r: &Report, charts: &[Chart], several: bool) {
     );
     targets(h, r);
     cards(h, r);
+    if let Some(all) = overview {
+        tables::overview(h, all);
+    }
     if !charts.is_empty() {
         contents(h, charts);
         h.push_str("<div class=\"charts\">");
@@ -196,10 +152,10 @@ fn section(h: &mut String, r: &Report, charts: &[Chart], several: bool) {
         }
         h.push_str("</div>");
     }
-    checks(h, r);
-    steps(h, r);
-    sizes(h, r);
-    shards(h, r);
+    tables::checks(h, r);
+    tables::steps(h, r);
+    tables::sizes(h, r);
+    tables::shards(h, r);
     findings(h, r);
     how(h, r);
     h.push_str("</section>");
@@ -334,151 +290,6 @@ fn figure(h: &mut String, c: &Chart) {
         escape(&c.caption),
         c.svg(540.0),
         c.svg(336.0)
-    );
-}
-
-fn table(h: &mut String, name: &str, open: bool, head: &[&str], rows: Vec<Vec<String>>) {
-    if rows.is_empty() {
-        return;
-    }
-    let _ = write!(
-        h,
-        "<details{}><summary>{} ({})</summary><div class=\"scroll\"><table><thead><tr>",
-        if open { " open" } else { "" },
-        escape(name),
-        rows.len()
-    );
-    for c in head {
-        let _ = write!(h, "<th>{}</th>", escape(c));
-    }
-    h.push_str("</tr></thead><tbody>");
-    for row in rows {
-        h.push_str("<tr>");
-        for cell in row {
-            let _ = write!(h, "<td>{}</td>", escape(&cell));
-        }
-        h.push_str("</tr>");
-    }
-    h.push_str("</tbody></table></div></details>");
-}
-
-fn checks(h: &mut String, r: &Report) {
-    let rows = r.checks.iter().map(|c| {
-        let bar = match (c.at_least, c.at_most) {
-            (Some(b), _) => format!("at least {b}"),
-            (_, Some(b)) => format!("at most {b}"),
-            _ => "–".into(),
-        };
-        let value = format!("{} {}", terms::figure(c.value), c.unit);
-        let verdict = match (bar.as_str(), c.pass) {
-            ("–", _) => "",
-            (_, true) => "pass",
-            (_, false) => "FAIL",
-        };
-        vec![c.name.clone(), value, bar, verdict.into(), c.note.clone()]
-    });
-    table(
-        h,
-        "Figures",
-        true,
-        &["figure", "value", "bar", "", "note"],
-        rows.collect(),
-    );
-}
-
-fn steps(h: &mut String, r: &Report) {
-    let us = |v: f64| span((v * 1e3).max(0.0) as u64);
-    let rows = r.steps.iter().map(|s| {
-        let l = s.latency.values().max_by_key(|l| l.count);
-        let mut row = vec![
-            s.name.clone(),
-            s.target.clone().unwrap_or_default(),
-            s.mode.clone().unwrap_or_default(),
-            s.connections.to_string(),
-            s.durability.clone().unwrap_or_else(|| "–".into()),
-            grouped(s.operations as f64),
-            format!(
-                "{}{}",
-                grouped(s.per_second),
-                if s.client_bound { " *" } else { "" }
-            ),
-        ];
-        row.extend(l.map_or(vec![String::new(); 4], |l| {
-            [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(us).to_vec()
-        }));
-        row.push(s.server_cpu_us.map_or("–".into(), |c| format!("{c:.1}")));
-        row.push(format!("{:.1}", s.client_cpu_us));
-        row.push(s.client_ratio_text());
-        row
-    });
-    let head = [
-        "step",
-        "target",
-        "mode",
-        "conns",
-        "durability",
-        "operations",
-        "ops/s",
-        "p50",
-        "p99",
-        "p99.9",
-        "max",
-        "server CPU µs/op",
-        "client CPU µs/op",
-        "× null server",
-    ];
-    table(h, "All steps", r.steps.len() <= 12, &head, rows.collect());
-}
-
-fn sizes(h: &mut String, r: &Report) {
-    let rows = r.steps.iter().filter_map(|s| {
-        let z = s.sizes.last()?;
-        Some(vec![
-            s.name.clone(),
-            s.target.clone().unwrap_or_default(),
-            s.mode.clone().unwrap_or_default(),
-            grouped(z.documents as f64),
-            bytes(z.data_bytes),
-            bytes(z.storage_bytes),
-            bytes(z.index_bytes),
-            z.server_resident_bytes.map_or("–".into(), bytes),
-        ])
-    });
-    table(
-        h,
-        "Sizes at the end of each step",
-        false,
-        &[
-            "step",
-            "target",
-            "mode",
-            "documents",
-            "data",
-            "on disk",
-            "indexes",
-            "server memory",
-        ],
-        rows.collect(),
-    );
-}
-
-fn shards(h: &mut String, r: &Report) {
-    let rows = r.shards.iter().map(|s| {
-        vec![
-            format!("{} of {}", s.name, s.of),
-            grouped(s.documents as f64),
-            bytes(s.data_bytes),
-            bytes(s.storage_bytes),
-            bytes(s.index_bytes),
-            s.chunks.to_string(),
-        ]
-    });
-    table(
-        h,
-        "Shards",
-        true,
-        &["shard", "documents", "data", "on disk", "indexes", "chunks"],
-        rows.collect(),
     );
 }
 

@@ -9,33 +9,33 @@ use crate::connection::Address;
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::lane::{Issued, Workload};
+use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::random::{Rng, mix};
 use crate::reply;
 use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
 use crate::request::{InsertHead, command};
-use crate::show;
 use crate::targets::local::{Launch, Started};
 use crate::terms::{Durability, bytes_of, count, positive};
 use bson::{Doc, ObjectId, Val, Value, Writer, array, doc};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(clap::Args)]
 pub struct Args {
     /// The server, as mongodb://host:port
-    #[arg(long, default_value = crate::run::DEFAULT_URL)]
+    #[arg(long, default_value = crate::targets::DEFAULT_URL)]
     pub url: String,
     #[command(flatten)]
     pub launch: Launch,
-    /// Files.
+    /// Files to store and to read back.
     #[arg(long, default_value = "64", value_parser = count)]
     pub files: u64,
     /// Size of each.
     #[arg(long, default_value = "16m", value_parser = bytes_of)]
     pub size: u64,
+    /// Numbers of connections, one after the other; each has one file under way.
     #[arg(
         long,
         alias = "threads",
@@ -43,19 +43,17 @@ pub struct Args {
         default_value = "1,4,16"
     )]
     pub connections: Vec<usize>,
+    /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
+    /// The database; its collections fs.files and fs.chunks are dropped first.
     #[arg(long, default_value = "studyf")]
     pub database: String,
     /// Keep the files.
     #[arg(long)]
     pub keep: bool,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub to: Output,
 }
 
 /// GridFS's own.
@@ -81,7 +79,7 @@ pub fn main(args: Args) -> Result<bool> {
                 "files are spread by a router: --shards goes with --launch mongod".into(),
             ));
         }
-        _ => args.launch.start(args.quiet)?,
+        _ => args.launch.start(args.to.quiet)?,
     };
     let url = launched.as_ref().map_or(args.url.clone(), Started::url);
     let address = Address::parse(&url)?;
@@ -94,6 +92,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("durability", args.durability.name());
     draft.add_target(info.clone());
     draft.note("An operation is a whole file; its chunks are requests of their own.");
+    let mut journal = Journal::open(&draft, &args.to)?;
     let mut rng = Rng::new(31);
     let mut pool = Vec::with_capacity(POOL_BYTES + CHUNK as usize);
     while pool.len() < POOL_BYTES + CHUNK as usize {
@@ -114,7 +113,7 @@ pub fn main(args: Args) -> Result<bool> {
                 break;
             }
             say(
-                args.quiet,
+                args.to.quiet,
                 format_args!("{name} of {} files, {n} connection(s)", args.files),
             );
             if !download {
@@ -140,13 +139,9 @@ pub fn main(args: Args) -> Result<bool> {
             let threads = process::allowed_cores().len().min(n);
             let mut fleet =
                 Fleet::connect(&address, n, threads, |_, _| Files::new(&shared, download))?;
-            let mut progress =
-                Progress::new(name, Goal::Operations(args.files), info.pids(), args.quiet);
-            let before = info.cpu_time();
-            let outcome = fleet.run(None, &mut |s| progress.sample(s))?;
-            let spent = before
-                .zip(info.cpu_time())
-                .map(|(b, a)| a.saturating_sub(b));
+            let goal = Goal::Operations(args.files);
+            let progress = Progress::new(name, goal, info.pids(), args.to.quiet);
+            let (outcome, spent) = fleet.watched(None, progress, &mut |_| {})?;
             let mut step = Step::new(name, n, threads, &outcome, spent);
             step.target = Some(info.label());
             step.mode = Some(name.to_string());
@@ -173,6 +168,7 @@ pub fn main(args: Args) -> Result<bool> {
                 )?);
             }
             draft.report.steps.push(step);
+            journal.save(&draft);
         }
     }
     if control.is_router() {
@@ -186,8 +182,7 @@ pub fn main(args: Args) -> Result<bool> {
         }
     }
     drop(launched);
-    let report = draft.finish(args.out.as_deref())?;
-    show::report(&report);
+    journal.finish(draft, Page::Beside)?;
     Ok(true)
 }
 

@@ -8,17 +8,15 @@
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::floor::Kind;
-use crate::lane::{Issued, Workload};
+use crate::lane::Issued;
+use crate::output::{Journal, Output, Page, Resumable};
 use crate::progress::{Goal, Progress, course, say, step};
 use crate::random::{Permutation, Rng, mix};
 use crate::reply::SAMPLE_EVERY;
 use crate::report::{Draft, Step, TargetInfo};
-use crate::resume::Journal;
-use crate::show;
+use crate::spoken::Spoken;
 use crate::targets::{self, Cells, Dialect, Key, Table, Target};
 use crate::terms::{Durability, count, duration};
-use bson::Doc;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,15 +52,8 @@ pub struct Args {
     /// An insert mode or a read test ends after so long if not all is done.
     #[arg(long, value_parser = duration)]
     pub limit: Option<Duration>,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// Go on after the last step that a run with the same --out finished.
-    #[arg(long)]
-    pub resume: bool,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub with: Resumable,
 }
 
 pub const FIELDS: usize = 44;
@@ -91,12 +82,7 @@ pub fn main(args: Args) -> Result<bool> {
             "--records and --keys must be at least 1".into(),
         ));
     }
-    let urls = if args.url.is_empty() {
-        vec![crate::run::DEFAULT_URL.to_string()]
-    } else {
-        args.url.clone()
-    };
-    let targets = targets::open_all(&urls)?;
+    let targets = targets::open_all(&args.url)?;
     let mut draft = Draft::new("study", "B-keys");
     draft.set("records", args.records);
     draft.set("fields", FIELDS + 1);
@@ -105,7 +91,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("connections", 1);
     draft
         .note("44 fields beside the md5; reads take each key once, in the order of a permutation.");
-    let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    let mut journal = Journal::resume(&mut draft, &args.with)?;
     // A step weighs as much as it has operations.
     let reads: u64 = args.keys.iter().filter(|k| **k <= args.records).sum();
     let of_mode = |m: &String| args.records + if m == "none" { 0 } else { reads };
@@ -126,12 +112,10 @@ pub fn main(args: Args) -> Result<bool> {
                 table: Arc::new(table(&*target, name, key, args.fields)),
                 title,
             };
-            mode.run(&mut draft, &journal)?;
+            mode.run(&mut draft, &mut journal)?;
         }
     }
-    let report = draft.finish(args.out.as_deref())?;
-    journal.close();
-    show::report(&report);
+    journal.finish(draft, Page::Beside)?;
     Ok(true)
 }
 
@@ -152,9 +136,10 @@ pub fn insert(
         modes: Vec::new(),
         durability,
         limit: None,
-        out: None,
-        resume: false,
-        quiet,
+        with: Resumable {
+            to: Output { out: None, quiet },
+            resume: false,
+        },
     };
     let (_, _, title) = MODES
         .iter()
@@ -195,7 +180,7 @@ struct Mode<'a> {
 }
 
 impl Mode<'_> {
-    fn run(&self, draft: &mut Draft, journal: &Journal) -> Result<()> {
+    fn run(&self, draft: &mut Draft, journal: &mut Journal) -> Result<()> {
         let records = self.args.records;
         let steps: Vec<(String, Work)> = std::iter::once(("insert".to_string(), Work::Insert))
             .chain(
@@ -225,7 +210,7 @@ impl Mode<'_> {
             let whole = step.operations == records;
             draft.forget(&key(name));
             draft.push(&key(name), step);
-            journal.save(draft)?;
+            journal.save(draft);
             if *work == Work::Insert && !whole {
                 // Cut short by its limit: there is no full table to read from.
                 return self.target.drop_table(&self.table);
@@ -266,7 +251,7 @@ impl Mode<'_> {
         };
         let title = format!("{}, {}: {name}", self.info.label(), self.title);
         step(operations as f64);
-        say(self.args.quiet, &title);
+        say(self.args.with.to.quiet, &title);
         if work == Work::Insert {
             self.target.create(&self.table)?;
         }
@@ -281,17 +266,13 @@ impl Mode<'_> {
                 operations,
             ))
         })?;
-        let mut progress = Progress::new(
+        let progress = Progress::new(
             &title,
             Goal::Operations(operations),
             self.info.pids(),
-            self.args.quiet,
+            self.args.with.to.quiet,
         );
-        let before = self.info.cpu_time();
-        let outcome = fleet.run(self.args.limit, &mut |s| progress.sample(s))?;
-        let spent = before
-            .zip(self.info.cpu_time())
-            .map(|(b, a)| a.saturating_sub(b));
+        let (outcome, spent) = fleet.watched(self.args.limit, progress, &mut |_| {})?;
         let mut step = Step::new(name, connections, 1, &outcome, spent);
         step.target = Some(self.info.label());
         step.mode = Some(self.title.to_string());
@@ -430,12 +411,16 @@ impl Keys {
     }
 }
 
-impl Workload for Keys {
+impl Spoken for Keys {
     fn kinds(&self) -> &'static [&'static str] {
         &KINDS
     }
 
-    fn next(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
+    fn dialect(&self) -> &dyn Dialect {
+        &*self.dialect
+    }
+
+    fn request(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
         if self.next >= self.end {
             return None;
         }
@@ -466,19 +451,7 @@ impl Workload for Keys {
         })
     }
 
-    fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {
-        unreachable!("replies are read through the dialect")
-    }
-
-    fn stamp(&self, request: &mut [u8], id: i32, connection: u32) {
-        self.dialect.stamp(request, id, connection);
-    }
-
-    fn frame(&self, input: &[u8]) -> Result<wire::Frame> {
-        self.dialect.frame(input)
-    }
-
-    fn message(
+    fn judge(
         &mut self,
         issued: &Issued,
         message: &[u8],

@@ -11,15 +11,15 @@ use crate::fault::{Fault, Result, local};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::measure::{Sample, median};
 use crate::null::Form;
+use crate::output::{Journal, Page, Resumable};
 use crate::process::{MemoryLimit, Placement};
 use crate::progress::say;
 use crate::report::{Check, Draft, Step};
-use crate::resume::Journal;
-use crate::show;
 use crate::targets::{self, Key, Target};
 use crate::terms::{Durability, bytes, bytes_of, count, duration, positive};
 use crate::ycsb::session::Plan;
-use crate::ycsb::{Properties, Session, Spec, scenario};
+use crate::ycsb::spec::Request;
+use crate::ycsb::{Session, Spec, scenario};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,20 +61,14 @@ pub struct Args {
     /// Gigabytes of the recovery test.
     #[arg(long, default_value_t = 1.0)]
     pub recover_gb: f64,
+    /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
     /// Where the server keeps its data meanwhile (default: a folder in the temporary directory).
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// Go on after the last step that a run with the same --out finished.
-    #[arg(long)]
-    pub resume: bool,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub with: Resumable,
 }
 
 const ALL: [&str; 6] = [
@@ -102,7 +96,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("durability", args.durability.name());
     draft.set("connections", args.connections);
     draft.set("memory_limit", args.memory);
-    let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    let journal = Journal::resume(&mut draft, &args.with)?;
     let mut study = Pains::open(&args, draft, journal)?;
     if let Err(fault) = study.run() {
         // A server that the memory limit ended explains more than the connection that broke.
@@ -117,10 +111,7 @@ pub fn main(args: Args) -> Result<bool> {
         }));
     }
     let Pains { draft, journal, .. } = study;
-    let report = draft.finish(args.out.as_deref())?;
-    journal.close();
-    show::report(&report);
-    Ok(report.passed())
+    Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
 struct Pains<'a> {
@@ -221,32 +212,36 @@ impl<'a> Pains<'a> {
             server.stop();
         }
         self.limit = None;
-        if let Some(room) = self.room.as_ref().filter(|_| self.wants("recovery")) {
-            let checks = recovery::measure(room, self.args.recover_gb, self.args.quiet)?;
-            self.draft.report.checks.extend(checks);
+        if let Some(room) = self.room.as_ref().filter(|_| self.wants("recovery"))
+            && !self
+                .draft
+                .report
+                .checks
+                .iter()
+                .any(|c| c.name.starts_with("recovery: "))
+        {
+            let checks = recovery::measure(room, self.args.recover_gb, self.args.with.to.quiet)?;
+            checks.into_iter().for_each(|c| self.draft.check(c));
+            self.journal.save(&self.draft);
         }
         Ok(())
     }
 
     fn session(&self, scenario: &str, durability: Durability) -> Result<Session> {
-        let mut p = Properties::default();
-        p.add_text(scenario::find(scenario).unwrap_or_default())?;
-        p.set("recordcount", self.args.records);
-        p.set("table", "pains");
-        p.set("requestdistribution", "uniform");
-        let mut session = Session::open(
-            Arc::clone(&self.target),
-            scenario,
-            Spec::new(&p)?.0,
-            durability,
-        )?;
-        session.quiet = self.args.quiet;
+        let spec = Spec {
+            table: "pains".into(),
+            request: Request::Uniform,
+            ..scenario::spec(scenario, self.args.records)?
+        };
+        let mut session = Session::open(Arc::clone(&self.target), scenario, spec, durability)?;
+        session.quiet = self.args.with.to.quiet;
         Ok(session)
     }
 
-    fn push(&mut self, key: &str, step: Step) -> Result<()> {
+    fn push(&mut self, key: &str, step: Step) {
+        self.draft.forget(key);
         self.draft.push(key, step);
-        self.journal.save(&self.draft)
+        self.journal.save(&self.draft);
     }
 
     /// One long load, every second kept.
@@ -255,7 +250,7 @@ impl<'a> Pains<'a> {
             return Ok(());
         }
         say(
-            self.args.quiet,
+            self.args.with.to.quiet,
             format_args!("flatness: {} inserts", self.args.records),
         );
         let mut session = self.session("C.S1", self.args.durability)?;
@@ -266,8 +261,9 @@ impl<'a> Pains<'a> {
         let (_, mut step) = session.load(plan, &mut |_| {})?;
         step.name = "load".into();
         step.mode = Some("flatness".into());
-        self.draft.report.checks.extend(shape(&step));
-        self.push("flatness", step)
+        shape(&step).into_iter().for_each(|c| self.draft.check(c));
+        self.push("flatness", step);
+        Ok(())
     }
 
     /// One connection inserts with a key of its own, random in order, and with a generated one.
@@ -289,14 +285,14 @@ impl<'a> Pains<'a> {
                     key,
                     self.args.records / 4 + 1,
                     self.args.durability,
-                    self.args.quiet,
+                    self.args.with.to.quiet,
                 )?;
-                self.push(&name, step)?;
+                self.push(&name, step);
             }
             let step = self.draft.report.steps.iter().find(|s| s.key == name);
             rates.push(step.map_or(f64::NAN, |s| s.per_second));
         }
-        self.draft.report.checks.push(Check::figure(
+        self.draft.check(Check::figure(
             "ids: own key against generated",
             rates[0] / rates[1],
             "",
@@ -311,14 +307,14 @@ impl<'a> Pains<'a> {
                 continue;
             }
             say(
-                self.args.quiet,
+                self.args.with.to.quiet,
                 format_args!("threads: inserts with {n} connection(s)"),
             );
             let mut session = self.session("C.S1", self.args.durability)?;
             session.empty()?;
             let (_, mut step) = session.run(Plan::timed(n, self.args.duration), &mut |_| {})?;
             step.name = "insert by threads".into();
-            self.push(&key, step)?;
+            self.push(&key, step);
         }
         let rates: Vec<f64> = self
             .draft
@@ -330,7 +326,7 @@ impl<'a> Pains<'a> {
             .collect();
         let peak = rates.iter().copied().fold(f64::NAN, f64::max);
         let last = rates.last().copied().unwrap_or(f64::NAN);
-        self.draft.report.checks.push(Check::figure(
+        self.draft.check(Check::figure(
             "threads: most connections against the peak",
             last / peak,
             "",
@@ -350,7 +346,7 @@ impl<'a> Pains<'a> {
                 continue;
             }
             say(
-                self.args.quiet,
+                self.args.with.to.quiet,
                 format_args!("journal: {}", durability.name()),
             );
             let mut session = self.session("C.S1", durability)?;
@@ -368,13 +364,16 @@ impl<'a> Pains<'a> {
             };
             step.name = "insert by journal mode".into();
             step.mode = Some(durability.name().into());
-            self.push(&key, step)?;
+            self.push(&key, step);
         }
         Ok(())
     }
 
     /// Reads before a restart, and from the first moment after it.
     fn restart(&mut self) -> Result<()> {
+        if self.draft.has("restart after") {
+            return Ok(());
+        }
         let mut session = self.session("C.S5", self.args.durability)?;
         if !session.prepare(false)? {
             return Ok(());
@@ -382,15 +381,15 @@ impl<'a> Pains<'a> {
         let length = self.args.after_restart;
         let mut plan = Plan::timed(self.args.connections, length.min(Duration::from_secs(20)));
         plan.warmup = length / 6;
-        say(self.args.quiet, "restart: reads before");
+        say(self.args.with.to.quiet, "restart: reads before");
         let (_, mut before) = session.run(plan, &mut |_| {})?;
         before.name = "reads before the restart".into();
         let steady = before.per_second;
-        self.push("restart before", before)?;
+        self.push("restart before", before);
         let Some(room) = &self.room else {
             return Ok(());
         };
-        say(self.args.quiet, "restart: stopping and starting");
+        say(self.args.with.to.quiet, "restart: stopping and starting");
         let stopping = Instant::now();
         if let Some(mut server) = self.server.take() {
             server.stop();
@@ -417,30 +416,31 @@ impl<'a> Pains<'a> {
             .iter()
             .find(|s| of_steady(s) >= 0.9)
             .map_or(f64::INFINITY, |s| s.at);
-        let checks = &mut self.draft.report.checks;
-        checks.push(Check::figure(
+        let draft = &mut self.draft;
+        draft.check(Check::figure(
             "restart: stopped after",
             stopped.as_secs_f64() * 1e3,
             "ms",
         ));
-        checks.push(Check::figure(
+        draft.check(Check::figure(
             "restart: ready after",
             ready.as_secs_f64() * 1e3,
             "ms",
         ));
-        checks.push(Check::figure(
+        draft.check(Check::figure(
             "restart: first second against before",
             first,
             "",
         ));
         if warm.is_finite() {
-            checks.push(Check::figure(
+            draft.check(Check::figure(
                 "restart: 90% of before reached after",
                 warm,
                 "s",
             ));
         }
-        self.push("restart after", after)
+        self.push("restart after", after);
+        Ok(())
     }
 }
 

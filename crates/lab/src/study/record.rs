@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(clap::Args)]
 pub struct Args {
     /// The server, as mongodb://host:port
-    #[arg(long, default_value = "mongodb://127.0.0.1:27017")]
+    #[arg(long, default_value = crate::targets::DEFAULT_URL)]
     url: String,
     /// Documents to load for it.
     #[arg(long, default_value = "20k", value_parser = count)]

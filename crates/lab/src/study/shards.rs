@@ -9,17 +9,15 @@
 use crate::connection::Address;
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
+use crate::output::{Journal, Page, Resumable};
 use crate::progress::{course, say, step};
 use crate::report::{Draft, Shard};
-use crate::resume::Journal;
-use crate::show;
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::{Durability, count, duration};
 use crate::ycsb::session::Plan;
 use crate::ycsb::{Properties, Session, Spec};
 use bson::{Val, doc};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,17 +40,11 @@ pub struct Args {
     /// Length of each scenario but the load.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub duration: Duration,
+    /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// Go on after the last step that a run with the same --out finished.
-    #[arg(long)]
-    pub resume: bool,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub with: Resumable,
 }
 
 /// Scenario, what it is, share of reads.
@@ -94,7 +86,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.note(
         "Shares of the mixed scenarios: 10/90, 65/35 (published) and 90/10 reads and updates.",
     );
-    let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    let mut journal = Journal::resume(&mut draft, &args.with)?;
     let steps = setups.len() * SCENARIOS.len();
     course(steps.saturating_sub(draft.report.steps.len()) as f64);
     let mut measured = 0;
@@ -115,7 +107,7 @@ pub fn main(args: Args) -> Result<bool> {
             Some(url) => url,
             None => {
                 let up = Up::new(&args.launch, args.means.clone(), shards as usize);
-                let launched = Started::of(&up, args.quiet)?;
+                let launched = Started::of(&up, args.with.to.quiet)?;
                 started.insert(launched).url()
             }
         };
@@ -156,16 +148,14 @@ pub fn main(args: Args) -> Result<bool> {
             draft.note(BY_CLIENT);
         }
         measured += 1;
-        one(&args, session, shards, &url, &mut draft, &journal)?;
+        one(&args, session, shards, &url, &mut draft, &mut journal)?;
     }
     if measured == 0 {
         return Err(Fault::Target(
             "nothing to measure: none of the targets answered with shards".into(),
         ));
     }
-    let report = draft.finish(args.out.as_deref())?;
-    journal.close();
-    show::report(&report);
+    journal.finish(draft, Page::Beside)?;
     Ok(true)
 }
 
@@ -209,9 +199,9 @@ fn one(
     n: u64,
     url: &str,
     draft: &mut Draft,
-    journal: &Journal,
+    journal: &mut Journal,
 ) -> Result<()> {
-    session.quiet = args.quiet;
+    session.quiet = args.with.to.quiet;
     draft.add_target(session.info.clone());
     let db = session.target.database().unwrap_or_else(|| "ycsb".into());
     for (name, title, reads) in SCENARIOS {
@@ -220,7 +210,10 @@ fn one(
             continue;
         }
         step(1.0);
-        say(args.quiet, format_args!("{n} shard(s): {name} {title}"));
+        say(
+            args.with.to.quiet,
+            format_args!("{n} shard(s): {name} {title}"),
+        );
         session.set_spec(name, spec(args.records, reads)?);
         let plan = Plan::timed(args.connections, args.duration);
         let mut done = if name == "D.S1" {
@@ -242,7 +235,7 @@ fn one(
         done.mode = Some(format!("{n} shard(s)"));
         done.at = Some(n as f64);
         draft.push(&key, done);
-        journal.save(draft)?;
+        journal.save(draft);
     }
     let parts = session.target.parts().to_vec();
     if !parts.is_empty() {

@@ -9,21 +9,20 @@ use super::shards;
 use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
+use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
-use crate::show;
 use crate::targets::local::Launch;
 use crate::terms::{Durability, count, duration};
 use crate::ycsb::sequence::Sequence;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub struct Args {
     /// The server, as mongodb://host:port
-    #[arg(long, default_value = "mongodb://127.0.0.1:27017")]
+    #[arg(long, default_value = crate::targets::DEFAULT_URL)]
     pub url: String,
     #[command(flatten)]
     pub launch: Launch,
@@ -52,17 +51,14 @@ pub struct Args {
     /// each shard at the end.
     #[arg(long)]
     pub sharded: bool,
+    /// The database; the study's collections in it are dropped first.
     #[arg(long, default_value = "studya")]
     pub database: String,
     /// Keep the collections.
     #[arg(long)]
     pub keep: bool,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub to: Output,
 }
 
 const READS: [(&str, Operation); 4] = [
@@ -96,7 +92,7 @@ pub fn main(args: Args) -> Result<bool> {
                 "study A asks by secondary indexes, and so needs a router: --shards goes with --launch mongod".into(),
             ));
         }
-        launched = args.launch.start(args.quiet)?;
+        launched = args.launch.start(args.to.quiet)?;
         if let Some(started) = &launched {
             args.url = started.url();
             args.sharded = args.launch.shards > 1;
@@ -105,10 +101,9 @@ pub fn main(args: Args) -> Result<bool> {
     let target = Address::parse(&args.url)?;
     let mut study = Single::open(args, target)?;
     study.run()?;
-    let Single { draft, args, .. } = study;
+    let Single { draft, journal, .. } = study;
     drop(launched);
-    let report = draft.finish(args.out.as_deref())?;
-    show::report(&report);
+    journal.finish(draft, Page::Beside)?;
     Ok(true)
 }
 
@@ -119,6 +114,7 @@ struct Single {
     pid: Option<u32>,
     data: Arc<Dataset>,
     draft: Draft,
+    journal: Journal,
 }
 
 impl Single {
@@ -155,6 +151,7 @@ impl Single {
         draft.set("indexes", "Number, Number1, Date descending");
         draft.set("documents_per_number", PER_NUMBER);
         draft.set("documents_per_range", PER_RANGE);
+        let journal = Journal::open(&draft, &args.to)?;
         Ok(Single {
             args,
             target,
@@ -162,7 +159,13 @@ impl Single {
             pid,
             data,
             draft,
+            journal,
         })
+    }
+
+    fn push(&mut self, step: Step) {
+        self.draft.report.steps.push(step);
+        self.journal.save(&self.draft);
     }
 
     fn wants(&self, test: &str) -> bool {
@@ -248,7 +251,7 @@ impl Single {
                 step.operations
             )));
         }
-        self.draft.report.steps.push(step);
+        self.push(step);
         if !self.args.keep {
             self.control
                 .drop_collection(&self.args.database, &collection)?;
@@ -274,7 +277,7 @@ impl Single {
                 batch: 1000,
             };
             let measured = self.measure(&title, &place, operation, 1, None)?;
-            self.draft.report.steps.push(measured);
+            self.push(measured);
             if interrupted() {
                 return Ok(());
             }
@@ -304,7 +307,7 @@ impl Single {
                 let limit = Some(self.args.duration);
                 let connections = self.args.connections;
                 let measured = self.measure(&title, &place, operation, connections, limit)?;
-                self.draft.report.steps.push(measured);
+                self.push(measured);
             }
         }
         Ok(())
@@ -326,11 +329,11 @@ impl Single {
             _ => Goal::Operations(place.insert_end - place.loaded),
         };
         say(
-            self.args.quiet,
+            self.args.to.quiet,
             format_args!("{title}, {connections} connection(s)"),
         );
-        let mut progress =
-            Progress::new(title, goal, self.pid.into_iter().collect(), self.args.quiet);
+        let pids = self.pid.into_iter().collect();
+        let progress = Progress::new(title, goal, pids, self.args.to.quiet);
         let mut fleet = Fleet::connect(&self.target, connections, threads, |i, _| {
             Work::new(place, operation, i as u64 + 1)
         })?;
@@ -338,10 +341,8 @@ impl Single {
         let start = Instant::now();
         let every = Duration::from_secs(5);
         let mut next = every;
-        let cpu = self.pid.and_then(process::cpu_time);
         let (control, pid) = (&mut self.control, self.pid);
-        let outcome = fleet.run(limit, &mut |sample| {
-            progress.sample(sample);
+        let (outcome, spent) = fleet.watched(limit, progress, &mut |_| {
             // Test 8. A collStats every few seconds costs the server nothing that a figure would show.
             if inserting && start.elapsed() >= next && failed.is_none() {
                 next = start.elapsed() + every;
@@ -351,10 +352,6 @@ impl Single {
                 }
             }
         })?;
-        let spent = match (cpu, self.pid.and_then(process::cpu_time)) {
-            (Some(before), Some(after)) => Some(after.saturating_sub(before)),
-            _ => None,
-        };
         if let Some(fault) = failed {
             return Err(fault);
         }

@@ -6,16 +6,14 @@
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
+use crate::output::{Journal, Page, Resumable};
 use crate::progress::{course, say, step};
 use crate::report::Draft;
-use crate::resume::Journal;
-use crate::show;
 use crate::targets;
 use crate::targets::local::Launch;
 use crate::terms::{Durability, count, duration, positive};
 use crate::ycsb::session::Plan;
-use crate::ycsb::{Properties, Session, Spec, scenario};
-use std::path::PathBuf;
+use crate::ycsb::{Session, Spec, scenario};
 use std::time::Duration;
 
 #[derive(clap::Args)]
@@ -61,15 +59,8 @@ pub struct Args {
     /// Keep the tables.
     #[arg(long)]
     pub keep: bool,
-    /// Result file (default: a new one in lab-results/; - for none).
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// Go on after the last step that a run with the same --out finished.
-    #[arg(long)]
-    pub resume: bool,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
+    #[command(flatten)]
+    pub with: Resumable,
 }
 
 const PUBLISHED: [(&str, u64); 3] = [
@@ -99,50 +90,48 @@ pub fn main(args: Args) -> Result<bool> {
             .collect()
     };
     for s in &args.scenarios {
-        if scenario::find(s).is_none() {
-            return Err(Fault::Usage(format!(
-                "{s} is not a scenario (see `pando lab list`)"
-            )));
-        }
+        scenario::spec(s, None)?;
     }
-    let launched = args.launch.start(args.quiet)?;
-    let urls = match (&launched, args.url.as_slice()) {
-        (Some(started), _) => vec![started.url()],
-        (None, []) => vec![crate::run::DEFAULT_URL.to_string()],
-        (None, given) => given.to_vec(),
+    let launched = args.launch.start(args.with.to.quiet)?;
+    let targets = match &launched {
+        Some(started) => targets::open_all(&[started.url()])?,
+        None => targets::open_all(&args.url)?,
     };
-    let targets = targets::open_all(&urls)?;
     let mut draft = Draft::new("study", "C-sizes");
     draft.set("records", sizes.iter().map(|(_, n)| *n).collect::<Vec<_>>());
     draft.set("durability", args.durability.name());
     draft.set("seconds_a_point", args.duration.as_secs_f64());
     draft.note("Published: 24 cores, 256 GB, 5, 30 and 100 million records; compare the shapes.");
-    let journal = Journal::open(&mut draft, args.out.as_deref(), args.resume)?;
+    let mut journal = Journal::resume(&mut draft, &args.with)?;
     let points = sizes.len() * args.scenarios.len() * args.connections.len() * targets.len();
     course(points.saturating_sub(draft.report.steps.len()) as f64);
     for target in targets {
         let mut session =
             Session::open(target, "C", spec("C.S5", "usertable", 1)?, args.durability)?;
-        session.quiet = args.quiet;
+        session.quiet = args.with.to.quiet;
         session.client_threads = args.client_threads;
         draft.add_target(session.info.clone());
         for (table, records) in &sizes {
-            one_size(&args, &mut session, table, *records, &mut draft, &journal)?;
+            one_size(
+                &args,
+                &mut session,
+                table,
+                *records,
+                &mut draft,
+                &mut journal,
+            )?;
         }
     }
     drop(launched);
-    let report = draft.finish(args.out.as_deref())?;
-    journal.close();
-    show::report(&report);
+    journal.finish(draft, Page::Beside)?;
     Ok(true)
 }
 
 fn spec(name: &str, table: &str, records: u64) -> Result<Spec> {
-    let mut p = Properties::default();
-    p.add_text(scenario::find(name).unwrap_or_default())?;
-    p.set("recordcount", records);
-    p.set("table", table);
-    Ok(Spec::new(&p)?.0)
+    Ok(Spec {
+        table: table.into(),
+        ..scenario::spec(name, records)?
+    })
 }
 
 fn one_size(
@@ -151,7 +140,7 @@ fn one_size(
     table: &str,
     records: u64,
     draft: &mut Draft,
-    journal: &Journal,
+    journal: &mut Journal,
 ) -> Result<()> {
     let mut used = Vec::new();
     for scenario in &args.scenarios {
@@ -173,7 +162,7 @@ fn one_size(
                 continue;
             }
             say(
-                args.quiet,
+                args.with.to.quiet,
                 format_args!("{table}, {scenario}, {n} connection(s)"),
             );
             let plan = Plan {
@@ -185,7 +174,7 @@ fn one_size(
             point.mode = Some(table.to_string());
             point.at = Some(records as f64);
             draft.push(&key, point);
-            journal.save(draft)?;
+            journal.save(draft);
         }
         if !used.contains(&place) {
             used.push(place);

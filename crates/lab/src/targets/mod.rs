@@ -177,8 +177,14 @@ pub fn open(url: &str) -> Result<Arc<dyn Target>> {
     }
 }
 
-/// Those of the URLs that answer; of the others one line each. No target at all is a fault.
+/// Where a server is looked for when no URL is given.
+pub const DEFAULT_URL: &str = "mongodb://127.0.0.1:27017";
+
+/// Those of the URLs that answer, without one what answers at the usual place; of the others one line each. No target at
+/// all is a fault.
 pub fn open_all(urls: &[String]) -> Result<Vec<Arc<dyn Target>>> {
+    let usual = [DEFAULT_URL.to_string()];
+    let urls = if urls.is_empty() { &usual[..] } else { urls };
     let mut there = Vec::new();
     for url in urls {
         let target = open(url)?;

@@ -6,12 +6,12 @@ use super::spec::Spec;
 use super::values::{Lengths, Pool, deterministic, write_key};
 use crate::distribution::{Chooser, fnv64};
 use crate::fault::{Fault, Result};
-use crate::lane::{Issued, Workload};
+use crate::lane::Issued;
 use crate::random::{Rng, mix};
 use crate::reply::SAMPLE_EVERY;
+use crate::spoken::Spoken;
 use crate::targets::{Cells, Dialect, Key, Table};
 use crate::terms::Durability;
-use bson::Doc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -344,12 +344,16 @@ impl Client {
     }
 }
 
-impl Workload for Client {
+impl Spoken for Client {
     fn kinds(&self) -> &'static [&'static str] {
         &OPERATIONS
     }
 
-    fn next(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
+    fn dialect(&self) -> &dyn Dialect {
+        &*self.dialect
+    }
+
+    fn request(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
         let shared = Arc::clone(&self.shared);
         if shared.phase == Phase::Load {
             let end = shared.spec.insert_start + shared.spec.insert_count;
@@ -399,24 +403,7 @@ impl Workload for Client {
         })
     }
 
-    fn reply(
-        &mut self,
-        _issued: &Issued,
-        _reply: Doc<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
-        unreachable!("replies are read through the dialect")
-    }
-
-    fn stamp(&self, request: &mut [u8], id: i32, connection: u32) {
-        self.dialect.stamp(request, id, connection);
-    }
-
-    fn frame(&self, input: &[u8]) -> Result<wire::Frame> {
-        self.dialect.frame(input)
-    }
-
-    fn message(
+    fn judge(
         &mut self,
         issued: &Issued,
         message: &[u8],

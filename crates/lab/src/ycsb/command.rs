@@ -247,7 +247,7 @@ pub fn main(args: Args) -> Result<bool> {
         session.go(plan, &mut observe)
     };
     let outcome = done?;
-    status.end();
+    status.end(&outcome);
     if let output::Form::Series { granularity } = form {
         series.end(&outcome, granularity);
     }

@@ -205,7 +205,17 @@ pub struct Status {
     said: Instant,
     said_operations: u64,
     operations: u64,
+    /// Since the last line, and since the start.
     kinds: Vec<(&'static str, Histogram<u64>)>,
+    seen: Vec<(&'static str, Histogram<u64>)>,
+}
+
+fn add(to: &mut Vec<(&'static str, Histogram<u64>)>, kind: &'static str, more: &Histogram<u64>) {
+    match to.iter_mut().find(|(k, _)| *k == kind) {
+        // Same bounds.
+        Some((_, all)) => drop(all.add(more)),
+        None => to.push((kind, more.clone())),
+    }
 }
 
 impl Status {
@@ -221,6 +231,7 @@ impl Status {
             said_operations: 0,
             operations: 0,
             kinds: Vec::new(),
+            seen: Vec::new(),
         };
         if wanted {
             eprintln!("{}", status.line(0.0));
@@ -231,20 +242,31 @@ impl Status {
     pub fn sample(&mut self, s: &Sample) {
         self.operations += s.operations;
         for (kind, h) in &s.kinds {
-            match self.kinds.iter_mut().find(|(k, _)| k == kind) {
-                // Same bounds.
-                Some((_, all)) => drop(all.add(h)),
-                None => self.kinds.push((kind, h.clone())),
-            }
+            add(&mut self.kinds, kind, h);
+            add(&mut self.seen, kind, h);
         }
         if self.said.elapsed() >= self.every {
             self.say();
         }
     }
 
-    /// The last line.
-    pub fn end(&mut self) {
+    /// The last line, with the part of an interval that no sample showed.
+    pub fn end(&mut self, outcome: &Outcome) {
+        self.rest(outcome);
         self.say();
+    }
+
+    fn rest(&mut self, outcome: &Outcome) {
+        self.operations = outcome.operations;
+        for (kind, h) in &outcome.kinds {
+            let mut rest = h.clone();
+            if let Some((_, seen)) = self.seen.iter().find(|(k, _)| k == kind) {
+                // What was seen is part of the whole.
+                let _ = rest.subtract(seen);
+            }
+            add(&mut self.kinds, kind, &rest);
+        }
+        self.kinds.retain(|(_, h)| !h.is_empty());
     }
 
     fn say(&mut self) {
@@ -261,18 +283,21 @@ impl Status {
     }
 
     fn line(&self, rate: f64) -> String {
-        let now = timestamp(SystemTime::now())
+        let clock = SystemTime::now();
+        let since = clock.duration_since(SystemTime::UNIX_EPOCH);
+        let ms = since.map_or(0, |d| d.subsec_millis());
+        let now = timestamp(clock)
             .replace('T', " ")
-            .replace('Z', ":000");
+            .replace('Z', &format!(":{ms:03}"));
         let elapsed = self.started.elapsed().as_secs_f64();
         let mut line = format!(
-            "{}{now} {elapsed:.0} sec: {} operations; ",
-            self.label, self.operations
+            "{}{now} {} sec: {} operations; ",
+            self.label, elapsed as u64, self.operations
         );
         if rate > 0.0 {
             line.push_str(&format!("{rate:.2} current ops/sec; "));
         }
-        if self.goal != u64::MAX {
+        if self.goal != u64::MAX && self.operations < self.goal {
             let overall = self.operations as f64 / elapsed.max(1e-9);
             let left = if overall > 0.0 {
                 (self.goal.saturating_sub(self.operations)) as f64 / overall
@@ -439,5 +464,19 @@ mod tests {
             "{line}"
         );
         assert!(line.contains("[READ: Count=100, Max="), "{line}");
+        // Fifty more in the part of a second at the end.
+        let mut whole = outcome();
+        whole.operations = 150;
+        for us in 1..=50u64 {
+            whole.kinds[0].1.record(us * 100_000).unwrap();
+        }
+        s.goal = 150;
+        s.kinds.clear();
+        s.rest(&whole);
+        let line = s.line(5.0);
+        assert!(
+            line.contains("150 operations; 5.00 current ops/sec; [READ: Count=50, "),
+            "{line}"
+        );
     }
 }

@@ -1,5 +1,8 @@
 //! The built-in workloads, as property files.
 
+use super::{Properties, Spec};
+use crate::fault::{Fault, Result};
+
 /// Name, what it is, properties.
 pub const ALL: &[(&str, &str, &str)] = &[
     (
@@ -64,4 +67,19 @@ pub fn find(name: &str) -> Option<&'static str> {
     ALL.iter()
         .find(|(n, _, _)| n.eq_ignore_ascii_case(name))
         .map(|(_, _, properties)| *properties)
+}
+
+/// The workload of a scenario; without `records`, of as many as its properties say.
+pub fn spec(name: &str, records: impl Into<Option<u64>>) -> Result<Spec> {
+    let Some(text) = find(name) else {
+        return Err(Fault::Usage(format!(
+            "{name} is not a scenario (see `pando lab list`)"
+        )));
+    };
+    let mut p = Properties::default();
+    p.add_text(text)?;
+    if let Some(n) = records.into() {
+        p.set("recordcount", n);
+    }
+    Ok(Spec::new(&p)?.0)
 }

@@ -411,13 +411,11 @@ impl Session {
         };
         let (mut fleet, spec) = self.fleet_of(spec, phase, plan)?;
         fleet.set_pace(plan.rate, plan.poisson);
-        let mut progress = Progress::new(title, goal, self.info.pids(), self.quiet);
-        let cpu = self.info.cpu_time();
+        let progress = Progress::new(title, goal, self.info.pids(), self.quiet);
         let writes = phase == Phase::Load || spec.update + spec.insert > 0.0;
         let mut activity = BTreeMap::<String, Vec<f64>>::new();
         let target = &self.target;
-        let outcome = fleet.run(plan.limit, &mut |s| {
-            progress.sample(s);
+        let done = fleet.watched(plan.limit, progress, &mut |s| {
             observe(s);
             // Once a second costs the server nothing that a figure would show.
             if writes {
@@ -427,8 +425,6 @@ impl Session {
             }
         })?;
         self.activity = activity;
-        let after = self.info.cpu_time();
-        let spent = cpu.zip(after).map(|(b, a)| a.saturating_sub(b));
-        Ok((outcome, spent))
+        Ok(done)
     }
 }

@@ -117,6 +117,10 @@ pub struct Spec {
 /// Properties of YCSB and its bindings that are accepted and say nothing about the operations: what they are for (rates,
 /// times, output, addresses) is read elsewhere, or has no counterpart here.
 const WITHOUT_EFFECT: &[&str] = &[
+    // Of Bigtable's binding; YCSB's own template names them.
+    "discardscannedrecord",
+    "maxscanrate",
+    "scanoptimelimit",
     "workload",
     "db",
     "threadcount",

@@ -7,8 +7,9 @@
 //!                    └── mongod --configsvr
 //! ```
 
+use super::Up;
 use super::recipe::{mongod, mongos, program, router};
-use super::{Room, Up};
+use super::room::Room;
 use crate::connection::Address;
 use crate::fault::{Fault, Result};
 use crate::process::free_port;

@@ -6,17 +6,17 @@
 
 mod cluster;
 mod recipe;
+mod room;
+mod started;
 
-use crate::fault::{Fault, Result, local};
-use crate::process::{MemoryGroup, end_with_us, free_port};
+use crate::fault::{Fault, Result};
 use crate::targets;
 use crate::terms::bytes_of;
-use recipe::{Recipe, program};
+use recipe::program;
+pub use room::start;
 use serde::{Deserialize, Serialize};
-use std::os::unix::fs::{DirBuilderExt, chown};
-use std::os::unix::process::CommandExt;
+pub use started::{Launch, Started};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
@@ -101,35 +101,6 @@ impl Means {
     }
 }
 
-/// For studies that start their target themselves.
-#[derive(clap::Args, Clone)]
-pub struct Launch {
-    /// Start the target for this run (pando, mongod, mariadb, postgres) and remove it afterwards.
-    #[arg(long, value_name = "PRODUCT", conflicts_with = "url")]
-    pub launch: Option<String>,
-    /// Processes of it, with --launch.
-    #[arg(long, default_value_t = 1)]
-    pub shards: usize,
-    #[command(flatten)]
-    pub means: Means,
-}
-
-impl Launch {
-    /// The target, when one is to be started.
-    pub fn start(&self, quiet: bool) -> Result<Option<Started>> {
-        match &self.launch {
-            Some(product) => {
-                let up = Up::new(product, self.means.clone(), self.shards);
-                Ok(Some(Started::of(&up, quiet)?))
-            }
-            None if self.shards > 1 => Err(Fault::Usage(
-                "--shards needs --launch; of a cluster that runs give the router's URL".into(),
-            )),
-            None => Ok(None),
-        }
-    }
-}
-
 /// How long servers live.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Life {
@@ -137,67 +108,6 @@ pub enum Life {
     UntilStopped,
     /// No longer than this process, even when it is killed.
     OfRun,
-}
-
-/// Servers of one run, stopped and removed at its end; of a run that is killed the files stay.
-pub struct Started {
-    home: PathBuf,
-    pub running: Vec<Running>,
-}
-
-impl Started {
-    pub fn none() -> Started {
-        static HOMES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let n = HOMES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let name = format!("pando-lab-started-{}-{n}", std::process::id());
-        Started {
-            home: std::env::temp_dir().join(name),
-            running: Vec::new(),
-        }
-    }
-
-    pub fn of(up: &Up, quiet: bool) -> Result<Started> {
-        let mut started = Started::none();
-        started.add(up, quiet)?;
-        Ok(started)
-    }
-
-    /// Starts one more target; gives its URL.
-    pub fn add(&mut self, up: &Up, quiet: bool) -> Result<String> {
-        let what = match up.shards {
-            1 => format!("starting {}", up.product),
-            n => format!("starting {} in {n} processes", up.product),
-        };
-        crate::progress::say(quiet, what);
-        let all = start(&self.home, up, Life::OfRun)?;
-        let url = url_of(&all);
-        self.running.extend(all);
-        Ok(url)
-    }
-
-    pub fn url(&self) -> String {
-        url_of(&self.running)
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        for r in self.running.iter().rev() {
-            stop(&self.home, r);
-        }
-        let _ = std::fs::remove_dir(&self.home);
-    }
-}
-
-/// A router's URL stands for the cluster; those of separate servers are joined.
-fn url_of(all: &[Running]) -> String {
-    match all.iter().find(|r| r.router) {
-        Some(router) => router.url.clone(),
-        None => {
-            let urls: Vec<&str> = all.iter().map(|r| r.url.as_str()).collect();
-            urls.join("+")
-        }
-    }
 }
 
 /// A server that we started, as its file says.
@@ -216,7 +126,6 @@ pub struct Running {
     pub group: Option<PathBuf>,
 }
 
-const READY: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(60);
 const PRODUCTS: [&str; 4] = ["pando", "mariadb", "postgres", "mongod"];
 
@@ -300,216 +209,20 @@ pub fn running(home: &Path) -> Vec<Running> {
     all
 }
 
-/// Whom a server runs as: PostgreSQL refuses root.
-fn servant() -> Option<(u32, u32)> {
-    // SAFETY: no pointers are involved.
-    if unsafe { libc::getuid() } != 0 {
-        return None;
-    }
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    ["postgres", "nobody"].iter().find_map(|name| {
-        let line = users.lines().find(|l| l.split(':').next() == Some(name))?;
-        let mut fields = line.split(':').skip(2);
-        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-    })
-}
-
 /// Whether a product can be started here.
 pub fn installed(product: &str) -> bool {
     program(product, None).is_ok()
 }
 
-/// Starts the processes of one target on empty folders and waits until they answer; all or none.
-pub fn start(home: &Path, up: &Up, life: Life) -> Result<Vec<Running>> {
-    if !(1..=64).contains(&up.shards) {
-        return Err(Fault::Usage("--shards is 1 to 64".into()));
-    }
-    if up.port.is_some() && up.shards > 1 {
-        return Err(Fault::Usage("--port is for one process".into()));
-    }
-    let mut room = Room::open(home, up, life)?;
-    let done = if up.product == "mongod" && up.shards > 1 {
-        cluster::start(&mut room, up)
-    } else {
-        let one = Up {
-            means: Means {
-                memory: up.means.memory / up.shards as u64,
-                ..up.means.clone()
-            },
-            ..up.clone()
-        };
-        (0..up.shards).try_for_each(|_| {
-            let port = match up.port {
-                Some(p) => p,
-                None => free_port()?,
-            };
-            room.start(&up.product, &mut |dir| recipe::recipe(dir, &one, port))
-        })
-    };
-    match done {
-        Ok(()) => Ok(room.running),
-        Err(fault) => {
-            room.running.iter().rev().for_each(|r| stop(home, r));
-            Err(fault)
+/// A router's URL stands for the cluster; those of separate servers are joined.
+fn url_of(all: &[Running]) -> String {
+    match all.iter().find(|r| r.router) {
+        Some(router) => router.url.clone(),
+        None => {
+            let urls: Vec<&str> = all.iter().map(|r| r.url.as_str()).collect();
+            urls.join("+")
         }
     }
-}
-
-/// Where the processes of one target are started.
-struct Room<'a> {
-    home: &'a Path,
-    life: Life,
-    group: Option<MemoryGroup>,
-    running: Vec<Running>,
-}
-
-impl<'a> Room<'a> {
-    fn open(home: &'a Path, up: &Up, life: Life) -> Result<Room<'a>> {
-        // What cannot be started leaves no folders behind.
-        program(&up.product, up.means.binary.as_deref())?;
-        let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true).mode(0o755);
-        builder.create(home).map_err(local(home.display()))?;
-        let group = match up.means.limit {
-            Some(bytes) => Some(MemoryGroup::new(bytes)?),
-            None => None,
-        };
-        Ok(Room {
-            home,
-            life,
-            group,
-            running: Vec::new(),
-        })
-    }
-
-    fn start(
-        &mut self,
-        product: &str,
-        recipe: &mut dyn FnMut(&Path) -> Result<Recipe>,
-    ) -> Result<()> {
-        let taken: Vec<String> = running(self.home).into_iter().map(|r| r.name).collect();
-        let name = (1..)
-            .map(|i| format!("{product}-{i}"))
-            .find(|n| !taken.contains(n) && !self.home.join(n).exists())
-            .unwrap_or_default();
-        let dir = self.home.join(&name);
-        std::fs::create_dir(&dir).map_err(local(dir.display()))?;
-        let started = recipe(&dir).and_then(|r| self.launch(&name, product, &dir, &r));
-        match started {
-            Ok(running) => {
-                self.running.push(running);
-                Ok(())
-            }
-            Err(fault) => {
-                let _ = std::fs::remove_dir_all(&dir);
-                Err(fault)
-            }
-        }
-    }
-
-    fn launch(&self, name: &str, product: &str, dir: &Path, recipe: &Recipe) -> Result<Running> {
-        let servant = servant().filter(|_| product == "postgres");
-        if let Some((user, group)) = servant {
-            chown(dir, Some(user), Some(group)).map_err(local(dir.display()))?;
-        }
-        let command: Vec<String> = std::iter::once(recipe.binary.display().to_string())
-            .chain(recipe.words.iter().cloned())
-            .collect();
-        let log_path = dir.join("server.log");
-        for before in &recipe.before {
-            run(before, servant, &log_path)?;
-        }
-        let log = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&log_path);
-        let log = log.map_err(local(log_path.display()))?;
-        let twin = log.try_clone().map_err(local(log_path.display()))?;
-        let mut c = Command::new(&command[0]);
-        c.args(&command[1..])
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(twin)
-            .current_dir(dir);
-        if let Some((user, group)) = servant {
-            c.uid(user).gid(group);
-        }
-        if let Some(group) = &self.group {
-            group.admit(&mut c)?;
-        }
-        // A session of its own: it outlives the terminal that it was started from.
-        // SAFETY: setsid is async-signal-safe and touches no memory.
-        unsafe {
-            c.pre_exec(|| {
-                libc::setsid();
-                Ok(())
-            });
-        }
-        if self.life == Life::OfRun {
-            end_with_us(&mut c);
-        }
-        let mut child = c
-            .spawn()
-            .map_err(local(format!("starting {}", command[0])))?;
-        let running = Running {
-            name: name.to_string(),
-            url: recipe.url.clone(),
-            pid: child.id(),
-            dir: dir.to_path_buf(),
-            command,
-            router: product == "mongos",
-            group: self.group.as_ref().map(|g| g.dir.clone()),
-        };
-        let deadline = Instant::now() + READY;
-        loop {
-            let answered = targets::open(&running.url)?.info();
-            let Err(fault) = answered else { break };
-            let ended = child.try_wait().ok().flatten();
-            if ended.is_some() || Instant::now() > deadline {
-                let _ = child.kill();
-                let _ = child.wait();
-                let log = std::fs::read_to_string(&log_path).unwrap_or_default();
-                let last: Vec<&str> = log.lines().rev().take(3).collect();
-                let last: Vec<&str> = last.into_iter().rev().collect();
-                return Err(Fault::Local(format!(
-                    "{name} did not start ({fault}): {}",
-                    last.join(" / ")
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let file = self.home.join(format!("{name}.json"));
-        let text = serde_json::to_string_pretty(&running).unwrap_or_default();
-        std::fs::write(&file, text).map_err(|e| {
-            let _ = child.kill();
-            let _ = child.wait();
-            Fault::Local(format!("{}: {e}", file.display()))
-        })?;
-        Ok(running)
-    }
-}
-
-fn run(command: &[String], servant: Option<(u32, u32)>, log: &Path) -> Result<()> {
-    let mut c = Command::new(&command[0]);
-    c.args(&command[1..]).stdin(Stdio::null());
-    if let Some((user, group)) = servant {
-        c.uid(user).gid(group).current_dir("/");
-    }
-    end_with_us(&mut c);
-    let done = c
-        .output()
-        .map_err(local(format!("starting {}", command[0])))?;
-    if done.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    let _ = std::fs::write(log, &said);
-    let line = said
-        .lines()
-        .rfind(|l| !l.trim().is_empty())
-        .unwrap_or_default()
-        .to_string();
-    Err(Fault::Local(format!("{} failed: {line}", command[0])))
 }
 
 /// Whether the process still is the server of that folder.
@@ -605,6 +318,13 @@ mod tests {
         let mut missing = up("mongod");
         missing.means.binary = Some("/nowhere/mongod".into());
         assert!(start(dir.path(), &missing, Life::OfRun).is_err());
+        let mut engine = up("mariadb");
+        engine.engine = "csv".into();
+        assert!(matches!(
+            start(dir.path(), &engine, Life::OfRun),
+            Err(Fault::Usage(_))
+        ));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         // A mongod without a router makes no cluster.
         let alone = dir.path().join("mongod");
         std::fs::write(&alone, "").unwrap();

@@ -1,0 +1,317 @@
+//! What changes as data grows, and from second to second.
+
+use super::super::plot::{Axis, Body, Line};
+use super::super::published;
+use super::{Charts, distinct, grouped, spikes};
+use crate::rates::group_interval;
+use crate::report::{Sizes, Step};
+
+impl Charts<'_> {
+    /// The rate as the data grows, in a hundred parts or per 100,000.
+    pub(super) fn growth(&mut self) {
+        let report = self.report;
+        let timed = report
+            .steps
+            .iter()
+            .filter(|s| s.group_seconds.len() >= 20 && s.name == "insert");
+        for (mode, steps) in grouped(timed, |s| s.mode.clone().unwrap_or_default()) {
+            let longest = steps
+                .iter()
+                .map(|s| s.group_seconds.len())
+                .max()
+                .unwrap_or(0);
+            let part = if longest >= 1000 {
+                100
+            } else {
+                (longest / 50).max(1)
+            };
+            let group = steps.first().map_or(1000, |s| s.group);
+            let lines: Vec<Line> = steps
+                .iter()
+                .map(|s| {
+                    let points: Vec<(f64, f64)> = s
+                        .group_seconds
+                        .chunks(part)
+                        .enumerate()
+                        .filter(|(_, c)| c.len() == part)
+                        .map(|(i, c)| {
+                            let seconds: f64 = c.iter().sum();
+                            (
+                                ((i + 1) * part) as f64 * s.group as f64,
+                                (part as u64 * s.group) as f64 / seconds.max(1e-9),
+                            )
+                        })
+                        .collect();
+                    let marks = spikes(&points);
+                    Line {
+                        name: s.target.clone().unwrap_or_else(|| mode.clone()),
+                        color: self.color(s),
+                        points,
+                        marks,
+                        ..Line::default()
+                    }
+                })
+                .collect();
+            self.push(
+                &format!("growth-{mode}"),
+                format!("Insert rate as data grows: {mode}"),
+                &format!("One value for every {} inserts. Level is good; rings mark values below half the median.", part as u64 * group),
+                Axis::linear("records inserted"),
+                Axis::linear("inserts/s"),
+                Body::Lines(lines),
+            );
+        }
+    }
+
+    pub(super) fn reads_by_keys(&mut self) {
+        let report = self.report;
+        let reads = report
+            .steps
+            .iter()
+            .filter(|s| s.name.starts_with("read of "));
+        for (mode, steps) in grouped(reads, |s| s.mode.clone().unwrap_or_default()) {
+            let ticks = distinct(steps.iter().filter_map(|s| s.at));
+            if ticks.len() < 2 {
+                continue;
+            }
+            let lines = self
+                .named(&steps, |_| mode.clone())
+                .into_iter()
+                .map(|(name, color, of)| Line {
+                    name,
+                    color,
+                    points: of
+                        .iter()
+                        .filter_map(|&i| Some((steps[i].at?, steps[i].per_second)))
+                        .collect(),
+                    band: of
+                        .iter()
+                        .filter_map(|&i| {
+                            let [low, high] = group_interval(steps[i])?;
+                            Some((steps[i].at?, low, high))
+                        })
+                        .collect(),
+                    dots: true,
+                    ..Line::default()
+                })
+                .collect();
+            self.push(
+                &format!("reads-{mode}"),
+                format!("Reads by number of distinct keys: {mode}"),
+                "Each key once, in random order. Published: far ahead of MySQL while keys are few, uneven when they are many.",
+                Axis::log("distinct keys", ticks),
+                Axis::linear("reads/s"),
+                Body::Lines(lines),
+            );
+        }
+    }
+
+    /// The rate against data size, and the published shape beside it.
+    pub(super) fn by_size(&mut self) {
+        if self.report.name != "C-sizes" {
+            return;
+        }
+        let report = self.report;
+        // The best over all connections at each size.
+        let mut best: Vec<(String, String, f64, f64)> = Vec::new();
+        for s in &report.steps {
+            let (Some(at), Some(target)) = (s.at, s.target.clone()) else {
+                continue;
+            };
+            match best
+                .iter_mut()
+                .find(|b| b.0 == target && b.1 == s.name && b.2 == at)
+            {
+                Some(b) => b.3 = b.3.max(s.per_second),
+                None => best.push((target, s.name.clone(), at, s.per_second)),
+            }
+        }
+        let ticks = distinct(best.iter().map(|b| b.2));
+        if ticks.len() < 2 {
+            return;
+        }
+        for (t, target) in self.targets.clone().iter().enumerate() {
+            let names: Vec<String> = grouped(report.steps.iter(), |s| s.name.clone())
+                .into_iter()
+                .map(|g| g.0)
+                .collect();
+            let mut lines = Vec::new();
+            let mut shapes = Vec::new();
+            for (color, name) in names.iter().enumerate() {
+                let points: Vec<(f64, f64)> = best
+                    .iter()
+                    .filter(|b| b.0 == *target && b.1 == *name)
+                    .map(|b| (b.2, b.3))
+                    .collect();
+                if let Some(first) = points.first().copied() {
+                    shapes.push(Line {
+                        name: format!("{name} here"),
+                        color,
+                        points: points
+                            .iter()
+                            .map(|p| (p.0 / first.0, p.1 / first.1))
+                            .collect(),
+                        dots: true,
+                        ..Line::default()
+                    });
+                    if let Some(rates) = published::c_by_size(name) {
+                        shapes.push(Line {
+                            name: format!("{name} published"),
+                            color,
+                            points: rates
+                                .iter()
+                                .map(|(n, r)| (n / rates[0].0, r / rates[0].1))
+                                .collect(),
+                            dashed: true,
+                            ..Line::default()
+                        });
+                    }
+                }
+                lines.push(Line {
+                    name: name.clone(),
+                    color,
+                    points,
+                    dots: true,
+                    ..Line::default()
+                });
+            }
+            let suffix = if self.many_targets() {
+                format!(", {target}")
+            } else {
+                String::new()
+            };
+            self.push(
+                &format!("size-{t}"),
+                format!("Rate against data size{suffix}"),
+                "The most operations a second at any number of connections. The fall with data size was the study's main finding.",
+                Axis::log("records", ticks.clone()),
+                Axis::linear("ops/s"),
+                Body::Lines(lines),
+            );
+            self.push(
+                &format!("size-shape-{t}"),
+                format!("The same as shapes, beside the published{suffix}"),
+                "Smallest size = 1. Dashed: published on 24 cores and 256 GB (5, 30, 100 million records). Compare slopes only.",
+                Axis {
+                    suffix: "×",
+                    ..Axis::log("data size", vec![1.0, 2.0, 6.0, 20.0])
+                },
+                Axis::linear("rate, smallest size = 1"),
+                Body::Lines(shapes),
+            );
+        }
+    }
+
+    pub(super) fn over_time(&mut self) {
+        let report = self.report;
+        let long = report
+            .steps
+            .iter()
+            .filter(|s| s.series.len() >= 8 && s.offered.is_none() && s.group_seconds.is_empty());
+        let key = |s: &Step| {
+            (
+                s.name.clone(),
+                s.mode.clone().unwrap_or_default(),
+                s.connections,
+            )
+        };
+        let groups = grouped(long, key);
+        // Of a sweep every point has a series; only what stands by itself is worth a plot.
+        let swept = |name: &str, mode: &str| {
+            groups
+                .iter()
+                .filter(|((n, m, _), _)| n == name && m == mode)
+                .count()
+                > 2
+        };
+        let mut charts = Vec::new();
+        for ((name, mode, connections), steps) in &groups {
+            if swept(name, mode) {
+                continue;
+            }
+            let lines: Vec<Line> = steps
+                .iter()
+                .map(|s| {
+                    let whole = s.series.iter().filter(|x| x.seconds > 0.3);
+                    let points: Vec<(f64, f64)> = whole
+                        .map(|x| (x.at, x.operations as f64 / x.seconds))
+                        .collect();
+                    Line {
+                        name: s.target.clone().unwrap_or_else(|| name.clone()),
+                        color: self.color(s),
+                        marks: spikes(&points),
+                        points,
+                        ..Line::default()
+                    }
+                })
+                .collect();
+            let mode = if mode.is_empty() {
+                String::new()
+            } else {
+                format!(", {mode}")
+            };
+            let mut events: Vec<(String, Vec<f64>)> = Vec::new();
+            for s in steps {
+                for (what, at) in &s.activity {
+                    let name = match &s.target {
+                        Some(t) if self.many_targets() => format!("{what} of {t}"),
+                        _ => what.clone(),
+                    };
+                    events.push((name, at.clone()));
+                }
+            }
+            let what = format!("{name}{mode}, {connections} connection(s)");
+            charts.push((what, lines, events));
+        }
+        for (what, lines, events) in charts.into_iter().take(24) {
+            self.push(
+                &format!("time-{what}"),
+                format!("Rate over time: {what}"),
+                "One value a second, nothing left out. Rings mark seconds below half the median; blocks at the foot, what the server did beside.",
+                Axis {
+                    suffix: " s",
+                    ..Axis::linear("since the start")
+                },
+                Axis::linear("ops/s"),
+                Body::Lines(lines),
+            );
+            if let Some(chart) = self.all.last_mut() {
+                chart.events = events;
+            }
+        }
+    }
+
+    pub(super) fn sizes_over_time(&mut self) {
+        let report = self.report;
+        let grown: Vec<&Step> = report.steps.iter().filter(|s| s.sizes.len() >= 3).collect();
+        for s in grown.into_iter().take(6) {
+            let line = |name: &str, color, of: fn(&Sizes) -> u64| Line {
+                name: name.into(),
+                color,
+                points: s
+                    .sizes
+                    .iter()
+                    .map(|z| (z.documents as f64, of(z) as f64 / 1e6))
+                    .collect(),
+                ..Line::default()
+            };
+            let lines = vec![
+                line("data", 0, |z| z.data_bytes),
+                line("on disk", 1, |z| z.storage_bytes),
+                line("indexes", 2, |z| z.index_bytes),
+                line("server memory", 3, |z| z.server_resident_bytes.unwrap_or(0)),
+            ];
+            self.push(
+                &format!("sizes-{}", s.name),
+                format!("Sizes as data grows: {}", s.name),
+                "What the server says of the table, and the memory that its process holds.",
+                Axis::linear("documents"),
+                Axis {
+                    suffix: " MB",
+                    ..Axis::linear("megabytes")
+                },
+                Body::Lines(lines),
+            );
+        }
+    }
+}

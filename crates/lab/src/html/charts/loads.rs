@@ -1,0 +1,141 @@
+//! Rates by connections, and response times by load.
+
+use super::super::plot::{Axis, Body, Line};
+use super::{Charts, distinct, grouped};
+use crate::measure::Latency;
+use crate::rates::{peak_and_knee, rate_interval};
+use crate::report::Step;
+
+impl Charts<'_> {
+    pub(super) fn by_connections(&mut self) {
+        let report = self.report;
+        let closed = report.steps.iter().filter(|s| {
+            s.offered.is_none() && s.group_seconds.is_empty() && s.megabytes_per_second.is_none()
+        });
+        let many = self.many_targets();
+        let key = move |s: &Step| {
+            let mode = s.mode.clone().unwrap_or_default();
+            if many {
+                format!("{} {mode}", s.name)
+            } else {
+                mode
+            }
+        };
+        for (title, steps) in grouped(closed, key) {
+            let ticks = distinct(steps.iter().map(|s| s.connections as f64));
+            if ticks.len() < 3 {
+                continue;
+            }
+            let lines: Vec<Line> = self
+                .named(&steps, |s| s.name.clone())
+                .into_iter()
+                .filter(|(_, _, of)| of.len() > 1)
+                .map(|(name, color, of)| {
+                    let own: Vec<&Step> = of.iter().map(|&i| steps[i]).collect();
+                    let at = |s: &Step| (s.connections as f64, s.per_second);
+                    let mut marks = Vec::new();
+                    if let Some((peak, knee)) = peak_and_knee(&own) {
+                        let said = |what: &str, s: &Step| {
+                            format!(
+                                "{what} {}: {} {:.0}/s at {} connections",
+                                s.connections, name, s.per_second, s.connections
+                            )
+                        };
+                        marks.push((at(peak).0, at(peak).1, said("peak", peak)));
+                        if knee.connections != peak.connections {
+                            marks.push((at(knee).0, at(knee).1, said("knee", knee)));
+                        }
+                    }
+                    Line {
+                        name: name.clone(),
+                        color,
+                        points: own.iter().map(|s| at(s)).collect(),
+                        band: own
+                            .iter()
+                            .map(|s| {
+                                let [low, high] = rate_interval(s);
+                                (s.connections as f64, low, high)
+                            })
+                            .collect(),
+                        dots: true,
+                        marks,
+                        ..Line::default()
+                    }
+                })
+                .collect();
+            if lines.is_empty() {
+                continue;
+            }
+            let of = if title.trim().is_empty() {
+                String::new()
+            } else {
+                format!(": {}", title.trim())
+            };
+            self.push(
+                &format!("connections{of}"),
+                format!("Throughput by connections{of}"),
+                "Closed loop. Peak: the most operations a second; knee: the fewest connections whose interval reaches it. The band is the interval.",
+                Axis::log("connections", ticks),
+                Axis::linear("ops/s"),
+                Body::Lines(lines),
+            );
+        }
+    }
+
+    pub(super) fn latency_by_load(&mut self) {
+        let report = self.report;
+        let open = report.steps.iter().filter(|s| s.offered.is_some());
+        for ((name, target), steps) in grouped(open, |s| {
+            (s.name.clone(), s.target.clone().unwrap_or_default())
+        }) {
+            let quantiles: [(&str, fn(&Latency) -> f64); 4] = [
+                ("p50", |l| l.p50_us),
+                ("p90", |l| l.p90_us),
+                ("p99", |l| l.p99_us),
+                ("p99.9", |l| l.p999_us),
+            ];
+            let lines: Vec<Line> = quantiles
+                .iter()
+                .enumerate()
+                .map(|(color, (what, of))| {
+                    let points: Vec<(f64, f64)> = steps
+                        .iter()
+                        .filter_map(|s| {
+                            let l = s.latency.values().max_by_key(|l| l.count)?;
+                            Some((s.offered?, of(l) / 1e3))
+                        })
+                        .collect();
+                    let marks = steps
+                        .iter()
+                        .zip(&points)
+                        .filter(|(s, _)| s.overloaded && *what == "p99.9");
+                    Line {
+                        name: (*what).into(),
+                        color,
+                        marks: marks
+                            .map(|(_, p)| (p.0, p.1, "overloaded: the backlog grew".to_string()))
+                            .collect(),
+                        points,
+                        dots: true,
+                        ..Line::default()
+                    }
+                })
+                .collect();
+            let ticks = distinct(steps.iter().filter_map(|s| s.offered));
+            self.push(
+                &format!("latency-{name}-{target}"),
+                format!("Response time by load: {name}{}", if target.is_empty() { String::new() } else { format!(", {target}") }),
+                "Open loop: counted from the moment at which each operation was due, so that waiting counts.",
+                Axis {
+                    ticks,
+                    ..Axis::linear("operations offered a second")
+                },
+                Axis {
+                    suffix: " ms",
+                    ..Axis::log("milliseconds, logarithmic", Vec::new())
+                },
+                Body::Lines(lines),
+            );
+        }
+    }
+}

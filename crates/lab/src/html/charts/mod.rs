@@ -1,0 +1,225 @@
+//! Which plots a result asks for: everything that its steps can show, in the order in which one reads it.
+
+mod growth;
+mod loads;
+mod modes;
+mod targets;
+
+use super::plot::{Axis, Body, Chart};
+use crate::measure::median;
+use crate::report::{Report, Step};
+use crate::terms::span;
+
+/// Steps that belong together, in the order in which they came.
+fn grouped<'a, K: PartialEq>(
+    steps: impl Iterator<Item = &'a Step>,
+    key: impl Fn(&Step) -> K,
+) -> Vec<(K, Vec<&'a Step>)> {
+    let mut groups: Vec<(K, Vec<&Step>)> = Vec::new();
+    for s in steps {
+        let k = key(s);
+        match groups.iter_mut().find(|(have, _)| *have == k) {
+            Some((_, list)) => list.push(s),
+            None => groups.push((k, vec![s])),
+        }
+    }
+    groups
+}
+
+pub struct Charts<'a> {
+    report: &'a Report,
+    /// Targets by label, in order: the place is the colour.
+    targets: Vec<String>,
+    pub all: Vec<Chart>,
+}
+
+pub fn of(report: &Report) -> Vec<Chart> {
+    let mut targets: Vec<String> = Vec::new();
+    for s in &report.steps {
+        let label = s.target.clone().unwrap_or_default();
+        if !targets.contains(&label) {
+            targets.push(label);
+        }
+    }
+    let mut charts = Charts {
+        report,
+        targets,
+        all: Vec::new(),
+    };
+    charts.side_by_side();
+    charts.ratios();
+    charts.by_mode();
+    charts.files();
+    charts.boxes();
+    charts.growth();
+    charts.reads_by_keys();
+    charts.by_connections();
+    charts.by_size();
+    charts.by_shards();
+    charts.latency_by_load();
+    charts.over_time();
+    charts.sizes_over_time();
+    charts.comparisons();
+    let mut ids: Vec<String> = Vec::new();
+    for c in &mut charts.all {
+        while ids.contains(&c.id) {
+            c.id.push('_');
+        }
+        ids.push(c.id.clone());
+    }
+    charts.all
+}
+
+pub(super) fn slug(s: &str) -> String {
+    let mut out = String::new();
+    for c in s.chars() {
+        if c.is_ascii_alphanumeric() {
+            out.push(c.to_ascii_lowercase());
+        } else if !out.ends_with('-') && !out.is_empty() {
+            out.push('-');
+        }
+    }
+    out.trim_end_matches('-').to_string()
+}
+
+impl Charts<'_> {
+    fn color(&self, s: &Step) -> usize {
+        let label = s.target.clone().unwrap_or_default();
+        self.targets.iter().position(|t| *t == label).unwrap_or(0)
+    }
+
+    fn many_targets(&self) -> bool {
+        self.targets.len() > 1
+    }
+
+    fn push(&mut self, id: &str, title: String, caption: &str, x: Axis, y: Axis, body: Body) {
+        self.all.push(Chart {
+            id: slug(id),
+            title,
+            caption: caption.to_string(),
+            x,
+            y,
+            body,
+            events: Vec::new(),
+        });
+    }
+
+    /// Lines of a group of steps: by target where there are several, else by what `name` says.
+    fn named(
+        &self,
+        steps: &[&Step],
+        name: impl Fn(&Step) -> String,
+    ) -> Vec<(String, usize, Vec<usize>)> {
+        let mut out: Vec<(String, usize, Vec<usize>)> = Vec::new();
+        for (i, s) in steps.iter().enumerate() {
+            let label = if self.many_targets() {
+                s.target.clone().unwrap_or_default()
+            } else {
+                name(s)
+            };
+            match out.iter_mut().find(|o| o.0 == label) {
+                Some(o) => o.2.push(i),
+                None => {
+                    let color = if self.many_targets() {
+                        self.color(s)
+                    } else {
+                        out.len()
+                    };
+                    out.push((label, color, vec![i]));
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Points below half the median.
+fn spikes(points: &[(f64, f64)]) -> Vec<(f64, f64, String)> {
+    let middle = median(&points.iter().map(|p| p.1).collect::<Vec<_>>());
+    let low = points.iter().filter(|p| p.1 < middle / 2.0);
+    low.take(40)
+        .map(|p| {
+            (
+                p.0,
+                p.1,
+                format!(": {:.0} where {middle:.0} is the median", p.1),
+            )
+        })
+        .collect()
+}
+
+fn distinct(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut all: Vec<f64> = values.collect();
+    all.sort_by(f64::total_cmp);
+    all.dedup();
+    all
+}
+
+/// What a figure is of: step, target, connections, and its p99.
+pub fn headline(s: &Step) -> String {
+    let mut parts = vec![s.name.clone()];
+    parts.extend(s.mode.clone());
+    parts.extend(s.target.clone());
+    parts.push(match s.connections {
+        1 => "1 connection".into(),
+        n => format!("{n} connections"),
+    });
+    if let Some(l) = s.latency.values().max_by_key(|l| l.count) {
+        parts.push(format!("p99 {}", span((l.p99_us * 1e3) as u64)));
+    }
+    parts.join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Sample;
+
+    fn step(name: &str, target: &str, connections: usize, rate: f64) -> Step {
+        Step {
+            name: name.into(),
+            target: Some(target.into()),
+            connections,
+            per_second: rate,
+            series: (1..=10)
+                .map(|at| Sample {
+                    at: f64::from(at),
+                    seconds: 1.0,
+                    operations: rate as u64,
+                    ..Sample::default()
+                })
+                .collect(),
+            ..Step::default()
+        }
+    }
+
+    #[test]
+    fn a_report_gets_the_plots_that_its_steps_can_show() {
+        let mut report = crate::report::Draft::new("study", "C-sizes").report;
+        for target in ["A 1", "B 2"] {
+            for records in [100.0, 600.0] {
+                for connections in [1, 2, 4] {
+                    let mut s = step("C.S5", target, connections, 100.0 * connections as f64);
+                    s.at = Some(records);
+                    s.mode = Some(format!("Test_{records}"));
+                    report.steps.push(s);
+                }
+            }
+        }
+        let mut open = step("C.S5", "A 1", 4, 50.0);
+        open.offered = Some(50.0);
+        report.steps.push(open);
+        let ids: Vec<String> = of(&report).into_iter().map(|c| c.id).collect();
+        for want in [
+            "connections-c-s5-test-100",
+            "size-0",
+            "size-shape-1",
+            "latency-c-s5-a-1",
+            "targets",
+            "ratios",
+        ] {
+            assert!(ids.iter().any(|i| i == want), "{want} in {ids:?}");
+        }
+        assert!(of(&crate::report::Draft::new("run", "x").report).is_empty());
+    }
+}

@@ -1,0 +1,309 @@
+//! Where a run's result goes, alike for every command that measures, and what is left of a run that does not come to its
+//! end: its steps stand beside the result to come, and `--resume` goes on after the last of them.
+//!
+//! Invariants: a place that cannot be written is a fault before anything is measured. The journal
+//! (`<result>.unfinished`) is a whole report after each step; it goes when the result is written. Tables are printed even
+//! where the result cannot be written in the end.
+
+use crate::fault::{Fault, Result};
+use crate::html;
+use crate::report::{Draft, Report};
+use crate::show;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Output {
+    /// Result file (default: a new one in lab-results/; - for none).
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// No progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Resumable {
+    #[command(flatten)]
+    pub to: Output,
+    /// Go on after the last step that a run with the same --out finished.
+    #[arg(long)]
+    pub resume: bool,
+}
+
+/// The end of a run: whether its plots are worth a page of their own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Page {
+    None,
+    Beside,
+}
+
+/// The place of a result, and the steps on the way to it.
+pub struct Journal {
+    /// `None`: no file is wanted.
+    result: Option<PathBuf>,
+    resumable: bool,
+    /// Steps that the journal's file holds.
+    kept: usize,
+    /// The folder of the result, where there was none before.
+    made: Option<PathBuf>,
+    told: bool,
+    finished: bool,
+}
+
+impl Journal {
+    /// For commands that cannot go on where they stopped; their steps are kept all the same.
+    pub fn open(draft: &Draft, to: &Output) -> Result<Journal> {
+        let result = match &to.out {
+            Some(out) if out == Path::new("-") => None,
+            Some(out) => Some(out.clone()),
+            None => Some(draft.default_path()),
+        };
+        let mut journal = Journal {
+            result,
+            resumable: false,
+            kept: 0,
+            made: None,
+            told: false,
+            finished: false,
+        };
+        journal.probe(draft)?;
+        Ok(journal)
+    }
+
+    /// With `--resume`, the steps of the unfinished run come into the draft.
+    pub fn resume(draft: &mut Draft, with: &Resumable) -> Result<Journal> {
+        if with.resume {
+            let Some(out) = with.to.out.as_deref().filter(|p| *p != Path::new("-")) else {
+                return Err(Fault::Usage(
+                    "--resume needs the --out of the run that died".into(),
+                ));
+            };
+            take_over(draft, out)?;
+        }
+        let mut journal = Journal::open(draft, &with.to)?;
+        journal.resumable = true;
+        Ok(journal)
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.result.as_deref().map(unfinished)
+    }
+
+    /// Writes the journal as it begins, so that a bad place is known before the measurement.
+    fn probe(&mut self, draft: &Draft) -> Result<()> {
+        let Some(result) = &self.result else {
+            return Ok(());
+        };
+        let no = |why: &str| Err(Fault::Usage(format!("{}: {why}", result.display())));
+        if result.is_dir() {
+            return no("is a folder; --out names the result file");
+        }
+        if result.extension().is_some_and(|e| e == "html") {
+            return no("--out names the result file (JSON); the page goes beside it");
+        }
+        let folder = result.parent().filter(|d| !d.as_os_str().is_empty());
+        self.made = folder.filter(|d| !d.exists()).map(Path::to_path_buf);
+        if let Err(fault) = draft.report.write(&unfinished(result)) {
+            // Nothing was begun, so there is nothing to be told of.
+            self.finished = true;
+            self.sweep_up();
+            return Err(fault);
+        }
+        self.kept = measured(&draft.report);
+        Ok(())
+    }
+
+    /// Keeps what is measured so far. A disk that is full now may have room at the end: it is told of once.
+    pub fn save(&mut self, draft: &Draft) {
+        let Some(path) = self.path() else { return };
+        match draft.report.write(&path) {
+            Ok(()) => self.kept = measured(&draft.report),
+            Err(fault) if !self.told => {
+                self.told = true;
+                eprintln!("warning: steps are not kept meanwhile: {fault}");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Writes the result and prints it as tables, and says where it is.
+    pub fn finish(mut self, draft: Draft, page: Page) -> Result<Report> {
+        let report = draft.end();
+        self.finished = true;
+        show::report(&report);
+        let Some(path) = self.result.clone() else {
+            return Ok(report);
+        };
+        report.write(&path).inspect_err(|_| self.sweep_up())?;
+        let _ = std::fs::remove_file(unfinished(&path));
+        println!("\nresult: {}", path.display());
+        if page == Page::Beside {
+            println!("page: {}", html::beside(&report, &path)?.display());
+        }
+        if report.interrupted && self.resumable {
+            println!(
+                "interrupted; to go on: the same with --out {} --resume",
+                path.display()
+            );
+        }
+        Ok(report)
+    }
+
+    /// An empty journal helps nobody, nor does the folder that was made for it.
+    fn sweep_up(&self) {
+        if self.kept == 0
+            && let Some(path) = self.path()
+        {
+            let _ = std::fs::remove_file(path);
+            if let Some(folder) = &self.made {
+                // Only when it is empty.
+                let _ = std::fs::remove_dir(folder);
+            }
+        }
+    }
+}
+
+impl Drop for Journal {
+    /// A fault ended the run.
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        self.sweep_up();
+        let (Some(path), Some(result)) = (self.path(), &self.result) else {
+            return;
+        };
+        if self.kept > 0 {
+            let go_on = if self.resumable {
+                format!(
+                    "; to go on: the same with --out {} --resume",
+                    result.display()
+                )
+            } else {
+                String::new()
+            };
+            eprintln!("{} step(s) kept in {}{go_on}", self.kept, path.display());
+        }
+    }
+}
+
+/// Steps, or what stands for them.
+fn measured(report: &Report) -> usize {
+    report.steps.len() + report.comparisons.len()
+}
+
+fn unfinished(result: &Path) -> PathBuf {
+    let mut path = result.as_os_str().to_owned();
+    path.push(".unfinished");
+    PathBuf::from(path)
+}
+
+/// The steps of a run that died, or that was interrupted and has written its result.
+fn take_over(draft: &mut Draft, out: &Path) -> Result<()> {
+    let journal = unfinished(out);
+    let from = if journal.is_file() {
+        journal.as_path()
+    } else {
+        out
+    };
+    if !from.is_file() {
+        return Err(Fault::Usage(format!(
+            "{}: nothing to resume",
+            out.display()
+        )));
+    }
+    let before = Report::read(from)?;
+    let same = before.kind == draft.report.kind
+        && before.name == draft.report.name
+        && before.settings == draft.report.settings;
+    if !same {
+        return Err(Fault::Usage(format!(
+            "{}: was run with other settings; resume with the same ones",
+            from.display()
+        )));
+    }
+    draft.report.steps = before.steps;
+    draft.report.steps.retain(|s| !s.interrupted);
+    draft.report.checks = before.checks;
+    draft.report.shards = before.shards;
+    draft.note(format!(
+        "Resumed with {} step(s) of {}.",
+        draft.report.steps.len(),
+        before.started
+    ));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Check, Step};
+
+    fn to(out: &Path) -> Resumable {
+        Resumable {
+            to: Output {
+                out: Some(out.to_path_buf()),
+                quiet: true,
+            },
+            resume: false,
+        }
+    }
+
+    fn draft() -> Draft {
+        Draft::new("sweep", "C.S5")
+    }
+
+    #[test]
+    fn a_run_that_died_leaves_its_steps_and_one_that_never_began_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("new/result.json");
+        drop(Journal::open(&draft(), &to(&out).to).unwrap());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+
+        let mut d = draft();
+        let mut journal = Journal::resume(&mut d, &to(&out)).unwrap();
+        d.push("first", Step::default());
+        journal.save(&d);
+        // The step that Ctrl-C cut short is done again.
+        d.push("second", Step::default());
+        d.report.steps[1].interrupted = true;
+        journal.save(&d);
+        drop(journal);
+        assert!(unfinished(&out).is_file() && !out.exists());
+
+        let mut again = draft();
+        let resume = Resumable {
+            resume: true,
+            ..to(&out)
+        };
+        let journal = Journal::resume(&mut again, &resume).unwrap();
+        assert!(again.has("first") && !again.has("second"));
+        again.report.checks.push(Check::at_most("x", 1.0, "", 2.0));
+        let report = journal.finish(again, Page::Beside).unwrap();
+        assert!(report.passed() && !unfinished(&out).exists());
+        assert!(out.with_extension("html").is_file());
+        let mut other = Draft::new("sweep", "C.S4");
+        let fault = Journal::resume(&mut other, &resume).err().unwrap();
+        assert!(fault.to_string().contains("other settings"), "{fault}");
+    }
+
+    #[test]
+    fn a_bad_place_is_told_of_before_the_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for bad in [
+            dir.path().to_path_buf(),
+            dir.path().join("page.html"),
+            file.join("below.json"),
+        ] {
+            assert!(Journal::open(&draft(), &to(&bad).to).is_err(), "{bad:?}");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        let nowhere = Resumable {
+            resume: true,
+            ..to(&dir.path().join("none.json"))
+        };
+        assert!(Journal::resume(&mut draft(), &nowhere).is_err());
+    }
+}

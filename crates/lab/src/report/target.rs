@@ -1,0 +1,79 @@
+//! A target as results name it.
+
+use crate::connection::{Address, Connection};
+use bson::doc;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TargetInfo {
+    pub url: String,
+    /// PandoDB, MongoDB, MariaDB InnoDB, PostgreSQL JSONB …
+    pub product: String,
+    pub version: String,
+    pub pid: Option<u32>,
+    /// The other processes of a target that has several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_pids: Vec<u32>,
+    /// How the laboratory started it, when it did.
+    pub command: Vec<String>,
+    /// The core it was bound to.
+    pub core: Option<usize>,
+    /// The cache that it reports, in bytes.
+    pub cache_bytes: Option<u64>,
+    /// What else decides what a write or a read costs there, as the target says it.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl TargetInfo {
+    /// Its processes, when all of them run on this machine.
+    pub fn pids(&self) -> Vec<u32> {
+        self.pid
+            .into_iter()
+            .chain(self.more_pids.iter().copied())
+            .collect()
+    }
+
+    /// CPU time of all its processes.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        crate::process::cpu_time_of(&self.pids())
+    }
+
+    /// Resident memory of all its processes.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let of = crate::process::resident_bytes;
+        let more = self.more_pids.iter().map(|p| of(*p));
+        Some(of(self.pid?)? + more.sum::<Option<u64>>()?)
+    }
+
+    /// Product and version, as tables and plots name it.
+    pub fn label(&self) -> String {
+        let product = if self.product.is_empty() {
+            &self.url
+        } else {
+            &self.product
+        };
+        format!("{product} {}", self.version).trim_end().to_string()
+    }
+}
+
+impl TargetInfo {
+    pub fn of(target: &Address, connection: &mut Connection) -> TargetInfo {
+        let status = connection.try_command("admin", doc! {"serverStatus": 1}.as_doc());
+        let cache_bytes = status.ok().and_then(|s| {
+            let cache = s.get("wiredTiger")?.as_doc()?.get("cache")?.as_doc()?;
+            u64::try_from(cache.get("maximum bytes configured")?.to_i64_exact()?).ok()
+        });
+        let (product, version) = connection.product();
+        TargetInfo {
+            url: target.url.clone(),
+            product,
+            version,
+            pid: connection.server_pid(),
+            cache_bytes,
+            ..TargetInfo::default()
+        }
+    }
+}

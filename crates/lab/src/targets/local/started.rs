@@ -1,0 +1,78 @@
+//! Servers that live no longer than the run that started them.
+
+use super::{Life, Means, Running, Up, start, stop, url_of};
+use crate::fault::{Fault, Result};
+use crate::scratch::Scratch;
+
+/// For studies that start their target themselves.
+#[derive(clap::Args, Clone)]
+pub struct Launch {
+    /// Start the target for this run (pando, mongod, mariadb, postgres) and remove it afterwards.
+    #[arg(long, value_name = "PRODUCT", conflicts_with = "url")]
+    pub launch: Option<String>,
+    /// Processes of it, with --launch.
+    #[arg(long, default_value_t = 1)]
+    pub shards: usize,
+    #[command(flatten)]
+    pub means: Means,
+}
+
+impl Launch {
+    /// The target, when one is to be started.
+    pub fn start(&self, quiet: bool) -> Result<Option<Started>> {
+        match &self.launch {
+            Some(product) => {
+                let up = Up::new(product, self.means.clone(), self.shards);
+                Ok(Some(Started::of(&up, quiet)?))
+            }
+            None if self.shards > 1 => Err(Fault::Usage(
+                "--shards needs --launch; of a cluster that runs give the router's URL".into(),
+            )),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Servers of one run, stopped and removed at its end.
+#[derive(Default)]
+pub struct Started {
+    home: Option<Scratch>,
+    pub running: Vec<Running>,
+}
+
+impl Started {
+    pub fn of(up: &Up, quiet: bool) -> Result<Started> {
+        let mut started = Started::default();
+        started.add(up, quiet)?;
+        Ok(started)
+    }
+
+    /// Starts one more target; gives its URL.
+    pub fn add(&mut self, up: &Up, quiet: bool) -> Result<String> {
+        let what = match up.shards {
+            1 => format!("starting {}", up.product),
+            n => format!("starting {} in {n} processes", up.product),
+        };
+        crate::progress::say(quiet, what);
+        let home = match self.home.take() {
+            Some(home) => home,
+            None => Scratch::new("started", None)?,
+        };
+        let all = start(&self.home.insert(home).dir, up, Life::OfRun)?;
+        let url = url_of(&all);
+        self.running.extend(all);
+        Ok(url)
+    }
+
+    pub fn url(&self) -> String {
+        url_of(&self.running)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            self.running.iter().rev().for_each(|r| stop(&home.dir, r));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! MySQL and MariaDB: the client/server protocol with prepared statements; a batch of inserts is one statement of text.
+//! `?engine=innodb|myisam|aria` chooses the storage engine of the tables.
+//!
+//! Statements are prepared on every connection in the same order, so that their numbers are their places behind the
+//! connection's first; requests are made with the places and fitted to the connection when they are sent. Durability, for
+//! InnoDB: `w1` is `innodb_flush_log_at_trx_commit = 2` (written at once, synced each second), the others 1. MyISAM and Aria know no such promise: their tables take every durability and keep none.
+
+mod dialect;
+mod packets;
+mod session;
+
+use super::{Dialect, Key, Table, Target, Url, acknowledged_only};
+use crate::fault::{Fault, Result};
+use crate::report::{Sizes, TargetInfo};
+use crate::terms::Durability;
+use dialect::{MyDialect, full_name, quoted};
+use session::My;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub struct MySql {
+    url: Url,
+    text: String,
+    engine: &'static str,
+}
+
+const ENGINES: [&str; 3] = ["InnoDB", "MyISAM", "Aria"];
+
+impl MySql {
+    pub fn open(text: &str) -> Result<MySql> {
+        let url = Url::parse(text, 3306)?;
+        let asked = url.option("engine").unwrap_or("innodb");
+        let Some(engine) = ENGINES.iter().find(|e| e.eq_ignore_ascii_case(asked)) else {
+            return Err(Fault::Usage(format!(
+                "{}: engine={asked} is not innodb, myisam or aria",
+                url.text
+            )));
+        };
+        Ok(MySql {
+            text: url.text.clone(),
+            url,
+            engine,
+        })
+    }
+}
+
+impl Target for MySql {
+    fn url(&self) -> &str {
+        &self.text
+    }
+
+    fn info(&self) -> Result<TargetInfo> {
+        let mut c = My::connect(&self.url)?;
+        let version = c.value("SELECT VERSION()")?;
+        let mut settings = BTreeMap::new();
+        settings.insert("engine".to_string(), self.engine.to_string());
+        let cache = match self.engine {
+            "MyISAM" => "key_buffer_size",
+            "Aria" => "aria_pagecache_buffer_size",
+            _ => "innodb_buffer_pool_size",
+        };
+        for name in [
+            "innodb_flush_log_at_trx_commit",
+            "innodb_doublewrite",
+            "sync_binlog",
+            "log_bin",
+            cache,
+        ] {
+            if let Ok(value) = c.value(&format!("SELECT @@{name}")) {
+                settings.insert(name.to_string(), value);
+            }
+        }
+        let maria = version.contains("MariaDB");
+        let pid = c
+            .value("SELECT @@pid_file")
+            .ok()
+            .and_then(|file| std::fs::read_to_string(file).ok());
+        let local = self.url.addr.ip().is_loopback();
+        Ok(TargetInfo {
+            url: self.text.clone(),
+            product: format!(
+                "{} {}",
+                if maria { "MariaDB" } else { "MySQL" },
+                self.engine
+            ),
+            version: version.split('-').next().unwrap_or_default().to_string(),
+            pid: pid.filter(|_| local).and_then(|p| p.trim().parse().ok()),
+            cache_bytes: settings.get(cache).and_then(|v| v.parse().ok()),
+            settings,
+            ..TargetInfo::default()
+        })
+    }
+
+    fn database(&self) -> Option<String> {
+        self.url.database.clone()
+    }
+
+    fn create(&self, table: &Table) -> Result<()> {
+        let mut c = My::connect(&self.url)?;
+        c.run(&format!(
+            "CREATE DATABASE IF NOT EXISTS {}",
+            quoted(&table.database)
+        ))?;
+        let (name, key) = (full_name(table), quoted(&table.key_name));
+        c.run(&format!("DROP TABLE IF EXISTS {name}"))?;
+        let mut columns = vec![format!(
+            "{key} VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
+        )];
+        columns.extend(
+            table
+                .fields
+                .iter()
+                .map(|f| format!("{} TEXT CHARACTER SET ascii", quoted(f))),
+        );
+        match table.key {
+            Key::Primary => columns.push(format!("PRIMARY KEY ({key})")),
+            Key::Indexed => columns.push(format!("KEY ({key})")),
+            Key::Unkeyed => {}
+        }
+        c.run(&format!(
+            "CREATE TABLE {name} ({}) ENGINE={}",
+            columns.join(", "),
+            self.engine
+        ))
+    }
+
+    fn drop_table(&self, table: &Table) -> Result<()> {
+        let mut c = My::connect(&self.url)?;
+        let db = c.query(&format!("SHOW DATABASES LIKE '{}'", table.database))?;
+        if db.is_empty() {
+            return Ok(());
+        }
+        c.run(&format!("DROP TABLE IF EXISTS {}", full_name(table)))
+    }
+
+    fn count(&self, table: &Table) -> Result<u64> {
+        let mut c = My::connect(&self.url)?;
+        let there = c.value(&format!(
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = '{}' AND table_name = '{}'",
+            table.database, table.name
+        ))?;
+        if there == "0" {
+            return Ok(0);
+        }
+        let n = c.value(&format!("SELECT COUNT(*) FROM {}", full_name(table)))?;
+        n.parse()
+            .map_err(|_| Fault::Target(format!("a count of '{n}'")))
+    }
+
+    fn sizes(&self, table: &Table, at: f64) -> Result<Sizes> {
+        let mut c = My::connect(&self.url)?;
+        let rows = c.query(&format!(
+            "SELECT table_rows, data_length, index_length, data_free FROM information_schema.tables \
+             WHERE table_schema = '{}' AND table_name = '{}'",
+            table.database, table.name
+        ))?;
+        let number = |i: usize| {
+            rows.first()
+                .and_then(|r| r.get(i)?.parse().ok())
+                .unwrap_or(0)
+        };
+        Ok(Sizes {
+            at,
+            documents: number(0),
+            data_bytes: number(1),
+            storage_bytes: number(1) + number(3),
+            index_bytes: number(2),
+            ..Sizes::default()
+        })
+    }
+
+    fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
+        acknowledged_only("MySQL", durability)?;
+        if self.engine == "InnoDB" {
+            let flush = if durability == Durability::W1 { 2 } else { 1 };
+            let mut c = My::connect(&self.url)?;
+            c.run(&format!(
+                "SET GLOBAL innodb_flush_log_at_trx_commit = {flush}"
+            ))?;
+        }
+        Ok(Box::new(MyDialect::new(&self.url, table)))
+    }
+}

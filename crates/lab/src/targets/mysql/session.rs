@@ -1,0 +1,265 @@
+//! One blocking connection to MySQL: logged in by password, for statements outside the measurement and for those that a
+//! measured connection prepares.
+
+use super::packets::{ends_rows, number, numbered, payload, refused};
+use crate::fault::{Fault, Result, target};
+use crate::targets::Url;
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+mod capability {
+    pub const FOUND_ROWS: u32 = 2;
+    pub const PROTOCOL_41: u32 = 0x200;
+    pub const TRANSACTIONS: u32 = 0x2000;
+    pub const SECURE_CONNECTION: u32 = 0x8000;
+    pub const PLUGIN_AUTH: u32 = 0x8_0000;
+    pub const DEPRECATE_EOF: u32 = 0x100_0000;
+    pub const WANTED: u32 = FOUND_ROWS
+        | PROTOCOL_41
+        | TRANSACTIONS
+        | SECURE_CONNECTION
+        | PLUGIN_AUTH
+        | DEPRECATE_EOF
+        | 5;
+}
+
+/// One blocking connection.
+pub(super) struct My {
+    pub(super) stream: TcpStream,
+    input: Vec<u8>,
+    sequence: u8,
+}
+
+fn proof(plugin: &str, password: &str, salt: &[u8]) -> Vec<u8> {
+    if password.is_empty() {
+        return Vec::new();
+    }
+    let mixed = |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(x, y)| x ^ y).collect();
+    if plugin == "caching_sha2_password" {
+        let once = Sha256::digest(password);
+        let twice = Sha256::digest(once);
+        return mixed(&once, &Sha256::digest([&twice[..], salt].concat()));
+    }
+    let once = Sha1::digest(password);
+    let twice = Sha1::digest(once);
+    mixed(&once, &Sha1::digest([salt, &twice[..]].concat()))
+}
+
+impl My {
+    pub(super) fn connect(url: &Url) -> Result<My> {
+        let what = || format!("connecting to {}", url.text);
+        let stream = TcpStream::connect_timeout(&url.addr, Duration::from_secs(10))
+            .map_err(target(what()))?;
+        stream.set_nodelay(true).map_err(target(what()))?;
+        stream
+            .set_read_timeout(Some(Duration::from_secs(600)))
+            .map_err(target(what()))?;
+        let mut my = My {
+            stream,
+            input: Vec::new(),
+            sequence: 0,
+        };
+        my.log_in(url)?;
+        Ok(my)
+    }
+
+    fn log_in(&mut self, url: &Url) -> Result<()> {
+        let strange = || Fault::Target(format!("{}: this is not a MySQL server", url.text));
+        let greeting = self.next()?;
+        match greeting.first() {
+            Some(0xff) => return Err(refused(&greeting)),
+            Some(10) => {}
+            _ => return Err(strange()),
+        }
+        let version = greeting[1..]
+            .iter()
+            .position(|b| *b == 0)
+            .ok_or_else(strange)?;
+        // Thread, 8 bytes of salt, 0, capabilities, character set, status, capabilities, length of salt, 10 zeros, salt.
+        let rest = greeting.get(version + 2..).unwrap_or_default();
+        let (first, more) = (
+            rest.get(4..12).ok_or_else(strange)?,
+            rest.get(31..).unwrap_or_default(),
+        );
+        let has = |at: usize| {
+            rest.get(at..at + 2)
+                .map_or(0, |b| u32::from(u16::from_le_bytes([b[0], b[1]])))
+        };
+        let capabilities = has(13) | has(18) << 16;
+        if capabilities & capability::DEPRECATE_EOF == 0 {
+            return Err(Fault::Target(format!(
+                "{}: the server is older than MySQL 5.7 or MariaDB 10.2",
+                url.text
+            )));
+        }
+        let mut salt = [first, more.get(..12).unwrap_or_default()].concat();
+        let name = more
+            .get(13..)
+            .unwrap_or_default()
+            .split(|b| *b == 0)
+            .next()
+            .unwrap_or_default();
+        let mut plugin = String::from_utf8_lossy(name).into_owned();
+        let user = url.user.as_deref().unwrap_or("root");
+        let password = url.password.as_deref().unwrap_or("");
+        let answer = proof(&plugin, password, &salt);
+        self.reply(|out| {
+            out.extend_from_slice(&capability::WANTED.to_le_bytes());
+            out.extend_from_slice(&(1u32 << 30).to_le_bytes());
+            // utf8mb4, and 23 zeros.
+            out.push(45);
+            out.resize(out.len() + 23, 0);
+            out.extend_from_slice(user.as_bytes());
+            out.push(0);
+            out.push(answer.len() as u8);
+            out.extend_from_slice(&answer);
+            out.extend_from_slice(plugin.as_bytes());
+            out.push(0);
+        })?;
+        loop {
+            let said = self.next()?;
+            match said.first() {
+                Some(0) => return Ok(()),
+                Some(0xff) => return Err(refused(&said)),
+                Some(0xfe) => {
+                    let mut parts = said[1..].splitn(2, |b| *b == 0);
+                    plugin = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+                    if !matches!(
+                        plugin.as_str(),
+                        "mysql_native_password" | "caching_sha2_password"
+                    ) {
+                        return Err(Fault::Target(format!(
+                            "{}: login by {plugin} is not supported",
+                            url.text
+                        )));
+                    }
+                    salt = parts.next().unwrap_or_default().to_vec();
+                    salt.truncate(20);
+                    let answer = proof(&plugin, password, &salt);
+                    self.reply(|out| out.extend_from_slice(&answer))?;
+                }
+                // The password's hash is in the server's cache.
+                Some(1) if said.get(1) == Some(&3) => {}
+                Some(1) => {
+                    return Err(Fault::Target(format!(
+                        "{}: the server wants the password over TLS once; log in with its own client first, or give the user mysql_native_password",
+                        url.text
+                    )));
+                }
+                _ => return Err(strange()),
+            }
+        }
+    }
+
+    pub(super) fn reply(&mut self, body: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+        let mut out = Vec::new();
+        numbered(&mut out, self.sequence, body);
+        self.stream
+            .write_all(&out)
+            .map_err(target("sending to MySQL"))
+    }
+
+    pub(super) fn command(&mut self, kind: u8, text: &str) -> Result<()> {
+        self.sequence = 0;
+        self.reply(|out| {
+            out.push(kind);
+            out.extend_from_slice(text.as_bytes());
+        })
+    }
+
+    pub(super) fn next(&mut self) -> Result<Vec<u8>> {
+        loop {
+            if let Some((body, end)) = payload(&self.input, 0) {
+                let body = body.to_vec();
+                self.sequence = self.input[3].wrapping_add(1);
+                self.input.drain(..end);
+                return Ok(body);
+            }
+            let mut chunk = [0; 8192];
+            let n = self
+                .stream
+                .read(&mut chunk)
+                .map_err(target("waiting for MySQL"))?;
+            if n == 0 {
+                return Err(Fault::Target("MySQL closed the connection".into()));
+            }
+            self.input.extend_from_slice(&chunk[..n]);
+        }
+    }
+
+    pub(super) fn prepare(&mut self, sql: &str) -> Result<u32> {
+        self.command(0x16, sql)?;
+        let head = self.next()?;
+        if head.first() == Some(&0xff) {
+            return Err(refused(&head));
+        }
+        let (Some(id), Some(counts)) = (head.get(1..5), head.get(5..9)) else {
+            return Err(Fault::Target("a reply cut short".into()));
+        };
+        let definitions =
+            u16::from_le_bytes([counts[0], counts[1]]) + u16::from_le_bytes([counts[2], counts[3]]);
+        for _ in 0..definitions {
+            self.next()?;
+        }
+        Ok(u32::from_le_bytes([id[0], id[1], id[2], id[3]]))
+    }
+
+    pub(super) fn query(&mut self, sql: &str) -> Result<Vec<Vec<String>>> {
+        self.command(3, sql)?;
+        let head = self.next()?;
+        match head.first() {
+            Some(0xff) => return Err(refused(&head)),
+            Some(0) | None => return Ok(Vec::new()),
+            _ => {}
+        }
+        let columns = number(&head).map_or(0, |(n, _)| n);
+        for _ in 0..columns {
+            self.next()?;
+        }
+        let mut rows = Vec::new();
+        loop {
+            let row = self.next()?;
+            if row.first() == Some(&0xff) {
+                return Err(refused(&row));
+            }
+            if ends_rows(&row) {
+                return Ok(rows);
+            }
+            let mut rest = &row[..];
+            let mut cells = Vec::new();
+            for _ in 0..columns {
+                // 0xfb is NULL.
+                let (n, after) = number(rest).unwrap_or((0, rest.get(1..).unwrap_or_default()));
+                let (cell, next) = after.split_at_checked(n as usize).unwrap_or_default();
+                cells.push(String::from_utf8_lossy(cell).into_owned());
+                rest = next;
+            }
+            rows.push(cells);
+        }
+    }
+
+    pub(super) fn run(&mut self, sql: &str) -> Result<()> {
+        self.query(sql).map(|_| ())
+    }
+
+    pub(super) fn value(&mut self, sql: &str) -> Result<String> {
+        let rows = self.query(sql)?;
+        let first = rows.into_iter().next().and_then(|r| r.into_iter().next());
+        first.ok_or_else(|| Fault::Target(format!("no row from {sql}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords() {
+        assert!(proof("mysql_native_password", "", b"x").is_empty());
+        assert_eq!(proof("mysql_native_password", "p", &[1; 20]).len(), 20);
+        assert_eq!(proof("caching_sha2_password", "p", &[1; 20]).len(), 32);
+    }
+}
