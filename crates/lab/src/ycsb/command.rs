@@ -8,9 +8,10 @@
 use super::output::{self, Measurements, Series, Status};
 use super::session::{Plan, Session};
 use super::{Properties, Spec};
-use crate::fault::{Fault, Result, local};
+use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::measure::Sample;
+use crate::report::write_whole;
 use crate::run::durability_of;
 use crate::targets;
 use crate::terms::Durability;
@@ -260,7 +261,10 @@ pub fn main(args: Args) -> Result<bool> {
     }
     .to_string();
     match p.get("exportfile") {
-        Some(file) => std::fs::write(file, text).map_err(local(file))?,
+        // Figures are not lost with the file.
+        Some(file) => {
+            write_whole(Path::new(file), &text).inspect_err(|_| print!("{text}"))?;
+        }
         None => print!("{text}"),
     }
     if interrupted() {
