@@ -118,6 +118,14 @@ class TestRetryableWritesThatAreLost:
         assert names == ["insert"] * 3
         assert [d["_id"] for d in alone.db.c.find()] == [2]
 
+    def test_statements_are_counted(self, alone, sent):
+        coll, _ = sent
+        with fail_point(alone, "onPrimaryTransactionalWrite", mode={"skip": 3}, failBeforeCommitExceptionCode=1):
+            coll.insert_many([{"_id": i} for i in range(3)])
+            with pytest.raises(pymongo.errors.AutoReconnect):
+                coll.insert_one({"_id": 3})
+        assert alone.db.c.count_documents({}) == 3
+
     def test_writes_without_a_number_are_not_meant(self, alone):
         with fail_point(alone, "onPrimaryTransactionalWrite"):
             assert alone.db.c.update_many({}, {"$set": {"a": 1}}).matched_count == 0

@@ -102,7 +102,12 @@ impl Commands {
         }
         let may_be_lost =
             self.fail_points.any() && mode == Mode::Worker && is_retryable_write(command, &args);
-        if may_be_lost && let Some(lost) = self.fail_points.retryable_write(false) {
+        let count = if may_be_lost {
+            statements(request, &args)
+        } else {
+            0
+        };
+        if may_be_lost && let Some(lost) = self.fail_points.retryable_write(false, count) {
             if lost.close_connection {
                 return Ok(Outcome::Close);
             }
@@ -174,7 +179,7 @@ impl Commands {
             && cx.op.has_written()
             && self
                 .fail_points
-                .retryable_write(true)
+                .retryable_write(true, count)
                 .is_some_and(|l| l.close_connection);
         let durable = cx.durable();
         *wrote = cx.op.has_written() || cx.after_commit;
@@ -335,6 +340,19 @@ impl Commands {
 fn application(body: Doc<'_>) -> Option<&str> {
     let client = body.get("client")?.as_doc()?;
     client.get("application")?.as_doc()?.get("name")?.as_str()
+}
+
+/// How many statements a write has.
+fn statements(request: &Request<'_>, args: &Args<'_>) -> usize {
+    let of = |field: &str| match request.sequence(field) {
+        Some(docs) => Some(docs.count()),
+        None => args
+            .field(field)
+            .and_then(|v| v.as_array())
+            .map(|a| a.count()),
+    };
+    let fields = ["documents", "updates", "deletes", "ops"];
+    fields.iter().find_map(|f| of(f)).unwrap_or(1)
 }
 
 /// An error of a command whose write concern cannot be met either tells both.

@@ -182,8 +182,8 @@ impl FailPoints {
     }
 
     /// `onPrimaryTransactionalWrite`, asked before a retryable write with `made: false` and after it with `true`: the first
-    /// counts only where the write is to fail, the second where it is not.
-    pub fn retryable_write(&self, made: bool) -> Option<LostWrite> {
+    /// counts only where the write is to fail, the second where it is not; each statement counts.
+    pub fn retryable_write(&self, made: bool, statements: usize) -> Option<LostWrite> {
         let mut points = self.points.lock();
         let point = points.get_mut("onPrimaryTransactionalWrite")?;
         let data = point.data.as_doc();
@@ -192,7 +192,7 @@ impl FailPoints {
             .and_then(|v| v.to_i64_exact())
             .and_then(|n| i32::try_from(n).ok());
         let close_connection = data.get("closeConnection").is_none_or(|v| v.truthy());
-        if code.is_some() == made || !point.is_due() {
+        if code.is_some() == made || !(0..statements).any(|_| point.is_due()) {
             return None;
         }
         Some(LostWrite {

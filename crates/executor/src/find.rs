@@ -109,7 +109,7 @@ impl Shape {
         } else {
             self.scratch.extend_from_slice(doc.as_bytes());
         }
-        if self.show_record_id {
+        if self.show_record_id && !self.return_key {
             let mut w = Writer::with_capacity(self.scratch.len() + 32);
             w.extend(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY));
             record_id(&mut w, coll, record_key);
