@@ -150,7 +150,9 @@ impl Turns<'_> {
             }
         }
         for (n, steps) in turns {
-            if let Some(step) = Step::merged(steps)? {
+            let whole = steps.len() == self.rounds;
+            if let Some(mut step) = Step::merged(steps)? {
+                step.interrupted |= !whole;
                 draft.push(&key(n), step);
             }
         }

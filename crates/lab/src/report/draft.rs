@@ -66,7 +66,6 @@ impl Draft {
 
     pub fn push(&mut self, key: &str, mut step: Step) {
         step.key = key.to_string();
-        step.interrupted = fleet::interrupted();
         self.report.steps.push(step);
     }
 

@@ -139,6 +139,7 @@ impl Step {
                 .collect(),
             series: outcome.samples.clone(),
             lag: outcome.lag.as_ref().map(Latency::of),
+            interrupted: crate::fleet::interrupted(),
             ..Step::default()
         }
     }
@@ -177,6 +178,7 @@ impl Step {
             all.operations += m;
             all.seconds += s.seconds;
             all.client_bound |= s.client_bound;
+            all.interrupted |= s.interrupted;
             all.sizes = s.sizes;
         }
         all.per_second = crate::measure::median(&rates);
