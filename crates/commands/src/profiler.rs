@@ -15,7 +15,7 @@ use catalog::Collection;
 use errors::{Code, Result};
 use executor::{Examined, OpCtx};
 use parking_lot::RwLock;
-use planner::{Access, Plan};
+use planner::{Access, IndexAccess, Plan};
 use query::expr::Vars;
 use query::filter::Filter;
 use service::Client;
@@ -290,24 +290,28 @@ fn counts(w: &mut Writer, command: &str, reply: Doc<'_>) {
 
 /// A plan in a few words: `COLLSCAN`, `IXSCAN { a: 1 }`.
 fn summary(access: &Access, coll: Option<&Collection>) -> String {
-    let index = |id: u32| {
+    let index = |a: &IndexAccess| {
+        let (id, stage) = match a.distinct {
+            Some(_) => (a.index, "DISTINCT_SCAN"),
+            None => (a.index, "IXSCAN"),
+        };
         let spec = coll.and_then(|c| c.index(id)).map(|i| &i.spec);
         let key = spec.and_then(|s| s.get("key"));
         let key = key.map(|k| bson::shell::val(k)).unwrap_or_default();
-        format!("IXSCAN {key}")
+        format!("{stage} {key}")
     };
     match access {
         Access::Eof => "EOF".into(),
         Access::Ids(_) => "IDHACK".into(),
         a @ Access::Records { .. } if a.is_scan() => "COLLSCAN".into(),
         Access::Records { .. } => "IXSCAN { _id: 1 }".into(),
-        Access::Index(i) => index(i.index),
+        Access::Index(i) => index(i),
         Access::Or(branches) => {
             let all: Vec<String> = branches.iter().map(|(a, _)| summary(a, coll)).collect();
             all.join(", ")
         }
         Access::Merge(branches, _) => {
-            let all: Vec<String> = branches.iter().map(|(a, _)| index(a.index)).collect();
+            let all: Vec<String> = branches.iter().map(|(a, _)| index(a)).collect();
             all.join(", ")
         }
     }

@@ -6,18 +6,21 @@ use crate::find::{FindCursor, FindRequest};
 use crate::interrupt::Interrupt;
 use crate::merge_into::MergeInto;
 use crate::op::OpCtx;
+use crate::read::ReadRequest;
 use bson::{Doc, DocBuf, Writer, doc};
 use catalog::capped::ID_INDEX;
 use catalog::{Collection, NewIndex};
 use errors::{Result, bail, err};
-use planner::Hint;
+use planner::{Access, DistinctRequest, Hint, Plan};
 use query::expr::Vars;
 use query::pipeline::{
-    self, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind, RowsStage, Source, Watch,
+    self, GroupPushdown, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind, RowsStage,
+    Source, Watch,
 };
 use query::projection::Projection;
 use std::any::Any;
 use std::sync::Arc;
+use storage::View;
 
 /// How many nested views and pipelines over other collections are followed.
 const MAX_DEPTH: u32 = 20;
@@ -237,6 +240,16 @@ pub(crate) fn begin(
     find.limit = push.limit;
     find.hint = hint;
     find.vars = vars.clone();
+    if let Some(group) = &push.group {
+        let needed = push.needed.as_ref().and_then(covering);
+        if let Some(plan) = group_plan(ctx, &view, &coll, &find, group, needed.as_ref())? {
+            find.projection = needed;
+            find.plan = Some(Arc::new(plan));
+            let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
+            cursor.drop_projection_unless_covered();
+            return begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll));
+        }
+    }
     // A projection to what is read lets an index cover the query; it is dropped again when none does.
     find.projection = push.needed.as_ref().and_then(covering);
     let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
@@ -244,8 +257,42 @@ pub(crate) fn begin(
     begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))
 }
 
+/// The plan by which an index gives nothing but the document of each group that its results are made of.
+fn group_plan(
+    ctx: &OpCtx,
+    view: &View,
+    coll: &Collection,
+    find: &FindRequest<'_>,
+    group: &GroupPushdown,
+    projection: Option<&Projection>,
+) -> Result<Option<Plan>> {
+    let has = |i: &planner::IndexInfo| i.key.fields.iter().any(|f| f.path == group.path);
+    if !coll.usable.iter().any(has) {
+        return Ok(None);
+    }
+    for order in &group.orders {
+        let read = ReadRequest {
+            sort: order.as_ref(),
+            projection,
+            hint: find.hint.clone(),
+            vars: find.filter.has_expr().then(|| find.vars.clone()),
+            distinct: Some(DistinctRequest {
+                path: &group.path,
+                collation: group.collation.as_ref(),
+                group: true,
+            }),
+            ..ReadRequest::new(&find.filter)
+        };
+        let plan = read.plan(&ctx.engine.store, view, coll, false)?;
+        if matches!(&plan.access, Access::Index(a) if a.distinct.is_some()) {
+            return Ok(Some(plan));
+        }
+    }
+    Ok(None)
+}
+
 /// The inclusion of these paths, where a projection can say so.
-fn covering(paths: &std::collections::BTreeSet<String>) -> Option<Projection> {
+pub(crate) fn covering(paths: &std::collections::BTreeSet<String>) -> Option<Projection> {
     if paths.is_empty() || paths.iter().any(|p| p.is_empty() || p.contains('$')) {
         return None;
     }

@@ -1,13 +1,18 @@
 //! distinct: the different values of a field among the documents that match.
 
-use crate::aggregate::{AggregateRequest, PipelineCursor};
+use crate::aggregate::{AggregateRequest, PipelineCursor, covering};
 use crate::op::OpCtx;
 use crate::read::{ReadRequest, Rows};
 use bson::{Doc, Value, key};
+use catalog::Collection;
 use errors::{Result, bail};
+use planner::{DistinctRequest, Plan};
 use query::collation::Collation;
 use query::path::{FieldPath, Leaf};
-use std::collections::BTreeMap;
+use query::projection::Projection;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use storage::View;
 
 /// The values of `path` in order of comparison; arrays on the way and at the end are taken apart, as MongoDB does.
 pub fn distinct(
@@ -27,12 +32,37 @@ pub fn distinct(
         );
     }
     ctx.check_moment(&coll)?;
-    let mut rows = Rows::open(ctx, view, coll, req)?;
+    let (plan, _) = distinct_plan(ctx, &view, &coll, path, req, collation)?;
+    let mut rows = Rows::with_plan(ctx, view, coll, Arc::new(plan), None, req.vars.clone())?;
     let mut found = Found::default();
     while rows.next(ctx)? {
         found.add(rows.doc(), path, collation)?;
     }
     Ok(found.values.into_values().collect())
+}
+
+/// How a distinct is answered, and what of the documents is needed where an index holds all of it.
+pub fn distinct_plan(
+    ctx: &OpCtx,
+    view: &View,
+    coll: &Collection,
+    path: &FieldPath,
+    req: &ReadRequest,
+    collation: Option<&Collation>,
+) -> Result<(Plan, Option<Projection>)> {
+    let needed = covering(&BTreeSet::from([path.to_string()]));
+    let read = ReadRequest {
+        projection: needed.as_ref(),
+        distinct: Some(DistinctRequest {
+            path,
+            collation,
+            group: false,
+        }),
+        ..req.clone()
+    };
+    let plan = read.plan(&ctx.engine.store, view, coll, false)?;
+    let needed = needed.filter(|_| plan.covered);
+    Ok((plan, needed))
 }
 
 /// The same over what a pipeline gives.

@@ -209,7 +209,7 @@ pub(crate) struct IndexScan {
     covered: bool,
     ranges: VecDeque<(Vec<u8>, Vec<u8>)>,
     position: Option<Position>,
-    /// Where later fields have bounds.
+    /// Where later fields have bounds, or one entry of each value is wanted.
     skipping: Option<Box<Skipping>>,
     seen: HashSet<Vec<u8>>,
     ready: Ready,
@@ -241,6 +241,7 @@ impl IndexScan {
                 bounds: Bounds::Ranges(Vec::new()),
                 reverse: access.reverse,
                 skip: SkipBounds::default(),
+                distinct: access.distinct,
                 key_filter: access.key_filter.clone(),
                 dedup: access.dedup,
                 intervals: Vec::new(),
@@ -249,7 +250,7 @@ impl IndexScan {
             covered,
             ranges,
             position: None,
-            skipping: Skipping::new(&access.skip, access.reverse),
+            skipping: Skipping::new(access),
             seen: HashSet::new(),
             ready: Ready::default(),
             limit,
@@ -308,6 +309,11 @@ impl IndexScan {
                 continue;
             }
             if self.access.dedup && !self.seen.insert(rest[at..].to_vec()) {
+                continue;
+            }
+            if let Some(s) = &mut self.skipping
+                && !s.given(&self.index, rest, position.value())
+            {
                 continue;
             }
             step.record_key.clear();

@@ -29,6 +29,8 @@ pub struct FindRequest<'a> {
     pub vars: Arc<Vars>,
     pub show_record_id: bool,
     pub return_key: bool,
+    /// How it is answered, where that is decided already.
+    pub plan: Option<Arc<Plan>>,
 }
 
 impl FindRequest<'_> {
@@ -45,6 +47,7 @@ impl FindRequest<'_> {
             vars: Arc::default(),
             show_record_id: false,
             return_key: false,
+            plan: None,
         }
     }
 }
@@ -229,8 +232,12 @@ impl FindCursor {
             min: req.min,
             max: req.max,
             vars: has_expr.then(|| req.vars.clone()),
+            distinct: None,
         };
-        let rows = Rows::open(ctx, view, coll, &read)?;
+        let rows = match req.plan {
+            None => Rows::open(ctx, view, coll, &read)?,
+            Some(plan) => Rows::with_plan(ctx, view, coll, plan, read.limit, read.vars)?,
+        };
         let mut shape = Shape::new(req.projection, req.vars, req.show_record_id, req.return_key);
         shape.by_id = req.sort.is_some() && rows.plan.sort.is_none();
         Ok(FindCursor {

@@ -36,7 +36,7 @@ mod validation;
 
 pub use aggregate::{AggregateRequest, PipelineCursor, ServerRows};
 pub use delete::{DeleteRequest, Deleted, delete};
-pub use distinct::{distinct, distinct_of};
+pub use distinct::{distinct, distinct_of, distinct_plan};
 pub use duplicates::duplicates;
 pub use expire::{Expired, expire};
 pub use explain::{ExplainedPipeline, explain_pipeline};

@@ -11,7 +11,7 @@ use bson::{Doc, Value};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexFilter, QueryShape};
 use errors::{Error, Result, bail};
-use planner::{Access, Hint, IndexAccess, Plan, PlanRequest};
+use planner::{Access, DistinctRequest, Hint, IndexAccess, Plan, PlanRequest};
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
@@ -33,6 +33,8 @@ pub struct ReadRequest<'a> {
     pub max: Option<Doc<'a>>,
     /// Values of variables that `$expr` in the filter names.
     pub vars: Option<Arc<query::expr::Vars>>,
+    /// Only one document of each value matters.
+    pub distinct: Option<DistinctRequest<'a>>,
 }
 
 impl<'a> ReadRequest<'a> {
@@ -46,6 +48,7 @@ impl<'a> ReadRequest<'a> {
             min: None,
             max: None,
             vars: None,
+            distinct: None,
         }
     }
 
@@ -91,6 +94,7 @@ impl<'a> ReadRequest<'a> {
             indexes: &coll.usable,
             clustered: coll.capped.is_none(),
             count,
+            distinct: self.distinct,
             ns: &coll.ns,
             estimate: Some(&estimate),
         };

@@ -1,4 +1,4 @@
-//! The way of an index scan past entries that the bounds of later fields exclude.
+//! The way of an index scan past entries that the bounds of later fields exclude, or whose value was seen already.
 //!
 //! An entry outside names where the next one inside can be. Steps are cheapest when it is near, a seek when it is far. How far
 //! it is nobody knows, but mostly as far as the last time: steps that did not arrive make the next steps fewer, steps that did
@@ -7,11 +7,13 @@
 //! Invariant: no entry inside is passed over, and every entry that the engine showed was counted by the caller.
 
 use crate::fetch::Position;
-use bson::key;
+use bson::key::{self, Decoder};
+use bson::tag;
 use catalog::Index;
 use catalog::keyspace;
 use errors::{Error, Result};
-use planner::SkipBounds;
+use planner::{Distinct, IndexAccess, SkipBounds};
+use query::index_keys::Multikey;
 use smallvec::SmallVec;
 use storage::View;
 
@@ -29,19 +31,24 @@ pub(crate) struct Skipping {
     patience: u32,
     /// Where the fields of the current entry's key end.
     ends: SmallVec<[usize; 4]>,
+    /// One entry of each value of a field is wanted.
+    distinct: Option<Distinct>,
 }
 
 impl Skipping {
-    /// `None` where no later field has bounds: such a scan has nothing to do with this.
-    pub(crate) fn new(bounds: &SkipBounds, reverse: bool) -> Option<Box<Skipping>> {
-        (!bounds.is_empty()).then(|| {
+    /// `None` where every entry is wanted: such a scan has nothing to do with this.
+    pub(crate) fn new(access: &IndexAccess) -> Option<Box<Skipping>> {
+        let distinct = access.distinct;
+        (!access.skip.is_empty() || distinct.is_some()).then(|| {
             Box::new(Skipping {
-                bounds: bounds.clone(),
-                reverse,
+                bounds: access.skip.clone(),
+                reverse: access.reverse,
                 target: Vec::new(),
                 left: None,
-                patience: SEEK,
+                // Values mostly have more entries than a few.
+                patience: if distinct.is_some() { 1 } else { SEEK },
                 ends: SmallVec::new(),
+                distinct,
             })
         })
     }
@@ -54,6 +61,44 @@ impl Skipping {
     /// Whether the next move is a seek.
     pub(crate) fn seeks(&self) -> bool {
         self.left == Some(0)
+    }
+
+    /// Told when the entry that was let in last is given: others of its value need not be. `false`: it shows no value, and
+    /// is not to be given.
+    pub(crate) fn given(&mut self, index: &Index, entry: &[u8], types: &[u8]) -> bool {
+        let Some(d) = self.distinct else { return true };
+        let start = d.field.checked_sub(1).and_then(|f| self.ends.get(f));
+        let start = start.copied().unwrap_or(0);
+        let Some(value) = self.ends.get(d.field).and_then(|end| entry.get(..*end)) else {
+            return true;
+        };
+        if !d.missing {
+            let descending = (index.info.key.fields.get(d.field)).is_some_and(|f| f.descending);
+            let first = value
+                .get(start)
+                .map_or(0, |b| if descending { !*b } else { *b });
+            let empty = first == key::rank_byte(tag::UNDEFINED);
+            if empty || first == key::rank_byte(tag::NULL) {
+                let arrays = Multikey(index.info.multikey).field(d.field);
+                if arrays {
+                    // Only the document tells.
+                    return true;
+                }
+                if !empty && !shows(index, d.field, entry, types) {
+                    return false;
+                }
+            }
+        }
+        self.target.clear();
+        self.target.extend_from_slice(value);
+        if !self.reverse {
+            match key::successor(&self.target) {
+                Some(behind) => self.target = behind,
+                None => self.target.push(0xFF),
+            }
+        }
+        self.left = Some(self.patience);
+        true
     }
 
     /// To the next entry, or the first at the target.
@@ -101,6 +146,14 @@ impl Skipping {
         }
         Ok(inside.then_some(at))
     }
+}
+
+/// Whether an entry has a value of a field, be it null.
+fn shows(index: &Index, field: usize, entry: &[u8], types: &[u8]) -> bool {
+    let mut d = Decoder::new(entry, types);
+    let mut fields = index.info.key.fields.iter().take(field + 1);
+    let last = fields.try_fold(None, |_, f| d.field(f.descending));
+    matches!(last, Some(Some(_)))
 }
 
 /// Where the record's key begins in an entry.

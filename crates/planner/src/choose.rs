@@ -37,22 +37,22 @@ const SCAN: f64 = 1.0;
 const SORT: f64 = 3.0;
 
 /// One way to answer the query.
-struct Candidate {
-    access: Access,
-    residual: Filter,
+pub(crate) struct Candidate {
+    pub access: Access,
+    pub residual: Filter,
     /// Gives the order asked for.
-    sorted: bool,
-    covered: bool,
+    pub sorted: bool,
+    pub covered: bool,
     id_bounds: Vec<Interval>,
     /// Index keys read, and the share of them that is fetched.
     keys: f64,
     fetched: f64,
 }
 
-struct Planner<'p> {
-    req: &'p PlanRequest<'p>,
-    vars: &'p Vars,
-    sort: Option<&'p SortPattern>,
+pub(crate) struct Planner<'p> {
+    pub req: &'p PlanRequest<'p>,
+    pub vars: &'p Vars,
+    pub sort: Option<&'p SortPattern>,
     /// Only this index may be used.
     only: Option<&'p IndexInfo>,
 }
@@ -85,6 +85,11 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
         return Ok(Plan::new(Access::Eof, Filter::all()));
     }
     let root = req.filter.root();
+    if let Some(d) = &req.distinct
+        && let Some(c) = p.by_distinct(d, &hinted)
+    {
+        return Ok(p.finish(c));
+    }
     let chosen = match hinted {
         Hinted::Natural { reverse } => Some(p.scan(root, reverse, false)),
         Hinted::Id => Some(
@@ -344,7 +349,7 @@ impl<'p> Planner<'p> {
     }
 
     /// Ready, visible, and holding every document that can match.
-    fn usable(&self, info: &IndexInfo, root: &Node, preds: &[Predicate<'_>]) -> bool {
+    pub(crate) fn usable(&self, info: &IndexInfo, root: &Node, preds: &[Predicate<'_>]) -> bool {
         if !info.ready || info.hidden {
             return false;
         }
@@ -384,7 +389,7 @@ impl<'p> Planner<'p> {
         )
     }
 
-    fn by_index(
+    pub(crate) fn by_index(
         &self,
         info: &IndexInfo,
         root: &Node,
@@ -502,6 +507,7 @@ impl<'p> Planner<'p> {
             bounds: Bounds::Ranges(spread.ranges),
             reverse,
             skip: spread.skip,
+            distinct: None,
             key_filter: key_filter.clone(),
             dedup,
             intervals,
@@ -768,6 +774,7 @@ impl<'p> Planner<'p> {
                     bounds: Bounds::Ranges(vec![(low, high)]),
                     reverse,
                     skip: SkipBounds::default(),
+                    distinct: None,
                     key_filter: Vec::new(),
                     dedup: multikey.any(),
                     intervals: vec![Vec::new(); fields.len()],

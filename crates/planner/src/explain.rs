@@ -403,7 +403,11 @@ fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> Stage {
         texts(&mut w, f.path.as_str(), list, a.reverse != f.descending);
     }
     w.close();
-    let mut s = Stage::new("IXSCAN", w.finish());
+    let name = match a.distinct {
+        Some(_) => "DISTINCT_SCAN",
+        None => "IXSCAN",
+    };
+    let mut s = Stage::new(name, w.finish());
     s.index = Some(a.index);
     s
 }

@@ -4,7 +4,7 @@
 //! * [`Plan`] says where candidates come from ([`Access`]), what is still to be tested on them, and what order they need.
 //! * `interval`: sets of values; `bounds`: which values a predicate can hold for, and the byte ranges of an index that hold
 //!   them; `skip`: bounds of later fields, and where the next entry inside can be; `implied`: whether a filter implies another
-//!   (partial and sparse indexes); `choose`: candidates and their cost.
+//!   (partial and sparse indexes); `choose`: candidates and their cost; `distinct`: scans that go from value to value.
 //! * [`explain`]: a plan as MongoDB's explain prints it.
 //!
 //! Invariant: the entries inside the bounds, tested with the key filter and the residual, are exactly the matching
@@ -14,6 +14,7 @@
 
 mod bounds;
 mod choose;
+mod distinct;
 pub mod explain;
 mod hint;
 mod implied;
@@ -27,6 +28,7 @@ mod tests;
 mod wildcard;
 
 pub use choose::plan;
+pub use distinct::{Distinct, DistinctRequest};
 pub use implied::implies;
 pub use interval::Interval;
 pub use plan::{Access, Bounds, Hint, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};

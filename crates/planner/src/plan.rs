@@ -1,5 +1,6 @@
 //! What is planned, and what a plan is.
 
+use crate::distinct::{Distinct, DistinctRequest};
 use crate::interval::Interval;
 use crate::skip::SkipBounds;
 use bson::{Doc, DocBuf, Val, Value, key};
@@ -78,6 +79,8 @@ pub struct PlanRequest<'a> {
     pub clustered: bool,
     /// Only the number of results matters.
     pub count: bool,
+    /// Only one document of each value of a path matters, where an index can go from value to value.
+    pub distinct: Option<DistinctRequest<'a>>,
     pub ns: &'a str,
     /// About how many entries lie in `[low, high)` of an index (0: the records), when somebody can tell. Asked only when
     /// there is a choice.
@@ -128,6 +131,8 @@ pub struct IndexAccess {
     pub reverse: bool,
     /// Bounds of the fields behind those that the ranges bound.
     pub skip: SkipBounds,
+    /// One entry of each value of a field is wanted.
+    pub distinct: Option<Distinct>,
     /// Tests on single fields of the key (by position, on the value itself) before anything is fetched.
     pub key_filter: Vec<(usize, Filter)>,
     /// A record may come more than once (multikey): duplicates are to be dropped.

@@ -11,8 +11,10 @@ use executor::{FindCursor, FindRequest, OpCtx};
 use planner::explain::{Explain, Stage, stages};
 use query::collation::Collation;
 use query::filter::Filter;
+use query::path::FieldPath;
 use query::pipeline::Figures;
 use query::sort::SortPattern;
+use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -29,6 +31,8 @@ struct Subject<'a> {
     /// UPDATE, DELETE, … on top of the query.
     top: Option<&'static str>,
     count: bool,
+    /// The key of a distinct.
+    distinct: Option<FieldPath>,
     collation: Option<Collation>,
 }
 
@@ -124,6 +128,7 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
             request: f.request,
             top: None,
             count: false,
+            distinct: None,
             collation: f.collation,
         });
     }
@@ -197,6 +202,14 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
         request,
         top,
         count: command == "count",
+        distinct: match command {
+            "distinct" => cx
+                .args
+                .field("key")
+                .and_then(|v| v.as_str())
+                .map(FieldPath::new),
+            _ => None,
+        },
         collation: env.collation().cloned(),
     })
 }
@@ -269,9 +282,10 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
         mut request,
         top,
         count,
+        distinct,
         collation,
     } = subject;
-    let (filter, projection) = (request.filter.clone(), request.projection.clone());
+    let (filter, mut projection) = (request.filter.clone(), request.projection.clone());
     let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
     let (sort, projected) = (
         request.sort.as_ref().map(|s| s.to_doc()),
@@ -320,6 +334,19 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
         }
         Some(coll) => {
             let view_of_plan = view.clone();
+            if let Some(path) = &distinct {
+                let read = executor::ReadRequest {
+                    hint: request.hint.clone(),
+                    vars: filter.has_expr().then(|| request.vars.clone()),
+                    ..executor::ReadRequest::new(&filter)
+                };
+                let collation = collation.as_ref();
+                let (plan, needed) =
+                    executor::distinct_plan(&cx.op, &view, &coll, path, &read, collation)?;
+                request.plan = Some(Arc::new(plan));
+                request.projection = needed.clone();
+                projection = needed;
+            }
             let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
             let mut plan = cursor.plan().clone();
             if count {
@@ -485,7 +512,7 @@ fn count_run(cx: &mut Cx, ns: &str, filter: &Filter, tree: &Stage) -> Result<Cou
 pub(super) fn execution_stages(tree: &Stage, c: &Counted) -> DocBuf {
     tree.to_doc(&|s, w| {
         let returned = match s.name {
-            "IXSCAN" | "COUNT_SCAN" => c.entries,
+            "IXSCAN" | "DISTINCT_SCAN" | "COUNT_SCAN" => c.entries,
             "FETCH" if !s.fields.as_doc().contains("filter") => c.docs.max(c.returned),
             _ => c.returned,
         };
@@ -499,9 +526,9 @@ pub(super) fn execution_stages(tree: &Stage, c: &Counted) -> DocBuf {
             .i32("restoreState", 0)
             .i32("isEOF", 1);
         match s.name {
-            "IXSCAN" | "COUNT_SCAN" | "EXPRESS_IXSCAN" => {
+            "IXSCAN" | "DISTINCT_SCAN" | "COUNT_SCAN" | "EXPRESS_IXSCAN" => {
                 w.int("keysExamined", c.keys as i64);
-                if s.name != "COUNT_SCAN" {
+                if matches!(s.name, "IXSCAN" | "EXPRESS_IXSCAN") {
                     w.int("seeks", c.seeks.max(1) as i64)
                         .i32("dupsTested", 0)
                         .i32("dupsDropped", 0);

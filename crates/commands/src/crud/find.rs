@@ -128,6 +128,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
         vars,
         show_record_id,
         return_key,
+        plan: None,
     };
     let batch = batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs());
     Ok(Find {

@@ -84,6 +84,11 @@ impl Group {
             None => bail!(15955, "a group specification must include an _id"),
         }
     }
+
+    /// Under which ids are equal.
+    pub fn collation(&self) -> Option<&Collation> {
+        self.collation.as_ref()
+    }
 }
 
 fn parse_id(v: Val<'_>, env: &ParseEnv) -> Result<Expression> {

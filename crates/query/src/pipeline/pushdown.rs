@@ -1,9 +1,13 @@
 //! What of the beginning of a pipeline a query over the collection can answer.
 
+use super::group::Group;
 use super::{Op, Pipeline};
+use crate::collation::Collation;
 use crate::expr::join_paths;
 use crate::filter::{Filter, Node, Test};
+use crate::path::FieldPath;
 use crate::sort::SortPattern;
+use bson::Writer;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,8 +23,60 @@ pub struct Pushdown {
     pub needed: Option<BTreeSet<String>>,
     /// The next stage only counts (see [`Stage::counted`](super::Stage::counted)): nothing else of the documents matters.
     pub count_only: bool,
+    /// The next stage makes its groups of one document each.
+    pub group: Option<GroupPushdown>,
     /// How many stages the query stands for: [`Pipeline::attach`] takes the rest.
     pub consumed: usize,
+}
+
+/// A `$group` by a field whose results need only the first document of each group in one of these orders.
+#[derive(Clone, Debug)]
+pub struct GroupPushdown {
+    pub path: FieldPath,
+    /// Under which values of the field are equal.
+    pub collation: Option<Collation>,
+    /// Without fields any document of the group will do.
+    pub orders: Vec<Option<SortPattern>>,
+}
+
+impl GroupPushdown {
+    fn of(g: &Group, sort: Option<&SortPattern>) -> Option<GroupPushdown> {
+        let path = g.id.as_path()?;
+        let all = |name: &str| g.fields.iter().all(|f| f.spec.name() == name);
+        let orders = match sort {
+            _ if g.fields.is_empty() => vec![None],
+            // Which document comes first is not for the index to say.
+            None => return None,
+            Some(s) if all("$first") => orders(&path, s, false),
+            Some(s) if all("$last") => orders(&path, s, true),
+            Some(_) => return None,
+        };
+        Some(GroupPushdown {
+            path: FieldPath::new(&path),
+            collation: g.collation().cloned(),
+            orders,
+        })
+    }
+}
+
+/// Orders by `path` and then as `sort` says, or as it says backwards: within one value of `path` those are the same.
+fn orders(path: &str, sort: &SortPattern, backwards: bool) -> Vec<Option<SortPattern>> {
+    let order = |first: bool| {
+        let mut w = Writer::new();
+        let sign = |descending: bool| if descending != backwards { -1 } else { 1 };
+        w.i32(path, sign(first));
+        for f in sort.fields.iter().filter(|f| f.path.as_str() != path) {
+            w.i32(f.path.as_str(), sign(f.descending));
+        }
+        let pattern = SortPattern::parse(w.finish().as_doc()).ok()?;
+        Some(pattern.collated(sort.collation()))
+    };
+    let given = sort.fields.iter().find(|f| f.path.as_str() == path);
+    let either = match given {
+        Some(f) => vec![order(f.descending), order(!f.descending)],
+        None => vec![order(false), order(true)],
+    };
+    either.into_iter().filter(Option::is_some).collect()
 }
 
 impl Pipeline {
@@ -55,8 +111,15 @@ impl Pipeline {
             .stages
             .get(consumed)
             .is_some_and(|s| s.counted(0).is_some());
+        let group = match self.stages.get(consumed).map(|s| &s.op) {
+            Some(Op::Group(g)) if skip == 0 && limit.is_none() => {
+                GroupPushdown::of(g, sort.as_deref())
+            }
+            _ => None,
+        };
         Pushdown {
             filter,
+            group,
             sort,
             skip,
             limit,
