@@ -153,11 +153,12 @@ fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted
         ..ReadRequest::new(req.filter)
     };
     let mut rows = Rows::open(ctx, view, coll.clone(), &read)?;
+    let unread = rows.tells_keys();
     let mut more = true;
     while more {
         let mut keys = Vec::with_capacity(BATCH);
         while keys.len() < BATCH {
-            more = rows.next(ctx)?;
+            more = rows.next_key(ctx)?;
             if !more {
                 break;
             }
@@ -184,6 +185,9 @@ fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted
             }
         }
         out.n += entries.len() as u64;
+        if unread {
+            ctx.examined.docs += entries.len() as u64;
+        }
         ctx.commit(entries, Held { latches, lock })?;
     }
     Ok(out)

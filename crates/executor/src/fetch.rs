@@ -2,6 +2,7 @@
 
 use crate::op::OpCtx;
 use crate::read::{Current, Step};
+use crate::several::{KeyRange, Place, Several};
 use crate::skip::{SEEK, Skipping, record_at};
 use bson::key::Decoder;
 use bson::{Val, Writer};
@@ -207,8 +208,10 @@ pub(crate) struct IndexScan {
     index: Arc<Index>,
     access: IndexAccess,
     covered: bool,
-    ranges: VecDeque<(Vec<u8>, Vec<u8>)>,
+    /// Those that are not begun, unless they are several.
+    ranges: VecDeque<KeyRange>,
     position: Option<Position>,
+    several: Option<Box<Several>>,
     /// Where later fields have bounds, or one entry of each value is wanted.
     skipping: Option<Box<Skipping>>,
     seen: HashSet<Vec<u8>>,
@@ -230,9 +233,14 @@ impl IndexScan {
         limit: Option<u64>,
     ) -> IndexScan {
         let mut ranges: VecDeque<_> = Position::ranges(&index, &access.bounds).into();
-        if access.reverse {
-            ranges.make_contiguous().reverse();
-        }
+        let several = Several::of(&mut ranges, access.reverse);
+        let (several, position) = match several {
+            None => (None, None),
+            Some((several, (low, high))) => (
+                Some(Box::new(several)),
+                Some(Position::new(low, high, access.reverse)),
+            ),
+        };
         IndexScan {
             index,
             // Without what only explain reads, and the ranges, which are above.
@@ -249,7 +257,8 @@ impl IndexScan {
             },
             covered,
             ranges,
-            position: None,
+            position,
+            several,
             skipping: Skipping::new(access),
             seen: HashSet::new(),
             ready: Ready::default(),
@@ -279,7 +288,12 @@ impl IndexScan {
                 return Ok(false);
             };
             ctx.tick(1)?;
+            let begin = self.several.as_mut().and_then(|s| s.target());
             let more = match &mut self.skipping {
+                _ if begin.is_some() => {
+                    step.examined.seeks += 1;
+                    position.seek(step.view, begin.unwrap_or(&[]))?
+                }
                 None => position.next(step.view)?,
                 Some(s) => {
                     if s.seeks() {
@@ -293,6 +307,27 @@ impl IndexScan {
             if !more {
                 self.position = None;
                 continue;
+            }
+            if let Some(several) = &mut self.several {
+                match several.place(position.key()) {
+                    Place::Inside => {}
+                    Place::Entered => {
+                        if let Some(s) = &mut self.skipping {
+                            s.restart();
+                        }
+                    }
+                    Place::Outside => {
+                        // What was sought in the range before is no matter in the next.
+                        if let Some(s) = &mut self.skipping {
+                            s.restart();
+                        }
+                        continue;
+                    }
+                    Place::Behind => {
+                        self.position = None;
+                        continue;
+                    }
+                }
             }
             step.examined.keys += 1;
             let rest = position.key().get(PREFIX..).unwrap_or(&[]);

@@ -28,6 +28,7 @@ mod op;
 mod read;
 mod records;
 mod retry;
+mod several;
 mod skip;
 mod sorter;
 mod tail;

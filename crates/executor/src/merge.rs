@@ -70,9 +70,9 @@ impl Merge {
                 .branches
                 .iter_mut()
                 .filter(|b| b.head.is_some())
-                .min_by(|a, b| {
-                    let key = |x: &Branch| x.head.as_ref().map(|h| (h.0.clone(), h.1.clone()));
-                    key(a).cmp(&key(b))
+                .min_by(|a, b| match (&a.head, &b.head) {
+                    (Some(a), Some(b)) => (&a.0, &a.1).cmp(&(&b.0, &b.1)),
+                    (a, b) => a.is_none().cmp(&b.is_none()),
                 });
             let Some((_, record_key, current)) = best.and_then(|b| b.head.take()) else {
                 return Ok(None);

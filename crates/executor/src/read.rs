@@ -350,6 +350,50 @@ impl Rows {
         Ok(())
     }
 
+    /// Whether [`Rows::next_key`] tells keys without reading the documents.
+    pub(crate) fn tells_keys(&self) -> bool {
+        let known = match &self.source {
+            Source::Ids { .. } => self.coll.capped.is_none(),
+            Source::Index(_) => true,
+            _ => false,
+        };
+        known && self.unsorted.is_none() && self.plan.residual.is_trivial()
+    }
+
+    /// To the next record that matches, for one who reads it anyway: its key is told and, if possible, no more. Where
+    /// records lie under their `_id` there may be none under the key.
+    pub(crate) fn next_key(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        if !self.tells_keys() {
+            return self.next(ctx);
+        }
+        self.current = Current::None;
+        let before = self.examined.keys;
+        let mut step = Step {
+            view: &self.view,
+            coll: &self.coll,
+            vars: self.vars.as_deref(),
+            examined: &mut self.examined,
+            record_key: &mut self.record_key,
+        };
+        let more = match &mut self.source {
+            Source::Ids { ids, at } => {
+                ctx.tick(1)?;
+                let id = ids.get(*at);
+                *at += 1;
+                step.record_key.clear();
+                if let Some(id) = id {
+                    step.examined.keys += 1;
+                    bson::key::encode(id.as_val(), false, step.record_key, None);
+                }
+                id.is_some()
+            }
+            Source::Index(scan) => scan.next_entry(ctx, &mut step)?,
+            _ => false,
+        };
+        ctx.examined.keys += self.examined.keys - before;
+        Ok(more)
+    }
+
     fn next_unsorted(&mut self, ctx: &mut OpCtx) -> Result<bool> {
         let trivial = self.plan.residual.is_trivial() || matches!(self.source, Source::Sorted(_));
         // Most of what a scan of records costs besides the engine would be the way through `step_source`.
@@ -651,6 +695,9 @@ fn release_source(source: &mut Source) {
     }
 }
 
+/// Up to so many ranges are counted by a scan each, which costs least for each entry.
+const FEW_RANGES: usize = 8;
+
 /// How many records match, without giving them: `limit` and `skip` as count's.
 pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64) -> Result<u64> {
     let (view, Some(coll)) = ctx.view(ns) else {
@@ -683,7 +730,9 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
         if ctx.plan.is_none() {
             ctx.plan = Some(plan.clone());
         }
-        let n = if a.key_filter.is_empty() && a.skip.is_empty() && !a.dedup {
+        let planner::Bounds::Ranges(ranges) = &a.bounds;
+        let bare = a.key_filter.is_empty() && a.skip.is_empty() && !a.dedup;
+        let n = if bare && ranges.len() <= FEW_RANGES {
             count_ranges(ctx, &view, &index, a, most)?
         } else {
             count_entries(

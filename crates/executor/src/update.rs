@@ -343,18 +343,23 @@ fn update_many(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest) -> Result<Option<
         ..ReadRequest::new(req.filter)
     };
     let mut rows = Rows::open(ctx, view, coll.clone(), &read)?;
+    let unread = rows.tells_keys();
     let mut more = true;
     while more {
         let mut keys = Vec::with_capacity(BATCH);
         while keys.len() < BATCH {
-            more = rows.next(ctx)?;
+            more = rows.next_key(ctx)?;
             if !more {
                 break;
             }
             keys.push(coll.record_key(rows.record_key()));
         }
         if !keys.is_empty() {
+            let before = out.matched;
             update_batch(ctx, ns, &coll, keys, req, &mut out)?;
+            if unread {
+                ctx.examined.docs += out.matched - before;
+            }
         }
     }
     Ok(Some(out))

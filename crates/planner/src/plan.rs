@@ -154,10 +154,13 @@ impl IndexAccess {
     /// Whether an entry with this key (without the index's prefix) is within all bounds.
     pub fn holds(&self, fields: &[KeyField], entry: &[u8]) -> bool {
         let Bounds::Ranges(ranges) = &self.bounds;
-        let within = |(low, high): &(Vec<u8>, Vec<u8>)| {
-            entry >= low.as_slice() && (high.is_empty() || entry < high.as_slice())
-        };
-        if !ranges.iter().any(within) {
+        let from = ranges.partition_point(|(low, _)| low.as_slice() <= entry);
+        let within = |(_, high): &(Vec<u8>, Vec<u8>)| high.is_empty() || entry < high.as_slice();
+        if !from
+            .checked_sub(1)
+            .and_then(|i| ranges.get(i))
+            .is_some_and(within)
+        {
             return false;
         }
         if self.skip.is_empty() {
