@@ -330,3 +330,22 @@ def test_re_index(stocked, new_server, tmp_path):
     with server.client() as client:
         assert client.t.command("validate", "things", full=True)["valid"]
         assert client.t.things.count_documents({"b": 100}) == 2
+
+
+def test_top_forgets_what_is_dropped(client, db):
+    def counted():
+        return {ns for ns in client.admin.command("top")["totals"] if ns.startswith(f"{db.name}.")}
+
+    db.a.insert_one({})
+    db.b.insert_one({})
+    db.c.insert_one({})
+    assert counted() == {f"{db.name}.{name}" for name in "abc"}
+    db.a.drop()
+    assert counted() == {f"{db.name}.b", f"{db.name}.c"}
+    db.b.rename("d")
+    db.d.find_one()
+    assert counted() == {f"{db.name}.c", f"{db.name}.d"}
+    client.drop_database(db.name)
+    assert counted() == set()
+    db.a.insert_one({})
+    assert counted() == {f"{db.name}.a"}

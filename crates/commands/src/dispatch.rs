@@ -210,7 +210,9 @@ impl Commands {
                     top.used(db, coll, *kind, *usage);
                 }
             }
-            if let Some(coll) = first.as_str() {
+            // What it dropped is not to be counted again.
+            let drops = command.name == "drop" && done.is_ok();
+            if let Some(coll) = first.as_str().filter(|_| !drops) {
                 local
                     .top
                     .lock()

@@ -90,11 +90,7 @@ impl Top {
         if coll.contains('\0') {
             return;
         }
-        let mut hasher = DefaultHasher::new();
-        hasher.write(db.as_bytes());
-        hasher.write_u8(b'.');
-        hasher.write(coll.as_bytes());
-        let hash = hasher.finish();
+        let hash = hash_of(db, coll);
         if self.0.len() >= MOST_NAMESPACES && !self.0.contains_key(&hash) {
             return;
         }
@@ -108,7 +104,25 @@ impl Top {
     }
 }
 
+fn hash_of(db: &str, coll: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(db.as_bytes());
+    hasher.write_u8(b'.');
+    hasher.write(coll.as_bytes());
+    hasher.finish()
+}
+
 impl Top {
+    fn forget(&mut self, db: &str, coll: Option<&str>) {
+        match coll {
+            Some(coll) => drop(self.0.remove(&hash_of(db, coll))),
+            None => self.0.retain(|_, (ns, _)| {
+                let rest = ns.strip_prefix(db);
+                !rest.is_some_and(|rest| rest.starts_with('.'))
+            }),
+        }
+    }
+
     fn add(&mut self, other: &Top) {
         for (hash, (ns, usage)) in &other.0 {
             if self.0.len() >= MOST_NAMESPACES && !self.0.contains_key(hash) {
@@ -153,6 +167,15 @@ impl Counters {
         shard
     }
 
+    /// A collection, or all of a database, is gone: its figures go too and make room for others.
+    pub fn forget(&self, db: &str, coll: Option<&str>) {
+        let mut shards = self.shards.lock();
+        shards.left.forget(db, coll);
+        for shard in &shards.live {
+            shard.lock().forget(db, coll);
+        }
+    }
+
     /// Time spent by namespace, over all loops and workers that are or were.
     pub fn top(&self) -> Vec<(String, [Usage; 6])> {
         let mut all = Top::default();
@@ -186,5 +209,31 @@ mod tests {
         );
         let u = top[0].1[Kind::Query as usize];
         assert_eq!((u.micros, u.count), (12, 2));
+    }
+
+    #[test]
+    fn what_is_dropped_makes_room() {
+        let c = Counters::default();
+        let (a, b) = (c.shard(), c.shard());
+        for n in 0..MOST_NAMESPACES {
+            a.lock().spent("db", &n.to_string(), Kind::Query, 1);
+        }
+        let counted = |ns: &str| c.top().iter().any(|(n, _)| n == ns);
+        b.lock().spent("db", "7", Kind::Query, 1);
+        a.lock().spent("db2", "one more", Kind::Query, 1);
+        assert!(!counted("db2.one more"), "there is no room");
+        c.forget("db", Some("7"));
+        assert!(!counted("db.7"));
+        a.lock().spent("db2", "one more", Kind::Query, 1);
+        assert!(counted("db2.one more"));
+        c.forget("db", None);
+        assert_eq!(
+            c.top().len(),
+            1,
+            "another database that begins the same stays"
+        );
+        drop(b);
+        c.forget("db2", Some("one more"));
+        assert!(c.top().is_empty());
     }
 }

@@ -16,14 +16,17 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     check_droppable(&ns)?;
-    let catalog = &cx.app.engine.catalog;
-    super::create::check_uuid(catalog, &ns, uuid)?;
-    match catalog.drop_collection(&ns) {
+    let engine = &cx.app.engine;
+    super::create::check_uuid(&engine.catalog, &ns, uuid)?;
+    match engine.catalog.drop_collection(&ns) {
         Ok(c) => {
             if !c.is_view() {
                 cx.w.i32("nIndexesWas", c.secondary().count() as i32 + 1);
             }
             cx.w.str("ns", &ns);
+            cx.app
+                .counters
+                .forget(catalog::db_of(&ns), Some(catalog::collection_of(&ns)));
             changed(cx);
         }
         // Since MongoDB 7 dropping what is not there succeeds.

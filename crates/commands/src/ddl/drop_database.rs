@@ -29,6 +29,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let dropped = cx.app.engine.catalog.drop_database(db)?;
     if !dropped.is_empty() {
+        cx.app.counters.forget(db, None);
         changed(cx);
     }
     Ok(Done::Reply)

@@ -78,6 +78,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         );
     }
     catalog.rename(from, to, drop_target)?;
+    let counters = &cx.app.counters;
+    counters.forget(from_db, Some(catalog::collection_of(from)));
     changed(cx);
     Ok(Done::Reply)
 }
