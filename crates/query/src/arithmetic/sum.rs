@@ -204,6 +204,11 @@ impl Variance {
         if o.count == 0 {
             return;
         }
+        // What is next to the greatest double has a square that is none.
+        if self.count == 0 {
+            *self = *o;
+            return;
+        }
         let n = (self.count + o.count) as f64;
         let delta = o.mean - self.mean;
         self.m2 += o.m2 + delta * delta * (self.count as f64) * (o.count as f64) / n;

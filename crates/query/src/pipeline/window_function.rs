@@ -623,18 +623,17 @@ fn covariance<'a>(pairs: impl Iterator<Item = (&'a Value, &'a Value)>, sample: b
         if !x.to_f64().is_finite() && !is_finite_decimal(x)
             || !y.to_f64().is_finite() && !is_finite_decimal(y)
         {
-            *infinite.get_or_insert(0.0) += x.to_f64() * y.to_f64();
+            let (x, y) = (x.to_f64(), y.to_f64());
+            let opposed = x.is_infinite() && y == -x;
+            *infinite.get_or_insert(0.0) += if opposed { f64::NAN } else { x * y };
             continue;
         }
-        let mean_y = if n == 0 {
-            Number::Int(0)
-        } else {
-            divide(sum_y, Number::Long(n))
-        };
+        // Counts are doubles, which gives quotients of decimals their digits.
+        let mean_x = divide(sum_x, Number::Double(n as f64));
         n += 1;
         (sum_x, sum_y) = (add(sum_x, x), add(sum_y, y));
         if n > 1 {
-            let mean_x = divide(sum_x, Number::Long(n));
+            let mean_y = divide(sum_y, Number::Double(n as f64));
             c = add(c, multiply(subtract(x, mean_x), subtract(y, mean_y)));
         }
     }
@@ -646,7 +645,7 @@ fn covariance<'a>(pairs: impl Iterator<Item = (&'a Value, &'a Value)>, sample: b
             Number::Decimal(_) => Value::from(decimal::from_f64(x)),
             _ => Value::from(x),
         },
-        _ => divide(c, Number::Long(by)).to_value(),
+        _ => divide(c, Number::Double(by as f64)).to_value(),
     }
 }
 
