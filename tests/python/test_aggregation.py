@@ -376,3 +376,34 @@ def test_options_of_stages_that_tell(coll):
     assert "storageStats" in stats and "count" not in stats
     with refuses(14):
         coll.aggregate([{"$collStats": {"latencyStats": {"histograms": None}}}])
+
+
+def test_let_is_computed_before_anything_is_read(orders):
+    for value, code in [("$qty", 4890500), ("$$ROOT", 4890500), ("$$NOW", 51144), ({"$year": "$$NOW"}, 51144), ("$$CLUSTER_TIME", 51144)]:
+        with refuses(code):
+            orders.aggregate([], let={"v": value})
+        with refuses(code):
+            orders.database.command("find", orders.name, let={"v": value})
+    first = {"$arrayElemAt": [[4, 5], 0]}
+    assert len(list(orders.aggregate([{"$match": {"$expr": {"$gt": ["$qty", "$$v"]}}}], let={"v": first}))) == 2
+
+
+def window(coll, function, documents, bounds):
+    coll.drop()
+    coll.insert_many([{"_id": i, "x": x, "y": y} for i, (x, y) in enumerate(documents)])
+    spec = {"sortBy": {"_id": 1}, "output": {"r": {function: ["$x", "$y"] if "cov" in function else "$x", "window": {"documents": bounds}}}}
+    return [d["r"] for d in coll.aggregate([{"$setWindowFields": spec}])]
+
+
+def test_covariance_and_deviation_at_the_edges(coll):
+    whole = ["unbounded", "unbounded"]
+    decimals = [(Decimal128(str(n)), Decimal128(str(2 * n))) for n in (1, 2, 3)]
+    # The digits are those of MongoDB's own arithmetic.
+    assert [str(r) for r in window(coll, "$covarianceSamp", decimals, whole)] == ["2"] * 3
+    same = [(Decimal128("42.5"), Decimal128("99.9"))] * 3
+    assert [str(r) for r in window(coll, "$covariancePop", same, whole)] == ["0E+12"] * 3
+    huge = 1e308
+    assert window(coll, "$covariancePop", [(huge, 1.0), (huge, 2.0)], whole) == [0.0, 0.0]
+    infinite = float("inf")
+    assert all(r != r for r in window(coll, "$covariancePop", [(infinite, -infinite), (2, 20), (3, 30)], whole))
+    assert window(coll, "$stdDevPop", [(huge, 0)] * 3, whole) == [0.0] * 3

@@ -30,6 +30,15 @@ pub fn variables(
             }
             let base = cx.op.interruptible(&vars);
             let expression = Expression::parse(e.val, &env)?;
+            if expression.needed_paths().is_none_or(|p| !p.is_empty()) {
+                bail!(
+                    4890500,
+                    "Command let Expression tried to access a field, but this is not allowed because command let expressions run before the query examines any documents."
+                );
+            }
+            if let Some(name) = expression.runtime_variable() {
+                bail!(51144, "Builtin variable '$${name}' is not available");
+            }
             let value = expression.evaluate(&EvalCtx::new(Doc::EMPTY, &base))?;
             if let Some(v) = value.as_val() {
                 vars.set(e.name, v.to_value());

@@ -172,6 +172,11 @@ impl Expression {
         }
     }
 
+    /// The name of a variable that only a running command has (`NOW`, `CLUSTER_TIME`), if the expression reads one.
+    pub fn runtime_variable(&self) -> Option<&'static str> {
+        self.node.runtime_variable()
+    }
+
     /// The operator of the outermost call, with its `$`.
     pub fn operator(&self) -> Option<&'static str> {
         match &self.node {

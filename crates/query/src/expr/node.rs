@@ -319,6 +319,17 @@ impl Node {
         }
     }
 
+    pub(crate) fn runtime_variable(&self) -> Option<&'static str> {
+        match self {
+            Node::System(System::Now, _) => Some("NOW"),
+            Node::System(System::ClusterTime, _) => Some("CLUSTER_TIME"),
+            Node::Doc(fields) => fields.iter().find_map(|(_, n)| n.runtime_variable()),
+            Node::Array(items) => items.iter().find_map(Node::runtime_variable),
+            Node::Call(c) => c.args.iter().find_map(Node::runtime_variable),
+            _ => None,
+        }
+    }
+
     pub(crate) fn to_value(&self) -> Value {
         let with = |prefix: &str, p: &FieldPath| {
             Value::from(if p.is_empty() {
