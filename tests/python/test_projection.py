@@ -89,3 +89,13 @@ def test_covered_projection_gives_what_is_stored(coll):
     found = coll.find({}, {"_id": 0, "b": 1, "a": 1}).hint("a_1_b_-1")
     stored = {repr((v, v)) for v in values}
     assert {repr((d["a"], d["b"])) for d in found} == stored
+
+
+def test_the_key_of_the_index(coll):
+    coll.insert_many([{"_id": i, "a": i, "b": "x"} for i in range(5)])
+    shown = {"a": 1, "key": {"$meta": "indexKey"}}
+    assert coll.find_one({"a": 3}, shown) == {"_id": 3, "a": 3}, "there is no index"
+    coll.create_index([("a", 1), ("b", -1)])
+    assert coll.find_one({"a": 3}, shown) == {"_id": 3, "a": 3, "key": {"a": 3, "b": "x"}}
+    assert coll.find_one({"a": 3}, {"_id": 0, "a": 1, "key": {"$meta": "indexKey"}}) == {"a": 3, "key": {"a": 3, "b": "x"}}
+    assert coll.find_one({"_id": 3}, {"key": {"$meta": "indexKey"}})["key"] == {"_id": 3}

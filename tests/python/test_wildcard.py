@@ -140,3 +140,23 @@ def test_agrees_with_a_scan(coll, seed):
         ])
         query = {path: test, **({"b": {"$exists": True}} if r.random() < 0.3 else {})}
         assert found(coll.find(query)) == found(coll.find(query).hint([("$natural", 1)])), query
+
+
+def test_a_hint_asks_for_what_is_there(coll):
+    """Where the values cannot be asked of the index, entries on the path still tell which documents may match."""
+    coll.create_index([("$**", 1)], name="all")
+    coll.insert_many(
+        [
+            {"_id": 1, "v": [[1, 2]], "o": {"0": "x"}},
+            {"_id": 2, "v": 5, "o": ["x"]},
+            {"_id": 3, "v": [{"w": 1}], "o": ["y", "x"]},
+            {"_id": 4, "v": []},
+            {"_id": 5, "o": [["x"]]},
+        ]
+    )
+    for query in ({"v": {"$type": "array"}}, {"o.0": "x"}, {"o.0.0": {"$exists": True}}, {"v": {"$size": 1}}):
+        want = found(coll.find(query, hint=[("$natural", 1)]))
+        assert want and found(coll.find(query, hint="all")) == want, query
+        assert bottom(coll, query, hint="all")["indexName"] == "all"
+    with refuses(291):
+        list(coll.find({"v": {"$exists": False}}, hint="all"))

@@ -109,6 +109,17 @@ impl Shape {
                 None
             };
             p.apply(doc, matched, &self.vars, &mut self.scratch)?;
+            if !p.index_key_fields().is_empty() {
+                let key = index_key(doc, coll, plan, self.by_id)?;
+                if !key.as_doc().is_empty() {
+                    let mut w = Writer::with_capacity(self.scratch.len() + key.as_bytes().len());
+                    w.extend(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY));
+                    for name in p.index_key_fields() {
+                        w.doc(name, key.as_doc());
+                    }
+                    self.scratch = w.finish().into_vec();
+                }
+            }
         } else {
             self.scratch.extend_from_slice(doc.as_bytes());
         }

@@ -101,7 +101,7 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
                 only: Some(info),
                 ..p
             };
-            let best = only.best(root);
+            let best = only.best(root).or_else(|| only.by_existence(info, root));
             Some(best.ok_or_else(|| {
                 err!(
                     NoQueryExecutionPlans,
@@ -132,6 +132,20 @@ impl<'p> Planner<'p> {
             covered: c.covered,
             id_bounds: c.id_bounds,
         }
+    }
+
+    /// By what has to be there for the filter to hold, where a wildcard index cannot be asked for the values.
+    fn by_existence(&self, info: &IndexInfo, root: &Node) -> Option<Candidate> {
+        let mut preds = collect(clauses(root), self.vars);
+        let there: Vec<Predicate<'_>> = preds.iter().filter_map(Predicate::existence).collect();
+        preds.extend(there);
+        if !self.usable(info, root, &preds) {
+            return None;
+        }
+        let each = wildcard::expansions(info, &preds);
+        let each = each.iter();
+        each.filter_map(|i| self.by_index(i, root, &preds, false))
+            .min_by(|a, b| a.keys.total_cmp(&b.keys))
     }
 
     /// The cheapest candidate that uses bounds or gives the order.

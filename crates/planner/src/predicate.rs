@@ -26,6 +26,7 @@ pub(crate) struct Predicate<'a> {
 
 /// A test that no index answers.
 static UNKNOWN: Test = Test::Size(0);
+static EXISTS: Test = Test::Exists;
 
 /// The clauses of a filter's conjunction.
 pub(crate) fn clauses(root: &Node) -> &[Node] {
@@ -139,6 +140,30 @@ fn of_value<'a>(path: &FieldPath, inner: &'a Node, clause: usize, out: &mut Vec<
 }
 
 impl Predicate<'_> {
+    /// That there is something on the path (up to a position in an array), without which it cannot hold.
+    pub fn existence<'b>(&self) -> Option<Predicate<'b>> {
+        if self.negated || self.compared.is_some() || !excludes_missing(self.test) {
+            return None;
+        }
+        let text = self.path.as_str();
+        let numbered = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        let before = text.match_indices('.').find(|(at, _)| {
+            let rest = text.get(at + 1..).unwrap_or("");
+            numbered(rest.split('.').next().unwrap_or(""))
+        });
+        let path = FieldPath::new(before.map_or(text, |(at, _)| &text[..at]));
+        Some(Predicate {
+            path: Cow::Owned(path),
+            test: &EXISTS,
+            negated: false,
+            clause: self.clause,
+            whole: false,
+            element: false,
+            same_value: false,
+            compared: None,
+        })
+    }
+
     /// Holds only for documents that have something other than null at the path.
     pub fn implies_exists(&self) -> bool {
         if let Some(c) = &self.compared {

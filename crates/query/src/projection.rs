@@ -19,6 +19,8 @@ pub struct Projection {
     root: Branch,
     positional: bool,
     source: DocBuf,
+    /// Fields that show the index's key.
+    index_key: Vec<Box<str>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -55,6 +57,7 @@ struct Parser<'p> {
     id: Option<bool>,
     elem_match: bool,
     positional: Option<FieldPath>,
+    index_key: Vec<Box<str>>,
     root: Branch,
 }
 
@@ -68,6 +71,7 @@ impl Projection {
             id: None,
             elem_match: false,
             positional: None,
+            index_key: Vec::new(),
             root: Branch::default(),
         };
         for e in doc {
@@ -89,6 +93,7 @@ impl Projection {
             inclusion,
             root: p.root,
             positional: p.positional.is_some(),
+            index_key: p.index_key,
             source: doc.to_buf(),
         })
     }
@@ -118,6 +123,11 @@ impl Projection {
     /// Whether [`Projection::apply`] needs the position that the filter matched at ([`Filter::first_matched_index`]).
     pub fn needs_match_index(&self) -> bool {
         self.positional
+    }
+
+    /// Fields that are to show the key of the index that found the document, which who runs the query adds.
+    pub fn index_key_fields(&self) -> &[Box<str>] {
+        &self.index_key
     }
 
     /// Appends the projected document to `out`. `matched`: what [`Filter::first_matched_index`] said, where needed.
@@ -345,6 +355,9 @@ impl Parser<'_> {
             }
             "$elemMatch" => return self.elem_match(path, op.val),
             "$meta" => {
+                if op.val.as_str() == Some("indexKey") && !path.is_dotted() {
+                    self.index_key.push(path.as_str().into());
+                }
                 let expr = Expression::parse(whole, self.env)?;
                 return self.root.insert(&path, 0, Child::Computed(expr));
             }
