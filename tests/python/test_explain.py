@@ -301,3 +301,20 @@ def test_aggregate_covered_by_an_index(shops):
 def test_a_run_that_fails_fails_explain(shops):
     with refuses(2, containing="divide by zero"):
         run(shops, [{"$project": {"x": {"$divide": [1, 0]}}}])
+
+
+def test_all_plans_are_those_that_ran(coll):
+    coll.insert_many([{"a": i, "b": i} for i in range(100)])
+    coll.create_index([("a", 1), ("b", 1)])
+    coll.create_index([("a", 1), ("c", 1)])
+
+    def stats(verbosity, query):
+        command = {"find": coll.name, "filter": query}
+        return coll.database.command("explain", command, verbosity=verbosity)["executionStats"]
+
+    assert "allPlansExecution" not in stats("executionStats", {"a": {"$gte": 50}})
+    (ran,) = stats("allPlansExecution", {"a": {"$gte": 50}})["allPlansExecution"]
+    assert ran["nReturned"] == ran["totalDocsExamined"] == 50 and leaf(ran["executionStages"])["stage"] == "IXSCAN"
+    assert stats("allPlansExecution", {"d": 1})["allPlansExecution"] == [], "there was nothing to choose from"
+    with refuses(40414):
+        coll.database.command("explain", None)

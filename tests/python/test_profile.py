@@ -95,3 +95,14 @@ def test_slow_operations_are_logged(new_server, tmp_path):
     assert attr["ns"] == "t.c" and attr["appName"] == "slow tester" and attr["planSummary"] == "COLLSCAN"
     assert (attr["docsExamined"], attr["nreturned"]) == (20, 5)
     assert attr["type"] == "command" and attr["durationMillis"] >= 0 and attr["remote"].startswith("127.0.0.1")
+
+
+def test_a_getmore_inherits_the_comment(profiled):
+    db = profiled
+    db.c.insert_many([{"_id": i} for i in range(6)])
+    db.command("profile", 2)
+    assert len(list(db.c.find(comment="mine", batch_size=2))) == 6
+    assert len(list(db.c.find(batch_size=4))) == 6
+    db.command("profile", 0)
+    comments = [p["command"].get("comment") for p in profiles(db, op="getmore")]
+    assert len(comments) >= 3 and comments[:2] == ["mine", "mine"] and comments[-1] is None

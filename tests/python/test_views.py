@@ -184,3 +184,11 @@ def test_find_options_that_a_pipeline_does_not_have(people):
     for options in [{"showRecordId": True}, {"noCursorTimeout": True}, {"min": {"_id": 1}}, {"sort": {"$natural": 1}}]:
         assert code(people.command, "find", "adults", **options) == 168, options
     assert people.adults.find_one({"_id": {"$gt": 0}}, sort=[("age", pymongo.DESCENDING)])["name"] == "Dan"
+
+
+def test_distinct_answers_ok_as_mongodb_does(people):
+    db = people
+    db.create_collection("all_people", viewOn="people")
+    reply = db.command("distinct", "all_people", key="name")
+    assert type(reply["ok"]) is int and reply["values"] == people.people.distinct("name")
+    assert type(db.command("distinct", "people", key="name")["ok"]) is float

@@ -231,7 +231,8 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
                 if e.val.tag != tag::TIMESTAMP {
                     return Err(idl::mismatch("readConcern", e.name, e.val, &["timestamp"]));
                 }
-                if e.val.bytes.iter().all(|b| *b == 0) {
+                // Without seconds it is none, whatever its count.
+                if e.val.as_timestamp().unwrap_or(0) >> 32 == 0 {
                     bail!(
                         InvalidOptions,
                         "readConcern {} cannot be a null timestamp",

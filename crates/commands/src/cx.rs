@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::generic::Args;
 use crate::metrics::{Kind, Usage};
 use crate::table::{Command, flag};
-use bson::Writer;
+use bson::{Value, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
 use service::{Client, Request};
@@ -36,6 +36,10 @@ pub struct Cx<'c, 'r> {
     pub after_commit: bool,
     /// How many operations it counts as: documents of an insert, statements of an update or delete.
     pub statements: u64,
+    /// The reply says `ok: 1` as an int32, as MongoDB does where one command answers for another.
+    pub int_ok: bool,
+    /// The comment of the command that made a cursor: its getMores inherit it.
+    pub inherited_comment: Option<Value>,
     /// For `top`, of a command on several collections.
     pub spent: Vec<(String, Kind, Usage)>,
     /// The reply document, open.

@@ -140,6 +140,8 @@ impl Commands {
             after_commit: false,
             statements: 1,
             spent: Vec::new(),
+            int_ok: false,
+            inherited_comment: None,
             w: Writer::on(std::mem::take(out)),
         };
         let done = cx.check().and_then(|()| {
@@ -172,7 +174,11 @@ impl Commands {
         let done = done.map_err(|e| with_unmet(e, &cx.write_concern));
         if let Ok(Done::Reply | Done::ReplyMore) = done {
             append_concern_error(&mut cx, failure.as_ref());
-            cx.w.f64("ok", 1.0);
+            if cx.int_ok {
+                cx.w.i32("ok", 1);
+            } else {
+                cx.w.f64("ok", 1.0);
+            }
         }
         let lost = may_be_lost
             && done.is_ok()
@@ -189,6 +195,7 @@ impl Commands {
         };
         let (statements, db, first) = (cx.statements, cx.args.db, cx.args.first);
         let spent = std::mem::take(&mut cx.spent);
+        let inherited_comment = cx.inherited_comment.take();
         let (plan, examined) = (cx.op.plan.take(), cx.op.examined);
         let silent =
             cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
@@ -231,6 +238,7 @@ impl Commands {
                     plan,
                     examined,
                     elapsed,
+                    inherited_comment,
                 });
             }
         }

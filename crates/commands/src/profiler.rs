@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::cx::Done;
 use crate::operations::shown;
 use crate::table::{Command, flag};
-use bson::{Doc, DocBuf, Val, Writer, doc};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use catalog::Collection;
 use errors::{Code, Result};
 use executor::{Examined, OpCtx};
@@ -130,6 +130,8 @@ pub struct Observed<'a> {
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
     pub elapsed: Duration,
+    /// What a getMore says that does not say it itself.
+    pub inherited_comment: Option<Value>,
 }
 
 impl Commands {
@@ -195,7 +197,15 @@ impl Commands {
         let body = shown(o.body);
         let mut w = Writer::with_capacity(512 + body.as_bytes().len());
         w.str("op", operation_name(o.command.name)).str("ns", &ns);
-        w.doc("command", body.as_doc());
+        match &o.inherited_comment {
+            Some(c) if !body.as_doc().contains("comment") => {
+                w.open_doc("command").extend(body.as_doc());
+                w.val("comment", c.as_val()).close();
+            }
+            _ => {
+                w.doc("command", body.as_doc());
+            }
+        }
         if o.command.name == "getMore" {
             w.val("cursorid", o.first);
         }

@@ -6,6 +6,14 @@ use crate::stats::sizes;
 use catalog::keyspace;
 use errors::{Result, bail};
 
+/// Less than this is not worth a file's rewriting: WiredTiger leaves files below it alone.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// Bytes freed as MongoDB tells them.
+fn told(freed: u64) -> i64 {
+    if freed < LEAST_BYTES { 0 } else { freed as i64 }
+}
+
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let mut dry = false;
@@ -28,7 +36,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         let s = sizes(&cx.app.engine, &coll);
         cx.w.int(
             "estimatedBytesFreed",
-            s.storage.saturating_sub(s.data) as i64,
+            told(s.storage.saturating_sub(s.data)),
         );
         return Ok(Done::Reply);
     }
@@ -38,6 +46,6 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let after = sizes(&cx.app.engine, &coll);
     let freed =
         (before.storage + before.index_total()).saturating_sub(after.storage + after.index_total());
-    cx.w.int("bytesFreed", freed as i64);
+    cx.w.int("bytesFreed", told(freed));
     Ok(Done::Reply)
 }

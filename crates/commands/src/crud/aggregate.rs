@@ -1,6 +1,7 @@
 //! `aggregate`, and its part of explain.
 
 use super::cursor::{self, Keep};
+use super::explain::Verbosity;
 use super::{explain, moment, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::generic::Args;
@@ -236,7 +237,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             );
         }
         let body = cx.request.body;
-        return write_explain(cx, body, false);
+        return write_explain(cx, body, Verbosity::QueryPlanner);
     }
     let mut a = parse(cx)?;
     if !cx.app.query_settings.is_empty() {
@@ -269,22 +270,22 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 }
 
 /// `{explain: {aggregate: …}}`.
-pub fn explain(cx: &mut Cx<'_, '_>, inner: Doc<'_>, executed: bool) -> Result<Done> {
+pub(super) fn explain(cx: &mut Cx<'_, '_>, inner: Doc<'_>, verbosity: Verbosity) -> Result<Done> {
     // The inner command lives as long as the request.
     let Some(inner_now) = cx.args.first.as_doc() else {
         return Ok(Done::Reply);
     };
     let args = Args::parse("aggregate", inner_now, Some(cx.args.db))?;
     let outer = std::mem::replace(&mut cx.args, args);
-    let done = write_explain(cx, inner, executed);
+    let done = write_explain(cx, inner, verbosity);
     cx.args = outer;
     done
 }
 
-fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, executed: bool) -> Result<Done> {
+fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, verbosity: Verbosity) -> Result<Done> {
     cx.op.need_worker()?;
     let a = parse(cx)?;
-    write_explain_of(cx, command, a.request, executed)
+    write_explain_of(cx, command, a.request, verbosity)
 }
 
 /// Explains a pipeline, with those of the views below it.
@@ -292,8 +293,9 @@ pub(super) fn write_explain_of(
     cx: &mut Cx<'_, '_>,
     command: Doc<'_>,
     mut pipeline: AggregateRequest,
-    executed: bool,
+    verbosity: Verbosity,
 ) -> Result<Done> {
+    let executed = verbosity != Verbosity::QueryPlanner;
     let mut ns = pipeline.ns.to_string();
     let stages_given = command.get("pipeline").unwrap_or(Val::NULL);
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
@@ -377,7 +379,12 @@ pub(super) fn write_explain_of(
             .close();
         if let Some(f) = of_query {
             let c = explain::Counted::from(f);
-            explain::write_stats(&mut cx.w, &explain::execution_stages(&tree, &c), &c);
+            let choice = explained
+                .coll
+                .as_ref()
+                .is_some_and(|c| explain::has_choice(c, &filter));
+            let stages = explain::execution_stages(&tree, &c);
+            explain::write_stats(&mut cx.w, &stages, &c, verbosity, choice);
         }
         if in_stages {
             cx.w.close();

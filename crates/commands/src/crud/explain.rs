@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
-enum Verbosity {
+pub(super) enum Verbosity {
     QueryPlanner,
     ExecutionStats,
     AllPlansExecution,
@@ -37,6 +37,9 @@ struct Subject<'a> {
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    if cx.args.first.is_nullish() {
+        return Err(idl::missing("explain", "explain"));
+    }
     let Some(inner) = cx.args.first.as_doc() else {
         return Err(idl::mismatch(
             "explain",
@@ -74,7 +77,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         "delete" => "delete",
         "findAndModify" | "findandmodify" => "findAndModify",
         "aggregate" => {
-            return super::aggregate::explain(cx, inner, verbosity != Verbosity::QueryPlanner);
+            return super::aggregate::explain(cx, inner, verbosity);
         }
         _ if crate::table::lookup(name).is_some() => {
             bail!(IllegalOperation, "Cannot explain cmd: {name}")
@@ -92,10 +95,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     };
     if coll.is_some_and(|c| c.is_view()) {
         let done = match command {
-            "find" | "count" | "distinct" => {
-                let executed = verbosity != Verbosity::QueryPlanner;
-                on_view::explain(cx, command, inner, executed)
-            }
+            "find" | "count" | "distinct" => on_view::explain(cx, command, inner, verbosity),
             _ => Err(err!(
                 CommandNotSupportedOnView,
                 "Namespace is a view, not a collection"
@@ -324,6 +324,7 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
     let (view, coll) = cx.op.view(&ns);
     let mut tree;
     let mut counted = None;
+    let choice = coll.as_ref().is_some_and(|c| has_choice(c, &filter));
     let filter_set = coll.as_ref().is_some_and(|c| index_filter_set(c, &request));
     match coll {
         None => {
@@ -404,7 +405,7 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
     w.doc("winningPlan", with_cached(tree.to_doc(&|_, _| {})).as_doc());
     w.open_array("rejectedPlans").close().close();
     if let Some(c) = &counted {
-        write_stats(w, &execution_stages(&tree, c), c);
+        write_stats(w, &execution_stages(&tree, c), c, verbosity, choice);
     }
     finish(cx, command);
     Ok(())
@@ -428,7 +429,13 @@ pub(super) fn index_filter_set(coll: &catalog::Collection, request: &FindRequest
 }
 
 /// `executionStats`.
-pub(super) fn write_stats(w: &mut Writer, tree: &DocBuf, c: &Counted) {
+pub(super) fn write_stats(
+    w: &mut Writer,
+    tree: &DocBuf,
+    c: &Counted,
+    verbosity: Verbosity,
+    choice: bool,
+) {
     w.open_doc("executionStats")
         .bool("executionSuccess", c.error.is_none());
     if let Some(e) = &c.error {
@@ -438,10 +445,34 @@ pub(super) fn write_stats(w: &mut Writer, tree: &DocBuf, c: &Counted) {
         .int("executionTimeMillis", c.millis);
     w.int("totalKeysExamined", c.keys as i64)
         .int("totalDocsExamined", c.docs as i64);
-    w.doc("executionStages", tree.as_doc())
-        .open_array("allPlansExecution")
-        .close()
-        .close();
+    w.doc("executionStages", tree.as_doc());
+    if verbosity == Verbosity::AllPlansExecution {
+        w.open_array("allPlansExecution");
+        if choice {
+            // Plans are chosen by what they would cost: the one that won is the only one that ran.
+            w.open_doc("")
+                .int("nReturned", c.returned as i64)
+                .int("executionTimeMillisEstimate", c.millis)
+                .int("totalKeysExamined", c.keys as i64)
+                .int("totalDocsExamined", c.docs as i64)
+                .doc("executionStages", tree.as_doc())
+                .close();
+        }
+        w.close();
+    }
+    w.close();
+}
+
+/// Whether more than one index bears on a filter.
+pub(super) fn has_choice(coll: &catalog::Collection, filter: &Filter) -> bool {
+    let Some(paths) = query::pipeline::filter_paths(filter.root()) else {
+        return false;
+    };
+    let bears = |i: &&planner::IndexInfo| {
+        let first = i.key.fields.first();
+        i.ready && !i.hidden && first.is_some_and(|f| paths.contains(f.path.as_str()))
+    };
+    coll.usable.iter().filter(bears).count() > 1
 }
 
 /// The parts that every explain ends with.

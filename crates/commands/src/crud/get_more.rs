@@ -44,6 +44,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let collection = idl::required("getMore", "collection", collection)?;
     let ns = cx.args.namespace_of(collection)?;
     let mut cursor = cx.app.cursors.take(id, &ns, cx.args.generic.lsid)?;
+    cx.inherited_comment = cursor.command.get("comment").map(|v| v.to_value());
     let given_up = || err!(CursorNotFound, "cursor id {id} not found");
     if let Some(uuid) = cursor.uuid
         && cx

@@ -1,6 +1,7 @@
 //! Queries on views: the query becomes the stages behind those of the view, and runs as a pipeline.
 
 use super::cursor::{self, Keep};
+use super::explain::Verbosity;
 use super::{aggregate, variables};
 use crate::collation;
 use crate::cx::{Cx, Done};
@@ -175,6 +176,7 @@ pub fn distinct(cx: &mut Cx<'_, '_>, key: &str) -> Result<Done> {
         cx.w.push(v.as_val());
     }
     cx.w.close();
+    cx.int_ok = true;
     Ok(Done::Reply)
 }
 
@@ -183,8 +185,8 @@ pub fn explain(
     cx: &mut Cx<'_, '_>,
     command: &'static str,
     inner: Doc<'_>,
-    executed: bool,
+    verbosity: Verbosity,
 ) -> Result<Done> {
     let request = request(cx, command)?;
-    aggregate::write_explain_of(cx, inner, request, executed)
+    aggregate::write_explain_of(cx, inner, request, verbosity)
 }

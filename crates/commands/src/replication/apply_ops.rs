@@ -269,6 +269,8 @@ fn command(cx: &mut Cx<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
         after_commit: false,
         statements: 1,
         spent: Vec::new(),
+        int_ok: false,
+        inherited_comment: None,
         w: Writer::new(),
     };
     (inner.op.deadline, inner.op.cancelled, inner.op.killed) =

@@ -38,7 +38,7 @@ mod tests;
 
 pub use figures::{Figures, Watch, watched, write_common};
 pub use parse::{Inside, ParseCtx, is_stage, parse_transforms};
-pub use pushdown::{GroupPushdown, Pushdown};
+pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};
 pub use spill::SpillFile;
 pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
