@@ -81,8 +81,8 @@ impl Several {
                 continue;
             }
             if before {
-                // A seek backward may find the end itself, which is outside.
-                self.seek = !self.sought;
+                // A seek backward finds the end itself, which is outside: from there it is one step.
+                self.seek = !self.sought && key != high.as_slice();
                 return Place::Outside;
             }
             return match std::mem::replace(&mut self.entered, true) {
