@@ -178,3 +178,12 @@ def test_structured_log(new_server):
     assert lines, "no structured line"
     for line in lines:
         assert {"t", "s", "c", "ctx", "msg"} <= set(json.loads(line)), line
+
+
+def test_memory_does_not_come_in_huge_pages(new_server):
+    server = new_server()
+    status = pathlib.Path(f"/proc/{server.process.pid}/status")
+    known = re.search(r"^THP_enabled:\s*(\d)", status.read_text() if status.exists() else "", re.MULTILINE)
+    if not known:
+        pytest.skip("this system does not say whether a process has huge pages")
+    assert known[1] == "0"

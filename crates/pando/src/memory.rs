@@ -9,6 +9,16 @@ use std::path::{Path, PathBuf};
 const ROOMY: u64 = 1 << 30;
 const LEAST_WHEN_ROOMY: u64 = 256 << 20;
 
+/// Has the system give this process memory in pages of the usual size only. Of huge ones, which the allocator asks for, those that are
+/// partly free cannot be given back: past memory, where blocks come and go, that was a third on top of the cache and more.
+pub fn refuse_huge_pages() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: sets a flag of the process. Where the system knows none, all stays as it was.
+    unsafe {
+        libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    }
+}
+
 /// Memory in bytes.
 pub fn available_bytes() -> u64 {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

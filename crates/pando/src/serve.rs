@@ -18,6 +18,7 @@ use storage::{Store, StoreOptions};
 
 use crate::config_file;
 use crate::daemon::{self, Forked, PidFile, Ready};
+use crate::memory;
 use crate::options::{self, Asked};
 use crate::settings::{self, Launch};
 
@@ -68,6 +69,7 @@ pub fn main(personality: Personality, args: &[OsString]) -> ExitCode {
 }
 
 fn start(personality: Personality, args: &[OsString]) -> Result<ExitCode, Failure> {
+    memory::refuse_huge_pages();
     let (given, from_flags) = match options::parse(args).map_err(Failure::options)? {
         Asked::Help => {
             print!("{}", options::help());
