@@ -63,7 +63,7 @@ pub fn main(personality: Personality, args: &[OsString]) -> ExitCode {
                 }
                 (Personality::Pando, _) => eprintln!("pando: {}", failure.says),
             }
-            ExitCode::from(failure.code)
+            leave(failure.code)
         }
     }
 }
@@ -188,8 +188,16 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     tracing::info!(target: "CONTROL", id = 23138, exitCode = u64::from(code), "Shutting down");
     match failed {
         Some(says) => Err(Failure { code: 1, says }),
-        None => Ok(ExitCode::SUCCESS),
+        None => leave(0),
     }
+}
+
+/// Ends the process at once. Threads of the engine may still be merging, which is as well broken off: a usual exit would destroy the
+/// C++ library's own state under their hands, and end in an abort.
+fn leave(code: u8) -> ! {
+    let _ = std::io::stdout().flush();
+    // SAFETY: ends the process. What was acknowledged is in the log, and the directory's lock goes with the process.
+    unsafe { libc::_exit(i32::from(code)) }
 }
 
 fn init_log(config: &Config) -> Result<(), Failure> {
