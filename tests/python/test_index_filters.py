@@ -34,6 +34,16 @@ def test_a_filter_is_stronger_than_a_hint(things):
     assert used(things, {"a": 1}) == "COLLSCAN"
 
 
+@pytest.mark.parametrize("index", ["a_1_b_1", "a_1_c_1"])
+def test_it_holds_for_distinct(things, index):
+    things.database.command("planCacheSetFilter", things.name, query={"a": 7}, indexes=[index])
+    distinct = {"distinct": things.name, "key": "a", "query": {"a": 1}}
+    plan = things.database.command("explain", distinct, verbosity="queryPlanner")["queryPlanner"]
+    assert plan["indexFilterSet"] is True
+    assert leaf(plan["winningPlan"])["indexName"] == index
+    assert things.distinct("a", {"a": 1}) == [1]
+
+
 def test_list_and_clear(things):
     command = things.database.command
     command("planCacheSetFilter", things.name, query={"a": 1}, sort={"b": 1}, indexes=[{"a": 1, "b": 1}])

@@ -59,7 +59,10 @@ impl<'a> ReadRequest<'a> {
         }
         let (sort, projection) = (
             self.sort.map(|s| s.to_doc()),
-            self.projection.map(|p| p.to_doc()),
+            // What distinct reads of the documents is our own doing.
+            self.projection
+                .filter(|_| self.distinct.is_none_or(|d| d.group))
+                .map(|p| p.to_doc()),
         );
         coll.index_filters.find(&QueryShape::new(
             self.filter,
