@@ -1,7 +1,8 @@
 //! URLs of targets: `scheme://[user[:password]@]host[:port][/database][?option=value&…]`.
 
-use crate::fault::{Fault, Result};
-use std::net::{SocketAddr, ToSocketAddrs};
+use crate::fault::{Fault, Result, target};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
@@ -14,6 +15,18 @@ pub struct Url {
 }
 
 impl Url {
+    /// A blocking connection, for a session of its own.
+    pub fn connect(&self) -> Result<TcpStream> {
+        let what = || format!("connecting to {}", self.text);
+        let stream = TcpStream::connect_timeout(&self.addr, Duration::from_secs(10))
+            .map_err(target(what()))?;
+        stream.set_nodelay(true).map_err(target(what()))?;
+        stream
+            .set_read_timeout(Some(Duration::from_secs(600)))
+            .map_err(target(what()))?;
+        Ok(stream)
+    }
+
     pub fn parse(text: &str, default_port: u16) -> Result<Url> {
         let shown = without_password(text);
         let usage = |why: &str| Fault::Usage(format!("{shown}: {why}"));

@@ -8,7 +8,6 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 mod capability {
     pub const FOUND_ROWS: u32 = 2;
@@ -50,13 +49,7 @@ fn proof(plugin: &str, password: &str, salt: &[u8]) -> Vec<u8> {
 
 impl My {
     pub(super) fn connect(url: &Url) -> Result<My> {
-        let what = || format!("connecting to {}", url.text);
-        let stream = TcpStream::connect_timeout(&url.addr, Duration::from_secs(10))
-            .map_err(target(what()))?;
-        stream.set_nodelay(true).map_err(target(what()))?;
-        stream
-            .set_read_timeout(Some(Duration::from_secs(600)))
-            .map_err(target(what()))?;
+        let stream = url.connect()?;
         let mut my = My {
             stream,
             input: Vec::new(),

@@ -7,7 +7,6 @@ use crate::targets::Url;
 use crate::targets::scram::{self, Hash, Scram};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 /// One blocking connection.
 pub(super) struct Pg {
@@ -17,13 +16,7 @@ pub(super) struct Pg {
 
 impl Pg {
     pub(super) fn connect(url: &Url) -> Result<Pg> {
-        let what = || format!("connecting to {}", url.text);
-        let stream = TcpStream::connect_timeout(&url.addr, Duration::from_secs(10))
-            .map_err(target(what()))?;
-        stream.set_nodelay(true).map_err(target(what()))?;
-        stream
-            .set_read_timeout(Some(Duration::from_secs(600)))
-            .map_err(target(what()))?;
+        let stream = url.connect()?;
         let mut pg = Pg {
             stream,
             input: Vec::new(),
