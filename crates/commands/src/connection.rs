@@ -1,5 +1,6 @@
 //! What is kept for a connection.
 
+use crate::topology::Monitor;
 use bson::DocBuf;
 use parking_lot::Mutex;
 use std::sync::OnceLock;
@@ -15,6 +16,8 @@ pub struct Connection {
     pub app_name: OnceLock<String>,
     /// How the last write fared, for getLastError.
     pub last_write: Mutex<LastWrite>,
+    /// What a hello that waits, or a stream of them, has come to.
+    pub monitor: Mutex<Monitor>,
 }
 
 /// What `getLastError` tells.

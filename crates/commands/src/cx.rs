@@ -10,6 +10,7 @@ use bson::{Value, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
 use service::{Client, Request};
+use std::time::Instant;
 
 /// How a command that did not fail ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,9 @@ pub enum Done {
     Reply,
     /// The reply is written, and the same request is to be run again for the next one.
     ReplyMore,
+    /// Nothing is written; the request is to be run again at this moment, or when something has happened since the server was
+    /// stirred so often.
+    Await { until: Instant, seen: usize },
     /// The connection is closed.
     Close,
 }

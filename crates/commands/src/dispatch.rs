@@ -10,6 +10,7 @@ use crate::operations::{Operation, shown};
 use crate::profiler::Observed;
 use crate::reply_room::ReplyRoom;
 use crate::table::{self, Command, flag};
+use crate::topology::Monitor;
 use crate::{Commands, Local};
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail, err};
@@ -58,6 +59,10 @@ impl Commands {
                 out.truncate(start);
                 command.failed.fetch_add(1, Relaxed);
                 self.counters.failed();
+                if request.again {
+                    // That was the last of a stream.
+                    *client.state.monitor.lock() = Monitor::default();
+                }
                 let e = if e.is_offload() {
                     Error::internal("a worker was asked to hand over its command")
                 } else {
@@ -94,7 +99,9 @@ impl Commands {
                 .register(operation(command, client, request, &args, started))
         });
         let mut failure = None;
-        if self.fail_points.any() && mode == Mode::Worker {
+        // One that has waited has passed the fail points.
+        let begins = !(request.again && client.state.monitor.lock().is_waiting());
+        if begins && self.fail_points.any() && mode == Mode::Worker {
             failure = self.fail(command, client, request, &args)?;
             if failure.as_ref().is_some_and(|f| f.close_connection) {
                 return Ok(Outcome::Close);
@@ -200,12 +207,15 @@ impl Commands {
         let silent =
             cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
         *out = cx.w.finish_into();
-        if silent && done.is_ok() {
+        let awaits = matches!(done, Ok(Done::Await { .. }));
+        if awaits {
+            out.truncate(start);
+        } else if silent && done.is_ok() {
             // An unacknowledged write tells nothing, not even that a statement failed.
             out.truncate(start);
             out.extend_from_slice(bson::doc! { "ok": 1.0 }.as_bytes());
         }
-        if !matches!(&done, Err(e) if e.is_offload()) {
+        if !awaits && !matches!(&done, Err(e) if e.is_offload()) {
             let kind = kind_of(command.name);
             command.total.fetch_add(1, Relaxed);
             self.counters.add(kind, statements);
@@ -252,6 +262,7 @@ impl Commands {
             Done::Reply if *wrote && durable => Ok(Outcome::WaitDurable(index)),
             Done::Reply => Ok(Outcome::Reply),
             Done::ReplyMore => Ok(Outcome::ReplyMore),
+            Done::Await { until, seen } => Ok(Outcome::Await { until, seen }),
             Done::Close => Ok(Outcome::Close),
         }
     }
@@ -440,7 +451,7 @@ fn append_concern_error(cx: &mut Cx<'_, '_>, failure: Option<&Failure>) {
     }
 }
 
-fn operation(
+pub(crate) fn operation(
     command: &'static Command,
     client: &Client<Connection>,
     request: &Request<'_>,

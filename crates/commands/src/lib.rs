@@ -27,6 +27,7 @@ mod reaper;
 mod replica_set;
 mod reply_room;
 mod table;
+mod topology;
 mod version;
 
 mod admin;
@@ -90,6 +91,7 @@ pub struct Commands {
     /// The host that replSetInitiate gave this member.
     pub(crate) initiated_host: Mutex<Option<String>>,
     pub(crate) initiated: Mutex<bool>,
+    pub(crate) topology: topology::Topology,
 }
 
 impl Commands {
@@ -134,6 +136,7 @@ impl Commands {
             expired: Arc::default(),
             initiated_host: Mutex::default(),
             initiated: Mutex::default(),
+            topology: topology::Topology::default(),
         };
         reaper::start(&commands)?;
         expirer::start(&commands)?;
@@ -166,6 +169,7 @@ impl Service for Commands {
 
     fn disconnected(&self, client: &Client<Connection>) {
         self.connections.lock().remove(&client.id);
+        *client.state.monitor.lock() = topology::Monitor::default();
     }
 
     fn run(

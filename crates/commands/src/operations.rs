@@ -1,5 +1,5 @@
-//! Operations that are running on workers: what currentOp shows and killOp stops. What runs on an event loop is too short to
-//! be seen or stopped.
+//! Operations that are running on workers, and hellos that wait: what currentOp shows and killOp stops. What runs on an event
+//! loop is too short to be seen or stopped.
 
 use crate::generic::Lsid;
 use bson::{Doc, DocBuf, Writer};
@@ -28,19 +28,26 @@ pub struct Operation {
 }
 
 /// All of them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Operations {
     last_id: AtomicI32,
     running: Mutex<HashMap<i32, Arc<Operation>>>,
 }
 
 /// An operation's stay in the registry.
-pub struct Registered<'a> {
-    all: &'a Operations,
+#[derive(Debug)]
+pub struct Registered {
+    all: Arc<Operations>,
     pub operation: Arc<Operation>,
 }
 
-impl Drop for Registered<'_> {
+impl Registered {
+    pub fn is_killed(&self) -> bool {
+        self.operation.killed.load(Relaxed)
+    }
+}
+
+impl Drop for Registered {
     fn drop(&mut self) {
         self.all.running.lock().remove(&self.operation.id);
     }
@@ -51,12 +58,12 @@ impl Operations {
         self.last_id.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
-    pub fn register(&self, mut operation: Operation) -> Registered<'_> {
+    pub fn register(self: &Arc<Self>, mut operation: Operation) -> Registered {
         operation.id = self.next_id();
         let operation = Arc::new(operation);
         self.running.lock().insert(operation.id, operation.clone());
         Registered {
-            all: self,
+            all: self.clone(),
             operation,
         }
     }
@@ -107,7 +114,7 @@ mod tests {
 
     #[test]
     fn stays_while_it_runs() {
-        let ops = Operations::default();
+        let ops = Arc::new(Operations::default());
         let op = Operation {
             id: 0,
             command: "find",

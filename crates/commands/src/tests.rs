@@ -50,6 +50,7 @@ impl Server {
             legacy_db: None,
             more_to_come: false,
             exhaust_allowed: false,
+            again: false,
             message_bytes: body.len(),
         };
         let mut out = Vec::new();
@@ -145,7 +146,7 @@ fn handshake() {
         ("maxWireVersion", "25"),
         ("compression.0", "\"zstd\""),
         ("compression.1", "-"),
-        ("topologyVersion", "-"),
+        ("topologyVersion.counter", "0"),
         ("connectionId", "7"),
     ] {
         assert_eq!(text(&r, path), want, "{path}");

@@ -25,9 +25,11 @@ pub(crate) enum Phase {
     Working,
     /// The disk. The reply is in `output`, not complete yet.
     AwaitsDurable(Head),
+    /// That moment, or an event before it. Then what is in `again` is run.
+    Waiting(Instant),
 }
 
-/// An exhaust cursor's request, to be run again when its last reply is on its way.
+/// A request that is to be run again: when its last reply is on its way, or when it has waited.
 pub(crate) struct Again {
     pub message: Vec<u8>,
     pub respond_to: i32,

@@ -12,7 +12,9 @@
 mod patience;
 mod reading;
 mod replies;
+mod waits;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -82,6 +84,10 @@ pub(crate) struct EventLoop<S: Service> {
     committed: Vec<(Staged, Result<u64, Error>)>,
     /// Connections whose replies wait for the disk, with the index that they wait for.
     awaiting: Vec<(usize, i64, u64)>,
+    /// Connections whose requests wait for a moment, or for an event before it.
+    waits: BTreeSet<(Instant, usize, i64)>,
+    /// What was known of events when they were last run.
+    stirred: usize,
     /// The last known answer of the service.
     durable: u64,
     /// A reply has begun to wait for the disk in this turn.
@@ -115,6 +121,8 @@ impl<S: Service> EventLoop<S> {
             staged: Vec::new(),
             committed: Vec::new(),
             awaiting: Vec::new(),
+            waits: BTreeSet::new(),
+            stirred: 0,
             durable: 0,
             ask_sync: false,
             buffer: vec![0; SMALL_BYTES],
@@ -139,6 +147,7 @@ impl<S: Service> EventLoop<S> {
                 self.release_durable();
             }
             self.unpark();
+            self.resume();
             for key in std::mem::take(&mut self.ready) {
                 self.with(key, |this, key, c| this.pump(key, c));
             }
@@ -163,10 +172,12 @@ impl<S: Service> EventLoop<S> {
             Some(Duration::ZERO)
         } else if self.stopping_since.is_some() {
             Some(Duration::from_millis(20))
-        } else if self.shared.control.in_flight.has_waiting() {
-            Some(Duration::from_secs(1).min(self.shared.limits.stall))
         } else {
-            None
+            let stalled = Duration::from_secs(1).min(self.shared.limits.stall);
+            let stalled = (self.shared.control.in_flight.has_waiting()).then_some(stalled);
+            let waits = self.waits.first();
+            let due = waits.map(|(until, ..)| until.saturating_duration_since(Instant::now()));
+            stalled.into_iter().chain(due).min()
         }
     }
 
@@ -236,6 +247,9 @@ impl<S: Service> EventLoop<S> {
             connection.parked = false;
             self.shared.control.in_flight.end_wait();
         }
+        if let Phase::Waiting(until) = connection.phase {
+            self.waits.remove(&(until, key, connection.client.id));
+        }
         if matches!(connection.phase, Phase::Working) {
             connection.input = Vec::new();
             if let Some(slot) = self.connections.get_mut(key) {
@@ -281,6 +295,9 @@ impl<S: Service> EventLoop<S> {
             if c.hung_up && matches!(c.phase, Phase::Working) && !c.silent {
                 c.client.cancelled.store(true, SeqCst);
             }
+        }
+        if c.hung_up && matches!(c.phase, Phase::Waiting(_)) {
+            return Fate::Close;
         }
         if event.is_writable()
             && c.wants_writable
@@ -332,6 +349,7 @@ impl<S: Service> EventLoop<S> {
                     c.client.cancelled.store(true, SeqCst);
                 }
                 if c.is_free()
+                    || matches!(c.phase, Phase::Waiting(_))
                     || (cancel && !matches!(c.phase, Phase::Working | Phase::AwaitsDurable(_)))
                 {
                     return Fate::Close;

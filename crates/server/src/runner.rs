@@ -37,7 +37,7 @@ pub(crate) struct Head {
     /// Where the reply document starts.
     pub body: usize,
     pub reply_id: i32,
-    respond_to: i32,
+    pub respond_to: i32,
     legacy: bool,
     compressor: Option<Compressor>,
     checksum: bool,
@@ -214,6 +214,7 @@ impl<S: Service> Runner<S> {
                     legacy_db: content.legacy_db,
                     more_to_come: silent,
                     exhaust_allowed: incoming.flags & wire::EXHAUST_ALLOWED != 0 && !silent,
+                    again: respond_to.is_some(),
                     message_bytes: incoming.header.length,
                 };
                 head.compressor = incoming

@@ -26,6 +26,7 @@ struct Script {
     cancelled: AtomicUsize,
     gone: AtomicUsize,
     unacknowledged: AtomicUsize,
+    awaited: AtomicUsize,
     on_durable: parking_lot::Mutex<Vec<Callback>>,
 }
 
@@ -116,6 +117,17 @@ impl Service for Script {
                 if given < n as u64 && r.exhaust_allowed {
                     return Outcome::ReplyMore;
                 }
+            }
+            "await" if !r.again => {
+                let seen = r.body.get("seen").and_then(|v| v.to_i64_truncated());
+                return Outcome::Await {
+                    until: Instant::now() + Duration::from_millis(n as u64),
+                    seen: seen.unwrap_or(0) as usize,
+                };
+            }
+            "await" => {
+                self.awaited.fetch_add(1, SeqCst);
+                reply(doc! { "ok": 1.0, "n": n });
             }
             "nothing" => {}
             "close" => return Outcome::Close,
@@ -554,6 +566,70 @@ fn panics_and_broken_contracts_are_answered() {
     assert_eq!(int(&p.call(doc! { "unheard": 1 }), "code"), 59);
     p.send(doc! { "close": 1 });
     assert!(p.is_closed());
+    server.stop();
+}
+
+const HOUR: i64 = 3_600_000;
+
+#[test]
+fn a_request_waits_for_its_moment() {
+    let server = Running::start(two_loops());
+    let mut peer = server.client();
+    let start = Instant::now();
+    assert_eq!(int(&peer.call(doc! { "await": 30 }), "n"), 30);
+    assert!(start.elapsed() >= Duration::from_millis(30));
+    // What it had not seen has happened by the time that it waits.
+    peer.call(doc! { "await": HOUR, "seen": 7 });
+    peer.call(doc! { "await": 0 });
+    peer.call(doc! { "ping": 1 });
+    server.stop();
+}
+
+#[test]
+fn who_waits_holds_nothing_and_hears_of_events() {
+    let server = Running::start(two_loops());
+    let mut peers: Vec<Peer> = (0..100).map(|_| server.client()).collect();
+    let (mut far, mut near) = (server.client(), server.client());
+    for p in &mut peers {
+        p.send(doc! { "await": HOUR });
+    }
+    // Sent together: the second must wait for the first.
+    let both = [
+        far.message(0, &doc! { "await": HOUR }),
+        far.message(0, &doc! { "ping": 5 }),
+    ];
+    far.socket.write_all(&both.concat()).unwrap();
+    until("read", || {
+        near.call(doc! { "ping": 1 });
+        server.control.metrics.requests.load(SeqCst) >= 102
+    });
+    let metrics = &server.control.metrics;
+    let busy = metrics.active.load(SeqCst) + metrics.workers.load(SeqCst);
+    assert_eq!((busy, server.service.awaited.load(SeqCst)), (0, 0));
+    // Who hangs up is let go, the others are not.
+    drop(peers.split_off(50));
+    until("gone", || server.service.gone.load(SeqCst) == 50);
+    server.control.stir();
+    for p in &mut peers {
+        assert_eq!(int(&p.receive().2, "n"), HOUR);
+    }
+    assert_eq!(int(&far.receive().2, "n"), HOUR);
+    assert_eq!(int(&far.receive().2, "n"), 5);
+    assert_eq!(server.service.awaited.load(SeqCst), 51);
+    server.stop();
+}
+
+#[test]
+fn shutdown_does_not_wait_for_who_waits() {
+    let server = Running::start(Limits {
+        grace: Duration::from_secs(3600),
+        ..two_loops()
+    });
+    let mut peer = server.client();
+    peer.send(doc! { "await": HOUR });
+    until("read", || server.control.metrics.requests.load(SeqCst) == 1);
+    server.control.shutdown();
+    assert!(peer.is_closed());
     server.stop();
 }
 

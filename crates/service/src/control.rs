@@ -15,6 +15,7 @@ pub struct Control {
     pub in_flight: InFlight,
     /// Requests on worker threads that only wait for something to happen.
     waiting: AtomicUsize,
+    stirred: AtomicUsize,
     pub started: Instant,
     pub started_at: SystemTime,
 }
@@ -27,6 +28,7 @@ impl Default for Control {
             metrics: Metrics::default(),
             in_flight: InFlight::default(),
             waiting: AtomicUsize::new(0),
+            stirred: AtomicUsize::new(0),
             started: Instant::now(),
             started_at: SystemTime::now(),
         }
@@ -45,6 +47,17 @@ impl Control {
         self.stopping.load(SeqCst)
     }
 
+    /// Has all requests that wait ([`crate::Outcome::Await`]) run again: what they wait for may have happened.
+    pub fn stir(&self) {
+        self.stirred.fetch_add(1, SeqCst);
+        self.wakers.lock().iter().for_each(|wake| wake());
+    }
+
+    /// Changes with every [`Control::stir`].
+    pub fn stirred(&self) -> usize {
+        self.stirred.load(SeqCst)
+    }
+
     /// For a request on a worker thread that is going to wait for an event: until the guard is dropped the thread does not
     /// count among those that the pool may have, so that those who wait do not keep others from working.
     pub fn waits(&self) -> Waiting<'_> {
@@ -56,7 +69,7 @@ impl Control {
         self.waiting.load(Relaxed)
     }
 
-    /// Registers what to call at shutdown; called at once if it has begun already.
+    /// Registers what to call at shutdown, when it has begun already at once, and at every [`Control::stir`].
     pub fn on_shutdown(&self, wake: Box<dyn Fn() + Send + Sync>) {
         self.wakers.lock().push(wake);
         if self.is_stopping() {

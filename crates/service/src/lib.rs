@@ -23,6 +23,7 @@ pub use in_flight::InFlight;
 
 use bson::{Doc, Writer};
 use errors::{Error, Result};
+use std::time::Instant;
 
 /// Where a request runs, and so what it may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,9 @@ pub struct Request<'a> {
     pub more_to_come: bool,
     /// The client takes a stream of replies: [`Outcome::ReplyMore`] is allowed.
     pub exhaust_allowed: bool,
+    /// It has been run before, for the reply before this one of a stream, or until it had to wait ([`Outcome::ReplyMore`],
+    /// [`Outcome::Await`]).
+    pub again: bool,
     /// The whole message, in bytes.
     pub message_bytes: usize,
 }
@@ -86,6 +90,9 @@ pub enum Outcome {
     /// As `Reply`, and the same request shall run again once this reply is on its way: an exhaust cursor. The reply is
     /// marked as one that another follows. Only if the request allowed it.
     ReplyMore,
+    /// There is nothing to say yet. Run it again at this moment, or as soon as [`Control::stirred`] is no longer what was
+    /// seen; until then it costs a place in a list.
+    Await { until: Instant, seen: usize },
     /// Inline only. The reply document is appended to `out`, but may be sent only after the group that the write was
     /// staged in is committed, and if `durable`, is on disk.
     Staged { durable: bool },

@@ -30,7 +30,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             "invalid op : {id}. Op ID must be within the range of int32"
         )
     };
-    cx.app.operations.kill(id);
+    if cx.app.operations.kill(id) {
+        // It may be one that waits on no thread.
+        cx.app.control.stir();
+    }
     cx.w.str("info", "attempting to kill op");
     Ok(Done::Reply)
 }

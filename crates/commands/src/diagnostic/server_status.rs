@@ -117,16 +117,24 @@ fn catalog_stats(cx: &mut Cx<'_, '_>) {
 fn connections(cx: &mut Cx<'_, '_>) {
     let m = &cx.app.control.metrics;
     let current = m.connections.load(Relaxed) as i64;
+    let figures = &cx.app.topology.figures;
+    let [awaiting, exhaust_hello, exhaust_is_master] = [
+        &figures.awaiting,
+        &figures.exhaust_hello,
+        &figures.exhaust_is_master,
+    ]
+    .map(|n| n.load(Relaxed));
+    let active = (m.active.load(Relaxed) as i64).max(1) + awaiting;
     let w = cx.w.open_doc("connections");
     w.int("current", current)
         .int("available", m.connections_available() as i64);
     w.int("totalCreated", m.connections_created.load(Relaxed) as i64)
         .int("rejected", m.connections_rejected.load(Relaxed) as i64);
-    w.int("active", (m.active.load(Relaxed) as i64).max(1))
+    w.int("active", active)
         .int("threaded", current)
-        .i32("exhaustIsMaster", 0)
-        .i32("exhaustHello", 0);
-    w.i32("awaitingTopologyChanges", 0).close();
+        .int("exhaustIsMaster", exhaust_is_master)
+        .int("exhaustHello", exhaust_hello);
+    w.int("awaitingTopologyChanges", awaiting).close();
 }
 
 fn extra_info(cx: &mut Cx<'_, '_>) {

@@ -2,8 +2,9 @@
 
 use crate::clock::now_millis;
 use crate::cx::{Cx, Done};
-use crate::replica_set;
+use crate::topology::{self, Monitor, Version};
 use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
+use crate::{idl, replica_set};
 use bson::{Doc, Val, tag};
 use errors::{Result, bail};
 
@@ -22,35 +23,51 @@ pub fn run_legacy(cx: &mut Cx<'_, '_>) -> Result<Done> {
 }
 
 fn answer(cx: &mut Cx<'_, '_>, primary: &str) -> Result<Done> {
+    // Read before anything else is: what changes from now on is news.
+    let seen = cx.app.control.stirred();
+    let counter = cx.app.topology.counter();
+    if !cx.request.again {
+        *cx.client.state.monitor.lock() = Monitor::default();
+    }
     let (mut hello_ok, mut wanted, mut mechanisms) = (false, None, false);
-    let (mut topology_version, mut max_await) = (false, None);
+    let (mut known, mut max_await) = (None, None);
     for e in cx.args.fields.clone() {
         match e.name {
             "helloOk" => hello_ok = e.val.truthy(),
             "client" => remember(cx, e.val)?,
             "compression" => wanted = e.val.as_array(),
             "saslSupportedMechs" => mechanisms = user_name(e.val)?,
-            "topologyVersion" => topology_version = !e.val.is_nullish(),
-            "maxAwaitTimeMS" => max_await = crate::idl::int("hello", e)?,
+            "topologyVersion" => known = Version::parse(e)?,
+            "maxAwaitTimeMS" => max_await = idl::int_from("hello", e, 0)?,
             // Whatever else a client of another version says is none of our business.
             _ => {}
         }
     }
-    match max_await {
-        Some(_) if !topology_version => bail!(
+    match (known, max_await) {
+        (None, Some(_)) => bail!(
             31368,
             "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"
         ),
-        None if topology_version => bail!(
+        (Some(_), None) => bail!(
             31368,
             "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"
         ),
-        Some(n) if n < 0 => bail!(31373, "maxAwaitTimeMS must be a non-negative integer"),
-        _ => {}
+        (None, None) if cx.request.exhaust_allowed => bail!(
+            51756,
+            "An isMaster or hello request with exhaust must specify 'maxAwaitTimeMS'"
+        ),
+        (None, None) => {}
+        (Some(known), Some(max_await)) => {
+            known.check()?;
+            if let Some(until) = topology::wait(cx, known, max_await, counter)? {
+                return Ok(Done::Await { until, seen });
+            }
+        }
     }
     if hello_ok {
         cx.w.bool("helloOk", true);
     }
+    topology::append(cx, counter);
     cx.w.bool(primary, true);
     replica_set::append_hello(cx);
     let w = &mut cx.w;
@@ -80,7 +97,11 @@ fn answer(cx: &mut Cx<'_, '_>, primary: &str) -> Result<Done> {
             .push_value("SCRAM-SHA-256")
             .close();
     }
-    Ok(Done::Reply)
+    if !cx.request.exhaust_allowed {
+        return Ok(Done::Reply);
+    }
+    topology::told(cx, counter);
+    Ok(Done::ReplyMore)
 }
 
 /// Whether `saslSupportedMechs` names a user: `db.user`, or an object of both.

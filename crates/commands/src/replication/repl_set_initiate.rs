@@ -45,6 +45,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         .and_then(|v| v.as_str())
     {
         *cx.app.initiated_host.lock() = Some(host.to_string());
+        cx.app.topology.changed(&cx.app.control);
     }
     *initiated = true;
     Ok(Done::Reply)

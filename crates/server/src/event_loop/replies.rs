@@ -119,6 +119,13 @@ impl<S: Service> EventLoop<S> {
                 }));
                 self.reply(key, c, head, true)
             }
+            Outcome::Await { until, seen } => {
+                let again = Again {
+                    message: message.to_vec(),
+                    respond_to: head.map_or(0, |h| h.respond_to),
+                };
+                self.wait(key, c, again, until, seen)
+            }
             Outcome::Reply => self.reply(key, c, head, false),
             Outcome::WaitDurable(index) => self.reply_durable(key, c, head, index),
             Outcome::NoReply => {
@@ -199,7 +206,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    fn recycle(&mut self, c: &mut Connection<S>) {
+    pub(super) fn recycle(&mut self, c: &mut Connection<S>) {
         self.release_reply(c);
         c.reply_since = None;
         let output = std::mem::take(&mut c.output);
@@ -307,6 +314,13 @@ impl<S: Service> EventLoop<S> {
                     respond_to,
                 }));
                 self.send(key, c)
+            }
+            Outcome::Await { until, seen } => {
+                let again = Again {
+                    message: done.message,
+                    respond_to: head.map_or(0, |h| h.respond_to),
+                };
+                self.wait(key, c, again, until, seen)
             }
             Outcome::WaitDurable(index) => self.reply_durable(key, c, head, index),
             Outcome::NoReply => {

@@ -1,0 +1,57 @@
+//! Requests that wait for a moment or an event ([`service::Outcome::Await`]): an awaited hello, say. They hold no worker, no
+//! thread and no buffer but their own message.
+//!
+//! Invariant: a connection is in `waits` exactly as long as its phase says so, under the moment that its phase names; whoever
+//! waits is run again after every event that the service had not seen when it chose to wait.
+
+use std::time::Instant;
+
+use service::Service;
+
+use super::{EventLoop, Fate};
+use crate::connection::{Again, Connection, Phase};
+
+impl<S: Service> EventLoop<S> {
+    /// Has `again` run at the moment `until`, or once `seen` is history.
+    pub(super) fn wait(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        again: Again,
+        until: Instant,
+        seen: usize,
+    ) -> Fate {
+        self.recycle(c);
+        if c.hung_up {
+            return Fate::Close;
+        }
+        let until = if seen == self.stirred {
+            until
+        } else {
+            Instant::now()
+        };
+        c.again = Some(Box::new(again));
+        c.phase = Phase::Waiting(until);
+        self.waits.insert((until, key, c.client.id));
+        Fate::Keep
+    }
+
+    /// Runs those whose moment has come; all of them, if something has happened.
+    pub(super) fn resume(&mut self) {
+        let stirred = self.shared.control.stirred();
+        let all = std::mem::replace(&mut self.stirred, stirred) != stirred;
+        if self.waits.is_empty() {
+            return;
+        }
+        let later = match all {
+            true => Default::default(),
+            false => (self.waits).split_off(&(Instant::now(), usize::MAX, i64::MAX)),
+        };
+        for (_, key, id) in std::mem::replace(&mut self.waits, later) {
+            self.with_id(key, id, |this, key, c| {
+                c.phase = Phase::Idle;
+                this.pump(key, c)
+            });
+        }
+    }
+}
