@@ -212,6 +212,108 @@ def test_damaged_books(new_server, tmp_path):
     assert got == {d["_id"]: d for d in docs}, saved.stdout + saved.stderr
 
 
+@pytest.mark.parametrize("how", ["cut", "empty", "gone", "all empty", "no engine"])
+def test_data_files_that_are_gone(new_server, tmp_path, how):
+    """The engine does not open; what its files held is in the log."""
+    server = new_server("--cache", "16MB")
+    docs = load(server)
+    server.start()
+    with server.client() as client:
+        client.d.things.update_many({"n": 3}, {"$set": {"late": 1}})
+        client.d.things.delete_many({"n": 4})
+        docs = {d["_id"]: {**d, "late": 1} if d["n"] == 3 else d for d in docs if d["n"] != 4}
+    assert server.stop() == 0
+    engine = server.path / "engine"
+    file = largest(engine, ".sst")
+    match how:
+        case "cut":
+            os.truncate(file, file.stat().st_size // 2)
+        case "empty":
+            os.truncate(file, 0)
+        case "gone":
+            file.unlink()
+        case "all empty":
+            for each in engine.glob("*.sst"):
+                os.truncate(each, 0)
+        case "no engine":
+            shutil.rmtree(engine)
+    checked = pando("check", server.path)
+    assert checked.returncode == 100 and "pando salvage" in checked.stderr, checked.stdout + checked.stderr
+    saved = pando("salvage", server.path, tmp_path / "out")
+    assert saved.returncode == 1, saved.stdout + saved.stderr
+    got = {d["_id"]: d for d in dumped(tmp_path / "out" / "d" / "things.bson")}
+    assert got == docs, saved.stdout
+    assert '"n_1"' in (tmp_path / "out" / "d" / "things.metadata.json").read_text()
+    assert not (tmp_path / "out" / ".rebuilt").exists()
+
+
+def test_an_older_log_does_not_win_over_the_data_files(new_server, tmp_path):
+    """The log's end is gone, and the engine does not open: what the data files have is newer."""
+    server = new_server("--cache", "16MB")
+    load(server, 1000)
+    kept = tmp_path / "kept"
+    shutil.copytree(server.path / "log", kept)
+    server.start()
+    with server.client() as client:
+        client.d.things.update_many({}, {"$set": {"n": 77}})
+    assert server.stop() == 0
+    shutil.rmtree(server.path / "log")
+    kept.rename(server.path / "log")
+    (server.path / "engine" / "CURRENT").write_bytes(b"")
+    saved = pando("salvage", server.path, tmp_path / "out")
+    got = dumped(tmp_path / "out" / "d" / "things.bson")
+    assert len(got) == 1000 and {d["n"] for d in got} == {77}, saved.stdout + saved.stderr
+
+
+def test_damaged_catalog(new_server, tmp_path):
+    """Documents are saved although nothing tells any more what their collection was called."""
+    server = new_server("--cache", "16MB")
+    docs = load(server, 1000)
+    shutil.rmtree(server.path / "log")
+    for file in (server.path / "engine").glob("*.sst"):
+        if b"d.things" in file.read_bytes():
+            damage(file, 0, 64)
+    checked = pando("check", server.path)
+    assert checked.returncode == 1 and "the catalog" in checked.stdout, checked.stdout + checked.stderr
+    saved = pando("salvage", server.path, tmp_path / "out")
+    assert saved.returncode == 1 and "whose name is lost" in saved.stdout, saved.stdout + saved.stderr
+    found = [d for file in (tmp_path / "out").rglob("*.bson") for d in dumped(file)]
+    assert {d["_id"]: d for d in found} == {d["_id"]: d for d in docs}
+
+
+def test_lost_bookkeeping_does_not_begin_anew(new_server):
+    """Without its file CURRENT the engine would take the directory for a new one and remove what is in it."""
+    server = new_server("--cache", "16MB")
+    load(server, 1000)
+    engine = server.path / "engine"
+    for path in [engine / "CURRENT", *engine.glob("*.log")]:
+        path.unlink()
+    files = {p.name for p in engine.glob("*.sst")}
+    started = pando("serve", "--dbpath", server.path, "--port", server.port)
+    assert started.returncode == 100 and "CURRENT is missing" in started.stderr, started.stderr
+    assert {p.name for p in engine.glob("*.sst")} == files
+    (server.path / "PANDO").unlink()
+    started = pando("serve", "--dbpath", server.path, "--port", server.port)
+    assert started.returncode == 100 and "the stamp" in started.stderr and "is missing" in started.stderr, started.stderr
+
+
+def test_damaged_head_of_the_log(new_server, tmp_path):
+    server = new_server()
+    with server.client() as client:
+        for i in range(50):
+            client.d.things.insert_one({"_id": i})
+    server.kill()
+    segment = largest(server.path / "log", ".log")
+    damage(segment, 0, 16)
+    started = pando("serve", "--dbpath", server.path, "--port", server.port)
+    assert started.returncode == 100 and segment.name in started.stderr, started.stderr
+    checked = pando("check", server.path)
+    assert checked.returncode == 1 and segment.name in checked.stdout, checked.stdout
+    saved = pando("salvage", server.path, tmp_path / "out")
+    assert saved.returncode == 1, saved.stdout + saved.stderr
+    assert {d["_id"] for d in dumped(tmp_path / "out" / "d" / "things.bson")} == set(range(50)), saved.stdout
+
+
 def test_damaged_log(new_server, tmp_path):
     server = new_server()
     with server.client() as client:

@@ -9,6 +9,7 @@ use crate::frame::{self, FLAG_GAP};
 use crate::reader::{Frames, Record, Step, corrupt, unreadable};
 use crate::segment::{Segment, parse_name};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
@@ -47,14 +48,21 @@ pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Ex
     let last = paths.len().saturating_sub(1);
     for (at, (first_index, path)) in paths.into_iter().enumerate() {
         found.segments += 1;
-        let (segment, header) = match Segment::open_to_read(opts, &path, first_index) {
-            Ok(Some(opened)) => opened,
-            Ok(None) if at == last => continue,
+        let (segment, follows) = match Segment::open_to_read(opts, &path, first_index) {
+            Ok(Some((segment, header))) => (segment, header.flags & FLAG_GAP == 0),
             Ok(None) => {
+                let behind = Segment::open_headless(opts, &path, first_index)?;
+                let rest = Frames::new(&behind)
+                    .rest()
+                    .map_err(|e| unreadable(&path, &e))?;
+                if at == last && !frame::proves_durable(&rest, first_index) {
+                    found.torn_bytes += behind.bytes.load(Ordering::Relaxed);
+                    continue;
+                }
                 let why = "the segment has no header";
                 found.faults.push(corrupt(&path, 0, first_index, why));
-                expected = 0;
-                continue;
+                // What is behind it may be whole.
+                (behind, false)
             }
             Err(e) => {
                 found.faults.push(e);
@@ -62,11 +70,11 @@ pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Ex
                 continue;
             }
         };
-        if expected != 0 && header.first_index != expected && header.flags & FLAG_GAP == 0 {
-            let why = format!("entries up to {} are missing", header.first_index);
+        if expected != 0 && first_index != expected && follows {
+            let why = format!("entries up to {first_index} are missing");
             found.faults.push(corrupt(&path, 0, expected, why));
         }
-        expected = header.first_index;
+        expected = first_index;
         let mut frames = Frames::new(&segment);
         loop {
             let offset = frames.offset();

@@ -64,7 +64,12 @@ pub(crate) fn open<E: From<Error>>(
         let later = candidates.get(at + 1..).unwrap_or(&[]);
         let Some((segment, header)) = &candidate.opened else {
             let index = candidate.first_index;
-            if at < start || proven(&[], later, index)? {
+            // Only what was never durable may have a header that is not whole: its own entries tell.
+            let behind = Segment::open_headless(&opts, &candidate.path, index)?;
+            let rest = Frames::new(&behind)
+                .rest()
+                .map_err(|e| unreadable(&candidate.path, &e))?;
+            if at < start || proven(&rest, later, index)? {
                 return Err(corrupt(&candidate.path, 0, index, "the segment has no header").into());
             }
             found.dropped_bytes += drop_segments(&opts, candidates.get(at..).unwrap_or(&[]))?;

@@ -74,6 +74,20 @@ impl Segment {
         Segment::opened(opts.file_system.open_to_read(path), path, first_index)
     }
 
+    /// A file whose header is damaged, to be read for what is behind that; its name says where it begins.
+    pub fn open_headless(opts: &LogOptions, path: &Path, first_index: u64) -> Result<Arc<Segment>> {
+        let fail = |e: &std::io::Error| Error::io(format!("cannot read {}", path.display()), e);
+        let file = opts.file_system.open_to_read(path).map_err(|e| fail(&e))?;
+        let bytes = file.len().map_err(|e| fail(&e))?;
+        Ok(Arc::new(Segment {
+            first_index,
+            path: path.to_path_buf(),
+            file,
+            first_ts: AtomicU64::new(0),
+            bytes: AtomicU64::new(bytes),
+        }))
+    }
+
     fn opened(
         file: std::io::Result<Arc<dyn LogFile>>,
         path: &Path,

@@ -16,7 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use storage::Offline;
+use storage::{Offline, Unreadable};
 
 const HELP: &str = "\
 Reads a data directory that no server has open, and says what is damaged. Nothing is changed.
@@ -111,7 +111,15 @@ fn check(offline: &Offline, report: &mut Report) {
     }
     let catalog = match Snapshot::read(&offline.view()) {
         Ok(catalog) => catalog,
-        Err(e) => return report.fault(format!("the catalog: {}", e.message)),
+        Err(e) => {
+            report.fault(format!("the catalog: {}", e.message));
+            // Whose data is damaged cannot be told, where it lies can.
+            match offline.scan(&[], &[], |_, _| Ok(())) {
+                Ok(gaps) => name_gaps(&Snapshot::default(), &gaps, report),
+                Err(e) => report.fault(e.message),
+            }
+            return;
+        }
     };
     let mut pass = Pass::new(&catalog, report);
     let whole = offline.scan(&[], &[], |key, value| {
@@ -122,18 +130,22 @@ fn check(offline: &Offline, report: &mut Report) {
     match whole {
         Ok(gaps) if gaps.is_empty() => compare(offline, &catalog, tallies, report),
         Ok(gaps) => {
-            for gap in gaps {
-                let place = place(&catalog, &gap.after);
-                report.fault(format!(
-                    "{place} cannot be read in part: {}",
-                    gap.why.message
-                ));
-            }
+            name_gaps(&catalog, &gaps, report);
             println!(
                 "           Records and indexes were not compared, since part of them cannot be read."
             );
         }
         Err(e) => report.fault(e.message),
+    }
+}
+
+fn name_gaps(catalog: &Snapshot, gaps: &[Unreadable], report: &mut Report) {
+    for gap in gaps {
+        let place = place(catalog, &gap.after);
+        report.fault(format!(
+            "{place} cannot be read in part: {}",
+            gap.why.message
+        ));
     }
 }
 

@@ -7,12 +7,13 @@
 //! data files   what can be read of them; what is in a damaged block is passed over
 //! log          entries that the data files do not have; and for what was passed over, its last state in the kept past
 //! OUT/<db>/<collection>.bson, .metadata.json
+//! OUT/salvaged/tablet_<n>.bson      documents whose collection the catalog no longer tells
 //! ```
 
 use bson::Writer;
 use catalog::keyspace::{self, META_COLLECTION, SPACE_META, SPACE_RECORD, SYSTEM_TABLET};
 use errors::{Result, err};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
@@ -83,7 +84,7 @@ fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
         Err(e) if e.code == errors::Code::DBPathInUse => return Err(e),
         Err(e) => {
             println!(
-                "The engine does not open ({}); its books are made anew.",
+                "The engine does not open ({}); its books are made anew from the data files and the log.",
                 e.message
             );
             lost += 1;
@@ -118,8 +119,9 @@ fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
         })?;
         println!("The catalog cannot be read in part: collections may be missing.");
         lost += 1;
-        gaps.clear();
     }
+    let mut doubtful = !gaps.is_empty();
+    gaps.clear();
     let mut dumps = Vec::new();
     for record in records.values() {
         match Dump::new(out, record) {
@@ -127,7 +129,13 @@ fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
             None => {
                 println!("damaged: a record of the catalog");
                 lost += 1;
+                doubtful = true;
             }
+        }
+    }
+    if doubtful {
+        for tablet in nameless(&offline, &newer, &dumps)? {
+            dumps.push(Dump::nameless(out, tablet));
         }
     }
     for dump in &mut dumps {
@@ -147,6 +155,24 @@ fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
         lost += dump.report(&offline);
     }
     Ok(lost)
+}
+
+/// Tablets that hold records and have no collection.
+fn nameless(offline: &Offline, newer: &Overlay, dumps: &[Dump]) -> Result<BTreeSet<u64>> {
+    let known: BTreeSet<u64> = dumps.iter().map(|d| d.tablet).collect();
+    let mut found = BTreeSet::new();
+    let low = keyspace::prefix(SYSTEM_TABLET + 1, 0, 0);
+    collect(offline, newer, &low, &[u8::MAX; 16], |key, _| {
+        let tablet = key.get(..8).and_then(|t| t.try_into().ok());
+        if let Some(tablet) = tablet.map(u64::from_be_bytes)
+            && key.get(8) == Some(&SPACE_RECORD)
+            && !known.contains(&tablet)
+        {
+            found.insert(tablet);
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 fn space(tablet: u64, space: u8, id: u32) -> (Vec<u8>, Vec<u8>) {
@@ -298,6 +324,24 @@ impl Dump {
         })
     }
 
+    /// For documents that nobody says whose they are.
+    fn nameless(out: &Path, tablet: u64) -> Dump {
+        let folder = out.join("salvaged");
+        let name = format!("tablet_{tablet}");
+        Dump {
+            ns: format!("salvaged.{name} (of a collection whose name is lost)"),
+            tablet,
+            metadata: br#"{"options":{},"indexes":[]}"#.to_vec(),
+            path: Some(folder.join(format!("{name}.bson"))),
+            metadata_path: folder.join(format!("{name}.metadata.json")),
+            saved: 0,
+            malformed: 0,
+            gaps: 0,
+            recovered: 0,
+            newer_than_count: false,
+        }
+    }
+
     fn fill(&mut self, offline: &Offline, newer: &Overlay) -> Result<Vec<Unreadable>> {
         let failed = |e: std::io::Error| err!(FileStreamFailed, "cannot write: {e}");
         if let Some(folder) = self.metadata_path.parent() {
@@ -359,7 +403,9 @@ impl Dump {
             .counts(self.tablet)
             .ok()
             .filter(|_| !self.newer_than_count && self.path.is_some())
-            .map(|(records, _)| records.max(0) as u64);
+            .map(|(records, _)| records.max(0) as u64)
+            // Less than there are: the count itself was lost.
+            .filter(|n| *n >= total);
         let of = counted.map_or(String::new(), |n| format!(" of {n}"));
         let mut line = format!("{}: {total}{of} documents", self.ns);
         if self.path.is_none() {

@@ -38,6 +38,7 @@ pub fn count_key(tablet: u64) -> Vec<u8> {
     key
 }
 
+#[derive(Default)]
 pub(crate) struct Counts {
     totals: RwLock<HashMap<u64, Total>>,
 }

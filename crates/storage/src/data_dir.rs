@@ -51,11 +51,11 @@ impl DataDir {
         if !dir.is_dir() {
             return Err(err!(FileNotOpen, "there is no directory {shown}"));
         }
-        // Its stamp may be what is damaged: the engine's files say as well whose it is.
-        if !dir.join("engine").is_dir() {
+        // Its stamp may be what is damaged: the engine's files say as well whose it is, or the log's.
+        if !dir.join("engine").is_dir() && !dir.join("log").is_dir() {
             return Err(err!(
                 UnsupportedFormat,
-                "{shown} is no data directory of PandoDB: it has no directory \"engine\""
+                "{shown} is no data directory of PandoDB: it has neither a directory \"engine\" nor \"log\""
             ));
         }
         let lock = match lock(dir) {
@@ -88,6 +88,19 @@ impl DataDir {
 
     pub fn engine(&self) -> PathBuf {
         self.dir.join("engine")
+    }
+
+    /// Fails when the engine would take its directory for a new one, and remove the data files in it as none of its own.
+    pub fn check_books(&self) -> Result<()> {
+        let current = self.engine().join("CURRENT");
+        match current.exists() || !has_data_files(&self.engine()) {
+            true => Ok(()),
+            false => Err(err!(
+                UnrecoverableRollbackError,
+                "the data files are damaged: {} is missing",
+                current.display()
+            )),
+        }
     }
 }
 
@@ -127,6 +140,12 @@ fn check_contents(dir: &Path) -> Result<bool> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(e) => return Err(unreadable(e)),
     }
+    if has_data_files(&dir.join("engine")) && dir.join(LOCK).exists() {
+        return Err(err!(
+            UnsupportedFormat,
+            "the stamp {shown}/{STAMP} is missing: it should say \"pando data format {FORMAT}\""
+        ));
+    }
     for entry in fs::read_dir(dir).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -146,6 +165,14 @@ fn check_contents(dir: &Path) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Whether a directory holds data files of the engine.
+fn has_data_files(engine: &Path) -> bool {
+    let entries = fs::read_dir(engine).into_iter().flatten().flatten();
+    entries
+        .map(|e| e.path())
+        .any(|path| path.extension().is_some_and(|e| e == "sst"))
 }
 
 /// What may lie in a new data directory: our own beginnings, and what start scripts put beside the data.

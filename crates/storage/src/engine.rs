@@ -87,6 +87,7 @@ impl Engine {
     }
 
     fn open_as(data_dir: DataDir, opts: &EngineOptions, read_only: bool) -> Result<Engine> {
+        data_dir.check_books()?;
         let trouble = Arc::new(Trouble::default());
         let tuned = Tuned::new(opts, &trouble)?;
         let families = Family::ALL

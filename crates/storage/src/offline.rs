@@ -3,12 +3,14 @@
 //! The engine's files hold a prefix of the log, so what is in them is consistent by itself; the log has what came after. Damage
 //! does not end the reading here: a scan jumps over what cannot be read and says which keys may be missing.
 
-use crate::Entry;
+use crate::batch::Batch;
+use crate::counts::{Counts, Touched};
 use crate::data_dir::DataDir;
 use crate::engine::Engine;
 use crate::family::Family;
 use crate::store::{Committed, StoreOptions};
 use crate::view::{Direction, View};
+use crate::{Effect, Entry};
 use errors::{Error, Result};
 use log::{Examined, LogOptions};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ use std::sync::Arc;
 
 /// Keys are taken for numbers of so many bytes when the end of a damaged block is looked for.
 const PROBE_BYTES: usize = 64;
+/// What of the log is applied to a rebuilt engine at a time.
+const REFILL_BATCH_BYTES: usize = 4 << 20;
 /// Seeks spent on one gap.
 const MAX_PROBES: usize = 2 * 8 * PROBE_BYTES;
 
@@ -66,7 +70,7 @@ impl Offline {
         let (stamp, log) = (data_dir.check_stamp(), opts.log(data_dir.log()));
         let engine = Arc::new(Engine::open_to_read(data_dir, &opts.engine())?);
         // A damaged count or index is found and named by the scan of its block.
-        let counted = crate::counts::Counts::load(&engine).map_or(Committed::default(), |c| c.1);
+        let counted = Counts::load(&engine).map_or(Committed::default(), |c| c.1);
         let applied = engine.applied(false).unwrap_or_default().max(counted);
         Ok(Offline {
             engine,
@@ -76,8 +80,9 @@ impl Offline {
         })
     }
 
-    /// As [`Offline::open`] for a directory whose bookkeeping is damaged: RocksDB rebuilds it from the data files, in `scratch`,
-    /// which gets links to them or copies of them.
+    /// As [`Offline::open`] for a directory that does not open, because its bookkeeping is damaged or files are missing: RocksDB
+    /// rebuilds it from the data files that there are, in `scratch`, which gets links to them or copies of them; and the log
+    /// brings back what it still has of what the others held.
     pub fn open_rebuilt(dir: &Path, scratch: &Path) -> Result<Offline> {
         let data_dir = DataDir::open_to_read(dir)?;
         let failed = |e: std::io::Error| {
@@ -89,7 +94,13 @@ impl Offline {
         };
         let engine_dir = scratch.join("engine");
         std::fs::create_dir_all(&engine_dir).map_err(failed)?;
-        for entry in std::fs::read_dir(data_dir.engine()).map_err(failed)? {
+        let mut files = 0;
+        let entries = match std::fs::read_dir(data_dir.engine()) {
+            Ok(entries) => Some(entries),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(failed(e)),
+        };
+        for entry in entries.into_iter().flatten() {
             let path = entry.map_err(failed)?.path();
             if let Some(name) = path
                 .file_name()
@@ -99,12 +110,22 @@ impl Offline {
                 std::fs::hard_link(&path, &to)
                     .or_else(|_| std::fs::copy(&path, &to).map(|_| ()))
                     .map_err(failed)?;
+                files += 1;
             }
         }
-        let opts = StoreOptions::new(scratch);
-        Engine::rebuild(&engine_dir, &opts.engine())?;
+        let opts = StoreOptions {
+            // What is there is read once: merging it would only write it again.
+            engine_options: "disable_auto_compactions=true".into(),
+            ..StoreOptions::new(scratch)
+        };
+        if files > 0 {
+            Engine::rebuild(&engine_dir, &opts.engine())?;
+        }
+        let log = opts.log(data_dir.log());
+        let engine = Engine::open(DataDir::open_to_read(scratch)?, &opts.engine())?;
+        refill(&Arc::new(engine), &log)?;
         let mut offline = Offline::open(scratch)?;
-        offline.log = opts.log(data_dir.log());
+        offline.log = log;
         offline.stamp = data_dir.check_stamp();
         Ok(offline)
     }
@@ -121,7 +142,7 @@ impl Offline {
 
     /// How many records a tablet holds and their bytes, by the engine's own books.
     pub fn counts(&self, tablet: u64) -> Result<(i64, i64)> {
-        let (counts, _) = crate::counts::Counts::load(&self.engine)?;
+        let (counts, _) = Counts::load(&self.engine)?;
         let [records, bytes] = counts.get(tablet);
         Ok((records, bytes))
     }
@@ -199,6 +220,65 @@ impl Offline {
         }
         Ok(gaps)
     }
+}
+
+/// Applies what a log has to an engine some of whose files are gone.
+///
+/// A log without a hole has the last state of every key that it names, so all of it is applied. One that ends early, or is
+/// damaged, may lack what came after an entry: then what the engine has wins over entries that it must have had.
+fn refill(engine: &Arc<Engine>, log: &LogOptions) -> Result<()> {
+    let (counts, counted) = Counts::load(engine).unwrap_or_default();
+    let applied = engine.applied(false).unwrap_or_default().max(counted);
+    let examined = log::examine(log, |_| {})?;
+    let whole = examined.faults.is_empty() && examined.last_index >= applied.index;
+    let before = View::snapshot(engine);
+    // What cannot be read is as good as missing.
+    let has = |key: &[u8]| before.exists(key).unwrap_or(false);
+    let mut batch = Batch::new(engine);
+    let mut touched = Touched::default();
+    let mut last = applied;
+    let mut outcome: Result<()> = Ok(());
+    let write = |batch: &mut Batch, touched: &mut Touched, last: Committed| {
+        touched.stage(batch, last);
+        batch.set_applied(last);
+        engine.write(batch)?;
+        counts.publish(touched);
+        touched.clear();
+        batch.clear(REFILL_BATCH_BYTES);
+        Ok::<(), Error>(())
+    };
+    log::examine(log, |record| {
+        let Some(entry) = Entry::decode(record.payload).filter(|_| outcome.is_ok()) else {
+            return;
+        };
+        let newer = record.index > applied.index;
+        for effect in &entry.effects {
+            let wanted = newer
+                || whole
+                || match effect {
+                    Effect::Put(key, _) | Effect::Delete(key) => !has(key),
+                    Effect::DeleteRange(..) => false,
+                };
+            if wanted {
+                batch.push(effect);
+            }
+        }
+        if newer {
+            if let Some(delta) = &entry.count {
+                counts.touch(&mut touched, delta);
+            }
+            last = Committed {
+                index: record.index,
+                ts: record.ts,
+            };
+        }
+        if batch.len() > REFILL_BATCH_BYTES {
+            outcome = write(&mut batch, &mut touched, last);
+        }
+    })?;
+    outcome?;
+    write(&mut batch, &mut touched, last)?;
+    engine.flush()
 }
 
 fn scan(

@@ -132,6 +132,46 @@ fn a_damaged_entry_that_was_durable_is_named() {
 }
 
 #[test]
+fn a_damaged_header_before_what_was_durable_is_named() {
+    let disk = FaultyDisk::default();
+    let (log, _, _) = open(&disk).unwrap();
+    append(&log, 1, 2);
+    log.wait_durable(2).unwrap();
+    append(&log, 3, 4);
+    let mut bytes = disk.bytes(&segment(1));
+    let copy = disk.copy();
+    drop(log);
+    bytes[3] ^= 0x5a;
+    copy.put(&segment(1), bytes.clone());
+    assert!(matches!(
+        refusal(&copy),
+        Error::Corrupt {
+            index: 1,
+            offset: 0,
+            ..
+        }
+    ));
+    assert_eq!(copy.bytes(&segment(1)), bytes, "nothing of it is removed");
+    // Whoever looks at it still finds what is behind.
+    let mut seen = Vec::new();
+    let found = log::examine(&options(&copy), |r| seen.push(r.index)).unwrap();
+    assert_eq!((found.faults.len(), seen), (1, vec![1, 2, 3, 4]));
+
+    // Nothing says that any of it was durable: what a loss of power leaves.
+    let disk = FaultyDisk::default();
+    let (log, _, _) = open(&disk).unwrap();
+    append(&log, 1, 4);
+    let mut bytes = disk.bytes(&segment(1));
+    let copy = disk.copy();
+    drop(log);
+    bytes[3] ^= 0x5a;
+    copy.put(&segment(1), bytes);
+    let found = log::examine(&options(&copy), |_| {}).unwrap();
+    assert!(found.faults.is_empty() && found.torn_bytes > 0);
+    assert_eq!(open(&copy).unwrap().1, expected(0));
+}
+
+#[test]
 fn damage_in_an_older_segment_is_named_unless_it_is_not_needed() {
     let disk = FaultyDisk::default();
     let opts = LogOptions {
