@@ -51,25 +51,24 @@ pub fn main(args: Args) -> Result<bool> {
     let mut draft = Draft::new("calibrate", &args.workload);
     draft.set("server_core", placement.server);
     draft.set("client_core", placement.client);
-    let mut journal = Journal::open(&draft, &args.to)?;
+    let mut journal = Journal::open(&mut draft, &args.to)?;
     for form in [Form::Threads, Form::EventLoop] {
+        let what = match form {
+            Form::Threads => "null server, thread a connection",
+            Form::EventLoop => "null server, event loop",
+        };
         let null = NullProcess::start(None, form, &placement)?;
         for &connections in &args.connections {
-            if interrupted() {
-                break;
+            let key = format!("{what} / {connections}");
+            if interrupted() || draft.has(&key) {
+                continue;
             }
-            let what = match form {
-                Form::Threads => "null server, thread a connection",
-                Form::EventLoop => "null server, event loop",
-            };
             say(
                 args.to.quiet,
                 format_args!("{what}, {connections} connection(s)"),
             );
-            draft
-                .report
-                .steps
-                .push(measure(&null, what, connections, &spec, args.duration)?);
+            let step = measure(&null, what, connections, &spec, args.duration)?;
+            draft.push(&key, step);
             journal.save(&draft);
         }
     }

@@ -7,7 +7,7 @@
 //!                                                                 └── Outcome: histograms, CPU ─ Report (JSON, table)
 //! ```
 //! * [`targets`]: the databases, one file or folder each; [`targets::local`] starts throw-away ones, [`scratch`] has their
-//!   files.
+//!   files, [`cgroup`] holds them to so much memory.
 //! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to F.
 //! * [`lane`], [`fleet`]: the load client, a closed or an open loop; [`spoken`]: workloads in a target's dialect. [`null`]:
 //!   the server that only reads and answers; [`floor`]: what that costs, beside each step.
@@ -22,6 +22,7 @@
 
 pub mod bench;
 pub mod calibrate;
+pub mod cgroup;
 pub mod compare;
 pub mod connection;
 pub mod distribution;

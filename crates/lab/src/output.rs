@@ -19,12 +19,6 @@ pub struct Output {
     /// No progress.
     #[arg(long, short)]
     pub quiet: bool,
-}
-
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct Resumable {
-    #[command(flatten)]
-    pub to: Output,
     /// Go on after the last step that a run with the same --out finished.
     #[arg(long)]
     pub resume: bool,
@@ -41,7 +35,6 @@ pub enum Page {
 pub struct Journal {
     /// `None`: no file is wanted.
     result: Option<PathBuf>,
-    resumable: bool,
     /// Steps that the journal's file holds.
     kept: usize,
     /// The folder of the result, where there was none before.
@@ -51,8 +44,17 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// For commands that cannot go on where they stopped; their steps are kept all the same.
-    pub fn open(draft: &Draft, to: &Output) -> Result<Journal> {
+    /// To be opened when all settings are known and nothing is measured. With `--resume`, what the unfinished run has
+    /// measured comes into the draft.
+    pub fn open(draft: &mut Draft, to: &Output) -> Result<Journal> {
+        if to.resume {
+            let Some(out) = to.out.as_deref().filter(|p| *p != Path::new("-")) else {
+                return Err(Fault::Usage(
+                    "--resume needs the --out of the run that died".into(),
+                ));
+            };
+            take_over(draft, out)?;
+        }
         let result = match &to.out {
             Some(out) if out == Path::new("-") => None,
             Some(out) => Some(out.clone()),
@@ -60,28 +62,12 @@ impl Journal {
         };
         let mut journal = Journal {
             result,
-            resumable: false,
             kept: 0,
             made: None,
             told: false,
             finished: false,
         };
         journal.probe(draft)?;
-        Ok(journal)
-    }
-
-    /// With `--resume`, the steps of the unfinished run come into the draft.
-    pub fn resume(draft: &mut Draft, with: &Resumable) -> Result<Journal> {
-        if with.resume {
-            let Some(out) = with.to.out.as_deref().filter(|p| *p != Path::new("-")) else {
-                return Err(Fault::Usage(
-                    "--resume needs the --out of the run that died".into(),
-                ));
-            };
-            take_over(draft, out)?;
-        }
-        let mut journal = Journal::open(draft, &with.to)?;
-        journal.resumable = true;
         Ok(journal)
     }
 
@@ -140,7 +126,7 @@ impl Journal {
         if page == Page::Beside {
             println!("page: {}", html::beside(&report, &path)?.display());
         }
-        if report.interrupted && self.resumable {
+        if report.interrupted {
             println!(
                 "interrupted; to go on: the same with --out {} --resume",
                 path.display()
@@ -174,22 +160,19 @@ impl Drop for Journal {
             return;
         };
         if self.kept > 0 {
-            let go_on = if self.resumable {
-                format!(
-                    "; to go on: the same with --out {} --resume",
-                    result.display()
-                )
-            } else {
-                String::new()
-            };
-            eprintln!("{} step(s) kept in {}{go_on}", self.kept, path.display());
+            eprintln!(
+                "{} step(s) kept in {}; to go on: the same with --out {} --resume",
+                self.kept,
+                path.display(),
+                result.display()
+            );
         }
     }
 }
 
 /// Steps, or what stands for them.
 fn measured(report: &Report) -> usize {
-    report.steps.len() + report.comparisons.len()
+    report.steps.len() + report.turns.len() + report.comparisons.len()
 }
 
 fn unfinished(result: &Path) -> PathBuf {
@@ -213,24 +196,23 @@ fn take_over(draft: &mut Draft, out: &Path) -> Result<()> {
         )));
     }
     let before = Report::read(from)?;
-    let same = before.kind == draft.report.kind
-        && before.name == draft.report.name
-        && before.settings == draft.report.settings;
-    if !same {
-        return Err(Fault::Usage(format!(
-            "{}: was run with other settings; resume with the same ones",
-            from.display()
-        )));
+    let now = &draft.report;
+    let refuse = |why: String| Err(Fault::Usage(format!("{}: {why}", from.display())));
+    let same = (&before.kind, &before.name, &before.settings);
+    if same != (&now.kind, &now.name, &now.settings) {
+        return refuse("was run with other settings; resume with the same ones".into());
     }
-    draft.report.steps = before.steps;
-    draft.report.steps.retain(|s| !s.interrupted);
-    draft.report.checks = before.checks;
-    draft.report.shards = before.shards;
-    draft.note(format!(
-        "Resumed with {} step(s) of {}.",
-        draft.report.steps.len(),
-        before.started
-    ));
+    // Where there is one target it is known by now.
+    if let (Some(then), Some(now)) = (&before.target, &now.target)
+        && then.label() != now.label()
+    {
+        return refuse(format!(
+            "was measured on {}, this is {}",
+            then.label(),
+            now.label()
+        ));
+    }
+    draft.take_over(before);
     Ok(())
 }
 
@@ -239,12 +221,10 @@ mod tests {
     use super::*;
     use crate::report::{Check, Step};
 
-    fn to(out: &Path) -> Resumable {
-        Resumable {
-            to: Output {
-                out: Some(out.to_path_buf()),
-                quiet: true,
-            },
+    fn to(out: &Path) -> Output {
+        Output {
+            out: Some(out.to_path_buf()),
+            quiet: true,
             resume: false,
         }
     }
@@ -257,11 +237,11 @@ mod tests {
     fn a_run_that_died_leaves_its_steps_and_one_that_never_began_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("new/result.json");
-        drop(Journal::open(&draft(), &to(&out).to).unwrap());
+        drop(Journal::open(&mut draft(), &to(&out)).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 
         let mut d = draft();
-        let mut journal = Journal::resume(&mut d, &to(&out)).unwrap();
+        let mut journal = Journal::open(&mut d, &to(&out)).unwrap();
         d.push("first", Step::default());
         journal.save(&d);
         // The step that Ctrl-C cut short is done again.
@@ -272,18 +252,18 @@ mod tests {
         assert!(unfinished(&out).is_file() && !out.exists());
 
         let mut again = draft();
-        let resume = Resumable {
+        let resume = Output {
             resume: true,
             ..to(&out)
         };
-        let journal = Journal::resume(&mut again, &resume).unwrap();
+        let journal = Journal::open(&mut again, &resume).unwrap();
         assert!(again.has("first") && !again.has("second"));
         again.report.checks.push(Check::at_most("x", 1.0, "", 2.0));
         let report = journal.finish(again, Page::Beside).unwrap();
         assert!(report.passed() && !unfinished(&out).exists());
         assert!(out.with_extension("html").is_file());
         let mut other = Draft::new("sweep", "C.S4");
-        let fault = Journal::resume(&mut other, &resume).err().unwrap();
+        let fault = Journal::open(&mut other, &resume).err().unwrap();
         assert!(fault.to_string().contains("other settings"), "{fault}");
     }
 
@@ -297,13 +277,13 @@ mod tests {
             dir.path().join("page.html"),
             file.join("below.json"),
         ] {
-            assert!(Journal::open(&draft(), &to(&bad).to).is_err(), "{bad:?}");
+            assert!(Journal::open(&mut draft(), &to(&bad)).is_err(), "{bad:?}");
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-        let nowhere = Resumable {
+        let nowhere = Output {
             resume: true,
             ..to(&dir.path().join("none.json"))
         };
-        assert!(Journal::resume(&mut draft(), &nowhere).is_err());
+        assert!(Journal::open(&mut draft(), &nowhere).is_err());
     }
 }

@@ -329,12 +329,8 @@ mod tests {
             ..Sample::default()
         };
         Step {
-            name: name.into(),
-            target: Some(target.into()),
-            connections,
-            per_second: rate,
             series: (0..22).map(sample).collect(),
-            ..Step::default()
+            ..Step::example(name, target, connections, rate)
         }
     }
 

@@ -50,33 +50,14 @@ pub fn interval(s: &Step) -> [f64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Sample;
-
-    fn step(name: &str, target: &str, connections: usize, rate: f64) -> Step {
-        Step {
-            name: name.into(),
-            target: Some(target.into()),
-            connections,
-            per_second: rate,
-            series: (1..=10)
-                .map(|at| Sample {
-                    at: f64::from(at),
-                    seconds: 1.0,
-                    operations: rate as u64,
-                    ..Sample::default()
-                })
-                .collect(),
-            ..Step::default()
-        }
-    }
 
     #[test]
     fn the_knee_is_the_least_that_reaches_the_peak() {
         let steps = [
-            step("a", "t", 1, 10.0),
-            step("a", "t", 8, 100.0),
-            step("a", "t", 16, 100.0),
-            step("a", "t", 32, 90.0),
+            Step::example("a", "t", 1, 10.0),
+            Step::example("a", "t", 8, 100.0),
+            Step::example("a", "t", 16, 100.0),
+            Step::example("a", "t", 32, 90.0),
         ];
         let list: Vec<&Step> = steps.iter().collect();
         let (peak, knee) = peak_and_knee(&list).unwrap();

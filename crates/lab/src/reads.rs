@@ -284,14 +284,14 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("documents_per_range", RANGE);
     draft.set("seed", args.seed);
     draft.add_target(info);
-    let mut journal = Journal::open(&draft, &args.to)?;
-    progress::course(STEPS.len() as f64);
+    let mut journal = Journal::open(&mut draft, &args.to)?;
+    progress::course(STEPS.len().saturating_sub(draft.report.steps.len()) as f64);
     for (title, kinds) in STEPS {
-        if interrupted() {
-            break;
+        if interrupted() || draft.has(title) {
+            continue;
         }
         let step = measure(&args, &target, &mut control, &place, title, kinds)?;
-        draft.report.steps.push(step);
+        draft.push(title, step);
         journal.save(&draft);
     }
     journal.finish(draft, Page::None)?;

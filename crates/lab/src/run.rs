@@ -103,18 +103,24 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("field_bytes", spec.field_length);
     draft.set("requests", format!("{:?}", spec.request).to_lowercase());
     draft.set("seed", args.seed);
-    let targets = targets::open_all(&urls)?;
-    let mut journal = Journal::open(&draft, &args.to)?;
-    for target in targets {
-        if interrupted() {
-            break;
-        }
+    let mut of_targets = Vec::new();
+    for target in targets::open_all(&urls)? {
         let durability = match args.durability {
             Some(d) => d,
             None => durability_of(target.url())?,
         };
-        draft.set("durability", durability.name());
+        of_targets.push((target, durability));
+    }
+    let mut durabilities: Vec<&str> = of_targets.iter().map(|(_, d)| d.name()).collect();
+    durabilities.dedup();
+    draft.set("durability", durabilities.join(", "));
+    let mut journal = Journal::open(&mut draft, &args.to)?;
+    for (target, durability) in of_targets {
+        if interrupted() {
+            break;
+        }
         let mut session = Session::open(target, &name, spec.clone(), durability)?;
+        draft.tell_apart(&mut session.info);
         session.load_batch = args.load_batch;
         session.client_threads = args.client_threads.unwrap_or(0);
         session.seed = args.seed;
@@ -142,9 +148,19 @@ fn all(
     journal: &mut Journal,
 ) -> Result<()> {
     let mut reload = args.reload;
+    let (label, name) = (session.info.label(), session.name.clone());
     for &n in connections {
         if interrupted() {
             break;
+        }
+        let what = if args.phase == Phases::Load {
+            "load".to_string()
+        } else {
+            n.to_string()
+        };
+        let key = format!("{label} / {name} / {what}");
+        if draft.has(&key) {
+            continue;
         }
         if args.phase == Phases::Load {
             let plan = Plan {
@@ -152,7 +168,7 @@ fn all(
                 ..Plan::timed(n, Duration::ZERO)
             };
             let (_, step) = session.load(plan, &mut |_| {})?;
-            draft.report.steps.push(step);
+            draft.push(&key, step);
             journal.save(draft);
             return Ok(());
         }
@@ -165,7 +181,7 @@ fn all(
             format_args!("{} with {n} connection(s)", session.name),
         );
         let (_, step) = session.run(plan, &mut |_| {})?;
-        draft.report.steps.push(step);
+        draft.push(&key, step);
         journal.save(draft);
     }
     Ok(())

@@ -28,6 +28,7 @@ impl Scratch {
         for dir in sweep(&parent) {
             eprintln!("removed {}, left by a run that was killed", dir.display());
         }
+        crate::cgroup::sweep_up();
         static FOLDERS: AtomicU32 = AtomicU32::new(0);
         let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("{PREFIX}{kind}-{}-{n}", std::process::id()));

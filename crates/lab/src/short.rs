@@ -60,6 +60,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("records", args.records);
     draft.set("durability", args.durability.name());
     draft.set("seconds_a_point", args.duration.as_secs_f64());
+    let mut journal = Journal::open(&mut draft, &args.to)?;
     let mut beside = Started::default();
     let mut own = None;
     let mut list: Vec<Arc<dyn Target>> = if args.url.is_empty() {
@@ -79,11 +80,8 @@ pub fn main(args: Args) -> Result<bool> {
         let room = Room::open(None, Some(&launch), None, placement, Form::Threads)?;
         say(args.to.quiet, "starting a server");
         let server = room.start(&room.fresh_dbpath()?, &[])?;
-        draft.report.checks.push(Check::figure(
-            "ready after",
-            server.ready.as_secs_f64() * 1e3,
-            "ms",
-        ));
+        let ready = server.ready.as_secs_f64() * 1e3;
+        draft.check(Check::figure("ready after", ready, "ms"));
         let target = targets::open(&server.target.url)?;
         own = Some((server, room));
         vec![target]
@@ -107,10 +105,10 @@ pub fn main(args: Args) -> Result<bool> {
         };
         list.push(targets::open(&beside.add(&up, args.to.quiet)?)?);
     }
-    let mut journal = Journal::open(&draft, &args.to)?;
     // The load, three workloads by connections, and two of them by load.
     let each = 4 + 3 * args.connections.len() + 2 * 3 * 2;
-    progress::course((each * list.len()) as f64);
+    let done = draft.report.steps.len() + draft.report.turns.len();
+    progress::course((each * list.len()).saturating_sub(done) as f64);
     for target in list {
         if !interrupted() {
             one(&args, target, &mut draft, &mut journal)?;
@@ -136,27 +134,31 @@ fn one(
         args.durability,
     )?;
     session.quiet = args.to.quiet;
+    draft.tell_apart(&mut session.info);
     let label = session.info.label();
     draft.add_target(session.info.clone());
-    say(
-        args.to.quiet,
-        format_args!("{label}: {} inserts", args.records),
-    );
-    progress::step(4.0);
-    let plan = Plan {
-        limit: None,
-        ..Plan::timed(8, Duration::ZERO)
-    };
-    let (_, mut step) = session.load(plan, &mut |_| {})?;
-    step.name = "load".into();
-    for check in shape(&step) {
-        draft.report.checks.push(Check {
-            name: format!("{label}: {}", check.name),
-            ..check
-        });
+    let key = format!("{label} / load");
+    if !draft.has(&key) {
+        say(
+            args.to.quiet,
+            format_args!("{label}: {} inserts", args.records),
+        );
+        progress::step(4.0);
+        let plan = Plan {
+            limit: None,
+            ..Plan::timed(8, Duration::ZERO)
+        };
+        let (_, mut step) = session.load(plan, &mut |_| {})?;
+        step.name = "load".into();
+        for check in shape(&step) {
+            draft.check(Check {
+                name: format!("{label}: {}", check.name),
+                ..check
+            });
+        }
+        draft.push(&key, step);
+        journal.save(draft);
     }
-    draft.push(&format!("{label} / load"), step);
-    journal.save(draft);
     for (workload, latency) in [
         ("C.S5", &[50, 70, 90][..]),
         ("C.S3", &[50, 70, 90]),

@@ -2,7 +2,7 @@
 
 use crate::measure::Latency;
 use crate::overview::{Overview, UNDECIDED, merge, short_title};
-use crate::report::{CLIENT_BAR, Check, Comparison, Report, Step};
+use crate::report::{CLIENT_BAR, Check, Comparison, Report, Shard, Step};
 use crate::terms::{bytes, figure, grouped, span};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 use std::collections::BTreeMap;
@@ -141,17 +141,9 @@ fn shards(r: &Report) {
     if r.shards.is_empty() {
         return;
     }
-    let head = ["shard", "documents", "data", "storage", "indexes", "chunks"];
-    let mut t = table(&head);
+    let mut t = table(&Shard::COLUMNS);
     for s in &r.shards {
-        t.add_row([
-            format!("{} of {}", s.name, s.of),
-            grouped(s.documents as f64),
-            bytes(s.data_bytes),
-            bytes(s.storage_bytes),
-            bytes(s.index_bytes),
-            s.chunks.to_string(),
-        ]);
+        t.add_row(s.row());
     }
     println!("\n{t}");
 }

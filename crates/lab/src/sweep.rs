@@ -3,7 +3,7 @@
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
-use crate::output::{Journal, Page, Resumable};
+use crate::output::{Journal, Output, Page};
 use crate::progress::{self, say};
 use crate::rates::peak_and_knee;
 use crate::report::{Check, Draft, Step};
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, default_value_t = 0)]
     pub client_threads: usize,
     #[command(flatten)]
-    pub with: Resumable,
+    pub to: Output,
 }
 
 pub fn main(args: Args) -> Result<bool> {
@@ -70,19 +70,17 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("durability", args.durability.name());
     draft.set("rounds", args.rounds);
     draft.set("seconds_a_turn", args.duration.as_secs_f64());
-    let mut journal = Journal::resume(&mut draft, &args.with)?;
+    let mut journal = Journal::open(&mut draft, &args.to)?;
     // The open loops take twice as long as a turn.
     let turns = args.connections.len() * args.rounds;
     let each = turns + 2 * args.latency.iter().filter(|p| **p > 0).count();
-    progress::course((each * targets.len()) as f64);
+    let done = draft.report.steps.len() * args.rounds + draft.report.turns.len();
+    progress::course((each * targets.len()).saturating_sub(done) as f64);
     for target in targets {
-        let mut session = Session::open(
-            target,
-            &args.workload.to_ascii_uppercase(),
-            spec.clone(),
-            args.durability,
-        )?;
-        session.quiet = args.with.to.quiet;
+        let name = args.workload.to_ascii_uppercase();
+        let mut session = Session::open(target, &name, spec.clone(), args.durability)?;
+        draft.tell_apart(&mut session.info);
+        session.quiet = args.to.quiet;
         session.client_threads = args.client_threads;
         draft.add_target(session.info.clone());
         let turns = Turns {
@@ -91,7 +89,7 @@ pub fn main(args: Args) -> Result<bool> {
             rounds: args.rounds,
             latency: &args.latency,
             poisson: args.poisson,
-            quiet: args.with.to.quiet,
+            quiet: args.to.quiet,
         };
         turns.run(&mut session, &mut draft, &mut journal)?;
     }
@@ -124,11 +122,13 @@ impl Turns<'_> {
             .copied()
             .filter(|&n| !draft.has(&key(n)))
             .collect();
-        let mut turns: Vec<(usize, Vec<Step>)> = left.iter().map(|&n| (n, Vec::new())).collect();
         for round in 0..self.rounds {
-            for (n, steps) in &mut turns {
+            for &n in &left {
                 if interrupted() {
                     break;
+                }
+                if draft.has_turn(&key(n), round) {
+                    continue;
                 }
                 if !session.prepare(false)? {
                     break;
@@ -143,17 +143,24 @@ impl Turns<'_> {
                 );
                 let plan = Plan {
                     warmup: self.duration / 5,
-                    ..Plan::timed(*n, self.duration)
+                    ..Plan::timed(n, self.duration)
                 };
                 progress::step(1.0);
-                steps.push(session.run(plan, &mut |_| {})?.1);
+                let (_, turn) = session.run(plan, &mut |_| {})?;
+                draft.push_turn(&key(n), round, turn);
+                journal.save(draft);
             }
         }
-        for (n, steps) in turns {
-            let whole = steps.len() == self.rounds;
-            if let Some(mut step) = Step::merged(steps)? {
+        for n in left {
+            let key = key(n);
+            let turns = draft.turns(&key, self.rounds);
+            let whole = turns.len() == self.rounds && !turns.iter().any(|t| t.interrupted);
+            if let Some(mut step) = Step::merged(turns)? {
                 step.interrupted |= !whole;
-                draft.push(&key(n), step);
+                draft.push(&key, step);
+            }
+            if whole {
+                draft.forget_turns(&key, self.rounds);
             }
         }
         journal.save(draft);

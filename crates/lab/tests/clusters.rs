@@ -180,6 +180,7 @@ fn studies_launch_clusters_for_themselves() {
     assert_eq!(report.steps.len(), 10);
     let of: Vec<(u64, &str)> = report.shards.iter().map(|s| (s.of, &*s.name)).collect();
     assert_eq!(of, [(2, "shard1"), (2, "shard2")]);
+    assert!(report.shards.iter().all(|s| s.indexes["a_1"] == 3));
 
     let a = [
         "study",

@@ -3,22 +3,13 @@
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
+mod program;
 
 use lab::report::Report;
+use program::program;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// The example, which `cargo test` builds beside the tests.
-fn program() -> Option<PathBuf> {
-    let own = std::env::current_exe().unwrap();
-    let path = own.parent()?.parent()?.join("examples/lab");
-    if path.is_file() {
-        return Some(path);
-    }
-    eprintln!("skipped: the example was not built (run all tests of the crate)");
-    None
-}
 
 fn run(program: &PathBuf, words: &str) -> Output {
     Command::new(program)

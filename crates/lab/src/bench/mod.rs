@@ -171,7 +171,7 @@ impl Bench {
         draft.set("null_server", form);
         draft.set("server_core", room.placement.server);
         draft.set("client_core", room.placement.client);
-        let journal = Journal::open(&draft, &args.to)?;
+        let journal = Journal::open(&mut draft, &args.to)?;
         Ok(Bench {
             args,
             room,
@@ -180,7 +180,16 @@ impl Bench {
         })
     }
 
+    /// Whether it is asked for, and not done by the run that this one goes on with.
     fn wants(&self, name: &str) -> bool {
+        let draft = &self.draft;
+        let only_checks = ["idle", "recovery"].contains(&name);
+        let done = draft.has_comparison(name)
+            || draft.report.steps.iter().any(|s| s.name == name)
+            || only_checks && draft.has_check(&format!("{name}: "));
+        if done {
+            return false;
+        }
         if self.args.only.is_empty() {
             return name != "recovery" || self.args.recover_gb.is_some();
         }
@@ -191,7 +200,8 @@ impl Bench {
         self.room.placement.pin_client()?;
         if self.wants("idle") && self.can_launch("idle") {
             let checks = idle::measure(&self.room, self.args.to.quiet)?;
-            self.draft.report.checks.extend(checks);
+            checks.into_iter().for_each(|c| self.draft.check(c));
+            self.journal.save(&self.draft);
         }
         let on_data = cases::ALL.iter().any(|c| self.wants(c.name))
             || self.wants("sweep-read")
@@ -202,7 +212,7 @@ impl Bench {
         if self.wants("recovery") && self.can_launch("recovery") && !interrupted() {
             let gb = self.args.recover_gb.unwrap_or(5.0);
             let checks = recovery::measure(&self.room, gb, self.args.to.quiet)?;
-            self.draft.report.checks.extend(checks);
+            checks.into_iter().for_each(|c| self.draft.check(c));
         }
         Ok(())
     }
@@ -228,25 +238,28 @@ impl Bench {
             if !self.args.to.quiet {
                 show::comparisons(std::slice::from_ref(&comparison));
             }
-            self.draft.report.comparisons.push(comparison);
-            self.journal.save(&self.draft);
             if case.name == "count-range" {
-                self.draft.report.checks.push(stage.count_fetches()?);
+                self.draft.check(stage.count_fetches()?);
             }
             if let ("batch-insert", Some(engine)) = (case.name, self.args.engine_rate) {
-                let last = self.draft.report.comparisons.last();
-                let rate = last.map_or(f64::NAN, |c| c.subject.per_second);
+                let rate = comparison.subject.per_second;
                 let what = "batch-insert: share of log and engine in process";
                 let note = format!("{rate:.0} of {engine:.0} documents/s");
                 let check = Check::at_least(what, rate / engine, "", ENGINE_BAR).note(note);
-                self.draft.report.checks.push(check);
+                self.draft.check(check);
             }
+            self.draft.push_comparison(comparison);
+            self.journal.save(&self.draft);
         }
         for (name, inserting) in [("sweep-read", false), ("sweep-insert", true)] {
             if self.wants(name) && !interrupted() {
                 let (steps, checks) = sweep::measure(&self.args, &stage, name, inserting)?;
-                self.draft.report.steps.extend(steps);
-                self.draft.report.checks.extend(checks);
+                for step in steps {
+                    let key = format!("{name} / {}", step.connections);
+                    self.draft.push(&key, step);
+                }
+                checks.into_iter().for_each(|c| self.draft.check(c));
+                self.journal.save(&self.draft);
             }
         }
         server.stop();

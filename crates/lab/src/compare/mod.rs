@@ -27,7 +27,7 @@ use crate::ycsb::{Client, Spec, scenario};
 use ranks::{MARGIN, NONE, decide, half_width, signed_ranks};
 use side::Side;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -136,12 +136,18 @@ pub fn main(args: Args) -> Result<bool> {
         NONE * 100.0,
         NARROW * 100.0
     ));
-    let mut journal = Journal::open(&draft, &args.to)?;
+    if let Some(trials) = args.trials {
+        trials::describe(&args, trials, &mut draft);
+    }
+    let mut journal = Journal::open(&mut draft, &args.to)?;
     match args.trials {
-        Some(trials) => trials::run(&mut duel, &specs, trials, &mut draft)?,
+        Some(trials) => trials::run(&mut duel, &specs, trials, &mut draft, &mut journal)?,
         None => {
             let handicap = args.handicap.unwrap_or(0.0);
             for (name, spec) in &specs {
+                if draft.has_comparison(name) {
+                    continue;
+                }
                 let c = match duel.fight(name, spec, handicap) {
                     Ok(c) => c,
                     // What was compared before stands.
@@ -149,7 +155,7 @@ pub fn main(args: Args) -> Result<bool> {
                     Err(fault) => return Err(fault),
                 };
                 println!("{}", sentence(&c));
-                draft.report.comparisons.push(c);
+                draft.push_comparison(c);
                 journal.save(&draft);
             }
         }
@@ -173,6 +179,7 @@ impl Duel<'_> {
     /// One workload on both sides, B with a handicap.
     fn fight(&mut self, name: &str, spec: &Spec, handicap: f64) -> Result<Comparison> {
         let args = self.args;
+        let began = Instant::now();
         say(
             args.to.quiet,
             format_args!("{name}: up to {} pairs of slices", args.pairs),
@@ -214,6 +221,7 @@ impl Duel<'_> {
                     durability: Some(args.durability.name().into()),
                     reference_is: "A".into(),
                     pass: true,
+                    took_seconds: began.elapsed().as_secs_f64(),
                     ..c
                 });
             }

@@ -5,9 +5,10 @@ use super::{Args, Duel, sentence};
 use crate::fault::{Fault, Result};
 use crate::fleet::interrupted;
 use crate::measure::median;
+use crate::output::Journal;
 use crate::report::{Check, Comparison, Draft};
 use crate::ycsb::Spec;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Share of the verdicts that must be right.
 const BAR: f64 = 0.9;
@@ -25,58 +26,64 @@ pub fn check(args: &Args) -> Result<()> {
     }
 }
 
-pub fn run(
-    duel: &mut Duel<'_>,
-    specs: &[(String, Spec)],
-    trials: usize,
-    draft: &mut Draft,
-) -> Result<()> {
-    let handicap = duel.args.handicap.unwrap_or(HANDICAP);
+/// What is tried, in the draft of its result.
+pub fn describe(args: &Args, trials: usize, draft: &mut Draft) {
+    let handicap = args.handicap.unwrap_or(HANDICAP);
     draft.set("trials", trials);
     draft.set("handicap_percent", handicap);
     draft.note(format!(
         "The handicap: a thread of the server spends {handicap}% of what its other threads do once more in vain."
     ));
-    let mut longest = Duration::ZERO;
-    for (name, spec) in specs {
-        let (mut same, mut slowed) = (Vec::new(), Vec::new());
+}
+
+pub fn run(
+    duel: &mut Duel<'_>,
+    specs: &[(String, Spec)],
+    trials: usize,
+    draft: &mut Draft,
+    journal: &mut Journal,
+) -> Result<()> {
+    let handicap = duel.args.handicap.unwrap_or(HANDICAP);
+    for (workload, spec) in specs {
+        let kinds = [
+            (0.0, format!("{workload}, with itself"), "inconclusive"),
+            (
+                handicap,
+                format!("{workload}, slowed by {handicap}%"),
+                "slower",
+            ),
+        ];
         for i in 1..=trials {
-            for (percent, list, what) in [
-                (0.0, &mut same, "with itself".to_string()),
-                (handicap, &mut slowed, format!("slowed by {handicap}%")),
-            ] {
-                if interrupted() {
-                    break;
+            for (percent, what, _) in &kinds {
+                let name = format!("{what}, {i}");
+                if interrupted() || draft.has_comparison(&name) {
+                    continue;
                 }
-                let began = Instant::now();
-                let mut c = duel.fight(name, spec, percent)?;
-                let took = began.elapsed();
-                longest = longest.max(took);
-                c.name = format!("{name}, {what}, {i}");
-                c.title.clone_from(&c.name);
-                println!("{}, {:.0} s", sentence(&c), took.as_secs_f64());
-                list.push(c);
+                let mut c = duel.fight(workload, spec, *percent)?;
+                c.title.clone_from(&name);
+                c.name = name;
+                println!("{}, {:.0} s", sentence(&c), c.took_seconds);
+                draft.push_comparison(c);
+                journal.save(draft);
             }
         }
-        let checks = [
-            judge(&format!("{name}, with itself"), &same, "inconclusive"),
-            judge(&format!("{name}, slowed by {handicap}%"), &slowed, "slower"),
-        ];
-        draft.report.checks.extend(checks);
-        draft.report.comparisons.extend(same);
-        draft.report.comparisons.extend(slowed);
+        for (_, what, right) in kinds {
+            let all = draft.report.comparisons.iter();
+            let of_kind = |c: &&Comparison| c.name.starts_with(&format!("{what}, "));
+            let list: Vec<&Comparison> = all.filter(of_kind).collect();
+            let check = judge(&what, &list, right);
+            draft.check(check);
+        }
     }
-    draft.report.checks.push(Check::at_most(
-        "longest comparison",
-        longest.as_secs_f64(),
-        "s",
-        LONGEST.as_secs_f64(),
-    ));
+    let times = draft.report.comparisons.iter().map(|c| c.took_seconds);
+    let longest = times.fold(0.0, f64::max);
+    let bar = LONGEST.as_secs_f64();
+    draft.check(Check::at_most("longest comparison", longest, "s", bar));
     Ok(())
 }
 
 /// How often the verdict was the right one. That of a ratio within the margin is always 'inconclusive'.
-fn judge(what: &str, list: &[Comparison], right: &str) -> Check {
+fn judge(what: &str, list: &[&Comparison], right: &str) -> Check {
     let hits = list.iter().filter(|c| c.verdict == right).count();
     let bar = (list.len() as f64 * BAR).ceil();
     let costs: Vec<f64> = list.iter().filter_map(|c| c.cpu_ratio).collect();

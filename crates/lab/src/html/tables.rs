@@ -4,7 +4,7 @@
 use super::charts::slug;
 use super::plot::escape;
 use crate::overview::{Overview, UNDECIDED};
-use crate::report::Report;
+use crate::report::{Report, Shard};
 use crate::terms::{self, bytes, grouped, span};
 use std::fmt::Write as _;
 
@@ -202,21 +202,6 @@ pub(super) fn sizes(h: &mut String, r: &Report) {
 }
 
 pub(super) fn shards(h: &mut String, r: &Report) {
-    let rows = r.shards.iter().map(|s| {
-        vec![
-            format!("{} of {}", s.name, s.of),
-            grouped(s.documents as f64),
-            bytes(s.data_bytes),
-            bytes(s.storage_bytes),
-            bytes(s.index_bytes),
-            s.chunks.to_string(),
-        ]
-    });
-    table(
-        h,
-        "Shards",
-        true,
-        &["shard", "documents", "data", "on disk", "indexes", "chunks"],
-        rows.collect(),
-    );
+    let rows = r.shards.iter().map(|s| s.row().to_vec()).collect();
+    table(h, "Shards", true, &Shard::COLUMNS, rows);
 }

@@ -31,6 +31,12 @@ pub struct Comparison {
     pub verdict: String,
     #[serde(default)]
     pub decided_by: String,
+    /// All of it, servers started and records brought in included.
+    #[serde(default)]
+    pub took_seconds: f64,
+    /// Ctrl-C came before its end: a run that is resumed does it again.
+    #[serde(default)]
+    pub interrupted: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -20,7 +20,7 @@ pub use figures::{Check, Comparison, Side};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use std::path::{Path, PathBuf};
-pub use step::{CLIENT_BAR, Shard, Sizes, Step};
+pub use step::{CLIENT_BAR, Shard, Sizes, Step, sizes_of};
 pub use target::TargetInfo;
 
 pub const SCHEMA: &str = "pando-lab/1";
@@ -50,6 +50,9 @@ pub struct Report {
     /// What the user or the study set: records, durability, payload, seeds …
     pub settings: Map<String, Json>,
     pub steps: Vec<Step>,
+    /// Turns of steps that are not whole yet, for a run that is resumed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<Step>,
     pub comparisons: Vec<Comparison>,
     pub checks: Vec<Check>,
     /// Ended by Ctrl-C: what was measured until then.

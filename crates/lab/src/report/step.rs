@@ -5,7 +5,8 @@ use crate::fault::{Fault, Result};
 use crate::fleet::Outcome;
 use crate::measure::{Latency, Sample};
 use crate::reply;
-use bson::{Val, doc};
+use crate::terms::{bytes, grouped};
+use bson::{Doc, Val, doc};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,7 +71,35 @@ pub struct Shard {
     pub data_bytes: u64,
     pub storage_bytes: u64,
     pub index_bytes: u64,
+    /// Bytes of each index, where the shard says so.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub indexes: BTreeMap<String, u64>,
     pub chunks: u64,
+}
+
+impl Shard {
+    /// What a table says of it.
+    pub const COLUMNS: [&str; 6] = ["shard", "documents", "data", "on disk", "indexes", "chunks"];
+
+    pub fn row(&self) -> [String; 6] {
+        let each: Vec<String> = self
+            .indexes
+            .iter()
+            .map(|(name, size)| format!("{name} {}", bytes(*size)))
+            .collect();
+        let mut indexes = bytes(self.index_bytes);
+        if each.len() > 1 {
+            indexes = format!("{indexes} ({})", each.join(", "));
+        }
+        [
+            format!("{} of {}", self.name, self.of),
+            grouped(self.documents as f64),
+            bytes(self.data_bytes),
+            bytes(self.storage_bytes),
+            indexes,
+            self.chunks.to_string(),
+        ]
+    }
 }
 
 /// Sizes of a collection at one moment.
@@ -207,12 +236,59 @@ impl Sizes {
             data_bytes: number("size"),
             storage_bytes: number("storageSize"),
             index_bytes: number("totalIndexSize"),
-            indexes: indexes
-                .into_iter()
-                .flat_map(|d| d.iter())
-                .map(|e| (e.name.to_string(), e.val.to_f64().unwrap_or(0.0) as u64))
-                .collect(),
+            indexes: indexes.map(sizes_of).unwrap_or_default(),
             server_resident_bytes: None,
         })
+    }
+}
+
+/// The numbers of `indexSizes`.
+pub fn sizes_of(indexes: Doc<'_>) -> BTreeMap<String, u64> {
+    indexes
+        .iter()
+        .map(|e| (e.name.to_string(), e.val.to_f64().unwrap_or(0.0) as u64))
+        .collect()
+}
+
+#[cfg(test)]
+impl Step {
+    /// Ten seconds at one rate.
+    pub fn example(name: &str, target: &str, connections: usize, rate: f64) -> Step {
+        Step {
+            name: name.into(),
+            target: Some(target.into()),
+            connections,
+            per_second: rate,
+            series: (1..=10)
+                .map(|at| Sample {
+                    at: f64::from(at),
+                    seconds: 1.0,
+                    operations: rate as u64,
+                    ..Sample::default()
+                })
+                .collect(),
+            ..Step::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_says_how_large_each_index_is() {
+        let mut shard = Shard {
+            of: 3,
+            name: "shard1".into(),
+            index_bytes: 5_000_000,
+            indexes: sizes_of(doc! {"_id_": 2_000_000, "Number_1": 3e6}.as_doc()),
+            ..Shard::default()
+        };
+        let row = shard.row();
+        assert_eq!(row[0], "shard1 of 3");
+        assert_eq!(row[4], "5.0 MB (Number_1 3.0 MB, _id_ 2.0 MB)");
+        shard.indexes.clear();
+        assert_eq!(shard.row()[4], "5.0 MB");
     }
 }

@@ -10,6 +10,9 @@ use std::time::Duration;
 #[serde(default)]
 pub struct TargetInfo {
     pub url: String,
+    /// What tells it from another of the same product and version in one result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     /// PandoDB, MongoDB, MariaDB InnoDB, PostgreSQL JSONB …
     pub product: String,
     pub version: String,
@@ -55,7 +58,11 @@ impl TargetInfo {
         } else {
             &self.product
         };
-        format!("{product} {}", self.version).trim_end().to_string()
+        let label = format!("{product} {}", self.version);
+        match &self.place {
+            Some(place) => format!("{} at {place}", label.trim_end()),
+            None => label.trim_end().to_string(),
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! file is compared with what was uploaded, chunk by chunk.
 
 use super::shards;
-use crate::connection::Address;
+use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::lane::{Issued, Workload};
@@ -92,7 +92,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("durability", args.durability.name());
     draft.add_target(info.clone());
     draft.note("An operation is a whole file; its chunks are requests of their own.");
-    let mut journal = Journal::open(&draft, &args.to)?;
+    let mut journal = Journal::open(&mut draft, &args.to)?;
     let mut rng = Rng::new(31);
     let mut pool = Vec::with_capacity(POOL_BYTES + CHUNK as usize);
     while pool.len() < POOL_BYTES + CHUNK as usize {
@@ -106,11 +106,19 @@ pub fn main(args: Args) -> Result<bool> {
         durability: args.durability,
         next: AtomicU64::new(0),
     });
-    progress::course(args.connections.len() as f64 * 2.0);
+    let label = info.label();
+    let key = |n: usize, name: &str| format!("{label} / {n} / {name}");
+    let done = draft.report.steps.len();
+    progress::course((args.connections.len() * 2).saturating_sub(done) as f64);
     for &n in &args.connections {
+        // What was uploaded by a run that died may have gone with its server, or be only a part.
+        if !draft.has(&key(n, "download")) && !stored(&mut control, &args, args.files)? {
+            draft.forget(&key(n, "upload"));
+        }
         for (download, name) in [(false, "upload"), (true, "download")] {
-            if interrupted() {
-                break;
+            let key = key(n, name);
+            if interrupted() || draft.has(&key) {
+                continue;
             }
             say(
                 args.to.quiet,
@@ -149,16 +157,12 @@ pub fn main(args: Args) -> Result<bool> {
             if !download {
                 step.durability = Some(args.durability.name().into());
                 // Downloads ask for chunks by their file's id, so a lost file document shows only here.
-                for (collection, of_a_file) in
-                    [("fs.files", 1), ("fs.chunks", args.size.div_ceil(CHUNK))]
-                {
-                    let found = control.count(&args.database, collection)?;
-                    let want = outcome.operations * of_a_file;
-                    if !interrupted() && found != want {
-                        return Err(Fault::Check(format!(
-                            "{found} documents in {collection} where {want} were due"
-                        )));
-                    }
+                if !interrupted() && !stored(&mut control, &args, outcome.operations)? {
+                    return Err(Fault::Check(format!(
+                        "{} files of {} chunks were uploaded, and others are there",
+                        outcome.operations,
+                        args.size.div_ceil(CHUNK)
+                    )));
                 }
                 step.sizes.push(Sizes::of(
                     &mut control,
@@ -167,7 +171,7 @@ pub fn main(args: Args) -> Result<bool> {
                     step.seconds,
                 )?);
             }
-            draft.report.steps.push(step);
+            draft.push(&key, step);
             journal.save(&draft);
         }
     }
@@ -184,6 +188,13 @@ pub fn main(args: Args) -> Result<bool> {
     drop(launched);
     journal.finish(draft, Page::Beside)?;
     Ok(true)
+}
+
+/// Whether so many files are there, and all their chunks.
+fn stored(control: &mut Connection, args: &Args, files: u64) -> Result<bool> {
+    let db = &args.database;
+    Ok(control.count(db, "fs.files")? == files
+        && control.count(db, "fs.chunks")? == files * args.size.div_ceil(CHUNK))
 }
 
 struct Shared {

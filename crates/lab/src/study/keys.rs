@@ -9,7 +9,7 @@ use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::floor::Kind;
 use crate::lane::Issued;
-use crate::output::{Journal, Output, Page, Resumable};
+use crate::output::{Journal, Output, Page};
 use crate::progress::{Goal, Progress, course, say, step};
 use crate::random::{Permutation, Rng, mix};
 use crate::reply::SAMPLE_EVERY;
@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_parser = duration)]
     pub limit: Option<Duration>,
     #[command(flatten)]
-    pub with: Resumable,
+    pub to: Output,
 }
 
 pub const FIELDS: usize = 44;
@@ -91,7 +91,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("connections", 1);
     draft
         .note("44 fields beside the md5; reads take each key once, in the order of a permutation.");
-    let mut journal = Journal::resume(&mut draft, &args.with)?;
+    let mut journal = Journal::open(&mut draft, &args.to)?;
     // A step weighs as much as it has operations.
     let reads: u64 = args.keys.iter().filter(|k| **k <= args.records).sum();
     let of_mode = |m: &String| args.records + if m == "none" { 0 } else { reads };
@@ -99,7 +99,8 @@ pub fn main(args: Args) -> Result<bool> {
     let done: u64 = draft.report.steps.iter().map(|s| s.operations).sum();
     course((once * targets.len() as u64).saturating_sub(done) as f64);
     for target in targets {
-        let info = target.info()?;
+        let mut info = target.info()?;
+        draft.tell_apart(&mut info);
         draft.add_target(info.clone());
         for (name, key, title) in MODES {
             if interrupted() || !args.modes.iter().any(|m| m == name) {
@@ -136,9 +137,9 @@ pub fn insert(
         modes: Vec::new(),
         durability,
         limit: None,
-        with: Resumable {
-            to: Output { out: None, quiet },
-            resume: false,
+        to: Output {
+            quiet,
+            ..Output::default()
         },
     };
     let (_, _, title) = MODES
@@ -251,7 +252,7 @@ impl Mode<'_> {
         };
         let title = format!("{}, {}: {name}", self.info.label(), self.title);
         step(operations as f64);
-        say(self.args.with.to.quiet, &title);
+        say(self.args.to.quiet, &title);
         if work == Work::Insert {
             self.target.create(&self.table)?;
         }
@@ -270,7 +271,7 @@ impl Mode<'_> {
             &title,
             Goal::Operations(operations),
             self.info.pids(),
-            self.args.with.to.quiet,
+            self.args.to.quiet,
         );
         let (outcome, spent) = fleet.watched(self.args.limit, progress, &mut |_| {})?;
         let mut step = Step::new(name, connections, 1, &outcome, spent);

@@ -7,12 +7,13 @@
 use super::keys;
 use crate::bench::place::{Room, Server};
 use crate::bench::recovery;
+use crate::cgroup::MemoryLimit;
 use crate::fault::{Fault, Result, local};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::measure::{Sample, median};
 use crate::null::Form;
-use crate::output::{Journal, Page, Resumable};
-use crate::process::{MemoryLimit, Placement};
+use crate::output::{Journal, Output, Page};
+use crate::process::Placement;
 use crate::progress::say;
 use crate::report::{Check, Draft, Step};
 use crate::targets::{self, Key, Target};
@@ -68,7 +69,7 @@ pub struct Args {
     #[arg(long)]
     pub dir: Option<PathBuf>,
     #[command(flatten)]
-    pub with: Resumable,
+    pub to: Output,
 }
 
 const ALL: [&str; 6] = [
@@ -96,7 +97,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("durability", args.durability.name());
     draft.set("connections", args.connections);
     draft.set("memory_limit", args.memory);
-    let journal = Journal::resume(&mut draft, &args.with)?;
+    let journal = Journal::open(&mut draft, &args.to)?;
     let mut study = Pains::open(&args, draft, journal)?;
     if let Err(fault) = study.run() {
         // A server that the memory limit ended explains more than the connection that broke.
@@ -220,7 +221,7 @@ impl<'a> Pains<'a> {
                 .iter()
                 .any(|c| c.name.starts_with("recovery: "))
         {
-            let checks = recovery::measure(room, self.args.recover_gb, self.args.with.to.quiet)?;
+            let checks = recovery::measure(room, self.args.recover_gb, self.args.to.quiet)?;
             checks.into_iter().for_each(|c| self.draft.check(c));
             self.journal.save(&self.draft);
         }
@@ -234,7 +235,7 @@ impl<'a> Pains<'a> {
             ..scenario::spec(scenario, self.args.records)?
         };
         let mut session = Session::open(Arc::clone(&self.target), scenario, spec, durability)?;
-        session.quiet = self.args.with.to.quiet;
+        session.quiet = self.args.to.quiet;
         Ok(session)
     }
 
@@ -250,7 +251,7 @@ impl<'a> Pains<'a> {
             return Ok(());
         }
         say(
-            self.args.with.to.quiet,
+            self.args.to.quiet,
             format_args!("flatness: {} inserts", self.args.records),
         );
         let mut session = self.session("C.S1", self.args.durability)?;
@@ -285,7 +286,7 @@ impl<'a> Pains<'a> {
                     key,
                     self.args.records / 4 + 1,
                     self.args.durability,
-                    self.args.with.to.quiet,
+                    self.args.to.quiet,
                 )?;
                 self.push(&name, step);
             }
@@ -307,7 +308,7 @@ impl<'a> Pains<'a> {
                 continue;
             }
             say(
-                self.args.with.to.quiet,
+                self.args.to.quiet,
                 format_args!("threads: inserts with {n} connection(s)"),
             );
             let mut session = self.session("C.S1", self.args.durability)?;
@@ -346,7 +347,7 @@ impl<'a> Pains<'a> {
                 continue;
             }
             say(
-                self.args.with.to.quiet,
+                self.args.to.quiet,
                 format_args!("journal: {}", durability.name()),
             );
             let mut session = self.session("C.S1", durability)?;
@@ -381,7 +382,7 @@ impl<'a> Pains<'a> {
         let length = self.args.after_restart;
         let mut plan = Plan::timed(self.args.connections, length.min(Duration::from_secs(20)));
         plan.warmup = length / 6;
-        say(self.args.with.to.quiet, "restart: reads before");
+        say(self.args.to.quiet, "restart: reads before");
         let (_, mut before) = session.run(plan, &mut |_| {})?;
         before.name = "reads before the restart".into();
         let steady = before.per_second;
@@ -389,7 +390,7 @@ impl<'a> Pains<'a> {
         let Some(room) = &self.room else {
             return Ok(());
         };
-        say(self.args.with.to.quiet, "restart: stopping and starting");
+        say(self.args.to.quiet, "restart: stopping and starting");
         let stopping = Instant::now();
         if let Some(mut server) = self.server.take() {
             server.stop();

@@ -9,9 +9,9 @@
 use crate::connection::Address;
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
-use crate::output::{Journal, Page, Resumable};
+use crate::output::{Journal, Output, Page};
 use crate::progress::{course, say, step};
-use crate::report::{Draft, Shard};
+use crate::report::{Draft, Shard, sizes_of};
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::{Durability, count, duration};
@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
     #[command(flatten)]
-    pub with: Resumable,
+    pub to: Output,
 }
 
 /// Scenario, what it is, share of reads.
@@ -86,7 +86,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft.note(
         "Shares of the mixed scenarios: 10/90, 65/35 (published) and 90/10 reads and updates.",
     );
-    let mut journal = Journal::resume(&mut draft, &args.with)?;
+    let mut journal = Journal::open(&mut draft, &args.to)?;
     let steps = setups.len() * SCENARIOS.len();
     course(steps.saturating_sub(draft.report.steps.len()) as f64);
     let mut measured = 0;
@@ -107,7 +107,7 @@ pub fn main(args: Args) -> Result<bool> {
             Some(url) => url,
             None => {
                 let up = Up::new(&args.launch, args.means.clone(), shards as usize);
-                let launched = Started::of(&up, args.with.to.quiet)?;
+                let launched = Started::of(&up, args.to.quiet)?;
                 started.insert(launched).url()
             }
         };
@@ -201,19 +201,17 @@ fn one(
     draft: &mut Draft,
     journal: &mut Journal,
 ) -> Result<()> {
-    session.quiet = args.with.to.quiet;
+    session.quiet = args.to.quiet;
     draft.add_target(session.info.clone());
     let db = session.target.database().unwrap_or_else(|| "ycsb".into());
+    let mut loaded = !draft.has(&key(n, "D.S1"));
     for (name, title, reads) in SCENARIOS {
         let key = key(n, name);
         if interrupted() || draft.has(&key) {
             continue;
         }
         step(1.0);
-        say(
-            args.with.to.quiet,
-            format_args!("{n} shard(s): {name} {title}"),
-        );
+        say(args.to.quiet, format_args!("{n} shard(s): {name} {title}"));
         session.set_spec(name, spec(args.records, reads)?);
         let plan = Plan::timed(args.connections, args.duration);
         let mut done = if name == "D.S1" {
@@ -224,6 +222,13 @@ fn one(
             };
             session.load_into(plan, &mut |_| {})?.1
         } else {
+            // Those of a run that died went with its servers.
+            if !loaded {
+                if !session.prepare(false)? {
+                    break;
+                }
+                loaded = true;
+            }
             if session.count()? != args.records {
                 return Err(Fault::Check(format!(
                     "{n} shard(s): the records of D.S1 are not all there"
@@ -237,6 +242,7 @@ fn one(
         draft.push(&key, done);
         journal.save(draft);
     }
+    draft.report.shards.retain(|s| s.of != n);
     let parts = session.target.parts().to_vec();
     if !parts.is_empty() {
         for (i, part) in parts.iter().enumerate() {
@@ -248,6 +254,7 @@ fn one(
                 data_bytes: sizes.data_bytes,
                 storage_bytes: sizes.storage_bytes,
                 index_bytes: sizes.index_bytes,
+                indexes: sizes.indexes,
                 chunks: 1,
             });
         }
@@ -283,6 +290,11 @@ pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<V
                 data_bytes: number("size"),
                 storage_bytes: number("storageSize"),
                 index_bytes: number("totalIndexSize"),
+                indexes: d
+                    .get("indexSizes")
+                    .and_then(Val::as_doc)
+                    .map(sizes_of)
+                    .unwrap_or_default(),
                 chunks: number("nchunks"),
             })
         })

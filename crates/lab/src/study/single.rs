@@ -61,6 +61,11 @@ pub struct Args {
     pub to: Output,
 }
 
+/// Test 2, which also loads what the read tests read.
+const BATCHES: Operation = Operation::Insert {
+    durability: Durability::W1,
+    batch: 1000,
+};
 const READS: [(&str, Operation); 4] = [
     ("4", Operation::OneNumber),
     ("5", Operation::TwoNumbers),
@@ -151,7 +156,7 @@ impl Single {
         draft.set("indexes", "Number, Number1, Date descending");
         draft.set("documents_per_number", PER_NUMBER);
         draft.set("documents_per_range", PER_RANGE);
-        let journal = Journal::open(&draft, &args.to)?;
+        let journal = Journal::open(&mut draft, &args.to)?;
         Ok(Single {
             args,
             target,
@@ -164,7 +169,8 @@ impl Single {
     }
 
     fn push(&mut self, step: Step) {
-        self.draft.report.steps.push(step);
+        let key = step.name.clone();
+        self.draft.push(&key, step);
         self.journal.save(&self.draft);
     }
 
@@ -188,12 +194,13 @@ impl Single {
         } else {
             0
         };
-        progress::course((single + grown) as f64);
+        let done = self.draft.report.steps.len() as u64;
+        progress::course((single + grown).saturating_sub(done) as f64);
         for (test, title, durability) in inserts {
             if interrupted() {
                 break;
             }
-            if self.wants(test) {
+            if self.wants(test) && !self.draft.has(title) {
                 self.insert_test(test, title, durability)?;
             }
             // In the published order the batch insert comes second; its collection is the one that is read.
@@ -206,7 +213,7 @@ impl Single {
             let shards = shards::statistics(url, db, "single", 0)?;
             let of = shards.len() as u64;
             let all = shards.into_iter().map(|s| Shard { of, ..s });
-            self.draft.report.shards.extend(all);
+            self.draft.report.shards = all.collect();
         }
         if !self.args.keep {
             self.control
@@ -215,6 +222,19 @@ impl Single {
         Ok(())
     }
 
+    fn place(&self, collection: &str) -> Place {
+        Place {
+            db: self.args.database.clone(),
+            collection: collection.into(),
+            data: Arc::clone(&self.data),
+            loaded: 0,
+            inserts: Arc::new(Sequence::new(0)),
+            insert_end: self.data.records,
+            verify: true,
+        }
+    }
+
+    /// A collection with its indexes and nothing in it.
     fn fresh(&mut self, collection: &str) -> Result<Place> {
         let db = &self.args.database;
         self.control.drop_collection(db, collection)?;
@@ -223,15 +243,34 @@ impl Single {
             self.control.shard_collection(db, collection, "_id", key)?;
         }
         self.control.create_indexes(db, collection, &INDEXES)?;
-        Ok(Place {
-            db: db.clone(),
-            collection: collection.into(),
-            data: Arc::clone(&self.data),
-            loaded: 0,
-            inserts: Arc::new(Sequence::new(0)),
-            insert_end: self.data.records,
-            verify: true,
-        })
+        Ok(self.place(collection))
+    }
+
+    /// The collection of the read tests with so many documents. A run that died has left it so, or it is loaded again,
+    /// not measured. `None` when Ctrl-C came first.
+    fn with_documents(&mut self, documents: u64) -> Result<Option<Place>> {
+        let left = self.control.count(&self.args.database, "single")?;
+        let mut place = if documents > 0 && left == documents {
+            self.place("single")
+        } else {
+            self.fresh("single")?
+        };
+        if documents > 0 && left != documents {
+            say(
+                self.args.to.quiet,
+                format_args!("loading {documents} documents again"),
+            );
+            place.insert_end = documents;
+            Fleet::connect(&self.target, 1, 1, |i, _| {
+                Work::new(&place, BATCHES, i as u64 + 1)
+            })?
+            .run_quietly(None)?;
+            if interrupted() {
+                return Ok(None);
+            }
+        }
+        place.loaded = documents;
+        Ok(Some(place))
     }
 
     /// Inserts from one connection into a collection of its own, and counts in the end.
@@ -261,54 +300,67 @@ impl Single {
 
     /// Test 2 in steps, and after each the read tests.
     fn grow_and_read(&mut self) -> Result<()> {
-        let mut place = self.fresh("single")?;
-        let total = self.data.records;
-        for step in 1..=self.args.steps {
-            place.insert_end = total / self.args.steps * step;
-            // The last step's batch may have taken numbers past its end.
-            place.inserts = Arc::new(Sequence::new(place.loaded));
-            let title = if self.args.steps == 1 {
-                "test 2: batch insert of 1,000, w:1".to_string()
-            } else {
-                format!("test 2: batch insert, w:1, to {}", place.insert_end)
-            };
-            let operation = Operation::Insert {
-                durability: Durability::W1,
-                batch: 1000,
-            };
-            let measured = self.measure(&title, &place, operation, 1, None)?;
-            self.push(measured);
-            if interrupted() {
-                return Ok(());
+        let one = self.data.records / self.args.steps;
+        let mut place: Option<Place> = None;
+        for end in (1..=self.args.steps).map(|step| one * step) {
+            let of = |all: &str, of: String| if self.args.steps == 1 { all.into() } else { of };
+            let title: String = of(
+                "test 2: batch insert of 1,000, w:1",
+                format!("test 2: batch insert, w:1, to {end}"),
+            );
+            let reads: Vec<(String, Operation)> = READS
+                .into_iter()
+                .filter(|(test, _)| self.wants(test))
+                .map(|(test, operation)| {
+                    let what = match operation {
+                        Operation::OneNumber => "one number, 10 documents",
+                        Operation::TwoNumbers => "two numbers, two fields",
+                        Operation::SortedRange => "range, by date, skip 100",
+                        _ => "first 100 documents",
+                    };
+                    let title = format!("test {test}: {what}");
+                    (of(&title, format!("{title}, of {end}")), operation)
+                })
+                .filter(|(title, _)| !self.draft.has(title))
+                .collect();
+            let inserted = self.draft.has(&title);
+            if inserted && reads.is_empty() {
+                continue;
             }
-            place.loaded = place.insert_end;
-            let counted = self.control.count(&place.db, &place.collection)?;
-            if counted != place.loaded {
+            let mut here = match place.take() {
+                Some(place) => place,
+                None => match self.with_documents(if inserted { end } else { end - one })? {
+                    Some(place) => place,
+                    None => return Ok(()),
+                },
+            };
+            if !inserted {
+                here.insert_end = end;
+                // The last step's batch may have taken numbers past its end.
+                here.inserts = Arc::new(Sequence::new(here.loaded));
+                let measured = self.measure(&title, &here, BATCHES, 1, None)?;
+                self.push(measured);
+                if interrupted() {
+                    return Ok(());
+                }
+                here.loaded = end;
+            }
+            let counted = self.control.count(&here.db, &here.collection)?;
+            if counted != here.loaded {
                 return Err(Fault::Check(format!(
                     "{title}: {counted} documents where {} were inserted",
-                    place.loaded
+                    here.loaded
                 )));
             }
-            for (test, operation) in READS {
-                if !self.wants(test) || interrupted() {
-                    continue;
+            for (title, operation) in reads {
+                if interrupted() {
+                    return Ok(());
                 }
-                let what = match operation {
-                    Operation::OneNumber => "one number, 10 documents",
-                    Operation::TwoNumbers => "two numbers, two fields",
-                    Operation::SortedRange => "range, by date, skip 100",
-                    _ => "first 100 documents",
-                };
-                let title = if self.args.steps == 1 {
-                    format!("test {test}: {what}")
-                } else {
-                    format!("test {test}: {what}, of {}", place.loaded)
-                };
-                let limit = Some(self.args.duration);
-                let connections = self.args.connections;
-                let measured = self.measure(&title, &place, operation, connections, limit)?;
+                let (limit, n) = (Some(self.args.duration), self.args.connections);
+                let measured = self.measure(&title, &here, operation, n, limit)?;
                 self.push(measured);
             }
+            place = Some(here);
         }
         Ok(())
     }

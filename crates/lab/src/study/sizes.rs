@@ -6,7 +6,7 @@
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
-use crate::output::{Journal, Page, Resumable};
+use crate::output::{Journal, Output, Page};
 use crate::progress::{course, say, step};
 use crate::report::Draft;
 use crate::targets;
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
-    pub with: Resumable,
+    pub to: Output,
 }
 
 const PUBLISHED: [(&str, u64); 3] = [
@@ -92,7 +92,7 @@ pub fn main(args: Args) -> Result<bool> {
     for s in &args.scenarios {
         scenario::spec(s, None)?;
     }
-    let launched = args.launch.start(args.with.to.quiet)?;
+    let launched = args.launch.start(args.to.quiet)?;
     let targets = match &launched {
         Some(started) => targets::open_all(&[started.url()])?,
         None => targets::open_all(&args.url)?,
@@ -102,13 +102,14 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("durability", args.durability.name());
     draft.set("seconds_a_point", args.duration.as_secs_f64());
     draft.note("Published: 24 cores, 256 GB, 5, 30 and 100 million records; compare the shapes.");
-    let mut journal = Journal::resume(&mut draft, &args.with)?;
+    let mut journal = Journal::open(&mut draft, &args.to)?;
     let points = sizes.len() * args.scenarios.len() * args.connections.len() * targets.len();
     course(points.saturating_sub(draft.report.steps.len()) as f64);
     for target in targets {
         let mut session =
             Session::open(target, "C", spec("C.S5", "usertable", 1)?, args.durability)?;
-        session.quiet = args.with.to.quiet;
+        draft.tell_apart(&mut session.info);
+        session.quiet = args.to.quiet;
         session.client_threads = args.client_threads;
         draft.add_target(session.info.clone());
         for (table, records) in &sizes {
@@ -162,7 +163,7 @@ fn one_size(
                 continue;
             }
             say(
-                args.with.to.quiet,
+                args.to.quiet,
                 format_args!("{table}, {scenario}, {n} connection(s)"),
             );
             let plan = Plan {

@@ -211,6 +211,36 @@ fn acknowledged_only(product: &str, durability: Durability) -> Result<()> {
     )))
 }
 
+/// What the tests of dialects share.
+#[cfg(test)]
+mod examples {
+    use super::*;
+
+    pub fn table() -> Arc<Table> {
+        Arc::new(Table {
+            database: "d".into(),
+            name: "t".into(),
+            key: Key::Primary,
+            key_name: "k".into(),
+            fields: vec!["a".into(), "b".into()],
+            text: true,
+            single_fields: true,
+        })
+    }
+
+    /// A reply that is cut anywhere waits for more than there is.
+    pub fn whole_at_its_end(dialect: &dyn Dialect, reply: &[u8]) {
+        for cut in 0..reply.len() {
+            let wire::Frame::Incomplete { need } = dialect.frame(&reply[..cut]).unwrap() else {
+                panic!("whole at {cut}")
+            };
+            assert!(need > cut);
+        }
+        let whole = dialect.frame(reply).unwrap();
+        assert!(matches!(whole, wire::Frame::Complete { len } if len == reply.len()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

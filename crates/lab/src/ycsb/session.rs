@@ -59,7 +59,7 @@ impl Plan {
     }
 }
 
-/// Connections of a load that is not measured.
+/// Connections of a load that is not measured; of servers side by side each has one.
 const LOADERS: usize = 4;
 /// A run that got less than this share of the offered rate was overloaded.
 const KEPT_UP: f64 = 0.97;
@@ -149,10 +149,11 @@ impl Session {
         self.empty()?;
         let mut spec = self.spec.clone();
         spec.batch = self.load_batch;
+        let loaders = LOADERS.max(self.target.parts().len());
         let plan = Plan {
             operations: u64::MAX,
             limit: None,
-            ..Plan::timed(LOADERS, Duration::ZERO)
+            ..Plan::timed(loaders, Duration::ZERO)
         };
         let (outcome, _) = self.drive(Phase::Load, spec, plan, &mut |_| {})?;
         if interrupted() {

@@ -1,7 +1,10 @@
 //! A tiny server in memory, enough of the protocol for the laboratory to run everything against it at a small size, and
 //! to lie when a test wants to see the laboratory notice.
 
+pub mod gate;
+
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use gate::Gate;
 use lab::targets::scram::{Hash, Scram};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -58,12 +61,21 @@ pub fn start_locked(user: &'static str, password: String, hash: Hash) -> SocketA
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let user = Some((user, password, hash));
-    std::thread::spawn(move || serve_user(listener, Honesty::Honest, Role::Alone, user));
+    std::thread::spawn(move || serve_user(listener, Honesty::Honest, Role::Alone, user, None));
+    addr
+}
+
+/// A server that stops answering when its gate closes.
+pub fn start_gated(gate: &Arc<Gate>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let gate = Some(Arc::clone(gate));
+    std::thread::spawn(move || serve_user(listener, Honesty::Honest, Role::Alone, None, gate));
     addr
 }
 
 pub fn serve(listener: TcpListener, honesty: Honesty, role: Role) {
-    serve_user(listener, honesty, role, None);
+    serve_user(listener, honesty, role, None, None);
 }
 
 fn serve_user(
@@ -71,6 +83,7 @@ fn serve_user(
     honesty: Honesty,
     role: Role,
     user: Option<(&'static str, String, Hash)>,
+    gate: Option<Arc<Gate>>,
 ) {
     let state = Arc::new(Mutex::new(State {
         honesty,
@@ -84,7 +97,8 @@ fn serve_user(
     }));
     for stream in listener.incoming().flatten() {
         let state = Arc::clone(&state);
-        std::thread::spawn(move || converse(stream, &state));
+        let gate = gate.clone();
+        std::thread::spawn(move || converse(stream, &state, gate.as_deref()));
     }
 }
 
@@ -99,7 +113,7 @@ pub fn is_member(name: &str) -> bool {
         .is_ok_and(|c| c.hello.get("setName").and_then(Val::as_str) == Some(set))
 }
 
-fn converse(mut stream: TcpStream, state: &Mutex<State>) {
+fn converse(mut stream: TcpStream, state: &Mutex<State>, gate: Option<&Gate>) {
     let mut input = Vec::new();
     let mut chunk = vec![0; 1 << 16];
     let mut guest = Guest::default();
@@ -111,6 +125,9 @@ fn converse(mut stream: TcpStream, state: &Mutex<State>) {
                 let wire::Message::Msg(msg) = message else {
                     return;
                 };
+                if let Some(gate) = gate {
+                    gate.pass();
+                }
                 let user = state.lock().unwrap().user.clone();
                 let refused = user.and_then(|user| guest.stop(&user, &msg));
                 let done = refused.or_else(|| state.lock().unwrap().run(&msg));
@@ -324,7 +341,10 @@ impl State {
                 let size: usize = c.map_or(0, |c| c.values().map(|d| d.as_bytes().len()).sum());
                 let mut shards = Writer::new();
                 for name in &self.shards {
-                    let one = doc! {"count": count / self.shards.len() as i32, "nchunks": 2};
+                    let indexes = doc! {"_id_": 4i64, "a_1": 3i64};
+                    let one = doc! {
+                        "count": count / self.shards.len() as i32, "nchunks": 2, "indexSizes": indexes,
+                    };
                     shards.value(name.split('/').next().unwrap(), one);
                 }
                 doc! {

@@ -283,3 +283,41 @@ fn a_sweep_is_resumed_and_a_comparison_decides() {
     assert!(!run(&[&compare[..], &["--workload", "C.S1"]].concat()));
     assert!(!run(&["compare", "/nowhere/pando", &lab.url]));
 }
+
+/// Two servers of one product and version are two targets, each with steps of its own.
+#[test]
+fn targets_of_one_name_are_told_apart() {
+    let (lab, other) = (Lab::new(Honesty::Honest), Lab::new(Honesty::Honest));
+    for words in [
+        &["run", "C.S5", "--operations", "100"][..],
+        &["sweep", "C.S5", "--duration", "30ms", "--latency", "0"],
+        &["study", "keys", "--modes", "none"],
+        &[
+            "study",
+            "sizes",
+            "--scenarios",
+            "C.S5",
+            "--duration",
+            "30ms",
+        ],
+        &["short", "--duration", "30ms"],
+    ] {
+        let mut all = [words, &["--records", "200", "--url", &other.url]].concat();
+        if words[1] != "keys" {
+            all.extend(["--connections", "2"]);
+        }
+        assert!(lab.run(&all), "{words:?}");
+        let report = lab.report();
+        let of = |i: usize| {
+            let label = report.targets[i].label();
+            let own = report
+                .steps
+                .iter()
+                .filter(move |s| s.target.as_ref() == Some(&label));
+            own.count()
+        };
+        assert!(of(0) > 0 && of(0) == of(1), "{words:?}");
+        assert_eq!(of(0) + of(1), report.steps.len());
+        assert!(report.targets[1].label().contains(" at 127.0.0.1:"));
+    }
+}

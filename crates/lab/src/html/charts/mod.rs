@@ -173,25 +173,6 @@ pub fn headline(s: &Step) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Sample;
-
-    fn step(name: &str, target: &str, connections: usize, rate: f64) -> Step {
-        Step {
-            name: name.into(),
-            target: Some(target.into()),
-            connections,
-            per_second: rate,
-            series: (1..=10)
-                .map(|at| Sample {
-                    at: f64::from(at),
-                    seconds: 1.0,
-                    operations: rate as u64,
-                    ..Sample::default()
-                })
-                .collect(),
-            ..Step::default()
-        }
-    }
 
     #[test]
     fn a_report_gets_the_plots_that_its_steps_can_show() {
@@ -199,14 +180,15 @@ mod tests {
         for target in ["A 1", "B 2"] {
             for records in [100.0, 600.0] {
                 for connections in [1, 2, 4] {
-                    let mut s = step("C.S5", target, connections, 100.0 * connections as f64);
+                    let mut s =
+                        Step::example("C.S5", target, connections, 100.0 * connections as f64);
                     s.at = Some(records);
                     s.mode = Some(format!("Test_{records}"));
                     report.steps.push(s);
                 }
             }
         }
-        let mut open = step("C.S5", "A 1", 4, 50.0);
+        let mut open = Step::example("C.S5", "A 1", 4, 50.0);
         open.offered = Some(50.0);
         report.steps.push(open);
         let ids: Vec<String> = of(&report).into_iter().map(|c| c.id).collect();

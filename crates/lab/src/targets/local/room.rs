@@ -2,8 +2,9 @@
 
 use super::recipe::{self, Recipe, program};
 use super::{Life, Means, Running, Up, cluster, running, stop};
+use crate::cgroup::MemoryGroup;
 use crate::fault::{Fault, Result, local};
-use crate::process::{MemoryGroup, end_with_us, free_port};
+use crate::process::{end_with_us, free_port};
 use crate::targets;
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;

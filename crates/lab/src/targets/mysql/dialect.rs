@@ -253,20 +253,11 @@ impl Dialect for MyDialect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::targets::Key;
+    use crate::targets::examples;
 
     fn dialect() -> MyDialect {
-        let table = Table {
-            database: "d".into(),
-            name: "t".into(),
-            key: Key::Primary,
-            key_name: "k".into(),
-            fields: vec!["a".into(), "b".into()],
-            text: true,
-            single_fields: true,
-        };
         let url = Url::parse("mysql://127.0.0.1", 1).unwrap();
-        MyDialect::new(&url, &Arc::new(table))
+        MyDialect::new(&url, &examples::table())
     }
 
     #[test]
@@ -286,15 +277,7 @@ mod tests {
         packet(&mut reply, |o| {
             o.extend_from_slice(&[0xfe, 0, 0, 2, 0, 0, 0])
         });
-        for cut in 0..reply.len() {
-            let wire::Frame::Incomplete { need } = d.frame(&reply[..cut]).unwrap() else {
-                panic!("whole at {cut}")
-            };
-            assert!(need > cut);
-        }
-        assert!(
-            matches!(d.frame(&reply).unwrap(), wire::Frame::Complete { len } if len == reply.len())
-        );
+        examples::whole_at_its_end(&d, &reply);
         assert_eq!(
             d.answer(&reply, 0).unwrap(),
             Answer {

@@ -315,20 +315,11 @@ impl Dialect for PgDialect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::targets::Key;
+    use crate::targets::examples;
 
     fn dialect(layout: Layout) -> PgDialect {
-        let table = Table {
-            database: "d".into(),
-            name: "t".into(),
-            key: Key::Primary,
-            key_name: "k".into(),
-            fields: vec!["a".into(), "b".into()],
-            text: true,
-            single_fields: true,
-        };
         let url = Url::parse("postgres://127.0.0.1", 1).unwrap();
-        PgDialect::new(&url, layout, Durability::W1, &Arc::new(table))
+        PgDialect::new(&url, layout, Durability::W1, &examples::table())
     }
 
     #[test]
@@ -345,15 +336,7 @@ mod tests {
         });
         message(&mut reply, b'C', |o| o.extend_from_slice(b"SELECT 1\0"));
         message(&mut reply, b'Z', |o| o.push(b'I'));
-        for cut in 0..reply.len() {
-            let wire::Frame::Incomplete { need } = d.frame(&reply[..cut]).unwrap() else {
-                panic!("whole at {cut}")
-            };
-            assert!(need > cut);
-        }
-        assert!(
-            matches!(d.frame(&reply).unwrap(), wire::Frame::Complete { len } if len == reply.len())
-        );
+        examples::whole_at_its_end(&d, &reply);
         assert_eq!(
             d.answer(&reply, 0).unwrap(),
             Answer {
