@@ -23,7 +23,8 @@ export PANDO_BIN=$target/debug/pando
 tools=$PWD/.tools/bin
 
 step_format() {
-    cargo fmt --all --check && cargo fmt --manifest-path tests/rust/Cargo.toml --check
+    cargo fmt --all --check && cargo fmt --manifest-path tests/rust/Cargo.toml --check &&
+        cargo fmt --manifest-path tests/fuzz/guided/Cargo.toml --check
 }
 
 step_lint() {

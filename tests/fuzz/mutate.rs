@@ -7,14 +7,15 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::{Duration, Instant};
 
-/// Runs `target` on ever new bent copies of `seeds`, and on the seeds themselves.
+/// Runs `target` on the corpus of that name, on `seeds`, and on ever new bent copies of both.
 pub fn fuzz(name: &str, seeds: &[Vec<u8>], mut target: impl FnMut(&[u8])) {
     let variable = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    for seed in seeds {
-        run(name, 0, seed, &mut target);
-    }
+    let seeds = [seeds, &corpus(name)].concat();
     if let Some(seed) = variable("FUZZ_SEED") {
-        return run(name, seed, &bend(seed, seeds), &mut target);
+        return run(name, seed, &bend(seed, &seeds), &mut target);
+    }
+    for seed in &seeds {
+        run(name, 0, seed, &mut target);
     }
     let bounded = variable("FUZZ_SECONDS");
     let until = Instant::now() + Duration::from_millis(bounded.map_or(1500, |s| s * 1000));
@@ -28,10 +29,23 @@ pub fn fuzz(name: &str, seeds: &[Vec<u8>], mut target: impl FnMut(&[u8])) {
         if Instant::now() > until {
             break;
         }
-        run(name, seed, &bend(seed, seeds), &mut target);
+        run(name, seed, &bend(seed, &seeds), &mut target);
         inputs += 1;
     }
     println!("{name}: {inputs} inputs from seed {first} on");
+}
+
+/// What fuzzing by coverage has found to lead somewhere (`scripts/fuzz.sh`): inputs, each behind its length.
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let packed = std::fs::read(root.join("tests/fuzz/corpus").join(name)).unwrap_or_default();
+    let (mut rest, mut all) = (packed.as_slice(), Vec::new());
+    while let Some((len, more)) = rest.split_first_chunk::<4>() {
+        let (input, more) = more.split_at(u32::from_le_bytes(*len) as usize);
+        all.push(input.to_vec());
+        rest = more;
+    }
+    all
 }
 
 fn run(name: &str, seed: u64, input: &[u8], target: &mut impl FnMut(&[u8])) {

@@ -18,6 +18,9 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const FLAG_GAP: u32 = 1;
 /// No entry is larger; a larger length is damage.
 pub(crate) const MAX_FRAME_BYTES: usize = 1 << 30;
+/// No log gets there, so that counting on from what a disk gave back cannot overflow: larger ones are damage.
+const MAX_INDEX: u64 = 1 << 62;
+const MAX_TS: u64 = (u32::MAX as u64) << 32;
 const MAGIC: &[u8; 8] = b"PANDOLOG";
 
 fn u32_at(buf: &[u8], at: usize) -> Option<u32> {
@@ -59,7 +62,7 @@ impl Header {
         Some(Header {
             version: u32_at(buf, 8)?,
             flags: u32_at(buf, 12)?,
-            first_index: u64_at(buf, 16)?,
+            first_index: u64_at(buf, 16).filter(|first| *first <= MAX_INDEX)?,
         })
     }
 }
@@ -129,6 +132,9 @@ pub(crate) fn parse(buf: &[u8]) -> Parsed<'_> {
     };
     if checksum(length as u32, body) != crc {
         return Parsed::Damaged("its checksum is wrong");
+    }
+    if index > MAX_INDEX || ts > MAX_TS {
+        return Parsed::Damaged("its index or its timestamp is impossible");
     }
     let payload = body.get(FRAME_BODY_HEAD_BYTES..).unwrap_or(&[]);
     Parsed::Frame(

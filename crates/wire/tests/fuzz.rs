@@ -2,8 +2,10 @@
 
 #[path = "../../../tests/fuzz/mutate.rs"]
 mod mutate;
+#[path = "../../../tests/fuzz/targets/wire.rs"]
+mod targets;
 
-use wire::{Codec, Compressor, Frame, Message};
+use wire::{Codec, Compressor};
 
 fn plain() -> Vec<u8> {
     let mut out = Vec::new();
@@ -42,28 +44,5 @@ fn seeds() -> Vec<Vec<u8>> {
 
 #[test]
 fn messages() {
-    let mut codec = Codec::default();
-    let mut out = Vec::new();
-    mutate::fuzz("wire", &seeds(), |input| {
-        let Ok(Frame::Complete { len }) = wire::frame(input) else {
-            return;
-        };
-        assert!(len <= input.len());
-        match wire::parse(&input[..len]) {
-            Ok((_, Message::Msg(msg))) => {
-                for sequence in &msg.sequences {
-                    sequence.iter().for_each(|d| assert!(d.len() >= 5));
-                }
-            }
-            Ok((header, Message::Compressed(compressed)))
-                if codec.decompress(&header, &compressed, &mut out).is_ok() =>
-            {
-                let _ = wire::parse(&out);
-            }
-            Ok((_, Message::Query(query))) => {
-                let _ = (query.command_db(), query.command().is_ok());
-            }
-            _ => {}
-        }
-    });
+    mutate::fuzz("wire", &seeds(), targets::messages);
 }

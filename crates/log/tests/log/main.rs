@@ -3,6 +3,8 @@
 mod faulty_disk;
 #[path = "../../../../tests/fuzz/mutate.rs"]
 mod mutate;
+#[path = "../../../../tests/fuzz/targets/log.rs"]
+mod targets;
 
 use faulty_disk::{Faults, FaultyDisk};
 use log::{Error, Log, LogOptions, Recovered};
@@ -619,7 +621,7 @@ fn a_bent_segment_is_recovered_or_refused() {
     drop(log);
     let sound = expected(9);
     let bytes = disk.bytes(&segment(1));
-    mutate::fuzz("log recovery", &[bytes], |input| {
+    mutate::fuzz("bent segments", std::slice::from_ref(&bytes), |input| {
         let disk = FaultyDisk::default();
         disk.put(&segment(1), input.to_vec());
         let mut seen = Vec::new();
@@ -632,6 +634,9 @@ fn a_bent_segment_is_recovered_or_refused() {
             assert!(sound.starts_with(&entries));
         }
     });
+    // One entry whose index, and one whose timestamp, is the last number there is.
+    let last = [vec![0, 0, 0, 0, 1, 0xff], vec![0, 0, 0, 0, 1, 0, 0xff]];
+    mutate::fuzz("log", &[&last[..], &[bytes]].concat(), targets::recovery);
 }
 
 #[test]
