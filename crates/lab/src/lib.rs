@@ -62,6 +62,7 @@ use fault::{Fault, Result};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 /// Benchmarks: published workloads against PandoDB and other databases, with checked replies and comparable results.
 /// Without a command: the short study, a few minutes on a server of its own, ending with a table and a page.
@@ -141,13 +142,25 @@ enum Study {
 /// Runs `pando lab …`; `args` are the words after `lab`.
 pub fn main(args: Vec<OsString>) -> ExitCode {
     let words = std::iter::once(OsString::from("pando lab")).chain(args);
+    let words: Vec<OsString> = words.collect();
+    let shown = words
+        .iter()
+        .map(|w| targets::without_password(&w.to_string_lossy()));
+    let shown: Vec<String> = shown.collect();
     let lab = match Lab::try_parse_from(words) {
         Ok(lab) => lab,
-        Err(e) => {
-            let _ = e.print();
-            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        Err(e) if e.use_stderr() => {
+            eprintln!("pando lab: {}", brief(&e.to_string()));
+            return ExitCode::from(2);
+        }
+        Err(help) => {
+            let _ = help.print();
+            return ExitCode::SUCCESS;
         }
     };
+    if let Ok(mut command) = COMMAND.lock() {
+        *command = shown;
+    }
     // Without a word, the short study.
     let command = match lab.command {
         Some(command) => command,
@@ -170,6 +183,27 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             })
         }
     }
+}
+
+/// The words of the command under way, as results keep them.
+static COMMAND: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// How this run was called, without passwords.
+pub fn command() -> Vec<String> {
+    COMMAND.lock().map(|c| c.clone()).unwrap_or_default()
+}
+
+/// What clap says of wrong words, in one line.
+fn brief(said: &str) -> String {
+    let (why, usage) = said.split_once("Usage: ").unwrap_or((said, ""));
+    let why = why.trim().trim_start_matches("error: ");
+    let why: Vec<&str> = why.split_whitespace().collect();
+    let of = usage.lines().next().unwrap_or("pando lab");
+    let of: Vec<&str> = of
+        .split_whitespace()
+        .take_while(|w| !w.starts_with(['-', '<', '[']))
+        .collect();
+    format!("{}; see {} --help", why.join(" "), of.join(" "))
 }
 
 /// `false` when the command ran but something that it checked did not hold.
@@ -252,5 +286,33 @@ fn list() {
     println!("\nBenchmarks of `pando lab bench --only`:");
     for (name, about) in bench::names() {
         println!("  {name:<18}{about}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_words_are_told_of_in_one_line() {
+        let said = |words: &str| {
+            let words = std::iter::once("pando lab").chain(words.split(' '));
+            brief(&Lab::try_parse_from(words).err().unwrap().to_string())
+        };
+        for (words, has, of) in [
+            ("frobnicate", "'frobnicate'", "pando lab --help"),
+            ("study double", "'double'", "pando lab study --help"),
+            ("report", "<RESULTS>", "pando lab report --help"),
+            ("run C.S1 --records many", "'many'", "--help"),
+            (
+                "study keys --out x --out y",
+                "--out",
+                "pando lab study keys --help",
+            ),
+        ] {
+            let line = said(words);
+            assert!(line.contains(has) && line.ends_with(of), "{line}");
+            assert!(!line.contains('\n') && !line.starts_with("error"), "{line}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use crate::report::Draft;
 use crate::targets;
 use crate::terms::{Durability, count, duration, positive};
 use crate::ycsb::session::Plan;
+use crate::ycsb::spec::known;
 use crate::ycsb::{Properties, Session, Spec, scenario};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -249,6 +250,11 @@ pub fn gather(args: &Args) -> Result<(String, Properties)> {
     }
     for pair in &args.properties {
         properties.add_pair(pair)?;
+        // Files that others wrote are warned of; what is said here was meant.
+        let key = pair.split('=').next().unwrap_or_default().trim();
+        if !known(key) {
+            return Err(Fault::Usage(format!("property {key} is not known")));
+        }
     }
     if let Some(n) = args.records {
         properties.set("recordcount", n);

@@ -98,11 +98,19 @@ pub fn overview(all: &Overview) {
 /// A whole report.
 pub fn report(r: &Report) {
     println!("{} {} of {}", r.kind, r.name, r.started);
-    if let Some(t) = &r.target {
+    if let Some(line) = r.command_line() {
+        println!("command {line}");
+    }
+    let targets = if r.targets.is_empty() {
+        r.target.as_slice()
+    } else {
+        &r.targets
+    };
+    for t in targets {
         let cache = t
             .cache_bytes
             .map_or(String::new(), |b| format!(", cache {}", bytes(b)));
-        println!("target {} version {}{cache}", t.url, t.version);
+        println!("target {}, {}{cache}", t.label(), t.url);
     }
     println!(
         "host {}, {} core(s), {} memory, load {:.1} before and {:.1} after, steal {:.1}%",
@@ -234,6 +242,18 @@ fn sizes(steps: &[Step]) {
     if steps.iter().all(|s| s.sizes.is_empty()) {
         return;
     }
+    let several = |f: fn(&Step) -> &Option<String>| steps.iter().any(|s| f(s) != f(&steps[0]));
+    let (targets, modes) = (several(|s| &s.target), several(|s| &s.mode));
+    let name = |s: &Step| {
+        let mode = s.mode.iter().filter(|_| modes && s.offered.is_none());
+        let target = s.target.iter().filter(|_| targets);
+        let parts: Vec<&str> = std::iter::once(&s.name)
+            .chain(mode)
+            .chain(target)
+            .map(String::as_str)
+            .collect();
+        parts.join(", ")
+    };
     let mut t = table(&[
         "sizes after",
         "documents",
@@ -258,7 +278,7 @@ fn sizes(steps: &[Step]) {
                 continue;
             }
             t.add_row([
-                format!("{} {:.0} s", s.name, z.at),
+                format!("{} {:.0} s", name(s), z.at),
                 grouped(z.documents as f64),
                 bytes(z.data_bytes),
                 bytes(z.storage_bytes),

@@ -175,7 +175,12 @@ impl Turns<'_> {
         for (what, s) in [("peak", peak), ("knee", knee)] {
             let note = format!("{}/s", grouped(s.per_second));
             let name = format!("{label}, {name}: {what}");
-            draft.check(Check::figure(&name, s.connections as f64, "connections").note(note));
+            let unit = if s.connections == 1 {
+                "connection"
+            } else {
+                "connections"
+            };
+            draft.check(Check::figure(&name, s.connections as f64, unit).note(note));
         }
         for &percent in self.latency.iter().filter(|p| **p > 0) {
             let key = format!("{label} / {name} / {percent}%");

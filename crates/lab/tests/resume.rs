@@ -323,7 +323,10 @@ fn another_target_or_other_words_are_refused() {
     let words = "run C.S5 --records 100 --operations 100 --url URL";
     let Some(bed) = Bed::new(words) else { return };
     let url = format!("mongodb://{}", fake::start(Honesty::Honest));
-    bed.run(&url, &[]);
+    let first = bed.run(&url, &[]);
+    let line = first.command_line().unwrap();
+    let called = format!("pando lab run C.S5 --records 100 --operations 100 --url {url} --quiet");
+    assert!(line.starts_with(&called), "{line}");
     let said = |more: &[&str]| {
         let mut command = bed.command(&url);
         let done = command.args(more).output().unwrap();

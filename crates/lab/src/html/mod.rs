@@ -328,6 +328,9 @@ fn how(h: &mut String, r: &Report) {
             )
         })
         .collect();
+    if let Some(line) = r.command_line() {
+        let _ = write!(h, "<li>Command: <code>{}</code></li>", escape(&line));
+    }
     let _ = write!(
         h,
         "<li>Settings: {}.</li><li>pando lab {}, schema {}, {:.0} s in all.</li></ul></div>",

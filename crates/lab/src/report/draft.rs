@@ -30,6 +30,7 @@ impl Draft {
                 schema: SCHEMA.into(),
                 kind: kind.into(),
                 name: name.into(),
+                command: crate::command(),
                 started,
                 seconds: 0.0,
                 lab_version: env!("CARGO_PKG_VERSION").into(),
@@ -55,6 +56,9 @@ impl Draft {
     /// Goes on with what another run has measured whole.
     pub fn take_over(&mut self, before: Report) {
         let report = &mut self.report;
+        if !before.command.is_empty() {
+            report.command = before.command;
+        }
         report.steps = before.steps;
         report.steps.retain(|s| !s.interrupted);
         report.turns = before.turns;

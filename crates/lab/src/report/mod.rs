@@ -31,6 +31,9 @@ pub struct Report {
     /// `run`, `study`, `bench` or `calibrate`.
     pub kind: String,
     pub name: String,
+    /// How the laboratory was called, without passwords.
+    #[serde(default)]
+    pub command: Vec<String>,
     /// UTC.
     pub started: String,
     pub seconds: f64,
@@ -99,6 +102,23 @@ impl Report {
         serde_json::from_value(json).map_err(|e| not(format!("damaged ({e})")))
     }
 
+    /// The command as a shell takes it; nothing for results that have none.
+    pub fn command_line(&self) -> Option<String> {
+        let word = |w: &String| match w.as_str() {
+            "pando lab" => w.clone(),
+            plain
+                if plain
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c)) =>
+            {
+                w.clone()
+            }
+            odd => format!("'{}'", odd.replace('\'', "'\\''")),
+        };
+        let words: Vec<String> = self.command.iter().map(word).collect();
+        (!words.is_empty()).then(|| words.join(" "))
+    }
+
     /// Whether everything that has a bar reached it.
     pub fn passed(&self) -> bool {
         self.checks.iter().all(|c| c.pass) && self.comparisons.iter().all(|c| c.pass)
@@ -120,6 +140,13 @@ mod tests {
         let report = draft.end();
         report.write(&path).unwrap();
         assert!(report.passed());
+        let words = ["pando lab", "run", "--url", "mongodb://h/?w=1", "it's"];
+        let called = Report {
+            command: words.map(String::from).to_vec(),
+            ..report.clone()
+        };
+        let line = called.command_line().unwrap();
+        assert_eq!(line, r"pando lab run --url 'mongodb://h/?w=1' 'it'\''s'");
         let again = Report::read(&path).unwrap();
         assert_eq!(again.settings["records"], 1000);
         assert_eq!(again.checks[0].at_most, Some(300.0));

@@ -30,9 +30,14 @@ impl Url {
     pub fn parse(text: &str, default_port: u16) -> Result<Url> {
         let shown = without_password(text);
         let usage = |why: &str| Fault::Usage(format!("{shown}: {why}"));
-        let (_, rest) = text
+        let (scheme, rest) = text
             .split_once("://")
             .ok_or_else(|| usage("a target is a URL"))?;
+        if scheme.ends_with("+srv") {
+            return Err(usage(
+                "members are not looked up: name one, as mongodb://host:port",
+            ));
+        }
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, host) = match authority.rsplit_once('@') {
@@ -90,7 +95,9 @@ pub fn parts(text: &str) -> Vec<&str> {
         let scheme = text[start..at]
             .rfind(|c: char| !c.is_ascii_alphanumeric())
             .map(|plus| start + plus);
-        if let Some(plus) = scheme.filter(|&p| text[p..].starts_with('+') && p + 1 < at) {
+        // The plus of mongodb+srv:// parts nothing.
+        let between = |p: usize| text[start..p].contains("://") && p + 1 < at;
+        if let Some(plus) = scheme.filter(|&p| text[p..].starts_with('+') && between(p)) {
             parts.push(&text[start..plus]);
             start = plus + 1;
         }
@@ -99,25 +106,25 @@ pub fn parts(text: &str) -> Vec<&str> {
     parts
 }
 
-/// The URL as it may be shown and kept: results are passed on.
+/// A text with any number of URLs as it may be shown and kept: results are passed on.
 pub fn without_password(text: &str) -> String {
-    let all: Vec<String> = parts(text).into_iter().map(one_without).collect();
-    all.join("+")
-}
-
-fn one_without(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return text.to_string();
-    };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, tail) = rest.split_at(end);
-    match authority.rsplit_once('@') {
-        Some((login, host)) if login.contains(':') => {
-            let user = login.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}:***@{host}{tail}")
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (scheme, after) = rest.split_at(at + 3);
+        shown.push_str(scheme);
+        let end = after.find(['/', '?']).unwrap_or(after.len());
+        let authority = &after[..end];
+        rest = after;
+        if let Some((login, _)) = authority.rsplit_once('@')
+            && let Some((user, _)) = login.split_once(':')
+        {
+            shown.push_str(user);
+            shown.push_str(":***");
+            rest = &after[login.len()..];
         }
-        _ => text.to_string(),
     }
+    shown + rest
 }
 
 fn decode(s: &str) -> Option<String> {
@@ -164,6 +171,13 @@ mod tests {
             without_password("mongodb://u@h/x:y@z"),
             "mongodb://u@h/x:y@z"
         );
+        assert_eq!(
+            without_password("1=mongodb://a:1,2=mongodb://u:p@b:2/+mongodb://v:q,r@c"),
+            "1=mongodb://a:1,2=mongodb://u:***@b:2/+mongodb://v:***@c"
+        );
+        let srv = Url::parse("mongodb+srv://u:p@h.example/", 1).unwrap_err();
+        assert!(srv.to_string().contains("not looked up"), "{srv}");
+        assert_eq!(super::parts("mongodb+srv://h+mongodb+srv://i").len(), 2);
         let u = Url::parse("mysql://127.0.0.1", 3306).unwrap();
         assert_eq!((u.addr.port(), u.user, u.database), (3306, None, None));
         for bad in [

@@ -49,7 +49,7 @@ struct Request {
 }
 
 fn parse(words: &[String]) -> Result<Request> {
-    let usage = |why: String| Fault::Usage(format!("{why}\n{USAGE}"));
+    let usage = |why: String| Fault::Usage(format!("{why}; see pando lab ycsb --help"));
     let mut words = words.iter().map(String::as_str);
     let load = match words.next() {
         Some("load") => true,

@@ -216,6 +216,11 @@ fn length(p: &Properties, key: &str) -> Result<Length> {
     }
 }
 
+/// Whether a property means anything here, or to those who wrote the file.
+pub fn known(key: &str) -> bool {
+    KNOWN.contains(&key) || WITHOUT_EFFECT.contains(&key)
+}
+
 impl Spec {
     /// The workload, and a warning for each property that is not known or not heeded.
     pub fn new(p: &Properties) -> Result<(Spec, Vec<String>)> {
@@ -231,7 +236,7 @@ impl Spec {
         }
         let mut warnings = Vec::new();
         for (key, _) in p.iter() {
-            if !KNOWN.contains(&key) && !WITHOUT_EFFECT.contains(&key) {
+            if !known(key) {
                 warnings.push(format!("property {key} is not known"));
             }
         }

@@ -34,6 +34,7 @@ fn wrong_requests_end_with_a_failure() {
         &["run", "C.S9"][..],
         &["run"],
         &["run", "C.S1", "-p", "nonsense"],
+        &["run", "C.S1", "-p", "nonsense=1", "--records", "10"],
         &["run", "C.S1", "--connections", "0"],
         &["run", "C.S1", "--records", "many"],
         &["study", "single", "--only", "9"],
