@@ -139,3 +139,9 @@ want_go() {
     apt_install golang-go
     go_is_good
 }
+
+# Mono's C# compiler and runtime.
+need_mono() {
+    { command -v mcs && command -v mono; } >/dev/null && return
+    apt_install mono-mcs mono-runtime libmono-system-core4.0-cil libmono-system-numerics4.0-cil libmono-system-runtime4.0-cil
+}

@@ -4,6 +4,7 @@
 #
 #     scripts/test.sh                 everything
 #     scripts/test.sh python node     only these steps (format lint cargo python node rust go java)
+#     scripts/test.sh csharp          the C# driver: not among `everything`, since it asks for Mono
 #
 # One cargo profile (dev) throughout, and always the whole workspace: so RocksDB's C++ is compiled once.
 set -euo pipefail
@@ -14,7 +15,7 @@ all=(format lint cargo python node rust go java)
 steps=("$@")
 [ ${#steps[@]} -gt 0 ] || steps=("${all[@]}")
 for step in "${steps[@]}"; do
-    [[ " ${all[*]} " == *" $step "* ]] || die "no such step: $step (there are: ${all[*]})"
+    [[ " ${all[*]} csharp " == *" $step "* ]] || die "no such step: $step (there are: ${all[*]} csharp)"
 done
 
 target=${CARGO_TARGET_DIR:-target}
@@ -78,11 +79,24 @@ step_java() {
     return $result
 }
 
+# The C# driver's assemblies from npm (NuGet's packages are not asked for), compiled against and run by Debian's Mono.
+step_csharp() {
+    local out=$target/csharp driver=tests/csharp/node_modules/com.adrenak.mongodb.driver.upm/Plugins
+    (cd tests/csharp && npm ci --silent --no-audit --no-fund)
+    mkdir -p "$out"
+    cp "$driver"/*.dll "$out"
+    mcs -langversion:latest -target:library -out:"$out/System.Runtime.InteropServices.RuntimeInformation.dll" tests/csharp/Facade.cs
+    mcs -langversion:latest -out:"$out/DriverTest.exe" -r:"$out/MongoDB.Bson.dll,$out/MongoDB.Driver.dll,$out/MongoDB.Driver.Core.dll" \
+        tests/csharp/DriverTest.cs
+    mono "$out/DriverTest.exe"
+}
+
 need_compilers
 need_rust
 need_rust_lints
-case " ${steps[*]} " in *" python "* | *" node "*) need_python ;; esac
-case " ${steps[*]} " in *" node "*) need_node ;; esac
+case " ${steps[*]} " in *" python "* | *" node "* | *" csharp "*) need_python ;; esac
+case " ${steps[*]} " in *" node "* | *" csharp "*) need_node ;; esac
+case " ${steps[*]} " in *" csharp "*) need_mono ;; esac
 
 summary=() failed=0 built= verdict=
 # run NAME FUNCTION: sets `verdict`. Never to be called in a condition, where bash would switch `set -e` off inside it.
