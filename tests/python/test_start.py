@@ -108,7 +108,7 @@ def test_an_unwritable_directory(tmp_path):
 
 def test_a_path_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("x")
-    assert "file" in fails("serve", "--dbpath", tmp_path / "file", "--port", free_port())
+    assert "is a file, not a directory" in fails("serve", "--dbpath", tmp_path / "file", "--port", free_port())
     fails("serve", "--dbpath", tmp_path / "file" / "data", "--port", free_port())
 
 
@@ -119,6 +119,19 @@ def test_a_path_that_is_a_file(tmp_path):
 def test_bad_options(tmp_path, arguments):
     said = fails("serve", "--dbpath", tmp_path / "data", *arguments)
     assert arguments[0].lstrip("-") in said
+
+
+def test_a_new_directory_is_made(new_server, tmp_path):
+    new_server("--dbpath", tmp_path / "a" / "b" / "data")
+    assert (tmp_path / "a" / "b" / "data" / "PANDO").exists()
+
+
+def test_parameters_that_have_no_effect_are_told(new_server):
+    server = new_server("--set-parameter", "noSuchThing=1", "--set-parameter", "cursorTimeoutMillis=soon")
+    with server.client() as client:
+        said = "\n".join(client.admin.command("getLog", "startupWarnings")["log"])
+        assert "noSuchThing" in said and "cursorTimeoutMillis" in said
+        assert client.admin.command("getParameter", 1, cursorTimeoutMillis=1)["cursorTimeoutMillis"] == 600_000
 
 
 def test_beyond_loopback_needs_consent(tmp_path):

@@ -235,7 +235,17 @@ def test_nesting_past_the_limit(wire):
         documents = b"\x04documents\0" + document(b"\x030\0" + document(nested(depth)))
         return wire.raw_command(document(string(b"insert", b"deep"), documents, string(b"$db", NAMESPACE.encode())))
 
-    assert insert(90)["ok"] == 1
+    assert insert(179)["n"] == 1
+    reply = insert(180)
+    assert reply["n"] == 0 and reply["writeErrors"][0]["code"] == 15, "MongoDB stores 180 levels, the document itself counted"
+    stored = wire.command({"validate": "deep", "$db": NAMESPACE})
+    assert stored["valid"] and stored["nrecords"] == 1, stored
+    value = 1
+    for _ in range(181):
+        value = {"d": value}
+    for update in ({"$set": {"x": value}}, [{"$set": {"x": {"$literal": value}}}], {"x": value}, {"$set": {".".join("x" * 182): 1}}):
+        reply = wire.command({"update": "deep", "$db": NAMESPACE, "updates": [{"q": {}, "u": update}]})
+        assert reply["n"] == 0 and reply["writeErrors"][0]["code"] == 15, update
     reply = insert(500)
     assert reply.get("ok") == 0 and reply["code"] in (15, 22), reply
     lives(wire)

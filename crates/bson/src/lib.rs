@@ -25,14 +25,15 @@ mod writer;
 pub use decimal::Decimal128;
 pub use oid::ObjectId;
 pub use owned::{DocBuf, Value};
-pub use validate::{Malformed, validate, validate_with_depth};
+pub use validate::{Malformed, nests_deeper, validate, validate_with_depth};
 pub use view::{Doc, Elem, Iter, Val};
 pub use writer::Writer;
 
 /// The largest document a user may store, in bytes.
 pub const MAX_DOC_BYTES: usize = 16 * 1024 * 1024;
-/// The deepest nesting of documents and arrays that is accepted.
-pub const MAX_DEPTH: usize = 100;
+/// The deepest nesting of documents and arrays that is stored, the document itself counted: MongoDB's limit in fact, where its
+/// manual says 100.
+pub const MAX_DEPTH: usize = 180;
 
 /// Builds a [`DocBuf`]: `doc! { "a": 1, "b": "x", "c": doc!{} }`; values are anything `Into<Value>`.
 #[macro_export]

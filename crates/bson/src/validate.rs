@@ -39,6 +39,17 @@ pub fn validate_with_depth(bytes: &[u8], depth: usize) -> Result<Doc<'_>, Malfor
     Ok(doc)
 }
 
+/// Whether documents and arrays nest more than `levels` deep inside `doc`. Looks only where there is room for it.
+pub fn nests_deeper(doc: Doc<'_>, levels: usize) -> bool {
+    /// Of a level: type, end of the name, length, end.
+    const LEAST_BYTES: usize = 7;
+    if doc.len() < 5 + LEAST_BYTES * (levels + 1) {
+        return false;
+    }
+    let mut inner = doc.values().filter_map(|v| v.as_container());
+    inner.any(|d| levels == 0 || nests_deeper(d, levels - 1))
+}
+
 fn check(doc: Doc<'_>, depth: usize) -> Result<(), Malformed> {
     let mut rest = doc.as_bytes().get(4..doc.len() - 1).unwrap_or(&[]);
     while let Some((&t, after)) = rest.split_first() {
@@ -120,5 +131,24 @@ fn check_string(s: &[u8]) -> Result<(), Malformed> {
             .map(|_| ())
             .map_err(|_| Malformed::Utf8),
         _ => Err(Malformed::Structure("string without terminator")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DocBuf, doc};
+
+    #[test]
+    fn how_deep() {
+        let nested = |depth: usize| (0..depth).fold(DocBuf::new(), |d, _| doc! { "": d });
+        for depth in [0, 1, 2, 178, 179, 180] {
+            let d = nested(depth);
+            let d = d.as_doc();
+            assert!(!nests_deeper(d, depth));
+            assert!(depth == 0 || nests_deeper(d, depth - 1));
+        }
+        let beside = doc! { "a": 1, "b": "x".repeat(2000).as_str(), "c": nested(4) };
+        assert!(nests_deeper(beside.as_doc(), 4) && !nests_deeper(beside.as_doc(), 5));
     }
 }

@@ -217,10 +217,17 @@ impl Parameters {
             map.insert(name, Parameter { value, at, range });
         }
         for (name, text) in given {
-            if let Some(p) = map.get_mut(name.as_str()) {
-                let text = Value::from(text.as_str());
-                p.value =
-                    converted(name, p, text.as_val(), true).unwrap_or_else(|_| p.value.clone());
+            let Some(p) = map.get_mut(name.as_str()) else {
+                tracing::warn!(target: "CONTROL", startup_warning = true, parameter = name,
+                    "This server has no such parameter: it has no effect");
+                continue;
+            };
+            match converted(name, p, Value::from(text.as_str()).as_val(), true) {
+                Ok(value) => p.value = value,
+                Err(e) => {
+                    tracing::warn!(target: "CONTROL", startup_warning = true, parameter = name, error = %e,
+                        "A parameter cannot have this value and keeps its default");
+                }
             }
         }
         tie_log_levels("logLevel", &mut map);

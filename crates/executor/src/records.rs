@@ -1,12 +1,15 @@
 //! From documents to records and index entries: what one document's change means in the keyspace.
 
-use bson::{Doc, DocBuf, MAX_DOC_BYTES, ObjectId, Val, Writer, key, tag};
+use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, ObjectId, Val, Writer, key, tag};
 use catalog::capped::ID_INDEX;
 use catalog::keyspace::{PREFIX, Prefix};
 use catalog::{Collection, Index};
 use errors::{Error, Result, bail, err};
 use query::index_keys::KeySet;
 use storage::{Direction, Effect, View};
+
+/// What is shorter cannot nest too deep.
+const DEEP_BYTES: usize = 1024;
 
 /// The hash under which a key of the keyspace is latched.
 pub fn latch_hash(key: &[u8]) -> u64 {
@@ -28,6 +31,15 @@ pub fn prepare(doc: Doc<'_>, ts: u64) -> Result<Vec<u8>> {
     let mut at = 0;
     let mut it = doc.iter();
     while let Some((name, v)) = it.next_raw() {
+        if v.bytes.len() > DEEP_BYTES
+            && let Some(d) = v.as_container()
+            && bson::nests_deeper(d, MAX_DEPTH - 2)
+        {
+            bail!(
+                Overflow,
+                "cannot insert document because it exceeds {MAX_DEPTH} levels of nesting"
+            );
+        }
         if name == b"_id" && first.is_none() {
             first = Some((at, v));
         } else if v.tag == tag::TIMESTAMP && v.as_timestamp() == Some(0) {

@@ -1,10 +1,10 @@
-//! A configuration file in mongod's format: YAML, nested by dots.
+//! A configuration file in mongod's format: YAML, nested by dots; or the format from before it, a flag a line (`port = 27017`).
 
 use std::path::Path;
 
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 
-use crate::options::{Options, is_key};
+use crate::options::{FLAGS, Options, Takes, is_key};
 
 pub fn read(path: &Path) -> Result<Options, String> {
     let text = std::fs::read_to_string(path)
@@ -13,12 +13,46 @@ pub fn read(path: &Path) -> Result<Options, String> {
 }
 
 fn parse(text: &str, file: &str) -> Result<Options, String> {
+    if let Some(lines) = flags(text) {
+        return from_flags(&lines, file);
+    }
     let documents = Yaml::load_from_str(text).map_err(|e| format!("{file} is not YAML: {e}"))?;
     let mut options = Options::default();
     match documents.as_slice() {
         [] => {}
         [one] => walk(one, "", file, &mut options)?,
         _ => return Err(format!("{file} has more than one YAML document")),
+    }
+    Ok(options)
+}
+
+/// The names and values of a file of the old format; `None` where a line is none of it.
+fn flags(text: &str) -> Option<Vec<(&str, &str)>> {
+    let lines = text.lines().map(str::trim);
+    let lines: Vec<_> = lines
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+        .map(|line| {
+            let (name, value) = line.split_once('=')?;
+            let (name, value) = (name.trim(), value.trim());
+            let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+            (!name.is_empty() && name.chars().all(is_word)).then_some((name, value))
+        })
+        .collect::<Option<_>>()?;
+    (!lines.is_empty()).then_some(lines)
+}
+
+fn from_flags(lines: &[(&str, &str)], file: &str) -> Result<Options, String> {
+    let mut options = Options::default();
+    for (name, value) in lines {
+        let flag = FLAGS.iter().find(|f| f.names.contains(name));
+        let flag = flag.ok_or_else(|| format!("Unrecognized option: {name} (in {file})"))?;
+        let origin = format!("{name} in {file}");
+        match flag.takes {
+            Takes::Fixed(fixed) if *value == "true" => options.set(flag.key, fixed, origin)?,
+            Takes::Fixed(_) if *value == "false" => {}
+            Takes::Fixed(_) => return Err(format!("{origin} wants true or false, not '{value}'")),
+            Takes::Value(_) | Takes::Switch => options.set(flag.key, *value, origin)?,
+        }
     }
     Ok(options)
 }
@@ -109,6 +143,27 @@ setParameter:
             [("enableTestCommands".into(), "1".into())]
         );
         assert_eq!(options.keys["net.port"].origin, "net.port in x.conf");
+    }
+
+    #[test]
+    fn the_format_of_old() {
+        let text = "# as of 2.4\ndbpath=/var/lib/x\n\nport = 27018\nbind_ip = 127.0.0.1,::1\nnojournal = true\nnoauth = false\nsetParameter = a=b\n";
+        let options = parse(text, "x.conf").unwrap();
+        let get = |k: &str| options.keys.get(k).map(|g| g.value.as_str());
+        assert_eq!(get("storage.dbPath"), Some("/var/lib/x"));
+        assert_eq!(get("net.port"), Some("27018"));
+        assert_eq!(get("net.bindIp"), Some("127.0.0.1,::1"));
+        assert_eq!(get("storage.journal.enabled"), Some("false"));
+        assert_eq!(get("security.authorization"), None);
+        assert_eq!(options.parameters, [("a".into(), "b".into())]);
+        assert_eq!(options.keys["net.port"].origin, "port in x.conf");
+        for (text, says) in [
+            ("prot = 1", "Unrecognized option: prot"),
+            ("noauth = x", "noauth in x.conf wants true or false"),
+        ] {
+            let error = parse(text, "x.conf").unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
     }
 
     #[test]

@@ -27,6 +27,12 @@ impl DataDir {
     /// Opens a directory that is ours, or makes one out of a new or empty one.
     pub fn open(dir: &Path) -> Result<DataDir> {
         let shown = dir.display();
+        if dir.is_file() {
+            return Err(err!(
+                FileNotOpen,
+                "the data directory {shown} is a file, not a directory"
+            ));
+        }
         fs::create_dir_all(dir)
             .map_err(|e| err!(FileNotOpen, "cannot create the data directory {shown}: {e}"))?;
         let stamped = check_contents(dir)?;

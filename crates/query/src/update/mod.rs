@@ -169,6 +169,13 @@ impl Update {
         {
             return Err(too_large(&a.doc));
         }
+        // Operators check what they set.
+        if let Some(a) = &applied
+            && !matches!(self.kind, Kind::Operators(_))
+            && bson::nests_deeper(a.doc.as_doc(), bson::MAX_DEPTH)
+        {
+            return Err(tree::too_deep());
+        }
         Ok(applied)
     }
 

@@ -876,16 +876,16 @@ fn limits() {
     let vars = Vars::new(NOW);
     let ctx = UpdateCtx::new(&vars, NOW, TS);
     assert_eq!(show(u.apply(d.as_doc(), &Filter::all(), &ctx)), "#10334");
-    let deep = (0..100).fold("1".to_string(), |v, _| format!("[{v}]"));
+    let deep = (0..90).fold("1".to_string(), |v, _| format!("[{v}]"));
     check(&[
         (
             r#"{"_id":1}"#,
-            &format!(r#"{{"$set":{{"a.b":{deep}}}}}"#),
+            &format!(r#"{{"$set":{{"{}":{deep}}}}}"#, ["a"; 92].join(".")),
             "#15",
         ),
         (
             r#"{"_id":1}"#,
-            &format!(r#"{{"$set":{{"{}":1}}}}"#, ["a"; 101].join(".")),
+            &format!(r#"{{"$set":{{"{}":1}}}}"#, ["a"; 182].join(".")),
             "#15",
         ),
     ]);

@@ -214,7 +214,7 @@ impl Operators {
                 "The update path '{path}' contains an empty field name, which is not allowed."
             );
         }
-        if parts.len() > bson::MAX_DEPTH {
+        if parts.len() > bson::MAX_DEPTH + 1 {
             return Err(too_deep());
         }
         if parts[0] == "$" {
