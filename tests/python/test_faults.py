@@ -135,6 +135,35 @@ def test_too_few_files(new_server):
     assert server.stop() == 0
 
 
+def test_log_tells_of_a_full_disk(small_disk, new_server, tmp_path):
+    """The operator sees in the log when writes begin to fail, and when they succeed again."""
+    log = tmp_path / "server.log"
+    server = new_server("--cache", "16MB", "--log-path", log, path=small_disk / "data")
+    ballast = small_disk / "ballast"
+    with server.client() as client:
+        client.d.things.insert_one({"_id": 0})
+        with open(ballast, "wb") as out, contextlib.suppress(OSError):
+            while True:
+                out.write(b"x" * (1 << 20))
+                out.flush()
+        for i in range(2):
+            with pytest.raises(OperationFailure):
+                client.d.things.insert_many([{"pad": os.urandom(500_000)} for _ in range(20)])
+        ballast.unlink()
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                client.d.things.insert_one({"_id": "after"})
+                break
+            except OperationFailure as error:
+                assert time.monotonic() < deadline, f"writes do not come back: {error}"
+                time.sleep(0.2)
+    assert server.stop() == 0
+    text = log.read_text()
+    assert "Writes fail" in text and "no space left" in text
+    assert text.index("Writes fail") < text.index("Writes succeed again")
+
+
 def load(server, count=4000):
     """Documents that a data file holds, the server stopped."""
     rng = random.Random(7)
@@ -224,20 +253,23 @@ def test_data_files_that_are_gone(new_server, tmp_path, how):
         docs = {d["_id"]: {**d, "late": 1} if d["n"] == 3 else d for d in docs if d["n"] != 4}
     assert server.stop() == 0
     engine = server.path / "engine"
-    file = largest(engine, ".sst")
-    match how:
-        case "cut":
-            os.truncate(file, file.stat().st_size // 2)
-        case "empty":
-            os.truncate(file, 0)
-        case "gone":
-            file.unlink()
-        case "all empty":
-            for each in engine.glob("*.sst"):
-                os.truncate(each, 0)
-        case "no engine":
-            shutil.rmtree(engine)
-    checked = pando("check", server.path)
+    for file in sorted(engine.glob("*.sst"), key=lambda p: -p.stat().st_size):
+        match how:
+            case "cut":
+                os.truncate(file, file.stat().st_size // 2)
+            case "empty":
+                os.truncate(file, 0)
+            case "gone":
+                file.unlink()
+            case "all empty":
+                for each in engine.glob("*.sst"):
+                    os.truncate(each, 0)
+            case "no engine":
+                shutil.rmtree(engine)
+        checked = pando("check", server.path)
+        # A file that a merge has replaced may lie there until the next start: the next one, then.
+        if checked.returncode != 0:
+            break
     assert checked.returncode == 100 and "pando salvage" in checked.stderr, checked.stdout + checked.stderr
     saved = pando("salvage", server.path, tmp_path / "out")
     assert saved.returncode == 1, saved.stdout + saved.stderr

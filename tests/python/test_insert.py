@@ -63,6 +63,14 @@ def test_zero_timestamps_are_set(coll):
     assert found["t"] > Timestamp(1_600_000_000, 0)
 
 
+def test_zero_timestamps_rise(coll):
+    zero = Timestamp(0, 0)
+    coll.insert_many([{"_id": i, "a": zero, "b": zero} for i in range(200)])
+    coll.insert_one({"_id": 200, "a": zero, "b": zero})
+    found = [t for d in coll.find().sort("_id", 1) for t in (d["a"], d["b"])]
+    assert len(found) == 402 and all(a < b for a, b in zip(found, found[1:]))
+
+
 def test_duplicate_id(coll):
     coll.insert_one({"_id": 1})
     with pytest.raises(DuplicateKeyError) as caught:

@@ -1,4 +1,4 @@
-"""Sorts past their 100 MB: refused without leave to use the disk, right with it, and the server stays small."""
+"""Stages past their 100 MB: refused without leave to use the disk, right with it, and the server stays small."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import pytest
 from pymongo.errors import OperationFailure
 
 COUNT, PAD = 11_500, 10_000
-NO_DISK_USE = 292
+NO_DISK_USE, TOO_MUCH_MEMORY = 292, 146
 LIMIT_MB = 700
 
 
@@ -30,6 +30,17 @@ def much(new_server):
 COMPUTED = {"$addFields": {"z": {"$concat": ["$pad", "y"]}, "kk": {"$ifNull": ["$k", 0]}}}
 PIPELINES = {
     "sort": [COMPUTED, {"$sort": {"kk": 1}}, {"$project": {"k": 1, "n": {"$strLenBytes": "$z"}}}],
+    "sample": [{"$sample": {"size": COUNT}}, {"$project": {"n": {"$strLenBytes": "$pad"}}}],
+    "window": [
+        {
+            "$setWindowFields": {
+                "partitionBy": {"$mod": ["$_id", 10]},
+                "sortBy": {"k": 1},
+                "output": {"at": {"$documentNumber": {}}, "some": {"$push": "$k", "window": {"documents": [-1, 1]}}},
+            }
+        },
+        {"$project": {"k": 1, "at": 1, "some": 1, "n": {"$strLenBytes": "$pad"}}},
+    ],
 }
 
 
@@ -40,7 +51,72 @@ def test_past_100_mb(much):
             list(things.aggregate(pipeline, allowDiskUse=False))
         assert refused.value.code == NO_DISK_USE, name
         found = list(things.aggregate(pipeline, allowDiskUse=True))
+        assert len({d["_id"] for d in found}) == COUNT, name
         assert len(found) == COUNT and all(d["n"] in (PAD, PAD + 1) for d in found), name
         if name == "sort":
             assert [d["k"] for d in found] == sorted(d["k"] for d in found)
+        if name == "window":
+            check_windows(found)
+    assert peak_mb(server) < LIMIT_MB
+
+
+def check_windows(found):
+    for part in range(10):
+        rows = [d for d in found if d["_id"] % 10 == part]
+        keys = [d["k"] for d in rows]
+        assert keys == sorted(keys)
+        assert [d["at"] for d in rows] == list(range(1, len(rows) + 1))
+        assert all(d["some"] == keys[max(i - 1, 0) : i + 2] for i, d in enumerate(rows))
+
+
+def test_sort_of_a_find(much):
+    """No index brings the order, and the keys alone are more than 100 MB."""
+    server, things = much
+    order = [("pad", 1), ("k", -1)]
+    with pytest.raises(OperationFailure) as refused:
+        list(things.find({}, {"k": 1}).sort(order).allow_disk_use(False))
+    assert refused.value.code == NO_DISK_USE
+    expected = sorted((d["k"] for d in things.find({}, {"k": 1})), reverse=True)
+    assert [d["k"] for d in things.find({}, {"k": 1}).sort(order)] == expected
+    # Small batches, and a start behind some runs' first rows.
+    found = [d["k"] for d in things.find({}, {"k": 1}).sort(order).skip(5000).batch_size(500)]
+    assert found == expected[5000:]
+    found = [d["k"] for d in things.find({}, {"k": 1}).sort(order).limit(COUNT - 3)]
+    assert found == expected[:-3]
+    # What MongoDB would hold is what counts without leave: documents, not keys.
+    with pytest.raises(OperationFailure) as refused:
+        list(things.aggregate([{"$sort": {"k": 1}}], allowDiskUse=False))
+    assert refused.value.code == NO_DISK_USE
+    assert len(list(things.find({}, {"_id": 1}).sort("k", 1).limit(100).allow_disk_use(False))) == 100
+    assert peak_mb(server) < LIMIT_MB
+    assert not list(server.path.glob("*.new")), "temporary files have no name"
+
+
+def test_facets_over_more_than_100_mb(much):
+    server, things = much
+    facets = {"$facet": {"n": [{"$count": "n"}], "first": [{"$sort": {"k": 1}}, {"$limit": 1}, {"$project": {"k": 1}}]}}
+    with pytest.raises(OperationFailure) as refused:
+        list(things.aggregate([facets], allowDiskUse=False))
+    assert refused.value.code == NO_DISK_USE
+    (found,) = things.aggregate([facets])
+    assert found["n"] == [{"n": COUNT}]
+    assert [d["k"] for d in found["first"]] == [min(d["k"] for d in things.find({}, {"k": 1}))]
+    assert peak_mb(server) < LIMIT_MB
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"$group": {"_id": None, "all": {"$push": "$$ROOT"}}},
+        {"$group": {"_id": None, "all": {"$addToSet": {"p": "$pad", "k": "$k"}}}},
+        {"$setWindowFields": {"sortBy": {"k": 1}, "output": {"at": {"$documentNumber": {}}}}},
+    ],
+    ids=["push", "addToSet", "partition"],
+)
+def test_what_cannot_be_spilled(much, stage):
+    """One value, or one partition, that alone is too much."""
+    server, things = much
+    with pytest.raises(OperationFailure) as refused:
+        list(things.aggregate([stage, {"$project": {"_id": 1}}]))
+    assert refused.value.code == TOO_MUCH_MEMORY
     assert peak_mb(server) < LIMIT_MB

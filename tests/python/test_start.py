@@ -200,3 +200,32 @@ def test_memory_does_not_come_in_huge_pages(new_server):
     if not known:
         pytest.skip("this system does not say whether a process has huge pages")
     assert known[1] == "0"
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_log_rotation(new_server, tmp_path, reopen):
+    """On SIGUSR1 and by command the old log is moved aside; with reopen that is somebody else's business."""
+    log = tmp_path / "server.log"
+    server = new_server("--log-path", log, *(["--logRotate", "reopen", "--logappend"] if reopen else []))
+
+    def others():
+        return [p for p in tmp_path.glob("server.log*") if p != log]
+
+    with server.client() as client:
+        if reopen:
+            log.rename(tmp_path / "server.log.mine")
+        server.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + 60
+        while not (log.exists() and others()):
+            assert time.monotonic() < deadline, "the log is not rotated"
+            time.sleep(0.02)
+        client.admin.command("logRotate")
+        client.admin.command("logRotate")
+        assert len(others()) == (1 if reopen else 3), "no rotated log takes the place of another"
+        client.admin.command("ping")
+    assert server.stop() == 0
+    assert log.stat().st_size > 0
+
+
+def test_unknown_log_rotation(tmp_path):
+    assert "rename or reopen" in fails("serve", "--dbpath", tmp_path / "data", "--logRotate", "never")

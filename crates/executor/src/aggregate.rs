@@ -10,7 +10,7 @@ use crate::read::ReadRequest;
 use bson::{Doc, DocBuf, Writer, doc};
 use catalog::capped::ID_INDEX;
 use catalog::{Collection, NewIndex};
-use errors::{Result, bail, err};
+use errors::{Result, bail};
 use planner::{Access, DistinctRequest, Hint, Plan};
 use query::expr::Vars;
 use query::pipeline::{
@@ -74,6 +74,7 @@ pub(crate) struct Outside<'a, 'c> {
 impl PipelineCursor {
     /// Opens a pipeline. One that is run inline must not write (see [`Pipeline::writes`]): it could not be started over.
     pub fn open(ctx: &mut OpCtx, mut request: AggregateRequest) -> Result<PipelineCursor> {
+        ctx.disk_use = request.allow_disk_use;
         let (interrupt, vars) = Interrupt::bind(ctx, &request.vars);
         request.vars = vars;
         if request.pipeline.writes() {
@@ -460,26 +461,12 @@ impl Host for Outside<'_, '_> {
     }
 
     fn spill(&mut self) -> Result<Box<dyn pipeline::SpillFile>> {
-        let file = temporary_file()
-            .map_err(|e| err!(OutOfDiskSpace, "cannot make a temporary file: {e}"))?;
-        Ok(Box::new(file))
+        Ok(Box::new(self.ctx.engine.store.temporary_file()?))
     }
 
     fn watch(&mut self) -> Option<&mut Watch> {
         self.watch.as_deref_mut()
     }
-}
-
-/// A file in the system's directory for such, already without a name: it goes when it is closed.
-fn temporary_file() -> std::io::Result<std::fs::File> {
-    let path = std::env::temp_dir().join(format!("pandodb-{:016x}", rand::random::<u64>()));
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path)?;
-    std::fs::remove_file(&path)?;
-    Ok(file)
 }
 
 fn index_stats(c: &Collection) -> Vec<DocBuf> {

@@ -53,13 +53,12 @@ pub fn insert(
     let mut at = 0;
     while at < docs.len() {
         let (coll, lock) = lock_or_create(ctx, ns)?;
-        let ts = ctx.engine.store.last_ts();
         let mut chunk = Vec::new();
         let mut bytes = 0;
         let mut failed = None;
         while at < docs.len() && chunk.len() < CHUNK_DOCS && bytes < CHUNK_BYTES && failed.is_none()
         {
-            match prepare(ctx, &coll, docs[at], ts) {
+            match prepare(ctx, &coll, docs[at]) {
                 Ok((record_key, b)) => {
                     bytes += b.len();
                     chunk.push(New {
@@ -123,8 +122,8 @@ fn check_not_list(ns: &str) -> Result<()> {
     Ok(())
 }
 
-fn prepare(ctx: &OpCtx, coll: &Collection, doc: Doc<'_>, ts: u64) -> Result<(Vec<u8>, Vec<u8>)> {
-    let bytes = records::prepare(doc, ts)?;
+fn prepare(ctx: &OpCtx, coll: &Collection, doc: Doc<'_>) -> Result<(Vec<u8>, Vec<u8>)> {
+    let bytes = records::prepare(doc, || ctx.engine.next_stamp())?;
     let stored = Doc::new(&bytes).ok_or_else(|| Error::internal("prepared document is damaged"))?;
     crate::validation::check(ctx, coll, stored, None)?;
     let id = records::id_of(stored)?;

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use storage::{Entry, LatchGuard, Op, Store, View};
 
 /// Index entries and documents that an operation may examine on an event loop.
@@ -34,6 +34,8 @@ pub struct Engine {
     /// Index builds that run: see [`crate::build`].
     pub builds: crate::build::Builds,
     pub gate: Gate,
+    /// The last timestamp that took the place of an empty one.
+    stamped: AtomicU64,
 }
 
 /// Keeps writes out while the server is locked against them (`fsync` with `lock`). Locks nest.
@@ -89,7 +91,29 @@ impl Engine {
             catalog,
             builds: Default::default(),
             gate: Gate::default(),
+            stamped: AtomicU64::new(0),
         }))
+    }
+
+    /// A timestamp for what is written at this time: not before the last entry of the log, which may be ahead of the clock, nor
+    /// behind the clock, as the log is while nothing is written.
+    pub fn stamp_at(&self, now_millis: i64) -> u64 {
+        let seconds = u64::try_from(now_millis / 1000).unwrap_or(0);
+        (seconds << 32 | 1).max(self.store.last_ts() + 1)
+    }
+
+    /// A timestamp in place of an empty one: each is greater than the one before.
+    pub fn next_stamp(&self) -> u64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now_millis = since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
+        let floor = self.stamp_at(now_millis);
+        let next = |last: u64| floor.max(last + 1);
+        let last = self
+            .stamped
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(next(last))
+            });
+        next(last.unwrap_or_else(|last| last))
     }
 }
 
@@ -179,6 +203,8 @@ pub struct OpCtx<'a> {
     pub cancelled: Option<&'a Arc<AtomicBool>>,
     /// Writes are not tested by validators (`bypassDocumentValidation`).
     pub bypass_validation: bool,
+    /// Blocking stages may go to temporary files (`allowDiskUse`).
+    pub disk_use: bool,
     /// `None`: a batch may be as long as it likes.
     pub room: Option<&'a dyn Room>,
     /// Without room for more, a batch may end early.
@@ -230,6 +256,7 @@ impl<'a> OpCtx<'a> {
             killed: None,
             cancelled: None,
             bypass_validation: false,
+            disk_use: true,
             room: None,
             may_cut: false,
             may_start_over: false,

@@ -252,6 +252,19 @@ enum Source {
     Sorted(Sorted),
 }
 
+/// A step of some rows' source: of fields, so that the source is still free.
+macro_rules! step {
+    ($rows:expr) => {
+        Step {
+            view: &$rows.view,
+            coll: &$rows.coll,
+            vars: $rows.vars.as_deref(),
+            examined: &mut $rows.examined,
+            record_key: &mut $rows.record_key,
+        }
+    };
+}
+
 pub struct Rows {
     view: View,
     pub(crate) coll: Arc<Collection>,
@@ -262,6 +275,8 @@ pub struct Rows {
     record_key: Vec<u8>,
     /// The order to be made first, and how many results of it are wanted.
     unsorted: Option<(SortPattern, Option<u64>)>,
+    /// Whether that may go to temporary files.
+    disk_use: bool,
     pub examined: Examined,
     /// What the sort held at most, in bytes, and how many rows it saw.
     pub sort_bytes: usize,
@@ -304,6 +319,7 @@ impl Rows {
             current: Current::None,
             record_key: Vec::new(),
             unsorted,
+            disk_use: ctx.disk_use,
             examined: Examined::default(),
             sort_bytes: 0,
             sort_rows: 0,
@@ -328,16 +344,10 @@ impl Rows {
         let trivial = self.plan.residual.is_trivial();
         match &mut self.source {
             Source::Sorted(s) => {
-                n -= s.skip(usize::try_from(n).unwrap_or(usize::MAX)) as u64;
+                n -= s.skip(usize::try_from(n).unwrap_or(usize::MAX))? as u64;
             }
             Source::Index(scan) if trivial => {
-                let mut step = Step {
-                    view: &self.view,
-                    coll: &self.coll,
-                    vars: self.vars.as_deref(),
-                    examined: &mut self.examined,
-                    record_key: &mut self.record_key,
-                };
+                let mut step = step!(self);
                 let asked = n;
                 while n > 0 && scan.next_entry(ctx, &mut step)? {
                     n -= 1;
@@ -371,13 +381,7 @@ impl Rows {
         }
         self.current = Current::None;
         let before = self.examined.keys;
-        let mut step = Step {
-            view: &self.view,
-            coll: &self.coll,
-            vars: self.vars.as_deref(),
-            examined: &mut self.examined,
-            record_key: &mut self.record_key,
-        };
+        let mut step = step!(self);
         let more = match &mut self.source {
             Source::Ids { ids, at } => {
                 ctx.tick(1)?;
@@ -415,13 +419,7 @@ impl Rows {
             return Ok(more);
         }
         loop {
-            let mut step = Step {
-                view: &self.view,
-                coll: &self.coll,
-                vars: self.vars.as_deref(),
-                examined: &mut self.examined,
-                record_key: &mut self.record_key,
-            };
+            let mut step = step!(self);
             match step_source(&mut self.source, ctx, &mut step)? {
                 None => {
                     self.current = Current::None;
@@ -463,13 +461,15 @@ impl Rows {
             limit
                 .and_then(|l| usize::try_from(l).ok())
                 .filter(|l| *l > 0),
+            self.disk_use,
         );
+        let store = ctx.engine.store.clone();
         while self.next_unsorted(ctx)? {
-            sorter.add(self.doc(), self.record_key(), self.plan.covered)?;
+            sorter.add(&store, self.doc(), self.record_key(), self.plan.covered)?;
         }
         self.sort_bytes = sorter.peak_bytes();
         self.sort_rows = sorter.rows();
-        self.source = Source::Sorted(sorter.finish());
+        self.source = Source::Sorted(sorter.finish(&store)?);
         Ok(())
     }
 

@@ -23,9 +23,9 @@ pub fn latch_hash(key: &[u8]) -> u64 {
     h ^ (h >> 32)
 }
 
-/// A document as it is stored: `_id` first, generated when missing; empty timestamps at the top level become `ts`. Checks
+/// A document as it is stored: `_id` first, generated when missing; empty timestamps at the top level are filled by `next_stamp`. Checks
 /// what MongoDB checks of a document to insert.
-pub fn prepare(doc: Doc<'_>, ts: u64) -> Result<Vec<u8>> {
+pub fn prepare(doc: Doc<'_>, next_stamp: impl FnMut() -> u64) -> Result<Vec<u8>> {
     let mut first = None;
     let mut unstamped = false;
     let mut at = 0;
@@ -70,7 +70,7 @@ pub fn prepare(doc: Doc<'_>, ts: u64) -> Result<Vec<u8>> {
     let bytes = match unstamped {
         false => bytes,
         true => match DocBuf::from_vec(bytes) {
-            Some(d) => query::update::stamp(d, ts).into_vec(),
+            Some(d) => query::update::stamp_each(d, next_stamp).into_vec(),
             None => bail!(InternalError, "prepared document is damaged"),
         },
     };

@@ -1,12 +1,19 @@
 //! The blocking sort. It keeps sort keys and record keys; documents only while they are few, since the snapshot can give
-//! them again. With a limit it is a heap of that size.
+//! them again. With a limit it is a heap of that size. What is too much for memory goes to temporary files in sorted runs; who
+//! did not give leave for that is refused where MongoDB, which sorts documents, would run out of memory.
+//!
+//! ```text
+//! spilled row = has document u8 | record key length u32 LE | record key | document
+//! ```
 
 use crate::op::OpCtx;
 use crate::read::{Current, Step};
 use bson::Doc;
-use errors::{Result, bail};
+use errors::{Error, Result, bail};
+use query::pipeline::{Merge, Runs};
 use query::sort::SortPattern;
 use std::collections::{BinaryHeap, VecDeque};
+use storage::Store;
 
 /// What a sort may hold in memory; MongoDB's default.
 const MEMORY_LIMIT: usize = 100 << 20;
@@ -21,6 +28,8 @@ struct Row {
     seq: u64,
     record_key: Vec<u8>,
     doc: Option<Vec<u8>>,
+    /// What is counted for a document that is not kept.
+    charged: usize,
 }
 
 pub(crate) struct Sorter {
@@ -33,10 +42,12 @@ pub(crate) struct Sorter {
     bytes: usize,
     peak: usize,
     docs_bytes: usize,
+    disk_use: bool,
+    runs: Runs,
 }
 
 impl Sorter {
-    pub(crate) fn new(pattern: SortPattern, limit: Option<usize>) -> Sorter {
+    pub(crate) fn new(pattern: SortPattern, limit: Option<usize>, disk_use: bool) -> Sorter {
         Sorter {
             pattern,
             limit,
@@ -47,11 +58,19 @@ impl Sorter {
             bytes: 0,
             peak: 0,
             docs_bytes: 0,
+            disk_use,
+            runs: Runs::default(),
         }
     }
 
     /// `keep`: the document cannot be fetched again (it was built from an index).
-    pub(crate) fn add(&mut self, doc: Doc<'_>, record_key: &[u8], keep: bool) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        store: &Store,
+        doc: Doc<'_>,
+        record_key: &[u8],
+        keep: bool,
+    ) -> Result<()> {
         self.scratch.clear();
         self.pattern.sort_key(doc, &mut self.scratch)?;
         self.seq += 1;
@@ -76,20 +95,44 @@ impl Sorter {
             seq: self.seq,
             record_key: record_key.to_vec(),
             doc: keep.then(|| doc.as_bytes().to_vec()),
+            charged: if keep || self.disk_use { 0 } else { doc.len() },
         };
         self.bytes += size(&row);
         self.peak = self.peak.max(self.bytes);
-        if self.bytes > MEMORY_LIMIT {
-            bail!(
-                QueryExceededMemoryLimitNoDiskUseAllowed,
-                "Sort exceeded memory limit of {MEMORY_LIMIT} bytes, but did not opt in to external sorting."
-            );
-        }
         if self.limit.is_some() {
             self.heap.push(row);
         } else {
             self.all.push(row);
         }
+        if self.bytes > MEMORY_LIMIT {
+            if !self.disk_use {
+                bail!(
+                    QueryExceededMemoryLimitNoDiskUseAllowed,
+                    "Sort exceeded memory limit of {MEMORY_LIMIT} bytes, but did not opt in to external sorting."
+                );
+            }
+            self.spill(store)?;
+        }
+        Ok(())
+    }
+
+    /// What is in memory, in order.
+    fn drain(&mut self) -> Vec<Row> {
+        (self.bytes, self.docs_bytes) = (0, 0);
+        if self.limit.is_some() {
+            return std::mem::take(&mut self.heap).into_sorted_vec();
+        }
+        let mut rows = std::mem::take(&mut self.all);
+        rows.sort_unstable();
+        rows
+    }
+
+    /// Writes what is in memory as a run.
+    fn spill(&mut self, store: &Store) -> Result<()> {
+        let rows = self.drain();
+        let entries = rows.iter().map(|r| (r.key.as_slice(), r.to_bytes()));
+        self.runs
+            .write(Box::new(store.temporary_file()?), entries)?;
         Ok(())
     }
 
@@ -102,17 +145,41 @@ impl Sorter {
         self.seq
     }
 
-    pub(crate) fn finish(mut self) -> Sorted {
-        let rows = if self.limit.is_some() {
-            self.heap.into_sorted_vec()
-        } else {
-            self.all.sort_unstable();
-            self.all
-        };
-        Sorted {
-            rows: rows.into(),
-            ready: VecDeque::new(),
+    pub(crate) fn finish(mut self, store: &Store) -> Result<Sorted> {
+        let mut sorted = Sorted::default();
+        match self.runs.is_empty() {
+            true => sorted.rows = self.drain().into(),
+            false => {
+                self.spill(store)?;
+                sorted.spilled = Some(self.runs.merge()?);
+            }
         }
+        Ok(sorted)
+    }
+}
+
+impl Row {
+    fn to_bytes(&self) -> Vec<u8> {
+        let doc = self.doc.as_deref().unwrap_or(&[]);
+        let mut out = Vec::with_capacity(5 + self.record_key.len() + doc.len());
+        out.push(u8::from(self.doc.is_some()));
+        out.extend_from_slice(&(self.record_key.len() as u32).to_le_bytes());
+        out.extend_from_slice(&self.record_key);
+        out.extend_from_slice(doc);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Row> {
+        let (has_doc, rest) = bytes.split_first()?;
+        let (len, rest) = rest.split_first_chunk::<4>()?;
+        let (record_key, doc) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        Some(Row {
+            key: Vec::new(),
+            seq: 0,
+            record_key: record_key.to_vec(),
+            doc: (*has_doc != 0).then(|| doc.to_vec()),
+            charged: 0,
+        })
     }
 }
 
@@ -120,21 +187,50 @@ fn size(r: &Row) -> usize {
     r.key.len()
         + r.record_key.len()
         + r.doc.as_ref().map_or(0, Vec::len)
+        + r.charged
         + std::mem::size_of::<Row>()
 }
 
 /// The sorted rows, given in order; documents that were not kept are fetched in batches.
+#[derive(Default)]
 pub(crate) struct Sorted {
     rows: VecDeque<Row>,
+    /// What comes after them, when it was too much for memory.
+    spilled: Option<Merge>,
     ready: VecDeque<(Vec<u8>, Option<storage::Slice>)>,
 }
 
 impl Sorted {
-    /// Passes over the first `n` rows without fetching them.
-    pub(crate) fn skip(&mut self, n: usize) -> usize {
-        let n = n.min(self.rows.len());
-        self.rows.drain(..n);
-        n
+    /// Passes over the first `n` rows without fetching them; how many there were.
+    pub(crate) fn skip(&mut self, n: usize) -> Result<usize> {
+        let mut skipped = 0;
+        while skipped < n {
+            self.refill()?;
+            let some = self.rows.len().min(n - skipped);
+            if some == 0 {
+                break;
+            }
+            self.rows.drain(..some);
+            skipped += some;
+        }
+        Ok(skipped)
+    }
+
+    /// Brings the next rows into memory, when there are none.
+    fn refill(&mut self) -> Result<()> {
+        while self.rows.len() < FETCH_BATCH
+            && let Some(spilled) = &mut self.spilled
+        {
+            match spilled.next_entry()? {
+                Some((_, bytes)) => {
+                    let row = Row::from_bytes(&bytes)
+                        .ok_or_else(|| Error::internal("a row of a spilled sort is damaged"))?;
+                    self.rows.push_back(row);
+                }
+                None => self.spilled = None,
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn next(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<Option<Current>> {
@@ -145,6 +241,7 @@ impl Sorted {
                 step.record_key.extend_from_slice(&key);
                 return Ok(Some(Current::Fetched(slice)));
             }
+            self.refill()?;
             match self.rows.front() {
                 None => return Ok(None),
                 Some(r) if r.doc.is_some() => {

@@ -263,7 +263,11 @@ fn apply(
     req: &UpdateRequest,
     doc: Doc<'_>,
 ) -> Result<Option<Applied>> {
-    let uctx = UpdateCtx::new(req.vars, req.now_millis, ctx.engine.store.last_ts());
+    let uctx = UpdateCtx::new(
+        req.vars,
+        req.now_millis,
+        ctx.engine.stamp_at(req.now_millis),
+    );
     let applied = req.update.apply(doc, req.filter, &uctx)?;
     if let Some(a) = &applied {
         crate::validation::check(ctx, coll, a.doc.as_doc(), Some(doc))?;
@@ -458,7 +462,11 @@ fn upsert(
     retry: &mut Option<&mut dyn Retry>,
 ) -> Result<Updated> {
     let (mut coll, lock) = lock_or_create(ctx, ns)?;
-    let uctx = UpdateCtx::new(req.vars, req.now_millis, ctx.engine.store.last_ts());
+    let uctx = UpdateCtx::new(
+        req.vars,
+        req.now_millis,
+        ctx.engine.stamp_at(req.now_millis),
+    );
     let bytes = req.update.upsert(req.filter, &uctx)?.into_vec();
     let doc = Doc::new(&bytes).ok_or_else(|| damaged(&coll))?;
     crate::validation::check(ctx, &coll, doc, None)?;

@@ -119,7 +119,7 @@ impl Drop for PidFile {
     }
 }
 
-/// Shuts down on SIGTERM, SIGINT and SIGQUIT; opens the log anew on SIGUSR1; lives on after SIGHUP, as mongod does when its
+/// Shuts down on SIGTERM, SIGINT and SIGQUIT; rotates the log on SIGUSR1; lives on after SIGHUP, as mongod does when its
 /// terminal closes. A second SIGINT does not wait.
 pub fn watch_signals(control: Arc<Control>) -> Result<(), String> {
     let cannot = |e: std::io::Error| format!("cannot watch signals: {e}");
@@ -128,8 +128,8 @@ pub fn watch_signals(control: Arc<Control>) -> Result<(), String> {
         for signal in signals.forever() {
             let name = signal_hook::low_level::signal_name(signal).unwrap_or("?");
             if signal == SIGUSR1 {
-                if let Err(e) = service::logging::rotate(false) {
-                    tracing::error!(target: "CONTROL", error = %e, "Cannot open the log file anew");
+                if let Err(e) = service::logging::rotate() {
+                    tracing::error!(target: "CONTROL", error = %e, "Cannot rotate the log");
                 }
                 continue;
             }

@@ -337,7 +337,6 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "storage.wiredTiger.engineConfig.maxCacheOverflowFileSizeGB",
     "storage.wiredTiger.engineConfig.zstdCompressionLevel",
     "storage.wiredTiger.indexConfig.prefixCompression",
-    "systemLog.logRotate",
     "systemLog.timeStampFormat",
     "systemLog.traceAllExceptions",
 ];

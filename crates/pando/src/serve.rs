@@ -210,6 +210,7 @@ fn init_log(config: &Config) -> Result<(), Failure> {
             std::io::stderr().is_terminal() && config.verbosity == 0,
         ),
     };
+    logging::set_reopen(config.log_reopen);
     logging::init(sink, config.log_append, config.verbosity, warnings_only).map_err(|e| {
         let path = config.log_path.as_deref().unwrap_or("the log".as_ref());
         Failure {

@@ -68,6 +68,11 @@ pub fn launch(
             .unwrap_or(100),
         log_path: o.text("systemLog.path").map(absolute).transpose()?,
         log_append: o.switch("systemLog.logAppend")?.unwrap_or(!mongod),
+        log_reopen: match o.text("systemLog.logRotate") {
+            None | Some("rename") => false,
+            Some("reopen") => true,
+            Some(how) => return Err(format!("--logRotate must be rename or reopen, not {how}")),
+        },
         verbosity: verbosity(&o)?,
         quiet: o.switch("systemLog.quiet")?.unwrap_or(false),
         argv,

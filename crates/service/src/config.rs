@@ -78,6 +78,8 @@ pub struct Config {
     pub slow_ms: i64,
     pub log_path: Option<PathBuf>,
     pub log_append: bool,
+    /// A rotation opens the log file anew, and leaves it to others to move the old one away.
+    pub log_reopen: bool,
     /// 0 is information; each more is one level of debugging.
     pub verbosity: u8,
     pub quiet: bool,
@@ -111,6 +113,7 @@ impl Default for Config {
             slow_ms: 100,
             log_path: None,
             log_append: true,
+            log_reopen: false,
             verbosity: 0,
             quiet: false,
             argv: Vec::new(),

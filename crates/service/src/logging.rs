@@ -17,7 +17,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -72,6 +72,7 @@ struct Log {
     /// Highest level that is logged at all, and that reaches the sink: 0 errors, 1 warnings, 2 information, 3…7 debugging.
     level: AtomicU8,
     sink_level: AtomicU8,
+    reopen: AtomicBool,
 }
 
 static LOG: LazyLock<Log> = LazyLock::new(|| Log {
@@ -80,6 +81,7 @@ static LOG: LazyLock<Log> = LazyLock::new(|| Log {
     warnings: Mutex::default(),
     level: AtomicU8::new(2),
     sink_level: AtomicU8::new(2),
+    reopen: AtomicBool::new(false),
 });
 
 /// Starts logging. A log file that is there already is appended to, or moved aside. `verbosity` 0 is information; `sink_warnings_only` keeps information out of the sink, not of memory.
@@ -115,13 +117,21 @@ pub fn verbosity() -> u8 {
     LOG.level.load(Relaxed).saturating_sub(2)
 }
 
-/// Opens the log file anew under its own name (`logRotate` with `reopen`, SIGUSR1): somebody moved the old one away.
-/// With `rename` the old file is first moved aside under a name with the time in it.
-pub fn rotate(rename: bool) -> io::Result<()> {
+/// Whether a rotation only opens the log file anew (`--logRotate reopen`).
+pub fn set_reopen(reopen: bool) {
+    LOG.reopen.store(reopen, Relaxed);
+}
+
+/// Begins a new log file (`logRotate`, SIGUSR1). The old one is moved aside under a name with the time in it, unless that is
+/// somebody else's business, or somebody has done it already.
+pub fn rotate() -> io::Result<()> {
     let mut out = LOG.out.lock();
     if let Out::File(path, file) = &mut *out {
-        if rename {
-            move_aside(path)?;
+        if !LOG.reopen.load(Relaxed) {
+            match move_aside(path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                moved => moved?,
+            }
         }
         *file = open(path)?;
     }
@@ -130,8 +140,18 @@ pub fn rotate(rename: bool) -> io::Result<()> {
 
 fn move_aside(path: &Path) -> io::Result<()> {
     let stamp = timestamp(SystemTime::now()).replace(':', "-");
-    let mut aside = path.to_path_buf().into_os_string();
-    aside.push(format!(".{}", stamp.get(..19).unwrap_or(&stamp)));
+    let mut name = path.to_path_buf().into_os_string();
+    name.push(format!(".{}", stamp.get(..19).unwrap_or(&stamp)));
+    // A second one within a second does not take the place of the first.
+    let mut aside = PathBuf::from(&name);
+    for n in 1u32.. {
+        if !aside.exists() {
+            break;
+        }
+        let mut numbered = name.clone();
+        numbered.push(format!(".{n}"));
+        aside = PathBuf::from(numbered);
+    }
     std::fs::rename(path, aside)
 }
 

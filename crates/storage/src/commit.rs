@@ -20,7 +20,7 @@ use log::Log;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,8 @@ struct Work {
 
 pub(crate) struct Committer {
     queue: Mutex<Queue>,
+    /// The last group failed.
+    failing: AtomicBool,
     work: Mutex<Work>,
     applied_index: AtomicU64,
     applied_ts: AtomicU64,
@@ -104,6 +106,7 @@ impl Committer {
     pub fn new(engine: &Engine, applied: Committed, counts: Counts, pace: Arc<Pace>) -> Committer {
         Committer {
             queue: Mutex::default(),
+            failing: AtomicBool::new(false),
             work: Mutex::new(Work {
                 batch: Batch::new(engine),
                 touched: Touched::default(),
@@ -212,8 +215,34 @@ impl Committer {
         }
     }
 
-    /// Writes and applies one group; tells the followers their outcome and returns that of `own`.
+    /// Writes and applies one group; tells the followers their outcome and returns that of `own`. And the operator, when
+    /// writes begin to fail, and when they succeed again.
     fn commit(
+        &self,
+        log: &Log,
+        engine: &Engine,
+        own: &[Entry],
+        followers: &[Arc<Waiter>],
+    ) -> Result<Committed> {
+        let outcome = self.commit_group(log, engine, own, followers);
+        match &outcome {
+            Ok(_) => {
+                if self.failing.load(Ordering::Relaxed)
+                    && self.failing.swap(false, Ordering::Relaxed)
+                {
+                    tracing::info!(target: "STORAGE", "Writes succeed again");
+                }
+            }
+            Err(e) => {
+                if !self.failing.swap(true, Ordering::Relaxed) {
+                    tracing::error!(target: "STORAGE", error = e.message.as_str(), "Writes fail");
+                }
+            }
+        }
+        outcome
+    }
+
+    fn commit_group(
         &self,
         log: &Log,
         engine: &Engine,

@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const STAMP: &str = "PANDO";
 const LOCK: &str = "pando.lock";
@@ -94,6 +95,25 @@ impl DataDir {
 
     pub fn engine(&self) -> PathBuf {
         self.dir.join("engine")
+    }
+
+    /// A new file without a name.
+    pub fn temporary_file(&self) -> Result<File> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(format!("temporary-{number}.new"));
+        let mut options = OpenOptions::new();
+        // One of that name was left by a process that was killed here.
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(&path);
+        file.and_then(|file| fs::remove_file(&path).map(|()| file))
+            .map_err(|e| {
+                err!(
+                    OutOfDiskSpace,
+                    "cannot make a temporary file in {}: {e}",
+                    self.dir.display()
+                )
+            })
     }
 
     /// Fails when the engine would take its directory for a new one, and remove the data files in it as none of its own.

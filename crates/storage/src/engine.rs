@@ -23,6 +23,8 @@ use std::ffi::{CStr, c_char};
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// Where the applied index lies: tablet 0, space 0, index 0, "applied".
 pub(crate) const APPLIED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0applied";
@@ -60,7 +62,7 @@ pub(crate) struct Engine {
     memtables: rocksdb::WriteBufferManager,
     trouble: Arc<Trouble>,
     /// Locked for as long as anything may still read the files, which a view may do after the store is gone.
-    _data_dir: DataDir,
+    data_dir: DataDir,
 }
 
 // SAFETY: RocksDB's database handle, write options and caches may be used from any thread at once.
@@ -119,7 +121,7 @@ impl Engine {
                 memtables: tuned.memtables,
                 trouble,
                 db,
-                _data_dir: data_dir,
+                data_dir,
             })
         }
     }
@@ -161,6 +163,10 @@ impl Engine {
             .into_iter()
             .map(|f| (f.name.trim_start_matches('/').to_string(), f.size as u64))
             .collect())
+    }
+
+    pub fn data_dir(&self) -> &DataDir {
+        &self.data_dir
     }
 
     pub fn raw(&self) -> *mut ffi::rocksdb_t {
@@ -417,6 +423,20 @@ pub(crate) fn check(failure: *mut c_char) -> Result<()> {
     Err(error(&message))
 }
 
+/// Tells the operator of damage, but not at every read that meets it.
+fn tell_damage(message: &str) {
+    const INTERVAL_SECONDS: u64 = 10;
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = since.map_or(0, |d| d.as_secs());
+    let next = NEXT.load(Ordering::Relaxed);
+    // A clock that was set back does not keep it silent.
+    if now >= next || next > now + INTERVAL_SECONDS {
+        NEXT.store(now + INTERVAL_SECONDS, Ordering::Relaxed);
+        tracing::error!(target: "STORAGE", error = message, "The data files are damaged");
+    }
+}
+
 /// The one place where the engine's statuses become errors of ours.
 pub(crate) fn error(message: &str) -> Error {
     // A cache-only read that met a block on disk; all other "incomplete" results come from it too.
@@ -430,6 +450,7 @@ pub(crate) fn error(message: &str) -> Error {
         );
     }
     if message.starts_with("Corruption") {
+        tell_damage(message);
         return err!(
             UnrecoverableRollbackError,
             "the data files are damaged: {message}"

@@ -12,6 +12,7 @@ use crate::tuning::EngineOptions;
 use crate::{Effect, Entry, Latches, View};
 use errors::{Error, Result, err};
 use log::{Log, LogOptions, LogReader};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -300,6 +301,12 @@ impl Store {
             durable_index: self.log.durable_index(),
             replayed_entries: self.replayed,
         }
+    }
+
+    /// A file for what is too much for memory, without a name: it goes when it is closed. It lies beside the data, where an
+    /// operator has space for as much as that.
+    pub fn temporary_file(&self) -> Result<File> {
+        self.engine.data_dir().temporary_file()
     }
 
     /// Brings all memtables to disk.

@@ -195,13 +195,31 @@ fn table(
     table
 }
 
+/// Cuts `name=value;name={a=1;b=2};` into options, each with its semicolon; those within braces belong to a value.
+fn each_option(text: &str) -> Vec<&str> {
+    let (mut options, mut start, mut depth) = (Vec::new(), 0, 0usize);
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            ';' if depth == 0 => {
+                options.extend(text.get(start..=at));
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    options.extend(text.get(start..).filter(|rest| !rest.is_empty()));
+    options
+}
+
 /// The options and those that only go by name. For each index of each collection (the first 13 bytes of a key) the engine remembers
 /// where it inserted last: keys that grow, as generated ids and dates do, then find their place at once. And what is flushed or merged comes
 /// into the cache, where it is the first to go: otherwise each flush and each merge would leave its blocks cold.
 fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Result<rocksdb::Options> {
     // An experiment may concern one family: "records:name=value".
-    let extra: String = extra
-        .split_inclusive(';')
+    let extra: String = each_option(extra)
+        .into_iter()
         .filter_map(|option| match option.trim_start().split_once(':') {
             Some((name, option)) if Family::ALL.iter().any(|f| f.name() == name) => {
                 (name == family.name()).then_some(option)
@@ -227,4 +245,18 @@ fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Result<ro
     }
     check(failure)?;
     Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_end_outside_of_braces_only() {
+        assert_eq!(
+            each_option("a=1; records:b={c={d=2;e=3};f=4};g=5"),
+            ["a=1;", " records:b={c={d=2;e=3};f=4};", "g=5"]
+        );
+        assert_eq!(each_option(""), [""; 0]);
+    }
 }

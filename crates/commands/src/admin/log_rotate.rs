@@ -19,7 +19,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     {
         bail!(NoSuchKey, "Unknown log type '{other}' for logRotate");
     }
-    service::logging::rotate(true)
+    service::logging::rotate()
         .map_err(|e| err!(FileRenameFailed, "Failed to rotate the log: {e}"))?;
     Ok(Done::Reply)
 }

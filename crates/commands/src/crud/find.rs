@@ -22,6 +22,8 @@ pub struct Find<'a> {
     pub no_timeout: bool,
     pub tailable: bool,
     pub await_data: bool,
+    /// Whether a sort may go to temporary files.
+    pub disk_use: bool,
     /// Of filter and sort.
     pub collation: Option<Collation>,
 }
@@ -38,7 +40,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
     let (mut single_batch, mut no_timeout, mut return_key, mut show_record_id) =
         (false, false, false, false);
     let (mut tailable, mut await_data) = (false, false);
-    let mut collation = None;
+    let (mut collation, mut disk_use) = (None, true);
     for e in &cx.args.fields {
         match e.name {
             "filter" if e.val.is_nullish() => {
@@ -60,11 +62,8 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
             "showRecordId" => show_record_id = idl::safe_bool("find", *e)?.unwrap_or(false),
             "tailable" => tailable = idl::safe_bool("find", *e)?.unwrap_or(false),
             "awaitData" => await_data = idl::safe_bool("find", *e)?.unwrap_or(false),
-            "allowPartialResults"
-            | "allowDiskUse"
-            | "oplogReplay"
-            | "readOnce"
-            | "includeQueryStatsMetrics" => {
+            "allowDiskUse" => disk_use = idl::safe_bool("find", *e)?.unwrap_or(true),
+            "allowPartialResults" | "oplogReplay" | "readOnce" | "includeQueryStatsMetrics" => {
                 idl::safe_bool("find", *e)?;
             }
             "collation" => collation = crate::collation::given(idl::doc("find", *e)?)?,
@@ -139,6 +138,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
         no_timeout,
         tailable,
         await_data,
+        disk_use,
         collation: env.collation().cloned(),
     })
 }
@@ -177,6 +177,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         return tail(cx, find);
     }
     moment::enter(cx)?;
+    cx.op.disk_use = find.disk_use;
     match FindCursor::open(&mut cx.op, &find.ns, find.request) {
         Err(e) if on_view::wanted(&e) => return on_view::find(cx),
         Err(e) => return Err(e),

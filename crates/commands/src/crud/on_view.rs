@@ -128,7 +128,7 @@ pub fn request(cx: &Cx<'_, '_>, command: &str) -> Result<AggregateRequest> {
             Some(h) => variables::hint(h)?,
             None => None,
         },
-        allow_disk_use: true,
+        allow_disk_use: given(cx, "allowDiskUse").is_none_or(|v| v.as_bool() != Some(false)),
         server_rows: Some(rows::for_pipeline(cx)),
     })
 }

@@ -1,11 +1,12 @@
 //! `$facet`: several pipelines over the same input, their results as arrays of one document.
 
 use super::parse::{Inside, ParseCtx};
+use super::spill::{Tape, TapeWriter};
 use super::{Host, Pipeline, Source, check_size, too_much_memory};
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug)]
 pub(crate) struct Facet {
@@ -43,25 +44,48 @@ impl Facet {
     }
 }
 
+/// The whole input: in memory, or, when it is too much for that, in a file. The pipelines read it one after another.
+enum Collected {
+    Docs(Vec<DocBuf>),
+    Tape(Mutex<Tape>),
+}
+
 /// The collected input, read by one of the pipelines.
 struct Shared {
-    docs: Arc<Vec<DocBuf>>,
+    input: Arc<Collected>,
     next: usize,
+    doc: Vec<u8>,
 }
 
 impl Source for Shared {
     fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
         host.check()?;
-        let more = self.next < self.docs.len();
+        let more = match &*self.input {
+            Collected::Docs(docs) => self.next < docs.len(),
+            Collected::Tape(tape) => {
+                let mut tape = tape.lock().unwrap_or_else(PoisonError::into_inner);
+                if self.next == 0 {
+                    tape.rewind()?;
+                }
+                let doc = tape.next()?;
+                let more = doc.is_some();
+                self.doc = doc.unwrap_or_default();
+                more
+            }
+        };
         self.next += usize::from(more);
         Ok(more)
     }
 
     fn doc(&self) -> Doc<'_> {
-        self.next
-            .checked_sub(1)
-            .and_then(|i| self.docs.get(i))
-            .map_or(Doc::EMPTY, DocBuf::as_doc)
+        match &*self.input {
+            Collected::Docs(docs) => self
+                .next
+                .checked_sub(1)
+                .and_then(|i| docs.get(i))
+                .map_or(Doc::EMPTY, DocBuf::as_doc),
+            Collected::Tape(_) => Doc::new(&self.doc).unwrap_or(Doc::EMPTY),
+        }
     }
 }
 
@@ -71,7 +95,9 @@ pub(super) struct Run {
     vars: Arc<Vars>,
     collected: Vec<DocBuf>,
     bytes: usize,
-    shared: Arc<Vec<DocBuf>>,
+    /// Where the input goes once it is too much for memory.
+    spilled: Option<TapeWriter>,
+    shared: Option<Arc<Collected>>,
     /// The part that is running, and its number.
     running: Option<Box<dyn Source>>,
     part: usize,
@@ -89,7 +115,8 @@ impl Run {
             vars: vars.clone(),
             collected: Vec::new(),
             bytes: 0,
-            shared: Arc::default(),
+            spilled: None,
+            shared: None,
             running: None,
             part: 0,
             array: Writer::new_array(),
@@ -109,24 +136,39 @@ impl Source for Run {
             let limit = host.memory_limit();
             while input.advance(host)? {
                 let doc = input.doc();
-                self.bytes += doc.len();
-                if self.bytes > limit && (!host.allow_disk_use() || self.bytes / 10 > limit) {
-                    return Err(too_much_memory("$facet", limit));
+                if let Some(tape) = &mut self.spilled {
+                    tape.push(doc.as_bytes())?;
+                    continue;
                 }
+                self.bytes += doc.len() + size_of::<DocBuf>();
                 self.collected.push(doc.to_buf());
+                if self.bytes > limit {
+                    if !host.allow_disk_use() {
+                        return Err(too_much_memory("$facet", limit));
+                    }
+                    let docs = std::mem::take(&mut self.collected);
+                    let first = docs.iter().map(|d| d.as_bytes());
+                    self.spilled = Some(Tape::write(host.spill()?, first)?);
+                }
             }
             self.input = None;
-            self.shared = Arc::new(std::mem::take(&mut self.collected));
+            self.shared = Some(Arc::new(match self.spilled.take() {
+                Some(tape) => Collected::Tape(Mutex::new(tape.finish()?)),
+                None => Collected::Docs(std::mem::take(&mut self.collected)),
+            }));
         }
         while let Some((name, pipeline)) = self.spec.parts.get(self.part) {
             let running = match &mut self.running {
                 Some(r) => r,
                 None => {
-                    let shared = Shared {
-                        docs: self.shared.clone(),
-                        next: 0,
+                    let Some(input) = self.shared.clone() else {
+                        return Ok(false);
                     };
-                    let shared = Box::new(shared);
+                    let shared = Box::new(Shared {
+                        input,
+                        next: 0,
+                        doc: Vec::new(),
+                    });
                     let r = match host.watch() {
                         None => pipeline.attach(0, shared, &self.vars),
                         Some(w) => {
@@ -149,7 +191,7 @@ impl Source for Run {
             self.running = None;
             self.part += 1;
         }
-        self.shared = Arc::default();
+        self.shared = None;
         self.done = true;
         self.out = std::mem::take(&mut self.results).finish();
         Ok(true)

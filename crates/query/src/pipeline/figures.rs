@@ -325,7 +325,7 @@ mod tests {
             assert_eq!(number(d, "spills"), 0);
         }
         let mut small = Memory {
-            limit: Some(1),
+            limit: Some(60),
             disk: true,
             ..Memory::default()
         };

@@ -4,7 +4,7 @@
 //! A spilled group is `{_id, s: [states]}`; states of one group from several runs are merged in order of the runs.
 
 use super::spill::{Merge, Runs};
-use super::{Host, Source, Watch, too_much_memory};
+use super::{Host, Source, Watch, too_much_memory, unspillable};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -171,11 +171,11 @@ impl Run {
     }
 
     /// The next group of the merged runs.
-    fn merged(&mut self) -> Result<Option<State>> {
+    fn merged(&mut self, limit: usize) -> Result<Option<State>> {
         let Some(m) = &mut self.merge else {
             return Ok(None);
         };
-        let Some((key, first)) = m.next()? else {
+        let Some((key, first)) = m.next_entry()? else {
             return Ok(None);
         };
         let doc = Doc::new(&first).unwrap_or(Doc::EMPTY);
@@ -183,12 +183,23 @@ impl Run {
         let mut accumulators = start(&self.spec.fields, &id, &self.vars)?;
         take_states(&mut accumulators, doc)?;
         while m.peek_key() == Some(key.as_slice()) {
-            if let Some((_, more)) = m.next()? {
+            if let Some((_, more)) = m.next_entry()? {
                 take_states(&mut accumulators, Doc::new(&more).unwrap_or(Doc::EMPTY))?;
+                check_states(&self.spec.fields, &accumulators, limit)?;
             }
         }
         Ok(Some(State { id, accumulators }))
     }
+}
+
+/// Refuses a single state that alone is more than may be held: writing it out would not make it smaller.
+fn check_states(fields: &[Field], states: &[Accumulator], limit: usize) -> Result<()> {
+    for (f, a) in fields.iter().zip(states) {
+        if f.grows && a.memory_bytes() > limit {
+            return Err(unspillable(f.spec.name(), limit));
+        }
+    }
+    Ok(())
 }
 
 fn take_states(accumulators: &mut [Accumulator], spilled: Doc<'_>) -> Result<()> {
@@ -276,6 +287,9 @@ impl Source for Run {
                 };
                 if let Some(g) = self.groups.get_mut(at) {
                     self.bytes += add(&self.spec.fields, &mut g.accumulators, &ctx)?;
+                    if self.bytes > limit {
+                        check_states(&self.spec.fields, &g.accumulators, limit)?;
+                    }
                 }
             }
             if !self.runs.is_empty() {
@@ -290,7 +304,7 @@ impl Source for Run {
         host.check()?;
         let next = match self.done.next() {
             Some(g) => Some(g),
-            None => self.merged()?,
+            None => self.merged(host.memory_limit())?,
         };
         let Some(g) = next else {
             return Ok(false);

@@ -40,7 +40,7 @@ pub use figures::{Figures, Watch, watched, write_common};
 pub use parse::{Inside, ParseCtx, is_stage, parse_transforms};
 pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};
-pub use spill::SpillFile;
+pub use spill::{Merge, Runs, SpillFile};
 pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
 
 use crate::expr::{Expression, Vars};
@@ -349,11 +349,13 @@ impl Op {
             Op::Match(f) => Box::new(stream::Match::new(input, f.clone(), vars)),
             Op::Transform(t) => Box::new(stream::Map::new(input, t.clone(), vars)),
             Op::Group(g) => Box::new(group::Run::new(input, g.clone(), vars)),
-            Op::Sort(p, limit) => Box::new(sort::Run::new(input, p.clone(), *limit)),
+            Op::Sort(p, limit) => {
+                Box::new(sort::Run::new(input, sort::Order::By(p.clone()), *limit))
+            }
             Op::Limit(n) => Box::new(stream::Limit { input, left: *n }),
             Op::Skip(n) => Box::new(stream::Skip { input, left: *n }),
             Op::Unwind(u) => Box::new(unwind::Run::new(input, u.clone())),
-            Op::Sample(n) => Box::new(sort::Sample::new(input, *n)),
+            Op::Sample(n) => Box::new(sort::Run::new(input, sort::Order::Random, Some(*n))),
             Op::Count(name) => Box::new(stream::Count::new(input, name.clone())),
             Op::Lookup(l) => Box::new(lookup::Run::new(input, l.clone(), vars)),
             Op::Facet(f) => Box::new(facet::Run::new(input, f, &vars)),
@@ -384,6 +386,14 @@ pub fn check_size(bytes: usize) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// A state that cannot be spilled, since it is one value, holds too much.
+pub(crate) fn unspillable(what: &str, limit: usize) -> errors::Error {
+    err!(
+        ExceededMemoryLimit,
+        "{what} used too much memory and cannot spill to disk. Memory limit: {limit} bytes"
+    )
 }
 
 /// A blocking stage holds too much.

@@ -1,7 +1,9 @@
-//! `$sort` (with a limit: only the first of them are kept) and `$sample`.
+//! `$sort` (with a limit: only the first of them are kept), `$sample`, and the order of `$setWindowFields`.
 
 use super::spill::{Merge, Runs};
+use super::window::Window;
 use super::{Host, Source, Watch, too_much_memory};
+use crate::expr::Vars;
 use crate::sort::SortPattern;
 use bson::Doc;
 use errors::Result;
@@ -16,10 +18,42 @@ struct Row {
     doc: Vec<u8>,
 }
 
+/// What documents are sorted by.
+pub(super) enum Order {
+    By(Arc<SortPattern>),
+    /// Random keys: the least of them are a sample, in random order.
+    Random,
+    /// Partition, then sort key.
+    Window(Arc<Window>, Arc<Vars>),
+}
+
+impl Order {
+    fn key(&self, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Order::By(pattern) => pattern.sort_key(doc, out),
+            Order::Random => {
+                out.extend_from_slice(&rand::random::<u64>().to_be_bytes());
+                Ok(())
+            }
+            Order::Window(window, vars) => window.order(doc, vars, out),
+        }
+    }
+
+    fn stage(&self) -> &'static str {
+        match self {
+            Order::By(_) => "$sort",
+            Order::Random => "$sample",
+            Order::Window(..) => "$setWindowFields",
+        }
+    }
+}
+
 pub(super) struct Run {
     input: Option<Box<dyn Source>>,
-    pattern: Arc<SortPattern>,
+    order: Order,
     limit: Option<usize>,
+    /// Results given.
+    given: usize,
     /// The greatest on top, so that a smaller one can take its place.
     heap: BinaryHeap<Row>,
     all: Vec<Row>,
@@ -29,15 +63,17 @@ pub(super) struct Run {
     runs: Runs,
     sorted: std::vec::IntoIter<Row>,
     merge: Option<Merge>,
+    key: Vec<u8>,
     out: Vec<u8>,
 }
 
 impl Run {
-    pub fn new(input: Box<dyn Source>, pattern: Arc<SortPattern>, limit: Option<u64>) -> Run {
+    pub fn new(input: Box<dyn Source>, order: Order, limit: Option<u64>) -> Run {
         Run {
             input: Some(input),
-            pattern,
+            order,
             limit: limit.and_then(|l| usize::try_from(l).ok()),
+            given: 0,
             heap: BinaryHeap::new(),
             all: Vec::new(),
             bytes: 0,
@@ -46,8 +82,19 @@ impl Run {
             runs: Runs::default(),
             sorted: Vec::new().into_iter(),
             merge: None,
+            key: Vec::new(),
             out: Vec::new(),
         }
+    }
+
+    /// What the current document was sorted by.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The current document, which is gone then.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
     }
 
     /// What is in memory, in order.
@@ -133,7 +180,7 @@ impl Source for Run {
             while let Some(input) = &mut self.input {
                 if self.bytes > limit {
                     if !host.allow_disk_use() {
-                        return Err(too_much_memory("$sort", limit));
+                        return Err(too_much_memory(self.order.stage(), limit));
                     }
                     self.spill(host)?;
                     continue;
@@ -143,7 +190,7 @@ impl Source for Run {
                 }
                 let doc = input.doc();
                 self.scratch.clear();
-                self.pattern.sort_key(doc, &mut self.scratch)?;
+                self.order.key(doc, &mut self.scratch)?;
                 self.seq += 1;
                 let grown = Run::take_in(
                     &mut self.heap,
@@ -164,72 +211,20 @@ impl Source for Run {
             self.sorted = self.drain().into_iter();
         }
         host.check()?;
-        if let Some(m) = &mut self.merge {
-            let Some((_, doc)) = m.next()? else {
-                return Ok(false);
-            };
-            self.out = doc;
-            return Ok(true);
+        // Runs of a sort with a limit have up to so many each.
+        if self.limit.is_some_and(|l| self.given >= l) {
+            return Ok(false);
         }
-        match self.sorted.next() {
-            Some(r) => {
-                self.out = r.doc;
-                Ok(true)
-            }
-            None => Ok(false),
-        }
-    }
-
-    fn doc(&self) -> Doc<'_> {
-        Doc::new(&self.out).unwrap_or(Doc::EMPTY)
-    }
-}
-
-/// `$sample`: documents with random keys, the least of them kept; so they come out in random order.
-pub(super) struct Sample {
-    input: Option<Box<dyn Source>>,
-    size: usize,
-    heap: BinaryHeap<(u64, Vec<u8>)>,
-    chosen: std::vec::IntoIter<(u64, Vec<u8>)>,
-    out: Vec<u8>,
-}
-
-impl Sample {
-    pub fn new(input: Box<dyn Source>, size: u64) -> Sample {
-        Sample {
-            input: Some(input),
-            size: usize::try_from(size).unwrap_or(usize::MAX),
-            heap: BinaryHeap::new(),
-            chosen: Vec::new().into_iter(),
-            out: Vec::new(),
-        }
-    }
-}
-
-impl Source for Sample {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
-        if let Some(input) = &mut self.input {
-            while input.advance(host)? {
-                let key = rand::random::<u64>();
-                if self.heap.len() < self.size {
-                    self.heap.push((key, input.doc().as_bytes().to_vec()));
-                } else if let Some(mut top) = self.heap.peek_mut()
-                    && key < top.0
-                {
-                    *top = (key, input.doc().as_bytes().to_vec());
-                }
-            }
-            self.input = None;
-            self.chosen = std::mem::take(&mut self.heap).into_sorted_vec().into_iter();
-        }
-        host.check()?;
-        match self.chosen.next() {
-            Some((_, doc)) => {
-                self.out = doc;
-                Ok(true)
-            }
-            None => Ok(false),
-        }
+        let next = match &mut self.merge {
+            Some(m) => m.next_entry()?,
+            None => self.sorted.next().map(|r| (r.key, r.doc)),
+        };
+        let Some((key, doc)) = next else {
+            return Ok(false);
+        };
+        self.given += 1;
+        (self.key, self.out) = (key, doc);
+        Ok(true)
     }
 
     fn doc(&self) -> Doc<'_> {

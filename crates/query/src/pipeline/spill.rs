@@ -17,7 +17,7 @@ pub trait SpillFile: Read + Write + Seek + Send {}
 impl<T: Read + Write + Seek + Send> SpillFile for T {}
 
 #[derive(Default)]
-pub(super) struct Runs {
+pub struct Runs {
     files: Vec<Box<dyn SpillFile>>,
 }
 
@@ -85,7 +85,8 @@ impl Runs {
 /// The next entry of each run: key, number of the run, payload.
 type Head = Reverse<(Vec<u8>, usize, Vec<u8>)>;
 
-pub(super) struct Merge {
+/// All runs as one sequence.
+pub struct Merge {
     heads: BinaryHeap<Head>,
     files: Vec<BufReader<Box<dyn SpillFile>>>,
 }
@@ -108,12 +109,53 @@ impl Merge {
     }
 
     /// The next entry in order: key and payload.
-    pub fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    pub fn next_entry(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let Some(Reverse((key, run, payload))) = self.heads.pop() else {
             return Ok(None);
         };
         self.refill(run)?;
         Ok(Some((key, payload)))
+    }
+}
+
+/// Documents outside memory, in their order, to be read more than once.
+pub(super) struct Tape {
+    file: BufReader<Box<dyn SpillFile>>,
+}
+
+impl Tape {
+    pub fn write<'a>(
+        file: Box<dyn SpillFile>,
+        first: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<TapeWriter> {
+        let mut w = TapeWriter(BufWriter::with_capacity(1 << 18, file));
+        for doc in first {
+            w.push(doc)?;
+        }
+        Ok(w)
+    }
+
+    pub fn rewind(&mut self) -> Result<()> {
+        self.file.rewind().map_err(failed)
+    }
+
+    pub fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        read_part(&mut self.file).map_err(failed)
+    }
+}
+
+pub(super) struct TapeWriter(BufWriter<Box<dyn SpillFile>>);
+
+impl TapeWriter {
+    pub fn push(&mut self, doc: &[u8]) -> Result<()> {
+        write_part(&mut self.0, doc).map_err(failed)
+    }
+
+    pub fn finish(self) -> Result<Tape> {
+        let file = self.0.into_inner().map_err(|e| failed(e.into_error()))?;
+        Ok(Tape {
+            file: BufReader::with_capacity(1 << 16, file),
+        })
     }
 }
 
@@ -134,7 +176,7 @@ mod tests {
         }
         let mut m = runs.merge().unwrap();
         let mut all = Vec::new();
-        while let Some((_, p)) = m.next().unwrap() {
+        while let Some((_, p)) = m.next_entry().unwrap() {
             all.push(String::from_utf8(p).unwrap());
         }
         assert_eq!(all, ["a1", "a2", "b2", "c1"]);

@@ -161,6 +161,51 @@ fn check(cases: &[(&str, &str, &str)]) {
     }
 }
 
+/// Long windows ask whether they may go on, and can be taken up again where they could not.
+#[test]
+fn windows_are_interrupted() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    let input: Vec<String> = (0..600).map(|i| format!(r#"{{"_id":{i}}}"#)).collect();
+    let input = format!("[{}]", input.join(","));
+    for function in [
+        r#"{"$push":"$_id","window":{"documents":[-400,0]}}"#,
+        r#"{"$sum":"$_id","window":{"documents":["unbounded","unbounded"]}}"#,
+        r#"{"$covariancePop":["$_id","$_id"],"window":{"documents":[-400,0]}}"#,
+        r#"{"$stdDevPop":"$_id","window":{"documents":[-400,0]}}"#,
+        r#"{"$integral":{"input":"$_id"},"window":{"documents":[-400,0]}}"#,
+        r#"{"$locf":"$_id"}"#,
+    ] {
+        let stages = format!(
+            r#"[{{"$setWindowFields":{{"sortBy":{{"_id":1}},"output":{{"r":{{"$rank":{{}}}},"w":{function}}}}}}}]"#
+        );
+        let want = run_on(&mut Memory::default(), &input, &stages).unwrap();
+        let asked = Arc::new(AtomicU32::new(0));
+        let mut vars = Vars::new(0);
+        let count = asked.clone();
+        vars.set_interrupt_check(Arc::new(move || {
+            match count.fetch_add(1, Ordering::Relaxed) {
+                0 => Err(errors::Error::offload()),
+                _ => Ok(()),
+            }
+        }));
+        let mut source =
+            parse(&stages)
+                .unwrap()
+                .attach(0, over_docs(docs(&input)), &Arc::new(vars));
+        let (mut host, mut found, mut refused) = (Memory::default(), Vec::new(), 0);
+        loop {
+            match source.advance(&mut host) {
+                Ok(true) => found.push(source.doc().to_buf()),
+                Ok(false) => break,
+                Err(e) if e.is_offload() => refused += 1,
+                Err(e) => panic!("{function}: {e:?}"),
+            }
+        }
+        assert_eq!(refused, 1, "{function}");
+        assert!(found == want, "{function}");
+    }
+}
+
 const NUMBERS: &str = r#"[{"_id":1,"a":3},{"_id":2,"a":1},{"_id":3,"a":2},{"_id":4,"a":1}]"#;
 
 #[test]

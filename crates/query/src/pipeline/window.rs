@@ -1,12 +1,12 @@
 //! `$setWindowFields`: fields computed over a window of neighbours in a sorted partition.
 //!
-//! The input is collected and sorted by partition and sort key; partitions are computed one after another when the output
-//! reaches them.
+//! The input is sorted by partition and sort key, outside memory when it is much; then one partition at a time is held, of
+//! which nothing can be spilled. What an accumulator gives for a row is made when the output comes to the row.
 
 use super::options::{field_path, object, options, required};
 use super::unwind::set_path;
-use super::window_function::Function;
-use super::{Host, Source, too_much_memory};
+use super::window_function::{Function, Values};
+use super::{Host, Source, sort, too_much_memory, unspillable};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
@@ -301,126 +301,169 @@ fn edge(v: Val<'_>) -> Result<Edge> {
 
 /// A document in its place.
 pub(super) struct Row {
-    partition: Vec<u8>,
     pub key: Vec<u8>,
-    seq: usize,
     pub doc: DocBuf,
 }
 
 pub(super) struct Run {
-    input: Option<Box<dyn Source>>,
+    input: sort::Run,
     spec: Arc<Window>,
     vars: Arc<Vars>,
+    /// The partition that is read or given, the start of its keys, and what it takes.
     rows: Vec<Row>,
+    partition: Vec<u8>,
     bytes: usize,
-    /// The row given last, and the end of its partition.
+    /// The partition is whole: it ends here, or with it the input.
+    whole: bool,
+    /// The first row of the next one.
+    next: Option<(Vec<u8>, Row)>,
+    ended: bool,
+    /// The row to be given next.
     at: usize,
-    end: usize,
-    start: usize,
-    /// For each output, the values of the rows of the partition.
-    computed: Vec<Vec<Value>>,
+    computed: Option<Vec<Values>>,
     out: Vec<u8>,
 }
 
 impl Run {
     pub fn new(input: Box<dyn Source>, spec: Arc<Window>, vars: Arc<Vars>) -> Run {
+        let order = sort::Order::Window(spec.clone(), vars.clone());
         Run {
-            input: Some(input),
+            input: sort::Run::new(input, order, None),
             spec,
             vars,
             rows: Vec::new(),
+            partition: Vec::new(),
             bytes: 0,
+            whole: false,
+            next: None,
+            ended: false,
             at: 0,
-            end: 0,
-            start: 0,
-            computed: Vec::new(),
+            computed: None,
             out: Vec::new(),
         }
     }
 
-    fn collect(&mut self, host: &mut dyn Host) -> Result<()> {
-        let Some(input) = &mut self.input else {
-            return Ok(());
-        };
+    /// Reads until the partition is whole.
+    fn fill(&mut self, host: &mut dyn Host) -> Result<()> {
         let limit = host.memory_limit();
-        while input.advance(host)? {
-            let doc = input.doc();
-            let mut partition = Vec::new();
-            if let Some(e) = &self.spec.partition {
-                let ctx = EvalCtx::new(doc, &self.vars);
-                let v = e.evaluate(&ctx)?;
-                let v = v.or_null();
-                if v.tag == tag::ARRAY {
-                    bail!(
-                        TypeMismatch,
-                        "An expression used to partition cannot evaluate to value of type array"
-                    );
-                }
-                Collation::with(self.spec.collation.as_ref(), v, |v| {
-                    key::encode(v, false, &mut partition, None)
+        while !self.whole {
+            if !self.input.advance(host)? {
+                (self.whole, self.ended) = (true, true);
+                break;
+            }
+            let (partition, key) = self.spec.split(self.input.key());
+            let (partition, key) = (partition.to_vec(), key.to_vec());
+            let row = Row {
+                key,
+                doc: DocBuf::from_vec(self.input.take())
+                    .ok_or_else(|| errors::Error::internal("a sorted document is damaged"))?,
+            };
+            if !self.rows.is_empty() && partition != self.partition {
+                self.next = Some((partition, row));
+                self.whole = true;
+                break;
+            }
+            self.bytes += row.key.len() + row.doc.as_bytes().len() + size_of::<Row>();
+            if self.bytes > limit {
+                return Err(match host.allow_disk_use() {
+                    true => unspillable("A partition of $setWindowFields", limit),
+                    false => too_much_memory(STAGE, limit),
                 });
             }
-            let mut sort_key = Vec::new();
-            if let Some(s) = &self.spec.sort {
-                s.sort_key(doc, &mut sort_key)?;
-            }
-            self.bytes += doc.len() + partition.len() + sort_key.len() + size_of::<Row>();
-            if self.bytes > limit && (!host.allow_disk_use() || self.bytes / 10 > limit) {
-                return Err(too_much_memory(STAGE, limit));
-            }
-            self.rows.push(Row {
-                partition,
-                key: sort_key,
-                seq: self.rows.len(),
-                doc: doc.to_buf(),
-            });
+            self.partition = partition;
+            self.rows.push(row);
         }
-        self.input = None;
-        self.rows.sort_unstable_by(|a, b| {
-            (&a.partition, &a.key, a.seq).cmp(&(&b.partition, &b.key, b.seq))
-        });
         Ok(())
     }
 
-    fn compute(&mut self) -> Result<()> {
-        let first = &self.rows[self.start];
-        let same = |r: &&Row| r.partition == first.partition;
-        self.end = self.start + self.rows[self.start..].iter().take_while(same).count();
-        let rows = &self.rows[self.start..self.end];
-        self.computed = self
-            .spec
-            .outputs
-            .iter()
-            .map(|o| {
-                o.function
-                    .over(rows, &o.frame, self.spec.sort.as_ref(), &self.vars)
-            })
-            .collect::<Result<_>>()?;
-        Ok(())
+    /// On to the next partition; false when there is none.
+    fn turn(&mut self) -> bool {
+        self.rows.clear();
+        (self.at, self.bytes, self.computed) = (0, 0, None);
+        if let Some((partition, row)) = self.next.take() {
+            self.bytes = row.key.len() + row.doc.as_bytes().len() + size_of::<Row>();
+            self.partition = partition;
+            self.rows.push(row);
+        } else if self.ended {
+            return false;
+        }
+        self.whole = self.ended;
+        true
+    }
+}
+
+impl Window {
+    /// Writes what rows are sorted by: their partition, then their sort key.
+    pub fn order(&self, doc: Doc<'_>, vars: &Vars, out: &mut Vec<u8>) -> Result<()> {
+        if let Some(e) = &self.partition {
+            let ctx = EvalCtx::new(doc, vars);
+            let v = e.evaluate(&ctx)?;
+            let v = v.or_null();
+            if v.tag == tag::ARRAY {
+                bail!(
+                    TypeMismatch,
+                    "An expression used to partition cannot evaluate to value of type array"
+                );
+            }
+            Collation::with(self.collation.as_ref(), v, |v| {
+                key::encode(v, false, out, None)
+            });
+        }
+        match &self.sort {
+            Some(s) => s.sort_key(doc, out),
+            None => Ok(()),
+        }
+    }
+
+    /// The two parts of that.
+    fn split<'k>(&self, key: &'k [u8]) -> (&'k [u8], &'k [u8]) {
+        let end = match self.partition {
+            Some(_) => key::field_len(key, false).unwrap_or(0).min(key.len()),
+            None => 0,
+        };
+        key.split_at(end)
     }
 }
 
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
-        self.collect(host)?;
-        host.check()?;
-        if self.at >= self.rows.len() {
-            self.rows = Vec::new();
-            self.at = 0;
-            return Ok(false);
+        loop {
+            self.fill(host)?;
+            host.check()?;
+            if self.at < self.rows.len() {
+                break;
+            }
+            if !self.turn() {
+                return Ok(false);
+            }
         }
-        if self.at >= self.end {
-            self.start = self.at;
-            self.compute()?;
+        let (spec, rows) = (&self.spec, &self.rows);
+        let computed = match &mut self.computed {
+            Some(computed) => computed,
+            None => {
+                let over = |o: &Output| {
+                    o.function
+                        .over(rows, &o.frame, spec.sort.as_ref(), &self.vars)
+                };
+                let computed = spec.outputs.iter().map(over).collect::<Result<_>>()?;
+                self.computed.insert(computed)
+            }
+        };
+        let limit = host.memory_limit();
+        let mut values = Vec::with_capacity(computed.len());
+        let mut again = false;
+        for (o, v) in spec.outputs.iter().zip(computed) {
+            again |= v.reads_rows();
+            values.push(v.take(self.at, &o.function, rows, &self.vars, limit)?);
         }
         let Some(row) = self.rows.get_mut(self.at) else {
             return Ok(false);
         };
-        let mut doc = std::mem::take(&mut row.doc).into_vec();
-        for (o, values) in self.spec.outputs.iter().zip(&self.computed) {
-            let Some(v) = values.get(self.at - self.start) else {
-                continue;
-            };
+        let mut doc = match again {
+            true => row.doc.as_bytes().to_vec(),
+            false => std::mem::take(&mut row.doc).into_vec(),
+        };
+        for (o, v) in self.spec.outputs.iter().zip(&values) {
             let mut w = Writer::with_capacity(doc.len() + v.as_val().bytes.len() + 16);
             set_path(
                 &mut w,

@@ -1,6 +1,7 @@
 //! The functions of `$setWindowFields`, each over one sorted partition.
 
 use super::options::options;
+use super::unspillable;
 use super::window::{Edge, Frame, Row, Unit};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::arithmetic::{Number, add, decimal, multiply, subtract};
@@ -231,8 +232,28 @@ impl Function {
         })
     }
 
-    /// The values for all rows of a partition.
+    /// The values for the rows of a partition.
     pub fn over(
+        &self,
+        rows: &[Row],
+        frame: &Frame,
+        sort: Option<&SortPattern>,
+        vars: &Vars,
+    ) -> Result<Values> {
+        match self {
+            Function::Accumulate(spec) if !deviates(spec, frame) => {
+                Ok(Values::Sliding(Box::new(Sliding {
+                    frames: frames(rows, frame, sort, vars)?,
+                    previous: None,
+                    state: None,
+                    last: Value::NULL,
+                })))
+            }
+            _ => Ok(Values::All(self.over_all(rows, frame, sort, vars)?)),
+        }
+    }
+
+    fn over_all(
         &self,
         rows: &[Row],
         frame: &Frame,
@@ -243,9 +264,15 @@ impl Function {
             let v = e.evaluate(&EvalCtx::new(row.doc.as_doc(), vars))?;
             Ok(v.into_value().unwrap_or(Value::NULL))
         };
-        let all = |e: &Expression| rows.iter().map(|r| eval(e, r)).collect::<Result<Vec<_>>>();
+        let all = |e: &Expression| {
+            let values = rows.iter().enumerate().map(|(i, r)| {
+                vars.check_interrupt(i)?;
+                eval(e, r)
+            });
+            values.collect::<Result<Vec<_>>>()
+        };
         match self {
-            Function::Accumulate(spec) => accumulate(spec, rows, frame, sort, vars),
+            Function::Accumulate(spec) => sliding_deviation(spec, rows, frame, sort, vars),
             Function::DocumentNumber => Ok((1..=rows.len())
                 .map(|n| Number::int_or_long(n as i64).to_value())
                 .collect()),
@@ -282,29 +309,39 @@ impl Function {
                 let points = points(rows, &all(input)?, sort, unit.as_ref())?;
                 frames(rows, frame, sort, vars)?
                     .into_iter()
-                    .map(|f| Ok(derivative(points.get(f).unwrap_or(&[]))))
+                    .enumerate()
+                    .map(|(i, f)| {
+                        vars.check_interrupt(i)?;
+                        Ok(derivative(points.get(f).unwrap_or(&[])))
+                    })
                     .collect()
             }
             Function::Integral { input, unit } => {
                 let points = points(rows, &all(input)?, sort, unit.as_ref())?;
                 frames(rows, frame, sort, vars)?
                     .into_iter()
-                    .map(|f| Ok(integral(points.get(f).unwrap_or(&[]))))
+                    .enumerate()
+                    .map(|(i, f)| {
+                        vars.check_interrupt(i)?;
+                        Ok(integral(points.get(f).unwrap_or(&[])))
+                    })
                     .collect()
             }
             Function::Covariance { x, y, sample } => {
                 let (x, y) = (all(x)?, all(y)?);
-                Ok(frames(rows, frame, sort, vars)?
+                frames(rows, frame, sort, vars)?
                     .into_iter()
-                    .map(|f| {
+                    .enumerate()
+                    .map(|(i, f)| {
+                        vars.check_interrupt(i)?;
                         let pairs = x
                             .get(f.clone())
                             .unwrap_or(&[])
                             .iter()
                             .zip(y.get(f).unwrap_or(&[]));
-                        covariance(pairs, *sample)
+                        Ok(covariance(pairs, *sample))
                     })
-                    .collect())
+                    .collect()
             }
             Function::LinearFill(e) => linear_fill(rows, all(e)?, sort),
             Function::Locf(e) => {
@@ -435,14 +472,88 @@ fn bound(v: &Value, edge: &Edge, unit: Option<&Unit>, vars: &Vars) -> Result<Opt
     }
 }
 
-fn accumulate(
-    spec: &AccumulatorSpec,
-    rows: &[Row],
-    frame: &Frame,
-    sort: Option<&SortPattern>,
-    vars: &Vars,
-) -> Result<Vec<Value>> {
-    let empty = EvalCtx::new(Doc::EMPTY, vars);
+/// What a function gives for the rows of a partition.
+pub(super) enum Values {
+    All(Vec<Value>),
+    /// Made row by row: the values of all rows together may be much more than the rows.
+    Sliding(Box<Sliding>),
+}
+
+impl Values {
+    /// Whether later values need the rows that were given.
+    pub fn reads_rows(&self) -> bool {
+        matches!(self, Values::Sliding(_))
+    }
+
+    /// The value of the row `at`; rows are asked for in order.
+    pub fn take(
+        &mut self,
+        at: usize,
+        function: &Function,
+        rows: &[Row],
+        vars: &Vars,
+        limit: usize,
+    ) -> Result<Value> {
+        match (self, function) {
+            // Copied: an interruption may have the row asked for again.
+            (Values::All(values), _) => Ok(values.get(at).cloned().unwrap_or(Value::NULL)),
+            (Values::Sliding(s), Function::Accumulate(spec)) => s.take(at, spec, rows, vars, limit),
+            (Values::Sliding(_), _) => Ok(Value::NULL),
+        }
+    }
+}
+
+/// An accumulator over frames that follow one another.
+pub(super) struct Sliding {
+    frames: Vec<Range<usize>>,
+    previous: Option<Range<usize>>,
+    /// A frame that only grows at its end goes on with its state.
+    state: Option<Accumulator>,
+    last: Value,
+}
+
+impl Sliding {
+    fn take(
+        &mut self,
+        at: usize,
+        spec: &AccumulatorSpec,
+        rows: &[Row],
+        vars: &Vars,
+        limit: usize,
+    ) -> Result<Value> {
+        let Some(f) = self.frames.get(at).cloned() else {
+            return Ok(Value::NULL);
+        };
+        if self.previous.as_ref() == Some(&f) {
+            return Ok(self.last.clone());
+        }
+        let empty = EvalCtx::new(Doc::EMPTY, vars);
+        let grows = self
+            .previous
+            .as_ref()
+            .is_some_and(|p| p.start == f.start && p.end <= f.end && !p.is_empty());
+        let (mut state, from) = match (self.state.take(), &self.previous) {
+            (Some(s), Some(p)) if grows => (s, p.end),
+            _ => (spec.start(&empty)?, f.start),
+        };
+        for (i, r) in rows.get(from..f.end).unwrap_or(&[]).iter().enumerate() {
+            vars.check_interrupt(i)?;
+            spec.add(&mut state, &EvalCtx::new(r.doc.as_doc(), vars))?;
+            if i % 256 == 255 && state.memory_bytes() > limit {
+                return Err(unspillable(spec.name(), limit));
+            }
+        }
+        let mut result = spec.start(&empty)?;
+        result.merge(state.to_partial().as_val())?;
+        self.last = result.finish()?;
+        self.state = Some(state);
+        self.previous = Some(f);
+        Ok(self.last.clone())
+    }
+}
+
+/// Deviations over a frame that loses rows are counted anew for each.
+fn deviates(spec: &AccumulatorSpec, frame: &Frame) -> bool {
     let slides = !matches!(
         frame,
         Frame::Documents(None, _)
@@ -451,37 +562,7 @@ fn accumulate(
                 ..
             }
     );
-    if slides && matches!(spec.name(), "$stdDevPop" | "$stdDevSamp") {
-        return sliding_deviation(spec, rows, frame, sort, vars);
-    }
-    let mut out: Vec<Value> = Vec::with_capacity(rows.len());
-    let mut previous: Option<Range<usize>> = None;
-    // A frame that only grows at its end goes on with its state.
-    let mut state: Option<Accumulator> = None;
-    for f in frames(rows, frame, sort, vars)? {
-        if previous.as_ref() == Some(&f)
-            && let Some(v) = out.last().cloned()
-        {
-            out.push(v);
-            continue;
-        }
-        let grows = previous
-            .as_ref()
-            .is_some_and(|p| p.start == f.start && p.end <= f.end && !p.is_empty());
-        let (mut s, from) = match (state.take(), &previous) {
-            (Some(s), Some(p)) if grows => (s, p.end),
-            _ => (spec.start(&empty)?, f.start),
-        };
-        for r in rows.get(from..f.end).unwrap_or(&[]) {
-            spec.add(&mut s, &EvalCtx::new(r.doc.as_doc(), vars))?;
-        }
-        let mut result = spec.start(&empty)?;
-        result.merge(s.to_partial().as_val())?;
-        out.push(result.finish()?);
-        state = Some(s);
-        previous = Some(f);
-    }
-    Ok(out)
+    slides && matches!(spec.name(), "$stdDevPop" | "$stdDevSamp")
 }
 
 /// Deviations over a frame that loses documents: null while anything infinite or NaN is in it, and a plain 0 for one.
@@ -494,7 +575,8 @@ fn sliding_deviation(
 ) -> Result<Vec<Value>> {
     let empty = EvalCtx::new(Doc::EMPTY, vars);
     let mut out = Vec::with_capacity(rows.len());
-    for f in frames(rows, frame, sort, vars)? {
+    for (i, f) in frames(rows, frame, sort, vars)?.into_iter().enumerate() {
+        vars.check_interrupt(i)?;
         let mut state = spec.start(&empty)?;
         let (mut numbers, mut finite) = (0, true);
         for r in rows.get(f).unwrap_or(&[]) {

@@ -300,17 +300,25 @@ fn with_id_of(old: Doc<'_>, new: Doc<'_>) -> Result<DocBuf> {
 
 /// Empty timestamps at the top level of a stored document become the current one (`_id` excepted).
 pub fn stamp(doc: DocBuf, ts: u64) -> DocBuf {
+    match ts {
+        0 => doc,
+        _ => stamp_each(doc, || ts),
+    }
+}
+
+/// The same with a timestamp of its own for each empty one.
+pub fn stamp_each(doc: DocBuf, mut next: impl FnMut() -> u64) -> DocBuf {
     let empty = |name: &str, v: Val<'_>| {
         v.tag == tag::TIMESTAMP && v.as_timestamp() == Some(0) && name != "_id"
     };
     let d = doc.as_doc();
-    if ts == 0 || !d.iter().any(|e| empty(e.name, e.val)) {
+    if !d.iter().any(|e| empty(e.name, e.val)) {
         return doc;
     }
     let mut w = Writer::with_capacity(d.len());
     for e in d.iter() {
         if empty(e.name, e.val) {
-            w.timestamp(e.name, ts);
+            w.timestamp(e.name, next());
         } else {
             w.val(e.name, e.val);
         }
