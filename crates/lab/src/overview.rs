@@ -5,6 +5,7 @@ use crate::measure::median_interval;
 use crate::rates::interval;
 use crate::report::{Report, Step, TargetInfo};
 use crate::terms::{figure, grouped};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// Results of one kind and name become one, their steps told apart by target; the same target twice by the time.
@@ -52,6 +53,15 @@ pub fn merge(reports: &[Report]) -> Vec<Report> {
         }
     }
     out
+}
+
+/// In study D each number of shards is a target of its own: there the modes tell targets apart, and not rows.
+pub fn modes_are_targets(r: &Report) -> bool {
+    let pair = |s: &Step| (s.target.clone(), s.mode.clone());
+    let pairs: BTreeSet<_> = r.steps.iter().map(pair).collect();
+    let targets: BTreeSet<_> = pairs.iter().map(|(t, _)| t).collect();
+    let modes: BTreeSet<_> = pairs.iter().map(|(_, m)| m).collect();
+    r.name == "D-shards" && pairs.len() == targets.len() && pairs.len() == modes.len()
 }
 
 /// What a result is, for people.
@@ -203,8 +213,9 @@ impl Overview {
     /// Closed loops: of a step at many numbers of connections the best.
     fn steps(&mut self, n: usize, r: &Report) {
         let closed = || r.steps.iter().filter(|s| s.offered.is_none());
+        let by_target = modes_are_targets(r);
         let alike = |a: &Step, b: &Step| {
-            a.name == b.name && a.mode == b.mode && a.durability == b.durability
+            a.name == b.name && (by_target || a.mode == b.mode) && a.durability == b.durability
         };
         let mut done: Vec<&Step> = Vec::new();
         for s in closed() {
@@ -215,7 +226,7 @@ impl Overview {
             let all: Vec<&Step> = closed().filter(|o| alike(o, s)).collect();
             let many = all.iter().any(|o| o.connections != s.connections);
             let mut name = s.name.clone();
-            if let Some(mode) = s.mode.as_ref().filter(|m| **m != s.name) {
+            if let Some(mode) = s.mode.as_ref().filter(|m| **m != s.name && !by_target) {
                 let _ = write!(name, ", {mode}");
             }
             let other = |o: &Step| o.name == s.name && o.mode == s.mode && !alike(o, s);
@@ -399,5 +410,30 @@ mod tests {
         let ready = all.rows[2].cells[0].as_ref().unwrap();
         assert_eq!(ready.text, "400 ms FAIL");
         assert!(all.rows.iter().all(|r| r.cells.len() == 3));
+    }
+
+    #[test]
+    fn shards_are_beside_one_process() {
+        let of = |target: &str, shards: &str, rate: f64| Step {
+            mode: Some(shards.into()),
+            ..step("D.S1 load", target, 32, rate)
+        };
+        let steps = vec![
+            of("P", "1 shard(s)", 100.0),
+            of("2 × P", "2 shard(s)", 200.0),
+        ];
+        let d = report("study", "D-shards", steps.clone());
+        let all = Overview::of(std::slice::from_ref(&d));
+        assert_eq!(
+            (all.rows.len(), all.rows[0].step.as_str()),
+            (1, "D.S1 load @32")
+        );
+        assert_eq!(all.rows[0].ratio(1).unwrap().value, 0.5);
+        let has = |r: &Report, id: &str| crate::html::charts::of(r).iter().any(|c| c.id == id);
+        assert!(has(&d, "targets") && has(&d, "ratios"));
+        // Two insert modes are two things wherever they ran, and nothing is beside them.
+        let b = report("study", "B-keys", steps);
+        assert_eq!(Overview::of(std::slice::from_ref(&b)).rows.len(), 2);
+        assert!(!has(&b, "targets") && !has(&b, "ratios"));
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Invariant: whatever comes from a result file is escaped; the page is written whole or not at all.
 
-mod charts;
+pub(crate) mod charts;
 mod plot;
 mod published;
 mod tables;

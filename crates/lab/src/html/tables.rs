@@ -44,10 +44,10 @@ fn cell_of(h: &mut String, column: &str, text: &str, more: &str) {
 
 /// All studies with all targets: a row for a step, a column for a target and one for the first target's ratio to it.
 pub(super) fn overview(h: &mut String, all: &Overview) {
-    h.push_str("<div class=\"text overview\"><h2>All studies, all targets</h2><p>");
     let Some((first, others)) = all.targets.split_first() else {
         return;
     };
+    h.push_str("<div class=\"text overview\"><h2>All studies, all targets</h2><p>");
     h.push_str("Operations a second; of a step at several numbers of connections the best (@).");
     if !others.is_empty() {
         let _ = write!(

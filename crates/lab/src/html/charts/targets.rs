@@ -2,6 +2,7 @@
 
 use super::super::plot::{Axis, Body, Range};
 use super::{Charts, grouped};
+use crate::overview::modes_are_targets;
 use crate::rates::interval;
 use crate::report::Step;
 use std::collections::BTreeMap;
@@ -13,6 +14,9 @@ impl Charts<'_> {
             return;
         }
         let (names, rates) = self.common();
+        if names.is_empty() {
+            return;
+        }
         let series = self.targets.iter().cloned().zip(rates).collect();
         self.push(
             "targets",
@@ -27,16 +31,18 @@ impl Charts<'_> {
         );
     }
 
+    /// What the steps that are beside each other have in common: name, mode, connections, durability.
+    fn row(&self) -> impl Fn(&Step) -> (String, Option<String>, usize, Option<String>) + use<> {
+        let by_target = modes_are_targets(self.report);
+        move |s| {
+            let mode = s.mode.clone().filter(|_| !by_target);
+            (s.name.clone(), mode, s.connections, s.durability.clone())
+        }
+    }
+
     /// Names of the steps that at least two targets have, and each target's rates.
     pub(super) fn common(&self) -> (Vec<String>, Vec<Vec<f64>>) {
-        let key = |s: &Step| {
-            (
-                s.name.clone(),
-                s.mode.clone(),
-                s.connections,
-                s.durability.clone(),
-            )
-        };
+        let key = self.row();
         let closed = self.report.steps.iter().filter(|s| s.offered.is_none());
         let several = grouped(closed, key)
             .into_iter()
@@ -60,14 +66,7 @@ impl Charts<'_> {
             return;
         }
         let first = self.targets[0].clone();
-        let key = |s: &Step| {
-            (
-                s.name.clone(),
-                s.mode.clone(),
-                s.connections,
-                s.durability.clone(),
-            )
-        };
+        let key = self.row();
         let mut rows = Vec::new();
         for ((name, mode, connections, _), list) in grouped(
             self.report.steps.iter().filter(|s| s.offered.is_none()),
@@ -90,6 +89,9 @@ impl Charts<'_> {
                     high: a[1] / b[0].max(1e-9),
                 });
             }
+        }
+        if rows.is_empty() {
+            return;
         }
         rows.truncate(60);
         self.push(
