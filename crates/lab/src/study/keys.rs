@@ -15,7 +15,7 @@ use crate::random::{Permutation, Rng, mix};
 use crate::reply::SAMPLE_EVERY;
 use crate::report::{Draft, Step, TargetInfo};
 use crate::spoken::Spoken;
-use crate::targets::{self, Cells, Dialect, Key, Table, Target};
+use crate::targets::{self, Activity, Cells, Dialect, Key, Table, Target};
 use crate::terms::{Durability, count, duration};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -273,8 +273,14 @@ impl Mode<'_> {
             self.info.pids(),
             self.args.to.quiet,
         );
-        let (outcome, spent) = fleet.watched(self.args.limit, progress, &mut |_| {})?;
+        let mut activity = Activity::default();
+        let (outcome, spent) = fleet.watched(self.args.limit, progress, &mut |s| {
+            if work == Work::Insert {
+                activity.look(&*self.target, s.at);
+            }
+        })?;
         let mut step = Step::new(name, connections, 1, &outcome, spent);
+        step.activity = activity.0;
         step.target = Some(self.info.label());
         step.mode = Some(self.title.to_string());
         step.at = matches!(work, Work::Read(_)).then_some(operations as f64);

@@ -13,7 +13,9 @@ use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
+use crate::targets::Activity;
 use crate::targets::local::Launch;
+use crate::targets::mongodb::MongoDb;
 use crate::terms::{Durability, count, duration};
 use crate::ycsb::sequence::Sequence;
 use std::sync::Arc;
@@ -394,7 +396,11 @@ impl Single {
         let every = Duration::from_secs(5);
         let mut next = every;
         let (control, pid) = (&mut self.control, self.pid);
-        let (outcome, spent) = fleet.watched(limit, progress, &mut |_| {
+        let (watched, mut activity) = (MongoDb::at(self.target.clone()), Activity::default());
+        let (outcome, spent) = fleet.watched(limit, progress, &mut |s| {
+            if inserting {
+                activity.look(&watched, s.at);
+            }
             // Test 8. A collStats every few seconds costs the server nothing that a figure would show.
             if inserting && start.elapsed() >= next && failed.is_none() {
                 next = start.elapsed() + every;
@@ -416,6 +422,7 @@ impl Single {
         let mut step = Step::new(title, connections, threads, &outcome, spent);
         step.durability = operation.durability().map(|d| d.name().to_string());
         step.sizes = sizes;
+        step.activity = activity.0;
         Ok(step)
     }
 }

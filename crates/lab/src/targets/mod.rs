@@ -17,6 +17,7 @@ mod url;
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
 use crate::terms::Durability;
+use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::sync::Arc;
 pub use url::{Url, without_password};
@@ -71,6 +72,19 @@ pub trait Target: Send + Sync {
     }
     /// What one lane says about one table. `Unack` is refused by databases that know no such thing.
     fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>>;
+}
+
+/// What a target was busy with beside requests, and when: seconds since the step began.
+#[derive(Default)]
+pub struct Activity(pub BTreeMap<String, Vec<f64>>);
+
+impl Activity {
+    /// Once a second costs the server nothing that a figure would show.
+    pub fn look(&mut self, target: &dyn Target, at: f64) {
+        for what in target.activity() {
+            self.0.entry(what.into()).or_default().push(at);
+        }
+    }
 }
 
 /// What a whole reply says: how many records it holds, or how many a write touched.

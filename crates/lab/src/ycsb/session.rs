@@ -10,7 +10,7 @@ use crate::measure::Sample;
 use crate::process;
 use crate::progress::{Goal, Progress, say};
 use crate::report::{Step, TargetInfo};
-use crate::targets::{Table, Target};
+use crate::targets::{Activity, Table, Target};
 use crate::terms::Durability;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -414,18 +414,15 @@ impl Session {
         fleet.set_pace(plan.rate, plan.poisson);
         let progress = Progress::new(title, goal, self.info.pids(), self.quiet);
         let writes = phase == Phase::Load || spec.update + spec.insert > 0.0;
-        let mut activity = BTreeMap::<String, Vec<f64>>::new();
-        let target = &self.target;
+        let mut activity = Activity::default();
+        let target = &*self.target;
         let done = fleet.watched(plan.limit, progress, &mut |s| {
             observe(s);
-            // Once a second costs the server nothing that a figure would show.
             if writes {
-                for what in target.activity() {
-                    activity.entry(what.into()).or_default().push(s.at);
-                }
+                activity.look(target, s.at);
             }
         })?;
-        self.activity = activity;
+        self.activity = activity.0;
         Ok(done)
     }
 }

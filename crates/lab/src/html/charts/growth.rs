@@ -6,6 +6,16 @@ use super::{Charts, distinct, grouped, spikes};
 use crate::rates::group_interval;
 use crate::report::{Sizes, Step};
 
+/// How many records were in after so many seconds.
+fn inserted(s: &Step, at: f64) -> f64 {
+    let mut seconds = 0.0;
+    let groups = s.group_seconds.iter().take_while(|group| {
+        seconds += **group;
+        seconds <= at
+    });
+    (groups.count() as u64 * s.group) as f64
+}
+
 impl Charts<'_> {
     /// The rate as the data grows, in a hundred parts or per 100,000.
     pub(super) fn growth(&mut self) {
@@ -52,15 +62,42 @@ impl Charts<'_> {
                     }
                 })
                 .collect();
+            let events = self.events(&steps, inserted);
             self.push(
                 &format!("growth-{mode}"),
                 format!("Insert rate as data grows: {mode}"),
-                &format!("One value for every {} inserts. Level is good; rings mark values below half the median.", part as u64 * group),
+                &format!(
+                    "One value for every {} inserts. Level is good; rings mark values below half the median, blocks at the \
+                     foot what the server did beside.",
+                    part as u64 * group
+                ),
                 Axis::linear("records inserted"),
                 Axis::linear("inserts/s"),
                 Body::Lines(lines),
             );
+            if let Some(chart) = self.all.last_mut() {
+                chart.events = events;
+            }
         }
+    }
+
+    /// What the targets did beside requests, where it stands on the plot.
+    fn events(
+        &self,
+        steps: &[&Step],
+        place: impl Fn(&Step, f64) -> f64,
+    ) -> Vec<(String, Vec<f64>)> {
+        let mut events = Vec::new();
+        for s in steps {
+            for (what, at) in &s.activity {
+                let name = match &s.target {
+                    Some(t) if self.many_targets() => format!("{what} of {t}"),
+                    _ => what.clone(),
+                };
+                events.push((name, at.iter().map(|at| place(s, *at)).collect()));
+            }
+        }
+        events
     }
 
     pub(super) fn reads_by_keys(&mut self) {
@@ -250,16 +287,7 @@ impl Charts<'_> {
             } else {
                 format!(", {mode}")
             };
-            let mut events: Vec<(String, Vec<f64>)> = Vec::new();
-            for s in steps {
-                for (what, at) in &s.activity {
-                    let name = match &s.target {
-                        Some(t) if self.many_targets() => format!("{what} of {t}"),
-                        _ => what.clone(),
-                    };
-                    events.push((name, at.clone()));
-                }
-            }
+            let events = self.events(steps, |_, at| at);
             let what = format!("{name}{mode}, {connections} connection(s)");
             charts.push((what, lines, events));
         }
@@ -313,5 +341,32 @@ impl Charts<'_> {
                 Body::Lines(lines),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spikes_of_a_load_stand_beside_what_the_server_did() {
+        let mut s = Step::example("insert", "P", 1, 1000.0);
+        s.mode = Some("no key".into());
+        s.group = 1000;
+        s.group_seconds = (0..100).map(|i| if i == 60 { 5.0 } else { 1.0 }).collect();
+        s.activity = [("flush".to_string(), vec![10.0, 62.0])].into();
+        let mut report = crate::report::Draft::new("study", "B-keys").report;
+        report.steps.push(s);
+        let charts = super::super::of(&report);
+        let growth = charts.iter().find(|c| c.id == "growth-no-key").unwrap();
+        assert_eq!(
+            growth.events,
+            [("flush".to_string(), vec![10_000.0, 60_000.0])]
+        );
+        let Body::Lines(lines) = &growth.body else {
+            panic!("no lines")
+        };
+        assert_eq!(lines[0].marks.len(), 1);
+        assert_eq!(lines[0].marks[0].0, 62_000.0);
     }
 }
