@@ -57,6 +57,7 @@ pub mod targets;
 pub mod terms;
 pub mod ycsb;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use fault::{Fault, Result};
 use std::ffi::OsString;
@@ -149,6 +150,11 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     let shown: Vec<String> = shown.collect();
     let lab = match Lab::try_parse_from(words) {
         Ok(lab) => lab,
+        // A word is missing: the help says which there are.
+        Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = e.print();
+            return ExitCode::from(2);
+        }
         Err(e) if e.use_stderr() => {
             eprintln!("pando lab: {}", brief(&e.to_string()));
             return ExitCode::from(2);
@@ -196,14 +202,22 @@ pub fn command() -> Vec<String> {
 /// What clap says of wrong words, in one line.
 fn brief(said: &str) -> String {
     let (why, usage) = said.split_once("Usage: ").unwrap_or((said, ""));
+    let why = why.replace("For more information, try '--help'.", "");
     let why = why.trim().trim_start_matches("error: ");
     let why: Vec<&str> = why.split_whitespace().collect();
-    let of = usage.lines().next().unwrap_or("pando lab");
-    let of: Vec<&str> = of
+    let of: Vec<&str> = usage
+        .lines()
+        .next()
+        .unwrap_or_default()
         .split_whitespace()
         .take_while(|w| !w.starts_with(['-', '<', '[']))
         .collect();
-    format!("{}; see {} --help", why.join(" "), of.join(" "))
+    let of = if of.is_empty() {
+        "pando lab".into()
+    } else {
+        of.join(" ")
+    };
+    format!("{}; see {of} --help", why.join(" "))
 }
 
 /// `false` when the command ran but something that it checked did not hold.
@@ -303,7 +317,12 @@ mod tests {
             ("frobnicate", "'frobnicate'", "pando lab --help"),
             ("study double", "'double'", "pando lab study --help"),
             ("report", "<RESULTS>", "pando lab report --help"),
-            ("run C.S1 --records many", "'many'", "--help"),
+            (
+                "run C.S1 --records many",
+                "'many'",
+                "; see pando lab --help",
+            ),
+            ("run C.S1 --url", "--url", "supplied; see pando lab --help"),
             (
                 "study keys --out x --out y",
                 "--out",

@@ -132,3 +132,43 @@ fn ctrl_c_keeps_what_was_measured() {
         "{cut:?}"
     );
 }
+
+/// A limit on the size of files stands for a full disk: writing fails in the middle of a run.
+#[test]
+fn a_disk_that_is_full_leaves_nothing_half_written() {
+    let Some(lab) = program() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("result.json");
+    let url = format!("mongodb://{}", fake::start(fake::Honesty::Honest));
+    let words = "run C.S3 --records 300 --operations 300 --connections 1,2,3,4 --quiet";
+    // Eight blocks, of 512 or 1,024 bytes as the shell has it: the beginning of a journal, and not all steps.
+    let shell = "trap '' XFSZ; ulimit -f 8; exec \"$@\"";
+    let done = Command::new("sh")
+        .args(["-c", shell, "sh"])
+        .arg(&lab)
+        .args(words.split(' '))
+        .args(["--url", &url, "--out"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(
+        lines[0].starts_with("warning: steps are not kept meanwhile: ")
+            && lines[1].starts_with("pando lab: ")
+            && lines.len() == 2,
+        "{said}"
+    );
+    // What was measured is not lost, and no file says half of it: at most the journal of the steps that had room.
+    assert!(
+        text(&done.stdout).contains("READ"),
+        "{}",
+        text(&done.stdout)
+    );
+    for left in std::fs::read_dir(dir.path()).unwrap() {
+        let left = left.unwrap().path();
+        assert!(left.ends_with("result.json.unfinished"), "{left:?}");
+        assert!(!Report::read(&left).unwrap().steps.is_empty());
+    }
+}

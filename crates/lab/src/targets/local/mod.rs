@@ -172,7 +172,9 @@ pub fn main(args: Args) -> Result<bool> {
 pub fn home(dir: Option<PathBuf>) -> PathBuf {
     // SAFETY: no pointers are involved.
     let user = unsafe { libc::getuid() };
-    dir.unwrap_or_else(|| std::env::temp_dir().join(format!("pando-lab-targets-{user}")))
+    let dir = dir.unwrap_or_else(|| std::env::temp_dir().join(format!("pando-lab-targets-{user}")));
+    // Each server is started in a folder of its own, where a relative path would mean another place.
+    std::path::absolute(&dir).unwrap_or(dir)
 }
 
 fn list(home: &Path) {
@@ -304,6 +306,13 @@ mod tests {
         let router = mongos(dir.path(), Path::new("/x/mongos"), 4000, "config/h:1");
         assert_eq!(router.words[..2], ["--configdb", "config/h:1"]);
         assert!(router.words.iter().any(|w| w == "127.0.0.1"));
+    }
+
+    #[test]
+    fn a_relative_folder_is_that_of_the_caller() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(home(Some("servers".into())), here.join("servers"));
+        assert!(home(None).is_absolute());
     }
 
     #[test]
