@@ -223,3 +223,11 @@ def test_same_name_in_two_databases(client, db):
     assert db.things.find_one() == {"_id": 1}
     client.drop_database(db.name + "x")
     assert db.things.find_one() == {"_id": 1}
+
+
+def test_system_collections_that_there_are_none_of(db):
+    for write in (lambda c: c.insert_one({}), lambda c: c.update_one({}, {"$set": {"a": 1}}, upsert=True)):
+        with refuses(73, containing="Invalid system namespace"):
+            write(db["system.nothing"])
+    assert db.list_collection_names() == []
+    db["system.js"].insert_one({"_id": "f", "value": 1})

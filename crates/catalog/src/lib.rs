@@ -27,6 +27,8 @@ pub use capped::{Capped, Tail};
 pub use change::{Catalog, NewIndex, Snapshot, build_progress_key};
 pub use collection::{Collection, Frozen, Index, IndexState, WriteLock};
 pub use index_filter::{IndexFilter, IndexFilters, QueryShape};
-pub use namespace::{check_collection_name, check_db_name, collection_of, db_of};
+pub use namespace::{
+    check_collection_name, check_db_name, check_system_name, collection_of, db_of,
+};
 pub use validator::Validator;
 pub use view::View;

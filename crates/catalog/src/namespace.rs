@@ -22,6 +22,28 @@ pub fn check_db_name(db: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses names of system collections that there are none of, `system.buckets.…` aside.
+pub fn check_system_name(ns: &str) -> Result<()> {
+    let c = collection_of(ns);
+    let Some(name) = c.strip_prefix("system.") else {
+        return Ok(());
+    };
+    let known = [
+        "js",
+        "preimages",
+        "profile",
+        "roles",
+        "sessions",
+        "users",
+        "version",
+        "views",
+    ];
+    if !name.starts_with("buckets.") && !known.contains(&name) {
+        bail!(InvalidNamespace, "Invalid system namespace: {ns}");
+    }
+    Ok(())
+}
+
 /// `ns` is `db.collection`; the database name was checked.
 pub fn check_collection_name(ns: &str) -> Result<()> {
     let c = collection_of(ns);

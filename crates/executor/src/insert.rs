@@ -94,6 +94,7 @@ pub(crate) fn lock_or_create(ctx: &mut OpCtx, ns: &str) -> Result<(Arc<Collectio
         }
         ctx.need_worker()?;
         check_not_list(ns)?;
+        catalog::check_system_name(ns)?;
         ctx.engine.catalog.get_or_create(ns)?;
     }
 }

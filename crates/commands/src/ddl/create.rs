@@ -303,30 +303,13 @@ fn check_namespace(ns: &str, o: &Options<'_>) -> Result<()> {
 /// Names that a collection may be given.
 pub fn check_name(ns: &str, timeseries: bool) -> Result<()> {
     catalog::check_collection_name(ns)?;
-    let coll = catalog::collection_of(ns);
-    if coll.starts_with("system.buckets.") {
-        if !timeseries {
-            bail!(
-                IllegalOperation,
-                "Cannot create system.buckets collection without timeseries options: {ns}"
-            );
-        }
-    } else if coll.starts_with("system.")
-        && !matches!(
-            coll,
-            "system.views"
-                | "system.profile"
-                | "system.js"
-                | "system.users"
-                | "system.roles"
-                | "system.version"
-                | "system.preimages"
-                | "system.sessions"
-        )
-    {
-        bail!(InvalidNamespace, "Invalid system namespace: {ns}");
+    if catalog::collection_of(ns).starts_with("system.buckets.") && !timeseries {
+        bail!(
+            IllegalOperation,
+            "Cannot create system.buckets collection without timeseries options: {ns}"
+        );
     }
-    Ok(())
+    catalog::check_system_name(ns)
 }
 
 /// Checks of options against each other.
