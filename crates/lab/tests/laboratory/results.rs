@@ -86,42 +86,43 @@ fn the_page_opens_in_a_browser() {
         assert!(run(&["report", out.to_str().unwrap(), "--svg", "-"]));
         std::fs::read_to_string(out.with_extension("html")).unwrap()
     });
-    let probe = "<script>var d=document.documentElement,s=Array.from(document.querySelectorAll('svg')).find(function(x){return x.getBoundingClientRect().height>0});document.title='wide '+(d.scrollWidth-d.clientWidth)+' tall '+Math.round(s.getBoundingClientRect().height)+' dark '+getComputedStyle(document.body).backgroundColor</script></body>";
-    let file = lab.dir.path().join("probe.html");
-    std::fs::write(&file, page.replace("</body>", probe)).unwrap();
+    let probe = "<script>var d=document.documentElement,s=Array.from(document.querySelectorAll('svg')).find(function(x){return x.getBoundingClientRect().height>0});top.document.title='at '+innerWidth+' wide '+(d.scrollWidth-d.clientWidth)+' tall '+Math.round(s.getBoundingClientRect().height)+' dark '+getComputedStyle(document.body).backgroundColor</script></body>";
+    let inside = page.replace("</body>", probe);
+    let inside = inside.replace('&', "&amp;").replace('"', "&quot;");
     let title = |width: u32, scheme: u32| {
-        let profile = lab.dir.path().join(format!("profile{width}{scheme}"));
+        let name = |what: &str| lab.dir.path().join(format!("{what}{width}{scheme}"));
+        // A window is never as narrow as a phone, a frame in it is.
+        let file = name("probe").with_extension("html");
+        let frame = format!(
+            "<!doctype html><meta name=\"color-scheme\" content=\"light dark\">\
+             <iframe style=\"border:0;width:{width}px;height:900px\" srcdoc=\"{inside}\"></iframe>"
+        );
+        std::fs::write(&file, frame).unwrap();
         let out = std::process::Command::new(&browser)
             .args([
                 "--headless=new",
                 "--no-sandbox",
                 "--disable-gpu",
                 "--dump-dom",
+                "--window-size=1400,1000",
             ])
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .arg(format!("--window-size={width},900"))
+            .arg(format!("--user-data-dir={}", name("profile").display()))
             .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
             .arg(format!("file://{}", file.display()))
             .output()
             .unwrap();
         let dom = String::from_utf8_lossy(&out.stdout).into_owned();
-        let title = dom
-            .split("<title>")
-            .nth(1)
-            .and_then(|t| t.split("</title>").next());
+        let title = dom.split("<title>at ").nth(1);
+        let title = title.and_then(|t| t.split("</title>").next());
         title
             .unwrap_or_else(|| panic!("no page: {dom}"))
             .to_string()
     };
-    let (light, dark) = (title(390, 1), title(1280, 0));
-    for t in [&light, &dark] {
-        assert!(
-            t.starts_with("wide 0 tall ") && !t.contains("tall 0 "),
-            "{t}"
-        );
+    for width in [390, 1280] {
+        for (scheme, ground) in [(1, "rgb(247, 247, 245)"), (0, "rgb(20, 23, 26)")] {
+            let t = title(width, scheme);
+            let drawn = t.starts_with(&format!("{width} wide 0 tall ")) && !t.contains("tall 0 ");
+            assert!(drawn && t.ends_with(ground), "{t}");
+        }
     }
-    assert!(
-        light.ends_with("rgb(247, 247, 245)") && dark.ends_with("rgb(20, 23, 26)"),
-        "{light} {dark}"
-    );
 }
