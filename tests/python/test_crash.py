@@ -190,6 +190,22 @@ def test_ddl_survives_kills(new_server):
                 assert_indexes_agree(client.ddl[name])
 
 
+def test_what_killed_operations_leave_is_dropped(new_server):
+    """`$out` and convertToCapped fill a collection of their own first; a kill may leave it there."""
+    left = ["tmp.agg_out.0123456789abcdef", "tmp0123456789abcdef.convertToCapped"]
+    own = ["things", "tmp.agg_out.mine", "tmp.convertToCapped"]
+    server = new_server()
+    with server.client() as client:
+        for name in left + own:
+            client.d[name].insert_many([{"_id": i} for i in range(50)])
+            client.d[name].create_index("a")
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert sorted(client.d.list_collection_names()) == sorted(own)
+        assert all(client.d[name].count_documents({}) == 50 for name in own)
+
+
 def test_killed_while_idle_many_times(new_server):
     server = new_server()
     for i in range(5):

@@ -373,11 +373,7 @@ impl Host for Outside<'_, '_> {
             );
         }
         // Filled aside and then put in the target's place: readers see the old collection or the whole new one.
-        let aside = format!(
-            "{}.tmp.agg_out.{:016x}",
-            spec.target.db,
-            rand::random::<u64>()
-        );
+        let aside = crate::leftover::of_out(&spec.target.db);
         let options = before
             .as_ref()
             .map_or_else(DocBuf::new, |c| c.options.clone());

@@ -21,6 +21,7 @@ mod find;
 mod find_and_modify;
 mod insert;
 mod interrupt;
+pub mod leftover;
 mod merge;
 mod merge_into;
 mod moment;

@@ -86,6 +86,7 @@ impl Engine {
             store.propose(vec![Entry::new([0; 16], Op::Noop, vec![])])?;
         }
         let catalog = Catalog::open(store.clone())?;
+        crate::leftover::drop_all(&catalog);
         Ok(Arc::new(Engine {
             store,
             catalog,

@@ -29,11 +29,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let size = size(cx)?;
     let engine = cx.app.engine.clone();
     let source = source(&engine.catalog, &ns)?;
-    let aside = format!(
-        "{}.tmp{:016x}.convertToCapped",
-        cx.args.db,
-        rand::random::<u64>()
-    );
+    let aside = executor::leftover::of_convert_to_capped(cx.args.db);
     let frozen = source.freeze();
     let Some(source) = engine.catalog.get(&ns).filter(|c| c.uuid == source.uuid) else {
         bail!(NamespaceNotFound, "source collection {ns} does not exist");

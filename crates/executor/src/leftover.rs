@@ -1,0 +1,59 @@
+//! Collections that an operation fills before they take the place of another (`$out`, convertToCapped): what a kill leaves of
+//! them is dropped at the next start. They are known by their names, as nobody else would choose them.
+
+use catalog::Catalog;
+
+const OUT: &str = "tmp.agg_out.";
+const CAPPED: &str = ".convertToCapped";
+
+/// A new name for what `$out` fills.
+pub(crate) fn of_out(db: &str) -> String {
+    format!("{db}.{OUT}{:016x}", rand::random::<u64>())
+}
+
+/// A new name for what convertToCapped fills.
+pub fn of_convert_to_capped(db: &str) -> String {
+    format!("{db}.tmp{:016x}{CAPPED}", rand::random::<u64>())
+}
+
+fn is_one(ns: &str) -> bool {
+    let name = catalog::collection_of(ns);
+    let number = name.strip_prefix(OUT).or_else(|| {
+        let rest = name.strip_prefix("tmp")?;
+        rest.strip_suffix(CAPPED)
+    });
+    number
+        .is_some_and(|n| n.len() == 16 && n.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+}
+
+/// Drops them. Where that fails they stay for the next start: nothing is wrong with the rest.
+pub(crate) fn drop_all(catalog: &Catalog) {
+    for coll in catalog.snapshot().all().filter(|c| is_one(&c.ns)) {
+        match catalog.drop_collection(&coll.ns) {
+            Ok(_) => {
+                tracing::info!(target: "STORAGE", ns = coll.ns.as_str(), "Dropped what an operation that was killed had left");
+            }
+            Err(e) => {
+                tracing::warn!(target: "STORAGE", ns = coll.ns.as_str(), error = e.message.as_str(), "Cannot drop what an operation that was killed had left");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_its_own_names() {
+        assert!(is_one(&of_out("d")) && is_one(&of_convert_to_capped("d")));
+        for other in [
+            "d.tmp.agg_out.1",
+            "d.tmp.agg_out.mine56789abcdefg",
+            "d.tmp.convertToCapped",
+            "d.things",
+        ] {
+            assert!(!is_one(other), "{other}");
+        }
+    }
+}
