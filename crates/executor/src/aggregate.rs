@@ -69,7 +69,11 @@ pub(crate) struct Outside<'a, 'c> {
     pub depth: u32,
     /// The pipeline is explained: nothing is written.
     pub watch: Option<&'a mut Watch>,
+    pub under_way: usize,
 }
+
+/// What running a pipeline for each document of another takes of the stack, in stages.
+const NESTING_STAGES: usize = 50;
 
 impl PipelineCursor {
     /// Opens a pipeline. One that is run inline must not write (see [`Pipeline::writes`]): it could not be started over.
@@ -117,6 +121,7 @@ impl PipelineCursor {
             request: &self.request,
             depth: 0,
             watch: None,
+            under_way: 0,
         })?;
         self.done = !more;
         Ok(more)
@@ -342,7 +347,12 @@ impl Host for Outside<'_, '_> {
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
         let (depth, watch) = (self.depth + 1, self.watch.as_deref_mut());
-        open(self.ctx, ns, pipeline, vars, None, depth, watch).map(|(s, _)| s)
+        let (source, _) = open(self.ctx, ns, pipeline, vars, None, depth, watch)?;
+        Ok(pipeline::nested(source, NESTING_STAGES))
+    }
+
+    fn under_way(&mut self) -> &mut usize {
+        &mut self.under_way
     }
 
     fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()> {

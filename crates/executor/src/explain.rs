@@ -88,6 +88,7 @@ pub fn explain_pipeline(
         request: &request,
         depth: 0,
         watch: Some(&mut watch),
+        under_way: 0,
     })? {}
     explained.ran = Some((watch, numbers));
     Ok(explained)

@@ -113,7 +113,7 @@ pub fn recovery(input: &[u8]) {
         disk.put(&path(1), input.to_vec());
     } else {
         let mut script = Script(input);
-        from = script.number(1).min(1 << 60);
+        from = script.number(1).clamp(1, 1 << 60);
         let mut next = 1;
         for _ in 0..=script.byte() % 4 {
             let (first, mut bytes) = segment(&mut script, &mut next);

@@ -254,6 +254,7 @@ struct Memory {
     checks: u32,
     stage_bytes: usize,
     stored: Vec<DocBuf>,
+    under_way: usize,
 }
 
 impl Memory {
@@ -263,6 +264,7 @@ impl Memory {
             checks: 0,
             stage_bytes,
             stored: Vec::new(),
+            under_way: 0,
         }
     }
 }
@@ -316,6 +318,10 @@ impl Host for Memory {
 
     fn memory_limit(&self) -> usize {
         self.stage_bytes
+    }
+
+    fn under_way(&mut self) -> &mut usize {
+        &mut self.under_way
     }
 
     fn spill(&mut self) -> Result<Box<dyn SpillFile>> {

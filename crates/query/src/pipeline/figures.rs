@@ -162,7 +162,8 @@ impl Pipeline {
             out = watched(s.op.attach(out, vars), n);
             numbers.push(n);
         }
-        (out, numbers)
+        // Watching takes as much of the stack again.
+        (super::nested(out, 2 * numbers.len()), numbers)
     }
 }
 

@@ -126,6 +126,9 @@ pub trait Host {
     /// A new temporary file for that.
     fn spill(&mut self) -> Result<Box<dyn SpillFile>>;
 
+    /// How many stages are being advanced inside of one another right now; starts at 0. See [`nested`].
+    fn under_way(&mut self) -> &mut usize;
+
     /// Where to count what is done, when the pipeline is explained.
     fn watch(&mut self) -> Option<&mut Watch> {
         None
@@ -304,10 +307,6 @@ impl Pipeline {
         source: Box<dyn Source>,
         vars: &Arc<Vars>,
     ) -> Box<dyn Source> {
-        let mut out = source;
-        for s in self.stages.iter().skip(from) {
-            out = s.op.attach(out, vars);
-        }
         let builds = |s: &Stage| {
             !matches!(
                 s.op,
@@ -320,16 +319,41 @@ impl Pipeline {
                     | Op::Merge(_)
             )
         };
-        if self.stages.iter().skip(from).any(builds) && !self.writes() {
+        let built = self.stages.iter().skip(from).any(builds);
+        let mut out = source;
+        for s in self.stages.iter().skip(from) {
+            if built && matches!(s.op, Op::Out(_) | Op::Merge(_)) {
+                out = Box::new(stream::Shallow { input: out });
+            }
+            out = s.op.attach(out, vars);
+        }
+        if built && !self.writes() {
             out = Box::new(stream::Checked { input: out });
         }
-        out
+        match self.stages.len().saturating_sub(from) {
+            ..=FEW_STAGES => out,
+            stages => nested(out, stages),
+        }
     }
 
     /// The whole pipeline of [`Pipeline::makes_input`], or one over no documents.
     pub fn run_alone(&self, vars: &Arc<Vars>) -> Box<dyn Source> {
         self.attach(0, Box::new(stream::Empty), vars)
     }
+}
+
+/// A pipeline with no more stages than these is not counted.
+const FEW_STAGES: usize = 50;
+/// The most stages that are advanced inside of one another: of one pipeline (a view on a view may be long), and of those that its
+/// stages run in turn. Each takes some of the stack of its thread.
+const MAX_UNDER_WAY: usize = 2500;
+
+/// `source` as so many stages in whatever is under way: refused when it would be too many.
+pub fn nested(source: Box<dyn Source>, stages: usize) -> Box<dyn Source> {
+    Box::new(stream::Nested {
+        input: source,
+        stages,
+    })
 }
 
 /// A source over the rows of a collection.

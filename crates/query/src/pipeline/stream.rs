@@ -1,11 +1,11 @@
 //! The operators that hold at most one document: filter, transformation, limit, skip, count, and the sources.
 
-use super::{Host, Rows, Source};
-use crate::expr::{EvalCtx, Vars};
+use super::{Host, MAX_UNDER_WAY, Rows, Source};
+use crate::expr::{EvalCtx, Vars, check_depth};
 use crate::filter::Filter;
 use crate::transform::Transform;
 use bson::{Doc, DocBuf, Writer};
-use errors::Result;
+use errors::{Result, err};
 use std::sync::Arc;
 
 pub(super) struct Leaf {
@@ -132,7 +132,7 @@ impl Source for Map {
     }
 }
 
-/// The end of a pipeline: nothing too large to be sent leaves it.
+/// The end of a pipeline: nothing too large or too deep to be sent leaves it.
 pub(super) struct Checked {
     pub input: Box<dyn Source>,
 }
@@ -143,7 +143,54 @@ impl Source for Checked {
             return Ok(false);
         }
         super::check_size(self.input.doc().len())?;
+        check_depth(self.input.doc().as_val())?;
         Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.input.doc()
+    }
+}
+
+/// What is written is no deeper than what anybody could insert and read. Its size is whoever writes it to check.
+pub(super) struct Shallow {
+    pub input: Box<dyn Source>,
+}
+
+impl Source for Shallow {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if !self.input.advance(host)? {
+            return Ok(false);
+        }
+        check_depth(self.input.doc().as_val())?;
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.input.doc()
+    }
+}
+
+/// Counts its stages as under way while it is advanced.
+pub(super) struct Nested {
+    pub input: Box<dyn Source>,
+    pub stages: usize,
+}
+
+impl Source for Nested {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        let before = *host.under_way();
+        let now = before.saturating_add(self.stages);
+        if now > MAX_UNDER_WAY {
+            return Err(err!(
+                MaxSubPipelineDepthExceeded,
+                "Pipelines that run inside of one another have more than {MAX_UNDER_WAY} stages in all"
+            ));
+        }
+        *host.under_way() = now;
+        let more = self.input.advance(host);
+        *host.under_way() = before;
+        more
     }
 
     fn doc(&self) -> Doc<'_> {

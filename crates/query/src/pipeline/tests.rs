@@ -23,6 +23,7 @@ pub(super) struct Memory {
     pub(super) disk: bool,
     pub(super) spilled: u32,
     pub(super) watch: Option<Watch>,
+    pub(super) under_way: usize,
 }
 
 impl Host for Memory {
@@ -85,6 +86,10 @@ impl Host for Memory {
     fn spill(&mut self) -> Result<Box<dyn SpillFile>> {
         self.spilled += 1;
         Ok(Box::new(std::io::Cursor::new(Vec::new())))
+    }
+
+    fn under_way(&mut self) -> &mut usize {
+        &mut self.under_way
     }
 
     fn watch(&mut self) -> Option<&mut Watch> {
@@ -752,4 +757,43 @@ fn windows() {
             "{stage}"
         );
     }
+}
+
+#[test]
+fn what_leaves_a_pipeline_is_no_deeper_than_what_comes_in() {
+    let group = r#"{"$group": {"_id": null, "a": {"$push": "$$ROOT"}}}"#;
+    let times = |n: usize, last: &str| format!("[{}{last}]", vec![group; n].join(","));
+    let input = r#"[{"_id": 1}]"#;
+    for last in ["", r#",{"$out": "o"}"#, r#",{"$merge": "o"}"#] {
+        assert!(run_on(&mut foreign(), input, &times(40, last)).is_ok());
+        let deep = run_on(&mut foreign(), input, &times(200, last));
+        assert_eq!(show(deep), "#15", "{last}");
+    }
+    // On the way it may be deeper.
+    let counted = times(200, r#",{"$count": "n"}"#);
+    assert_eq!(
+        show(run_on(&mut foreign(), input, &counted)),
+        r#"[{"n": 1}]"#
+    );
+}
+
+#[test]
+fn too_many_stages_inside_of_one_another() {
+    let of = |n: usize| vec![r#"{"$limit": 1}"#; n].join(",");
+    let nested = move |levels: usize, n: usize| {
+        (0..levels).fold(of(n), |inner, _| {
+            let lookup = format!(r#"{{"from": "people", "pipeline": [{inner}], "as": "r"}}"#);
+            format!(r#"{{"$lookup": {lookup}}},{}"#, of(n))
+        })
+    };
+    let run = |stages: &str| run_on(&mut foreign(), r#"[{"_id": 1}]"#, &format!("[{stages}]"));
+    // On a stack such as the server's threads have.
+    let thread = std::thread::Builder::new().stack_size(8 << 20);
+    let checks = thread.spawn(move || {
+        assert!(run(&nested(0, 1000)).is_ok());
+        assert!(run(&nested(1, 900)).is_ok());
+        assert_eq!(show(run(&nested(3, 900))), "#232");
+        assert!(run(&nested(15, 40)).is_ok());
+    });
+    checks.unwrap().join().unwrap();
 }
