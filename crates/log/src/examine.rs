@@ -70,7 +70,10 @@ pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Ex
                 continue;
             }
         };
-        if expected != 0 && first_index != expected && follows {
+        if first_index < expected {
+            let why = format!("entries from {first_index} on are there twice");
+            found.faults.push(corrupt(&path, 0, expected, why));
+        } else if expected != 0 && first_index != expected && follows {
             let why = format!("entries up to {first_index} are missing");
             found.faults.push(corrupt(&path, 0, expected, why));
         }

@@ -79,10 +79,14 @@ pub(crate) fn open<E: From<Error>>(
             kept.push_back(segment.clone());
             continue;
         }
+        if header.first_index < expected {
+            let why = format!("entries from {} on are there twice", header.first_index);
+            return Err(corrupt(&candidate.path, 0, expected, why).into());
+        }
         if expected != 0 && header.first_index != expected && header.flags & FLAG_GAP == 0 {
             // The segment before ends at a frame's end, yet too early.
             let here = candidates.get(at..).unwrap_or(&[]);
-            if header.first_index < expected || proven(&[], here, expected)? {
+            if proven(&[], here, expected)? {
                 let why = format!("entries up to {} are missing", header.first_index);
                 return Err(corrupt(&candidate.path, 0, expected, why).into());
             }

@@ -634,9 +634,14 @@ fn a_bent_segment_is_recovered_or_refused() {
             assert!(sound.starts_with(&entries));
         }
     });
-    // One entry whose index, and one whose timestamp, is the last number there is.
-    let last = [vec![0, 0, 0, 0, 1, 0xff], vec![0, 0, 0, 0, 1, 0, 0xff]];
-    mutate::fuzz("log", &[&last[..], &[bytes]].concat(), targets::recovery);
+    let found = [
+        // One entry whose index, and one whose timestamp, is the last number there is.
+        vec![0, 0, 0, 0, 1, 0xff],
+        vec![0, 0, 0, 0, 1, 0, 0xff],
+        // A segment with three entries, and one that begins at the second of them and owns up to a gap.
+        [&[0, 1, 0, 0, 3][..], &[0; 12], &[0, 0, 0x81, 1, 2], &[0; 9]].concat(),
+    ];
+    mutate::fuzz("log", &[&found[..], &[bytes]].concat(), targets::recovery);
 }
 
 #[test]
