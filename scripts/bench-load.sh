@@ -41,7 +41,10 @@ memory="a control group of $memory_mb MB"
 [ "$direct" = 0 ] || [ -z "$group" ] || memory+=", direct I/O"
 echo "$docs documents, $ids ids, cache of $cache_mb MB, $memory" >&2
 check=1
-(within "$engine" "load=$ids" "check=$check" "docs=$docs" "cache_mb=$cache_mb" "direct=$direct" row_percent=25 "dir=$work") | tee "$out"
+# The same puts as the server's: records under numbers where ids are long.
+numbered=0
+[ "$ids" != md5 ] || numbered=1
+(within "$engine" "load=$ids" "check=$check" "numbered=$numbered" "docs=$docs" "cache_mb=$cache_mb" "direct=$direct" row_percent=25 "dir=$work") | tee "$out"
 no_limit
 
 limit server "$memory_mb"

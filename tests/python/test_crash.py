@@ -35,7 +35,8 @@ class Writer(threading.Thread):
     def document(self):
         rng, self.next_id = self.rng, self.next_id + 1
         return {
-            "_id": f"{self.number}-{self.next_id - 1}",
+            # Long ids have the records of a collection lie elsewhere than under them, if one of them is the first.
+            "_id": f"{self.number}-{self.next_id - 1}" + "-long" * 8 * (self.number % 2),
             "owner": self.number,
             "a": rng.randrange(100),
             "b": rng.random(),

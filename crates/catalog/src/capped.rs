@@ -1,25 +1,18 @@
-//! What a capped collection has that others do not: its bounds, and the place where its next record goes.
+//! What a capped collection has that others do not: its bounds, and who follows it as it grows.
 //!
-//! ```text
-//! record key of a capped collection = sequence number u64 BE, from 1
-//! ```
-//! So the order of its records is that of their insertion; its `_id_` is an index like any other unique one (number 0).
+//! Its records lie under [numbers](crate::numbers), so their order is that of their insertion.
 //!
-//! Invariant: numbers are given out by whoever holds the latch on [`Tail`], from before he looks until what he inserted is
+//! Invariant: its numbers are given out by whoever holds the latch on [`Tail`], from before he looks until what he inserted is
 //! applied. A snapshot therefore holds every number that was given out before the newest one it holds: whoever has read up to
 //! a number has missed nothing below it.
 
 use bson::Doc;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a newly found first number is kept from readers: a view that is older could hold a smaller one.
 const SETTLING: Duration = Duration::from_secs(1);
-
-/// The number of a capped collection's `_id_` among its indexes.
-pub const ID_INDEX: u32 = planner::ID_INDEX;
 
 #[derive(Clone)]
 pub struct Capped {
@@ -58,8 +51,6 @@ impl Capped {
 /// Where a capped collection grows, and who waits for it to grow.
 #[derive(Default)]
 pub struct Tail {
-    /// The next number; 0 until somebody has looked what the last one is.
-    next: AtomicU64,
     head: Mutex<Head>,
     /// How often something was added since the process started.
     additions: Mutex<u64>,
@@ -78,16 +69,6 @@ struct Head {
 }
 
 impl Tail {
-    /// The next number, if that is known. Only for the holder of the latch.
-    pub fn next(&self) -> Option<u64> {
-        Some(self.next.load(Ordering::Relaxed)).filter(|n| *n != 0)
-    }
-
-    /// Only for the holder of the latch.
-    pub fn set_next(&self, next: u64) {
-        self.next.store(next, Ordering::Relaxed);
-    }
-
     /// A number that no record of the newest state is below.
     pub fn first(&self) -> u64 {
         self.head.lock().first
@@ -136,16 +117,6 @@ impl Tail {
             }
         }
     }
-}
-
-/// The record key, without prefix, of a sequence number.
-pub fn sequence_key(sequence: u64) -> [u8; 8] {
-    sequence.to_be_bytes()
-}
-
-/// The sequence number of a record key without its prefix.
-pub fn sequence_of(record_key: &[u8]) -> Option<u64> {
-    record_key.try_into().ok().map(u64::from_be_bytes)
 }
 
 #[cfg(test)]

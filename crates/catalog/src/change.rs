@@ -432,6 +432,34 @@ impl Catalog {
         })
     }
 
+    /// Has the records of a collection lie under numbers, if there is none yet and nothing else says where they lie; whether they do
+    /// now. `empty` is asked with the write lock held.
+    pub fn number_records(
+        &self,
+        ns: &str,
+        empty: impl FnOnce(&Collection) -> Result<bool>,
+    ) -> Result<bool> {
+        self.exclusive(ns, |_, c| {
+            if c.is_numbered() {
+                return Ok(true);
+            }
+            if !c.may_be_numbered() || !empty(c)? {
+                return Ok(false);
+            }
+            let mut next = Collection::clone(c);
+            next.number()?;
+            self.propose(
+                c.uuid,
+                doc! { "numberRecords": ns },
+                vec![put_record(&next)],
+            )?;
+            self.publish(|m| {
+                m.insert(ns.to_string(), Arc::new(next));
+            });
+            Ok(true)
+        })
+    }
+
     /// Adds indexes in the state `Building` (`Ready` at once when the collection is empty): from now on writers maintain
     /// them. Returns their ids. `empty` is asked with the write lock held.
     pub fn add_indexes(

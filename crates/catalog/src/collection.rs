@@ -1,8 +1,9 @@
 //! A collection and its indexes as one immutable version; a change makes a new version.
 
-use crate::capped::{Capped, ID_INDEX};
+use crate::capped::Capped;
 use crate::index_filter::IndexFilters;
-use crate::keyspace::{self, Prefix, SPACE_INDEX, SPACE_RECORD};
+use crate::keyspace::{self, Prefix, SPACE_ID, SPACE_INDEX, SPACE_RECORD};
+use crate::numbers::{ID_INDEX, Numbers};
 use crate::validator::Validator;
 use crate::view::View;
 use bson::DocBuf;
@@ -63,8 +64,7 @@ pub struct Collection {
     pub view: Option<Arc<View>>,
     /// What `validator` says, when documents are tested at all.
     pub validator: Option<Arc<Validator>>,
-    /// All but `_id_`, building ones included, in order of creation. Those of a capped collection begin with `_id_`, since its
-    /// records do not lie under their `_id`.
+    /// All but `_id_`, building ones included, in order of creation. Where records lie under numbers it is `_id_` that they begin with.
     pub indexes: Vec<Arc<Index>>,
     /// The highest index id ever given: ids are not reused, since a range delete of an old one may still be pending.
     pub(crate) highest_index: u32,
@@ -73,8 +73,9 @@ pub struct Collection {
     pub id_index_accesses: Arc<AtomicU64>,
     pub record_prefix: Prefix,
     pub since_millis: i64,
-    /// `None`: its records lie under their `_id`.
     pub capped: Option<Capped>,
+    /// `None`: its records lie under their `_id`.
+    pub numbers: Option<Arc<Numbers>>,
     /// The collation of commands that give none.
     pub collation: Option<Collation>,
     pub index_filters: Arc<IndexFilters>,
@@ -108,18 +109,43 @@ impl Collection {
             record_prefix: keyspace::prefix(tablet, SPACE_RECORD, 0),
             since_millis: now_millis(),
             capped: Capped::of(options.as_doc(), Arc::default()),
+            numbers: None,
             lock: Arc::default(),
         };
         c.set_options(options);
         if c.capped.is_some() {
-            let spec = id_index_spec();
-            let state = IndexState::Ready;
-            let mut id = crate::record::build_index(tablet, ID_INDEX, spec.as_doc(), state)?;
-            id.info.unique = true;
-            c.indexes.push(Arc::new(id));
-            c.refresh();
+            c.number()?;
         }
         Ok(c)
+    }
+
+    /// Has the records lie under numbers from now on: there must be none.
+    pub(crate) fn number(&mut self) -> Result<()> {
+        if self.numbers.is_none() {
+            let spec = id_index_spec();
+            let state = IndexState::Ready;
+            let mut id = crate::record::build_index(self.tablet, ID_INDEX, spec.as_doc(), state)?;
+            id.info.unique = true;
+            self.numbers = Some(Arc::default());
+            self.indexes.insert(0, Arc::new(id));
+            self.refresh();
+        }
+        Ok(())
+    }
+
+    /// Whether its records could lie under numbers, if there were none.
+    pub fn may_be_numbered(&self) -> bool {
+        !self.is_numbered()
+            && !self.is_view()
+            && self.collation.is_none()
+            && self.option("clusteredIndex").is_none()
+            && self.indexes.iter().all(|i| i.state == IndexState::Ready)
+    }
+
+    /// Whether its records lie under numbers, and not under their `_id`.
+    #[inline]
+    pub fn is_numbered(&self) -> bool {
+        self.numbers.is_some()
     }
 
     /// Takes over options and parses what they hold, so that no statement has to.
@@ -130,7 +156,11 @@ impl Collection {
     }
 
     pub(crate) fn index_prefix(tablet: u64, id: u32) -> Prefix {
-        keyspace::prefix(tablet, SPACE_INDEX, id)
+        let space = match id {
+            ID_INDEX => SPACE_ID,
+            _ => SPACE_INDEX,
+        };
+        keyspace::prefix(tablet, space, id)
     }
 
     /// After a change of `indexes` or `options`. A collection stays capped or not: its records lie where they lie.

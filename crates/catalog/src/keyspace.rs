@@ -10,6 +10,8 @@ pub const SPACE_META: u8 = 0;
 pub const SPACE_RECORD: u8 = 1;
 pub const SPACE_INDEX: u8 = 2;
 pub const SPACE_SESSION: u8 = 3;
+/// Where the records of a collection lie that are not under their `_id`: see [`crate::numbers`].
+pub const SPACE_ID: u8 = 4;
 
 /// Kinds of meta records (in the place of the index id).
 pub const META_COLLECTION: u32 = 1;

@@ -19,6 +19,7 @@ mod collection;
 mod index_filter;
 pub mod keyspace;
 mod namespace;
+pub mod numbers;
 mod record;
 mod validator;
 pub mod view;
@@ -30,5 +31,6 @@ pub use index_filter::{IndexFilter, IndexFilters, QueryShape};
 pub use namespace::{
     check_collection_name, check_db_name, check_system_name, collection_of, db_of,
 };
+pub use numbers::Numbers;
 pub use validator::Validator;
 pub use view::View;

@@ -1,5 +1,5 @@
 //! A collection's record in the store: BSON
-//! `{ns, uuid, tablet, options, since, nextIndex, indexes: [{id, spec, multikey, building, since}]}`. `_id_` is not among them.
+//! `{ns, uuid, tablet, options, since, numbered, nextIndex, indexes: [{id, spec, multikey, building, since}]}`. `_id_` is not among them.
 
 use crate::collection::{Collection, Index, IndexState};
 use bson::{Doc, DocBuf, Writer};
@@ -13,6 +13,7 @@ pub(crate) fn write(c: &Collection) -> DocBuf {
         .i64("tablet", c.tablet as i64);
     w.doc("options", c.options.as_doc())
         .i64("since", c.since_millis)
+        .bool("numbered", c.is_numbered())
         .i64("nextIndex", i64::from(c.highest_index));
     w.open_array("indexes");
     for i in c.secondary() {
@@ -48,6 +49,9 @@ pub(crate) fn read(d: Doc<'_>) -> Result<Collection> {
     let uuid = uuid.try_into().map_err(|_| bad("uuid"))?;
     let mut c = Collection::new(ns.to_string(), uuid, tablet as u64, options.to_buf())?;
     c.since_millis = d.get("since").and_then(|v| v.as_i64()).unwrap_or(0);
+    if d.get("numbered").is_some_and(|v| v.truthy()) {
+        c.number()?;
+    }
     c.highest_index = d.get("nextIndex").and_then(|v| v.as_i64()).unwrap_or(0) as u32;
     for i in d
         .get("indexes")

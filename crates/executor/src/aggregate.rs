@@ -8,7 +8,7 @@ use crate::merge_into::MergeInto;
 use crate::op::OpCtx;
 use crate::read::ReadRequest;
 use bson::{Doc, DocBuf, Writer, doc};
-use catalog::capped::ID_INDEX;
+use catalog::numbers::ID_INDEX;
 use catalog::{Collection, NewIndex};
 use errors::{Result, bail};
 use planner::{Access, DistinctRequest, Hint, Plan};

@@ -7,8 +7,8 @@
 use crate::op::OpCtx;
 use crate::records::{self, latch_hash};
 use bson::Doc;
-use catalog::capped::{sequence_key, sequence_of};
 use catalog::keyspace::{self, PREFIX};
+use catalog::numbers::{sequence_key, sequence_of};
 use catalog::{Capped, Collection};
 use errors::{Error, Result};
 use query::index_keys::KeySet;
@@ -36,9 +36,26 @@ pub(crate) fn tail_hash(coll: &Collection) -> u64 {
     latch_hash(&coll.record_prefix)
 }
 
+/// Says where documents of these sizes go in a collection whose records lie under numbers; in a capped one room is made for them.
+/// `None`: as [`make_room`].
+pub(crate) fn place(
+    ctx: &mut OpCtx,
+    coll: &Collection,
+    latches: &mut LatchGuard,
+    sizes: &[usize],
+) -> Result<Option<Room>> {
+    if coll.capped.is_some() {
+        return make_room(ctx, coll, latches, sizes);
+    }
+    Ok(Some(Room {
+        keys: records::new_keys(&ctx.latest(), coll, sizes.len())?,
+        ..Room::default()
+    }))
+}
+
 /// Makes room for documents of these sizes. The caller holds the latch of the tail. `None`: a record that is to go is latched
 /// by another; let go of everything and start again.
-pub(crate) fn make_room(
+fn make_room(
     ctx: &mut OpCtx,
     coll: &Collection,
     latches: &mut LatchGuard,
@@ -48,10 +65,6 @@ pub(crate) fn make_room(
         return Err(Error::internal("room is made in capped collections only"));
     };
     let view = ctx.latest();
-    let next = match capped.tail.next() {
-        Some(next) => next,
-        None => last_sequence(&view, coll)?.map_or(1, |n| n.saturating_add(1)),
-    };
     let mut room = Room::default();
     let Some(left) = remove_oldest(ctx, &view, coll, capped, latches, sizes, &mut room)? else {
         return Ok(None);
@@ -66,34 +79,9 @@ pub(crate) fn make_room(
         records -= 1;
         bytes -= *size as i64;
     }
-    for n in 0..sizes.len() as u64 {
-        let key = sequence_key(next.saturating_add(n));
-        room.keys.push(keyspace::join(&coll.record_prefix, &key));
-    }
     // A number is not given twice, even if nothing comes of this insertion: a cursor may have read up to it.
-    capped
-        .tail
-        .set_next(next.saturating_add(sizes.len() as u64));
+    room.keys = records::new_keys(&view, coll, sizes.len())?;
     Ok(Some(room))
-}
-
-/// The number of the newest record.
-fn last_sequence(view: &View, coll: &Collection) -> Result<Option<u64>> {
-    let prefix = &coll.record_prefix;
-    let mut scan = view.scan(prefix, &keyspace::prefix_end(prefix), Direction::Backward);
-    if !scan.next()? {
-        return Ok(None);
-    }
-    scan.key()
-        .get(PREFIX..)
-        .and_then(sequence_of)
-        .map(Some)
-        .ok_or_else(|| {
-            Error::internal(format!(
-                "a record key of the capped collection {} has no form that is known",
-                coll.ns
-            ))
-        })
 }
 
 /// Adds the deletes of the oldest records, until the new documents fit or there is nothing left to remove. Gives what records

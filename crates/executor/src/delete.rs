@@ -54,7 +54,7 @@ pub fn delete(
         let (key, sure) = match by_id {
             Some(id) if req.sort.is_none() => match records::locate(&ctx.latest(), &coll, id)? {
                 // Where it had to be looked up, it may be another one by now.
-                Some(key) => (key, coll.capped.is_none()),
+                Some(key) => (key, !coll.is_numbered()),
                 None => return Ok(Deleted::default()),
             },
             _ => {

@@ -40,7 +40,7 @@ pub fn expire(
         return Ok(over);
     };
     let index = match index {
-        None if coll.capped.is_none() => None,
+        None if !coll.is_numbered() => None,
         None => return Ok(over),
         Some(name) => match coll.index_named(name) {
             Some(i) if i.state == IndexState::Ready && i.info.key.fields.len() == 1 => {
@@ -134,12 +134,10 @@ fn old_records(
             Some(i) => {
                 let rest = scan.key().get(PREFIX..).unwrap_or(&[]);
                 let descending = i.info.key.fields.first().is_some_and(|f| f.descending);
-                let n = key::field_len(rest, descending)
-                    .filter(|n| *n <= rest.len())
-                    .ok_or_else(|| {
-                        Error::internal(format!("an entry of index {} is damaged", i.name()))
-                    })?;
-                coll.record_key(&rest[n..])
+                let n =
+                    key::field_len(rest, descending).ok_or_else(|| records::damaged_entry(i))?;
+                let (record, _) = records::told(i, rest, n, scan.value())?;
+                coll.record_key(record)
             }
         };
         if seen.insert(record_key.clone()) {

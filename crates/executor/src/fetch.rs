@@ -2,12 +2,13 @@
 
 use crate::op::OpCtx;
 use crate::read::{Current, Step};
+use crate::records::{told, types};
 use crate::several::{KeyRange, Place, Several};
 use crate::skip::{SEEK, Skipping, record_at};
 use bson::key::Decoder;
 use bson::{Val, Writer};
-use catalog::capped::sequence_key;
 use catalog::keyspace::{self, PREFIX};
+use catalog::numbers::sequence_key;
 use catalog::{Collection, Index};
 use errors::{Error, Result};
 use planner::{Bounds, IndexAccess, SkipBounds};
@@ -338,21 +339,22 @@ impl IndexScan {
                     None => continue,
                 },
             };
+            let (record, types) = told(&self.index, rest, at, position.value())?;
             if !self.access.key_filter.is_empty()
-                && !passes(&self.index, &self.access, rest, position.value())?
+                && !passes(&self.index, &self.access, rest, types)?
             {
                 continue;
             }
-            if self.access.dedup && !self.seen.insert(rest[at..].to_vec()) {
+            if self.access.dedup && !self.seen.insert(record.to_vec()) {
                 continue;
             }
             if let Some(s) = &mut self.skipping
-                && !s.given(&self.index, rest, position.value())
+                && !s.given(&self.index, rest, types)
             {
                 continue;
             }
             step.record_key.clear();
-            step.record_key.extend_from_slice(&rest[at..]);
+            step.record_key.extend_from_slice(record);
             self.key.clear();
             self.key.extend_from_slice(&rest[..at]);
             return Ok(true);
@@ -361,7 +363,7 @@ impl IndexScan {
 
     /// A document of the index's fields, from the current entry.
     fn build(&self) -> Result<Vec<u8>> {
-        let types = self.position.as_ref().map_or(&[][..], |p| p.value());
+        let types = (self.position.as_ref()).map_or(&[][..], |p| types(&self.index, p.value()));
         let mut d = Decoder::new(&self.key, types);
         let mut fields = Vec::with_capacity(self.index.info.key.fields.len());
         for f in &self.index.info.key.fields {

@@ -6,7 +6,7 @@ use crate::read::{Examined, ReadRequest, Rows};
 use crate::records::latch_hash;
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
-use catalog::capped::sequence_of;
+use catalog::numbers::sequence_of;
 use errors::{Result, bail};
 use planner::{Access, Hint, Plan};
 use query::expr::Vars;
@@ -137,11 +137,11 @@ impl Shape {
     }
 }
 
-/// `$recordId`: the sequence number in a capped collection, the key itself in a clustered one. Elsewhere records have no
+/// `$recordId`: the number of the record where records lie under numbers, the key itself in a clustered collection. Elsewhere they have no
 /// number; one that stays the same for as long as the document has its `_id` stands for it.
 fn record_id(w: &mut Writer, coll: &Collection, record_key: &[u8]) {
     const NAME: &str = "$recordId";
-    match sequence_of(record_key).filter(|_| coll.capped.is_some()) {
+    match sequence_of(record_key).filter(|_| coll.is_numbered()) {
         Some(n) => w.i64(NAME, n as i64),
         None if coll.option("clusteredIndex").is_some() => w.binary(NAME, 0, record_key),
         None => w.i64(NAME, latch_hash(record_key) as i64 & i64::MAX),

@@ -6,12 +6,13 @@ use crate::op::{Held, OpCtx};
 use crate::records::{self, duplicate_id, latch_hash};
 use crate::retry::{Retry, StmtResult};
 use bson::{Doc, Val, tag};
+use catalog::keyspace;
 use catalog::{Collection, WriteLock};
 use errors::{Code, Error, Result, bail};
 use query::index_keys::KeySet;
 use std::collections::HashSet;
 use std::sync::Arc;
-use storage::{Effect, Entry, Op};
+use storage::{Direction, Effect, Entry, Op};
 
 /// A chunk ends when it holds this many documents or bytes.
 const CHUNK_DOCS: usize = 500;
@@ -53,6 +54,10 @@ pub fn insert(
     let mut at = 0;
     while at < docs.len() {
         let (coll, lock) = lock_or_create(ctx, ns)?;
+        let (coll, lock) = match docs.get(at).and_then(|d| d.get("_id")) {
+            Some(id) => lay_out(ctx, coll, lock, id)?,
+            None => (coll, lock),
+        };
         let mut chunk = Vec::new();
         let mut bytes = 0;
         let mut failed = None;
@@ -99,6 +104,37 @@ pub(crate) fn lock_or_create(ctx: &mut OpCtx, ns: &str) -> Result<(Arc<Collectio
     }
 }
 
+/// Decides where the records of an empty collection are going to lie, by the `_id` of the first one that comes: under their `_id`, or under
+/// numbers (see `catalog::numbers`).
+pub(crate) fn lay_out(
+    ctx: &mut OpCtx,
+    coll: Arc<Collection>,
+    lock: WriteLock,
+    id: Val<'_>,
+) -> Result<(Arc<Collection>, WriteLock)> {
+    if !records::comes_in_no_order(id)
+        || !coll.may_be_numbered()
+        || ctx.engine.store.counts(coll.tablet).0 > 0
+    {
+        return Ok((coll, lock));
+    }
+    ctx.need_worker()?;
+    drop(lock);
+    let store = ctx.engine.store.clone();
+    let empty = |c: &Collection| {
+        let (low, high) = (&c.record_prefix, keyspace::prefix_end(&c.record_prefix));
+        Ok(!store.latest().scan(low, &high, Direction::Forward).next()?)
+    };
+    match ctx.engine.catalog.number_records(&coll.ns, empty) {
+        // Dropped meanwhile; the next line makes it anew, where one is as good as the other.
+        Err(e) if e.code == Code::NamespaceNotFound => {}
+        done => {
+            done?;
+        }
+    }
+    lock_or_create(ctx, &coll.ns)
+}
+
 /// Nobody writes to views, nor to the collection that lists them.
 #[inline]
 pub(crate) fn check_writable(coll: &Collection) -> Result<()> {
@@ -128,8 +164,8 @@ fn prepare(ctx: &OpCtx, coll: &Collection, doc: Doc<'_>) -> Result<(Vec<u8>, Vec
     let stored = Doc::new(&bytes).ok_or_else(|| Error::internal("prepared document is damaged"))?;
     crate::validation::check(ctx, coll, stored, None)?;
     let id = records::id_of(stored)?;
-    let key = match &coll.capped {
-        None => {
+    let key = match coll.is_numbered() {
+        false => {
             if id.bytes.len() > MAX_CLUSTERED_KEY_BYTES / 2
                 && coll.option("clusteredIndex").is_some()
             {
@@ -137,8 +173,8 @@ fn prepare(ctx: &OpCtx, coll: &Collection, doc: Doc<'_>) -> Result<(Vec<u8>, Vec
             }
             records::record_key(coll, id)
         }
-        // Where it will lie is known when there is room for it.
-        Some(_) => Vec::new(),
+        // Where it will lie is known when it may come.
+        true => Vec::new(),
     };
     Ok((key, bytes))
 }
@@ -175,10 +211,11 @@ fn insert_chunk(
         return Ok(false);
     }
     ctx.check()?;
-    let mut hashes: Vec<u64> = match &coll.capped {
-        None => chunk.iter().map(|n| latch_hash(&n.record_key)).collect(),
-        Some(_) => vec![capped::tail_hash(&coll)],
+    let mut hashes: Vec<u64> = match coll.is_numbered() {
+        false => chunk.iter().map(|n| latch_hash(&n.record_key)).collect(),
+        true => Vec::with_capacity(chunk.len() + 1),
     };
+    hashes.extend(coll.capped.is_some().then(|| capped::tail_hash(&coll)));
     // Keys of every index first: they decide the latches, and they may fail before anything is held.
     let mut sets: Vec<KeySet> = Vec::new();
     let mut bad: Vec<(usize, Error)> = Vec::new();
@@ -207,7 +244,7 @@ fn insert_chunk(
     let (latches, verdict, mut room) = loop {
         let mut latches = ctx.latch(&hashes)?;
         let verdict = judge(&ctx.latest(), &coll, &chunk, &sets, &bad, ordered)?;
-        if coll.capped.is_none() {
+        if !coll.is_numbered() {
             break (latches, verdict, Room::default());
         }
         let sizes: Vec<usize> = verdict
@@ -215,7 +252,7 @@ fn insert_chunk(
             .iter()
             .filter_map(|d| Some(chunk.get(*d)?.bytes.len()))
             .collect();
-        match capped::make_room(ctx, &coll, &mut latches, &sizes)? {
+        match capped::place(ctx, &coll, &mut latches, &sizes)? {
             Some(room) => break (latches, verdict, room),
             None => drop(latches),
         }
@@ -293,8 +330,8 @@ fn judge(
     bad: &[(usize, Error)],
     ordered: bool,
 ) -> Result<Verdict> {
-    // The records of a capped collection have no key yet; its index on _id tells.
-    let by_id = coll.capped.is_none();
+    // Where records lie under numbers they have no key yet; the index on _id tells.
+    let by_id = !coll.is_numbered();
     let exists = if by_id {
         existing(view, chunk)?
     } else {

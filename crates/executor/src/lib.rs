@@ -48,7 +48,7 @@ pub use insert::{Inserted, insert};
 pub use moment::{Moment, Moments};
 pub use op::{Engine, Gate, Group, Held, INLINE_BUDGET, OpCtx, Room};
 pub use read::{Examined, ReadRequest, Rows, count};
-pub use records::{entries_of, keys_of, record_key};
+pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
 pub use retry::{Retry, StmtResult};
 pub use tail::TailCursor;
 pub use update::{UpdateRequest, Updated, update};

@@ -95,7 +95,7 @@ impl<'a> ReadRequest<'a> {
             min: self.min,
             max: self.max,
             indexes: &coll.usable,
-            clustered: coll.capped.is_none(),
+            clustered: !coll.is_numbered(),
             count,
             distinct: self.distinct,
             ns: &coll.ns,
@@ -366,7 +366,7 @@ impl Rows {
     /// Whether [`Rows::next_key`] tells keys without reading the documents.
     pub(crate) fn tells_keys(&self) -> bool {
         let known = match &self.source {
-            Source::Ids { .. } => self.coll.capped.is_none(),
+            Source::Ids { .. } => !self.coll.is_numbered(),
             Source::Index(_) => true,
             _ => false,
         };

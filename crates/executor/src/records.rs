@@ -1,11 +1,12 @@
 //! From documents to records and index entries: what one document's change means in the keyspace.
 
 use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, ObjectId, Val, Writer, key, tag};
-use catalog::capped::ID_INDEX;
-use catalog::keyspace::{PREFIX, Prefix};
+use catalog::keyspace::{self, PREFIX, Prefix};
+use catalog::numbers::{ID_INDEX, NUMBER, sequence_key, sequence_of};
 use catalog::{Collection, Index};
 use errors::{Error, Result, bail, err};
 use query::index_keys::KeySet;
+use std::borrow::Cow;
 use storage::{Direction, Effect, View};
 
 /// What is shorter cannot nest too deep.
@@ -93,20 +94,61 @@ pub fn id_of(doc: Doc<'_>) -> Result<Val<'_>> {
 /// The store's key of the record with that `_id`, wherever it lies; it need not exist where records lie under their `_id`.
 /// `None`: there is no such record.
 pub fn locate(view: &View, coll: &Collection, id: Val<'_>) -> Result<Option<Vec<u8>>> {
-    if coll.capped.is_none() {
+    if !coll.is_numbered() {
         return Ok(Some(record_key(coll, id)));
     }
-    let index = coll
-        .index(ID_INDEX)
-        .ok_or_else(|| Error::internal("a capped collection has no index on _id"))?;
-    let mut low = index.prefix.to_vec();
-    key::encode(id, false, &mut low, None);
-    let high = key::successor(&low).unwrap_or_default();
-    let mut scan = view.scan(&low, &high, Direction::Forward);
-    Ok(match scan.next()? {
-        true => Some(coll.record_key(scan.key().get(low.len()..).unwrap_or(&[]))),
-        false => None,
-    })
+    let index = coll.index(ID_INDEX);
+    let index = index
+        .ok_or_else(|| Error::internal(format!("{} has no index on _id to look in", coll.ns)))?;
+    let mut entry = Vec::with_capacity(PREFIX + 1 + id.bytes.len().max(9));
+    entry.extend_from_slice(&index.prefix);
+    key::encode(id, false, &mut entry, None);
+    let Some(value) = view.get(&entry)? else {
+        return Ok(None);
+    };
+    let (number, _) = told(index, &[], 0, &value)?;
+    Ok(Some(coll.record_key(number)))
+}
+
+/// An `_id` of so many bytes is taken for a hash, or for one of the identifiers that are as long: too long to stand in every index entry.
+const LONG_STRING: usize = 32;
+const LONG_BINARY: usize = 16;
+
+/// Whether `_id`s like this one are likely to come in no order, as hashes and random UUIDs do, so that records had better not lie
+/// under them.
+pub(crate) fn comes_in_no_order(id: Val<'_>) -> bool {
+    match id.tag {
+        tag::STRING => id.as_str().is_some_and(|s| s.len() >= LONG_STRING),
+        // Versions 6 and 7 begin with the time.
+        tag::BINARY => id.as_binary().is_some_and(|(_, b)| {
+            let version = b.get(6).map(|v| v >> 4);
+            b.len() >= LONG_BINARY && !(b.len() == 16 && matches!(version, Some(6 | 7)))
+        }),
+        _ => false,
+    }
+}
+
+/// The store's keys of so many new records of a collection whose records lie under numbers.
+pub(crate) fn new_keys(view: &View, coll: &Collection, many: usize) -> Result<Vec<Vec<u8>>> {
+    let numbers = coll.numbers.as_ref();
+    let numbers = numbers
+        .ok_or_else(|| Error::internal(format!("the records of {} have no numbers", coll.ns)))?;
+    let first = numbers.take(many as u64, || last_number(view, coll))?;
+    let key = |n: u64| keyspace::join(&coll.record_prefix, &sequence_key(first.saturating_add(n)));
+    Ok((0..many as u64).map(key).collect())
+}
+
+/// The number of the newest record.
+fn last_number(view: &View, coll: &Collection) -> Result<Option<u64>> {
+    let prefix = &coll.record_prefix;
+    let mut scan = view.scan(prefix, &keyspace::prefix_end(prefix), Direction::Backward);
+    if !scan.next()? {
+        return Ok(None);
+    }
+    let number = scan.key().get(PREFIX..).and_then(sequence_of);
+    number
+        .map(Some)
+        .ok_or_else(|| Error::internal(format!("a record of {} lies under no number", coll.ns)))
 }
 
 /// The store's key of the record whose `_id` this is, in a collection whose records lie under their `_id`.
@@ -146,14 +188,15 @@ pub fn delete_effects(
         keys_of(index, doc, keys)?;
         effects.extend(
             keys.iter()
-                .map(|(k, _)| Effect::Delete(entry_key(&index.prefix, k, &record_key))),
+                .map(|(k, _)| delete_entry(index, k, &record_key)),
         );
     }
     effects.push(Effect::Delete(record_key));
     Ok(())
 }
 
-/// The keys of all entries that an index must have for a record: for whoever compares the two. `record_key` is without prefix.
+/// What identifies each entry that an index must have for a record, for whoever compares the two: [`identity`] says the same of one that
+/// is there. `record_key` is without prefix.
 pub fn entries_of(index: &Index, doc: Doc<'_>, record_key: &[u8]) -> Result<Vec<Vec<u8>>> {
     let mut keys = KeySet::default();
     keys_of(index, doc, &mut keys)?;
@@ -161,8 +204,61 @@ pub fn entries_of(index: &Index, doc: Doc<'_>, record_key: &[u8]) -> Result<Vec<
     Ok(keys.iter().map(|(key, _)| entry(key)).collect())
 }
 
+/// See [`entries_of`].
+pub fn identity<'e>(index: &Index, entry: &'e [u8], value: &[u8]) -> Cow<'e, [u8]> {
+    match index.id {
+        ID_INDEX => Cow::Owned([entry, value.get(..NUMBER).unwrap_or(value)].concat()),
+        _ => Cow::Borrowed(entry),
+    }
+}
+
+/// Whether an entry that [`entries_of`] names is there.
+pub fn has_entry(view: &View, index: &Index, identity: &[u8]) -> Result<bool> {
+    match index.id {
+        ID_INDEX => {
+            let Some(at) = identity.len().checked_sub(NUMBER) else {
+                return Ok(false);
+            };
+            let (entry, number) = identity.split_at(at);
+            let value = view.get(entry)?;
+            Ok(value.is_some_and(|v| v.get(..NUMBER) == Some(number)))
+        }
+        _ => view.exists(identity),
+    }
+}
+
+/// What an entry tells besides its fields: the key of the record, without prefix, and the types that the key forgot. `entry` is without
+/// the index's prefix, and its fields end at `at`.
+#[inline]
+pub fn told<'e>(
+    index: &Index,
+    entry: &'e [u8],
+    at: usize,
+    value: &'e [u8],
+) -> Result<(&'e [u8], &'e [u8])> {
+    let told = match index.id {
+        ID_INDEX => value.split_at_checked(NUMBER),
+        _ => entry.get(at..).map(|record| (record, value)),
+    };
+    told.ok_or_else(|| damaged_entry(index))
+}
+
+/// The types that the key of an entry forgot.
+#[inline]
+pub(crate) fn types<'e>(index: &Index, value: &'e [u8]) -> &'e [u8] {
+    match index.id {
+        ID_INDEX => value.get(NUMBER..).unwrap_or(&[]),
+        _ => value,
+    }
+}
+
+#[cold]
+pub(crate) fn damaged_entry(index: &Index) -> Error {
+    Error::internal(format!("an entry of index {} is damaged", index.name()))
+}
+
 /// prefix | index key | record key (without its own prefix).
-pub fn entry_key(prefix: &Prefix, index_key: &[u8], record_key: &[u8]) -> Vec<u8> {
+fn entry_key(prefix: &Prefix, index_key: &[u8], record_key: &[u8]) -> Vec<u8> {
     let record = record_key.get(PREFIX..).unwrap_or(&[]);
     let mut k = Vec::with_capacity(PREFIX + index_key.len() + record.len());
     k.extend_from_slice(prefix);
@@ -187,12 +283,22 @@ pub fn check_unique(
     types: &[u8],
     record_key: &[u8],
 ) -> Result<()> {
-    let mut low = index.prefix.to_vec();
+    let own = record_key.get(PREFIX..);
+    let mut low = Vec::with_capacity(PREFIX + index_key.len());
+    low.extend_from_slice(&index.prefix);
     low.extend_from_slice(index_key);
+    if index.id == ID_INDEX {
+        return match view.get(&low)? {
+            Some(value) if value.get(..NUMBER) != own => {
+                Err(duplicate(coll, index, index_key, types))
+            }
+            _ => Ok(()),
+        };
+    }
     let high = key::successor(&low).unwrap_or_default();
     let mut scan = view.scan(&low, &high, Direction::Forward);
     while scan.next()? {
-        if scan.key().get(low.len()..) != record_key.get(PREFIX..) {
+        if scan.key().get(low.len()..) != own {
             return Err(duplicate(coll, index, index_key, types));
         }
     }
@@ -236,10 +342,25 @@ fn duplicate_error(ns: &str, index: &str, pattern: &DocBuf, value: &DocBuf) -> E
     .with_extra(extra.into_vec())
 }
 
-/// The puts of a new document's index entries.
+/// The put of one index entry of a document.
 pub fn put_entry(index: &Index, index_key: &[u8], types: &[u8], record_key: &[u8]) -> Effect {
+    if index.id == ID_INDEX {
+        let number = record_key.get(PREFIX..).unwrap_or(&[]);
+        return Effect::Put(
+            keyspace::join(&index.prefix, index_key),
+            [number, types].concat(),
+        );
+    }
     Effect::Put(
         entry_key(&index.prefix, index_key, record_key),
         types.to_vec(),
     )
+}
+
+/// The delete of one index entry of a document.
+pub(crate) fn delete_entry(index: &Index, index_key: &[u8], record_key: &[u8]) -> Effect {
+    Effect::Delete(match index.id {
+        ID_INDEX => keyspace::join(&index.prefix, index_key),
+        _ => entry_key(&index.prefix, index_key, record_key),
+    })
 }

@@ -7,11 +7,12 @@
 //! Invariant: no entry inside is passed over, and every entry that the engine showed was counted by the caller.
 
 use crate::fetch::Position;
+use crate::records::damaged_entry;
 use bson::key::{self, Decoder};
 use bson::tag;
 use catalog::Index;
 use catalog::keyspace;
-use errors::{Error, Result};
+use errors::Result;
 use planner::{Distinct, IndexAccess, SkipBounds};
 use query::index_keys::Multikey;
 use smallvec::SmallVec;
@@ -171,5 +172,5 @@ fn next_field(index: &Index, entry: &[u8], at: usize, descending: bool) -> Resul
     let n = entry
         .get(at..)
         .and_then(|rest| key::field_len(rest, descending));
-    n.ok_or_else(|| Error::internal(format!("an entry of index {} is damaged", index.name())))
+    n.ok_or_else(|| damaged_entry(index))
 }

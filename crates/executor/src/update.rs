@@ -4,7 +4,7 @@
 //! values of unique indexes, check them, stage one log entry. What the candidate's view showed decides nothing.
 
 use crate::capped::{self, Room};
-use crate::insert::{check_writable, lock_or_create, mark_multikey};
+use crate::insert::{check_writable, lay_out, lock_or_create, mark_multikey};
 use crate::op::{Held, OpCtx};
 use crate::read::{ReadRequest, Rows};
 use crate::records::{self, duplicate_id, latch_hash};
@@ -124,7 +124,7 @@ fn update_one(
         };
         let latches = ctx.latch(&[latch_hash(&key)])?;
         ctx.tick(1)?;
-        let looked_up = coll.capped.is_some();
+        let looked_up = coll.is_numbered();
         return match update_record(ctx, coll, lock, latches, key, req, at, retry)? {
             // It went between the look at the index and the latch; there may be another one by now.
             Some(u) if looked_up && u.matched == 0 => Ok(None),
@@ -306,7 +306,7 @@ fn index_changes(
         }
         for (k, _) in before.iter() {
             if !after.iter().any(|(n, _)| n == k) {
-                effects.push(Effect::Delete(records::entry_key(&index.prefix, k, key)));
+                effects.push(records::delete_entry(&index, k, key));
             }
         }
         for (k, t) in after.iter() {
@@ -461,7 +461,7 @@ fn upsert(
     at: usize,
     retry: &mut Option<&mut dyn Retry>,
 ) -> Result<Updated> {
-    let (mut coll, lock) = lock_or_create(ctx, ns)?;
+    let (coll, lock) = lock_or_create(ctx, ns)?;
     let uctx = UpdateCtx::new(
         req.vars,
         req.now_millis,
@@ -469,16 +469,12 @@ fn upsert(
     );
     let bytes = req.update.upsert(req.filter, &uctx)?.into_vec();
     let doc = Doc::new(&bytes).ok_or_else(|| damaged(&coll))?;
-    crate::validation::check(ctx, &coll, doc, None)?;
     let id = records::id_of(doc)?;
-    let own_key = match &coll.capped {
-        None => Some(records::record_key(&coll, id)),
-        Some(_) => None,
-    };
-    let mut hashes = vec![match &own_key {
-        Some(key) => latch_hash(key),
-        None => capped::tail_hash(&coll),
-    }];
+    let (mut coll, lock) = lay_out(ctx, coll, lock, id)?;
+    crate::validation::check(ctx, &coll, doc, None)?;
+    let own_key = (!coll.is_numbered()).then(|| records::record_key(&coll, id));
+    let mut hashes: Vec<u64> = own_key.iter().map(|key| latch_hash(key)).collect();
+    hashes.extend(coll.capped.is_some().then(|| capped::tail_hash(&coll)));
     let mut sets: Vec<KeySet> = Vec::new();
     sets.resize_with(coll.indexes.len(), KeySet::default);
     let mut bits = Vec::new();
@@ -508,7 +504,7 @@ fn upsert(
         if let Some(key) = own_key {
             break (latches, key, Room::default());
         }
-        match capped::make_room(ctx, &coll, &mut latches, &[bytes.len()])? {
+        match capped::place(ctx, &coll, &mut latches, &[bytes.len()])? {
             Some(mut room) => break (latches, room.keys.pop().unwrap_or_default(), room),
             None => drop(latches),
         }

@@ -7,7 +7,9 @@
 //! Exit codes: 0 when all is sound, 1 when something is damaged, 100 when the directory cannot be opened at all.
 
 use bson::{Doc, Val};
-use catalog::keyspace::{self, PREFIX, SPACE_INDEX, SPACE_META, SPACE_RECORD, SYSTEM_TABLET};
+use catalog::keyspace::{
+    self, PREFIX, SPACE_ID, SPACE_INDEX, SPACE_META, SPACE_RECORD, SYSTEM_TABLET,
+};
 use catalog::{Collection, Index, IndexState, Snapshot};
 use errors::Result;
 use std::collections::{BTreeMap, HashMap};
@@ -254,10 +256,12 @@ impl<'a> Pass<'a> {
                     self.report.fault(format!("a record of {}: {why}", coll.ns));
                 }
             }
-            SPACE_INDEX if coll.index(id).is_some() => {
-                tally.entries.entry(id).or_default().1.add(key);
+            SPACE_INDEX | SPACE_ID if coll.index(id).is_some_and(|i| i.prefix[8] == space) => {
+                let index = coll.index(id).map(|i| executor::identity(i, key, value));
+                let sum = &mut tally.entries.entry(id).or_default().1;
+                index.iter().for_each(|entry| sum.add(entry));
             }
-            SPACE_INDEX if tally.entries.insert(id, Default::default()).is_none() => {
+            SPACE_INDEX | SPACE_ID if tally.entries.insert(id, Default::default()).is_none() => {
                 let ns = &coll.ns;
                 let what = format!("entries of index {id} of {ns}, which it does not have");
                 self.report.fault(what);
@@ -279,8 +283,8 @@ fn split(key: &[u8]) -> Option<(u64, u8, u32)> {
 fn record(coll: &Collection, key: &[u8], value: &[u8], tally: &mut Tally) -> Result<(), String> {
     let doc = bson::validate(value).map_err(|e| format!("its BSON is malformed: {e:?}"))?;
     let id = doc.get("_id").ok_or("it has no _id")?;
-    // The records of a capped collection lie in the order in which they came.
-    if coll.capped.is_none() && executor::record_key(coll, id) != key {
+    // Otherwise they lie in the order in which they came.
+    if !coll.is_numbered() && executor::record_key(coll, id) != key {
         return Err(format!(
             "it lies under a key that is not that of its _id {id}"
         ));
@@ -352,7 +356,7 @@ fn name_differences(offline: &Offline, coll: &Collection, index: &Arc<Index>, re
             for entry in executor::entries_of(index, doc, key.get(PREFIX..).unwrap_or(&[]))
                 .unwrap_or_default()
             {
-                if !view.exists(&entry)? {
+                if !executor::has_entry(&view, index, &entry)? {
                     missing.push(id_of(doc));
                 }
             }
@@ -362,19 +366,23 @@ fn name_differences(offline: &Offline, coll: &Collection, index: &Arc<Index>, re
     let entries = offline.scan(
         &index.prefix,
         &keyspace::prefix_end(&index.prefix),
-        |key, types| {
-            let mut decoder = bson::key::Decoder::new(key.get(PREFIX..).unwrap_or(&[]), types);
+        |key, value| {
+            let entry = key.get(PREFIX..).unwrap_or(&[]);
+            let mut decoder = bson::key::Decoder::new(entry, &[]);
             for field in &index.info.key.fields {
                 decoder.skip(field.descending);
             }
-            let record_key = coll.record_key(decoder.rest());
-            let record = view.get(&record_key)?;
+            let at = entry.len().saturating_sub(decoder.rest().len());
+            let told = executor::told(index, entry, at, value);
+            let own_key = told.map_or(&[][..], |(own_key, _)| own_key);
+            let record = view.get(&coll.record_key(own_key))?;
             let there = record
                 .as_deref()
                 .and_then(|bytes| bson::validate(bytes).ok())
                 .is_some_and(|doc| {
-                    executor::entries_of(index, doc, decoder.rest())
-                        .is_ok_and(|entries| entries.iter().any(|entry| entry == key))
+                    let identity = executor::identity(index, key, value);
+                    executor::entries_of(index, doc, own_key)
+                        .is_ok_and(|entries| entries.iter().any(|entry| *entry == *identity))
                 });
             if !there {
                 extra.push(
@@ -418,7 +426,7 @@ fn place(catalog: &Snapshot, key: &[u8]) -> String {
     let coll = catalog.all().find(|c| c.tablet == tablet);
     match (coll, space) {
         (Some(c), SPACE_RECORD) => format!("the records of {}", c.ns),
-        (Some(c), SPACE_INDEX) => {
+        (Some(c), SPACE_INDEX | SPACE_ID) => {
             let name = c.index(id).map_or("", |i| i.name());
             format!("the index {name} of {}", c.ns)
         }

@@ -1,7 +1,7 @@
 //! The RocksDB adapter: writing of batches, checkpoints, figures. Nothing outside this file, `tuning`, `trouble` and `view` knows
 //! the engine.
 //!
-//! Two column families (see `family`) that are flushed together, no write-ahead log of its own. Every group of the log is one
+//! Its column families (see `family`) are flushed together; there is no write-ahead log of its own. Every group of the log is one
 //! write batch that also carries the applied index, so what is on disk is always a prefix of the log together with the index
 //! where it ends.
 //!
@@ -33,6 +33,7 @@ pub(crate) const APPLIED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0applied";
 #[derive(Clone, Copy)]
 pub(crate) struct Families {
     records: *mut ffi::rocksdb_column_family_handle_t,
+    ids: *mut ffi::rocksdb_column_family_handle_t,
     others: *mut ffi::rocksdb_column_family_handle_t,
 }
 
@@ -40,6 +41,7 @@ impl Families {
     pub fn handle(&self, family: Family) -> *mut ffi::rocksdb_column_family_handle_t {
         match family {
             Family::Records => self.records,
+            Family::Ids => self.ids,
             Family::Others => self.others,
         }
     }
@@ -104,6 +106,7 @@ impl Engine {
         let db = db.map_err(|e| error(&e.into_string()))?;
         let families = Families {
             records: handle(&db, Family::Records)?.inner(),
+            ids: handle(&db, Family::Ids)?.inner(),
             others: handle(&db, Family::Others)?.inner(),
         };
         // SAFETY: the handles live as long as `db`, which the engine owns; the write options are destroyed with it.
@@ -283,16 +286,14 @@ impl Engine {
         self.flush_all(false)
     }
 
-    /// Both families at once: one alone would leave half of a group on disk.
+    /// All families at once: one alone would leave a part of a group on disk.
     fn flush_all(&self, wait: bool) -> Result<()> {
         let mut options = rocksdb::FlushOptions::default();
         options.set_wait(wait);
-        let [one, other] = Family::ALL;
+        let handles = Family::ALL.map(|family| handle(&self.db, family));
+        let handles = handles.into_iter().collect::<Result<Vec<_>>>()?;
         self.db
-            .flush_cfs_opt(
-                &[handle(&self.db, one)?, handle(&self.db, other)?],
-                &options,
-            )
+            .flush_cfs_opt(&handles, &options)
             .map_err(|e| error(&e.into_string()))
     }
 
@@ -348,7 +349,7 @@ impl Engine {
     }
 
     /// An integer property of each family.
-    fn figures(&self, name: &CStr) -> [u64; 2] {
+    fn figures(&self, name: &CStr) -> [u64; Family::ALL.len()] {
         Family::ALL.map(|family| {
             let figure = handle(&self.db, family).map(|f| self.db.property_int_value_cf(f, name));
             figure.ok().and_then(|f| f.ok().flatten()).unwrap_or(0)

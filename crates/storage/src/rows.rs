@@ -28,6 +28,7 @@ const SHARDS: usize = 128;
 /// The space byte of a key: `tablet u64 | space u8 | …`.
 pub(crate) const SPACE_AT: usize = 8;
 pub(crate) const RECORD_SPACE: u8 = 1;
+pub(crate) const ID_SPACE: u8 = 4;
 /// What a row takes beside its bytes: slot, counters and the allocator's own.
 const ROW_OVERHEAD_BYTES: usize = 64;
 /// Slots of a new shard.

@@ -7,6 +7,7 @@ use catalog::Collection;
 use errors::{Result, bail};
 use executor::{ReadRequest, Rows};
 use query::filter::Filter;
+use query::sort::SortPattern;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -58,13 +59,18 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// The digest of all documents of a collection in their natural order: that of `_id`, unless the collection has another.
+/// The digest of all documents of a collection in the order of `_id`; in a capped one in that of their insertion.
 fn digest(cx: &mut Cx<'_, '_>, c: &Arc<Collection>) -> Result<md5::Digest> {
     let all = Filter::all();
     let (view, Some(now)) = cx.op.view(&c.ns) else {
         return Ok(md5::compute([]));
     };
-    let mut rows = Rows::open(&mut cx.op, view, now, &ReadRequest::new(&all))?;
+    let by_id = SortPattern::parse(bson::doc! { "_id": 1 }.as_doc())?;
+    let read = ReadRequest {
+        sort: now.capped.is_none().then_some(&by_id),
+        ..ReadRequest::new(&all)
+    };
+    let mut rows = Rows::open(&mut cx.op, view, now, &read)?;
     let mut sum = md5::Context::new();
     while rows.next(&mut cx.op)? {
         sum.consume(rows.doc().as_bytes());

@@ -9,8 +9,8 @@ pub mod schema;
 pub mod validate;
 
 use catalog::Collection;
-use catalog::capped::ID_INDEX;
 use catalog::keyspace::{self, SPACE_RECORD};
+use catalog::numbers::ID_INDEX;
 use executor::Engine;
 
 /// Bytes and counts of one collection.

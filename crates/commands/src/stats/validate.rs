@@ -129,7 +129,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             .int("nrecords", f.records as i64);
     }
     // Where records lie under their `_id`, they are its index.
-    let own = i64::from(coll.capped.is_none());
+    let own = i64::from(!coll.is_numbered());
     w.int("nIndexes", ready.len() as i64 + own);
     if !metadata {
         w.open_doc("keysPerIndex");
@@ -218,7 +218,7 @@ fn check_records(
             continue;
         };
         let lies_under = coll.record_key(rows.record_key());
-        if is_keyed_by_id(coll) && executor::record_key(coll, id) != lies_under {
+        if !coll.is_numbered() && executor::record_key(coll, id) != lies_under {
             f.errors
                 .add(|| format!("the document with _id {id} lies under the key of another _id"));
         }
@@ -242,7 +242,7 @@ fn check_records(
                 let mut entry = index.prefix.to_vec();
                 entry.extend_from_slice(key);
                 entry.extend_from_slice(rows.record_key());
-                if view.get(&entry)?.is_none() {
+                if !executor::has_entry(view, index, &entry)? {
                     // It is not among the entries, so it must not be among those expected there.
                     expected[i] -= 1;
                     f.broken(index.name());
@@ -256,11 +256,6 @@ fn check_records(
             }
         }
     }
-}
-
-/// Whether records lie under their `_id`, and not in the order they came.
-fn is_keyed_by_id(coll: &Collection) -> bool {
-    coll.capped.is_none()
 }
 
 /// Names the entries of an index that no record wants.
@@ -282,7 +277,11 @@ fn extra_entries(
             at = at.and_then(|at| Some(at + key::field_len(entry.get(at..)?, field.descending)?));
         }
         let name = index.name();
-        let Some((index_key, record)) = at.and_then(|at| entry.split_at_checked(at)) else {
+        let parts = at.and_then(|at| {
+            let (record, _) = executor::told(index, entry, at, scan.value()).ok()?;
+            Some((entry.get(..at)?, record))
+        });
+        let Some((index_key, record)) = parts else {
             f.broken(name);
             f.extra
                 .add(|| format!("index '{name}' holds an entry that is damaged"));

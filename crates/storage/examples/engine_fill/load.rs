@@ -19,6 +19,8 @@ pub struct Load {
     pub batch: u64,
     /// Ids that come in no order, as md5 sums do; otherwise they grow, as generated ids do.
     pub md5: bool,
+    /// Records under numbers, and ids in an index of their own.
+    pub numbered: bool,
     /// Look for each id before it is put, as an insert must.
     pub check: bool,
     pub doc_bytes: usize,
@@ -49,7 +51,11 @@ fn record_key(load: &Load, n: u64) -> Vec<u8> {
 }
 
 fn entry(load: &Load, n: u64, numbers: &mut Numbers) -> Entry {
-    let record = record_key(load, n);
+    let id = record_key(load, n);
+    let record = match load.numbered {
+        true => [prefix(1, 0), n.to_be_bytes().to_vec()].concat(),
+        false => id.clone(),
+    };
     let mut doc = vec![b'x'; load.doc_bytes];
     let random = (load.doc_bytes * load.random_percent / 100).min(load.doc_bytes);
     for chunk in doc[..random].chunks_mut(8) {
@@ -64,7 +70,13 @@ fn entry(load: &Load, n: u64, numbers: &mut Numbers) -> Entry {
         key.extend_from_slice(record.get(13..).unwrap_or(&[]));
         effects.push(Effect::Put(key, vec![1]));
     }
-    effects.insert(0, Effect::Put(record, doc));
+    if load.numbered {
+        let by_id = [prefix(4, 0), id.get(13..).unwrap_or(&[]).to_vec()].concat();
+        effects.insert(0, Effect::Put(record, doc));
+        effects.insert(0, Effect::Put(by_id, n.to_be_bytes().to_vec()));
+    } else {
+        effects.insert(0, Effect::Put(record, doc));
+    }
     let mut entry = Entry::new([1; 16], Op::Insert, effects);
     entry.count(7, 1, bytes);
     entry

@@ -4,7 +4,8 @@
 //! [group=n: only inserts, in groups of n] [repeat=1: of the reads, the cheapest counts]`
 //!
 //! With `load=md5` or `load=generated` it runs the load that `load.rs` describes instead (`docs`, `threads=4`, `batch=100`,
-//! `check=1`, `doc=1024`, `random=100`, `dir=` where to put it, `engine=` options of RocksDB by name).
+//! `check=1`, `numbered=1`: records under numbers and ids in a place of their own, as with long `_id`s; `doc=1024`, `random=100`,
+//! `dir=` where to put it, `engine=` options of RocksDB by name).
 //!
 //! Inserts put a 1 KB document (half of it incompressible) and three index keys, by one thread, without waiting for the disk
 //! (w: 1). "CPU" is that of the whole process, flushes and compactions included; "own" is the calling thread's alone.
@@ -282,6 +283,7 @@ fn main() {
             threads: number("threads", 4),
             batch: number("batch", 100),
             md5: ids == "md5",
+            numbered: number("numbered", 0) != 0,
             check: number("check", 0) != 0,
             doc_bytes: number("doc", 1024) as usize,
             random_percent: number("random", 100) as usize,
