@@ -37,6 +37,15 @@ pub enum Effect {
     DeleteRange(Vec<u8>, Vec<u8>),
 }
 
+impl Effect {
+    /// The key that it concerns; the first of a range.
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Effect::Put(key, _) | Effect::Delete(key) | Effect::DeleteRange(key, _) => key,
+        }
+    }
+}
+
 /// The retryable write or transaction that an entry belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpSession {
