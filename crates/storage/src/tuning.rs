@@ -158,6 +158,7 @@ fn options(opts: &EngineOptions) -> Tuned {
     o.set_block_based_table_factory(&table(opts, &block_cache, Family::Records));
     o.set_memtable_whole_key_filtering(true);
     o.set_memtable_prefix_bloom_ratio(0.02);
+    let mut ids = o.clone();
     {
         use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
         // The first entry is level 0, the next the first level below it, wherever that is. Level 0 is merged within seconds: not
@@ -168,10 +169,12 @@ fn options(opts: &EngineOptions) -> Tuned {
         // So a record is compressed once, when it arrives where nearly all records are.
         o.set_compression_type(Plain);
         o.set_bottommost_compression_type(Lz4);
+        // Hashes are what the ids mostly are, and each merge writes them all.
+        ids.set_compression_type(Plain);
+        ids.set_bottommost_compression_type(Plain);
     }
     Tuned {
-        // What is said of records holds for ids: found by the whole key, and not worth compressing before they have come to rest.
-        ids: o.clone(),
+        ids,
         records: o,
         others,
         block_cache,
