@@ -25,7 +25,7 @@ features=()
 [ "$target" != entries ] || features=(--features entries)
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing" \
-    cargo build --release --locked --manifest-path tests/fuzz/guided/Cargo.toml --target "$host" \
+    cargo build --release --manifest-path tests/fuzz/guided/Cargo.toml --target "$host" \
     --target-dir "$CARGO_TARGET_DIR/fuzz" "${features[@]}"
 # A copy, so that a run goes on while the next is built.
 binary=$FUZZ_DIR/guided-$target
