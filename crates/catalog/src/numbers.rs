@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn no_number_is_given_twice() {
         let n = Numbers::default();
-        let taken = std::thread::scope(|scope| {
+        let mut all = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| {
                     scope.spawn(|| {
@@ -78,7 +78,6 @@ mod tests {
                 .flat_map(|t| t.join().unwrap())
                 .collect::<Vec<_>>()
         });
-        let mut all = taken.clone();
         all.sort();
         assert_eq!(all, (0..2000).map(|i| 1 + 2 * i).collect::<Vec<u64>>());
     }

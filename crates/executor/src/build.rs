@@ -54,15 +54,8 @@ impl Builds {
 pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()> {
     ctx.need_worker()?;
     let engine = ctx.engine.clone();
-    let ids = engine.catalog.add_indexes(ns, new, |c| {
-        let view = engine.store.latest();
-        let mut scan = view.scan(
-            &c.record_prefix,
-            &keyspace::prefix_end(&c.record_prefix),
-            Direction::Forward,
-        );
-        Ok(!scan.next()?)
-    })?;
+    let empty = |c: &Collection| records::none(&engine.store.latest(), c);
+    let ids = engine.catalog.add_indexes(ns, new, empty)?;
     for (id, ready) in &ids {
         if *ready {
             continue;

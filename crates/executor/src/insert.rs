@@ -6,13 +6,12 @@ use crate::op::{Held, OpCtx};
 use crate::records::{self, duplicate_id, latch_hash};
 use crate::retry::{Retry, StmtResult};
 use bson::{Doc, Val, tag};
-use catalog::keyspace;
 use catalog::{Collection, WriteLock};
 use errors::{Code, Error, Result, bail};
 use query::index_keys::KeySet;
 use std::collections::HashSet;
 use std::sync::Arc;
-use storage::{Direction, Effect, Entry, Op};
+use storage::{Effect, Entry, Op};
 
 /// A chunk ends when it holds this many documents or bytes.
 const CHUNK_DOCS: usize = 500;
@@ -121,11 +120,7 @@ pub(crate) fn lay_out(
     ctx.need_worker()?;
     drop(lock);
     let store = ctx.engine.store.clone();
-    let empty = |c: &Collection| {
-        let (low, high) = (&c.record_prefix, keyspace::prefix_end(&c.record_prefix));
-        Ok(!store.latest().scan(low, &high, Direction::Forward).next()?)
-    };
-    match ctx.engine.catalog.number_records(&coll.ns, empty) {
+    match (ctx.engine.catalog).number_records(&coll.ns, |c| records::none(&store.latest(), c)) {
         // Dropped meanwhile; the next line makes it anew, where one is as good as the other.
         Err(e) if e.code == Code::NamespaceNotFound => {}
         done => {

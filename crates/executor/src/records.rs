@@ -138,6 +138,13 @@ pub(crate) fn new_keys(view: &View, coll: &Collection, many: usize) -> Result<Ve
     Ok((0..many as u64).map(key).collect())
 }
 
+/// Whether a collection has no records.
+pub(crate) fn none(view: &View, coll: &Collection) -> Result<bool> {
+    let prefix = &coll.record_prefix;
+    let mut scan = view.scan(prefix, &keyspace::prefix_end(prefix), Direction::Forward);
+    Ok(!scan.next()?)
+}
+
 /// The number of the newest record.
 fn last_number(view: &View, coll: &Collection) -> Result<Option<u64>> {
     let prefix = &coll.record_prefix;
