@@ -234,6 +234,12 @@ impl Writer {
         self.buf.len()
     }
 
+    /// How many values the innermost open array has so far.
+    pub fn items(&self) -> usize {
+        let innermost = self.stack.last().and_then(|f| f.next);
+        innermost.map_or(0, |n| n as usize)
+    }
+
     /// The values written so far into the root container, which is still open.
     pub fn open_values(&self) -> impl Iterator<Item = Val<'_>> {
         let start = self.stack.first().map_or(0, |f| f.start + 4);

@@ -4,13 +4,13 @@ use crate::Commands;
 use crate::concern::{self, Acknowledge, WriteConcern};
 use crate::connection::Connection;
 use crate::generic::Args;
-use crate::metrics::{Kind, Usage};
+use crate::metrics::{Kind, Usage, Work};
 use crate::table::{Command, flag};
-use bson::{Value, Writer};
+use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
 use service::{Client, Request};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How a command that did not fail ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,12 @@ pub struct Cx<'c, 'r> {
     pub statements: u64,
     /// The reply says `ok: 1` as an int32, as MongoDB does where one command answers for another.
     pub int_ok: bool,
-    /// The comment of the command that made a cursor: its getMores inherit it.
-    pub inherited_comment: Option<Value>,
+    /// The command that made the cursor of a getMore.
+    pub originating: Option<DocBuf>,
+    /// What it did to documents, as far as only the command knows.
+    pub work: Work,
+    /// How long it waited for what others do: no time that it took.
+    pub waited: Duration,
     /// For `top`, of a command on several collections.
     pub spent: Vec<(String, Kind, Usage)>,
     /// The reply document, open.

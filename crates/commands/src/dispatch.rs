@@ -5,7 +5,8 @@ use crate::connection::Connection;
 use crate::cx::{Cx, Done};
 use crate::fail_point::Failure;
 use crate::generic::Args;
-use crate::metrics::kind_of;
+use crate::latency::class_of;
+use crate::metrics::{Usage, Work, kind_of};
 use crate::operations::{Operation, shown};
 use crate::profiler::Observed;
 use crate::reply_room::ReplyRoom;
@@ -146,9 +147,11 @@ impl Commands {
             op,
             after_commit: false,
             statements: 1,
+            work: Work::default(),
+            waited: Duration::ZERO,
             spent: Vec::new(),
             int_ok: false,
-            inherited_comment: None,
+            originating: None,
             w: Writer::on(std::mem::take(out)),
         };
         let done = cx.check().and_then(|()| {
@@ -201,8 +204,13 @@ impl Commands {
             n => n,
         };
         let (statements, db, first) = (cx.statements, cx.args.db, cx.args.first);
+        let collection = match command.name {
+            "getMore" => cx.args.field("collection").and_then(|v| v.as_str()),
+            _ => first.as_str(),
+        };
         let spent = std::mem::take(&mut cx.spent);
-        let inherited_comment = cx.inherited_comment.take();
+        let (mut work, waited) = (cx.work, cx.waited);
+        let originating = cx.originating.take();
         let (plan, examined) = (cx.op.plan.take(), cx.op.examined);
         let silent =
             cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
@@ -219,22 +227,29 @@ impl Commands {
             let kind = kind_of(command.name);
             command.total.fetch_add(1, Relaxed);
             self.counters.add(kind, statements);
-            let elapsed = started.elapsed();
-            if !spent.is_empty() {
-                let mut top = local.top.lock();
-                for (ns, kind, usage) in &spent {
-                    let (db, coll) = (catalog::db_of(ns), catalog::collection_of(ns));
-                    top.used(db, coll, *kind, *usage);
-                }
+            let elapsed = started.elapsed().saturating_sub(waited);
+            let (class, micros) = (class_of(command.name), elapsed.as_micros() as u64);
+            work.keys_examined = examined.keys;
+            work.docs_examined = examined.docs;
+            if let Some(plan) = &plan {
+                work.scans = u64::from(plan.access.is_scan());
+                work.sorts = u64::from(plan.sort.is_some());
+            }
+            let mut top = local.top.lock();
+            top.ran(class, micros, &work);
+            for (ns, kind, usage) in &spent {
+                let (db, coll) = (catalog::db_of(ns), catalog::collection_of(ns));
+                top.used(db, coll, *kind, class, *usage);
             }
             // What it dropped is not to be counted again.
             let drops = command.name == "drop" && done.is_ok();
-            if let Some(coll) = first.as_str().filter(|_| !drops) {
-                local
-                    .top
-                    .lock()
-                    .spent(db, coll, kind, elapsed.as_micros() as u64);
+            if let Some(coll) = collection.filter(|_| !drops) {
+                top.used(db, coll, kind, class, Usage { micros, count: 1 });
+                if work.scans > 0 {
+                    top.scanned(db, coll);
+                }
             }
+            drop(top);
             if self.profiler.wants(elapsed) {
                 let reply = out.get(start..).and_then(Doc::new).unwrap_or(Doc::EMPTY);
                 self.observe(&Observed {
@@ -248,7 +263,7 @@ impl Commands {
                     plan,
                     examined,
                     elapsed,
-                    inherited_comment,
+                    originating,
                 });
             }
         }

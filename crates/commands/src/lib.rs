@@ -17,6 +17,7 @@ mod expirer;
 mod fail_point;
 mod generic;
 mod idl;
+mod latency;
 mod log_components;
 mod metrics;
 mod operations;
@@ -79,7 +80,7 @@ pub struct Commands {
     pub(crate) parameters: Arc<Parameters>,
     pub(crate) fail_points: FailPoints,
     pub(crate) operations: Arc<Operations>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) profiler: Profiler,
     pub(crate) rw_defaults: admin::rw_concern::Defaults,
     pub(crate) write_block: admin::write_block::WriteBlock,
@@ -126,7 +127,7 @@ impl Commands {
             process_id: ObjectId::generate(),
             fail_points: FailPoints::default(),
             operations: Arc::default(),
-            counters: Counters::default(),
+            counters: Arc::default(),
             profiler,
             rw_defaults,
             write_block,

@@ -1,5 +1,8 @@
-//! Counters since the start: `serverStatus.opcounters` and `top`.
+//! Counters since the start: `serverStatus.opcounters`, `opLatencies`, `metrics.document` and `queryExecutor`, `top`, and
+//! `$collStats.latencyStats`.
 
+use crate::latency::{Class, Latency};
+use executor::Updated;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -46,6 +49,50 @@ pub struct Usage {
     pub count: u64,
 }
 
+/// What operations did to documents: `serverStatus.metrics`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    pub inserted: u64,
+    pub updated: u64,
+    pub deleted: u64,
+    pub returned: u64,
+    pub keys_examined: u64,
+    pub docs_examined: u64,
+    /// Plans that looked at a whole collection, and that sorted what they found.
+    pub scans: u64,
+    pub sorts: u64,
+}
+
+impl Work {
+    /// Counts what an update did.
+    pub fn wrote(&mut self, u: &Updated) {
+        self.updated += u.modified;
+        self.inserted += u64::from(u.upserted.is_some());
+    }
+
+    fn add(&mut self, more: &Work) {
+        self.inserted += more.inserted;
+        self.updated += more.updated;
+        self.deleted += more.deleted;
+        self.returned += more.returned;
+        self.keys_examined += more.keys_examined;
+        self.docs_examined += more.docs_examined;
+        self.scans += more.scans;
+        self.sorts += more.sorts;
+    }
+}
+
+/// What was spent on one namespace.
+#[derive(Clone, Debug, Default)]
+pub struct Namespace {
+    pub ns: String,
+    /// By [`Kind`].
+    pub usage: [Usage; 6],
+    /// By [`Class`].
+    pub latencies: [Latency; 3],
+    pub scans: u64,
+}
+
 /// Where threads count, and what those counted that have left.
 #[derive(Default)]
 struct Shards {
@@ -73,34 +120,54 @@ pub struct Counters {
     shards: Mutex<Shards>,
 }
 
-/// Time spent by namespace, as one event loop or worker has counted it: each has its own, so that none waits for another.
+/// What one event loop or worker has counted: each has its own, so that none waits for another.
 #[derive(Default)]
-pub struct Top(HashMap<u64, (String, [Usage; 6])>);
+pub struct Top {
+    namespaces: HashMap<u64, Namespace>,
+    latencies: [Latency; 3],
+    work: Work,
+}
 
 /// Namespaces that are counted by themselves: a client that asks for ever new ones must not take ever more memory.
 const MOST_NAMESPACES: usize = 10_000;
 
 impl Top {
-    pub fn spent(&mut self, db: &str, coll: &str, kind: Kind, micros: u64) {
-        self.used(db, coll, kind, Usage { micros, count: 1 });
-    }
-
-    pub fn used(&mut self, db: &str, coll: &str, kind: Kind, more: Usage) {
+    /// One operation on a collection, or several.
+    pub fn used(&mut self, db: &str, coll: &str, kind: Kind, class: Class, more: Usage) {
         // No name of a field, and of no collection either.
         if coll.contains('\0') {
             return;
         }
-        let hash = hash_of(db, coll);
-        if self.0.len() >= MOST_NAMESPACES && !self.0.contains_key(&hash) {
-            return;
+        if let Some(n) = self.namespace(hash_of(db, coll), || format!("{db}.{coll}")) {
+            let u = &mut n.usage[kind as usize];
+            u.micros += more.micros;
+            u.count += more.count;
+            n.latencies[class as usize].add(more.micros, more.count);
         }
-        let usage = self
-            .0
-            .entry(hash)
-            .or_insert_with(|| (format!("{db}.{coll}"), Default::default()));
-        let u = &mut usage.1[kind as usize];
-        u.micros += more.micros;
-        u.count += more.count;
+    }
+
+    /// A plan looked at a whole collection.
+    pub fn scanned(&mut self, db: &str, coll: &str) {
+        if let Some(n) = self.namespaces.get_mut(&hash_of(db, coll)) {
+            n.scans += 1;
+        }
+    }
+
+    /// One command, whatever it was on.
+    pub fn ran(&mut self, class: Class, micros: u64, work: &Work) {
+        self.latencies[class as usize].add(micros, 1);
+        self.work.add(work);
+    }
+
+    /// The figures of a namespace, unless there are too many already.
+    fn namespace(&mut self, hash: u64, ns: impl FnOnce() -> String) -> Option<&mut Namespace> {
+        if self.namespaces.len() >= MOST_NAMESPACES && !self.namespaces.contains_key(&hash) {
+            return None;
+        }
+        Some(self.namespaces.entry(hash).or_insert_with(|| Namespace {
+            ns: ns(),
+            ..Namespace::default()
+        }))
     }
 }
 
@@ -115,28 +182,37 @@ fn hash_of(db: &str, coll: &str) -> u64 {
 impl Top {
     fn forget(&mut self, db: &str, coll: Option<&str>) {
         match coll {
-            Some(coll) => drop(self.0.remove(&hash_of(db, coll))),
-            None => self.0.retain(|_, (ns, _)| {
-                let rest = ns.strip_prefix(db);
+            Some(coll) => drop(self.namespaces.remove(&hash_of(db, coll))),
+            None => self.namespaces.retain(|_, n| {
+                let rest = n.ns.strip_prefix(db);
                 !rest.is_some_and(|rest| rest.starts_with('.'))
             }),
         }
     }
 
     fn add(&mut self, other: &Top) {
-        for (hash, (ns, usage)) in &other.0 {
-            if self.0.len() >= MOST_NAMESPACES && !self.0.contains_key(hash) {
-                continue;
-            }
-            let sum = self
-                .0
-                .entry(*hash)
-                .or_insert_with(|| (ns.clone(), Default::default()));
-            for (s, u) in sum.1.iter_mut().zip(usage) {
-                s.micros += u.micros;
-                s.count += u.count;
+        for (hash, n) in &other.namespaces {
+            if let Some(sum) = self.namespace(*hash, || n.ns.clone()) {
+                sum.merge(n);
             }
         }
+        for (sum, l) in self.latencies.iter_mut().zip(&other.latencies) {
+            sum.merge(l);
+        }
+        self.work.add(&other.work);
+    }
+}
+
+impl Namespace {
+    fn merge(&mut self, other: &Namespace) {
+        for (sum, u) in self.usage.iter_mut().zip(&other.usage) {
+            sum.micros += u.micros;
+            sum.count += u.count;
+        }
+        for (sum, l) in self.latencies.iter_mut().zip(&other.latencies) {
+            sum.merge(l);
+        }
+        self.scans += other.scans;
     }
 }
 
@@ -176,16 +252,43 @@ impl Counters {
         }
     }
 
-    /// Time spent by namespace, over all loops and workers that are or were.
-    pub fn top(&self) -> Vec<(String, [Usage; 6])> {
+    /// What was spent by namespace, over all loops and workers that are or were.
+    pub fn top(&self) -> Vec<Namespace> {
         let mut all = Top::default();
+        self.each(|top| all.add(top));
+        let mut rows: Vec<_> = all.namespaces.into_values().collect();
+        rows.sort_by(|a, b| a.ns.cmp(&b.ns));
+        rows
+    }
+
+    /// The same of one namespace.
+    pub fn namespace(&self, db: &str, coll: &str) -> Namespace {
+        let (hash, mut sum) = (hash_of(db, coll), Namespace::default());
+        self.each(|top| {
+            if let Some(n) = top.namespaces.get(&hash) {
+                sum.merge(n);
+            }
+        });
+        sum
+    }
+
+    /// What all commands took, by [`Class`], and what they did.
+    pub fn totals(&self) -> ([Latency; 3], Work) {
+        let (mut latencies, mut work) = (<[Latency; 3]>::default(), Work::default());
+        self.each(|top| {
+            for (sum, l) in latencies.iter_mut().zip(&top.latencies) {
+                sum.merge(l);
+            }
+            work.add(&top.work);
+        });
+        (latencies, work)
+    }
+
+    fn each(&self, mut look: impl FnMut(&Top)) {
         let mut shards = self.shards.lock();
         shards.gather();
-        all.add(&shards.left);
-        shards.live.iter().for_each(|shard| all.add(&shard.lock()));
-        let mut rows: Vec<_> = all.0.into_values().collect();
-        rows.sort_by(|a, b| a.0.cmp(&b.0));
-        rows
+        look(&shards.left);
+        shards.live.iter().for_each(|shard| look(&shard.lock()));
     }
 }
 
@@ -193,22 +296,52 @@ impl Counters {
 mod tests {
     use super::*;
 
+    fn spent(top: &Mutex<Top>, db: &str, coll: &str, kind: Kind, micros: u64) {
+        let usage = Usage { micros, count: 1 };
+        top.lock().used(db, coll, kind, Class::Reads, usage);
+    }
+
     #[test]
     fn sums_over_shards() {
         let c = Counters::default();
         let (a, b) = (c.shard(), c.shard());
-        a.lock().spent("db", "x", Kind::Query, 5);
-        b.lock().spent("db", "x", Kind::Query, 7);
-        b.lock().spent("db", "y", Kind::Insert, 1);
+        spent(&a, "db", "x", Kind::Query, 5);
+        spent(&b, "db", "x", Kind::Query, 7);
+        spent(&b, "db", "y", Kind::Insert, 1);
         // A worker leaves; what it counted stays.
         drop(b);
         let top = c.top();
         assert_eq!(
-            top.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>(),
+            top.iter().map(|n| n.ns.as_str()).collect::<Vec<_>>(),
             ["db.x", "db.y"]
         );
-        let u = top[0].1[Kind::Query as usize];
+        let u = top[0].usage[Kind::Query as usize];
         assert_eq!((u.micros, u.count), (12, 2));
+        let reads = &c.namespace("db", "x").latencies[Class::Reads as usize];
+        assert_eq!((reads.micros, reads.ops), (12, 2));
+        assert_eq!(
+            c.namespace("db", "z").latencies[Class::Reads as usize].ops,
+            0
+        );
+    }
+
+    #[test]
+    fn totals_outlive_workers_and_collections() {
+        let c = Counters::default();
+        let (a, b) = (c.shard(), c.shard());
+        let work = Work {
+            returned: 3,
+            scans: 1,
+            ..Work::default()
+        };
+        a.lock().ran(Class::Writes, 10, &work);
+        b.lock().ran(Class::Writes, 20, &work);
+        drop(a);
+        c.forget("db", None);
+        let (latencies, work) = c.totals();
+        let writes = &latencies[Class::Writes as usize];
+        assert_eq!((writes.micros, writes.ops), (30, 2));
+        assert_eq!((work.returned, work.scans, work.inserted), (6, 2, 0));
     }
 
     #[test]
@@ -216,15 +349,15 @@ mod tests {
         let c = Counters::default();
         let (a, b) = (c.shard(), c.shard());
         for n in 0..MOST_NAMESPACES {
-            a.lock().spent("db", &n.to_string(), Kind::Query, 1);
+            spent(&a, "db", &n.to_string(), Kind::Query, 1);
         }
-        let counted = |ns: &str| c.top().iter().any(|(n, _)| n == ns);
-        b.lock().spent("db", "7", Kind::Query, 1);
-        a.lock().spent("db2", "one more", Kind::Query, 1);
+        let counted = |ns: &str| c.top().iter().any(|n| n.ns == ns);
+        spent(&b, "db", "7", Kind::Query, 1);
+        spent(&a, "db2", "one more", Kind::Query, 1);
         assert!(!counted("db2.one more"), "there is no room");
         c.forget("db", Some("7"));
         assert!(!counted("db.7"));
-        a.lock().spent("db2", "one more", Kind::Query, 1);
+        spent(&a, "db2", "one more", Kind::Query, 1);
         assert!(counted("db2.one more"));
         c.forget("db", None);
         assert_eq!(

@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::cx::Done;
 use crate::operations::shown;
 use crate::table::{Command, flag};
-use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use bson::{Doc, DocBuf, Val, Writer, doc};
 use catalog::Collection;
 use errors::{Code, Result};
 use executor::{Examined, OpCtx};
@@ -130,8 +130,8 @@ pub struct Observed<'a> {
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
     pub elapsed: Duration,
-    /// What a getMore says that does not say it itself.
-    pub inherited_comment: Option<Value>,
+    /// The command that made the cursor of a getMore: its comment is the getMore's too.
+    pub originating: Option<DocBuf>,
 }
 
 impl Commands {
@@ -150,9 +150,7 @@ impl Commands {
                 .unwrap_or(false),
             None => slow && sampled(self.profiler.sample_rate()),
         };
-        // A getMore that waits for new documents is long and not slow.
-        let tells = chosen && (settings.filter.is_some() || o.command.name != "getMore");
-        if tells || verbose {
+        if chosen || verbose {
             log(o, document.as_doc());
         }
         let profiled = settings.level == 2 || settings.level == 1 && chosen;
@@ -197,14 +195,18 @@ impl Commands {
         let body = shown(o.body);
         let mut w = Writer::with_capacity(512 + body.as_bytes().len());
         w.str("op", operation_name(o.command.name)).str("ns", &ns);
-        match &o.inherited_comment {
+        let inherited = o.originating.as_ref().and_then(|d| d.get("comment"));
+        match inherited {
             Some(c) if !body.as_doc().contains("comment") => {
                 w.open_doc("command").extend(body.as_doc());
-                w.val("comment", c.as_val()).close();
+                w.val("comment", c).close();
             }
             _ => {
                 w.doc("command", body.as_doc());
             }
+        }
+        if let Some(d) = &o.originating {
+            w.doc("originatingCommand", shown(d.as_doc()).as_doc());
         }
         if o.command.name == "getMore" {
             w.val("cursorid", o.first);
@@ -228,6 +230,7 @@ impl Commands {
             .int("micros", o.elapsed.as_micros() as i64);
         if let Some(plan) = &o.plan {
             let coll = self.engine.catalog.get(&ns);
+            w.str("queryFramework", "classic");
             w.str("planSummary", &summary(&plan.access, coll.as_deref()));
         }
         w.date("ts", now_millis())
@@ -353,7 +356,9 @@ fn log(o: &Observed<'_>, profile: Doc<'_>) {
             }
         }
     }
-    w.int("durationMillis", o.elapsed.as_millis() as i64);
+    let millis = o.elapsed.as_millis() as i64;
+    // Waiting for news is in neither.
+    w.int("workingMillis", millis).int("durationMillis", millis);
     let attr = w.finish();
     let text = bson::json::val_to_string(attr.as_doc().as_val());
     let ctx = format!("conn{}", o.client.id);

@@ -120,6 +120,7 @@ commands! {
     "pandoSchema" => READ | WORKER, crate::stats::schema::run, "what the documents of a collection look like";
     "validate" => WORKER, crate::stats::validate::run, "compares records and indexes of a collection";
     "serverStatus" => WORKER, crate::diagnostic::server_status::run, "how the server does";
+    "getDiagnosticData" => ADMIN | WORKER, crate::diagnostic::diagnostic_data::run, "what serverStatus and others tell, in one reply";
     "hostInfo" => WORKER, crate::diagnostic::host_info::run, "the machine";
     "getLog" => ADMIN, crate::diagnostic::get_log::run, "the newest lines of the log";
     "listCommands" => HANDSHAKE, crate::diagnostic::list_commands::run, "the commands";

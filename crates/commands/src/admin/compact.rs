@@ -19,7 +19,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let mut dry = false;
     for e in cx.args.fields.clone() {
         match e.name {
-            "force" | "freeSpaceTargetMB" => {}
+            "force" => drop(idl::boolean("compact", e)?),
+            "freeSpaceTargetMB" => drop(idl::int_from("compact", e, 1)?),
             "dryRun" => dry = idl::safe_bool("compact", e)?.unwrap_or(false),
             _ => return Err(cx.args.unknown(e)),
         }

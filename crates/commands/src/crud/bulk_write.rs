@@ -402,6 +402,7 @@ impl Run<'_> {
                     }
                 }
                 None => {
+                    cx.work.inserted += 1;
                     self.report.inserted += 1;
                     self.report.item(at, 1, None, None);
                 }
@@ -432,6 +433,7 @@ impl Run<'_> {
                 cx.app.counters.add(Kind::Update, 1);
                 match update::execute(cx, ns, s, env, vars, hold, ids, at) {
                     Ok(u) => {
+                        cx.work.wrote(&u);
                         report.updated(at, &u);
                         return Ok(());
                     }
@@ -442,6 +444,7 @@ impl Run<'_> {
                 cx.app.counters.add(Kind::Delete, 1);
                 match delete::execute(cx, ns, s, env, vars, hold, ids, at) {
                     Ok(d) => {
+                        cx.work.deleted += d.n;
                         report.deleted += d.n as i32;
                         report.item(at, d.n, None, None);
                         return Ok(());

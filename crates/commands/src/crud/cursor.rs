@@ -36,6 +36,7 @@ pub fn first_batch(
     cx.op.may_start_over = !cx.op.has_written() && !cx.after_commit;
     let done = results.fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)?;
     cx.op.may_start_over = false;
+    cx.work.returned += cx.w.items() as u64;
     cx.w.close();
     let mut id = 0;
     if !done && !keep.single_batch {

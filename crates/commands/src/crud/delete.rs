@@ -121,7 +121,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
         let result = execute(cx, &ns, s, &env, &vars, &mut hold, &ids, at);
         match result {
-            Ok(d) => n += d.n,
+            Ok(d) => {
+                n += d.n;
+                cx.work.deleted += d.n;
+            }
             Err(e) if batch::is_fatal(&e) => return Err(e),
             Err(e) => {
                 errors.push((at, e));

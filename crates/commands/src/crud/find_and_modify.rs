@@ -115,6 +115,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         .as_ref()
         .and_then(|h| h.executed(ids.first().copied().unwrap_or(0)))
         .cloned();
+    let again = before.is_some();
     let found = match (before, &mut hold) {
         (Some(done), _) => {
             cx.after_commit = true;
@@ -148,6 +149,12 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             )?
         }
     };
+    if !again && remove {
+        cx.work.deleted = found.n;
+    } else if !again {
+        cx.work.updated = u64::from(found.updated_existing);
+        cx.work.inserted = u64::from(found.upserted.is_some());
+    }
     cx.w.open_doc("lastErrorObject").i32("n", found.n as i32);
     if !remove {
         cx.w.bool("updatedExisting", found.updated_existing);

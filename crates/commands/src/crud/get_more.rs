@@ -44,7 +44,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let collection = idl::required("getMore", "collection", collection)?;
     let ns = cx.args.namespace_of(collection)?;
     let mut cursor = cx.app.cursors.take(id, &ns, cx.args.generic.lsid)?;
-    cx.inherited_comment = cursor.command.get("comment").map(|v| v.to_value());
+    cx.originating = Some(cursor.command.clone());
     let given_up = || err!(CursorNotFound, "cursor id {id} not found");
     if let Some(uuid) = cursor.uuid
         && cx
@@ -114,6 +114,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         return Err(given_up());
     }
     let empty = cx.w.len() == start;
+    cx.work.returned += cx.w.items() as u64;
     cx.w.close()
         .i64("id", if done { 0 } else { id })
         .str("ns", &ns);
@@ -163,5 +164,6 @@ fn await_data(
         }
         cx.op.check()?;
         tail.wait(seen, deadline.min(now + LOOK));
+        cx.waited += now.elapsed();
     }
 }

@@ -22,6 +22,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let (n, errors) = match &mut hold {
         None => {
             let r = executor::insert(&mut cx.op, &ns, &docs, common.is_ordered(), None)?;
+            cx.work.inserted = r.n as u64;
             (r.n, r.errors)
         }
         Some(hold) => {
@@ -46,6 +47,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             let mut statements = hold.statements(&new_ids);
             let retry: &mut dyn Retry = &mut statements;
             let r = executor::insert(&mut cx.op, &ns, &todo, common.is_ordered(), Some(retry))?;
+            cx.work.inserted = r.n as u64;
             let errors = r.errors.into_iter().map(|(at, e)| (new[at], e)).collect();
             (before + r.n, errors)
         }

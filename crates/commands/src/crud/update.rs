@@ -269,7 +269,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
         let result = execute(cx, &ns, s, &env, &vars, &mut hold, &ids, at);
         match result {
-            Ok(u) => tally(u),
+            Ok(u) => {
+                cx.work.wrote(&u);
+                tally(u);
+            }
             Err(e) if batch::is_fatal(&e) => return Err(e),
             Err(e) => {
                 errors.push((at, e));

@@ -4,11 +4,12 @@
 use super::process;
 use crate::clock::now_millis;
 use crate::cx::{Cx, Done};
+use crate::latency;
 use crate::metrics::KINDS;
 use crate::replica_set;
 use crate::table::{NAMES, lookup};
 use crate::version::{PANDO_VERSION, VERSION};
-use bson::{Val, Writer};
+use bson::Val;
 use errors::Result;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -57,7 +58,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         ("metrics", metrics),
         ("mirroredReads", |cx| empty(cx, "mirroredReads")),
         ("network", network),
-        ("opLatencies", |cx| latencies(&mut cx.w)),
+        ("opLatencies", latencies),
         ("opcounters", |cx| op_counters(cx, "opcounters")),
         ("opcountersRepl", |cx| op_counters(cx, "opcountersRepl")),
         ("repl", repl),
@@ -214,6 +215,7 @@ fn mem(cx: &mut Cx<'_, '_>) {
 
 fn metrics(cx: &mut Cx<'_, '_>) {
     let f = cx.app.cursors.figures();
+    let (_, work) = cx.app.counters.totals();
     let w = cx.w.open_doc("metrics");
     w.open_doc("commands");
     let mut names = NAMES.to_vec();
@@ -237,12 +239,24 @@ fn metrics(cx: &mut Cx<'_, '_>) {
         .i64("total", f.open as i64)
         .close()
         .close();
-    let (n, zero) = (["inserted", "updated", "deleted", "returned"], 0);
-    w.open_doc("document");
-    for field in n {
-        w.i64(field, zero);
-    }
-    w.close();
+    w.open_doc("document")
+        .i64("deleted", work.deleted as i64)
+        .i64("inserted", work.inserted as i64)
+        .i64("returned", work.returned as i64)
+        .i64("updated", work.updated as i64)
+        .close();
+    w.open_doc("operation")
+        .i64("scanAndOrder", work.sorts as i64)
+        .i64("writeConflicts", 0)
+        .close();
+    w.open_doc("queryExecutor")
+        .i64("scanned", work.keys_examined as i64)
+        .i64("scannedObjects", work.docs_examined as i64);
+    w.open_doc("collectionScans")
+        .i64("nonTailable", work.scans as i64)
+        .i64("total", work.scans as i64)
+        .close()
+        .close();
     let ttl = &cx.app.expired;
     w.open_doc("ttl")
         .i64("deletedDocuments", ttl.deleted.load(Relaxed) as i64)
@@ -276,12 +290,15 @@ fn network(cx: &mut Cx<'_, '_>) {
     w.close();
 }
 
-fn latencies(w: &mut Writer) {
-    w.open_doc("opLatencies");
-    for kind in ["reads", "writes", "commands", "transactions"] {
-        w.open_doc(kind).i64("latency", 0).i64("ops", 0).close();
-    }
-    w.close();
+fn latencies(cx: &mut Cx<'_, '_>) {
+    let (latencies, _) = cx.app.counters.totals();
+    let asked = cx
+        .args
+        .field("opLatencies")
+        .and_then(|v| v.as_doc()?.get("histograms"));
+    cx.w.open_doc("opLatencies");
+    latency::write(&latencies, asked.is_some_and(|v| v.truthy()), &mut cx.w);
+    cx.w.close();
 }
 
 fn op_counters(cx: &mut Cx<'_, '_>, name: &str) {

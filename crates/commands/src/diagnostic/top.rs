@@ -1,6 +1,7 @@
 //! `top`: where time went, by collection.
 
 use crate::cx::{Cx, Done};
+use crate::latency::Class;
 use crate::metrics::{Kind, Usage};
 use errors::Result;
 
@@ -9,21 +10,22 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let w = &mut cx.w;
     w.open_doc("totals")
         .str("note", "all times in microseconds");
-    for (ns, u) in &rows {
-        let of = |k: Kind| u[k as usize];
-        let sum = |kinds: &[Kind]| {
-            kinds.iter().fold(Usage::default(), |a, k| Usage {
-                micros: a.micros + of(*k).micros,
-                count: a.count + of(*k).count,
-            })
+    for row in &rows {
+        let of = |k: Kind| row.usage[k as usize];
+        let total = row.usage.iter().fold(Usage::default(), |a, u| Usage {
+            micros: a.micros + u.micros,
+            count: a.count + u.count,
+        });
+        let writes = &row.latencies[Class::Writes as usize];
+        let writes = Usage {
+            micros: writes.micros,
+            count: writes.ops,
         };
-        let reads = sum(&[Kind::Query, Kind::GetMore, Kind::Command]);
-        let writes = sum(&[Kind::Insert, Kind::Update, Kind::Delete]);
-        let total = Usage {
-            micros: reads.micros + writes.micros,
-            count: reads.count + writes.count,
+        let reads = Usage {
+            micros: total.micros.saturating_sub(writes.micros),
+            count: total.count.saturating_sub(writes.count),
         };
-        w.open_doc(ns);
+        w.open_doc(&row.ns);
         for (name, v) in [
             ("total", total),
             ("readLock", reads),

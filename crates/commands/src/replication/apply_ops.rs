@@ -268,9 +268,11 @@ fn command(cx: &mut Cx<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
         op: executor::OpCtx::worker(&cx.app.engine),
         after_commit: false,
         statements: 1,
+        work: Default::default(),
+        waited: Default::default(),
         spent: Vec::new(),
         int_ok: false,
-        inherited_comment: None,
+        originating: None,
         w: Writer::new(),
     };
     (inner.op.deadline, inner.op.cancelled, inner.op.killed) =

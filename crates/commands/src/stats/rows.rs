@@ -8,6 +8,8 @@ use crate::cx::Cx;
 use crate::ddl::list_collections;
 use crate::diagnostic::current_op::{Wanted, Watch};
 use crate::diagnostic::process;
+use crate::latency;
+use crate::metrics::Counters;
 use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
 use executor::{Engine, ServerRows};
@@ -19,12 +21,14 @@ use std::sync::Arc;
 pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
     let app: &Commands = cx.app;
     let (engine, sessions) = (app.engine.clone(), app.sessions.clone());
-    let watch = Watch::new(app);
+    let (watch, counters) = (Watch::new(app), app.counters.clone());
     let (port, settings) = (app.config.port, app.query_settings.clone());
     Arc::new(move |stage: &RowsStage| {
         let host = || format!("{}:{port}", process::host_name());
         match stage.kind {
-            RowsKind::CollStats => coll_stats_row(&engine, stage, &host()).map(|d| vec![d]),
+            RowsKind::CollStats => {
+                coll_stats_row(&engine, &counters, stage, &host()).map(|d| vec![d])
+            }
             RowsKind::CurrentOp => {
                 if stage.ns.db != "admin" {
                     bail!(
@@ -57,7 +61,12 @@ pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
     })
 }
 
-fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocBuf> {
+fn coll_stats_row(
+    engine: &Engine,
+    counters: &Counters,
+    stage: &RowsStage,
+    host: &str,
+) -> Result<DocBuf> {
     let ns = format!("{}.{}", stage.ns.db, stage.ns.coll);
     let spec = stage.spec.as_doc();
     let wanted = |name: &str| spec.get(name).and_then(|v| v.as_doc());
@@ -78,6 +87,7 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
             Some(_) => {}
         }
     }
+    let spent = counters.namespace(&stage.ns.db, &stage.ns.coll);
     let mut w = Writer::with_capacity(256);
     w.str("ns", &ns)
         .str("host", host)
@@ -85,16 +95,7 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
     if let Some(d) = wanted("latencyStats") {
         let histograms = d.get("histograms").is_some_and(|v| v.truthy());
         w.open_doc("latencyStats");
-        for kind in ["reads", "writes", "commands", "transactions"] {
-            w.open_doc(kind);
-            if histograms {
-                w.open_array("histogram").close();
-            }
-            w.i64("latency", 0)
-                .i64("ops", 0)
-                .i64("queryableEncryptionLatencyMicros", 0)
-                .close();
-        }
+        latency::write(&spent.latencies, histograms, &mut w);
         w.close();
     }
     if let Some(c) = &coll {
@@ -115,8 +116,8 @@ fn coll_stats_row(engine: &Engine, stage: &RowsStage, host: &str) -> Result<DocB
         if wanted("queryExecStats").is_some() {
             w.open_doc("queryExecStats")
                 .open_doc("collectionScans")
-                .i64("total", 0)
-                .i64("nonTailable", 0)
+                .i64("total", spent.scans as i64)
+                .i64("nonTailable", spent.scans as i64)
                 .close()
                 .close();
         }
