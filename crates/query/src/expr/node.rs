@@ -2,6 +2,7 @@
 
 use super::path::FieldPath;
 use super::table::Op;
+use super::values::check_size;
 use super::{Vars, control, regex, table};
 use crate::collation::Collation;
 use bson::{Doc, Val, Value, Writer, tag};
@@ -217,6 +218,7 @@ impl Node {
                 let mut w = Writer::new();
                 for (name, n) in fields {
                     n.write(name, ctx, &mut w)?;
+                    check_size(w.len())?;
                 }
                 Computed::Owned(Value::from(w.finish()))
             }
@@ -224,6 +226,7 @@ impl Node {
                 let mut w = Writer::new_array();
                 for n in items {
                     w.push(n.eval(ctx)?.or_null());
+                    check_size(w.len())?;
                 }
                 Computed::Owned(w.finish_array())
             }

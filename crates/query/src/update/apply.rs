@@ -6,12 +6,14 @@
 use super::array::decimal;
 use super::operator::{Missing, Op, Outcome, Place, not_viable, through_array};
 use super::tree::{Fields, Node, Operators, merge, too_deep};
-use super::{Applied, UpdateCtx, dollar_prefixed};
-use bson::{Doc, DocBuf, MAX_DEPTH, Val, Value, Writer, tag};
+use super::{Applied, UpdateCtx, dollar_prefixed, too_large};
+use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 
+/// When what is written comes to more, no document can come of it, and nothing more is written. Less may still be taken back.
+const MAX_WRITTEN: usize = 2 * MAX_DOC_BYTES;
 /// How many nulls a position past the end of an array may add.
 const MAX_PADDING: u32 = 1_500_000;
 
@@ -427,7 +429,16 @@ impl<'a> Walk<'a> {
             }
         }
         *copied = e.end;
+        self.check_written()?;
         Ok(true)
+    }
+
+    /// One value may go to each of a million places.
+    fn check_written(&self) -> Result<()> {
+        match self.out.len() {
+            n if n > MAX_WRITTEN => Err(too_large(n, self.root)),
+            _ => Ok(()),
+        }
     }
 
     /// Notes only the new elements of an array in the diff.
@@ -460,6 +471,7 @@ impl<'a> Walk<'a> {
                 check_depth(v, self.depth)?;
                 header(&mut self.out, v.tag, name);
                 self.out.extend_from_slice(v.bytes);
+                self.check_written()?;
                 Ok(true)
             }
             Node::Fields(f) => {

@@ -167,7 +167,7 @@ impl Update {
         if let Some(a) = &applied
             && a.doc.as_bytes().len() > MAX_DOC_BYTES
         {
-            return Err(too_large(&a.doc));
+            return Err(too_large(a.doc.as_bytes().len(), a.doc.as_doc()));
         }
         // Operators check what they set.
         if let Some(a) = &applied
@@ -194,8 +194,9 @@ impl Update {
     }
 }
 
-fn too_large(doc: &DocBuf) -> errors::Error {
-    let (n, id) = (doc.as_bytes().len(), doc.get("_id"));
+/// `n`: the bytes that were made of a document, whose `_id` is in `doc`.
+fn too_large(n: usize, doc: Doc<'_>) -> errors::Error {
+    let id = doc.get("_id");
     err!(
         BSONObjectTooLarge,
         "BSONObj size: {n} (0x{n:X}) is invalid. Size must be between 0 and {}(16MB) First element: _id: {}",
@@ -223,7 +224,7 @@ fn finish_insert(doc: DocBuf) -> Result<DocBuf> {
         }
     };
     if out.as_bytes().len() > MAX_DOC_BYTES {
-        return Err(too_large(&out));
+        return Err(too_large(out.as_bytes().len(), out.as_doc()));
     }
     Ok(out)
 }

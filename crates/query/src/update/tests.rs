@@ -876,6 +876,23 @@ fn limits() {
     let vars = Vars::new(NOW);
     let ctx = UpdateCtx::new(&vars, NOW, TS);
     assert_eq!(show(u.apply(d.as_doc(), &Filter::all(), &ctx)), "#10334");
+    // What goes to many places is not made to its end to find out.
+    let ones = format!(r#"{{"_id":1,"a":[{}]}}"#, ["1"; 40_000].join(","));
+    let update = bson::doc! { "$set": bson::doc! { "a.$[]": "x".repeat(8 << 10).as_str() } };
+    let u = Update::parse(update.as_doc().as_val(), &[], &ParseEnv::new()).unwrap();
+    let refused = u
+        .apply(doc(&ones).as_doc(), &Filter::all(), &ctx)
+        .err()
+        .unwrap();
+    let size = refused.message.split(' ').nth(2).unwrap();
+    assert!(
+        size.parse::<usize>().unwrap() < 3 * MAX_DOC_BYTES,
+        "{refused:?}"
+    );
+    let many = format!(r#"[{{"$set":{{"b":[{}]}}}}]"#, [r#""$b""#; 20].join(","));
+    let u = parse(&many, "[]").unwrap();
+    let d = bson::doc! { "_id": 1, "b": big.as_str() };
+    assert_eq!(show(u.apply(d.as_doc(), &Filter::all(), &ctx)), "#146");
     let deep = (0..90).fold("1".to_string(), |v, _| format!("[{v}]"));
     check(&[
         (
