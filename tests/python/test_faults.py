@@ -5,6 +5,7 @@ skipped.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import random
@@ -18,8 +19,9 @@ import pytest
 from pymongo.errors import OperationFailure, PyMongoError
 
 from agreement import assert_indexes_agree
-from harness import BINARY, Server
+from harness import BINARY, ROOT, Server
 
+TOOLS = pathlib.Path(os.environ.get("PANDO_TOOLS", ROOT / ".tools" / "bin"))
 OUT_OF_DISK_SPACE = 14031
 
 
@@ -86,6 +88,67 @@ def test_full_disk(small_disk, new_server):
     server.start()
     with server.client() as client:
         assert known <= {d["_id"] for d in client.full.things.find({}, {"_id": 1})}
+        assert_indexes_agree(client.full.things)
+    assert server.stop() == 0
+    checked = pando("check", small_disk / "data")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def documents(count):
+    rng = random.Random(3)
+    return ({"_id": i, "a": i % 100, "pad": rng.randbytes(750).hex()} for i in range(count))
+
+
+@pytest.mark.parametrize("tool", ["mongorestore", "mongoimport"])
+def test_tools_that_fill_the_disk(small_disk, new_server, tmp_path, tool):
+    """They are told, and end; the server goes on, and takes the rest when there is space."""
+    program = TOOLS / tool
+    if not program.exists():
+        pytest.skip(f"{tool} is not here: scripts/test.sh builds it where there is Go")
+    count = 60_000
+    if tool == "mongorestore":
+        (tmp_path / "dump" / "full").mkdir(parents=True)
+        with open(tmp_path / "dump" / "full" / "things.bson", "wb") as out:
+            out.writelines(bson.encode(d) for d in documents(count))
+        indexes = [{"v": 2, "key": {"_id": 1}, "name": "_id_"}, {"v": 2, "key": {"a": 1}, "name": "a_1"}]
+        (tmp_path / "dump" / "full" / "things.metadata.json").write_text(json.dumps({"indexes": indexes}))
+        what = [tmp_path / "dump"]
+    else:
+        with open(tmp_path / "things.json", "w") as out:
+            out.writelines(json.dumps(d) + "\n" for d in documents(count))
+        what = ["--db", "full", "--collection", "things", "--file", tmp_path / "things.json"]
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (30 << 20))
+    server = new_server("--cache", "16MB", "--oplogSize", "16", path=small_disk / "data")
+
+    def run(*more):
+        command = [program, "--port", server.port, *more, *what]
+        return subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
+
+    with server.client() as client:
+        things = client.full.things
+        done = run()
+        assert done.returncode != 0, "the disk is never full"
+        assert "space" in done.stderr, done.stderr
+        found = {d["_id"]: d["pad"] for d in things.find({}, {"pad": 1})}
+        assert 0 < len(found) < count
+        # All of a few, and of each whatever it was.
+        assert all(d["pad"] == found.get(d["_id"], d["pad"]) for d in documents(count))
+        ballast.unlink()
+        deadline = time.monotonic() + 40
+        while True:
+            try:
+                things.drop()
+                things.insert_one({"_id": 0, "a": -1})
+                break
+            except OperationFailure as error:
+                assert time.monotonic() < deadline, f"writes do not come back: {error}"
+                time.sleep(0.3)
+        assert_indexes_agree(things)
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert client.full.things.find_one({"_id": 0})["a"] == -1
         assert_indexes_agree(client.full.things)
     assert server.stop() == 0
     checked = pando("check", small_disk / "data")
