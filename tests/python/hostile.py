@@ -3,8 +3,9 @@
     python tests/python/hostile.py KIND PORT COUNT SECONDS
 
 `documents` send documents of 16 MB; `greedy` ask for replies of 16 MB (of the collection hostile.large) and never read;
-`drip` send one byte a second of a long message; `vanish` hang up in the middle of long messages, again and again; `mixed`
-is a quarter of each.
+`drip` send one byte a second of a long message; `vanish` hang up in the middle of long messages, again and again; `reset` tear the connection down (RST) in the middle
+of a request or of a reply, again and again; `silent` send half of a request, or read half of a reply, and are never heard of again;
+`mixed` is a quarter of each of the first four.
 """
 
 import os
@@ -32,6 +33,7 @@ LARGE = message(
     {"insert": "stored", "$db": "hostile", "ordered": False}, bson.encode({"x": os.urandom(DOCUMENT_BYTES)})
 )
 FIND = message({"find": "large", "$db": "hostile", "batchSize": 100_000})
+LEAVING = ["reset", "silent"]
 
 
 class Attacker:
@@ -45,15 +47,29 @@ class Attacker:
         self.socket = socket.socket()
         self.socket.setblocking(False)
         self.socket.connect_ex(("127.0.0.1", self.port))
-        self.rest = memoryview(FIND if self.kind == "greedy" else LARGE)
+        # Every second one is gone in the middle of a reply, the others in the middle of a request.
+        self.asks = self.kind == "greedy" or self.kind in LEAVING and self.number % 2 == 0
+        self.rest = memoryview(FIND if self.asks else LARGE)
+        self.read_bytes = 0
+        if self.kind == "reset":
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.due = time.monotonic()
 
     def close(self):
         self.socket.close()
         self.socket = None
 
+    def is_leaving(self):
+        """In the middle, which is not the same place for all."""
+        gone = self.read_bytes if self.asks else len(LARGE) - len(self.rest)
+        return self.kind in LEAVING and gone > (self.number % 15) * MEGABYTE
+
+    def leave(self):
+        if self.kind == "reset":
+            self.close()
+
     def wants_to_write(self, now):
-        return len(self.rest) > 0 and now >= self.due
+        return not self.is_leaving() and len(self.rest) > 0 and now >= self.due
 
     def write(self, now):
         piece = self.rest[: MEGABYTE // 4]
@@ -63,11 +79,19 @@ class Attacker:
             piece = self.rest[:1] if begun or self.number % 8 else self.rest[: 2 * MEGABYTE]
             self.due = now + 1
         self.rest = self.rest[self.socket.send(piece) :]
-        if self.kind == "vanish" and len(self.rest) < (self.number % 16) * MEGABYTE + 1:
+        if self.is_leaving():
+            self.leave()
+        elif self.kind == "vanish" and len(self.rest) < (self.number % 16) * MEGABYTE + 1:
             self.close()
 
     def read(self):
-        if self.kind != "greedy" and self.socket.recv(MEGABYTE):
+        got = len(self.socket.recv(MEGABYTE // 4))
+        self.read_bytes += got
+        if not got:
+            self.close()
+        elif self.is_leaving():
+            self.leave()
+        elif not self.asks:
             self.rest = memoryview(LARGE)
 
 
@@ -82,7 +106,7 @@ def attack(kind, port, count, seconds):
                 if a.socket is None:
                     a.connect()
                 events = (selectors.EVENT_WRITE if a.wants_to_write(now) else 0) | (
-                    selectors.EVENT_READ if a.kind != "greedy" else 0
+                    selectors.EVENT_READ if a.kind != "greedy" and not a.is_leaving() else 0
                 )
                 if events:
                     selector.register(a.socket, events, a)

@@ -75,7 +75,7 @@ def target(new_server):
         yield server, client
 
 
-@pytest.mark.parametrize("kind", ["documents", "greedy", "drip", "vanish", "mixed"])
+@pytest.mark.parametrize("kind", ["documents", "greedy", "drip", "vanish", "reset", "silent", "mixed"])
 def test_the_others_are_served(target, kind):
     server, client = target
     things = client.app.things
