@@ -14,12 +14,13 @@ use errors::{Result, bail};
 use planner::{Access, DistinctRequest, Hint, Plan};
 use query::expr::Vars;
 use query::pipeline::{
-    self, GroupPushdown, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind, RowsStage,
+    self, GroupPushdown, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind, RowsStage, Share,
     Source, Watch,
 };
 use query::projection::Projection;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 use storage::View;
 
 /// How many nested views and pipelines over other collections are followed.
@@ -466,7 +467,18 @@ impl Host for Outside<'_, '_> {
         self.request.allow_disk_use
     }
 
+    fn share(&self) -> Share {
+        self.ctx.engine.stage_memory.share()
+    }
+
+    fn wait_for_memory(&mut self) -> Result<()> {
+        self.ctx.need_worker()?;
+        std::thread::sleep(Duration::from_millis(10));
+        self.ctx.check()
+    }
+
     fn spill(&mut self) -> Result<Box<dyn pipeline::SpillFile>> {
+        self.ctx.need_worker()?;
         Ok(Box::new(self.ctx.engine.store.temporary_file()?))
     }
 

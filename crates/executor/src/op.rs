@@ -15,6 +15,7 @@ use errors::{Error, Result, bail};
 use parking_lot::{Condvar, Mutex};
 use planner::Plan;
 use query::expr::Vars;
+use query::pipeline::StageMemory;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,6 +35,8 @@ pub struct Engine {
     /// Index builds that run: see [`crate::build`].
     pub builds: crate::build::Builds,
     pub gate: Gate,
+    /// For what sorts and groups hold.
+    pub stage_memory: Arc<StageMemory>,
     /// The last timestamp that took the place of an empty one.
     stamped: AtomicU64,
 }
@@ -92,6 +95,7 @@ impl Engine {
             catalog,
             builds: Default::default(),
             gate: Gate::default(),
+            stage_memory: Arc::default(),
             stamped: AtomicU64::new(0),
         }))
     }

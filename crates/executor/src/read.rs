@@ -457,19 +457,19 @@ impl Rows {
             return Ok(());
         };
         let mut sorter = Sorter::new(
+            ctx,
             pattern,
             limit
                 .and_then(|l| usize::try_from(l).ok())
                 .filter(|l| *l > 0),
             self.disk_use,
         );
-        let store = ctx.engine.store.clone();
         while self.next_unsorted(ctx)? {
-            sorter.add(&store, self.doc(), self.record_key(), self.plan.covered)?;
+            sorter.add(ctx, self.doc(), self.record_key(), self.plan.covered)?;
         }
         self.sort_bytes = sorter.peak_bytes();
         self.sort_rows = sorter.rows();
-        self.source = Source::Sorted(sorter.finish(&store)?);
+        self.source = Source::Sorted(sorter.finish(ctx)?);
         Ok(())
     }
 

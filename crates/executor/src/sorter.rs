@@ -10,10 +10,9 @@ use crate::op::OpCtx;
 use crate::read::{Current, Step};
 use bson::Doc;
 use errors::{Error, Result, bail};
-use query::pipeline::{Merge, Runs};
+use query::pipeline::{Disk, Merge, Runs, Share, SpillFile};
 use query::sort::SortPattern;
 use std::collections::{BinaryHeap, VecDeque};
-use storage::Store;
 
 /// What a sort may hold in memory; MongoDB's default.
 const MEMORY_LIMIT: usize = 100 << 20;
@@ -42,12 +41,34 @@ pub(crate) struct Sorter {
     bytes: usize,
     peak: usize,
     docs_bytes: usize,
+    /// What runs hold.
+    spilled_bytes: u64,
+    share: Share,
     disk_use: bool,
     runs: Runs,
 }
 
+/// Where its runs go.
+struct Files<'a, 'c>(&'a mut OpCtx<'c>);
+
+impl Disk for Files<'_, '_> {
+    fn file(&mut self) -> Result<Box<dyn SpillFile>> {
+        self.0.need_worker()?;
+        Ok(Box::new(self.0.engine.store.temporary_file()?))
+    }
+
+    fn check(&mut self) -> Result<()> {
+        self.0.tick(1)
+    }
+}
+
 impl Sorter {
-    pub(crate) fn new(pattern: SortPattern, limit: Option<usize>, disk_use: bool) -> Sorter {
+    pub(crate) fn new(
+        ctx: &OpCtx,
+        pattern: SortPattern,
+        limit: Option<usize>,
+        disk_use: bool,
+    ) -> Sorter {
         Sorter {
             pattern,
             limit,
@@ -58,6 +79,8 @@ impl Sorter {
             bytes: 0,
             peak: 0,
             docs_bytes: 0,
+            spilled_bytes: 0,
+            share: ctx.engine.stage_memory.share(),
             disk_use,
             runs: Runs::default(),
         }
@@ -66,7 +89,7 @@ impl Sorter {
     /// `keep`: the document cannot be fetched again (it was built from an index).
     pub(crate) fn add(
         &mut self,
-        store: &Store,
+        ctx: &mut OpCtx,
         doc: Doc<'_>,
         record_key: &[u8],
         keep: bool,
@@ -104,14 +127,16 @@ impl Sorter {
         } else {
             self.all.push(row);
         }
-        if self.bytes > MEMORY_LIMIT {
-            if !self.disk_use {
+        if self.bytes > MEMORY_LIMIT || !self.share.fits(self.bytes) {
+            // Who gave no leave for files is refused for what is his, not for what others hold.
+            let before = self.limit.map_or(self.spilled_bytes, |_| 0);
+            if !self.disk_use && self.bytes as u64 + before > MEMORY_LIMIT as u64 {
                 bail!(
                     QueryExceededMemoryLimitNoDiskUseAllowed,
                     "Sort exceeded memory limit of {MEMORY_LIMIT} bytes, but did not opt in to external sorting."
                 );
             }
-            self.spill(store)?;
+            self.spill(ctx)?;
         }
         Ok(())
     }
@@ -128,11 +153,14 @@ impl Sorter {
     }
 
     /// Writes what is in memory as a run.
-    fn spill(&mut self, store: &Store) -> Result<()> {
+    fn spill(&mut self, ctx: &mut OpCtx) -> Result<()> {
+        self.runs.prepare(&mut Files(ctx))?;
+        self.spilled_bytes += self.bytes as u64;
         let rows = self.drain();
         let entries = rows.iter().map(|r| (r.key.as_slice(), r.to_bytes()));
-        self.runs
-            .write(Box::new(store.temporary_file()?), entries)?;
+        self.runs.write(entries)?;
+        drop(rows);
+        self.share.release();
         Ok(())
     }
 
@@ -145,15 +173,16 @@ impl Sorter {
         self.seq
     }
 
-    pub(crate) fn finish(mut self, store: &Store) -> Result<Sorted> {
+    pub(crate) fn finish(mut self, ctx: &mut OpCtx) -> Result<Sorted> {
         let mut sorted = Sorted::default();
         match self.runs.is_empty() {
             true => sorted.rows = self.drain().into(),
             false => {
-                self.spill(store)?;
+                self.spill(ctx)?;
                 sorted.spilled = Some(self.runs.merge()?);
             }
         }
+        sorted.share = self.share;
         Ok(sorted)
     }
 }
@@ -198,6 +227,7 @@ pub(crate) struct Sorted {
     /// What comes after them, when it was too much for memory.
     spilled: Option<Merge>,
     ready: VecDeque<(Vec<u8>, Option<storage::Slice>)>,
+    share: Share,
 }
 
 impl Sorted {
@@ -243,7 +273,10 @@ impl Sorted {
             }
             self.refill()?;
             match self.rows.front() {
-                None => return Ok(None),
+                None => {
+                    self.share.release();
+                    return Ok(None);
+                }
                 Some(r) if r.doc.is_some() => {
                     let Some(r) = self.rows.pop_front() else {
                         return Ok(None);

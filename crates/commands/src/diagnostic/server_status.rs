@@ -451,6 +451,12 @@ fn pandodb(cx: &mut Cx<'_, '_>) {
         .i64("waits", f.waits() as i64)
         .i64("givenUp", f.given_up() as i64)
         .close();
+    let stages = &cx.app.engine.stage_memory;
+    w.open_doc("stages")
+        .i64("limitBytes", stages.limit() as i64)
+        .i64("bytes", stages.used() as i64)
+        .i64("squeezed", stages.squeezed() as i64)
+        .close();
     w.open_doc("loops")
         .i64("offloaded", m.offloaded.load(Relaxed) as i64)
         .i64("workers", m.workers.load(Relaxed) as i64);

@@ -2,7 +2,7 @@
 
 use super::parse::{Inside, ParseCtx};
 use super::spill::{Tape, TapeWriter};
-use super::{Host, Pipeline, Source, check_size, too_much_memory};
+use super::{Host, Pipeline, Share, Source, check_size, too_much_memory};
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
@@ -95,6 +95,7 @@ pub(super) struct Run {
     vars: Arc<Vars>,
     collected: Vec<DocBuf>,
     bytes: usize,
+    share: Option<Share>,
     /// Where the input goes once it is too much for memory.
     spilled: Option<TapeWriter>,
     shared: Option<Arc<Collected>>,
@@ -115,6 +116,7 @@ impl Run {
             vars: vars.clone(),
             collected: Vec::new(),
             bytes: 0,
+            share: None,
             spilled: None,
             shared: None,
             running: None,
@@ -142,13 +144,16 @@ impl Source for Run {
                 }
                 self.bytes += doc.len() + size_of::<DocBuf>();
                 self.collected.push(doc.to_buf());
-                if self.bytes > limit {
-                    if !host.allow_disk_use() {
+                let share = self.share.get_or_insert_with(|| host.share());
+                if self.bytes > limit || !share.fits(self.bytes) {
+                    if self.bytes > limit && !host.allow_disk_use() {
                         return Err(too_much_memory("$facet", limit));
                     }
+                    let file = host.spill()?;
                     let docs = std::mem::take(&mut self.collected);
                     let first = docs.iter().map(|d| d.as_bytes());
-                    self.spilled = Some(Tape::write(host.spill()?, first)?);
+                    self.spilled = Some(Tape::write(file, first)?);
+                    self.share = None;
                 }
             }
             self.input = None;
@@ -191,7 +196,7 @@ impl Source for Run {
             self.running = None;
             self.part += 1;
         }
-        self.shared = None;
+        (self.shared, self.share) = (None, None);
         self.done = true;
         self.out = std::mem::take(&mut self.results).finish();
         Ok(true)

@@ -3,8 +3,9 @@
 use super::lookup::{collection, equals_any, join_values};
 use super::options::field_path;
 use super::parse::ParseCtx;
+use super::stage_memory::hold;
 use super::unwind::set_path;
-use super::{Host, Namespace, Pipeline, Source};
+use super::{Host, Namespace, Pipeline, Share, Source};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, Node};
@@ -123,6 +124,7 @@ struct Search {
     depth: i64,
     level: Option<Box<dyn Source>>,
     results: Writer,
+    share: Share,
 }
 
 pub(super) struct Run {
@@ -144,7 +146,7 @@ impl Run {
         }
     }
 
-    fn begin(&self) -> Result<Search> {
+    fn begin(&self, host: &dyn Host) -> Result<Search> {
         let ctx = EvalCtx::new(self.input.doc(), &self.vars);
         let start = self.spec.start.evaluate(&ctx)?;
         let mut s = Search {
@@ -155,6 +157,7 @@ impl Run {
             depth: 0,
             level: None,
             results: Writer::new_array(),
+            share: host.share(),
         };
         match start.as_val() {
             Some(v) if v.tag == tag::ARRAY => {
@@ -195,6 +198,13 @@ impl Search {
                 self.level = Some(host.open(&spec.from, &pipeline, vars)?);
             }
             while let Some(level) = &mut self.level {
+                // The results, and the document that they become part of.
+                hold(
+                    &mut self.share,
+                    2 * self.results.len(),
+                    host,
+                    "$graphLookup",
+                )?;
                 if !level.advance(host)? {
                     self.level = None;
                     break;
@@ -243,7 +253,7 @@ impl Source for Run {
                 if !self.input.advance(host)? {
                     return Ok(false);
                 }
-                let s = self.begin()?;
+                let s = self.begin(host)?;
                 self.search.insert(s)
             }
         };

@@ -4,7 +4,8 @@
 //! A spilled group is `{_id, s: [states]}`; states of one group from several runs are merged in order of the runs.
 
 use super::spill::{Merge, Runs};
-use super::{Host, Source, Watch, too_much_memory, unspillable};
+use super::stage_memory::hold;
+use super::{Host, Share, Source, Watch, too_much_memory, unspillable};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -114,6 +115,7 @@ pub(super) struct Run {
     by_key: HashMap<Box<[u8]>, usize>,
     groups: Vec<State>,
     bytes: usize,
+    share: Option<Share>,
     scratch: Vec<u8>,
     runs: Runs,
     done: std::vec::IntoIter<State>,
@@ -130,6 +132,7 @@ impl Run {
             by_key: HashMap::new(),
             groups: Vec::new(),
             bytes: 0,
+            share: None,
             scratch: Vec::new(),
             runs: Runs::default(),
             done: Vec::new().into_iter(),
@@ -147,7 +150,7 @@ impl Run {
 
     /// Writes the groups in memory as a run.
     fn spill(&mut self, host: &mut dyn Host) -> Result<()> {
-        let file = host.spill()?;
+        self.runs.prepare(host)?;
         self.measure(host);
         let mut keys: Vec<(Box<[u8]>, usize)> =
             std::mem::take(&mut self.by_key).into_iter().collect();
@@ -163,18 +166,22 @@ impl Run {
             }
             Some((&**key, w.finish().into_vec()))
         });
-        let bytes = self.runs.write(file, entries)?;
+        let bytes = self.runs.write(entries)?;
         if let Some(f) = host.watch().and_then(Watch::now) {
             f.spilled(groups.len(), bytes);
         }
+        drop(groups);
+        self.share = None;
         Ok(())
     }
 
     /// The next group of the merged runs.
-    fn merged(&mut self, limit: usize) -> Result<Option<State>> {
+    fn merged(&mut self, host: &mut dyn Host) -> Result<Option<State>> {
+        let limit = host.memory_limit();
         let Some(m) = &mut self.merge else {
             return Ok(None);
         };
+        let share = self.share.get_or_insert_with(|| host.share());
         let Some((key, first)) = m.next_entry()? else {
             return Ok(None);
         };
@@ -186,6 +193,10 @@ impl Run {
             if let Some((_, more)) = m.next_entry()? {
                 take_states(&mut accumulators, Doc::new(&more).unwrap_or(Doc::EMPTY))?;
                 check_states(&self.spec.fields, &accumulators, limit)?;
+                if let Some(f) = self.spec.fields.iter().find(|f| f.grows) {
+                    let bytes = accumulators.iter().map(Accumulator::memory_bytes).sum();
+                    hold(share, bytes, host, f.spec.name())?;
+                }
             }
         }
         Ok(Some(State { id, accumulators }))
@@ -255,8 +266,10 @@ impl Source for Run {
         if self.input.is_some() {
             let limit = host.memory_limit();
             while let Some(input) = &mut self.input {
-                if self.bytes > limit {
-                    if !host.allow_disk_use() {
+                let share = self.share.get_or_insert_with(|| host.share());
+                if self.bytes > limit || !share.fits(self.bytes) {
+                    // Who gave no leave for files is refused for what is his, not for what others hold.
+                    if self.bytes > limit && !host.allow_disk_use() {
                         return Err(too_much_memory("$group", limit));
                     }
                     self.spill(host)?;
@@ -305,7 +318,7 @@ impl Source for Run {
         host.check()?;
         let next = match self.done.next() {
             Some(g) => Some(g),
-            None => self.merged(host.memory_limit())?,
+            None => self.merged(host)?,
         };
         let Some(g) = next else {
             return Ok(false);

@@ -2,8 +2,9 @@
 
 use super::options::{field_path, object, options, required, string, wrong_type};
 use super::parse::{Inside, ParseCtx};
+use super::stage_memory::hold;
 use super::unwind::set_path;
-use super::{Host, Namespace, Op, Pipeline, Source};
+use super::{Host, Namespace, Op, Pipeline, Share, Source};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, InList, Node, Test};
@@ -268,6 +269,7 @@ pub(super) struct Run {
     joining: Option<(Option<Box<dyn Source>>, Writer)>,
     /// The result when it is the same for every input document.
     same: Option<Value>,
+    share: Option<Share>,
     out: Vec<u8>,
 }
 
@@ -279,6 +281,7 @@ impl Run {
             vars,
             joining: None,
             same: None,
+            share: None,
             out: Vec::new(),
         }
     }
@@ -342,7 +345,13 @@ impl Source for Run {
         let Some((Some(source), array)) = &mut self.joining else {
             return Err(errors::Error::internal("a $lookup lost its place"));
         };
-        while source.advance(host)? {
+        loop {
+            // The array, and the document that it becomes part of.
+            let share = self.share.get_or_insert_with(|| host.share());
+            hold(share, 2 * array.len(), host, "$lookup")?;
+            if !source.advance(host)? {
+                break;
+            }
             array.push(source.doc().as_val());
             if array.len() > host.memory_limit() {
                 bail!(

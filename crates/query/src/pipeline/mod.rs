@@ -26,6 +26,7 @@ mod redact;
 mod rows;
 mod sort;
 mod spill;
+mod stage_memory;
 mod stream;
 mod union_with;
 mod unwind;
@@ -40,7 +41,8 @@ pub use figures::{Figures, Watch, watched, write_common};
 pub use parse::{Inside, ParseCtx, is_stage, parse_transforms};
 pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};
-pub use spill::{Merge, Runs, SpillFile};
+pub use spill::{Disk, Merge, Runs, SpillFile};
+pub use stage_memory::{Share, StageMemory};
 pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
 
 use crate::expr::{Expression, Vars};
@@ -123,7 +125,17 @@ pub trait Host {
         true
     }
 
-    /// A new temporary file for that.
+    /// What a stage holds counts there.
+    fn share(&self) -> Share {
+        Share::default()
+    }
+
+    /// Called when a stage needs memory that others hold: lets a moment pass in which they may give some back.
+    fn wait_for_memory(&mut self) -> Result<()> {
+        self.check()
+    }
+
+    /// A new temporary file for spilling.
     fn spill(&mut self) -> Result<Box<dyn SpillFile>>;
 
     /// How many stages are being advanced inside of one another right now; starts at 0. See [`nested`].

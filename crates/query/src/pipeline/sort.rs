@@ -2,7 +2,7 @@
 
 use super::spill::{Merge, Runs};
 use super::window::Window;
-use super::{Host, Source, Watch, too_much_memory};
+use super::{Host, Share, Source, Watch, too_much_memory};
 use crate::expr::Vars;
 use crate::sort::SortPattern;
 use bson::Doc;
@@ -58,9 +58,11 @@ pub(super) struct Run {
     heap: BinaryHeap<Row>,
     all: Vec<Row>,
     bytes: usize,
+    share: Option<Share>,
     seq: u64,
     scratch: Vec<u8>,
     runs: Runs,
+    spilled_bytes: u64,
     sorted: std::vec::IntoIter<Row>,
     merge: Option<Merge>,
     key: Vec<u8>,
@@ -77,9 +79,11 @@ impl Run {
             heap: BinaryHeap::new(),
             all: Vec::new(),
             bytes: 0,
+            share: None,
             seq: 0,
             scratch: Vec::new(),
             runs: Runs::default(),
+            spilled_bytes: 0,
             sorted: Vec::new().into_iter(),
             merge: None,
             key: Vec::new(),
@@ -117,7 +121,7 @@ impl Run {
 
     /// Writes what is in memory as a run.
     fn spill(&mut self, host: &mut dyn Host) -> Result<()> {
-        let file = host.spill()?;
+        self.runs.prepare(host)?;
         self.measure(host);
         let mut rows = self.drain();
         let docs: Vec<Vec<u8>> = rows
@@ -125,7 +129,9 @@ impl Run {
             .map(|r| std::mem::take(&mut r.doc))
             .collect();
         let entries = rows.iter().zip(docs).map(|(r, d)| (r.key.as_slice(), d));
-        let bytes = self.runs.write(file, entries)?;
+        let bytes = self.runs.write(entries)?;
+        self.spilled_bytes += bytes;
+        self.share = None;
         if let Some(f) = host.watch().and_then(Watch::now) {
             f.spilled(rows.len(), bytes);
         }
@@ -178,8 +184,11 @@ impl Source for Run {
         if self.input.is_some() {
             let limit = host.memory_limit();
             while let Some(input) = &mut self.input {
-                if self.bytes > limit {
-                    if !host.allow_disk_use() {
+                let share = self.share.get_or_insert_with(|| host.share());
+                if self.bytes > limit || !share.fits(self.bytes) {
+                    // Who gave no leave for files is refused for what is his, not for what others hold.
+                    let before = self.limit.map_or(self.spilled_bytes, |_| 0);
+                    if !host.allow_disk_use() && self.bytes as u64 + before > limit as u64 {
                         return Err(too_much_memory(self.order.stage(), limit));
                     }
                     self.spill(host)?;

@@ -495,7 +495,7 @@ fn spilling() {
             ..Memory::default()
         };
         assert_eq!(show(run_on(&mut host, &input, stages)), want, "{stages}");
-        assert!(host.spilled > 2, "{stages}: {} runs", host.spilled);
+        assert!(host.spilled > 0, "{stages}");
     }
 }
 

@@ -4,9 +4,10 @@
 //! which nothing can be spilled. What an accumulator gives for a row is made when the output comes to the row.
 
 use super::options::{field_path, object, options, required};
+use super::stage_memory::hold;
 use super::unwind::set_path;
 use super::window_function::{Function, Values};
-use super::{Host, Source, sort, too_much_memory, unspillable};
+use super::{Host, Share, Source, sort, too_much_memory, unspillable};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
@@ -313,6 +314,7 @@ pub(super) struct Run {
     rows: Vec<Row>,
     partition: Vec<u8>,
     bytes: usize,
+    share: Option<Share>,
     /// The partition is whole: it ends here, or with it the input.
     whole: bool,
     /// The first row of the next one.
@@ -334,6 +336,7 @@ impl Run {
             rows: Vec::new(),
             partition: Vec::new(),
             bytes: 0,
+            share: None,
             whole: false,
             next: None,
             ended: false,
@@ -347,6 +350,8 @@ impl Run {
     fn fill(&mut self, host: &mut dyn Host) -> Result<()> {
         let limit = host.memory_limit();
         while !self.whole {
+            let share = self.share.get_or_insert_with(|| host.share());
+            hold(share, self.bytes, host, "A partition of $setWindowFields")?;
             if !self.input.advance(host)? {
                 (self.whole, self.ended) = (true, true);
                 break;
@@ -379,6 +384,7 @@ impl Run {
     /// On to the next partition; false when there is none.
     fn turn(&mut self) -> bool {
         self.rows.clear();
+        self.share = None;
         (self.at, self.bytes, self.computed) = (0, 0, None);
         if let Some((partition, row)) = self.next.take() {
             self.bytes = row.key.len() + row.doc.as_bytes().len() + size_of::<Row>();

@@ -1,0 +1,194 @@
+//! Memory that the blocking stages of all operations share.
+//!
+//! One stage may hold up to its own limit ([`Host::memory_limit`]), all together what [`StageMemory`] says. What can go to a file
+//! asks with [`Share::fits`], and goes there early when others have the memory: each may hold four times what is free beside it,
+//! so that one alone gets nearly all, many get even shares, and whoever comes next always finds some. What cannot go to a file
+//! ([`hold`]) may take all that is free and half as much again; past that it waits, and is refused when that was in vain.
+//!
+//! Invariant: what can be spilled never waits, so that its memory comes back whatever those do who wait.
+
+use super::Host;
+use errors::{Result, err};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// What each stage may hold without being counted.
+const LEAST: usize = 128 << 10;
+/// Memory is taken in steps of this.
+const STEP: usize = 128 << 10;
+/// How often what cannot be spilled lets others go first: see [`Host::wait_for_memory`].
+const TURNS: u32 = 1000;
+
+pub struct StageMemory {
+    limit: usize,
+    used: AtomicUsize,
+    /// How often a stage was told to make do with less than its own limit.
+    squeezed: AtomicU64,
+}
+
+impl Default for StageMemory {
+    /// So much that one sort alone comes to its 100 MB.
+    fn default() -> StageMemory {
+        StageMemory::new(128 << 20)
+    }
+}
+
+impl StageMemory {
+    pub fn new(limit: usize) -> StageMemory {
+        StageMemory {
+            limit,
+            used: AtomicUsize::new(0),
+            squeezed: AtomicU64::new(0),
+        }
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    pub fn squeezed(&self) -> u64 {
+        self.squeezed.load(Relaxed)
+    }
+
+    pub fn share(self: &Arc<StageMemory>) -> Share {
+        Share {
+            of: Some(Arc::clone(self)),
+            bytes: 0,
+        }
+    }
+}
+
+/// What one stage holds. By default it shares with nobody.
+#[derive(Default)]
+pub struct Share {
+    of: Option<Arc<StageMemory>>,
+    bytes: usize,
+}
+
+impl Share {
+    /// Whether the stage may hold `bytes` in all; when not it should write them to a file.
+    #[inline]
+    pub fn fits(&mut self, bytes: usize) -> bool {
+        bytes <= self.bytes.max(LEAST)
+            || self.grow(bytes, |own, all, limit| {
+                own / 4 <= limit.saturating_sub(all)
+            })
+    }
+
+    /// The same for what cannot be written to a file.
+    fn fits_for_good(&mut self, bytes: usize) -> bool {
+        bytes <= self.bytes.max(LEAST) || self.grow(bytes, |_, all, limit| all <= limit + limit / 2)
+    }
+
+    /// `allowed` looks at what this stage, and what all would hold then, and at the limit.
+    fn grow(&mut self, bytes: usize, allowed: impl Fn(usize, usize, usize) -> bool) -> bool {
+        let Some(of) = &self.of else {
+            return true;
+        };
+        let own = bytes.next_multiple_of(STEP);
+        let taken = of.used.fetch_update(Relaxed, Relaxed, |used| {
+            let all = used.saturating_sub(self.bytes).saturating_add(own);
+            allowed(own, all, of.limit).then_some(all)
+        });
+        match taken {
+            Ok(_) => self.bytes = own,
+            Err(_) => {
+                of.squeezed.fetch_add(1, Relaxed);
+            }
+        }
+        taken.is_ok()
+    }
+
+    /// Gives all of it back.
+    pub fn release(&mut self) {
+        if let Some(of) = &self.of {
+            of.used.fetch_sub(self.bytes, Relaxed);
+        }
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Has `share` hold `bytes` of `what`, which cannot be written to a file; waits for them, up to a point.
+pub(super) fn hold(share: &mut Share, bytes: usize, host: &mut dyn Host, what: &str) -> Result<()> {
+    for _ in 0..TURNS {
+        if share.fits_for_good(bytes) {
+            return Ok(());
+        }
+        host.wait_for_memory()?;
+    }
+    Err(err!(
+        ExceededMemoryLimit,
+        "{what} needs {bytes} bytes of memory and cannot spill to disk, and other operations hold what there is for stages of \
+         pipelines. Try again later"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: usize = 1 << 20;
+
+    #[test]
+    fn one_alone_gets_nearly_all_and_the_next_some() {
+        let all = Arc::new(StageMemory::default());
+        let (mut a, mut b, mut c) = (all.share(), all.share(), all.share());
+        assert!(a.fits(100 * MB) && !a.fits(110 * MB));
+        assert!(b.fits(20 * MB) && !b.fits(30 * MB));
+        assert!(c.fits(MB) && c.fits(4 * MB) && !c.fits(20 * MB));
+        assert_eq!((all.used(), all.squeezed()), (124 * MB, 3));
+        a.release();
+        assert!(b.fits(50 * MB));
+        drop((b, c));
+        assert_eq!(all.used(), 0);
+    }
+
+    #[test]
+    fn many_get_even_shares_and_stay_within_it() {
+        let all = Arc::new(StageMemory::default());
+        let mut shares: Vec<Share> = (0..256).map(|_| all.share()).collect();
+        for step in 1..=100 * MB / STEP {
+            shares.iter_mut().for_each(|s| {
+                s.fits(step * STEP);
+            });
+        }
+        assert!(all.used() <= all.limit());
+        let held = shares.iter().map(|s| s.bytes);
+        assert!(held.clone().min() >= Some(3 * STEP) && held.max() <= Some(4 * STEP));
+        // Little is never counted.
+        assert!(all.share().fits(LEAST));
+    }
+
+    #[test]
+    fn what_cannot_be_spilled_may_go_beyond_and_no_further() {
+        let all = Arc::new(StageMemory::new(100 * MB));
+        let mut sort = all.share();
+        assert!(sort.fits(80 * MB));
+        let (mut a, mut b) = (all.share(), all.share());
+        assert!(a.fits_for_good(60 * MB) && !b.fits_for_good(11 * MB) && b.fits_for_good(10 * MB));
+        let mut host = super::super::tests::Memory::default();
+        let refused = hold(&mut b, 20 * MB, &mut host, "$lookup").unwrap_err();
+        assert_eq!(refused.code, errors::Code::ExceededMemoryLimit);
+        sort.release();
+        hold(&mut b, 20 * MB, &mut host, "$lookup").unwrap();
+        assert!(
+            all.share().fits(MB),
+            "what can be spilled goes on with less"
+        );
+    }
+
+    #[test]
+    fn alone_it_is_without_bound() {
+        assert!(Share::default().fits(usize::MAX / 2));
+    }
+}
