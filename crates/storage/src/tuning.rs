@@ -165,9 +165,10 @@ fn options(opts: &EngineOptions) -> Tuned {
         // worth compressing. Zstandard only begins where the data has outgrown two levels of the fast one: until then it would
         // be paid at every merge and save space that nobody lacks.
         others.set_compression_per_level(&[Plain, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
-        // One on all levels but the last: a file is moved down as it is only where the next level is compressed in the same way.
-        // So a record is compressed once, when it arrives where nearly all records are.
-        o.set_compression_type(Plain);
+        // One on all levels but level 0: a file is moved down as it is only where the next level is compressed in the same way. Files on
+        // level 0 overlap a little even where ids grow, by what several clients generated within one second, so they have to be
+        // merged; after that records of growing ids are not written again.
+        o.set_compression_per_level(&[Plain, Lz4]);
         o.set_bottommost_compression_type(Lz4);
         // Hashes are what the ids mostly are, and each merge writes them all.
         ids.set_compression_type(Plain);
