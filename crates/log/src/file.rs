@@ -31,6 +31,10 @@ pub trait LogFile: Send + Sync {
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// fdatasync(2).
     fn sync_data(&self) -> io::Result<()>;
+    /// Tells the kernel that what was synced of the first `len` bytes need not stay in its cache. A hint: nothing depends on it.
+    fn forget(&self, len: u64) {
+        let _ = len;
+    }
 
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
@@ -103,6 +107,20 @@ impl LogFile for File {
 
     fn sync_data(&self) -> io::Result<()> {
         File::sync_data(self)
+    }
+
+    fn forget(&self, len: u64) {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsRawFd;
+            let len = libc::off_t::try_from(len).unwrap_or(0);
+            if len > 0 {
+                // SAFETY: a system call on a descriptor that is open, about no memory of ours.
+                unsafe { libc::posix_fadvise(self.as_raw_fd(), 0, len, libc::POSIX_FADV_DONTNEED) };
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = len;
     }
 }
 

@@ -12,11 +12,43 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 type Callback = Box<dyn Fn(u64) + Send + Sync>;
 
+/// The kernel is told to forget pieces of this size.
+const FORGET_BYTES: u64 = 1 << 20;
+
 /// Files that hold entries beyond the durable index.
 struct Unsynced {
     /// Oldest first; the last is the open segment and stays.
-    files: Vec<Arc<dyn LogFile>>,
+    files: Vec<Growing>,
     dir: bool,
+}
+
+#[derive(Clone)]
+struct Growing {
+    file: Arc<dyn LogFile>,
+    /// So many bytes from its start are no longer in the kernel's cache.
+    forgotten: Arc<AtomicU64>,
+}
+
+impl Growing {
+    fn new(file: Arc<dyn LogFile>) -> Growing {
+        Growing {
+            file,
+            forgotten: Arc::default(),
+        }
+    }
+
+    /// Syncs the file and has the kernel drop what is then on disk: hardly anybody reads the log, and where memory is short its pages
+    /// would push out those of the data.
+    fn sync(&self) -> std::io::Result<()> {
+        // What comes while it syncs may stay dirty, and is left to the next sync.
+        let len = self.file.len().unwrap_or(0);
+        self.file.sync_data()?;
+        if len.saturating_sub(self.forgotten.load(Ordering::Relaxed)) >= FORGET_BYTES {
+            self.file.forget(len);
+            self.forgotten.store(len, Ordering::Relaxed);
+        }
+        Ok(())
+    }
 }
 
 pub(crate) struct Syncer {
@@ -44,7 +76,7 @@ impl Syncer {
             poisoned: AtomicBool::new(false),
             why: Mutex::new(String::new()),
             unsynced: Mutex::new(Unsynced {
-                files: vec![open],
+                files: vec![Growing::new(open)],
                 dir,
             }),
             running: Mutex::new(()),
@@ -90,7 +122,7 @@ impl Syncer {
 
     pub fn add_file(&self, file: Arc<dyn LogFile>) {
         let mut unsynced = self.unsynced.lock();
-        unsynced.files.push(file);
+        unsynced.files.push(Growing::new(file));
         unsynced.dir = true;
     }
 
@@ -161,7 +193,7 @@ impl Shared {
         };
         let mut outcome = Ok(());
         for file in &files {
-            outcome = outcome.and_then(|()| file.sync_data());
+            outcome = outcome.and_then(|()| file.sync());
         }
         if dir {
             outcome = outcome.and_then(|()| self.opts.file_system.sync_dir(&self.opts.dir));

@@ -28,6 +28,7 @@ struct Contents {
     seen: Vec<u8>,
     synced: Vec<u8>,
     since: Vec<Change>,
+    forgotten: u64,
 }
 
 type File = Arc<Mutex<Contents>>;
@@ -87,6 +88,11 @@ impl FaultyDisk {
         self.0.lock().unwrap().files.keys().cloned().collect()
     }
 
+    /// Up to where the kernel need not keep a file.
+    pub fn forgotten(&self, path: &Path) -> u64 {
+        self.0.lock().unwrap().files[path].lock().unwrap().forgotten
+    }
+
     pub fn bytes(&self, path: &Path) -> Vec<u8> {
         self.0.lock().unwrap().files[path]
             .lock()
@@ -100,7 +106,7 @@ impl FaultyDisk {
         let contents = Contents {
             synced: bytes.clone(),
             seen: bytes,
-            since: Vec::new(),
+            ..Contents::default()
         };
         let file = Arc::new(Mutex::new(contents));
         let mut state = self.0.lock().unwrap();
@@ -250,5 +256,9 @@ impl LogFile for OpenFile {
         file.synced = seen;
         file.since.drain(..changes);
         Ok(())
+    }
+
+    fn forget(&self, len: u64) {
+        self.0.lock().unwrap().forgotten = len;
     }
 }

@@ -364,6 +364,29 @@ fn a_part_that_cannot_be_cut_off_poisons() {
 }
 
 #[test]
+fn what_was_synced_need_not_stay_in_memory() {
+    let disk = FaultyDisk::default();
+    let (log, _, _) = open(&disk).unwrap();
+    let synced = |n: u64, bytes: usize| {
+        assert_eq!(log.append(&vec![7; bytes]).unwrap().index, n);
+        assert_eq!(
+            disk.forgotten(&segment(1)),
+            0,
+            "nothing before it is synced"
+        );
+        log.wait_durable(n).unwrap();
+    };
+    synced(1, 1000);
+    synced(2, 600 << 10);
+    synced(3, 600 << 10);
+    let len = disk.bytes(&segment(1)).len() as u64;
+    assert_eq!(disk.forgotten(&segment(1)), len);
+    append(&log, 4, 5);
+    log.wait_durable(5).unwrap();
+    assert_eq!(disk.forgotten(&segment(1)), len, "not for so little");
+}
+
+#[test]
 fn a_group_is_one_write() {
     let disk = FaultyDisk::default();
     let (log, _, _) = open(&disk).unwrap();
