@@ -478,3 +478,9 @@ def test_backup_starts_as_it_is(new_server, tmp_path):
         assert client.b.things.find_one({"_id": "own"}) is None
     nobody = pando("backup", "mongodb://127.0.0.1:1/", tmp_path / "x")
     assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr
+
+
+def test_check_of_what_is_not_there(tmp_path):
+    checked = pando("check", tmp_path / "nowhere")
+    assert checked.returncode == 100 and "there is no directory" in checked.stderr
+    assert "salvage" not in checked.stderr

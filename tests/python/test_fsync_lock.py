@@ -52,7 +52,16 @@ def test_writes_wait_and_reads_do_not(locked):
     time.sleep(0.5)
     assert done == []
     assert list(locked.t.c.find()) == [{"_id": 0}] and locked.t.list_collection_names() == ["c"]
-    assert locked.admin.command("currentOp")["fsyncLock"] is True
+    until = time.monotonic() + 60
+    waiting = []
+    while len(waiting) < len(writes) and time.monotonic() < until:
+        now = locked.admin.command("currentOp")
+        waiting = [op for op in now["inprog"] if op["waitingForLock"]]
+    assert len(waiting) == len(writes) and now["fsyncLock"] is True
+    (update,) = [op for op in waiting if str(op["command"].get("updates", "")).count("y")]
+    assert update["command"]["updates"][0]["u"] == {"$set": {"y": 1}}
+    queue = locked.admin.command("serverStatus")["globalLock"]["currentQueue"]
+    assert queue == {"total": len(writes), "readers": 0, "writers": len(writes)}
     unlock(locked)
     for t in threads:
         t.join(20)

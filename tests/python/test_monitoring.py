@@ -105,6 +105,20 @@ def test_top_tells_reads_and_writes_apart(client, coll):
     assert (row["writeLock"]["count"], row["readLock"]["count"], row["total"]["count"]) == (2, 3, 5)
 
 
+def test_top_lists_collections_alone(client, coll):
+    coll.insert_one({})
+    client.admin.command("getLog", "global")
+    client.admin.command("getParameter", "*")
+    client.admin.command("ping", "x")
+    client.admin.command("dataSize", coll.full_name)
+    client.admin.command("renameCollection", coll.full_name, to=f"{coll.full_name}2")
+    coll.database[f"{coll.name}2"].insert_one({})
+    totals = client.admin.command("top")["totals"]
+    assert f"{coll.full_name}2" in totals
+    foreign = {"admin.global", "admin.*", "admin.x", f"admin.{coll.full_name}"}
+    assert not foreign & set(totals)
+
+
 def test_diagnostic_data(client, coll):
     coll.insert_one({})
     data = client.admin.command("getDiagnosticData")["data"]

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from pymongo import UpdateOne
 
 from harness import refuses
 
@@ -87,6 +88,7 @@ def test_slow_operations_are_logged(new_server, tmp_path):
         db.c.insert_many([{"a": i} for i in range(20)])
         db.command("profile", 0, slowms=-1)
         list(db.c.find({"a": {"$lt": 5}}))
+        db.c.update_one({"a": 3}, {"$set": {"b": 1}})
         db.command("profile", 0, slowms=100)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     (line,) = [l for l in lines if l["msg"] == "Slow query" and l["attr"].get("command", {}).get("find") == "c"]
@@ -95,6 +97,8 @@ def test_slow_operations_are_logged(new_server, tmp_path):
     assert attr["ns"] == "t.c" and attr["appName"] == "slow tester" and attr["planSummary"] == "COLLSCAN"
     assert (attr["docsExamined"], attr["nreturned"]) == (20, 5)
     assert attr["type"] == "command" and attr["durationMillis"] >= 0 and attr["remote"].startswith("127.0.0.1")
+    (line,) = [l for l in lines if l["msg"] == "Slow query" and l["attr"]["type"] == "update"]
+    assert line["c"] == "WRITE" and line["attr"]["command"]["q"] == {"a": 3} and line["attr"]["nModified"] == 1
 
 
 def test_a_getmore_inherits_the_comment(profiled):
@@ -106,3 +110,43 @@ def test_a_getmore_inherits_the_comment(profiled):
     db.command("profile", 0)
     comments = [p["command"].get("comment") for p in profiles(db, op="getmore")]
     assert len(comments) >= 3 and comments[:2] == ["mine", "mine"] and comments[-1] is None
+
+
+def test_updates_and_deletes_tell_their_statements(profiled):
+    db = profiled
+    db.c.insert_many([{"_id": i, "secret": i} for i in range(4)])
+    db.command("profile", 2)
+    db.c.insert_one({"_id": 9, "secret": 9})
+    db.c.update_many({"secret": {"$gt": 1}}, {"$set": {"b": 1}}, comment="why")
+    db.c.delete_one({"_id": 0})
+    db.c.bulk_write([UpdateOne({"_id": 1}, {"$set": {"b": 1}}), UpdateOne({"_id": 2}, {"$set": {"b": 2}})])
+    db.command("profile", 0)
+    insert, update, remove, several = [p["command"] for p in profiles(db, ns=f"{db.name}.c")]
+    # Of an insert the documents are left out.
+    assert insert["insert"] == "c" and "secret" not in str(insert)
+    wanted = {"q": {"secret": {"$gt": 1}}, "u": {"$set": {"b": 1}}, "multi": True, "upsert": False, "comment": "why"}
+    assert update == wanted
+    assert remove == {"q": {"_id": 0}, "limit": 1}
+    assert several["update"] == "c" and [u["q"] for u in several["updates"]] == [{"_id": 1}, {"_id": 2}]
+
+
+def test_long_statements_are_cut_off(profiled):
+    db = profiled
+    db.command("profile", 2)
+    db.c.update_one({"_id": 1}, {"$set": {"a": "x" * 50_000}})
+    db.c.bulk_write([UpdateOne({"_id": i}, {"$set": {"a": "x" * 5000}}) for i in range(9)])
+    db.command("profile", 0)
+    one, many = [p["command"] for p in profiles(db, ns=f"{db.name}.c")]
+    assert "$truncated" in one
+    assert many["updates"][0]["q"] == {"_id": 0} and many["updates"][-1] == "..." and len(many["updates"]) < 9
+
+
+def test_its_collection_stays_while_it_runs(profiled):
+    db = profiled
+    db.command("profile", 2)
+    db.c.find_one()
+    with refuses(20):
+        db["system.profile"].drop()
+    db.command("profile", 0)
+    db["system.profile"].drop()
+    assert "system.profile" not in db.list_collection_names()

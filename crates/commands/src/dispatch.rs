@@ -7,7 +7,7 @@ use crate::fail_point::Failure;
 use crate::generic::Args;
 use crate::latency::class_of;
 use crate::metrics::{Usage, Work, kind_of};
-use crate::operations::{Operation, shown};
+use crate::operations::{Operation, shown_whole};
 use crate::profiler::Observed;
 use crate::reply_room::ReplyRoom;
 use crate::table::{self, Command, flag};
@@ -137,6 +137,7 @@ impl Commands {
         op.cancelled = Some(&client.cancelled);
         op.room = Some(&room);
         op.killed = registered.as_ref().map(|r| &r.operation.killed);
+        op.waiting = registered.as_ref().map(|r| &r.operation.waiting);
         let mut cx = Cx {
             app: self,
             client,
@@ -206,7 +207,10 @@ impl Commands {
         let (statements, db, first) = (cx.statements, cx.args.db, cx.args.first);
         let collection = match command.name {
             "getMore" => cx.args.field("collection").and_then(|v| v.as_str()),
-            _ => first.as_str(),
+            // What their first field names is no collection, or not of this database.
+            _ if command.is(flag::ADMIN | flag::HANDSHAKE) => None,
+            "dataSize" | "filemd5" => None,
+            _ => first.as_str().filter(|c| !c.is_empty()),
         };
         let spent = std::mem::take(&mut cx.spent);
         let (mut work, waited) = (cx.work, cx.waited);
@@ -255,7 +259,7 @@ impl Commands {
                 self.observe(&Observed {
                     client,
                     command,
-                    body: request.body,
+                    request,
                     db,
                     first,
                     reply,
@@ -477,12 +481,13 @@ pub(crate) fn operation(
         id: 0,
         command: command.name,
         ns: format!("{}.{}", args.db, args.first.as_str().unwrap_or("$cmd")),
-        body: shown(request.body),
+        body: shown_whole(request),
         connection: client.id,
         client: client.peer.to_string(),
         app_name: client.state.app_name().to_string(),
         lsid: args.generic.lsid,
         started,
         killed: Arc::default(),
+        waiting: Default::default(),
     }
 }

@@ -4,6 +4,7 @@
 use crate::generic::Lsid;
 use bson::{Doc, DocBuf, Writer};
 use parking_lot::Mutex;
+use service::Request;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
@@ -25,6 +26,8 @@ pub struct Operation {
     pub lsid: Option<Lsid>,
     pub started: Instant,
     pub killed: Arc<AtomicBool>,
+    /// It waits for the lock of fsync to go.
+    pub waiting: AtomicBool,
 }
 
 /// All of them.
@@ -95,6 +98,33 @@ impl Operations {
     }
 }
 
+/// What of a command is kept to be shown: its body, and the statements that travel beside it, but no documents to be inserted.
+pub fn shown_whole(request: &Request<'_>) -> DocBuf {
+    let mut left = MAX_SHOWN_BYTES.saturating_sub(request.body.len());
+    let mut w = Writer::new();
+    w.extend(request.body);
+    for s in request.sequences {
+        if left == 0 || !matches!(s.name, "updates" | "deletes" | "ops") {
+            continue;
+        }
+        w.open_array(s.name);
+        for d in request.sequence(s.name).into_iter().flatten() {
+            if d.len() > left {
+                left = 0;
+                w.push_value("...");
+                break;
+            }
+            left -= d.len();
+            w.push(d.as_val());
+        }
+        w.close();
+    }
+    if request.body.len() > MAX_SHOWN_BYTES {
+        return shown(request.body);
+    }
+    w.finish()
+}
+
 /// What of a command's body is kept to be shown.
 pub fn shown(body: Doc<'_>) -> DocBuf {
     if body.len() <= MAX_SHOWN_BYTES {
@@ -126,6 +156,7 @@ mod tests {
             lsid: Some([1; 16]),
             started: Instant::now(),
             killed: Arc::default(),
+            waiting: AtomicBool::default(),
         };
         let r = ops.register(op);
         assert_eq!(ops.list().len(), 1);

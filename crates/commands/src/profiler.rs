@@ -8,7 +8,7 @@ use crate::Commands;
 use crate::clock::now_millis;
 use crate::connection::Connection;
 use crate::cx::Done;
-use crate::operations::shown;
+use crate::operations::{shown, shown_whole};
 use crate::table::{Command, flag};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use catalog::Collection;
@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 use planner::{Access, IndexAccess, Plan};
 use query::expr::Vars;
 use query::filter::Filter;
-use service::Client;
+use service::{Client, Request};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -122,7 +122,7 @@ impl Profiler {
 pub struct Observed<'a> {
     pub client: &'a Client<Connection>,
     pub command: &'static Command,
-    pub body: Doc<'a>,
+    pub request: &'a Request<'a>,
     pub db: &'a str,
     pub first: Val<'a>,
     pub reply: Doc<'a>,
@@ -188,11 +188,11 @@ impl Commands {
     /// The profile of a command, in MongoDB's shape.
     fn document(&self, o: &Observed<'_>) -> DocBuf {
         let coll = match o.command.name {
-            "getMore" => o.body.get("collection").and_then(|v| v.as_str()),
+            "getMore" => o.request.body.get("collection").and_then(|v| v.as_str()),
             _ => o.first.as_str(),
         };
         let ns = format!("{}.{}", o.db, coll.unwrap_or("$cmd"));
-        let body = shown(o.body);
+        let body = statement(o).unwrap_or_else(|| shown_whole(o.request));
         let mut w = Writer::with_capacity(512 + body.as_bytes().len());
         w.str("op", operation_name(o.command.name)).str("ns", &ns);
         let inherited = o.originating.as_ref().and_then(|d| d.get("comment"));
@@ -239,6 +239,32 @@ impl Commands {
         w.open_array("allUsers").close().str("user", "");
         w.finish()
     }
+}
+
+/// An update or delete of one statement is shown as that statement, as MongoDB shows each.
+fn statement(o: &Observed<'_>) -> Option<DocBuf> {
+    let (field, flags): (_, &[&str]) = match o.command.name {
+        "update" => ("updates", &["multi", "upsert"]),
+        "delete" => ("deletes", &[]),
+        _ => return None,
+    };
+    let only = match o.request.sequence(field) {
+        Some(mut docs) => docs.next().filter(|_| docs.next().is_none()),
+        None => {
+            let array = o.request.body.get(field).and_then(|v| v.as_array())?;
+            let mut docs = array.values();
+            docs.next().filter(|_| docs.next().is_none())?.as_doc()
+        }
+    }?;
+    let mut w = Writer::new();
+    w.extend(only);
+    for flag in flags.iter().filter(|f| !only.contains(f)) {
+        w.bool(flag, false);
+    }
+    if let Some(c) = o.request.body.get("comment") {
+        w.val("comment", c);
+    }
+    Some(shown(w.finish().as_doc()))
 }
 
 fn sampled(rate: f64) -> bool {
@@ -333,7 +359,12 @@ fn summary(access: &Access, coll: Option<&Collection>) -> String {
 /// The line of a slow command, as MongoDB writes it.
 fn log(o: &Observed<'_>, profile: Doc<'_>) {
     let mut w = Writer::with_capacity(profile.len() + 64);
-    w.str("type", "command").bool("isFromUserConnection", true);
+    let written = statement(o).is_some();
+    let kind = match written {
+        true => operation_name(o.command.name),
+        false => "command",
+    };
+    w.str("type", kind).bool("isFromUserConnection", true);
     for e in profile {
         match e.name {
             "op" | "micros" | "ts" | "allUsers" | "user" | "locks" => {}
@@ -364,6 +395,8 @@ fn log(o: &Observed<'_>, profile: Doc<'_>) {
     let ctx = format!("conn{}", o.client.id);
     if matches!(o.done, Err(e) if e.code == Code::Interrupted) {
         tracing::info!(target: "COMMAND", id = 51803, ctx = ctx, attr.json = %text, interrupted = true, "Slow query");
+    } else if written {
+        tracing::info!(target: "WRITE", id = 51803, ctx = ctx, attr.json = %text, "Slow query");
     } else {
         tracing::info!(target: "COMMAND", id = 51803, ctx = ctx, attr.json = %text, "Slow query");
     }

@@ -223,6 +223,8 @@ pub struct OpCtx<'a> {
     staged: bool,
     /// The capped collection that the next commit makes grow.
     grows: Option<Arc<Tail>>,
+    /// Told while it waits for writes to be let through ([`Gate`]).
+    pub waiting: Option<&'a AtomicBool>,
     /// Log index of the last commit made on a worker; 0 when there was none.
     pub last_index: u64,
     /// The first plan that was run, and what all of them examined: for the profiler.
@@ -269,6 +271,7 @@ impl<'a> OpCtx<'a> {
             moment: None,
             staged: false,
             grows: None,
+            waiting: None,
             last_index: 0,
             plan: None,
             examined: Examined::default(),
@@ -458,6 +461,18 @@ impl<'a> OpCtx<'a> {
         }
         self.flush();
         self.need_worker()?;
+        let tell = |waits| {
+            if let Some(w) = self.waiting {
+                w.store(waits, Ordering::Relaxed);
+            }
+        };
+        tell(true);
+        let passed = self.wait_at_gate();
+        tell(false);
+        passed
+    }
+
+    fn wait_at_gate(&self) -> Result<()> {
         let gate = &self.engine.gate;
         let mut locks = gate.locks.lock();
         while *locks > 0 {

@@ -46,7 +46,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
         Ok(offline) => offline,
         Err(e) => {
             eprintln!("pando: cannot open {}: {}", dir.display(), e.message);
-            if e.code != errors::Code::DBPathInUse {
+            if e.code != errors::Code::DBPathInUse && dir.is_dir() {
                 eprintln!(
                     "pando salvage {} OUT may save what can still be read.",
                     dir.display()

@@ -16,6 +16,14 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     check_droppable(&ns)?;
+    let profiled = catalog::collection_of(&ns) == "system.profile"
+        && cx.app.profiler.settings(cx.args.db).level > 0;
+    if profiled {
+        bail!(
+            IllegalOperation,
+            "turn off profiling before dropping system.profile collection"
+        );
+    }
     let engine = &cx.app.engine;
     super::create::check_uuid(&engine.catalog, &ns, uuid)?;
     match engine.catalog.drop_collection(&ns) {

@@ -194,7 +194,7 @@ impl Watch {
                 .close();
         }
         w.i32("numYields", 0).doc("locks", Doc::EMPTY);
-        w.bool("waitingForLock", false)
+        w.bool("waitingForLock", o.waiting.load(Relaxed))
             .doc("lockStats", Doc::EMPTY)
             .bool("waitingForFlowControl", false)
             .doc("flowControlStats", Doc::EMPTY);

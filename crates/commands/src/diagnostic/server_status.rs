@@ -168,11 +168,13 @@ fn flow_control(cx: &mut Cx<'_, '_>) {
 fn global_lock(cx: &mut Cx<'_, '_>) {
     let active = cx.app.control.metrics.active.load(Relaxed) as i64;
     let micros = cx.app.control.started.elapsed().as_micros() as i64;
+    let running = cx.app.operations.list();
+    let waiting = running.iter().filter(|o| o.waiting.load(Relaxed)).count() as i64;
     let w = cx.w.open_doc("globalLock").i64("totalTime", micros);
     w.open_doc("currentQueue")
-        .i32("total", 0)
+        .int("total", waiting)
         .i32("readers", 0)
-        .i32("writers", 0)
+        .int("writers", waiting)
         .close();
     w.open_doc("activeClients")
         .int("total", active)
