@@ -5,6 +5,7 @@ use crate::collection::{Collection, Frozen, Index, IndexState, now_millis};
 use crate::keyspace::{
     self, META_BUILD, META_COLLECTION, META_NEXT_TABLET, SPACE_META, SYSTEM_TABLET,
 };
+use crate::names::Names;
 use crate::view::{self, Row};
 use crate::{check_collection_name, record};
 use arc_swap::ArcSwap;
@@ -12,7 +13,6 @@ use bson::{Doc, DocBuf, Value, Writer, doc};
 use errors::{Error, Result, bail, err};
 use parking_lot::{Mutex, RwLock};
 use query::collation::Collation;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use storage::{Direction, Effect, Entry, Op, Store, View};
@@ -20,9 +20,7 @@ use storage::{Direction, Effect, Entry, Op, Store, View};
 /// One immutable state of the catalog.
 #[derive(Default, Clone)]
 pub struct Snapshot {
-    collections: BTreeMap<String, Arc<Collection>>,
-    /// Some collection has a collation of its own.
-    collated: bool,
+    collections: Names,
 }
 
 impl Snapshot {
@@ -35,8 +33,7 @@ impl Snapshot {
             let d = Doc::new(scan.value())
                 .ok_or_else(|| Error::internal("catalog record is damaged"))?;
             let c = record::read(d)?;
-            snapshot.collated |= c.collation.is_some();
-            snapshot.collections.insert(c.ns.clone(), Arc::new(c));
+            snapshot.collections.insert(Arc::new(c));
         }
         Ok(snapshot)
     }
@@ -47,7 +44,7 @@ impl Snapshot {
 
     #[cfg(test)]
     pub(crate) fn insert(&mut self, c: Arc<Collection>) {
-        self.collections.insert(c.ns.clone(), c);
+        self.collections.insert(c);
     }
 
     pub fn by_uuid(&self, uuid: &[u8; 16]) -> Option<&Arc<Collection>> {
@@ -61,23 +58,19 @@ impl Snapshot {
     /// The collections of one database, by name.
     pub fn of_db<'a>(&'a self, db: &str) -> impl Iterator<Item = &'a Arc<Collection>> + use<'a> {
         let prefix = format!("{db}.");
-        let from = prefix.clone();
         self.collections
-            .range(from..)
-            .map(|(_, c)| c)
+            .values_from(&prefix)
             .take_while(move |c| c.ns.starts_with(&prefix))
     }
 
     /// Names of databases that have a collection, sorted.
     pub fn databases(&self) -> Vec<String> {
-        let mut dbs: Vec<String> = self
-            .collections
-            .values()
-            .map(|c| c.db().to_string())
-            .collect();
-        dbs.sort();
+        let mut dbs: Vec<&str> = self.collections.values().map(|c| c.db()).collect();
+        // Names that begin with another's name and then something less than its dot stand between its collections.
         dbs.dedup();
-        dbs
+        dbs.sort_unstable();
+        dbs.dedup();
+        dbs.into_iter().map(str::to_string).collect()
     }
 }
 
@@ -150,7 +143,7 @@ impl Catalog {
     /// The collation of a collection or view. Costs nothing where no collection has one.
     pub fn collation_of(&self, ns: &str) -> Option<query::collation::Collation> {
         let snapshot = self.current.load();
-        if !snapshot.collated {
+        if !snapshot.collections.is_collated() {
             return None;
         }
         snapshot.get(ns).and_then(|c| c.collation.clone())
@@ -173,10 +166,9 @@ impl Catalog {
         }
     }
 
-    fn publish(&self, change: impl FnOnce(&mut BTreeMap<String, Arc<Collection>>)) {
+    fn publish(&self, change: impl FnOnce(&mut Names)) {
         let mut s = Snapshot::clone(&self.current.load());
         change(&mut s.collections);
-        s.collated = s.collections.values().any(|c| c.collation.is_some());
         self.current.store(Arc::new(s));
     }
 
@@ -244,9 +236,7 @@ impl Catalog {
             Row::change(&self.current.load(), None, Some(&c)),
         )?;
         numbers.next_tablet = tablet + 1;
-        self.publish(|m| {
-            m.insert(ns.to_string(), c.clone());
-        });
+        self.publish(|m| m.insert(c.clone()));
         Ok(c)
     }
 
@@ -378,7 +368,7 @@ impl Catalog {
             )?;
             self.publish(|m| {
                 m.remove(from);
-                m.insert(to.to_string(), Arc::new(renamed));
+                m.insert(Arc::new(renamed));
             });
             Ok(())
         };
@@ -406,7 +396,7 @@ impl Catalog {
         )?;
         self.publish(|m| {
             m.remove(with);
-            m.insert(ns.to_string(), Arc::new(moved));
+            m.insert(Arc::new(moved));
         });
         Ok(())
     }
@@ -425,9 +415,7 @@ impl Catalog {
             effects.insert(0, put_record(&next));
             let row = Row::change(&self.current.load(), Some(c), Some(&next));
             self.propose_with(c.uuid, what, effects, row)?;
-            self.publish(|m| {
-                m.insert(ns.to_string(), Arc::new(next));
-            });
+            self.publish(|m| m.insert(Arc::new(next)));
             Ok(r)
         })
     }
@@ -453,9 +441,7 @@ impl Catalog {
                 doc! { "numberRecords": ns },
                 vec![put_record(&next)],
             )?;
-            self.publish(|m| {
-                m.insert(ns.to_string(), Arc::new(next));
-            });
+            self.publish(|m| m.insert(Arc::new(next)));
             Ok(true)
         })
     }
@@ -607,9 +593,7 @@ impl Catalog {
             doc! { "setMultikey": ns, "index": i64::from(id) },
             vec![put_record(&next)],
         )?;
-        self.publish(|m| {
-            m.insert(ns.to_string(), next.clone());
-        });
+        self.publish(|m| m.insert(next.clone()));
         Ok(next)
     }
 }

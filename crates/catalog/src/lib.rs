@@ -18,6 +18,7 @@ mod change;
 mod collection;
 mod index_filter;
 pub mod keyspace;
+mod names;
 mod namespace;
 pub mod numbers;
 mod record;
