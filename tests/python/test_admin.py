@@ -349,3 +349,18 @@ def test_top_forgets_what_is_dropped(client, db):
     assert counted() == set()
     db.a.insert_one({})
     assert counted() == {f"{db.name}.a"}
+
+
+def test_top_counts_collections_only(client, db):
+    """Commands whose first value is a word that names none leave nothing there, and are of no collection while they run."""
+    db.there.insert_one({})
+    client.admin.command("getLog", "global")
+    client.admin.command("getLog", "*")
+    client.admin.command("getParameter", "*")
+    db.command("ping", "pong")
+    db.command("buildInfo", "please")
+    with pytest.raises(OperationFailure):
+        db.command("dataSize", "nowhere")
+    db.command("dataSize", f"{db.name}.there")
+    counted = set(client.admin.command("top")["totals"])
+    assert {ns for ns in counted if ns.startswith((f"{db.name}.", "admin."))} == {f"{db.name}.there"}

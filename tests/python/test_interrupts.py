@@ -78,3 +78,31 @@ def test_kill(one):
         time.sleep(0.05)
     thread.join(5)
     assert failed == [11601]
+
+
+def test_ddl_waits_for_a_write_no_longer_than_it_may(one):
+    ended = []
+
+    def scan():
+        scanning = {"q": {"$expr": {"$gt": [FOREVER, 0]}}, "u": {"$set": {"x": 1}}}
+        try:
+            # The limit is for a server that fails this test.
+            one.command({"update": "c", "updates": [scanning], "comment": "scans", "maxTimeMS": 20_000})
+        except OperationFailure as e:
+            ended.append(e.code)
+
+    thread = threading.Thread(target=scan)
+    thread.start()
+    until = time.monotonic() + 15
+    # Until the update has come to its scan there is nothing to wait for.
+    with pytest.raises(ExecutionTimeout):
+        while time.monotonic() < until:
+            one.command("collMod", "c", validationLevel="strict", maxTimeMS=200)
+    one.c.insert_one({"_id": 2, "n": 0})
+    while thread.is_alive():
+        for op in one.client.admin.command("currentOp")["inprog"]:
+            if op.get("command", {}).get("comment") == "scans":
+                one.client.admin.command("killOp", op=op["opid"])
+        time.sleep(0.05)
+    assert ended == [11601]
+    assert one.command("collMod", "c", validationLevel="strict", maxTimeMS=20_000)["ok"] == 1

@@ -36,6 +36,9 @@ CASES = {
     "validate": {"validate": "c", "full": True},
     "dbHash": {"dbHash": 1},
     "pandoSchema": {"pandoSchema": "c", "sampleSize": 100_000},
+    "createIndexes": {"createIndexes": "c", "indexes": [{"key": {"s": 1, "a": 1}, "name": "late"}]},
+    "convertToCapped": {"convertToCapped": "c", "size": 1 << 20},
+    "cloneCollectionAsCapped": {"cloneCollectionAsCapped": "c", "toCollection": "d", "size": 1 << 20},
 }
 
 
@@ -45,6 +48,9 @@ def test_expires(big, name):
         big.command({**CASES[name], "maxTimeMS": 1})
     assert raised.value.code == 50
     assert "d" not in big.list_collection_names()
+    assert "late" not in big.c.index_information()
+    assert not big.c.options().get("capped")
+    assert big.c.count_documents({}) == N
 
 
 def test_bulk_write_expires(big):

@@ -13,6 +13,7 @@ use planner::IndexInfo;
 use query::collation::Collation;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// Held by a write statement from prepare until applied.
 pub type WriteLock = ArcRwLockReadGuard<RawRwLock, ()>;
@@ -200,9 +201,14 @@ impl Collection {
         RwLock::try_read_arc(&self.lock)
     }
 
-    /// The write lock's read side; waits for DDL on this collection.
-    pub fn write_lock(&self) -> WriteLock {
-        RwLock::read_arc(&self.lock)
+    /// The write lock's read side; waits so long for DDL on this collection.
+    pub fn write_lock_within(&self, patience: Duration) -> Option<WriteLock> {
+        RwLock::try_read_arc_for(&self.lock, patience)
+    }
+
+    /// Waits so long until no write is under way; whether none is.
+    pub fn is_idle_within(&self, patience: Duration) -> bool {
+        RwLock::try_write_arc_for(&self.lock, patience).is_some()
     }
 
     /// Waits for writes that are under way, and keeps others away until the guard is dropped.

@@ -160,6 +160,9 @@ impl Commands {
             if command.is(flag::WRITE) && command.is(flag::WORKER) {
                 // Changes of the catalog; writes to collections wait where they lock them.
                 cx.op.pass_gate()?;
+                if let Some((db, coll)) = command.target(cx.args.db, cx.args.first) {
+                    cx.op.wait_for_writers(&format!("{db}.{coll}"))?;
+                }
             }
             if command.is(flag::LONG) && self.control.in_flight.is_short() {
                 cx.op.take_room(false)?;
@@ -205,12 +208,10 @@ impl Commands {
             n => n,
         };
         let (statements, db, first) = (cx.statements, cx.args.db, cx.args.first);
-        let collection = match command.name {
-            "getMore" => cx.args.field("collection").and_then(|v| v.as_str()),
-            // What their first field names is no collection, or not of this database.
-            _ if command.is(flag::ADMIN | flag::HANDSHAKE) => None,
-            "dataSize" | "filemd5" => None,
-            _ => first.as_str().filter(|c| !c.is_empty()),
+        let of_cursor = || Some((db, cx.args.field("collection")?.as_str()?));
+        let target = match command.name {
+            "getMore" => of_cursor(),
+            _ => command.target(db, first),
         };
         let spent = std::mem::take(&mut cx.spent);
         let (mut work, waited) = (cx.work, cx.waited);
@@ -246,8 +247,8 @@ impl Commands {
                 top.used(db, coll, *kind, class, *usage);
             }
             // What it dropped is not to be counted again.
-            let drops = command.name == "drop" && done.is_ok();
-            if let Some(coll) = collection.filter(|_| !drops) {
+            let drops = matches!(command.name, "drop" | "renameCollection") && done.is_ok();
+            if let Some((db, coll)) = target.filter(|_| !drops) {
                 top.used(db, coll, kind, class, Usage { micros, count: 1 });
                 if work.scans > 0 {
                     top.scanned(db, coll);
@@ -480,7 +481,10 @@ pub(crate) fn operation(
     Operation {
         id: 0,
         command: command.name,
-        ns: format!("{}.{}", args.db, args.first.as_str().unwrap_or("$cmd")),
+        ns: match command.target(args.db, args.first) {
+            Some((db, coll)) => format!("{db}.{coll}"),
+            None => format!("{}.$cmd", args.db),
+        },
         body: shown_whole(request),
         connection: client.id,
         client: client.peer.to_string(),

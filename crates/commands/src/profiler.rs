@@ -187,11 +187,13 @@ impl Commands {
 
     /// The profile of a command, in MongoDB's shape.
     fn document(&self, o: &Observed<'_>) -> DocBuf {
-        let coll = match o.command.name {
-            "getMore" => o.request.body.get("collection").and_then(|v| v.as_str()),
-            _ => o.first.as_str(),
+        let of_cursor = || Some((o.db, o.request.body.get("collection")?.as_str()?));
+        let target = match o.command.name {
+            "getMore" => of_cursor(),
+            _ => o.command.target(o.db, o.first),
         };
-        let ns = format!("{}.{}", o.db, coll.unwrap_or("$cmd"));
+        let (db, coll) = target.unwrap_or((o.db, "$cmd"));
+        let ns = format!("{db}.{coll}");
         let body = statement(o).unwrap_or_else(|| shown_whole(o.request));
         let mut w = Writer::with_capacity(512 + body.as_bytes().len());
         w.str("op", operation_name(o.command.name)).str("ns", &ns);

@@ -1,6 +1,7 @@
 //! The table of commands: wire name, manners, and the function that runs each.
 
 use crate::cx::{Cx, Done};
+use bson::Val;
 use errors::Result;
 use std::sync::atomic::AtomicU64;
 
@@ -26,6 +27,10 @@ pub mod flag {
     pub const HANDSHAKE: u16 = 128;
     /// Its reply may be long, and not by a batch that looks for room itself.
     pub const LONG: u16 = 256;
+    /// Its first value is the name of a collection of its database.
+    pub const OF_COLLECTION: u16 = 512;
+    /// Its first value is the name of a collection with that of its database.
+    pub const OF_NAMESPACE: u16 = 1024;
 }
 use flag::*;
 
@@ -44,6 +49,16 @@ pub struct Command {
 impl Command {
     pub fn is(&self, flag: u16) -> bool {
         self.flags & flag != 0
+    }
+
+    /// The database and the collection that it says it is about, if it is about one.
+    pub fn target<'a>(&self, db: &'a str, first: Val<'a>) -> Option<(&'a str, &'a str)> {
+        let name = first.as_str().filter(|n| !n.is_empty())?;
+        match () {
+            _ if self.is(OF_COLLECTION) => Some((db, name)),
+            _ if self.is(OF_NAMESPACE) => name.split_once('.'),
+            _ => None,
+        }
     }
 }
 
@@ -73,18 +88,18 @@ macro_rules! commands {
 }
 
 commands! {
-    "find" => READ | API | COUNTED, crate::crud::find::run, "documents that match";
-    "insert" => WRITE | RETRY | API | COUNTED, crate::crud::insert::run, "new documents";
-    "update" => WRITE | RETRY | API | COUNTED, crate::crud::update::run, "changes of documents";
-    "delete" => WRITE | RETRY | API | COUNTED, crate::crud::delete::run, "removal of documents";
+    "find" => READ | API | COUNTED | OF_COLLECTION, crate::crud::find::run, "documents that match";
+    "insert" => WRITE | RETRY | API | COUNTED | OF_COLLECTION, crate::crud::insert::run, "new documents";
+    "update" => WRITE | RETRY | API | COUNTED | OF_COLLECTION, crate::crud::update::run, "changes of documents";
+    "delete" => WRITE | RETRY | API | COUNTED | OF_COLLECTION, crate::crud::delete::run, "removal of documents";
     "getMore" => READ | API | COUNTED | WORKER, crate::crud::get_more::run, "a cursor's next batch";
-    "findAndModify" | "findandmodify" => WRITE | RETRY | API | LONG, crate::crud::find_and_modify::run, "one document changed and given back";
+    "findAndModify" | "findandmodify" => WRITE | RETRY | API | LONG | OF_COLLECTION, crate::crud::find_and_modify::run, "one document changed and given back";
     "bulkWrite" => ADMIN | WRITE | RETRY | API | WORKER | COUNTED, crate::crud::bulk_write::run, "writes of several kinds to several collections";
-    "count" => READ | API, crate::crud::count::run, "how many documents match";
-    "aggregate" => READ | WRITE | API, crate::crud::aggregate::run, "documents through the stages of a pipeline";
+    "count" => READ | API | OF_COLLECTION, crate::crud::count::run, "how many documents match";
+    "aggregate" => READ | WRITE | API | OF_COLLECTION, crate::crud::aggregate::run, "documents through the stages of a pipeline";
     "explain" => READ | API | WORKER, crate::crud::explain::run, "how a command is answered";
-    "distinct" => READ | LONG, crate::crud::distinct::run, "the different values of a field";
-    "killCursors" => API, crate::crud::kill_cursors::run, "ends cursors";
+    "distinct" => READ | LONG | OF_COLLECTION, crate::crud::distinct::run, "the different values of a field";
+    "killCursors" => API | OF_COLLECTION, crate::crud::kill_cursors::run, "ends cursors";
     "hello" => HANDSHAKE | API, crate::handshake::hello::run, "what a client must know of this server";
     "isMaster" | "ismaster" => HANDSHAKE, crate::handshake::hello::run_legacy, "what a client must know of this server (old name)";
     "ping" => HANDSHAKE | API, crate::handshake::ping::run, "whether the server answers";
@@ -98,27 +113,27 @@ commands! {
     "whatsmyuri" => HANDSHAKE, crate::handshake::whatsmyuri::run, "the client's own address";
     "getLastError" | "getlasterror" => HANDSHAKE, crate::handshake::get_last_error::run, "how the last write fared";
     "listCollections" => API, crate::ddl::list_collections::run, "the collections of a database";
-    "listIndexes" => API, crate::ddl::list_indexes::run, "the indexes of a collection";
+    "listIndexes" => API | OF_COLLECTION, crate::ddl::list_indexes::run, "the indexes of a collection";
     "listDatabases" => ADMIN | API, crate::ddl::list_databases::run, "the databases";
-    "create" => WRITE | API | WORKER, crate::ddl::create::run, "a new collection";
-    "drop" => WRITE | API | WORKER, crate::ddl::drop::run, "removes a collection";
+    "create" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::create::run, "a new collection";
+    "drop" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::drop::run, "removes a collection";
     "dropDatabase" => WRITE | API | WORKER, crate::ddl::drop_database::run, "removes a database";
-    "renameCollection" => ADMIN | WRITE | WORKER, crate::ddl::rename_collection::run, "gives a collection another name";
-    "createIndexes" => WRITE | API | WORKER, crate::ddl::create_indexes::run, "new indexes";
-    "setIndexCommitQuorum" => WORKER, crate::ddl::set_index_commit_quorum::run, "sets the commit quorum of index builds";
-    "reIndex" => WRITE | WORKER, crate::ddl::re_index::run, "builds the indexes of a collection anew; standalone only";
-    "dropIndexes" | "deleteIndexes" => WRITE | API | WORKER, crate::ddl::drop_indexes::run, "removes indexes";
-    "collMod" => WRITE | API | WORKER, crate::ddl::coll_mod::run, "changes options of a collection";
-    "convertToCapped" => WRITE | WORKER, crate::ddl::convert_to_capped::run, "makes a collection a capped one";
-    "cloneCollectionAsCapped" => WRITE | WORKER, crate::ddl::clone_collection_as_capped::run, "a capped copy of a collection";
+    "renameCollection" => ADMIN | WRITE | WORKER | OF_NAMESPACE, crate::ddl::rename_collection::run, "gives a collection another name";
+    "createIndexes" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::create_indexes::run, "new indexes";
+    "setIndexCommitQuorum" => WORKER | OF_COLLECTION, crate::ddl::set_index_commit_quorum::run, "sets the commit quorum of index builds";
+    "reIndex" => WRITE | WORKER | OF_COLLECTION, crate::ddl::re_index::run, "builds the indexes of a collection anew; standalone only";
+    "dropIndexes" | "deleteIndexes" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::drop_indexes::run, "removes indexes";
+    "collMod" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::coll_mod::run, "changes options of a collection";
+    "convertToCapped" => WRITE | WORKER | OF_COLLECTION, crate::ddl::convert_to_capped::run, "makes a collection a capped one";
+    "cloneCollectionAsCapped" => WRITE | WORKER | OF_COLLECTION, crate::ddl::clone_collection_as_capped::run, "a capped copy of a collection";
     "validateDBMetadata" => 0, crate::ddl::validate_db_metadata::run, "what a version of the API does not allow";
     "dbStats" | "dbstats" => 0, crate::stats::db_stats::run, "sizes and counts of a database";
-    "collStats" | "collstats" => 0, crate::stats::coll_stats::run, "sizes and counts of a collection";
-    "dataSize" | "datasize" => 0, crate::stats::data_size::run, "bytes of a collection or a range of it";
+    "collStats" | "collstats" => OF_COLLECTION, crate::stats::coll_stats::run, "sizes and counts of a collection";
+    "dataSize" | "datasize" => OF_NAMESPACE, crate::stats::data_size::run, "bytes of a collection or a range of it";
     "dbHash" | "dbhash" => READ | WORKER, crate::stats::db_hash::run, "digests of collections";
-    "filemd5" => READ | WORKER, crate::crud::file_md5::run, "the digest of a file of GridFS";
-    "pandoSchema" => READ | WORKER, crate::stats::schema::run, "what the documents of a collection look like";
-    "validate" => WORKER, crate::stats::validate::run, "compares records and indexes of a collection";
+    "filemd5" => READ | WORKER | OF_COLLECTION, crate::crud::file_md5::run, "the digest of a file of GridFS";
+    "pandoSchema" => READ | WORKER | OF_COLLECTION, crate::stats::schema::run, "what the documents of a collection look like";
+    "validate" => WORKER | OF_COLLECTION, crate::stats::validate::run, "compares records and indexes of a collection";
     "serverStatus" => WORKER, crate::diagnostic::server_status::run, "how the server does";
     "getDiagnosticData" => ADMIN | WORKER, crate::diagnostic::diagnostic_data::run, "what serverStatus and others tell, in one reply";
     "hostInfo" => WORKER, crate::diagnostic::host_info::run, "the machine";
@@ -137,15 +152,15 @@ commands! {
     "fsync" => ADMIN | WORKER, crate::admin::fsync::run, "writes everything to the disk";
     "pandoBackup" => ADMIN | WORKER, crate::admin::pando_backup::run, "a copy of all data into a directory of the server's machine";
     "fsyncUnlock" => ADMIN, crate::admin::fsync::unlock, "undoes fsync's lock";
-    "compact" => WORKER, crate::admin::compact::run, "has a collection rewritten";
-    "compactStructuredEncryptionData" => WORKER, crate::admin::compact_encryption::run, "compacts the state of encrypted fields";
+    "compact" => WORKER | OF_COLLECTION, crate::admin::compact::run, "has a collection rewritten";
+    "compactStructuredEncryptionData" => WORKER | OF_COLLECTION, crate::admin::compact_encryption::run, "compacts the state of encrypted fields";
     "rotateCertificates" => ADMIN, crate::admin::rotate_certificates::run, "reads certificates anew";
     "logRotate" => ADMIN | WORKER, crate::admin::log_rotate::run, "starts a new log file";
     "profile" => WORKER, crate::admin::profile::run, "the profiler";
-    "planCacheClear" => 0, crate::admin::plan_cache_filters::clear, "forgets cached plans";
-    "planCacheClearFilters" => 0, crate::admin::plan_cache_filters::clear_filters, "forgets index filters";
-    "planCacheListFilters" => 0, crate::admin::plan_cache_filters::list, "the index filters";
-    "planCacheSetFilter" => 0, crate::admin::plan_cache_filters::set, "sets an index filter";
+    "planCacheClear" => OF_COLLECTION, crate::admin::plan_cache_filters::clear, "forgets cached plans";
+    "planCacheClearFilters" => OF_COLLECTION, crate::admin::plan_cache_filters::clear_filters, "forgets index filters";
+    "planCacheListFilters" => OF_COLLECTION, crate::admin::plan_cache_filters::list, "the index filters";
+    "planCacheSetFilter" => OF_COLLECTION, crate::admin::plan_cache_filters::set, "sets an index filter";
     "setQuerySettings" => ADMIN | WORKER, crate::admin::query_settings::set, "sets how queries of a shape are answered";
     "removeQuerySettings" => ADMIN | WORKER, crate::admin::query_settings::remove, "forgets what was set for queries of a shape";
     "getDefaultRWConcern" => ADMIN, crate::admin::rw_concern::get, "the default concerns";
@@ -187,5 +202,28 @@ mod tests {
             assert_eq!(lookup(name).unwrap().name, *name);
         }
         assert!(lookup("Ping").is_none());
+    }
+
+    #[test]
+    fn only_some_name_a_collection() {
+        let target = |command: &str, first: &'static str| {
+            let first = bson::Value::from(first);
+            let target = lookup(command).unwrap().target("db", first.as_val());
+            target.map(|(db, coll)| format!("{db}.{coll}"))
+        };
+        assert_eq!(target("find", "c").as_deref(), Some("db.c"));
+        assert_eq!(
+            target("renameCollection", "a.b.c").as_deref(),
+            Some("a.b.c")
+        );
+        for (command, first) in [
+            ("getLog", "global"),
+            ("find", ""),
+            ("ping", "x"),
+            ("getParameter", "*"),
+            ("dataSize", "nowhere"),
+        ] {
+            assert_eq!(target(command, first), None, "{command}");
+        }
     }
 }

@@ -599,7 +599,7 @@ fn the_lock_waits_no_longer_than_it_is_told() {
     let mut s = Server::new();
     s.ok(r#"{"insert": "c", "$db": "t", "documents": [{"_id": 1}]}"#);
     let coll = s.commands.engine.catalog.get("t.c").unwrap();
-    let writing = coll.write_lock();
+    let writing = coll.try_write_lock().unwrap();
     for patience in ["50", "0", "-1"] {
         let command = format!(
             r#"{{"fsync": 1, "lock": true, "fsyncLockAcquisitionTimeoutMillis": {patience}, "$db": "admin"}}"#

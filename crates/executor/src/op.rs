@@ -181,6 +181,9 @@ pub(crate) fn interrupted(
     Ok(())
 }
 
+/// How long somebody who waits does so before he looks whether he was told to stop.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 /// A reply's batch that grows past this asks for room.
 pub const SMALL_REPLY_BYTES: usize = 64 << 10;
 
@@ -438,7 +441,12 @@ impl<'a> OpCtx<'a> {
                     // DDL waits for what our own group holds, perhaps.
                     self.flush();
                     self.need_worker()?;
-                    c.write_lock()
+                    loop {
+                        if let Some(lock) = c.write_lock_within(PATIENCE) {
+                            break lock;
+                        }
+                        self.check()?;
+                    }
                 }
             };
             // Whoever closes the gate then waits for all who hold such locks: nobody may take one and go on.
@@ -450,6 +458,17 @@ impl<'a> OpCtx<'a> {
                 Some(now) if now.uuid == c.uuid => return Ok(Some((now, lock))),
                 Some(_) => continue,
                 None => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits until no write is under way on a collection whose DDL comes next, and which then waits for the few that began
+    /// meanwhile: that cannot be interrupted, and a write may scan for minutes.
+    pub fn wait_for_writers(&self, ns: &str) -> Result<()> {
+        loop {
+            match self.engine.catalog.get(ns) {
+                Some(c) if !c.is_idle_within(PATIENCE) => self.check()?,
+                _ => return Ok(()),
             }
         }
     }
@@ -477,7 +496,7 @@ impl<'a> OpCtx<'a> {
         let mut locks = gate.locks.lock();
         while *locks > 0 {
             self.check()?;
-            gate.opened.wait_for(&mut locks, Duration::from_millis(50));
+            gate.opened.wait_for(&mut locks, PATIENCE);
         }
         Ok(())
     }

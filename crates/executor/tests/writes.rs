@@ -308,3 +308,34 @@ fn a_capped_collection_keeps_its_newest_in_order() {
     assert_eq!(ids(&engine, "{}"), [1095, 1096, 1097, 1098, 1099]);
     check(&engine);
 }
+
+/// Writes wait for DDL, and DDL for writes, no longer than their operation may take.
+#[test]
+fn waiting_for_a_collection_ends_with_the_operation() {
+    let dir = tempfile::tempdir().unwrap();
+    let e = open(dir.path());
+    insert(&e, &[r#"{"_id": 1}"#]);
+    let coll = e.catalog.get("t.c").unwrap();
+    let mut ctx = OpCtx::worker(&e);
+    ctx.deadline = Some(std::time::Instant::now());
+    let doc = d(r#"{"_id": 2}"#);
+    let write = |ctx: &mut OpCtx| {
+        executor::insert(ctx, "t.c", &[doc.as_doc()], true, None).and_then(|done| {
+            done.errors
+                .into_iter()
+                .next()
+                .map_or(Ok(done.n), |(_, e)| Err(e))
+        })
+    };
+    let frozen = coll.freeze();
+    assert_eq!(write(&mut ctx).unwrap_err().code.0, 50);
+    drop(frozen);
+    assert_eq!(write(&mut OpCtx::worker(&e)).unwrap(), 1);
+
+    let writing = coll.try_write_lock().unwrap();
+    assert_eq!(ctx.wait_for_writers("t.c").unwrap_err().code.0, 50);
+    drop(writing);
+    ctx.wait_for_writers("t.c").unwrap();
+    ctx.wait_for_writers("t.none").unwrap();
+    check(&e);
+}

@@ -11,6 +11,7 @@
 use crate::batch::Batch;
 use crate::data_dir::{self, DataDir};
 use crate::family::Family;
+use crate::pieces::cuts;
 use crate::rows::{Rows, Writing};
 use crate::trouble::Trouble;
 use crate::tuning::{EngineOptions, Load, Tuned};
@@ -297,16 +298,30 @@ impl Engine {
             .map_err(|e| error(&e.into_string()))
     }
 
-    pub fn compact(&self, low: &[u8], high: &[u8]) {
-        let (from, to) = (
-            (!low.is_empty()).then_some(low),
-            (!high.is_empty()).then_some(high),
-        );
+    /// Rewrites a range (without bounds where they are empty), piece by piece: `go_on` is asked before each.
+    pub fn compact(
+        &self,
+        low: &[u8],
+        high: &[u8],
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let files = self.db.live_files().map_err(|e| error(&e.into_string()))?;
         for &family in Family::of_range(low, high) {
-            if let Ok(handle) = handle(&self.db, family) {
-                self.db.compact_range_cf(handle, from, to);
+            let handle = handle(&self.db, family)?;
+            let of_family = files
+                .iter()
+                .filter(|f| f.column_family_name == family.name());
+            let bound = |key: &[u8]| (!key.is_empty()).then(|| key.to_vec());
+            let mut from = bound(low);
+            let cuts = cuts(of_family, low, high).into_iter().map(Some);
+            for to in cuts.chain([bound(high)]) {
+                go_on()?;
+                self.db
+                    .compact_range_cf(handle, from.as_deref(), to.as_deref());
+                from = to;
             }
         }
+        Ok(())
     }
 
     /// A copy that is itself a data directory without a log. After an error nothing of it is left.
@@ -329,7 +344,8 @@ impl Engine {
         copied
     }
 
-    /// Adapts merging to what is being written.
+    /// Adapts merging to what is being written. Each family writes the options file anew (20 KB, of which the engine keeps the last
+    /// two): three of them at a change of load, of which there is one in three seconds at most.
     pub fn set_load(&self, load: Load) -> Result<()> {
         let files = load.level_zero_files().to_string();
         for family in Family::ALL {

@@ -25,6 +25,7 @@ mod keeper;
 mod latch;
 mod offline;
 mod pace;
+mod pieces;
 mod rows;
 mod store;
 mod trouble;

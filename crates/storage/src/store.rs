@@ -315,9 +315,13 @@ impl Store {
     }
 
     /// Compacts `[low, high)`; an empty bound is none.
-    pub fn compact(&self, low: &[u8], high: &[u8]) -> Result<()> {
-        self.engine.compact(low, high);
-        Ok(())
+    pub fn compact(
+        &self,
+        low: &[u8],
+        high: &[u8],
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        self.engine.compact(low, high, go_on)
     }
 
     /// A consistent copy (hard links where they can be) that is a data directory of its own; `dir` must not exist.

@@ -37,7 +37,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if on && once {
         let store = cx.app.store.clone();
         let work = move || {
-            if let Err(e) = store.compact(&[], &[0xFF; 16]) {
+            if let Err(e) = store.compact(&[], &[0xFF; 16], &mut || Ok(())) {
                 tracing::warn!(target: "STORAGE", error = %e, "The compaction that autoCompact asked for failed");
             }
         };

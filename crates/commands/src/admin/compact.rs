@@ -43,7 +43,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let before = sizes(&cx.app.engine, &coll);
     let (low, high) = keyspace::tablet_range(coll.tablet);
-    cx.app.store.compact(&low, &high)?;
+    cx.app.store.compact(&low, &high, &mut || cx.op.check())?;
     let after = sizes(&cx.app.engine, &coll);
     let freed =
         (before.storage + before.index_total()).saturating_sub(after.storage + after.index_total());

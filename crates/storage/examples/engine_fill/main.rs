@@ -305,7 +305,7 @@ fn main() {
     let repeat = number("repeat", 1);
     read(&store, n, "memtable or files", repeat);
     store.flush().expect("flush");
-    store.compact(&[], &[]).expect("compact");
+    store.compact(&[], &[], &mut || Ok(())).expect("compact");
     read(&store, n, "compacted", repeat);
     let meter = Meter::start("update: get, put of 1 KB, one by one");
     let mut numbers = Numbers(5);

@@ -1,0 +1,58 @@
+//! Where a range is cut that is rewritten at somebody's request: the engine cannot be stopped within one, only between two.
+
+use rocksdb::LiveFile;
+
+/// About what a piece rewrites.
+const PIECE_BYTES: usize = 256 << 20;
+
+/// The keys between the pieces of `[low, high)`, in order: where files begin, which each piece then takes whole.
+pub(crate) fn cuts<'f>(
+    files: impl Iterator<Item = &'f LiveFile>,
+    low: &[u8],
+    high: &[u8],
+) -> Vec<Vec<u8>> {
+    let inside = |key: &[u8]| key > low && (high.is_empty() || key < high);
+    // Those of level 0 lie across one another.
+    let mut starts: Vec<(&[u8], usize)> = files
+        .filter(|f| f.level > 0)
+        .filter_map(|f| Some((f.start_key.as_deref()?, f.size)))
+        .filter(|(key, _)| inside(key))
+        .collect();
+    starts.sort_unstable();
+    let (mut cuts, mut bytes) = (Vec::new(), 0);
+    for (key, size) in starts {
+        if bytes >= PIECE_BYTES {
+            cuts.push(key.to_vec());
+            bytes = 0;
+        }
+        bytes += size;
+    }
+    cuts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_large_and_within_the_range() {
+        let file = |key: u8, level, size| LiveFile {
+            column_family_name: "records".into(),
+            name: String::new(),
+            size,
+            level,
+            start_key: Some(vec![key]),
+            end_key: None,
+            num_entries: 0,
+            num_deletions: 0,
+        };
+        let half = PIECE_BYTES / 2;
+        let files: Vec<LiveFile> = (1..=9).rev().map(|k| file(k, 6, half)).collect();
+        let all = |low: &[u8], high: &[u8]| cuts(files.iter(), low, high);
+        assert_eq!(all(&[], &[]), [[3], [5], [7], [9]]);
+        assert_eq!(all(&[3], &[8]), [[6]]);
+        assert!(all(&[9], &[]).is_empty() && all(&[], &[1]).is_empty());
+        let flushed = [file(1, 0, PIECE_BYTES), file(2, 0, PIECE_BYTES)];
+        assert!(cuts(flushed.iter(), &[], &[]).is_empty());
+    }
+}
