@@ -2,6 +2,7 @@
 
 mod allocator;
 mod backup;
+mod broken_pipe;
 mod check;
 mod config_file;
 mod daemon;
@@ -39,6 +40,10 @@ Usage: pando <command> [options]
 ";
 
 fn main() -> ExitCode {
+    broken_pipe::guard(run)
+}
+
+fn run() -> ExitCode {
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
     let mut rest: Vec<OsString> = args.collect();
