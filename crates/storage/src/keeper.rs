@@ -3,6 +3,7 @@
 //! tidy at rest, when the memory tables are written out too.
 
 use crate::engine::Engine;
+use crate::missing::Room;
 use crate::pace::Pace;
 use crate::tuning::Load;
 use errors::Result;
@@ -35,7 +36,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub fn start(log: Arc<Log>, engine: Arc<Engine>, pace: Arc<Pace>) -> Keeper {
+    pub fn start(log: Arc<Log>, engine: Arc<Engine>, pace: Arc<Pace>, mut room: Room) -> Keeper {
         let stop = Arc::new(Stop::default());
         let for_thread = stop.clone();
         let thread = std::thread::Builder::new()
@@ -62,6 +63,7 @@ impl Keeper {
                     if !tick.is_multiple_of(PERIOD) {
                         continue;
                     }
+                    room.look();
                     // Nobody is told of an error here: it comes back at the next round, and writes report what fails them.
                     if let Some(load) = watch.look(log.written_bytes()) {
                         let _ = engine.set_load(load);

@@ -6,6 +6,7 @@ use crate::counts::{Counts, Touched};
 use crate::data_dir::DataDir;
 use crate::engine::Engine;
 use crate::keeper::{self, Keeper};
+use crate::missing::Room;
 use crate::pace::Pace;
 use crate::rows::Writing;
 use crate::tuning::EngineOptions;
@@ -42,6 +43,8 @@ pub struct StoreOptions {
     pub open_files: usize,
     /// Read and write data files past the kernel's page cache: memory is then the cache and nothing else.
     pub direct_io: bool,
+    /// Whether the system's page cache can grow yet. While it cannot, most of what event loops read goes past it.
+    pub has_room: Option<HasRoom>,
     /// RocksDB's options by name (`name=value;…`), applied last: for experiments.
     pub engine_options: String,
     /// The log's file system: a faulty one in tests.
@@ -62,6 +65,7 @@ impl StoreOptions {
             block_bytes: 16 << 10,
             open_files: 1000,
             direct_io: false,
+            has_room: None,
             engine_options: String::new(),
             log_file_system: Arc::new(log::Disk),
         }
@@ -92,6 +96,9 @@ impl StoreOptions {
         }
     }
 }
+
+/// See [`StoreOptions::has_room`].
+pub type HasRoom = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Where a proposal ended up: the index and timestamp of its last entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,7 +173,12 @@ impl Store {
             ts: log.last_ts(),
         };
         Ok(Arc::new(Store {
-            keeper: Keeper::start(log.clone(), engine.clone(), pace.clone()),
+            keeper: Keeper::start(
+                log.clone(),
+                engine.clone(),
+                pace.clone(),
+                Room::new(opts.has_room.clone()),
+            ),
             latest: View::latest(&engine),
             committer: Committer::new(&engine, applied, counts, pace.clone()),
             pace,

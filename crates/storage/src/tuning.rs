@@ -4,6 +4,7 @@
 
 use crate::engine::check;
 use crate::family::Family;
+use crate::missing;
 use crate::pace::FULL;
 use crate::trouble::Trouble;
 use errors::{Result, err};
@@ -110,6 +111,7 @@ fn options(opts: &EngineOptions) -> Tuned {
     );
 
     let mut o = rocksdb::Options::default();
+    missing::use_files(&o);
     o.create_if_missing(true);
     o.create_missing_column_families(true);
     // Without a log of the engine's own, this alone keeps records and index entries at one state.

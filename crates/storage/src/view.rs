@@ -6,6 +6,7 @@
 
 use crate::engine::{Engine, check};
 use crate::family::Family;
+use crate::missing::{self, Noting};
 use crate::rows::{Row, is_record};
 use errors::Result;
 use rocksdb_sys as ffi;
@@ -175,12 +176,13 @@ impl View {
 
     fn options(&self) -> *mut ffi::rocksdb_readoptions_t {
         let shown = &*self.shown;
-        let slot = if self.cached_only {
+        // Who takes notes of what is missing reads through files that do not block.
+        let slot = if self.cached_only && !missing::active() {
             &shown.cached
         } else {
             &shown.any
         };
-        slot.get_or_init(|| ReadOptions::of(shown.snapshot, self.cached_only))
+        slot.get_or_init(|| ReadOptions::of(shown.snapshot, ptr::eq(slot, &shown.cached)))
             .raw()
     }
 
@@ -210,6 +212,7 @@ impl View {
     /// From the engine.
     fn fetch(&self, key: &[u8]) -> Result<Option<Slice>> {
         let mut failure: *mut c_char = ptr::null_mut();
+        let _noting = Noting::begin(self.cached_only);
         // SAFETY: database, options and key are valid during the call; the result is null or a pinned slice, ours to destroy.
         let pinned = unsafe {
             ffi::rocksdb_get_pinned_cf(
@@ -274,9 +277,24 @@ impl View {
     fn fetch_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
         // The engine's batched get reads the disk whatever it is told, so a cache-only view gets one by one.
         if self.cached_only || !lie_together(keys) {
-            return keys.iter().map(|key| self.fetch(key)).collect();
+            return self.fetch_each(keys);
         }
         self.fetch_batch(keys)
+    }
+
+    /// From the engine, one by one. Where a read from the disk is in the way, the others are tried all the same: what each of
+    /// them misses is then known at once.
+    fn fetch_each(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        let mut first = None;
+        for key in keys {
+            match self.fetch(key) {
+                Ok(value) => values.push(value),
+                Err(e) if e.is_for_disk() && missing::active() => first = first.or(Some(e)),
+                Err(e) => return Err(e),
+            }
+        }
+        first.map_or(Ok(values), Err)
     }
 
     /// From the engine, in one batch.
@@ -284,7 +302,7 @@ impl View {
         let engine = &self.shown.engine;
         let family = keys.first().map_or(Family::Records, |key| Family::of(key));
         if keys.iter().any(|key| Family::of(key) != family) {
-            return keys.iter().map(|key| self.fetch(key)).collect();
+            return self.fetch_each(keys);
         }
         let sorted = keys.is_sorted();
         let slices: SmallVec<[ffi::rocksdb_slice_t; 32]> = keys
@@ -334,7 +352,9 @@ impl View {
         high: &[u8],
         direction: Direction,
     ) -> Scan {
-        let options = ReadOptions::of(self.shown.snapshot, self.cached_only);
+        let cached = self.cached_only && !missing::active();
+        let options = ReadOptions::of(self.shown.snapshot, cached);
+        let _noting = Noting::begin(self.cached_only);
         let low: Box<[u8]> = low.into();
         let high: Box<[u8]> = high.into();
         // SAFETY: the options keep pointers to the bounds, which the scan owns on the heap and never changes; the iterator is
@@ -370,6 +390,7 @@ impl View {
                 State::Done
             },
             direction,
+            cached_only: self.cached_only,
             low,
             high,
             _options: options,
@@ -475,6 +496,7 @@ pub struct Scan {
     iterator: *mut ffi::rocksdb_iterator_t,
     state: State,
     direction: Direction,
+    cached_only: bool,
     low: Box<[u8]>,
     high: Box<[u8]>,
     _options: ReadOptions,
@@ -495,6 +517,7 @@ impl Scan {
     /// To the next entry in the scan's direction (the first, when it is new); false at the end.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<bool> {
+        let _noting = Noting::begin(self.cached_only);
         // SAFETY (this and below): the iterator is valid; the engine copies the keys that it is given.
         unsafe {
             match (self.state, self.direction) {
@@ -516,6 +539,7 @@ impl Scan {
         if !self.high.is_empty() && self.low >= self.high {
             return Ok(false);
         }
+        let _noting = Noting::begin(self.cached_only);
         unsafe {
             match self.direction {
                 Direction::Forward => {

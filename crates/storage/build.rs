@@ -1,0 +1,18 @@
+//! Compiles our part of the engine's file system (`cpp/files.cc`) against the headers that RocksDB was built with.
+
+use std::path::Path;
+
+fn main() {
+    println!("cargo:rerun-if-changed=cpp/files.cc");
+    // Given by librocksdb-sys, on which this crate depends.
+    let Some(rocksdb) = std::env::var_os("DEP_ROCKSDB_CARGO_MANIFEST_DIR") else {
+        panic!("librocksdb-sys does not say where its headers are");
+    };
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++20").warnings(false);
+    build.include(Path::new(&rocksdb).join("rocksdb/include"));
+    build.define("NDEBUG", None).define("OS_LINUX", None);
+    build.define("ROCKSDB_PLATFORM_POSIX", None);
+    build.flag("-include").flag("cstdint");
+    build.file("cpp/files.cc").compile("pando_files");
+}
