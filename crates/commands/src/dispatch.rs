@@ -51,7 +51,7 @@ impl Commands {
             Err(e) if e.is_offload() && mode.on_loop() => {
                 out.truncate(start);
                 if e.is_for_disk() && mode == Mode::Inline {
-                    Outcome::NeedsDisk
+                    Outcome::NeedsDisk(Vec::new())
                 } else {
                     Outcome::Offload
                 }
@@ -94,7 +94,7 @@ impl Commands {
         let start = out.len();
         let args = Args::parse(command.name, request.body, request.legacy_db)?;
         self.check_session(command, &args)?;
-        let started = Instant::now();
+        let started = request.resumed.map_or_else(Instant::now, |r| r.since);
         let registered = (mode == Mode::Worker).then(|| {
             self.operations
                 .register(operation(command, client, request, &args, started))

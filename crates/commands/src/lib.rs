@@ -54,10 +54,11 @@ use operations::Operations;
 use parameters::Parameters;
 use parking_lot::Mutex;
 use profiler::Profiler;
-use service::{Address, Client, Config, Control, Mode, Outcome, Request, Service};
+use service::{Address, Client, Config, Control, DiskRead, Mode, Outcome, Request, Service};
 use session::{Cursors, Lsid, Retries, Sessions};
+use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
-use storage::Store;
+use storage::{Missing, Store};
 
 /// What an event loop or a worker keeps between requests.
 pub struct Local {
@@ -181,7 +182,20 @@ impl Service for Commands {
         request: &Request<'_>,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        self.dispatch(local, mode, client, request, out)
+        if mode != Mode::Inline {
+            return self.dispatch(local, mode, client, request, out);
+        }
+        // What has to be read is read by others, and the request is run again.
+        let blocks: SmallVec<[storage::Block<'_>; 4]> = (request.resumed.iter())
+            .flat_map(|r| r.reads)
+            .filter_map(|(read, bytes)| Some(read.of.downcast_ref::<Missing>()?.brought(bytes)))
+            .collect();
+        match storage::without(&blocks, || self.dispatch(local, mode, client, request, out)) {
+            (Outcome::NeedsDisk(_), missing) => {
+                Outcome::NeedsDisk(missing.into_iter().map(disk_read).collect())
+            }
+            (outcome, _) => outcome,
+        }
     }
 
     fn commit(&self, local: &mut Local) -> Result<u64> {
@@ -209,6 +223,17 @@ impl Service for Commands {
             return;
         }
         service::append_fields(out, body_start, cluster_time(self.store.last_ts()).as_doc());
+    }
+}
+
+/// A read that a command lacked, as the loop knows it.
+fn disk_read(missing: Missing) -> DiskRead {
+    let (offset, len) = missing.place();
+    DiskRead {
+        fd: missing.fd(),
+        offset,
+        len,
+        of: Box::new(missing),
     }
 }
 

@@ -52,6 +52,7 @@ impl Server {
             exhaust_allowed: false,
             again: false,
             message_bytes: body.len(),
+            resumed: None,
         };
         let mut out = Vec::new();
         let mut closed = false;
@@ -65,7 +66,7 @@ impl Server {
             Outcome::Staged { .. } => {
                 self.commands.commit(&mut self.local).unwrap();
             }
-            Outcome::Offload | Outcome::NeedsDisk | Outcome::Flush => {
+            Outcome::Offload | Outcome::NeedsDisk(_) | Outcome::Flush => {
                 assert!(out.is_empty(), "an offloaded command left bytes");
                 let mut local = self.commands.local();
                 closed = matches!(

@@ -4,10 +4,13 @@
 //! group at the root, so the root is always looked at too.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// With less memory than this a quarter is the share; it holds what the server needs beside its cache.
 const ROOMY: u64 = 1 << 30;
 const LEAST_WHEN_ROOMY: u64 = 256 << 20;
+/// Control groups of the first kind say so when they mean no limit.
+const UNLIMITED: u64 = 1 << 60;
 
 /// Has the system give this process memory in pages of the usual size only. Of huge ones, which the allocator asks for, those that are
 /// partly free cannot be given back: past memory, where blocks come and go, that was a third on top of the cache and more.
@@ -26,14 +29,42 @@ pub fn available_bytes() -> u64 {
     let machine = machine_bytes(&meminfo).unwrap_or(1 << 30);
     limit_files(&groups, Path::new("/sys/fs/cgroup"))
         .iter()
-        .filter_map(|path| {
-            std::fs::read_to_string(path)
-                .ok()?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        })
+        .filter_map(|path| number_in(path))
         .fold(machine, u64::min)
+}
+
+/// Tells whether a sixteenth of the machine's memory, or of what each control group may have, is in nobody's use.
+pub fn has_room() -> storage::HasRoom {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let groups: Vec<(PathBuf, u64)> = limit_files(&groups, Path::new("/sys/fs/cgroup"))
+        .into_iter()
+        .filter_map(|path| {
+            let limit = number_in(&path).filter(|n| *n < UNLIMITED)?;
+            let used = match path.file_name()?.to_str()? {
+                "memory.max" => "memory.current",
+                _ => "memory.usage_in_bytes",
+            };
+            Some((path.with_file_name(used), limit))
+        })
+        .collect();
+    Arc::new(move || {
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let machine = (meminfo_bytes(&meminfo, "MemFree:"), machine_bytes(&meminfo));
+        is_roomy(machine.0, machine.1)
+            && groups.iter().all(|(used, limit)| {
+                let free = number_in(used).map(|used| limit.saturating_sub(used));
+                is_roomy(free, Some(*limit))
+            })
+    })
+}
+
+fn is_roomy(free: Option<u64>, all: Option<u64>) -> bool {
+    // What cannot be known is taken for the usual case.
+    free.zip(all).is_none_or(|(free, all)| free >= all / 16)
+}
+
+fn number_in(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// The cache when nobody says how large it shall be.
@@ -46,7 +77,11 @@ pub fn default_cache_bytes(memory: u64) -> u64 {
 }
 
 fn machine_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find(|l| l.starts_with("MemTotal:"))?;
+    meminfo_bytes(meminfo, "MemTotal:")
+}
+
+fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|l| l.starts_with(name))?;
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
 }
 
@@ -109,6 +144,9 @@ mod tests {
         ] {
             assert_eq!(default_cache_bytes(memory * mb), cache * mb);
         }
+        let roomy = |free, all| is_roomy(Some(free), Some(all));
+        assert!(roomy(70 * mb, 1024 * mb) && !roomy(60 * mb, 1024 * mb));
+        assert!(is_roomy(None, Some(1)));
         assert_eq!(machine_bytes("MemTotal:       2048 kB\n"), Some(2 << 20));
     }
 }

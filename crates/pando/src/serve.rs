@@ -29,7 +29,9 @@ const CANNOT_OPEN_DATA: u8 = 100;
 /// Of the files that the process may open, the share of connections and that of the engine's tables. What is left is for the
 /// log's segments, temporary files and whatever is open for a moment.
 const CONNECTIONS_PERCENT: u64 = 60;
-const TABLES_PERCENT: u64 = 20;
+const TABLES_PERCENT: u64 = 24;
+/// A table may be open three times: by the engine, and twice for what event loops read (see `storage::missing`).
+const OPEN_TIMES: u64 = 3;
 
 struct Failure {
     code: u8,
@@ -152,8 +154,10 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
         sync_interval: config.durability.interval,
         log_retain_bytes: config.log_retain_bytes,
-        open_files: usize::try_from(files * TABLES_PERCENT / 100).unwrap_or(usize::MAX),
+        open_files: usize::try_from(files * TABLES_PERCENT / 100 / OPEN_TIMES)
+            .unwrap_or(usize::MAX),
         direct_io: config.direct_io,
+        has_room: Some(memory::has_room()),
         engine_options: config.engine_options.clone(),
         ..StoreOptions::new(&config.db_path)
     })

@@ -23,10 +23,19 @@ pub(crate) enum Phase {
     Staged,
     /// A worker.
     Working,
+    /// Reads from the disk, after which it is run again.
+    Reading,
     /// The disk. The reply is in `output`, not complete yet.
     AwaitsDurable(Head),
     /// That moment, or an event before it. Then what is in `again` is run.
     Waiting(Instant),
+}
+
+impl Phase {
+    /// Whether its request is in other hands, and comes back to the connection.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self, Phase::Working | Phase::Reading)
+    }
 }
 
 /// A request that is to be run again: when its last reply is on its way, or when it has waited.

@@ -1,14 +1,15 @@
 //! One event loop: its connections, and the group of writes that its turn gathers.
 //!
 //! ```text
-//! turn:  poll ─ what others handed over ─ connections with more to run ─ sockets with bytes: read, run, reply
-//!             ─ commit the group ─ send its replies (or have them wait for the disk) ─ take in new connections
+//! turn:  poll ─ what others handed over ─ reads that have come ─ connections with more to run ─ sockets with bytes: read, run, reply
+//!             ─ hand over reads ─ commit the group ─ send its replies (or have them wait for the disk) ─ take in new connections
 //! ```
 //! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in the few reads that [`patience`]
 //! allows; every reply staged in a turn leaves
 //! or is refused in that turn; readiness is edge-triggered, so whoever stops short of `WouldBlock` or a short read keeps
 //! `readable` set.
 
+mod disk;
 mod patience;
 mod reading;
 mod replies;
@@ -33,6 +34,7 @@ use crate::inbox::{Inbox, Item};
 use crate::net::Stream;
 use crate::runner::{Head, Runner};
 use crate::workers::Workers;
+use disk::{Disk, RING};
 use patience::Patience;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -98,6 +100,8 @@ pub(crate) struct EventLoop<S: Service> {
     bytes_out: u64,
     requests: u64,
     patience: Patience,
+    /// None before the loop runs, and where the kernel has no such thing.
+    disk: Option<Disk>,
     stopping_since: Option<Instant>,
 }
 
@@ -131,14 +135,19 @@ impl<S: Service> EventLoop<S> {
             bytes_out: 0,
             requests: 0,
             patience: Patience::default(),
+            disk: None,
             stopping_since: None,
         }
     }
 
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(512);
+        if self.shared.limits.reads_under_way {
+            self.disk = Disk::open(self.poll.registry());
+        }
         while !self.is_done() {
-            match self.poll.poll(&mut events, self.timeout()) {
+            let timeout = self.timeout();
+            match self.poll.poll(&mut events, timeout) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => events.clear(),
                 other => other?,
             }
@@ -146,16 +155,18 @@ impl<S: Service> EventLoop<S> {
             if self.inbox.awaits_durable.load(SeqCst) {
                 self.release_durable();
             }
+            self.take_reads();
             self.unpark();
             self.resume();
             for key in std::mem::take(&mut self.ready) {
                 self.with(key, |this, key, c| this.pump(key, c));
             }
             for event in &events {
-                if event.token() != WAKE {
+                if event.token() != WAKE && event.token() != RING {
                     self.with(event.token().0, |this, key, c| this.on_event(key, c, event));
                 }
             }
+            self.disk.iter_mut().for_each(Disk::submit);
             self.commit();
             self.send_committed();
             self.await_durable();
@@ -167,8 +178,11 @@ impl<S: Service> EventLoop<S> {
         Ok(())
     }
 
-    fn timeout(&self) -> Option<Duration> {
-        if !self.ready.is_empty() || !self.committed.is_empty() {
+    fn timeout(&mut self) -> Option<Duration> {
+        if !self.ready.is_empty()
+            || !self.committed.is_empty()
+            || self.disk.as_mut().is_some_and(Disk::is_busy)
+        {
             Some(Duration::ZERO)
         } else if self.stopping_since.is_some() {
             Some(Duration::from_millis(20))
@@ -250,7 +264,7 @@ impl<S: Service> EventLoop<S> {
         if let Phase::Waiting(until) = connection.phase {
             self.waits.remove(&(until, key, connection.client.id));
         }
-        if matches!(connection.phase, Phase::Working) {
+        if connection.phase.is_elsewhere() {
             connection.input = Vec::new();
             if let Some(slot) = self.connections.get_mut(key) {
                 *slot = Some(connection);
@@ -285,14 +299,14 @@ impl<S: Service> EventLoop<S> {
             // Nothing can be sent any more; what was already received may still be unacknowledged writes.
             c.readable = true;
             c.hung_up = true;
-            if !c.output.is_empty() || (matches!(c.phase, Phase::Working) && !c.silent) {
+            if !c.output.is_empty() || (c.phase.is_elsewhere() && !c.silent) {
                 return Fate::Close;
             }
         }
         if event.is_readable() || event.is_read_closed() {
             c.readable = true;
             c.hung_up |= event.is_read_closed();
-            if c.hung_up && matches!(c.phase, Phase::Working) && !c.silent {
+            if c.hung_up && c.phase.is_elsewhere() && !c.silent {
                 c.client.cancelled.store(true, SeqCst);
             }
         }
@@ -350,7 +364,9 @@ impl<S: Service> EventLoop<S> {
                 }
                 if c.is_free()
                     || matches!(c.phase, Phase::Waiting(_))
-                    || (cancel && !matches!(c.phase, Phase::Working | Phase::AwaitsDurable(_)))
+                    || (cancel
+                        && !c.phase.is_elsewhere()
+                        && !matches!(c.phase, Phase::AwaitsDurable(_)))
                 {
                     return Fate::Close;
                 }

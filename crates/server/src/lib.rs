@@ -42,6 +42,8 @@ pub struct Limits {
     pub grace: std::time::Duration,
     /// A long request or reply that does not get on for this long is given up when others wait for its memory.
     pub stall: std::time::Duration,
+    /// Reads from the disk are done by the kernel while the event loops go on, where it can; else workers read.
+    pub reads_under_way: bool,
     /// No log lines for connections that come and go.
     pub quiet: bool,
 }
@@ -56,6 +58,7 @@ impl Default for Limits {
             inline_bytes: 256 << 10,
             grace: std::time::Duration::from_millis(1000),
             stall: std::time::Duration::from_secs(10),
+            reads_under_way: true,
             quiet: false,
         }
     }

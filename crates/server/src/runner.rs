@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use bson::{Doc, Malformed};
 use errors::{Error, err};
-use service::{Client, Mode, Outcome, Request, Service};
+use service::{Client, Mode, Outcome, Request, Resumed, Service};
 use smallvec::SmallVec;
 use wire::{Codec, Compressor, Fault, Header, Message, Sequence};
 
@@ -114,7 +114,7 @@ impl<S: Service> Runner<S> {
         out: &mut Vec<u8>,
     ) -> Executed {
         self.mode = Mode::Patient;
-        let executed = self.execute(client, message, respond_to, out);
+        let executed = self.execute(client, message, respond_to, None, out);
         self.mode = Mode::Inline;
         executed
     }
@@ -134,19 +134,21 @@ impl<S: Service> Runner<S> {
         })
     }
 
-    /// Runs `message`, a whole one. `respond_to` is the message that the reply answers, when that is not `message` itself.
+    /// Runs `message`, a whole one. `respond_to` is the message that the reply answers, when that is not `message` itself;
+    /// `resumed`: what it lacked when it was run before.
     pub fn execute(
         &mut self,
         client: &Client<S::State>,
         message: &[u8],
         respond_to: Option<i32>,
+        resumed: Option<Resumed<'_>>,
         out: &mut Vec<u8>,
     ) -> Executed {
         let (header, compressed) = match wire::parse(message) {
             Ok((header, Message::Compressed(c))) => (header, c),
             parsed => {
                 let incoming = understand(message, parsed);
-                return self.run(client, incoming, respond_to, out);
+                return self.run(client, incoming, respond_to, resumed, out);
             }
         };
         if self.mode.on_loop() && compressed.uncompressed_bytes > self.inline_bytes {
@@ -157,7 +159,7 @@ impl<S: Service> Runner<S> {
             Ok(()) => {
                 let mut incoming = understand(&plain, wire::parse(&plain));
                 incoming.compressor = Some(compressed.compressor);
-                self.run(client, incoming, respond_to, out)
+                self.run(client, incoming, respond_to, resumed, out)
             }
             Err(fault) => {
                 closing(client.id, &fault.error);
@@ -175,6 +177,7 @@ impl<S: Service> Runner<S> {
         client: &Client<S::State>,
         incoming: Incoming<'_>,
         respond_to: Option<i32>,
+        resumed: Option<Resumed<'_>>,
         out: &mut Vec<u8>,
     ) -> Executed {
         out.clear();
@@ -216,6 +219,7 @@ impl<S: Service> Runner<S> {
                     exhaust_allowed: incoming.flags & wire::EXHAUST_ALLOWED != 0 && !silent,
                     again: respond_to.is_some(),
                     message_bytes: incoming.header.length,
+                    resumed,
                 };
                 head.compressor = incoming
                     .compressor
@@ -277,7 +281,7 @@ impl<S: Service> Runner<S> {
                 .is_some_and(|d| d.len() == out.len() - head.body)
         };
         let problem = match &outcome {
-            Outcome::Staged { .. } | Outcome::Offload | Outcome::NeedsDisk | Outcome::Flush
+            Outcome::Staged { .. } | Outcome::Offload | Outcome::NeedsDisk(_) | Outcome::Flush
                 if self.mode == Mode::Worker =>
             {
                 "an outcome of event loops"

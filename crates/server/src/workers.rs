@@ -99,8 +99,13 @@ impl<S: Service> Workers<S> {
         while let Some(job) = self.next() {
             self.give_back(job, |job| {
                 let ran = catch_unwind(AssertUnwindSafe(|| {
-                    let mut executed =
-                        runner.execute(&job.client, &job.message, job.respond_to, &mut job.out);
+                    let mut executed = runner.execute(
+                        &job.client,
+                        &job.message,
+                        job.respond_to,
+                        None,
+                        &mut job.out,
+                    );
                     if let (Outcome::Reply | Outcome::ReplyMore, Some(head)) =
                         (&executed.outcome, &executed.head)
                     {

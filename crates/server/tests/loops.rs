@@ -1,7 +1,9 @@
 //! The loops with a scripted service: order, group commit, workers, limits, and clients that misbehave.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 use bson::{Doc, DocBuf, Writer, doc};
 use errors::{Result, err};
 use server::{Limits, listen, serve};
-use service::{Address, Client, Control, Mode, Outcome, Request, Service};
+use service::{Address, Client, Control, DiskRead, Mode, Outcome, Request, Service};
 use wire::{Codec, Compressor, Frame, Message};
 
 type Callback = Box<dyn Fn() + Send + Sync>;
@@ -28,6 +30,8 @@ struct Script {
     unacknowledged: AtomicUsize,
     awaited: AtomicUsize,
     on_durable: parking_lot::Mutex<Vec<Callback>>,
+    /// Its bytes are 0, 1, 2 and so on.
+    file: parking_lot::Mutex<Option<Arc<File>>>,
 }
 
 impl Script {
@@ -91,7 +95,37 @@ impl Service for Script {
             "flush" if *local > 0 => return Outcome::Flush,
             "flush" => reply(doc! { "ok": 1.0, "committed": self.committed.load(SeqCst) as i64 }),
             "slow" | "stuck" | "crash" if mode == Mode::Inline => return Outcome::Offload,
-            "cold" if mode == Mode::Inline => return Outcome::NeedsDisk,
+            "cold" if mode == Mode::Inline => return Outcome::NeedsDisk(Vec::new()),
+            "fetch" if mode == Mode::Inline => {
+                // Reads the next bytes until one of them is `n`.
+                let read = r.resumed.map_or(0, |resumed| resumed.reads.len());
+                let seen: Vec<u8> = (r.resumed.iter().flat_map(|resumed| resumed.reads))
+                    .map(|(of, bytes)| {
+                        assert!(of.of.downcast_ref::<Arc<File>>().is_some());
+                        bytes.first().copied().unwrap_or(0)
+                    })
+                    .collect();
+                let wanted = r.body.get("wanted").and_then(|v| v.to_i64_truncated());
+                let wanted = wanted.unwrap_or(1) as usize;
+                if read < wanted || seen.iter().all(|b| i64::from(*b) < n) {
+                    let from = seen.iter().copied().max().map_or(0, |b| u64::from(b) + 1);
+                    let file = self.file.lock().clone().unwrap();
+                    let fd = match r.body.contains("broken") {
+                        true => -1,
+                        false => file.as_raw_fd(),
+                    };
+                    let lack = |i| DiskRead {
+                        fd,
+                        offset: from + i,
+                        len: 1,
+                        of: Box::new(file.clone()),
+                    };
+                    return Outcome::NeedsDisk((0..wanted as u64).map(lack).collect());
+                }
+                let seen = i64::from(seen.iter().copied().max().unwrap_or(0));
+                reply(doc! { "ok": 1.0, "n": seen, "worker": 0 });
+            }
+            "fetch" => reply(doc! { "ok": 1.0, "n": n, "worker": 1 }),
             "cold" => {
                 std::thread::sleep(Duration::from_millis(n as u64));
                 reply(doc! { "ok": 1.0, "waited": i64::from(mode == Mode::Patient) });
@@ -353,6 +387,73 @@ fn a_loop_reads_the_disk_itself_for_who_has_it_alone() {
     assert!(!waited(&mut other));
     assert!(!waited(&mut busy));
     drop((busy, other));
+    server.stop();
+}
+
+fn count_from_zero(server: &Running) {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&(0..=255).collect::<Vec<u8>>()).unwrap();
+    *server.service.file.lock() = Some(Arc::new(file));
+}
+
+#[test]
+fn reads_that_a_request_lacks_are_done_while_the_loop_goes_on() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..two_loops()
+    });
+    count_from_zero(&server);
+    // Where the kernel has no ring for us, workers read.
+    let ring = io_uring::IoUring::new(8).is_ok();
+    let worker = i64::from(!ring);
+    let mut peers: Vec<Peer> = (0..20).map(|_| server.client()).collect();
+    for p in &mut peers {
+        p.send(doc! { "fetch": 0 });
+    }
+    for p in &mut peers {
+        let (_, _, reply) = p.receive();
+        assert_eq!((int(&reply, "n"), int(&reply, "worker")), (0, worker));
+    }
+    let one = &mut peers[0];
+    // Several at once; one after the other; and so many in a row that it is a worker's.
+    let reply = one.call(doc! { "fetch": 9, "wanted": 10 });
+    assert_eq!((int(&reply, "n"), int(&reply, "worker")), (9, worker));
+    let reply = one.call(doc! { "fetch": 5 });
+    assert_eq!((int(&reply, "n"), int(&reply, "worker")), (5, worker));
+    let reply = one.call(doc! { "fetch": 100 });
+    assert_eq!(int(&reply, "worker"), 1);
+    // More than may be asked for at once, and a read that fails.
+    let reply = one.call(doc! { "fetch": 0, "wanted": 1000 });
+    assert_eq!(int(&reply, "worker"), 1);
+    let reply = one.call(doc! { "fetch": 0, "broken": true });
+    assert_eq!(int(&reply, "worker"), 1);
+    // Who has the loop to itself.
+    for _ in 0..50 {
+        let reply = one.call(doc! { "fetch": 3, "wanted": 4 });
+        assert_eq!((int(&reply, "n"), int(&reply, "worker")), (3, worker));
+    }
+    let done = server.control.metrics.disk_reads.load(SeqCst);
+    assert_eq!(done > 0, ring);
+    // Clients that go while theirs are under way, and a server that stops.
+    for mut p in peers {
+        p.send(doc! { "fetch": 7, "wanted": 2 });
+    }
+    until("all gone", || server.service.gone.load(SeqCst) == 20);
+    let mut last = server.client();
+    last.send(doc! { "fetch": 7 });
+    server.stop();
+}
+
+#[test]
+fn without_a_ring_workers_read() {
+    let server = Running::start(Limits {
+        reads_under_way: false,
+        ..two_loops()
+    });
+    count_from_zero(&server);
+    let reply = server.client().call(doc! { "fetch": 0 });
+    assert_eq!(int(&reply, "worker"), 1);
+    assert_eq!(server.control.metrics.disk_reads.load(SeqCst), 0);
     server.stop();
 }
 

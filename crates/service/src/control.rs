@@ -107,6 +107,8 @@ pub struct Metrics {
     /// Groups of staged writes that the loops have committed, and the requests in them.
     pub groups: AtomicU64,
     pub grouped: AtomicU64,
+    /// Reads from the disk that the kernel has done for the loops while they went on.
+    pub disk_reads: AtomicU64,
 }
 
 impl Metrics {

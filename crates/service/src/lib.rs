@@ -5,8 +5,9 @@
 //!
 //! **How a request is run.** An event loop reads a message and calls [`Service::run`] with [`Mode::Inline`]: the service
 //! answers at once, or gives [`Outcome::Offload`] having done nothing, and the loop has a worker thread run the request
-//! again with [`Mode::Worker`], where it may block (or itself with [`Mode::Patient`], where reads are all that is
-//! lacking and the loop can wait for them). A write that is run inline is *staged* in the loop's
+//! again with [`Mode::Worker`], where it may block. Where reads from the disk are all that is lacking, the service says which
+//! ([`Outcome::NeedsDisk`]); the loop may have them done while it goes on, and run the request again with what they brought
+//! ([`Resumed`]), or wait for them itself ([`Mode::Patient`]). A write that is run inline is *staged* in the loop's
 //! [`Service::Local`]; at the end of its turn the loop calls [`Service::commit`] once for all of them and only then sends
 //! their replies. One connection has one request at a time: the next is read when the reply of the last is on its way.
 
@@ -23,6 +24,8 @@ pub use in_flight::InFlight;
 
 use bson::{Doc, Writer};
 use errors::{Error, Result};
+use std::any::Any;
+use std::os::fd::RawFd;
 use std::time::Instant;
 
 /// Where a request runs, and so what it may do.
@@ -61,6 +64,29 @@ pub struct Request<'a> {
     pub again: bool,
     /// The whole message, in bytes.
     pub message_bytes: usize,
+    /// It was run before, and lacked reads that have been done since.
+    pub resumed: Option<Resumed<'a>>,
+}
+
+/// A read from a file that was not done because it may block.
+#[derive(Debug)]
+pub struct DiskRead {
+    /// Open for as long as this lives.
+    pub fd: RawFd,
+    /// In bytes; in whole sectors where the file is read past the page cache.
+    pub offset: u64,
+    pub len: usize,
+    /// What the service knows it by.
+    pub of: Box<dyn Any + Send>,
+}
+
+/// A request that is run again.
+#[derive(Clone, Copy, Debug)]
+pub struct Resumed<'a> {
+    /// The reads that it lacked, with what each brought: as many bytes as it asked for, or fewer at the end of the file.
+    pub reads: &'a [(&'a DiskRead, &'a [u8])],
+    /// When it was run first.
+    pub since: Instant,
 }
 
 impl<'a> Request<'a> {
@@ -105,8 +131,8 @@ pub enum Outcome {
     /// Inline only. Nothing was done: run it on a worker.
     Offload,
     /// `Mode::Inline` only. As `Offload`, for the sake of reads from the disk: a loop may run it again in
-    /// [`Mode::Patient`].
-    NeedsDisk,
+    /// [`Mode::Patient`], or in `Mode::Inline` once these reads are done. Which they are is not always known.
+    NeedsDisk(Vec<DiskRead>),
     /// Inline only. Nothing was done: it needs what the loop's own group has staged (a latch that the group holds, say).
     /// Commit the group, then run it again; if nothing was staged, on a worker.
     Flush,

@@ -464,6 +464,7 @@ fn pandodb(cx: &mut Cx<'_, '_>) {
         .i64("workers", m.workers.load(Relaxed) as i64);
     w.i64("groups", m.groups.load(Relaxed) as i64)
         .i64("grouped", m.grouped.load(Relaxed) as i64)
+        .i64("diskReads", m.disk_reads.load(Relaxed) as i64)
         .close();
     w.close();
 }

@@ -63,9 +63,14 @@ impl Patience {
         self.requests = self.requests.saturating_add(1);
     }
 
+    /// Whether the client of the request noted last has the loop to itself.
+    pub fn is_alone(&self) -> bool {
+        self.requests > LONE
+    }
+
     /// The request noted last needs the disk: whether to run it here all the same.
     pub fn waits(&mut self) -> bool {
-        if self.requests > LONE || self.average <= HAND_OVER {
+        if self.is_alone() || self.average <= HAND_OVER {
             return true;
         }
         self.handed_over += 1;

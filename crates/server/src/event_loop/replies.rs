@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Instant;
 
 use service::in_flight::SMALL_BYTES;
-use service::{Outcome, Service};
+use service::{Outcome, Resumed, Service};
 
+use super::disk::Lack;
 use super::patience::Patience;
 use super::{EventLoop, Fate, Ran, Staged};
 use crate::connection::{Again, Connection, Phase, Sent};
@@ -23,6 +24,12 @@ const GROUP: usize = 256;
 const SPARES: usize = 16;
 const SPARE_BYTES: usize = 256 << 10;
 
+/// Whether no reply is wanted to the message.
+pub(super) fn is_silent(message: &[u8]) -> bool {
+    wire::Header::read(message).is_some_and(|h| h.op_code == wire::op::MSG)
+        && wire::Msg::peek_flags(message) & wire::MORE_TO_COME != 0
+}
+
 impl<S: Service> EventLoop<S> {
     /// Has a worker run the message.
     pub(super) fn hand_over(
@@ -33,8 +40,7 @@ impl<S: Service> EventLoop<S> {
         respond_to: Option<i32>,
     ) {
         c.phase = Phase::Working;
-        c.silent = wire::Header::read(&message).is_some_and(|h| h.op_code == wire::op::MSG)
-            && wire::Msg::peek_flags(&message) & wire::MORE_TO_COME != 0;
+        c.silent = is_silent(&message);
         let out = std::mem::take(&mut c.output);
         let client = Arc::clone(&c.client);
         self.shared.workers.submit(Job {
@@ -59,17 +65,30 @@ impl<S: Service> EventLoop<S> {
         if message.len() > self.shared.limits.inline_bytes {
             return Ran::ToWorker;
         }
+        self.patience.note(c.client.id);
+        self.run_resumed(key, c, message, respond_to, None)
+    }
+
+    /// As [`EventLoop::run_message`], for one that has been run before and lacked reads, and how often.
+    pub(super) fn run_resumed(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        message: &[u8],
+        respond_to: Option<i32>,
+        resumed: Option<(Resumed<'_>, u8)>,
+    ) -> Ran {
         if c.output.capacity() == 0 {
             c.output = self.spares.pop().unwrap_or_default();
         }
-        self.patience.note(c.client.id);
         let (mut flushed, mut waiting) = (false, None);
         let executed = loop {
             let (client, runner) = (&c.client, &mut self.runner);
             let executed = if waiting.is_some() {
                 runner.execute_patiently(client, message, respond_to, &mut c.output)
             } else {
-                runner.execute(client, message, respond_to, &mut c.output)
+                let resumed = resumed.map(|(r, _)| r);
+                runner.execute(client, message, respond_to, resumed, &mut c.output)
             };
             if executed.panicked {
                 // The group is sound, what the service was in the middle of is not.
@@ -81,8 +100,11 @@ impl<S: Service> EventLoop<S> {
                     self.commit();
                     flushed = true;
                 }
-                Outcome::NeedsDisk
-                    if waiting.is_none() && self.staged.is_empty() && self.patience.waits() =>
+                Outcome::NeedsDisk(ref reads)
+                    if waiting.is_none()
+                        && self.staged.is_empty()
+                        && !self.can_have_read(reads, resumed)
+                        && self.patience.waits() =>
                 {
                     waiting = Some(Patience::begin());
                 }
@@ -94,7 +116,21 @@ impl<S: Service> EventLoop<S> {
         }
         let Executed { outcome, head, .. } = executed;
         let fate = match outcome {
-            Outcome::Offload | Outcome::NeedsDisk | Outcome::Flush => {
+            Outcome::NeedsDisk(reads) => {
+                let (since, rounds) =
+                    resumed.map_or_else(|| (Instant::now(), 0), |(r, n)| (r.since, n));
+                let lack = Lack {
+                    reads,
+                    since,
+                    rounds,
+                };
+                c.output.clear();
+                return match self.read_for(key, c, lack, message, respond_to) {
+                    true => Ran::Handled,
+                    false => Ran::ToWorker,
+                };
+            }
+            Outcome::Offload | Outcome::Flush => {
                 c.output.clear();
                 return Ran::ToWorker;
             }
@@ -252,7 +288,7 @@ impl<S: Service> EventLoop<S> {
     }
 
     /// A request has ended outside of `pump`: have the next one looked for.
-    fn go_on(&mut self, key: usize, c: &Connection<S>) {
+    pub(super) fn go_on(&mut self, key: usize, c: &Connection<S>) {
         if c.is_free() && c.has_more() {
             self.ready.push(key);
         }
@@ -331,7 +367,7 @@ impl<S: Service> EventLoop<S> {
             Outcome::Close
             | Outcome::Staged { .. }
             | Outcome::Offload
-            | Outcome::NeedsDisk
+            | Outcome::NeedsDisk(_)
             | Outcome::Flush => Fate::Close,
         };
         self.go_on(key, c);
