@@ -3,7 +3,8 @@
 //! One stage may hold up to its own limit ([`Host::memory_limit`]), all together what [`StageMemory`] says. What can go to a file
 //! asks with [`Share::fits`], and goes there early when others have the memory: each may hold four times what is free beside it,
 //! so that one alone gets nearly all, many get even shares, and whoever comes next always finds some. What cannot go to a file
-//! ([`hold`]) may take all that is free and half as much again; past that it waits, and is refused when that was in vain.
+//! ([`hold`]) may take all that is free and half as much again; past that it waits, and is refused when that was in vain. Where
+//! nobody else holds any it is left to its own limit: nothing would come of waiting.
 //!
 //! Invariant: what can be spilled never waits, so that its memory comes back whatever those do who wait.
 
@@ -81,7 +82,10 @@ impl Share {
 
     /// The same for what cannot be written to a file.
     fn fits_for_good(&mut self, bytes: usize) -> bool {
-        bytes <= self.bytes.max(LEAST) || self.grow(bytes, |_, all, limit| all <= limit + limit / 2)
+        bytes <= self.bytes.max(LEAST)
+            || self.grow(bytes, |own, all, limit| {
+                all <= limit + limit / 2 || all == own
+            })
     }
 
     /// `allowed` looks at what this stage, and what all would hold then, and at the limit.
@@ -181,6 +185,12 @@ mod tests {
         assert_eq!(refused.code, errors::Code::ExceededMemoryLimit);
         sort.release();
         hold(&mut b, 20 * MB, &mut host, "$lookup").unwrap();
+        drop(a);
+        assert!(b.fits_for_good(151 * MB) && !all.share().fits_for_good(MB));
+        let mut a = all.share();
+        b.release();
+        hold(&mut b, 20 * MB, &mut host, "$lookup").unwrap();
+        assert!(a.fits_for_good(60 * MB));
         assert!(
             all.share().fits(MB),
             "what can be spilled goes on with less"
