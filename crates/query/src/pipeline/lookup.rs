@@ -3,8 +3,8 @@
 use super::options::{field_path, object, options, required, string, wrong_type};
 use super::parse::{Inside, ParseCtx};
 use super::stage_memory::hold;
-use super::unwind::set_path;
-use super::{Host, Namespace, Op, Pipeline, Share, Source};
+use super::unwind::{Unwind, set_path};
+use super::{Host, Namespace, Op, Pipeline, Share, Source, Stage};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, InList, Node, Test};
@@ -14,15 +14,17 @@ use errors::{Result, bail};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lookup {
     /// Nothing when the pipeline makes its own documents.
     pub from: Option<Namespace>,
-    as_: FieldPath,
+    pub as_: FieldPath,
     fields: Option<(FieldPath, FieldPath)>,
     lets: Vec<(String, Expression)>,
     pub pipeline: Pipeline,
     collation: Option<Collation>,
+    /// The `$unwind` of its array, which it does itself (see `lookup_unwind`).
+    pub unwinding: Option<Arc<Unwind>>,
 }
 
 /// A collection's name as a stage gives it: in the database of the pipeline.
@@ -153,6 +155,7 @@ impl Lookup {
             lets,
             pipeline,
             collation: ctx.env.collation().cloned(),
+            unwinding: None,
         })
     }
 
@@ -166,6 +169,45 @@ impl Lookup {
             all.insert(local.to_string());
         }
         all
+    }
+
+    /// What there is to join to `doc`.
+    pub fn open(
+        &self,
+        doc: Doc<'_>,
+        host: &mut dyn Host,
+        vars: &Arc<Vars>,
+    ) -> Result<Box<dyn Source>> {
+        let vars = bind(&self.lets, doc, vars)?;
+        let pipeline = match &self.fields {
+            Some((local, foreign)) => {
+                let filter = Filter::from_node(equals_any(
+                    foreign,
+                    join_values(doc, local),
+                    self.collation.as_ref(),
+                ));
+                if self.from.is_none() {
+                    // After the documents that the pipeline makes.
+                    let mut p = self.pipeline.clone();
+                    let filter = Pipeline::from_filter(filter);
+                    p.stages.splice(1..1, filter.stages);
+                    p
+                } else {
+                    self.pipeline.after(filter)
+                }
+            }
+            None => self.pipeline.clone(),
+        };
+        match &self.from {
+            Some(ns) => host.open(ns, &pipeline, &vars),
+            None => Ok(pipeline.run_alone(&vars)),
+        }
+    }
+
+    /// The result is the same for every input document.
+    pub fn is_independent(&self) -> bool {
+        let samples = |s: &Stage| matches!(s.op, Op::Sample(_));
+        self.lets.is_empty() && self.fields.is_none() && !self.pipeline.stages.iter().any(samples)
     }
 }
 
@@ -286,34 +328,6 @@ impl Run {
         }
     }
 
-    fn open(&self, host: &mut dyn Host) -> Result<Box<dyn Source>> {
-        let doc = self.input.doc();
-        let vars = bind(&self.spec.lets, doc, &self.vars)?;
-        let pipeline = match &self.spec.fields {
-            Some((local, foreign)) => {
-                let filter = Filter::from_node(equals_any(
-                    foreign,
-                    join_values(doc, local),
-                    self.spec.collation.as_ref(),
-                ));
-                if self.spec.from.is_none() {
-                    // After the documents that the pipeline makes.
-                    let mut p = self.spec.pipeline.clone();
-                    let filter = Pipeline::from_filter(filter);
-                    p.stages.splice(1..1, filter.stages);
-                    p
-                } else {
-                    self.spec.pipeline.after(filter)
-                }
-            }
-            None => self.spec.pipeline.clone(),
-        };
-        match &self.spec.from {
-            Some(ns) => host.open(ns, &pipeline, &vars),
-            None => Ok(pipeline.run_alone(&vars)),
-        }
-    }
-
     fn emit(&mut self, joined: Val<'_>) {
         self.out.clear();
         let mut w = Writer::on(std::mem::take(&mut self.out));
@@ -337,7 +351,7 @@ impl Source for Run {
             self.joining = Some((None, Writer::new_array()));
         }
         if let Some((None, _)) = &self.joining {
-            let source = self.open(host)?;
+            let source = self.spec.open(self.input.doc(), host, &self.vars)?;
             if let Some(j) = &mut self.joining {
                 j.0 = Some(source);
             }
@@ -367,15 +381,7 @@ impl Source for Run {
             None => Value::NULL,
         };
         self.emit(joined.as_val());
-        let independent = self.spec.lets.is_empty()
-            && self.spec.fields.is_none()
-            && !self
-                .spec
-                .pipeline
-                .stages
-                .iter()
-                .any(|s| matches!(s.op, Op::Sample(_)));
-        if independent {
+        if self.spec.is_independent() {
             self.same = Some(joined);
         }
         Ok(true)

@@ -19,8 +19,10 @@ mod fill;
 mod graph_lookup;
 mod group;
 mod lookup;
+mod lookup_unwind;
 mod options;
 mod parse;
+mod partition;
 mod pushdown;
 mod redact;
 mod rows;
@@ -32,6 +34,7 @@ mod union_with;
 mod unwind;
 mod window;
 mod window_function;
+mod window_values;
 mod write;
 
 #[cfg(test)]
@@ -249,7 +252,9 @@ impl Pipeline {
     pub fn then(&self, more: &Pipeline) -> Pipeline {
         let mut stages = self.stages.clone();
         stages.extend_from_slice(&more.stages);
-        Pipeline { stages }
+        Pipeline {
+            stages: parse::coalesce(stages),
+        }
     }
 
     /// The first stage makes documents itself: no collection is read.
@@ -393,7 +398,10 @@ impl Op {
             Op::Unwind(u) => Box::new(unwind::Run::new(input, u.clone())),
             Op::Sample(n) => Box::new(sort::Run::new(input, sort::Order::Random, Some(*n))),
             Op::Count(name) => Box::new(stream::Count::new(input, name.clone())),
-            Op::Lookup(l) => Box::new(lookup::Run::new(input, l.clone(), vars)),
+            Op::Lookup(l) => match &l.unwinding {
+                None => Box::new(lookup::Run::new(input, l.clone(), vars)),
+                Some(u) => Box::new(lookup_unwind::Run::new(input, l.clone(), u.clone(), vars)),
+            },
             Op::Facet(f) => Box::new(facet::Run::new(input, f, &vars)),
             Op::UnionWith(u) => Box::new(union_with::Run::new(input, u.clone(), vars)),
             Op::GraphLookup(g) => Box::new(graph_lookup::Run::new(input, g.clone(), vars)),

@@ -1,6 +1,7 @@
 //! Stage names, the places where each may stand, and their specifications.
 
 use super::group::Group;
+use super::lookup_unwind;
 use super::rows::{RowsKind, RowsStage};
 use super::{
     Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, graph_lookup, lookup, redact,
@@ -238,8 +239,9 @@ impl Pipeline {
     }
 }
 
-/// `$sort` then `$limit` (with `$skip` between): the sort keeps only as many as are wanted.
-fn coalesce(mut stages: Vec<Stage>) -> Vec<Stage> {
+/// `$sort` then `$limit` (with `$skip` between): the sort keeps only as many as are wanted. `$lookup` then `$unwind` of its array: one
+/// stage.
+pub(super) fn coalesce(mut stages: Vec<Stage>) -> Vec<Stage> {
     for i in 0..stages.len() {
         if !matches!(stages[i].op, Op::Sort(_, None)) {
             continue;
@@ -260,7 +262,7 @@ fn coalesce(mut stages: Vec<Stage>) -> Vec<Stage> {
             *limit = wanted;
         }
     }
-    stages
+    lookup_unwind::coalesce(stages)
 }
 
 fn name_of(stage: Val<'_>) -> &str {

@@ -56,18 +56,18 @@ struct Level {
     runs: Vec<Range<u64>>,
 }
 
-fn failed(e: io::Error) -> Error {
+pub(super) fn failed(e: io::Error) -> Error {
     errors::err!(OutOfDiskSpace, "temporary file of a blocking stage: {e}")
 }
 
-fn write_part(w: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_part(w: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
     w.write_all(&len.to_le_bytes())?;
     w.write_all(bytes)
 }
 
 /// `None` at the end.
-fn read_part(r: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn read_part(r: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut len = [0; 4];
     match r.read_exact(&mut len) {
         Ok(()) => {}

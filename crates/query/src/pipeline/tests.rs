@@ -22,6 +22,7 @@ pub(super) struct Memory {
     pub(super) limit: Option<usize>,
     pub(super) disk: bool,
     pub(super) spilled: u32,
+    pub(super) shared: Option<Arc<StageMemory>>,
     pub(super) watch: Option<Watch>,
     pub(super) under_way: usize,
 }
@@ -83,7 +84,15 @@ impl Host for Memory {
         self.disk
     }
 
+    fn share(&self) -> Share {
+        self.shared
+            .as_ref()
+            .map(StageMemory::share)
+            .unwrap_or_default()
+    }
+
     fn spill(&mut self) -> Result<Box<dyn SpillFile>> {
+        self.check()?;
         self.spilled += 1;
         Ok(Box::new(std::io::Cursor::new(Vec::new())))
     }
@@ -178,7 +187,8 @@ fn windows_are_interrupted() {
         r#"{"$covariancePop":["$_id","$_id"],"window":{"documents":[-400,0]}}"#,
         r#"{"$stdDevPop":"$_id","window":{"documents":[-400,0]}}"#,
         r#"{"$integral":{"input":"$_id"},"window":{"documents":[-400,0]}}"#,
-        r#"{"$locf":"$_id"}"#,
+        r#"{"$push":"$_id","window":{"range":[-400,0]}}"#,
+        r#"{"$linearFill":{"$cond":[{"$in":["$_id",[1,590]]},"$_id",null]}}"#,
     ] {
         let stages = format!(
             r#"[{{"$setWindowFields":{{"sortBy":{{"_id":1}},"output":{{"r":{{"$rank":{{}}}},"w":{function}}}}}}}]"#
@@ -209,6 +219,60 @@ fn windows_are_interrupted() {
         assert_eq!(refused, 1, "{function}");
         assert!(found == want, "{function}");
     }
+}
+
+/// A partition that is too much for memory gives what it would give there, and holds little of it.
+#[test]
+fn windows_outside_memory() {
+    let input: Vec<String> = (0..900)
+        .map(|i| {
+            let v = if i % 4 == 0 {
+                "null".into()
+            } else {
+                (i * 7 % 31).to_string()
+            };
+            format!(r#"{{"_id":{i},"p":{},"t":{},"v":{v}}}"#, i % 2, i / 2)
+        })
+        .collect();
+    let input = format!("[{}]", input.join(","));
+    let mut host = Memory {
+        limit: Some(5000),
+        disk: true,
+        offload_every: Some(3),
+        ..Memory::default()
+    };
+    for function in [
+        r#"{"$push":"$v","window":{"documents":[-3,2]}}"#,
+        r#"{"$push":"$_id","window":{"range":[-3,5]}}"#,
+        r#"{"$sum":"$v","window":{"documents":["unbounded","current"]}}"#,
+        r#"{"$avg":"$v","window":{"range":["current","unbounded"]}}"#,
+        r#"{"$min":"$v"}"#,
+        r#"{"$stdDevSamp":"$v","window":{"documents":[-5,5]}}"#,
+        r#"{"$documentNumber":{}}"#,
+        r#"{"$denseRank":{}}"#,
+        r#"{"$shift":{"output":"$_id","by":-300,"default":"none"}}"#,
+        r#"{"$expMovingAvg":{"input":"$v","N":5}}"#,
+        r#"{"$derivative":{"input":"$_id"},"window":{"documents":[-9,0]}}"#,
+        r#"{"$integral":{"input":"$v"},"window":{"range":[-9,9]}}"#,
+        r#"{"$covarianceSamp":["$t","$v"],"window":{"documents":["unbounded",3]}}"#,
+        r#"{"$linearFill":"$v"}"#,
+        r#"{"$locf":"$v"}"#,
+    ] {
+        let stages = format!(
+            r#"[{{"$setWindowFields":{{"partitionBy":"$p","sortBy":{{"t":1}},"output":{{"w":{function}}}}}}}]"#
+        );
+        let want = run_on(&mut Memory::default(), &input, &stages).unwrap();
+        assert_eq!(want.len(), 900);
+        host.spilled = 0;
+        assert!(
+            run_on(&mut host, &input, &stages).unwrap() == want,
+            "{function}"
+        );
+        assert!(host.spilled > 2, "{function}");
+    }
+    // What one function gathers can go nowhere.
+    let all = r#"[{"$setWindowFields":{"sortBy":{"t":1},"output":{"w":{"$push":"$$ROOT"}}}}]"#;
+    assert_eq!(run_on(&mut host, &input, all).unwrap_err().code.0, 5414201);
 }
 
 const NUMBERS: &str = r#"[{"_id":1,"a":3},{"_id":2,"a":1},{"_id":3,"a":2},{"_id":4,"a":1}]"#;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 pub(crate) struct Unwind {
     pub path: FieldPath,
     /// Where the position of the element goes.
-    index: Option<FieldPath>,
-    preserve: bool,
+    pub index: Option<FieldPath>,
+    pub preserve: bool,
 }
 
 impl Unwind {
@@ -107,29 +107,38 @@ impl Run {
         }
     }
 
-    /// Writes the input document with `value` in place of the array (`None` removes the field).
     fn emit(&mut self, value: Option<Value>, index: Option<i64>) {
-        self.out.clear();
-        let mut w = Writer::on(std::mem::take(&mut self.out));
-        let doc = self.input.doc();
         let value = value.as_ref().map(Value::as_val);
-        match &self.spec.index {
-            None => set_path(&mut w, doc, &self.spec.path, 0, value),
-            Some(index_path) => {
-                let mut inner = Writer::new();
-                set_path(&mut inner, doc, &self.spec.path, 0, value);
-                let position = index.map_or(Value::NULL, Value::from);
-                set_path(
-                    &mut w,
-                    inner.finish().as_doc(),
-                    index_path,
-                    0,
-                    Some(position.as_val()),
-                );
-            }
-        }
-        self.out = w.finish_into();
+        replace(&mut self.out, self.input.doc(), &self.spec, value, index);
     }
+}
+
+/// Makes `out` the document with `value` in place of the array (`None` removes the field).
+pub(super) fn replace(
+    out: &mut Vec<u8>,
+    doc: Doc<'_>,
+    spec: &Unwind,
+    value: Option<Val<'_>>,
+    index: Option<i64>,
+) {
+    out.clear();
+    let mut w = Writer::on(std::mem::take(out));
+    match &spec.index {
+        None => set_path(&mut w, doc, &spec.path, 0, value),
+        Some(index_path) => {
+            let mut inner = Writer::new();
+            set_path(&mut inner, doc, &spec.path, 0, value);
+            let position = index.map_or(Value::NULL, Value::from);
+            set_path(
+                &mut w,
+                inner.finish().as_doc(),
+                index_path,
+                0,
+                Some(position.as_val()),
+            );
+        }
+    }
+    *out = w.finish_into();
 }
 
 /// Copies `doc` with the value at a path replaced (or removed); makes what is missing on the way. Anything on the way that

@@ -1,13 +1,14 @@
 //! `$setWindowFields`: fields computed over a window of neighbours in a sorted partition.
 //!
-//! The input is sorted by partition and sort key, outside memory when it is much; then one partition at a time is held, of
-//! which nothing can be spilled. What an accumulator gives for a row is made when the output comes to the row.
+//! The input is sorted by partition and sort key, then one partition at a time is read whole; both go outside memory when
+//! they are much. What a function gives for a row is made when the output comes to the row.
 
 use super::options::{field_path, object, options, required};
-use super::stage_memory::hold;
+use super::partition::{Partition, Row};
 use super::unwind::set_path;
-use super::window_function::{Function, Values};
-use super::{Host, Share, Source, sort, too_much_memory, unspillable};
+use super::window_function::Function;
+use super::window_values::{Progress, Surroundings};
+use super::{Host, Source, sort};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
@@ -27,7 +28,7 @@ pub(crate) struct Window {
 #[derive(Debug)]
 pub(super) struct Output {
     path: FieldPath,
-    function: Function,
+    pub function: Function,
     pub frame: Frame,
 }
 
@@ -300,29 +301,23 @@ fn edge(v: Val<'_>) -> Result<Edge> {
     }
 }
 
-/// A document in its place.
-pub(super) struct Row {
-    pub key: Vec<u8>,
-    pub doc: DocBuf,
-}
-
 pub(super) struct Run {
     input: sort::Run,
     spec: Arc<Window>,
     vars: Arc<Vars>,
-    /// The partition that is read or given, the start of its keys, and what it takes.
-    rows: Vec<Row>,
+    /// The partition that is read or given, and the start of its keys.
+    rows: Partition,
     partition: Vec<u8>,
-    bytes: usize,
-    share: Option<Share>,
     /// The partition is whole: it ends here, or with it the input.
     whole: bool,
-    /// The first row of the next one.
+    /// The row that was read last, while it is not in the partition: in the end the first of the next one.
     next: Option<(Vec<u8>, Row)>,
     ended: bool,
-    /// The row to be given next.
+    /// The row to be given next, and what was made for it so far.
     at: usize,
-    computed: Option<Vec<Values>>,
+    values: Vec<Value>,
+    /// Of each output.
+    progress: Vec<Progress>,
     out: Vec<u8>,
 }
 
@@ -331,52 +326,47 @@ impl Run {
         let order = sort::Order::Window(spec.clone(), vars.clone());
         Run {
             input: sort::Run::new(input, order, None),
+            progress: spec.outputs.iter().map(|_| Progress::default()).collect(),
             spec,
             vars,
-            rows: Vec::new(),
+            rows: Partition::default(),
             partition: Vec::new(),
-            bytes: 0,
-            share: None,
             whole: false,
             next: None,
             ended: false,
             at: 0,
-            computed: None,
+            values: Vec::new(),
             out: Vec::new(),
         }
     }
 
     /// Reads until the partition is whole.
     fn fill(&mut self, host: &mut dyn Host) -> Result<()> {
-        let limit = host.memory_limit();
         while !self.whole {
-            let share = self.share.get_or_insert_with(|| host.share());
-            hold(share, self.bytes, host, "A partition of $setWindowFields")?;
-            if !self.input.advance(host)? {
-                (self.whole, self.ended) = (true, true);
-                break;
+            if self.next.is_none() {
+                if !self.input.advance(host)? {
+                    (self.whole, self.ended) = (true, true);
+                    break;
+                }
+                let (partition, key) = self.spec.split(self.input.key());
+                let (partition, key) = (partition.to_vec(), key.to_vec());
+                let doc = DocBuf::from_vec(self.input.take())
+                    .ok_or_else(|| errors::Error::internal("a sorted document is damaged"))?;
+                self.next = Some((partition, Row { key, doc }));
             }
-            let (partition, key) = self.spec.split(self.input.key());
-            let (partition, key) = (partition.to_vec(), key.to_vec());
-            let row = Row {
-                key,
-                doc: DocBuf::from_vec(self.input.take())
-                    .ok_or_else(|| errors::Error::internal("a sorted document is damaged"))?,
+            let Some((partition, row)) = &self.next else {
+                break;
             };
-            if !self.rows.is_empty() && partition != self.partition {
-                self.next = Some((partition, row));
+            if self.rows.len() > 0 && *partition != self.partition {
                 self.whole = true;
                 break;
             }
-            self.bytes += row.key.len() + row.doc.as_bytes().len() + size_of::<Row>();
-            if self.bytes > limit {
-                return Err(match host.allow_disk_use() {
-                    true => unspillable("A partition of $setWindowFields", limit),
-                    false => too_much_memory(STAGE, limit),
-                });
+            // An interruption there leaves the row where it is.
+            self.rows.prepare(row, host)?;
+            if let Some((partition, row)) = self.next.take() {
+                self.partition = partition;
+                self.rows.push(row)?;
             }
-            self.partition = partition;
-            self.rows.push(row);
         }
         Ok(())
     }
@@ -384,17 +374,10 @@ impl Run {
     /// On to the next partition; false when there is none.
     fn turn(&mut self) -> bool {
         self.rows.clear();
-        self.share = None;
-        (self.at, self.bytes, self.computed) = (0, 0, None);
-        if let Some((partition, row)) = self.next.take() {
-            self.bytes = row.key.len() + row.doc.as_bytes().len() + size_of::<Row>();
-            self.partition = partition;
-            self.rows.push(row);
-        } else if self.ended {
-            return false;
-        }
-        self.whole = self.ended;
-        true
+        self.at = 0;
+        self.progress.fill_with(Progress::default);
+        self.whole = false;
+        !self.ended
     }
 }
 
@@ -443,33 +426,22 @@ impl Source for Run {
                 return Ok(false);
             }
         }
-        let (spec, rows) = (&self.spec, &self.rows);
-        let computed = match &mut self.computed {
-            Some(computed) => computed,
-            None => {
-                let over = |o: &Output| {
-                    o.function
-                        .over(rows, &o.frame, spec.sort.as_ref(), &self.vars)
-                };
-                let computed = spec.outputs.iter().map(over).collect::<Result<_>>()?;
-                self.computed.insert(computed)
-            }
+        let around = Surroundings {
+            sort: self.spec.sort.as_ref(),
+            vars: &self.vars,
+            limit: host.memory_limit(),
         };
-        let limit = host.memory_limit();
-        let mut values = Vec::with_capacity(computed.len());
-        let mut again = false;
-        for (o, v) in spec.outputs.iter().zip(computed) {
-            again |= v.reads_rows();
-            values.push(v.take(self.at, &o.function, rows, &self.vars, limit)?);
+        let outputs = self.spec.outputs.iter().zip(&mut self.progress);
+        // After an interruption the first of them are there already.
+        for (output, progress) in outputs.skip(self.values.len()) {
+            let value = progress.value(self.at, output, &mut self.rows, &around)?;
+            self.values.push(value);
         }
-        let Some(row) = self.rows.get_mut(self.at) else {
+        let Some(row) = self.rows.row(self.at)? else {
             return Ok(false);
         };
-        let mut doc = match again {
-            true => row.doc.as_bytes().to_vec(),
-            false => std::mem::take(&mut row.doc).into_vec(),
-        };
-        for (o, v) in self.spec.outputs.iter().zip(&values) {
+        let mut doc = row.doc.as_bytes().to_vec();
+        for (o, v) in self.spec.outputs.iter().zip(self.values.drain(..)) {
             let mut w = Writer::with_capacity(doc.len() + v.as_val().bytes.len() + 16);
             set_path(
                 &mut w,
