@@ -59,12 +59,33 @@ def test_later_batches_have_the_limit_of_their_own(one):
             list(cursor)
 
 
-def test_kill(one):
+EXPLAINED = [
+    {"find": "c", "filter": {"$expr": {"$gt": [FOREVER, 0]}}},
+    {"count": "c", "query": {"$expr": {"$gt": [FOREVER, 0]}}},
+    {"distinct": "c", "key": "n", "query": {"$expr": {"$gt": [FOREVER, 0]}}},
+    {"aggregate": "c", "pipeline": [{"$project": {"x": FOREVER}}], "cursor": {}},
+    {"update": "c", "updates": [{"q": {"$expr": {"$gt": [FOREVER, 0]}}, "u": {"$set": {"x": 1}}}]},
+]
+
+
+@pytest.mark.parametrize("command", EXPLAINED, ids=lambda c: next(iter(c)))
+def test_time_limit_of_an_explanation(one, command):
+    for explain in ({"explain": command, "maxTimeMS": 100}, {"explain": {**command, "maxTimeMS": 100}}):
+        with pytest.raises(ExecutionTimeout):
+            one.command({**explain, "verbosity": "executionStats"})
+    # Planning alone evaluates nothing.
+    assert one.command("explain", command, verbosity="queryPlanner", maxTimeMS=60_000)["ok"] == 1
+
+
+@pytest.mark.parametrize("command", [{"aggregate": "c", "pipeline": [{"$project": {"x": FOREVER}}], "cursor": {}}, *(
+    {"explain": c, "verbosity": "executionStats"} for c in EXPLAINED
+)], ids=lambda c: "_".join([next(iter(c)), *(c["explain"] if "explain" in c else [])][:2]))
+def test_kill(one, command):
     failed = []
 
     def run():
         try:
-            list(one.c.aggregate([{"$project": {"x": FOREVER}}], comment="the one to kill"))
+            one.command({**command, "comment": "the one to kill"})
         except OperationFailure as e:
             failed.append(e.code)
 

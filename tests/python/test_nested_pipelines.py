@@ -85,3 +85,55 @@ def test_views_on_views_are_one_long_pipeline(db, coll):
         list(db.v18.find())
     assert refused.value.code == TOO_DEEP
     assert db.command("ping")["ok"] == 1
+
+
+def nested_by_stages(levels):
+    wrap = {"$project": {"x": {"a": "$x"}}}
+    return [{"$project": {"x": {"$literal": {"v": 1}}}}, *[wrap] * (levels - 1)]
+
+
+def refusal(run):
+    with pytest.raises(OperationFailure) as refused:
+        run()
+    details = refused.value.details
+    error = details.get("writeErrors", [details])[0]
+    return error["code"], error["errmsg"].removeprefix("PlanExecutor error during aggregation :: caused by :: ")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"$out": "deep"},
+        {"$merge": {"into": "deep", "whenMatched": "fail"}},
+        {"$merge": {"into": "deep", "whenMatched": [{"$set": {"y": "$$new.x"}}]}},
+    ],
+    ids=["out", "merge", "merge by a pipeline"],
+)
+def test_what_is_written_nests_as_deep_as_what_is_inserted(db, coll, end):
+    document = {"v": 1}
+    for _ in range(178):
+        document = {"a": document}
+    db.deep.insert_one({"_id": 1, "x": document})
+    too_deep = refusal(lambda: db.deep.insert_one({"_id": 2, "x": {"a": document}}))
+    assert too_deep[0] == TOO_NESTED
+    db.deep.drop()
+    list(coll.aggregate([*nested_by_stages(179), end]))
+    assert db.deep.find_one() == {"_id": 1, "x": document}
+    db.deep.drop()
+    for levels in (180, 190, 199):
+        assert refusal(lambda n=levels: list(coll.aggregate([*nested_by_stages(n), end]))) == too_deep
+    assert db.deep.count_documents({}) == 0
+
+
+@pytest.mark.parametrize("matched", ["merge", "replace", "keepExisting"])
+def test_what_is_merged_nests_as_deep_as_what_an_update_makes(db, coll, matched):
+    document = {"v": 1}
+    for _ in range(180):
+        document = {"a": document}
+    too_deep = refusal(lambda: db.deep.update_one({"_id": 1}, {"$set": {"x": document}}, upsert=True))
+    assert too_deep[0] == TOO_NESTED
+    end = {"$merge": {"into": "deep", "whenMatched": matched}}
+    assert refusal(lambda: list(coll.aggregate([*nested_by_stages(181), end]))) == too_deep
+    assert db.deep.count_documents({}) == 0
+    list(coll.aggregate([*nested_by_stages(179), end]))
+    assert db.deep.count_documents({}) == 1

@@ -105,18 +105,105 @@ def test_facets_over_more_than_100_mb(much):
 
 
 @pytest.mark.parametrize(
-    "stage",
+    ("stage", "code"),
     [
-        {"$group": {"_id": None, "all": {"$push": "$$ROOT"}}},
-        {"$group": {"_id": None, "all": {"$addToSet": {"p": "$pad", "k": "$k"}}}},
-        {"$setWindowFields": {"sortBy": {"k": 1}, "output": {"at": {"$documentNumber": {}}}}},
+        ({"$group": {"_id": None, "all": {"$push": "$$ROOT"}}}, TOO_MUCH_MEMORY),
+        ({"$group": {"_id": None, "all": {"$addToSet": {"p": "$pad", "k": "$k"}}}}, TOO_MUCH_MEMORY),
+        ({"$setWindowFields": {"sortBy": {"k": 1}, "output": {"all": {"$push": "$$ROOT"}}}}, 5414201),
     ],
-    ids=["push", "addToSet", "partition"],
+    ids=["push", "addToSet", "window"],
 )
-def test_what_cannot_be_spilled(much, stage):
-    """One value, or one partition, that alone is too much."""
+def test_what_cannot_be_spilled(much, stage, code):
+    """One value that alone is too much."""
     server, things = much
     with pytest.raises(OperationFailure) as refused:
         list(things.aggregate([stage, {"$project": {"_id": 1}}]))
-    assert refused.value.code == TOO_MUCH_MEMORY
+    assert refused.value.code == code
     assert peak_mb(server) < LIMIT_MB
+
+
+def test_one_partition_past_100_mb(much):
+    """It goes to a file, and is read there by functions that look ahead, back and over all of it."""
+    server, things = much
+    window = {
+        "$setWindowFields": {
+            "sortBy": {"k": 1},
+            "output": {
+                "at": {"$documentNumber": {}},
+                "some": {"$push": "$k", "window": {"documents": [-1, 1]}},
+                "far": {"$shift": {"output": "$k", "by": 9000}},
+                "sum": {"$sum": "$_id"},
+                "running": {"$sum": "$_id", "window": {"documents": ["unbounded", "current"]}},
+            },
+        }
+    }
+    pipeline = [window, {"$project": {"pad": 0}}]
+    with pytest.raises(OperationFailure) as refused:
+        list(things.aggregate(pipeline, allowDiskUse=False))
+    assert refused.value.code == NO_DISK_USE
+    found = list(things.aggregate(pipeline, allowDiskUse=True))
+    keys = [d["k"] for d in found]
+    assert keys == sorted(keys) and len(found) == COUNT
+    assert [d["at"] for d in found] == list(range(1, COUNT + 1))
+    assert all(d["some"] == keys[max(i - 1, 0) : i + 2] for i, d in enumerate(found))
+    assert [d["far"] for d in found] == keys[9000:] + [None] * 9000
+    running = 0
+    for d in found:
+        running += d["_id"]
+        assert d["running"] == running
+    assert {d["sum"] for d in found} == {running}
+    assert peak_mb(server) < LIMIT_MB
+
+
+def test_joins_of_more_than_100_mb_are_unwound_as_they_come(much):
+    server, things = much
+    spill = things.database
+    spill.one.insert_many([{"_id": 1, "pad": "x" * PAD}, {"_id": 2, "pad": "none"}])
+    join = {"from": "things", "localField": "pad", "foreignField": "pad", "as": "all"}
+    with pytest.raises(OperationFailure) as refused:
+        list(spill.one.aggregate([{"$lookup": join}, {"$project": {"n": {"$size": "$all"}}}]))
+    assert refused.value.code == 4568
+    for lookup in (join, {"from": "things", "pipeline": [], "as": "all"}):
+        unwound = [{"$lookup": lookup}, {"$unwind": "$all"}]
+        joined = 1 if lookup is join else 2
+        assert list(spill.one.aggregate([*unwound, {"$count": "n"}])) == [{"n": joined * COUNT}]
+        wanted = [{"$match": {"all._id": {"$gte": COUNT - 3}}}, {"$project": {"pad": 0, "all.pad": 0, "all.k": 0}}]
+        found = [(d["_id"], d["all"]["_id"]) for d in spill.one.aggregate(unwound + wanted)]
+        assert found == [(i + 1, COUNT - 3 + n) for i in range(joined) for n in range(3)]
+    assert peak_mb(server) < LIMIT_MB
+
+
+def test_disk_use_by_default(much):
+    """What the commands do not say a parameter does."""
+    server, things = much
+    admin = things.database.client.admin
+    order = [("pad", 1), ("k", -1)]
+    stages = PIPELINES["sort"]
+
+    def code(run):
+        try:
+            return run() and 0
+        except OperationFailure as e:
+            return e.code
+
+    def found(**allowed):
+        return code(lambda: list(things.aggregate(stages, **allowed)))
+
+    def sorted_find(allowed=None):
+        cursor = things.find({}, {"k": 1}).sort(order)
+        return code(lambda: list(cursor if allowed is None else cursor.allow_disk_use(allowed)))
+
+    assert (found(), sorted_find()) == (0, 0)
+    admin.command("setParameter", 1, allowDiskUseByDefault=False)
+    assert (found(), sorted_find()) == (NO_DISK_USE, NO_DISK_USE)
+    assert (found(allowDiskUse=True), sorted_find(True)) == (0, 0)
+    things.database.command("create", "seen", viewOn="things", pipeline=[])
+    view = things.database.seen
+    assert code(lambda: list(view.find({}, {"k": 1}).sort(order))) == NO_DISK_USE
+    assert code(lambda: list(view.find({}, {"k": 1}).sort(order).allow_disk_use(True))) == 0
+    find = {"find": "things", "sort": dict(order)}
+    explained = things.database.command("explain", find, verbosity="executionStats")["executionStats"]
+    assert (explained["executionSuccess"], explained["errorCode"]) == (False, NO_DISK_USE)
+    admin.command("setParameter", 1, allowDiskUseByDefault=True)
+    assert (found(), sorted_find()) == (0, 0)
+    assert (found(allowDiskUse=False), sorted_find(False)) == (NO_DISK_USE, NO_DISK_USE)

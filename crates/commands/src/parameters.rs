@@ -245,7 +245,8 @@ impl Parameters {
     }
 
     pub fn bool(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|p| p.value.as_val().truthy())
+        let map = self.0.read();
+        map.get(name).is_some_and(|p| p.value.as_val().truthy())
     }
 
     pub fn all(&self) -> Vec<(&'static str, Parameter)> {

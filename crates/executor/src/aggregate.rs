@@ -23,9 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::View;
 
-/// How many nested views and pipelines over other collections are followed.
-const MAX_DEPTH: u32 = 20;
-
 /// Answers stages that tell about the server (`$currentOp`, …): whoever knows it.
 pub type ServerRows = Arc<dyn Fn(&RowsStage) -> Result<Vec<DocBuf>> + Send + Sync>;
 
@@ -67,7 +64,6 @@ impl pipeline::Rows for Leaf {
 pub(crate) struct Outside<'a, 'c> {
     pub ctx: &'a mut OpCtx<'c>,
     pub request: &'a AggregateRequest,
-    pub depth: u32,
     /// The pipeline is explained: nothing is written.
     pub watch: Option<&'a mut Watch>,
     pub under_way: usize,
@@ -91,7 +87,6 @@ impl PipelineCursor {
             &request.pipeline,
             &request.vars,
             request.hint.clone(),
-            0,
             None,
         )?;
         Ok(PipelineCursor {
@@ -120,7 +115,6 @@ impl PipelineCursor {
         let more = self.source.advance(&mut Outside {
             ctx,
             request: &self.request,
-            depth: 0,
             watch: None,
             under_way: 0,
         })?;
@@ -168,22 +162,15 @@ fn open(
     pipeline: &Pipeline,
     vars: &Arc<Vars>,
     hint: Option<Hint>,
-    depth: u32,
     watch: Option<&mut Watch>,
 ) -> Result<(Box<dyn Source>, Option<[u8; 16]>)> {
-    if depth > MAX_DEPTH {
-        bail!(
-            MaxSubPipelineDepthExceeded,
-            "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_DEPTH}"
-        );
-    }
     if pipeline.makes_input() {
         return Ok((pipeline.run_alone(vars), None));
     }
     let full = ns.to_string();
     if let Some(r) = ctx.catalog().resolve(&full)? {
         let whole = r.pipeline.then(pipeline);
-        let opened = open(ctx, &r.on, &whole, vars, hint, depth, watch)?;
+        let opened = open(ctx, &r.on, &whole, vars, hint, watch)?;
         // The cursor is on the view: the collection below may go.
         return Ok((opened.0, None));
     }
@@ -347,8 +334,8 @@ impl Host for Outside<'_, '_> {
         pipeline: &Pipeline,
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
-        let (depth, watch) = (self.depth + 1, self.watch.as_deref_mut());
-        let (source, _) = open(self.ctx, ns, pipeline, vars, None, depth, watch)?;
+        let watch = self.watch.as_deref_mut();
+        let (source, _) = open(self.ctx, ns, pipeline, vars, None, watch)?;
         Ok(pipeline::nested(source, NESTING_STAGES))
     }
 

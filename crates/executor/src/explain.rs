@@ -38,6 +38,7 @@ pub fn explain_pipeline(
     run: bool,
 ) -> Result<ExplainedPipeline> {
     ctx.need_worker()?;
+    ctx.disk_use = request.allow_disk_use;
     let (_interrupt, vars) = Interrupt::bind(ctx, &request.vars);
     request.vars = vars;
     let (pipeline, vars) = (&request.pipeline, &request.vars);
@@ -86,7 +87,6 @@ pub fn explain_pipeline(
     while source.advance(&mut Outside {
         ctx,
         request: &request,
-        depth: 0,
         watch: Some(&mut watch),
         under_way: 0,
     })? {}

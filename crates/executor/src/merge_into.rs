@@ -183,6 +183,7 @@ fn concerns_one_document(e: &Error) -> bool {
             | Code::ImmutableField
             | Code::DocumentValidationFailure
             | Code::BSONObjectTooLarge
+            | Code::Overflow
             | Code::PathNotViable
             | Code(13113)
     )

@@ -54,7 +54,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
     let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
     let (mut pipeline, mut cursor_given, mut batch, mut let_, mut hint) =
         (None, false, None, None, None);
-    let (mut allow_disk_use, mut explained, mut bypass_validation) = (true, false, false);
+    let (mut allow_disk_use, mut explained, mut bypass_validation) = (None, false, false);
     let mut collation = None;
     for e in &cx.args.fields {
         let e = *e;
@@ -79,7 +79,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
                 };
                 match e.name {
                     "explain" => explained = b,
-                    _ => allow_disk_use = b,
+                    _ => allow_disk_use = Some(b),
                 }
             }
             "let" => let_ = idl::doc(AT, e)?,
@@ -139,7 +139,8 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
         pipeline,
         vars,
         hint,
-        allow_disk_use,
+        allow_disk_use: allow_disk_use
+            .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
         server_rows: Some(rows::for_pipeline(cx)),
     };
     Ok(Aggregate {

@@ -2,8 +2,9 @@
 
 use super::{find, on_view, shape, variables};
 use crate::cx::{Cx, Done};
-use crate::generic::Args;
+use crate::generic::{self, Args};
 use crate::idl;
+use crate::operations::is_interruption;
 use crate::version;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail, err};
@@ -15,7 +16,7 @@ use query::path::FieldPath;
 use query::pipeline::Figures;
 use query::sort::SortPattern;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(super) enum Verbosity {
@@ -34,6 +35,8 @@ struct Subject<'a> {
     /// The key of a distinct.
     distinct: Option<FieldPath>,
     collation: Option<Collation>,
+    /// Whether a sort may go to temporary files.
+    disk_use: bool,
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
@@ -68,6 +71,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
     }
     cx.op.need_worker()?;
+    heed_inner_limit(cx, inner)?;
     let name = inner.first().map_or("", |e| e.name);
     let command: &'static str = match name {
         "find" => "find",
@@ -111,6 +115,19 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
+/// Some clients give the limit of time to the command that is explained.
+fn heed_inner_limit(cx: &mut Cx<'_, '_>, inner: Doc<'_>) -> Result<()> {
+    let allowed = match inner.get("maxTimeMS") {
+        Some(v) => generic::max_time_ms("maxTimeMS", v)?,
+        None => 0,
+    };
+    if allowed > 0 && cx.op.deadline.is_none() {
+        let allowed = Duration::from_millis(allowed);
+        cx.op.deadline = cx.app.fail_points.deadline(Instant::now(), allowed);
+    }
+    Ok(())
+}
+
 fn first_statement<'a>(cx: &Cx<'_, 'a>, field: &str) -> Result<Doc<'a>> {
     let list = cx.args.field(field).and_then(|v| v.as_array());
     let first = list
@@ -130,6 +147,7 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
             count: false,
             distinct: None,
             collation: f.collation,
+            disk_use: f.disk_use,
         });
     }
     let ns = cx.args.namespace()?;
@@ -211,6 +229,7 @@ fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
             _ => None,
         },
         collation: env.collation().cloned(),
+        disk_use: true,
     })
 }
 
@@ -260,7 +279,7 @@ fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
                 c.returned += 1;
             }
             Ok(false) => break,
-            Err(e) if e.is_offload() || e.code == errors::Code::MaxTimeMSExpired => return Err(e),
+            Err(e) if e.is_offload() || is_interruption(&e) => return Err(e),
             Err(e) => {
                 c.error = Some(e);
                 break;
@@ -284,7 +303,9 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
         count,
         distinct,
         collation,
+        disk_use,
     } = subject;
+    cx.op.disk_use = disk_use;
     let (filter, mut projection) = (request.filter.clone(), request.projection.clone());
     let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
     let (sort, projected) = (

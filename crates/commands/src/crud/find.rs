@@ -28,6 +28,9 @@ pub struct Find<'a> {
     pub collation: Option<Collation>,
 }
 
+/// The parameter that says whether blocking stages may go to temporary files, where the command does not.
+pub const DISK_USE: &str = "allowDiskUseByDefault";
+
 /// Reads the arguments of find.
 pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
     let ns = cx.args.namespace()?;
@@ -40,7 +43,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
     let (mut single_batch, mut no_timeout, mut return_key, mut show_record_id) =
         (false, false, false, false);
     let (mut tailable, mut await_data) = (false, false);
-    let (mut collation, mut disk_use) = (None, true);
+    let (mut collation, mut disk_use) = (None, None);
     for e in &cx.args.fields {
         match e.name {
             "filter" if e.val.is_nullish() => {
@@ -62,7 +65,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
             "showRecordId" => show_record_id = idl::safe_bool("find", *e)?.unwrap_or(false),
             "tailable" => tailable = idl::safe_bool("find", *e)?.unwrap_or(false),
             "awaitData" => await_data = idl::safe_bool("find", *e)?.unwrap_or(false),
-            "allowDiskUse" => disk_use = idl::safe_bool("find", *e)?.unwrap_or(true),
+            "allowDiskUse" => disk_use = idl::safe_bool("find", *e)?,
             "allowPartialResults" | "oplogReplay" | "readOnce" | "includeQueryStatsMetrics" => {
                 idl::safe_bool("find", *e)?;
             }
@@ -115,6 +118,7 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
         Some(d) => Some(Projection::parse(d, Some(&filter), &env)?),
         None => None,
     };
+    let sorts = pattern.is_some();
     let request = FindRequest {
         filter,
         sort: pattern,
@@ -138,7 +142,8 @@ pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
         no_timeout,
         tailable,
         await_data,
-        disk_use,
+        // Nothing but a sort asks.
+        disk_use: disk_use.unwrap_or_else(|| !sorts || cx.app.parameters.bool(DISK_USE)),
         collation: env.collation().cloned(),
     })
 }

@@ -128,7 +128,9 @@ pub fn request(cx: &Cx<'_, '_>, command: &str) -> Result<AggregateRequest> {
             Some(h) => variables::hint(h)?,
             None => None,
         },
-        allow_disk_use: given(cx, "allowDiskUse").is_none_or(|v| v.as_bool() != Some(false)),
+        allow_disk_use: given(cx, "allowDiskUse")
+            .and_then(|v| v.as_bool())
+            .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
         server_rows: Some(rows::for_pipeline(cx)),
     })
 }

@@ -5,10 +5,11 @@
 
 use crate::cx::{Cx, Done};
 use crate::idl;
+use crate::operations::is_interruption;
 use bson::{Doc, Writer, key};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState};
-use errors::{Code, Result, bail};
+use errors::{Result, bail};
 use executor::{OpCtx, ReadRequest, Rows};
 use query::filter::Filter;
 use query::index_keys::KeySet;
@@ -173,14 +174,6 @@ fn list(w: &mut Writer, name: &str, listed: &Listed) {
     w.close();
 }
 
-/// Whether an error ends the command; any other is a finding about the data.
-fn is_fatal(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Interrupted | Code::MaxTimeMSExpired | Code::InterruptedAtShutdown
-    )
-}
-
 /// Every record: sound BSON, under the key of its `_id`, and with all its index entries.
 fn check_records(
     op: &mut OpCtx<'_>,
@@ -197,7 +190,7 @@ fn check_records(
         match rows.next(op) {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(e) if is_fatal(e.code) => return Err(e),
+            Err(e) if is_interruption(&e) => return Err(e),
             Err(e) => {
                 f.errors
                     .add(|| format!("the records cannot be read to their end: {}", e.message));
