@@ -18,6 +18,7 @@ use crate::tuning::{EngineOptions, Load, Tuned};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
 use errors::{Error, Result, err};
+use parking_lot::Mutex;
 use rocksdb::{AsColumnFamilyRef, AsRawPtr, ColumnFamily, ColumnFamilyDescriptor, DB};
 use rocksdb_sys as ffi;
 use std::ffi::{CStr, c_char};
@@ -25,10 +26,16 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Where the applied index lies: tablet 0, space 0, index 0, "applied".
 pub(crate) const APPLIED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0applied";
+/// The mark of the last flush that was waited for.
+const FLUSHED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0flushed";
+/// How long a flush is waited for, and how often its mark is looked for before it is asked for again.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
+const FLUSH_LOOK: Duration = Duration::from_millis(1);
+const FLUSH_LOOKS: u32 = 200;
 
 /// The handles of the families; they live as long as the engine.
 #[derive(Clone, Copy)]
@@ -63,6 +70,8 @@ pub(crate) struct Engine {
     /// Records by key, in front of the blocks; none when they have no share of the cache.
     rows: Option<Rows>,
     memtables: rocksdb::WriteBufferManager,
+    /// One waits for a flush at a time.
+    flushing: Mutex<()>,
     trouble: Arc<Trouble>,
     /// Locked for as long as anything may still read the files, which a view may do after the store is gone.
     data_dir: DataDir,
@@ -123,6 +132,7 @@ impl Engine {
                 block_cache: tuned.block_cache,
                 rows: Some(opts.row_bytes()).filter(|b| *b > 0).map(Rows::new),
                 memtables: tuned.memtables,
+                flushing: Mutex::new(()),
                 trouble,
                 db,
                 data_dir,
@@ -216,6 +226,18 @@ impl Engine {
     /// Up to where the log is applied at least, as it would be after a crash now when `persisted`. A group that changes counts
     /// says it there instead (see `counts`), so this may be behind by some groups.
     pub fn applied(&self, persisted: bool) -> Result<Committed> {
+        let Some(value) = self.value(APPLIED_KEY, persisted)? else {
+            return Ok(Committed::default());
+        };
+        let field = |at: usize| Some(u64::from_le_bytes(value.get(at..at + 8)?.try_into().ok()?));
+        match (field(0), field(8)) {
+            (Some(index), Some(ts)) => Ok(Committed { index, ts }),
+            _ => Err(Error::internal("the engine's applied index is damaged")),
+        }
+    }
+
+    /// What is under a key of the engine's own bookkeeping.
+    fn value(&self, key: &[u8], persisted: bool) -> Result<Option<Vec<u8>>> {
         let options = ReadOptions::new();
         if persisted {
             options.persisted_only();
@@ -227,13 +249,13 @@ impl Engine {
                 self.raw,
                 options.raw(),
                 self.families.others,
-                APPLIED_KEY.as_ptr().cast(),
-                APPLIED_KEY.len(),
+                key.as_ptr().cast(),
+                key.len(),
                 &mut failure,
             );
             check(failure)?;
             if v.is_null() {
-                return Ok(Committed::default());
+                return Ok(None);
             }
             let mut len = 0;
             let data = ffi::rocksdb_pinnableslice_value(v, &mut len);
@@ -241,11 +263,7 @@ impl Engine {
             ffi::rocksdb_pinnableslice_destroy(v);
             value
         };
-        let field = |at: usize| Some(u64::from_le_bytes(value.get(at..at + 8)?.try_into().ok()?));
-        match (field(0), field(8)) {
-            (Some(index), Some(ts)) => Ok(Committed { index, ts }),
-            _ => Err(Error::internal("the engine's applied index is damaged")),
-        }
+        Ok(Some(value))
     }
 
     pub fn approximate_size(&self, low: &[u8], high: &[u8]) -> u64 {
@@ -278,8 +296,27 @@ impl Engine {
         total
     }
 
+    /// Writes out all memory tables. When it returns, what was written before is in the data files.
     pub fn flush(&self) -> Result<()> {
-        self.flush_all(true)
+        // RocksDB, which pairs the families with each other's tables when it waits for several, may come back before all is
+        // written. So a mark is written last, and looked for in the files.
+        let _one = self.flushing.lock();
+        let mark = self.sequence().to_be_bytes();
+        let mut batch = Batch::new(self);
+        batch.push(&Effect::Put(FLUSHED_KEY.to_vec(), mark.to_vec()));
+        self.write(&batch)?;
+        let begun = Instant::now();
+        while begun.elapsed() < FLUSH_PATIENCE {
+            self.flush_all(true)?;
+            for _ in 0..FLUSH_LOOKS {
+                if self.value(FLUSHED_KEY, true)?.as_deref() == Some(&mark) {
+                    return Ok(());
+                }
+                self.takes_writes()?;
+                std::thread::sleep(FLUSH_LOOK);
+            }
+        }
+        Err(Error::internal("the engine does not write out its memory"))
     }
 
     /// Has the memory tables written out in the background.
@@ -332,6 +369,8 @@ impl Engine {
             }
             _ => err!(FileNotOpen, "cannot write {}: {e}", dir.display()),
         };
+        // The copy has no log: it must hold all that was acknowledged before.
+        self.flush()?;
         std::fs::create_dir(dir).map_err(io)?;
         let copied = rocksdb::checkpoint::Checkpoint::new(&self.db)
             .and_then(|c| c.create_checkpoint(dir.join("engine")))
@@ -477,4 +516,45 @@ pub(crate) fn error(message: &str) -> Error {
         return err!(ShutdownInProgress, "the storage engine is shutting down");
     }
     Error::internal(format!("storage engine: {message}"))
+}
+
+#[cfg(test)]
+mod flush_tests {
+    use super::*;
+    use crate::{Store, StoreOptions};
+
+    fn put(space: u8, n: u32, bytes: usize) -> Effect {
+        let mut key = vec![0, 0, 0, 0, 0, 0, 0, 1, space, 0, 0, 0, 1];
+        key.extend_from_slice(&n.to_be_bytes());
+        Effect::Put(key, vec![n as u8; bytes])
+    }
+
+    #[test]
+    fn what_was_written_before_a_flush_is_in_the_files_after_it() {
+        // Which family the engine pairs with whose tables is a matter of addresses.
+        for _ in 0..6 {
+            let dir = tempfile::tempdir().unwrap();
+            let mut options = StoreOptions::new(dir.path());
+            options.cache_bytes = 64 << 20;
+            let store = Store::open(options).unwrap();
+            let engine = store.engine_itself();
+            // Index entries have been flushed more often than records.
+            for n in 0..10 {
+                store.write_unlogged(&[put(2, n, 10)]).unwrap();
+                engine.flush().unwrap();
+            }
+            for n in 100..110 {
+                // A flush of everything is under way while there are new index entries and no new records.
+                let records: Vec<Effect> = (0..40).map(|i| put(1, i, 50_000)).collect();
+                store.write_unlogged(&records).unwrap();
+                engine.begin_flush().unwrap();
+                store.write_unlogged(&[put(2, n, 10)]).unwrap();
+                engine.flush().unwrap();
+                let Effect::Put(key, value) = put(2, n, 10) else {
+                    unreachable!()
+                };
+                assert_eq!(engine.value(&key, true).unwrap(), Some(value));
+            }
+        }
+    }
 }

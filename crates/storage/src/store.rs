@@ -261,6 +261,11 @@ impl Store {
         self.log.first_index()
     }
 
+    #[cfg(test)]
+    pub(crate) fn engine_itself(&self) -> &Engine {
+        &self.engine
+    }
+
     /// Whether the engine is holding writers up, because flushing or merging has fallen behind: what must not wait should leave
     /// its writes to another thread for now.
     pub fn is_stalled(&self) -> bool {
