@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -153,6 +154,18 @@ impl Stream {
 
     pub fn register(&mut self, registry: &Registry, key: usize) -> io::Result<()> {
         registry.register(self.source(), Token(key), Interest::READABLE)
+    }
+
+    /// Bytes that have arrived and were not read.
+    pub fn unread(&self) -> usize {
+        let fd = match self {
+            Stream::Tcp(s) => s.as_raw_fd(),
+            Stream::Unix(s) => s.as_raw_fd(),
+        };
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: an open socket, and a place for the answer.
+        let known = unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut bytes) } == 0;
+        if known { bytes.max(0) as usize } else { 0 }
     }
 
     /// Whether to hear of room to write, besides of bytes to read.

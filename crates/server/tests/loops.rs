@@ -918,6 +918,47 @@ fn the_largest_message_and_sequences() {
 }
 
 #[test]
+fn who_hangs_up_while_waiting_for_room_is_let_go() {
+    let server = Running::start(Limits {
+        in_flight_bytes: 3 << 20,
+        stall: Duration::from_secs(60),
+        ..two_loops()
+    });
+    // Takes most of it, and keeps it.
+    let mut keeper = server.client();
+    let big = keeper.message(0, &doc! { "ping": 1, "text": "z".repeat(2 << 20).as_str() });
+    let (begun, rest) = big.split_at(big.len() / 2);
+    keeper.socket.write_all(begun).unwrap();
+    until("room was taken", || {
+        server.control.in_flight.used() > 1 << 20
+    });
+    // In the middle of theirs: torn down, and closed. All that was sent fits the socket, so that the end of it is seen.
+    for reset in [true, false].repeat(20) {
+        let mut p = server.client();
+        p.socket.write_all(&big[..100_000]).unwrap();
+        if reset {
+            let socket = socket2::SockRef::from(&p.socket);
+            socket.set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        drop(p);
+    }
+    // One that has sent all of it, wants no reply and is gone is heard all the same.
+    let mut silent = server.client();
+    let text = "z".repeat(70_000);
+    let whole = doc! { "stage": 1, "text": text.as_str() };
+    let whole = silent.message(wire::MORE_TO_COME, &whole);
+    silent.socket.write_all(&whole).unwrap();
+    drop(silent);
+    until("all but the keeper are gone, or wait to be heard", || {
+        server.service.gone.load(SeqCst) >= 40
+    });
+    keeper.socket.write_all(rest).unwrap();
+    assert_eq!(int(&keeper.receive().2, "n"), 1);
+    until("heard", || server.service.unacknowledged.load(SeqCst) == 1);
+    server.stop();
+}
+
+#[test]
 fn memory_for_large_messages_is_shared_out() {
     let limits = Limits {
         in_flight_bytes: 3 << 20,

@@ -11,6 +11,7 @@ use wire::Frame;
 
 use super::{EventLoop, Fate, Ran};
 use crate::connection::Connection;
+use crate::net::Stream;
 use crate::runner::closing;
 
 /// The most that one system call reads of a long message.
@@ -144,6 +145,11 @@ impl<S: Service> EventLoop<S> {
             // Once for the message, and once for what is made of it while it is run.
             let bytes = need.saturating_mul(2);
             if !in_flight.try_take(bytes) {
+                // Who has hung up in the middle of it would wait for nothing, and many may do so while there is no room.
+                let arrived = c.input.len() + c.stream.as_ref().map_or(0, Stream::unread);
+                if c.hung_up && arrived < need {
+                    return Some(Fate::Close);
+                }
                 if !c.parked {
                     c.parked = true;
                     self.parked.push(key);
