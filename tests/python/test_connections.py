@@ -160,3 +160,29 @@ def test_sigterm_with_clients_connected(new_server):
     with server.client() as client:
         stored = {d["_id"] for d in client.test.things.find()}
         assert set(acknowledged) <= stored
+
+
+def test_a_cursor_whose_number_was_lost_is_closed(new_server):
+    """Nobody can go on with it, and it holds the document that its batch had no room for."""
+    server = new_server()
+    with server.client() as client:
+        client.t.large.insert_many([{"x": bytes(1 << 20)} for _ in range(40)])
+        body = bson.encode({"find": "large", "$db": "t", "batchSize": 100})
+        message = struct.pack("<iiiiI", 21 + len(body), 1, 0, 2013, 0) + b"\0" + body
+        # The reply of 16 MB does not fit what lies between, and is not read.
+        peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
+        for peer in peers:
+            peer.sendall(message)
+            assert peer.recv(1000)
+
+        def open_cursors():
+            return client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"]
+
+        assert open_cursors() == len(peers)
+        for peer in peers:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+        deadline = time.monotonic() + 30
+        while open_cursors():
+            assert time.monotonic() < deadline, "cursors that nobody knows of stay open"
+            time.sleep(0.05)

@@ -4,6 +4,7 @@ use crate::topology::Monitor;
 use bson::DocBuf;
 use parking_lot::Mutex;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicI64;
 
 /// The service's state of one connection.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub struct Connection {
     pub app_name: OnceLock<String>,
     /// How the last write fared, for getLastError.
     pub last_write: Mutex<LastWrite>,
+    /// The cursor that the last request opened, or 0: until the reply has arrived nobody else knows of it.
+    pub opened: AtomicI64,
     /// What a hello that waits, or a stream of them, has come to.
     pub monitor: Mutex<Monitor>,
 }

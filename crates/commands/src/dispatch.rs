@@ -31,6 +31,7 @@ impl Commands {
         out: &mut Vec<u8>,
     ) -> Outcome {
         let start = out.len();
+        client.state.opened.store(0, Relaxed);
         let name = request.command();
         let Some(command) = table::lookup(name) else {
             self.counters.failed();

@@ -57,6 +57,7 @@ use profiler::Profiler;
 use service::{Address, Client, Config, Control, DiskRead, Mode, Outcome, Request, Service};
 use session::{Cursors, Lsid, Retries, Sessions};
 use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use storage::{Missing, Store};
 
@@ -172,6 +173,11 @@ impl Service for Commands {
     fn disconnected(&self, client: &Client<Connection>) {
         self.connections.lock().remove(&client.id);
         *client.state.monitor.lock() = topology::Monitor::default();
+        // A cursor whose number was lost on the way would hold a batch's last document until it times out.
+        let opened = client.state.opened.swap(0, Ordering::Relaxed);
+        if opened != 0 && client.undelivered.load(Ordering::Relaxed) {
+            self.cursors.kill(opened);
+        }
     }
 
     fn run(

@@ -32,6 +32,7 @@ impl Server {
             local: local_address,
             cancelled: Arc::default(),
             reply_held: Default::default(),
+            undelivered: Default::default(),
             state: Connection::default(),
         };
         let local = commands.local();

@@ -224,6 +224,7 @@ impl<S: Service> Door<S> {
             local,
             cancelled: Arc::default(),
             reply_held: Default::default(),
+            undelivered: Default::default(),
             state,
         });
         let turn = usize::try_from(id).unwrap_or(0) % self.inboxes.len().max(1);

@@ -248,6 +248,10 @@ impl<S: Service> EventLoop<S> {
     /// Closes the socket at once; the rest goes when no worker runs a request of the connection.
     fn part(&mut self, key: usize, mut connection: Box<Connection<S>>) {
         connection.client.cancelled.store(true, SeqCst);
+        let waits_for_reply = !matches!(connection.phase, Phase::Idle | Phase::Waiting(_));
+        if waits_for_reply || !connection.output.is_empty() {
+            connection.client.undelivered.store(true, Relaxed);
+        }
         if connection.stream.take().is_some() {
             let metrics = &self.shared.control.metrics;
             let left = metrics.connections.fetch_sub(1, Relaxed).saturating_sub(1);

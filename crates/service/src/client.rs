@@ -45,6 +45,8 @@ pub struct Client<S> {
     pub cancelled: Arc<AtomicBool>,
     /// Bytes of [`crate::InFlight`] that the reply holds until it is sent; whoever closes the connection gives them back.
     pub reply_held: AtomicUsize,
+    /// Set when it is gone and its last reply was not sent in whole.
+    pub undelivered: AtomicBool,
     pub state: S,
 }
 

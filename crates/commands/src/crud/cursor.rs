@@ -6,6 +6,7 @@ use catalog::Tail;
 use errors::Result;
 use session::{Cursor, Results};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How many documents a first batch has when the client does not say.
@@ -53,6 +54,7 @@ pub fn first_batch(
             ms => Some(Duration::from_millis(ms)),
         };
         id = cx.app.cursors.insert(c);
+        cx.client.state.opened.store(id, Ordering::Relaxed);
     }
     cx.w.i64("id", id).str("ns", ns);
     moment::append(&cx.op, &mut cx.w);
