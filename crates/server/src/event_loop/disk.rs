@@ -220,13 +220,8 @@ impl Drop for Disk {
 }
 
 impl<S: Service> EventLoop<S> {
-    /// Whether the reads that a request lacks can be done while the loop goes on.
-    pub(super) fn can_have_read(
-        &self,
-        reads: &[DiskRead],
-        resumed: Option<(Resumed<'_>, u8)>,
-    ) -> bool {
-        let rounds = resumed.map_or(0, |(_, rounds)| rounds);
+    /// Whether the reads that a request lacks, after so many rounds of them, can be done while the loop goes on.
+    pub(super) fn can_have_read(&self, reads: &[DiskRead], rounds: u8) -> bool {
         rounds < ROUNDS && self.disk.as_ref().is_some_and(|d| d.has_room(reads))
     }
 
@@ -240,12 +235,12 @@ impl<S: Service> EventLoop<S> {
         respond_to: Option<i32>,
     ) -> bool {
         let alone = self.patience.is_alone() && self.staged.is_empty();
+        if !self.can_have_read(&lack.reads, lack.rounds) {
+            return false;
+        }
         let Some(disk) = &mut self.disk else {
             return false;
         };
-        if lack.rounds >= ROUNDS || !disk.has_room(&lack.reads) {
-            return false;
-        }
         disk.wait = alone;
         let metrics = &self.shared.control.metrics;
         metrics

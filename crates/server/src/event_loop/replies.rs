@@ -103,7 +103,7 @@ impl<S: Service> EventLoop<S> {
                 Outcome::NeedsDisk(ref reads)
                     if waiting.is_none()
                         && self.staged.is_empty()
-                        && !self.can_have_read(reads, resumed)
+                        && !self.can_have_read(reads, resumed.map_or(0, |(_, rounds)| rounds))
                         && self.patience.waits() =>
                 {
                     waiting = Some(Patience::begin());
