@@ -8,40 +8,15 @@ import os
 import pathlib
 import subprocess
 import sys
-import threading
 
 import heavy
 import pytest
 from harness import Server
+from watch import Watch
 
 CACHE, OVERHEAD, IN_FLIGHT = 64, 300, 256
 CLIENTS = int(os.environ.get("HEAVY_CLIENTS", 32))
 COUNT = int(os.environ.get("HEAVY_MB", 10)) * 100
-
-
-def resident_mb(pid):
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) >> 10
-
-
-class Watch(threading.Thread):
-    """The most memory that a process has while this runs."""
-
-    def __init__(self, pid):
-        super().__init__(daemon=True)
-        self.pid, self.stopping, self.most = pid, threading.Event(), resident_mb(pid)
-
-    def run(self):
-        while not self.stopping.wait(0.05):
-            self.most = max(self.most, resident_mb(self.pid))
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.join()
 
 
 @pytest.fixture(scope="module")
