@@ -3,6 +3,7 @@
 
 use crate::explain;
 use crate::find::{FindCursor, FindRequest};
+use crate::idle::Idle;
 use crate::interrupt::Interrupt;
 use crate::merge_into::MergeInto;
 use crate::op::OpCtx;
@@ -46,10 +47,11 @@ pub struct PipelineCursor {
     pending: bool,
     done: bool,
     interrupt: Arc<Interrupt>,
+    idle: Option<Idle>,
 }
 
 /// The rows of a collection, as a pipeline's leaf.
-struct Leaf(FindCursor);
+pub(crate) struct Leaf(pub FindCursor);
 
 impl pipeline::Rows for Leaf {
     fn doc(&self) -> Doc<'_> {
@@ -96,6 +98,7 @@ impl PipelineCursor {
             pending: false,
             done: false,
             interrupt,
+            idle: None,
         })
     }
 
@@ -131,6 +134,9 @@ impl PipelineCursor {
         max_bytes: usize,
     ) -> Result<bool> {
         self.interrupt.renew(ctx);
+        if let Some(idle) = self.idle.take() {
+            idle.resume(&mut *self.source, self.pending)?;
+        }
         let mut n = 0;
         let start = w.len();
         while n < max_docs {
@@ -152,6 +158,12 @@ impl PipelineCursor {
             return Ok(!self.advance(ctx)?);
         }
         Ok(false)
+    }
+
+    /// As [`FindCursor::release`]. Fails where a long document can be kept neither in memory nor in a file.
+    pub fn release(&mut self, ctx: &mut OpCtx) -> Result<()> {
+        self.idle = Some(Idle::leave(ctx, &mut *self.source, self.pending)?);
+        Ok(())
     }
 }
 

@@ -219,22 +219,21 @@ fn batch(
         let mut latches = ctx.latch(&hashes)?;
         let view = engine_latest(ctx);
         let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
-        let records = view.multi_get(&refs)?;
         let mut effects = Vec::with_capacity(keys.len() + 1);
         let mut set = KeySet::default();
         let mut unique: HashMap<Vec<u8>, &Vec<u8>> = HashMap::new();
         let mut again = false;
         // One that is only prepared to become unique may be built over what is there.
         let checked = index.spec.get("unique").is_some_and(|v| v.truthy());
-        'records: for (key, record) in keys.iter().zip(&records) {
-            let Some(record) = record else { continue };
+        view.get_each(&refs, |n, record| {
+            let key = &keys[n];
             let doc = Doc::new(record)
                 .ok_or_else(|| Error::internal(format!("a record of {ns} is damaged")))?;
             let bits = records::keys_of(&index, doc, &mut set)?;
             if bits | coll.indexes[at].info.multikey != coll.indexes[at].info.multikey {
                 let mut all = vec![0; coll.indexes.len()];
                 all[at] = bits;
-                coll = mark_multikey(ctx, coll, &all)?;
+                coll = mark_multikey(ctx, coll.clone(), &all)?;
             }
             for (k, t) in set.iter() {
                 if checked {
@@ -243,14 +242,15 @@ fn batch(
                     }
                     if !ctx.latch_more(&mut latches, &[records::unique_hash(&index, k)])? {
                         again = true;
-                        break 'records;
+                        return Ok(false);
                     }
                     records::check_unique(&view, &coll, &index, k, t, key)?;
                     unique.insert(k.to_vec(), key);
                 }
                 effects.push(records::put_entry(&index, k, t, key));
             }
-        }
+            Ok(true)
+        })?;
         if again {
             drop(latches);
             std::thread::yield_now();

@@ -135,15 +135,15 @@ fn remove_oldest(
     // Another may have changed or deleted some of them before they were latched.
     let view = ctx.latest();
     let refs: Vec<&[u8]> = oldest.iter().map(|k| k.as_slice()).collect();
-    let values = view.multi_get(&refs)?;
     let mut keys = KeySet::default();
-    for (key, value) in oldest.into_iter().zip(values) {
-        let Some(value) = value else { continue };
-        let doc = Doc::new(&value)
+    view.get_each(&refs, |at, value| {
+        let doc = Doc::new(value)
             .ok_or_else(|| Error::internal(format!("a record of {} is damaged", coll.ns)))?;
         room.records += 1;
         room.bytes += value.len() as i64;
+        let key = oldest[at].clone();
         records::delete_effects(coll, key, doc, &mut keys, &mut room.effects)?;
-    }
+        Ok(true)
+    })?;
     Ok(Some(if exhausted { (records, bytes) } else { (0, 0) }))
 }

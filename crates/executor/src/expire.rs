@@ -59,31 +59,30 @@ pub fn expire(
     let latches = ctx.latch(&hashes)?;
     let view = ctx.latest();
     let refs: Vec<&[u8]> = found.iter().map(|k| k.as_slice()).collect();
-    let values = view.multi_get(&refs)?;
     let mut keys = KeySet::default();
     let mut entries = Vec::with_capacity(found.len());
-    for (record_key, value) in found.into_iter().zip(values) {
-        let Some(value) = value else { continue };
-        let doc = Doc::new(&value)
+    view.get_each(&refs, |at, value| {
+        let doc = Doc::new(value)
             .ok_or_else(|| Error::internal(format!("a record of {} is damaged", coll.ns)))?;
         if let Some(index) = &index {
             records::keys_of(index, doc, &mut keys)?;
             let old = |k: &[u8]| k >= low.as_slice() && k < high.as_slice();
             if !keys.iter().any(|(k, _)| old(k)) {
-                continue;
+                return Ok(true);
             }
         }
         let mut id = Writer::with_capacity(32);
         id.val("_id", records::id_of(doc)?);
         let mut effects = Vec::with_capacity(1 + coll.indexes.len());
-        records::delete_effects(&coll, record_key, doc, &mut keys, &mut effects)?;
+        records::delete_effects(&coll, found[at].clone(), doc, &mut keys, &mut effects)?;
         let op = Op::Delete {
             record_key: id.finish().into_vec(),
         };
         let mut entry = Entry::new(coll.uuid, op, effects);
         entry.count(coll.tablet, -1, -(value.len() as i64));
         entries.push(entry);
-    }
+        Ok(true)
+    })?;
     let deleted = entries.len() as u64;
     ctx.commit(entries, Held { latches, lock })?;
     Ok(Expired { deleted, done })

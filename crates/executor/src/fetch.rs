@@ -149,14 +149,15 @@ impl RecordScan {
     }
 }
 
-/// Records fetched and not yet given, in order; the buffers are used again for the next batch.
+/// Records gathered and not yet given, in order; the buffers are used again for the next batch.
 #[derive(Default)]
 struct Ready {
     /// The records' keys one after the other, and where each ends.
     keys: Vec<u8>,
     ends: Vec<usize>,
+    /// Those that are fetched, of which the first is the one to be given next: not all at once where they are long.
     /// `None`: gone, which cannot be with one snapshot.
-    found: Vec<Option<Slice>>,
+    found: VecDeque<Option<Slice>>,
     /// The next one to be given.
     at: usize,
 }
@@ -184,23 +185,24 @@ impl Ready {
         &self.keys[start..self.ends[at]]
     }
 
-    fn fetch(&mut self, view: &View) -> Result<()> {
-        let keys: SmallVec<[&[u8]; 32]> = (0..self.len()).map(|at| self.key(at)).collect();
-        let found = view.multi_get(&keys)?;
-        drop(keys);
-        self.found = found;
-        Ok(())
-    }
-
     /// The next record that is there: its key without the collection's prefix, and the document.
-    fn next(&mut self) -> Option<(&[u8], Slice)> {
-        loop {
-            let found = self.found.get_mut(self.at)?.take();
+    fn next(&mut self, view: &View) -> Result<Option<(&[u8], Slice)>> {
+        while self.at < self.len() {
+            let Some(found) = self.found.pop_front() else {
+                let keys: SmallVec<[&[u8]; 32]> =
+                    (self.at..self.len()).map(|at| self.key(at)).collect();
+                let found = view.get_some(&keys)?;
+                drop(keys);
+                self.found = found.into();
+                continue;
+            };
             self.at += 1;
             if let Some(slice) = found {
-                return Some((self.key(self.at - 1).get(PREFIX..).unwrap_or(&[]), slice));
+                let key = self.key(self.at - 1);
+                return Ok(Some((key.get(PREFIX..).unwrap_or(&[]), slice)));
             }
         }
+        Ok(None)
     }
 }
 
@@ -390,7 +392,7 @@ impl IndexScan {
             return Ok(Some(Current::Built(self.build()?)));
         }
         loop {
-            if let Some((key, slice)) = self.ready.next() {
+            if let Some((key, slice)) = self.ready.next(step.view)? {
                 step.record_key.clear();
                 step.record_key.extend_from_slice(key);
                 return Ok(Some(Current::Fetched(slice)));
@@ -409,7 +411,6 @@ impl IndexScan {
             }
             ctx.tick(batch.len() as u32)?;
             step.examined.docs += batch.len() as u64;
-            batch.fetch(step.view)?;
             self.ready = batch;
             self.batch = (self.batch * 2).min(FETCH_BATCH);
         }
@@ -422,6 +423,7 @@ impl IndexScan {
     }
 
     pub(crate) fn release(&mut self) {
+        self.ready.found.clear();
         if let Some(p) = &mut self.position {
             p.release();
         }

@@ -7,7 +7,7 @@ use crate::records::latch_hash;
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
 use catalog::numbers::sequence_of;
-use errors::{Result, bail};
+use errors::{Error, Result, bail};
 use planner::{Access, Hint, Plan};
 use query::expr::Vars;
 use query::filter::Filter;
@@ -287,8 +287,7 @@ impl FindCursor {
 
     /// To the next result; `false` at the end.
     pub fn next(&mut self, ctx: &mut OpCtx) -> Result<bool> {
-        if self.pending {
-            self.pending = false;
+        if std::mem::take(&mut self.pending) && self.rows.read_current()? {
             return Ok(true);
         }
         if self.left == Some(0) {
@@ -385,10 +384,24 @@ impl FindCursor {
     /// Between batches: keeps the snapshot and the place, lets go of all else. The next batch reads from the disk if need be
     /// (a batch cannot be started over, so it must not be handed to a worker half-way).
     pub fn release(&mut self) {
-        if self.pending {
-            // The pending document may lie in a scan: keep a copy by standing on it as a built one.
-            self.rows.keep_current();
+        self.leave(self.pending);
+    }
+
+    /// [`FindCursor::release`], where the current result will be asked for again or not ([`FindCursor::resume`]).
+    pub(crate) fn leave(&mut self, wanted: bool) {
+        match wanted {
+            true => self.rows.keep_current(),
+            false => self.rows.forget_current(),
         }
+        self.shape.scratch = Vec::new();
         self.rows.read_all(true);
+    }
+
+    /// Makes the current result what it was before [`FindCursor::leave`].
+    pub(crate) fn resume(&mut self) -> Result<()> {
+        match self.rows.read_current()? {
+            true => self.project(),
+            false => Err(Error::internal("a cursor stands on a record that is gone")),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::fetch::IndexScan;
 use crate::op::OpCtx;
-use crate::read::{Current, Step, test};
+use crate::read::{Current, KEPT_BYTES, Step, test};
 use bson::Doc;
 use errors::Result;
 use query::filter::Filter;
@@ -61,6 +61,11 @@ impl Merge {
                     if test(&b.filter, doc, step.vars)? {
                         let mut key = Vec::new();
                         self.pattern.sort_key(doc, &mut key)?;
+                        // Others may come first for long; there are many branches.
+                        let c = match c {
+                            Current::Fetched(long) if long.len() > KEPT_BYTES => Current::Left,
+                            short => short,
+                        };
                         b.head = Some((key, step.record_key.clone(), c));
                         break;
                     }
@@ -78,6 +83,13 @@ impl Merge {
                 return Ok(None);
             };
             if self.seen.insert(record_key.clone()) {
+                let current = match current {
+                    Current::Left => match step.view.get(&step.coll.record_key(&record_key))? {
+                        Some(found) => Current::Fetched(found),
+                        None => continue,
+                    },
+                    held => held,
+                };
                 *step.record_key = record_key;
                 return Ok(Some(current));
             }
@@ -85,6 +97,11 @@ impl Merge {
     }
 
     pub(crate) fn release(&mut self) {
-        self.branches.iter_mut().for_each(|b| b.scan.release());
+        for b in &mut self.branches {
+            b.scan.release();
+            if let Some((_, _, current @ Current::Fetched(_))) = &mut b.head {
+                *current = Current::Left;
+            }
+        }
     }
 }

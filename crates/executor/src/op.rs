@@ -28,6 +28,9 @@ pub const INLINE_BUDGET: u32 = 2_500;
 /// The same when each of them may be read from the disk.
 const PATIENT_BUDGET: u32 = 64;
 
+/// What idle cursors hold at most, in bytes, besides what each may hold uncounted.
+const CURSOR_MEMORY: usize = 64 << 20;
+
 /// What every operation shares: the store and its catalog.
 pub struct Engine {
     pub store: Arc<Store>,
@@ -37,6 +40,8 @@ pub struct Engine {
     pub gate: Gate,
     /// For what sorts and groups hold.
     pub stage_memory: Arc<StageMemory>,
+    /// For what cursors hold that nobody uses now.
+    pub cursor_memory: Arc<StageMemory>,
     /// The last timestamp that took the place of an empty one.
     stamped: AtomicU64,
 }
@@ -96,6 +101,7 @@ impl Engine {
             builds: Default::default(),
             gate: Gate::default(),
             stage_memory: Arc::default(),
+            cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
             stamped: AtomicU64::new(0),
         }))
     }

@@ -217,6 +217,9 @@ fn sample(view: &View, index: &Index) -> u64 {
     }
 }
 
+/// A document up to this length is copied to outlast a batch of its cursor, in bytes.
+pub(crate) const KEPT_BYTES: usize = 16 << 10;
+
 /// What a plan has examined so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Examined {
@@ -233,6 +236,8 @@ pub(crate) enum Current {
     Scanned,
     Fetched(Slice),
     Built(Vec<u8>),
+    /// The record of the current key, to be read again.
+    Left,
 }
 
 enum Source {
@@ -436,7 +441,7 @@ impl Rows {
     /// The document of the current result.
     pub fn doc(&self) -> Doc<'_> {
         match &self.current {
-            Current::None => Doc::EMPTY,
+            Current::None | Current::Left => Doc::EMPTY,
             Current::Scanned => doc_of_scan(&self.source),
             Current::Fetched(s) => Doc::new(s).unwrap_or(Doc::EMPTY),
             Current::Built(b) => Doc::new(b).unwrap_or(Doc::EMPTY),
@@ -476,16 +481,33 @@ impl Rows {
     /// Lets go of everything but the snapshot; the next `next` goes on from the same place.
     pub fn release(&mut self) {
         release_source(&mut self.source);
-        if !matches!(self.current, Current::Built(_)) {
+        if !matches!(self.current, Current::Built(_) | Current::Left) {
             self.current = Current::None;
         }
     }
 
-    /// Copies the current document out of the engine, so that it survives [`Rows::release`].
-    pub fn keep_current(&mut self) {
+    /// Makes the current result survive [`Rows::release`]: as a copy, or where that would be long by its key. To be called
+    /// before it, and [`Rows::read_current`] before the result is asked for again.
+    pub(crate) fn keep_current(&mut self) {
         self.record_key = self.record_key().to_vec();
-        let copy = self.doc().as_bytes().to_vec();
-        self.current = Current::Built(copy);
+        self.current = match self.doc().as_bytes() {
+            // What was made of an index is in no record.
+            long if long.len() > KEPT_BYTES && !self.plan.covered => Current::Left,
+            short => Current::Built(short.to_vec()),
+        };
+    }
+
+    /// Reads what [`Rows::keep_current`] has left; `false` when it is gone, which cannot be with a snapshot.
+    pub(crate) fn read_current(&mut self) -> Result<bool> {
+        if matches!(self.current, Current::Left) {
+            let found = self.view.get(&self.coll.record_key(&self.record_key))?;
+            self.current = found.map_or(Current::None, Current::Fetched);
+        }
+        Ok(!matches!(self.current, Current::None))
+    }
+
+    pub(crate) fn forget_current(&mut self) {
+        self.current = Current::None;
     }
 
     pub(crate) fn is_cached_only(&self) -> bool {
@@ -664,7 +686,7 @@ fn step_source(source: &mut Source, ctx: &mut OpCtx, step: &mut Step) -> Result<
                             Current::Scanned => doc_of_scan(branch),
                             Current::Fetched(s) => Doc::new(s).unwrap_or(Doc::EMPTY),
                             Current::Built(b) => Doc::new(b).unwrap_or(Doc::EMPTY),
-                            Current::None => Doc::EMPTY,
+                            Current::None | Current::Left => Doc::EMPTY,
                         };
                         if let (Current::Scanned, Source::Records(s)) = (&c, &*branch) {
                             step.record_key.clear();
@@ -694,7 +716,8 @@ fn release_source(source: &mut Source) {
         Source::Index(s) => s.release(),
         Source::Or { branches, .. } => branches.iter_mut().for_each(|(s, _)| release_source(s)),
         Source::Merge(m) => m.release(),
-        Source::Eof | Source::Ids { .. } | Source::Sorted(_) => {}
+        Source::Sorted(s) => s.release(),
+        Source::Eof | Source::Ids { .. } => {}
     }
 }
 

@@ -246,6 +246,19 @@ impl Sorted {
         Ok(skipped)
     }
 
+    /// Lets go of documents that can be fetched again.
+    pub(crate) fn release(&mut self) {
+        while let Some((record_key, _)) = self.ready.pop_back() {
+            self.rows.push_front(Row {
+                key: Vec::new(),
+                seq: 0,
+                record_key,
+                doc: None,
+                charged: 0,
+            });
+        }
+    }
+
     /// Brings the next rows into memory, when there are none.
     fn refill(&mut self) -> Result<()> {
         while self.rows.len() < FETCH_BATCH
@@ -300,9 +313,9 @@ impl Sorted {
                         .map(|r| step.coll.record_key(&r.record_key))
                         .collect();
                     let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
-                    let found = step.view.multi_get(&refs)?;
-                    self.ready
-                        .extend(self.rows.drain(..n).map(|r| r.record_key).zip(found));
+                    let found = step.view.get_some(&refs)?;
+                    let rows = self.rows.drain(..found.len());
+                    self.ready.extend(rows.map(|r| r.record_key).zip(found));
                 }
             }
         }

@@ -23,6 +23,8 @@ use storage::{Effect, Entry, LatchGuard, Op};
 
 /// How many documents a multi-update prepares before it commits them together.
 const BATCH: usize = 128;
+/// What the new documents of one group come to at most, but for the last of them, in bytes.
+const GROUP_BYTES: usize = 1 << 20;
 /// How often a statement starts again because others were faster, before it gives up.
 const ATTEMPTS: usize = 1000;
 
@@ -381,8 +383,8 @@ fn update_batch(
 ) -> Result<()> {
     let unique = started.indexes.iter().any(|i| i.info.unique);
     let step = if unique { 1 } else { keys.len() };
-    for part in keys.chunks(step) {
-        loop {
+    for mut part in keys.chunks(step) {
+        while !part.is_empty() {
             let Some((mut coll, lock)) = lock_existing(ctx, ns)? else {
                 return Ok(());
             };
@@ -396,25 +398,19 @@ fn update_batch(
             let mut latches = ctx.latch(&hashes)?;
             let view = ctx.latest();
             let refs: Vec<&[u8]> = part.iter().map(|k| k.as_slice()).collect();
-            let olds = view.multi_get(&refs)?;
             let mut entries = Vec::with_capacity(part.len());
             let (mut matched, mut modified, mut again) = (0, 0, false);
-            for (key, old) in part.iter().zip(&olds) {
-                let Some(old) = old else { continue };
+            let (mut done, mut bytes) = (part.len(), 0);
+            let each = |at: usize, old: &storage::Slice| {
+                let key = &part[at];
                 let old_doc = Doc::new(old).ok_or_else(|| damaged(&coll))?;
                 if !req.filter.matches_with(old_doc, req.vars)? {
-                    continue;
+                    return Ok(true);
                 }
-                let applied = match apply(ctx, &coll, req, old_doc) {
-                    Ok(a) => a,
-                    Err(e) => {
-                        // What was done before the failing document stays done, as in MongoDB.
-                        ctx.commit(entries, Held { latches, lock })?;
-                        return Err(e);
-                    }
-                };
                 matched += 1;
-                let Some(applied) = applied else { continue };
+                let Some(applied) = apply(ctx, &coll, req, old_doc)? else {
+                    return Ok(true);
+                };
                 modified += 1;
                 let growth = applied.doc.as_bytes().len() as i64 - old.len() as i64;
                 let mut effects = Vec::with_capacity(4);
@@ -431,14 +427,25 @@ fn update_batch(
                     Some(c) => coll = c,
                     None => {
                         again = true;
-                        break;
+                        return Ok(false);
                     }
                 }
+                bytes += applied.doc.as_bytes().len();
                 let op = update_op(key, applied.diff);
                 effects.insert(0, Effect::Put(key.clone(), applied.doc.into_vec()));
                 let mut entry = Entry::new(coll.uuid, op, effects);
                 entry.count(coll.tablet, 0, growth);
                 entries.push(entry);
+                if bytes < GROUP_BYTES {
+                    return Ok(true);
+                }
+                done = at + 1;
+                Ok(false)
+            };
+            if let Err(e) = view.get_each(&refs, each) {
+                // What was done before the failing document stays done, as in MongoDB.
+                ctx.commit(entries, Held { latches, lock })?;
+                return Err(e);
             }
             if again {
                 drop(latches);
@@ -448,7 +455,7 @@ fn update_batch(
             ctx.commit(entries, Held { latches, lock })?;
             out.matched += matched;
             out.modified += modified;
-            break;
+            part = part.get(done..).unwrap_or(&[]);
         }
     }
     Ok(())

@@ -6,7 +6,7 @@
 use bson::Writer;
 use catalog::Tail;
 use errors::{Result, bail, err};
-use executor::{FindCursor, Moment, OpCtx, PipelineCursor, TailCursor};
+use executor::{FindCursor, Moment, OpCtx, PipelineCursor, Share, TailCursor};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,8 +25,9 @@ pub trait Results: Send {
         max_bytes: usize,
     ) -> Result<bool>;
 
-    /// Between batches: lets go of what can be had again.
-    fn release(&mut self);
+    /// Between batches: lets go of what can be had again, or may be long. Fails when there is no place for it: then the cursor is
+    /// of no use any more.
+    fn release(&mut self, ctx: &mut OpCtx) -> Result<()>;
 }
 
 impl Results for FindCursor {
@@ -40,8 +41,9 @@ impl Results for FindCursor {
         FindCursor::fill(self, ctx, w, max_docs, max_bytes)
     }
 
-    fn release(&mut self) {
+    fn release(&mut self, _ctx: &mut OpCtx) -> Result<()> {
         FindCursor::release(self);
+        Ok(())
     }
 }
 
@@ -56,8 +58,9 @@ impl Results for PipelineCursor {
         PipelineCursor::fill(self, ctx, w, max_docs, max_bytes)
     }
 
-    /// Its leaves keep their scans: a pipeline is mostly at its end after the first batch.
-    fn release(&mut self) {}
+    fn release(&mut self, ctx: &mut OpCtx) -> Result<()> {
+        PipelineCursor::release(self, ctx)
+    }
 }
 
 impl Results for TailCursor {
@@ -73,7 +76,9 @@ impl Results for TailCursor {
     }
 
     /// It keeps nothing that could be had again.
-    fn release(&mut self) {}
+    fn release(&mut self, _ctx: &mut OpCtx) -> Result<()> {
+        Ok(())
+    }
 }
 
 pub struct Cursor {
@@ -94,6 +99,8 @@ pub struct Cursor {
     /// Of an awaitData cursor: what a getMore that finds nothing waits for.
     pub awaits: Option<Arc<Tail>>,
     pub killed: Arc<AtomicBool>,
+    /// For a long command, and what was parsed of it.
+    pub share: Share,
     created: Instant,
     used: Instant,
 }
@@ -123,6 +130,7 @@ impl Cursor {
             moment: None,
             awaits: None,
             killed: Arc::default(),
+            share: Share::default(),
             created: Instant::now(),
             used: Instant::now(),
         }

@@ -1,7 +1,7 @@
 //! The keyspace: what all rooms above read and write. One embedded engine behind one log.
 //!
 //! ```text
-//! read    Store::view ─► View ─► get, multi_get, scan                              no locks; a snapshot
+//! read    Store::view ─► View ─► get, get_some, scan                               no locks; a snapshot
 //! write   Store::propose(entries) ─► log: one write(2) ─► engine: one batch         ordered; with whoever else proposes
 //! ```
 //!
@@ -41,4 +41,4 @@ pub use missing::{Block, Missing, without};
 pub use offline::{LogFindings, Offline, Unreadable};
 pub use store::{Committed, HasRoom, Store, StoreOptions, StoreStats};
 pub use tuning::EngineOptions;
-pub use view::{Direction, Scan, Slice, View};
+pub use view::{Direction, SOME_BYTES, Scan, Slice, View};

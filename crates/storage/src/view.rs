@@ -66,6 +66,10 @@ impl Drop for ReadOptions {
 
 /// From how many keys on their rows are asked for ahead.
 const PREFETCHED: usize = 4;
+/// What values that are read together come to at most, but for the last of them, in bytes.
+pub const SOME_BYTES: usize = 256 << 10;
+/// How many the engine is asked for at once; so many may turn out long when those before were short.
+const LARGEST_BATCH: usize = 32;
 /// From how many keys on one batch may be cheaper than a get of each.
 const BATCHED: usize = 4;
 
@@ -228,11 +232,11 @@ impl View {
         Ok(Slice::take(pinned, &self.shown.engine))
     }
 
-    /// The values of `keys`, in their order; fastest when they are sorted.
-    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
+    /// The values of the first of `keys`, in their order: so many that they come to [`SOME_BYTES`], but one at least; fastest when the keys are sorted. Long values are best not held together: whoever wants the others asks again, when these are done with.
+    pub fn get_some(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
         let engine = &self.shown.engine;
         let Some(rows) = engine.rows() else {
-            return self.fetch_all(keys);
+            return self.fetch_some(keys, SOME_BYTES);
         };
         let hashes: SmallVec<[u64; 32]> = keys.iter().map(|key| rows.hash(key)).collect();
         if keys.len() >= PREFETCHED {
@@ -240,14 +244,19 @@ impl View {
         }
         let mut missing: SmallVec<[usize; 32]> = SmallVec::new();
         let mut values: Vec<Option<Slice>> = Vec::with_capacity(keys.len());
+        let mut bytes = 0;
         for (at, (key, &hash)) in keys.iter().zip(&hashes).enumerate() {
             let row = rows
                 .get(hash, key, self.shown.sequence)
                 .map(|row| Slice::of_row(row, key.len()));
-            if row.is_none() {
-                missing.push(at);
+            match &row {
+                Some(row) => bytes += row.len(),
+                None => missing.push(at),
             }
             values.push(row);
+            if bytes >= SOME_BYTES {
+                break;
+            }
         }
         if missing.is_empty() {
             return Ok(values);
@@ -258,7 +267,10 @@ impl View {
             .iter()
             .filter_map(|at| keys.get(*at).copied())
             .collect();
-        let found = self.fetch_all(&asked)?;
+        let found = self.fetch_some(&asked, SOME_BYTES.saturating_sub(bytes))?;
+        if let Some(&next) = missing.get(found.len()) {
+            values.truncate(next);
+        }
         let since = self.shown.seen();
         for (at, found) in missing.into_iter().zip(found) {
             if let (Some(key), Some(hash), Some(value)) = (keys.get(at), hashes.get(at), &found)
@@ -273,25 +285,71 @@ impl View {
         Ok(values)
     }
 
-    /// From the engine, one by one or in one batch.
-    fn fetch_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
-        // The engine's batched get reads the disk whatever it is told, so a cache-only view gets one by one.
-        if self.cached_only || !lie_together(keys) {
-            return self.fetch_each(keys);
+    /// Shows `each` the values of `keys` that are there, in their order, with the position of the key, until it says `false`;
+    /// only some are held at a time.
+    pub fn get_each(
+        &self,
+        keys: &[&[u8]],
+        mut each: impl FnMut(usize, &Slice) -> Result<bool>,
+    ) -> Result<()> {
+        let mut at = 0;
+        while let Some(rest) = keys.get(at..).filter(|rest| !rest.is_empty()) {
+            for value in self.get_some(rest)? {
+                if let Some(value) = value
+                    && !each(at, &value)?
+                {
+                    return Ok(());
+                }
+                at += 1;
+            }
         }
-        self.fetch_batch(keys)
+        Ok(())
     }
 
-    /// From the engine, one by one. Where a read from the disk is in the way, the others are tried all the same: what each of
-    /// them misses is then known at once.
-    fn fetch_each(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
+    /// [`View::get_some`] from the engine, one by one or in batches; up to `most` bytes.
+    fn fetch_some(&self, keys: &[&[u8]], most: usize) -> Result<Vec<Option<Slice>>> {
+        // The engine's batched get reads the disk whatever it is told, so a cache-only view gets one by one.
+        if self.cached_only || !lie_together(keys) {
+            return self.fetch_each(keys, most);
+        }
+        // A batch cannot be stopped half-way: how many it may ask for is told by how long those before were.
+        let (mut values, mut bytes, mut longest, mut next) =
+            (Vec::with_capacity(keys.len()), 0, 0, 1);
+        while (bytes < most || values.is_empty())
+            && let Some(rest) = keys.get(values.len()..).filter(|rest| !rest.is_empty())
+        {
+            let fit = most.saturating_sub(bytes) / usize::max(longest, 1);
+            let batch = rest.get(..fit.clamp(1, next)).unwrap_or(rest);
+            let found = match batch {
+                [key] => vec![self.fetch(key)?],
+                batch => self.fetch_batch(batch)?,
+            };
+            for value in found.iter().flatten() {
+                bytes += value.len();
+                longest = longest.max(value.len());
+            }
+            values.extend(found);
+            next = (next * 16).min(LARGEST_BATCH);
+        }
+        Ok(values)
+    }
+
+    /// [`View::get_some`] from the engine, one by one. Where a read from the disk is in the way, the others are tried all the
+    /// same: what each of them misses is then known at once.
+    fn fetch_each(&self, keys: &[&[u8]], most: usize) -> Result<Vec<Option<Slice>>> {
         let mut values = Vec::with_capacity(keys.len());
-        let mut first = None;
+        let (mut first, mut bytes) = (None, 0);
         for key in keys {
             match self.fetch(key) {
-                Ok(value) => values.push(value),
+                Ok(value) => {
+                    bytes += value.as_ref().map_or(0, |v| v.len());
+                    values.push(value);
+                }
                 Err(e) if e.is_for_disk() && missing::active() => first = first.or(Some(e)),
                 Err(e) => return Err(e),
+            }
+            if bytes >= most {
+                break;
             }
         }
         first.map_or(Ok(values), Err)
@@ -302,7 +360,7 @@ impl View {
         let engine = &self.shown.engine;
         let family = keys.first().map_or(Family::Records, |key| Family::of(key));
         if keys.iter().any(|key| Family::of(key) != family) {
-            return self.fetch_each(keys);
+            return self.fetch_each(keys, usize::MAX);
         }
         let sorted = keys.is_sorted();
         let slices: SmallVec<[ffi::rocksdb_slice_t; 32]> = keys

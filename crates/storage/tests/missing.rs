@@ -128,7 +128,7 @@ fn what_is_missing_is_noted_and_then_found_in_what_was_brought() {
     // Many at once are missed at once, and in any order.
     let keys: Vec<Vec<u8>> = (0..40).map(|n| key((n * 977 + 100) % RECORDS)).collect();
     let keys: Vec<&[u8]> = keys.iter().map(|k| &**k).collect();
-    let (found, lacked) = tried(|| view.multi_get(&keys));
+    let (found, lacked) = tried(|| view.get_some(&keys));
     for (n, found) in found.iter().enumerate() {
         let n = (n as u32 * 977 + 100) % RECORDS;
         assert_eq!(found.as_deref().unwrap(), value(n));
@@ -182,7 +182,7 @@ fn more_than_there_is_room_for_is_not_noted_by_halves() {
     let view = store.view().cached_only();
     let keys: Vec<Vec<u8>> = (0..200).map(|n| key(n * 19 + 40)).collect();
     let keys: Vec<&[u8]> = keys.iter().map(|k| &**k).collect();
-    let (done, missing) = without(&[], || view.multi_get(&keys));
+    let (done, missing) = without(&[], || view.get_some(&keys));
     assert!(done.unwrap_err().is_for_disk());
     assert!(missing.is_empty(), "{}", missing.len());
 }

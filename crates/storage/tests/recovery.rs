@@ -99,7 +99,7 @@ fn a_view_stays_as_it_was() {
     store.propose(vec![put("a", "2"), put("b", "2")]).unwrap();
     assert_eq!(&*view.get(b"a").unwrap().unwrap(), b"1");
     assert_eq!(&*latest.get(b"a").unwrap().unwrap(), b"2");
-    let values = view.multi_get(&[b"b", b"a", b"a"]).unwrap();
+    let values = view.get_some(&[b"b", b"a", b"a"]).unwrap();
     let values: Vec<Option<&[u8]>> = values.iter().map(|v| v.as_deref()).collect();
     assert_eq!(values, [None, Some(&b"1"[..]), Some(b"1")]);
     let value = view.get(b"a").unwrap().unwrap();
@@ -195,13 +195,13 @@ fn a_cache_only_view_hands_over_instead_of_reading_the_disk() {
     );
     assert!(
         cached
-            .multi_get(&[b"0500", b"0501"])
+            .get_some(&[b"0500", b"0501"])
             .unwrap_err()
             .is_offload()
     );
     assert!(cached.anywhere().get(b"0500").unwrap().is_some());
     assert!(cached.get(b"0500").unwrap().is_some());
-    assert!(cached.multi_get(&[b"0500", b"0501"]).is_ok());
+    assert!(cached.get_some(&[b"0500", b"0501"]).is_ok());
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn many_keys_give_the_same_in_every_order() {
                 let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
                 // From the disk, then out of memory.
                 for _ in 0..2 {
-                    let found = store.view().multi_get(&keys).unwrap();
+                    let found = store.view().get_some(&keys).unwrap();
                     assert_eq!(found.len(), keys.len());
                     for (&n, found) in numbers.iter().zip(&found) {
                         let expected = (n % 2 == 0).then(|| value(n));
@@ -434,7 +434,7 @@ fn records_that_are_kept_in_memory_are_never_stale() {
                     assert!(latest >= at_least, "{latest} after {at_least}");
                     let view = store.view();
                     if rounds.is_multiple_of(3) {
-                        let both = view.multi_get(&[&a, &b]).unwrap();
+                        let both = view.get_some(&[&a, &b]).unwrap();
                         assert_eq!(both[0].as_deref(), both[1].as_deref());
                     }
                     for view in [&view, &old] {

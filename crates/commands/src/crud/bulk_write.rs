@@ -245,7 +245,9 @@ impl Results for Items {
         Ok(self.0.is_empty())
     }
 
-    fn release(&mut self) {}
+    fn release(&mut self, _ctx: &mut OpCtx) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What ends the command, and not one operation: the time is up or somebody stopped it.

@@ -3,7 +3,8 @@
 use super::moment;
 use crate::cx::Cx;
 use catalog::Tail;
-use errors::Result;
+use errors::{Result, bail};
+use executor::Share;
 use session::{Cursor, Results};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,6 +14,9 @@ use std::time::Duration;
 pub const FIRST_BATCH: u64 = 101;
 /// A batch's documents take at most this much, in bytes; a single larger one is given alone.
 pub const BATCH_BYTES: usize = 16 * 1024 * 1024;
+
+/// The command itself, and what was parsed of it.
+const HELD_OF_COMMAND: usize = 3;
 
 /// How a cursor is to be kept.
 #[derive(Default)]
@@ -41,8 +45,9 @@ pub fn first_batch(
     cx.w.close();
     let mut id = 0;
     if !done && !keep.single_batch {
-        results.release();
+        results.release(&mut cx.op)?;
         let mut c = Cursor::new(ns, results);
+        c.share = share_of(cx)?;
         c.lsid = cx.args.generic.lsid;
         c.no_timeout = keep.no_timeout;
         c.uuid = keep.uuid;
@@ -60,6 +65,20 @@ pub fn first_batch(
     moment::append(&cx.op, &mut cx.w);
     cx.w.close();
     Ok(())
+}
+
+/// What the cursor of a command holds of the command itself, which may be a list of a million values.
+fn share_of(cx: &Cx) -> Result<Share> {
+    let mut share = cx.app.engine.cursor_memory.share();
+    let len = cx.request.body.len();
+    if !share.fits_for_good(HELD_OF_COMMAND * len) {
+        bail!(
+            ExceededMemoryLimit,
+            "The open cursors hold what memory there is for them, and this command is {len} bytes long. Close cursors, ask for all \
+             results in one batch, or try again later"
+        );
+    }
+    Ok(share)
 }
 
 /// The reply of a cursor without documents.

@@ -123,7 +123,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if done {
         cx.app.cursors.remove(id);
     } else {
-        cursor.results.release();
+        if let Err(e) = cursor.results.release(&mut cx.op) {
+            cx.app.cursors.remove(id);
+            return Err(e);
+        }
         cursor.time_left = cursor.time_left.map(|t| {
             t.checked_sub(started.elapsed())
                 .unwrap_or(Duration::from_millis(1))

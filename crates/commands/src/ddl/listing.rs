@@ -33,7 +33,9 @@ impl Results for Docs {
         Ok(self.0.as_slice().is_empty())
     }
 
-    fn release(&mut self) {}
+    fn release(&mut self, _ctx: &mut OpCtx) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// `batchSize` of a `cursor` argument.

@@ -459,6 +459,11 @@ fn pandodb(cx: &mut Cx<'_, '_>) {
         .i64("bytes", stages.used() as i64)
         .i64("squeezed", stages.squeezed() as i64)
         .close();
+    let cursors = &cx.app.engine.cursor_memory;
+    w.open_doc("cursors")
+        .i64("limitBytes", cursors.limit() as i64)
+        .i64("bytes", cursors.used() as i64)
+        .close();
     w.open_doc("loops")
         .i64("offloaded", m.offloaded.load(Relaxed) as i64)
         .i64("workers", m.workers.load(Relaxed) as i64);

@@ -2,7 +2,7 @@
 
 use super::group::{self, Field};
 use super::parse::ParseCtx;
-use super::{Host, Op, Source, Stage};
+use super::{Host, Op, Parts, Source, Stage};
 use crate::accumulator::Accumulator;
 use crate::arithmetic::Number;
 use crate::collation::{Collation, compare, key_of};
@@ -599,5 +599,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         self.out.as_doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_input(&mut self.input, to)?;
+        super::show_doc(&mut self.out, wanted, to)
     }
 }

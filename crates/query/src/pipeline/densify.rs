@@ -3,7 +3,7 @@
 use super::options::{field_path, object, options, required, string};
 use super::unwind::set_path;
 use super::window::Unit;
-use super::{Host, Source};
+use super::{Host, Parts, Source};
 use crate::arithmetic::{Number, add, multiply};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
@@ -346,5 +346,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         self.out.as_doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_input(&mut self.input, to)?;
+        super::show_doc(&mut self.out, wanted, to)
     }
 }

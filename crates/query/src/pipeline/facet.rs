@@ -2,7 +2,7 @@
 
 use super::parse::{Inside, ParseCtx};
 use super::spill::{Tape, TapeWriter};
-use super::{Host, Pipeline, Share, Source, check_size, too_much_memory};
+use super::{Host, Parts, Pipeline, Share, Source, check_size, too_much_memory};
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
@@ -86,6 +86,10 @@ impl Source for Shared {
                 .map_or(Doc::EMPTY, DocBuf::as_doc),
             Collected::Tape(_) => Doc::new(&self.doc).unwrap_or(Doc::EMPTY),
         }
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        to.doc(&mut self.doc, wanted)
     }
 }
 
@@ -204,5 +208,13 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         self.out.as_doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_input(&mut self.input, to)?;
+        if let Some(running) = &mut self.running {
+            running.parts(false, to)?;
+        }
+        super::show_doc(&mut self.out, wanted, to)
     }
 }

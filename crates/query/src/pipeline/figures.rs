@@ -6,7 +6,7 @@
 //! Invariant: where nobody asks for an explanation none of this is there. No operator is wrapped, no clock is read, and
 //! [`Host::watch`] is asked once for a whole input or a spill, never for a document.
 
-use super::{Host, Op, Pipeline, Source, Stage};
+use super::{Host, Op, Parts, Pipeline, Source, Stage};
 use crate::accumulator::Accumulator;
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Writer};
@@ -138,6 +138,10 @@ impl Source for Watched {
 
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(wanted, to)
     }
 }
 

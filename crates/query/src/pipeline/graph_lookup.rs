@@ -5,7 +5,7 @@ use super::options::field_path;
 use super::parse::ParseCtx;
 use super::stage_memory::hold;
 use super::unwind::set_path;
-use super::{Host, Namespace, Pipeline, Share, Source};
+use super::{Host, Namespace, Parts, Pipeline, Share, Source};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, Node};
@@ -277,5 +277,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(self.search.is_some(), to)?;
+        to.doc(&mut self.out, wanted)
     }
 }

@@ -5,7 +5,7 @@
 
 use super::spill::{Merge, Runs};
 use super::stage_memory::hold;
-use super::{Host, Share, Source, Watch, too_much_memory, unspillable};
+use super::{Host, Parts, Share, Source, Watch, too_much_memory, unspillable};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -332,5 +332,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         self.out.as_doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_input(&mut self.input, to)?;
+        super::show_doc(&mut self.out, wanted, to)
     }
 }

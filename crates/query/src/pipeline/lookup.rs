@@ -4,7 +4,7 @@ use super::options::{field_path, object, options, required, string, wrong_type};
 use super::parse::{Inside, ParseCtx};
 use super::stage_memory::hold;
 use super::unwind::{Unwind, set_path};
-use super::{Host, Namespace, Op, Pipeline, Share, Source, Stage};
+use super::{Host, Namespace, Op, Parts, Pipeline, Share, Source, Stage};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, InList, Node, Test};
@@ -389,5 +389,14 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        let joining = self.joining.as_mut().map(|(source, _)| source);
+        self.input.parts(joining.is_some(), to)?;
+        if let Some(Some(source)) = joining {
+            source.parts(false, to)?;
+        }
+        to.doc(&mut self.out, wanted)
     }
 }

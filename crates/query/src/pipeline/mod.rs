@@ -85,6 +85,31 @@ pub trait Source: Send {
     fn advance(&mut self, host: &mut dyn Host) -> Result<bool>;
     /// The document that the last `advance` reached.
     fn doc(&self) -> Doc<'_>;
+    /// Shows `to` the rows and single documents that it holds, always in the same order. `wanted`: [`Source::doc`] will be asked
+    /// for before the next `advance`.
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()>;
+}
+
+/// Whoever makes a pipeline idle between two batches, or wakes it: is shown what it holds. What blocking stages have taken in is
+/// not shown; it counts in their [`Share`].
+pub trait Parts {
+    /// `wanted`: the document that they stand on will be asked for again.
+    fn rows(&mut self, rows: &mut dyn Rows, wanted: bool) -> Result<()>;
+    /// A document of up to 16 MB and more; `wanted`: it will be asked for again.
+    fn doc(&mut self, doc: &mut Vec<u8>, wanted: bool) -> Result<()>;
+}
+
+/// [`Parts::doc`] for an owned document.
+fn show_doc(doc: &mut DocBuf, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    let mut bytes = std::mem::take(doc).into_vec();
+    let shown = to.doc(&mut bytes, wanted);
+    *doc = DocBuf::from_vec(bytes).unwrap_or_default();
+    shown
+}
+
+/// [`Source::parts`] of an input that may have come to its end, and of which no document is asked for twice.
+fn show_input(input: &mut Option<Box<dyn Source>>, to: &mut dyn Parts) -> Result<()> {
+    input.as_mut().map_or(Ok(()), |i| i.parts(false, to))
 }
 
 /// The rows of a collection, as whoever reads it keeps them; see [`Host::advance_rows`].

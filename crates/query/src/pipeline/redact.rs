@@ -1,6 +1,6 @@
 //! `$redact`: an expression that says of each document and each document inside it whether it stays.
 
-use super::{Host, Source};
+use super::{Host, Parts, Source};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Scope, Vars};
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail};
@@ -146,5 +146,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(false, to)?;
+        to.doc(&mut self.out, wanted)
     }
 }

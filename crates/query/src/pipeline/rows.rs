@@ -1,7 +1,7 @@
 //! Stages that make documents: `$documents`, and those that tell about the server or a collection.
 
 use super::options::{options, required, string, wrong_type};
-use super::{Host, Namespace, Source};
+use super::{Host, Namespace, Parts, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
 use bson::{Doc, DocBuf, Val, tag};
 use errors::{Result, bail};
@@ -313,6 +313,10 @@ impl Source for Run {
     fn doc(&self) -> Doc<'_> {
         self.current.as_doc()
     }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_doc(&mut self.current, wanted, to)
+    }
 }
 
 /// `$documents`: an expression that gives an array of documents.
@@ -378,5 +382,9 @@ impl Source for Documents {
 
     fn doc(&self) -> Doc<'_> {
         self.current.as_doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_doc(&mut self.current, wanted, to)
     }
 }

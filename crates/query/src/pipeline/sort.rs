@@ -2,7 +2,7 @@
 
 use super::spill::{Merge, Runs};
 use super::window::Window;
-use super::{Host, Share, Source, Watch, too_much_memory};
+use super::{Host, Parts, Share, Source, Watch, too_much_memory};
 use crate::expr::Vars;
 use crate::sort::SortPattern;
 use bson::Doc;
@@ -238,5 +238,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_input(&mut self.input, to)?;
+        to.doc(&mut self.out, wanted)
     }
 }

@@ -20,6 +20,7 @@ const STEP: usize = 128 << 10;
 /// How often what cannot be spilled lets others go first: see [`Host::wait_for_memory`].
 const TURNS: u32 = 1000;
 
+/// Such memory, and how much of it is held.
 pub struct StageMemory {
     limit: usize,
     used: AtomicUsize,
@@ -81,7 +82,7 @@ impl Share {
     }
 
     /// The same for what cannot be written to a file.
-    fn fits_for_good(&mut self, bytes: usize) -> bool {
+    pub fn fits_for_good(&mut self, bytes: usize) -> bool {
         bytes <= self.bytes.max(LEAST)
             || self.grow(bytes, |own, all, limit| {
                 all <= limit + limit / 2 || all == own

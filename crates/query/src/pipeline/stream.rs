@@ -1,6 +1,6 @@
 //! The operators that hold at most one document: filter, transformation, limit, skip, count, and the sources.
 
-use super::{Host, MAX_UNDER_WAY, Rows, Source};
+use super::{Host, MAX_UNDER_WAY, Parts, Rows, Source};
 use crate::expr::{EvalCtx, Vars, check_depth};
 use crate::filter::Filter;
 use crate::transform::Transform;
@@ -20,6 +20,10 @@ impl Source for Leaf {
     fn doc(&self) -> Doc<'_> {
         self.rows.doc()
     }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        to.rows(&mut *self.rows, wanted)
+    }
 }
 
 pub(super) struct Empty;
@@ -31,6 +35,10 @@ impl Source for Empty {
 
     fn doc(&self) -> Doc<'_> {
         Doc::EMPTY
+    }
+
+    fn parts(&mut self, _wanted: bool, _to: &mut dyn Parts) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -64,6 +72,10 @@ impl Source for Docs {
     fn doc(&self) -> Doc<'_> {
         self.current.as_doc()
     }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_doc(&mut self.current, wanted, to)
+    }
 }
 
 pub(super) struct Match {
@@ -94,6 +106,10 @@ impl Source for Match {
 
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(wanted, to)
     }
 }
 
@@ -130,6 +146,11 @@ impl Source for Map {
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(false, to)?;
+        to.doc(&mut self.out, wanted)
+    }
 }
 
 /// The end of a pipeline: nothing too large or too deep to be sent leaves it.
@@ -150,6 +171,10 @@ impl Source for Checked {
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
     }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(wanted, to)
+    }
 }
 
 /// What is written is no deeper than what anybody could insert and read. Its size is whoever writes it to check.
@@ -168,6 +193,10 @@ impl Source for Shallow {
 
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(wanted, to)
     }
 }
 
@@ -196,6 +225,10 @@ impl Source for Nested {
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
     }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(wanted, to)
+    }
 }
 
 pub(super) struct Limit {
@@ -214,6 +247,10 @@ impl Source for Limit {
 
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(wanted, to)
     }
 }
 
@@ -235,6 +272,10 @@ impl Source for Skip {
 
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(wanted, to)
     }
 }
 
@@ -274,5 +315,9 @@ impl Source for Count {
 
     fn doc(&self) -> Doc<'_> {
         self.out.as_doc()
+    }
+
+    fn parts(&mut self, _wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_input(&mut self.input, to)
     }
 }

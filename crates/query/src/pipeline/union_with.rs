@@ -3,7 +3,7 @@
 use super::lookup::collection;
 use super::options::{options, string};
 use super::parse::{Inside, ParseCtx};
-use super::{Host, Namespace, Pipeline, Source};
+use super::{Host, Namespace, Parts, Pipeline, Source};
 use crate::expr::Vars;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail};
@@ -95,6 +95,13 @@ impl Source for Run {
         match (&self.first, &self.second) {
             (Some(s), _) | (None, Some(s)) => s.doc(),
             _ => Doc::EMPTY,
+        }
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        match (&mut self.first, &mut self.second) {
+            (Some(s), _) | (None, Some(s)) => s.parts(wanted, to),
+            _ => Ok(()),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::partition::{Partition, Row};
 use super::unwind::set_path;
 use super::window_function::Function;
 use super::window_values::{Progress, Surroundings};
-use super::{Host, Source, sort};
+use super::{Host, Parts, Source, sort};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
@@ -459,5 +459,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(false, to)?;
+        to.doc(&mut self.out, wanted)
     }
 }

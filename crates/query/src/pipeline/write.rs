@@ -2,7 +2,7 @@
 
 use super::options::{field_path, options, required, string, wrong_type};
 use super::parse::{ParseCtx, parse_transforms};
-use super::{Host, Namespace, Source};
+use super::{Host, Namespace, Parts, Source};
 use crate::collation::Collation;
 use crate::expr::{Expression, Vars};
 use crate::path::FieldPath;
@@ -398,6 +398,10 @@ impl Source for Out {
     fn doc(&self) -> Doc<'_> {
         Doc::EMPTY
     }
+
+    fn parts(&mut self, _wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_input(&mut self.input, to)
+    }
 }
 
 pub(super) struct Merge {
@@ -427,5 +431,9 @@ impl Source for Merge {
 
     fn doc(&self) -> Doc<'_> {
         Doc::EMPTY
+    }
+
+    fn parts(&mut self, _wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        super::show_input(&mut self.input, to)
     }
 }

@@ -194,14 +194,14 @@ fn read_once(store: &Arc<Store>, docs: u64, what: &str, seed: u64) -> Vec<Figure
     figures.push(meter.stop(rounds));
     let view = store.view();
     for (name, view) in [("any", view.clone()), ("cache only", view.cached_only())] {
-        let meter = Meter::start(format!("{what}: multi_get of 10, {name}"));
+        let meter = Meter::start(format!("{what}: get_some of 10, {name}"));
         let mut offloads = 0;
         for _ in 0..rounds / 10 {
             let mut keys: Vec<Vec<u8>> =
                 (0..10).map(|_| record_key(numbers.next() % docs)).collect();
             keys.sort();
             let keys: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
-            match view.multi_get(&keys) {
+            match view.get_some(&keys) {
                 Ok(values) => assert_eq!(values.len(), 10),
                 Err(_) => offloads += 1,
             }

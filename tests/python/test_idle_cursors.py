@@ -1,0 +1,126 @@
+"""Cursors that nobody goes on with hold next to nothing, however long the documents are, and go on when they are asked to."""
+
+import os
+
+import pymongo
+import pytest
+from bson import encode
+from harness import Server
+from pymongo.errors import OperationFailure
+from watch import Watch
+
+MB = 1 << 20
+CACHE, OVERHEAD = 64, 300
+COUNT, LONG = 12, 9 * MB
+# So many of each kind are left; of one kind alone they would hold COPIES * LONG, were they to hold a document each.
+COPIES = 48
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("idle") / "data", "--cache", f"{CACHE}m") as server, server.client() as client:
+        things = client.idle.things
+        for i in range(COUNT):
+            # Halves, so that $unwind gives two for each.
+            halves = [os.urandom(8).hex() * (LONG // 32) for _ in range(2)]
+            things.insert_one({"_id": i, "k": -i, "halves": halves})
+        things.create_index("k")
+        client.idle.command("create", "shown", viewOn="things", pipeline=[{"$set": {"shown": True}}])
+        yield server
+
+
+def wanted(field="_id"):
+    return [{"_id": i, "k": -i} for i in range(COUNT)] if field == "_id" else [{"_id": i, "k": -i} for i in reversed(range(COUNT))]
+
+
+SET = {"$set": {"z": {"$concat": ["z", {"$arrayElemAt": ["$halves", 0]}]}}}
+TWICE = [d for d in wanted() for _ in range(2)]
+KINDS = {
+    "scan": (lambda c: c.things.find(), wanted()),
+    "index": (lambda c: c.things.find({"k": {"$gt": -COUNT}}).sort("k", 1), wanted("k")),
+    "several ranges": (lambda c: c.things.find({"k": {"$in": [-i for i in range(COUNT)]}}).hint("k_1"), wanted("k")),
+    "sort": (lambda c: c.things.find().sort([("k", 1), ("_id", 1)]).hint("_id_"), wanted("k")),
+    "merge": (lambda c: c.things.find({"$or": [{"k": -i} for i in range(COUNT)]}).sort("k", 1), wanted("k")),
+    "projection": (lambda c: c.things.find({}, {"halves": {"$concatArrays": ["$halves", []]}, "k": 1}), wanted()),
+    "aggregate": (lambda c: c.things.aggregate([{"$match": {"_id": {"$gte": 0}}}]), wanted()),
+    "computed": (lambda c: c.things.aggregate([SET, {"$unset": "halves"}]), wanted()),
+    "unwind": (lambda c: c.things.aggregate([{"$unwind": "$halves"}]), TWICE),
+    "view": (lambda c: c.shown.find(), wanted()),
+    "union": (lambda c: c.things.aggregate([{"$match": {"k": 1}}, {"$unionWith": "things"}]), wanted()),
+}
+
+
+def leave(cursor):
+    """Reads the first document and forgets the cursor without closing it."""
+    first = next(cursor)
+    address = cursor.address
+    left = cursor.cursor_id
+    cursor._killed = True
+    assert left and address
+    return first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_documents_are_not_held(server, kind):
+    run, want = KINDS[kind]
+    keys = lambda d: {"_id": d["_id"], "k": d["k"]}
+    with server.client() as client, Watch(server.process.pid) as watch:
+        kept = None
+        for n in range(COPIES):
+            cursor = run(client.idle)
+            if n == COPIES // 2:
+                first, kept = next(cursor), cursor
+                assert cursor.cursor_id
+            else:
+                assert keys(leave(cursor)) == want[0]
+        # Each of those that follow is what was left, whole.
+        assert [keys(d) for d in [first, *kept]] == want
+        held = client.admin.command("serverStatus")["pandodb"]["cursors"]
+    print(f"\n{kind}: at most {watch.most} MB; {held}")
+    assert server.running()
+    assert watch.most < CACHE + OVERHEAD
+    # A third more is what one may go beyond.
+    assert held["bytes"] <= held["limitBytes"] * 4 // 3
+
+
+def test_what_is_given_later_is_whole(server):
+    with server.client() as client:
+        found = list(client.idle.things.aggregate([SET, {"$unwind": "$halves"}]))
+        plain = {d["_id"]: d for d in client.idle.things.find()}
+        assert len(found) == 2 * COUNT
+        for n, d in enumerate(found):
+            whole = plain[d["_id"]]["halves"]
+            assert d["halves"] == whole[n % 2] and d["z"] == "z" + whole[0]
+
+
+def test_updates_of_long_documents_go_in_small_groups(server):
+    with server.client() as client, Watch(server.process.pid) as watch:
+        assert client.idle.things.update_many({}, {"$set": {"more": 1}, "$currentDate": {"at": True}}).modified_count == COUNT
+        assert client.idle.things.count_documents({"more": 1}) == COUNT
+        client.idle.things.create_index("more")
+        client.idle.things.drop_index("more_1")
+    assert watch.most < CACHE + OVERHEAD
+
+
+def test_long_commands_count_while_their_cursor_is_open(server):
+    """One alone is always served; of many the later ones are refused, and told what to do."""
+    with server.client() as client:
+        few = client.idle.few
+        few.insert_many([{"_id": i} for i in range(10)])
+        asked = {"_id": {"$in": [*range(600_000)]}}
+        assert 6 * MB < len(encode(asked)) < 11 * MB
+        cursors, refused = [], None
+        for _ in range(12):
+            try:
+                cursors.append(few.find(asked, batch_size=2))
+                next(cursors[-1])
+            except OperationFailure as e:
+                refused = e
+                break
+        assert cursors and refused and refused.code == 146 and "open cursors" in str(refused)
+        # In one batch there is no cursor to be kept, and small commands are served.
+        assert len(list(few.find(asked))) == 10
+        assert len(list(few.find({}, batch_size=2))) == 10
+        for cursor in cursors:
+            cursor.close()
+        assert len(list(few.find(asked, batch_size=2))) == 10
