@@ -1,5 +1,7 @@
 """What is set for the whole server and outlives it: default concerns, the user write block, cluster parameters; and `validate`."""
 
+import json
+
 import pytest
 from pymongo.errors import OperationFailure
 
@@ -147,3 +149,39 @@ def test_log_levels_of_components(new_server):
             admin.command("setParameter", 1, logComponentVerbosity="x")
         shown = admin.command("getParameter", 1, logComponentVerbosity=1)["logComponentVerbosity"]
         assert shown["network"]["verbosity"] == -1, "refused as a whole"
+
+
+def test_queries_that_read_a_whole_collection_can_be_refused(new_server, tmp_path):
+    with new_server().client() as client:
+        things = client.t.things
+        things.insert_many([{"_id": i, "k": i, "x": i} for i in range(10)])
+        things.create_index("k")
+        client.admin.command("setParameter", 1, notablescan=True)
+        assert things.find_one({"k": 3})["x"] == 3 and things.find_one({"_id": 3})["x"] == 3
+        assert len(list(things.find())) == 10, "who asks for all means it"
+        for run in (
+            lambda: things.find_one({"x": 3}),
+            lambda: things.find_one({"x": 3}, hint=[("$natural", 1)]),
+            lambda: things.count_documents({"x": 3}),
+            lambda: things.distinct("k", {"x": 3}),
+            lambda: things.update_many({"x": 3}, {"$set": {"y": 1}}),
+            lambda: things.delete_one({"x": 3}),
+            lambda: list(things.aggregate([{"$match": {"x": 3}}])),
+        ):
+            with refuses(291, containing="notablescan"):
+                run()
+        assert things.count_documents({"y": 1, "k": {"$gte": 0}}) == 0
+        client.admin.command("setParameter", 1, notablescan=False)
+        assert things.find_one({"x": 3})["k"] == 3
+    with new_server("--notablescan", path=tmp_path / "from_start").client() as client:
+        client.t.things.insert_one({"x": 1})
+        with refuses(291):
+            client.t.things.find_one({"x": 1})
+
+
+def test_who_sets_what_has_no_effect_is_told(new_server):
+    with new_server().client() as client:
+        assert client.admin.command("setParameter", 1, syncdelay=30)["was"] == 60
+        lines = [json.loads(line) for line in client.admin.command("getLog", "global")["log"]]
+        told = [line["attr"]["parameter"] for line in lines if "has no effect here" in line["msg"]]
+        assert told == ["syncdelay"]

@@ -114,6 +114,8 @@ impl Commands {
         let query_settings = Arc::new(query_settings::QuerySettings::load(&engine)?);
         let parameters = Arc::new(Parameters::new(&config.parameters));
         admin::set_feature_compatibility_version::load(&engine, &parameters)?;
+        let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
+        engine.no_table_scan.store(no_scan, Ordering::Relaxed);
         let profiler = Profiler::new(slow_ms);
         profiler.set_verbose(parameters.logs_commands());
         let commands = Commands {

@@ -8,6 +8,20 @@ use errors::{Result, bail};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 
+pub const NO_TABLE_SCAN: &str = "notablescan";
+
+/// Those that change what the server does. The others are kept and told to whoever asks; what they are for is not there.
+const EFFECTIVE: &[&str] = &[
+    NO_TABLE_SCAN,
+    "allowDiskUseByDefault",
+    "clientCursorMonitorFrequencySecs",
+    "cursorTimeoutMillis",
+    "logComponentVerbosity",
+    "logLevel",
+    "ttlMonitorEnabled",
+    "ttlMonitorSleepSecs",
+];
+
 /// When a parameter may be set.
 const START: u8 = 1;
 const RUNNING: u8 = 2;
@@ -144,7 +158,7 @@ fn defaults() -> Vec<(&'static str, Value, u8, Option<(i64, i64)>)> {
             BOTH,
             None,
         ),
-        ("notablescan", Value::from(false), BOTH, None),
+        (NO_TABLE_SCAN, Value::from(false), BOTH, None),
         ("periodicNoopIntervalSecs", Value::from(10), START, positive),
         ("quiet", Value::from(false), BOTH, None),
         ("requireApiVersion", Value::from(false), BOTH, None),
@@ -269,6 +283,9 @@ impl Parameters {
             );
         }
         let new = converted(name, p, v, false)?;
+        if !EFFECTIVE.contains(&name) && new != p.value {
+            tracing::warn!(target: "CONTROL", parameter = name, "This parameter is kept, but has no effect here");
+        }
         let was = std::mem::replace(&mut p.value, new);
         tie_log_levels(name, &mut map);
         Ok(was)

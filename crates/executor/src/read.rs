@@ -5,7 +5,7 @@
 //! the snapshot ([`Rows::release`]).
 
 use crate::fetch::{IndexScan, Position, RecordScan};
-use crate::op::OpCtx;
+use crate::op::{Engine, OpCtx};
 use crate::sorter::{Sorted, Sorter};
 use bson::{Doc, Value};
 use catalog::keyspace::{self, PREFIX};
@@ -72,8 +72,41 @@ impl<'a> ReadRequest<'a> {
         ))
     }
 
-    /// Plans over a collection; `view` and `store` tell how much lies in a range, when there is a choice.
-    pub fn plan(&self, store: &Store, view: &View, coll: &Collection, count: bool) -> Result<Plan> {
+    /// Plans over a collection; `view` and the store tell how much lies in a range, when there is a choice.
+    pub fn plan(
+        &self,
+        engine: &Engine,
+        view: &View,
+        coll: &Collection,
+        count: bool,
+    ) -> Result<Plan> {
+        let plan = self.plan_any(&engine.store, view, coll, count)?;
+        if engine.no_table_scan.load(Ordering::Relaxed) {
+            self.check_scan(&plan, &coll.ns)?;
+        }
+        Ok(plan)
+    }
+
+    /// Refuses what reads a whole collection for some of its documents, but not in the server's own.
+    fn check_scan(&self, plan: &Plan, ns: &str) -> Result<()> {
+        let (db, name) = ns.split_once('.').unwrap_or((ns, ""));
+        let own = matches!(db, "admin" | "config" | "local") || name.starts_with("system.");
+        if own || self.filter.is_trivial() || !plan.access.is_scan() {
+            return Ok(());
+        }
+        let why = match self.hint {
+            Some(Hint::Natural { .. }) => {
+                "hint $natural is not allowed, because 'notablescan' is enabled"
+            }
+            _ => "No indexed plans available, and running with 'notablescan'",
+        };
+        bail!(
+            NoQueryExecutionPlans,
+            "error processing query: ns={ns} planner returned error :: caused by :: {why}"
+        );
+    }
+
+    fn plan_any(&self, store: &Store, view: &View, coll: &Collection, count: bool) -> Result<Plan> {
         let estimate =
             |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high);
         // The clustered index may have a name of its own.
@@ -296,7 +329,7 @@ impl Rows {
         coll: Arc<Collection>,
         req: &ReadRequest,
     ) -> Result<Rows> {
-        let plan = Arc::new(req.plan(&ctx.engine.store, &view, &coll, false)?);
+        let plan = Arc::new(req.plan(&ctx.engine, &view, &coll, false)?);
         Rows::with_plan(ctx, view, coll, plan, req.limit, req.vars.clone())
     }
 
@@ -742,7 +775,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
     if req.filter.is_trivial() && req.hint.is_none() {
         return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
     }
-    let plan = Arc::new(req.plan(&ctx.engine.store, &view, &coll, true)?);
+    let plan = Arc::new(req.plan(&ctx.engine, &view, &coll, true)?);
     let most = if limit > 0 {
         Some(skip.saturating_add(limit))
     } else {

@@ -323,7 +323,6 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "replication.enableMajorityReadConcern",
     "security.clusterAuthMode",
     "security.javascriptEnabled",
-    "security.notablescan",
     "security.redactClientLogData",
     "storage.directoryPerDB",
     "storage.inMemory.engineConfig.inMemorySizeGB",

@@ -62,7 +62,7 @@ pub fn launch(
             given => given.unwrap_or(1_000_000),
         },
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
-        parameters: options.parameters.clone(),
+        parameters: parameters(options, &o)?,
         slow_ms: o
             .parsed("operationProfiling.slowOpThresholdMs", "a number")?
             .unwrap_or(100),
@@ -317,6 +317,15 @@ fn size_bytes(text: &str, memory: u64) -> Option<u64> {
         _ => return None,
     };
     Some((number * factor) as u64)
+}
+
+/// Server parameters as they were given, one of them as an option of its own.
+fn parameters(options: &Options, o: &Reader<'_>) -> Result<Vec<(String, String)>, String> {
+    let mut all = options.parameters.clone();
+    if o.switch("security.notablescan")?.unwrap_or(false) {
+        all.push(("notablescan".into(), "true".into()));
+    }
+    Ok(all)
 }
 
 fn durability(o: &Reader<'_>) -> Result<Durability, String> {

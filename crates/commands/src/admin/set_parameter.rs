@@ -1,7 +1,9 @@
 //! `setParameter`.
 
 use crate::cx::{Cx, Done};
+use crate::parameters::NO_TABLE_SCAN;
 use errors::{Result, bail};
+use std::sync::atomic::Ordering::Relaxed;
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     if cx.args.fields.is_empty() {
@@ -29,6 +31,10 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         if matches!(e.name, "logLevel" | "logComponentVerbosity") {
             service::logging::set_verbosity(app.parameters.int("logLevel") as u8);
             app.profiler.set_verbose(app.parameters.logs_commands());
+        }
+        if e.name == NO_TABLE_SCAN {
+            let on = app.parameters.bool(e.name);
+            app.engine.no_table_scan.store(on, Relaxed);
         }
     }
     Ok(Done::Reply)

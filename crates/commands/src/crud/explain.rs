@@ -373,7 +373,7 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
             let mut plan = cursor.plan().clone();
             if count {
                 let req = executor::ReadRequest::new(&filter);
-                plan = req.plan(&cx.app.store, &view_of_plan, &coll, true)?;
+                plan = req.plan(&cx.app.engine, &view_of_plan, &coll, true)?;
             }
             tree = stages(&Explain {
                 plan: &plan,
