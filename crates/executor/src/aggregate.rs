@@ -289,7 +289,7 @@ fn group_plan(
             }),
             ..ReadRequest::new(&find.filter)
         };
-        let plan = read.plan(&ctx.engine, view, coll, false)?;
+        let plan = read.plan(ctx.engine, view, coll, false)?;
         if matches!(&plan.access, Access::Index(a) if a.distinct.is_some()) {
             return Ok(Some(plan));
         }

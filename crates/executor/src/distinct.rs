@@ -60,7 +60,7 @@ pub fn distinct_plan(
         }),
         ..req.clone()
     };
-    let plan = read.plan(&ctx.engine, view, coll, false)?;
+    let plan = read.plan(ctx.engine, view, coll, false)?;
     let needed = needed.filter(|_| plan.covered);
     Ok((plan, needed))
 }

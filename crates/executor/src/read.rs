@@ -329,7 +329,7 @@ impl Rows {
         coll: Arc<Collection>,
         req: &ReadRequest,
     ) -> Result<Rows> {
-        let plan = Arc::new(req.plan(&ctx.engine, &view, &coll, false)?);
+        let plan = Arc::new(req.plan(ctx.engine, &view, &coll, false)?);
         Rows::with_plan(ctx, view, coll, plan, req.limit, req.vars.clone())
     }
 
@@ -775,7 +775,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
     if req.filter.is_trivial() && req.hint.is_none() {
         return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
     }
-    let plan = Arc::new(req.plan(&ctx.engine, &view, &coll, true)?);
+    let plan = Arc::new(req.plan(ctx.engine, &view, &coll, true)?);
     let most = if limit > 0 {
         Some(skip.saturating_add(limit))
     } else {
