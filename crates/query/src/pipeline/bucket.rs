@@ -1,17 +1,21 @@
 //! `$bucket`, which is a `$group` by a `$switch` and a `$sort`, and `$bucketAuto`.
+//!
+//! The input of `$bucketAuto` is sorted, outside memory when it is much; then the buckets are given one by one. What their
+//! accumulators hold can go nowhere and is bounded.
 
+use super::granularity::{Granularity, granularity};
 use super::group::{self, Field};
 use super::parse::ParseCtx;
-use super::{Host, Op, Parts, Source, Stage};
+use super::stage_memory::hold;
+use super::{Host, Op, Parts, Share, Source, Stage, sort};
 use crate::accumulator::Accumulator;
-use crate::arithmetic::Number;
-use crate::collation::{Collation, compare, key_of};
+use crate::collation::{Collation, compare};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::sort::SortPattern;
-use bson::{Doc, DocBuf, Val, Value, Writer, order, tag};
+use bson::{Doc, DocBuf, Val, Value, Writer, key, order, tag};
 use errors::{Result, bail};
 use std::cmp::Ordering;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 /// A path, an object, or nothing that groups.
 fn is_expression(v: Val<'_>) -> bool {
@@ -188,174 +192,6 @@ pub(crate) struct BucketAuto {
     collation: Option<Collation>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Granularity {
-    PowersOf2,
-    /// A series of numbers that goes on at every power of ten.
-    Series(&'static [f64]),
-}
-
-/// E48, E96 and E192: powers of 10 in equal steps, in three digits.
-static FINE: LazyLock<[Vec<f64>; 3]> = LazyLock::new(|| {
-    [48, 96, 192].map(|n| {
-        (0..n)
-            .map(
-                |i| match (100.0 * 10f64.powf(f64::from(i) / f64::from(n))).round() {
-                    // The one number of the standard that rounding does not give.
-                    919.0 => 920.0,
-                    x => x,
-                },
-            )
-            .collect()
-    })
-});
-
-const SERIES: &[(&str, &[f64])] = &[
-    ("R5", &[10.0, 16.0, 25.0, 40.0, 63.0]),
-    (
-        "R10",
-        &[
-            100.0, 125.0, 160.0, 200.0, 250.0, 315.0, 400.0, 500.0, 630.0, 800.0,
-        ],
-    ),
-    (
-        "R20",
-        &[
-            100.0, 112.0, 125.0, 140.0, 160.0, 180.0, 200.0, 224.0, 250.0, 280.0, 315.0, 355.0,
-            400.0, 450.0, 500.0, 560.0, 630.0, 710.0, 800.0, 900.0,
-        ],
-    ),
-    (
-        "R40",
-        &[
-            100.0, 106.0, 112.0, 118.0, 125.0, 132.0, 140.0, 150.0, 160.0, 170.0, 180.0, 190.0,
-            200.0, 212.0, 224.0, 236.0, 250.0, 265.0, 280.0, 300.0, 315.0, 355.0, 375.0, 400.0,
-            425.0, 450.0, 475.0, 500.0, 530.0, 560.0, 600.0, 630.0, 670.0, 710.0, 750.0, 800.0,
-            850.0, 900.0, 950.0,
-        ],
-    ),
-    (
-        "R80",
-        &[
-            103.0, 109.0, 115.0, 122.0, 128.0, 136.0, 145.0, 155.0, 165.0, 175.0, 185.0, 195.0,
-            206.0, 218.0, 230.0, 243.0, 258.0, 272.0, 290.0, 307.0, 325.0, 345.0, 365.0, 387.0,
-            412.0, 437.0, 462.0, 487.0, 515.0, 545.0, 575.0, 615.0, 650.0, 690.0, 730.0, 775.0,
-            825.0, 875.0, 925.0, 975.0,
-        ],
-    ),
-    ("1-2-5", &[10.0, 20.0, 50.0]),
-    ("E6", &[10.0, 15.0, 22.0, 33.0, 47.0, 68.0]),
-    (
-        "E12",
-        &[
-            10.0, 12.0, 15.0, 18.0, 22.0, 27.0, 33.0, 39.0, 47.0, 56.0, 68.0, 82.0,
-        ],
-    ),
-    (
-        "E24",
-        &[
-            10.0, 11.0, 12.0, 13.0, 15.0, 16.0, 18.0, 20.0, 22.0, 24.0, 27.0, 30.0, 33.0, 36.0,
-            39.0, 43.0, 47.0, 51.0, 56.0, 62.0, 68.0, 75.0, 82.0, 91.0,
-        ],
-    ),
-];
-
-fn granularity(name: &str) -> Result<Granularity> {
-    if name == "POWERSOF2" {
-        return Ok(Granularity::PowersOf2);
-    }
-    let fine = match name {
-        "E48" => FINE.first(),
-        "E96" => FINE.get(1),
-        "E192" => FINE.get(2),
-        _ => None,
-    };
-    if let Some(s) = fine {
-        return Ok(Granularity::Series(s));
-    }
-    match SERIES.iter().find(|(n, _)| *n == name) {
-        Some((_, s)) => Ok(Granularity::Series(s)),
-        None => bail!(40257, "Unknown rounding granularity '{name}'"),
-    }
-}
-
-impl Granularity {
-    fn check(self, v: Val<'_>) -> Result<Number> {
-        let Some(n) = Number::of(v) else {
-            bail!(
-                40258,
-                "$bucketAuto can specify a 'granularity' with numeric boundaries only, but found a value with type: {}",
-                v.type_name()
-            );
-        };
-        if n.is_nan() {
-            bail!(
-                40259,
-                "$bucketAuto can specify a 'granularity' with numeric boundaries only, but found a NaN"
-            );
-        }
-        if n.to_f64() < 0.0 {
-            bail!(
-                40260,
-                "$bucketAuto can specify a 'granularity' with non-negative numbers only, but found a negative number: {v}"
-            );
-        }
-        Ok(n)
-    }
-
-    /// The next number of the series above (`up`) or below a value.
-    fn round(self, v: Val<'_>, up: bool) -> Result<Value> {
-        let n = self.check(v)?;
-        let x = n.to_f64();
-        if x == 0.0 || x.is_infinite() {
-            return Ok(v.to_value());
-        }
-        let r = match self {
-            Granularity::PowersOf2 => {
-                let mut p = 2f64.powi(x.log2().floor() as i32);
-                if up {
-                    while p <= x {
-                        p *= 2.0;
-                    }
-                } else {
-                    while p >= x {
-                        p /= 2.0;
-                    }
-                }
-                p
-            }
-            Granularity::Series(s) => {
-                let first = s.first().copied().unwrap_or(10.0);
-                let power = (x / first).log10().floor() as i32;
-                let scaled = |k: i32| {
-                    s.iter().map(move |b| {
-                        if k >= 0 {
-                            b * 10f64.powi(k)
-                        } else {
-                            b / 10f64.powi(-k)
-                        }
-                    })
-                };
-                let mut all = (power - 1..=power + 1).flat_map(scaled);
-                if up {
-                    all.find(|b| *b > x).unwrap_or(x)
-                } else {
-                    all.take_while(|b| *b < x).last().unwrap_or(x)
-                }
-            }
-        };
-        Ok(match (self, n) {
-            (_, Number::Decimal(_)) => Value::from(crate::arithmetic::decimal::from_f64_precise(r)),
-            (Granularity::PowersOf2, Number::Int(_) | Number::Long(_))
-                if r.fract() == 0.0 && r < 9.0e18 =>
-            {
-                Number::int_or_long(r as i64).to_value()
-            }
-            _ => Value::from(r),
-        })
-    }
-}
-
 impl BucketAuto {
     pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<BucketAuto> {
         let Some(d) = spec.as_doc() else {
@@ -444,156 +280,238 @@ impl BucketAuto {
     }
 }
 
-struct Row {
-    key: Vec<u8>,
-    seq: usize,
-    value: Value,
-    doc: DocBuf,
+/// The input as rows `{v: what is grouped by, d: the document}`: asked again, an expression may give another value.
+struct Valued {
+    input: Box<dyn Source>,
+    spec: Arc<BucketAuto>,
+    vars: Arc<Vars>,
+    out: Vec<u8>,
+}
+
+impl Source for Valued {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if !self.input.advance(host)? {
+            return Ok(false);
+        }
+        let doc = self.input.doc();
+        let ctx = EvalCtx::new(doc, &self.vars);
+        let v = self.spec.by.evaluate(&ctx)?;
+        self.out.clear();
+        let mut w = Writer::on(std::mem::take(&mut self.out));
+        w.val("v", v.or_null()).doc("d", doc);
+        self.out = w.finish_into();
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+        self.input.parts(false, to)?;
+        to.doc(&mut self.out, wanted)
+    }
+}
+
+fn value_of(row: Doc<'_>) -> Val<'_> {
+    row.get("v").unwrap_or(Val::NULL)
 }
 
 struct Bucket {
     min: Value,
     max: Value,
+    rows: u64,
+    /// With a granularity: values below it still belong here. Known once the bucket has its size.
+    bound: Option<Value>,
     states: Vec<Accumulator>,
+    /// What those hold.
+    bytes: usize,
+}
+
+impl BucketAuto {
+    /// Writes what rows are sorted by.
+    pub fn order(&self, row: Doc<'_>, out: &mut Vec<u8>) {
+        Collation::with(self.collation.as_ref(), value_of(row), |v| {
+            key::encode(v, false, out, None)
+        });
+    }
+
+    /// Whether a bucket takes the row of value `v`, which comes next.
+    fn takes(&self, b: &mut Bucket, v: Val<'_>, size: u64, last: bool) -> Result<bool> {
+        if b.rows < size {
+            return Ok(true);
+        }
+        let Some(g) = self.granularity else {
+            return Ok(last || compare(self.collation.as_ref(), b.max.as_val(), v).is_eq());
+        };
+        let bound = match b.bound.take() {
+            Some(bound) => bound,
+            None => g.round(b.max.as_val(), true)?,
+        };
+        let bound = b.bound.insert(bound);
+        g.check(v)?;
+        let below = order::compare(bound.as_val(), v).is_gt();
+        Ok(last || below || v.to_f64() == Some(0.0))
+    }
+
+    /// Where a bucket ends; `next` is the value behind it.
+    fn end(&self, b: &mut Bucket, next: Option<Val<'_>>, last: bool) -> Result<Value> {
+        let Some(g) = self.granularity else {
+            return Ok(next.map_or_else(|| b.max.clone(), Val::to_value));
+        };
+        let bound = match b.bound.take().filter(|_| !last) {
+            Some(bound) => bound,
+            None => g.round(b.max.as_val(), true)?,
+        };
+        match next {
+            // A bucket of zeros ends below the next value.
+            Some(next) if b.max.as_val().to_f64() == Some(0.0) => g.round(next, false),
+            _ => Ok(bound),
+        }
+    }
 }
 
 pub(super) struct Run {
-    input: Option<Box<dyn Source>>,
+    input: sort::Run,
     spec: Arc<BucketAuto>,
     vars: Arc<Vars>,
-    rows: Vec<Row>,
-    done: std::vec::IntoIter<DocBuf>,
+    /// The row that was read last, while it is in no bucket.
+    next: Option<DocBuf>,
+    ended: bool,
+    bucket: Option<Bucket>,
+    share: Option<Share>,
+    /// Buckets given, and where the last one ended.
+    given: i64,
+    end: Option<Value>,
     out: DocBuf,
 }
 
 impl Run {
     pub fn new(input: Box<dyn Source>, spec: Arc<BucketAuto>, vars: Arc<Vars>) -> Run {
+        let valued = Valued {
+            input,
+            spec: spec.clone(),
+            vars: vars.clone(),
+            out: Vec::new(),
+        };
+        let order = sort::Order::Bucket(spec.clone());
         Run {
-            input: Some(input),
+            input: sort::Run::new(Box::new(valued), order, None),
             spec,
             vars,
-            rows: Vec::new(),
-            done: Vec::new().into_iter(),
+            next: None,
+            ended: false,
+            bucket: None,
+            share: None,
+            given: 0,
+            end: None,
             out: DocBuf::new(),
         }
     }
 
-    fn distribute(&mut self) -> Result<Vec<DocBuf>> {
-        let mut rows = std::mem::take(&mut self.rows);
-        rows.sort_unstable_by(|a, b| a.key.cmp(&b.key).then(a.seq.cmp(&b.seq)));
-        let size = ((rows.len() as f64 / self.spec.buckets as f64).round() as usize).max(1);
-        let mut out = Vec::new();
-        let mut rows = rows.into_iter().peekable();
-        let mut previous_max: Option<Value> = None;
-        while let Some(first) = rows.next() {
-            let last_bucket = out.len() as i64 + 1 == self.spec.buckets;
-            let mut b = Bucket {
-                min: first.value.clone(),
-                max: first.value.clone(),
-                states: group::start(&self.spec.fields, &Value::NULL, &self.vars)?,
-            };
-            if let Some(g) = self.spec.granularity {
-                g.check(first.value.as_val())?;
-                b.min = match previous_max.take() {
-                    Some(m) => m,
-                    None => g.round(first.value.as_val(), false)?,
-                };
+    /// Reads the next row unless it is there.
+    fn look(&mut self, host: &mut dyn Host) -> Result<()> {
+        if self.next.is_none() && !self.ended {
+            self.ended = !self.input.advance(host)?;
+            if !self.ended {
+                let row = DocBuf::from_vec(self.input.take())
+                    .ok_or_else(|| errors::Error::internal("a sorted document is damaged"))?;
+                self.next = Some(row);
             }
-            self.add(&mut b, &first)?;
-            for _ in 1..size {
-                let Some(r) = rows.next() else { break };
-                self.add(&mut b, &r)?;
-            }
-            match self.spec.granularity {
-                None => {
-                    while let Some(next) = rows.peek() {
-                        let same = compare(
-                            self.spec.collation.as_ref(),
-                            b.max.as_val(),
-                            next.value.as_val(),
-                        ) == Ordering::Equal;
-                        if !last_bucket && !same {
-                            break;
-                        }
-                        if let Some(r) = rows.next() {
-                            self.add(&mut b, &r)?;
-                        }
-                    }
-                    if let Some(next) = rows.peek() {
-                        b.max = next.value.clone();
-                    }
-                }
-                Some(g) => {
-                    let mut bound = g.round(b.max.as_val(), true)?;
-                    while let Some(next) = rows.peek() {
-                        g.check(next.value.as_val())?;
-                        let below = order::compare(bound.as_val(), next.value.as_val())
-                            == Ordering::Greater;
-                        let zero = next.value.as_val().to_f64() == Some(0.0);
-                        if !last_bucket && !below && !zero {
-                            break;
-                        }
-                        if let Some(r) = rows.next() {
-                            self.add(&mut b, &r)?;
-                            bound = if last_bucket {
-                                g.round(b.max.as_val(), true)?
-                            } else {
-                                bound
-                            };
-                        }
-                    }
-                    // A bucket of zeros ends below the next value.
-                    b.max = match rows.peek() {
-                        Some(next) if b.max.as_val().to_f64() == Some(0.0) => {
-                            g.round(next.value.as_val(), false)?
-                        }
-                        _ => bound,
-                    };
-                    previous_max = Some(b.max.clone());
-                }
-            }
-            let mut w = Writer::new();
-            w.open_doc("_id")
-                .val("min", b.min.as_val())
-                .val("max", b.max.as_val())
-                .close();
-            group::finish(&self.spec.fields, b.states, &mut w)?;
-            out.push(w.finish());
         }
-        Ok(out)
+        Ok(())
     }
 
-    fn add(&self, b: &mut Bucket, row: &Row) -> Result<()> {
-        let ctx = EvalCtx::new(row.doc.as_doc(), &self.vars);
-        b.max = row.value.clone();
-        group::add(&self.spec.fields, &mut b.states, &ctx)?;
+    /// An empty bucket that begins with the value `first`.
+    fn begin(&self, first: Val<'_>) -> Result<Bucket> {
+        let min = match (self.spec.granularity, &self.end) {
+            (None, _) => first.to_value(),
+            (Some(g), end) => {
+                g.check(first)?;
+                match end {
+                    Some(end) => end.clone(),
+                    None => g.round(first, false)?,
+                }
+            }
+        };
+        Ok(Bucket {
+            min,
+            max: first.to_value(),
+            rows: 0,
+            bound: None,
+            states: group::start(&self.spec.fields, &Value::NULL, &self.vars)?,
+            bytes: 0,
+        })
+    }
+
+    fn add(&mut self, row: &DocBuf, limit: usize) -> Result<()> {
+        let Some(b) = &mut self.bucket else {
+            return Ok(());
+        };
+        let doc = row.get("d").and_then(Val::as_doc).unwrap_or(Doc::EMPTY);
+        let ctx = EvalCtx::new(doc, &self.vars);
+        let grown = group::add(&self.spec.fields, &mut b.states, &ctx)?;
+        b.bytes = b.bytes.saturating_add_signed(grown);
+        if b.bytes > limit {
+            group::check_together(&self.spec.fields, &b.states, limit)?;
+        }
+        b.max = value_of(row.as_doc()).to_value();
+        b.rows += 1;
+        Ok(())
+    }
+
+    /// Gives the bucket out.
+    fn close(&mut self, mut b: Bucket, last: bool) -> Result<()> {
+        let next = self.next.as_ref().map(|r| value_of(r.as_doc()));
+        let end = self.spec.end(&mut b, next, last)?;
+        let mut w = Writer::new();
+        w.open_doc("_id")
+            .val("min", b.min.as_val())
+            .val("max", end.as_val())
+            .close();
+        group::finish(&self.spec.fields, b.states, &mut w)?;
+        self.out = w.finish();
+        self.end = Some(end);
+        self.given += 1;
+        self.share = None;
         Ok(())
     }
 }
 
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
-        if let Some(input) = &mut self.input {
-            while input.advance(host)? {
-                let doc = input.doc();
-                let v = self.spec.by.evaluate(&EvalCtx::new(doc, &self.vars))?;
-                self.rows.push(Row {
-                    key: key_of(self.spec.collation.as_ref(), v.or_null()),
-                    seq: self.rows.len(),
-                    value: v.or_null().to_value(),
-                    doc: doc.to_buf(),
-                });
+        let limit = host.memory_limit();
+        loop {
+            if let Some(b) = &self.bucket {
+                let share = self.share.get_or_insert_with(|| host.share());
+                hold(share, b.bytes, host, "$bucketAuto")?;
             }
-            self.input = None;
-            self.done = self.distribute()?.into_iter();
-        }
-        host.check()?;
-        match self.done.next() {
-            Some(d) => {
-                self.out = d;
-                Ok(true)
+            self.look(host)?;
+            let last = self.given + 1 == self.spec.buckets;
+            // All of the input is counted once there is a row.
+            let size = self.input.taken() as f64 / self.spec.buckets as f64;
+            let size = (size.round() as u64).max(1);
+            let fits = match (&mut self.bucket, &self.next) {
+                (None, None) => return Ok(false),
+                (None, Some(first)) => {
+                    self.bucket = Some(self.begin(value_of(first.as_doc()))?);
+                    true
+                }
+                (Some(b), Some(row)) => self.spec.takes(b, value_of(row.as_doc()), size, last)?,
+                (Some(_), None) => false,
+            };
+            match (self.next.take(), self.bucket.take()) {
+                (Some(row), bucket) if fits => {
+                    self.bucket = bucket;
+                    self.add(&row, limit)?;
+                }
+                (next, Some(bucket)) => {
+                    self.next = next;
+                    self.close(bucket, last)?;
+                    return Ok(true);
+                }
+                (_, None) => return Ok(false),
             }
-            None => Ok(false),
         }
     }
 
@@ -602,7 +520,169 @@ impl Source for Run {
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
-        super::show_input(&mut self.input, to)?;
+        self.input.parts(false, to)?;
+        if let Some(row) = &mut self.next {
+            super::show_doc(row, true, to)?;
+        }
         super::show_doc(&mut self.out, wanted, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::StageMemory;
+    use super::super::tests::{Memory, outside_memory, run_on, run_under, show};
+    use super::*;
+
+    /// A list of `n` documents.
+    fn list(n: usize, doc: impl Fn(usize) -> String) -> String {
+        let docs: Vec<String> = (0..n).map(doc).collect();
+        format!("[{}]", docs.join(","))
+    }
+
+    fn auto(options: &str) -> String {
+        format!(r#"{{"$bucketAuto":{{"groupBy":"$x",{options}}}}}"#)
+    }
+
+    #[test]
+    fn outside_memory_as_in_it() {
+        let pad = "p".repeat(60);
+        let inputs = [
+            list(300, |i| {
+                format!(r#"{{"_id":{i},"x":{},"pad":"{pad}"}}"#, i * 7 % 31)
+            }),
+            list(300, |i| {
+                format!(
+                    r#"{{"_id":{i},"x":{},"pad":"{pad}"}}"#,
+                    (i * 89 % 300) as f64 / 4.0
+                )
+            }),
+            list(300, |i| match i % 5 {
+                0 => format!(r#"{{"_id":{i},"x":null,"pad":"{pad}"}}"#),
+                1 => format!(r#"{{"_id":{i},"x":"s{}","pad":"{pad}"}}"#, i % 20),
+                2 => format!(r#"{{"_id":{i},"x":[{i}],"pad":"{pad}"}}"#),
+                3 => format!(
+                    r#"{{"_id":{i},"x":{{"$date":{{"$numberLong":"{i}"}}}},"pad":"{pad}"}}"#
+                ),
+                _ => format!(r#"{{"_id":{i},"pad":"{pad}"}}"#),
+            }),
+            list(300, |i| {
+                format!(
+                    r#"{{"_id":{i},"x":{},"pad":"{pad}"}}"#,
+                    ["0", "0.0", "5", "5.0"][i % 4]
+                )
+            }),
+        ];
+        let output = r#","output":{"n":{"$sum":1},"first":{"$first":"$_id"},"last":{"$last":"$x"},"ids":{"$push":"$_id"}}"#;
+        for input in &inputs {
+            for buckets in [1, 2, 7, 299, 1000] {
+                for output in ["", output] {
+                    outside_memory(
+                        input,
+                        &auto(&format!(r#""buckets":{buckets}{output}"#)),
+                        "",
+                        8000,
+                    );
+                }
+            }
+        }
+        for granularity in ["POWERSOF2", "1-2-5", "R5", "E192"] {
+            for (input, buckets) in [(0, 3), (1, 1), (1, 5), (1, 400), (3, 2)] {
+                let options = format!(r#""buckets":{buckets},"granularity":"{granularity}""#);
+                let found = outside_memory(&inputs[input], &auto(&options), "", 8000);
+                assert!(found.contains("count"), "{found}");
+            }
+        }
+        // Some of what cannot be rounded is seen when other buckets were given.
+        for granularity in ["POWERSOF2", "R5"] {
+            let options = format!(r#""buckets":40,"granularity":"{granularity}""#);
+            assert_eq!(
+                outside_memory(&inputs[2], &auto(&options), "", 8000),
+                "#40258"
+            );
+        }
+    }
+
+    #[test]
+    fn keeps_together_what_a_collation_does() {
+        let names = ["a", "A", "b", "B"];
+        let input = list(200, |i| {
+            format!(r#"{{"_id":{i},"x":"{}","pad":"{:>50}"}}"#, names[i % 4], i)
+        });
+        let stage = auto(r#""buckets":4"#);
+        let found = outside_memory(&input, &stage, r#"{"locale":"en","strength":1}"#, 8000);
+        let want = r#"[{"_id": {"min": "a", "max": "b"}, "count": 100}, {"_id": {"min": "b", "max": "B"}, "count": 100}]"#;
+        assert_eq!(found, want);
+        let apart = run_under(&mut Memory::default(), &input, &format!("[{stage}]"), "");
+        assert_eq!(apart.unwrap().len(), 4);
+    }
+
+    /// What is grouped by is asked for once: asked again, it would be another value than the one sorted by.
+    #[test]
+    fn a_random_value_stays_what_it_was() {
+        let input = list(200, |i| format!(r#"{{"_id":{i}}}"#));
+        let stages = r#"[{"$bucketAuto":{"groupBy":{"$rand":{}},"buckets":8}}]"#;
+        let found = run_on(&mut Memory::default(), &input, stages).unwrap();
+        let mut before = 0.0;
+        for bucket in &found {
+            let id = bucket.get("_id").and_then(Val::as_doc).unwrap();
+            let ends = ["min", "max"].map(|n| id.get(n).and_then(Val::to_f64).unwrap());
+            assert!(before <= ends[0] && ends[0] < ends[1], "{found:?}");
+            before = ends[1];
+            assert_eq!(bucket.get("count").unwrap().to_i64_exact(), Some(25));
+        }
+        assert_eq!(found.len(), 8);
+    }
+
+    #[test]
+    fn what_accumulators_hold_is_bounded() {
+        let input = list(100, |i| {
+            format!(r#"{{"_id":{i},"x":{i},"pad":"{}"}}"#, "p".repeat(150))
+        });
+        let run = |output: &str, buckets: usize| {
+            let mut host = Memory {
+                limit: Some(17_000),
+                disk: true,
+                ..Memory::default()
+            };
+            let stage = auto(&format!(r#""buckets":{buckets},"output":{{{output}}}"#));
+            let stages = format!(r#"[{stage},{{"$count":"n"}}]"#);
+            show(run_on(&mut host, &input, &stages))
+        };
+        let all = r#""a":{"$push":"$$ROOT"}"#;
+        assert_eq!(run(all, 1), "#146");
+        assert_eq!(run(all, 2), r#"[{"n": 2}]"#);
+        // Each alone would do, not both.
+        let half = r#""a":{"$push":"$pad"},"b":{"$push":"$pad"}"#;
+        assert_eq!(run(half, 1), "#146");
+        assert_eq!(run(r#""a":{"$push":"$pad"}"#, 1), r#"[{"n": 1}]"#);
+        // What is held is counted, not what was.
+        assert_eq!(
+            run(
+                r#""a":{"$last":{"$cond":[{"$mod":["$_id",2]},"$$ROOT",0]}}"#,
+                1
+            ),
+            r#"[{"n": 1}]"#
+        );
+    }
+
+    #[test]
+    fn what_accumulators_hold_counts() {
+        let memory = Arc::new(StageMemory::default());
+        let input = list(50, |i| {
+            format!(r#"{{"_id":{i},"x":0,"pad":"{}"}}"#, "p".repeat(20_000))
+        });
+        let held = |output: &str| {
+            let mut host = Memory {
+                shared: Some(memory.clone()),
+                ..Memory::default()
+            };
+            let options = format!(r#""buckets":2,"output":{{"a":{output}}}"#);
+            let found = run_on(&mut host, &input, &format!("[{}]", auto(&options)));
+            assert_eq!((found.unwrap().len(), memory.used()), (1, 0));
+            host.most
+        };
+        // Of the rows and of the array.
+        assert!(held(r#"{"$push":"$pad"}"#) > held(r#"{"$sum":1}"#) + 900_000);
     }
 }

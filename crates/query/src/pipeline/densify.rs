@@ -1,15 +1,18 @@
 //! `$densify`: documents for the steps of a sequence of numbers or dates that are missing.
+//!
+//! The input is sorted by partition and value, outside memory when it is much, with what has no value before all; then rows and
+//! the documents between them are given one by one.
 
 use super::options::{field_path, object, options, required, string};
 use super::unwind::set_path;
 use super::window::Unit;
-use super::{Host, Parts, Source};
+use super::{Host, Parts, Source, sort};
 use crate::arithmetic::{Number, add, multiply};
+use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
 use bson::{Doc, DocBuf, Val, Value, Writer, key, order, tag};
 use errors::{Result, bail};
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The most documents one stage makes.
@@ -22,6 +25,7 @@ pub(crate) struct Densify {
     step: Number,
     unit: Option<Unit>,
     bounds: Bounds,
+    collation: Option<Collation>,
 }
 
 #[derive(Debug)]
@@ -35,7 +39,7 @@ enum Bounds {
 }
 
 impl Densify {
-    pub fn parse(spec: Val<'_>) -> Result<Densify> {
+    pub fn parse(spec: Val<'_>, env: &ParseEnv) -> Result<Densify> {
         const STAGE: &str = "$densify";
         let Some(d) = spec.as_doc() else {
             bail!(
@@ -127,7 +131,42 @@ impl Densify {
             step: step_number,
             unit,
             bounds,
+            collation: env.collation().cloned(),
         })
+    }
+
+    /// The value of the field; none of a document that goes through as it is.
+    fn value<'a>(&self, doc: Doc<'a>) -> Result<Option<Val<'a>>> {
+        let Some(v) = self.field.get(doc).filter(|v| !v.is_nullish()) else {
+            return Ok(None);
+        };
+        if v.tag == tag::DATE && self.unit.is_none() {
+            bail!(
+                6053600,
+                "Encountered date densify value in collection when step does not have a date unit."
+            );
+        }
+        if !(v.tag == tag::DATE || v.is_number() && self.unit.is_none()) {
+            bail!(
+                5733201,
+                "Densify field type must be numeric or a date with a unit, found {}",
+                v.type_name()
+            );
+        }
+        Ok(Some(v))
+    }
+
+    /// The fields of a document that say its partition.
+    fn partition(&self, doc: Doc<'_>) -> DocBuf {
+        let mut fields = DocBuf::new();
+        for p in &self.partition {
+            if let Some(v) = p.get(doc) {
+                let mut w = Writer::new();
+                set_path(&mut w, fields.as_doc(), p, 0, Some(v));
+                fields = w.finish();
+            }
+        }
+        fields
     }
 
     /// `start` and `n` steps.
@@ -155,192 +194,243 @@ impl Densify {
     }
 }
 
-struct Partition {
-    /// The partition's fields, as a document.
+/// First bytes of the keys of rows: those without a value come first.
+const LOOSE: u8 = 0;
+const VALUED: u8 = 1;
+
+/// What rows are sorted by, and between which values all of them are.
+pub(super) struct Ranking {
+    spec: Arc<Densify>,
+    ends: Option<Ends>,
+}
+
+struct Ends {
+    least: Value,
+    /// The key of its row: of equal values the one of the first partition says whether the steps are doubles.
+    key: Vec<u8>,
+    greatest: Value,
+}
+
+impl Ranking {
+    /// Writes what a row is sorted by into `out`, which is empty.
+    pub fn order(&mut self, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let Some(v) = self.spec.value(doc)? else {
+            out.push(LOOSE);
+            return Ok(());
+        };
+        out.push(VALUED);
+        let partition = self.spec.partition(doc);
+        let partition = partition.as_doc().as_val();
+        Collation::with(self.spec.collation.as_ref(), partition, |p| {
+            key::encode(p, false, out, None)
+        });
+        key::encode(v, false, out, None);
+        match &mut self.ends {
+            None => {
+                self.ends = Some(Ends {
+                    least: v.to_value(),
+                    key: out.clone(),
+                    greatest: v.to_value(),
+                });
+            }
+            Some(ends) => {
+                let o = order::compare(v, ends.least.as_val());
+                if o.then_with(|| out.as_slice().cmp(&ends.key)).is_lt() {
+                    (ends.least, ends.key) = (v.to_value(), out.clone());
+                }
+                if order::compare(v, ends.greatest.as_val()).is_gt() {
+                    ends.greatest = v.to_value();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A row, and the partition's key as it is in the row's key.
+struct Row {
+    partition: Vec<u8>,
     fields: DocBuf,
-    rows: Vec<(Value, DocBuf)>,
+    value: Value,
+    doc: DocBuf,
+}
+
+/// The steps through a partition, which is the one that is given.
+struct Steps {
+    partition: Vec<u8>,
+    /// For what is made behind the last row; else the fields are those of the row behind.
+    fields: DocBuf,
+    from: Value,
+    /// The step that comes next, and its value.
+    n: u64,
+    value: Value,
+    /// A row has that value.
+    there: bool,
+    /// The value of the row that was given last.
+    last: Value,
 }
 
 pub(super) struct Run {
-    input: Option<Box<dyn Source>>,
+    input: sort::Run,
     spec: Arc<Densify>,
-    partitions: BTreeMap<Vec<u8>, Partition>,
-    /// Documents without the field go through as they are.
-    loose: Vec<DocBuf>,
+    /// The row that was read last, while it was not given.
+    next: Option<Row>,
+    ended: bool,
+    steps: Option<Steps>,
+    /// There was a partition.
+    begun: bool,
     made: u64,
-    done: VecDeque<DocBuf>,
     out: DocBuf,
 }
 
 impl Run {
     pub fn new(input: Box<dyn Source>, spec: Arc<Densify>) -> Run {
+        let ranking = Ranking {
+            spec: spec.clone(),
+            ends: None,
+        };
         Run {
-            input: Some(input),
+            input: sort::Run::new(input, sort::Order::Densify(ranking), None),
             spec,
-            partitions: BTreeMap::new(),
-            loose: Vec::new(),
+            next: None,
+            ended: false,
+            steps: None,
+            begun: false,
             made: 0,
-            done: VecDeque::new(),
             out: DocBuf::new(),
         }
     }
 
-    fn collect(&mut self, host: &mut dyn Host) -> Result<()> {
-        let Some(input) = &mut self.input else {
-            return Ok(());
-        };
-        while input.advance(host)? {
-            let doc = input.doc();
-            let v = match self.spec.field.get(doc) {
-                None => {
-                    self.loose.push(doc.to_buf());
-                    continue;
-                }
-                Some(v) if v.is_nullish() => {
-                    self.loose.push(doc.to_buf());
-                    continue;
-                }
-                Some(v) => v,
-            };
-            if v.tag == tag::DATE && self.spec.unit.is_none() {
-                bail!(
-                    6053600,
-                    "Encountered date densify value in collection when step does not have a date unit."
-                );
-            }
-            if !(v.tag == tag::DATE || v.is_number() && self.spec.unit.is_none()) {
-                bail!(
-                    5733201,
-                    "Densify field type must be numeric or a date with a unit, found {}",
-                    v.type_name()
-                );
-            }
-            let mut fields = DocBuf::new();
-            for p in &self.spec.partition {
-                if let Some(pv) = p.get(doc) {
-                    let mut w = Writer::new();
-                    set_path(&mut w, fields.as_doc(), p, 0, Some(pv));
-                    fields = w.finish();
-                }
-            }
-            self.partitions
-                .entry(key::of(fields.as_doc().as_val()))
-                .or_insert_with(|| Partition {
-                    fields,
-                    rows: Vec::new(),
-                })
-                .rows
-                .push((v.to_value(), doc.to_buf()));
+    /// Reads the next row unless it is there; true when it is one without a value, which is given at once.
+    fn look(&mut self, host: &mut dyn Host) -> Result<bool> {
+        if self.next.is_some() || self.ended {
+            host.check()?;
+            return Ok(false);
         }
-        self.input = None;
-        self.fill()
+        if !self.input.advance(host)? {
+            self.ended = true;
+            return Ok(false);
+        }
+        let key = self.input.key().get(1..).unwrap_or(&[]);
+        let partition = key::field_len(key, false).unwrap_or(0).min(key.len());
+        let partition = key.get(..partition).unwrap_or(&[]).to_vec();
+        let doc = DocBuf::from_vec(self.input.take())
+            .ok_or_else(|| errors::Error::internal("a sorted document is damaged"))?;
+        let Some(value) = self.spec.value(doc.as_doc())?.map(Val::to_value) else {
+            self.out = doc;
+            return Ok(true);
+        };
+        self.next = Some(Row {
+            partition,
+            fields: self.spec.partition(doc.as_doc()),
+            value,
+            doc,
+        });
+        Ok(false)
     }
 
-    fn fill(&mut self) -> Result<()> {
-        let spec = self.spec.clone();
-        self.done.extend(std::mem::take(&mut self.loose));
-        let mut partitions: Vec<Partition> =
-            std::mem::take(&mut self.partitions).into_values().collect();
-        for p in &mut partitions {
-            p.rows
-                .sort_by(|a, b| order::compare(a.0.as_val(), b.0.as_val()));
+    /// Begins with the partition of the next row, or, where there was none and bounds are given, with one that is empty.
+    fn begin(&mut self) -> Result<bool> {
+        let first = self.next.as_ref();
+        let explicit = matches!(self.spec.bounds, Bounds::Explicit(..));
+        if first.is_none() && (self.begun || !explicit || !self.spec.partition.is_empty()) {
+            return Ok(false);
         }
-        let ends =
-            |rows: &[(Value, DocBuf)]| Some((rows.first()?.0.clone(), rows.last()?.0.clone()));
-        let (least, greatest) = {
-            let all = partitions.iter().filter_map(|p| ends(&p.rows));
-            let mut bounds: Option<(Value, Value)> = None;
-            for (lo, hi) in all {
-                bounds = Some(match bounds {
-                    None => (lo, hi),
-                    Some((l, h)) => (
-                        if order::compare(lo.as_val(), l.as_val()).is_lt() {
-                            lo
-                        } else {
-                            l
-                        },
-                        if order::compare(hi.as_val(), h.as_val()).is_gt() {
-                            hi
-                        } else {
-                            h
-                        },
-                    ),
-                });
-            }
-            bounds.unwrap_or((Value::NULL, Value::NULL))
+        let from = match (&self.spec.bounds, self.ends(), first) {
+            (Bounds::Explicit(from, _), ..) => from.clone(),
+            (Bounds::Full, Some(ends), _) => ends.least.clone(),
+            (.., Some(row)) => row.value.clone(),
+            (.., None) => Value::NULL,
         };
-        if let Bounds::Explicit(..) = spec.bounds
-            && partitions.is_empty()
-            && spec.partition.is_empty()
-        {
-            partitions.push(Partition {
-                fields: DocBuf::new(),
-                rows: Vec::new(),
-            });
+        let of = first.map(|row| (row.partition.clone(), row.fields.clone()));
+        let (partition, fields) = of.unwrap_or_default();
+        self.steps = Some(Steps {
+            partition,
+            fields,
+            value: self.spec.at(from.as_val(), 0)?,
+            last: from.clone(),
+            from,
+            n: 0,
+            there: false,
+        });
+        self.begun = true;
+        Ok(true)
+    }
+
+    fn ends(&self) -> Option<&Ends> {
+        match self.input.order() {
+            sort::Order::Densify(ranking) => ranking.ends.as_ref(),
+            _ => None,
         }
-        for p in partitions {
-            let (from, to, inclusive) = match (&spec.bounds, ends(&p.rows)) {
-                (Bounds::Explicit(a, b), _) => (a.clone(), b.clone(), false),
-                (Bounds::Full, _) => (least.clone(), greatest.clone(), true),
-                (Bounds::Partition, Some((a, b))) => (a, b, true),
-                (Bounds::Partition, None) => continue,
-            };
-            let mut rows = p.rows.into_iter().peekable();
-            let mut n = 0;
-            loop {
-                let next = spec.at(from.as_val(), n)?;
-                let o = order::compare(next.as_val(), to.as_val());
-                if o.is_gt() || o.is_eq() && !inclusive {
-                    break;
-                }
-                let mut there = false;
-                while let Some((v, _)) = rows.peek() {
-                    let o = order::compare(v.as_val(), next.as_val());
-                    if o.is_gt() {
-                        break;
-                    }
-                    there |= o.is_eq();
-                    if let Some((_, d)) = rows.next() {
-                        self.done.push_back(d);
-                    }
-                }
-                if !there {
-                    self.made += 1;
-                    if self.made > MAX_MADE {
-                        bail!(
-                            5897900,
-                            "Generated {} documents in $densify, which is over the limit of {MAX_MADE}.",
-                            self.made
-                        );
-                    }
-                    let mut w = Writer::new();
-                    set_path(
-                        &mut w,
-                        p.fields.as_doc(),
-                        &spec.field,
-                        0,
-                        Some(next.as_val()),
-                    );
-                    self.done.push_back(w.finish());
-                }
-                n += 1;
+    }
+
+    /// Whether the steps go as far as `value` in a partition that goes to `last` at least.
+    fn goes_to(&self, value: &Value, last: &Value) -> bool {
+        let to = match (&self.spec.bounds, self.ends()) {
+            (Bounds::Explicit(_, to), _) => {
+                return order::compare(value.as_val(), to.as_val()).is_lt();
             }
-            self.done.extend(rows.map(|(_, d)| d));
+            (Bounds::Full, Some(ends)) => &ends.greatest,
+            _ => last,
+        };
+        order::compare(value.as_val(), to.as_val()).is_le()
+    }
+
+    /// Makes the document of a step.
+    fn make(&mut self, fields: &DocBuf, value: &Value) -> Result<()> {
+        self.made += 1;
+        if self.made > MAX_MADE {
+            bail!(
+                5897900,
+                "Generated {} documents in $densify, which is over the limit of {MAX_MADE}.",
+                self.made
+            );
         }
+        let mut w = Writer::new();
+        let value = Some(value.as_val());
+        set_path(&mut w, fields.as_doc(), &self.spec.field, 0, value);
+        self.out = w.finish();
         Ok(())
     }
 }
 
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
-        self.collect(host)?;
-        host.check()?;
-        match self.done.pop_front() {
-            Some(d) => {
-                self.out = d;
-                Ok(true)
+        loop {
+            if self.look(host)? {
+                return Ok(true);
             }
-            None => Ok(false),
+            let Some(steps) = &self.steps else {
+                if !self.begin()? {
+                    return Ok(false);
+                }
+                continue;
+            };
+            let row = self.next.as_ref();
+            let row = row.filter(|row| row.partition == steps.partition);
+            let last = row.map_or(&steps.last, |row| &row.value);
+            let ahead = row
+                .is_none_or(|row| order::compare(row.value.as_val(), steps.value.as_val()).is_gt());
+            if ahead && self.goes_to(&steps.value, last) {
+                let (n, made) = (steps.n + 1, !steps.there);
+                let next = self.spec.at(steps.from.as_val(), n)?;
+                let fields = row.map_or(&steps.fields, |row| &row.fields).clone();
+                if let Some(steps) = &mut self.steps {
+                    (steps.n, steps.there) = (n, false);
+                    let value = std::mem::replace(&mut steps.value, next);
+                    if made {
+                        self.make(&fields, &value)?;
+                        return Ok(true);
+                    }
+                }
+            } else if row.is_none() {
+                self.steps = None;
+            } else if let (Some(row), Some(steps)) = (self.next.take(), &mut self.steps) {
+                steps.there |= order::compare(row.value.as_val(), steps.value.as_val()).is_eq();
+                steps.last = row.value;
+                self.out = row.doc;
+                return Ok(true);
+            }
         }
     }
 
@@ -349,7 +439,165 @@ impl Source for Run {
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
-        super::show_input(&mut self.input, to)?;
+        self.input.parts(false, to)?;
+        if let Some(row) = &mut self.next {
+            super::show_doc(&mut row.doc, true, to)?;
+        }
         super::show_doc(&mut self.out, wanted, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::over_docs;
+    use super::super::tests::{Memory, docs, outside_memory, parse, run_under, show};
+    use super::*;
+
+    fn densify(options: &str) -> String {
+        format!(r#"{{"$densify":{{"field":"t",{options}}}}}"#)
+    }
+
+    fn list(n: usize, doc: impl Fn(usize) -> String) -> String {
+        let docs: Vec<String> = (0..n).map(doc).collect();
+        format!("[{}]", docs.join(","))
+    }
+
+    #[test]
+    fn outside_memory_as_in_it() {
+        let pad = "p".repeat(60);
+        let numbers = list(200, |i| match i % 9 {
+            0 => format!(r#"{{"_id":{i},"p":{{"a":{}}},"pad":"{pad}"}}"#, i % 2),
+            1 => format!(r#"{{"_id":{i},"t":null,"pad":"{pad}"}}"#),
+            _ => format!(
+                r#"{{"_id":{i},"p":{{"a":{}}},"q":{},"t":{},"pad":"{pad}"}}"#,
+                ["0", "0.0", "1", "\"x\""][i % 4],
+                i % 3,
+                ["7", "11.5", "-3", "40"][i % 4].to_string() + if i % 4 == 1 { "" } else { ".0" },
+            ),
+        });
+        let dates = list(200, |i| {
+            let t = 86_400_000 * (i as i64 * 37 % 211) + 1000 * (i as i64 % 2);
+            format!(
+                r#"{{"_id":{i},"q":{},"t":{{"$date":{{"$numberLong":"{t}"}}}},"pad":"{pad}"}}"#,
+                i % 3
+            )
+        });
+        let partitions = [
+            "",
+            r#""partitionByFields":["q"],"#,
+            r#""partitionByFields":["p.a","q"],"#,
+        ];
+        for by in partitions {
+            for bounds in [
+                r#""full""#,
+                r#""partition""#,
+                "[-5,13]",
+                "[2,2]",
+                "[100,110]",
+                "[-20,-10]",
+                "[0,60.5]",
+            ] {
+                for step in ["1", "2.5", "100", r#"{"$numberDecimal":"0.7"}"#] {
+                    if by.is_empty() && bounds.contains("partition") {
+                        continue;
+                    }
+                    let options = format!(r#"{by}"range":{{"step":{step},"bounds":{bounds}}}"#);
+                    outside_memory(&numbers, &densify(&options), "", 8000);
+                }
+            }
+            let first = r#"{"$date":"1970-02-01T00:00:00Z"}"#;
+            let last = r#"{"$date":"1970-05-01T00:00:00Z"}"#;
+            for bounds in [r#""full""#.to_string(), format!("[{first},{last}]")] {
+                for (step, unit) in [(1, "day"), (36, "hour"), (1, "month"), (1, "quarter")] {
+                    let range = format!(r#""step":{step},"unit":"{unit}","bounds":{bounds}"#);
+                    let options = format!(r#"{by}"range":{{{range}}}"#);
+                    outside_memory(&dates, &densify(&options), "", 8000);
+                }
+            }
+        }
+        for (input, range, code) in [
+            (&dates, r#""step":1,"bounds":"full""#, "#6053600"),
+            (
+                &numbers,
+                r#""step":1,"unit":"day","bounds":"full""#,
+                "#5733201",
+            ),
+        ] {
+            let stages = format!("[{}]", densify(&format!(r#""range":{{{range}}}"#)));
+            assert_eq!(
+                show(run_under(&mut Memory::default(), input, &stages, "")),
+                code
+            );
+        }
+    }
+
+    #[test]
+    fn rows_and_what_is_made_between_them() {
+        let input = r#"[{"_id":1,"p":"b","t":2},{"_id":2,"p":"a","t":4},{"_id":3,"p":"a","t":1},{"_id":4},{"_id":5,"p":"a","t":1}]"#;
+        for (options, want) in [
+            (
+                r#""partitionByFields":["p"],"range":{"step":2,"bounds":"partition"}"#,
+                r#"[{"_id":4},{"_id":3,"p":"a","t":1},{"_id":5,"p":"a","t":1},{"p":"a","t":3},{"_id":2,"p":"a","t":4},{"_id":1,"p":"b","t":2}]"#,
+            ),
+            (
+                r#""partitionByFields":["p"],"range":{"step":2,"bounds":"full"}"#,
+                r#"[{"_id":4},{"_id":3,"p":"a","t":1},{"_id":5,"p":"a","t":1},{"p":"a","t":3},{"_id":2,"p":"a","t":4},{"p":"b","t":1},{"_id":1,"p":"b","t":2},{"p":"b","t":3}]"#,
+            ),
+            (
+                r#""range":{"step":1,"bounds":[2,4]}"#,
+                r#"[{"_id":4},{"_id":3,"p":"a","t":1},{"_id":5,"p":"a","t":1},{"_id":1,"p":"b","t":2},{"t":3},{"_id":2,"p":"a","t":4}]"#,
+            ),
+        ] {
+            let stages = format!("[{}]", densify(options));
+            let found = run_under(&mut Memory::default(), input, &stages, "");
+            assert_eq!(show(found), format!("{:?}", docs(want)), "{options}");
+        }
+        // Of equal values the first partition's says of what type the steps are.
+        let input = r#"[{"p":2,"t":0},{"p":1,"t":0.0},{"p":1,"t":2}]"#;
+        let options = r#""partitionByFields":["p"],"range":{"step":1,"bounds":"full"}"#;
+        let stages = format!("[{}]", densify(options));
+        let found = run_under(&mut Memory::default(), input, &stages, "");
+        let want = r#"[{"p":1,"t":0.0},{"p":1,"t":1.0},{"p":1,"t":2},{"p":2,"t":0},{"p":2,"t":1.0},{"p":2,"t":2.0}]"#;
+        assert_eq!(show(found), format!("{:?}", docs(want)));
+        // Of nothing that has the field: bounds alone.
+        let stages = format!("[{}]", densify(r#""range":{"step":1,"bounds":[0,2]}"#));
+        let found = run_under(&mut Memory::default(), r#"[{"_id":4}]"#, &stages, "");
+        assert_eq!(
+            show(found),
+            format!("{:?}", docs(r#"[{"_id":4},{"t":0},{"t":1}]"#))
+        );
+    }
+
+    /// What is made in a gap has the partition as the row behind it spells it.
+    #[test]
+    fn partitions_are_told_apart_by_the_collation() {
+        let input = r#"[{"p":"a","t":0},{"p":"A","t":2},{"p":"b","t":5}]"#;
+        let stages =
+            densify(r#""partitionByFields":["p"],"range":{"step":1,"bounds":"partition"}"#);
+        let stages = format!("[{stages}]");
+        for (collation, want) in [
+            (
+                r#"{"locale":"en","strength":1}"#,
+                r#"[{"p":"a","t":0},{"p":"A","t":1},{"p":"A","t":2},{"p":"b","t":5}]"#,
+            ),
+            ("", r#"[{"p":"A","t":2},{"p":"a","t":0},{"p":"b","t":5}]"#),
+        ] {
+            let found = run_under(&mut Memory::default(), input, &stages, collation);
+            assert_eq!(show(found), format!("{:?}", docs(want)), "{collation}");
+        }
+    }
+
+    /// They are made one by one, and not too many.
+    #[test]
+    fn makes_documents_as_they_are_asked_for() {
+        let range = r#""range":{"step":1,"bounds":[0,1000000000]}"#;
+        let p = parse(&format!("[{}]", densify(range))).unwrap();
+        let mut source = p.attach(0, over_docs(Vec::new()), &Arc::new(Vars::new(0)));
+        let mut host = Memory::default();
+        for t in 0..MAX_MADE as i64 {
+            assert!(source.advance(&mut host).unwrap());
+            assert_eq!(source.doc().get("t").unwrap().to_i64_exact(), Some(t));
+        }
+        assert_eq!(source.advance(&mut host).unwrap_err().code.0, 5897900);
     }
 }

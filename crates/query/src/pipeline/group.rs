@@ -192,7 +192,7 @@ impl Run {
         while m.peek_key() == Some(key.as_slice()) {
             if let Some((_, more)) = m.next_entry()? {
                 take_states(&mut accumulators, Doc::new(&more).unwrap_or(Doc::EMPTY))?;
-                check_states(&self.spec.fields, &accumulators, limit)?;
+                check_together(&self.spec.fields, &accumulators, limit)?;
                 if let Some(f) = self.spec.fields.iter().find(|f| f.grows) {
                     let bytes = accumulators.iter().map(Accumulator::memory_bytes).sum();
                     hold(share, bytes, host, f.spec.name())?;
@@ -210,6 +210,18 @@ fn check_states(fields: &[Field], states: &[Accumulator], limit: usize) -> Resul
         if f.grows && a.memory_bytes() > limit - limit / 16 {
             return Err(unspillable(f.spec.name(), limit));
         }
+    }
+    Ok(())
+}
+
+/// The same where all states of a group are in memory for good: then they share what one may have.
+pub(super) fn check_together(fields: &[Field], states: &[Accumulator], limit: usize) -> Result<()> {
+    check_states(fields, states, limit)?;
+    let growing = fields.iter().zip(states).filter(|(f, _)| f.grows);
+    let held = growing.map(|(f, a)| (a.memory_bytes(), f.spec.name()));
+    if held.clone().map(|(bytes, _)| bytes).sum::<usize>() > limit {
+        let most = held.max().map_or("$group", |(_, name)| name);
+        return Err(unspillable(most, limit));
     }
     Ok(())
 }
@@ -234,18 +246,18 @@ pub(super) fn start(fields: &[Field], id: &Value, vars: &Vars) -> Result<Vec<Acc
     fields.iter().map(|f| f.spec.start(&ctx)).collect()
 }
 
-/// Takes a document into the states; gives the bytes by which they grew.
+/// Takes a document into the states; gives the bytes by which they grew, or shrank.
 pub(super) fn add(
     fields: &[Field],
     states: &mut [Accumulator],
     ctx: &EvalCtx<'_>,
-) -> Result<usize> {
+) -> Result<isize> {
     let mut grown = 0;
     for (f, a) in fields.iter().zip(states) {
         if f.grows {
             let before = a.memory_bytes();
             f.spec.add(a, ctx)?;
-            grown += a.memory_bytes().saturating_sub(before);
+            grown += a.memory_bytes() as isize - before as isize;
         } else {
             f.spec.add(a, ctx)?;
         }
@@ -300,7 +312,8 @@ impl Source for Run {
                     }
                 };
                 if let Some(g) = self.groups.get_mut(at) {
-                    self.bytes += add(&self.spec.fields, &mut g.accumulators, &ctx)?;
+                    let grown = add(&self.spec.fields, &mut g.accumulators, &ctx)?;
+                    self.bytes = self.bytes.saturating_add_signed(grown);
                     if self.bytes > limit {
                         check_states(&self.spec.fields, &g.accumulators, limit)?;
                     }

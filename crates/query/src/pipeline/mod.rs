@@ -16,6 +16,7 @@ mod densify;
 mod facet;
 mod figures;
 mod fill;
+mod granularity;
 mod graph_lookup;
 mod group;
 mod lookup;

@@ -488,7 +488,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
             out.extend(fill::parse(spec, ctx)?);
             return Ok(());
         }
-        "$densify" => Op::Densify(Arc::new(densify::Densify::parse(spec)?)),
+        "$densify" => Op::Densify(Arc::new(densify::Densify::parse(spec, &ctx.env)?)),
         "$facet" => Op::Facet(Arc::new(facet::Facet::parse(spec, ctx)?)),
         "$redact" => Op::Redact(Arc::new(redact::parse(spec, &ctx.env)?)),
         "$documents" => Op::Documents(Arc::new(Expression::parse(spec, &ctx.env)?)),

@@ -1,5 +1,8 @@
-//! `$sort` (with a limit: only the first of them are kept), `$sample`, and the order of `$setWindowFields`.
+//! `$sort` (with a limit: only the first of them are kept), `$sample`, and the order of `$setWindowFields`, `$bucketAuto` and
+//! `$densify`.
 
+use super::bucket::BucketAuto;
+use super::densify::Ranking;
 use super::spill::{Merge, Runs};
 use super::window::Window;
 use super::{Host, Parts, Share, Source, Watch, too_much_memory};
@@ -25,10 +28,14 @@ pub(super) enum Order {
     Random,
     /// Partition, then sort key.
     Window(Arc<Window>, Arc<Vars>),
+    /// What is grouped by.
+    Bucket(Arc<BucketAuto>),
+    /// Partition, then value.
+    Densify(Ranking),
 }
 
 impl Order {
-    fn key(&self, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
+    fn key(&mut self, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
         match self {
             Order::By(pattern) => pattern.sort_key(doc, out),
             Order::Random => {
@@ -36,6 +43,11 @@ impl Order {
                 Ok(())
             }
             Order::Window(window, vars) => window.order(doc, vars, out),
+            Order::Bucket(spec) => {
+                spec.order(doc, out);
+                Ok(())
+            }
+            Order::Densify(ranking) => ranking.order(doc, out),
         }
     }
 
@@ -44,6 +56,8 @@ impl Order {
             Order::By(_) => "$sort",
             Order::Random => "$sample",
             Order::Window(..) => "$setWindowFields",
+            Order::Bucket(_) => "$bucketAuto",
+            Order::Densify(_) => "$densify",
         }
     }
 }
@@ -89,6 +103,15 @@ impl Run {
             key: Vec::new(),
             out: Vec::new(),
         }
+    }
+
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// How many documents were taken in: all of the input once one was given.
+    pub fn taken(&self) -> u64 {
+        self.seq
     }
 
     /// What the current document was sorted by.

@@ -1,6 +1,7 @@
 //! Pipelines over documents in memory: input, stages, output (or `#code`).
 
 use super::*;
+use crate::collation::Collation;
 use crate::expr::ParseEnv;
 use bson::json;
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ pub(super) struct Memory {
     pub(super) disk: bool,
     pub(super) spilled: u32,
     pub(super) shared: Option<Arc<StageMemory>>,
+    /// The most that was held of that at any check.
+    pub(super) most: usize,
     pub(super) watch: Option<Watch>,
     pub(super) under_way: usize,
 }
@@ -30,6 +33,8 @@ pub(super) struct Memory {
 impl Host for Memory {
     fn check(&mut self) -> Result<()> {
         self.checks += 1;
+        let held = self.shared.as_ref().map_or(0, |s| s.used());
+        self.most = self.most.max(held);
         match self.offload_every {
             Some(n) if self.checks.is_multiple_of(n) => Err(errors::Error::offload()),
             _ => Ok(()),
@@ -107,13 +112,30 @@ impl Host for Memory {
 }
 
 pub(super) fn parse(stages: &str) -> Result<Pipeline> {
-    let ctx = ParseCtx::new("test", Some("c"), ParseEnv::new());
+    parse_under(stages, "")
+}
+
+fn parse_under(stages: &str, collation: &str) -> Result<Pipeline> {
+    let collation = match collation {
+        "" => None,
+        c => Collation::new(json::parse(c).unwrap().as_doc())?,
+    };
+    let ctx = ParseCtx::new("test", Some("c"), ParseEnv::new().collated(collation));
     let v = json::parse_value(stages).unwrap_or_else(|e| panic!("{stages}: {e}"));
     Pipeline::parse(v.as_val(), &ctx)
 }
 
-fn run_on(host: &mut Memory, input: &str, stages: &str) -> Result<Vec<DocBuf>> {
-    let pipeline = parse(stages)?;
+pub(super) fn run_on(host: &mut Memory, input: &str, stages: &str) -> Result<Vec<DocBuf>> {
+    run_under(host, input, stages, "")
+}
+
+pub(super) fn run_under(
+    host: &mut Memory,
+    input: &str,
+    stages: &str,
+    collation: &str,
+) -> Result<Vec<DocBuf>> {
+    let pipeline = parse_under(stages, collation)?;
     let vars = Arc::new(Vars::new(0));
     let mut source = pipeline.attach(0, over_docs(docs(input)), &vars);
     let mut out = Vec::new();
@@ -130,7 +152,33 @@ fn run_on(host: &mut Memory, input: &str, stages: &str) -> Result<Vec<DocBuf>> {
     }
 }
 
-fn show(r: Result<Vec<DocBuf>>) -> String {
+/// A stage with `limit` bytes gives from files what it gives in memory, however often it is interrupted; without leave for
+/// files it is refused. Gives the results.
+pub(super) fn outside_memory(input: &str, stage: &str, collation: &str, limit: usize) -> String {
+    let stages = format!("[{stage}]");
+    let want = run_under(&mut Memory::default(), input, &stages, collation);
+    let want = show(want);
+    for offload_every in [None, Some(2), Some(3), Some(7)] {
+        let mut host = Memory {
+            limit: Some(limit),
+            disk: true,
+            offload_every,
+            ..Memory::default()
+        };
+        let found = show(run_under(&mut host, input, &stages, collation));
+        assert_eq!(found, want, "{stage} {collation} {offload_every:?}");
+        assert!(host.spilled > 0, "{stage}");
+    }
+    let mut host = Memory {
+        limit: Some(limit),
+        ..Memory::default()
+    };
+    let refused = show(run_under(&mut host, input, &stages, collation));
+    assert_eq!(refused, "#292", "{stage}");
+    want
+}
+
+pub(super) fn show(r: Result<Vec<DocBuf>>) -> String {
     match r {
         Ok(docs) => format!("{docs:?}"),
         Err(e) => format!("#{}", e.code.0),
@@ -538,6 +586,38 @@ fn memory_limits() {
         )),
         r#"[{"_id": 2}]"#
     );
+}
+
+#[test]
+fn what_a_group_holds_is_what_counts() {
+    let pad = "p".repeat(150);
+    let docs: Vec<String> = (0..100)
+        .map(|i| {
+            format!(
+                r#"{{"_id":{i},"v":{}}}"#,
+                [format!("\"{pad}\""), "0".into()][i % 2]
+            )
+        })
+        .collect();
+    let input = format!("[{}]", docs.join(","));
+    let run = |disk, fields: &str| {
+        let mut host = Memory {
+            limit: Some(5000),
+            disk,
+            ..Memory::default()
+        };
+        let stages =
+            format!(r#"[{{"$group":{{"_id":null,{fields}}}}},{{"$project":{{"_id":1}}}}]"#);
+        (show(run_on(&mut host, &input, &stages)), host.spilled)
+    };
+    // Long and short values in turn do not add up.
+    let one = r#"[{"_id": null}]"#.to_string();
+    assert_eq!(run(false, r#""l":{"$last":"$v"}"#), (one.clone(), 0));
+    // Arrays of which each would do: written out they would only come back.
+    let half = r#""a":{"$firstN":{"input":"$v","n":38}}"#;
+    assert_eq!(run(true, half), (one, 0));
+    let halves = format!("{half},{}", half.replace("\"a\"", "\"b\""));
+    assert_eq!(run(true, &halves).0, "#146");
 }
 
 #[test]
