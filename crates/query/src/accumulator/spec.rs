@@ -1,7 +1,7 @@
 //! Parsed accumulators.
 
 use super::percentile;
-use super::state::{Accumulator, Bounded, Distinct};
+use super::state::{Accumulator, Bounded, Distinct, Few};
 use crate::collation::{Collation, compare};
 use crate::expr::{Computed, EvalCtx, Expression, ParseEnv, SortSpec, join_paths};
 use bson::{Doc, Val, Value, Writer};
@@ -223,8 +223,8 @@ impl AccumulatorSpec {
             Kind::SetUnion => Accumulator::Union(Distinct::new(self.collation.clone())),
             Kind::Deviation { sample } => Accumulator::Deviation(Default::default(), *sample),
             Kind::MergeObjects => Accumulator::Merge(Default::default()),
-            Kind::FirstN => Accumulator::FirstN(Vec::new(), n),
-            Kind::LastN => Accumulator::LastN(Default::default(), n),
+            Kind::FirstN => Accumulator::FirstN(Few::new(n)),
+            Kind::LastN => Accumulator::LastN(Few::new(n)),
             Kind::MinN => Accumulator::Bounded(
                 Bounded::new(n, false, false, false).collated(self.collation.clone()),
             ),

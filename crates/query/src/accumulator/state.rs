@@ -22,8 +22,8 @@ pub enum Accumulator {
     Union(Distinct),
     Deviation(Variance, bool),
     Merge(DocBuf),
-    FirstN(Vec<Value>, usize),
-    LastN(VecDeque<Value>, usize),
+    FirstN(Few),
+    LastN(Few),
     Bounded(Bounded),
     Percentile(Vec<f64>, Vec<f64>, bool),
 }
@@ -61,6 +61,46 @@ impl Distinct {
             self.key_bytes += key.len() + 32;
             self.keys.insert(key.into());
             self.items.push(v);
+        }
+    }
+}
+
+/// Heap bytes of a value.
+fn heap_bytes(v: &Value) -> usize {
+    let n = v.as_val().bytes.len();
+    if n > 16 { n } else { 0 }
+}
+
+/// Up to `n` values in the order of their arrival.
+pub struct Few {
+    items: VecDeque<Value>,
+    n: usize,
+    bytes: usize,
+}
+
+impl Few {
+    pub(super) fn new(n: usize) -> Few {
+        Few {
+            items: VecDeque::new(),
+            n,
+            bytes: 0,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.items.len() >= self.n
+    }
+
+    fn push(&mut self, v: Option<Val<'_>>) {
+        let v = v.unwrap_or(Val::NULL).to_value();
+        self.bytes += size_of::<Value>() + heap_bytes(&v);
+        self.items.push_back(v);
+    }
+
+    /// Lets go of the first.
+    fn pop(&mut self) {
+        if let Some(v) = self.items.pop_front() {
+            self.bytes -= size_of::<Value>() + heap_bytes(&v);
         }
     }
 }
@@ -216,16 +256,16 @@ impl Accumulator {
                     }
                 }
             }
-            Accumulator::FirstN(items, n) => {
-                if items.len() < *n {
-                    items.push(v.unwrap_or(Val::NULL).to_value());
+            Accumulator::FirstN(few) => {
+                if !few.is_full() {
+                    few.push(v);
                 }
             }
-            Accumulator::LastN(items, n) => {
-                if items.len() == *n {
-                    items.pop_front();
+            Accumulator::LastN(few) => {
+                if few.is_full() {
+                    few.pop();
                 }
-                items.push_back(v.unwrap_or(Val::NULL).to_value());
+                few.push(v);
             }
             Accumulator::Bounded(b) => {
                 if let Some(v) = present {
@@ -263,8 +303,7 @@ impl Accumulator {
             Accumulator::Set(s) | Accumulator::Union(s) => s.items.finish_array(),
             Accumulator::Deviation(s, sample) => s.deviation(sample),
             Accumulator::Merge(d) => Value::from(d),
-            Accumulator::FirstN(items, _) => list(&mut items.into_iter()),
-            Accumulator::LastN(items, _) => list(&mut items.into_iter()),
+            Accumulator::FirstN(few) | Accumulator::LastN(few) => list(&mut few.items.into_iter()),
             Accumulator::Bounded(b) => b.finish(),
             Accumulator::Percentile(mut numbers, p, single) => {
                 let r = percentile::compute(&mut numbers, &p);
@@ -275,21 +314,16 @@ impl Accumulator {
 
     /// Heap bytes held, approximately.
     pub fn memory_bytes(&self) -> usize {
-        let value = |v: &Value| {
-            let n = v.as_val().bytes.len();
-            if n > 16 { n } else { 0 }
-        };
         match self {
             Accumulator::Sum(_) | Accumulator::Avg(_) | Accumulator::Deviation(..) => 0,
             Accumulator::Min(v, _)
             | Accumulator::Max(v, _)
             | Accumulator::First(v)
-            | Accumulator::Last(v) => v.as_ref().map_or(0, value),
+            | Accumulator::Last(v) => v.as_ref().map_or(0, heap_bytes),
             Accumulator::Push(w) | Accumulator::Concat(w) => w.len(),
             Accumulator::Set(s) | Accumulator::Union(s) => s.items.len() + s.key_bytes,
             Accumulator::Merge(d) => d.as_bytes().len(),
-            Accumulator::FirstN(items, _) => items.iter().map(|v| 32 + value(v)).sum(),
-            Accumulator::LastN(items, _) => items.iter().map(|v| 32 + value(v)).sum(),
+            Accumulator::FirstN(few) | Accumulator::LastN(few) => few.bytes,
             Accumulator::Bounded(b) => b.bytes,
             Accumulator::Percentile(numbers, ..) => numbers.len() * 8,
         }
@@ -318,15 +352,9 @@ impl Accumulator {
             Accumulator::Merge(d) => {
                 w.doc("v", d.as_doc());
             }
-            Accumulator::FirstN(items, _) => {
+            Accumulator::FirstN(few) | Accumulator::LastN(few) => {
                 w.open_array("a");
-                for v in items {
-                    w.push(v.as_val());
-                }
-            }
-            Accumulator::LastN(items, _) => {
-                w.open_array("a");
-                for v in items {
+                for v in &few.items {
                     w.push(v.as_val());
                 }
             }

@@ -51,6 +51,8 @@ impl Field {
                 | "$bottomN"
                 | "$minN"
                 | "$maxN"
+                | "$firstN"
+                | "$lastN"
         );
         Ok(Field {
             name: name.to_string(),
