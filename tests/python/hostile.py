@@ -4,7 +4,7 @@
 
 `documents` send documents of 16 MB; `greedy` ask for replies of 16 MB (of the collection hostile.large) and never read;
 `drip` send one byte a second of a long message; `vanish` hang up in the middle of long messages, again and again; `reset` tear the connection down (RST) in the middle
-of a request or of a reply, again and again; `silent` send half of a request, or read half of a reply, and are never heard of again;
+of a request or of a reply, again and again; `squeeze` send 45 MB compressed to 200 KB; `silent` send half of a request, or read half of a reply, and are never heard of again;
 `mixed` is a quarter of each of the first four.
 """
 
@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import time
+import zlib
 
 import bson
 
@@ -32,6 +33,17 @@ def message(body, payload=b""):
 LARGE = message(
     {"insert": "stored", "$db": "hostile", "ordered": False}, bson.encode({"x": os.urandom(DOCUMENT_BYTES)})
 )
+
+
+def squeezed():
+    """45 MB of documents in a message of 200 KB; the first of them is there already, so that none is inserted."""
+    documents = b"".join(bson.encode({"_id": 0, "x": bytes(15 * MEGABYTE)}) for _ in range(3))
+    whole = message({"insert": "large", "$db": "hostile"}, documents)
+    content = struct.pack("<iiB", 2013, len(whole) - 16, 2) + zlib.compress(whole[16:], 1)
+    return struct.pack("<iiii", 16 + len(content), 1, 0, 2012) + content
+
+
+SQUEEZED = squeezed()
 FIND = message({"find": "large", "$db": "hostile", "batchSize": 100_000})
 LEAVING = ["reset", "silent"]
 
@@ -49,7 +61,8 @@ class Attacker:
         self.socket.connect_ex(("127.0.0.1", self.port))
         # Every second one is gone in the middle of a reply, the others in the middle of a request.
         self.asks = self.kind == "greedy" or self.kind in LEAVING and self.number % 2 == 0
-        self.rest = memoryview(FIND if self.asks else LARGE)
+        self.message = SQUEEZED if self.kind == "squeeze" else FIND if self.asks else LARGE
+        self.rest = memoryview(self.message)
         self.read_bytes = 0
         if self.kind == "reset":
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -92,7 +105,7 @@ class Attacker:
         elif self.is_leaving():
             self.leave()
         elif not self.asks:
-            self.rest = memoryview(LARGE)
+            self.rest = memoryview(self.message)
 
 
 def attack(kind, port, count, seconds):

@@ -48,7 +48,7 @@ def target(new_server):
         yield server, client
 
 
-@pytest.mark.parametrize("kind", ["documents", "greedy", "drip", "vanish", "reset", "silent", "mixed"])
+@pytest.mark.parametrize("kind", ["documents", "greedy", "drip", "vanish", "reset", "silent", "squeeze", "mixed"])
 def test_the_others_are_served(target, kind):
     server, client = target
     things = client.app.things

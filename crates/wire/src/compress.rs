@@ -124,6 +124,21 @@ impl<'a> Compressed<'a> {
     }
 }
 
+/// How long the message that begins with `start` says that it is when it is decompressed, in bytes; 0 when it is not compressed,
+/// and when it says nothing that it may.
+pub fn plain_bytes(start: &[u8]) -> usize {
+    let int = |at: usize| {
+        let bytes = start.get(at..at + 4)?;
+        Some(i32::from_le_bytes(bytes.try_into().ok()?))
+    };
+    // The opCode is the last of the header.
+    if int(HEADER_BYTES - 4) != Some(op::COMPRESSED) {
+        return 0;
+    }
+    let stated = int(HEADER_BYTES + 4).and_then(|size| usize::try_from(size).ok());
+    stated.filter(|n| *n <= MAX_MESSAGE_BYTES).unwrap_or(0)
+}
+
 /// Compression state that is worth keeping: one for each thread.
 #[derive(Default)]
 pub struct Codec {

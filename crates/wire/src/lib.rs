@@ -51,7 +51,7 @@ mod legacy;
 mod msg;
 mod read;
 
-pub use compress::{Codec, Compressed, Compressor, may_compress};
+pub use compress::{Codec, Compressed, Compressor, may_compress, plain_bytes};
 pub use legacy::{Query, Reply, begin_reply, query, reply_flags};
 pub use msg::{
     CHECKSUM_PRESENT, EXHAUST_ALLOWED, MORE_TO_COME, Msg, Sequence, begin_body, begin_msg,

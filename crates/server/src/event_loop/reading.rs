@@ -23,6 +23,17 @@ const SLOWEST: u64 = 16 << 10;
 /// How often messages that have stalled are looked for.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// The memory that a message of `len` bytes takes, of which the beginning is there: once for itself (decompressed, once more) and
+/// once for what is made of it while it is run; nothing for short ones.
+fn claim(len: usize, start: &[u8]) -> usize {
+    let plain = wire::plain_bytes(start);
+    match (len > SMALL_BYTES, plain > SMALL_BYTES) {
+        (_, true) => len + 2 * plain,
+        (true, false) => 2 * len,
+        (false, false) => 0,
+    }
+}
+
 impl<S: Service> EventLoop<S> {
     /// Runs messages of a connection until there is none whole, one is under way, or it is others' turn.
     pub(super) fn pump(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
@@ -44,7 +55,13 @@ impl<S: Service> EventLoop<S> {
                 }
             } else if c.at < c.input.len() {
                 match wire::frame(c.buffered()) {
-                    Ok(Frame::Complete { len }) => self.run_buffered(key, c, len),
+                    Ok(Frame::Complete { len }) => {
+                        let claim = claim(len, c.buffered());
+                        if !self.take_room(key, c, claim) {
+                            return Fate::Keep;
+                        }
+                        self.run_buffered(key, c, len)
+                    }
                     Ok(Frame::Incomplete { need }) => match self.read_on(key, c, need) {
                         // A long message is read a piece a turn, so that short ones do not wait for all of it.
                         Some(Fate::Keep) if c.reserved > 0 && c.input.len() < need => {
@@ -107,9 +124,12 @@ impl<S: Service> EventLoop<S> {
             match wire::frame(rest) {
                 Ok(Frame::Complete { len }) => {
                     let (message, after) = rest.split_at(len);
+                    if !self.take_room(key, c, claim(len, message)) {
+                        break;
+                    }
                     rest = after;
                     match self.run_message(key, c, message, None) {
-                        Ran::Handled => {}
+                        Ran::Handled => self.release(c),
                         Ran::ToWorker => self.hand_over(key, c, message.to_vec(), None),
                         Ran::Close => return Fate::Close,
                     }
@@ -141,26 +161,12 @@ impl<S: Service> EventLoop<S> {
         // One that sends a byte now and then holds nothing until it has sent what a short message may have.
         let early = SMALL_BYTES.saturating_sub(c.input.len());
         if need > SMALL_BYTES && c.reserved == 0 && early == 0 {
-            let in_flight = &self.shared.control.in_flight;
-            // Once for the message, and once for what is made of it while it is run.
-            let bytes = need.saturating_mul(2);
-            if !in_flight.try_take(bytes) {
+            let claim = claim(need, c.buffered());
+            if !self.take_room(key, c, claim) {
                 // Who has hung up in the middle of it would wait for nothing, and many may do so while there is no room.
                 let arrived = c.input.len() + c.stream.as_ref().map_or(0, Stream::unread);
-                if c.hung_up && arrived < need {
-                    return Some(Fate::Close);
-                }
-                if !c.parked {
-                    c.parked = true;
-                    self.parked.push(key);
-                    in_flight.begin_wait();
-                }
-                return None;
+                return (c.hung_up && arrived < need).then_some(Fate::Close);
             }
-            if std::mem::take(&mut c.parked) {
-                in_flight.end_wait();
-            }
-            c.reserved = bytes;
             c.since = Instant::now();
             c.progress = c.since;
             // Address space, not memory: pages come as bytes do.
@@ -194,6 +200,27 @@ impl<S: Service> EventLoop<S> {
             }
             Err(_) => Some(Fate::Close),
         }
+    }
+
+    /// Takes memory for a message that holds none yet; where there is none the connection is parked.
+    fn take_room(&mut self, key: usize, c: &mut Connection<S>, bytes: usize) -> bool {
+        if bytes == 0 || c.reserved > 0 {
+            return true;
+        }
+        let in_flight = &self.shared.control.in_flight;
+        if in_flight.try_take(bytes) {
+            if std::mem::take(&mut c.parked) {
+                in_flight.end_wait();
+            }
+            c.reserved = bytes;
+            return true;
+        }
+        if !c.parked {
+            c.parked = true;
+            self.parked.push(key);
+            in_flight.begin_wait();
+        }
+        false
     }
 
     /// Runs the message of `len` bytes that the unread part of the input begins with.
