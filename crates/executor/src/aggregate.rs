@@ -21,7 +21,6 @@ use query::pipeline::{
 use query::projection::Projection;
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
 use storage::View;
 
 /// Answers stages that tell about the server (`$currentOp`, …): whoever knows it.
@@ -471,9 +470,7 @@ impl Host for Outside<'_, '_> {
     }
 
     fn wait_for_memory(&mut self) -> Result<()> {
-        self.ctx.need_worker()?;
-        std::thread::sleep(Duration::from_millis(10));
-        self.ctx.check()
+        self.ctx.wait_for_memory()
     }
 
     fn spill(&mut self) -> Result<Box<dyn pipeline::SpillFile>> {

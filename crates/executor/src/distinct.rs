@@ -9,6 +9,7 @@ use errors::{Result, bail};
 use planner::{DistinctRequest, Plan};
 use query::collation::Collation;
 use query::path::{FieldPath, Leaf};
+use query::pipeline::Share;
 use query::projection::Projection;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,8 +36,10 @@ pub fn distinct(
     let (plan, _) = distinct_plan(ctx, &view, &coll, path, req, collation)?;
     let mut rows = Rows::with_plan(ctx, view, coll, Arc::new(plan), None, req.vars.clone())?;
     let mut found = Found::default();
+    let mut share = ctx.engine.stage_memory.share();
     while rows.next(ctx)? {
         found.add(rows.doc(), path, collation)?;
+        found.count(&mut share, ctx)?;
     }
     Ok(found.values.into_values().collect())
 }
@@ -74,25 +77,39 @@ pub fn distinct_of(
 ) -> Result<Vec<Value>> {
     let mut rows = PipelineCursor::open(ctx, request)?;
     let mut found = Found::default();
+    let mut share = ctx.engine.stage_memory.share();
     while rows.advance(ctx)? {
         found.add(rows.doc(), path, collation)?;
+        found.count(&mut share, ctx)?;
     }
     Ok(found.values.into_values().collect())
 }
+
+/// Of a value that was found, beside its bytes and those of its key.
+const ENTRY_BYTES: usize = 96;
 
 #[derive(Default)]
 struct Found {
     values: BTreeMap<Vec<u8>, Value>,
     scratch: Vec<u8>,
+    /// Of the reply.
     bytes: usize,
+    /// In memory, about: small values take many times their length.
+    held: usize,
 }
 
 impl Found {
+    /// Has `share` hold what is in memory.
+    fn count(&self, share: &mut Share, ctx: &mut OpCtx) -> Result<()> {
+        share.hold(self.held, "distinct", || ctx.wait_for_memory())
+    }
+
     fn add(&mut self, doc: Doc<'_>, path: &FieldPath, collation: Option<&Collation>) -> Result<()> {
         let Found {
             values,
             scratch,
             bytes,
+            held,
         } = self;
         path.visit(doc, Leaf::Whole, &mut |v, _| {
             let Some(v) = v else { return false };
@@ -101,6 +118,7 @@ impl Found {
                 Collation::with(collation, v, |v| key::encode(v, false, scratch, None));
                 if !values.contains_key(scratch) {
                     *bytes += v.bytes.len() + 8;
+                    *held += scratch.len() + v.bytes.len() + ENTRY_BYTES;
                     values.insert(scratch.clone(), v.to_value());
                 }
             };
@@ -114,5 +132,28 @@ impl Found {
             bail!(17217, "distinct too big, 16mb cap");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use query::pipeline::StageMemory;
+
+    /// Short values take more memory than room in the reply, which is what is limited.
+    #[test]
+    fn what_is_held_is_counted() {
+        let memory = Arc::new(StageMemory::default());
+        let (mut found, mut share) = (Found::default(), memory.share());
+        let path = FieldPath::new("a");
+        for i in 0..20_000 {
+            let doc = bson::doc! { "a": i % 10_000 };
+            found.add(doc.as_doc(), &path, None).unwrap();
+        }
+        share.hold(found.held, "distinct", || Ok(())).unwrap();
+        assert_eq!(found.values.len(), 10_000);
+        assert!(memory.used() > 1_000_000 && found.bytes < 200_000);
+        drop(share);
+        assert_eq!(memory.used(), 0);
     }
 }

@@ -325,6 +325,13 @@ impl<'a> OpCtx<'a> {
         }
     }
 
+    /// Lets a moment pass in which others may give back memory of [`Engine::stage_memory`].
+    pub fn wait_for_memory(&mut self) -> Result<()> {
+        self.need_worker()?;
+        std::thread::sleep(Duration::from_millis(10));
+        self.check()
+    }
+
     /// Whether a batch of `so_far` bytes may take a document of `more`. A long one takes room first; when there is none it ends
     /// early, if it may and has something to give, else it waits.
     #[inline]

@@ -2,6 +2,7 @@
 
 use super::parse::{Inside, ParseCtx};
 use super::spill::{Tape, TapeWriter};
+use super::stage_memory::hold;
 use super::{Host, Parts, Pipeline, Share, Source, check_size, too_much_memory};
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -158,6 +159,7 @@ impl Source for Run {
                     let first = docs.iter().map(|d| d.as_bytes());
                     self.spilled = Some(Tape::write(file, first)?);
                     self.share = None;
+                    self.bytes = 0;
                 }
             }
             self.input = None;
@@ -191,7 +193,13 @@ impl Source for Run {
                     self.running.insert(r)
                 }
             };
-            while running.advance(host)? {
+            loop {
+                let bytes = self.bytes + self.results.len() + self.array.len();
+                let share = self.share.get_or_insert_with(|| host.share());
+                hold(share, bytes, host, "$facet")?;
+                if !running.advance(host)? {
+                    break;
+                }
                 self.array.push(running.doc().as_val());
                 check_size(self.results.len() + self.array.len())?;
             }

@@ -114,17 +114,69 @@ impl GraphLookup {
     }
 }
 
-/// The search for one input document.
-struct Search {
+/// Of an entry of a set, beside its key, about.
+const ENTRY_BYTES: usize = 48;
+
+/// What a search has come by, and what that holds in bytes.
+#[derive(Default)]
+struct Seen {
+    /// The values that are looked for now.
     frontier: Vec<Value>,
     /// Keys of values that were looked for, and of documents that were found.
     asked: HashSet<Vec<u8>>,
     found: HashSet<Vec<u8>>,
     next: Vec<Value>,
+    keys_bytes: usize,
+    next_bytes: usize,
+    level_bytes: usize,
+}
+
+impl Seen {
+    fn ask(&mut self, v: Val<'_>) {
+        let key = key::of(v);
+        let bytes = key.len() + ENTRY_BYTES;
+        if self.asked.insert(key) {
+            self.keys_bytes += bytes;
+            self.next_bytes += size_of::<Value>() + v.bytes.len();
+            self.next.push(v.to_value());
+        }
+    }
+
+    /// Notes a document; false when it was found before.
+    fn find(&mut self, doc: Doc<'_>) -> bool {
+        let key = key::of(doc.get("_id").unwrap_or(Val::NULL));
+        let bytes = key.len() + ENTRY_BYTES;
+        let new = self.found.insert(key);
+        self.keys_bytes += if new { bytes } else { 0 };
+        new
+    }
+
+    /// On to the values that were found last.
+    fn descend(&mut self) {
+        self.frontier = std::mem::take(&mut self.next);
+        // In the filter that looks for them, and in what an index is searched by.
+        self.level_bytes = 2 * std::mem::take(&mut self.next_bytes);
+    }
+
+    fn bytes(&self) -> usize {
+        self.keys_bytes + self.next_bytes + self.level_bytes
+    }
+}
+
+/// The search for one input document.
+struct Search {
+    seen: Seen,
     depth: i64,
     level: Option<Box<dyn Source>>,
     results: Writer,
     share: Share,
+}
+
+fn check_memory(seen: &Seen, results: &Writer, limit: usize) -> Result<()> {
+    if seen.bytes() + results.len() > limit {
+        bail!(40099, "$graphLookup reached maximum memory consumption");
+    }
+    Ok(())
 }
 
 pub(super) struct Run {
@@ -150,10 +202,7 @@ impl Run {
         let ctx = EvalCtx::new(self.input.doc(), &self.vars);
         let start = self.spec.start.evaluate(&ctx)?;
         let mut s = Search {
-            frontier: Vec::new(),
-            asked: HashSet::new(),
-            found: HashSet::new(),
-            next: Vec::new(),
+            seen: Seen::default(),
             depth: 0,
             level: None,
             results: Writer::new_array(),
@@ -162,85 +211,78 @@ impl Run {
         match start.as_val() {
             Some(v) if v.tag == tag::ARRAY => {
                 for item in v.as_array().unwrap_or(Doc::EMPTY).values() {
-                    s.ask(item);
+                    s.seen.ask(item);
+                    check_memory(&s.seen, &s.results, host.memory_limit())?;
                 }
             }
-            Some(v) => s.ask(v),
-            None => s.ask(Val::NULL),
+            Some(v) => s.seen.ask(v),
+            None => s.seen.ask(Val::NULL),
         }
-        s.frontier = std::mem::take(&mut s.next);
+        s.seen.descend();
         Ok(s)
     }
 }
 
 impl Search {
-    fn ask(&mut self, v: Val<'_>) {
-        if self.asked.insert(key::of(v)) {
-            self.next.push(v.to_value());
-        }
-    }
-
     /// Runs to the end of the search.
     fn run(&mut self, spec: &GraphLookup, vars: &Arc<Vars>, host: &mut dyn Host) -> Result<()> {
+        let Search {
+            seen,
+            depth,
+            level,
+            results,
+            share,
+        } = self;
         loop {
-            if self.level.is_none() {
-                if self.frontier.is_empty() {
-                    return Ok(());
+            // The results, and the document that they become part of.
+            hold(
+                share,
+                seen.bytes() + 2 * results.len(),
+                host,
+                "$graphLookup",
+            )?;
+            let source = match level {
+                Some(source) => source,
+                None if seen.frontier.is_empty() => return Ok(()),
+                None => {
+                    let values = seen.frontier.iter().map(Value::as_val).collect();
+                    let collation = spec.collation.as_ref();
+                    let mut nodes = vec![equals_any(&spec.connect_to, values, collation)];
+                    nodes.extend(spec.restrict.clone().map(Filter::into_root));
+                    let pipeline = Pipeline::from_filter(Filter::from_node(Node::and(nodes)));
+                    let source = host.open(&spec.from, &pipeline, vars)?;
+                    seen.frontier = Vec::new();
+                    level.insert(source)
                 }
-                let values = self.frontier.iter().map(Value::as_val).collect();
-                let mut nodes = vec![equals_any(
-                    &spec.connect_to,
-                    values,
-                    spec.collation.as_ref(),
-                )];
-                nodes.extend(spec.restrict.clone().map(Filter::into_root));
-                let pipeline = Pipeline::from_filter(Filter::from_node(Node::and(nodes)));
-                self.level = Some(host.open(&spec.from, &pipeline, vars)?);
+            };
+            if !source.advance(host)? {
+                *level = None;
+                *depth += 1;
+                seen.descend();
+                if spec.max_depth.is_some_and(|m| *depth > m) {
+                    seen.frontier.clear();
+                }
+                continue;
             }
-            while let Some(level) = &mut self.level {
-                // The results, and the document that they become part of.
-                hold(
-                    &mut self.share,
-                    2 * self.results.len(),
-                    host,
-                    "$graphLookup",
-                )?;
-                if !level.advance(host)? {
-                    self.level = None;
-                    break;
+            let doc = source.doc();
+            if !seen.find(doc) {
+                continue;
+            }
+            for v in join_values(doc, &spec.connect_from) {
+                seen.ask(v);
+            }
+            match &spec.depth_field {
+                None => {
+                    results.push(doc.as_val());
                 }
-                let doc = level.doc();
-                if !self
-                    .found
-                    .insert(key::of(doc.get("_id").unwrap_or(Val::NULL)))
-                {
-                    continue;
-                }
-                for v in join_values(doc, &spec.connect_from) {
-                    if self.asked.insert(key::of(v)) {
-                        self.next.push(v.to_value());
-                    }
-                }
-                match &spec.depth_field {
-                    None => {
-                        self.results.push(doc.as_val());
-                    }
-                    Some(path) => {
-                        self.results.open_doc("");
-                        let depth = Value::from(self.depth);
-                        set_path(&mut self.results, doc, path, 0, Some(depth.as_val()));
-                        self.results.close();
-                    }
-                }
-                if self.results.len() > host.memory_limit() {
-                    bail!(40099, "$graphLookup reached maximum memory consumption");
+                Some(path) => {
+                    results.open_doc("");
+                    let depth = Value::from(*depth);
+                    set_path(results, doc, path, 0, Some(depth.as_val()));
+                    results.close();
                 }
             }
-            self.frontier = std::mem::take(&mut self.next);
-            self.depth += 1;
-            if spec.max_depth.is_some_and(|m| self.depth > m) {
-                self.frontier.clear();
-            }
+            check_memory(seen, results, host.memory_limit())?;
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Stages that make documents: `$documents`, and those that tell about the server or a collection.
 
 use super::options::{options, required, string, wrong_type};
-use super::{Host, Namespace, Parts, Source};
+use super::stage_memory::hold;
+use super::{Host, Namespace, Parts, Share, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
-use bson::{Doc, DocBuf, Val, tag};
+use bson::{Doc, DocBuf, Val, Value, tag};
 use errors::{Result, bail};
 use std::sync::Arc;
 
@@ -323,7 +324,10 @@ impl Source for Run {
 pub(super) struct Documents {
     expression: Arc<Expression>,
     vars: Arc<Vars>,
-    docs: Option<std::vec::IntoIter<DocBuf>>,
+    /// The array, once it is made, and where in it the rest begins.
+    array: Option<Value>,
+    offset: usize,
+    share: Share,
     current: DocBuf,
 }
 
@@ -332,12 +336,14 @@ impl Documents {
         Documents {
             expression,
             vars,
-            docs: None,
+            array: None,
+            offset: 0,
+            share: Share::default(),
             current: DocBuf::new(),
         }
     }
 
-    fn evaluate(&self) -> Result<Vec<DocBuf>> {
+    fn evaluate(&self) -> Result<Value> {
         let v = self
             .expression
             .evaluate(&EvalCtx::new(Doc::EMPTY, &self.vars))?;
@@ -350,33 +356,44 @@ impl Documents {
             );
         }
         let items = v.as_array().unwrap_or(Doc::EMPTY);
-        items
-            .values()
-            .map(|i| match i.as_doc() {
-                Some(d) => Ok(d.to_buf()),
-                None => bail!(
-                    40228,
-                    "'newRoot' expression must evaluate to an object, but resulting value was: {i}. Type of resulting \
-                     value: '{}'.",
-                    i.type_name()
-                ),
-            })
-            .collect()
+        if let Some(i) = items.values().find(|i| i.as_doc().is_none()) {
+            bail!(
+                40228,
+                "'newRoot' expression must evaluate to an object, but resulting value was: {i}. Type of resulting \
+                 value: '{}'.",
+                i.type_name()
+            );
+        }
+        Ok(v.to_value())
     }
 }
 
 impl Source for Documents {
     fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
         host.check()?;
-        if self.docs.is_none() {
-            self.docs = Some(self.evaluate()?.into_iter());
-        }
-        match self.docs.as_mut().and_then(Iterator::next) {
+        let array = match &self.array {
+            Some(array) => array,
+            None => {
+                self.share = host.share();
+                self.offset = 4;
+                self.array.insert(self.evaluate()?)
+            }
+        };
+        let bytes = array.as_val().bytes;
+        hold(&mut self.share, bytes.len(), host, "$documents")?;
+        let end = bytes.len().saturating_sub(1);
+        let mut rest = bson::Iter::over(bytes.get(self.offset..end).unwrap_or(&[]));
+        match rest.next_raw().and_then(|(_, v)| v.as_doc()) {
             Some(d) => {
-                self.current = d;
+                self.current = d.to_buf();
+                self.offset = end - rest.rest().len();
                 Ok(true)
             }
-            None => Ok(false),
+            None => {
+                self.array = Some(Value::NULL);
+                self.share.release();
+                Ok(false)
+            }
         }
     }
 

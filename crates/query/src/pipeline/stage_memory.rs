@@ -89,6 +89,28 @@ impl Share {
             })
     }
 
+    /// Has it hold `bytes` of `what`, which cannot be written to a file. Where there is no room others go first, with each call of
+    /// `wait` for a moment; refuses when that was in vain.
+    #[inline]
+    pub fn hold(
+        &mut self,
+        bytes: usize,
+        what: &str,
+        mut wait: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        for _ in 0..TURNS {
+            if self.fits_for_good(bytes) {
+                return Ok(());
+            }
+            wait()?;
+        }
+        Err(err!(
+            ExceededMemoryLimit,
+            "{what} needs {bytes} bytes of memory and cannot spill to disk, and other operations hold what there is for stages of \
+             pipelines. Try again later"
+        ))
+    }
+
     /// `allowed` looks at what this stage, and what all would hold then, and at the limit.
     fn grow(&mut self, bytes: usize, allowed: impl Fn(usize, usize, usize) -> bool) -> bool {
         let Some(of) = &self.of else {
@@ -124,18 +146,9 @@ impl Drop for Share {
 }
 
 /// Has `share` hold `bytes` of `what`, which cannot be written to a file; waits for them, up to a point.
+#[inline]
 pub(super) fn hold(share: &mut Share, bytes: usize, host: &mut dyn Host, what: &str) -> Result<()> {
-    for _ in 0..TURNS {
-        if share.fits_for_good(bytes) {
-            return Ok(());
-        }
-        host.wait_for_memory()?;
-    }
-    Err(err!(
-        ExceededMemoryLimit,
-        "{what} needs {bytes} bytes of memory and cannot spill to disk, and other operations hold what there is for stages of \
-         pipelines. Try again later"
-    ))
+    share.hold(bytes, what, || host.wait_for_memory())
 }
 
 #[cfg(test)]

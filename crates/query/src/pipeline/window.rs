@@ -5,10 +5,11 @@
 
 use super::options::{field_path, object, options, required};
 use super::partition::{Partition, Row};
+use super::stage_memory::hold;
 use super::unwind::set_path;
 use super::window_function::Function;
-use super::window_values::{Progress, Surroundings};
-use super::{Host, Parts, Source, sort};
+use super::window_values::{Progress, Surroundings, heap_bytes};
+use super::{Host, Parts, Share, Source, sort};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
@@ -318,6 +319,8 @@ pub(super) struct Run {
     values: Vec<Value>,
     /// Of each output.
     progress: Vec<Progress>,
+    /// For what those and the values hold, which can go nowhere.
+    share: Option<Share>,
     out: Vec<u8>,
 }
 
@@ -327,6 +330,7 @@ impl Run {
         Run {
             input: sort::Run::new(input, order, None),
             progress: spec.outputs.iter().map(|_| Progress::default()).collect(),
+            share: None,
             spec,
             vars,
             rows: Partition::default(),
@@ -376,6 +380,7 @@ impl Run {
         self.rows.clear();
         self.at = 0;
         self.progress.fill_with(Progress::default);
+        self.share = None;
         self.whole = false;
         !self.ended
     }
@@ -426,16 +431,32 @@ impl Source for Run {
                 return Ok(false);
             }
         }
-        let around = Surroundings {
-            sort: self.spec.sort.as_ref(),
-            vars: &self.vars,
-            limit: host.memory_limit(),
-        };
-        let outputs = self.spec.outputs.iter().zip(&mut self.progress);
-        // After an interruption the first of them are there already.
-        for (output, progress) in outputs.skip(self.values.len()) {
+        let values = self.values.iter().map(heap_bytes);
+        let mut held = values
+            .chain(self.progress.iter().map(Progress::bytes))
+            .sum();
+        loop {
+            let share = self.share.get_or_insert_with(|| host.share());
+            hold(share, held, host, STAGE)?;
+            // After an interruption the first of them are there already.
+            let n = self.values.len();
+            let next = self.spec.outputs.get(n).zip(self.progress.get_mut(n));
+            let Some((output, progress)) = next else {
+                break;
+            };
+            let around = Surroundings {
+                sort: self.spec.sort.as_ref(),
+                vars: &self.vars,
+                limit: host.memory_limit(),
+                others: held - progress.bytes(),
+            };
+            held = around.others;
             let value = progress.value(self.at, output, &mut self.rows, &around)?;
-            self.values.push(value);
+            held += progress.bytes();
+            if let Some(value) = value {
+                held += heap_bytes(&value);
+                self.values.push(value);
+            }
         }
         let Some(row) = self.rows.row(self.at)? else {
             return Ok(false);

@@ -1,7 +1,8 @@
 //! What the functions of `$setWindowFields` give for the rows of a partition, row by row in their order.
 //!
-//! Invariant: what is held does not grow with the partition, but for a function whose value does. A function that has
-//! failed because of an interruption may be asked for the same row again.
+//! Invariant: what is held does not grow with the partition, but for a function whose value does: that stops now and then, so that
+//! what it holds can be counted ([`Progress::bytes`]). A function that has failed because of an interruption may be asked for the
+//! same row again.
 
 use super::partition::{Partition, Row};
 use super::window::{Edge, Frame, Output, Unit};
@@ -18,8 +19,9 @@ use std::ops::Range;
 pub(super) struct Surroundings<'a> {
     pub sort: Option<&'a SortPattern>,
     pub vars: &'a Vars,
-    /// Bytes that the state of one function may take.
+    /// Bytes that all functions may hold, and those that the others do.
     pub limit: usize,
+    pub others: usize,
 }
 
 /// A function on its way through a partition.
@@ -45,9 +47,43 @@ enum State {
     Line(Line),
 }
 
+/// Heap bytes of a value.
+pub(super) fn heap_bytes(v: &Value) -> usize {
+    let n = v.as_val().bytes.len();
+    if n > 16 { n } else { 0 }
+}
+
 impl Progress {
-    /// The value for the row `at`.
+    /// What it holds between two rows.
+    pub fn bytes(&self) -> usize {
+        let state = match &self.state {
+            State::Accumulator(a) => a.memory_bytes(),
+            State::Line(line) => line.bytes(),
+            State::Rank(_, key) => key.len(),
+            _ => 0,
+        };
+        state + self.last.as_ref().map_or(0, heap_bytes)
+    }
+
+    /// The value for the row `at`. None when it is not made yet: to be asked for again when [`Progress::bytes`] are counted.
     pub fn value(
+        &mut self,
+        at: usize,
+        output: &Output,
+        rows: &mut Partition,
+        around: &Surroundings<'_>,
+    ) -> Result<Option<Value>> {
+        match &output.function {
+            Function::Accumulate(spec) if !deviates(spec, &output.frame) => {
+                let frame = self.frame(at, &output.frame, rows, around)?;
+                let same = matches!(output.frame, Frame::Documents(None, None));
+                self.accumulated(spec, frame, same, rows, around)
+            }
+            _ => self.computed(at, output, rows, around).map(Some),
+        }
+    }
+
+    fn computed(
         &mut self,
         at: usize,
         output: &Output,
@@ -55,13 +91,9 @@ impl Progress {
         around: &Surroundings<'_>,
     ) -> Result<Value> {
         match &output.function {
-            Function::Accumulate(spec) if deviates(spec, &output.frame) => {
-                let frame = self.frame(at, &output.frame, rows, around)?;
-                sliding_deviation(spec, frame, rows, around)
-            }
             Function::Accumulate(spec) => {
                 let frame = self.frame(at, &output.frame, rows, around)?;
-                self.accumulated(spec, frame, rows, around)
+                sliding_deviation(spec, frame, rows, around)
             }
             Function::DocumentNumber => Ok(Number::int_or_long(at as i64 + 1).to_value()),
             Function::Rank => self.rank(at, rows, |_| at as i64 + 1),
@@ -185,24 +217,27 @@ impl Progress {
         (p.start == frame.start && p.end <= frame.end && !p.is_empty()).then_some(p.end)
     }
 
+    /// `same`: the frame of every row.
     fn accumulated(
         &mut self,
         spec: &AccumulatorSpec,
         frame: Range<usize>,
+        same: bool,
         rows: &mut Partition,
         around: &Surroundings<'_>,
-    ) -> Result<Value> {
+    ) -> Result<Option<Value>> {
         if self.frame.as_ref() == Some(&frame)
             && let Some(last) = &self.last
         {
-            return Ok(last.clone());
+            return Ok(Some(last.clone()));
         }
+        self.last = None;
         let empty = EvalCtx::new(Doc::EMPTY, around.vars);
         let (mut state, from) = match (std::mem::take(&mut self.state), self.grown(&frame)) {
             (State::Accumulator(s), Some(from)) => (s, from),
             _ => (spec.start(&empty)?, frame.start),
         };
-        let mut unmeasured = 0;
+        let (mut unmeasured, counted) = (0, state.memory_bytes());
         for i in from..frame.end {
             around.vars.check_interrupt(i - from)?;
             let Some(row) = rows.row(i)? else { break };
@@ -211,15 +246,24 @@ impl Progress {
             if (unmeasured > around.limit / 64 || i + 1 == frame.end)
                 && std::mem::take(&mut unmeasured) > 0
             {
-                check_memory(state.memory_bytes(), around.limit)?;
+                check_memory(state.memory_bytes() + around.others, around.limit)?;
+                if i + 1 < frame.end && state.memory_bytes() > counted + around.limit / 64 {
+                    self.frame = Some(frame.start..i + 1);
+                    self.state = State::Accumulator(state);
+                    return Ok(None);
+                }
             }
         }
-        let mut result = spec.start(&empty)?;
-        result.merge(state.to_partial().as_val())?;
-        let value = result.finish()?;
-        self.last = Some(value.clone());
-        (self.state, self.frame) = (State::Accumulator(state), Some(frame));
-        Ok(value)
+        let value = if same {
+            state.finish()?
+        } else {
+            let mut result = spec.start(&empty)?;
+            result.merge(state.to_partial().as_val())?;
+            self.state = State::Accumulator(state);
+            result.finish()?
+        };
+        (self.last, self.frame) = (Some(value.clone()), Some(frame));
+        Ok(Some(value))
     }
 
     fn rank(
@@ -578,6 +622,12 @@ struct Known {
 }
 
 impl Line {
+    fn bytes(&self) -> usize {
+        let next = self.next.iter().flatten();
+        let known = self.known.iter().chain(next);
+        known.map(|k| heap_bytes(&k.x) + heap_bytes(&k.y)).sum()
+    }
+
     fn value(
         &mut self,
         e: &Expression,
