@@ -348,11 +348,11 @@ fn summary(access: &Access, coll: Option<&Collection>) -> String {
         Access::Records { .. } => "IXSCAN { _id: 1 }".into(),
         Access::Index(i) => index(i),
         Access::Or(branches) => {
-            let all: Vec<String> = branches.iter().map(|(a, _)| summary(a, coll)).collect();
+            let all: Vec<String> = branches.iter().map(|b| summary(&b.access, coll)).collect();
             all.join(", ")
         }
         Access::Merge(branches, _) => {
-            let all: Vec<String> = branches.iter().map(|(a, _)| index(a)).collect();
+            let all: Vec<String> = branches.iter().map(|b| index(&b.access)).collect();
             all.join(", ")
         }
     }

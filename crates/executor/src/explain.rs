@@ -158,10 +158,10 @@ fn used(access: &Access, coll: &Collection, f: &mut Figures) {
         Access::Index(a) => {
             named(a.index);
         }
-        Access::Merge(scans, _) => scans.iter().for_each(|(a, _)| {
-            named(a.index);
+        Access::Merge(scans, _) => scans.iter().for_each(|b| {
+            named(b.access.index);
         }),
-        Access::Or(branches) => branches.iter().for_each(|(a, _)| used(a, coll, f)),
+        Access::Or(branches) => branches.iter().for_each(|b| used(&b.access, coll, f)),
     }
 }
 

@@ -3,21 +3,24 @@
 use crate::op::OpCtx;
 use crate::read::{Current, Step};
 use crate::records::{told, types};
+use crate::seen::{Known, Seen};
 use crate::several::{KeyRange, Place, Several};
 use crate::skip::{SEEK, Skipping, record_at};
 use bson::key::Decoder;
-use bson::{Val, Writer};
+use bson::{Doc, Val, Writer};
 use catalog::keyspace::{self, PREFIX};
 use catalog::numbers::sequence_key;
 use catalog::{Collection, Index};
 use errors::{Error, Result};
-use planner::{Bounds, IndexAccess, SkipBounds};
-use query::index_keys::FieldKind;
+use planner::{Bounds, IndexAccess};
+use query::index_keys::{FieldKind, KeySet};
 use smallvec::SmallVec;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use storage::{Direction, Scan, Slice, View};
 
+/// Who has so many keys is remembered where documents are asked; as these become too many, only who has more.
+const MANY: usize = 16;
 /// How many records an index scan fetches at once, at most.
 const FETCH_BATCH: usize = 64;
 
@@ -158,6 +161,8 @@ struct Ready {
     /// Those that are fetched, of which the first is the one to be given next: not all at once where they are long.
     /// `None`: gone, which cannot be with one snapshot.
     found: VecDeque<Option<Slice>>,
+    /// The index keys of those of which only the document tells whether they are given, and which they are.
+    undecided: VecDeque<(usize, Vec<u8>)>,
     /// The next one to be given.
     at: usize,
 }
@@ -171,6 +176,7 @@ impl Ready {
         self.keys.clear();
         self.ends.clear();
         self.found.clear();
+        self.undecided.clear();
         self.at = 0;
     }
 
@@ -185,8 +191,8 @@ impl Ready {
         &self.keys[start..self.ends[at]]
     }
 
-    /// The next record that is there: its key without the collection's prefix, and the document.
-    fn next(&mut self, view: &View) -> Result<Option<(&[u8], Slice)>> {
+    /// The next record that is there: which it is, and the document.
+    fn next(&mut self, view: &View) -> Result<Option<(usize, Slice)>> {
         while self.at < self.len() {
             let Some(found) = self.found.pop_front() else {
                 let keys: SmallVec<[&[u8]; 32]> =
@@ -198,18 +204,39 @@ impl Ready {
             };
             self.at += 1;
             if let Some(slice) = found {
-                let key = self.key(self.at - 1);
-                return Ok(Some((key.get(PREFIX..).unwrap_or(&[]), slice)));
+                return Ok(Some((self.at - 1, slice)));
             }
         }
         Ok(None)
     }
+
+    /// The index key of one that is undecided.
+    fn undecided(&mut self, at: usize) -> Option<Vec<u8>> {
+        while self.undecided.front().is_some_and(|(n, _)| *n < at) {
+            self.undecided.pop_front();
+        }
+        let here = self.undecided.front().is_some_and(|(n, _)| *n == at);
+        let next = here.then(|| self.undecided.pop_front())?;
+        next.map(|(_, key)| key)
+    }
+}
+
+/// Where a step of an index scan ended.
+enum Found {
+    End,
+    Entry,
+    /// At an entry that is given if none of the document's others comes before it.
+    Undecided,
 }
 
 /// Scans ranges of an index, tests what the key can tell, fetches in batches.
+///
+/// A document may have several keys in the bounds, and is given where the scan meets the first of them. Which records were
+/// given is remembered while that is little; past that the document tells its keys. The two agree at every entry, so that
+/// nothing has to be remembered then: only records of many keys are, which would be asked at each of them.
 pub(crate) struct IndexScan {
     index: Arc<Index>,
-    access: IndexAccess,
+    access: Arc<IndexAccess>,
     covered: bool,
     /// Those that are not begun, unless they are several.
     ranges: VecDeque<KeyRange>,
@@ -217,7 +244,11 @@ pub(crate) struct IndexScan {
     several: Option<Box<Several>>,
     /// Where later fields have bounds, or one entry of each value is wanted.
     skipping: Option<Box<Skipping>>,
-    seen: HashSet<Vec<u8>>,
+    seen: Seen,
+    /// Documents are asked, and who has at least so many keys is remembered.
+    many: Option<usize>,
+    /// Of the document that is asked.
+    keys: Option<Box<KeySet>>,
     ready: Ready,
     /// How many results are wanted at most, skipped ones included.
     limit: Option<u64>,
@@ -231,10 +262,12 @@ pub(crate) struct IndexScan {
 impl IndexScan {
     pub(crate) fn new(
         index: Arc<Index>,
-        access: &IndexAccess,
+        access: &Arc<IndexAccess>,
         covered: bool,
         limit: Option<u64>,
     ) -> IndexScan {
+        // One entry of each value may be another's document than the one that comes first.
+        debug_assert!(!access.dedup || access.distinct.is_none());
         let mut ranges: VecDeque<_> = Position::ranges(&index, &access.bounds).into();
         let several = Several::of(&mut ranges, access.reverse);
         let (several, position) = match several {
@@ -246,24 +279,15 @@ impl IndexScan {
         };
         IndexScan {
             index,
-            // Without what only explain reads, and the ranges, which are above.
-            access: IndexAccess {
-                index: access.index,
-                bounds: Bounds::Ranges(Vec::new()),
-                reverse: access.reverse,
-                skip: SkipBounds::default(),
-                distinct: access.distinct,
-                key_filter: access.key_filter.clone(),
-                dedup: access.dedup,
-                intervals: Vec::new(),
-                wildcard: access.wildcard.clone(),
-            },
+            access: access.clone(),
             covered,
             ranges,
             position,
             several,
             skipping: Skipping::new(access),
-            seen: HashSet::new(),
+            seen: Seen::default(),
+            many: None,
+            keys: None,
             ready: Ready::default(),
             limit,
             batch: first_batch(limit),
@@ -272,8 +296,29 @@ impl IndexScan {
         }
     }
 
-    /// To the next entry that passes the key's own tests; its record key goes into `record_key`.
+    /// To the next entry that is given; its record key goes into `record_key`. Reads documents only where they have to be asked.
     pub(crate) fn next_entry(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<bool> {
+        loop {
+            match self.find(ctx, step)? {
+                Found::End => return Ok(false),
+                Found::Entry => return Ok(true),
+                Found::Undecided => {}
+            }
+            ctx.tick(1)?;
+            step.examined.docs += 1;
+            let found = step.view.get(&step.coll.record_key(step.record_key))?;
+            let key = std::mem::take(&mut self.key);
+            if let Some(doc) = found
+                && self.is_first(ctx, &doc, step.record_key, &key)?
+            {
+                self.key = key;
+                return Ok(true);
+            }
+        }
+    }
+
+    /// To the next entry that passes the key's own tests.
+    fn find(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<Found> {
         loop {
             if self.position.is_none() {
                 match self.ranges.pop_front() {
@@ -284,11 +329,16 @@ impl IndexScan {
                             s.restart();
                         }
                     }
-                    None => return Ok(false),
+                    None => {
+                        if self.access.dedup {
+                            self.seen.forget();
+                        }
+                        return Ok(Found::End);
+                    }
                 }
             }
             let Some(position) = &mut self.position else {
-                return Ok(false);
+                return Ok(Found::End);
             };
             ctx.tick(1)?;
             let begin = self.several.as_mut().and_then(|s| s.target());
@@ -347,8 +397,20 @@ impl IndexScan {
             {
                 continue;
             }
-            if self.access.dedup && !self.seen.insert(record.to_vec()) {
-                continue;
+            let mut found = Found::Entry;
+            if self.access.dedup {
+                let known = match self.many {
+                    None => self.seen.add(ctx, record),
+                    Some(_) => self.seen.look(record),
+                };
+                match known {
+                    Known::Given => continue,
+                    Known::New if self.many.is_none() => {}
+                    _ => {
+                        self.many.get_or_insert(MANY);
+                        found = Found::Undecided;
+                    }
+                }
             }
             if let Some(s) = &mut self.skipping
                 && !s.given(&self.index, rest, types)
@@ -359,8 +421,32 @@ impl IndexScan {
             step.record_key.extend_from_slice(record);
             self.key.clear();
             self.key.extend_from_slice(&rest[..at]);
-            return Ok(true);
+            return Ok(found);
         }
+    }
+
+    /// Whether no other key of a document comes before this one, of those that the scan lets in.
+    fn is_first(&mut self, ctx: &OpCtx, doc: &[u8], record_key: &[u8], key: &[u8]) -> Result<bool> {
+        let info = &self.index.info;
+        let keys = self.keys.get_or_insert_default();
+        let doc = Doc::new(doc).ok_or_else(|| Error::internal("a record is damaged"))?;
+        info.key.extract(doc, info.sparse, keys)?;
+        let before = |other: &[u8]| match self.access.reverse {
+            false => other < key,
+            true => other > key,
+        };
+        // What `key_filter` tests goes through no array: it holds for all of them, as it does for this one.
+        let mut others = keys.iter().map(|(other, _)| other);
+        let first = !others.any(|k| before(k) && self.access.holds(&info.key.fields, k));
+        // Either it is given now or it was.
+        if let Some(many) = &mut self.many
+            && keys.len() >= *many
+            && self.seen.add(ctx, record_key) == Known::Nothing
+        {
+            self.seen.restart();
+            *many = many.saturating_mul(2);
+        }
+        Ok(first)
     }
 
     /// A document of the index's fields, from the current entry.
@@ -392,9 +478,15 @@ impl IndexScan {
             return Ok(Some(Current::Built(self.build()?)));
         }
         loop {
-            if let Some((key, slice)) = self.ready.next(step.view)? {
+            while let Some((at, slice)) = self.ready.next(step.view)? {
+                let key = self.ready.key(at).get(PREFIX..).unwrap_or(&[]);
                 step.record_key.clear();
                 step.record_key.extend_from_slice(key);
+                if let Some(key) = self.ready.undecided(at)
+                    && !self.is_first(ctx, &slice, step.record_key, &key)?
+                {
+                    continue;
+                }
                 return Ok(Some(Current::Fetched(slice)));
             }
             if self.done {
@@ -403,9 +495,16 @@ impl IndexScan {
             let mut batch = std::mem::take(&mut self.ready);
             batch.clear();
             while batch.len() < self.batch {
-                if !self.next_entry(ctx, step)? {
-                    self.done = true;
-                    break;
+                match self.find(ctx, step)? {
+                    Found::End => {
+                        self.done = true;
+                        break;
+                    }
+                    Found::Entry => {}
+                    Found::Undecided => {
+                        let at = batch.len();
+                        batch.undecided.push_back((at, self.key.clone()));
+                    }
                 }
                 batch.push(&step.coll.record_prefix, step.record_key);
             }
@@ -424,6 +523,7 @@ impl IndexScan {
 
     pub(crate) fn release(&mut self) {
         self.ready.found.clear();
+        self.keys = None;
         if let Some(p) = &mut self.position {
             p.release();
         }

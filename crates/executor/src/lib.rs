@@ -30,10 +30,12 @@ mod op;
 mod read;
 mod records;
 mod retry;
+mod seen;
 mod several;
 mod skip;
 mod sorter;
 mod tail;
+mod union;
 mod update;
 mod validation;
 

@@ -38,7 +38,7 @@ pub struct Engine {
     /// Index builds that run: see [`crate::build`].
     pub builds: crate::build::Builds,
     pub gate: Gate,
-    /// For what sorts and groups hold.
+    /// For what sorts and groups hold, and what scans remember.
     pub stage_memory: Arc<StageMemory>,
     /// For what cursors hold that nobody uses now.
     pub cursor_memory: Arc<StageMemory>,
@@ -230,6 +230,8 @@ pub struct OpCtx<'a> {
     /// again when there is.
     pub may_start_over: bool,
     pub wants_room: bool,
+    /// How many bytes each scan may take to remember what it has given.
+    pub(crate) remembered: usize,
     /// What it reads, when that is not the newest state.
     pub moment: Option<Arc<Moment>>,
     staged: bool,
@@ -280,6 +282,7 @@ impl<'a> OpCtx<'a> {
             may_cut: false,
             may_start_over: false,
             wants_room: false,
+            remembered: crate::seen::REMEMBERED,
             moment: None,
             staged: false,
             grows: None,

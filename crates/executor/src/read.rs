@@ -7,6 +7,7 @@
 use crate::fetch::{IndexScan, Position, RecordScan};
 use crate::op::{Engine, OpCtx};
 use crate::sorter::{Sorted, Sorter};
+use crate::union::Union;
 use bson::{Doc, Value};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexFilter, QueryShape};
@@ -15,7 +16,6 @@ use planner::{Access, DistinctRequest, Hint, IndexAccess, Plan, PlanRequest};
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use storage::{Slice, Store, View};
@@ -273,19 +273,12 @@ pub(crate) enum Current {
     Left,
 }
 
-enum Source {
+pub(crate) enum Source {
     Eof,
-    Ids {
-        ids: Vec<Value>,
-        at: usize,
-    },
+    Ids { ids: Vec<Value>, at: usize },
     Records(RecordScan),
     Index(Box<IndexScan>),
-    Or {
-        branches: Vec<(Source, Filter)>,
-        at: usize,
-        seen: HashSet<Vec<u8>>,
-    },
+    Or(Box<Union>),
     Merge(Box<crate::merge::Merge>),
     Sorted(Sorted),
 }
@@ -418,7 +411,7 @@ impl Rows {
             return self.next(ctx);
         }
         self.current = Current::None;
-        let before = self.examined.keys;
+        let before = self.examined;
         let mut step = step!(self);
         let more = match &mut self.source {
             Source::Ids { ids, at } => {
@@ -435,7 +428,8 @@ impl Rows {
             Source::Index(scan) => scan.next_entry(ctx, &mut step)?,
             _ => false,
         };
-        ctx.examined.keys += self.examined.keys - before;
+        ctx.examined.keys += self.examined.keys - before.keys;
+        ctx.examined.docs += self.examined.docs - before.docs;
         Ok(more)
     }
 
@@ -597,24 +591,19 @@ fn open_source(
         ))),
         Access::Or(branches) => {
             let mut open = Vec::with_capacity(branches.len());
-            for (a, f) in branches {
-                open.push((open_source(coll, a, false, None)?, f.clone()));
+            for b in branches.iter() {
+                open.push(open_source(coll, &b.access, false, None)?);
             }
-            Source::Or {
-                branches: open,
-                at: 0,
-                seen: HashSet::new(),
-            }
+            Source::Or(Box::new(Union::new(branches.clone(), open)))
         }
         Access::Merge(branches, pattern) => {
             let mut scans = Vec::with_capacity(branches.len());
-            for (a, f) in branches {
-                scans.push((
-                    IndexScan::new(index(coll, a.index)?, a, false, limit),
-                    f.clone(),
-                ));
+            for b in branches.iter() {
+                let index = index(coll, b.access.index)?;
+                scans.push(IndexScan::new(index, &b.access, false, limit));
             }
-            Source::Merge(Box::new(crate::merge::Merge::new(scans, pattern.clone())))
+            let merge = crate::merge::Merge::new(branches.clone(), scans, pattern.clone());
+            Source::Merge(Box::new(merge))
         }
     })
 }
@@ -661,23 +650,27 @@ fn gather_uses<'c>(coll: &'c Collection, access: &Access, out: &mut Vec<&'c Arc<
             .for_each(|i| add(&i.accesses)),
         Access::Merge(scans, _) => scans
             .iter()
-            .filter_map(|(a, _)| coll.index(a.index))
+            .filter_map(|b| coll.index(b.access.index))
             .for_each(|i| add(&i.accesses)),
-        Access::Or(branches) => branches.iter().for_each(|(a, _)| gather_uses(coll, a, out)),
+        Access::Or(branches) => branches
+            .iter()
+            .for_each(|b| gather_uses(coll, &b.access, out)),
     }
 }
 
-fn doc_of_scan(source: &Source) -> Doc<'_> {
+pub(crate) fn doc_of_scan(source: &Source) -> Doc<'_> {
     match source {
         Source::Records(s) => Doc::new(s.value()).unwrap_or(Doc::EMPTY),
-        Source::Or { branches, at, .. } => branches
-            .get(*at)
-            .map_or(Doc::EMPTY, |(s, _)| doc_of_scan(s)),
+        Source::Or(u) => u.scanned(),
         _ => Doc::EMPTY,
     }
 }
 
-fn step_source(source: &mut Source, ctx: &mut OpCtx, step: &mut Step) -> Result<Option<Current>> {
+pub(crate) fn step_source(
+    source: &mut Source,
+    ctx: &mut OpCtx,
+    step: &mut Step,
+) -> Result<Option<Current>> {
     match source {
         Source::Eof => Ok(None),
         Source::Ids { ids, at } => {
@@ -710,44 +703,17 @@ fn step_source(source: &mut Source, ctx: &mut OpCtx, step: &mut Step) -> Result<
             }
         }
         Source::Index(scan) => scan.next(ctx, step),
-        Source::Or { branches, at, seen } => {
-            while let Some((branch, filter)) = branches.get_mut(*at) {
-                match step_source(branch, ctx, step)? {
-                    None => *at += 1,
-                    Some(c) => {
-                        let doc = match &c {
-                            Current::Scanned => doc_of_scan(branch),
-                            Current::Fetched(s) => Doc::new(s).unwrap_or(Doc::EMPTY),
-                            Current::Built(b) => Doc::new(b).unwrap_or(Doc::EMPTY),
-                            Current::None | Current::Left => Doc::EMPTY,
-                        };
-                        if let (Current::Scanned, Source::Records(s)) = (&c, &*branch) {
-                            step.record_key.clear();
-                            step.record_key
-                                .extend_from_slice(s.key().get(PREFIX..).unwrap_or(&[]));
-                        }
-                        if !test(filter, doc, step.vars)?
-                            || seen.contains(step.record_key.as_slice())
-                        {
-                            continue;
-                        }
-                        seen.insert(step.record_key.clone());
-                        return Ok(Some(c));
-                    }
-                }
-            }
-            Ok(None)
-        }
+        Source::Or(u) => u.next(ctx, step),
         Source::Merge(m) => m.next(ctx, step),
         Source::Sorted(s) => s.next(ctx, step),
     }
 }
 
-fn release_source(source: &mut Source) {
+pub(crate) fn release_source(source: &mut Source) {
     match source {
         Source::Records(s) => s.release(),
         Source::Index(s) => s.release(),
-        Source::Or { branches, .. } => branches.iter_mut().for_each(|(s, _)| release_source(s)),
+        Source::Or(u) => u.release(),
         Source::Merge(m) => m.release(),
         Source::Sorted(s) => s.release(),
         Source::Eof | Source::Ids { .. } => {}
@@ -852,6 +818,7 @@ fn count_entries(
         };
         if Some(n) == most || !scan.next_entry(ctx, &mut step)? {
             ctx.examined.keys += examined.keys;
+            ctx.examined.docs += examined.docs;
             ctx.examined.seeks += examined.seeks;
             return Ok(n);
         }

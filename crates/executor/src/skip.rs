@@ -13,16 +13,17 @@ use bson::tag;
 use catalog::Index;
 use catalog::keyspace;
 use errors::Result;
-use planner::{Distinct, IndexAccess, SkipBounds};
+use planner::{Distinct, IndexAccess};
 use query::index_keys::Multikey;
 use smallvec::SmallVec;
+use std::sync::Arc;
 use storage::View;
 
 /// About how many steps cost what a seek does.
 pub(crate) const SEEK: u32 = 8;
 
 pub(crate) struct Skipping {
-    bounds: SkipBounds,
+    access: Arc<IndexAccess>,
     reverse: bool,
     /// Where the next entry inside can be, without the index's prefix.
     target: Vec<u8>,
@@ -38,11 +39,11 @@ pub(crate) struct Skipping {
 
 impl Skipping {
     /// `None` where every entry is wanted: such a scan has nothing to do with this.
-    pub(crate) fn new(access: &IndexAccess) -> Option<Box<Skipping>> {
+    pub(crate) fn new(access: &Arc<IndexAccess>) -> Option<Box<Skipping>> {
         let distinct = access.distinct;
         (!access.skip.is_empty() || distinct.is_some()).then(|| {
             Box::new(Skipping {
-                bounds: access.skip.clone(),
+                access: access.clone(),
                 reverse: access.reverse,
                 target: Vec::new(),
                 left: None,
@@ -140,7 +141,8 @@ impl Skipping {
             self.ends.push(at);
         }
         let inside = self
-            .bounds
+            .access
+            .skip
             .admit(entry, &self.ends, self.reverse, &mut self.target);
         if !inside {
             self.left = Some(self.patience);

@@ -10,7 +10,7 @@ use crate::hint::{self, Hinted};
 use crate::implied::implies;
 use crate::interval::{Interval, bounded, intersect};
 use crate::order;
-use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
+use crate::plan::{Access, Bounds, Branch, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
 use crate::predicate::{Predicate, clauses, collect};
 use crate::skip::SkipBounds;
 use crate::wildcard;
@@ -22,6 +22,7 @@ use query::filter::{Filter, Node, Test};
 use query::index_keys::{FieldKind as KeyKind, KeyField, Multikey};
 use query::path::FieldPath;
 use query::sort::SortPattern;
+use std::sync::Arc;
 
 /// The most ranges that several fields' points multiply to.
 const MAX_RANGES: usize = 4096;
@@ -225,11 +226,11 @@ impl<'p> Planner<'p> {
             };
             c.keys = match &c.access {
                 Access::Index(a) => index(a),
-                Access::Merge(b, _) => b.iter().map(|(a, _)| index(a)).sum(),
+                Access::Merge(b, _) => b.iter().map(|b| index(&b.access)).sum(),
                 Access::Records { low, high, .. } => estimate(ID_INDEX, low, high) as f64,
                 Access::Or(b) => b
                     .iter()
-                    .map(|(a, _)| match a {
+                    .map(|b| match &b.access {
                         Access::Index(a) => index(a),
                         Access::Records { low, high, .. } => estimate(ID_INDEX, low, high) as f64,
                         Access::Ids(ids) => ids.len() as f64,
@@ -534,13 +535,22 @@ impl<'p> Planner<'p> {
                     .map(|intervals| {
                         let mut own = intervals;
                         let r = ranges(fields, &mut own);
-                        (access(r, reverse, own), residual.clone())
+                        Branch {
+                            access: Arc::new(access(r, reverse, own)),
+                            residual: residual.clone(),
+                            // A document has one key, which differs from those of the other parts.
+                            whole: None,
+                        }
                     })
                     .collect();
                 (Access::Merge(branches, s.clone()), Filter::all())
             }
             _ => (
-                Access::Index(access(spread, given.unwrap_or(false), chosen.intervals)),
+                Access::Index(Arc::new(access(
+                    spread,
+                    given.unwrap_or(false),
+                    chosen.intervals,
+                ))),
                 residual,
             ),
         };
@@ -665,13 +675,11 @@ impl<'p> Planner<'p> {
                 },
                 _ => continue,
             };
-            let others: Vec<Node> = all
-                .iter()
-                .enumerate()
-                .filter(|(j, _)| *j != i)
-                .map(|(_, n)| n.clone())
-                .collect();
-            if let Some(c) = self.union_of(branches, &others)
+            let others = all.iter().enumerate().filter(|(j, _)| *j != i);
+            // What is left to chance is asked once for a document, not once for each branch that comes to it.
+            let (chance, others): (Vec<Node>, Vec<Node>) =
+                others.map(|(_, n)| n.clone()).partition(Node::varies);
+            if let Some(c) = self.union_of(branches, &others, chance)
                 && best.as_ref().is_none_or(|b| c.keys < b.keys)
             {
                 best = Some(c);
@@ -680,7 +688,15 @@ impl<'p> Planner<'p> {
         best
     }
 
-    fn union_of(&self, branches: &[Node], others: &[Node]) -> Option<Candidate> {
+    fn union_of(
+        &self,
+        branches: &[Node],
+        others: &[Node],
+        residual: Vec<Node>,
+    ) -> Option<Candidate> {
+        if branches.iter().any(Node::varies) {
+            return None;
+        }
         let unsorted = Planner {
             req: self.req,
             vars: self.vars,
@@ -697,16 +713,26 @@ impl<'p> Planner<'p> {
             }
             let c = unsorted.best(&root)?;
             keys += c.keys;
-            if let (Some(_), Some(m)) = (self.sort, self.in_order(&root)) {
-                merge.push(m);
+            let in_order = self.sort.and_then(|_| self.in_order(&root));
+            let whole = Filter::from_node(root);
+            if let Some((access, residual)) = in_order {
+                merge.push(Branch {
+                    access,
+                    residual,
+                    whole: Some(whole.clone()),
+                });
             }
             if !matches!(c.access, Access::Eof) {
-                parts.push((c.access, c.residual));
+                parts.push(Branch {
+                    access: c.access,
+                    residual: c.residual,
+                    whole: Some(whole),
+                });
             }
         }
         let make = |access, sorted| Candidate {
             access,
-            residual: Filter::all(),
+            residual: Filter::from_node(Node::and(residual)),
             sorted,
             covered: false,
             id_bounds: Vec::new(),
@@ -715,13 +741,15 @@ impl<'p> Planner<'p> {
         };
         Some(match self.sort {
             _ if parts.is_empty() => make(Access::Eof, true),
-            Some(s) if merge.len() == branches.len() => make(Access::Merge(merge, s.clone()), true),
-            sort => make(Access::Or(parts), sort.is_none()),
+            Some(s) if merge.len() == branches.len() => {
+                make(Access::Merge(merge.into(), s.clone()), true)
+            }
+            sort => make(Access::Or(parts.into()), sort.is_none()),
         })
     }
 
     /// One index scan with bounds that gives the order, for a branch.
-    fn in_order(&self, root: &Node) -> Option<(IndexAccess, Filter)> {
+    fn in_order(&self, root: &Node) -> Option<(Arc<IndexAccess>, Filter)> {
         let preds = collect(clauses(root), self.vars);
         self.req
             .indexes
@@ -783,7 +811,7 @@ impl<'p> Planner<'p> {
                     _ => None,
                 };
                 reverse = given.unwrap_or(false);
-                Access::Index(IndexAccess {
+                Access::Index(Arc::new(IndexAccess {
                     index: i.id,
                     bounds: Bounds::Ranges(vec![(low, high)]),
                     reverse,
@@ -793,7 +821,7 @@ impl<'p> Planner<'p> {
                     dedup: multikey.any(),
                     intervals: vec![Vec::new(); fields.len()],
                     wildcard: None,
-                })
+                }))
             }
         };
         let mut plan = Plan::new(access, self.req.filter.clone());

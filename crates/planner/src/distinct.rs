@@ -12,6 +12,7 @@ use crate::predicate::{Predicate, clauses, collect};
 use query::collation::Collation;
 use query::index_keys::{FieldKind, Multikey};
 use query::path::FieldPath;
+use std::sync::Arc;
 
 /// Of what each value is wanted once.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +95,7 @@ impl Planner<'_> {
         let Access::Index(a) = &mut c.access else {
             return None;
         };
+        let a = Arc::make_mut(a);
         let exact = c.residual.is_trivial() && a.key_filter.is_empty() && a.skip.is_empty();
         let (before, behind) = a.intervals.split_at(field);
         let together = before

@@ -267,11 +267,11 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Stag
         Access::Or(branches) => {
             let bare = branches
                 .iter()
-                .all(|(a, f)| f.is_trivial() && matches!(a, Access::Index(_)));
+                .all(|b| b.residual.is_trivial() && matches!(b.access, Access::Index(_)));
             if bare {
                 let inputs = branches
                     .iter()
-                    .filter_map(|(a, _)| match a {
+                    .filter_map(|b| match &b.access {
                         Access::Index(i) => Some(index_scan(e, i)),
                         _ => None,
                     })
@@ -280,22 +280,30 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Stag
             }
             let inputs = branches
                 .iter()
-                .map(|(a, f)| access(e, a, f, false))
+                .map(|b| access(e, &b.access, &b.residual, false))
                 .collect();
             let or = Stage::new("OR", doc! {}).over_all(inputs);
             if residual.is_trivial() { or } else { fetch(or) }
         }
         Access::Merge(branches, sort) => {
             let merge = Stage::new("SORT_MERGE", doc! { "sortPattern": sort.to_doc() });
-            if branches.iter().all(|(_, f)| f.is_trivial()) {
-                let inputs = branches.iter().map(|(i, _)| index_scan(e, i)).collect();
+            if branches.iter().all(|b| b.residual.is_trivial()) {
+                let inputs = branches.iter().map(|b| index_scan(e, &b.access)).collect();
                 return fetch(merge.over_all(inputs));
             }
             let inputs = branches
                 .iter()
-                .map(|(i, f)| Stage::new("FETCH", filter_fields(f)).over(index_scan(e, i)))
+                .map(|b| {
+                    let fetch = Stage::new("FETCH", filter_fields(&b.residual));
+                    fetch.over(index_scan(e, &b.access))
+                })
                 .collect();
-            merge.over_all(inputs)
+            let merge = merge.over_all(inputs);
+            if residual.is_trivial() {
+                merge
+            } else {
+                fetch(merge)
+            }
         }
     }
 }

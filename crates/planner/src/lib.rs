@@ -31,7 +31,9 @@ pub use choose::plan;
 pub use distinct::{Distinct, DistinctRequest};
 pub use implied::implies;
 pub use interval::Interval;
-pub use plan::{Access, Bounds, Hint, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
+pub use plan::{
+    Access, Bounds, Branch, Hint, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup,
+};
 pub use skip::SkipBounds;
 
 /// The id that [`PlanRequest::estimate`] and explain know `_id_` by.

@@ -116,11 +116,22 @@ pub enum Access {
         high: Vec<u8>,
         reverse: bool,
     },
-    Index(IndexAccess),
-    /// The union: each branch with what is still to be tested on its documents; a record comes once.
-    Or(Vec<(Access, Filter)>),
+    Index(Arc<IndexAccess>),
+    /// The union; a record comes once.
+    Or(Arc<[Branch<Access>]>),
     /// Index scans that are each in the wanted order, merged; a record comes once.
-    Merge(Vec<(IndexAccess, Filter)>, SortPattern),
+    Merge(Arc<[Branch<Arc<IndexAccess>>]>, SortPattern),
+}
+
+/// One of several ways to candidates, which may come to the same records.
+#[derive(Clone, Debug)]
+pub struct Branch<A> {
+    pub access: A,
+    /// What is still to be tested on its documents.
+    pub residual: Filter,
+    /// What decides whether a document is among its results, whatever it is found by, and the same each time. `None`: no
+    /// other branch comes to its records.
+    pub whole: Option<Filter>,
 }
 
 /// A scan of one index.

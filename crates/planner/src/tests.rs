@@ -253,8 +253,13 @@ impl Collection {
             }
             Access::Or(branches) => {
                 let mut seen = HashSet::new();
-                for (a, f) in branches {
-                    for (k, d) in self.run(a, f, false) {
+                for (i, b) in branches.iter().enumerate() {
+                    for (k, d) in self.run(&b.access, &b.residual, false) {
+                        assert_eq!(
+                            seen.contains(&k),
+                            given(&branches[..i], d.as_doc()),
+                            "{d:?}: {access:?}"
+                        );
                         if seen.insert(k.clone()) {
                             out.push((k, d));
                         }
@@ -263,10 +268,11 @@ impl Collection {
             }
             Access::Merge(branches, sort) => {
                 let mut all: Vec<(Vec<u8>, usize, Vec<u8>, DocBuf)> = Vec::new();
-                for (a, f) in branches {
-                    let mut last = Vec::new();
-                    for (i, (k, d)) in self
-                        .run(&Access::Index(a.clone()), f, false)
+                let mut seen = HashSet::new();
+                for (i, b) in branches.iter().enumerate() {
+                    let (mut last, before) = (Vec::new(), seen.clone());
+                    for (n, (k, d)) in self
+                        .run(&Access::Index(b.access.clone()), &b.residual, false)
                         .into_iter()
                         .enumerate()
                     {
@@ -274,7 +280,13 @@ impl Collection {
                         sort.sort_key(d.as_doc(), &mut s).unwrap();
                         assert!(last <= s, "a merged scan is out of order");
                         last = s.clone();
-                        all.push((s, i, k, d));
+                        assert_eq!(
+                            before.contains(&k),
+                            given(&branches[..i], d.as_doc()),
+                            "{d:?}: {access:?}"
+                        );
+                        seen.insert(k.clone());
+                        all.push((s, n, k, d));
                     }
                 }
                 all.sort_by(|a, b| (&a.0, &a.2).cmp(&(&b.0, &b.2)));
@@ -289,6 +301,12 @@ impl Collection {
         out.retain(|(_, d)| residual.matches(d.as_doc()).unwrap());
         out
     }
+}
+
+/// Whether one of the branches gives the document, by what they say of themselves.
+fn given<A>(branches: &[Branch<A>], doc: Doc<'_>) -> bool {
+    let mut wholes = branches.iter().filter_map(|b| b.whole.as_ref());
+    wholes.any(|f| f.matches(doc).unwrap())
 }
 
 /// The index's fields as a document; paths have at most two components here.
@@ -1092,8 +1110,8 @@ fn hints() {
     else {
         panic!("no index access")
     };
-    let Bounds::Ranges(r) = a.bounds;
-    assert_eq!(r, [(key::of(Value::from(3).as_val()), vec![])]);
+    let Bounds::Ranges(r) = &a.bounds;
+    assert_eq!(*r, [(key::of(Value::from(3).as_val()), vec![])]);
     assert_eq!(
         ask(Hint::Name("a_1".into()), Some(d(r#"{"b":3}"#)))
             .unwrap_err()
@@ -1145,4 +1163,43 @@ fn records_in_the_order_of_insertion() {
     assert!(by_id(&sorted) && sorted.sort.is_none());
     let hinted = ask("{}", r#"{"_id":1}"#, Some(Hint::Natural { reverse: false }));
     assert!(hinted.access.is_scan() && hinted.sort.is_some());
+}
+
+#[test]
+fn chance_is_asked_once() {
+    let infos = [index(1, r#"{"a":1}"#, ""), index(2, r#"{"b":1}"#, "")];
+    let ask = |f: &str| {
+        let f = filter(f);
+        plan(&PlanRequest {
+            vars: None,
+            filter: &f,
+            sort: None,
+            projection: None,
+            limit: None,
+            hint: None,
+            min: None,
+            max: None,
+            indexes: &infos,
+            count: false,
+            distinct: None,
+            clustered: true,
+            ns: "t.c",
+            estimate: None,
+        })
+        .unwrap()
+    };
+    let rand = r#""$expr":{"$lt":[{"$add":[{"$rand":{}},0]},0.5]}"#;
+    for chance in [r#""$sampleRate":0.5"#, rand] {
+        let beside = ask(&format!(r#"{{"$or":[{{"a":1}},{{"b":1}}],{chance}}}"#));
+        let Access::Or(branches) = &beside.access else {
+            panic!("no union: {beside:?}")
+        };
+        assert!(beside.residual.root().varies());
+        let tested = |b: &Branch<Access>| [Some(b.residual.clone()), b.whole.clone()];
+        let mut tested = branches.iter().flat_map(tested).flatten();
+        assert!(tested.all(|f| !f.root().varies()));
+        // Another branch cannot know what chance said.
+        let inside = ask(&format!(r#"{{"$or":[{{"a":1,{chance}}},{{"b":1}}]}}"#));
+        assert!(inside.access.is_scan(), "{inside:?}");
+    }
 }

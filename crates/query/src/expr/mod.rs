@@ -177,6 +177,11 @@ impl Expression {
         self.node.runtime_variable()
     }
 
+    /// Whether chance has a part in its value.
+    pub fn is_random(&self) -> bool {
+        self.node.is_random()
+    }
+
     /// The operator of the outermost call, with its `$`.
     pub fn operator(&self) -> Option<&'static str> {
         match &self.node {

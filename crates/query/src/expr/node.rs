@@ -333,6 +333,15 @@ impl Node {
         }
     }
 
+    pub(crate) fn is_random(&self) -> bool {
+        match self {
+            Node::Doc(fields) => fields.iter().any(|(_, n)| n.is_random()),
+            Node::Array(items) => items.iter().any(Node::is_random),
+            Node::Call(c) => c.op.name == "$rand" || c.args.iter().any(Node::is_random),
+            _ => false,
+        }
+    }
+
     pub(crate) fn to_value(&self) -> Value {
         let with = |prefix: &str, p: &FieldPath| {
             Value::from(if p.is_empty() {

@@ -226,6 +226,15 @@ impl Node {
         }
     }
 
+    /// Whether it may hold for a document the one time and not the other (`$sampleRate`, `$rand`).
+    pub fn varies(&self) -> bool {
+        self.any(&mut |n| match n {
+            Node::Sample(_) => true,
+            Node::Expr(e) => e.is_random(),
+            _ => false,
+        })
+    }
+
     /// A conjunction, flattened and simplified.
     pub fn and(children: Vec<Node>) -> Node {
         let mut out = Vec::with_capacity(children.len());
