@@ -39,6 +39,8 @@ mod window_values;
 mod write;
 
 #[cfg(test)]
+mod memory_tests;
+#[cfg(test)]
 mod tests;
 
 pub use figures::{Figures, Watch, watched, write_common};

@@ -185,7 +185,7 @@ pub(super) fn show(r: Result<Vec<DocBuf>>) -> String {
     }
 }
 
-fn foreign() -> Memory {
+pub(super) fn foreign() -> Memory {
     let mut host = Memory::default();
     host.collections.insert(
         "other".into(),
@@ -586,105 +586,6 @@ fn memory_limits() {
         )),
         r#"[{"_id": 2}]"#
     );
-}
-
-#[test]
-fn what_a_group_holds_is_what_counts() {
-    let pad = "p".repeat(150);
-    let docs: Vec<String> = (0..100)
-        .map(|i| {
-            format!(
-                r#"{{"_id":{i},"v":{}}}"#,
-                [format!("\"{pad}\""), "0".into()][i % 2]
-            )
-        })
-        .collect();
-    let input = format!("[{}]", docs.join(","));
-    let run = |disk, fields: &str| {
-        let mut host = Memory {
-            limit: Some(5000),
-            disk,
-            ..Memory::default()
-        };
-        let stages =
-            format!(r#"[{{"$group":{{"_id":null,{fields}}}}},{{"$project":{{"_id":1}}}}]"#);
-        (show(run_on(&mut host, &input, &stages)), host.spilled)
-    };
-    // Long and short values in turn do not add up.
-    let one = r#"[{"_id": null}]"#.to_string();
-    assert_eq!(run(false, r#""l":{"$last":"$v"}"#), (one.clone(), 0));
-    // Arrays of which each would do: written out they would only come back.
-    let half = r#""a":{"$firstN":{"input":"$v","n":38}}"#;
-    assert_eq!(run(true, half), (one, 0));
-    let halves = format!("{half},{}", half.replace("\"a\"", "\"b\""));
-    assert_eq!(run(true, &halves).0, "#146");
-}
-
-/// What cannot be spilled counts while it is held, is refused past the limit, and leaves nothing.
-#[test]
-fn what_stages_hold_counts() {
-    let pad = "p".repeat(10_000);
-    let docs: Vec<String> = (0..60)
-        .map(|i| format!(r#"{{"_id":{i},"k":{},"pad":"{pad}"}}"#, i + 1))
-        .collect();
-    let input = format!("[{}]", docs.join(","));
-    let window = |output: &str| {
-        format!(r#"{{"$setWindowFields":{{"sortBy":{{"_id":1}},"output":{{{output}}}}}}}"#)
-    };
-    let all = r#"{"$push":"$pad"}"#;
-    let twice = window(&format!(r#""a":{all},"b":{all}"#));
-    let graph = r#"{"$graphLookup":{"from":"f","startWith":{"$range":[0,20000]},"connectFromField":"k","connectToField":"_id","as":"r"}}"#;
-    let chain = r#"{"$graphLookup":{"from":"f","startWith":0,"connectFromField":"k","connectToField":"_id","as":"r"}}"#;
-    let facet = r#"{"$facet":{"a":[],"b":[]}}"#;
-    let documents = r#"{"$unionWith":{"pipeline":[{"$documents":{"$map":{"input":{"$range":[0,20000]},"in":{"i":"$$this"}}}}]}}"#;
-    for (stage, least, limit, code) in [
-        (
-            window(&format!(r#""a":{all}"#)),
-            1_100_000,
-            500_000,
-            "#5414201",
-        ),
-        // Each alone would do.
-        (twice, 2_200_000, 1_000_000, "#5414201"),
-        (
-            window(r#""a":{"$push":"$pad","window":{"documents":["unbounded","current"]}}"#),
-            1_100_000,
-            500_000,
-            "#5414201",
-        ),
-        (graph.into(), 2_000_000, 1_000_000, "#40099"),
-        (chain.into(), 1_200_000, 500_000, "#40099"),
-        (facet.into(), 1_800_000, 0, ""),
-        (documents.into(), 300_000, 0, ""),
-    ] {
-        let first = if stage.contains("graph") {
-            r#"{"$limit":1},"#
-        } else {
-            ""
-        };
-        let stages = format!(r#"[{first}{stage},{{"$project":{{"_id":1}}}}]"#);
-        let memory = Arc::new(StageMemory::default());
-        for offload_every in [None, Some(3)] {
-            let mut host = Memory {
-                shared: Some(memory.clone()),
-                offload_every,
-                ..Memory::default()
-            };
-            host.collections.insert("f".into(), self::docs(&input));
-            run_on(&mut host, &input, &stages).unwrap();
-            assert!(host.most >= least, "{stage}: {}", host.most);
-            assert_eq!(memory.used(), 0, "{stage}");
-        }
-        if limit > 0 {
-            let mut host = Memory {
-                limit: Some(limit),
-                disk: true,
-                ..Memory::default()
-            };
-            host.collections.insert("f".into(), self::docs(&input));
-            assert_eq!(show(run_on(&mut host, &input, &stages)), code, "{stage}");
-        }
-    }
 }
 
 #[test]

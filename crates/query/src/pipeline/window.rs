@@ -484,6 +484,9 @@ impl Source for Run {
 
     fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
         self.input.parts(false, to)?;
+        if let Some((_, row)) = &mut self.next {
+            super::show_doc(&mut row.doc, true, to)?;
+        }
         to.doc(&mut self.out, wanted)
     }
 }
