@@ -7,6 +7,7 @@ from bson import Decimal128, Int64, ObjectId
 
 from exact import same
 from harness import refuses
+from watch import Watch
 
 DAY = datetime.datetime(2026, 11, 21, 13, 14, 15, 167000)
 DOC = {"_id": 1, "i": 7, "d": 2.5, "n": None, "s": "Hello", "l": [3, 1, 2], "o": {"x": 1, "y": "z"}, "t": DAY, "b": True, "e": []}
@@ -232,3 +233,23 @@ ERRORS = [
 def test_error(one, expression, code):
     with refuses(code):
         list(one.aggregate([{"$addFields": {"v": expression}}]))
+
+
+def test_values_on_the_way_are_bounded(new_server):
+    """An expression names a value of 15 MB a hundred times: it is refused before it takes a hundred times the memory."""
+    server = new_server("--cache", "64m")
+    with server.client() as client:
+        client.t.large.insert_one({"_id": 1, "pad": "x" * 15_000_000})
+        longer = {"$concat": ["$pad", "x"]}
+        for stage in (
+            {"$project": {"n": {"$let": {"vars": {f"v{i}": longer for i in range(100)}, "in": 1}}}},
+            {"$project": {f"v{i}": longer for i in range(100)}},
+            {"$set": {f"v{i}": "$pad" for i in range(100)}},
+        ):
+            with Watch(server.process.pid) as watch, refuses(146):
+                list(client.t.large.aggregate([stage, {"$project": {"n": 1}}]))
+            # Half a gigabyte is what one may have, and beside it are the cache, the document, and a value that grows.
+            assert watch.most < 1000, watch.most
+        # The server goes on, and what is not too much is done.
+        few = {"$let": {"vars": {f"v{i}": longer for i in range(10)}, "in": {"$strLenBytes": "$$v9"}}}
+        assert list(client.t.large.aggregate([{"$project": {"n": few}}])) == [{"_id": 1, "n": 15_000_001}]

@@ -230,7 +230,7 @@ impl FindCursor {
         let mut interrupt = None;
         let computes = has_expr || req.projection.as_ref().is_some_and(|p| !p.is_simple());
         // Those of a pipeline have one already, which the pipeline keeps up to date.
-        if computes && !req.vars.has_interrupt_check() {
+        if computes && !req.vars.has_watchdog() {
             let (cell, vars) = Interrupt::bind(ctx, &req.vars);
             (interrupt, req.vars) = (Some(cell), vars);
         }

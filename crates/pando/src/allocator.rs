@@ -3,6 +3,8 @@
 //! Its crate asks it for an alignment at each allocation, which is a slower path through it and for many sizes takes more memory than
 //! was asked for. What it gives without being asked suffices for nearly all of them: as `malloc` anywhere, every block is aligned to
 //! its size up to 16 bytes.
+//!
+//! Large blocks are counted for their thread ([`heap`]).
 
 use libmimalloc_sys::{mi_free, mi_malloc, mi_realloc, mi_zalloc};
 use mimalloc::MiMalloc;
@@ -21,6 +23,7 @@ fn natural(layout: Layout) -> bool {
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        heap::changed(0, layout.size());
         if natural(layout) {
             unsafe { mi_malloc(layout.size()).cast() }
         } else {
@@ -30,6 +33,7 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        heap::changed(0, layout.size());
         if natural(layout) {
             unsafe { mi_zalloc(layout.size()).cast() }
         } else {
@@ -38,12 +42,14 @@ unsafe impl GlobalAlloc for Allocator {
     }
 
     #[inline]
-    unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        heap::changed(layout.size(), 0);
         unsafe { mi_free(block.cast::<c_void>()) }
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        heap::changed(layout.size(), size);
         if natural(layout) && layout.align() <= size {
             unsafe { mi_realloc(block.cast::<c_void>(), size).cast() }
         } else {

@@ -8,8 +8,9 @@ use std::process::Command;
 const ROOMS: &[(&str, &[&str])] = &[
     ("bson", &[]),
     ("errors", &[]),
+    ("heap", &[]),
     ("wire", &["bson", "errors"]),
-    ("query", &["bson", "errors"]),
+    ("query", &["heap", "bson", "errors"]),
     ("log", &["bson", "errors"]),
     ("storage", &["log", "bson", "errors"]),
     ("planner", &["query", "bson", "errors"]),
@@ -19,7 +20,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     (
         "executor",
-        &["catalog", "storage", "planner", "query", "bson", "errors"],
+        &[
+            "catalog", "storage", "planner", "query", "heap", "bson", "errors",
+        ],
     ),
     (
         "session",
@@ -39,7 +42,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "pando",
         &[
             "commands", "server", "service", "lab", "executor", "catalog", "storage", "wire",
-            "bson", "errors",
+            "heap", "bson", "errors",
         ],
     ),
 ];

@@ -63,7 +63,7 @@ fn vars() -> Vars {
     let mut vars = Vars::new(1_700_000_000_000);
     vars.set_cluster_time(1 << 32);
     let turns = AtomicU32::new(0);
-    vars.set_interrupt_check(Arc::new(move || {
+    vars.set_watchdog(Arc::new(move || {
         match turns.fetch_add(1, Ordering::Relaxed) {
             n if n < TURNS => Ok(()),
             _ => Err(err!(Interrupted, "enough")),

@@ -54,8 +54,28 @@ use errors::Result;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Asked now and then inside of long evaluations; an error ends them (time limits, kills, a loop's work budget).
-pub type InterruptCheck = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+/// Ends evaluations that should not go on: their errors do.
+pub trait Watchdog: Send + Sync {
+    /// Asked now and then inside of long evaluations (time limits, kills, a loop's work budget).
+    fn check(&self) -> Result<()>;
+
+    /// Asked while the thread holds more than [`NOTABLE_BYTES`] in large blocks: whether it may hold as much, and more.
+    fn weigh(&self) -> Result<()>;
+}
+
+/// One that minds time only.
+impl<F: Fn() -> Result<()> + Send + Sync> Watchdog for F {
+    fn check(&self) -> Result<()> {
+        self()
+    }
+
+    fn weigh(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What a thread may hold without being asked for it.
+pub const NOTABLE_BYTES: usize = 64 << 20;
 
 /// Values of the variables of one command: the same for all documents.
 #[derive(Clone, Default)]
@@ -63,7 +83,7 @@ pub struct Vars {
     pub(crate) now: i64,
     pub(crate) cluster_time: Option<u64>,
     pub(crate) user: Vec<(Arc<str>, Value)>,
-    interrupt: Option<InterruptCheck>,
+    watchdog: Option<Arc<dyn Watchdog>>,
 }
 
 impl Vars {
@@ -79,20 +99,29 @@ impl Vars {
         self.now
     }
 
-    /// `$map`, `$filter` and `$reduce` ask it every few hundred items.
-    pub fn set_interrupt_check(&mut self, check: InterruptCheck) {
-        self.interrupt = Some(check);
+    /// `$map`, `$filter` and `$reduce` ask it every few hundred items, all operators when they hold much.
+    pub fn set_watchdog(&mut self, watchdog: Arc<dyn Watchdog>) {
+        self.watchdog = Some(watchdog);
     }
 
-    pub fn has_interrupt_check(&self) -> bool {
-        self.interrupt.is_some()
+    pub fn has_watchdog(&self) -> bool {
+        self.watchdog.is_some()
     }
 
     /// To be called with the number of items done.
     #[inline]
     pub(crate) fn check_interrupt(&self, done: usize) -> Result<()> {
-        match &self.interrupt {
-            Some(check) if done % 256 == 255 => check(),
+        match &self.watchdog {
+            Some(w) if done % 256 == 255 => w.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// To be called before something is made that may be large.
+    #[inline]
+    pub(crate) fn check_weight(&self) -> Result<()> {
+        match &self.watchdog {
+            Some(w) if heap::held() > NOTABLE_BYTES as isize => w.weigh(),
             _ => Ok(()),
         }
     }

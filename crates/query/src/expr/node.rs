@@ -211,7 +211,10 @@ impl Node {
         Ok(match self {
             Node::Const(v) => Computed::Ref(v.as_val()),
             Node::Path(p) => p.of_doc(ctx.root),
-            Node::Call(c) => return (c.op.eval)(c, ctx),
+            Node::Call(c) => {
+                ctx.vars.check_weight()?;
+                return (c.op.eval)(c, ctx);
+            }
             Node::System(s, path) => return system(*s, path, ctx),
             Node::Var(name, path) => variable(name, path, ctx),
             Node::Doc(fields) => {
@@ -245,6 +248,8 @@ impl Node {
                 w.close();
             }
             _ => {
+                ctx.vars.check_weight()?;
+                check_size(w.len())?;
                 if let Some(v) = self.eval(ctx)?.as_val() {
                     w.val(name, v);
                 }

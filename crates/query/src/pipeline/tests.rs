@@ -245,7 +245,7 @@ fn windows_are_interrupted() {
         let asked = Arc::new(AtomicU32::new(0));
         let mut vars = Vars::new(0);
         let count = asked.clone();
-        vars.set_interrupt_check(Arc::new(move || {
+        vars.set_watchdog(Arc::new(move || {
             match count.fetch_add(1, Ordering::Relaxed) {
                 0 => Err(errors::Error::offload()),
                 _ => Ok(()),
