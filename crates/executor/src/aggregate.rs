@@ -7,7 +7,7 @@ use crate::idle::Idle;
 use crate::interrupt::Interrupt;
 use crate::merge_into::MergeInto;
 use crate::op::OpCtx;
-use crate::read::ReadRequest;
+use crate::request::ReadRequest;
 use bson::{Doc, DocBuf, Writer, doc};
 use catalog::numbers::ID_INDEX;
 use catalog::{Collection, NewIndex};

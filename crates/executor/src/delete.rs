@@ -2,8 +2,9 @@
 
 use crate::insert::check_writable;
 use crate::op::{Held, OpCtx};
-use crate::read::{ReadRequest, Rows};
+use crate::read::Rows;
 use crate::records::{self, latch_hash};
+use crate::request::ReadRequest;
 use crate::retry::{Retry, StmtResult};
 use crate::update::lock_existing;
 use bson::{Doc, DocBuf, Writer};

@@ -2,7 +2,8 @@
 
 use crate::aggregate::{AggregateRequest, PipelineCursor, covering};
 use crate::op::OpCtx;
-use crate::read::{ReadRequest, Rows};
+use crate::read::Rows;
+use crate::request::ReadRequest;
 use bson::{Doc, Value, key};
 use catalog::Collection;
 use errors::{Result, bail};

@@ -2,8 +2,9 @@
 
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
-use crate::read::{Examined, ReadRequest, Rows};
+use crate::read::{Examined, Rows};
 use crate::records::latch_hash;
+use crate::request::ReadRequest;
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
 use catalog::numbers::sequence_of;

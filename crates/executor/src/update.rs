@@ -6,8 +6,9 @@
 use crate::capped::{self, Room};
 use crate::insert::{check_writable, lay_out, lock_or_create, mark_multikey};
 use crate::op::{Held, OpCtx};
-use crate::read::{ReadRequest, Rows};
+use crate::read::Rows;
 use crate::records::{self, duplicate_id, latch_hash};
+use crate::request::ReadRequest;
 use crate::retry::{Retry, StmtResult};
 use bson::{Doc, DocBuf, Value};
 use catalog::keyspace::PREFIX;

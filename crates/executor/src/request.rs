@@ -1,0 +1,245 @@
+//! What a reader asks for, and the plan for it: how much lies in a range is asked of the store, what an operator has laid down
+//! (query settings, index filters, `notablescan`) is heeded.
+
+use crate::op::Engine;
+use bson::Doc;
+use catalog::keyspace::{self, PREFIX};
+use catalog::{Collection, Index, IndexFilter, QueryShape};
+use errors::{Result, bail};
+use planner::{DistinctRequest, Hint, Plan, PlanRequest};
+use query::filter::Filter;
+use query::projection::Projection;
+use query::sort::SortPattern;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use storage::{Store, View};
+
+/// What a reader asks for.
+#[derive(Clone)]
+pub struct ReadRequest<'a> {
+    pub filter: &'a Filter,
+    pub sort: Option<&'a SortPattern>,
+    pub projection: Option<&'a Projection>,
+    /// How many results are wanted at most, skipped ones included.
+    pub limit: Option<u64>,
+    pub hint: Option<Hint>,
+    pub min: Option<Doc<'a>>,
+    pub max: Option<Doc<'a>>,
+    /// Values of variables that `$expr` in the filter names.
+    pub vars: Option<Arc<query::expr::Vars>>,
+    /// Only one document of each value matters.
+    pub distinct: Option<DistinctRequest<'a>>,
+}
+
+impl<'a> ReadRequest<'a> {
+    pub fn new(filter: &'a Filter) -> ReadRequest<'a> {
+        ReadRequest {
+            filter,
+            sort: None,
+            projection: None,
+            limit: None,
+            hint: None,
+            min: None,
+            max: None,
+            vars: None,
+            distinct: None,
+        }
+    }
+
+    /// The index filter that holds for the query.
+    pub fn index_filter(&self, coll: &Collection) -> Option<IndexFilter> {
+        if coll.index_filters.is_empty() {
+            return None;
+        }
+        let (sort, projection) = (
+            self.sort.map(|s| s.to_doc()),
+            // What distinct reads of the documents is our own doing.
+            self.projection
+                .filter(|_| self.distinct.is_none_or(|d| d.group))
+                .map(|p| p.to_doc()),
+        );
+        coll.index_filters.find(&QueryShape::new(
+            self.filter,
+            sort.as_ref().map(|d| d.as_doc()),
+            projection.as_ref().map(|d| d.as_doc()),
+            self.sort.and_then(|s| s.collation()).cloned(),
+        ))
+    }
+
+    /// Plans over a collection; `view` and the store tell how much lies in a range, when there is a choice.
+    pub fn plan(
+        &self,
+        engine: &Engine,
+        view: &View,
+        coll: &Collection,
+        count: bool,
+    ) -> Result<Plan> {
+        let plan = self.plan_any(&engine.store, view, coll, count)?;
+        if engine.no_table_scan.load(Ordering::Relaxed) {
+            self.check_scan(&plan, &coll.ns)?;
+        }
+        Ok(plan)
+    }
+
+    /// Refuses what reads a whole collection for some of its documents, but not in the server's own.
+    fn check_scan(&self, plan: &Plan, ns: &str) -> Result<()> {
+        let (db, name) = ns.split_once('.').unwrap_or((ns, ""));
+        let own = matches!(db, "admin" | "config" | "local") || name.starts_with("system.");
+        if own || self.filter.is_trivial() || !plan.access.is_scan() {
+            return Ok(());
+        }
+        let why = match self.hint {
+            Some(Hint::Natural { .. }) => {
+                "hint $natural is not allowed, because 'notablescan' is enabled"
+            }
+            _ => "No indexed plans available, and running with 'notablescan'",
+        };
+        bail!(
+            NoQueryExecutionPlans,
+            "error processing query: ns={ns} planner returned error :: caused by :: {why}"
+        );
+    }
+
+    fn plan_any(&self, store: &Store, view: &View, coll: &Collection, count: bool) -> Result<Plan> {
+        let estimate =
+            |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high);
+        // The clustered index may have a name of its own.
+        let own_name = match &self.hint {
+            Some(Hint::Name(n)) => coll
+                .option("clusteredIndex")
+                .and_then(|v| v.as_doc()?.get("name"))
+                .is_some_and(|v| v.as_str() == Some(n)),
+            _ => false,
+        };
+        let id_hint = own_name.then(|| Hint::Name("_id_".to_string()));
+        let request = PlanRequest {
+            filter: self.filter,
+            vars: self.vars.as_deref(),
+            sort: self.sort,
+            projection: self.projection,
+            limit: self.limit,
+            hint: id_hint.as_ref().or(self.hint.as_ref()),
+            min: self.min,
+            max: self.max,
+            indexes: &coll.usable,
+            clustered: !coll.is_numbered(),
+            count,
+            distinct: self.distinct,
+            ns: &coll.ns,
+            estimate: Some(&estimate),
+        };
+        // Query settings are stronger than an index filter, and that is stronger than a hint.
+        if let Some(Hint::Among(list)) = &self.hint
+            && let Some(plan) = plan_among(list, &request)?
+        {
+            return Ok(plan);
+        }
+        let allowed: Option<Vec<_>> = self.index_filter(coll).map(|f| {
+            let allowed = coll.usable.iter().filter(|i| f.allows(i));
+            allowed.cloned().collect()
+        });
+        match &allowed {
+            Some(indexes) => planner::plan(&PlanRequest {
+                hint: None,
+                indexes,
+                ..request
+            }),
+            None => planner::plan(&request),
+        }
+    }
+}
+
+/// Plans with nothing but what query settings allow; `None` when none of it serves the query.
+fn plan_among(list: &[Hint], request: &PlanRequest<'_>) -> Result<Option<Plan>> {
+    let named = request.indexes.iter();
+    let named: Vec<_> = named
+        .filter(|i| list.iter().any(|h| h.names(i)))
+        .cloned()
+        .collect();
+    let clustered = request.clustered && list.iter().any(Hint::names_id);
+    let natural = list.iter().find(|h| matches!(h, Hint::Natural { .. }));
+    if named.is_empty() && !clustered {
+        let natural = natural.map(|h| PlanRequest {
+            hint: Some(h),
+            ..*request
+        });
+        return natural.map(|r| planner::plan(&r)).transpose();
+    }
+    let plan = planner::plan(&PlanRequest {
+        hint: None,
+        indexes: &named,
+        clustered,
+        ..*request
+    })?;
+    let serves = natural.is_some() || !plan.access.is_scan();
+    Ok(serves.then_some(plan))
+}
+
+/// How many entries are counted one by one before the engine's own estimate is taken.
+const COUNTED: u64 = 64;
+/// How many entries of an index are sampled.
+const SAMPLED: u64 = 1024;
+
+/// About how many entries of an index (0: records) lie in `[low, high)`. A single value is answered from what its index
+/// looked like when it had half as many records, without reading.
+fn estimate(
+    store: &Store,
+    view: &View,
+    coll: &Collection,
+    id: u32,
+    low: &[u8],
+    high: &[u8],
+) -> u64 {
+    let index = coll.index(id);
+    let prefix = index.map_or(coll.record_prefix, |i| i.prefix);
+    let records = store.counts(coll.tablet).0;
+    let single = index.filter(|_| bson::key::successor(low).as_deref() == Some(high));
+    if let Some(index) = single {
+        let (spread, at) = (&index.spread.0, &index.spread.1);
+        let then = at.load(Ordering::Relaxed);
+        if then == 0 || records > then * 2 {
+            spread.store(sample(view, index), Ordering::Relaxed);
+            at.store(records.max(1), Ordering::Relaxed);
+        }
+        return spread.load(Ordering::Relaxed);
+    }
+    let low = keyspace::join(&prefix, low);
+    let high = match high {
+        [] => keyspace::prefix_end(&prefix),
+        h => keyspace::join(&prefix, h),
+    };
+    let mut scan = view.scan(&low, &high, storage::Direction::Forward);
+    let mut n = 0;
+    while n < COUNTED {
+        match scan.next() {
+            Ok(true) => n += 1,
+            _ => return n,
+        }
+    }
+    (store.approximate_size(&low, &high) / 48).clamp(COUNTED, records.max(COUNTED))
+}
+
+/// Entries for each value of the first field, among the first ones of an index.
+fn sample(view: &View, index: &Index) -> u64 {
+    let end = keyspace::prefix_end(&index.prefix);
+    let mut scan = view.scan(&index.prefix, &end, storage::Direction::Forward);
+    let descending = index.info.key.fields.first().is_some_and(|f| f.descending);
+    let (mut entries, mut values, mut last) = (0, 0, Vec::new());
+    while entries < SAMPLED && matches!(scan.next(), Ok(true)) {
+        let key = scan.key().get(PREFIX..).unwrap_or(&[]);
+        let first = &key[..bson::key::field_len(key, descending)
+            .unwrap_or(0)
+            .min(key.len())];
+        entries += 1;
+        if values == 0 || first != last {
+            values += 1;
+            last = first.to_vec();
+        }
+    }
+    match (entries, values) {
+        // One value fills the sample: many entries, nobody knows how many.
+        (SAMPLED, 1) => SAMPLED * 16,
+        (_, 0) => 1,
+        (e, v) => (e / v).max(1),
+    }
+}
