@@ -83,10 +83,12 @@ fn range<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
                 count * 16
             );
         }
-        let mut i = start;
+        let (mut i, mut made) = (start, 0);
         while if step > 0 { i < end } else { i > end } {
+            ctx.vars.check_interrupt(made)?;
             w.i32("", i as i32);
             i += step;
+            made += 1;
         }
     }
     Ok(Computed::Owned(w.finish_array()))
@@ -310,4 +312,27 @@ fn pairs(d: Doc<'_>) -> Value {
         w.open_doc("").str("k", e.name).val("v", e.val).close();
     }
     w.finish_array()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EvalCtx, Expression, ParseEnv, Vars};
+    use bson::Doc;
+    use errors::{Code, err};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_long_range_can_be_ended() {
+        let mut vars = Vars::new(0);
+        vars.set_watchdog(Arc::new(|| Err(err!(Interrupted, "enough"))));
+        // Not a constant, which would be made while it is parsed.
+        for (end, ends) in [(200, false), (300, true), (6_000_000, true)] {
+            let text = format!(r#"{{"$range":[0,{end},{{"$ifNull":["$step",1]}}]}}"#);
+            let text = bson::json::parse(&text).unwrap();
+            let e = Expression::parse(text.as_doc().as_val(), &ParseEnv::new()).unwrap();
+            let made = e.evaluate(&EvalCtx::new(Doc::EMPTY, &vars));
+            let ended = matches!(made, Err(e) if e.code == Code::Interrupted);
+            assert_eq!(ended, ends, "{end}");
+        }
+    }
 }
