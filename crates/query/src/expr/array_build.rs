@@ -322,17 +322,33 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_long_range_can_be_ended() {
+    fn what_is_long_can_be_ended() {
         let mut vars = Vars::new(0);
         vars.set_watchdog(Arc::new(|| Err(err!(Interrupted, "enough"))));
-        // Not a constant, which would be made while it is parsed.
-        for (end, ends) in [(200, false), (300, true), (6_000_000, true)] {
-            let text = format!(r#"{{"$range":[0,{end},{{"$ifNull":["$step",1]}}]}}"#);
-            let text = bson::json::parse(&text).unwrap();
+        let ended = |text: &str| {
+            let text = bson::json::parse(text).unwrap();
             let e = Expression::parse(text.as_doc().as_val(), &ParseEnv::new()).unwrap();
             let made = e.evaluate(&EvalCtx::new(Doc::EMPTY, &vars));
-            let ended = matches!(made, Err(e) if e.code == Code::Interrupted);
-            assert_eq!(ended, ends, "{end}");
+            matches!(made, Err(e) if e.code == Code::Interrupted)
+        };
+        for (end, ends) in [(200, false), (300, true), (6_000_000, true)] {
+            // Not a constant, which would be made while it is parsed.
+            let range = format!(r#"{{"$range":[0,{end},{{"$ifNull":["$step",1]}}]}}"#);
+            assert_eq!(ended(&range), ends, "{end}");
+        }
+        // Constants are there when they are sorted.
+        for op in [
+            "$setUnion",
+            "$setIntersection",
+            "$setDifference",
+            "$setIsSubset",
+            "$setEquals",
+        ] {
+            for (end, ends) in [(100, false), (300, true)] {
+                let range = format!(r#"{{"$range":[0,{end}]}}"#);
+                let text = format!(r#"{{"{op}":[{{"$ifNull":["$a",{range}]}},{range}]}}"#);
+                assert_eq!(ended(&text), ends, "{text}");
+            }
         }
     }
 }

@@ -117,6 +117,15 @@ impl Vars {
         }
     }
 
+    /// To be called before so many items are sorted at once: a loop around it asks every few hundred turns only.
+    #[inline]
+    pub(crate) fn check_long(&self, items: usize) -> Result<()> {
+        match &self.watchdog {
+            Some(w) if items >= 256 => w.check(),
+            _ => Ok(()),
+        }
+    }
+
     /// To be called before something is made that may be large.
     #[inline]
     pub(crate) fn check_weight(&self) -> Result<()> {

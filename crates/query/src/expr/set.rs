@@ -43,12 +43,16 @@ fn elements_true<'a>(c: &'a Call, ctx: &EvalCtx<'a>, code: i32, all: bool) -> Re
     })
 }
 
-/// The distinct values of an array, sorted.
-fn sorted<'v>(c: &Call, v: &'v Computed<'_>) -> Option<Vec<Val<'v>>> {
-    let mut items: Vec<Val<'v>> = v.or_null().as_array()?.values().collect();
+/// The distinct values of an array, sorted; none of what is no array.
+fn sorted<'v>(c: &Call, ctx: &EvalCtx<'_>, v: &'v Computed<'_>) -> Result<Option<Vec<Val<'v>>>> {
+    let Some(array) = v.or_null().as_array() else {
+        return Ok(None);
+    };
+    let mut items: Vec<Val<'v>> = array.values().collect();
+    ctx.vars.check_long(items.len())?;
     items.sort_by(|a, b| c.compare(*a, *b));
     items.dedup_by(|a, b| c.compare(*a, *b).is_eq());
-    Some(items)
+    Ok(Some(items))
 }
 
 fn holds(c: &Call, set: &[Val<'_>], v: Val<'_>) -> bool {
@@ -67,7 +71,7 @@ fn difference<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             a.type_name()
         );
     };
-    let Some(right) = sorted(c, &b) else {
+    let Some(right) = sorted(c, ctx, &b)? else {
         bail!(
             17049,
             "both operands of $setDifference must be arrays. Second argument is of type: {}",
@@ -117,7 +121,7 @@ fn equals<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let values: Vec<Computed<'_>> = c.args.iter().map(|n| n.eval(ctx)).collect::<Result<_>>()?;
     let mut sets = Vec::new();
     for (i, v) in values.iter().enumerate() {
-        match sorted(c, v) {
+        match sorted(c, ctx, v)? {
             Some(s) => sets.push(s),
             None => bail!(
                 17044,
@@ -140,7 +144,7 @@ fn intersection<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         if v.is_nullish() {
             return Ok(Computed::NULL);
         }
-        let Some(set) = sorted(c, v) else {
+        let Some(set) = sorted(c, ctx, v)? else {
             bail!(
                 17047,
                 "All operands of $setIntersection must be arrays. One argument is of type: {}",
@@ -164,7 +168,7 @@ fn is_subset<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             a.type_name()
         );
     };
-    let Some(right) = sorted(c, &b) else {
+    let Some(right) = sorted(c, ctx, &b)? else {
         bail!(
             17042,
             "both operands of $setIsSubset must be arrays. Second argument is of type: {}",
@@ -190,6 +194,7 @@ fn union<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             ),
         }
     }
+    ctx.vars.check_long(all.len())?;
     all.sort_by(|a, b| c.compare(*a, *b));
     all.dedup_by(|a, b| c.compare(*a, *b).is_eq());
     own(array_of(all))
