@@ -59,13 +59,6 @@ impl State {
             before: heap::held(),
         }
     }
-
-    fn interrupted(&self) -> Result<()> {
-        op::interrupted(
-            self.deadline,
-            [&self.killed, &self.cancelled].map(|f| f.as_deref()),
-        )
-    }
 }
 
 impl Watchdog for Interrupt {
@@ -77,7 +70,7 @@ impl Watchdog for Interrupt {
                 None => return Err(Error::offload()),
             }
         }
-        s.interrupted()
+        op::interrupted(s.deadline, [&s.killed, &s.cancelled].map(|f| f.as_deref()))
     }
 
     fn weigh(&self) -> Result<()> {
