@@ -39,9 +39,10 @@ apt_candidate() {
     apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\([0-9.]*\).*/\2/p'
 }
 
+# Not libclang-cpp, which comes with other packages and serves nobody here.
 has_libclang() {
-    [ -n "${LIBCLANG_PATH:-}" ] || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
-        ldconfig -p 2>/dev/null | grep -q 'libclang[-.0-9]*\.so'
+    [ -n "${LIBCLANG_PATH:-}" ] || compgen -G '/usr/lib/llvm-*/lib/libclang[-.][0-9s]*' >/dev/null ||
+        ldconfig -p 2>/dev/null | grep -q 'libclang\(-[0-9.]*\)\?\.so'
 }
 
 # What RocksDB's C++ and its bindings are built with.
