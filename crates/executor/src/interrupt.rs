@@ -1,4 +1,4 @@
-//! What expressions are told to stop by: a long `$map`, `$filter` or `$reduce` asks in between, and whatever is made while the
+//! What expressions are told to stop by: a long evaluation asks in between, and so does whatever is made while the
 //! operation holds much memory.
 //!
 //! Variables are shared by the stages of a pipeline and outlive a batch of a cursor, the operation does not. So the variables
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// How often expressions may ask on an event loop (each time after 256 items) before a worker takes over.
+/// How often expressions may ask on an event loop (each time after some thousand steps) before a worker takes over.
 const INLINE_CHECKS: u32 = 40;
 /// What the values that an operation makes may take, in bytes, as far as they are large. That of many operations is not shared out: who
 /// waits for others holds what he has, and most end before others get so far (tried: three times the memory, and most refused).

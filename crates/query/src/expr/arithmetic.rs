@@ -165,8 +165,8 @@ fn sigmoid(_: &Call, n: Number) -> Result<Number> {
 fn add<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let (mut total, mut date) = (Int(0), None);
     let mut long = false;
-    for node in &c.args {
-        let v = node.eval(ctx)?;
+    for v in c.each_arg(ctx) {
+        let v = v?;
         if v.is_nullish() {
             return Ok(Computed::NULL);
         }
@@ -222,8 +222,8 @@ fn milliseconds(n: Number) -> Option<i64> {
 
 fn multiply<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let (mut product, mut long) = (Long(1), false);
-    for node in &c.args {
-        let v = node.eval(ctx)?;
+    for v in c.each_arg(ctx) {
+        let v = v?;
         if v.is_nullish() {
             return Ok(Computed::NULL);
         }

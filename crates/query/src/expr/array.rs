@@ -1,6 +1,6 @@
 //! Operators that read arrays: elements, positions, parts, order.
 
-use super::node::{Call, Computed, EvalCtx, Prepared, own};
+use super::node::{COLLATED, Call, Computed, EvalCtx, Prepared, own};
 use super::parse::{ParseEnv, Parsed, fields, optional};
 use super::path::FieldPath;
 use super::table::{Named, Op};
@@ -16,7 +16,7 @@ pub(super) const OPS: &[Op] = &[
     Op::args("$in", 2, 2, contains),
     Op::args("$indexOfArray", 2, 4, index_of_array),
     Op::args("$isArray", 1, 1, |c, x| {
-        super::boolean::boolean(c.arg(0, x)?.or_null().as_array().is_some())
+        super::boolean::boolean(c.peek(0, x)?.or_null().as_array().is_some())
     }),
     Op::args("$size", 1, 1, size),
     Op::args("$slice", 2, 3, slice),
@@ -27,6 +27,9 @@ pub(super) const OPS: &[Op] = &[
     Op::named("$minN", &N_SPEC, |c, x| extreme_n(c, x, false)),
     Op::named("$maxN", &N_SPEC, |c, x| extreme_n(c, x, true)),
 ];
+
+/// An item has a type, a position of one digit, and its NUL.
+const LEAST_ITEM_BYTES: usize = 3;
 
 /// A number that is exactly an int32.
 pub(super) fn int32(v: Val<'_>) -> Option<i32> {
@@ -56,7 +59,7 @@ fn item_of<'a>(array: Computed<'a>, at: i64) -> Computed<'a> {
 }
 
 fn array_elem_at<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    let (array, at) = (c.arg(0, ctx)?, c.arg(1, ctx)?);
+    let (array, at) = (c.peek(0, ctx)?, c.arg(1, ctx)?);
     if array.is_nullish() || at.is_nullish() {
         return Ok(Computed::NULL);
     }
@@ -81,11 +84,18 @@ fn array_elem_at<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             "$arrayElemAt's second argument must be representable as a 32-bit integer: {at}"
         );
     };
+    let on_the_way = usize::try_from(i).unwrap_or(usize::MAX);
+    ctx.vars
+        .work_elements(on_the_way.min(array.or_null().bytes.len() / LEAST_ITEM_BYTES))?;
     Ok(item_of(array, i64::from(i)))
 }
 
 fn end<'a>(c: &'a Call, ctx: &EvalCtx<'a>, last: bool) -> Result<Computed<'a>> {
-    let array = c.arg(0, ctx)?;
+    let array = if last {
+        c.arg(0, ctx)?
+    } else {
+        c.peek(0, ctx)?
+    };
     if array.is_nullish() {
         return Ok(Computed::NULL);
     }
@@ -413,7 +423,15 @@ fn sort_array<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let Prepared::Sort(spec) = &c.prepared else {
         return Err(errors::Error::internal("$sortArray without an order"));
     };
+    let bytes = items.len();
     let mut items: Vec<Val<'_>> = items.values().collect();
+    let weight = if spec.collation.is_some() {
+        COLLATED
+    } else {
+        1
+    };
+    ctx.vars
+        .work_sort(items.len(), bytes, weight * spec.keys.len().max(1))?;
     items.sort_by(|a, b| spec.compare(*a, *b));
     own(array_of(items))
 }
@@ -478,7 +496,9 @@ fn last_n<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
 fn extreme_n<'a>(c: &'a Call, ctx: &EvalCtx<'a>, largest: bool) -> Result<Computed<'a>> {
     let (n, input) = (c.arg(0, ctx)?, c.arg(1, ctx)?);
     let (n, items) = n_and_items(c, &n, &input)?;
+    let bytes = items.len();
     let mut items: Vec<Val<'_>> = items.values().filter(|v| !v.is_nullish()).collect();
+    ctx.vars.work_sort(items.len(), bytes, c.weight())?;
     items.sort_by(|a, b| {
         let o = c.compare(*a, *b);
         if largest { o.reverse() } else { o }

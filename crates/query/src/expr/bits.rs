@@ -19,8 +19,8 @@ fn fold<'a>(
     f: fn(i64, i64) -> i64,
 ) -> Result<Computed<'a>> {
     let (mut bits, mut long) = (start, false);
-    for n in &c.args {
-        let v = n.eval(ctx)?;
+    for v in c.each_arg(ctx) {
+        let v = v?;
         if v.is_nullish() {
             return Ok(Computed::NULL);
         }

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 pub(super) const OPS: &[Op] = &[
     Op::variadic("$and", and),
     Op::variadic("$or", or),
-    Op::args("$not", 1, 1, |c, x| boolean(!c.arg(0, x)?.truthy())),
+    Op::args("$not", 1, 1, |c, x| boolean(!c.peek(0, x)?.truthy())),
     Op::args("$cmp", 2, 2, |c, x| own(ordering(c, x)? as i32)),
     Op::args("$eq", 2, 2, |c, x| boolean(ordering(c, x)?.is_eq())),
     Op::args("$ne", 2, 2, |c, x| boolean(ordering(c, x)?.is_ne())),
@@ -46,6 +46,10 @@ fn or<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
 }
 
 fn ordering<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Ordering> {
-    let (a, b) = (c.arg(0, ctx)?, c.arg(1, ctx)?);
-    Ok(c.compare(a.comparable(), b.comparable()))
+    let (a, b) = (c.peek(0, ctx)?, c.peek(1, ctx)?);
+    let (a, b) = (a.comparable(), b.comparable());
+    // What one has more than the other decides without being looked at.
+    let both = a.bytes.len().min(b.bytes.len());
+    ctx.vars.work_bytes(both * c.weight())?;
+    Ok(c.compare(a, b))
 }

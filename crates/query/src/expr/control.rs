@@ -62,8 +62,8 @@ fn parse_cond(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
 }
 
 fn cond<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    let chosen = if c.arg(0, ctx)?.truthy() { 1 } else { 2 };
-    c.arg(chosen, ctx)
+    let chosen = if c.peek(0, ctx)?.truthy() { 1 } else { 2 };
+    c.peek(chosen, ctx)
 }
 
 fn parse_if_null(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
@@ -351,8 +351,8 @@ fn map<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         );
     };
     let mut w = Writer::new_array();
-    for (i, v) in items.values().enumerate() {
-        ctx.vars.check_interrupt(i)?;
+    for v in items.values() {
+        ctx.vars.work(1)?;
         let scope = Scope {
             name: &c.names()[0],
             value: Some(v),
@@ -411,8 +411,8 @@ fn filter<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         left = i64::from(n);
     }
     let mut w = Writer::new_array();
-    for (i, v) in items.values().enumerate() {
-        ctx.vars.check_interrupt(i)?;
+    for v in items.values() {
+        ctx.vars.work(1)?;
         if left == 0 {
             break;
         }
@@ -421,7 +421,7 @@ fn filter<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             value: Some(v),
             parent: ctx.scope,
         };
-        if c.arg(1, &ctx.inside(&scope))?.truthy() {
+        if c.peek(1, &ctx.inside(&scope))?.truthy() {
             w.push(v);
             left -= 1;
         }
@@ -460,8 +460,8 @@ fn reduce<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         );
     };
     let mut value = c.arg(1, ctx)?.into_value();
-    for (i, v) in items.values().enumerate() {
-        ctx.vars.check_interrupt(i)?;
+    for v in items.values() {
+        ctx.vars.work(1)?;
         let this = Scope {
             name: "this",
             value: Some(v),

@@ -34,9 +34,9 @@ pub(super) const OPS: &[Op] = &[
         short(c, x, tag::STRING)
     }),
     Op::custom("$toUUID", parse_short, &[], to_uuid),
-    Op::args("$type", 1, 1, |c, x| own(c.arg(0, x)?.type_name())),
+    Op::args("$type", 1, 1, |c, x| own(c.peek(0, x)?.type_name())),
     Op::args("$isNumber", 1, 1, |c, x| {
-        boolean(c.arg(0, x)?.or_null().is_number())
+        boolean(c.peek(0, x)?.or_null().is_number())
     }),
 ];
 

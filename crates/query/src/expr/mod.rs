@@ -33,6 +33,7 @@ mod string_position;
 mod table;
 mod trigonometry;
 mod values;
+mod work;
 
 #[cfg(test)]
 pub(crate) mod cases;
@@ -84,6 +85,7 @@ pub struct Vars {
     pub(crate) cluster_time: Option<u64>,
     pub(crate) user: Vec<(Arc<str>, Value)>,
     watchdog: Option<Arc<dyn Watchdog>>,
+    done: work::Done,
 }
 
 impl Vars {
@@ -99,7 +101,7 @@ impl Vars {
         self.now
     }
 
-    /// `$map`, `$filter` and `$reduce` ask it every few hundred items, all operators when they hold much.
+    /// Evaluations ask it whenever they have done a good deal of work (`work.rs`), and when they hold much.
     pub fn set_watchdog(&mut self, watchdog: Arc<dyn Watchdog>) {
         self.watchdog = Some(watchdog);
     }
@@ -108,20 +110,11 @@ impl Vars {
         self.watchdog.is_some()
     }
 
-    /// To be called with the number of items done.
+    /// To be called with the number of rows done, by what evaluates for each of many rows.
     #[inline]
     pub(crate) fn check_interrupt(&self, done: usize) -> Result<()> {
         match &self.watchdog {
             Some(w) if done % 256 == 255 => w.check(),
-            _ => Ok(()),
-        }
-    }
-
-    /// To be called before so many items are sorted at once: a loop around it asks every few hundred turns only.
-    #[inline]
-    pub(crate) fn check_long(&self, items: usize) -> Result<()> {
-        match &self.watchdog {
-            Some(w) if items >= 256 => w.check(),
             _ => Ok(()),
         }
     }
@@ -191,6 +184,7 @@ impl Expression {
     }
 
     pub fn evaluate<'a>(&'a self, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+        ctx.vars.begin_work();
         self.node.eval(ctx)
     }
 

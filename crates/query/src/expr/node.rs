@@ -174,13 +174,54 @@ pub(crate) struct Call {
     pub(crate) prepared: Prepared,
 }
 
+/// What going over a string under a collation takes, in times of what copying it does.
+pub(super) const COLLATED: usize = 16;
+
 impl Call {
-    /// The value of argument `i`; missing when it was not given.
+    /// The value of argument `i`, to be read: its length counts as work. Missing when it was not given.
     #[inline]
     pub(crate) fn arg<'a>(&'a self, i: usize, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         match self.args.get(i) {
+            Some(n) => self.read(n, ctx),
+            None => Ok(Computed::Missing),
+        }
+    }
+
+    /// The value of argument `i` for an operator that looks at its type or its beginning at most, hands it on, or counts itself what
+    /// it looks at.
+    #[inline]
+    pub(crate) fn peek<'a>(&'a self, i: usize, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+        match self.args.get(i) {
             Some(n) => n.eval(ctx),
             None => Ok(Computed::Missing),
+        }
+    }
+
+    /// The values of all arguments, as by [`Call::arg`].
+    #[inline]
+    pub(crate) fn each_arg<'a>(
+        &'a self,
+        ctx: &EvalCtx<'a>,
+    ) -> impl Iterator<Item = Result<Computed<'a>>> {
+        self.args.iter().map(move |n| self.read(n, ctx))
+    }
+
+    /// The value of one of the arguments, as by [`Call::arg`].
+    #[inline]
+    pub(crate) fn read<'a>(&'a self, n: &'a Node, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+        let v = n.eval(ctx)?;
+        if let Some(x) = v.as_val() {
+            ctx.vars.work_bytes(x.bytes.len() * self.weight())?;
+        }
+        Ok(v)
+    }
+
+    /// How much dearer than others' the operator's comparisons are: a collation makes keys of strings for each.
+    #[inline]
+    pub(crate) fn weight(&self) -> usize {
+        match &self.prepared {
+            Prepared::Collation(_) => COLLATED,
+            _ => 1,
         }
     }
 
@@ -210,13 +251,18 @@ impl Node {
     pub(crate) fn eval<'a>(&'a self, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         Ok(match self {
             Node::Const(v) => Computed::Ref(v.as_val()),
-            Node::Path(p) => p.of_doc(ctx.root),
+            Node::Path(p) => return p.eval_in(ctx.root, ctx.vars),
             Node::Call(c) => {
                 ctx.vars.check_weight()?;
-                return (c.op.eval)(c, ctx);
+                ctx.vars.work(1)?;
+                let made = (c.op.eval)(c, ctx)?;
+                if let Computed::Owned(v) = &made {
+                    ctx.vars.work_bytes(v.as_val().bytes.len())?;
+                }
+                return Ok(made);
             }
             Node::System(s, path) => return system(*s, path, ctx),
-            Node::Var(name, path) => variable(name, path, ctx),
+            Node::Var(name, path) => return variable(name, path, ctx),
             Node::Doc(fields) => {
                 let mut w = Writer::new();
                 for (name, n) in fields {
@@ -228,7 +274,9 @@ impl Node {
             Node::Array(items) => {
                 let mut w = Writer::new_array();
                 for n in items {
-                    w.push(n.eval(ctx)?.or_null());
+                    let v = n.eval(ctx)?;
+                    ctx.vars.work_bytes(v.or_null().bytes.len())?;
+                    w.push(v.or_null());
                     check_size(w.len())?;
                 }
                 Computed::Owned(w.finish_array())
@@ -251,6 +299,7 @@ impl Node {
                 ctx.vars.check_weight()?;
                 check_size(w.len())?;
                 if let Some(v) = self.eval(ctx)?.as_val() {
+                    ctx.vars.work_bytes(v.bytes.len())?;
                     w.val(name, v);
                 }
             }
@@ -293,8 +342,16 @@ impl Node {
             }
             _ => return Ok(()),
         }
-        let vars = Vars::default();
-        let folded = self.eval(&EvalCtx::new(Doc::EMPTY, &vars))?.into_value();
+        let vars = match self {
+            Node::Call(_) => Vars::for_constants(),
+            // Their parts are there already.
+            _ => Vars::default(),
+        };
+        let folded = match self.eval(&EvalCtx::new(Doc::EMPTY, &vars)) {
+            Ok(v) => v.into_value(),
+            Err(e) if e.is_offload() => None,
+            Err(e) => return Err(e),
+        };
         if let Some(v) = folded {
             *self = Node::Const(v);
         }
@@ -390,7 +447,7 @@ impl Node {
 fn system<'a>(s: System, path: &FieldPath, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     Ok(match s {
         System::Root if path.is_empty() => Computed::Ref(ctx.root.as_val()),
-        System::Root => path.of_doc(ctx.root),
+        System::Root => return path.eval_in(ctx.root, ctx.vars),
         System::Now if path.is_empty() => Computed::Owned(Value::date(ctx.vars.now)),
         System::ClusterTime => match ctx.vars.cluster_time {
             Some(t) if path.is_empty() => Computed::Owned(Value::timestamp(t)),
@@ -404,17 +461,20 @@ fn system<'a>(s: System, path: &FieldPath, ctx: &EvalCtx<'a>) -> Result<Computed
     })
 }
 
-fn variable<'a>(name: &str, path: &FieldPath, ctx: &EvalCtx<'a>) -> Computed<'a> {
+fn variable<'a>(name: &str, path: &FieldPath, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let mut scope = ctx.scope;
     while let Some(s) = scope {
         if s.name == name {
-            return s.value.map_or(Computed::Missing, |v| path.of_val(v));
+            return match s.value {
+                Some(v) => path.eval_below(v, ctx.vars),
+                None => Ok(Computed::Missing),
+            };
         }
         scope = s.parent;
     }
     match ctx.vars.user.iter().find(|(n, _)| &**n == name) {
-        Some((_, v)) => path.of_val(v.as_val()),
-        None => Computed::Missing,
+        Some((_, v)) => path.eval_below(v.as_val(), ctx.vars),
+        None => Ok(Computed::Missing),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::node::{Call, Computed, EvalCtx, Node, Prepared, own};
 use super::parse::{ParseEnv, Parsed, fields, operand, optional};
+use super::path::get;
 use super::table::{Named, Op};
 use bson::{Doc, DocBuf, Val, Value, Writer};
-use errors::{Result, bail};
+use errors::{Result, bail, err};
 use std::collections::HashMap;
 
 pub(super) const OPS: &[Op] = &[
@@ -54,32 +55,49 @@ pub(crate) fn merge(base: Doc<'_>, over: Doc<'_>) -> DocBuf {
 }
 
 fn merge_objects<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    let mut merged = DocBuf::new();
-    let mut add = |v: Val<'_>| -> Result<()> {
-        match v.as_doc() {
-            Some(d) => merged = merge(merged.as_doc(), d),
-            None if v.is_nullish() => {}
-            None => bail!(
-                40400,
-                "$mergeObjects requires object inputs, but input {v} is of type {}",
-                v.type_name()
-            ),
+    let mut values: Vec<Computed<'_>> = Vec::with_capacity(c.args.len());
+    for v in c.each_arg(ctx) {
+        let v = v?;
+        if c.args.len() > 1 {
+            object(v.or_null()).transpose()?;
         }
-        Ok(())
-    };
-    if let [only] = &c.args[..] {
-        // One array stands for its items.
-        let v = only.eval(ctx)?;
-        match v.or_null().as_array() {
-            Some(a) => a.values().try_for_each(add)?,
-            None => add(v.or_null())?,
-        }
-    } else {
-        for n in &c.args {
-            add(n.eval(ctx)?.or_null())?;
-        }
+        values.push(v);
     }
-    own(merged)
+    // One array stands for its items.
+    let items = match &values[..] {
+        [only] => only.or_null().as_array(),
+        _ => None,
+    };
+    let all: Vec<Doc<'_>> = match items {
+        Some(a) => a.values().filter_map(object).collect::<Result<_>>()?,
+        None => {
+            let each = values.iter().map(Computed::or_null);
+            each.filter_map(object).collect::<Result<_>>()?
+        }
+    };
+    // At once: merged one by one, what is there already would be gone over for each.
+    own(match &all[..] {
+        [only] => only.to_buf(),
+        _ => document_of(
+            all.iter()
+                .flat_map(|d| d.iter())
+                .map(|e| (e.name, e.val))
+                .collect(),
+        ),
+    })
+}
+
+/// A value that `$mergeObjects` merges; none where it is null.
+fn object(v: Val<'_>) -> Option<Result<Doc<'_>>> {
+    match v.as_doc() {
+        Some(d) => Some(Ok(d)),
+        None if v.is_nullish() => None,
+        None => Some(Err(err!(
+            40400,
+            "$mergeObjects requires object inputs, but input {v} is of type {}",
+            v.type_name()
+        ))),
+    }
 }
 
 static GET_FIELD: Named = Named {
@@ -112,22 +130,24 @@ fn get_field<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             field.type_name()
         );
     };
-    let input = c.arg(1, ctx)?;
+    let input = c.peek(1, ctx)?;
     if input.is_nullish() {
         return Ok(match input {
             Computed::Missing => Computed::Missing,
             _ => Computed::NULL,
         });
     }
-    Ok(match input {
-        Computed::Ref(v) => Computed::from(v.as_doc().and_then(|d| d.get(name))),
-        Computed::Owned(v) => v
-            .as_val()
-            .as_doc()
-            .and_then(|d| d.get(name))
-            .map_or(Computed::Missing, |x| Computed::Owned(x.to_value())),
+    let mut seen = 0;
+    let found = match &input {
+        Computed::Ref(v) => Computed::from(v.as_doc().and_then(|d| get(d, name, &mut seen))),
+        Computed::Owned(v) => {
+            let v = v.as_val().as_doc().and_then(|d| get(d, name, &mut seen));
+            v.map_or(Computed::Missing, |x| Computed::Owned(x.to_value()))
+        }
         Computed::Missing => Computed::Missing,
-    })
+    };
+    ctx.vars.work_elements(seen)?;
+    Ok(found)
 }
 
 static SET_FIELD: Named = Named {

@@ -1,6 +1,6 @@
 //! Field paths: `a.b.c` walked over documents; an array on the way gives the array of what its documents hold.
 
-use super::Computed;
+use super::{Computed, Vars};
 use bson::{Doc, Val, Writer, tag};
 use errors::{Result, bail};
 use smallvec::SmallVec;
@@ -52,28 +52,56 @@ impl FieldPath {
 
     #[inline]
     pub(crate) fn of_doc<'a>(&self, doc: Doc<'a>) -> Computed<'a> {
-        walk(doc, &self.parts)
+        walk(doc, &self.parts, &mut 0)
+    }
+
+    /// As [`FieldPath::of_doc`] in an evaluation, where the elements on the way count as work.
+    #[inline]
+    pub(crate) fn eval_in<'a>(&self, doc: Doc<'a>, vars: &Vars) -> Result<Computed<'a>> {
+        let mut seen = 0;
+        let found = walk(doc, &self.parts, &mut seen);
+        vars.work_elements(seen)?;
+        Ok(found)
     }
 
     /// From any value: of a document its field, of an array the array of its documents' fields.
-    pub(crate) fn of_val<'a>(&self, v: Val<'a>) -> Computed<'a> {
+    #[inline]
+    pub(crate) fn eval_below<'a>(&self, v: Val<'a>, vars: &Vars) -> Result<Computed<'a>> {
         if self.parts.is_empty() {
-            return Computed::Ref(v);
+            return Ok(Computed::Ref(v));
         }
-        match v.tag {
-            tag::DOCUMENT => v.as_doc().map_or(Computed::Missing, |d| self.of_doc(d)),
+        let mut seen = 0;
+        let found = match v.tag {
+            tag::DOCUMENT => v
+                .as_doc()
+                .map_or(Computed::Missing, |d| walk(d, &self.parts, &mut seen)),
             tag::ARRAY => v
                 .as_array()
-                .map_or(Computed::Missing, |a| walk_array(a, &self.parts)),
+                .map_or(Computed::Missing, |a| walk_array(a, &self.parts, &mut seen)),
             _ => Computed::Missing,
-        }
+        };
+        vars.work_elements(seen)?;
+        Ok(found)
     }
 }
 
-fn walk<'a>(mut doc: Doc<'a>, parts: &[Box<str>]) -> Computed<'a> {
+/// The first field of that name; `seen` grows by the elements on the way.
+#[inline]
+pub(super) fn get<'a>(doc: Doc<'a>, name: &str, seen: &mut usize) -> Option<Val<'a>> {
+    let mut it = doc.iter();
+    while let Some((n, v)) = it.next_raw() {
+        *seen += 1;
+        if n == name.as_bytes() {
+            return Some(v);
+        }
+    }
+    None
+}
+
+fn walk<'a>(mut doc: Doc<'a>, parts: &[Box<str>], seen: &mut usize) -> Computed<'a> {
     let mut rest = parts;
     while let Some((name, after)) = rest.split_first() {
-        let Some(v) = doc.get(name) else {
+        let Some(v) = get(doc, name, seen) else {
             return Computed::Missing;
         };
         if after.is_empty() {
@@ -87,7 +115,7 @@ fn walk<'a>(mut doc: Doc<'a>, parts: &[Box<str>]) -> Computed<'a> {
             tag::ARRAY => {
                 return v
                     .as_array()
-                    .map_or(Computed::Missing, |a| walk_array(a, after));
+                    .map_or(Computed::Missing, |a| walk_array(a, after, seen));
             }
             _ => return Computed::Missing,
         }
@@ -96,10 +124,14 @@ fn walk<'a>(mut doc: Doc<'a>, parts: &[Box<str>]) -> Computed<'a> {
     Computed::Missing
 }
 
-fn walk_array<'a>(array: Doc<'a>, parts: &[Box<str>]) -> Computed<'a> {
+fn walk_array<'a>(array: Doc<'a>, parts: &[Box<str>], seen: &mut usize) -> Computed<'a> {
     let mut w = Writer::new_array();
-    for d in array.values().filter_map(Val::as_doc) {
-        if let Some(v) = walk(d, parts).as_val() {
+    for item in array.values() {
+        *seen += 1;
+        let Some(d) = item.as_doc() else { continue };
+        if let Some(v) = walk(d, parts, seen).as_val() {
+            // A copy of so many bytes, in elements.
+            *seen += v.bytes.len() / 8;
             w.push(v);
         }
     }

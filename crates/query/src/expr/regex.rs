@@ -108,6 +108,11 @@ fn compile(c: &Call, pattern: Val<'_>, options: Val<'_>) -> Result<Option<Regex>
         .map_err(|e| err!(51111, "Invalid Regex in {name}: {e}"))
 }
 
+/// What a match counts as work before it is known how often the pattern goes back: a loop asks after a few.
+const MATCH_UNITS: usize = 64;
+/// Bytes of a text that count as a unit of work: more is done with them than reading.
+const BYTES_OF_UNIT: usize = 16;
+
 /// The longest pattern that MongoDB accepts.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
@@ -164,6 +169,7 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
             c.op.name
         )
     };
+    ctx.vars.work(MATCH_UNITS + text.len() / BYTES_OF_UNIT)?;
     match want {
         Want::Whether => boolean(regex.is_match(text.as_bytes()).map_err(failed)?),
         Want::First => {
@@ -177,6 +183,7 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
             let mut matches = Matches::new(regex, text);
             let mut w = Writer::new_array();
             while let Some(v) = matches.next(failed)? {
+                ctx.vars.work(MATCH_UNITS)?;
                 w.push(v.as_val());
                 super::values::check_size(w.len())?;
             }

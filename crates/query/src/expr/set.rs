@@ -49,7 +49,7 @@ fn sorted<'v>(c: &Call, ctx: &EvalCtx<'_>, v: &'v Computed<'_>) -> Result<Option
         return Ok(None);
     };
     let mut items: Vec<Val<'v>> = array.values().collect();
-    ctx.vars.check_long(items.len())?;
+    ctx.vars.work_sort(items.len(), array.len(), c.weight())?;
     items.sort_by(|a, b| c.compare(*a, *b));
     items.dedup_by(|a, b| c.compare(*a, *b).is_eq());
     Ok(Some(items))
@@ -78,19 +78,16 @@ fn difference<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             b.type_name()
         );
     };
-    // In the order of the first array, each value once.
-    let mut seen: Vec<Val<'_>> = Vec::new();
-    let mut kept = Vec::new();
-    for v in left.values() {
-        if holds(c, &right, v) {
-            continue;
-        }
-        if let Err(at) = seen.binary_search_by(|x| c.compare(*x, v)) {
-            seen.insert(at, v);
-            kept.push(v);
-        }
-    }
-    own(array_of(kept))
+    // In the order of the first array, each value once: the first of those that are equal.
+    let mut kept: Vec<(usize, Val<'_>)> = left.values().enumerate().collect();
+    let bytes = left.len() + b.or_null().bytes.len();
+    ctx.vars
+        .work_sort(kept.len() + right.len(), bytes, c.weight())?;
+    kept.retain(|(_, v)| !holds(c, &right, *v));
+    kept.sort_by(|a, b| c.compare(a.1, b.1));
+    kept.dedup_by(|a, b| c.compare(a.1, b.1).is_eq());
+    kept.sort_unstable_by_key(|(at, _)| *at);
+    own(array_of(kept.into_iter().map(|(_, v)| v)))
 }
 
 /// A constant that is no array is refused before there is a document.
@@ -118,7 +115,7 @@ fn check_equals(c: &mut Call) -> Result<()> {
 }
 
 fn equals<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    let values: Vec<Computed<'_>> = c.args.iter().map(|n| n.eval(ctx)).collect::<Result<_>>()?;
+    let values: Vec<Computed<'_>> = c.each_arg(ctx).collect::<Result<_>>()?;
     let mut sets = Vec::new();
     for (i, v) in values.iter().enumerate() {
         match sorted(c, ctx, v)? {
@@ -138,7 +135,7 @@ fn equals<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
 }
 
 fn intersection<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    let values: Vec<Computed<'_>> = c.args.iter().map(|n| n.eval(ctx)).collect::<Result<_>>()?;
+    let values: Vec<Computed<'_>> = c.each_arg(ctx).collect::<Result<_>>()?;
     let mut common: Option<Vec<Val<'_>>> = None;
     for v in &values {
         if v.is_nullish() {
@@ -175,11 +172,12 @@ fn is_subset<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             b.type_name()
         );
     };
+    ctx.vars.work_sort(right.len(), left.len(), c.weight())?;
     boolean(left.values().all(|v| holds(c, &right, v)))
 }
 
 fn union<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    let values: Vec<Computed<'_>> = c.args.iter().map(|n| n.eval(ctx)).collect::<Result<_>>()?;
+    let values: Vec<Computed<'_>> = c.each_arg(ctx).collect::<Result<_>>()?;
     let mut all: Vec<Val<'_>> = Vec::new();
     for v in &values {
         if v.is_nullish() {
@@ -194,7 +192,8 @@ fn union<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             ),
         }
     }
-    ctx.vars.check_long(all.len())?;
+    let bytes: usize = all.iter().map(|v| v.bytes.len()).sum();
+    ctx.vars.work_sort(all.len(), bytes, c.weight())?;
     all.sort_by(|a, b| c.compare(*a, *b));
     all.dedup_by(|a, b| c.compare(*a, *b).is_eq());
     own(array_of(all))

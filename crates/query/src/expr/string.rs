@@ -43,8 +43,8 @@ pub(super) fn check_length(bytes: usize) -> Result<()> {
 
 fn concat<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let mut out: Vec<u8> = Vec::new();
-    for n in &c.args {
-        let v = n.eval(ctx)?;
+    for v in c.each_arg(ctx) {
+        let v = v?;
         if v.is_nullish() {
             return Ok(Computed::NULL);
         }
@@ -160,7 +160,12 @@ fn trim<'a>(c: &'a Call, ctx: &EvalCtx<'a>, left: bool, right: bool) -> Result<C
     } else if chars.is_nullish() {
         return Ok(Computed::NULL);
     } else if let Some(t) = chars.or_null().as_str() {
-        given = t.chars().collect();
+        given = {
+            let mut all: Vec<char> = t.chars().collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        };
         &given
     } else {
         bail!(
@@ -171,12 +176,17 @@ fn trim<'a>(c: &'a Call, ctx: &EvalCtx<'a>, left: bool, right: bool) -> Result<C
             chars.type_name()
         );
     };
+    // There may be as many as the text is long.
+    let within = |x: char| match set.len() {
+        0..=32 => set.contains(&x),
+        _ => set.binary_search(&x).is_ok(),
+    };
     let mut t = s;
     if left {
-        t = t.trim_start_matches(set);
+        t = t.trim_start_matches(within);
     }
     if right {
-        t = t.trim_end_matches(set);
+        t = t.trim_end_matches(within);
     }
     own(t)
 }

@@ -55,15 +55,15 @@ pub(super) fn check_size(bytes: usize) -> Result<()> {
 /// Every operand; of a single operand that is an array, every item.
 fn each<'a>(c: &'a Call, ctx: &EvalCtx<'a>, mut f: impl FnMut(Val<'_>)) -> Result<()> {
     if let [only] = &c.args[..] {
-        let v = only.eval(ctx)?;
+        let v = c.read(only, ctx)?;
         match v.or_null().as_array() {
             Some(a) => a.values().for_each(f),
             None => f(v.or_null()),
         }
         return Ok(());
     }
-    for n in &c.args {
-        f(n.eval(ctx)?.or_null());
+    for v in c.each_arg(ctx) {
+        f(v?.or_null());
     }
     Ok(())
 }
@@ -131,6 +131,7 @@ fn percentiles<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         Some(a) => a.values().filter_map(Val::to_f64).collect(),
         None => v.or_null().to_f64().into_iter().collect(),
     };
+    ctx.vars.work_sort(numbers.len(), 0, 1)?;
     let result = percentile::compute(&mut numbers, p);
     own(if c.op.name == "$median" {
         percentile::single(&result)
@@ -152,7 +153,7 @@ fn parse_rand(_: &'static Op, arg: Val<'_>, _: &ParseEnv) -> Result<Parsed> {
 }
 
 fn bson_size<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-    let v = c.arg(0, ctx)?;
+    let v = c.peek(0, ctx)?;
     if v.is_nullish() {
         return Ok(Computed::NULL);
     }

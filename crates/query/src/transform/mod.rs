@@ -54,6 +54,7 @@ impl Transform {
     /// Appends the resulting document to `out`.
     pub fn apply(&self, ctx: &EvalCtx<'_>, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
+        ctx.vars.begin_work();
         match &self.kind {
             Kind::Tree(mode, root) => {
                 let mut w = Writer::on(std::mem::take(out));
