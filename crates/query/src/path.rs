@@ -8,6 +8,7 @@
 
 use bson::{Doc, Val, tag};
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,6 +27,13 @@ struct Part {
     end: u32,
     index: Option<u32>,
 }
+
+/// The arrays that a walk went through without success, each with the component it was entered for. A number is a position and a
+/// name, so that with many of them there are as many ways to a place as a Fibonacci number tells: 90 would take for ever.
+type Seen = Option<HashSet<(usize, usize)>>;
+
+/// With fewer numbers in a path there are few ways, and nothing is noted.
+const MANY_NUMBERS: usize = 5;
 
 /// What a walk does with an array at the end of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -204,7 +212,9 @@ impl FieldPath {
                 v => f(v, None),
             };
         }
-        self.walk(doc, 0, leaf, f)
+        let numbers = self.parts.iter().filter(|p| p.index.is_some()).count();
+        let mut seen = (numbers >= MANY_NUMBERS).then(HashSet::new);
+        self.walk(doc, 0, leaf, &mut seen, f)
     }
 
     fn walk<'a>(
@@ -212,6 +222,7 @@ impl FieldPath {
         doc: Doc<'a>,
         from: usize,
         leaf: Leaf,
+        seen: &mut Seen,
         f: &mut dyn FnMut(Option<Val<'a>>, Option<u32>) -> bool,
     ) -> bool {
         let (mut d, mut i) = (doc, from);
@@ -228,7 +239,7 @@ impl FieldPath {
             }
             match v.tag {
                 tag::DOCUMENT => d = Doc::new(v.bytes).unwrap_or(Doc::EMPTY),
-                tag::ARRAY => return self.through_array(v, i, leaf, f),
+                tag::ARRAY => return self.through_array(v, i, leaf, seen, f),
                 _ => return f(None, None),
             }
         }
@@ -240,15 +251,21 @@ impl FieldPath {
         array: Val<'a>,
         i: usize,
         leaf: Leaf,
+        seen: &mut Seen,
         f: &mut dyn FnMut(Option<Val<'a>>, Option<u32>) -> bool,
     ) -> bool {
+        if let Some(seen) = seen
+            && !seen.insert((array.bytes.as_ptr() as usize, i))
+        {
+            return false;
+        }
         let wanted = self.index(i);
         for (n, e) in array.as_array().unwrap_or(Doc::EMPTY).values().enumerate() {
             let n = n as u32;
             if e.tag == tag::DOCUMENT {
                 let d = Doc::new(e.bytes).unwrap_or(Doc::EMPTY);
                 // The outermost array's position is the one that counts.
-                if self.walk(d, i, leaf, &mut |v, _| f(v, Some(n))) {
+                if self.walk(d, i, leaf, seen, &mut |v, _| f(v, Some(n))) {
                     return true;
                 }
             }
@@ -261,9 +278,10 @@ impl FieldPath {
             } else {
                 match e.tag {
                     tag::DOCUMENT => {
-                        self.walk(Doc::new(e.bytes).unwrap_or(Doc::EMPTY), i + 1, leaf, f)
+                        let d = Doc::new(e.bytes).unwrap_or(Doc::EMPTY);
+                        self.walk(d, i + 1, leaf, seen, f)
                     }
-                    tag::ARRAY => self.through_array(e, i + 1, leaf, f),
+                    tag::ARRAY => self.through_array(e, i + 1, leaf, seen, f),
                     _ => false,
                 }
             };
@@ -381,5 +399,30 @@ mod tests {
         assert_eq!(array_index("01"), None);
         assert_eq!(FieldPath::empty().join(&p), p);
         assert!(FieldPath::new("a..b").has_empty_part() && FieldPath::new("").has_empty_part());
+    }
+    /// `{0: [{0: [{0: …}]}]}` and a path of zeros, of which each is a position or a name.
+    #[test]
+    fn many_numbers() {
+        let mut text = "1".to_string();
+        for _ in 0..60 {
+            text = format!(r#"[{{"0":{text}}}]"#);
+        }
+        let d = bson::json::parse(&format!(r#"{{"0":{text}}}"#)).unwrap();
+        for (parts, ends) in [
+            (60, false),
+            (61, true),
+            (90, true),
+            (121, true),
+            (122, false),
+        ] {
+            let path = FieldPath::new(&vec!["0"; parts].join("."));
+            let mut calls = 0;
+            let found = path.visit(d.as_doc(), Leaf::Expand, &mut |v, _| {
+                calls += 1;
+                assert!(calls < 10_000);
+                v.is_some_and(|v| v.as_i32() == Some(1))
+            });
+            assert_eq!(found, ends, "{parts}");
+        }
     }
 }
