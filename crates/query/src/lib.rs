@@ -5,6 +5,7 @@ pub mod collation;
 pub mod expr;
 pub mod filter;
 pub mod index_keys;
+mod list;
 pub mod path;
 pub mod pipeline;
 pub mod projection;

@@ -6,6 +6,7 @@
 
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::filter::{Filter, Node, Test};
+use crate::list::Places;
 use crate::path::FieldPath;
 use crate::sort::field_path;
 use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
@@ -26,6 +27,7 @@ pub struct Projection {
 #[derive(Clone, Debug, Default)]
 struct Branch {
     children: Vec<(Box<str>, Child)>,
+    places: Places,
     /// A computed field is here or below.
     computed: bool,
     /// A positional field is here or below.
@@ -83,7 +85,8 @@ impl Projection {
             // In an inclusion `_id` comes along unless refused; in an exclusion it goes only when refused.
             match (inclusion, p.id) {
                 (true, None | Some(true)) | (false, Some(false)) => {
-                    p.root.children.insert(0, ("_id".into(), Child::Leaf))
+                    p.root.children.insert(0, ("_id".into(), Child::Leaf));
+                    p.root.places.renew(&p.root.children);
                 }
                 _ => {}
             }
@@ -162,28 +165,30 @@ impl Projection {
 
 impl Branch {
     fn get(&self, name: &[u8]) -> Option<(usize, &Child)> {
-        self.children
-            .iter()
-            .enumerate()
-            .find(|(_, (n, _))| n.as_bytes() == name)
-            .map(|(i, (_, c))| (i, c))
+        let i = self.places.find(&self.children, name)?;
+        Some((i, &self.children[i].1))
     }
 
     /// Puts `child` at the end of `path`; refuses where another field's path already leads.
     fn insert(&mut self, path: &FieldPath, at: usize, child: Child) -> Result<()> {
         let name = path.part(at);
         let last = at + 1 == path.len();
-        let found = self.children.iter_mut().find(|(n, _)| &**n == name);
-        match found {
-            None if last => self.children.push((name.into(), child)),
-            None => {
+        let Some(i) = self.places.find(&self.children, name.as_bytes()) else {
+            let child = if last {
+                child
+            } else {
                 let mut b = Branch::default();
                 b.insert(path, at + 1, child)?;
-                self.children.push((name.into(), Child::Branch(b)));
-            }
-            Some(_) if last => bail!(31250, "Path collision at {path}"),
-            Some((_, Child::Branch(b))) => b.insert(path, at + 1, child)?,
-            Some(_) => bail!(
+                Child::Branch(b)
+            };
+            self.children.push((name.into(), child));
+            self.places.note(&self.children);
+            return Ok(());
+        };
+        match &mut self.children[i].1 {
+            _ if last => bail!(31250, "Path collision at {path}"),
+            Child::Branch(b) => b.insert(path, at + 1, child)?,
+            _ => bail!(
                 31249,
                 "Path collision at {path} remaining portion {}",
                 path.tail(at + 1)
@@ -629,6 +634,7 @@ impl<'a> Pass<'a> {
             (Some(b), Some(d)) => {
                 index_head(out, e.tag, 0);
                 let whole = Branch {
+                    places: b.places.clone(),
                     children: b
                         .children
                         .iter()
@@ -714,6 +720,7 @@ fn sliced(v: Val<'_>, skip: i64, limit: Option<i64>, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bson::Value;
     use bson::json;
 
     fn project(spec: &str, doc: &str, filter: &str) -> String {
@@ -783,5 +790,39 @@ mod tests {
         }
         assert_eq!(project(r#"{"a.$":1}"#, doc, r#"{"h":"x"}"#), "51246");
         assert_eq!(project(r#"{}"#, r#"{"a":1}"#, "{}"), r#"{"a":1}"#);
+    }
+    /// Many fields of wide documents: each against all others, they would take hours.
+    #[test]
+    fn wide() {
+        const N: i32 = 200_000;
+        let name = |i: i32| format!("f{}", i * 7919 % N);
+        let (mut d, mut p) = (Writer::new(), Writer::new());
+        for i in 0..N {
+            d.i32(&format!("f{i}"), i);
+            p.i32(&name(i), 1);
+        }
+        let (d, p) = (d.finish(), p.finish());
+        let env = ParseEnv::new();
+        let projection = Projection::parse(p.as_doc(), None, &env).unwrap();
+        let vars = Vars::new(0);
+        let mut out = Vec::new();
+        projection.apply(d.as_doc(), None, &vars, &mut out).unwrap();
+        assert_eq!(out, d.as_bytes());
+        let stage = crate::transform::Transform::project(p.as_doc(), &env).unwrap();
+        out.clear();
+        stage
+            .apply(&EvalCtx::new(d.as_doc(), &vars), &mut out)
+            .unwrap();
+        assert_eq!(out, d.as_bytes());
+        let fields = Value::from(d.clone());
+        let literal = Expression::parse(fields.as_val(), &env).unwrap();
+        let made = literal.evaluate(&EvalCtx::new(Doc::EMPTY, &vars)).unwrap();
+        assert_eq!(made.into_value().unwrap(), fields);
+        assert!(crate::sort::SortPattern::parse(p.as_doc()).is_err());
+        // Twice is a collision still.
+        let mut w = Writer::new();
+        w.extend(p.as_doc()).i32(&name(N - 1), 1);
+        let e = Projection::parse(w.finish().as_doc(), None, &env).unwrap_err();
+        assert_eq!(e.code.0, 31250);
     }
 }

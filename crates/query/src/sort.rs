@@ -9,6 +9,7 @@ use crate::path::FieldPath;
 use bson::key;
 use bson::{Doc, DocBuf, Elem, Val, Value, order, tag};
 use errors::{Code, Result, bail, err};
+use std::collections::HashSet;
 
 /// A parsed sort specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,9 +41,10 @@ impl SortPattern {
     /// Parses the specification of find's `sort` and of `$sort`. An empty document gives a pattern without fields.
     pub fn parse(doc: Doc<'_>) -> Result<SortPattern> {
         let mut fields: Vec<SortField> = Vec::new();
+        let mut seen = HashSet::new();
         for e in doc {
             let field = parse_field(e)?;
-            if field.meta.is_none() && fields.iter().any(|f| f.path == field.path) {
+            if field.meta.is_none() && !seen.insert(e.name) {
                 bail!(
                     7472500,
                     "$sort key must not contain duplicate keys (duplicate: '{}')",

@@ -4,6 +4,7 @@ use super::node::{Call, Node, Prepared, System};
 use super::path::FieldPath;
 use super::table::{self, Named, Op, Syntax};
 use crate::collation::Collation;
+use crate::list::Places;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
 use std::sync::Arc;
@@ -185,15 +186,17 @@ pub(super) fn object(d: Doc<'_>, env: &ParseEnv) -> Result<Node> {
         return call(first.name, first.val, env);
     }
     let mut fields: Vec<(Box<str>, Node)> = Vec::new();
+    let mut places = Places::default();
     for e in d.iter() {
         check_field_name(e.name)?;
-        if fields.iter().any(|(n, _)| **n == *e.name) {
+        if places.find(&fields, e.name.as_bytes()).is_some() {
             bail!(
                 16406,
                 "duplicate field name specified in object literal: {d}"
             );
         }
         fields.push((Box::from(e.name), operand(e.val, env)?));
+        places.note(&fields);
     }
     Ok(Node::Doc(fields))
 }

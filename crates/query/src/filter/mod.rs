@@ -1,6 +1,6 @@
 //! Query predicates: parsed once into an owned tree, tested on document bytes.
 //!
-//! Invariant: testing a document allocates nothing (`$expr` aside) and never fails (`$expr` aside). Matching follows
+//! Invariant: testing a document allocates little if anything (`$expr` aside) and never fails (`$expr` aside). Matching follows
 //! MongoDB 8: arrays are traversed, comparisons hold only within one type bracket, a missing field equals null.
 //!
 //! * [`parse`](Filter::parse): the query document into [`Node`]s, with MongoDB's errors.
@@ -183,8 +183,9 @@ impl Filter {
     pub fn equalities(&self) -> Result<Vec<(&FieldPath, Val<'_>)>> {
         let mut out: Vec<(&FieldPath, Val<'_>)> = Vec::new();
         self.root.equalities(&mut out);
-        for (i, (p, _)) in out.iter().enumerate() {
-            for (q, _) in out.iter().take(i) {
+        if let Some(i) = first_conflict(&out) {
+            let p = out[i].0;
+            for q in out.iter().take(i).map(|(q, _)| *q) {
                 if p == q {
                     return Err(err!(
                         NotSingleValueField,
@@ -207,6 +208,29 @@ impl Filter {
     pub fn to_doc(&self) -> DocBuf {
         render::render(&self.root)
     }
+}
+
+/// The first path that conflicts with one before it.
+fn first_conflict(paths: &[(&FieldPath, Val<'_>)]) -> Option<usize> {
+    let mut sorted: Vec<usize> = (0..paths.len()).collect();
+    sorted.sort_by(|a, b| paths[*a].0.parts().cmp(paths[*b].0.parts()));
+    // Those that the path at hand starts with, the longest last; with each, the first of it and those below it on the stack.
+    let mut above: Vec<(usize, usize)> = Vec::new();
+    let mut found: Option<usize> = None;
+    for i in sorted {
+        while let Some((last, _)) = above.last()
+            && !paths[i].0.starts_with(paths[*last].0)
+        {
+            above.pop();
+        }
+        let first = above.last().map(|(_, first)| *first);
+        if let Some(first) = first {
+            let at = first.max(i);
+            found = Some(found.map_or(at, |f| f.min(at)));
+        }
+        above.push((i, first.map_or(i, |f| f.min(i))));
+    }
+    found
 }
 
 impl Node {

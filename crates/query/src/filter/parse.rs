@@ -5,6 +5,7 @@ use crate::expr::{Expression, ParseEnv};
 use crate::path::FieldPath;
 use bson::{Doc, Elem, Val, tag};
 use errors::{Result, bail, err};
+use std::cell::OnceCell;
 
 /// What the surroundings of a predicate allow.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -180,21 +181,59 @@ fn clauses(e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Vec<Node>> {
 /// The operators of one field: `{$gt: 1, $lt: 5}`.
 fn parse_operators(path: &FieldPath, ops: Doc<'_>, env: &ParseEnv) -> Result<Vec<Node>> {
     let mut out = Vec::new();
+    let neighbours = Neighbours {
+        all: ops,
+        options: OnceCell::new(),
+    };
+    let mut has_regex = false;
     for e in ops {
         match e.name {
             // `$regex` reads its neighbour `$options`.
             "$options" => {
-                if ops.get("$regex").is_none() {
+                has_regex = has_regex || ops.contains("$regex");
+                if !has_regex {
                     bail!(BadValue, "$options needs a $regex");
                 }
             }
-            _ => out.push(parse_operator(path, e, ops, env)?),
+            _ => out.push(parse_operator(path, e, &neighbours, env)?),
         }
     }
     Ok(out)
 }
 
-fn parse_operator(path: &FieldPath, e: Elem<'_>, all: Doc<'_>, env: &ParseEnv) -> Result<Node> {
+/// The operators beside one. What is sought among them is sought once: there may be a million.
+struct Neighbours<'a> {
+    all: Doc<'a>,
+    /// The last `$options`, and whether a `$regex` follows one.
+    options: OnceCell<(Option<&'a str>, bool)>,
+}
+
+impl<'a> Neighbours<'a> {
+    fn options(&self) -> Result<(Option<&'a str>, bool)> {
+        if let Some(known) = self.options.get() {
+            return Ok(*known);
+        }
+        let (mut options, mut first) = (None, false);
+        for e in self.all {
+            if e.name == "$options" {
+                let Some(s) = e.val.as_str() else {
+                    bail!(BadValue, "$options has to be a string");
+                };
+                options = Some(s);
+            } else if e.name == "$regex" && options.is_some() {
+                first = true;
+            }
+        }
+        Ok(*self.options.get_or_init(|| (options, first)))
+    }
+}
+
+fn parse_operator(
+    path: &FieldPath,
+    e: Elem<'_>,
+    all: &Neighbours<'_>,
+    env: &ParseEnv,
+) -> Result<Node> {
     let v = e.val;
     let pred = |test: Test| Node::Pred {
         path: path.clone(),
@@ -367,7 +406,7 @@ fn modulo(v: Val<'_>) -> Result<Test> {
 }
 
 /// `$regex` with the `$options` beside it.
-fn regex_operator(all: Doc<'_>, v: Val<'_>) -> Result<Regex> {
+fn regex_operator(all: &Neighbours<'_>, v: Val<'_>) -> Result<Regex> {
     let (pattern, flags) = match v.tag {
         tag::STRING => match v.as_str() {
             Some(s) => (s, None),
@@ -379,18 +418,7 @@ fn regex_operator(all: Doc<'_>, v: Val<'_>) -> Result<Regex> {
         },
         _ => bail!(BadValue, "$regex has to be a string"),
     };
-    let mut options = None;
-    let mut options_first = false;
-    for e in all {
-        if e.name == "$options" {
-            let Some(s) = e.val.as_str() else {
-                bail!(BadValue, "$options has to be a string");
-            };
-            options = Some(s);
-        } else if e.name == "$regex" && options.is_some() {
-            options_first = true;
-        }
-    }
+    let (options, options_first) = all.options()?;
     if let (Some(f), Some(_)) = (flags, options)
         && !f.is_empty()
     {

@@ -3,9 +3,11 @@
 //! A keyword that is about values of one kind passes every value of another kind. Nothing here enters arrays implicitly.
 
 use super::{Regex, TypeSet};
-use bson::{Doc, DocBuf, Elem, Val, Value, order, tag};
+use crate::list::FEW;
+use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, tag};
 use errors::{Result, bail, err};
 use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 
 /// A parsed schema and its source.
 #[derive(Clone, Debug)]
@@ -20,6 +22,7 @@ type Rules = Vec<Rule>;
 #[derive(Clone, Debug)]
 enum Rule {
     Type(TypeSet),
+    /// In order, and documents by the order of their names.
     Enum(Vec<Value>),
     AllOf(Vec<Rules>),
     AnyOf(Vec<Rules>),
@@ -42,14 +45,21 @@ enum Rule {
     MinProperties(i64),
     MaxProperties(i64),
     Properties(Box<Properties>),
-    /// A field, and what must be there with it.
-    NeedsFields(String, Vec<String>),
-    NeedsSchema(String, Rules),
+    /// Fields, and what must be there with each.
+    Needs(Vec<(String, Need)>),
+}
+
+#[derive(Clone, Debug)]
+enum Need {
+    Fields(Vec<String>),
+    Schema(Rules),
 }
 
 #[derive(Clone, Debug)]
 struct Properties {
     named: Vec<(String, Rules)>,
+    /// Where each name is in `named`; empty for few.
+    by_name: HashMap<String, Vec<usize>>,
     patterns: Vec<(Regex, Rules)>,
     others: Extra,
 }
@@ -92,9 +102,7 @@ pub(super) fn holds(schema: Doc<'_>, v: Val<'_>) -> bool {
 /// An item that is there twice, as far as the first thousand tell.
 pub(super) fn unique_pair<'a>(a: Doc<'a>) -> Option<Val<'a>> {
     let values: Vec<Val<'a>> = a.values().take(1000).collect();
-    (1..values.len())
-        .find(|i| values[..*i].iter().any(|w| same(values[*i], *w)))
-        .map(|i| values[i])
+    repeated(&values).map(|i| values[i])
 }
 
 fn wrong_type(name: &str, what: &str) -> errors::Error {
@@ -163,11 +171,12 @@ fn length(e: Elem<'_>) -> Result<i64> {
 
 fn names(e: Elem<'_>) -> Result<Vec<String>> {
     let mut out: Vec<String> = Vec::new();
+    let mut seen = HashSet::new();
     for v in nonempty(e)?.values() {
         let Some(s) = v.as_str() else {
             return Err(wrong_type(e.name, "an array of strings"));
         };
-        if out.iter().any(|o| o == s) {
+        if !seen.insert(s) {
             bail!(
                 FailedToParse,
                 "$jsonSchema keyword '{}' array cannot contain duplicate values",
@@ -244,6 +253,7 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
     let mut out = Rules::new();
     let mut properties = Properties {
         named: Vec::new(),
+        by_name: HashMap::new(),
         patterns: Vec::new(),
         others: Extra::Allowed,
     };
@@ -254,6 +264,11 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
             "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'"
         );
     }
+    // Looked up once: a keyword may be there a million times.
+    let exclusive = |name: &str| schema.get(name).and_then(|v| v.as_bool()) == Some(true);
+    let (above, below) = (exclusive("exclusiveMinimum"), exclusive("exclusiveMaximum"));
+    let limited = ["minimum", "maximum"].map(|n| schema.contains(n));
+    let additional_items = schema.get("additionalItems");
     for e in schema {
         match e.name {
             "title" | "description" => {
@@ -261,15 +276,19 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
             }
             "type" | "bsonType" => out.push(Rule::Type(types(e)?)),
             "enum" => {
-                let mut values: Vec<Value> = Vec::new();
-                for v in nonempty(e)?.values() {
-                    if values.iter().any(|o| same(o.as_val(), v)) {
-                        bail!(
-                            FailedToParse,
-                            "$jsonSchema keyword 'enum' array cannot contain duplicate values"
-                        );
-                    }
-                    values.push(v.to_value());
+                let mut values: Vec<Value> = nonempty(e)?
+                    .values()
+                    .map(|v| canonical(v).unwrap_or_else(|| v.to_value()))
+                    .collect();
+                values.sort_by(|a, b| order::compare(a.as_val(), b.as_val()));
+                if values
+                    .windows(2)
+                    .any(|w| order::equal(w[0].as_val(), w[1].as_val()))
+                {
+                    bail!(
+                        FailedToParse,
+                        "$jsonSchema keyword 'enum' array cannot contain duplicate values"
+                    );
                 }
                 out.push(Rule::Enum(values));
             }
@@ -277,28 +296,16 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
             "anyOf" => out.push(Rule::AnyOf(schemas(e)?)),
             "oneOf" => out.push(Rule::OneOf(schemas(e)?)),
             "not" => out.push(Rule::Not(parse(object(e)?)?)),
-            "minimum" => {
-                let exclusive = schema.get("exclusiveMinimum").and_then(|v| v.as_bool());
-                out.push(Rule::Minimum(
-                    number(e)?.to_value(),
-                    exclusive != Some(true),
-                ));
-            }
-            "maximum" => {
-                let exclusive = schema.get("exclusiveMaximum").and_then(|v| v.as_bool());
-                out.push(Rule::Maximum(
-                    number(e)?.to_value(),
-                    exclusive != Some(true),
-                ));
-            }
+            "minimum" => out.push(Rule::Minimum(number(e)?.to_value(), !above)),
+            "maximum" => out.push(Rule::Maximum(number(e)?.to_value(), !below)),
             "exclusiveMinimum" | "exclusiveMaximum" => {
                 boolean(e)?;
-                let limit = if e.name == "exclusiveMinimum" {
-                    "minimum"
+                let (limit, there) = if e.name == "exclusiveMinimum" {
+                    ("minimum", limited[0])
                 } else {
-                    "maximum"
+                    ("maximum", limited[1])
                 };
-                if !schema.contains(limit) {
+                if !there {
                     bail!(
                         FailedToParse,
                         "$jsonSchema keyword '{limit}' must be a present if {} is present",
@@ -337,7 +344,7 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
                         };
                         tuple.push(parse(d)?);
                     }
-                    let behind = match schema.get("additionalItems") {
+                    let behind = match additional_items {
                         Some(val) => extra(Elem {
                             name: "additionalItems",
                             val,
@@ -392,15 +399,16 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
                 properties.others = extra(e)?;
             }
             "dependencies" => {
+                let mut all = Vec::new();
                 for d in object(e)? {
                     match (d.val.as_doc(), d.val.as_array()) {
-                        (Some(s), _) => out.push(Rule::NeedsSchema(d.name.to_string(), parse(s)?)),
+                        (Some(s), _) => all.push((d.name.to_string(), Need::Schema(parse(s)?))),
                         (_, Some(_)) => {
                             let fields = names(Elem {
                                 name: "dependencies",
                                 val: d.val,
                             })?;
-                            out.push(Rule::NeedsFields(d.name.to_string(), fields));
+                            all.push((d.name.to_string(), Need::Fields(fields)));
                         }
                         _ => {
                             return Err(wrong_type(
@@ -410,6 +418,7 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
                         }
                     }
                 }
+                out.push(Rule::Needs(all));
             }
             "$ref" | "$schema" | "default" | "definitions" | "format" | "id" => bail!(
                 FailedToParse,
@@ -420,6 +429,7 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
         }
     }
     if about_properties {
+        properties.index();
         out.push(Rule::Properties(Box::new(properties)));
     }
     Ok(out)
@@ -447,7 +457,14 @@ impl Rule {
             |f: &dyn Fn(i64) -> bool| v.as_str().is_none_or(|s| f(s.chars().count() as i64));
         match self {
             Rule::Type(set) => set.contains(v.tag),
-            Rule::Enum(values) => values.iter().any(|x| same(x.as_val(), v)),
+            Rule::Enum(values) if values.len() <= FEW => values.iter().any(|x| same(x.as_val(), v)),
+            Rule::Enum(values) => {
+                let by_name = canonical(v);
+                let v = by_name.as_ref().map_or(v, Value::as_val);
+                values
+                    .binary_search_by(|x| order::compare(x.as_val(), v))
+                    .is_ok()
+            }
             Rule::AllOf(s) => s.iter().all(|s| pass(s, v)),
             Rule::AnyOf(s) => s.iter().any(|s| pass(s, v)),
             Rule::OneOf(s) => s.iter().filter(|s| pass(s, v)).count() == 1,
@@ -474,29 +491,48 @@ impl Rule {
                     None => behind.passes(v),
                 })
             }),
-            Rule::Required(names) => fields(&|d| names.iter().all(|n| d.contains(n))),
+            Rule::Required(names) => fields(&|d| has_all(d, names)),
             Rule::MinProperties(n) => fields(&|d| d.count() as i64 >= *n),
             Rule::MaxProperties(n) => fields(&|d| d.count() as i64 <= *n),
             Rule::Properties(p) => fields(&|d| p.pass(d)),
-            Rule::NeedsFields(name, needed) => {
-                fields(&|d| !d.contains(name) || needed.iter().all(|n| d.contains(n)))
-            }
-            Rule::NeedsSchema(name, s) => fields(&|d| !d.contains(name) || pass(s, d.as_val())),
+            Rule::Needs(all) => fields(&|d| {
+                let there = Names::of(d, all.len());
+                all.iter().all(|(name, need)| {
+                    !there.contains(name)
+                        || match need {
+                            Need::Fields(needed) => has_all(d, needed),
+                            Need::Schema(s) => pass(s, d.as_val()),
+                        }
+                })
+            }),
         }
     }
 }
 
 impl Properties {
+    fn index(&mut self) {
+        if self.named.len() > FEW {
+            for (i, (name, _)) in self.named.iter().enumerate() {
+                self.by_name.entry(name.clone()).or_default().push(i);
+            }
+        }
+    }
+
     fn pass(&self, d: Doc<'_>) -> bool {
         d.iter().all(|e| {
             let mut spoken_of = false;
-            for (name, s) in &self.named {
-                if name == e.name {
-                    spoken_of = true;
-                    if !pass(s, e.val) {
-                        return false;
-                    }
-                }
+            let mut named = |name: &str, s: &Rules| {
+                spoken_of |= name == e.name;
+                name != e.name || pass(s, e.val)
+            };
+            let passes = if self.by_name.is_empty() {
+                self.named.iter().all(|(name, s)| named(name, s))
+            } else {
+                let at = self.by_name.get(e.name).map_or(&[][..], |at| at);
+                at.iter().all(|i| named(e.name, &self.named[*i].1))
+            };
+            if !passes {
+                return false;
             }
             for (re, s) in &self.patterns {
                 if re.is_match(e.name.as_bytes()) {
@@ -525,14 +561,47 @@ fn within(v: Val<'_>, limit: Val<'_>, side: Ordering, inclusive: bool) -> bool {
     }
 }
 
+/// The names of a document's fields, of which many are asked for.
+enum Names<'a> {
+    Few(Doc<'a>),
+    Many(HashSet<&'a str>),
+}
+
+impl<'a> Names<'a> {
+    /// `asked`: for how many names.
+    fn of(d: Doc<'a>, asked: usize) -> Names<'a> {
+        match asked {
+            0..=FEW => Names::Few(d),
+            _ => Names::Many(d.iter().map(|e| e.name).collect()),
+        }
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        match self {
+            Names::Few(d) => d.contains(name),
+            Names::Many(names) => names.contains(name),
+        }
+    }
+}
+
+fn has_all(d: Doc<'_>, names: &[String]) -> bool {
+    let there = Names::of(d, names.len());
+    names.iter().all(|n| there.contains(n))
+}
+
 /// Equal, with the fields of documents in any order.
 fn same(a: Val<'_>, b: Val<'_>) -> bool {
     match (a.tag, b.tag) {
         (tag::DOCUMENT, tag::DOCUMENT) => match (a.as_doc(), b.as_doc()) {
             (Some(x), Some(y)) => {
-                x.count() == y.count()
-                    && x.iter()
-                        .all(|e| y.get(e.name).is_some_and(|v| same(e.val, v)))
+                let n = x.count();
+                n == y.count()
+                    && if n <= FEW {
+                        x.iter()
+                            .all(|e| y.get(e.name).is_some_and(|v| same(e.val, v)))
+                    } else {
+                        same_by_order(a, b)
+                    }
             }
             _ => false,
         },
@@ -546,20 +615,78 @@ fn same(a: Val<'_>, b: Val<'_>) -> bool {
     }
 }
 
-fn unique(a: Doc<'_>) -> bool {
-    let mut values: Vec<Val<'_>> = a.values().collect();
-    if values
-        .iter()
-        .any(|v| matches!(v.tag, tag::DOCUMENT | tag::ARRAY))
-    {
-        // Only documents and arrays can be the same without being equal.
-        return values
-            .iter()
-            .enumerate()
-            .all(|(i, v)| !values[..i].iter().any(|w| same(*v, *w)));
+fn same_by_order(a: Val<'_>, b: Val<'_>) -> bool {
+    let (x, y) = (canonical(a), canonical(b));
+    let x = x.as_ref().map_or(a, Value::as_val);
+    order::equal(x, y.as_ref().map_or(b, Value::as_val))
+}
+
+/// The value with the fields of documents by name, so that two are the same when they are equal; none where it is so already.
+fn canonical(v: Val<'_>) -> Option<Value> {
+    if is_canonical(v) {
+        return None;
     }
-    values.sort_by(|a, b| order::compare(*a, *b));
-    values.windows(2).all(|w| !order::equal(w[0], w[1]))
+    let mut w = Writer::new_array();
+    write_canonical(&mut w, "", v);
+    let holder = w.finish_array();
+    let first = holder.as_val().as_array()?.values().next();
+    first.map(Val::to_value)
+}
+
+fn is_canonical(v: Val<'_>) -> bool {
+    let Some(d) = v.as_container() else {
+        return true;
+    };
+    let mut last = "";
+    d.iter().all(|e| {
+        let ordered = v.tag == tag::ARRAY || last <= e.name;
+        last = e.name;
+        ordered && is_canonical(e.val)
+    })
+}
+
+fn write_canonical(w: &mut Writer, name: &str, v: Val<'_>) {
+    let Some(d) = v.as_container() else {
+        w.val(name, v);
+        return;
+    };
+    if v.tag == tag::ARRAY {
+        w.open_array(name);
+        for item in d.values() {
+            write_canonical(w, "", item);
+        }
+    } else {
+        let mut fields: Vec<Elem<'_>> = d.iter().collect();
+        fields.sort_by_key(|e| e.name);
+        w.open_doc(name);
+        for e in fields {
+            write_canonical(w, e.name, e.val);
+        }
+    }
+    w.close();
+}
+
+/// The first of these values that an earlier one is the same as.
+fn repeated(values: &[Val<'_>]) -> Option<usize> {
+    if values.len() <= FEW {
+        return (1..values.len()).find(|i| values[..*i].iter().any(|w| same(values[*i], *w)));
+    }
+    let all: Vec<Option<Value>> = values.iter().map(|v| canonical(*v)).collect();
+    let mut sorted: Vec<(usize, Val<'_>)> = values.iter().copied().enumerate().collect();
+    for (i, v) in &mut sorted {
+        if let Some(c) = &all[*i] {
+            *v = c.as_val();
+        }
+    }
+    // Stable: of those that are the same, the second one is the first that repeats.
+    sorted.sort_by(|a, b| order::compare(a.1, b.1));
+    let twice = sorted.windows(2).filter(|w| order::equal(w[0].1, w[1].1));
+    twice.map(|w| w[1].0).min()
+}
+
+fn unique(a: Doc<'_>) -> bool {
+    let values: Vec<Val<'_>> = a.values().collect();
+    repeated(&values).is_none()
 }
 
 /// A decimal number, `coefficient · 10^exponent`; doubles count with 15 digits, so that 0.3 is a multiple of 0.1.
@@ -637,7 +764,161 @@ impl Scaled {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::list::tests::{any_array, any_value};
     use bson::json;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    /// The same by definition, one field after the other.
+    fn same_by_get(a: Val<'_>, b: Val<'_>) -> bool {
+        match (a.as_doc(), b.as_doc(), a.as_array(), b.as_array()) {
+            (Some(x), Some(y), ..) => {
+                let found = |e: Elem<'_>| y.get(e.name).is_some_and(|v| same_by_get(e.val, v));
+                x.count() == y.count() && x.iter().all(found)
+            }
+            (_, _, Some(x), Some(y)) => {
+                let mut pairs = x.values().zip(y.values());
+                x.count() == y.count() && pairs.all(|(a, b)| same_by_get(a, b))
+            }
+            _ => order::equal(a, b),
+        }
+    }
+
+    #[test]
+    fn as_one_by_one() {
+        let mut r = StdRng::seed_from_u64(11);
+        for _ in 0..100_000 {
+            let (a, b) = (any_value(&mut r, 2), any_value(&mut r, 2));
+            let want = same_by_get(a.as_val(), b.as_val());
+            assert_eq!(same(a.as_val(), b.as_val()), want, "{a:?} {b:?}");
+            assert_eq!(same_by_order(a.as_val(), b.as_val()), want, "{a:?} {b:?}");
+        }
+        let mut found = [0; 2];
+        for _ in 0..3000 {
+            // Numbers of their own, so that some have none twice.
+            let mut w = Writer::new_array();
+            for i in 0..r.random_range(0..40) {
+                let v = any_value(&mut r, 2);
+                match v.as_val().as_container() {
+                    Some(d) if !d.is_empty() => w.push(v.as_val()),
+                    _ => w.push(Value::from(1000 + i).as_val()),
+                };
+            }
+            let array = match r.random_range(0..2) {
+                0 => w.finish_array(),
+                _ => any_array(&mut r, 40, 2),
+            };
+            let values: Vec<Val<'_>> = array.as_val().as_array().unwrap().values().collect();
+            let want = (1..values.len())
+                .find(|i| values[..*i].iter().any(|w| same_by_get(values[*i], *w)));
+            assert_eq!(repeated(&values), want, "{array:?}");
+            found[usize::from(want.is_some())] += usize::from(values.len() > FEW);
+            // An enumeration of what is there once.
+            let once: Vec<Val<'_>> = values[..want.unwrap_or(values.len())].to_vec();
+            if once.is_empty() {
+                continue;
+            }
+            let mut w = Writer::new();
+            w.open_doc("properties").open_doc("a").open_array("enum");
+            for v in &once {
+                w.push(*v);
+            }
+            w.close().close().close();
+            let schema = Schema::parse(w.finish().as_doc()).unwrap();
+            for _ in 0..20 {
+                let v = any_value(&mut r, 2);
+                let mut w = Writer::new();
+                w.val("a", v.as_val());
+                let want = once.iter().any(|o| same_by_get(*o, v.as_val()));
+                assert_eq!(schema.matches(w.finish().as_doc()), want, "{v:?}");
+            }
+        }
+        assert!(found.iter().all(|n| *n > 20), "{found:?}");
+    }
+
+    /// One after the other, the list for each would take hours.
+    #[test]
+    fn long_ones() {
+        const N: i32 = 200_000;
+        let name = |i: i32| format!("f{}", i * 7919 % N);
+        let mut wide = [Writer::new(), Writer::new()];
+        for i in 0..N {
+            wide[0].i32(&format!("f{i}"), i);
+            wide[1].i32(&name(i), i * 7919 % N);
+        }
+        let wide = wide.map(|w| w.finish());
+        let mut w = Writer::new();
+        w.open_array("a");
+        for i in 0..N {
+            w.open_doc("").i32("x", i).i32("a", 1).close();
+        }
+        w.close().open_array("w");
+        for d in &wide {
+            w.doc("", d.as_doc());
+        }
+        w.close().doc("d", wide[0].as_doc());
+        let doc = w.finish();
+        let of = |path: &str, keyword: &str, write: &dyn Fn(&mut Writer)| {
+            let mut w = Writer::new();
+            w.open_doc("properties").open_doc(path);
+            match keyword {
+                "items" => w.open_doc("items").open_array("enum"),
+                "required" | "enum" => w.open_array(keyword),
+                _ => w.open_doc(keyword),
+            };
+            write(&mut w);
+            w.close();
+            if keyword == "items" {
+                w.close();
+            }
+            w.close().close();
+            Schema::parse(w.finish().as_doc()).unwrap()
+        };
+        let unique = r#"{"properties":{"PATH":{"uniqueItems":true}}}"#;
+        for (path, want) in [("a", true), ("w", false)] {
+            let schema = json::parse(&unique.replace("PATH", path)).unwrap();
+            let schema = Schema::parse(schema.as_doc()).unwrap();
+            assert_eq!(schema.matches(doc.as_doc()), want, "{path}");
+        }
+        let each = |f: &dyn Fn(&mut Writer, i32), w: &mut Writer| (0..N).for_each(|i| f(w, i));
+        let schemas = [
+            of("a", "items", &|w| {
+                let one = |w: &mut Writer, i: i32| {
+                    w.open_doc("").i32("a", 1).i32("x", i).close();
+                };
+                each(&one, w)
+            }),
+            of("d", "enum", &|w| {
+                w.doc("", wide[1].as_doc());
+            }),
+            of("d", "required", &|w| {
+                let one = |w: &mut Writer, i: i32| {
+                    w.str("", &name(i));
+                };
+                each(&one, w)
+            }),
+            of("d", "properties", &|w| {
+                let one = |w: &mut Writer, i: i32| {
+                    w.open_doc(&name(i)).i32("minimum", 0).close();
+                };
+                each(&one, w)
+            }),
+            of("d", "dependencies", &|w| {
+                let one = |w: &mut Writer, i: i32| {
+                    w.open_array(&name(i)).str("", "f0").close();
+                };
+                each(&one, w)
+            }),
+        ];
+        for (i, s) in schemas.iter().enumerate() {
+            assert!(s.matches(doc.as_doc()), "{i}");
+        }
+        let mut w = Writer::new();
+        for i in 0..N {
+            w.i32("minimum", i);
+        }
+        assert!(Schema::parse(w.finish().as_doc()).is_ok());
+    }
 
     #[test]
     fn schemas() {

@@ -248,3 +248,47 @@ fn matched_positions() {
         assert_eq!(got, want, "{q}");
     }
 }
+
+/// The first of two equalities that contradict each other, as when each is held against all before it.
+#[test]
+fn conflicts() {
+    use crate::path::FieldPath;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    let mut r = StdRng::seed_from_u64(3);
+    let mut found = [0; 2];
+    for _ in 0..3000 {
+        let paths: Vec<FieldPath> = (0..r.random_range(0..8))
+            .map(|_| {
+                let parts = (0..r.random_range(1..4))
+                    .map(|_| ["a", "b", "a-", "c", "dd"][r.random_range(0..5)]);
+                FieldPath::new(&parts.collect::<Vec<_>>().join("."))
+            })
+            .collect();
+        let pairs: Vec<_> = paths.iter().map(|p| (p, bson::Val::NULL)).collect();
+        let conflicting = |i: &usize| paths[..*i].iter().any(|q| paths[*i].conflicts_with(q));
+        let want = (0..paths.len()).find(conflicting);
+        assert_eq!(super::first_conflict(&pairs), want, "{paths:?}");
+        found[usize::from(want.is_some())] += 1;
+    }
+    assert!(found.iter().all(|n| *n > 300), "{found:?}");
+}
+
+/// Each against all others, they would take hours.
+#[test]
+fn long_queries() {
+    const N: i32 = 200_000;
+    let mut w = bson::Writer::new();
+    for i in 0..N {
+        w.i32(&format!("f{}", i * 7919 % N), i);
+    }
+    let f = Filter::parse(w.finish().as_doc(), &ParseEnv::new()).unwrap();
+    assert_eq!(f.equalities().unwrap().len(), N as usize);
+    let mut w = bson::Writer::new();
+    w.open_doc("a");
+    for _ in 0..N {
+        w.str("$options", "i");
+    }
+    w.str("$regex", "x").close();
+    assert!(Filter::parse(w.finish().as_doc(), &ParseEnv::new()).is_ok());
+}

@@ -6,6 +6,7 @@
 mod parse;
 
 use crate::expr::{EvalCtx, Expression, check_depth, join_paths};
+use crate::list::Places;
 use bson::{Doc, Val, Value, Writer};
 use errors::{Result, bail};
 use std::collections::BTreeSet;
@@ -35,6 +36,7 @@ enum Mode {
 #[derive(Clone, Debug, Default)]
 struct Branch {
     children: Vec<(Box<str>, Child)>,
+    places: Places,
     /// A computed field is here or below.
     computed: bool,
 }
@@ -143,10 +145,8 @@ impl Transform {
 
 impl Branch {
     fn child(&self, name: &[u8]) -> Option<(usize, &Child)> {
-        self.children
-            .iter()
-            .position(|(n, _)| n.as_bytes() == name)
-            .map(|i| (i, &self.children[i].1))
+        let i = self.places.find(&self.children, name)?;
+        Some((i, &self.children[i].1))
     }
 
     /// Writes the fields of `input` (none when there is no document to start from) into the open document of `w`.

@@ -45,9 +45,11 @@ impl Transform {
                 if !p.root.children.iter().any(|(n, _)| &**n == "_id") =>
             {
                 p.root.children.insert(0, ("_id".into(), Child::Leaf));
+                p.root.places.renew(&p.root.children);
             }
             (Mode::Exclude, Some(false)) => {
                 p.root.children.push(("_id".into(), Child::Leaf));
+                p.root.places.note(&p.root.children);
             }
             _ => {}
         }
@@ -198,12 +200,13 @@ fn insert(root: &mut Branch, path: &FieldPath, child: Child, collision: Collisio
     let parts = path.parts();
     let mut branch = root;
     for (i, part) in parts.iter().enumerate() {
-        let at = branch.children.iter().position(|(n, _)| n == part);
+        let at = branch.places.find(&branch.children, part.as_bytes());
         let last = i + 1 == parts.len();
         match at {
             Some(_) if last => return Err(collision(&parts.join("."), None)),
             None if last => {
                 branch.children.push((part.clone(), child));
+                branch.places.note(&branch.children);
                 return Ok(());
             }
             Some(at) if !matches!(branch.children[at].1, Child::Branch(_)) => {
@@ -217,6 +220,7 @@ fn insert(root: &mut Branch, path: &FieldPath, child: Child, collision: Collisio
         let at = at.unwrap_or_else(|| {
             let fresh = Child::Branch(Branch::default());
             branch.children.push((part.clone(), fresh));
+            branch.places.note(&branch.children);
             branch.children.len() - 1
         });
         match &mut branch.children[at].1 {

@@ -5,7 +5,7 @@
 
 use super::array::decimal;
 use super::operator::{Missing, Op, Outcome, Place, not_viable, through_array};
-use super::tree::{Fields, Node, Operators, merge, too_deep};
+use super::tree::{Elements, Fields, Node, Operators, merge, too_deep};
 use super::{Applied, UpdateCtx, dollar_prefixed, too_large};
 use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
@@ -124,10 +124,14 @@ impl<'a> Walk<'a> {
         };
         let mut out = f.clone();
         out.positional = None;
-        match out.children.iter_mut().find(|c| c.name == *name) {
-            Some(c) => c.node = merge(&c.node, node, &format!("{}.{name}", self.path))?,
+        match out.find(name) {
+            Some(i) => {
+                let c = &mut out.children[i];
+                c.node = merge(&c.node, node, &format!("{}.{name}", self.path))?;
+            }
             None => {
-                out.insert_child(name, (**node).clone());
+                out.add(name, (**node).clone());
+                out.arrange();
             }
         }
         Ok(Cow::Owned(out))
@@ -156,12 +160,9 @@ impl<'a> Walk<'a> {
             let from = at;
             at = bytes.len() - 1 - it.rest().len();
             let found = if array {
-                fields.children.iter().position(|c| c.index == Some(index))
+                fields.find_index(index)
             } else {
-                fields
-                    .children
-                    .iter()
-                    .position(|c| c.name.as_bytes() == raw)
+                fields.find_raw(raw)
             };
             index = index.saturating_add(1);
             let Some(i) = found.filter(|i| !seen[*i]) else {
@@ -196,10 +197,10 @@ impl<'a> Walk<'a> {
                     self.blocked(&c.node, &c.name, name, doc.as_array_val())?;
                     continue;
                 }
-                // The run before, so that the new element comes after it; taken back if there is none.
-                let (mark, before) = (self.out.len(), copied);
+                // The run before, so that the new element comes after it. It stays if there is none: the next one needs it.
                 self.out.extend_from_slice(&bytes[copied..bytes.len() - 1]);
                 copied = bytes.len() - 1;
+                let mark = self.out.len();
                 if let (true, Some(i)) = (array, c.index) {
                     self.pad(n, i)?;
                 }
@@ -219,7 +220,6 @@ impl<'a> Walk<'a> {
                     n = n.max(c.index.unwrap_or(0).saturating_add(1));
                 } else {
                     self.out.truncate(mark);
-                    copied = before;
                 }
                 self.pop_name(len);
             }
@@ -291,7 +291,7 @@ impl<'a> Walk<'a> {
                     w.container(f, e.name, inner, e.val.tag == tag::ARRAY)
                 })
             }
-            Node::Elements(filtered) => {
+            Node::Elements(Elements { list, .. }) => {
                 let Some(inner) = e.val.as_array() else {
                     bail!(
                         BadValue,
@@ -300,7 +300,7 @@ impl<'a> Walk<'a> {
                         e.val
                     );
                 };
-                self.inside(e, bytes, copied, |w| w.elements(filtered, inner))
+                self.inside(e, bytes, copied, |w| w.elements(list, inner))
             }
         }
     }

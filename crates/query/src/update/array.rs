@@ -5,6 +5,7 @@ use super::operator::{Outcome, Place};
 use crate::collation::{Collation, compare, equal};
 use crate::expr::ParseEnv;
 use crate::filter::Filter;
+use crate::list::{List, distinct};
 use crate::path::{FieldPath, array_index};
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail};
@@ -28,9 +29,8 @@ enum Sort {
 
 #[derive(Debug)]
 pub struct AddToSet {
-    /// An array without duplicates.
-    values: Value,
-    collation: Option<Collation>,
+    /// Without duplicates.
+    values: List,
 }
 
 /// The condition of `$pull`.
@@ -284,8 +284,7 @@ impl AddToSet {
             .filter(|d| d.first().is_some_and(|e| e.name == "$each"));
         let Some(d) = each else {
             return Ok(AddToSet {
-                values: one(v),
-                collation: collation.cloned(),
+                values: List::new(one(v), collation),
             });
         };
         let list = d.first().map_or(Val::NULL, |e| e.val);
@@ -302,20 +301,14 @@ impl AddToSet {
                 "Found unexpected fields after $each in $addToSet: {d}"
             );
         }
-        let mut distinct: Vec<Val<'_>> = Vec::new();
-        for v in items(list).values() {
-            if !distinct.iter().any(|o| equal(collation, *o, v)) {
-                distinct.push(v);
-            }
-        }
+        let values = array_of(distinct(list, collation), list.bytes.len());
         Ok(AddToSet {
-            values: array_of(distinct, list.bytes.len()),
-            collation: collation.cloned(),
+            values: List::new(values, collation),
         })
     }
 
     pub fn create(&self) -> Value {
-        self.values.clone()
+        self.values.values().to_value()
     }
 
     pub fn apply<'a>(&self, v: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
@@ -327,17 +320,11 @@ impl AddToSet {
                 v.type_name()
             );
         }
-        let new: Vec<Val<'_>> = items(self.values.as_val())
-            .values()
-            .filter(|n| {
-                let same = |o| equal(self.collation.as_ref(), o, *n);
-                !items(v).values().any(same)
-            })
-            .collect();
+        let new = self.values.without(items(v));
         if new.is_empty() {
             return Ok(Outcome::Unchanged);
         }
-        let (array, from) = append(v, new.into_iter(), self.values.as_val().bytes.len());
+        let (array, from) = append(v, new.into_iter(), self.values.items().len());
         Ok(Outcome::Grown(array, from))
     }
 }
@@ -383,14 +370,8 @@ fn cull<'a>(
     Ok(Outcome::SetOwned(array_of(kept, v.bytes.len())))
 }
 
-pub fn pull_all<'a>(
-    values: Val<'_>,
-    v: Val<'_>,
-    collation: Option<&Collation>,
-) -> Result<Outcome<'a>> {
-    cull("$pullAll", v, |e| {
-        Ok(items(values).values().any(|o| equal(collation, o, e)))
-    })
+pub fn pull_all<'a>(values: &List, v: Val<'_>) -> Result<Outcome<'a>> {
+    cull("$pullAll", v, |e| Ok(values.holds(e)))
 }
 
 impl Pull {

@@ -25,6 +25,7 @@ use crate::pipeline::parse_transforms;
 use crate::transform::Transform;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, ObjectId, Val, Writer, order, tag};
 use errors::{Result, bail, err};
+use std::collections::HashMap;
 use tree::Operators;
 
 pub use upsert::base as upsert_base;
@@ -354,16 +355,26 @@ fn transform(stages: &[Transform], doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<
 
 /// The difference of two documents by whole top-level fields.
 fn top_level_diff(old: Doc<'_>, new: Doc<'_>) -> Vec<u8> {
+    let (before, after) = (by_name(old), by_name(new));
     let mut w = Writer::new();
     w.open_doc("u");
     for e in new.iter() {
-        if old.get(e.name) != Some(e.val) {
+        if before.get(e.name) != Some(&e.val) {
             w.val(e.name, e.val);
         }
     }
     w.close().open_array("r");
-    for e in old.iter().filter(|e| !new.contains(e.name)) {
+    for e in old.iter().filter(|e| !after.contains_key(e.name)) {
         w.push_value(e.name);
     }
     w.finish_into()
+}
+
+/// The fields of a document, the first of each name.
+fn by_name(d: Doc<'_>) -> HashMap<&str, Val<'_>> {
+    let mut out = HashMap::new();
+    for e in d.iter() {
+        out.entry(e.name).or_insert(e.val);
+    }
+    out
 }

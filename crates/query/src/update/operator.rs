@@ -5,6 +5,7 @@ use super::array::{AddToSet, Pull, Push};
 use crate::arithmetic::{Number, add_checked, multiply_checked};
 use crate::collation::{Collation, compare};
 use crate::expr::ParseEnv;
+use crate::list::List;
 use bson::{Doc, Val, Value, order, tag};
 use errors::{Result, bail, err};
 use std::cmp::Ordering;
@@ -30,7 +31,7 @@ pub enum Op {
         first: bool,
     },
     Pull(Pull),
-    PullAll(Value, Option<Collation>),
+    PullAll(List),
     /// The new place of a renamed field; the old path by components.
     RenameTo(Vec<String>),
     /// The old place of a renamed field.
@@ -110,7 +111,7 @@ impl Op {
             "$pop" => parse_pop(path, v)?,
             "$pull" => Op::Pull(Pull::parse(v, env)?),
             "$pullAll" => match v.tag {
-                tag::ARRAY => Op::PullAll(v.to_value(), env.collation().cloned()),
+                tag::ARRAY => Op::PullAll(List::new(v.to_value(), env.collation())),
                 _ => bail!(
                     BadValue,
                     "$pullAll requires an array argument but was given a {}",
@@ -193,7 +194,7 @@ impl Op {
             Op::AddToSet(a) => a.apply(v, at)?,
             Op::Pop { first } => super::array::pop(*first, v, at)?,
             Op::Pull(p) => p.apply(v, ctx)?,
-            Op::PullAll(values, c) => super::array::pull_all(values.as_val(), v, c.as_ref())?,
+            Op::PullAll(values) => super::array::pull_all(values, v)?,
             Op::RenameTo(from) => match renamed(from, at.root)? {
                 // Onto `_id` it is an error even when the values are the same.
                 Some(new) if at.path == "_id" => Outcome::Set(new),

@@ -961,3 +961,160 @@ fn parse_doc(update: &str) -> DocBuf {
         d.clone()
     })
 }
+
+/// Operators on many fields, lists and filters: each against all others, they would take hours.
+#[test]
+fn long_ones() {
+    use crate::list::tests::long_array;
+    use bson::Writer;
+    const N: i32 = 200_000;
+    let apply = |u: DocBuf, filters: &[Doc<'_>], d: Doc<'_>| {
+        let u = Update::parse(u.as_doc().as_val(), filters, &ParseEnv::new()).unwrap();
+        let vars = Vars::new(NOW);
+        let applied = u.apply(d, &Filter::all(), &UpdateCtx::new(&vars, NOW, TS));
+        applied.unwrap()
+    };
+    let list = long_array(N);
+    let mut w = Writer::new();
+    w.val("a", list.as_val()).open_array("none").close();
+    let arrays = w.finish();
+    let with = |op: &str, path: &str| {
+        let mut w = Writer::new();
+        w.open_doc(op);
+        match op {
+            "$addToSet" => w.open_doc(path).val("$each", list.as_val()).close(),
+            _ => w.val(path, list.as_val()),
+        };
+        w.close();
+        w.finish()
+    };
+    let size = |a: Option<Applied>, path: &str| {
+        let doc = a.unwrap().doc;
+        doc.get(path).unwrap().as_array().unwrap().count()
+    };
+    assert!(apply(with("$addToSet", "a"), &[], arrays.as_doc()).is_none());
+    let added = apply(with("$addToSet", "none"), &[], arrays.as_doc());
+    assert_eq!(size(added, "none"), 133_334);
+    let pulled = apply(with("$pullAll", "a"), &[], arrays.as_doc());
+    assert_eq!(size(pulled, "a"), 0);
+
+    let name = |i: i32| format!("f{}", i * 7919 % N);
+    let mut w = Writer::new();
+    w.open_doc("d");
+    (0..N).for_each(|i| {
+        w.i32(&format!("f{i}"), i);
+    });
+    w.close();
+    let wide = w.finish();
+    let many = |op: &str, prefix: &str| {
+        let mut w = Writer::new();
+        w.open_doc(op);
+        for i in 0..N {
+            w.i32(&format!("{prefix}{}", name(i)), 1);
+        }
+        w.close();
+        w.finish()
+    };
+    for (op, prefix, changes) in [
+        ("$inc", "d.", true),
+        ("$set", "e.", true),
+        // The document would be copied for each field that is not there.
+        ("$unset", "", false),
+        ("$pop", "", false),
+    ] {
+        let changed = apply(many(op, prefix), &[], wide.as_doc());
+        assert_eq!(changed.is_some(), changes, "{op}");
+    }
+    let mut w = Writer::new();
+    w.open_array("a");
+    (0..N).for_each(|i| {
+        w.i32("", i);
+    });
+    w.close();
+    let array = w.finish();
+    let mut w = Writer::new();
+    w.open_doc("$set");
+    (0..N).for_each(|i| {
+        w.i32(&format!("a.{}", i * 7919 % N), 1);
+    });
+    w.close();
+    let set = apply(w.finish(), &[], array.as_doc()).unwrap().doc;
+    let ones = set.get("a").unwrap().as_array().unwrap();
+    assert!(ones.values().all(|v| v.as_i32() == Some(1)));
+
+    let filters: Vec<DocBuf> = (0..N)
+        .map(|i| doc(&format!(r#"{{"{}":1}}"#, name(i))))
+        .collect();
+    let filters: Vec<Doc<'_>> = filters.iter().map(|f| f.as_doc()).collect();
+    let mut w = Writer::new();
+    w.open_doc("$set");
+    (0..N).for_each(|i| {
+        w.i32(&format!("none.$[{}]", name(i)), 1);
+    });
+    w.close();
+    assert!(apply(w.finish(), &filters, arrays.as_doc()).is_none());
+
+    let pipeline = val(r#"[{"$replaceWith":"$d"}]"#);
+    let u = Update::parse(pipeline.as_val(), &[], &ParseEnv::new()).unwrap();
+    let mut w = Writer::new();
+    (0..N).for_each(|i| {
+        w.i32(&format!("g{i}"), i);
+    });
+    w.extend(wide.as_doc());
+    let vars = Vars::new(NOW);
+    let ctx = UpdateCtx::new(&vars, NOW, TS);
+    let moved = u.apply(w.finish().as_doc(), &Filter::all(), &ctx).unwrap();
+    assert_eq!(
+        moved.unwrap().doc,
+        wide.get("d").unwrap().as_doc().unwrap().to_buf()
+    );
+}
+
+/// New fields of many come in the order in which few would.
+#[test]
+fn order_of_many() {
+    use rand::rngs::StdRng;
+    use rand::seq::SliceRandom;
+    use rand::{Rng, SeedableRng};
+    let mut r = StdRng::seed_from_u64(5);
+    for round in 0..300 {
+        let mut names: Vec<String> = (0..r.random_range(10..40))
+            .map(|i| match round % 3 {
+                0 => format!("x{i}"),
+                1 => i.to_string(),
+                _ if i % 2 == 0 => i.to_string(),
+                _ => format!("x{i}"),
+            })
+            .collect();
+        names.shuffle(&mut r);
+        let mut w = bson::Writer::new();
+        w.open_doc("$set");
+        names.iter().for_each(|n| {
+            w.i32(&format!("d.{n}"), 1);
+        });
+        w.close();
+        let u = Update::parse(w.finish().as_doc().as_val(), &[], &ParseEnv::new()).unwrap();
+        let vars = Vars::new(NOW);
+        let ctx = UpdateCtx::new(&vars, NOW, TS);
+        let made = u.apply(Doc::EMPTY, &Filter::all(), &ctx).unwrap().unwrap();
+        let d = made.doc.get("d").unwrap().as_doc().unwrap();
+        let made: Vec<&str> = d.iter().map(|e| e.name).collect();
+        // Numbers by value, before all names with a letter in front.
+        names.sort_by_key(|n| (n.starts_with('x'), n.parse().unwrap_or(0), n.clone()));
+        assert_eq!(made, names);
+        // Any of them twice is still a conflict.
+        let twice = format!(r#"{{"$set":{{"d.{0}":1}},"$inc":{{"d.{0}":1}}}}"#, names[0]);
+        assert_eq!(parse(&twice, "[]").unwrap_err().code.0, 40);
+    }
+}
+
+/// A path as long as a command is none of a document.
+#[test]
+fn long_upsert_paths() {
+    for (parts, ok) in [(100, true), (300, false), (1_000_000, false)] {
+        let path = vec!["a"; parts].join(".");
+        let query = filter(&format!(r#"{{"{path}":1}}"#));
+        let base = upsert_base(&query, false);
+        assert_eq!(base.is_ok(), ok, "{parts}");
+    }
+}

@@ -3,12 +3,16 @@
 //! Invariant: no path is a prefix of another (conflicts are refused here), and the fields under a node are in the order in
 //! which new ones are created: by name, numbers by value.
 
+use super::array::decimal;
 use super::operator::Op;
 use crate::expr::ParseEnv;
 use crate::filter::Filter;
+use crate::list::FEW;
 use bson::Doc;
 use errors::{Result, bail, err};
 use smallvec::SmallVec;
+use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// All operators of one update.
@@ -16,6 +20,8 @@ use std::sync::Arc;
 pub struct Operators {
     pub root: Fields,
     pub filters: Vec<ArrayFilter>,
+    /// Which filter has an identifier.
+    by_id: HashMap<String, usize>,
     /// A positional `$` occurs somewhere.
     pub positional: bool,
     pub touched: Vec<String>,
@@ -33,13 +39,44 @@ pub enum Node {
     Leaf(Arc<Op>),
     Fields(Fields),
     /// Below `$[]` (no identifier) and `$[id]`.
-    Elements(Vec<(Option<usize>, Node)>),
+    Elements(Elements),
+}
+
+/// What is below each filter.
+#[derive(Clone, Debug, Default)]
+pub struct Elements {
+    pub list: Vec<(Option<usize>, Node)>,
+    /// Where a filter is in the list; empty for few.
+    places: HashMap<Option<usize>, usize>,
+}
+
+impl Elements {
+    fn find(&self, id: Option<usize>) -> Option<usize> {
+        match self.places.is_empty() {
+            true => self.list.iter().position(|(o, _)| *o == id),
+            false => self.places.get(&id).copied(),
+        }
+    }
+
+    fn add(&mut self, id: Option<usize>, node: Node) -> usize {
+        let at = self.list.len();
+        self.list.push((id, node));
+        if at == FEW {
+            let known = self.list.iter().enumerate();
+            self.places = known.map(|(i, (id, _))| (*id, i)).collect();
+        } else if at > FEW {
+            self.places.insert(id, at);
+        }
+        at
+    }
 }
 
 /// Children by name.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     pub children: Vec<Child>,
+    /// Where a name is among the children; empty for few.
+    by_name: HashMap<String, usize>,
     /// Below the positional `$`.
     pub positional: Option<Box<Node>>,
 }
@@ -71,22 +108,100 @@ fn precedes(a: &str, b: &str) -> bool {
 }
 
 impl Fields {
-    pub fn insert_child(&mut self, name: &str, node: Node) -> &mut Child {
-        // Not a sort: the order is not transitive between numbers and other names.
-        let at = self
-            .children
-            .iter()
-            .position(|c| precedes(name, &c.name))
-            .unwrap_or(self.children.len());
-        self.children.insert(
-            at,
-            Child {
-                name: name.to_string(),
-                index: crate::path::array_index(name),
-                node,
-            },
-        );
-        &mut self.children[at]
+    pub fn find(&self, name: &str) -> Option<usize> {
+        match self.by_name.is_empty() {
+            true => self.children.iter().position(|c| c.name == name),
+            false => self.by_name.get(name).copied(),
+        }
+    }
+
+    /// The same for a name as it is in a document.
+    #[inline]
+    pub fn find_raw(&self, name: &[u8]) -> Option<usize> {
+        if self.by_name.is_empty() {
+            let named = |c: &Child| c.name.as_bytes() == name;
+            return self.children.iter().position(named);
+        }
+        self.find(std::str::from_utf8(name).ok()?)
+    }
+
+    /// The child for an array position.
+    pub fn find_index(&self, index: u32) -> Option<usize> {
+        if self.by_name.is_empty() {
+            return self.children.iter().position(|c| c.index == Some(index));
+        }
+        let mut digits = [0; 20];
+        self.find(decimal(index as usize, &mut digits))
+    }
+
+    /// Adds a child of a new name, and says where it is. When all are there, [`Fields::arrange`] must follow.
+    pub fn add(&mut self, name: &str, node: Node) -> usize {
+        let child = Child {
+            name: name.to_string(),
+            index: crate::path::array_index(name),
+            node,
+        };
+        let len = self.children.len();
+        if len < FEW {
+            // Not a sort: the order is not transitive between numbers and other names.
+            let at = self.children.iter().position(|c| precedes(name, &c.name));
+            let at = at.unwrap_or(len);
+            self.children.insert(at, child);
+            return at;
+        }
+        if len == FEW {
+            self.note_names();
+        }
+        self.by_name.insert(child.name.clone(), len);
+        self.children.push(child);
+        len
+    }
+
+    fn note_names(&mut self) {
+        let known = self.children.iter().enumerate();
+        self.by_name = known.map(|(i, c)| (c.name.clone(), i)).collect();
+    }
+
+    /// Puts many children in order: numbers and other names each in theirs, where one precedes is sought as for few.
+    pub fn arrange(&mut self) {
+        if self.by_name.is_empty() {
+            return;
+        }
+        let all = std::mem::take(&mut self.children);
+        let (mut numbers, mut names): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|c| all_digits(&c.name));
+        let order = |a: &Child, b: &Child| match () {
+            () if precedes(&a.name, &b.name) => Ordering::Less,
+            () if precedes(&b.name, &a.name) => Ordering::Greater,
+            () => Ordering::Equal,
+        };
+        numbers.sort_by(order);
+        names.sort_by(order);
+        let mut numbers = numbers.into_iter().peekable();
+        for name in names {
+            while let Some(n) = numbers.next_if(|n| precedes(&n.name, &name.name)) {
+                self.children.push(n);
+            }
+            self.children.push(name);
+        }
+        self.children.extend(numbers);
+        self.note_names();
+    }
+
+    fn arrange_all(&mut self) {
+        self.arrange();
+        self.children.iter_mut().for_each(|c| c.node.arrange_all());
+        self.positional.iter_mut().for_each(|n| n.arrange_all());
+    }
+}
+
+impl Node {
+    fn arrange_all(&mut self) {
+        match self {
+            Node::Leaf(_) => {}
+            Node::Fields(f) => f.arrange_all(),
+            Node::Elements(e) => e.list.iter_mut().for_each(|(_, n)| n.arrange_all()),
+        }
     }
 }
 
@@ -110,13 +225,17 @@ pub fn merge(a: &Node, b: &Node, at: &str) -> Result<Node> {
             let mut out = x.clone();
             for c in &y.children {
                 let path = format!("{at}.{}", c.name);
-                match out.children.iter_mut().find(|o| o.name == c.name) {
-                    Some(o) => o.node = merge(&o.node, &c.node, &path)?,
+                match out.find(&c.name) {
+                    Some(i) => {
+                        let o = &mut out.children[i];
+                        o.node = merge(&o.node, &c.node, &path)?;
+                    }
                     None => {
-                        out.insert_child(&c.name, c.node.clone());
+                        out.add(&c.name, c.node.clone());
                     }
                 }
             }
+            out.arrange();
             out.positional = match (&x.positional, &y.positional) {
                 (Some(p), Some(q)) => Some(Box::new(merge(p, q, &format!("{at}.$"))?)),
                 (p, q) => p.as_ref().or(q.as_ref()).cloned(),
@@ -125,10 +244,15 @@ pub fn merge(a: &Node, b: &Node, at: &str) -> Result<Node> {
         }
         (Node::Elements(x), Node::Elements(y)) => {
             let mut out = x.clone();
-            for (id, n) in y {
-                match out.iter_mut().find(|(o, _)| o == id) {
-                    Some((_, o)) => *o = merge(o, n, &format!("{at}.$[]"))?,
-                    None => out.push((*id, n.clone())),
+            for (id, n) in &y.list {
+                match out.find(*id) {
+                    Some(i) => {
+                        let o = &mut out.list[i].1;
+                        *o = merge(o, n, &format!("{at}.$[]"))?;
+                    }
+                    None => {
+                        out.add(*id, n.clone());
+                    }
                 }
             }
             Ok(Node::Elements(out))
@@ -142,12 +266,13 @@ impl Operators {
         let mut ops = Operators {
             root: Fields::default(),
             filters: Vec::new(),
+            by_id: HashMap::new(),
             positional: false,
             touched: Vec::new(),
         };
         for f in array_filters {
             let f = ArrayFilter::parse(*f, env)?;
-            if ops.filters.iter().any(|o| o.id == f.id) {
+            if ops.by_id.insert(f.id.clone(), ops.filters.len()).is_some() {
                 bail!(
                     FailedToParse,
                     "Found multiple array filters with the same top-level field name {}",
@@ -186,6 +311,7 @@ impl Operators {
                 ops.filters[i].id
             );
         }
+        ops.root.arrange_all();
         Ok(ops)
     }
 
@@ -194,7 +320,7 @@ impl Operators {
         if id.is_empty() {
             return Ok(None);
         }
-        match self.filters.iter().position(|f| f.id == id) {
+        match self.by_id.get(id).copied() {
             Some(i) => {
                 used[i] = true;
                 Ok(Some(i))
@@ -255,8 +381,8 @@ impl Operators {
 
         let mut leaf = Some(Node::Leaf(Arc::new(op)));
         let mut fresh = |i: usize| match (parts.get(i + 1), ids.get(i + 1)) {
-            (None, _) => leaf.take().unwrap_or(Node::Elements(Vec::new())),
-            (_, Some(Some(_))) => Node::Elements(Vec::new()),
+            (None, _) => leaf.take().unwrap_or(Node::Elements(Elements::default())),
+            (_, Some(Some(_))) => Node::Elements(Elements::default()),
             _ => Node::Fields(Fields::default()),
         };
         let mut at = &mut self.root;
@@ -269,10 +395,11 @@ impl Operators {
                 let n = at.positional.get_or_insert_with(|| Box::new(fresh(i)));
                 (known, &mut **n)
             } else {
-                match at.children.iter().position(|c| c.name == parts[i]) {
-                    Some(n) => (true, &mut at.children[n].node),
-                    None => (false, &mut at.insert_child(parts[i], fresh(i)).node),
-                }
+                let (known, n) = match at.find(parts[i]) {
+                    Some(n) => (true, n),
+                    None => (false, at.add(parts[i], fresh(i))),
+                };
+                (known, &mut at.children[n].node)
             };
             let (mut known, mut node) = slot;
             let mut where_ = prefix();
@@ -283,18 +410,10 @@ impl Operators {
                 };
                 i += 1;
                 where_ = parts[..=i].join(".");
-                let n = match list.iter().position(|(o, _)| o == id) {
-                    Some(n) => {
-                        known = true;
-                        n
-                    }
-                    None => {
-                        known = false;
-                        list.push((*id, fresh(i)));
-                        list.len() - 1
-                    }
-                };
-                node = &mut list[n].1;
+                let n = list.find(*id);
+                known = n.is_some();
+                let n = n.unwrap_or_else(|| list.add(*id, fresh(i)));
+                node = &mut list.list[n].1;
             }
             if i + 1 == parts.len() {
                 return if known {

@@ -17,6 +17,10 @@ pub fn base(filter: &Filter, replacement: bool) -> Result<DocBuf> {
             );
         }
     }
+    // A path may be as long as a command.
+    if fields.iter().any(|(p, _)| p.len() > bson::MAX_DEPTH + 1) {
+        return Err(super::tree::too_deep());
+    }
     fields.sort_by(|a, b| a.0.parts().cmp(b.0.parts()));
     let mut w = Writer::new();
     // `_id` leads; a stable sort keeps the rest in order.
