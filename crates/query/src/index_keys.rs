@@ -85,7 +85,13 @@ pub struct KeySet {
     types: Types,
     /// Strings go in as their sort keys.
     collation: Option<Collation>,
+    /// The keys come to more than [`MOST_BYTES`]: none is made any more.
+    full: bool,
 }
+
+/// What the keys of one document may come to: a long value beside an array, of which each element has it in its key, would fill
+/// any memory.
+const MOST_BYTES: usize = 64 << 20;
 
 /// `bytes[start..key_end]` is the key, `bytes[key_end..end]` its types.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +123,7 @@ impl KeySet {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
+        self.full = false;
     }
 
     pub fn len(&self) -> usize {
@@ -156,11 +163,17 @@ impl KeySet {
     }
 
     fn put_as_is(&mut self, v: Val<'_>, descending: bool) {
+        if self.full {
+            return;
+        }
         key::encode(v, descending, &mut self.bytes, Some(&mut self.types));
     }
 
     #[inline]
     fn put(&mut self, v: Option<Val<'_>>, descending: bool) {
+        if self.full {
+            return;
+        }
         if let (Some(c), Some(v)) = (&self.collation, v)
             && Collation::affects(v)
         {
@@ -174,6 +187,9 @@ impl KeySet {
     }
 
     fn end(&mut self, start: usize) {
+        if self.full {
+            return;
+        }
         let key_end = self.bytes.len();
         while self.types.0.last() == Some(&0) {
             self.types.0.pop();
@@ -184,6 +200,18 @@ impl KeySet {
             key_end: key_end as u32,
             end: self.bytes.len() as u32,
         });
+        self.full = self.bytes.len() > MOST_BYTES;
+    }
+
+    /// An error when not all keys could be made.
+    fn complete(&self) -> Result<()> {
+        if self.full {
+            bail!(
+                CannotBuildIndexKeys,
+                "the keys of a document come to more than {MOST_BYTES} bytes"
+            );
+        }
+        Ok(())
     }
 
     /// Key order, each key once.
@@ -300,6 +328,7 @@ pub(crate) fn extract(
                     .collect();
                 let mut multikey = Multikey::default();
                 expand(fields, &walks, sparse, out, &mut multikey)?;
+                out.complete()?;
                 out.sort();
                 return Ok(multikey);
             }
@@ -657,6 +686,32 @@ mod tests {
             .collect();
         out.push(format!("m{:b}", m.0));
         out.join(" ")
+    }
+
+    #[test]
+    fn what_would_fill_the_memory_is_refused() {
+        let long = "x".repeat(64 << 10);
+        let each = |one: fn(u32) -> String| (0..2000).map(one).collect::<Vec<_>>().join(",");
+        let numbers = each(|n| n.to_string());
+        let fields = each(|n| format!("\"f{n}\":{n}"));
+        for (pattern, doc) in [
+            (
+                r#"{"a": 1, "b": 1}"#,
+                format!(r#"{{"a":[{numbers}],"b":"{long}"}}"#),
+            ),
+            (r#"{"$**": 1}"#, format!(r#"{{"{long}":{{{fields}}}}}"#)),
+        ] {
+            let p = KeyPattern::parse(json::parse(pattern).unwrap().as_doc()).unwrap();
+            let mut set = KeySet::new();
+            let doc = json::parse(&doc).unwrap();
+            let refused = p.extract(doc.as_doc(), false, &mut set).unwrap_err();
+            assert_eq!(refused.code.0, 201);
+            assert!(set.bytes.capacity() < 3 * MOST_BYTES);
+            // And what comes next is as ever.
+            let other = json::parse(r#"{"a": [1, 2], "b": 3}"#).unwrap();
+            p.extract(other.as_doc(), false, &mut set).unwrap();
+            assert!(set.len() >= 2);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::index_keys::{self, KeyField, KeySet};
 use crate::path::FieldPath;
 use bson::key;
 use bson::{Doc, DocBuf, Elem, Val, Value, order, tag};
-use errors::{Code, Result, bail, err};
+use errors::{Code, Error, Result, bail, err};
 use std::collections::HashSet;
 
 /// A parsed sort specification.
@@ -149,13 +149,7 @@ impl SortPattern {
         };
         let mut set = KeySet::new();
         set.collate(self.collation.as_ref());
-        index_keys::extract(keys, doc, false, &mut set).map_err(|e| {
-            if e.code == Code::CannotIndexParallelArrays {
-                err!(BadValue, "cannot sort with keys that are parallel arrays")
-            } else {
-                e
-            }
-        })?;
+        index_keys::extract(keys, doc, false, &mut set).map_err(as_sort)?;
         if let Some((k, _)) = set.iter().next() {
             out.extend_from_slice(k);
         }
@@ -171,7 +165,7 @@ impl SortPattern {
     pub fn sort_key_value(&self, doc: Doc<'_>) -> Result<Value> {
         let mut set = KeySet::new();
         set.collate(self.collation.as_ref());
-        index_keys::extract(&self.keys, doc, false, &mut set)?;
+        index_keys::extract(&self.keys, doc, false, &mut set).map_err(as_sort)?;
         let mut w = bson::Writer::new_array();
         if let Some((k, t)) = set.iter().next() {
             let mut d = key::Decoder::new(k, t);
@@ -183,6 +177,20 @@ impl SortPattern {
             }
         }
         Ok(w.finish_array())
+    }
+}
+
+/// What is said of index keys, said of a sort.
+fn as_sort(e: Error) -> Error {
+    match e.code {
+        Code::CannotIndexParallelArrays => {
+            err!(BadValue, "cannot sort with keys that are parallel arrays")
+        }
+        Code::CannotBuildIndexKeys => err!(
+            ExceededMemoryLimit,
+            "the values that a document may be sorted by are too long to be compared"
+        ),
+        _ => e,
     }
 }
 

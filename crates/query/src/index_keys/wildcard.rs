@@ -240,6 +240,7 @@ impl Wildcard {
             };
             walk.put(Val::MIN_KEY, Val::MIN_KEY);
         }
+        out.complete()?;
         out.sort();
         Ok(Multikey(if arrays {
             1 << (self.at + 1).min(63)
@@ -308,6 +309,9 @@ impl Walk<'_, '_> {
     }
 
     fn put_at(&mut self, path: &str, v: Val<'_>) {
+        if self.out.full {
+            return;
+        }
         let path = Value::from(path);
         self.put(path.as_val(), v);
     }
