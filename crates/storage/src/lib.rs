@@ -14,6 +14,7 @@
 //! Latches are here because they guard keys, not because the store takes them: writers do, from reading what they change until
 //! their proposal returned.
 
+mod ahead;
 mod batch;
 mod commit;
 mod counts;

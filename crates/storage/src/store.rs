@@ -1,5 +1,6 @@
 //! The store: data directory, log and engine as one, and their recovery.
 
+use crate::ahead;
 use crate::batch::Batch;
 use crate::commit::Committer;
 use crate::counts::{Counts, Touched};
@@ -115,6 +116,8 @@ pub struct StoreStats {
     pub cache_used_bytes: u64,
     pub cache_pinned_bytes: u64,
     pub memtable_bytes: u64,
+    /// Reads from the disk that were under way together with others of their operation, since the process began.
+    pub batched_reads: u64,
     /// All SST files that are live.
     pub sst_bytes: u64,
     pub pending_compaction_bytes: u64,
@@ -299,6 +302,7 @@ impl Store {
             cache_used_bytes: engine.cache_used(),
             cache_pinned_bytes: engine.cache_pinned(),
             memtable_bytes: engine.memtable_bytes(),
+            batched_reads: ahead::handed_over(),
             sst_bytes: engine.sum(c"rocksdb.live-sst-files-size"),
             pending_compaction_bytes: engine.sum(c"rocksdb.estimate-pending-compaction-bytes"),
             level_zero_files: engine.level_zero_files(),

@@ -4,6 +4,7 @@
 //! thread at will. The raw pointers are the engine's; each is destroyed exactly once, by the type that wraps it, and always
 //! before the reference to the engine that stands behind it in the struct is let go.
 
+use crate::ahead::{self, Brought};
 use crate::engine::{Engine, check};
 use crate::family::Family;
 use crate::missing::{self, Noting};
@@ -14,6 +15,7 @@ use smallvec::SmallVec;
 use std::ffi::c_char;
 use std::ops::Deref;
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const TIER_BLOCK_CACHE: i32 = 1;
@@ -73,10 +75,15 @@ const LARGEST_BATCH: usize = 32;
 /// From how many keys on one batch may be cheaper than a get of each.
 const BATCHED: usize = 4;
 
+/// Keys are dense when so many lie in each block that has to be read, or all in memory.
+const DENSE: usize = 4;
+/// After keys that were, so many times they are taken to be.
+const DENSE_BATCHES: u32 = 15;
+
 /// Whether keys, in the order in which they are asked for, are likely to lie in the same blocks: when nearly all rise, or nearly all
-/// fall, as ids do that an index on a date gives. A batch then searches each block once and reads those that follow each other at
-/// once. Of keys in no order each lies in a block of its own, where a batch is dearer than a get: what it reads from the disk it
-/// copies once more.
+/// fall, as ids do that an index on a date gives. If they do (ids of one value of an index rise too, and may lie anywhere), a batch
+/// searches each block once and reads those that follow each other at once. Where each lies in a block of its own, a batch is dearer
+/// than a get: what it reads from the disk it copies once more.
 fn lie_together(keys: &[&[u8]]) -> bool {
     let steps = keys.len().saturating_sub(1);
     let rising = keys.windows(2).filter(|pair| pair.is_sorted()).count();
@@ -98,6 +105,8 @@ struct Shown {
     sequence: u64,
     any: OnceLock<ReadOptions>,
     cached: OnceLock<ReadOptions>,
+    /// How many of the next batches are taken to lie in few blocks.
+    dense: AtomicU32,
 }
 
 // SAFETY: a snapshot is an immutable object of the database; the options are constant.
@@ -111,6 +120,13 @@ impl Shown {
             true => self.engine.sequence(),
             false => self.sequence,
         }
+    }
+
+    /// Whether the next batch is taken to lie in few blocks; asked once for each.
+    fn next_is_dense(&self) -> bool {
+        let left = self.dense.load(Ordering::Relaxed);
+        self.dense.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
     }
 }
 
@@ -153,6 +169,7 @@ impl View {
                 sequence,
                 any: OnceLock::new(),
                 cached: OnceLock::new(),
+                dense: AtomicU32::new(0),
             }),
             cached_only: false,
         }
@@ -309,7 +326,14 @@ impl View {
     /// [`View::get_some`] from the engine, one by one or in batches; up to `most` bytes.
     fn fetch_some(&self, keys: &[&[u8]], most: usize) -> Result<Vec<Option<Slice>>> {
         // The engine's batched get reads the disk whatever it is told, so a cache-only view gets one by one.
-        if self.cached_only || !lie_together(keys) {
+        if self.cached_only {
+            return self.fetch_each(keys, most);
+        }
+        let together = lie_together(keys);
+        if keys.len() >= BATCHED && !(together && self.shown.next_is_dense()) && ahead::possible() {
+            return self.fetch_ahead(keys, most, together);
+        }
+        if !together {
             return self.fetch_each(keys, most);
         }
         // A batch cannot be stopped half-way: how many it may ask for is told by how long those before were.
@@ -353,6 +377,68 @@ impl View {
             }
         }
         first.map_or(Ok(values), Err)
+    }
+
+    /// [`View::get_some`] from the engine, with all reads from the disk under way at once. `together`: whether to look how many
+    /// of the keys lie in one block.
+    fn fetch_ahead(
+        &self,
+        keys: &[&[u8]],
+        most: usize,
+        together: bool,
+    ) -> Result<Vec<Option<Slice>>> {
+        // Each lacks one read at a time.
+        let keys = keys.get(..missing::ROOM).unwrap_or(keys);
+        let cached = self.cached_only();
+        let mut found: Vec<Option<Option<Slice>>> = Vec::with_capacity(keys.len());
+        found.resize_with(keys.len(), || None);
+        let (mut brought, mut bytes) = (Brought::default(), 0);
+        for round in 0..ahead::ROUNDS {
+            let blocks = brought.blocks();
+            let mut lacking = 0;
+            let (tried, missing) = missing::without(&blocks, || {
+                for (key, place) in keys.iter().zip(&mut found) {
+                    if bytes >= most {
+                        break;
+                    }
+                    if place.is_some() {
+                        continue;
+                    }
+                    match cached.fetch(key) {
+                        Ok(value) => {
+                            bytes += value.as_ref().map_or(0, |v| v.len());
+                            *place = Some(value);
+                        }
+                        Err(e) if e.is_for_disk() => lacking += 1,
+                        Err(e) => return Err(e),
+                    }
+                }
+                Ok(())
+            });
+            drop(blocks);
+            tried?;
+            if round == 0 && together && missing.len() * DENSE <= lacking {
+                self.shown.dense.store(DENSE_BATCHES, Ordering::Relaxed);
+            }
+            if missing.is_empty() || bytes >= most || !brought.read(missing) {
+                break;
+            }
+        }
+        drop(brought);
+        let mut values = Vec::with_capacity(keys.len());
+        let mut bytes = 0;
+        for (key, found) in keys.iter().zip(found) {
+            if bytes >= most && !values.is_empty() {
+                break;
+            }
+            let value = match found {
+                Some(value) => value,
+                None => self.fetch(key)?,
+            };
+            bytes += value.as_ref().map_or(0, |v| v.len());
+            values.push(value);
+        }
+        Ok(values)
     }
 
     /// From the engine, in one batch.

@@ -188,6 +188,52 @@ fn more_than_there_is_room_for_is_not_noted_by_halves() {
 }
 
 #[test]
+fn who_may_wait_has_many_reads_done_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let rings = io_uring::IoUring::new(8).is_ok();
+    for direct_io in [false, true] {
+        if direct_io && !takes_direct_io(dir.path()) {
+            continue;
+        }
+        let store = filled(&dir.path().join(format!("data-{direct_io}")), direct_io);
+        let before = store.stats().batched_reads;
+        // In no order, a few of them absent and a few asked for twice; more than can be noted at once.
+        let asked: Vec<u32> = (0..300)
+            .map(|n| (n * 977 + 100) % RECORDS)
+            .chain([7, RECORDS + 3, 7, 3999, RECORDS + 9])
+            .collect();
+        let keys: Vec<Vec<u8>> = asked.iter().map(|n| key(*n)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|k| &**k).collect();
+        let view = store.view();
+        for _ in 0..2 {
+            let mut at = 0;
+            while at < keys.len() {
+                let some = view.get_some(&keys[at..]).unwrap();
+                assert!(!some.is_empty());
+                for (n, found) in asked[at..].iter().zip(&some) {
+                    let expected = (*n < RECORDS).then(|| value(*n));
+                    assert_eq!(found.as_deref(), expected.as_deref(), "{n}");
+                }
+                at += some.len();
+            }
+        }
+        // A block holds fifteen records, of which a file that lies in the page cache need not be read.
+        let handed_over = store.stats().batched_reads - before;
+        assert!(!direct_io || !rings || handed_over > 100, "{handed_over}");
+        // Those that lie together, first found out and then taken to: nothing else comes of it.
+        for start in [0, 1000, 2000, 3000] {
+            let keys: Vec<Vec<u8>> = (start..start + 64).map(key).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(|k| &**k).collect();
+            let some = view.get_some(&keys).unwrap();
+            assert_eq!(some.len(), 64);
+            for (n, found) in (start..).zip(some) {
+                assert_eq!(found.as_deref(), Some(&*value(n)));
+            }
+        }
+    }
+}
+
+#[test]
 fn a_panic_ends_the_taking_of_notes() {
     let dir = tempfile::tempdir().unwrap();
     let store = filled(dir.path(), false);

@@ -434,7 +434,8 @@ fn pandodb(cx: &mut Cx<'_, '_>) {
     w.i64("paceMillisPerMB", s.pace_millis_per_mb as i64)
         .i64("delayedBytesPerSecond", s.delayed_write_rate as i64)
         .bool("writesStopped", s.writes_stopped);
-    w.i64("backgroundErrors", s.background_errors as i64);
+    w.i64("batchedReads", s.batched_reads as i64)
+        .i64("backgroundErrors", s.background_errors as i64);
     if let Some(e) = &s.background_error {
         w.str("lastBackgroundError", e);
     }
