@@ -33,14 +33,15 @@ pub(crate) struct Job<S: Service> {
 struct Queue<S: Service> {
     jobs: VecDeque<Job<S>>,
     threads: usize,
-    idle: usize,
+    /// Those that sleep, the last to fall asleep at the end: it is called first. So as few work as are needed, whose memory is
+    /// warm, and the others leave with theirs.
+    idle: Vec<Arc<Condvar>>,
 }
 
 pub(crate) struct Workers<S: Service> {
     service: Arc<S>,
     control: Arc<Control>,
     queue: Mutex<Queue<S>>,
-    arrived: Condvar,
     left: Condvar,
     max: usize,
 }
@@ -53,9 +54,8 @@ impl<S: Service> Workers<S> {
             queue: Mutex::new(Queue {
                 jobs: VecDeque::new(),
                 threads: 0,
-                idle: 0,
+                idle: Vec::new(),
             }),
-            arrived: Condvar::new(),
             left: Condvar::new(),
             max: max.max(1),
         }
@@ -66,9 +66,12 @@ impl<S: Service> Workers<S> {
         self.control.metrics.active.fetch_add(1, Relaxed);
         let mut queue = self.queue.lock();
         queue.jobs.push_back(job);
-        if queue.jobs.len() <= queue.idle || queue.threads >= self.max + self.control.waiting() {
+        if let Some(sleeper) = queue.idle.pop() {
             drop(queue);
-            self.arrived.notify_one();
+            sleeper.notify_one();
+            return;
+        }
+        if queue.threads >= self.max + self.control.waiting() {
             return;
         }
         queue.threads += 1;
@@ -96,7 +99,8 @@ impl<S: Service> Workers<S> {
 
     fn work(&self) {
         let mut runner = Runner::new(Arc::clone(&self.service), Mode::Worker, usize::MAX);
-        while let Some(job) = self.next() {
+        let wake = Arc::new(Condvar::new());
+        while let Some(job) = self.next(&wake) {
             self.give_back(job, |job| {
                 let ran = catch_unwind(AssertUnwindSafe(|| {
                     let mut executed = runner.execute(
@@ -128,17 +132,24 @@ impl<S: Service> Workers<S> {
         self.left.notify_all();
     }
 
-    fn next(&self) -> Option<Job<S>> {
+    /// The next job, or none for a thread that is to leave; `wake` is its own.
+    fn next(&self, wake: &Arc<Condvar>) -> Option<Job<S>> {
         let mut queue = self.queue.lock();
         loop {
             if let Some(job) = queue.jobs.pop_front() {
                 return Some(job);
             }
-            queue.idle += 1;
-            let timed_out =
-                self.control.is_stopping() || self.arrived.wait_for(&mut queue, IDLE).timed_out();
-            queue.idle -= 1;
-            if timed_out && queue.jobs.is_empty() {
+            let mut leave = self.control.is_stopping();
+            if !leave {
+                queue.idle.push(wake.clone());
+                let timed_out = wake.wait_for(&mut queue, IDLE).timed_out();
+                // Who was called is no longer among them, and somebody counts on it.
+                if let Some(at) = queue.idle.iter().position(|w| Arc::ptr_eq(w, wake)) {
+                    queue.idle.remove(at);
+                    leave = timed_out && queue.jobs.is_empty();
+                }
+            }
+            if leave {
                 queue.threads -= 1;
                 return None;
             }
@@ -169,9 +180,10 @@ impl<S: Service> Workers<S> {
     pub fn stop(&self, deadline: Instant) -> bool {
         let mut queue = self.queue.lock();
         queue.jobs.clear();
-        self.arrived.notify_all();
         while queue.threads > 0 {
-            self.arrived.notify_all();
+            for sleeper in queue.idle.drain(..) {
+                sleeper.notify_one();
+            }
             let step = (Instant::now() + Duration::from_millis(20)).min(deadline);
             if self.left.wait_until(&mut queue, step).timed_out() && Instant::now() >= deadline {
                 return false;

@@ -132,7 +132,8 @@ impl Service for Script {
             }
             "slow" => {
                 std::thread::sleep(Duration::from_millis(n as u64));
-                reply(doc! { "ok": 1.0, "n": n });
+                let thread = format!("{:?}", std::thread::current().id());
+                reply(doc! { "ok": 1.0, "n": n, "thread": thread.as_str() });
             }
             "stuck" => {
                 while !client.is_cancelled() {
@@ -622,6 +623,31 @@ fn workers_block_nobody_and_stop_for_clients_that_vanish() {
     drop(gone);
     until("cancelled", || server.service.cancelled.load(SeqCst) == 1);
     until("gone", || server.service.gone.load(SeqCst) == 1);
+    server.stop();
+}
+
+#[test]
+fn the_worker_that_slept_last_works_first() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..two_loops()
+    });
+    let mut peers: Vec<Peer> = (0..12).map(|_| server.client()).collect();
+    peers.iter_mut().for_each(|p| p.send(doc! { "slow": 200 }));
+    peers
+        .iter_mut()
+        .for_each(|p| assert_eq!(int(&p.receive().2, "ok"), 1));
+    assert_eq!(server.control.metrics.workers.load(SeqCst), 12);
+    // One after the other, one is enough: the others may sleep until they leave.
+    let mut threads = std::collections::HashSet::new();
+    for _ in 0..40 {
+        let reply = peers[0].call(doc! { "slow": 0 });
+        let thread = reply.get("thread").and_then(|v| v.as_str());
+        threads.insert(thread.map(str::to_owned));
+        // It goes to sleep behind its reply.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(threads.len() <= 4, "{threads:?}");
     server.stop();
 }
 
