@@ -6,7 +6,7 @@
 //!
 //! Large blocks are counted for their thread ([`heap`]).
 
-use libmimalloc_sys::{mi_free, mi_malloc, mi_realloc, mi_zalloc};
+use libmimalloc_sys::{mi_collect, mi_free, mi_malloc, mi_realloc, mi_zalloc};
 use mimalloc::MiMalloc;
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
@@ -56,6 +56,13 @@ unsafe impl GlobalAlloc for Allocator {
             unsafe { MiMalloc.realloc(block, layout, size) }
         }
     }
+}
+
+/// Gives the system what is free as a whole, at once. By itself the allocator waits for a second, since what is given back is
+/// dear to have again.
+pub fn give_back() {
+    // SAFETY: may be called at any time, on any thread.
+    unsafe { mi_collect(true) }
 }
 
 #[cfg(test)]

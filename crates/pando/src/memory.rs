@@ -1,10 +1,12 @@
-//! How much memory there is for this process: the machine's, or what its control groups leave of it.
+//! How much memory there is for this process: the machine's, or what its control groups leave of it; and how much it holds.
 //!
 //! A process may stand deep in a hierarchy of groups, each with a limit of its own: the smallest counts. Containers show the own
 //! group at the root, so the root is always looked at too.
 
+use crate::allocator;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// With less memory than this a quarter is the share; it holds what the server needs beside its cache.
 const ROOMY: u64 = 1 << 30;
@@ -20,6 +22,41 @@ pub fn refuse_huge_pages() {
     unsafe {
         libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
     }
+}
+
+/// What the server may hold beside its cache before memory that is free is given back at once; it promises 300 MB.
+const BESIDE_CACHE: u64 = 140 << 20;
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Watches how much of the machine's memory this process holds, and has the allocator give back what is free when it is much. A
+/// load writes hundreds of megabytes a second through memtables and messages; what of that is free for a moment, in one thread's
+/// share while another asks the system for more, was a hundred megabytes and more.
+pub fn keep_within(cache_bytes: u64) {
+    let most = cache_bytes.saturating_add(BESIDE_CACHE);
+    let watch = move || {
+        // Where the system does not tell, nothing is done.
+        while let Some(held) = held_bytes() {
+            if held > most {
+                allocator::give_back();
+            }
+            std::thread::sleep(LOOK);
+        }
+    };
+    // Without the thread it is given back later.
+    drop(
+        std::thread::Builder::new()
+            .name("memory".into())
+            .spawn(watch),
+    );
+}
+
+/// What this process holds of the machine's memory, in bytes.
+fn held_bytes() -> Option<u64> {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = pages.split_whitespace().nth(1)?.parse().ok()?;
+    // SAFETY: asks for a constant.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Some(pages * u64::try_from(page).ok()?)
 }
 
 /// Memory in bytes.
@@ -111,6 +148,19 @@ fn limit_files(groups: &str, root: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_free_is_given_back_when_asked() {
+        // Well above what other tests do meanwhile.
+        const BYTES: usize = 200 << 20;
+        let pieces: Vec<Vec<u8>> = (0..200).map(|n| vec![n as u8 | 1; BYTES / 200]).collect();
+        let Some(full) = held_bytes() else { return };
+        assert!(full >= BYTES as u64, "{full}");
+        drop(pieces);
+        allocator::give_back();
+        let left = held_bytes().unwrap();
+        assert!(left + BYTES as u64 / 2 < full, "{left} of {full}");
+    }
 
     #[test]
     fn every_group_on_the_way_up_counts() {

@@ -162,6 +162,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         ..StoreOptions::new(&config.db_path)
     })
     .map_err(cannot_open)?;
+    memory::keep_within(config.cache_bytes);
     let control = Arc::new(Control::default());
     let commands = Commands::new(Arc::clone(&store), config.clone(), Arc::clone(&control))
         .map_err(cannot_open)?;
