@@ -40,6 +40,9 @@ pub struct Args {
     /// Length of each read test.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub duration: Duration,
+    /// Wait so long between loading and reading: what is loaded is merged meanwhile.
+    #[arg(long, default_value = "0s", value_parser = duration)]
+    pub settle: Duration,
     /// Insert tests other than the batch insert end after so long if not all documents are in.
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub insert_duration: Duration,
@@ -122,6 +125,14 @@ struct Single {
     data: Arc<Dataset>,
     draft: Draft,
     journal: Journal,
+}
+
+/// Sleeps so long, or until Ctrl-C.
+fn rest(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end && !interrupted() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 impl Single {
@@ -346,6 +357,7 @@ impl Single {
                     return Ok(());
                 }
                 here.loaded = end;
+                rest(self.args.settle);
             }
             let counted = self.control.count(&here.db, &here.collection)?;
             if counted != here.loaded {
