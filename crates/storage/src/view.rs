@@ -330,7 +330,12 @@ impl View {
             return self.fetch_each(keys, most);
         }
         let together = lie_together(keys);
-        if keys.len() >= BATCHED && !(together && self.shown.next_is_dense()) && ahead::possible() {
+        // (A thread that takes notes takes them of one try at a time.)
+        if keys.len() >= BATCHED
+            && !(together && self.shown.next_is_dense())
+            && !missing::active()
+            && ahead::possible()
+        {
             return self.fetch_ahead(keys, most, together);
         }
         if !together {

@@ -155,6 +155,16 @@ fn what_is_missing_is_noted_and_then_found_in_what_was_brought() {
     let (done, missing) = without(&[], || store.view().get(&key(3333)));
     assert_eq!(done.unwrap().unwrap().to_vec(), value(3333));
     assert!(missing.is_empty());
+    // Many at once too, and what is missing before and after is noted.
+    let many: Vec<Vec<u8>> = (0..30).map(|n| key(3400 + n * 577 % 500)).collect();
+    let many: Vec<&[u8]> = many.iter().map(|k| &**k).collect();
+    let (all, missing) = without(&[], || {
+        assert!(view.get(&key(207)).unwrap_err().is_for_disk());
+        let all = store.view().get_some(&many);
+        assert!(view.get(&key(292)).unwrap_err().is_for_disk());
+        all
+    });
+    assert_eq!((all.unwrap().len(), missing.len()), (30, 2));
     // And outside the view fails as it did.
     assert!(view.get(&key(1234)).unwrap_err().is_for_disk());
 }
