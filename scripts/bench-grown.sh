@@ -2,7 +2,7 @@
 # Tests 4 and 6 of study A (ten documents of one number; a range of 1,000 by date, 100 skipped, 10 given) while memory holds the data,
 # and when it is four times the memory: what each keeps of its rate, and how many documents it examines.
 #
-#     scripts/bench-grown.sh                      600 MB of memory, 100,000 and then 2,400,000 documents of 1 KB; 4 minutes
+#     scripts/bench-grown.sh                      600 MB of memory, 100,000 and then 2,400,000 documents of 1 KB; 2 minutes
 #     MEMORY_MB=300 TEST_SECONDS=5 scripts/bench-grown.sh
 #
 # The server runs in a memory control group that counts the page cache, where this machine lets us make one (see bench-load.sh). Needs a
