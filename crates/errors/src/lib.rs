@@ -131,9 +131,14 @@ impl Code {
     }
 }
 
-/// What a room answers when it cannot do what it was asked.
+/// What a room answers when it cannot do what it was asked: one pointer, so that a [`Result`] is no longer than what it holds when
+/// all is well, and hot paths do not move room for errors that hardly ever come.
 #[derive(Clone, Debug)]
-pub struct Error {
+pub struct Error(Box<Failure>);
+
+/// The parts of an [`Error`].
+#[derive(Clone, Debug)]
+pub struct Failure {
     pub code: Code,
     pub message: String,
     /// `errorLabels` of the reply.
@@ -146,12 +151,16 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub fn new(code: Code, message: impl Into<String>) -> Error {
-        Error {
+        Error(Box::new(Failure {
             code,
             message: message.into(),
             labels: Vec::new(),
             extra: None,
-        }
+        }))
+    }
+
+    pub fn into_message(self) -> String {
+        self.0.message
     }
 
     /// An error that MongoDB raises by a bare number (`Location<number>`).
@@ -198,6 +207,22 @@ impl Error {
             self.message = format!("{ctx} :: caused by :: {}", self.message);
         }
         self
+    }
+}
+
+impl std::ops::Deref for Error {
+    type Target = Failure;
+
+    #[inline]
+    fn deref(&self) -> &Failure {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Error {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Failure {
+        &mut self.0
     }
 }
 

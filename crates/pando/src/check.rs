@@ -91,7 +91,7 @@ impl Report {
 
 fn check(offline: &Offline, report: &mut Report) {
     if let Err(e) = offline.stamp() {
-        report.fault(e.message);
+        report.fault(e.into_message());
     }
     check_log(offline, report);
     match offline.files() {
@@ -106,10 +106,10 @@ fn check(offline: &Offline, report: &mut Report) {
                         bytes >> 20
                     ),
                 ),
-                Err(e) => report.fault(e.message),
+                Err(e) => report.fault(e.into_message()),
             }
         }
-        Err(e) => report.fault(e.message),
+        Err(e) => report.fault(e.into_message()),
     }
     let catalog = match Snapshot::read(&offline.view()) {
         Ok(catalog) => catalog,
@@ -118,7 +118,7 @@ fn check(offline: &Offline, report: &mut Report) {
             // Whose data is damaged cannot be told, where it lies can.
             match offline.scan(&[], &[], |_, _| Ok(())) {
                 Ok(gaps) => name_gaps(&Snapshot::default(), &gaps, report),
-                Err(e) => report.fault(e.message),
+                Err(e) => report.fault(e.into_message()),
             }
             return;
         }
@@ -137,7 +137,7 @@ fn check(offline: &Offline, report: &mut Report) {
                 "           Records and indexes were not compared, since part of them cannot be read."
             );
         }
-        Err(e) => report.fault(e.message),
+        Err(e) => report.fault(e.into_message()),
     }
 }
 
@@ -169,10 +169,10 @@ fn check_log(offline: &Offline, report: &mut Report) {
                 ),
             );
             for fault in log.faults {
-                report.fault(fault.message);
+                report.fault(fault.into_message());
             }
         }
-        Err(e) => report.fault(e.message),
+        Err(e) => report.fault(e.into_message()),
     }
 }
 
@@ -325,7 +325,7 @@ fn compare(
                 "{} holds {} records of {} bytes; its count says {records} of {bytes}",
                 coll.ns, tally.records, tally.bytes
             )),
-            Err(e) => report.fault(e.message),
+            Err(e) => report.fault(e.into_message()),
         }
         for index in ready(coll) {
             let (must, are) = tally.entries.get(&index.id).copied().unwrap_or_default();
@@ -396,7 +396,7 @@ fn name_differences(offline: &Offline, coll: &Collection, index: &Arc<Index>, re
         },
     );
     for e in [records.err(), entries.err()].into_iter().flatten() {
-        report.fault(e.message);
+        report.fault(e.into_message());
     }
     let (ns, name) = (&coll.ns, index.name());
     for (ids, what) in [

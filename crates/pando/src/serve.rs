@@ -148,7 +148,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     }
     let cannot_open = |e: errors::Error| Failure {
         code: CANNOT_OPEN_DATA,
-        says: e.message,
+        says: e.into_message(),
     };
     let store = Store::open(StoreOptions {
         cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
@@ -187,7 +187,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     drop(pid_file);
     let failed = served
         .map_err(|e| e.to_string())
-        .and(closed.map_err(|e| e.message))
+        .and(closed.map_err(errors::Error::into_message))
         .err();
     let code = u8::from(failed.is_some());
     tracing::info!(target: "CONTROL", id = 23138, exitCode = u64::from(code), "Shutting down");

@@ -60,7 +60,7 @@ pub trait Watchdog: Send + Sync {
     /// Asked now and then inside of long evaluations (time limits, kills, a loop's work budget).
     fn check(&self) -> Result<()>;
 
-    /// Asked while the thread holds more than [`NOTABLE_BYTES`] in large blocks: whether it may hold as much, and more.
+    /// Asked as often while the thread holds more than [`NOTABLE_BYTES`] in large blocks: whether it may hold as much, and more.
     fn weigh(&self) -> Result<()>;
 }
 
@@ -85,7 +85,7 @@ pub struct Vars {
     pub(crate) cluster_time: Option<u64>,
     pub(crate) user: Vec<(Arc<str>, Value)>,
     watchdog: Option<Arc<dyn Watchdog>>,
-    done: work::Done,
+    left: work::Left,
 }
 
 impl Vars {
@@ -115,15 +115,6 @@ impl Vars {
     pub(crate) fn check_interrupt(&self, done: usize) -> Result<()> {
         match &self.watchdog {
             Some(w) if done % 256 == 255 => w.check(),
-            _ => Ok(()),
-        }
-    }
-
-    /// To be called before something is made that may be large.
-    #[inline]
-    pub(crate) fn check_weight(&self) -> Result<()> {
-        match &self.watchdog {
-            Some(w) if heap::held() > NOTABLE_BYTES as isize => w.weigh(),
             _ => Ok(()),
         }
     }

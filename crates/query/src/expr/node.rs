@@ -209,11 +209,14 @@ impl Call {
     /// The value of one of the arguments, as by [`Call::arg`].
     #[inline]
     pub(crate) fn read<'a>(&'a self, n: &'a Node, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
-        let v = n.eval(ctx)?;
-        if let Some(x) = v.as_val() {
+        // Not taken out of its result, which would move it.
+        let v = n.eval(ctx);
+        if let Ok(x) = &v
+            && let Some(x) = x.as_val()
+        {
             ctx.vars.work_bytes(x.bytes.len() * self.weight())?;
         }
-        Ok(v)
+        v
     }
 
     /// How much dearer than others' the operator's comparisons are: a collation makes keys of strings for each.
@@ -253,13 +256,12 @@ impl Node {
             Node::Const(v) => Computed::Ref(v.as_val()),
             Node::Path(p) => return p.eval_in(ctx.root, ctx.vars),
             Node::Call(c) => {
-                ctx.vars.check_weight()?;
                 ctx.vars.work(1)?;
-                let made = (c.op.eval)(c, ctx)?;
-                if let Computed::Owned(v) = &made {
+                let made = (c.op.eval)(c, ctx);
+                if let Ok(Computed::Owned(v)) = &made {
                     ctx.vars.work_bytes(v.as_val().bytes.len())?;
                 }
-                return Ok(made);
+                return made;
             }
             Node::System(s, path) => return system(*s, path, ctx),
             Node::Var(name, path) => return variable(name, path, ctx),
@@ -296,7 +298,6 @@ impl Node {
                 w.close();
             }
             _ => {
-                ctx.vars.check_weight()?;
                 check_size(w.len())?;
                 if let Some(v) = self.eval(ctx)?.as_val() {
                     ctx.vars.work_bytes(v.bytes.len())?;

@@ -59,6 +59,11 @@ impl FieldPath {
     #[inline]
     pub(crate) fn eval_in<'a>(&self, doc: Doc<'a>, vars: &Vars) -> Result<Computed<'a>> {
         let mut seen = 0;
+        if let [name] = &*self.parts {
+            let found = get(doc, name, &mut seen);
+            vars.work_elements(seen)?;
+            return Ok(found.into());
+        }
         let found = walk(doc, &self.parts, &mut seen);
         vars.work_elements(seen)?;
         Ok(found)

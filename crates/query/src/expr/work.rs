@@ -12,7 +12,7 @@
 //!
 //! Invariant: an evaluation counts from zero ([`Vars::begin_work`]), so that a small one never asks, however many there were before.
 
-use super::Vars;
+use super::{NOTABLE_BYTES, Vars};
 use errors::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -26,13 +26,18 @@ const ELEMENTS_OF_UNIT: usize = 8;
 /// Comparisons for a unit.
 const COMPARISONS_OF_UNIT: usize = 4;
 
-/// Units since the last question. One thread evaluates at a time; were there two, a few units would be lost.
-#[derive(Default)]
-pub(super) struct Done(AtomicUsize);
+/// Units left until the next question. One thread evaluates at a time; were there two, a few units would be lost.
+pub(super) struct Left(AtomicUsize);
 
-impl Clone for Done {
-    fn clone(&self) -> Done {
-        Done::default()
+impl Default for Left {
+    fn default() -> Left {
+        Left(AtomicUsize::new(TURN))
+    }
+}
+
+impl Clone for Left {
+    fn clone(&self) -> Left {
+        Left::default()
     }
 }
 
@@ -40,30 +45,33 @@ impl Vars {
     /// Before an evaluation.
     #[inline]
     pub(crate) fn begin_work(&self) {
-        self.done.0.store(0, Relaxed);
+        self.left.0.store(TURN, Relaxed);
     }
 
     /// Counts units of work, done or about to be done.
     #[inline]
     pub(crate) fn work(&self, units: usize) -> Result<()> {
-        if self.watchdog.is_none() {
-            return Ok(());
+        let left = self.left.0.load(Relaxed);
+        if units >= left {
+            return self.ask(units - left);
         }
-        let done = self.done.0.load(Relaxed).saturating_add(units);
-        if done >= TURN {
-            return self.ask(done);
-        }
-        self.done.0.store(done, Relaxed);
+        self.left.0.store(left - units, Relaxed);
         Ok(())
     }
 
+    /// `over`: units done since the question became due. Large values are made by much work, so what the thread holds is asked
+    /// here too.
     #[cold]
-    fn ask(&self, done: usize) -> Result<()> {
-        self.done.0.store(done % TURN, Relaxed);
+    fn ask(&self, over: usize) -> Result<()> {
+        self.left.0.store(TURN - over % TURN, Relaxed);
+        let Some(w) = &self.watchdog else {
+            return Ok(());
+        };
+        if heap::held() > NOTABLE_BYTES as isize {
+            w.weigh()?;
+        }
         // Much at once is asked for as often as if it were done bit by bit: an answer may be how much there may be.
-        self.watchdog
-            .iter()
-            .try_for_each(|w| (0..done / TURN).try_for_each(|_| w.check()))
+        (0..=over / TURN).try_for_each(|_| w.check())
     }
 
     /// Counts bytes that are read, copied or compared.

@@ -149,7 +149,7 @@ fn refusals() {
             Ok(f) => panic!("{q} was accepted as {f:?}"),
         }
     }
-    let message = |q: &str| parse(q).unwrap_err().message;
+    let message = |q: &str| parse(q).unwrap_err().into_message();
     assert_eq!(message(r#"{"a":{"$foo":1}}"#), "unknown operator: $foo");
     assert_eq!(
         message(r#"{"$and":[]}"#),
