@@ -1,5 +1,8 @@
 """maxTimeMS: whatever takes longer ends with MaxTimeMSExpired, and leaves a server that goes on."""
 
+import re
+import time
+
 import pytest
 from pymongo.errors import ExecutionTimeout
 
@@ -68,3 +71,42 @@ def test_get_more_goes_on_with_what_is_left(big):
 def test_enough_time_is_enough(big):
     assert big.command("count", "c", query={"a": {"$gte": 0}}, maxTimeMS=60_000)["n"] == N
     assert big.c.count_documents({"x": {"$exists": True}}) == 0
+
+
+LONG = {
+    "find": {"find": "long", "filter": {"a": {"$in": [re.compile(f"z{i}|y") for i in range(5_000)]}}},
+    "or": {"count": "long", "query": {"$or": [{"a": {"$lt": f"n{i}"}} for i in range(10_000)]}},
+    "regex": {"find": "long", "filter": {"a": re.compile("(x+x+)+[yz]")}},
+    "elemMatch": {"distinct": "long", "key": "b", "query": {"o": {"$elemMatch": {"$or": [{"x": {"$lt": -i}} for i in range(1, 20_000)]}}}},
+    "schema": {"count": "long", "query": {"$jsonSchema": {"properties": {"a": {"items": {"allOf": [{"minLength": i % 9} for i in range(20_000)]}}}}}},
+    "delete": {"delete": "long", "deletes": [{"q": {"$and": [{"a": {"$ne": f"n{i}"}} for i in range(10_000)]}, "limit": 1}]},
+    "array filters": {
+        "update": "long",
+        "updates": [
+            {
+                "q": {},
+                "u": {"$set": {f"o.$[e{i}].x": 1 for i in range(5_000)}},
+                "arrayFilters": [{f"e{i}.x": -1} for i in range(5_000)],
+            }
+        ],
+    },
+    "pull": {"findAndModify": "long", "query": {}, "update": {"$pull": {"o": {"$or": [{"x": {"$lt": -i}} for i in range(1, 20_000)]}}}},
+    "aggregate": {
+        "aggregate": "long",
+        "pipeline": [{"$match": {"$nor": [{"a": {"$gt": f"y{i}"}} for i in range(10_000)]}}, {"$count": "n"}],
+        "cursor": {},
+    },
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_one_long_document_expires(big, name):
+    """What would take from half a minute to hours on a single document."""
+    if not big.long.find_one({}, {"_id": 1}):
+        texts = ["x" * 28 + str(i) for i in range(100_000)]
+        big.long.insert_one({"a": texts, "o": [{"x": i} for i in range(100_000)]})
+    start = time.monotonic()
+    with pytest.raises(ExecutionTimeout):
+        big.command({**LONG[name], "maxTimeMS": 300})
+    assert time.monotonic() - start < 10
+    assert big.long.count_documents({"o.x": 0}) == 1

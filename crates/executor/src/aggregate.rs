@@ -280,7 +280,7 @@ fn group_plan(
             sort: order.as_ref(),
             projection,
             hint: find.hint.clone(),
-            vars: find.filter.has_expr().then(|| find.vars.clone()),
+            vars: find.filter.wants_vars().then(|| find.vars.clone()),
             distinct: Some(DistinctRequest {
                 path: &group.path,
                 collation: group.collation.as_ref(),

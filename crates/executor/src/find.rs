@@ -227,9 +227,9 @@ impl FindCursor {
         coll: Arc<Collection>,
         mut req: FindRequest,
     ) -> Result<FindCursor> {
-        let has_expr = req.filter.has_expr();
+        let wants_vars = req.filter.wants_vars();
         let mut interrupt = None;
-        let computes = has_expr || req.projection.as_ref().is_some_and(|p| !p.is_simple());
+        let computes = wants_vars || req.projection.as_ref().is_some_and(|p| !p.is_simple());
         // Those of a pipeline have one already, which the pipeline keeps up to date.
         if computes && !req.vars.has_watchdog() {
             let (cell, vars) = Interrupt::bind(ctx, &req.vars);
@@ -243,7 +243,7 @@ impl FindCursor {
             hint: req.hint.clone(),
             min: req.min,
             max: req.max,
-            vars: has_expr.then(|| req.vars.clone()),
+            vars: wants_vars.then(|| req.vars.clone()),
             distinct: None,
         };
         let rows = match req.plan {

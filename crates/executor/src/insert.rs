@@ -71,6 +71,9 @@ pub fn insert(
                         bytes: b,
                     });
                 }
+                Err(e) if matches!(e.code, Code::Interrupted | Code::MaxTimeMSExpired) => {
+                    return Err(e);
+                }
                 Err(e) if ordered => failed = Some((at, e)),
                 Err(e) => out.errors.push((at, e)),
             }

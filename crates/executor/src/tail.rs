@@ -50,7 +50,7 @@ impl TailCursor {
             ns: coll.ns.clone(),
             uuid: coll.uuid,
             tail: capped.tail.clone(),
-            filter_vars: req.filter.has_expr().then(|| req.vars.clone()),
+            filter_vars: req.filter.wants_vars().then(|| req.vars.clone()),
             filter: req.filter,
             position: 0,
             skip: req.skip,
@@ -89,6 +89,7 @@ impl TailCursor {
                 self.position
             );
         }
+        let vars = self.filter_vars.as_ref().map(|v| ctx.interruptible(v));
         let low = sequence_key(self.position.saturating_add(1));
         let mut scan = RecordScan::new(&coll, &low, &[], false);
         let (start, mut n) = (w.len(), 0);
@@ -101,7 +102,7 @@ impl TailCursor {
             let number = sequence_of(key)
                 .ok_or_else(|| Error::internal("a record key of a capped collection is damaged"))?;
             let doc = Doc::new(scan.value()).unwrap_or(Doc::EMPTY);
-            if crate::read::test(&self.filter, doc, self.filter_vars.as_deref())? {
+            if crate::read::test(&self.filter, doc, vars.as_deref())? {
                 if self.skip > 0 {
                     self.skip -= 1;
                 } else {

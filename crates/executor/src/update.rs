@@ -256,7 +256,7 @@ fn update_op(key: &[u8], diff: Option<Vec<u8>>) -> Op {
 }
 
 fn vars(req: &UpdateRequest) -> Option<Arc<Vars>> {
-    req.filter.has_expr().then(|| req.vars.clone())
+    req.filter.wants_vars().then(|| req.vars.clone())
 }
 
 /// The document's new version, which the collection's validator allows; `None` when nothing changes.

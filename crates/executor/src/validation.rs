@@ -17,25 +17,38 @@ pub(crate) fn check(
     old: Option<Doc<'_>>,
 ) -> Result<()> {
     match &coll.validator {
-        Some(v) if !ctx.bypass_validation => test(coll, v, new, old),
+        Some(v) if !ctx.bypass_validation => test(ctx, coll, v, new, old),
         _ => Ok(()),
     }
 }
 
+/// Longer documents may take so long that their operation can be ended in between.
+const LONG_BYTES: usize = 64 << 10;
+
 #[cold]
-fn test(coll: &Collection, v: &Validator, new: Doc<'_>, old: Option<Doc<'_>>) -> Result<()> {
+fn test(
+    ctx: &OpCtx,
+    coll: &Collection,
+    v: &Validator,
+    new: Doc<'_>,
+    old: Option<Doc<'_>>,
+) -> Result<()> {
     let filter = v.filter.as_ref().map_err(Clone::clone)?;
     let vars = if v.has_expr {
         Vars::new(Collection::now_millis())
     } else {
         Vars::default()
     };
-    if filter.matches_with(new, &vars)? {
+    // An event loop could not hand the rest of a batch to a worker here.
+    let long = new.len() + old.map_or(0, |d| d.len()) > LONG_BYTES && !ctx.may_offload();
+    let bound = long.then(|| ctx.interruptible(&vars));
+    let vars = bound.as_deref().unwrap_or(&vars);
+    if filter.matches_with(new, vars)? {
         return Ok(());
     }
     if let Some(old) = old
         && v.moderate
-        && !filter.matches_with(old, &vars)?
+        && !filter.matches_with(old, vars)?
     {
         return Ok(());
     }
@@ -44,7 +57,7 @@ fn test(coll: &Collection, v: &Validator, new: Doc<'_>, old: Option<Doc<'_>>) ->
     if let Some(id) = new.get("_id") {
         w.val("failingDocumentId", id);
     }
-    let details = query::filter::explain_failure(v.source.as_doc(), new, &vars);
+    let details = query::filter::explain_failure(v.source.as_doc(), new, vars);
     w.doc("details", details.as_doc()).close();
     if v.logs {
         let id = new.get("_id").map(bson::json::val_to_string);

@@ -675,7 +675,7 @@ impl<'a> Pass<'a> {
                 let Some(v) = doc.get(name) else {
                     return Ok(());
                 };
-                if let Some(e) = test.matching_element(v) {
+                if let Some(e) = test.matching_element(v, self.vars)? {
                     head(out, tag::ARRAY, name.as_bytes());
                     let start = open(out);
                     index_head(out, e.tag, 0);

@@ -40,7 +40,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     }
     let (env, vars) = variables::variables(cx, &ns, &collation, None)?;
     let filter = Filter::parse(query, &env)?;
-    let vars = filter.has_expr().then(|| cx.op.interruptible(&vars));
+    let vars = filter.wants_vars().then(|| cx.op.interruptible(&vars));
     let req = ReadRequest {
         hint,
         vars,

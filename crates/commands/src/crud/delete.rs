@@ -78,7 +78,7 @@ pub(super) fn execute(
         multi: s.multi,
         sort: None,
         hint: s.hint.clone(),
-        vars: filter.has_expr().then(|| cx.op.interruptible(vars)),
+        vars: filter.wants_vars().then(|| cx.op.interruptible(vars)),
         images: false,
     };
     match hold {

@@ -80,7 +80,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         let shape = d.shape();
         query_settings::heed(cx, &d.ns, &shape, &mut d.hint)?;
     }
-    let vars = d.filter.has_expr().then(|| cx.op.interruptible(&d.vars));
+    let vars = d.filter.wants_vars().then(|| cx.op.interruptible(&d.vars));
     let req = ReadRequest {
         hint: d.hint,
         vars,

@@ -359,7 +359,7 @@ fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosi
             if let Some(path) = &distinct {
                 let read = executor::ReadRequest {
                     hint: request.hint.clone(),
-                    vars: filter.has_expr().then(|| request.vars.clone()),
+                    vars: filter.wants_vars().then(|| request.vars.clone()),
                     ..executor::ReadRequest::new(&filter)
                 };
                 let collation = collation.as_ref();

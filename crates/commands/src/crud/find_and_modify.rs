@@ -78,7 +78,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
         }
         None => None,
     };
-    let computes = filter.has_expr() || parsed.as_ref().is_some_and(Update::is_pipeline);
+    let computes = filter.wants_vars() || parsed.as_ref().is_some_and(Update::wants_vars);
     let vars = if computes {
         cx.op.interruptible(&vars)
     } else {
@@ -105,7 +105,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
             multi: false,
             sort: sort.as_ref(),
             hint,
-            vars: filter.has_expr().then(|| vars.clone()),
+            vars: filter.wants_vars().then(|| vars.clone()),
             images: true,
         }),
     };

@@ -194,7 +194,7 @@ pub(super) fn execute(
         );
     }
     let mut vars = s.vars;
-    if s.filter.has_expr() || s.update.is_pipeline() {
+    if s.filter.wants_vars() || s.update.wants_vars() {
         vars = cx.op.interruptible(&vars);
     }
     let req = UpdateRequest {

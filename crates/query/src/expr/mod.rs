@@ -45,9 +45,10 @@ pub use parse::ParseEnv;
 pub use path::FieldPath;
 
 pub(crate) use array::{SortSpec, count_of};
-pub(crate) use node::{Node, Scope, check_depth};
+pub(crate) use node::{COLLATED, Node, Scope, check_depth};
 pub(crate) use object::merge as merge_documents;
 pub(crate) use parse::check_field_name;
+pub(crate) use regex::units as regex_units;
 pub(crate) use values::constant_of;
 
 use bson::{Val, Value};
@@ -176,6 +177,11 @@ impl Expression {
 
     pub fn evaluate<'a>(&'a self, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         ctx.vars.begin_work();
+        self.node.eval(ctx)
+    }
+
+    /// As [`Expression::evaluate`], as a part of something larger that counts its work.
+    pub(crate) fn evaluate_within<'a>(&'a self, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         self.node.eval(ctx)
     }
 

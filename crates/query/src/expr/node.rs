@@ -175,7 +175,7 @@ pub(crate) struct Call {
 }
 
 /// What going over a string under a collation takes, in times of what copying it does.
-pub(super) const COLLATED: usize = 16;
+pub(crate) const COLLATED: usize = 16;
 
 impl Call {
     /// The value of argument `i`, to be read: its length counts as work. Missing when it was not given.

@@ -113,6 +113,11 @@ const MATCH_UNITS: usize = 64;
 /// Bytes of a text that count as a unit of work: more is done with them than reading.
 const BYTES_OF_UNIT: usize = 16;
 
+/// What matching a text of so many bytes counts as work.
+pub(crate) fn units(bytes: usize) -> usize {
+    MATCH_UNITS + bytes / BYTES_OF_UNIT
+}
+
 /// The longest pattern that MongoDB accepts.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
@@ -169,7 +174,7 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
             c.op.name
         )
     };
-    ctx.vars.work(MATCH_UNITS + text.len() / BYTES_OF_UNIT)?;
+    ctx.vars.work(units(text.len()))?;
     match want {
         Want::Whether => boolean(regex.is_match(text.as_bytes()).map_err(failed)?),
         Want::First => {

@@ -1,88 +1,84 @@
 //! Testing documents and values against a parsed filter.
 
+use super::watch::Watch;
 use super::{Collated, InList, Node, Test};
 use crate::collation::Collation;
-use crate::expr::{EvalCtx, Vars};
+use crate::expr::{COLLATED, EvalCtx, Vars, regex_units};
 use crate::path::{FieldPath, Leaf};
 use bson::{Doc, Val, Value, order, tag};
 use errors::Result;
 use std::cmp::Ordering;
 
-/// Tests a document. Without `vars` an `$expr` sees only the system's constants.
-pub(super) fn matches(node: &Node, doc: Doc<'_>, vars: Option<&Vars>) -> Result<bool> {
-    Ok(match node {
-        Node::Pred { path, test } => pred(path, test, doc),
-        Node::And(c) => {
-            for n in c {
-                if !matches(n, doc, vars)? {
-                    return Ok(false);
-                }
-            }
-            true
-        }
-        Node::Or(c) => any(c, doc, vars)?,
-        Node::Nor(c) => !any(c, doc, vars)?,
-        Node::Not(n) => !matches(n, doc, vars)?,
+/// Tests a document. Without variables an `$expr` sees only the system's constants.
+pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
+    match node {
+        Node::Pred { path, test } => pred(path, test, doc, watch),
+        Node::And(c) => c.iter().all(|n| watch.goes_on() && matches(n, doc, watch)),
+        Node::Or(c) => c.iter().any(|n| watch.ended() || matches(n, doc, watch)),
+        Node::Nor(c) => !c.iter().any(|n| watch.ended() || matches(n, doc, watch)),
+        Node::Not(n) => !matches(n, doc, watch),
         Node::Const(b) => *b,
         Node::Expr(e) => {
-            let truth = |vars: &Vars| -> Result<bool> {
-                let v = e.evaluate(&EvalCtx::new(doc, vars))?;
+            let truth = |vars: &Vars| {
+                let v = e.evaluate_within(&EvalCtx::new(doc, vars))?;
                 Ok(v.as_val().is_some_and(|v| v.truthy()))
             };
-            match vars {
-                Some(v) => truth(v)?,
-                None => truth(&Vars::default())?,
-            }
+            watch.heed(match watch.vars() {
+                Some(v) => truth(v),
+                None => truth(&Vars::default()),
+            })
         }
         Node::Sample(rate) => rand::random::<f64>() < *rate,
-        Node::Schema(s) => s.matches(doc),
-    })
-}
-
-fn any(nodes: &[Node], doc: Doc<'_>, vars: Option<&Vars>) -> Result<bool> {
-    for n in nodes {
-        if matches(n, doc, vars)? {
-            return Ok(true);
-        }
+        Node::Schema(s) => s.passes(doc, watch),
     }
-    Ok(false)
 }
 
 /// Tests a value that is not in a document (an array element): predicates with an empty path apply to the value itself,
 /// without entering it; others to the document that the value is.
-pub(super) fn matches_value(node: &Node, v: Val<'_>) -> bool {
+pub(super) fn matches_value(node: &Node, v: Val<'_>, watch: &Watch<'_>) -> bool {
     match node {
-        Node::Pred { path, test } if path.is_empty() => test.matches(Some(v)),
-        Node::Pred { path, test } => v.as_container().is_some_and(|d| pred(path, test, d)),
-        Node::And(c) => c.iter().all(|n| matches_value(n, v)),
-        Node::Or(c) => c.iter().any(|n| matches_value(n, v)),
-        Node::Nor(c) => !c.iter().any(|n| matches_value(n, v)),
-        Node::Not(n) => !matches_value(n, v),
+        Node::Pred { path, test } if path.is_empty() => {
+            !watch.over(1) && test.passes(Some(v), watch)
+        }
+        Node::Pred { path, test } => v.as_container().is_some_and(|d| pred(path, test, d, watch)),
+        Node::And(c) => c
+            .iter()
+            .all(|n| watch.goes_on() && matches_value(n, v, watch)),
+        Node::Or(c) => c
+            .iter()
+            .any(|n| watch.ended() || matches_value(n, v, watch)),
+        Node::Nor(c) => !c
+            .iter()
+            .any(|n| watch.ended() || matches_value(n, v, watch)),
+        Node::Not(n) => !matches_value(n, v, watch),
         Node::Const(b) => *b,
-        Node::Schema(s) => v.as_doc().is_some_and(|d| s.matches(d)),
+        Node::Schema(s) => v.as_doc().is_some_and(|d| s.passes(d, watch)),
         Node::Expr(_) | Node::Sample(_) => false,
     }
 }
 
 #[inline]
-fn pred(path: &FieldPath, test: &Test, doc: Doc<'_>) -> bool {
-    path.visit(doc, test.leaf(), &mut |v, _| test.matches(v))
+fn pred(path: &FieldPath, test: &Test, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
+    !watch.over_bytes(doc.len()) && path.visit(doc, test.leaf(), &mut |v, _| test.passes(v, watch))
 }
 
 /// `None`: no match; `Some(i)`: matched, and `i` is the array position that the last deciding predicate went through.
-pub(super) fn matched_index(node: &Node, doc: Doc<'_>, vars: &Vars) -> Result<Option<Option<u32>>> {
-    Ok(match node {
+pub(super) fn matched_index(node: &Node, doc: Doc<'_>, watch: &Watch<'_>) -> Option<Option<u32>> {
+    match node {
         Node::Pred { path, test } => {
+            if watch.over_bytes(doc.len()) {
+                return None;
+            }
             let mut at = None;
             let found = path.visit(doc, test.leaf(), &mut |v, outer| {
                 let inner = match (test, v) {
                     (Test::ElemMatchObject(_) | Test::ElemMatchValue(_), Some(v)) => {
-                        match test.first_element(v) {
+                        match test.first_element(v, watch) {
                             None => return false,
                             i => i,
                         }
                     }
-                    _ if test.matches(v) => None,
+                    _ if test.passes(v, watch) => None,
                     _ => return false,
                 };
                 at = outer.or(inner);
@@ -96,16 +92,16 @@ pub(super) fn matched_index(node: &Node, doc: Doc<'_>, vars: &Vars) -> Result<Op
             c.sort_by_key(|n| n.rank());
             let mut at = None;
             for n in c {
-                match matched_index(n, doc, vars)? {
-                    None => return Ok(None),
+                match matched_index(n, doc, watch) {
+                    None => return None,
                     Some(i) => at = i.or(at),
                 }
             }
             Some(at)
         }
         // A disjunction does not say where it matched, nor does a negation.
-        n => matches(n, doc, Some(vars))?.then_some(None),
-    })
+        n => matches(n, doc, watch).then_some(None),
+    }
 }
 
 impl Node {
@@ -190,6 +186,11 @@ impl Test {
     /// Tests one value as it is; `None` is a missing field.
     #[inline]
     pub fn matches(&self, v: Option<Val<'_>>) -> bool {
+        self.passes(v, &Watch::none())
+    }
+
+    #[inline]
+    pub(super) fn passes(&self, v: Option<Val<'_>>, watch: &Watch<'_>) -> bool {
         match self {
             Test::Eq(rhs) => {
                 let rhs = rhs.as_val();
@@ -202,10 +203,10 @@ impl Test {
             Test::Lte(rhs) => compare(v, rhs.as_val(), true, |o| o != Ordering::Greater),
             Test::Gt(rhs) => compare(v, rhs.as_val(), false, |o| o == Ordering::Greater),
             Test::Gte(rhs) => compare(v, rhs.as_val(), true, |o| o != Ordering::Less),
-            Test::In(list) => list.matches(v),
+            Test::In(list) => list.passes(v, watch),
             Test::Exists => v.is_some(),
             Test::Type(set) => v.is_some_and(|v| set.contains(v.tag)),
-            Test::Regex(re) => v.is_some_and(|v| matches_regex(re, v)),
+            Test::Regex(re) => v.is_some_and(|v| matches_regex(re, v, watch)),
             Test::Mod { divisor, remainder } => v.is_some_and(|v| {
                 integer_part(v).is_some_and(|n| n.wrapping_rem(*divisor) == *remainder)
             }),
@@ -213,28 +214,30 @@ impl Test {
                 .and_then(|v| v.as_array())
                 .is_some_and(|a| a.count() as i64 == *n),
             Test::ElemMatchObject(_) | Test::ElemMatchValue(_) => {
-                v.is_some_and(|v| self.first_element(v).is_some())
+                v.is_some_and(|v| self.first_element(v, watch).is_some())
             }
             Test::Bits { test, mask } => v.is_some_and(|v| mask.test(*test, v)),
-            Test::Collated(c) => c.matches(v),
+            Test::Collated(c) => c.passes(v, watch),
         }
     }
 
     /// For `$elemMatch`: the first element of the array `v` that passes.
-    pub(crate) fn matching_element<'a>(&self, v: Val<'a>) -> Option<Val<'a>> {
-        let n = self.first_element(v)?;
-        v.as_array()?.values().nth(n as usize)
+    pub(crate) fn matching_element<'a>(&self, v: Val<'a>, vars: &Vars) -> Result<Option<Val<'a>>> {
+        let n = Watch::over_vars(vars, |watch| self.first_element(v, watch))?;
+        Ok(n.and_then(|n| v.as_array()?.values().nth(n as usize)))
     }
 
     /// Its position.
-    fn first_element(&self, v: Val<'_>) -> Option<u32> {
+    fn first_element(&self, v: Val<'_>, watch: &Watch<'_>) -> Option<u32> {
         let array = v.as_array()?;
         let found = match self {
             Test::ElemMatchObject(n) => array.values().position(|e| {
-                e.as_container()
-                    .is_some_and(|d| matches(n, d, None).unwrap_or(false))
+                let tested = |d| watch.ended() || matches(n, d, watch);
+                e.as_container().is_some_and(tested)
             }),
-            Test::ElemMatchValue(n) => array.values().position(|e| matches_value(n, e)),
+            Test::ElemMatchValue(n) => array
+                .values()
+                .position(|e| watch.ended() || matches_value(n, e, watch)),
             _ => None,
         };
         found.map(|i| i as u32)
@@ -297,24 +300,31 @@ pub(super) fn integer_part(v: Val<'_>) -> Option<i64> {
     }
 }
 
-pub(super) fn matches_regex(re: &super::Regex, v: Val<'_>) -> bool {
+fn matches_regex(re: &super::Regex, v: Val<'_>, watch: &Watch<'_>) -> bool {
     match v.tag {
-        tag::STRING | tag::SYMBOL => v.str_bytes().is_some_and(|s| re.is_match(s)),
+        tag::STRING | tag::SYMBOL => v
+            .str_bytes()
+            .is_some_and(|s| !watch.over(regex_units(s.len())) && re.is_match(s)),
         tag::REGEX => v.as_regex() == Some((re.pattern(), re.options())),
         _ => false,
     }
 }
 
 impl Collated {
-    fn matches(&self, v: Option<Val<'_>>) -> bool {
+    fn passes(&self, v: Option<Val<'_>>, watch: &Watch<'_>) -> bool {
         let Some(v) = v else {
-            return self.folded.matches(None);
+            return self.folded.passes(None, watch);
         };
-        if Collation::with(Some(&self.collation), v, |v| self.folded.matches(Some(v))) {
+        // What is compared is made anew for each test.
+        if watch.over_bytes(v.bytes.len().saturating_mul(COLLATED)) {
+            return false;
+        }
+        let folded = |v: Val<'_>| self.folded.passes(Some(v), watch);
+        if Collation::with(Some(&self.collation), v, folded) {
             return true;
         }
         match &self.source {
-            Test::In(l) => l.regexes.iter().any(|re| matches_regex(re, v)),
+            Test::In(l) => l.any_regex(v, watch),
             _ => false,
         }
     }
@@ -333,7 +343,7 @@ impl InList {
     }
 
     #[inline]
-    fn matches(&self, v: Option<Val<'_>>) -> bool {
+    fn passes(&self, v: Option<Val<'_>>, watch: &Watch<'_>) -> bool {
         let Some(v) = v else {
             return self.contains_null();
         };
@@ -344,6 +354,13 @@ impl InList {
                 .binary_search_by(|x| order::compare(x.as_val(), v))
                 .is_ok()
         };
-        found || self.regexes.iter().any(|re| matches_regex(re, v))
+        found || self.any_regex(v, watch)
+    }
+
+    #[inline]
+    fn any_regex(&self, v: Val<'_>, watch: &Watch<'_>) -> bool {
+        self.regexes
+            .iter()
+            .any(|re| watch.ended() || matches_regex(re, v, watch))
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! * [`parse`](Filter::parse): the query document into [`Node`]s, with MongoDB's errors.
 //! * `eval`: testing. `failure`: why a document does not match. `render`: back into a document, for explain. `regex`: PCRE2. `bits`, `types`, `schema`: the operators
-//!   of those names.
+//!   of those names. `watch`: what a test has done.
 
 mod bits;
 mod eval;
@@ -19,6 +19,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 mod types;
+mod watch;
 
 pub use bits::{BitMask, BitTest};
 pub use failure::explain_failure;
@@ -31,6 +32,10 @@ use crate::expr::{Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
 use bson::{Doc, DocBuf, Val, Value};
 use errors::{Result, err};
+use watch::Watch;
+
+/// With so many nodes a test goes over its document so often at most, which takes a second where that has 16 MB.
+const FEW_NODES: usize = 32;
 
 /// A parsed query document.
 #[derive(Clone, Debug)]
@@ -145,19 +150,31 @@ impl Filter {
     /// Tests a document. Fails only when an `$expr` does.
     #[inline]
     pub fn matches(&self, doc: Doc<'_>) -> Result<bool> {
-        eval::matches(&self.root, doc, None)
+        Watch::unasked(|watch| eval::matches(&self.root, doc, watch))
     }
 
-    /// The same with values for variables that `$expr` names.
+    /// The same with values for variables that `$expr` names, and with whom they ask whether a long test may go on.
     #[inline]
     pub fn matches_with(&self, doc: Doc<'_>, vars: &Vars) -> Result<bool> {
-        eval::matches(&self.root, doc, Some(vars))
+        vars.begin_work();
+        self.matches_within(doc, vars)
+    }
+
+    /// As [`Filter::matches_with`], as a part of something larger that counts its work.
+    #[inline]
+    pub(crate) fn matches_within(&self, doc: Doc<'_>, vars: &Vars) -> Result<bool> {
+        Watch::over_vars(vars, |watch| eval::matches(&self.root, doc, watch))
     }
 
     /// Tests a single value, for filters whose operators apply to a value itself (`$pull: {a: {$gt: 3}}`): the node's
     /// paths are empty.
     pub fn matches_value(&self, v: Val<'_>) -> bool {
-        eval::matches_value(&self.root, v)
+        eval::matches_value(&self.root, v, &Watch::none())
+    }
+
+    /// As [`Filter::matches_value`], as a part of something larger that counts its work.
+    pub(crate) fn matches_value_within(&self, v: Val<'_>, vars: &Vars) -> Result<bool> {
+        Watch::over_vars(vars, |watch| eval::matches_value(&self.root, v, watch))
     }
 
     /// Parses operators that apply to a value itself: `{$gt: 3, $lt: 5}` (`$pull`, `$elemMatch`).
@@ -167,15 +184,35 @@ impl Filter {
         })
     }
 
-    /// Whether `$expr` (or another node that needs variables) occurs anywhere.
+    /// Whether `$expr` occurs anywhere.
     pub fn has_expr(&self) -> bool {
         self.root.any(&mut |n| matches!(n, Node::Expr(_)))
+    }
+
+    /// Whether a test needs variables ([`Filter::matches_with`]): an `$expr` reads them, and what may take long for one document asks
+    /// by them whether it may go on.
+    pub fn wants_vars(&self) -> bool {
+        let mut nodes = 0;
+        self.root.any(&mut |n| {
+            nodes += 1;
+            nodes > FEW_NODES
+                || match n {
+                    Node::Expr(_) | Node::Schema(_) => true,
+                    Node::Pred { test, .. } => match test.written() {
+                        Test::Regex(_) => true,
+                        Test::In(l) => !l.regexes.is_empty(),
+                        _ => false,
+                    },
+                    _ => false,
+                }
+        })
     }
 
     /// When the document matches: the array position that a positional `$` stands for, if matching went through an array.
     /// `None` when it does not match.
     pub fn first_matched_index(&self, doc: Doc<'_>, vars: &Vars) -> Result<Option<Option<u32>>> {
-        eval::matched_index(&self.root, doc, vars)
+        vars.begin_work();
+        Watch::over_vars(vars, |watch| eval::matched_index(&self.root, doc, watch))
     }
 
     /// Fields and values that an upsert takes over from the query. Fails as MongoDB does when two of them disagree on

@@ -2,7 +2,9 @@
 //!
 //! A keyword that is about values of one kind passes every value of another kind. Nothing here enters arrays implicitly.
 
+use super::watch::Watch;
 use super::{Regex, TypeSet};
+use crate::expr::regex_units;
 use crate::list::FEW;
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, tag};
 use errors::{Result, bail, err};
@@ -80,8 +82,13 @@ impl Schema {
         })
     }
 
-    pub fn matches(&self, doc: Doc<'_>) -> bool {
-        pass(&self.rules, doc.as_val())
+    #[cfg(test)]
+    fn matches(&self, doc: Doc<'_>) -> bool {
+        self.passes(doc, &Watch::none())
+    }
+
+    pub(super) fn passes(&self, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
+        pass(&self.rules, doc.as_val(), watch)
     }
 
     pub fn source(&self) -> &DocBuf {
@@ -92,7 +99,7 @@ impl Schema {
 /// A test by a schema; what cannot be parsed, nothing passes.
 pub(super) fn compile(schema: Doc<'_>) -> impl Fn(Val<'_>) -> bool {
     let rules = parse(schema).ok();
-    move |v| rules.as_ref().is_some_and(|r| pass(r, v))
+    move |v| rules.as_ref().is_some_and(|r| pass(r, v, &Watch::none()))
 }
 
 pub(super) fn holds(schema: Doc<'_>, v: Val<'_>) -> bool {
@@ -435,26 +442,57 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
     Ok(out)
 }
 
-fn pass(rules: &Rules, v: Val<'_>) -> bool {
-    rules.iter().all(|r| r.passes(v))
+fn pass(rules: &Rules, v: Val<'_>, watch: &Watch<'_>) -> bool {
+    rules.iter().all(|r| r.passes(v, watch))
 }
 
 impl Extra {
-    fn passes(&self, v: Val<'_>) -> bool {
+    fn passes(&self, v: Val<'_>, watch: &Watch<'_>) -> bool {
         match self {
             Extra::Allowed => true,
             Extra::Forbidden => false,
-            Extra::Schema(s) => pass(s, v),
+            Extra::Schema(s) => pass(s, v, watch),
         }
     }
 }
 
 impl Rule {
-    fn passes(&self, v: Val<'_>) -> bool {
+    /// What testing a value counts as work, without what the rules below count themselves.
+    fn units(&self, v: Val<'_>) -> usize {
+        let len = v.bytes.len();
+        match self {
+            Rule::Pattern(_) => regex_units(len),
+            Rule::Enum(_) | Rule::UniqueItems => 1 + len / 4,
+            Rule::MinLength(_)
+            | Rule::MaxLength(_)
+            | Rule::MinItems(_)
+            | Rule::MaxItems(_)
+            | Rule::Items(_)
+            | Rule::Tuple(..)
+            | Rule::Required(_)
+            | Rule::MinProperties(_)
+            | Rule::MaxProperties(_)
+            | Rule::Properties(_)
+            | Rule::Needs(_) => 1 + len / 64,
+            Rule::Type(_)
+            | Rule::AllOf(_)
+            | Rule::AnyOf(_)
+            | Rule::OneOf(_)
+            | Rule::Not(_)
+            | Rule::Minimum(..)
+            | Rule::Maximum(..)
+            | Rule::MultipleOf(_) => 1,
+        }
+    }
+
+    fn passes(&self, v: Val<'_>, watch: &Watch<'_>) -> bool {
         let items = |f: &dyn Fn(Doc<'_>) -> bool| v.as_array().is_none_or(f);
         let fields = |f: &dyn Fn(Doc<'_>) -> bool| v.as_doc().is_none_or(f);
         let chars =
             |f: &dyn Fn(i64) -> bool| v.as_str().is_none_or(|s| f(s.chars().count() as i64));
+        if watch.over(self.units(v)) {
+            return false;
+        }
         match self {
             Rule::Type(set) => set.contains(v.tag),
             Rule::Enum(values) if values.len() <= FEW => values.iter().any(|x| same(x.as_val(), v)),
@@ -465,10 +503,13 @@ impl Rule {
                     .binary_search_by(|x| order::compare(x.as_val(), v))
                     .is_ok()
             }
-            Rule::AllOf(s) => s.iter().all(|s| pass(s, v)),
-            Rule::AnyOf(s) => s.iter().any(|s| pass(s, v)),
-            Rule::OneOf(s) => s.iter().filter(|s| pass(s, v)).count() == 1,
-            Rule::Not(s) => !pass(s, v),
+            Rule::AllOf(s) => s.iter().all(|s| watch.goes_on() && pass(s, v, watch)),
+            Rule::AnyOf(s) => s.iter().any(|s| watch.ended() || pass(s, v, watch)),
+            Rule::OneOf(s) => {
+                let passed = s.iter().filter(|s| watch.ended() || pass(s, v, watch));
+                passed.take(2).count() == 1
+            }
+            Rule::Not(s) => !pass(s, v, watch),
             Rule::Minimum(limit, inclusive) => {
                 within(v, limit.as_val(), Ordering::Greater, *inclusive)
             }
@@ -484,24 +525,26 @@ impl Rule {
             Rule::MinItems(n) => items(&|a| a.count() as i64 >= *n),
             Rule::MaxItems(n) => items(&|a| a.count() as i64 <= *n),
             Rule::UniqueItems => items(&unique),
-            Rule::Items(s) => items(&|a| a.values().all(|v| pass(s, v))),
+            Rule::Items(s) => items(&|a| a.values().all(|v| watch.goes_on() && pass(s, v, watch))),
             Rule::Tuple(tuple, behind) => items(&|a| {
                 a.values().enumerate().all(|(i, v)| match tuple.get(i) {
-                    Some(s) => pass(s, v),
-                    None => behind.passes(v),
+                    _ if watch.ended() => false,
+                    Some(s) => pass(s, v, watch),
+                    None => behind.passes(v, watch),
                 })
             }),
             Rule::Required(names) => fields(&|d| has_all(d, names)),
             Rule::MinProperties(n) => fields(&|d| d.count() as i64 >= *n),
             Rule::MaxProperties(n) => fields(&|d| d.count() as i64 <= *n),
-            Rule::Properties(p) => fields(&|d| p.pass(d)),
+            Rule::Properties(p) => fields(&|d| p.pass(d, watch)),
             Rule::Needs(all) => fields(&|d| {
                 let there = Names::of(d, all.len());
                 all.iter().all(|(name, need)| {
-                    !there.contains(name)
+                    watch.ended()
+                        || !there.contains(name)
                         || match need {
                             Need::Fields(needed) => has_all(d, needed),
-                            Need::Schema(s) => pass(s, d.as_val()),
+                            Need::Schema(s) => pass(s, d.as_val(), watch),
                         }
                 })
             }),
@@ -518,12 +561,15 @@ impl Properties {
         }
     }
 
-    fn pass(&self, d: Doc<'_>) -> bool {
+    fn pass(&self, d: Doc<'_>, watch: &Watch<'_>) -> bool {
         d.iter().all(|e| {
+            if watch.ended() {
+                return false;
+            }
             let mut spoken_of = false;
             let mut named = |name: &str, s: &Rules| {
                 spoken_of |= name == e.name;
-                name != e.name || pass(s, e.val)
+                name != e.name || pass(s, e.val, watch)
             };
             let passes = if self.by_name.is_empty() {
                 self.named.iter().all(|(name, s)| named(name, s))
@@ -535,14 +581,17 @@ impl Properties {
                 return false;
             }
             for (re, s) in &self.patterns {
+                if watch.over(regex_units(e.name.len())) {
+                    return false;
+                }
                 if re.is_match(e.name.as_bytes()) {
                     spoken_of = true;
-                    if !pass(s, e.val) {
+                    if !pass(s, e.val, watch) {
                         return false;
                     }
                 }
             }
-            spoken_of || self.others.passes(e.val)
+            spoken_of || self.others.passes(e.val, watch)
         })
     }
 }

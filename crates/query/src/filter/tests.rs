@@ -292,3 +292,104 @@ fn long_queries() {
     w.str("$regex", "x").close();
     assert!(Filter::parse(w.finish().as_doc(), &ParseEnv::new()).is_ok());
 }
+
+/// What a test goes over again and again can be ended, within the one document; what is short is never asked about.
+#[test]
+fn long_tests_ask() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut vars = Vars::new(0);
+    let count = asked.clone();
+    vars.set_watchdog(Arc::new(move || match count.fetch_add(1, Relaxed) {
+        20.. => Err(err!(Interrupted, "enough")),
+        _ => Ok(()),
+    }));
+    let mut w = bson::Writer::new();
+    w.open_array("a");
+    (0..100_000).for_each(|i| {
+        w.str("", &format!("v{i}"));
+    });
+    w.close().open_array("o");
+    (0..20_000).for_each(|i| {
+        w.open_doc("").i32("x", i).close();
+    });
+    w.close().open_doc("w");
+    (0..50_000).for_each(|i| {
+        w.i32(&format!("f{i}"), i);
+    });
+    w.close();
+    let long = w.finish();
+    let short = json::parse(r#"{"a":["v1","v2"],"o":[{"x":1}],"w":{"f1":1}}"#).unwrap();
+    let list =
+        |f: &dyn Fn(usize) -> String| (0..500).map(f).collect::<Vec<_>>().join(",").to_string();
+    let queries = [
+        format!(
+            r#"{{"a":{{"$in":[{}]}}}}"#,
+            list(&|i| format!(r#"{{"$regularExpression":{{"pattern":"x{i}|y","options":""}}}}"#))
+        ),
+        format!(
+            r#"{{"a":{{"$not":{{"$in":[{}]}}}}}}"#,
+            list(&|i| format!(r#"{{"$regularExpression":{{"pattern":"x{i}|y","options":""}}}}"#))
+        ),
+        format!(
+            r#"{{"$or":[{}]}}"#,
+            list(&|i| format!(r#"{{"a":{{"$lt":"n{i}"}}}}"#))
+        ),
+        format!(
+            r#"{{"$nor":[{}]}}"#,
+            list(&|i| format!(r#"{{"a":{{"$lt":"n{i}"}}}}"#))
+        ),
+        format!(
+            r#"{{"$and":[{}]}}"#,
+            list(&|i| format!(r#"{{"a":{{"$ne":"n{i}"}}}}"#))
+        ),
+        format!(
+            r#"{{"o":{{"$elemMatch":{{"$or":[{}]}}}}}}"#,
+            list(&|i| format!(r#"{{"x":{{"$lt":-{i}.5}}}}"#))
+        ),
+        format!(
+            r#"{{"o":{{"$not":{{"$elemMatch":{{"$and":[{}]}}}}}}}}"#,
+            list(&|i| format!(r#"{{"x":{{"$ne":-{i}.5}}}}"#))
+        ),
+        format!(
+            r#"{{"$jsonSchema":{{"properties":{{"a":{{"items":{{"allOf":[{}]}}}}}}}}}}"#,
+            list(&|i| format!(r#"{{"minLength":{}}}"#, i % 2))
+        ),
+        format!(
+            r#"{{"$jsonSchema":{{"properties":{{"a":{{"items":{{"anyOf":[{}]}}}}}}}}}}"#,
+            list(&|i| format!(r#"{{"minLength":{}}}"#, 100 + i))
+        ),
+        format!(
+            r#"{{"$jsonSchema":{{"properties":{{"w":{{"patternProperties":{{{}}}}}}}}}}}"#,
+            list(&|i| format!(r#""y{i}|x":{{}}"#))
+        ),
+        r#"{"a":{"$regex":"(x+x+)+y"}}"#.to_string(),
+    ];
+    for q in &queries {
+        let f = parse(q).unwrap();
+        assert!(f.wants_vars(), "{q}");
+        asked.store(0, Relaxed);
+        let ended = f.matches_with(long.as_doc(), &vars);
+        assert!(
+            matches!(ended, Err(e) if e.code == errors::Code::Interrupted),
+            "{q}"
+        );
+        let ended = f.first_matched_index(long.as_doc(), &vars);
+        assert!(ended.is_err(), "{q}");
+    }
+    asked.store(0, Relaxed);
+    // Hundreds of regular expressions are work on a short document too.
+    for q in queries.iter().filter(|q| !q.contains("pattern")) {
+        // Even many of them, one after the other.
+        let f = parse(q).unwrap();
+        let alone = f.matches(short.as_doc()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(f.matches_with(short.as_doc(), &vars).unwrap(), alone, "{q}");
+        }
+    }
+    assert_eq!(asked.load(Relaxed), 0);
+    for q in [r#"{"a":1}"#, r#"{"a":{"$in":[1,2]},"b":{"$gt":1}}"#, "{}"] {
+        assert!(!parse(q).unwrap().wants_vars(), "{q}");
+    }
+}

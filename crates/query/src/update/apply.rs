@@ -122,11 +122,14 @@ impl<'a> Walk<'a> {
                 "The positional operator did not find the match needed from the query."
             );
         };
+        // A copy for each place that it is found at.
+        self.ctx.vars.work(f.children.len())?;
         let mut out = f.clone();
         out.positional = None;
         match out.find(name) {
             Some(i) => {
                 let c = &mut out.children[i];
+                self.ctx.vars.work(c.node.size() + node.size())?;
                 c.node = merge(&c.node, node, &format!("{}.{name}", self.path))?;
             }
             None => {
@@ -146,6 +149,7 @@ impl<'a> Walk<'a> {
         doc: Doc<'a>,
         array: bool,
     ) -> Result<bool> {
+        self.ctx.vars.work_bytes(doc.len())?;
         let fields = self.resolve(fields)?;
         let fields = &*fields;
         let (bytes, start) = (doc.as_bytes(), self.out.len());
@@ -278,6 +282,7 @@ impl<'a> Walk<'a> {
         bytes: &'a [u8],
         copied: &mut usize,
     ) -> Result<bool> {
+        self.ctx.vars.work(1)?;
         match node {
             Node::Leaf(op) => self.leaf(op, e, bytes, copied),
             Node::Fields(f) => {
@@ -341,21 +346,28 @@ impl<'a> Walk<'a> {
             at = bytes.len() - 1 - it.rest().len();
             let mut node: Option<Cow<'_, Node>> = None;
             for (filter, n) in filtered {
+                self.ctx.vars.work(1)?;
                 let selected = match filter.and_then(|i| self.ops.filters.get(i)) {
                     None => true,
                     Some(f) => {
+                        self.ctx.vars.work_bytes(val.bytes.len())?;
                         scratch.clear();
                         let mut w = Writer::on(std::mem::take(&mut scratch));
                         w.val(&f.id, val);
                         scratch = w.finish_into();
-                        f.filter
-                            .matches_with(Doc::new(&scratch).unwrap_or(Doc::EMPTY), self.ctx.vars)?
+                        f.filter.matches_within(
+                            Doc::new(&scratch).unwrap_or(Doc::EMPTY),
+                            self.ctx.vars,
+                        )?
                     }
                 };
                 if selected {
                     node = Some(match node {
                         None => Cow::Borrowed(n),
-                        Some(o) => Cow::Owned(merge(&o, n, &self.path)?),
+                        Some(o) => {
+                            self.ctx.vars.work(o.size() + n.size())?;
+                            Cow::Owned(merge(&o, n, &self.path)?)
+                        }
                     });
                 }
             }
@@ -397,6 +409,7 @@ impl<'a> Walk<'a> {
             path: &self.path,
             name: e.name,
         };
+        self.ctx.vars.work_bytes(e.val.bytes.len())?;
         match op.apply(e.val, &at, self.ctx)? {
             Outcome::Unchanged => return Ok(false),
             Outcome::Remove if e.in_array => {
@@ -454,6 +467,7 @@ impl<'a> Walk<'a> {
 
     /// Appends a new element `name`; says whether there is anything to create.
     fn create(&mut self, node: &Node, name: &str) -> Result<bool> {
+        self.ctx.vars.work(1)?;
         match node {
             Node::Leaf(op) => {
                 let owned;
@@ -502,6 +516,7 @@ impl<'a> Walk<'a> {
 
     /// `child` cannot exist below the value `v` of `name`: an error unless the operators there ask for nothing.
     fn blocked(&mut self, node: &Node, child: &str, name: &str, v: Val<'_>) -> Result<()> {
+        self.ctx.vars.work(1)?;
         match node {
             Node::Leaf(op) => match op.missing(self.root, self.ctx)? {
                 Missing::Ignore => Ok(()),

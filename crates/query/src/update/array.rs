@@ -422,11 +422,11 @@ impl Pull {
             Pull::Operators { field, .. } if e.tag == tag::ARRAY => {
                 let mut w = Writer::with_capacity(e.bytes.len() + 8);
                 w.val("", e);
-                field.matches_with(w.finish().as_doc(), ctx.vars)
+                field.matches_within(w.finish().as_doc(), ctx.vars)
             }
-            Pull::Operators { element, .. } => Ok(element.matches_value(e)),
+            Pull::Operators { element, .. } => element.matches_value_within(e, ctx.vars),
             Pull::Query(f) => match e.as_doc() {
-                Some(d) => f.matches_with(d, ctx.vars),
+                Some(d) => f.matches_within(d, ctx.vars),
                 None => Ok(false),
             },
         })

@@ -124,6 +124,15 @@ impl Update {
         matches!(self.kind, Kind::Pipeline(_))
     }
 
+    /// Whether it needs variables that are asked whether it may go on: it computes, or may take long on one document.
+    pub fn wants_vars(&self) -> bool {
+        match &self.kind {
+            Kind::Operators(o) => o.may_take_long(),
+            Kind::Replacement(_) => false,
+            Kind::Pipeline(_) => true,
+        }
+    }
+
     /// Whether a positional `$` occurs: then [`Update::apply`] tests the filter on the document once more.
     pub fn needs_position(&self) -> bool {
         matches!(&self.kind, Kind::Operators(o) if o.positional)
@@ -156,6 +165,7 @@ impl Update {
         filter: &Filter,
         ctx: &UpdateCtx<'_>,
     ) -> Result<Option<Applied>> {
+        ctx.vars.begin_work();
         let applied = match &self.kind {
             Kind::Operators(o) if o.positional && !ctx.is_insert => {
                 let position = filter.first_matched_index(doc, ctx.vars)?.flatten();

@@ -1118,3 +1118,70 @@ fn long_upsert_paths() {
         assert_eq!(base.is_ok(), ok, "{parts}");
     }
 }
+
+/// What an update does for each of many elements can be ended within the one document.
+#[test]
+fn long_updates_ask() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut vars = Vars::new(NOW);
+    let count = asked.clone();
+    vars.set_watchdog(Arc::new(move || match count.fetch_add(1, Relaxed) {
+        200.. => Err(err!(Interrupted, "enough")),
+        _ => Ok(()),
+    }));
+    let ctx = UpdateCtx::new(&vars, NOW, TS);
+    let mut w = bson::Writer::new();
+    w.open_array("a");
+    (0..50_000).for_each(|i| {
+        w.open_doc("").i32("x", i).close();
+    });
+    w.close();
+    let long = w.finish();
+    let list = |f: &dyn Fn(usize) -> String| (0..300).map(f).collect::<Vec<_>>().join(",");
+    let names = list(&|i| format!(r#""a.$[e{i}].x":1"#));
+    let ids = list(&|i| format!(r#"{{"e{i}.x":-{i}.5}}"#));
+    let wide = list(&|i| format!(r#""a.$[].$.n{i}":1"#));
+    let twice = list(&|i| format!(r#""a.$[].n{i}":1,"a.$[e].m{i}":1"#));
+    for (update, filters) in [
+        (format!(r#"{{"$set":{{{names}}}}}"#), format!("[{ids}]")),
+        (format!(r#"{{"$unset":{{{wide}}}}}"#), "[]".to_string()),
+        (
+            format!(r#"{{"$unset":{{{twice}}}}}"#),
+            r#"[{"e.x":{"$gte":0}}]"#.to_string(),
+        ),
+        (
+            format!(
+                r#"{{"$pull":{{"a":{{"$or":[{}]}}}}}}"#,
+                list(&|i| format!(r#"{{"x":{{"$lt":-{i}.5}}}}"#))
+            ),
+            "[]".to_string(),
+        ),
+    ] {
+        let u = parse(&update, &filters).unwrap();
+        assert!(u.wants_vars(), "{update}");
+        asked.store(0, Relaxed);
+        let done = u.apply(long.as_doc(), &filter(r#"{"a.x":0}"#), &ctx);
+        assert!(
+            matches!(done, Err(e) if e.code == errors::Code::Interrupted),
+            "{update}"
+        );
+    }
+    asked.store(0, Relaxed);
+    for update in [r#"{"$set":{"a.$[].x":1}}"#, r#"{"$inc":{"a.$.x":1}}"#] {
+        let u = parse(update, "[]").unwrap();
+        let done = u.apply(
+            doc(r#"{"a":[{"x":0},{"x":2}]}"#).as_doc(),
+            &filter(r#"{"a.x":0}"#),
+            &ctx,
+        );
+        assert!(done.unwrap().is_some() && u.wants_vars(), "{update}");
+    }
+    assert_eq!(asked.load(Relaxed), 0);
+    assert!(
+        !parse(r#"{"$set":{"a":1},"$push":{"b":2}}"#, "[]")
+            .unwrap()
+            .wants_vars()
+    );
+}

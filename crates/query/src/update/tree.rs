@@ -15,6 +15,9 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// So many operators go over so many values at most.
+const FEW_NODES: usize = 32;
+
 /// All operators of one update.
 #[derive(Debug)]
 pub struct Operators {
@@ -48,6 +51,15 @@ pub struct Elements {
     pub list: Vec<(Option<usize>, Node)>,
     /// Where a filter is in the list; empty for few.
     places: HashMap<Option<usize>, usize>,
+}
+
+impl Operators {
+    /// Whether they may take long on one document.
+    pub fn may_take_long(&self) -> bool {
+        self.positional
+            || self.root.size() > FEW_NODES
+            || self.root.children.iter().any(|c| c.node.has_elements())
+    }
 }
 
 impl Elements {
@@ -188,6 +200,13 @@ impl Fields {
         self.note_names();
     }
 
+    fn size(&self) -> usize {
+        let positional = self.positional.iter().map(|n| n.size());
+        positional
+            .chain(self.children.iter().map(|c| c.node.size()))
+            .sum()
+    }
+
     fn arrange_all(&mut self) {
         self.arrange();
         self.children.iter_mut().for_each(|c| c.node.arrange_all());
@@ -196,6 +215,24 @@ impl Fields {
 }
 
 impl Node {
+    /// How many nodes it is.
+    pub fn size(&self) -> usize {
+        1 + match self {
+            Node::Leaf(_) => 0,
+            Node::Fields(f) => f.size(),
+            Node::Elements(e) => e.list.iter().map(|(_, n)| n.size()).sum(),
+        }
+    }
+
+    /// Whether some of it may be done for each element of an array.
+    fn has_elements(&self) -> bool {
+        match self {
+            Node::Leaf(op) => matches!(**op, Op::Pull(_)),
+            Node::Fields(f) => f.children.iter().any(|c| c.node.has_elements()),
+            Node::Elements(_) => true,
+        }
+    }
+
     fn arrange_all(&mut self) {
         match self {
             Node::Leaf(_) => {}
