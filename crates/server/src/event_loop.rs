@@ -1,13 +1,13 @@
 //! One event loop: its connections, and the group of writes that its turn gathers.
 //!
 //! ```text
-//! turn:  poll ─ what others handed over ─ reads that have come ─ connections with more to run ─ sockets with bytes: read, run, reply
-//!             ─ hand over reads ─ commit the group ─ send its replies (or have them wait for the disk) ─ take in new connections
+//! turn:  poll ─ what others handed over ─ reads that have come ─ connections with more to run ─ sockets with bytes: read, run
+//!             (replies leave a few at a time) ─ hand over reads ─ send replies ─ commit the group ─ send its replies (or have them
+//!             wait for the disk) ─ take in new connections
 //! ```
 //! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in the few reads that [`patience`]
-//! allows; every reply staged in a turn leaves
-//! or is refused in that turn; readiness is edge-triggered, so whoever stops short of `WouldBlock` or a short read keeps
-//! `readable` set.
+//! allows; every reply made or staged in a turn leaves or is refused in that turn; readiness is edge-triggered, so whoever stops short
+//! of `WouldBlock` or a short read keeps `readable` set.
 
 mod disk;
 mod patience;
@@ -82,6 +82,10 @@ pub(crate) struct EventLoop<S: Service> {
     given: usize,
     /// When messages that have stalled were last looked for.
     looked: Instant,
+    /// Connections whose replies are whole and not sent yet.
+    unsent: Vec<(usize, i64)>,
+    /// Since when the first of them waits.
+    unsent_since: Instant,
     staged: Vec<Staged>,
     committed: Vec<(Staged, Result<u64, Error>)>,
     /// Connections whose replies wait for the disk, with the index that they wait for.
@@ -122,6 +126,8 @@ impl<S: Service> EventLoop<S> {
             parked: Vec::new(),
             given: 0,
             looked: Instant::now(),
+            unsent: Vec::new(),
+            unsent_since: Instant::now(),
             staged: Vec::new(),
             committed: Vec::new(),
             awaiting: Vec::new(),
@@ -160,16 +166,21 @@ impl<S: Service> EventLoop<S> {
             self.resume();
             for key in std::mem::take(&mut self.ready) {
                 self.with(key, |this, key, c| this.pump(key, c));
+                self.send_some();
             }
             for event in &events {
                 if event.token() != WAKE && event.token() != RING {
                     self.with(event.token().0, |this, key, c| this.on_event(key, c, event));
+                    self.send_some();
                 }
             }
             self.disk.iter_mut().for_each(Disk::submit);
+            // A commit may wait.
+            self.send_unsent();
             self.commit();
             self.send_committed();
             self.await_durable();
+            self.send_unsent();
             for (stream, client) in accepted {
                 self.accept(stream, client);
             }

@@ -306,6 +306,8 @@ impl Peer {
                 Ok(0) => return None,
                 Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
+                // As the kernel does to a thread that has had a ring of its own.
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => panic!("{e}"),
             }
         }

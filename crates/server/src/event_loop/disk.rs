@@ -273,6 +273,7 @@ impl<S: Service> EventLoop<S> {
         for waiting in disk.come() {
             let (key, id) = (waiting.key, waiting.id);
             self.with_id(key, id, |this, key, c| this.on_read(key, c, waiting));
+            self.send_some();
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use service::in_flight::SMALL_BYTES;
 use service::{Outcome, Resumed, Service};
@@ -20,6 +20,11 @@ use crate::workers::Job;
 
 /// Staged writes after which a group is committed although the turn goes on: replies should not wait for too many.
 const GROUP: usize = 256;
+/// Replies that leave together: whoever takes them is woken for the first and finds the others, where one by one he would be
+/// woken for each.
+const TOGETHER: usize = 16;
+/// For how long a reply may wait for others, beside what runs at that moment.
+const LINGER: Duration = Duration::from_micros(200);
 /// Buffers kept for the next reply, and the largest worth keeping.
 const SPARES: usize = 16;
 const SPARE_BYTES: usize = 256 << 10;
@@ -176,14 +181,40 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Completes the reply in the output and sends it.
+    /// Completes the reply in the output, which is sent with others of the turn.
     fn reply(&mut self, key: usize, c: &mut Connection<S>, head: Option<Head>, more: bool) -> Fate {
         if let Some(head) = head
             && !self.runner.finish(&c.client, &head, more, &mut c.output)
         {
             return Fate::Close;
         }
-        self.send(key, c)
+        if self.unsent.is_empty() {
+            self.unsent_since = Instant::now();
+        }
+        self.unsent.push((key, c.client.id));
+        Fate::Keep
+    }
+
+    /// To be called between connections: sends the replies that are there if they are enough, or have waited enough.
+    pub(super) fn send_some(&mut self) {
+        if self.unsent.len() >= TOGETHER
+            || (!self.unsent.is_empty() && self.unsent_since.elapsed() > LINGER)
+        {
+            self.send_unsent();
+        }
+    }
+
+    pub(super) fn send_unsent(&mut self) {
+        let mut unsent = std::mem::take(&mut self.unsent);
+        for (key, id) in unsent.drain(..) {
+            self.with_id(key, id, |this, key, c| {
+                let fate = this.send(key, c);
+                this.go_on(key, c);
+                fate
+            });
+        }
+        // Sending makes no replies.
+        self.unsent = unsent;
     }
 
     /// As [`EventLoop::reply`], once the log is on disk up to `index`.
