@@ -4,6 +4,7 @@
 #
 #     scripts/bench-beyond.sh                      600 MB of memory for each target, 2.5 GB of data, about 8 minutes
 #     MEMORY_MB=200 PHASE_SECONDS=5 scripts/bench-beyond.sh
+#     SOCKET=1 scripts/bench-beyond.sh             clients come by the server's Unix socket instead of TCP
 #
 # Loaded once; then read-only first, the scenario with the most updates last, each after WARMUP seconds unmeasured. Control groups as in
 # scripts/bench-load.sh. Needs release builds: cargo build --release -p pando, and cargo build --release -p storage --example
@@ -47,10 +48,15 @@ done
 limit server "$memory_mb"
 flags=() direct=0 memory="a control group of $memory_mb MB"
 [ -n "$group" ] || flags=(--direct-io) direct=1 memory="no control group: direct I/O"
+host=127.0.0.1:$port
+if [ -n "${SOCKET:-}" ]; then
+    host=${work//\//%2F}%2Fmongodb-$port.sock
+    flags+=(--unix-socket-dir "$work")
+fi
 echo "$records records of $record_bytes bytes, cache of $cache_mb MB, $memory, $connections operations in flight" >&2
 (within "$pando" serve --dbpath "$work/data" --port "$port" --cache "${cache_mb}MB" "${flags[@]}" >"$work/server.out" 2>&1) &
 server=$!
-"$python" scripts/bench_beyond.py "$pando" "$port" "$records" "$connections" "$seconds" "$warmup" "$work" "$scenarios" | tee "$out"
+"$python" scripts/bench_beyond.py "$pando" "$host" "$records" "$connections" "$seconds" "$warmup" "$work" "$scenarios" | tee "$out"
 stop
 rm -rf "$work/data"
 no_limit

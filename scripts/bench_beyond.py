@@ -14,8 +14,8 @@ from bench_load import settle, stolen
 
 
 def main():
-    pando, port, records, connections, seconds, warmup, work, scenarios = sys.argv[1:]
-    url, out = f"mongodb://127.0.0.1:{port}", pathlib.Path(work) / "lab.json"
+    pando, host, records, connections, seconds, warmup, work, scenarios = sys.argv[1:]
+    url, out = f"mongodb://{host}", pathlib.Path(work) / "lab.json"
     client = pymongo.MongoClient(url, directConnection=True, serverSelectionTimeoutMS=60_000)
     client.admin.command("ping")
 

@@ -57,7 +57,7 @@ fn end(input: &[u8], at: usize) -> std::result::Result<usize, usize> {
 impl Redis {
     /// A blocking connection for what is not measured.
     fn ask(&self, words: &[&[u8]]) -> Result<Vec<u8>> {
-        let mut stream = connect(&self.url)?;
+        let mut stream = self.url.host.connect()?;
         let mut out = Vec::new();
         command(&mut out, words);
         stream.write_all(&out).map_err(lost("sending to Redis"))?;
@@ -72,14 +72,6 @@ impl Redis {
         }
         Ok(input)
     }
-}
-
-fn connect(url: &Url) -> Result<TcpStream> {
-    let what = || format!("connecting to {}", url.text);
-    let stream =
-        TcpStream::connect_timeout(&url.addr, Duration::from_secs(10)).map_err(lost(what()))?;
-    stream.set_nodelay(true).map_err(lost(what()))?;
-    Ok(stream)
 }
 
 fn number(reply: &[u8]) -> u64 {
@@ -111,7 +103,7 @@ impl Target for Redis {
             pid: field("process_id:")
                 .parse()
                 .ok()
-                .filter(|_| self.url.addr.ip().is_loopback()),
+                .filter(|_| self.url.host.is_local()),
             ..TargetInfo::default()
         })
     }
@@ -162,7 +154,7 @@ struct Talk {
 
 impl Dialect for Talk {
     fn connect(&self) -> Result<(TcpStream, u32)> {
-        Ok((connect(&self.url)?, 0))
+        Ok((self.url.host.connect()?, 0))
     }
 
     fn insert(&mut self, rows: &Cells, out: &mut Vec<u8>) {

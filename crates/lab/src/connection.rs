@@ -4,15 +4,13 @@ use crate::fault::{Fault, Result, target};
 use crate::login::Login;
 use crate::reply;
 use crate::request::{Template, command, set_request_id};
-use crate::targets::Url;
+use crate::targets::{Host, Url};
 use bson::{Doc, DocBuf, Val, doc};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 const DEFAULT_PORT: u16 = 27017;
-/// Long enough for an index build on much data.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The product's name of the null server, whose records are all the same.
 pub const NULL_SERVER: &str = "null server";
@@ -22,14 +20,14 @@ pub const NULL_SERVER: &str = "null server";
 pub struct Address {
     /// As it may be shown: without the password.
     pub url: String,
-    pub addr: SocketAddr,
+    pub host: Host,
     /// The database that the URL names.
     pub database: Option<String>,
     pub login: Option<Login>,
 }
 
 impl Address {
-    /// `mongodb://[user:password@]host[:port][/database][?options]`; one host. Options that say nothing about the login
+    /// `mongodb://[user:password@]host[:port][/database][?options]`; one host, or the path of a socket. Options that say nothing about the login
     /// are ignored, but for those that would need what is not there.
     pub fn parse(url: &str) -> Result<Address> {
         let shown = crate::targets::without_password(url);
@@ -50,7 +48,7 @@ impl Address {
         Ok(Address {
             login: Login::of(&parsed)?,
             url: parsed.text,
-            addr: parsed.addr,
+            host: parsed.host,
             database: parsed.database,
         })
     }
@@ -59,14 +57,14 @@ impl Address {
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
         Address {
             url: format!("mongodb://{addr}"),
-            addr,
+            host: Host::Tcp(addr),
             database: None,
             login: None,
         }
     }
 
     pub fn connect(&self) -> Result<Connection> {
-        Connection::open(self.addr, self.login.as_ref())
+        Connection::open(&self.host, self.login.as_ref())
     }
 
     /// Connects again and again until the server answers or `patience` is over.
@@ -85,6 +83,8 @@ impl Address {
 /// A connection that has said `hello`, and who it is.
 pub struct Connection {
     stream: TcpStream,
+    /// The server is on this machine, as far as its address tells.
+    local: bool,
     input: Vec<u8>,
     request_id: i32,
     pub hello: DocBuf,
@@ -97,16 +97,10 @@ pub fn handshake(address: &Address) -> Result<(TcpStream, DocBuf)> {
 }
 
 impl Connection {
-    pub fn open(addr: SocketAddr, login: Option<&Login>) -> Result<Connection> {
-        let what = || format!("connecting to {addr}");
-        let stream =
-            TcpStream::connect_timeout(&addr, Duration::from_secs(10)).map_err(target(what()))?;
-        stream.set_nodelay(true).map_err(target(what()))?;
-        stream
-            .set_read_timeout(Some(REPLY_TIMEOUT))
-            .map_err(target(what()))?;
+    pub fn open(host: &Host, login: Option<&Login>) -> Result<Connection> {
         let mut c = Connection {
-            stream,
+            stream: host.connect()?,
+            local: host.is_local(),
             input: vec![0; 4096],
             request_id: 0,
             hello: DocBuf::new(),
@@ -244,7 +238,7 @@ impl Connection {
 
     /// The server's process, when it is one of this machine and says so.
     pub fn server_pid(&mut self) -> Option<u32> {
-        if !self.stream.peer_addr().ok()?.ip().is_loopback() {
+        if !self.local {
             return None;
         }
         let status = self
@@ -292,16 +286,17 @@ mod tests {
     #[test]
     fn urls() {
         let t = Address::parse("mongodb://127.0.0.1:27099/ycsb?w=1").unwrap();
-        assert_eq!(t.addr.port(), 27099);
+        let at = |port: u16| Host::Tcp(([127, 0, 0, 1], port).into());
+        assert_eq!(t.host, at(27099));
         assert_eq!(t.database.as_deref(), Some("ycsb"));
         let t = Address::parse("mongodb://u:secret@127.0.0.1/?w=1").unwrap();
         assert!(t.login.is_some() && !format!("{t:?}").contains("secret"));
         let t = Address::parse("mongodb://localhost").unwrap();
-        assert_eq!((t.addr.port(), t.database), (27017, None));
-        assert_eq!(
-            Address::parse("mongodb://[::1]/").unwrap().addr.port(),
-            27017
-        );
+        assert_eq!(t.database, None);
+        let t = Address::parse("mongodb://[::1]/").unwrap();
+        assert_eq!(t.host.to_string(), "[::1]:27017");
+        let t = Address::parse("mongodb://%2Ftmp%2Fmongodb-27017.sock").unwrap();
+        assert_eq!(t.host.to_string(), "/tmp/mongodb-27017.sock");
         for bad in [
             "localhost",
             "mysql://h/",

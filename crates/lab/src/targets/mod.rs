@@ -20,7 +20,7 @@ use crate::terms::Durability;
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::sync::Arc;
-pub use url::{Url, without_password};
+pub use url::{Host, Url, without_password};
 
 /// How records are found again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,32 +1,75 @@
-//! URLs of targets: `scheme://[user[:password]@]host[:port][/database][?option=value&…]`.
+//! URLs of targets: `scheme://[user[:password]@]host[:port][/database][?option=value&…]`; the host may be the path of a Unix socket
+//! with its slashes as `%2F`.
 
 use crate::fault::{Fault, Result, target};
+use std::fmt;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Host {
+    /// A blocking connection. A socket of either kind sends and receives by the same calls, so one type stands for both.
+    pub fn connect(&self) -> Result<TcpStream> {
+        let what = || format!("connecting to {self}");
+        let stream = match self {
+            Host::Tcp(addr) => {
+                let stream = TcpStream::connect_timeout(addr, Duration::from_secs(10))
+                    .map_err(target(what()))?;
+                stream.set_nodelay(true).map_err(target(what()))?;
+                stream
+            }
+            Host::Unix(path) => {
+                let stream = UnixStream::connect(path).map_err(target(what()))?;
+                TcpStream::from(OwnedFd::from(stream))
+            }
+        };
+        stream
+            .set_read_timeout(Some(REPLY_TIMEOUT))
+            .map_err(target(what()))?;
+        Ok(stream)
+    }
+
+    /// Whether the server is on this machine, as far as the address tells.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Host::Tcp(addr) => addr.ip().is_loopback(),
+            Host::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Tcp(addr) => addr.fmt(f),
+            Host::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Long enough for an index build on much data.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     pub text: String,
     pub user: Option<String>,
     pub password: Option<String>,
-    pub addr: SocketAddr,
+    pub host: Host,
     pub database: Option<String>,
     pub options: Vec<(String, String)>,
 }
 
 impl Url {
-    /// A blocking connection, for a session of its own.
-    pub fn connect(&self) -> Result<TcpStream> {
-        let what = || format!("connecting to {}", self.text);
-        let stream = TcpStream::connect_timeout(&self.addr, Duration::from_secs(10))
-            .map_err(target(what()))?;
-        stream.set_nodelay(true).map_err(target(what()))?;
-        stream
-            .set_read_timeout(Some(Duration::from_secs(600)))
-            .map_err(target(what()))?;
-        Ok(stream)
-    }
-
     pub fn parse(text: &str, default_port: u16) -> Result<Url> {
         let shown = without_password(text);
         let usage = |why: &str| Fault::Usage(format!("{shown}: {why}"));
@@ -47,13 +90,19 @@ impl Url {
         if host.is_empty() || host.contains(',') {
             return Err(usage("name exactly one host"));
         }
-        let with_port = if host.ends_with(']') || !host.contains(':') {
-            format!("{host}:{default_port}")
-        } else {
-            host.to_string()
-        };
-        let addr = with_port.to_socket_addrs().ok().and_then(|mut a| a.next());
         let decode = |s: &str| decode(s).ok_or_else(|| usage("malformed %-escape"));
+        let plain = decode(host)?;
+        let host = if plain.starts_with('/') {
+            Host::Unix(plain.into())
+        } else {
+            let with_port = if host.ends_with(']') || !host.contains(':') {
+                format!("{host}:{default_port}")
+            } else {
+                host.to_string()
+            };
+            let addr = with_port.to_socket_addrs().ok().and_then(|mut a| a.next());
+            Host::Tcp(addr.ok_or_else(|| usage("no such host"))?)
+        };
         let (user, password) = match login {
             None => (None, None),
             Some(login) => match login.split_once(':') {
@@ -65,7 +114,7 @@ impl Url {
             text: shown.clone(),
             user,
             password,
-            addr: addr.ok_or_else(|| usage("no such host"))?,
+            host,
             database: Some(decode(database)?).filter(|d| !d.is_empty()),
             options: options
                 .split('&')
@@ -157,7 +206,8 @@ mod tests {
             (u.user.as_deref(), u.password.as_deref()),
             (Some("me"), Some("s@t"))
         );
-        assert_eq!((u.addr.port(), u.database.as_deref()), (5433, Some("lab")));
+        let at = |port: u16| Host::Tcp(([127, 0, 0, 1], port).into());
+        assert_eq!((&u.host, u.database.as_deref()), (&at(5433), Some("lab")));
         assert_eq!(
             (u.option("layout"), u.option("x"), u.option("y")),
             (Some("jsonb"), Some(""), None)
@@ -179,7 +229,13 @@ mod tests {
         assert!(srv.to_string().contains("not looked up"), "{srv}");
         assert_eq!(super::parts("mongodb+srv://h+mongodb+srv://i").len(), 2);
         let u = Url::parse("mysql://127.0.0.1", 3306).unwrap();
-        assert_eq!((u.addr.port(), u.user, u.database), (3306, None, None));
+        assert_eq!((u.host, u.user, u.database), (at(3306), None, None));
+        let u = Url::parse("mongodb://u:p@%2Ftmp%2Fa-1.sock/lab", 1).unwrap();
+        assert_eq!(u.host, Host::Unix("/tmp/a-1.sock".into()));
+        assert_eq!(
+            (u.host.is_local(), u.database.as_deref()),
+            (true, Some("lab"))
+        );
         for bad in [
             "x",
             "a://",

@@ -75,7 +75,7 @@ impl Target for MySql {
             .value("SELECT @@pid_file")
             .ok()
             .and_then(|file| std::fs::read_to_string(file).ok());
-        let local = self.url.addr.ip().is_loopback();
+        let local = self.url.host.is_local();
         Ok(TargetInfo {
             url: self.text.clone(),
             product: format!(

@@ -49,7 +49,7 @@ fn proof(plugin: &str, password: &str, salt: &[u8]) -> Vec<u8> {
 
 impl My {
     pub(super) fn connect(url: &Url) -> Result<My> {
-        let stream = url.connect()?;
+        let stream = url.host.connect()?;
         let mut my = My {
             stream,
             input: Vec::new(),

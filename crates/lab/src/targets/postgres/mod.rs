@@ -83,7 +83,7 @@ impl Target for Postgres {
             .value("SELECT pg_backend_pid()")
             .ok()
             .and_then(|p| p.parse().ok());
-        let local = self.url.addr.ip().is_loopback();
+        let local = self.url.host.is_local();
         Ok(TargetInfo {
             url: self.text.clone(),
             product: match self.layout {

@@ -16,7 +16,7 @@ pub(super) struct Pg {
 
 impl Pg {
     pub(super) fn connect(url: &Url) -> Result<Pg> {
-        let stream = url.connect()?;
+        let stream = url.host.connect()?;
         let mut pg = Pg {
             stream,
             input: Vec::new(),
