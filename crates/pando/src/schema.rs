@@ -230,18 +230,19 @@ mod tests {
 
     #[test]
     fn addresses_and_collections() {
+        let host = |o: &Options| o.target.host.to_string();
         let o = words("shop.orders").unwrap();
         assert_eq!(
-            (o.db.as_str(), o.coll.as_str(), o.target.addr.port()),
-            ("shop", "orders", 27017)
+            (o.db.as_str(), o.coll.as_str(), host(&o).as_str()),
+            ("shop", "orders", "127.0.0.1:27017")
         );
         let o = words("mongodb://127.0.0.1:7/ shop.orders.old --sample 5 --json").unwrap();
         assert_eq!(
-            (o.coll.as_str(), o.target.addr.port(), o.sample, o.json),
-            ("orders.old", 7, 5, true)
+            (o.coll.as_str(), host(&o).as_str(), o.sample, o.json),
+            ("orders.old", "127.0.0.1:7", 5, true)
         );
         let o = words("127.0.0.1:8 shop.orders --sample=9").unwrap();
-        assert_eq!((o.target.addr.port(), o.sample), (8, 9));
+        assert_eq!((host(&o).as_str(), o.sample), ("127.0.0.1:8", 9));
         let o = words("mongodb://127.0.0.1/shop orders").unwrap();
         assert_eq!((o.db.as_str(), o.coll.as_str()), ("shop", "orders"));
         for wrong in [

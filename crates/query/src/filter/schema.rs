@@ -533,17 +533,21 @@ impl Rule {
                     None => behind.passes(v, watch),
                 })
             }),
-            Rule::Required(names) => fields(&|d| has_all(d, names)),
+            Rule::Required(names) => fields(&|d| has_all(&Names::of(d, names.len()), names)),
             Rule::MinProperties(n) => fields(&|d| d.count() as i64 >= *n),
             Rule::MaxProperties(n) => fields(&|d| d.count() as i64 <= *n),
             Rule::Properties(p) => fields(&|d| p.pass(d, watch)),
             Rule::Needs(all) => fields(&|d| {
-                let there = Names::of(d, all.len());
+                let needed = |(_, need): &(String, Need)| match need {
+                    Need::Fields(names) => 1 + names.len(),
+                    Need::Schema(_) => 1,
+                };
+                let there = Names::of(d, all.iter().map(needed).sum());
                 all.iter().all(|(name, need)| {
                     watch.ended()
                         || !there.contains(name)
                         || match need {
-                            Need::Fields(needed) => has_all(d, needed),
+                            Need::Fields(needed) => has_all(&there, needed),
                             Need::Schema(s) => pass(s, d.as_val(), watch),
                         }
                 })
@@ -610,31 +614,39 @@ fn within(v: Val<'_>, limit: Val<'_>, side: Ordering, inclusive: bool) -> bool {
     }
 }
 
-/// The names of a document's fields, of which many are asked for.
-enum Names<'a> {
+/// A document's fields, of which many are asked for.
+pub(super) enum Names<'a> {
     Few(Doc<'a>),
-    Many(HashSet<&'a str>),
+    Many(HashMap<&'a str, Val<'a>>),
 }
 
 impl<'a> Names<'a> {
     /// `asked`: for how many names.
-    fn of(d: Doc<'a>, asked: usize) -> Names<'a> {
-        match asked {
-            0..=FEW => Names::Few(d),
-            _ => Names::Many(d.iter().map(|e| e.name).collect()),
+    pub fn of(d: Doc<'a>, asked: usize) -> Names<'a> {
+        if asked <= FEW {
+            return Names::Few(d);
+        }
+        let mut all = HashMap::new();
+        for e in d.iter() {
+            all.entry(e.name).or_insert(e.val);
+        }
+        Names::Many(all)
+    }
+
+    /// The first field of that name.
+    pub fn get(&self, name: &str) -> Option<Val<'a>> {
+        match self {
+            Names::Few(d) => d.get(name),
+            Names::Many(all) => all.get(name).copied(),
         }
     }
 
-    fn contains(&self, name: &str) -> bool {
-        match self {
-            Names::Few(d) => d.contains(name),
-            Names::Many(names) => names.contains(name),
-        }
+    pub fn contains(&self, name: &str) -> bool {
+        self.get(name).is_some()
     }
 }
 
-fn has_all(d: Doc<'_>, names: &[String]) -> bool {
-    let there = Names::of(d, names.len());
+fn has_all(there: &Names<'_>, names: &[String]) -> bool {
     names.iter().all(|n| there.contains(n))
 }
 

@@ -1,7 +1,7 @@
 //! Which rules of a `$jsonSchema` a value does not satisfy, in the shape that MongoDB's manual shows.
 
 use super::Regex;
-use super::schema::{compile, holds, unique_pair};
+use super::schema::{Names, compile, holds, unique_pair};
 use bson::{Doc, DocBuf, Val, Writer};
 
 /// Keywords in the order in which MongoDB tells of them. Companions (`exclusiveMinimum`) go with theirs.
@@ -112,8 +112,10 @@ fn describe(keyword: &str, value: Val<'_>, schema: Doc<'_>, alone: DocBuf, v: Va
         }
         "properties" => {
             w.open_array("propertiesNotSatisfied");
-            for p in value.as_doc().unwrap_or(Doc::EMPTY) {
-                if let (Some(s), Some(v)) = (p.val.as_doc(), d.get(p.name)) {
+            let rules = value.as_doc().unwrap_or(Doc::EMPTY);
+            let there = Names::of(d, rules.count());
+            for p in rules {
+                if let (Some(s), Some(v)) = (p.val.as_doc(), there.get(p.name)) {
                     property(&mut w, p.name, None, s, v);
                 }
             }
@@ -140,13 +142,8 @@ fn describe(keyword: &str, value: Val<'_>, schema: Doc<'_>, alone: DocBuf, v: Va
         "required" => {
             w.doc("specifiedAs", alone.as_doc())
                 .open_array("missingProperties");
-            let mut missing: Vec<&str> = value
-                .as_array()
-                .unwrap_or(Doc::EMPTY)
-                .values()
-                .filter_map(|n| n.as_str())
-                .filter(|n| !d.contains(n))
-                .collect();
+            let names = value.as_array().unwrap_or(Doc::EMPTY);
+            let mut missing = missing_of(names, &Names::of(d, names.count()));
             missing.sort_unstable();
             missing.iter().for_each(|n| {
                 w.push_value(*n);
@@ -161,8 +158,14 @@ fn describe(keyword: &str, value: Val<'_>, schema: Doc<'_>, alone: DocBuf, v: Va
         }
         "dependencies" => {
             w.open_array("failingDependencies");
-            for p in value.as_doc().unwrap_or(Doc::EMPTY) {
-                if !d.contains(p.name) {
+            let needs = value.as_doc().unwrap_or(Doc::EMPTY);
+            // One of the names for itself, and what it needs.
+            let asked = needs
+                .values()
+                .map(|v| 1 + v.as_array().map_or(0, |a| a.count()));
+            let there = Names::of(d, asked.sum());
+            for p in needs {
+                if !there.contains(p.name) {
                     continue;
                 }
                 if let Some(s) = p.val.as_doc() {
@@ -172,11 +175,7 @@ fn describe(keyword: &str, value: Val<'_>, schema: Doc<'_>, alone: DocBuf, v: Va
                         w.close();
                     }
                 } else if let Some(names) = p.val.as_array() {
-                    let missing: Vec<&str> = names
-                        .values()
-                        .filter_map(|n| n.as_str())
-                        .filter(|n| !d.contains(n))
-                        .collect();
+                    let missing = missing_of(names, &there);
                     if !missing.is_empty() {
                         w.open_doc("").str("conditionalProperty", p.name);
                         w.open_array("missingProperties");
@@ -204,6 +203,12 @@ fn describe(keyword: &str, value: Val<'_>, schema: Doc<'_>, alone: DocBuf, v: Va
         w.str("consideredType", v.type_name());
     }
     w.finish()
+}
+
+/// Those of the names in an array that no field has.
+fn missing_of<'a>(names: Doc<'a>, there: &Names<'_>) -> Vec<&'a str> {
+    let names = names.values().filter_map(|n| n.as_str());
+    names.filter(|n| !there.contains(n)).collect()
 }
 
 fn details(w: &mut Writer, schema: Doc<'_>, v: Val<'_>) {
@@ -267,7 +272,9 @@ fn items(w: &mut Writer, value: Val<'_>, schema: Doc<'_>, v: Val<'_>) {
 
 /// Fields that neither `properties` nor `patternProperties` speak of, as long as `additionalProperties` refuses them.
 fn others<'a>(schema: Doc<'_>, v: Val<'a>) -> Vec<(&'a str, Val<'a>)> {
+    let d = v.as_doc().unwrap_or(Doc::EMPTY);
     let named = schema.get("properties").and_then(|p| p.as_doc());
+    let named = Names::of(named.unwrap_or(Doc::EMPTY), d.count());
     let patterns: Vec<Regex> = schema
         .get("patternProperties")
         .and_then(|p| p.as_doc())
@@ -282,11 +289,9 @@ fn others<'a>(schema: Doc<'_>, v: Val<'a>) -> Vec<(&'a str, Val<'a>)> {
         Some(_) => passes(v),
         None => rule.and_then(|r| r.as_bool()) != Some(false),
     };
-    v.as_doc()
-        .unwrap_or(Doc::EMPTY)
-        .iter()
+    d.iter()
         .filter(|f| {
-            !named.is_some_and(|n| n.contains(f.name))
+            !named.contains(f.name)
                 && !patterns.iter().any(|p| p.is_match(f.name.as_bytes()))
                 && !allowed(f.val)
         })
@@ -351,6 +356,49 @@ fn schemas(w: &mut Writer, keyword: &str, value: Val<'_>, v: Val<'_>) {
 mod tests {
     use super::*;
     use bson::json;
+
+    /// Each name against all others would take a minute.
+    #[test]
+    fn wide_ones() {
+        const N: usize = 60_000;
+        let name = |i: usize| format!("f{}", i * 7919 % N);
+        let (mut schema, mut doc) = (Writer::new(), Writer::new());
+        schema.open_doc("properties");
+        (0..N).for_each(|i| {
+            schema.open_doc(&name(i)).str("type", "string").close();
+        });
+        schema.close().bool("additionalProperties", false);
+        schema.open_array("required");
+        (0..N).for_each(|i| {
+            schema.push_value(format!("g{i}"));
+        });
+        schema.close().open_doc("dependencies");
+        (0..N).for_each(|i| {
+            schema.open_array(&name(i)).push_value("x");
+            schema.close();
+        });
+        schema.close();
+        (0..N).for_each(|i| {
+            doc.i32(&format!("f{i}"), 1);
+        });
+        doc.i32("other", 1);
+        let (schema, doc) = (schema.finish(), doc.finish());
+        let told = rules(schema.as_doc(), doc.as_doc().as_val());
+        let told = told.iter().map(|r| {
+            let list = r.as_doc().iter().find_map(|e| e.val.as_array());
+            (
+                r.get("operatorName").unwrap().as_str().unwrap(),
+                list.unwrap().count(),
+            )
+        });
+        let want = [
+            ("properties", N),
+            ("additionalProperties", 1),
+            ("required", N),
+            ("dependencies", N),
+        ];
+        assert_eq!(told.collect::<Vec<_>>(), want);
+    }
 
     #[test]
     fn rules_of_values() {
