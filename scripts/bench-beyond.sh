@@ -25,19 +25,7 @@ python=${PYTHON:-.venv/bin/python}
 out=${OUT:-bench-beyond.json}
 # Beside the cache the process needs room for messages and itself.
 cache_mb=${CACHE_MB:-$((memory_mb * 4 / 10))}
-work=$(mktemp -d "${TMPDIR:-/tmp}/bench-beyond.XXXXXX")
-server=''
-stop() {
-    [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    [ -z "$server" ] || wait "$server" 2>/dev/null || true
-    server=''
-}
-cleanup() {
-    stop
-    rm -rf "$work"
-    no_limit
-}
-trap cleanup EXIT
+begin bench-beyond
 
 declare -A reads=([C.S2]=90 [C.S3]=50 [C.S4]=10 [C.S5]=100)
 phases=''
@@ -57,7 +45,7 @@ echo "$records records of $record_bytes bytes, cache of $cache_mb MB, $memory, $
 (within "$pando" serve --dbpath "$work/data" --port "$port" --cache "${cache_mb}MB" "${flags[@]}" >"$work/server.out" 2>&1) &
 server=$!
 "$python" scripts/bench_beyond.py "$pando" "$host" "$records" "$connections" "$seconds" "$warmup" "$work" "$scenarios" | tee "$out"
-stop
+stop_server
 rm -rf "$work/data"
 no_limit
 

@@ -19,15 +19,7 @@ pando=${PANDO_BIN:-$target/release/pando}
 python=${PYTHON:-.venv/bin/python}
 out=${OUT:-bench-grown}
 cache_mb=${CACHE_MB:-$((memory_mb * 4 / 10))}
-work=$(mktemp -d "${TMPDIR:-/tmp}/bench-grown.XXXXXX")
-server=''
-cleanup() {
-    [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    [ -z "$server" ] || wait "$server" 2>/dev/null || true
-    rm -rf "$work"
-    no_limit
-}
-trap cleanup EXIT
+begin bench-grown
 
 limit grown "$memory_mb"
 flags=() memory="a control group of $memory_mb MB"

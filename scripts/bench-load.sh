@@ -24,15 +24,7 @@ out=${OUT:-bench-load.json}
 reads=${READS:-0} connections=${CONNECTIONS:-32} read_seconds=${READ_SECONDS:-20}
 # Beside the cache the process needs room for messages and itself.
 cache_mb=${CACHE_MB:-$((memory_mb * 4 / 10))} direct=${DIRECT:-0}
-work=$(mktemp -d "${TMPDIR:-/tmp}/bench-load.XXXXXX")
-server=''
-cleanup() {
-    [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    [ -z "$server" ] || wait "$server" 2>/dev/null || true
-    rm -rf "$work"
-    no_limit
-}
-trap cleanup EXIT
+begin bench-load
 
 limit engine "$memory_mb"
 [ -n "$group" ] || direct=1
