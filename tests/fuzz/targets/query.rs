@@ -108,8 +108,8 @@ pub fn filters(input: &[u8]) {
             {
                 match filter.first_matched_index(d.as_doc(), &vars) {
                     Ok(at) => assert_eq!(at.is_some(), found, "on {d:?}"),
-                    // The first time was the last that it might ask.
-                    Err(e) => assert_eq!(e.code, Code::Interrupted, "{e} on {d:?}"),
+                    // The first time was the last that it might ask; or what fails comes before what did not match.
+                    Err(e) => assert!(!found || e.code == Code::Interrupted, "{e} on {d:?}"),
                 }
             }
             if matches!(found, Ok(false)) {

@@ -53,6 +53,17 @@ fn parse_operand(_: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed>
     Ok(Parsed::Call(vec![operand(arg, env)?], Prepared::None))
 }
 
+/// What a function of a decimal counts as work: series of more digits than it has.
+const DECIMAL_UNITS: usize = 256;
+
+/// Counts a function of these numbers.
+pub(super) fn count<const N: usize>(ctx: &EvalCtx<'_>, of: [Number; N]) -> Result<()> {
+    match of.iter().any(|n| matches!(n, Decimal(_))) {
+        true => ctx.vars.work(DECIMAL_UNITS),
+        false => Ok(()),
+    }
+}
+
 /// Applies `f` to one number; null of null, an error of anything else.
 pub(super) fn single<'a>(
     c: &'a Call,
@@ -73,7 +84,10 @@ fn single_of<'a>(
         return Ok(Computed::NULL);
     }
     match Number::of(v.or_null()) {
-        Some(n) => own(f(c, n)?.to_value()),
+        Some(n) => {
+            count(ctx, [n])?;
+            own(f(c, n)?.to_value())
+        }
         None => Err(Error::coded(
             code,
             format!(
@@ -355,6 +369,7 @@ fn pow<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             "$pow cannot take a base of 0 and a negative exponent"
         );
     }
+    count(ctx, [x, y])?;
     own(match (x, y) {
         (Decimal(_), _) | (_, Decimal(_)) => {
             Value::from(decimal::pow(x.to_decimal(), y.to_decimal()))
@@ -407,6 +422,7 @@ fn log<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             b.or_null()
         );
     }
+    count(ctx, [x, y])?;
     own(match (x, y) {
         _ if x.is_nan() || y.is_nan() => Value::from(f64::NAN),
         (Decimal(_), _) | (_, Decimal(_)) => {

@@ -1,6 +1,6 @@
 //! Trigonometric and hyperbolic operators.
 
-use super::arithmetic::{real, single};
+use super::arithmetic::{count, real, single};
 use super::node::{Call, Computed, EvalCtx, own};
 use super::table::Op;
 use crate::arithmetic::Number::{self, Decimal};
@@ -117,6 +117,7 @@ fn atan2<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             bad.type_name()
         );
     };
+    count(ctx, [y, x])?;
     own(match (y, x) {
         (Decimal(_), _) | (_, Decimal(_)) => {
             Value::from(trig::atan2(y.to_decimal(), x.to_decimal()))

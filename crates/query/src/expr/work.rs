@@ -225,6 +225,10 @@ mod tests {
             r#"{"a":"$a","b":["$a"]}"#,
             r#"{"$map":{"input":{"$range":[0,100]},"in":{"$regexMatch":{"input":{"$toString":"$$this"},"regex":"(1+)+$"}}}}"#,
             r#"{"$range":[0,"$w.f39000"]}"#,
+            r#"{"$map":{"input":{"$range":[0,50]},"in":{"$asinh":{"$toDecimal":"$$this"}}}}"#,
+            r#"{"$map":{"input":{"$range":[0,50]},"in":{"$pow":[{"$toDecimal":"$$this"},1.5]}}}"#,
+            r#"{"$map":{"input":{"$range":[1,50]},"in":{"$log":["$$this",{"$toDecimal":10}]}}}"#,
+            r#"{"$map":{"input":{"$range":[1,50]},"in":{"$atan2":["$$this",{"$toDecimal":10}]}}}"#,
         ] {
             let asked = asks(text, doc.as_doc(), u32::MAX).unwrap();
             // From 250 KB to a megabyte, and some are gone over twice.
