@@ -3,7 +3,7 @@
 //! Tests answer yes or no and nothing else, so an end is noted here, and whatever is answered after it counts for nothing. Loops look at
 //! it, so that they come to their own end soon.
 //!
-//! Invariant: only what began with [`Watch::over_vars`] can end, and that answers with the error.
+//! Invariant: what has ended answers with its error, whatever the test said: [`Watch::over_vars`] and [`Watch::unasked`] see to it.
 
 use crate::expr::Vars;
 use errors::{Error, Result};
