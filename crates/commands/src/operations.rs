@@ -3,21 +3,12 @@
 
 use crate::generic::Lsid;
 use bson::{Doc, DocBuf, Writer};
-use errors::{Code, Error};
 use parking_lot::Mutex;
 use service::Request;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::time::Instant;
-
-/// Whether an error says that the operation is to end, and nothing about what it was doing.
-pub fn is_interruption(e: &Error) -> bool {
-    matches!(
-        e.code,
-        Code::Interrupted | Code::MaxTimeMSExpired | Code::InterruptedAtShutdown
-    )
-}
 
 /// A longer command is shown cut off.
 const MAX_SHOWN_BYTES: usize = 16 << 10;

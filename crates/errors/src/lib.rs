@@ -191,6 +191,14 @@ impl Error {
         self.code == NEEDS_DISK
     }
 
+    /// Whether the operation is to end, and the error says nothing about what it was doing.
+    pub fn is_interruption(&self) -> bool {
+        matches!(
+            self.code,
+            Code::Interrupted | Code::MaxTimeMSExpired | Code::InterruptedAtShutdown
+        )
+    }
+
     pub fn with_label(mut self, label: &'static str) -> Error {
         self.labels.push(label);
         self

@@ -71,9 +71,7 @@ pub fn insert(
                         bytes: b,
                     });
                 }
-                Err(e) if matches!(e.code, Code::Interrupted | Code::MaxTimeMSExpired) => {
-                    return Err(e);
-                }
+                Err(e) if e.is_interruption() => return Err(e),
                 Err(e) if ordered => failed = Some((at, e)),
                 Err(e) => out.errors.push((at, e)),
             }

@@ -10,7 +10,7 @@
 use crate::op::OpCtx;
 use crate::read::test;
 use bson::Doc;
-use errors::{Code, Error, Result};
+use errors::{Error, Result};
 use planner::Branch;
 use query::expr::Vars;
 use query::filter::{Filter, Node};
@@ -116,7 +116,7 @@ pub(crate) fn given_by<A>(
 }
 
 fn stops(e: &Error) -> bool {
-    e.is_offload() || matches!(e.code, Code::Interrupted | Code::MaxTimeMSExpired)
+    e.is_offload() || e.is_interruption()
 }
 
 /// Whether a document may be found by one part of the filter where testing another fails.

@@ -12,7 +12,7 @@ use crate::ddl::create::check_uuid;
 use crate::idl;
 use crate::metrics::{Kind, Usage};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer};
-use errors::{Code, Error, Result, bail, err};
+use errors::{Error, Result, bail, err};
 use executor::{OpCtx, Retry};
 use planner::Hint;
 use query::expr::{ParseEnv, Vars};
@@ -252,11 +252,7 @@ impl Results for Items {
 
 /// What ends the command, and not one operation: the time is up or somebody stopped it.
 fn is_fatal(e: &Error) -> bool {
-    e.is_offload()
-        || matches!(
-            e.code,
-            Code::Interrupted | Code::MaxTimeMSExpired | Code::InterruptedAtShutdown
-        )
+    e.is_offload() || e.is_interruption()
 }
 
 struct Run<'a> {

@@ -4,7 +4,6 @@ use super::{find, on_view, shape, variables};
 use crate::cx::{Cx, Done};
 use crate::generic::{self, Args};
 use crate::idl;
-use crate::operations::is_interruption;
 use crate::version;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail, err};
@@ -279,7 +278,7 @@ fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
                 c.returned += 1;
             }
             Ok(false) => break,
-            Err(e) if e.is_offload() || is_interruption(&e) => return Err(e),
+            Err(e) if e.is_offload() || e.is_interruption() => return Err(e),
             Err(e) => {
                 c.error = Some(e);
                 break;

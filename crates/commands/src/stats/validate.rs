@@ -5,7 +5,6 @@
 
 use crate::cx::{Cx, Done};
 use crate::idl;
-use crate::operations::is_interruption;
 use bson::{Doc, Writer, key};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState};
@@ -190,7 +189,7 @@ fn check_records(
         match rows.next(op) {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(e) if is_interruption(&e) => return Err(e),
+            Err(e) if e.is_interruption() => return Err(e),
             Err(e) => {
                 f.errors
                     .add(|| format!("the records cannot be read to their end: {}", e.message));

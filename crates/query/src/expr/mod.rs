@@ -50,6 +50,7 @@ pub(crate) use object::merge as merge_documents;
 pub(crate) use parse::check_field_name;
 pub(crate) use regex::units as regex_units;
 pub(crate) use values::constant_of;
+pub(crate) use work::byte_units;
 
 use bson::{Val, Value};
 use errors::Result;

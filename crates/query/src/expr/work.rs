@@ -21,6 +21,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 const TURN: usize = 1024;
 /// Going over so many bytes is a unit.
 const BYTES_OF_UNIT: usize = 64;
+/// What a step over so many bytes counts: one for itself, and the bytes.
+pub(crate) fn byte_units(bytes: usize) -> usize {
+    1 + bytes / BYTES_OF_UNIT
+}
+
 /// Elements that are skipped for a unit.
 const ELEMENTS_OF_UNIT: usize = 8;
 /// Comparisons for a unit.

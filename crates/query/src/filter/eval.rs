@@ -13,9 +13,9 @@ use std::cmp::Ordering;
 pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
     match node {
         Node::Pred { path, test } => pred(path, test, doc, watch),
-        Node::And(c) => c.iter().all(|n| watch.goes_on() && matches(n, doc, watch)),
-        Node::Or(c) => c.iter().any(|n| watch.ended() || matches(n, doc, watch)),
-        Node::Nor(c) => !c.iter().any(|n| watch.ended() || matches(n, doc, watch)),
+        Node::And(c) => watch.all(c, |n| matches(n, doc, watch)),
+        Node::Or(c) => watch.any(c, |n| matches(n, doc, watch)),
+        Node::Nor(c) => !watch.any(c, |n| matches(n, doc, watch)),
         Node::Not(n) => !matches(n, doc, watch),
         Node::Const(b) => *b,
         Node::Expr(e) => {
@@ -38,18 +38,12 @@ pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
 pub(super) fn matches_value(node: &Node, v: Val<'_>, watch: &Watch<'_>) -> bool {
     match node {
         Node::Pred { path, test } if path.is_empty() => {
-            !watch.over(1) && test.passes(Some(v), watch)
+            !watch.spent(1) && test.passes(Some(v), watch)
         }
         Node::Pred { path, test } => v.as_container().is_some_and(|d| pred(path, test, d, watch)),
-        Node::And(c) => c
-            .iter()
-            .all(|n| watch.goes_on() && matches_value(n, v, watch)),
-        Node::Or(c) => c
-            .iter()
-            .any(|n| watch.ended() || matches_value(n, v, watch)),
-        Node::Nor(c) => !c
-            .iter()
-            .any(|n| watch.ended() || matches_value(n, v, watch)),
+        Node::And(c) => watch.all(c, |n| matches_value(n, v, watch)),
+        Node::Or(c) => watch.any(c, |n| matches_value(n, v, watch)),
+        Node::Nor(c) => !watch.any(c, |n| matches_value(n, v, watch)),
         Node::Not(n) => !matches_value(n, v, watch),
         Node::Const(b) => *b,
         Node::Schema(s) => v.as_doc().is_some_and(|d| s.passes(d, watch)),
@@ -59,14 +53,14 @@ pub(super) fn matches_value(node: &Node, v: Val<'_>, watch: &Watch<'_>) -> bool 
 
 #[inline]
 fn pred(path: &FieldPath, test: &Test, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
-    !watch.over_bytes(doc.len()) && path.visit(doc, test.leaf(), &mut |v, _| test.passes(v, watch))
+    !watch.spent_bytes(doc.len()) && path.visit(doc, test.leaf(), &mut |v, _| test.passes(v, watch))
 }
 
 /// `None`: no match; `Some(i)`: matched, and `i` is the array position that the last deciding predicate went through.
 pub(super) fn matched_index(node: &Node, doc: Doc<'_>, watch: &Watch<'_>) -> Option<Option<u32>> {
     match node {
         Node::Pred { path, test } => {
-            if watch.over_bytes(doc.len()) {
+            if watch.spent_bytes(doc.len()) {
                 return None;
             }
             let mut at = None;
@@ -223,7 +217,7 @@ impl Test {
 
     /// For `$elemMatch`: the first element of the array `v` that passes.
     pub(crate) fn matching_element<'a>(&self, v: Val<'a>, vars: &Vars) -> Result<Option<Val<'a>>> {
-        let n = Watch::over_vars(vars, |watch| self.first_element(v, watch))?;
+        let n = Watch::over(Some(vars), |watch| self.first_element(v, watch))?;
         Ok(n.and_then(|n| v.as_array()?.values().nth(n as usize)))
     }
 
@@ -304,7 +298,7 @@ fn matches_regex(re: &super::Regex, v: Val<'_>, watch: &Watch<'_>) -> bool {
     match v.tag {
         tag::STRING | tag::SYMBOL => v
             .str_bytes()
-            .is_some_and(|s| !watch.over(regex_units(s.len())) && re.is_match(s)),
+            .is_some_and(|s| !watch.spent(regex_units(s.len())) && re.is_match(s)),
         tag::REGEX => v.as_regex() == Some((re.pattern(), re.options())),
         _ => false,
     }
@@ -316,7 +310,7 @@ impl Collated {
             return self.folded.passes(None, watch);
         };
         // What is compared is made anew for each test.
-        if watch.over_bytes(v.bytes.len().saturating_mul(COLLATED)) {
+        if watch.spent_bytes(v.bytes.len().saturating_mul(COLLATED)) {
             return false;
         }
         let folded = |v: Val<'_>| self.folded.passes(Some(v), watch);
@@ -359,8 +353,6 @@ impl InList {
 
     #[inline]
     fn any_regex(&self, v: Val<'_>, watch: &Watch<'_>) -> bool {
-        self.regexes
-            .iter()
-            .any(|re| watch.ended() || matches_regex(re, v, watch))
+        watch.any(&self.regexes, |re| matches_regex(re, v, watch))
     }
 }

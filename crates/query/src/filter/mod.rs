@@ -35,7 +35,7 @@ use errors::{Result, err};
 use watch::Watch;
 
 /// With so many nodes a test goes over its document so often at most, which takes a second where that has 16 MB.
-const FEW_NODES: usize = 32;
+pub(crate) const FEW_NODES: usize = 32;
 
 /// A parsed query document.
 #[derive(Clone, Debug)]
@@ -150,7 +150,7 @@ impl Filter {
     /// Tests a document. Fails only when an `$expr` does.
     #[inline]
     pub fn matches(&self, doc: Doc<'_>) -> Result<bool> {
-        Watch::unasked(|watch| eval::matches(&self.root, doc, watch))
+        Watch::over(None, |watch| eval::matches(&self.root, doc, watch))
     }
 
     /// The same with values for variables that `$expr` names, and with whom they ask whether a long test may go on.
@@ -163,7 +163,7 @@ impl Filter {
     /// As [`Filter::matches_with`], as a part of something larger that counts its work.
     #[inline]
     pub(crate) fn matches_within(&self, doc: Doc<'_>, vars: &Vars) -> Result<bool> {
-        Watch::over_vars(vars, |watch| eval::matches(&self.root, doc, watch))
+        Watch::over(Some(vars), |watch| eval::matches(&self.root, doc, watch))
     }
 
     /// Tests a single value, for filters whose operators apply to a value itself (`$pull: {a: {$gt: 3}}`): the node's
@@ -174,7 +174,9 @@ impl Filter {
 
     /// As [`Filter::matches_value`], as a part of something larger that counts its work.
     pub(crate) fn matches_value_within(&self, v: Val<'_>, vars: &Vars) -> Result<bool> {
-        Watch::over_vars(vars, |watch| eval::matches_value(&self.root, v, watch))
+        Watch::over(Some(vars), |watch| {
+            eval::matches_value(&self.root, v, watch)
+        })
     }
 
     /// Parses operators that apply to a value itself: `{$gt: 3, $lt: 5}` (`$pull`, `$elemMatch`).
@@ -212,7 +214,9 @@ impl Filter {
     /// `None` when it does not match.
     pub fn first_matched_index(&self, doc: Doc<'_>, vars: &Vars) -> Result<Option<Option<u32>>> {
         vars.begin_work();
-        Watch::over_vars(vars, |watch| eval::matched_index(&self.root, doc, watch))
+        Watch::over(Some(vars), |watch| {
+            eval::matched_index(&self.root, doc, watch)
+        })
     }
 
     /// Fields and values that an upsert takes over from the query. Fails as MongoDB does when two of them disagree on

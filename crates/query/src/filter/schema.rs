@@ -4,7 +4,7 @@
 
 use super::watch::Watch;
 use super::{Regex, TypeSet};
-use crate::expr::regex_units;
+use crate::expr::{byte_units, regex_units};
 use crate::list::FEW;
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, tag};
 use errors::{Result, bail, err};
@@ -473,7 +473,7 @@ impl Rule {
             | Rule::MinProperties(_)
             | Rule::MaxProperties(_)
             | Rule::Properties(_)
-            | Rule::Needs(_) => 1 + len / 64,
+            | Rule::Needs(_) => byte_units(len),
             Rule::Type(_)
             | Rule::AllOf(_)
             | Rule::AnyOf(_)
@@ -490,7 +490,7 @@ impl Rule {
         let fields = |f: &dyn Fn(Doc<'_>) -> bool| v.as_doc().is_none_or(f);
         let chars =
             |f: &dyn Fn(i64) -> bool| v.as_str().is_none_or(|s| f(s.chars().count() as i64));
-        if watch.over(self.units(v)) {
+        if watch.spent(self.units(v)) {
             return false;
         }
         match self {
@@ -503,8 +503,8 @@ impl Rule {
                     .binary_search_by(|x| order::compare(x.as_val(), v))
                     .is_ok()
             }
-            Rule::AllOf(s) => s.iter().all(|s| watch.goes_on() && pass(s, v, watch)),
-            Rule::AnyOf(s) => s.iter().any(|s| watch.ended() || pass(s, v, watch)),
+            Rule::AllOf(s) => watch.all(s, |s| pass(s, v, watch)),
+            Rule::AnyOf(s) => watch.any(s, |s| pass(s, v, watch)),
             Rule::OneOf(s) => {
                 let passed = s.iter().filter(|s| watch.ended() || pass(s, v, watch));
                 passed.take(2).count() == 1
@@ -525,10 +525,9 @@ impl Rule {
             Rule::MinItems(n) => items(&|a| a.count() as i64 >= *n),
             Rule::MaxItems(n) => items(&|a| a.count() as i64 <= *n),
             Rule::UniqueItems => items(&unique),
-            Rule::Items(s) => items(&|a| a.values().all(|v| watch.goes_on() && pass(s, v, watch))),
+            Rule::Items(s) => items(&|a| watch.all(a.values(), |v| pass(s, v, watch))),
             Rule::Tuple(tuple, behind) => items(&|a| {
-                a.values().enumerate().all(|(i, v)| match tuple.get(i) {
-                    _ if watch.ended() => false,
+                watch.all(a.values().enumerate(), |(i, v)| match tuple.get(i) {
                     Some(s) => pass(s, v, watch),
                     None => behind.passes(v, watch),
                 })
@@ -543,9 +542,8 @@ impl Rule {
                     Need::Schema(_) => 1,
                 };
                 let there = Names::of(d, all.iter().map(needed).sum());
-                all.iter().all(|(name, need)| {
-                    watch.ended()
-                        || !there.contains(name)
+                watch.all(all, |(name, need)| {
+                    !there.contains(name)
                         || match need {
                             Need::Fields(needed) => has_all(&there, needed),
                             Need::Schema(s) => pass(s, d.as_val(), watch),
@@ -566,10 +564,7 @@ impl Properties {
     }
 
     fn pass(&self, d: Doc<'_>, watch: &Watch<'_>) -> bool {
-        d.iter().all(|e| {
-            if watch.ended() {
-                return false;
-            }
+        watch.all(d.iter(), |e| {
             let mut spoken_of = false;
             let mut named = |name: &str, s: &Rules| {
                 spoken_of |= name == e.name;
@@ -585,7 +580,7 @@ impl Properties {
                 return false;
             }
             for (re, s) in &self.patterns {
-                if watch.over(regex_units(e.name.len())) {
+                if watch.spent(regex_units(e.name.len())) {
                     return false;
                 }
                 if re.is_match(e.name.as_bytes()) {

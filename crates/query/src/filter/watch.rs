@@ -3,14 +3,11 @@
 //! Tests answer yes or no and nothing else, so an end is noted here, and whatever is answered after it counts for nothing. Loops look at
 //! it, so that they come to their own end soon.
 //!
-//! Invariant: what has ended answers with its error, whatever the test said: [`Watch::over_vars`] and [`Watch::unasked`] see to it.
+//! Invariant: what has ended answers with its error, whatever the test said: [`Watch::over`] sees to it.
 
-use crate::expr::Vars;
+use crate::expr::{Vars, byte_units};
 use errors::{Error, Result};
 use std::cell::Cell;
-
-/// Going over so many bytes is a unit of work.
-const BYTES_OF_UNIT: usize = 64;
 
 pub(crate) struct Watch<'a> {
     vars: Option<&'a Vars>,
@@ -28,28 +25,15 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What `test` answers, or the error that ended it.
+    /// What `test` answers, or the error that ended it. Without variables nobody is asked, and only an `$expr` can fail.
     #[inline]
-    pub fn over_vars<T>(vars: &'a Vars, test: impl FnOnce(&Watch<'a>) -> T) -> Result<T> {
+    pub fn over<T>(vars: Option<&'a Vars>, test: impl FnOnce(&Watch<'a>) -> T) -> Result<T> {
         let watch = Watch {
-            vars: Some(vars),
+            vars,
             ..Watch::none()
         };
         let answer = test(&watch);
-        watch.finish(answer)
-    }
-
-    /// As [`Watch::over_vars`], where only an `$expr` can fail.
-    #[inline]
-    pub fn unasked<T>(test: impl FnOnce(&Watch<'a>) -> T) -> Result<T> {
-        let watch = Watch::none();
-        let answer = test(&watch);
-        watch.finish(answer)
-    }
-
-    #[inline]
-    fn finish<T>(self, answer: T) -> Result<T> {
-        match self.error.into_inner() {
+        match watch.error.into_inner() {
             None => Ok(answer),
             Some(e) => Err(e),
         }
@@ -64,14 +48,21 @@ impl<'a> Watch<'a> {
         self.ended.get()
     }
 
+    /// Whether the test holds for all items, as far as it may go on.
     #[inline]
-    pub fn goes_on(&self) -> bool {
-        !self.ended.get()
+    pub fn all<I: IntoIterator>(&self, items: I, mut test: impl FnMut(I::Item) -> bool) -> bool {
+        items.into_iter().all(|i| !self.ended() && test(i))
+    }
+
+    /// Whether it holds for one of them, likewise.
+    #[inline]
+    pub fn any<I: IntoIterator>(&self, items: I, mut test: impl FnMut(I::Item) -> bool) -> bool {
+        items.into_iter().any(|i| self.ended() || test(i))
     }
 
     /// Counts units of work; true when it is over.
     #[inline]
-    pub fn over(&self, units: usize) -> bool {
+    pub fn spent(&self, units: usize) -> bool {
         let Some(vars) = self.vars else {
             return false;
         };
@@ -86,8 +77,8 @@ impl<'a> Watch<'a> {
 
     /// Counts going over so many bytes.
     #[inline]
-    pub fn over_bytes(&self, bytes: usize) -> bool {
-        self.over(1 + bytes / BYTES_OF_UNIT)
+    pub fn spent_bytes(&self, bytes: usize) -> bool {
+        self.spent(byte_units(bytes))
     }
 
     /// An answer that may be an error instead.

@@ -6,7 +6,7 @@
 use super::array::decimal;
 use super::operator::Op;
 use crate::expr::ParseEnv;
-use crate::filter::Filter;
+use crate::filter::{FEW_NODES, Filter};
 use crate::list::FEW;
 use bson::Doc;
 use errors::{Result, bail, err};
@@ -14,9 +14,6 @@ use smallvec::SmallVec;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// So many operators go over so many values at most.
-const FEW_NODES: usize = 32;
 
 /// All operators of one update.
 #[derive(Debug)]
