@@ -6,12 +6,26 @@ use std::cmp::Ordering;
 
 /// Order of two values. Equal means equal to queries and unique indexes: 1, 1.0 and NumberDecimal("1.00") are equal.
 pub fn compare(a: Val<'_>, b: Val<'_>) -> Ordering {
+    compare_by(a, b, &plain)
+}
+
+/// As [`compare`], with another order of strings (and symbols), within documents and arrays too.
+pub fn compare_by(a: Val<'_>, b: Val<'_>, strings: &impl Strings) -> Ordering {
     let (ra, rb) = (tag::rank(a.tag), tag::rank(b.tag));
     if ra != rb {
         ra.cmp(&rb)
     } else {
-        compare_same_rank(a, b)
+        compare_same_rank(a, b, strings)
     }
+}
+
+/// The order of the bytes of two strings.
+pub trait Strings: Fn(&[u8], &[u8]) -> Ordering {}
+
+impl<F: Fn(&[u8], &[u8]) -> Ordering> Strings for F {}
+
+fn plain(a: &[u8], b: &[u8]) -> Ordering {
+    a.cmp(b)
 }
 
 pub fn equal(a: Val<'_>, b: Val<'_>) -> bool {
@@ -21,10 +35,10 @@ pub fn equal(a: Val<'_>, b: Val<'_>) -> bool {
 
 /// Order of two documents as values.
 pub fn compare_docs(a: Doc<'_>, b: Doc<'_>) -> Ordering {
-    compare_elements(a, b, true)
+    compare_elements(a, b, true, &plain)
 }
 
-fn compare_elements(a: Doc<'_>, b: Doc<'_>, names: bool) -> Ordering {
+fn compare_elements(a: Doc<'_>, b: Doc<'_>, names: bool, strings: &impl Strings) -> Ordering {
     let (mut ia, mut ib) = (a.iter(), b.iter());
     loop {
         match (ia.next_raw(), ib.next_raw()) {
@@ -37,7 +51,7 @@ fn compare_elements(a: Doc<'_>, b: Doc<'_>, names: bool) -> Ordering {
                     o = na.cmp(nb);
                 }
                 if o == Ordering::Equal {
-                    o = compare_same_rank(va, vb);
+                    o = compare_same_rank(va, vb, strings);
                 }
                 if o != Ordering::Equal {
                     return o;
@@ -47,16 +61,20 @@ fn compare_elements(a: Doc<'_>, b: Doc<'_>, names: bool) -> Ordering {
     }
 }
 
-fn compare_same_rank(a: Val<'_>, b: Val<'_>) -> Ordering {
+fn compare_same_rank(a: Val<'_>, b: Val<'_>, strings: &impl Strings) -> Ordering {
     match a.tag {
         tag::DOUBLE | tag::INT32 | tag::INT64 | tag::DECIMAL128 => compare_numbers(a, b),
-        tag::STRING | tag::SYMBOL | tag::CODE => a.str_bytes().cmp(&b.str_bytes()),
+        tag::STRING | tag::SYMBOL => match (a.str_bytes(), b.str_bytes()) {
+            (Some(x), Some(y)) => strings(x, y),
+            (x, y) => x.cmp(&y),
+        },
+        tag::CODE => a.str_bytes().cmp(&b.str_bytes()),
         tag::DOCUMENT => match (Doc::new(a.bytes), Doc::new(b.bytes)) {
-            (Some(x), Some(y)) => compare_elements(x, y, true),
+            (Some(x), Some(y)) => compare_elements(x, y, true, strings),
             _ => a.bytes.cmp(b.bytes),
         },
         tag::ARRAY => match (Doc::new(a.bytes), Doc::new(b.bytes)) {
-            (Some(x), Some(y)) => compare_elements(x, y, false),
+            (Some(x), Some(y)) => compare_elements(x, y, false, strings),
             _ => a.bytes.cmp(b.bytes),
         },
         tag::BINARY => match (a.as_binary(), b.as_binary()) {

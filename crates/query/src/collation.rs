@@ -11,6 +11,7 @@ use icu_collator::options::{AlternateHandling, CaseLevel, CollatorOptions, MaxVa
 use icu_collator::preferences::{CollationCaseFirst, CollationNumericOrdering};
 use icu_collator::{Collator, CollatorBorrowed, CollatorPreferences};
 use icu_locale_core::Locale;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// A collation other than the simple one. Cheap to clone.
@@ -191,8 +192,14 @@ impl Collation {
         }
     }
 
-    pub fn compare(&self, a: Val<'_>, b: Val<'_>) -> std::cmp::Ordering {
-        bson::order::compare(self.fold(a).as_val(), self.fold(b).as_val())
+    /// The order of the folded values, without folding more of them than tells them apart.
+    pub fn compare(&self, a: Val<'_>, b: Val<'_>) -> Ordering {
+        match &self.0.collator {
+            Some(collator) => {
+                bson::order::compare_by(a, b, &|a: &[u8], b: &[u8]| collator.compare_utf8(a, b))
+            }
+            None => bson::order::compare(a, b),
+        }
     }
 
     fn key(&self, v: Val<'_>) -> Value {
@@ -219,7 +226,7 @@ impl Collation {
 
 /// The order of two values, under a collation when there is one.
 #[inline]
-pub fn compare(collation: Option<&Collation>, a: Val<'_>, b: Val<'_>) -> std::cmp::Ordering {
+pub fn compare(collation: Option<&Collation>, a: Val<'_>, b: Val<'_>) -> Ordering {
     match collation {
         Some(c) => c.compare(a, b),
         None => bson::order::compare(a, b),
@@ -243,7 +250,7 @@ pub fn key_of(collation: Option<&Collation>, v: Val<'_>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cmp::Ordering;
+    use Ordering;
 
     fn collation(text: &str) -> Collation {
         let d = bson::json::parse(text).unwrap();
@@ -298,6 +305,108 @@ mod tests {
             let c = collation(spec);
             let (x, y) = (Value::from(a), Value::from(b));
             assert_eq!(c.compare(x.as_val(), y.as_val()), want, "{spec} {a} {b}");
+        }
+    }
+
+    /// Filters and indexes go by folded values, sorts and sets of expressions by `compare`: they must not differ.
+    #[test]
+    fn compares_as_folded_values_do() {
+        use rand::{Rng, SeedableRng, seq::IndexedRandom};
+        let mut r = rand::rngs::StdRng::seed_from_u64(7);
+        let pieces = [
+            "a",
+            "A",
+            "b",
+            "ä",
+            "a\u{308}",
+            "e\u{301}\u{302}",
+            "e\u{302}\u{301}",
+            "é",
+            "ß",
+            "ss",
+            "0",
+            "1",
+            "10",
+            "٣",
+            " ",
+            "-",
+            "_",
+            "$",
+            "",
+            "\u{0}",
+            "\u{200b}",
+            "\u{fffd}",
+            "日",
+            "本",
+            "が",
+            "か\u{3099}",
+            "ガ",
+            "ｶﾞ",
+            "한",
+            "\u{1112}\u{1161}\u{11ab}",
+            "я",
+            "Я",
+            "ch",
+            "lj",
+            "æ",
+            "\u{1f600}",
+            "\u{10ffff}",
+            "\u{0f71}\u{0f72}",
+            "เก",
+            "กเ",
+        ];
+        let mut specs: Vec<String> = Vec::new();
+        for locale in [
+            "en",
+            "de",
+            "sv",
+            "cs",
+            "ja",
+            "zh",
+            "fr_CA",
+            "th",
+            "de@collation=phonebook",
+        ] {
+            for strength in 1..=5 {
+                for more in [
+                    "",
+                    r#","caseLevel":true"#,
+                    r#","alternate":"shifted""#,
+                    r#","numericOrdering":true"#,
+                    r#","caseFirst":"upper""#,
+                ] {
+                    specs.push(format!(
+                        r#"{{"locale":"{locale}","strength":{strength}{more}}}"#
+                    ));
+                }
+            }
+        }
+        for spec in specs {
+            let c = collation(&spec);
+            let text = |r: &mut rand::rngs::StdRng| {
+                let n = r.random_range(0..5);
+                (0..n)
+                    .map(|_| *pieces.choose(r).unwrap())
+                    .collect::<String>()
+            };
+            for _ in 0..150 {
+                let (a, b) = (text(&mut r), text(&mut r));
+                let wrapped = |t: &str| Value::from(bson::doc! { "n": 1, "t": bson::array![t, 2], "u": t });
+                for (x, y) in [
+                    (Value::from(a.as_str()), Value::from(b.as_str())),
+                    (wrapped(&a), wrapped(&b)),
+                ] {
+                    let folded = bson::order::compare(
+                        c.fold(x.as_val()).as_val(),
+                        c.fold(y.as_val()).as_val(),
+                    );
+                    assert_eq!(
+                        c.compare(x.as_val(), y.as_val()),
+                        folded,
+                        "{spec} {a:?} {b:?}"
+                    );
+                }
+            }
         }
     }
 
