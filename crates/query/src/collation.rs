@@ -391,7 +391,8 @@ mod tests {
             };
             for _ in 0..150 {
                 let (a, b) = (text(&mut r), text(&mut r));
-                let wrapped = |t: &str| Value::from(bson::doc! { "n": 1, "t": bson::array![t, 2], "u": t });
+                let wrapped =
+                    |t: &str| Value::from(bson::doc! { "n": 1, "t": bson::array![t, 2], "u": t });
                 for (x, y) in [
                     (Value::from(a.as_str()), Value::from(b.as_str())),
                     (wrapped(&a), wrapped(&b)),

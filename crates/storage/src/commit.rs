@@ -9,6 +9,7 @@
 //! a prefix of the log. When the engine refuses a group that is already in the log, that group is kept and applied before
 //! anything else is accepted: nothing may overtake it.
 
+use crate::arrival::{Arrival, Highest};
 use crate::batch::Batch;
 use crate::counts::{Counts, Touched};
 use crate::engine::Engine;
@@ -55,6 +56,7 @@ struct Work {
     batch: Batch,
     touched: Touched,
     writing: Writing,
+    highest: Highest,
     groups: u32,
     /// A group that is in the log and that the engine refused: it comes first.
     refused: Option<(Batch, Vec<Effect>, Committed)>,
@@ -72,6 +74,7 @@ pub(crate) struct Committer {
     started: Instant,
     counts: Counts,
     pace: Arc<Pace>,
+    arrival: Arc<Arrival>,
 }
 
 /// Leadership: handed to the next in the queue on drop, also when the leader panics.
@@ -103,7 +106,13 @@ impl Drop for Followers {
 }
 
 impl Committer {
-    pub fn new(engine: &Engine, applied: Committed, counts: Counts, pace: Arc<Pace>) -> Committer {
+    pub fn new(
+        engine: &Engine,
+        applied: Committed,
+        counts: Counts,
+        pace: Arc<Pace>,
+        arrival: Arc<Arrival>,
+    ) -> Committer {
         Committer {
             queue: Mutex::default(),
             failing: AtomicBool::new(false),
@@ -111,6 +120,7 @@ impl Committer {
                 batch: Batch::new(engine),
                 touched: Touched::default(),
                 writing: Writing::default(),
+                highest: Highest::default(),
                 groups: 0,
                 refused: None,
             }),
@@ -120,6 +130,7 @@ impl Committer {
             started: Instant::now(),
             counts,
             pace,
+            arrival,
         }
     }
 
@@ -298,6 +309,8 @@ impl Committer {
             batch.set_applied(last);
         }
         let entries = own.iter().chain(followers.iter().flat_map(|f| &f.entries));
+        let all = entries.clone().flat_map(|e| &e.effects);
+        work.highest.note(all, &self.arrival);
         let effects = entries.flat_map(|e| {
             // What an insert puts is new. What it deletes, as in a capped collection, is not.
             let puts_new = e.op == Op::Insert;

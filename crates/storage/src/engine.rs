@@ -14,7 +14,7 @@ use crate::family::Family;
 use crate::pieces::cuts;
 use crate::rows::{Rows, Writing};
 use crate::trouble::Trouble;
-use crate::tuning::{EngineOptions, Load, Tuned};
+use crate::tuning::{EngineOptions, Load, Tuned, records_compression};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
 use errors::{Error, Result, err};
@@ -398,6 +398,17 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether records are compressed when they are flushed, or only when they are merged (see [`crate::arrival`]).
+    pub fn set_compressed_flush(&self, on: bool) -> Result<()> {
+        let levels = records_compression(on);
+        self.db
+            .set_options_cf(
+                handle(&self.db, Family::Records)?,
+                &[("compression_per_level", levels)],
+            )
+            .map_err(|e| error(&e.into_string()))
+    }
+
     /// An integer property of the whole, 0 when there is none.
     pub fn figure(&self, name: &CStr) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
@@ -556,5 +567,53 @@ mod flush_tests {
                 assert_eq!(engine.value(&key, true).unwrap(), Some(value));
             }
         }
+    }
+
+    #[test]
+    fn records_in_order_are_moved_down_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = StoreOptions::new(dir.path());
+        options.cache_bytes = 64 << 20;
+        let store = Store::open(options).unwrap();
+        let engine = store.engine_itself();
+        let records = handle(&engine.db, Family::Records).unwrap();
+        let set = |name, value| engine.db.set_options_cf(records, &[(name, value)]).unwrap();
+        set("disable_auto_compactions", "true");
+        // The files of records, each with its level and bytes.
+        let files = || {
+            let files = engine.db.live_files().unwrap().into_iter();
+            let of_records = files.filter(|f| f.column_family_name == "records");
+            let mut files: Vec<_> = of_records.map(|f| (f.name, f.level, f.size)).collect();
+            files.sort();
+            files
+        };
+        // Raw bytes would come to 400 KB a flush.
+        let flush = |from: u32| {
+            let records: Vec<Effect> = (from..from + 40).map(|n| put(1, n, 10_000)).collect();
+            store.write_unlogged(&records).unwrap();
+            engine.flush().unwrap();
+            files().pop().unwrap()
+        };
+        assert!(flush(0).2 > 300_000);
+        engine.compact(b"", b"", &mut || Ok(())).unwrap();
+        engine.set_compressed_flush(true).unwrap();
+        let flushed: Vec<_> = (1..20).map(|n| flush(n * 40)).collect();
+        assert!(
+            flushed.iter().all(|f| f.1 == 0 && f.2 < 100_000),
+            "{flushed:?}"
+        );
+        set("disable_auto_compactions", "false");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while files().iter().filter(|f| f.1 == 0).count() > 8 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // What is merged gets a new name. Some stay on level 0, too few to be seen to.
+        let kept = files();
+        let same = |f: &&(String, i32, usize)| flushed.iter().any(|k| k.0 == f.0);
+        assert_eq!(kept.iter().filter(same).count(), flushed.len(), "{kept:?}");
+        assert!(kept.iter().filter(same).any(|f| f.1 > 0), "{kept:?}");
+        engine.set_compressed_flush(false).unwrap();
+        set("disable_auto_compactions", "true");
+        assert!(flush(800).2 > 300_000);
     }
 }

@@ -1,7 +1,8 @@
 //! A thread that looks after the store: ten times a second it sets the pace of writers by what merging owes; once a second it
-//! trims the log to its retention window and tells the engine how much is being written, so that merging is lazy under load, and
-//! tidy at rest, when the memory tables are written out too.
+//! trims the log to its retention window and tells the engine how much is being written and how, so that merging is lazy under
+//! load, and tidy at rest, when the memory tables are written out too; and that it need not happen where records arrive in order.
 
+use crate::arrival::Arrival;
 use crate::engine::Engine;
 use crate::missing::Room;
 use crate::pace::Pace;
@@ -36,14 +37,22 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub fn start(log: Arc<Log>, engine: Arc<Engine>, pace: Arc<Pace>, mut room: Room) -> Keeper {
+    pub fn start(
+        log: Arc<Log>,
+        engine: Arc<Engine>,
+        pace: Arc<Pace>,
+        arrival: Arc<Arrival>,
+        mut room: Room,
+    ) -> Keeper {
         let stop = Arc::new(Stop::default());
         let for_thread = stop.clone();
         let thread = std::thread::Builder::new()
             .name("store-keeper".into())
             .spawn(move || {
-                let mut watch = Watch::new(&log);
+                let mut load = Lasting::new(Load::Moderate);
+                let mut in_order = Lasting::new(false);
                 let mut paced_at = log.written_bytes();
+                let mut written_before = paced_at;
                 for tick in 1u32.. {
                     {
                         let mut asked = for_thread.asked.lock();
@@ -65,11 +74,16 @@ impl Keeper {
                     }
                     room.look();
                     // Nobody is told of an error here: it comes back at the next round, and writes report what fails them.
-                    if let Some(load) = watch.look(log.written_bytes()) {
+                    let bytes = written.saturating_sub(written_before);
+                    written_before = written;
+                    if let Some(load) = load.look(load_of(bytes)) {
                         let _ = engine.set_load(load);
                         if load == Load::Idle && engine.memtable_bytes() > TIDY_BYTES {
                             let _ = engine.begin_flush();
                         }
+                    }
+                    if let Some(in_order) = arrival.look().and_then(|o| in_order.look(o)) {
+                        let _ = engine.set_compressed_flush(in_order);
                     }
                     let _ = trim_log(&log, &engine);
                 }
@@ -103,47 +117,43 @@ pub(crate) fn trim_log(log: &Log, engine: &Engine) -> Result<()> {
     Ok(())
 }
 
-/// Tells steady changes of the load from passing ones.
-struct Watch {
-    written: u64,
-    told: Load,
-    seen: Load,
+/// The load by the bytes of log in a period.
+fn load_of(bytes: u64) -> Load {
+    match bytes {
+        0 => Load::Idle,
+        1..HEAVY_BYTES => Load::Moderate,
+        _ => Load::Heavy,
+    }
+}
+
+/// Tells steady changes from passing ones.
+struct Lasting<T> {
+    told: T,
+    seen: T,
     periods: u32,
 }
 
-impl Watch {
-    fn new(log: &Log) -> Watch {
-        Watch::at(log.written_bytes())
-    }
-
-    fn at(written: u64) -> Watch {
-        Watch {
-            written,
-            told: Load::Moderate,
-            seen: Load::Moderate,
+impl<T: Copy + PartialEq> Lasting<T> {
+    fn new(told: T) -> Lasting<T> {
+        Lasting {
+            told,
+            seen: told,
             periods: 0,
         }
     }
 
-    /// A period later: the load, when it is a new one that lasts.
-    fn look(&mut self, written: u64) -> Option<Load> {
-        let bytes = written.saturating_sub(self.written);
-        self.written = written;
-        let load = match bytes {
-            0 => Load::Idle,
-            1..HEAVY_BYTES => Load::Moderate,
-            _ => Load::Heavy,
-        };
-        if load != self.seen {
-            self.seen = load;
+    /// A period later: what is now, when it is new and lasts.
+    fn look(&mut self, now: T) -> Option<T> {
+        if now != self.seen {
+            self.seen = now;
             self.periods = 0;
         }
         self.periods += 1;
-        if load == self.told || self.periods < AGREEING_PERIODS {
+        if now == self.told || self.periods < AGREEING_PERIODS {
             return None;
         }
-        self.told = load;
-        Some(load)
+        self.told = now;
+        Some(now)
     }
 }
 
@@ -153,12 +163,8 @@ mod tests {
 
     #[test]
     fn only_a_lasting_load_is_told() {
-        let mut watch = Watch::at(0);
-        let mut written = 0;
-        let mut look = |bytes: u64| {
-            written += bytes;
-            watch.look(written)
-        };
+        let mut load = Lasting::new(Load::Moderate);
+        let mut look = |bytes: u64| load.look(load_of(bytes));
         assert_eq!(
             [look(0), look(0), look(0), look(0)],
             [None, None, Some(Load::Idle), None]

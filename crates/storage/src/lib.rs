@@ -15,6 +15,7 @@
 //! their proposal returned.
 
 mod ahead;
+mod arrival;
 mod batch;
 mod commit;
 mod counts;

@@ -1,6 +1,7 @@
 //! The store: data directory, log and engine as one, and their recovery.
 
 use crate::ahead;
+use crate::arrival::Arrival;
 use crate::batch::Batch;
 use crate::commit::Committer;
 use crate::counts::{Counts, Touched};
@@ -38,7 +39,7 @@ pub struct StoreOptions {
     pub log_retain_age: Duration,
     /// Threads that flush and compact.
     pub background_jobs: usize,
-    /// What a compressed block holds.
+    /// What a block of records or ids holds, uncompressed.
     pub block_bytes: usize,
     /// Data files that are kept open: a share of what the process may open in all.
     pub open_files: usize,
@@ -63,7 +64,7 @@ impl StoreOptions {
             log_retain_bytes: 1 << 30,
             log_retain_age: Duration::from_secs(24 * 3600),
             background_jobs: std::thread::available_parallelism().map_or(2, |n| n.get()),
-            block_bytes: 16 << 10,
+            block_bytes: 8 << 10,
             open_files: 1000,
             direct_io: false,
             has_room: None,
@@ -171,6 +172,7 @@ impl Store {
         let (log, replayed) = replay(log_options, &engine, &counts, applied)?;
         let log = Arc::new(log);
         let pace = Arc::new(Pace::default());
+        let arrival = Arc::new(Arrival::default());
         let applied = Committed {
             index: log.last_index(),
             ts: log.last_ts(),
@@ -180,10 +182,11 @@ impl Store {
                 log.clone(),
                 engine.clone(),
                 pace.clone(),
+                arrival.clone(),
                 Room::new(opts.has_room.clone()),
             ),
             latest: View::latest(&engine),
-            committer: Committer::new(&engine, applied, counts, pace.clone()),
+            committer: Committer::new(&engine, applied, counts, pace.clone(), arrival),
             pace,
             latches: Latches::new(),
             log,

@@ -14,6 +14,9 @@ use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::Arc;
 
+/// What a block of index entries holds: read in their order, many at a time, they compress better together than apart.
+const SCANNED_BLOCK_BYTES: usize = 16 << 10;
+
 /// How the engine is set up.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -21,6 +24,7 @@ pub struct EngineOptions {
     pub cache_bytes: usize,
     /// The share of the cache that keeps whole records; 0 turns that off.
     pub row_percent: u8,
+    /// What a block holds of what is found by key.
     pub block_bytes: usize,
     pub background_jobs: usize,
     /// Data files that are kept open.
@@ -92,6 +96,14 @@ impl Tuned {
             Family::Ids => &self.ids,
             Family::Others => &self.others,
         }
+    }
+}
+
+/// The compression of records by levels, as an option's text: of level 0, and of all others.
+pub(crate) fn records_compression(at_flush: bool) -> &'static str {
+    match at_flush {
+        true => "kLZ4Compression:kLZ4Compression",
+        false => "kNoCompression:kLZ4Compression",
     }
 }
 
@@ -192,7 +204,10 @@ fn table(
 ) -> rocksdb::BlockBasedOptions {
     let mut table = rocksdb::BlockBasedOptions::default();
     table.set_block_cache(block_cache);
-    table.set_block_size(opts.block_bytes);
+    table.set_block_size(match family {
+        Family::Others => SCANNED_BLOCK_BYTES,
+        Family::Records | Family::Ids => opts.block_bytes,
+    });
     table.set_format_version(6);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);

@@ -270,7 +270,7 @@ fn main() {
     let store = Store::open(StoreOptions {
         cache_bytes: (number("cache_mb", 1024) as usize) << 20,
         row_percent: number("row_percent", 25) as u8,
-        block_bytes: number("block", 16384) as usize,
+        block_bytes: number("block", 8192) as usize,
         direct_io: number("direct", 0) != 0,
         log_retain_bytes: number("retain_mb", 1024) << 20,
         engine_options: text("engine").unwrap_or_default(),
