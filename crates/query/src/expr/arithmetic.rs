@@ -56,10 +56,17 @@ fn parse_operand(_: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed>
 /// What a function of a decimal counts as work: series of more digits than it has.
 const DECIMAL_UNITS: usize = 256;
 
+/// What a division of decimals does: their exponents may lie thousands of digits apart.
+const DECIMAL_DIVISION_UNITS: usize = 16;
+
 /// Counts a function of these numbers.
 pub(super) fn count<const N: usize>(ctx: &EvalCtx<'_>, of: [Number; N]) -> Result<()> {
+    count_as(DECIMAL_UNITS, ctx, of)
+}
+
+fn count_as<const N: usize>(units: usize, ctx: &EvalCtx<'_>, of: [Number; N]) -> Result<()> {
     match of.iter().any(|n| matches!(n, Decimal(_))) {
-        true => ctx.vars.work(DECIMAL_UNITS),
+        true => ctx.vars.work(units),
         false => Ok(()),
     }
 }
@@ -298,6 +305,7 @@ fn divide<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             if y.is_zero() {
                 bail!(BadValue, "can't $divide by zero");
             }
+            count_as(DECIMAL_DIVISION_UNITS, ctx, [x, y])?;
             own(match (x, y) {
                 (Decimal(_), _) | (_, Decimal(_)) => {
                     Value::from(decimal::div(x.to_decimal(), y.to_decimal()))
@@ -318,7 +326,10 @@ fn divide<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
 fn modulo<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let (a, b) = (c.arg(0, ctx)?, c.arg(1, ctx)?);
     match (Number::of(a.or_null()), Number::of(b.or_null())) {
-        (Some(x), Some(y)) => own(remainder(x, y)?.to_value()),
+        (Some(x), Some(y)) => {
+            count_as(DECIMAL_DIVISION_UNITS, ctx, [x, y])?;
+            own(remainder(x, y)?.to_value())
+        }
         _ if a.is_nullish() || b.is_nullish() => Ok(Computed::NULL),
         _ => bail!(
             16611,

@@ -232,6 +232,8 @@ mod tests {
             r#"{"$range":[0,"$w.f39000"]}"#,
             r#"{"$map":{"input":{"$range":[0,50]},"in":{"$asinh":{"$toDecimal":"$$this"}}}}"#,
             r#"{"$map":{"input":{"$range":[0,50]},"in":{"$pow":[{"$toDecimal":"$$this"},1.5]}}}"#,
+            r#"{"$map":{"input":{"$range":[0,300]},"in":{"$mod":[{"$toDecimal":"$$this"},1.5]}}}"#,
+            r#"{"$map":{"input":{"$range":[0,300]},"in":{"$divide":[{"$toDecimal":"$$this"},1.5]}}}"#,
             r#"{"$map":{"input":{"$range":[1,50]},"in":{"$log":["$$this",{"$toDecimal":10}]}}}"#,
             r#"{"$map":{"input":{"$range":[1,50]},"in":{"$atan2":["$$this",{"$toDecimal":10}]}}}"#,
         ] {
