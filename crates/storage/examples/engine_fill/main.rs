@@ -267,14 +267,15 @@ fn main() {
         None => tempfile::tempdir().expect("directory"),
     };
     let started = Instant::now();
+    let default = StoreOptions::new(dir.path());
     let store = Store::open(StoreOptions {
         cache_bytes: (number("cache_mb", 1024) as usize) << 20,
         row_percent: number("row_percent", 25) as u8,
-        block_bytes: number("block", 8192) as usize,
+        block_bytes: number("block", default.block_bytes as _) as usize,
         direct_io: number("direct", 0) != 0,
         log_retain_bytes: number("retain_mb", 1024) << 20,
         engine_options: text("engine").unwrap_or_default(),
-        ..StoreOptions::new(dir.path())
+        ..default
     })
     .expect("open");
     if let Some(ids) = text("load") {
