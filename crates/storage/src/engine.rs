@@ -607,11 +607,13 @@ mod flush_tests {
         while files().iter().filter(|f| f.1 == 0).count() > 8 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // What is merged gets a new name. Some stay on level 0, too few to be seen to.
+        // What is merged gets a new name, and files of raw bytes are always merged. (Some stay on level 0, too few to be seen to,
+        // and there the engine may merge a few with each other while it moves the others.)
         let kept = files();
-        let same = |f: &&(String, i32, usize)| flushed.iter().any(|k| k.0 == f.0);
-        assert_eq!(kept.iter().filter(same).count(), flushed.len(), "{kept:?}");
-        assert!(kept.iter().filter(same).any(|f| f.1 > 0), "{kept:?}");
+        let moved = kept
+            .iter()
+            .filter(|f| f.1 > 0 && flushed.iter().any(|k| k.0 == f.0));
+        assert!(moved.count() > 4, "{kept:?}");
         engine.set_compressed_flush(false).unwrap();
         set("disable_auto_compactions", "true");
         assert!(flush(800).2 > 300_000);
