@@ -1,9 +1,9 @@
-//! Compiles our part of the engine's file system (`cpp/files.cc`) against the headers that RocksDB was built with.
+//! Compiles our parts of the engine, its file system (`cpp/files.cc`) and its block cache (`cpp/cache.cc`), against the headers that RocksDB was built with.
 
 use std::path::Path;
 
 fn main() {
-    println!("cargo:rerun-if-changed=cpp/files.cc");
+    println!("cargo:rerun-if-changed=cpp");
     // Given by librocksdb-sys, on which this crate depends.
     let Some(rocksdb) = std::env::var_os("DEP_ROCKSDB_CARGO_MANIFEST_DIR") else {
         panic!("librocksdb-sys does not say where its headers are");
@@ -14,5 +14,6 @@ fn main() {
     build.define("NDEBUG", None).define("OS_LINUX", None);
     build.define("ROCKSDB_PLATFORM_POSIX", None);
     build.flag("-include").flag("cstdint");
-    build.file("cpp/files.cc").compile("pando_files");
+    build.files(["cpp/files.cc", "cpp/cache.cc"]);
+    build.compile("pando_engine");
 }

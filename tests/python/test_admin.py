@@ -102,6 +102,18 @@ def test_validate(stocked):
         stocked.database.command("validate", "no_such")
 
 
+def test_rows_in_the_cache_are_counted(coll):
+    def engine():
+        return coll.database.client.admin.command("serverStatus")["pandodb"]["engine"]
+
+    coll.insert_many([{"_id": i, "x": "x" * 1000} for i in range(100)])
+    before = engine()["rowBytes"]
+    for i in range(100):
+        assert coll.find_one({"_id": i})["_id"] == i
+    after = engine()
+    assert before + 100_000 <= after["rowBytes"] <= after["rowShareBytes"]
+
+
 def test_server_status(client, server):
     status = client.admin.command("serverStatus")
     assert status["host"] and status["version"] and status["process"] and status["pid"] == server.process.pid

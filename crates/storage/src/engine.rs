@@ -11,8 +11,10 @@
 use crate::batch::Batch;
 use crate::data_dir::{self, DataDir};
 use crate::family::Family;
+use crate::ghost::Ghost;
 use crate::pieces::cuts;
 use crate::rows::{Rows, Writing};
+use crate::shares::{Shares, WINDOW};
 use crate::trouble::Trouble;
 use crate::tuning::{EngineOptions, Load, Tuned, records_compression};
 use crate::view::ReadOptions;
@@ -67,6 +69,8 @@ pub(crate) struct Engine {
     write_options: *mut ffi::rocksdb_writeoptions_t,
     cache_capacity: usize,
     block_cache: rocksdb::Cache,
+    blocks_ghost: Arc<Ghost>,
+    shares: Mutex<Shares>,
     /// Records by key, in front of the blocks; none when they have no share of the cache.
     rows: Option<Rows>,
     memtables: rocksdb::WriteBufferManager,
@@ -130,7 +134,11 @@ impl Engine {
                 write_options,
                 cache_capacity: opts.cache_bytes(),
                 block_cache: tuned.block_cache,
-                rows: Some(opts.row_bytes()).filter(|b| *b > 0).map(Rows::new),
+                blocks_ghost: tuned.blocks_ghost,
+                shares: Mutex::new(Shares::new(opts.cache_bytes(), opts.row_bytes())),
+                rows: Some(opts.row_bytes())
+                    .filter(|bytes| *bytes > 0)
+                    .map(|bytes| Rows::new(bytes, opts.cache_bytes() / WINDOW)),
                 memtables: tuned.memtables,
                 flushing: Mutex::new(()),
                 trouble,
@@ -189,6 +197,31 @@ impl Engine {
 
     pub fn families(&self) -> Families {
         self.families
+    }
+
+    /// Gives rows and blocks their shares of the cache; `weigh` once a second, by what both put out too early since.
+    pub fn share(&self, weigh: bool) {
+        let Some(rows) = &self.rows else {
+            return;
+        };
+        let mut shares = self.shares.lock();
+        if weigh {
+            shares.weigh(
+                rows.take_spared(),
+                self.blocks_ghost.take_spared(),
+                rows.used(),
+            );
+        }
+        if let Some(bytes) = shares.rows(self.memtables.get_usage()) {
+            rows.set_bytes(bytes);
+            let blocks = self.cache_capacity.saturating_sub(bytes);
+            self.block_cache.clone().set_capacity(blocks);
+        }
+    }
+
+    /// What rows may take now, in bytes.
+    pub fn row_share(&self) -> u64 {
+        self.rows.as_ref().map_or(0, |_| self.shares.lock().told()) as u64
     }
 
     pub fn rows(&self) -> Option<&Rows> {

@@ -68,11 +68,13 @@ impl Keeper {
                     if written != paced_at || pace.is_on() {
                         paced_at = written;
                         pace.observe(engine.level_zero_files());
+                        engine.share(false);
                     }
                     if !tick.is_multiple_of(PERIOD) {
                         continue;
                     }
                     room.look();
+                    engine.share(true);
                     // Nobody is told of an error here: it comes back at the next round, and writes report what fails them.
                     let bytes = written.saturating_sub(written_before);
                     written_before = written;

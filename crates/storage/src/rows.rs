@@ -1,8 +1,11 @@
 //! Whole records in memory, found by key with one probe: a read from here costs a tenth of one from the engine's blocks.
 //!
-//! What was read by key comes in (a scan does not), and stays when it is changed; only from the record space. The rows have their
-//! share of the one cache budget; when a shard is over its part, a clock hand takes out what was not read since the hand last
-//! passed.
+//! What was read by key comes in (a scan does not), and stays when it is changed; only from the record space. The rows have a
+//! [share](crate::shares) of the one cache budget, which changes; when a shard is over its part, a clock hand takes out what was
+//! not read since the hand last passed: for what is read again and again it has to pass some times more.
+//!
+//! Once a shard is full, most records asked for are not asked for again before their row would be out. So what is not there only
+//! leaves a mark at first, and comes in when it is looked for again while the mark is there.
 //!
 //! Invariant: a row is the newest value of its key, and has been since the engine's sequence number `since`. So the newest state
 //! may always use it, and a snapshot may when it is not older than `since`. Who changes or deletes a record keeps this in two
@@ -20,17 +23,29 @@
 
 use crate::Effect;
 use crate::family::Family;
+use crate::ghost::Ghost;
 use parking_lot::{Mutex, MutexGuard};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 128;
 /// The space byte of a key: `tablet u64 | space u8 | …`.
 pub(crate) const SPACE_AT: usize = 8;
 pub(crate) const RECORD_SPACE: u8 = 1;
 pub(crate) const ID_SPACE: u8 = 4;
-/// What a row takes beside its bytes: slot, counters and the allocator's own.
-const ROW_OVERHEAD_BYTES: usize = 64;
+/// What a row takes beside its bytes: a slot and half a mark, of tables that are half full on the average.
+const SLOT_BYTES: usize = 2 * size_of::<Option<Slot>>() + size_of::<u16>();
+/// The counters of a shared allocation.
+const COUNTER_BYTES: usize = 16;
+/// What a row of the ghost is taken to have; see [`Ghost::new`].
+const TYPICAL_ROW_BYTES: usize = 256;
+/// Of so many reads a row lives on.
+const HOTTEST: u8 = 3;
+/// While rows take at least this part of the memory that the allocator holds for them, in hundredths, they go one by one.
+const WELL_USED: usize = 85;
+/// The allocator's pages for what has a row's size: one goes back to the system when all of it is free.
+const PAGE_BITS: u32 = 16;
 /// Slots of a new shard.
 const FIRST_SLOTS: usize = 16;
 
@@ -40,8 +55,8 @@ pub(crate) type Row = Arc<[u8]>;
 struct Slot {
     hash: u64,
     key_len: u32,
-    /// Read since the clock hand passed.
-    read: bool,
+    /// Reads, up to [`HOTTEST`]; the clock hand takes one away when it passes.
+    heat: u8,
     since: u64,
     row: Row,
 }
@@ -49,6 +64,8 @@ struct Slot {
 struct Shard {
     /// Open addressing with linear probing, never more than three quarters full; the length is a power of two.
     slots: Vec<Option<Slot>>,
+    /// Marks of what was looked for and not let in: 16 bits of a hash each. A later one takes the place of an earlier.
+    seen: Vec<u16>,
     count: usize,
     bytes: usize,
     hand: usize,
@@ -63,8 +80,11 @@ struct Aligned(Mutex<Shard>);
 
 pub(crate) struct Rows {
     shards: Box<[Aligned]>,
-    shard_bytes: usize,
+    shard_bytes: AtomicUsize,
+    /// The most that rows have taken since memory was last given back: the allocator may hold so much for them.
+    held_bytes: AtomicUsize,
     seed: u64,
+    ghost: Ghost,
 }
 
 /// What a write touches; from `begin` to `finish`.
@@ -89,10 +109,12 @@ fn record_key(effect: &Effect) -> Option<&[u8]> {
 }
 
 impl Rows {
-    pub fn new(bytes: usize) -> Rows {
+    /// `window`: bytes by which a larger cache of rows is imagined.
+    pub fn new(bytes: usize, window: usize) -> Rows {
         let shard = || {
             Aligned(Mutex::new(Shard {
                 slots: Vec::new(),
+                seen: Vec::new(),
                 count: 0,
                 bytes: 0,
                 hand: 0,
@@ -104,8 +126,10 @@ impl Rows {
         let seed = &raw const bytes as u64 ^ u64::from(std::process::id()) << 32;
         Rows {
             shards: (0..SHARDS).map(|_| shard()).collect(),
-            shard_bytes: bytes / SHARDS,
+            shard_bytes: AtomicUsize::new(bytes / SHARDS),
+            held_bytes: AtomicUsize::new(0),
             seed: seed | 1,
+            ghost: Ghost::new(window, TYPICAL_ROW_BYTES),
         }
     }
 
@@ -147,7 +171,7 @@ impl Rows {
         if slot.since > sequence {
             return None;
         }
-        slot.read = true;
+        slot.heat = (slot.heat + 1).min(HOTTEST);
         Some(slot.row.clone())
     }
 
@@ -173,16 +197,24 @@ impl Rows {
 
     /// Offers what the engine had under `key`. No change up to `sequence` was missed, and the record was there at `since`.
     pub fn offer(&self, hash: u64, key: &[u8], value: &[u8], sequence: u64, since: u64) {
-        let cost = key.len() + value.len() + ROW_OVERHEAD_BYTES;
-        if cost > self.shard_bytes / 8 {
+        let limit = self.shard_bytes();
+        let cost = cost(key.len() + value.len());
+        if cost > limit / 8 {
             return;
         }
+        let fits = |shard: &mut Shard| {
+            shard.bytes + cost <= limit || shard.find(hash, key).is_some() || shard.was_seen(hash)
+        };
+        if !self.shard(hash).is_some_and(|mut shard| fits(&mut shard)) {
+            return;
+        }
+        // Not while others wait for the shard.
         let row = join(key, value);
         let Some(mut shard) = self.shard(hash) else {
             return;
         };
         if shard.writers == 0 && shard.changed <= sequence {
-            shard.put(hash, key.len(), row, since, self.shard_bytes);
+            shard.put(hash, key.len(), row, since, limit, &self.ghost);
         }
     }
 
@@ -220,6 +252,7 @@ impl Rows {
         sequence: u64,
         written: bool,
     ) {
+        let limit = self.shard_bytes();
         let records = effects.filter(|e| record_key(e).is_some());
         for (effect, &(hash, was_here)) in records.zip(&writing.keys) {
             let Some(mut shard) = self.shard(hash) else {
@@ -230,10 +263,10 @@ impl Rows {
             // A later effect of the same batch may be on the same key; `get` looks away until the last of them is through.
             match effect {
                 Effect::Put(key, value) if written => {
-                    let cost = key.len() + value.len() + ROW_OVERHEAD_BYTES;
-                    if !writing.all && cost <= self.shard_bytes / 8 && was_here {
+                    let cost = cost(key.len() + value.len());
+                    if !writing.all && cost <= limit / 8 && was_here {
                         let row = join(key, value);
-                        shard.put(hash, key.len(), row, sequence, self.shard_bytes);
+                        shard.put(hash, key.len(), row, sequence, limit, &self.ghost);
                     } else if let Some(at) = shard.find(hash, key) {
                         shard.take(at);
                     }
@@ -255,10 +288,48 @@ impl Rows {
         }
     }
 
+    /// What a shard may hold.
+    fn shard_bytes(&self) -> usize {
+        self.shard_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What all rows may take from now on, in bytes; what is over it goes at once.
+    pub fn set_bytes(&self, bytes: usize) {
+        let limit = bytes / SHARDS;
+        self.shard_bytes.store(limit, Ordering::Relaxed);
+        let held = self.held_bytes.load(Ordering::Relaxed).max(self.used());
+        let give_back = bytes < held / 100 * WELL_USED;
+        self.held_bytes
+            .store(if give_back { bytes } else { held }, Ordering::Relaxed);
+        for shard in &self.shards {
+            let mut shard = shard.0.lock();
+            if give_back {
+                shard.leave_pages(limit, self.seed ^ bytes as u64, &self.ghost);
+            }
+            shard.shrink(limit, &self.ghost);
+        }
+    }
+
+    /// A block had to be read for the record under `key`.
+    pub fn lacked(&self, key: &[u8]) {
+        self.ghost.comes(self.hash(key));
+    }
+
+    /// See [`Ghost::take_spared`].
+    pub fn take_spared(&self) -> (u64, u64) {
+        self.ghost.take_spared()
+    }
+
     /// Bytes in all shards.
     pub fn used(&self) -> usize {
         self.shards.iter().map(|s| s.0.lock().bytes).sum()
     }
+}
+
+/// What a row of so many bytes takes. The allocator has four sizes from one power of two to the next.
+fn cost(len: usize) -> usize {
+    let len = len + COUNTER_BYTES;
+    len.next_multiple_of((len.next_power_of_two() / 8).max(16)) + SLOT_BYTES
 }
 
 /// Key and value in one allocation.
@@ -291,7 +362,7 @@ fn prefetch(at: *const u8, len: usize) {
 
 impl Slot {
     fn cost(&self) -> usize {
-        self.row.len() + ROW_OVERHEAD_BYTES
+        cost(self.row.len())
     }
 }
 
@@ -349,11 +420,19 @@ impl Shard {
         true
     }
 
-    fn put(&mut self, hash: u64, key_len: usize, row: Row, since: u64, limit_bytes: usize) {
+    fn put(
+        &mut self,
+        hash: u64,
+        key_len: usize,
+        row: Row,
+        since: u64,
+        limit_bytes: usize,
+        ghost: &Ghost,
+    ) {
         let slot = Slot {
             hash,
             key_len: key_len as u32,
-            read: false,
+            heat: 0,
             since,
             row,
         };
@@ -364,10 +443,10 @@ impl Shard {
         self.bytes += slot.cost();
         self.count += 1;
         while self.bytes > limit_bytes && self.count > 1 {
-            self.evict();
+            self.evict(ghost);
         }
         if self.count * 4 > self.slots.len() * 3 {
-            self.grow();
+            self.resize(self.slots.len() * 2);
         }
         self.place(slot);
     }
@@ -384,26 +463,69 @@ impl Shard {
         }
     }
 
-    fn grow(&mut self) {
-        let len = (self.slots.len() * 2).max(FIRST_SLOTS);
+    /// Puts out what is over the limit, and lets go of slots that nothing will need.
+    fn shrink(&mut self, limit_bytes: usize, ghost: &Ghost) {
+        while self.bytes > limit_bytes && self.count > 0 {
+            self.evict(ghost);
+        }
+        if self.slots.len() > FIRST_SLOTS && self.count * 8 < self.slots.len() {
+            self.resize((self.count * 2).next_power_of_two());
+        }
+    }
+
+    /// Puts out all rows of so many pages that what stays is within the limit. Were the coldest put out, wherever they lie, a few of the others
+    /// would keep nearly every page.
+    fn leave_pages(&mut self, limit_bytes: usize, salt: u64, ghost: &Ghost) {
+        if self.bytes <= limit_bytes {
+            return;
+        }
+        let kept_of_all = limit_bytes as f64 / self.bytes as f64;
+        let kept = (kept_of_all * f64::from(u32::MAX)) as u64;
+        for place in &mut self.slots {
+            let Some(slot) = place else { continue };
+            let page = slot.row.as_ptr() as u64 >> PAGE_BITS;
+            if (page ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 >= kept {
+                ghost.left(slot.hash, slot.cost());
+                self.bytes -= slot.cost();
+                self.count -= 1;
+                *place = None;
+            }
+        }
+        // The probes of those that stay have gaps now.
+        self.resize((self.count * 2).next_power_of_two());
+    }
+
+    /// To so many slots, a power of two and more than there are rows.
+    fn resize(&mut self, len: usize) {
+        let len = len.max(FIRST_SLOTS);
         let mut slots = Vec::new();
         slots.resize_with(len, || None);
         let old = std::mem::replace(&mut self.slots, slots);
         self.hand = 0;
+        // About as many as there are rows: what was looked for longer ago than that would not stay.
+        self.seen = vec![0; len / 2];
         for slot in old.into_iter().flatten() {
             self.place(slot);
         }
     }
 
+    /// Whether this hash was looked for lately; it is from now on.
+    fn was_seen(&mut self, hash: u64) -> bool {
+        let at = (hash >> 16) as usize & (self.seen.len().wrapping_sub(1));
+        let mark = (hash >> 40) as u16;
+        (self.seen.get_mut(at)).is_some_and(|seen| std::mem::replace(seen, mark) == mark)
+    }
+
     /// One row goes: the next one on the clock that was not read since the hand passed. The one being put is counted already, but
     /// is in no slot yet.
-    fn evict(&mut self) {
+    fn evict(&mut self, ghost: &Ghost) {
         let mask = self.mask();
-        for _ in 0..self.slots.len() * 2 {
+        for _ in 0..self.slots.len() * (usize::from(HOTTEST) + 1) {
             self.hand = (self.hand + 1) & mask;
             match self.slots.get_mut(self.hand) {
-                Some(Some(slot)) if slot.read => slot.read = false,
-                Some(Some(_)) => {
+                Some(Some(slot)) if slot.heat > 0 => slot.heat -= 1,
+                Some(Some(slot)) => {
+                    ghost.left(slot.hash, slot.cost());
                     self.take(self.hand);
                     return;
                 }
@@ -414,6 +536,7 @@ impl Shard {
 
     fn clear(&mut self) {
         self.slots = Vec::new();
+        self.seen = Vec::new();
         self.count = 0;
         self.bytes = 0;
         self.hand = 0;
@@ -450,7 +573,7 @@ mod tests {
 
     #[test]
     fn a_row_that_was_read_stays_when_it_is_changed() {
-        let rows = Rows::new(128 * 4096);
+        let rows = Rows::new(128 * 4096, 1 << 20);
         let buf = &mut Vec::new();
         let put = |n: u64| Effect::Put(key(n), vec![b'x'; 256]);
         write(&rows, &[put(1)], 5, true);
@@ -474,8 +597,50 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_once_puts_out_nothing() {
+        let rows = Rows::new(SHARDS * 8000, 1 << 20);
+        let there = |n: u64| rows.get(rows.hash(&key(n)), &key(n), u64::MAX).is_some();
+        let offer = |n: u64| offer(&rows, &key(n), &[0; 200], 1);
+        // Room is filled with what comes.
+        for n in 0..SHARDS as u64 * 100 {
+            offer(n);
+        }
+        let first: Vec<u64> = (0..SHARDS as u64 * 100).filter(|n| there(*n)).collect();
+        assert!(first.len() > SHARDS * 10, "{}", first.len());
+        let come_in = (100_000..200_000).filter(|n| {
+            offer(*n);
+            there(*n)
+        });
+        // Of marks of 16 bits two are the same now and then.
+        assert!(come_in.count() < 20);
+        assert!(first.iter().filter(|n| !there(**n)).count() < 20);
+        // What is read goes last.
+        let (hot, cold) = first.split_at(SHARDS * 4);
+        let hot: Vec<_> = hot.iter().filter(|n| there(**n)).collect();
+        for n in 200_000..230_000 {
+            offer(n);
+            offer(n);
+            assert!(there(n), "{n} for the second time");
+            if n % 100 == 0 {
+                hot.iter().for_each(|n| assert!(there(**n)));
+            }
+        }
+        assert!(cold.iter().filter(|n| there(**n)).count() < cold.len() / 4);
+        // With less room as much less is kept: single rows go, then whole pages, and what stays is found.
+        for bytes in [7500, 7000, 2000] {
+            rows.set_bytes(SHARDS * bytes);
+            assert!(rows.used() <= SHARDS * bytes);
+            let found = (0..230_000).filter(|n| there(*n)).count();
+            let counted: usize = rows.shards.iter().map(|s| s.0.lock().count).sum();
+            assert_eq!(found, counted);
+        }
+        rows.set_bytes(0);
+        assert_eq!(rows.used(), 0);
+    }
+
+    #[test]
     fn a_row_is_not_shown_to_snapshots_from_before_the_record() {
-        let rows = Rows::new(1 << 20);
+        let rows = Rows::new(1 << 20, 1 << 20);
         let (k, buf) = (key(1), &mut Vec::new());
         // A reader of the newest state began at 5; the record came in at 7, of which no writer told; he found it, at 8.
         rows.offer(rows.hash(&k), &k, b"a", 5, 8);
@@ -486,7 +651,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_sees_only_rows_that_are_not_newer() {
-        let rows = Rows::new(1 << 20);
+        let rows = Rows::new(1 << 20, 1 << 20);
         let (k, buf) = (key(1), &mut Vec::new());
         offer(&rows, &k, b"a", 5);
         assert_eq!(value(&rows, &k, u64::MAX, buf), Some(&b"a"[..]));
@@ -507,7 +672,7 @@ mod tests {
 
     #[test]
     fn nothing_comes_in_while_a_writer_is_there() {
-        let rows = Rows::new(1 << 20);
+        let rows = Rows::new(1 << 20, 1 << 20);
         let (k, buf) = (key(1), &mut Vec::new());
         offer(&rows, &k, b"a", 5);
         let effects = [Effect::Put(k.clone(), b"b".to_vec())];
@@ -531,7 +696,7 @@ mod tests {
 
     #[test]
     fn the_last_effect_on_a_key_counts() {
-        let rows = Rows::new(1 << 20);
+        let rows = Rows::new(1 << 20, 1 << 20);
         let (k, buf) = (key(1), &mut Vec::new());
         let put = |v: &[u8]| Effect::Put(k.clone(), v.to_vec());
         let cases: [(&[Effect], Option<&[u8]>); 4] = [
@@ -556,7 +721,7 @@ mod tests {
 
     #[test]
     fn ranges_of_other_spaces_leave_the_rows() {
-        let rows = Rows::new(1 << 20);
+        let rows = Rows::new(1 << 20, 1 << 20);
         let (k, buf) = (key(1), &mut Vec::new());
         let other = |space: u8| {
             let mut k = key(0);
@@ -580,7 +745,7 @@ mod tests {
 
     #[test]
     fn random_use_agrees_with_a_map_and_stays_within_its_bytes() {
-        let rows = Rows::new(SHARDS * 4000);
+        let rows = Rows::new(SHARDS * 4000, 1 << 20);
         let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
         let mut state = 1u64;
         let mut random = |n: u64| {
@@ -617,6 +782,6 @@ mod tests {
             }
         }
         assert!(hits > 1000);
-        assert!(rows.used() <= rows.shard_bytes * SHARDS);
+        assert!(rows.used() <= rows.shard_bytes() * SHARDS);
     }
 }

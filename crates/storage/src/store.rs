@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::keeper::{self, Keeper};
 use crate::missing::Room;
 use crate::pace::Pace;
-use crate::rows::Writing;
+use crate::rows::{Rows, Writing};
 use crate::tuning::EngineOptions;
 use crate::{Effect, Entry, Latches, View};
 use errors::{Error, Result, err};
@@ -29,7 +29,7 @@ pub struct StoreOptions {
     pub dir: PathBuf,
     /// Blocks, rows and memtables together.
     pub cache_bytes: usize,
-    /// The share of the cache that keeps whole records; 0 turns that off.
+    /// The share of the cache that keeps whole records at first (it then follows what is read); 0 turns that off.
     pub row_percent: u8,
     /// How long an acknowledged write that asked for no sync may stay out of the disk.
     pub sync_interval: Duration,
@@ -58,7 +58,7 @@ impl StoreOptions {
         StoreOptions {
             dir: dir.into(),
             cache_bytes: 256 << 20,
-            row_percent: 25,
+            row_percent: 50,
             sync_interval: Duration::from_millis(100),
             log_segment_bytes: 64 << 20,
             log_retain_bytes: 1 << 30,
@@ -116,6 +116,9 @@ pub struct StoreStats {
     pub cache_capacity_bytes: u64,
     pub cache_used_bytes: u64,
     pub cache_pinned_bytes: u64,
+    /// Whole records in the cache, and what they may take now: blocks and memtables have the rest.
+    pub row_bytes: u64,
+    pub row_share_bytes: u64,
     pub memtable_bytes: u64,
     /// Reads from the disk that were under way together with others of their operation, since the process began.
     pub batched_reads: u64,
@@ -304,6 +307,8 @@ impl Store {
             cache_capacity_bytes: engine.cache_capacity(),
             cache_used_bytes: engine.cache_used(),
             cache_pinned_bytes: engine.cache_pinned(),
+            row_bytes: engine.rows().map_or(0, Rows::used) as u64,
+            row_share_bytes: engine.row_share(),
             memtable_bytes: engine.memtable_bytes(),
             batched_reads: ahead::handed_over(),
             sst_bytes: engine.sum(c"rocksdb.live-sst-files-size"),

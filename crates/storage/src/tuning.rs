@@ -4,8 +4,10 @@
 
 use crate::engine::check;
 use crate::family::Family;
+use crate::ghost::Ghost;
 use crate::missing;
 use crate::pace::FULL;
+use crate::shares::WINDOW;
 use crate::trouble::Trouble;
 use errors::{Result, err};
 use rocksdb::AsRawPtr;
@@ -22,7 +24,7 @@ const SCANNED_BLOCK_BYTES: usize = 16 << 10;
 pub struct EngineOptions {
     /// Blocks, rows and memtables together.
     pub cache_bytes: usize,
-    /// The share of the cache that keeps whole records; 0 turns that off.
+    /// The share of the cache that keeps whole records at first; 0 turns that off.
     pub row_percent: u8,
     /// What a block holds of what is found by key.
     pub block_bytes: usize,
@@ -72,6 +74,8 @@ pub(crate) struct Tuned {
     ids: rocksdb::Options,
     others: rocksdb::Options,
     pub block_cache: rocksdb::Cache,
+    /// What the block cache put out.
+    pub blocks_ghost: Arc<Ghost>,
     pub memtables: rocksdb::WriteBufferManager,
 }
 
@@ -86,6 +90,8 @@ impl Tuned {
             trouble.listen(options);
             *options = with_names(options, family, &opts.extra)?;
         }
+        let all = [&tuned.others, &tuned.records, &tuned.ids];
+        tuned.blocks_ghost.watch_blocks(&all);
         Ok(tuned)
     }
 
@@ -193,6 +199,7 @@ fn options(opts: &EngineOptions) -> Tuned {
         records: o,
         others,
         block_cache,
+        blocks_ghost: Arc::new(Ghost::new(cache_bytes / WINDOW, opts.block_bytes / 2)),
         memtables,
     }
 }

@@ -7,6 +7,7 @@
 use crate::ahead::{self, Brought};
 use crate::engine::{Engine, check};
 use crate::family::Family;
+use crate::ghost::blocks_that_came;
 use crate::missing::{self, Noting};
 use crate::rows::{Row, is_record};
 use errors::Result;
@@ -234,6 +235,8 @@ impl View {
     fn fetch(&self, key: &[u8]) -> Result<Option<Slice>> {
         let mut failure: *mut c_char = ptr::null_mut();
         let _noting = Noting::begin(self.cached_only);
+        let rows = self.shown.engine.rows().filter(|_| is_record(key));
+        let came = blocks_that_came();
         // SAFETY: database, options and key are valid during the call; the result is null or a pinned slice, ours to destroy.
         let pinned = unsafe {
             ffi::rocksdb_get_pinned_cf(
@@ -246,6 +249,11 @@ impl View {
             )
         };
         check(failure)?;
+        if let Some(rows) = rows
+            && blocks_that_came() != came
+        {
+            rows.lacked(key);
+        }
         Ok(Slice::take(pinned, &self.shown.engine))
     }
 
