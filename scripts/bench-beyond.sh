@@ -4,6 +4,7 @@
 #
 #     scripts/bench-beyond.sh                      600 MB of memory for each target, 2.5 GB of data, about 8 minutes
 #     MEMORY_MB=200 PHASE_SECONDS=5 scripts/bench-beyond.sh
+#     ENGINE_ROWS=50 scripts/bench-beyond.sh       the engine with the server's rows in front of its blocks
 #     SOCKET=1 scripts/bench-beyond.sh             clients come by the server's Unix socket instead of TCP
 #
 # Loaded once; then read-only first, the scenario with the most updates last, each after WARMUP seconds unmeasured. Control groups as in
@@ -51,7 +52,7 @@ no_limit
 
 limit engine "$memory_mb"
 (within "$engine" "phases=$phases" "records=$records" "doc=$record_bytes" "threads=$connections" "seconds=$seconds" "warmup=$warmup" \
-    "cache_mb=$cache_mb" "direct=$direct" "dir=$work") | tee -a "$out"
+    "cache_mb=$cache_mb" "row_percent=${ENGINE_ROWS:-0}" "direct=$direct" "dir=$work") | tee -a "$out"
 "$python" - "$out" "$memory_mb" <<'PY'
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]

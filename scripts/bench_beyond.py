@@ -19,6 +19,12 @@ def main():
     client = pymongo.MongoClient(url, directConnection=True, serverSelectionTimeoutMS=60_000)
     client.admin.command("ping")
 
+    def status():
+        return client.admin.command("serverStatus")["pandodb"]
+
+    def disk_reads():
+        return status()["loops"]["diskReads"] + status()["engine"]["batchedReads"]
+
     def lab(*words):
         command = [pando, "lab", *words, "--url", url, "--records", records, "--quiet", "--out", out]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -34,15 +40,18 @@ def main():
 
     load, _ = lab("load", "C.S5", "-p", "mongodb.batchsize=100", "--connections", "4")
     settle(client)
-    engine = client.admin.command("serverStatus")["pandodb"]["engine"]
+    engine = status()["engine"]
     print(json.dumps({"target": "server", "scenario": "load", **load, "data_bytes": engine["sstBytes"]}), flush=True)
     for scenario in scenarios.split():
-        before = stolen()
+        before, reads = stolen(), disk_reads()
         times = ("--duration", f"{seconds}s", "--warmup", f"{warmup}s")
         figures, latency = lab("run", scenario, "--phase", "run", "--connections", connections, *times)
         for kind, of in latency.items():
             figures |= {f"{kind.lower()}_{q}_us": round(of[f"{q}_us"], 1) for q in ("p50", "p99", "max")}
         figures["stolen_seconds"] = round(stolen() - before, 2)
+        # With those of the seconds that are not measured.
+        figures["disk_reads"] = disk_reads() - reads
+        figures["row_share_bytes"] = status()["engine"]["rowShareBytes"]
         print(json.dumps({"target": "server", "scenario": scenario, **figures}), flush=True)
 
 

@@ -1,6 +1,6 @@
 //! What the storage room costs by itself: documents a second and CPU microseconds an operation, in process.
 //!
-//! `cargo run --release -p storage --example engine_fill -- [docs=60000] [cache_mb=1024] [row_percent=25] [block=16384]
+//! `cargo run --release -p storage --example engine_fill -- [docs=60000] [cache_mb=1024] [row_percent=50] [block=16384]
 //! [group=n: only inserts, in groups of n] [repeat=1: of the reads, the cheapest counts]`
 //!
 //! With `load=md5` or `load=generated` it runs the load that `load.rs` describes instead (`docs`, `threads=4`, `batch=100`,
@@ -270,7 +270,7 @@ fn main() {
     let default = StoreOptions::new(dir.path());
     let store = Store::open(StoreOptions {
         cache_bytes: (number("cache_mb", 1024) as usize) << 20,
-        row_percent: number("row_percent", 25) as u8,
+        row_percent: number("row_percent", 50) as u8,
         block_bytes: number("block", default.block_bytes as _) as usize,
         direct_io: number("direct", 0) != 0,
         log_retain_bytes: number("retain_mb", 1024) << 20,

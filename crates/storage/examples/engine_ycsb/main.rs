@@ -2,8 +2,9 @@
 //! `scripts/bench-beyond.sh` sets the server's figures beside these.
 //!
 //! `cargo run --release -p storage --example engine_ycsb -- phases=C.S5:100,C.S2:90 [records=100000] [doc=1168] [threads=32]
-//! [seconds=30] [warmup=10] [cache_mb=256] [direct=0] [dir=where to put it]`: names of phases with how many of a hundred operations
-//! read.
+//! [seconds=30] [warmup=10] [cache_mb=256] [row_percent=0] [direct=0] [dir=where to put it]`: names of phases with how many of a
+//! hundred operations read. The bare engine has all of the cache for its blocks; `row_percent=50` is the storage room as the server
+//! has it, with rows in front of them.
 //!
 //! Keys, their distribution (the laboratory's own code) and the sizes of records and fields are those of the scenarios; options and
 //! allocator are those of the server. A read gets the record; an update gets it, changes one field and puts it whole. So many threads,
@@ -281,6 +282,7 @@ fn main() {
     };
     let store = Store::open(StoreOptions {
         cache_bytes: (number("cache_mb", 256) as usize) << 20,
+        row_percent: number("row_percent", 0) as u8,
         direct_io: number("direct", 0) != 0,
         ..StoreOptions::new(dir.path())
     })
