@@ -14,7 +14,7 @@ use crate::family::Family;
 use crate::ghost::Ghost;
 use crate::pieces::cuts;
 use crate::rows::{Rows, Writing};
-use crate::shares::{Shares, WINDOW};
+use crate::shares::Shares;
 use crate::trouble::Trouble;
 use crate::tuning::{EngineOptions, Load, Tuned, records_compression};
 use crate::view::ReadOptions;
@@ -138,7 +138,7 @@ impl Engine {
                 shares: Mutex::new(Shares::new(opts.cache_bytes(), opts.row_bytes())),
                 rows: Some(opts.row_bytes())
                     .filter(|bytes| *bytes > 0)
-                    .map(|bytes| Rows::new(bytes, opts.cache_bytes() / WINDOW)),
+                    .map(|bytes| Rows::new(bytes, opts.cache_bytes())),
                 memtables: tuned.memtables,
                 flushing: Mutex::new(()),
                 trouble,

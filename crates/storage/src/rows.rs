@@ -24,6 +24,7 @@
 use crate::Effect;
 use crate::family::Family;
 use crate::ghost::Ghost;
+use crate::shares::WINDOW;
 use parking_lot::{Mutex, MutexGuard};
 use std::ptr;
 use std::sync::Arc;
@@ -40,6 +41,8 @@ const SLOT_BYTES: usize = 2 * size_of::<Option<Slot>>() + size_of::<u16>();
 const COUNTER_BYTES: usize = 16;
 /// What a row of the ghost is taken to have; see [`Ghost::new`].
 const TYPICAL_ROW_BYTES: usize = 256;
+/// There are marks for rows of this size in all of the cache, at least.
+const CACHE_BYTES_PER_MARK: usize = 1024;
 /// Of so many reads a row lives on.
 const HOTTEST: u8 = 3;
 /// While rows take at least this part of the memory that the allocator holds for them, in hundredths, they go one by one.
@@ -109,12 +112,15 @@ fn record_key(effect: &Effect) -> Option<&[u8]> {
 }
 
 impl Rows {
-    /// `window`: bytes by which a larger cache of rows is imagined.
-    pub fn new(bytes: usize, window: usize) -> Rows {
+    /// `bytes`: their first share of the `cache_bytes`.
+    pub fn new(bytes: usize, cache_bytes: usize) -> Rows {
+        // As many as the rows that there could be, also while there are few: what is asked for now and then would never be told
+        // from what is asked for once, and more memory for rows would seem to be of no use.
+        let marks = (cache_bytes / CACHE_BYTES_PER_MARK / SHARDS).next_power_of_two();
         let shard = || {
             Aligned(Mutex::new(Shard {
                 slots: Vec::new(),
-                seen: Vec::new(),
+                seen: vec![0; marks],
                 count: 0,
                 bytes: 0,
                 hand: 0,
@@ -129,7 +135,7 @@ impl Rows {
             shard_bytes: AtomicUsize::new(bytes / SHARDS),
             held_bytes: AtomicUsize::new(0),
             seed: seed | 1,
-            ghost: Ghost::new(window, TYPICAL_ROW_BYTES),
+            ghost: Ghost::new(cache_bytes / WINDOW, TYPICAL_ROW_BYTES),
         }
     }
 
@@ -503,7 +509,9 @@ impl Shard {
         let old = std::mem::replace(&mut self.slots, slots);
         self.hand = 0;
         // About as many as there are rows: what was looked for longer ago than that would not stay.
-        self.seen = vec![0; len / 2];
+        if len / 2 > self.seen.len() {
+            self.seen = vec![0; len / 2];
+        }
         for slot in old.into_iter().flatten() {
             self.place(slot);
         }
@@ -536,7 +544,6 @@ impl Shard {
 
     fn clear(&mut self) {
         self.slots = Vec::new();
-        self.seen = Vec::new();
         self.count = 0;
         self.bytes = 0;
         self.hand = 0;
