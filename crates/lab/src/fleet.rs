@@ -4,7 +4,7 @@ use crate::connection::{Address, handshake};
 use crate::fault::{Fault, Result};
 use crate::lane::{Lane, Pace, Workload};
 use crate::measure::{Sample, Tick, histogram};
-use crate::process::cpu_time_of;
+use crate::process::{cpu_time_of, give_way};
 use crate::progress::Progress;
 use crate::targets::Dialect;
 use hdrhistogram::Histogram;
@@ -126,6 +126,11 @@ impl<W: Workload> Fleet<W> {
                 .map(|lane| {
                     let (ticks, stop) = (ticks.clone(), &stop);
                     scope.spawn(move || {
+                        // On the server's cores a client that woke up would interrupt it at each reply, to take that one and
+                        // sleep again. Requests at set times must leave on time.
+                        if lane.pace.is_none() {
+                            give_way();
+                        }
                         let outcome = lane.run(limit, stop, &ticks);
                         if outcome.is_err() {
                             stop.store(true, Ordering::Relaxed);
@@ -275,5 +280,47 @@ impl Window {
         self.operations = 0;
         self.latencies.reset();
         sample
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::Issued;
+    use crate::process::gives_way;
+    use bson::Doc;
+
+    /// Sends nothing, and tells how its thread is scheduled.
+    struct Witness(Option<bool>);
+
+    impl Workload for Witness {
+        fn kinds(&self) -> &'static [&'static str] {
+            &["NOTHING"]
+        }
+
+        fn next(&mut self, _: &mut Vec<u8>) -> Option<Issued> {
+            self.0 = Some(gives_way());
+            None
+        }
+
+        fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn clients_give_way_unless_their_requests_are_due() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let open = || Ok((TcpStream::connect(to).unwrap(), 0));
+        for rate in [None, Some(10.0)] {
+            let mut fleet = Fleet::over(&open, 2, 2, |_, _| Ok(Witness(None))).unwrap();
+            fleet.set_pace(rate, false);
+            fleet.run_quietly(Some(Duration::from_millis(150))).unwrap();
+            for lane in &fleet.lanes {
+                assert_eq!(lane.workload.0, Some(rate.is_none()));
+            }
+        }
+        assert!(!gives_way(), "only the clients' threads");
     }
 }

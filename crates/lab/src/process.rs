@@ -104,6 +104,21 @@ pub fn thread_cpu_time() -> Duration {
     read_clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
+/// Has the calling thread let others go on when it wakes up (`SCHED_BATCH`): it runs when its core is free or its turn has come, and
+/// otherwise as before. Where the kernel will not, nothing changes.
+pub fn give_way() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters live during the call; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &none) };
+}
+
+/// Whether the calling thread does that.
+#[cfg(test)]
+pub fn gives_way() -> bool {
+    // SAFETY: no pointers are involved; 0 is the calling thread.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_BATCH }
+}
+
 /// Resident memory of a process in bytes.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
