@@ -127,7 +127,8 @@ pub fn set_reopen(reopen: bool) {
 pub fn rotate() -> io::Result<()> {
     let mut out = LOG.out.lock();
     if let Out::File(path, file) = &mut *out {
-        if !LOG.reopen.load(Relaxed) {
+        // What is no file (`/dev/null`, a terminal) is not moved: nobody would get it back.
+        if !LOG.reopen.load(Relaxed) && !path.metadata().is_ok_and(|m| !m.is_file()) {
             match move_aside(path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 moved => moved?,
@@ -366,5 +367,12 @@ mod tests {
         );
         assert_eq!(lines("startupWarnings").unwrap().0.len(), 1);
         assert!(lines("rs").is_none());
+
+        // Only this test logs to a place.
+        std::os::unix::fs::symlink("/dev/null", &dir).unwrap();
+        init(Sink::File(dir.clone()), false, 0, false).unwrap();
+        rotate().unwrap();
+        assert!(dir.is_symlink(), "what is no file is not moved");
+        std::fs::remove_file(&dir).unwrap();
     }
 }

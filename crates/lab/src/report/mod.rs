@@ -62,8 +62,12 @@ pub struct Report {
     pub interrupted: bool,
 }
 
-/// Writes a text so that the file is whole or not there.
+/// Writes a text so that the file is whole or not there. What is no file (`/dev/null`, a pipe) is written to as it is: renaming would
+/// put a file in its place.
 pub fn write_whole(path: &Path, text: &str) -> Result<()> {
+    if path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+        return std::fs::write(path, text).map_err(local(path.display()));
+    }
     if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).map_err(local(dir.display()))?;
     }
@@ -159,6 +163,16 @@ mod tests {
         assert!(Report::read(&path).is_err());
         std::fs::write(&path, "[").unwrap();
         assert!(Report::read(&path).is_err());
+    }
+
+    #[test]
+    fn what_is_no_file_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("null");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        write_whole(&link, "text").unwrap();
+        assert!(link.is_symlink() && !link.is_file());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]
