@@ -23,7 +23,7 @@ use errors::{Error, Result, err};
 use parking_lot::Mutex;
 use rocksdb::{AsColumnFamilyRef, AsRawPtr, ColumnFamily, ColumnFamilyDescriptor, DB};
 use rocksdb_sys as ffi;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
@@ -68,6 +68,7 @@ pub(crate) struct Engine {
     families: Families,
     write_options: *mut ffi::rocksdb_writeoptions_t,
     cache_capacity: usize,
+    background_jobs: i32,
     block_cache: rocksdb::Cache,
     blocks_ghost: Arc<Ghost>,
     shares: Mutex<Shares>,
@@ -133,6 +134,7 @@ impl Engine {
                 families,
                 write_options,
                 cache_capacity: opts.cache_bytes(),
+                background_jobs: opts.background_jobs(),
                 block_cache: tuned.block_cache,
                 blocks_ghost: tuned.blocks_ghost,
                 shares: Mutex::new(Shares::new(opts.cache_bytes(), opts.row_bytes())),
@@ -419,8 +421,8 @@ impl Engine {
     /// Adapts merging to what is being written. Each family writes the options file anew (20 KB, of which the engine keeps the last
     /// two): three of them at a change of load, of which there is one in three seconds at most.
     pub fn set_load(&self, load: Load) -> Result<()> {
-        let files = load.level_zero_files().to_string();
         for family in Family::ALL {
+            let files = load.level_zero_files(family).to_string();
             self.db
                 .set_options_cf(
                     handle(&self.db, family)?,
@@ -431,15 +433,31 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether records are compressed when they are flushed, or only when they are merged (see [`crate::arrival`]).
-    pub fn set_compressed_flush(&self, on: bool) -> Result<()> {
+    /// Adapts to whether records arrive in order (see [`crate::arrival`]): they are compressed when they are flushed, not when they are
+    /// merged, and files that are then only moved down need not wait for a long merge of others, for which one more job may run.
+    pub fn set_in_order(&self, on: bool) -> Result<()> {
         let levels = records_compression(on);
         self.db
             .set_options_cf(
                 handle(&self.db, Family::Records)?,
                 &[("compression_per_level", levels)],
             )
-            .map_err(|e| error(&e.into_string()))
+            .map_err(|e| error(&e.into_string()))?;
+        let jobs = self.background_jobs + i32::from(on);
+        self.set_of_all(
+            c"max_background_jobs",
+            &CString::new(jobs.to_string()).unwrap_or_default(),
+        )
+    }
+
+    /// Changes an option of the whole.
+    fn set_of_all(&self, name: &CStr, value: &CStr) -> Result<()> {
+        let mut failure: *mut c_char = ptr::null_mut();
+        // SAFETY: the strings live during the call.
+        unsafe {
+            ffi::rocksdb_set_db_options(self.raw, 1, &name.as_ptr(), &value.as_ptr(), &mut failure);
+        }
+        check(failure)
     }
 
     /// An integer property of the whole, 0 when there is none.
@@ -462,7 +480,18 @@ impl Engine {
 
     /// Files on level 0 of the family that has the most: a scan has to look into them one by one.
     pub fn level_zero_files(&self) -> u64 {
-        let files = Family::ALL.map(|family| {
+        self.on_level_zero().into_iter().max().unwrap_or(0)
+    }
+
+    /// How far merging lags: files on level 0 beyond those that a heavy load lets wait, of the family with the most.
+    pub fn merging_debt(&self) -> u64 {
+        let beyond = Family::ALL.into_iter().zip(self.on_level_zero());
+        let beyond = beyond.map(|(f, files)| files.saturating_sub(Load::Heavy.level_zero_files(f)));
+        beyond.max().unwrap_or(0)
+    }
+
+    fn on_level_zero(&self) -> [u64; Family::ALL.len()] {
+        Family::ALL.map(|family| {
             let text = handle(&self.db, family).ok().and_then(|f| {
                 self.db
                     .property_value_cf(f, c"rocksdb.num-files-at-level0")
@@ -472,8 +501,7 @@ impl Engine {
                     .ok()
             });
             text.unwrap_or(0)
-        });
-        files.into_iter().max().unwrap_or(0)
+        })
     }
 
     /// Why the engine last failed in the background, and how often it has.
@@ -629,7 +657,9 @@ mod flush_tests {
         };
         assert!(flush(0).2 > 300_000);
         engine.compact(b"", b"", &mut || Ok(())).unwrap();
-        engine.set_compressed_flush(true).unwrap();
+        engine.set_in_order(true).unwrap();
+        // With nothing else to do a second job would merge the files of level 0 with each other while the first moves one.
+        engine.set_of_all(c"max_background_jobs", c"2").unwrap();
         let flushed: Vec<_> = (1..20).map(|n| flush(n * 40)).collect();
         assert!(
             flushed.iter().all(|f| f.1 == 0 && f.2 < 100_000),
@@ -647,8 +677,64 @@ mod flush_tests {
             .iter()
             .filter(|f| f.1 > 0 && flushed.iter().any(|k| k.0 == f.0));
         assert!(moved.count() > 4, "{kept:?}");
-        engine.set_compressed_flush(false).unwrap();
+        engine.set_in_order(false).unwrap();
         set("disable_auto_compactions", "true");
         assert!(flush(800).2 > 300_000);
+    }
+
+    #[test]
+    fn what_is_only_moved_may_have_a_job_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(StoreOptions::new(dir.path())).unwrap();
+        let engine = store.engine_itself();
+        // The engine writes its options anew when they change; the newest file has the highest number.
+        let jobs = || {
+            let files = std::fs::read_dir(engine.data_dir().engine()).unwrap();
+            let files = files.map(|f| f.unwrap().path());
+            let newest = files
+                .filter(|f| f.to_string_lossy().contains("OPTIONS-"))
+                .max();
+            let options = std::fs::read_to_string(newest.unwrap()).unwrap();
+            let line = options
+                .lines()
+                .find(|l| l.contains("max_background_jobs="))
+                .unwrap();
+            line.split_once('=').unwrap().1.parse::<i32>().unwrap()
+        };
+        let usual = jobs();
+        engine.set_in_order(true).unwrap();
+        assert_eq!(jobs(), usual + 1);
+        engine.set_in_order(false).unwrap();
+        assert_eq!(jobs(), usual);
+    }
+
+    #[test]
+    fn under_load_more_files_of_index_entries_than_of_records_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path()).unwrap();
+        let engine = Engine::open(data_dir, &StoreOptions::new(dir.path()).engine()).unwrap();
+        engine.set_load(Load::Heavy).unwrap();
+        for n in 0..14 {
+            let mut batch = Batch::new(&engine);
+            // Each file lies across the others, so that none can be moved as it is.
+            for i in 0..10 {
+                batch.push(&put(1, n + 100 * i, 100));
+                batch.push(&put(2, n + 100 * i, 100));
+            }
+            engine.write(&batch).unwrap();
+            engine.flush().unwrap();
+        }
+        let waiting = || {
+            let files = Family::ALL.into_iter().zip(engine.on_level_zero());
+            let of = |family| files.clone().find(|f| f.0 == family).unwrap().1;
+            (of(Family::Records), of(Family::Others))
+        };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while waiting().0 >= 8 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (records, entries) = waiting();
+        assert!(records < 8 && entries == 14, "{records}, {entries}");
+        assert_eq!(engine.merging_debt(), 0, "they wait because they may");
     }
 }

@@ -67,7 +67,7 @@ impl Keeper {
                     let written = log.written_bytes();
                     if written != paced_at || pace.is_on() {
                         paced_at = written;
-                        pace.observe(engine.level_zero_files());
+                        pace.observe(engine.merging_debt());
                         engine.share(false);
                     }
                     if !tick.is_multiple_of(PERIOD) {
@@ -85,7 +85,7 @@ impl Keeper {
                         }
                     }
                     if let Some(in_order) = arrival.look().and_then(|o| in_order.look(o)) {
-                        let _ = engine.set_compressed_flush(in_order);
+                        let _ = engine.set_in_order(in_order);
                     }
                     let _ = trim_log(&log, &engine);
                 }

@@ -1,20 +1,21 @@
 //! Holding writers to what merging can take, before the engine has to stop them.
 //!
-//! Files that wait on level 0 are the debt of merging: each makes every read dearer, and at some number the engine slows writers
-//! to a crawl and then stops them. So the price of a byte grows with that number from [`FREE`] on, with its square: the rate of
-//! writing settles where merging keeps up, and it changes little from one second to the next.
+//! Files that wait on level 0, beyond those that wait to be merged together, are the debt of merging: each makes every read dearer,
+//! and at some number the engine slows writers to a crawl and then stops them. So the price of a byte grows with that number from
+//! [`FREE`] on, with its square: the rate of writing settles where merging keeps up, and it changes little from one second to the
+//! next.
 //!
 //! ```text
-//! price of a kilobyte = full price × ((files − FREE) / (FULL − FREE))²          files on level 0, sampled by the keeper
+//! price of a kilobyte = full price × ((debt − FREE) / (FULL − FREE))²          debt in files, sampled by the keeper
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// So many files on level 0 cost nothing: merging starts at eight of them at most.
-const FREE: u64 = 12;
+/// So much debt costs nothing.
+const FREE: u64 = 8;
 /// From here on the full price is due; the engine's own brakes come later.
-pub(crate) const FULL: u64 = 36;
+pub(crate) const FULL: u64 = 32;
 /// The full price: 4 MB a second.
 const FULL_NANOS_PER_KB: u64 = 1_000_000_000 / (4 << 10);
 /// A shorter pause is saved up: sleeping is not finer.
@@ -29,9 +30,9 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Sets the price by the number of files on level 0.
-    pub fn observe(&self, level_zero_files: u64) {
-        let over = level_zero_files.clamp(FREE, FULL) - FREE;
+    /// Sets the price by the files on level 0 that are more than those that wait to be merged.
+    pub fn observe(&self, debt: u64) {
+        let over = debt.clamp(FREE, FULL) - FREE;
         let span = FULL - FREE;
         let price = FULL_NANOS_PER_KB * over * over / (span * span);
         self.nanos_per_kb.store(price, Ordering::Relaxed);
@@ -78,7 +79,7 @@ mod tests {
             pace.millis_per_mb()
         };
         assert_eq!((price(0), price(FREE)), (0, 0));
-        let prices = [FREE + 2, 20, 28, FULL].map(price);
+        let prices = [FREE + 2, 16, 24, FULL].map(price);
         assert!(prices.is_sorted() && prices[0] > 0, "{prices:?}");
         assert_eq!(price(FULL), price(1000), "and ends somewhere");
         assert_eq!(prices[3], 249);

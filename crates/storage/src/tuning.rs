@@ -46,13 +46,15 @@ pub(crate) enum Load {
 }
 
 impl Load {
-    /// How many files wait on level 0 before they are merged. Each makes a scan dearer, each merge costs as much as the inserts
-    /// that it merges: under load many are merged at once, at rest none is left.
-    pub fn level_zero_files(self) -> i32 {
-        match self {
-            Load::Idle => 2,
-            Load::Moderate => 4,
-            Load::Heavy => 8,
+    /// How many files of a family wait on level 0 before they are merged. Each makes a scan dearer, each merge costs as much as the
+    /// inserts that it merges: under load many are merged at once, at rest none is left. A flush leaves little of index entries, a
+    /// few megabytes, and to merge that is to write most of the level below anew: it is worth while for twice as many.
+    pub fn level_zero_files(self, family: Family) -> u64 {
+        match (self, family) {
+            (Load::Idle, _) => 2,
+            (Load::Moderate, _) => 4,
+            (Load::Heavy, Family::Records | Family::Ids) => 8,
+            (Load::Heavy, Family::Others) => 16,
         }
     }
 }
@@ -61,6 +63,10 @@ impl EngineOptions {
     pub(crate) fn cache_bytes(&self) -> usize {
         // Below this nothing works well.
         self.cache_bytes.max(8 << 20)
+    }
+
+    pub(crate) fn background_jobs(&self) -> i32 {
+        i32::try_from(self.background_jobs.max(2)).unwrap_or(2)
     }
 
     pub(crate) fn row_bytes(&self) -> usize {
@@ -88,6 +94,12 @@ impl Tuned {
             (&mut tuned.ids, Family::Ids),
         ] {
             trouble.listen(options);
+            let [starts, heavy] =
+                [Load::Moderate, Load::Heavy].map(|load| load.level_zero_files(family) as i32);
+            options.set_level_zero_file_num_compaction_trigger(starts);
+            // Writers are held to a pace before (see `pace`): the engine's own brakes, which are rough, are the last resort.
+            options.set_level_zero_slowdown_writes_trigger(heavy + FULL as i32 + 12);
+            options.set_level_zero_stop_writes_trigger(heavy + FULL as i32 * 2);
             *options = with_names(options, family, &opts.extra)?;
         }
         let all = [&tuned.others, &tuned.records, &tuned.ids];
@@ -148,16 +160,12 @@ fn options(opts: &EngineOptions) -> Tuned {
     o.set_level_compaction_dynamic_level_bytes(true);
     o.set_max_bytes_for_level_base((memtable_bytes * 8) as u64);
     o.set_target_file_size_base((memtable_bytes as u64 * 2).max(8 << 20));
-    o.set_level_zero_file_num_compaction_trigger(Load::Moderate.level_zero_files());
     // Level -1 is the plain algorithm of LZ4 (a positive one would be its slow variant) and the fast one of Zstandard.
     o.set_compression_options(-14, -1, 0, 0);
-    o.set_max_background_jobs(i32::try_from(opts.background_jobs.max(2)).unwrap_or(2));
+    o.set_max_background_jobs(opts.background_jobs());
     o.set_bytes_per_sync(1 << 20);
     // Small writes, for the reason that the log has for its own.
     o.set_writable_file_max_buffer_size(32 << 10);
-    // Writers are held to a pace before (see `pace`): the engine's own brakes, which are rough, are the last resort.
-    o.set_level_zero_slowdown_writes_trigger(FULL as i32 + 12);
-    o.set_level_zero_stop_writes_trigger(FULL as i32 * 2);
     // SAFETY: a setter on options that live.
     unsafe { ffi::rocksdb_options_set_delayed_write_rate(o.as_raw_ptr(), 16 << 20) };
     o.set_soft_pending_compaction_bytes_limit(256 << 30);
