@@ -682,11 +682,16 @@ mod flush_tests {
         assert!(flush(800).2 > 300_000);
     }
 
+    /// Nobody else changes its options.
+    fn without_keeper(dir: &Path) -> Engine {
+        let data_dir = DataDir::open(dir).unwrap();
+        Engine::open(data_dir, &StoreOptions::new(dir).engine()).unwrap()
+    }
+
     #[test]
     fn what_is_only_moved_may_have_a_job_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(StoreOptions::new(dir.path())).unwrap();
-        let engine = store.engine_itself();
+        let engine = without_keeper(dir.path());
         // The engine writes its options anew when they change; the newest file has the highest number.
         let jobs = || {
             let files = std::fs::read_dir(engine.data_dir().engine()).unwrap();
@@ -711,8 +716,7 @@ mod flush_tests {
     #[test]
     fn under_load_more_files_of_index_entries_than_of_records_wait() {
         let dir = tempfile::tempdir().unwrap();
-        let data_dir = DataDir::open(dir.path()).unwrap();
-        let engine = Engine::open(data_dir, &StoreOptions::new(dir.path()).engine()).unwrap();
+        let engine = without_keeper(dir.path());
         engine.set_load(Load::Heavy).unwrap();
         for n in 0..14 {
             let mut batch = Batch::new(&engine);
