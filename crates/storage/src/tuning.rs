@@ -257,8 +257,9 @@ fn each_option(text: &str) -> Vec<&str> {
 }
 
 /// The options and those that only go by name. For each index of each collection (the first 13 bytes of a key) the engine remembers
-/// where it inserted last: keys that grow, as generated ids and dates do, then find their place at once. And what is flushed or merged comes
-/// into the cache, where it is the first to go: otherwise each flush and each merge would leave its blocks cold.
+/// where it inserted last: keys that grow, as generated ids and dates do, then find their place at once. What is flushed or merged comes
+/// into the cache, where it is the first to go: otherwise each flush and each merge would leave its blocks cold. And in the index of a
+/// file, which holds thousands of keys, only each eighth stands whole: a search meets fewer lines of memory that are not at hand.
 fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Result<rocksdb::Options> {
     // An experiment may concern one family: "records:name=value".
     let extra: String = each_option(extra)
@@ -272,7 +273,8 @@ fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Result<ro
         .collect();
     let text = format!(
         "memtable_insert_with_hint_prefix_extractor=fixed:13;\
-         block_based_table_factory={{prepopulate_block_cache=kFlushAndCompaction}};{extra}"
+         block_based_table_factory={{prepopulate_block_cache=kFlushAndCompaction;\
+         index_block_restart_interval=8}};{extra}"
     );
     let text = CString::new(text).map_err(|_| err!(BadValue, "engine options hold a zero byte"))?;
     let options = rocksdb::Options::default();
