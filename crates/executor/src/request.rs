@@ -5,11 +5,12 @@ use crate::op::Engine;
 use bson::Doc;
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexFilter, QueryShape};
-use errors::{Result, bail};
+use errors::{Error, Result, bail};
 use planner::{DistinctRequest, Hint, Plan, PlanRequest};
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use storage::{Store, View};
@@ -101,8 +102,23 @@ impl<'a> ReadRequest<'a> {
     }
 
     fn plan_any(&self, store: &Store, view: &View, coll: &Collection, count: bool) -> Result<Plan> {
+        let lacks = Cell::new(None);
         let estimate =
-            |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high);
+            |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high, &lacks);
+        let plan = self.plan_by(&estimate, coll, count)?;
+        // An event loop may lack what would tell, and a plan that was made without is any: it comes first.
+        match lacks.take().filter(Error::is_offload) {
+            Some(e) => Err(e),
+            None => Ok(plan),
+        }
+    }
+
+    fn plan_by(
+        &self,
+        estimate: &dyn Fn(u32, &[u8], &[u8]) -> u64,
+        coll: &Collection,
+        count: bool,
+    ) -> Result<Plan> {
         // The clustered index may have a name of its own.
         let own_name = match &self.hint {
             Some(Hint::Name(n)) => coll
@@ -126,7 +142,7 @@ impl<'a> ReadRequest<'a> {
             count,
             distinct: self.distinct,
             ns: &coll.ns,
-            estimate: Some(&estimate),
+            estimate: Some(estimate),
         };
         // Query settings are stronger than an index filter, and that is stronger than a hint.
         if let Some(Hint::Among(list)) = &self.hint
@@ -181,7 +197,7 @@ const COUNTED: u64 = 64;
 const SAMPLED: u64 = 1024;
 
 /// About how many entries of an index (0: records) lie in `[low, high)`. A single value is answered from what its index
-/// looked like when it had half as many records, without reading.
+/// looked like when it had half as many records, without reading. Where a read fails it is what was read until then, and `lacks` says why.
 fn estimate(
     store: &Store,
     view: &View,
@@ -189,6 +205,7 @@ fn estimate(
     id: u32,
     low: &[u8],
     high: &[u8],
+    lacks: &Cell<Option<Error>>,
 ) -> u64 {
     let index = coll.index(id);
     let prefix = index.map_or(coll.record_prefix, |i| i.prefix);
@@ -198,7 +215,13 @@ fn estimate(
         let (spread, at) = (&index.spread.0, &index.spread.1);
         let then = at.load(Ordering::Relaxed);
         if then == 0 || records > then * 2 {
-            spread.store(sample(view, index), Ordering::Relaxed);
+            match sample(view, index) {
+                Ok(sampled) => spread.store(sampled, Ordering::Relaxed),
+                Err(e) => {
+                    lacks.set(Some(e));
+                    return 1;
+                }
+            }
             at.store(records.max(1), Ordering::Relaxed);
         }
         return spread.load(Ordering::Relaxed);
@@ -213,19 +236,23 @@ fn estimate(
     while n < COUNTED {
         match scan.next() {
             Ok(true) => n += 1,
-            _ => return n,
+            Ok(false) => return n,
+            Err(e) => {
+                lacks.set(Some(e));
+                return n;
+            }
         }
     }
     (store.approximate_size(&low, &high) / 48).clamp(COUNTED, records.max(COUNTED))
 }
 
 /// Entries for each value of the first field, among the first ones of an index.
-fn sample(view: &View, index: &Index) -> u64 {
+fn sample(view: &View, index: &Index) -> Result<u64> {
     let end = keyspace::prefix_end(&index.prefix);
     let mut scan = view.scan(&index.prefix, &end, storage::Direction::Forward);
     let descending = index.info.key.fields.first().is_some_and(|f| f.descending);
     let (mut entries, mut values, mut last) = (0, 0, Vec::new());
-    while entries < SAMPLED && matches!(scan.next(), Ok(true)) {
+    while entries < SAMPLED && scan.next()? {
         let key = scan.key().get(PREFIX..).unwrap_or(&[]);
         let first = &key[..bson::key::field_len(key, descending)
             .unwrap_or(0)
@@ -236,10 +263,10 @@ fn sample(view: &View, index: &Index) -> u64 {
             last = first.to_vec();
         }
     }
-    match (entries, values) {
+    Ok(match (entries, values) {
         // One value fills the sample: many entries, nobody knows how many.
         (SAMPLED, 1) => SAMPLED * 16,
         (_, 0) => 1,
         (e, v) => (e / v).max(1),
-    }
+    })
 }
