@@ -1,11 +1,13 @@
 """`--direct-io`: the engine's files are read and written around the page cache."""
 
 import ctypes
+import json
 import os
 import random
 import threading
 
 import pytest
+from pymongo import IndexModel
 
 
 def takes_direct_io(directory):
@@ -108,3 +110,81 @@ def test_many_clients_read_and_change_what_is_not_in_memory(new_server, tmp_path
         if flags:
             assert (reads > 0) == has_ring()
         assert client.t.command("validate", "things", full=True)["valid"]
+
+
+def test_a_query_by_an_index_goes_on_where_it_lacked_records(new_server, tmp_path):
+    if not hasattr(os, "O_DIRECT") or not takes_direct_io(tmp_path):
+        pytest.skip(f"the file system of {tmp_path} refuses O_DIRECT")
+    log = tmp_path / "server.log"
+    server = new_server("--direct-io", "--cache", "16m", "--logpath", log)
+    count, pad = 20_000, os.urandom(1800)
+    documents = [{"_id": (i * 7919) % count, "n": i, "m": i % 7, "tags": [i % 5, i % 3]} for i in range(count)]
+    with server.client() as client:
+        things = client.t.things
+        things.create_indexes([IndexModel("n"), IndexModel([("tags", 1), ("n", 1)])])
+        for start in range(0, count, 1000):
+            things.insert_many([{**d, "pad": pad} for d in documents[start : start + 1000]])
+        client.admin.command("fsync")
+    server.restart()
+    dice = random.Random(4)
+    uses = {"n_1": 0, "tags_1_n_1": 0}
+    with server.client() as client:
+        things = client.t.things
+        client.t.command("profile", 0, slowms=-1)
+        for turn in range(400):
+            low = dice.randrange(count - 4000)
+            high = low + dice.choice([1, 5, 10, 15, 16, 17, 30, 60, 90, 300, 1000, 4000])
+            skip, limit = dice.choice([0, 0, 3, 20]), dice.choice([0, 0, 1, 4, 50])
+            within = [d for d in documents if low <= d["n"] < high]
+            kind = dice.randrange(4)
+            # In the order of an index; with a test that only documents tell; a sort of their own; several entries a document.
+            filter, order, wanted = {"n": {"$gte": low, "$lt": high}}, [("n", 1)], within
+            if kind == 1:
+                filter["m"], wanted = 3, [d for d in within if d["m"] == 3]
+            elif kind == 2:
+                order, wanted = [("_id", -1)], sorted(within, key=lambda d: -d["_id"])
+            elif kind == 3:
+                filter["tags"], wanted = {"$in": [1, 2]}, [d for d in within if {1, 2} & set(d["tags"])]
+            index = dice.choice(["n_1", "tags_1_n_1"]) if kind == 3 else "n_1"
+            wanted = wanted[skip:][: limit or None]
+            found = things.find(filter, {"pad": 0}, hint=index, sort=order, skip=skip, limit=limit, comment=f"turn {turn}")
+            assert list(found) == wanted, (filter, order, skip, limit)
+            uses[index] += 1
+        counted = {s["name"]: s["accesses"]["ops"] for s in things.aggregate([{"$indexStats": {}}])}
+        assert {name: counted[name] for name in uses} == uses
+        # What one of them examined is told once, however often it was run.
+        ten = {"n": {"$gte": 4000, "$lt": 4010}}
+        things.find(ten).comment("at last").to_list()
+        things.find(ten).sort("m").skip(2).limit(3).comment("at last").to_list()
+        lines = [json.loads(line)["attr"] for line in log.read_text().splitlines() if '"at last"' in line]
+        told = [(a["keysExamined"], a["docsExamined"], a["nreturned"]) for a in lines]
+        # (Of a sort what is given is read again.)
+        assert [t[:1] + t[2:] for t in told] == [(10, 10), (10, 3)] and told[0][1] == 10 and told[1][1] >= 10
+        reads = client.admin.command("serverStatus")["pandodb"]["loops"]["diskReads"]
+        assert (reads > 0) == has_ring()
+
+
+def test_a_plan_is_not_made_of_counts_that_lie_on_the_disk(new_server, tmp_path):
+    if not hasattr(os, "O_DIRECT") or not takes_direct_io(tmp_path):
+        pytest.skip(f"the file system of {tmp_path} refuses O_DIRECT")
+    log = tmp_path / "server.log"
+    server = new_server("--direct-io", "--cache", "16m", "--logpath", log)
+    count, pad = 20_000, os.urandom(1000)
+    with server.client() as client:
+        things = client.t.things
+        things.create_indexes([IndexModel("n"), IndexModel("day")])
+        for start in range(0, count, 1000):
+            things.insert_many([{"n": i, "day": i * 7919 % 5000, "pad": pad} for i in range(start, start + 1000)])
+        client.admin.command("fsync")
+    for turn in range(4):
+        # Nothing of the indexes is in memory: neither how long the range is, nor that the order has all documents.
+        server.restart()
+        with server.client() as client:
+            client.t.command("profile", 0, slowms=-1)
+            low = 3000 * turn
+            found = client.t.things.find({"n": {"$gte": low, "$lt": low + 200}}, {"n": 1}, comment="by day")
+            found = [d["n"] for d in found.sort("day", -1).skip(20).limit(10)]
+        wanted = sorted(range(low, low + 200), key=lambda n: -(n * 7919 % 5000))
+        assert found == wanted[20:30]
+    lines = [json.loads(line)["attr"] for line in log.read_text().splitlines() if '"by day"' in line]
+    assert [a["keysExamined"] for a in lines] == [200] * 4

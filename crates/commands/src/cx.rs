@@ -9,7 +9,7 @@ use crate::table::{Command, flag};
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
-use service::{Client, Request};
+use service::{Client, Kept, Request};
 use std::time::{Duration, Instant};
 
 /// How a command that did not fail ended.
@@ -48,6 +48,8 @@ pub struct Cx<'c, 'r> {
     pub work: Work,
     /// How long it waited for what others do: no time that it took.
     pub waited: Duration,
+    /// Set when it fails for want of reads from the disk, or has to go to a worker: what it wants back when it is run again.
+    pub kept: Option<Kept>,
     /// For `top`, of a command on several collections.
     pub spent: Vec<(String, Kind, Usage)>,
     /// The reply document, open.

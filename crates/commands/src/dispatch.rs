@@ -16,10 +16,18 @@ use crate::{Commands, Local};
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail, err};
 use executor::OpCtx;
-use service::{Client, Mode, Outcome, Request};
+use service::{Client, Kept, Mode, Outcome, Request};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+
+/// What a command leaves behind, whether it failed or not.
+#[derive(Default)]
+struct Left {
+    wrote: bool,
+    /// For its next run, where it only lacked reads from the disk or time.
+    kept: Option<Kept>,
+}
 
 impl Commands {
     pub(crate) fn dispatch(
@@ -44,17 +52,20 @@ impl Commands {
                 || self.fail_points.any()
                 || self.profiler.may_write(|| request.db()))
         {
-            return Outcome::Offload;
+            return Outcome::Offload { kept: None };
         }
-        let mut wrote = false;
-        match self.answer(local, mode, client, request, command, out, &mut wrote) {
+        let mut left = Left::default();
+        match self.answer(local, mode, client, request, command, out, &mut left) {
             Ok(outcome) => outcome,
             Err(e) if e.is_offload() && mode.on_loop() => {
                 out.truncate(start);
                 if e.is_for_disk() && mode == Mode::Inline {
-                    Outcome::NeedsDisk(Vec::new())
+                    Outcome::NeedsDisk {
+                        reads: Vec::new(),
+                        kept: left.kept,
+                    }
                 } else {
-                    Outcome::Offload
+                    Outcome::Offload { kept: left.kept }
                 }
             }
             Err(e) => {
@@ -72,7 +83,7 @@ impl Commands {
                 };
                 service::write_error(&e, out);
                 // What it staged before it failed must be committed all the same.
-                if wrote && mode.on_loop() {
+                if left.wrote && mode.on_loop() {
                     Outcome::Staged { durable: false }
                 } else {
                     Outcome::Reply
@@ -90,7 +101,7 @@ impl Commands {
         request: &Request<'_>,
         command: &'static Command,
         out: &mut Vec<u8>,
-        wrote: &mut bool,
+        left: &mut Left,
     ) -> Result<Outcome> {
         let start = out.len();
         let args = Args::parse(command.name, request.body, request.legacy_db)?;
@@ -151,6 +162,7 @@ impl Commands {
             statements: 1,
             work: Work::default(),
             waited: Duration::ZERO,
+            kept: None,
             spent: Vec::new(),
             int_ok: false,
             originating: None,
@@ -203,7 +215,8 @@ impl Commands {
                 .retryable_write(true, count)
                 .is_some_and(|l| l.close_connection);
         let durable = cx.durable();
-        *wrote = cx.op.has_written() || cx.after_commit;
+        left.wrote = cx.op.has_written() || cx.after_commit;
+        left.kept = cx.kept.take();
         let index = match cx.op.last_index {
             0 if cx.after_commit => self.store.last_index(),
             n => n,
@@ -279,8 +292,8 @@ impl Commands {
         }
         room.settle(out.len() - start);
         match done {
-            Done::Reply if *wrote && mode.on_loop() => Ok(Outcome::Staged { durable }),
-            Done::Reply if *wrote && durable => Ok(Outcome::WaitDurable(index)),
+            Done::Reply if left.wrote && mode.on_loop() => Ok(Outcome::Staged { durable }),
+            Done::Reply if left.wrote && durable => Ok(Outcome::WaitDurable(index)),
             Done::Reply => Ok(Outcome::Reply),
             Done::ReplyMore => Ok(Outcome::ReplyMore),
             Done::Await { until, seen } => Ok(Outcome::Await { until, seen }),

@@ -199,9 +199,10 @@ impl Service for Commands {
             .filter_map(|(read, bytes)| Some(read.of.downcast_ref::<Missing>()?.brought(bytes)))
             .collect();
         match storage::without(&blocks, || self.dispatch(local, mode, client, request, out)) {
-            (Outcome::NeedsDisk(_), missing) => {
-                Outcome::NeedsDisk(missing.into_iter().map(disk_read).collect())
-            }
+            (Outcome::NeedsDisk { kept, .. }, missing) => Outcome::NeedsDisk {
+                reads: missing.into_iter().map(disk_read).collect(),
+                kept,
+            },
             (outcome, _) => outcome,
         }
     }

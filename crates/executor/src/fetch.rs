@@ -86,6 +86,19 @@ impl Position {
         self.scan.as_ref().map_or(&[], |s| s.value())
     }
 
+    /// Drops the scan; the next one starts behind this key, or where it did if there is none.
+    fn rewind(&mut self, last: Option<Vec<u8>>) {
+        self.scan = None;
+        match (last, self.direction) {
+            (None, _) => {}
+            (Some(mut last), Direction::Forward) => {
+                last.push(0);
+                self.low = last;
+            }
+            (Some(last), Direction::Backward) => self.high = last,
+        }
+    }
+
     /// Drops the scan; the next one starts behind where it stood.
     pub(crate) fn release(&mut self) {
         if let Some(scan) = self.scan.take() {
@@ -256,7 +269,11 @@ pub(crate) struct IndexScan {
     batch: usize,
     /// The index part of the current entry's key, for merging.
     pub(crate) key: Vec<u8>,
+    /// All that follows the prefix in the key of the last entry of the current range that was given.
+    last: Vec<u8>,
     done: bool,
+    /// After an error: nothing was lost to it.
+    sound: bool,
 }
 
 impl IndexScan {
@@ -292,7 +309,9 @@ impl IndexScan {
             limit,
             batch: first_batch(limit),
             key: Vec::new(),
+            last: Vec::new(),
             done: false,
+            sound: false,
         }
     }
 
@@ -325,6 +344,7 @@ impl IndexScan {
                     Some((low, high)) => {
                         step.examined.seeks += 1;
                         self.position = Some(Position::new(low, high, self.access.reverse));
+                        self.last.clear();
                         if let Some(s) = &mut self.skipping {
                             s.restart();
                         }
@@ -421,6 +441,8 @@ impl IndexScan {
             step.record_key.extend_from_slice(record);
             self.key.clear();
             self.key.extend_from_slice(&rest[..at]);
+            self.last.clear();
+            self.last.extend_from_slice(rest);
             return Ok(found);
         }
     }
@@ -478,13 +500,16 @@ impl IndexScan {
             return Ok(Some(Current::Built(self.build()?)));
         }
         loop {
+            self.sound = true;
             while let Some((at, slice)) = self.ready.next(step.view)? {
+                self.sound = false;
                 let key = self.ready.key(at).get(PREFIX..).unwrap_or(&[]);
                 step.record_key.clear();
                 step.record_key.extend_from_slice(key);
                 if let Some(key) = self.ready.undecided(at)
                     && !self.is_first(ctx, &slice, step.record_key, &key)?
                 {
+                    self.sound = true;
                     continue;
                 }
                 return Ok(Some(Current::Fetched(slice)));
@@ -494,25 +519,55 @@ impl IndexScan {
             }
             let mut batch = std::mem::take(&mut self.ready);
             batch.clear();
+            let mut gathered = Ok(());
             while batch.len() < self.batch {
-                match self.find(ctx, step)? {
-                    Found::End => {
+                match self.find(ctx, step) {
+                    Ok(Found::End) => {
                         self.done = true;
                         break;
                     }
-                    Found::Entry => {}
-                    Found::Undecided => {
+                    Ok(Found::Entry) => {}
+                    Ok(Found::Undecided) => {
                         let at = batch.len();
                         batch.undecided.push_back((at, self.key.clone()));
+                    }
+                    // In another run, and perhaps on another thread, it gives these and goes on behind them.
+                    Err(e) => {
+                        self.sound = self.can_rewind(&e);
+                        gathered = Err(e);
+                        break;
                     }
                 }
                 batch.push(&step.coll.record_prefix, step.record_key);
             }
-            ctx.tick(batch.len() as u32)?;
-            step.examined.docs += batch.len() as u64;
+            let n = batch.len();
             self.ready = batch;
+            step.examined.docs += n as u64;
             self.batch = (self.batch * 2).min(FETCH_BATCH);
+            gathered?;
+            ctx.tick(n as u32)?;
         }
+    }
+
+    /// Whether [`IndexScan::next`], having failed for want of reads or time, may be called again.
+    pub(crate) fn can_go_on(&self) -> bool {
+        self.sound
+    }
+
+    /// Sees to it that the next entry is looked for behind the last one, after `find` has failed with this.
+    fn can_rewind(&mut self, e: &Error) -> bool {
+        if !e.is_for_disk() {
+            // It did not begin to move.
+            return e.is_offload();
+        }
+        if self.several.is_some() || self.skipping.is_some() {
+            return false;
+        }
+        if let Some(position) = &mut self.position {
+            let last = keyspace::join(&self.index.prefix, &self.last);
+            position.rewind((!self.last.is_empty()).then_some(last));
+        }
+        true
     }
 
     /// Told when `n` of the results were passed over: no more is fetched than is still wanted.

@@ -190,6 +190,8 @@ pub struct FindCursor {
     left: Option<u64>,
     /// `rows` stands on a result that did not fit into the last batch.
     pending: bool,
+    /// The next result is looked for.
+    seeking: bool,
     pub returned: u64,
     /// When expressions are evaluated.
     interrupt: Option<Arc<Interrupt>>,
@@ -259,6 +261,7 @@ impl FindCursor {
             skip: req.skip,
             left: req.limit,
             pending: false,
+            seeking: false,
             returned: 0,
             interrupt,
         })
@@ -295,8 +298,7 @@ impl FindCursor {
             return Ok(false);
         }
         if self.skip > 0 {
-            let n = std::mem::take(&mut self.skip);
-            self.rows.skip(ctx, n)?;
+            self.rows.skip(ctx, &mut self.skip)?;
         }
         if !self.rows.next(ctx)? {
             return Ok(false);
@@ -320,7 +322,7 @@ impl FindCursor {
 
     /// From here on what is not in the cache is read from the disk: for a cursor that was opened on an event loop and goes on
     /// on a worker.
-    pub(crate) fn read_anywhere(&mut self) {
+    pub fn read_anywhere(&mut self) {
         if self.rows.is_cached_only() {
             self.release();
         }
@@ -364,7 +366,10 @@ impl FindCursor {
         let mut n = 0;
         let start = w.len();
         while n < max_docs {
-            if !self.next(ctx)? {
+            self.seeking = true;
+            let more = self.next(ctx)?;
+            self.seeking = false;
+            if !more {
                 return Ok(true);
             }
             let doc = self.doc()?;
@@ -380,6 +385,12 @@ impl FindCursor {
         }
         // Only a limit tells that nothing is left without looking.
         Ok(self.left == Some(0) && !self.pending)
+    }
+
+    /// Whether a first [`FindCursor::fill`] that failed for want of records from the disk, or of time on an event loop, may be called
+    /// again, there or elsewhere.
+    pub fn can_go_on(&self) -> bool {
+        self.returned == 0 && self.seeking && self.rows.can_go_on()
     }
 
     /// Between batches: keeps the snapshot and the place, lets go of all else. The next batch reads from the disk if need be

@@ -50,7 +50,7 @@ pub use find::{FindCursor, FindRequest};
 pub use find_and_modify::{FindAndModify, FoundAndModified, find_and_modify};
 pub use insert::{Inserted, insert};
 pub use moment::{Moment, Moments};
-pub use op::{Engine, Gate, Group, Held, INLINE_BUDGET, OpCtx, Room};
+pub use op::{Engine, Gate, Group, Held, INLINE_BUDGET, OpCtx, Room, Spent};
 pub use query::pipeline::Share;
 pub use read::{Examined, Rows, count};
 pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};

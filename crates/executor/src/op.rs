@@ -204,6 +204,14 @@ pub trait Room {
     fn wait(&self) -> bool;
 }
 
+/// What an operation did in a run that it goes on from in another.
+pub struct Spent {
+    plan: Option<Arc<Plan>>,
+    examined: Examined,
+    used: SmallVec<[Arc<AtomicU64>; 2]>,
+    budget: u32,
+}
+
 /// One operation.
 pub struct OpCtx<'a> {
     pub engine: &'a Arc<Engine>,
@@ -307,6 +315,24 @@ impl<'a> OpCtx<'a> {
         for accesses in self.used.drain(..) {
             accesses.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// What it was about and has examined, for when it goes on in another run.
+    pub fn spent(&self) -> Spent {
+        Spent {
+            plan: self.plan.clone(),
+            examined: self.examined,
+            used: self.used.clone(),
+            budget: self.budget,
+        }
+    }
+
+    /// Takes over what an earlier run of the same operation did.
+    pub fn go_on(&mut self, spent: Spent) {
+        spent.used.iter().for_each(|accesses| self.uses(accesses));
+        self.plan = spent.plan;
+        self.examined = spent.examined;
+        self.budget = self.budget.min(spent.budget);
     }
 
     /// Whether the operation may still be handed to a worker.

@@ -66,6 +66,16 @@ macro_rules! step {
     };
 }
 
+/// A blocking sort of some rows.
+enum Order {
+    /// None is wanted, or it is made.
+    There,
+    /// The order, and how many results of it are wanted.
+    Wanted(SortPattern, Option<u64>),
+    /// Some rows are in it; it was interrupted.
+    Begun(Box<Sorter>),
+}
+
 pub struct Rows {
     view: View,
     pub(crate) coll: Arc<Collection>,
@@ -74,8 +84,10 @@ pub struct Rows {
     vars: Option<Arc<query::expr::Vars>>,
     current: Current,
     record_key: Vec<u8>,
-    /// The order to be made first, and how many results of it are wanted.
-    unsorted: Option<(SortPattern, Option<u64>)>,
+    /// The order to be made first.
+    order: Order,
+    /// A row that had been fetched was lost to an error.
+    lost: bool,
     /// Whether that may go to temporary files.
     disk_use: bool,
     pub examined: Examined,
@@ -107,7 +119,10 @@ impl Rows {
         let batch_hint = if plan.sort.is_some() { None } else { limit };
         let source = open_source(&coll, &plan.access, plan.covered, batch_hint)?;
         count_uses(ctx, &coll, &plan.access);
-        let unsorted = plan.sort.clone().map(|s| (s, limit));
+        let order = match plan.sort.clone() {
+            Some(pattern) => Order::Wanted(pattern, limit),
+            None => Order::There,
+        };
         if ctx.plan.is_none() {
             ctx.plan = Some(plan.clone());
         }
@@ -119,7 +134,8 @@ impl Rows {
             vars,
             current: Current::None,
             record_key: Vec::new(),
-            unsorted,
+            order,
+            lost: false,
             disk_use: ctx.disk_use,
             examined: Examined::default(),
             sort_bytes: 0,
@@ -130,37 +146,47 @@ impl Rows {
     /// To the next result; `false` at the end.
     pub fn next(&mut self, ctx: &mut OpCtx) -> Result<bool> {
         let before = self.examined;
-        if self.unsorted.is_some() {
-            self.make_order(ctx)?;
-        }
-        let more = self.next_unsorted(ctx);
+        let more = match self.order {
+            Order::There => self.next_unsorted(ctx),
+            _ => self.make_order(ctx).and_then(|()| self.next_unsorted(ctx)),
+        };
         ctx.examined.keys += self.examined.keys - before.keys;
         ctx.examined.docs += self.examined.docs - before.docs;
         more
     }
 
-    /// Passes over `n` results; what the order and the index decide alone is never fetched.
-    pub fn skip(&mut self, ctx: &mut OpCtx, mut n: u64) -> Result<()> {
+    /// Passes over `n` results, or those that are left of them; what the order and the index decide alone is never fetched.
+    pub fn skip(&mut self, ctx: &mut OpCtx, n: &mut u64) -> Result<()> {
+        let before = self.examined;
+        let skipped = self.pass_over(ctx, n);
+        ctx.examined.keys += self.examined.keys - before.keys;
+        ctx.examined.docs += self.examined.docs - before.docs;
+        skipped
+    }
+
+    fn pass_over(&mut self, ctx: &mut OpCtx, n: &mut u64) -> Result<()> {
         self.make_order(ctx)?;
         let trivial = self.plan.residual.is_trivial();
         match &mut self.source {
             Source::Sorted(s) => {
-                n -= s.skip(usize::try_from(n).unwrap_or(usize::MAX))? as u64;
+                *n -= s.skip(usize::try_from(*n).unwrap_or(usize::MAX))? as u64;
             }
             Source::Index(scan) if trivial => {
                 let mut step = step!(self);
-                let asked = n;
-                while n > 0 && scan.next_entry(ctx, &mut step)? {
-                    n -= 1;
+                let asked = *n;
+                while *n > 0 && scan.next_entry(ctx, &mut step)? {
+                    *n -= 1;
                 }
-                scan.skipped(asked - n);
+                scan.skipped(asked - *n);
+                *n = 0;
                 return Ok(());
             }
             _ => {}
         }
-        while n > 0 && self.next_unsorted(ctx)? {
-            n -= 1;
+        while *n > 0 && self.next_unsorted(ctx)? {
+            *n -= 1;
         }
+        *n = 0;
         Ok(())
     }
 
@@ -171,7 +197,7 @@ impl Rows {
             Source::Index(_) => true,
             _ => false,
         };
-        known && self.unsorted.is_none() && self.plan.residual.is_trivial()
+        known && matches!(self.order, Order::There) && self.plan.residual.is_trivial()
     }
 
     /// To the next record that matches, for one who reads it anyway: its key is told and, if possible, no more. Where
@@ -229,8 +255,16 @@ impl Rows {
                 }
                 Some(c) => self.current = c,
             }
-            if trivial || test(&self.plan.residual, self.doc(), self.vars.as_deref())? {
+            if trivial {
                 return Ok(true);
+            }
+            match test(&self.plan.residual, self.doc(), self.vars.as_deref()) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(e) => {
+                    self.lost = true;
+                    return Err(e);
+                }
             }
         }
     }
@@ -255,24 +289,47 @@ impl Rows {
 
     /// Sorts first, if the order has yet to be made.
     fn make_order(&mut self, ctx: &mut OpCtx) -> Result<()> {
-        let Some((pattern, limit)) = self.unsorted.take() else {
-            return Ok(());
+        let mut sorter = match std::mem::replace(&mut self.order, Order::There) {
+            Order::There => return Ok(()),
+            Order::Begun(sorter) => sorter,
+            Order::Wanted(pattern, limit) => Box::new(Sorter::new(
+                ctx,
+                pattern,
+                limit
+                    .and_then(|l| usize::try_from(l).ok())
+                    .filter(|l| *l > 0),
+                self.disk_use,
+            )),
         };
-        let mut sorter = Sorter::new(
-            ctx,
-            pattern,
-            limit
-                .and_then(|l| usize::try_from(l).ok())
-                .filter(|l| *l > 0),
-            self.disk_use,
-        );
-        while self.next_unsorted(ctx)? {
-            sorter.add(ctx, self.doc(), self.record_key(), self.plan.covered)?;
+        loop {
+            match self.next_unsorted(ctx) {
+                Ok(true) => sorter
+                    .add(ctx, self.doc(), self.record_key(), self.plan.covered)
+                    .inspect_err(|_| self.lost = true)?,
+                Ok(false) => break,
+                Err(e) => {
+                    self.order = Order::Begun(sorter);
+                    return Err(e);
+                }
+            }
         }
         self.sort_bytes = sorter.peak_bytes();
         self.sort_rows = sorter.rows();
+        self.lost = true;
         self.source = Source::Sorted(sorter.finish(ctx)?);
+        self.lost = false;
         Ok(())
+    }
+
+    /// Whether [`Rows::next`], having failed for want of records, may be called again: those that an index or a sort wants next are
+    /// still to be told.
+    pub(crate) fn can_go_on(&self) -> bool {
+        match &self.source {
+            _ if self.lost => false,
+            Source::Index(scan) => scan.can_go_on(),
+            Source::Sorted(sorted) => sorted.has_keys(),
+            _ => false,
+        }
     }
 
     /// Lets go of everything but the snapshot; the next `next` goes on from the same place.

@@ -246,6 +246,11 @@ impl Sorted {
         Ok(skipped)
     }
 
+    /// Whether the next that is done is to fetch documents.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.ready.is_empty() && self.rows.front().is_some_and(|r| r.doc.is_none())
+    }
+
     /// Lets go of documents that can be fetched again.
     pub(crate) fn release(&mut self) {
         while let Some((record_key, _)) = self.ready.pop_back() {

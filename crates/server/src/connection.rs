@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::Registry;
-use service::{Client, Service};
+use service::{Client, Kept, Service};
 
 use crate::net::Stream;
 use crate::runner::Head;
@@ -73,6 +73,8 @@ pub(crate) struct Connection<S: Service> {
     pub reply_since: Option<Instant>,
     pub progress: Instant,
     pub again: Option<Box<Again>>,
+    /// What a run on the loop kept for the worker that runs the request next, and when it began.
+    pub left: Option<(Kept, Instant)>,
 }
 
 /// What a write to the socket came to.
@@ -103,6 +105,7 @@ impl<S: Service> Connection<S> {
             reply_since: None,
             progress: Instant::now(),
             again: None,
+            left: None,
         }
     }
 

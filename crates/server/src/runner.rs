@@ -152,7 +152,7 @@ impl<S: Service> Runner<S> {
             }
         };
         if self.mode.on_loop() && compressed.uncompressed_bytes > self.inline_bytes {
-            return Executed::bare(Outcome::Offload);
+            return Executed::bare(Outcome::Offload { kept: None });
         }
         let mut plain = std::mem::take(&mut self.plain);
         let executed = match self.codec.decompress(&header, &compressed, &mut plain) {
@@ -281,7 +281,10 @@ impl<S: Service> Runner<S> {
                 .is_some_and(|d| d.len() == out.len() - head.body)
         };
         let problem = match &outcome {
-            Outcome::Staged { .. } | Outcome::Offload | Outcome::NeedsDisk(_) | Outcome::Flush
+            Outcome::Staged { .. }
+            | Outcome::Offload { .. }
+            | Outcome::NeedsDisk { .. }
+            | Outcome::Flush
                 if self.mode == Mode::Worker =>
             {
                 "an outcome of event loops"

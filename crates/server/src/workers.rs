@@ -4,6 +4,7 @@
 //! Invariant: every request that is submitted comes back to its loop exactly once, also when the service panics and when
 //! the pool is being stopped.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use service::{Client, Control, Mode, Outcome, Service};
+use service::{Client, Control, Kept, Mode, Outcome, Resumed, Service};
 
 use crate::inbox::{Done, Inbox, Item};
 use crate::runner::{Executed, Runner};
@@ -26,6 +27,8 @@ pub(crate) struct Job<S: Service> {
     pub client: Arc<Client<S::State>>,
     pub message: Vec<u8>,
     pub respond_to: Option<i32>,
+    /// What the run on the loop kept, and when that began.
+    pub left: Option<(Kept, Instant)>,
     pub out: Vec<u8>,
     pub back: Arc<Inbox<S>>,
 }
@@ -103,11 +106,18 @@ impl<S: Service> Workers<S> {
         while let Some(job) = self.next(&wake) {
             self.give_back(job, |job| {
                 let ran = catch_unwind(AssertUnwindSafe(|| {
+                    let (kept, since) = job.left.take().unzip();
+                    let kept = RefCell::new(kept);
+                    let resumed = since.map(|since| Resumed {
+                        kept: &kept,
+                        reads: &[],
+                        since,
+                    });
                     let mut executed = runner.execute(
                         &job.client,
                         &job.message,
                         job.respond_to,
-                        None,
+                        resumed,
                         &mut job.out,
                     );
                     if let (Outcome::Reply | Outcome::ReplyMore, Some(head)) =

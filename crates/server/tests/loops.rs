@@ -94,10 +94,19 @@ impl Service for Script {
             }
             "flush" if *local > 0 => return Outcome::Flush,
             "flush" => reply(doc! { "ok": 1.0, "committed": self.committed.load(SeqCst) as i64 }),
-            "slow" | "stuck" | "crash" if mode == Mode::Inline => return Outcome::Offload,
-            "cold" if mode == Mode::Inline => return Outcome::NeedsDisk(Vec::new()),
+            "slow" | "stuck" | "crash" if mode == Mode::Inline => {
+                return Outcome::Offload { kept: None };
+            }
+            "cold" if mode == Mode::Inline => {
+                return Outcome::NeedsDisk {
+                    reads: Vec::new(),
+                    kept: None,
+                };
+            }
             "fetch" if mode == Mode::Inline => {
-                // Reads the next bytes until one of them is `n`.
+                // Reads the next bytes until one of them is `n`; counts its runs.
+                let runs = r.resumed.and_then(|r| r.take::<u64>()).map_or(0, |n| *n);
+                assert_eq!(runs == 0, r.resumed.is_none());
                 let read = r.resumed.map_or(0, |resumed| resumed.reads.len());
                 let seen: Vec<u8> = (r.resumed.iter().flat_map(|resumed| resumed.reads))
                     .map(|(of, bytes)| {
@@ -120,10 +129,13 @@ impl Service for Script {
                         len: 1,
                         of: Box::new(file.clone()),
                     };
-                    return Outcome::NeedsDisk((0..wanted as u64).map(lack).collect());
+                    return Outcome::NeedsDisk {
+                        reads: (0..wanted as u64).map(lack).collect(),
+                        kept: Some(Box::new(runs + 1)),
+                    };
                 }
                 let seen = i64::from(seen.iter().copied().max().unwrap_or(0));
-                reply(doc! { "ok": 1.0, "n": seen, "worker": 0 });
+                reply(doc! { "ok": 1.0, "n": seen, "worker": 0, "runs": runs as i64 + 1 });
             }
             "fetch" => reply(doc! { "ok": 1.0, "n": n, "worker": 1 }),
             "cold" => {
@@ -434,6 +446,7 @@ fn reads_that_a_request_lacks_are_done_while_the_loop_goes_on() {
     for _ in 0..50 {
         let reply = one.call(doc! { "fetch": 3, "wanted": 4 });
         assert_eq!((int(&reply, "n"), int(&reply, "worker")), (3, worker));
+        assert!(worker == 1 || int(&reply, "runs") == 2);
     }
     let done = server.control.metrics.disk_reads.load(SeqCst);
     assert_eq!(done > 0, ring);

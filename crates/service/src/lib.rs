@@ -25,6 +25,7 @@ pub use in_flight::InFlight;
 use bson::{Doc, Writer};
 use errors::{Error, Result};
 use std::any::Any;
+use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -80,13 +81,25 @@ pub struct DiskRead {
     pub of: Box<dyn Any + Send>,
 }
 
+/// What a service wants to have back when it runs a request again.
+pub type Kept = Box<dyn Any + Send>;
+
 /// A request that is run again.
 #[derive(Clone, Copy, Debug)]
 pub struct Resumed<'a> {
+    /// What the last run kept, until it is [taken](Resumed::take).
+    pub kept: &'a RefCell<Option<Kept>>,
     /// The reads that it lacked, with what each brought: as many bytes as it asked for, or fewer at the end of the file.
     pub reads: &'a [(&'a DiskRead, &'a [u8])],
     /// When it was run first.
     pub since: Instant,
+}
+
+impl Resumed<'_> {
+    /// What the last run kept, if it is a `T`. It is given once.
+    pub fn take<T: Any>(&self) -> Option<Box<T>> {
+        self.kept.take()?.downcast().ok()
+    }
 }
 
 impl<'a> Request<'a> {
@@ -128,11 +141,15 @@ pub enum Outcome {
     NoReply,
     /// Close the connection without a reply.
     Close,
-    /// Inline only. Nothing was done: run it on a worker.
-    Offload,
+    /// Inline only. Nothing was done: run it on a worker, and give it back what is kept, if anything is.
+    Offload { kept: Option<Kept> },
     /// `Mode::Inline` only. As `Offload`, for the sake of reads from the disk: a loop may run it again in
-    /// [`Mode::Patient`], or in `Mode::Inline` once these reads are done. Which they are is not always known.
-    NeedsDisk(Vec<DiskRead>),
+    /// [`Mode::Patient`], or in `Mode::Inline` once these reads are done. Which they are is not always known. What is kept
+    /// spares the next run, on a loop or a worker, some of this one, and may be dropped.
+    NeedsDisk {
+        reads: Vec<DiskRead>,
+        kept: Option<Kept>,
+    },
     /// Inline only. Nothing was done: it needs what the loop's own group has staged (a latch that the group holds, say).
     /// Commit the group, then run it again; if nothing was staged, on a worker.
     Flush,

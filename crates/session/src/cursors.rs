@@ -25,6 +25,15 @@ pub trait Results: Send {
         max_bytes: usize,
     ) -> Result<bool>;
 
+    /// Whether a first `fill` that failed for want of reads from the disk, or of time on an event loop, may be called again and then
+    /// gives what it would have given: it has come to nothing yet, and knows where it stands.
+    fn can_go_on(&self) -> bool {
+        false
+    }
+
+    /// From here on reads go to the disk: it goes on on a worker.
+    fn read_anywhere(&mut self) {}
+
     /// Between batches: lets go of what can be had again, or may be long. Fails when there is no place for it: then the cursor is
     /// of no use any more.
     fn release(&mut self, ctx: &mut OpCtx) -> Result<()>;
@@ -39,6 +48,14 @@ impl Results for FindCursor {
         max_bytes: usize,
     ) -> Result<bool> {
         FindCursor::fill(self, ctx, w, max_docs, max_bytes)
+    }
+
+    fn can_go_on(&self) -> bool {
+        FindCursor::can_go_on(self)
+    }
+
+    fn read_anywhere(&mut self) {
+        FindCursor::read_anywhere(self);
     }
 
     fn release(&mut self, _ctx: &mut OpCtx) -> Result<()> {

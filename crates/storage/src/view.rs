@@ -76,7 +76,7 @@ const LARGEST_BATCH: usize = 32;
 /// From how many keys on one batch may be cheaper than a get of each.
 const BATCHED: usize = 4;
 
-/// Keys are dense when so many lie in each block that has to be read, or all in memory.
+/// Keys are dense when so many of them lie in each block that has to be read.
 const DENSE: usize = 4;
 /// After keys that were, so many times they are taken to be.
 const DENSE_BATCHES: u32 = 15;
@@ -108,6 +108,8 @@ struct Shown {
     cached: OnceLock<ReadOptions>,
     /// How many of the next batches are taken to lie in few blocks.
     dense: AtomicU32,
+    /// How many they were the last time.
+    sure: AtomicU32,
 }
 
 // SAFETY: a snapshot is an immutable object of the database; the options are constant.
@@ -121,6 +123,19 @@ impl Shown {
             true => self.engine.sequence(),
             false => self.sequence,
         }
+    }
+
+    /// Notes how keys that seemed to lie together did: how many blocks came from the system's page cache, and how many reads from
+    /// the disk those that were in neither lacked. Where all were in the cache, which tells nothing of the next, more are taken to lie in few
+    /// blocks each time.
+    fn learn(&self, keys: usize, came: usize, lacking: usize, reads: usize) {
+        let batches = match (came, lacking) {
+            (0, 0) => (self.sure.load(Ordering::Relaxed) * 2).clamp(1, DENSE_BATCHES),
+            _ if (came + reads) * DENSE <= keys && (lacking == 0 || reads > 0) => DENSE_BATCHES,
+            _ => 0,
+        };
+        self.sure.store(batches, Ordering::Relaxed);
+        self.dense.store(batches, Ordering::Relaxed);
     }
 
     /// Whether the next batch is taken to lie in few blocks; asked once for each.
@@ -171,6 +186,7 @@ impl View {
                 any: OnceLock::new(),
                 cached: OnceLock::new(),
                 dense: AtomicU32::new(0),
+                sure: AtomicU32::new(0),
             }),
             cached_only: false,
         }
@@ -406,6 +422,7 @@ impl View {
         let mut found: Vec<Option<Option<Slice>>> = Vec::with_capacity(keys.len());
         found.resize_with(keys.len(), || None);
         let (mut brought, mut bytes) = (Brought::default(), 0);
+        let came = blocks_that_came();
         for round in 0..ahead::ROUNDS {
             let blocks = brought.blocks();
             let mut lacking = 0;
@@ -430,8 +447,9 @@ impl View {
             });
             drop(blocks);
             tried?;
-            if round == 0 && together && missing.len() * DENSE <= lacking {
-                self.shown.dense.store(DENSE_BATCHES, Ordering::Relaxed);
+            if round == 0 && together {
+                let came = blocks_that_came().wrapping_sub(came) as usize;
+                self.shown.learn(keys.len(), came, lacking, missing.len());
             }
             if missing.is_empty() || bytes >= most || !brought.read(missing) {
                 break;

@@ -4,7 +4,7 @@ use super::moment;
 use crate::cx::Cx;
 use catalog::Tail;
 use errors::{Result, bail};
-use executor::Share;
+use executor::{Moment, Share, Spent};
 use session::{Cursor, Results};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,6 +28,34 @@ pub struct Keep {
     pub awaits: Option<Arc<Tail>>,
 }
 
+/// A first batch that lacked records from the disk, or was too long for an event loop, before there was anything in it.
+pub struct Begun {
+    ns: String,
+    results: Box<dyn Results>,
+    batch: u64,
+    keep: Keep,
+    moment: Option<Arc<Moment>>,
+    spent: Spent,
+}
+
+/// Goes on with a first batch where it was left: what it read of an index, and to which state, is not read again.
+pub fn go_on(cx: &mut Cx, begun: Begun) -> Result<()> {
+    let Begun {
+        ns,
+        mut results,
+        batch,
+        keep,
+        moment,
+        spent,
+    } = begun;
+    if !cx.op.may_offload() {
+        results.read_anywhere();
+    }
+    cx.op.moment = moment;
+    cx.op.go_on(spent);
+    first_batch(cx, &ns, results, batch, keep)
+}
+
 /// Writes `cursor: {firstBatch, id, ns}` and keeps the cursor if there is more.
 pub fn first_batch(
     cx: &mut Cx,
@@ -39,7 +67,22 @@ pub fn first_batch(
     cx.w.open_doc("cursor").open_array("firstBatch");
     cx.op.may_cut = !keep.single_batch;
     cx.op.may_start_over = !cx.op.has_written() && !cx.after_commit;
-    let done = results.fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)?;
+    let done = match results.fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES) {
+        Ok(done) => done,
+        Err(e) => {
+            if e.is_offload() && results.can_go_on() {
+                cx.kept = Some(Box::new(Begun {
+                    ns: ns.to_owned(),
+                    results,
+                    batch,
+                    keep,
+                    moment: cx.op.moment.clone(),
+                    spent: cx.op.spent(),
+                }));
+            }
+            return Err(e);
+        }
+    };
     cx.op.may_start_over = false;
     cx.work.returned += cx.w.items() as u64;
     cx.w.close();

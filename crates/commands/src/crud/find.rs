@@ -168,6 +168,10 @@ impl Find<'_> {
 }
 
 pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+    if let Some(begun) = cx.request.resumed.and_then(|r| r.take()) {
+        cursor::go_on(cx, *begun)?;
+        return Ok(Done::Reply);
+    }
     let mut find = parse(cx)?;
     if !cx.app.query_settings.is_empty() {
         let shape = find.shape();

@@ -269,6 +269,7 @@ fn command(cx: &mut Cx<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
         after_commit: false,
         statements: 1,
         work: Default::default(),
+        kept: None,
         waited: Default::default(),
         spent: Vec::new(),
         int_ok: false,

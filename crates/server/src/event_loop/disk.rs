@@ -2,11 +2,15 @@
 //!
 //! A request that lacks reads holds no worker and no thread: its reads are handed over with those of all others at the end of
 //! the turn, and when the last of them has come it is run again with what they brought. It may then lack others, a few times.
-//! Where the kernel lets us have no ring, or too much is under way, workers read instead, and wait.
+//! Where the kernel lets us have no ring, workers read instead, and wait. No more is under way than keeps a disk busy, and who comes
+//! when it is as much waits for his turn: a disk has places for some hundreds of requests, and reads that meet none are handed to threads
+//! of the kernel, which a stream of others that find one can keep waiting for ever.
 //!
 //! Invariant: a buffer is the kernel's from the moment its read is pushed until its completion is taken; none is freed in between,
 //! whatever becomes of the connection, the request or the loop.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -14,7 +18,7 @@ use std::time::Instant;
 use io_uring::{IoUring, opcode, types};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use service::{DiskRead, Resumed, Service};
+use service::{DiskRead, Kept, Resumed, Service};
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -24,17 +28,25 @@ use crate::connection::{Connection, Phase};
 
 pub(crate) const RING: Token = Token(usize::MAX - 1);
 
-/// Reads under way at most, and their bytes.
-const READS: usize = 256;
+/// Reads that all loops have under way at most, which keep a disk busy and leave others places; one loop has at least so many.
+const READS: usize = 128;
+const READS_OF_LOOP: usize = 32;
+/// What is read at once at most, in bytes; a read alone may be longer.
 const BYTES: usize = 16 << 20;
+/// Requests that wait for their turn at most.
+const QUEUE: usize = 1024;
 /// What one request may lack at once, in bytes, and how often.
 const REQUEST_BYTES: usize = 2 << 20;
 const ROUNDS: u8 = 8;
+/// How often one that goes on each time where it was left; what it may examine ends it before.
+const KEPT_ROUNDS: u8 = 64;
 /// Buffers begin where a read past the page cache may begin.
 const PAGE: usize = 4096;
 /// Buffers up to so many pages are kept, and so many of them.
 const SPARE_PAGES: usize = 16;
 const SPARES: usize = 64;
+/// No buffer is smaller: a block of records lies in so many, or fewer.
+const FEW_PAGES: usize = 4;
 /// The low bits of a read's number are its place among those of its request.
 const PLACE_BITS: u32 = 8;
 
@@ -50,6 +62,9 @@ pub(super) struct Waiting {
     respond_to: Option<i32>,
     since: Instant,
     rounds: u8,
+    kept: Option<Kept>,
+    /// Those that are not handed over yet.
+    lacking: Vec<DiskRead>,
     reads: Vec<Read>,
     left: usize,
     failed: bool,
@@ -71,10 +86,14 @@ impl Read {
 pub(super) struct Disk {
     ring: IoUring,
     waiting: Slab<Waiting>,
+    /// Whose turn is next.
+    queue: VecDeque<usize>,
     /// Pushed but not handed over.
     queued: usize,
     /// Pushed and not come back.
     under_way: usize,
+    /// As many as may be.
+    most: usize,
     bytes: usize,
     /// Somebody who is alone waits for what is queued: so does the loop.
     wait: bool,
@@ -83,14 +102,15 @@ pub(super) struct Disk {
 
 impl Disk {
     /// To be called on the loop's own thread; none where the kernel has no such thing or forbids it.
-    pub fn open(registry: &Registry) -> Option<Disk> {
+    pub fn open(registry: &Registry, loops: usize) -> Option<Disk> {
+        let most = (READS / loops.max(1)).max(READS_OF_LOOP);
         // What has come is told when this thread enters the kernel anyhow: it is not interrupted. Older kernels cannot do that.
         // (That it is told only when asked for would be cheaper yet, but then the poll does not always learn of it.)
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
-            .build(READS as u32)
-            .or_else(|_| IoUring::new(READS as u32))
+            .build(most as u32)
+            .or_else(|_| IoUring::new(most as u32))
             .ok()?;
         let fd: RawFd = ring.as_raw_fd();
         registry
@@ -99,8 +119,10 @@ impl Disk {
         Some(Disk {
             ring,
             waiting: Slab::new(),
+            queue: VecDeque::new(),
             queued: 0,
             under_way: 0,
+            most,
             bytes: 0,
             wait: false,
             spares: Vec::new(),
@@ -112,22 +134,38 @@ impl Disk {
         let bytes: usize = reads.iter().map(|r| r.len).sum();
         !reads.is_empty()
             && reads.len() < 1 << PLACE_BITS
-            && self.under_way + reads.len() <= READS
             && bytes <= REQUEST_BYTES
-            && self.bytes + bytes <= BYTES
+            && self.queue.len() < QUEUE
     }
 
-    /// Takes the reads of a request, for which there is room.
-    fn take(&mut self, mut request: Waiting, reads: Vec<DiskRead>) {
-        request.left = reads.len();
-        let entry = self.waiting.vacant_entry();
-        for read in reads {
+    /// Takes a request for whose reads there is room.
+    fn take(&mut self, request: Waiting) {
+        self.queue.push_back(self.waiting.insert(request));
+        self.start_some();
+    }
+
+    /// Pushes the reads of those whose turn it is.
+    fn start_some(&mut self) {
+        while let Some(&key) = self.queue.front() {
+            let Some(request) = self.waiting.get_mut(key) else {
+                self.queue.pop_front();
+                continue;
+            };
+            let Some(read) = request.lacking.pop() else {
+                self.queue.pop_front();
+                continue;
+            };
+            if self.under_way > 0 && (self.under_way >= self.most || self.bytes + read.len > BYTES)
+            {
+                request.lacking.push(read);
+                return;
+            }
             let pages = read.len.div_ceil(PAGE);
             let mut buffer = match self.spares.pop() {
                 Some(spare) if spare.capacity() >= pages => spare,
-                _ => Vec::with_capacity(pages.max(8)),
+                _ => Vec::with_capacity(pages.max(FEW_PAGES)),
             };
-            let number = ((entry.key() as u64) << PLACE_BITS) | request.reads.len() as u64;
+            let number = ((key as u64) << PLACE_BITS) | request.reads.len() as u64;
             let length = u32::try_from(read.len).unwrap_or(u32::MAX);
             let submission =
                 opcode::Read::new(types::Fd(read.fd), buffer.as_mut_ptr().cast(), length)
@@ -149,7 +187,6 @@ impl Disk {
             self.queued += 1;
             self.under_way += 1;
         }
-        entry.insert(request);
     }
 
     /// Hands over what was pushed since the last time.
@@ -194,6 +231,7 @@ impl Disk {
                 whole.push(key);
             }
         }
+        self.start_some();
         whole.into_iter().map(|k| self.waiting.remove(k)).collect()
     }
 
@@ -208,6 +246,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
+        self.queue.clear();
         while self.under_way > 0 {
             if self.ring.submit_and_wait(1).is_err() {
                 // Better lost than written to after they were freed.
@@ -221,8 +260,9 @@ impl Drop for Disk {
 
 impl<S: Service> EventLoop<S> {
     /// Whether the reads that a request lacks, after so many rounds of them, can be done while the loop goes on.
-    pub(super) fn can_have_read(&self, reads: &[DiskRead], rounds: u8) -> bool {
-        rounds < ROUNDS && self.disk.as_ref().is_some_and(|d| d.has_room(reads))
+    pub(super) fn can_have_read(&self, reads: &[DiskRead], rounds: u8, kept: bool) -> bool {
+        let most = if kept { KEPT_ROUNDS } else { ROUNDS };
+        rounds < most && self.disk.as_ref().is_some_and(|d| d.has_room(reads))
     }
 
     /// Has the reads done that a request lacks; false when it must go to a worker.
@@ -235,7 +275,8 @@ impl<S: Service> EventLoop<S> {
         respond_to: Option<i32>,
     ) -> bool {
         let alone = self.patience.is_alone() && self.staged.is_empty();
-        if !self.can_have_read(&lack.reads, lack.rounds) {
+        if !self.can_have_read(&lack.reads, lack.rounds, lack.kept.is_some()) {
+            c.left = lack.kept.map(|kept| (kept, lack.since));
             return false;
         }
         let Some(disk) = &mut self.disk else {
@@ -256,11 +297,13 @@ impl<S: Service> EventLoop<S> {
             respond_to,
             since: lack.since,
             rounds: lack.rounds + 1,
+            kept: lack.kept,
             reads: Vec::with_capacity(lack.reads.len()),
-            left: 0,
+            left: lack.reads.len(),
+            lacking: lack.reads,
             failed: false,
         };
-        disk.take(waiting, lack.reads);
+        disk.take(waiting);
         self.spare(output);
         true
     }
@@ -287,6 +330,7 @@ impl<S: Service> EventLoop<S> {
             respond_to,
             since,
             rounds,
+            kept,
             mut reads,
             failed,
             ..
@@ -297,7 +341,9 @@ impl<S: Service> EventLoop<S> {
         } else {
             let brought: SmallVec<[(&DiskRead, &[u8]); 4]> =
                 reads.iter().map(|r| (&r.read, r.bytes())).collect();
+            let kept = RefCell::new(kept);
             let resumed = Resumed {
+                kept: &kept,
                 reads: &brought,
                 since,
             };
@@ -319,6 +365,8 @@ impl<S: Service> EventLoop<S> {
 /// What a request lacks.
 pub(super) struct Lack {
     pub reads: Vec<DiskRead>,
+    /// What it wants back when it is run again.
+    pub kept: Option<Kept>,
     /// When it was run first, and how often it has lacked something before.
     pub since: Instant,
     pub rounds: u8,

@@ -47,12 +47,14 @@ impl<S: Service> EventLoop<S> {
         c.phase = Phase::Working;
         c.silent = is_silent(&message);
         let out = std::mem::take(&mut c.output);
+        let left = c.left.take();
         let client = Arc::clone(&c.client);
         self.shared.workers.submit(Job {
             key,
             client,
             message,
             respond_to,
+            left,
             out,
             back: Arc::clone(&self.inbox),
         });
@@ -105,11 +107,17 @@ impl<S: Service> EventLoop<S> {
                     self.commit();
                     flushed = true;
                 }
-                Outcome::NeedsDisk(ref reads)
-                    if waiting.is_none()
-                        && self.staged.is_empty()
-                        && !self.can_have_read(reads, resumed.map_or(0, |(_, rounds)| rounds))
-                        && self.patience.waits() =>
+                Outcome::NeedsDisk {
+                    ref reads,
+                    ref kept,
+                } if waiting.is_none()
+                    && self.staged.is_empty()
+                    && !self.can_have_read(
+                        reads,
+                        resumed.map_or(0, |(_, rounds)| rounds),
+                        kept.is_some(),
+                    )
+                    && self.patience.waits() =>
                 {
                     waiting = Some(Patience::begin());
                 }
@@ -120,13 +128,14 @@ impl<S: Service> EventLoop<S> {
             self.patience.end(&begun);
         }
         let Executed { outcome, head, .. } = executed;
+        let since = || resumed.map_or_else(Instant::now, |(r, _)| r.since);
         let fate = match outcome {
-            Outcome::NeedsDisk(reads) => {
-                let (since, rounds) =
-                    resumed.map_or_else(|| (Instant::now(), 0), |(r, n)| (r.since, n));
+            Outcome::NeedsDisk { reads, kept } => {
+                let rounds = resumed.map_or(0, |(_, n)| n);
                 let lack = Lack {
                     reads,
-                    since,
+                    kept,
+                    since: since(),
                     rounds,
                 };
                 c.output.clear();
@@ -135,7 +144,12 @@ impl<S: Service> EventLoop<S> {
                     false => Ran::ToWorker,
                 };
             }
-            Outcome::Offload | Outcome::Flush => {
+            Outcome::Offload { kept } => {
+                c.output.clear();
+                c.left = kept.map(|kept| (kept, since()));
+                return Ran::ToWorker;
+            }
+            Outcome::Flush => {
                 c.output.clear();
                 return Ran::ToWorker;
             }
@@ -397,8 +411,8 @@ impl<S: Service> EventLoop<S> {
             // Outcomes of event loops were turned into errors where the worker ran the request.
             Outcome::Close
             | Outcome::Staged { .. }
-            | Outcome::Offload
-            | Outcome::NeedsDisk(_)
+            | Outcome::Offload { .. }
+            | Outcome::NeedsDisk { .. }
             | Outcome::Flush => Fate::Close,
         };
         self.go_on(key, c);
