@@ -543,7 +543,11 @@ impl IndexScan {
             let n = batch.len();
             self.ready = batch;
             step.examined.docs += n as u64;
-            self.batch = (self.batch * 2).min(FETCH_BATCH);
+            // More than is wanted is never fetched, however often it is interrupted.
+            self.batch = match gathered {
+                Ok(()) => (self.batch * 2).min(FETCH_BATCH),
+                Err(_) => self.batch.saturating_sub(n).max(1),
+            };
             gathered?;
             ctx.tick(n as u32)?;
         }

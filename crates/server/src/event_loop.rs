@@ -149,7 +149,7 @@ impl<S: Service> EventLoop<S> {
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(512);
         if self.shared.limits.reads_under_way {
-            self.disk = Disk::open(self.poll.registry(), self.shared.limits.loops);
+            self.disk = Disk::open(self.poll.registry());
         }
         while !self.is_done() {
             let timeout = self.timeout();

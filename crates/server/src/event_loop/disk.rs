@@ -2,9 +2,8 @@
 //!
 //! A request that lacks reads holds no worker and no thread: its reads are handed over with those of all others at the end of
 //! the turn, and when the last of them has come it is run again with what they brought. It may then lack others, a few times.
-//! Where the kernel lets us have no ring, workers read instead, and wait. No more is under way than keeps a disk busy, and who comes
-//! when it is as much waits for his turn: a disk has places for some hundreds of requests, and reads that meet none are handed to threads
-//! of the kernel, which a stream of others that find one can keep waiting for ever.
+//! Where the kernel lets us have no ring, workers read instead, and wait. No more is under way than keeps a disk busy; who comes when
+//! it is as much waits for his turn.
 //!
 //! Invariant: a buffer is the kernel's from the moment its read is pushed until its completion is taken; none is freed in between,
 //! whatever becomes of the connection, the request or the loop.
@@ -28,9 +27,8 @@ use crate::connection::{Connection, Phase};
 
 pub(crate) const RING: Token = Token(usize::MAX - 1);
 
-/// Reads that all loops have under way at most, which keep a disk busy and leave others places; one loop has at least so many.
-const READS: usize = 128;
-const READS_OF_LOOP: usize = 32;
+/// Reads under way at most. Fewer, and ten documents each of some connections would be handed over one by one, as places come free.
+const READS: usize = 256;
 /// What is read at once at most, in bytes; a read alone may be longer.
 const BYTES: usize = 16 << 20;
 /// Requests that wait for their turn at most.
@@ -45,8 +43,6 @@ const PAGE: usize = 4096;
 /// Buffers up to so many pages are kept, and so many of them.
 const SPARE_PAGES: usize = 16;
 const SPARES: usize = 64;
-/// No buffer is smaller: a block of records lies in so many, or fewer.
-const FEW_PAGES: usize = 4;
 /// The low bits of a read's number are its place among those of its request.
 const PLACE_BITS: u32 = 8;
 
@@ -92,8 +88,6 @@ pub(super) struct Disk {
     queued: usize,
     /// Pushed and not come back.
     under_way: usize,
-    /// As many as may be.
-    most: usize,
     bytes: usize,
     /// Somebody who is alone waits for what is queued: so does the loop.
     wait: bool,
@@ -102,15 +96,14 @@ pub(super) struct Disk {
 
 impl Disk {
     /// To be called on the loop's own thread; none where the kernel has no such thing or forbids it.
-    pub fn open(registry: &Registry, loops: usize) -> Option<Disk> {
-        let most = (READS / loops.max(1)).max(READS_OF_LOOP);
+    pub fn open(registry: &Registry) -> Option<Disk> {
         // What has come is told when this thread enters the kernel anyhow: it is not interrupted. Older kernels cannot do that.
         // (That it is told only when asked for would be cheaper yet, but then the poll does not always learn of it.)
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
-            .build(most as u32)
-            .or_else(|_| IoUring::new(most as u32))
+            .build(READS as u32)
+            .or_else(|_| IoUring::new(READS as u32))
             .ok()?;
         let fd: RawFd = ring.as_raw_fd();
         registry
@@ -122,7 +115,6 @@ impl Disk {
             queue: VecDeque::new(),
             queued: 0,
             under_way: 0,
-            most,
             bytes: 0,
             wait: false,
             spares: Vec::new(),
@@ -155,15 +147,14 @@ impl Disk {
                 self.queue.pop_front();
                 continue;
             };
-            if self.under_way > 0 && (self.under_way >= self.most || self.bytes + read.len > BYTES)
-            {
+            if self.under_way > 0 && (self.under_way >= READS || self.bytes + read.len > BYTES) {
                 request.lacking.push(read);
                 return;
             }
             let pages = read.len.div_ceil(PAGE);
             let mut buffer = match self.spares.pop() {
                 Some(spare) if spare.capacity() >= pages => spare,
-                _ => Vec::with_capacity(pages.max(FEW_PAGES)),
+                _ => Vec::with_capacity(pages.max(8)),
             };
             let number = ((key as u64) << PLACE_BITS) | request.reads.len() as u64;
             let length = u32::try_from(read.len).unwrap_or(u32::MAX);
