@@ -23,9 +23,13 @@ def takes_direct_io(directory):
     return True
 
 
+def needs_direct_io(directory):
+    if not hasattr(os, "O_DIRECT") or not takes_direct_io(directory):
+        pytest.skip(f"the file system of {directory} refuses O_DIRECT")
+
+
 def test_what_is_written_is_read_after_a_restart(new_server, tmp_path):
-    if not hasattr(os, "O_DIRECT") or not takes_direct_io(tmp_path):
-        pytest.skip(f"the file system of {tmp_path} refuses O_DIRECT")
+    needs_direct_io(tmp_path)
     server = new_server("--direct-io", "--cache", "64m")
     pad = os.urandom(2000)
     with server.client() as client:
@@ -61,8 +65,8 @@ def has_ring():
 
 @pytest.mark.parametrize("flags", [["--direct-io"], []], ids=["direct", "page-cache"])
 def test_many_clients_read_and_change_what_is_not_in_memory(new_server, tmp_path, flags):
-    if flags and not (hasattr(os, "O_DIRECT") and takes_direct_io(tmp_path)):
-        pytest.skip(f"the file system of {tmp_path} refuses O_DIRECT")
+    if flags:
+        needs_direct_io(tmp_path)
     server = new_server(*flags, "--cache", "16m")
     count, pads = 30_000, [os.urandom(1500) for _ in range(64)]
 
@@ -113,8 +117,7 @@ def test_many_clients_read_and_change_what_is_not_in_memory(new_server, tmp_path
 
 
 def test_a_query_by_an_index_goes_on_where_it_lacked_records(new_server, tmp_path):
-    if not hasattr(os, "O_DIRECT") or not takes_direct_io(tmp_path):
-        pytest.skip(f"the file system of {tmp_path} refuses O_DIRECT")
+    needs_direct_io(tmp_path)
     log = tmp_path / "server.log"
     server = new_server("--direct-io", "--cache", "16m", "--logpath", log)
     count, pad = 20_000, os.urandom(1800)
@@ -165,8 +168,7 @@ def test_a_query_by_an_index_goes_on_where_it_lacked_records(new_server, tmp_pat
 
 
 def test_a_plan_is_not_made_of_counts_that_lie_on_the_disk(new_server, tmp_path):
-    if not hasattr(os, "O_DIRECT") or not takes_direct_io(tmp_path):
-        pytest.skip(f"the file system of {tmp_path} refuses O_DIRECT")
+    needs_direct_io(tmp_path)
     log = tmp_path / "server.log"
     server = new_server("--direct-io", "--cache", "16m", "--logpath", log)
     count, pad = 20_000, os.urandom(1000)
