@@ -15,13 +15,14 @@ use crate::counts::{Counts, Touched};
 use crate::engine::Engine;
 use crate::pace::Pace;
 use crate::rows::Writing;
+use crate::watch::{Watcher, Watches};
 use crate::{Committed, Effect, Entry, Op};
 use errors::{Result, err};
 use log::Log;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,7 @@ pub(crate) struct Committer {
     counts: Counts,
     pace: Arc<Pace>,
     arrival: Arc<Arrival>,
+    watches: Watches,
 }
 
 /// Leadership: handed to the next in the queue on drop, also when the leader panics.
@@ -131,6 +133,7 @@ impl Committer {
             counts,
             pace,
             arrival,
+            watches: Watches::default(),
         }
     }
 
@@ -141,6 +144,17 @@ impl Committer {
         }
         let until = self.stalled_until.load(Ordering::Relaxed);
         until != 0 && (self.started.elapsed().as_millis() as u64) < until
+    }
+
+    /// See [`crate::Store::watch`].
+    pub fn watch(&self, prefix: &[u8], watcher: Weak<dyn Watcher>) -> Result<()> {
+        let work = self.work.lock();
+        if work.refused.is_some() {
+            // It was told of before, and is still to be applied.
+            return Err(err!(InternalError, "the engine takes no writes"));
+        }
+        self.watches.add(prefix, watcher);
+        Ok(())
     }
 
     fn note_time(&self, begun: Instant, engine: &Engine) {
@@ -311,6 +325,7 @@ impl Committer {
         let entries = own.iter().chain(followers.iter().flat_map(|f| &f.entries));
         let all = entries.clone().flat_map(|e| &e.effects);
         work.highest.note(all, &self.arrival);
+        self.watches.tell(entries.clone());
         let effects = entries.flat_map(|e| {
             // What an insert puts is new. What it deletes, as in a capped collection, is not.
             let puts_new = e.op == Op::Insert;

@@ -36,6 +36,7 @@ mod store;
 mod trouble;
 mod tuning;
 mod view;
+mod watch;
 
 pub use counts::{CountDelta, count_key};
 pub use entry::{Effect, Entry, Key, Op, OpSession, Uuid};
@@ -46,3 +47,4 @@ pub use offline::{LogFindings, Offline, Unreadable};
 pub use store::{Committed, HasRoom, Store, StoreOptions, StoreStats};
 pub use tuning::EngineOptions;
 pub use view::{Direction, SOME_BYTES, Scan, Slice, View};
+pub use watch::Watcher;

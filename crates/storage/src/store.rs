@@ -12,12 +12,12 @@ use crate::missing::Room;
 use crate::pace::Pace;
 use crate::rows::{Rows, Writing};
 use crate::tuning::EngineOptions;
-use crate::{Effect, Entry, Latches, View};
+use crate::{Effect, Entry, Latches, View, Watcher};
 use errors::{Error, Result, err};
 use log::{Log, LogOptions, LogReader};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Replayed entries are applied in batches of about this size.
@@ -201,6 +201,13 @@ impl Store {
     /// A snapshot.
     pub fn view(&self) -> View {
         View::snapshot(&self.engine)
+    }
+
+    /// Has `watcher` told of all keys that are put under `prefix` from now on, each before it can be read, and gives a snapshot that
+    /// shows what was put until now. It ends with the watcher. Unlogged writes are not told.
+    pub fn watch(&self, prefix: &[u8], watcher: Weak<dyn Watcher>) -> Result<View> {
+        self.committer.watch(prefix, watcher)?;
+        Ok(self.view())
     }
 
     /// The newest state at each read, without a snapshot: the cheapest for a single get. A scan of it sees one state.

@@ -208,6 +208,17 @@ impl View {
         }
     }
 
+    /// Where it lies in the order of all changes; `u64::MAX`: always at its end.
+    pub fn sequence(&self) -> u64 {
+        self.shown.sequence
+    }
+
+    /// A scan of much that will not be wanted again soon: what it reads displaces nothing from the cache.
+    pub fn scan_once(&self, low: &[u8], high: &[u8]) -> Scan {
+        let fill = false;
+        self.scan_with(Family::of(low), low, high, Direction::Forward, fill)
+    }
+
     pub fn is_cached_only(&self) -> bool {
         self.cached_only
     }
@@ -527,6 +538,18 @@ impl View {
         high: &[u8],
         direction: Direction,
     ) -> Scan {
+        self.scan_with(family, low, high, direction, true)
+    }
+
+    /// `fill`: what is read stays in the cache.
+    fn scan_with(
+        &self,
+        family: Family,
+        low: &[u8],
+        high: &[u8],
+        direction: Direction,
+        fill: bool,
+    ) -> Scan {
         let cached = self.cached_only && !missing::active();
         let options = ReadOptions::of(self.shown.snapshot, cached);
         let _noting = Noting::begin(self.cached_only);
@@ -535,6 +558,9 @@ impl View {
         // SAFETY: the options keep pointers to the bounds, which the scan owns on the heap and never changes; the iterator is
         // destroyed before options, bounds and engine (see `Scan::drop` and the order of its fields).
         let iterator = unsafe {
+            if !fill {
+                ffi::rocksdb_readoptions_set_fill_cache(options.raw(), 0);
+            }
             if !high.is_empty() {
                 ffi::rocksdb_readoptions_set_iterate_upper_bound(
                     options.raw(),
