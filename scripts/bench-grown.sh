@@ -4,6 +4,7 @@
 #
 #     scripts/bench-grown.sh                      600 MB of memory, 100,000 and then 2,400,000 documents of 1 KB; 2 minutes
 #     MEMORY_MB=300 TEST_SECONDS=5 scripts/bench-grown.sh
+#     DATES=scattered scripts/bench-grown.sh      dates that do not follow the order of insertion, as they do in the study
 #
 # The server runs in a memory control group that counts the page cache, where this machine lets us make one (see bench-load.sh). Needs a
 # release build: cargo build --release -p pando. Results: two files of the laboratory in $OUT-memory.json and $OUT-grown.json, a table.
@@ -31,7 +32,7 @@ url=mongodb://127.0.0.1:$port
 "$python" -c "import pymongo, sys; pymongo.MongoClient(sys.argv[1], serverSelectionTimeoutMS=60000).admin.command('ping')" "$url"
 for step in memory:$small grown:$large; do
     rm -f "$out-${step%:*}.json"
-    "$pando" lab study single --url "$url" --only 2,4,6 --records "${step#*:}" --payload random --connections "$connections" \
+    "$pando" lab study single --url "$url" --only 2,4,6 --records "${step#*:}" --payload random --dates "${DATES:-follow}" --connections "$connections" \
         --duration "${seconds}s" --settle "${settle}s" --keep --quiet --out "$out-${step%:*}.json" >/dev/null
 done
 "$python" - "$url" "$out" "$server" <<'PY'

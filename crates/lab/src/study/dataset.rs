@@ -6,7 +6,7 @@
 //! The study says only that there are numeric columns, three secondary indexes (`Number`, `Number1`, `Date` descending)
 //! and how many documents a query gives back. We fix the rest: ten documents share a `Number`; the same ten share a
 //! `Number1`, whose order has nothing to do with that of `Number`; both are scattered over the order of insertion; `Date`
-//! follows the order of insertion. So equality on one or both numbers gives 10 documents, and a range of 100 values of
+//! follows the order of insertion, unless [`Dates::Scattered`] is asked for. So equality on one or both numbers gives 10 documents, and a range of 100 values of
 //! `Number` gives 1,000. Documents past the data set (what insert tests add) have random numbers far above.
 
 use crate::fault::{Fault, Result};
@@ -45,6 +45,16 @@ pub enum Ids {
     Md5,
 }
 
+/// How `Date` goes with the order of insertion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Dates {
+    /// A second from document to document.
+    #[default]
+    Follow,
+    /// Any second of some years: in no order.
+    Scattered,
+}
+
 #[derive(Clone, Debug)]
 pub struct Dataset {
     pub records: u64,
@@ -55,6 +65,7 @@ pub struct Dataset {
     pool: Vec<u8>,
     pub payload: Payload,
     pub ids: Ids,
+    dates: Dates,
     template: Vec<u8>,
     slots: Slots,
 }
@@ -122,9 +133,16 @@ impl Dataset {
             pool: pool(payload),
             payload,
             ids,
+            dates: Dates::Follow,
             template,
             slots,
         }
+    }
+
+    /// The same with dates in another order. Scattered ones go with generated `_id`s, which then tell a document's number.
+    pub fn dated(mut self, dates: Dates) -> Dataset {
+        self.dates = dates;
+        self
     }
 
     /// How many values of `Number` the first `loaded` documents have in full.
@@ -149,7 +167,22 @@ impl Dataset {
     }
 
     pub fn date_ms(&self, i: u64) -> i64 {
-        FIRST_DATE_MS + i as i64 * 1000
+        let second = match self.dates {
+            Dates::Follow => i,
+            Dates::Scattered => mix(!i) >> 37,
+        };
+        FIRST_DATE_MS + second as i64 * 1000
+    }
+
+    /// The number of a document that a query gave.
+    fn number_of(&self, got: Doc<'_>) -> Option<u64> {
+        match self.dates {
+            Dates::Follow => {
+                let date = got.get("Date").and_then(Val::as_date)?;
+                u64::try_from((date - FIRST_DATE_MS) / 1000).ok()
+            }
+            Dates::Scattered => got.get("_id").and_then(Val::as_oid).map(|id| counted(&id)),
+        }
     }
 
     /// The `_id` of document `i` as value bytes, appended.
@@ -213,9 +246,8 @@ impl Dataset {
                 reply::brief(got)
             )))
         };
-        let date = got.get("Date").and_then(Val::as_date);
-        let Some(i) = date.and_then(|ms| u64::try_from((ms - FIRST_DATE_MS) / 1000).ok()) else {
-            return wrong("no Date");
+        let Some(i) = self.number_of(got) else {
+            return wrong("no number");
         };
         let mut want = Vec::with_capacity(DOCUMENT_BYTES);
         self.write(i, &mut want);
@@ -247,6 +279,13 @@ fn generated(i: u64) -> ObjectId {
     b[..4].copy_from_slice(&(0x6500_0000u32.wrapping_add((i >> 24) as u32)).to_be_bytes());
     b[9..].copy_from_slice(&(i as u32).to_be_bytes()[1..]);
     ObjectId(b)
+}
+
+/// The number that an ObjectId was made of.
+fn counted(id: &ObjectId) -> u64 {
+    let part = |bytes: &[u8]| bytes.iter().fold(0u64, |n, b| n << 8 | u64::from(*b));
+    let seconds = part(&id.0[..4]).wrapping_sub(0x6500_0000);
+    seconds << 24 | part(&id.0[9..])
 }
 
 fn letters(i: u64, out: &mut [u8]) {
@@ -320,6 +359,14 @@ mod tests {
                 }
             }
         }
+        let data = Dataset::new(2000, 1, Payload::Text, Ids::Generated).dated(Dates::Scattered);
+        for i in [0, 1, 1999, 1 << 30] {
+            let mut out = Vec::new();
+            data.write(i, &mut out);
+            assert_eq!(data.check(Doc::new(&out).unwrap()).unwrap(), i);
+        }
+        let later = (0..1000).filter(|&i| data.date_ms(i) < data.date_ms(i + 1));
+        assert!((400..600).contains(&later.count()));
         let data = Dataset::new(10, 1, Payload::Text, Ids::Md5);
         // md5("1"), as study B has it.
         assert_eq!(

@@ -156,10 +156,11 @@ impl Work {
                     reply::brief(d)
                 )));
             }
-            if self.operation == Operation::SortedRange && last.is_some_and(|l| i >= l) {
+            let date = self.place.data.date_ms(i);
+            if self.operation == Operation::SortedRange && last.is_some_and(|l| date > l) {
                 return Err(Fault::Check("documents out of the order of Date".into()));
             }
-            last = Some(i);
+            last = Some(date);
         }
         Ok(())
     }

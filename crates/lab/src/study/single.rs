@@ -3,7 +3,7 @@
 //! Inserts come from one connection, as published, and every second of them is kept: the series is the result. Reads come
 //! from many. Test 8 is the sizes, taken as the other tests go on.
 
-use super::dataset::{DOCUMENT_BYTES, Dataset, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload};
+use super::dataset::{DOCUMENT_BYTES, Dataset, Dates, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload};
 use super::operation::{Operation, Place, Work};
 use super::shards;
 use crate::connection::{Address, Connection};
@@ -52,6 +52,9 @@ pub struct Args {
     /// What fills the documents up.
     #[arg(long, value_enum, default_value = "text")]
     pub payload: Payload,
+    /// Whether dates follow the order of insertion, as in the study.
+    #[arg(long, value_enum, default_value = "follow")]
+    pub dates: Dates,
     /// The target is a router: spread each collection over its shards by `_id`, as published, and give the statistics of
     /// each shard at the end.
     #[arg(long)]
@@ -144,12 +147,8 @@ impl Single {
                 args.url
             )));
         }
-        let data = Arc::new(Dataset::new(
-            args.records,
-            args.steps,
-            args.payload,
-            Ids::Generated,
-        ));
+        let data = Dataset::new(args.records, args.steps, args.payload, Ids::Generated);
+        let data = Arc::new(data.dated(args.dates));
         let name = if args.sharded {
             "A-sharded"
         } else {
@@ -166,6 +165,7 @@ impl Single {
         draft.set("steps", args.steps);
         draft.set("document_bytes", DOCUMENT_BYTES);
         draft.set("payload", format!("{:?}", args.payload).to_lowercase());
+        draft.set("dates", format!("{:?}", args.dates).to_lowercase());
         draft.set("indexes", "Number, Number1, Date descending");
         draft.set("documents_per_number", PER_NUMBER);
         draft.set("documents_per_range", PER_RANGE);
