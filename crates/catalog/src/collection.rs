@@ -6,6 +6,7 @@ use crate::keyspace::{self, Prefix, SPACE_ID, SPACE_INDEX, SPACE_RECORD};
 use crate::numbers::{ID_INDEX, Numbers};
 use crate::validator::Validator;
 use crate::view::View;
+use crate::zones::Zones;
 use bson::DocBuf;
 use errors::Result;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};
@@ -45,6 +46,7 @@ pub struct Index {
     pub since_millis: i64,
     /// About how many entries share a value of the first field, and the number of records when that was looked up (0: never).
     pub spread: Arc<(AtomicU64, AtomicU64)>,
+    pub zones: Arc<Zones>,
 }
 
 impl Index {

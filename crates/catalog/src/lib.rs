@@ -24,6 +24,7 @@ pub mod numbers;
 mod record;
 mod validator;
 pub mod view;
+mod zones;
 
 pub use capped::{Capped, Tail};
 pub use change::{Catalog, NewIndex, Snapshot, build_progress_key};
@@ -35,3 +36,4 @@ pub use namespace::{
 pub use numbers::Numbers;
 pub use validator::Validator;
 pub use view::View;
+pub use zones::{Expected, Samples, Zones, alike, digest};

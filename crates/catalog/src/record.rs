@@ -99,6 +99,7 @@ pub(crate) fn build_index(tablet: u64, id: u32, spec: Doc<'_>, state: IndexState
         }
         None => None,
     };
+    let zones = Arc::new(crate::zones::Zones::new(&pattern));
     Ok(Index {
         id,
         spec: spec.to_buf(),
@@ -122,6 +123,7 @@ pub(crate) fn build_index(tablet: u64, id: u32, spec: Doc<'_>, state: IndexState
         prefix: Collection::index_prefix(tablet, id),
         accesses: Arc::default(),
         spread: Arc::default(),
+        zones,
         since_millis: crate::collection::now_millis(),
     })
 }

@@ -101,19 +101,9 @@ impl Position {
 
     /// Drops the scan; the next one starts behind where it stood.
     pub(crate) fn release(&mut self) {
-        if let Some(scan) = self.scan.take() {
-            if !scan.valid() {
-                // Either at the end or not started; at the end nothing is left.
-                return;
-            }
-            match self.direction {
-                Direction::Forward => {
-                    self.low = scan.key().to_vec();
-                    self.low.push(0);
-                }
-                Direction::Backward => self.high = scan.key().to_vec(),
-            }
-        }
+        // Where it is not on an entry it is at the end, behind which nothing is left, or has not begun.
+        let on = self.scan.as_ref().filter(|scan| scan.valid());
+        self.rewind(on.map(|scan| scan.key().to_vec()));
     }
 }
 
@@ -313,6 +303,10 @@ impl IndexScan {
             done: false,
             sound: false,
         }
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
     }
 
     /// To the next entry that is given; its record key goes into `record_key`. Reads documents only where they have to be asked.
@@ -551,6 +545,11 @@ impl IndexScan {
             gathered?;
             ctx.tick(n as u32)?;
         }
+    }
+
+    /// After [`IndexScan::next_entry`] failed with this: whether it may be called again is then for [`IndexScan::can_go_on`] to tell.
+    pub(crate) fn interrupted(&mut self, e: &Error) {
+        self.sound = self.can_rewind(e);
     }
 
     /// Whether [`IndexScan::next`], having failed for want of reads or time, may be called again.

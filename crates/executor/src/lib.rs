@@ -39,6 +39,7 @@ mod tail;
 mod union;
 mod update;
 mod validation;
+mod zones;
 
 pub use aggregate::{AggregateRequest, PipelineCursor, ServerRows};
 pub use delete::{DeleteRequest, Deleted, delete};
@@ -58,3 +59,4 @@ pub use request::ReadRequest;
 pub use retry::{Retry, StmtResult};
 pub use tail::TailCursor;
 pub use update::{UpdateRequest, Updated, update};
+pub use zones::ZoneMaps;

@@ -42,6 +42,7 @@ pub struct Engine {
     pub stage_memory: Arc<StageMemory>,
     /// For what cursors hold that nobody uses now.
     pub cursor_memory: Arc<StageMemory>,
+    pub zones: crate::zones::ZoneMaps,
     /// Queries that would have to read a whole collection are refused (`notablescan`).
     pub no_table_scan: AtomicBool,
     /// The last timestamp that took the place of an empty one.
@@ -104,6 +105,7 @@ impl Engine {
             gate: Gate::default(),
             stage_memory: Arc::default(),
             cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
+            zones: Default::default(),
             no_table_scan: AtomicBool::new(false),
             stamped: AtomicU64::new(0),
         }))

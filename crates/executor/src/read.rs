@@ -13,6 +13,7 @@ use bson::{Doc, Value};
 use catalog::keyspace::PREFIX;
 use catalog::{Collection, Index};
 use errors::{Error, Result, bail};
+use narrow::Narrow;
 use planner::{Access, IndexAccess, Plan};
 use query::filter::Filter;
 use query::sort::SortPattern;
@@ -66,6 +67,8 @@ macro_rules! step {
     };
 }
 
+mod narrow;
+
 /// A blocking sort of some rows.
 enum Order {
     /// None is wanted, or it is made.
@@ -74,6 +77,8 @@ enum Order {
     Wanted(SortPattern, Option<u64>),
     /// Some rows are in it; it was interrupted.
     Begun(Box<Sorter>),
+    /// The same, where not all rows are read.
+    Narrow(Box<Narrow>),
 }
 
 pub struct Rows {
@@ -90,6 +95,9 @@ pub struct Rows {
     lost: bool,
     /// Whether that may go to temporary files.
     disk_use: bool,
+    /// How many of the results will be skipped, as far as is known before the order is made; how many of these are not in it.
+    will_skip: u64,
+    passed: u64,
     pub examined: Examined,
     /// What the sort held at most, in bytes, and how many rows it saw.
     pub sort_bytes: usize,
@@ -137,6 +145,8 @@ impl Rows {
             order,
             lost: false,
             disk_use: ctx.disk_use,
+            will_skip: 0,
+            passed: 0,
             examined: Examined::default(),
             sort_bytes: 0,
             sort_rows: 0,
@@ -165,7 +175,9 @@ impl Rows {
     }
 
     fn pass_over(&mut self, ctx: &mut OpCtx, n: &mut u64) -> Result<()> {
+        self.will_skip = *n;
         self.make_order(ctx)?;
+        *n -= std::mem::take(&mut self.passed).min(*n);
         let trivial = self.plan.residual.is_trivial();
         match &mut self.source {
             Source::Sorted(s) => {
@@ -292,14 +304,23 @@ impl Rows {
         let mut sorter = match std::mem::replace(&mut self.order, Order::There) {
             Order::There => return Ok(()),
             Order::Begun(sorter) => sorter,
-            Order::Wanted(pattern, limit) => Box::new(Sorter::new(
-                ctx,
-                pattern,
-                limit
-                    .and_then(|l| usize::try_from(l).ok())
-                    .filter(|l| *l > 0),
-                self.disk_use,
-            )),
+            Order::Narrow(narrow) => return self.make_narrow(ctx, narrow),
+            Order::Wanted(pattern, limit) => {
+                let sequence = self.view.sequence();
+                if let Some(narrow) = Narrow::of(
+                    &self.coll,
+                    &self.plan,
+                    &pattern,
+                    limit,
+                    sequence,
+                    self.will_skip,
+                ) {
+                    return self.make_narrow(ctx, Box::new(narrow));
+                }
+                let limit = limit.and_then(|l| usize::try_from(l).ok());
+                let limit = limit.filter(|l| *l > 0);
+                Box::new(Sorter::new(ctx, pattern, limit, self.disk_use))
+            }
         };
         loop {
             match self.next_unsorted(ctx) {
@@ -315,6 +336,7 @@ impl Rows {
         }
         self.sort_bytes = sorter.peak_bytes();
         self.sort_rows = sorter.rows();
+        narrow::note_wasted(ctx, &self.coll, &self.plan, &sorter);
         self.lost = true;
         self.source = Source::Sorted(sorter.finish(ctx)?);
         self.lost = false;
@@ -326,6 +348,7 @@ impl Rows {
     pub(crate) fn can_go_on(&self) -> bool {
         match &self.source {
             _ if self.lost => false,
+            _ if matches!(&self.order, Order::Narrow(n) if n.is_reading()) => true,
             Source::Index(scan) => scan.can_go_on(),
             Source::Sorted(sorted) => sorted.has_keys(),
             _ => false,

@@ -37,7 +37,7 @@ pub(crate) struct Sorter {
     heap: BinaryHeap<Row>,
     all: Vec<Row>,
     scratch: Vec<u8>,
-    seq: u64,
+    rows: u64,
     bytes: usize,
     peak: usize,
     docs_bytes: usize,
@@ -75,7 +75,7 @@ impl Sorter {
             heap: BinaryHeap::new(),
             all: Vec::new(),
             scratch: Vec::new(),
-            seq: 0,
+            rows: 0,
             bytes: 0,
             peak: 0,
             docs_bytes: 0,
@@ -94,28 +94,41 @@ impl Sorter {
         record_key: &[u8],
         keep: bool,
     ) -> Result<()> {
+        self.add_as(ctx, doc, record_key, keep, self.rows + 1)
+    }
+
+    /// Adds the row that is the `seq`th of those that are sorted, whenever it comes.
+    pub(crate) fn add_as(
+        &mut self,
+        ctx: &mut OpCtx,
+        doc: Doc<'_>,
+        record_key: &[u8],
+        keep: bool,
+        seq: u64,
+    ) -> Result<()> {
         self.scratch.clear();
         self.pattern.sort_key(doc, &mut self.scratch)?;
-        self.seq += 1;
+        self.rows += 1;
         if let Some(limit) = self.limit
             && self.heap.len() >= limit
         {
             match self.heap.peek() {
-                Some(worst) if self.scratch < worst.key => {
+                Some(worst) if (&self.scratch, seq) < (&worst.key, worst.seq) => {
                     if let Some(r) = self.heap.pop() {
                         self.bytes -= size(&r);
+                        self.docs_bytes -= r.doc.as_ref().map_or(0, Vec::len);
                     }
                 }
                 _ => return Ok(()),
             }
         }
-        let keep = keep || self.limit.is_none() && self.docs_bytes + doc.len() <= KEEP_DOCS;
+        let keep = keep || self.limit.is_none() && self.may_keep(doc.len());
         if keep {
             self.docs_bytes += doc.len();
         }
         let row = Row {
             key: self.scratch.clone(),
-            seq: self.seq,
+            seq,
             record_key: record_key.to_vec(),
             doc: keep.then(|| doc.as_bytes().to_vec()),
             charged: if keep || self.disk_use { 0 } else { doc.len() },
@@ -170,7 +183,28 @@ impl Sorter {
     }
 
     pub(crate) fn rows(&self) -> u64 {
-        self.seq
+        self.rows
+    }
+
+    /// Whether a document of so many bytes may be kept beside its key.
+    pub(crate) fn may_keep(&self, bytes: usize) -> bool {
+        self.docs_bytes + bytes <= KEEP_DOCS
+    }
+
+    pub(crate) fn limit(&self) -> Option<usize> {
+        self.limit
+    }
+
+    /// How many rows it takes before it puts any out.
+    pub(crate) fn room(&self) -> usize {
+        let limit = self.limit.unwrap_or(usize::MAX);
+        limit.saturating_sub(self.heap.len())
+    }
+
+    /// The key that what it keeps is not behind, once it puts rows out.
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        let last = self.heap.peek().filter(|_| self.room() == 0);
+        last.map(|row| row.key.as_slice())
     }
 
     pub(crate) fn finish(mut self, ctx: &mut OpCtx) -> Result<Sorted> {

@@ -462,6 +462,11 @@ fn pandodb(cx: &mut Cx<'_, '_>) {
         .i64("bytes", stages.used() as i64)
         .i64("squeezed", stages.squeezed() as i64)
         .close();
+    let zones = &cx.app.engine.zones;
+    w.open_doc("zoneMaps")
+        .i64("maps", zones.count() as i64)
+        .i64("sparedReads", zones.spared() as i64)
+        .close();
     let cursors = &cx.app.engine.cursor_memory;
     w.open_doc("cursors")
         .i64("limitBytes", cursors.limit() as i64)

@@ -3,7 +3,9 @@
 //! Inserts come from one connection, as published, and every second of them is kept: the series is the result. Reads come
 //! from many. Test 8 is the sizes, taken as the other tests go on.
 
-use super::dataset::{DOCUMENT_BYTES, Dataset, Dates, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload};
+use super::dataset::{
+    DOCUMENT_BYTES, Dataset, Dates, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload,
+};
 use super::operation::{Operation, Place, Work};
 use super::shards;
 use crate::connection::{Address, Connection};
