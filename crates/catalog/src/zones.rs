@@ -237,8 +237,8 @@ pub struct Zones {
 /// What a sort on the index's first field may expect of a record: its key in the order asked for is not before `best` and not behind `worst`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    pub best: SmallVec<[u8; KEPT]>,
-    pub worst: SmallVec<[u8; KEPT]>,
+    pub best: Key,
+    pub worst: Key,
 }
 
 impl Expected {
@@ -295,18 +295,22 @@ impl Zones {
     }
 
     /// What to expect of records, by their keys: for some of them, as many as are asked about at a time so that writers do not wait long.
-    /// `None`: there is no map any more.
+    /// `None`: there is no map any more that holds for this state; another may have been made since it was asked for.
     pub fn expect<'k>(
         &self,
+        sequence: u64,
         records: impl Iterator<Item = &'k [u8]>,
         descending: bool,
         out: &mut Vec<Expected>,
     ) -> Option<()> {
         let same = self.descending.first() == Some(&descending);
         let state = self.state.read();
-        let State::Ready(map, _) = &*state else {
+        let State::Ready(map, from) = &*state else {
             return None;
         };
+        if *from > sequence {
+            return None;
+        }
         for record in records {
             let interval = map.intervals.get(map.block(record));
             out.push(match interval.and_then(Option::as_ref) {
@@ -537,6 +541,9 @@ mod tests {
         assert!(zones.fill(entries.iter().map(|e| e.as_slice())));
         zones.finish(9);
         assert!(zones.is_ready_for(9) && !zones.is_ready_for(8));
+        // A map that was made since a query looked is not for it.
+        let none = zones.expect(8, std::iter::empty(), false, &mut Vec::new());
+        assert!(none.is_none());
         Some(zones)
     }
 
@@ -546,7 +553,7 @@ mod tests {
             let mut out = Vec::new();
             let record = record.to_be_bytes();
             let records = [&record[..]].into_iter();
-            zones.expect(records, descending, &mut out).unwrap();
+            zones.expect(9, records, descending, &mut out).unwrap();
             let own = key(d, descending);
             let expected = &out[0];
             assert!(
@@ -601,7 +608,7 @@ mod tests {
         let records: Vec<[u8; 8]> = (0..100_000u64).map(u64::to_be_bytes).collect();
         let mut out = Vec::new();
         zones
-            .expect(records.iter().map(|r| &r[..]), true, &mut out)
+            .expect(9, records.iter().map(|r| &r[..]), true, &mut out)
             .unwrap();
         // Newest first: of nearly all pairs that are some blocks apart the order is known.
         let wrong = (0..99_000).filter(|&r| out[r + 1000].worst >= out[r].best);
@@ -638,7 +645,7 @@ mod tests {
         let ids: Vec<Vec<u8>> = (0..30_000).map(id).collect();
         let mut out = Vec::new();
         zones
-            .expect(ids.iter().map(|i| i.as_slice()), true, &mut out)
+            .expect(9, ids.iter().map(|i| i.as_slice()), true, &mut out)
             .unwrap();
         for (r, e) in out.iter().enumerate() {
             let own = key(&Value::date(r as i64), true);
@@ -676,7 +683,7 @@ mod tests {
         let records: Vec<[u8; 8]> = (0..40_000u64).map(u64::to_be_bytes).collect();
         let mut out = Vec::new();
         zones
-            .expect(records.iter().map(|r| &r[..]), true, &mut out)
+            .expect(9, records.iter().map(|r| &r[..]), true, &mut out)
             .unwrap();
         let wide = (0..39_000).filter(|&r| out[r + 1000].worst >= out[r].best);
         assert_eq!(wide.count(), 0);
@@ -718,7 +725,7 @@ mod tests {
         let mut out = Vec::new();
         let records = [90_000u64.to_be_bytes(), 99_000u64.to_be_bytes()];
         zones
-            .expect(records.iter().map(|r| &r[..]), true, &mut out)
+            .expect(9, records.iter().map(|r| &r[..]), true, &mut out)
             .unwrap();
         assert!(out[1].worst < out[0].best, "new blocks are narrow too");
     }

@@ -115,9 +115,7 @@ impl Narrow {
     }
 
     fn key(&self, n: usize) -> &[u8] {
-        let end = |n: usize| self.ends.get(n).map_or(0, |end| *end as usize);
-        let start = n.checked_sub(1).map_or(0, end);
-        self.keys.get(start..end(n)).unwrap_or(&[])
+        nth(&self.keys, &self.ends, n)
     }
 
     /// Whether another key goes into the round.
@@ -147,7 +145,7 @@ impl Narrow {
     }
 
     /// Orders the keys that were gathered, and leaves out what is skipped for certain. `whole`: every key is a result.
-    fn arrange(&mut self, ctx: &OpCtx, disk_use: bool, whole: bool) {
+    fn arrange(&mut self, ctx: &OpCtx, sequence: u64, disk_use: bool, whole: bool) {
         if let Known::Zones(index, descending) = &self.known {
             let mut expected = std::mem::take(&mut self.expected);
             while expected.len() < self.ends.len() {
@@ -155,7 +153,7 @@ impl Narrow {
                 let some = (from..self.ends.len()).take(LOOKUP).map(|n| self.key(n));
                 if index
                     .zones
-                    .expect(some, *descending, &mut expected)
+                    .expect(sequence, some, *descending, &mut expected)
                     .is_none()
                 {
                     // It was given up meanwhile: anything may come.
@@ -291,6 +289,13 @@ fn by_key<'k>(
     order.into_iter().map(|(_, n)| n).collect()
 }
 
+/// One of keys that lie one behind the other.
+fn nth<'k>(keys: &'k [u8], ends: &[u32], n: usize) -> &'k [u8] {
+    let end = |n: usize| ends.get(n).map_or(0, |end| *end as usize);
+    let start = n.checked_sub(1).map_or(0, end);
+    keys.get(start..end(n)).unwrap_or(&[])
+}
+
 /// A field of an entry's key.
 fn field<'e>(index: &Index, mut entry: &'e [u8], at: usize) -> Result<&'e [u8]> {
     let damaged = || crate::records::damaged_entry(index);
@@ -341,7 +346,7 @@ impl Rows {
                     narrow.share = ctx.engine.stage_memory.share();
                 }
                 self.gather(ctx, narrow)?;
-                narrow.arrange(ctx, self.disk_use, whole);
+                narrow.arrange(ctx, self.view.sequence(), self.disk_use, whole);
             }
             loop {
                 let until = narrow.until(whole);
@@ -418,10 +423,7 @@ impl Rows {
                     continue;
                 }
                 let seq = narrow.before + u64::from(n) + 1;
-                let key = &narrow.keys;
-                let end = |n: usize| narrow.ends.get(n).map_or(0, |end| *end as usize);
-                let start = (n as usize).checked_sub(1).map_or(0, end);
-                let record_key = key.get(start..end(n as usize)).unwrap_or(&[]);
+                let record_key = nth(&narrow.keys, &narrow.ends, n as usize);
                 if let Some(sorter) = &mut narrow.sorter {
                     let keep = sorter.may_keep(doc.len());
                     sorter.add_as(ctx, doc, record_key, keep, seq)?;
