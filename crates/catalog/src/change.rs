@@ -6,7 +6,7 @@ use crate::keyspace::{
     self, META_BUILD, META_COLLECTION, META_NEXT_TABLET, SPACE_META, SYSTEM_TABLET,
 };
 use crate::names::Names;
-use crate::view::{self, Row};
+use crate::view_definition::{self, Row};
 use crate::{check_collection_name, record};
 use arc_swap::ArcSwap;
 use bson::{Doc, DocBuf, Value, Writer, doc};
@@ -205,7 +205,7 @@ impl Catalog {
         }
         let now = self.current.load();
         check_definition(&now, ns, options.as_doc())?;
-        let list = view::list_of(ns);
+        let list = view_definition::list_of(ns);
         if options.as_doc().contains("viewOn") && now.get(&list).is_none() {
             self.create_locked(&mut numbers, &list, DocBuf::new())?;
         }
@@ -286,7 +286,7 @@ impl Catalog {
     pub fn drop_collection(&self, ns: &str) -> Result<Arc<Collection>> {
         self.exclusive(ns, |_, c| {
             let mut gone = vec![c.clone()];
-            if view::is_list(ns) {
+            if view_definition::is_list(ns) {
                 let now = self.current.load();
                 gone.extend(now.of_db(c.db()).filter(|v| v.is_view()).cloned());
             }

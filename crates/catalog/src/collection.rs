@@ -5,7 +5,7 @@ use crate::index_filter::IndexFilters;
 use crate::keyspace::{self, Prefix, SPACE_ID, SPACE_INDEX, SPACE_RECORD};
 use crate::numbers::{ID_INDEX, Numbers};
 use crate::validator::Validator;
-use crate::view::View;
+use crate::view_definition::ViewDefinition;
 use crate::zones::Zones;
 use bson::DocBuf;
 use errors::Result;
@@ -64,7 +64,7 @@ pub struct Collection {
     /// The options of `create`, as listCollections shows them. Changed by [`Collection::set_options`] only.
     pub options: DocBuf,
     /// What `viewOn` and `pipeline` say, when this is a view.
-    pub view: Option<Arc<View>>,
+    pub view: Option<Arc<ViewDefinition>>,
     /// What `validator` says, when documents are tested at all.
     pub validator: Option<Arc<Validator>>,
     /// All but `_id_`, building ones included, in order of creation. Where records lie under numbers it is `_id_` that they begin with.
@@ -153,7 +153,7 @@ impl Collection {
 
     /// Takes over options and parses what they hold, so that no statement has to.
     pub(crate) fn set_options(&mut self, options: DocBuf) {
-        self.view = View::of(self.db(), options.as_doc()).map(Arc::new);
+        self.view = ViewDefinition::of(self.db(), options.as_doc()).map(Arc::new);
         self.validator = Validator::of(options.as_doc()).map(Arc::new);
         self.options = options;
     }

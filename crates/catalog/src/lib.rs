@@ -23,7 +23,7 @@ mod namespace;
 pub mod numbers;
 mod record;
 mod validator;
-pub mod view;
+pub mod view_definition;
 mod zones;
 
 pub use capped::{Capped, Tail};
@@ -35,5 +35,5 @@ pub use namespace::{
 };
 pub use numbers::Numbers;
 pub use validator::Validator;
-pub use view::View;
+pub use view_definition::ViewDefinition;
 pub use zones::{Expected, Samples, Zones, alike, digest};

@@ -1,6 +1,6 @@
 //! Collations of commands, collections and indexes: checked and completed as MongoDB does.
 
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use crate::idl;
 use bson::{Doc, DocBuf, Writer, tag};
 use errors::{Result, bail};
@@ -35,7 +35,11 @@ pub fn parse(d: Doc<'_>) -> Result<Option<Collation>> {
 }
 
 /// The collation that holds for a command on `ns`.
-pub fn effective(cx: &Cx<'_, '_>, ns: &str, given: &Given) -> Result<Option<Collation>> {
+pub fn effective(
+    cx: &CommandContext<'_, '_>,
+    ns: &str,
+    given: &Given,
+) -> Result<Option<Collation>> {
     let catalog = &cx.app.engine.catalog;
     let Some(given) = given else {
         return Ok(catalog.collation_of(ns));

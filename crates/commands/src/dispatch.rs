@@ -2,7 +2,7 @@
 
 use crate::concern::{self, Acknowledge, WriteConcern};
 use crate::connection::Connection;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::fail_point::Failure;
 use crate::generic::Args;
 use crate::latency::class_of;
@@ -150,7 +150,7 @@ impl Commands {
         op.room = Some(&room);
         op.killed = registered.as_ref().map(|r| &r.operation.killed);
         op.waiting = registered.as_ref().map(|r| &r.operation.waiting);
-        let mut cx = Cx {
+        let mut cx = CommandContext {
             app: self,
             client,
             request,
@@ -465,7 +465,7 @@ fn write_labels<'a>(w: &mut Writer, labels: impl Iterator<Item = &'a str>) {
 }
 
 /// `writeConcernError`: of a fail point, or of a write concern that cannot be met.
-fn append_concern_error(cx: &mut Cx<'_, '_>, failure: Option<&Failure>) {
+fn append_concern_error(cx: &mut CommandContext<'_, '_>, failure: Option<&Failure>) {
     if let Some((f, d)) = failure.and_then(|f| Some((f, f.write_concern_error.as_ref()?))) {
         let code = d
             .get("code")

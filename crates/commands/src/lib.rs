@@ -11,7 +11,7 @@ mod clock;
 mod collation;
 mod concern;
 mod connection;
-mod cx;
+mod context;
 mod dispatch;
 mod expirer;
 mod fail_point;
@@ -63,7 +63,7 @@ use storage::{Missing, Store};
 
 /// What an event loop or a worker keeps between requests.
 pub struct Local {
-    pub(crate) group: executor::Group,
+    pub(crate) group: executor::WriteGroup,
     pub(crate) top: Arc<Mutex<metrics::Top>>,
 }
 
@@ -74,7 +74,7 @@ pub struct Commands {
     pub cursors: Arc<Cursors>,
     pub retries: Arc<Retries>,
     pub sessions: Arc<Sessions>,
-    pub(crate) moments: Arc<executor::Moments>,
+    pub(crate) moments: Arc<executor::SnapshotHistory>,
     pub config: Config,
     pub control: Arc<Control>,
     /// Names this process among others (`topologyVersion.processId`, serverStatus).
@@ -162,7 +162,7 @@ impl Service for Commands {
 
     fn local(&self) -> Local {
         Local {
-            group: executor::Group::default(),
+            group: executor::WriteGroup::default(),
             top: self.counters.shard(),
         }
     }

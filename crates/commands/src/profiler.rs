@@ -7,7 +7,7 @@
 use crate::Commands;
 use crate::clock::now_millis;
 use crate::connection::Connection;
-use crate::cx::Done;
+use crate::context::Done;
 use crate::operations::{shown, shown_whole};
 use crate::table::{Command, flag};
 use bson::{Doc, DocBuf, Val, Writer, doc};

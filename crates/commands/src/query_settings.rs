@@ -3,8 +3,8 @@
 //! Invariant: while nothing is set, a query asks one flag and nothing else.
 
 use crate::admin::settings;
+use crate::context::CommandContext;
 use crate::crud::{shape, variables};
-use crate::cx::Cx;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
 use executor::{Engine, OpCtx};
@@ -139,7 +139,12 @@ fn row(s: &Setting, with_shape: bool) -> DocBuf {
 
 /// Heeds what is set for a query that is about to run: fails when its shape is rejected, and puts the indexes that are allowed
 /// in the place of its own hint.
-pub fn heed(cx: &Cx<'_, '_>, ns: &str, asked: &DocBuf, hint: &mut Option<Hint>) -> Result<()> {
+pub fn heed(
+    cx: &CommandContext<'_, '_>,
+    ns: &str,
+    asked: &DocBuf,
+    hint: &mut Option<Hint>,
+) -> Result<()> {
     let hash = shape::query_shape_hash(asked.as_doc());
     let Some(setting) = cx.app.query_settings.find(&hash) else {
         return Ok(());

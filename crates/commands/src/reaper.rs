@@ -17,7 +17,7 @@ struct Reaper {
     retries: Weak<Retries>,
     store: Weak<Store>,
     parameters: Weak<crate::Parameters>,
-    moments: Weak<executor::Moments>,
+    moments: Weak<executor::SnapshotHistory>,
     records: Instant,
 }
 

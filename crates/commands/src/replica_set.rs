@@ -1,6 +1,6 @@
 //! The part of a replica set's only member.
 
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use bson::ObjectId;
 use service::Address;
 
@@ -10,7 +10,7 @@ pub const TERM: i64 = 1;
 pub const ELECTION_ID: ObjectId = ObjectId([0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1]);
 
 /// `host:port` under which this member is reached: advertised, given by replSetInitiate, or where this client came in.
-pub fn host(cx: &Cx<'_, '_>) -> String {
+pub fn host(cx: &CommandContext<'_, '_>) -> String {
     if let Some(h) = &cx.app.config.advertise {
         return h.clone();
     }
@@ -24,7 +24,7 @@ pub fn host(cx: &Cx<'_, '_>) -> String {
 }
 
 /// The fields of hello that only a member of a replica set has.
-pub fn append_hello(cx: &mut Cx<'_, '_>) {
+pub fn append_hello(cx: &mut CommandContext<'_, '_>) {
     let Some(name) = cx.app.config.topology.set_name().map(str::to_string) else {
         return;
     };

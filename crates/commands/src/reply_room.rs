@@ -4,7 +4,7 @@
 
 use crate::connection::Connection;
 use bson::MAX_DOC_BYTES;
-use executor::Room;
+use executor::ReplyMemory;
 use service::in_flight::SMALL_BYTES;
 use service::{Client, Control, Request};
 use std::cell::Cell;
@@ -60,7 +60,7 @@ impl<'c> ReplyRoom<'c> {
     }
 }
 
-impl Room for ReplyRoom<'_> {
+impl ReplyMemory for ReplyRoom<'_> {
     fn take(&self) -> bool {
         if self.must_go_on {
             self.control.in_flight.take(MOST_BYTES);

@@ -1,11 +1,11 @@
 //! The table of commands: wire name, manners, and the function that runs each.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use bson::Val;
 use errors::Result;
 use std::sync::atomic::AtomicU64;
 
-pub type Run = for<'c, 'r> fn(&mut Cx<'c, 'r>) -> Result<Done>;
+pub type Run = for<'c, 'r> fn(&mut CommandContext<'c, 'r>) -> Result<Done>;
 
 /// Manners of a command, or-ed together.
 pub mod flag {

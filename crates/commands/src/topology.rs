@@ -4,7 +4,7 @@
 //! Invariant: the counter grows after what it counts has changed, and is read before; so whoever is told a version that is
 //! behind the truth hears of it with the next reply, which comes at once.
 
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use crate::dispatch::operation;
 use crate::idl;
 use crate::operations::Registered;
@@ -132,7 +132,7 @@ impl Monitor {
 /// Whether the client is to wait, for at most `max_await` milliseconds since it asked first, since it knows all that there is
 /// to be known at `counter`; and if so, until when.
 pub fn wait(
-    cx: &Cx<'_, '_>,
+    cx: &CommandContext<'_, '_>,
     known: Version,
     max_await: i64,
     counter: i64,
@@ -178,7 +178,7 @@ pub fn wait(
     Ok(Some(next))
 }
 
-fn begin(cx: &Cx<'_, '_>, max_await: i64) -> Wait {
+fn begin(cx: &CommandContext<'_, '_>, max_await: i64) -> Wait {
     let started = Instant::now();
     let length = Duration::from_millis(max_await.unsigned_abs()).min(LONGEST);
     let operation = operation(cx.command, cx.client, cx.request, &cx.args, started);
@@ -191,7 +191,7 @@ fn begin(cx: &Cx<'_, '_>, max_await: i64) -> Wait {
 }
 
 /// A reply that another is to follow has told `counter`.
-pub fn told(cx: &Cx<'_, '_>, counter: i64) {
+pub fn told(cx: &CommandContext<'_, '_>, counter: i64) {
     let figures = &cx.app.topology.figures;
     let mut monitor = cx.client.state.monitor.lock();
     match &mut monitor.streams {
@@ -210,7 +210,7 @@ pub fn told(cx: &Cx<'_, '_>, counter: i64) {
 }
 
 /// Appends `topologyVersion`.
-pub fn append(cx: &mut Cx<'_, '_>, counter: i64) {
+pub fn append(cx: &mut CommandContext<'_, '_>, counter: i64) {
     cx.w.open_doc("topologyVersion")
         .oid("processId", cx.app.process_id)
         .i64("counter", counter)

@@ -28,7 +28,7 @@ struct State {
     cancelled: Option<Arc<AtomicBool>>,
     /// On an event loop: how often it may still be asked.
     left: Option<u32>,
-    /// What the thread held before the operation ([`heap::held`]).
+    /// What the thread held before the operation ([`alloc_meter::held`]).
     before: isize,
 }
 
@@ -56,7 +56,7 @@ impl State {
             killed: ctx.killed.cloned(),
             cancelled: ctx.cancelled.cloned(),
             left: ctx.may_offload().then_some(INLINE_CHECKS),
-            before: heap::held(),
+            before: alloc_meter::held(),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Watchdog for Interrupt {
     }
 
     fn weigh(&self) -> Result<()> {
-        let held = heap::held() - self.0.lock().before;
+        let held = alloc_meter::held() - self.0.lock().before;
         if held > MOST_BYTES {
             bail!(
                 ExceededMemoryLimit,

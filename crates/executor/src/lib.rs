@@ -8,55 +8,27 @@
 //! Architecture invariants: the executor knows no command and no socket; every write becomes log entries given to
 //! [`OpCtx::commit`], and nothing else changes records or (builds aside) index entries.
 
-mod aggregate;
-pub mod build;
-mod capped;
-mod delete;
-mod distinct;
-mod duplicates;
-mod expire;
-mod explain;
-mod fetch;
-mod find;
-mod find_and_modify;
-mod idle;
-mod insert;
 mod interrupt;
-pub mod leftover;
-mod merge;
-mod merge_into;
-mod moment;
 mod op;
+pub mod pipeline;
 mod read;
 mod records;
-mod request;
-mod retry;
-mod seen;
-mod several;
-mod skip;
-mod sorter;
-mod tail;
-mod union;
-mod update;
-mod validation;
-mod zones;
+mod snapshot_history;
+pub mod write;
 
-pub use aggregate::{AggregateRequest, PipelineCursor, ServerRows};
-pub use delete::{DeleteRequest, Deleted, delete};
-pub use distinct::{distinct, distinct_of, distinct_plan};
-pub use duplicates::duplicates;
-pub use expire::{Expired, expire};
-pub use explain::{ExplainedPipeline, explain_pipeline};
-pub use find::{FindCursor, FindRequest};
-pub use find_and_modify::{FindAndModify, FoundAndModified, find_and_modify};
-pub use insert::{Inserted, insert};
-pub use moment::{Moment, Moments};
-pub use op::{Engine, Gate, Group, Held, INLINE_BUDGET, OpCtx, Room, Spent};
+pub use op::{Engine, Gate, Held, INLINE_BUDGET, OpCtx, ReplyMemory, Spent, WriteGroup};
+pub use pipeline::{
+    AggregateRequest, ExplainedPipeline, PipelineCursor, ServerRows, explain_pipeline,
+    temp_collections,
+};
 pub use query::pipeline::Share;
-pub use read::{Examined, Rows, count};
+pub use read::{
+    Examined, FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, ZoneMaps, count,
+    distinct, distinct_of, distinct_plan,
+};
 pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
-pub use request::ReadRequest;
-pub use retry::{Retry, StmtResult};
-pub use tail::TailCursor;
-pub use update::{UpdateRequest, Updated, update};
-pub use zones::ZoneMaps;
+pub use snapshot_history::{PinnedSnapshot, SnapshotHistory};
+pub use write::{
+    DeleteRequest, Deleted, Expired, FindAndModify, FoundAndModified, Inserted, Retry, StmtResult,
+    UpdateRequest, Updated, build, delete, duplicates, expire, find_and_modify, insert, update,
+};

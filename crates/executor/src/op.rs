@@ -2,14 +2,14 @@
 //!
 //! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries, reads only what is in the
 //! cache and never waits. When that is not enough it fails with `Error::offload()` before it has had any effect, and is run
-//! again on a worker; when only the disk was in the way, perhaps on the loop once more with [`OpCtx::patient`]. Inline, commits are deferred: the entries gather in the loop's [`Group`], and latches and locks stay
+//! again on a worker; when only the disk was in the way, perhaps on the loop once more with [`OpCtx::patient`]. Inline, commits are deferred: the entries gather in the loop's [`WriteGroup`], and latches and locks stay
 //! held until the group is written. On a worker a commit is made at once, in one group with whoever else commits.
 //!
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
 
 use crate::interrupt::Interrupt;
-use crate::moment::Moment;
 use crate::read::Examined;
+use crate::snapshot_history::PinnedSnapshot;
 use catalog::{Capped, Catalog, Collection, Tail, WriteLock};
 use errors::{Error, Result, bail};
 use parking_lot::{Condvar, Mutex};
@@ -35,14 +35,14 @@ const CURSOR_MEMORY: usize = 64 << 20;
 pub struct Engine {
     pub store: Arc<Store>,
     pub catalog: Catalog,
-    /// Index builds that run: see [`crate::build`].
-    pub builds: crate::build::Builds,
+    /// Index builds that run: see [`crate::write::build`].
+    pub builds: crate::write::build::Builds,
     pub gate: Gate,
     /// For what sorts and groups hold, and what scans remember.
     pub stage_memory: Arc<StageMemory>,
     /// For what cursors hold that nobody uses now.
     pub cursor_memory: Arc<StageMemory>,
-    pub zones: crate::zones::ZoneMaps,
+    pub zones: crate::read::zones::ZoneMaps,
     /// Queries that would have to read a whole collection are refused (`notablescan`).
     pub no_table_scan: AtomicBool,
     /// The last timestamp that took the place of an empty one.
@@ -97,7 +97,7 @@ impl Engine {
             store.propose(vec![Entry::new([0; 16], Op::Noop, vec![])])?;
         }
         let catalog = Catalog::open(store.clone())?;
-        crate::leftover::drop_all(&catalog);
+        crate::pipeline::temp_collections::drop_all(&catalog);
         Ok(Arc::new(Engine {
             store,
             catalog,
@@ -141,7 +141,7 @@ pub struct Held {
 
 /// The writes of one turn of an event loop, committed together.
 #[derive(Default)]
-pub struct Group {
+pub struct WriteGroup {
     entries: Vec<Entry>,
     held: Vec<Held>,
     /// Capped collections that grow with this group.
@@ -149,7 +149,7 @@ pub struct Group {
     failed: Option<Error>,
 }
 
-impl Group {
+impl WriteGroup {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.failed.is_none()
     }
@@ -199,7 +199,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub const SMALL_REPLY_BYTES: usize = 64 << 10;
 
 /// Where a batch that grows long gets memory from.
-pub trait Room {
+pub trait ReplyMemory {
     /// Takes what the longest batch needs, if there is as much.
     fn take(&self) -> bool;
     /// As `take`, and waits for a while; for threads that may.
@@ -218,7 +218,7 @@ pub struct Spent {
 pub struct OpCtx<'a> {
     pub engine: &'a Arc<Engine>,
     /// The loop's group; `None` on a worker.
-    group: Option<&'a mut Group>,
+    group: Option<&'a mut WriteGroup>,
     /// Reads go to the disk also on a loop.
     patient: bool,
     budget: u32,
@@ -233,7 +233,7 @@ pub struct OpCtx<'a> {
     /// Blocking stages may go to temporary files (`allowDiskUse`).
     pub disk_use: bool,
     /// `None`: a batch may be as long as it likes.
-    pub room: Option<&'a dyn Room>,
+    pub room: Option<&'a dyn ReplyMemory>,
     /// Without room for more, a batch may end early.
     pub may_cut: bool,
     /// Nothing was changed so far: rather than to wait for room half-way, the command fails with `wants_room` set, and is run
@@ -243,7 +243,7 @@ pub struct OpCtx<'a> {
     /// How many bytes each scan may take to remember what it has given.
     pub(crate) remembered: usize,
     /// What it reads, when that is not the newest state.
-    pub moment: Option<Arc<Moment>>,
+    pub moment: Option<Arc<PinnedSnapshot>>,
     staged: bool,
     /// The capped collection that the next commit makes grow.
     grows: Option<Arc<Tail>>,
@@ -259,7 +259,7 @@ pub struct OpCtx<'a> {
 }
 
 impl<'a> OpCtx<'a> {
-    pub fn inline(engine: &'a Arc<Engine>, group: &'a mut Group) -> OpCtx<'a> {
+    pub fn inline(engine: &'a Arc<Engine>, group: &'a mut WriteGroup) -> OpCtx<'a> {
         OpCtx {
             group: Some(group),
             budget: INLINE_BUDGET,
@@ -268,7 +268,7 @@ impl<'a> OpCtx<'a> {
     }
 
     /// On an event loop that waits for reads from the disk, as long as they are few.
-    pub fn patient(engine: &'a Arc<Engine>, group: &'a mut Group) -> OpCtx<'a> {
+    pub fn patient(engine: &'a Arc<Engine>, group: &'a mut WriteGroup) -> OpCtx<'a> {
         OpCtx {
             patient: true,
             budget: PATIENT_BUDGET,
@@ -292,7 +292,7 @@ impl<'a> OpCtx<'a> {
             may_cut: false,
             may_start_over: false,
             wants_room: false,
-            remembered: crate::seen::REMEMBERED,
+            remembered: crate::read::dedup::REMEMBERED,
             moment: None,
             staged: false,
             grows: None,

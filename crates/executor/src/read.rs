@@ -1,25 +1,43 @@
 //! Reading: from a plan to documents, in order.
 //!
-//! [`Rows`] gives the records that match, one at a time, in the order asked for; skip, limit and projection are its users'.
+//! [`RecordStream`] gives the records that match, one at a time, in the order asked for; skip, limit and projection are its users'.
 //! Index scans gather record keys and fetch them in batches. Between batches of a cursor nothing of the engine is held but
-//! the snapshot ([`Rows::release`]).
+//! the snapshot ([`RecordStream::release`]).
 
-use crate::fetch::{IndexScan, Position, RecordScan};
+use self::top_k::Narrow;
 use crate::op::OpCtx;
-use crate::request::ReadRequest;
-use crate::sorter::{Sorted, Sorter};
-use crate::union::Union;
+use crate::read::index_scan::{IndexScan, Position, RecordScan};
+use crate::read::sorter::{Sorted, Sorter};
+use crate::read::union::Union;
 use bson::{Doc, Value};
 use catalog::keyspace::PREFIX;
 use catalog::{Collection, Index};
 use errors::{Error, Result, bail};
-use narrow::Narrow;
+pub(crate) mod dedup;
+pub(crate) mod distinct;
+pub(crate) mod find;
+pub(crate) mod idle;
+pub(crate) mod index_scan;
+pub(crate) mod merge;
+pub(crate) mod multi_range;
+pub(crate) mod request;
+pub(crate) mod skip_scan;
+pub(crate) mod sorter;
+pub(crate) mod tail;
+pub(crate) mod union;
+pub(crate) mod zones;
+
+pub use distinct::{distinct, distinct_of, distinct_plan};
+pub use find::{FindCursor, FindRequest};
 use planner::{Access, IndexAccess, Plan};
 use query::filter::Filter;
 use query::sort::SortPattern;
+pub use request::ReadRequest;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use storage::{Slice, View};
+pub use tail::TailCursor;
+pub use zones::ZoneMaps;
 
 /// A document up to this length is copied to outlast a batch of its cursor, in bytes.
 pub(crate) const KEPT_BYTES: usize = 16 << 10;
@@ -50,7 +68,7 @@ pub(crate) enum Source {
     Records(RecordScan),
     Index(Box<IndexScan>),
     Or(Box<Union>),
-    Merge(Box<crate::merge::Merge>),
+    Merge(Box<crate::read::merge::Merge>),
     Sorted(Sorted),
 }
 
@@ -67,7 +85,7 @@ macro_rules! step {
     };
 }
 
-mod narrow;
+mod top_k;
 
 /// A blocking sort of some rows.
 enum Order {
@@ -81,7 +99,7 @@ enum Order {
     Narrow(Box<Narrow>),
 }
 
-pub struct Rows {
+pub struct RecordStream {
     view: View,
     pub(crate) coll: Arc<Collection>,
     pub(crate) plan: Arc<Plan>,
@@ -104,16 +122,16 @@ pub struct Rows {
     pub sort_rows: u64,
 }
 
-impl Rows {
+impl RecordStream {
     /// Plans and opens. Nothing is read yet.
     pub fn open(
         ctx: &mut OpCtx,
         view: View,
         coll: Arc<Collection>,
         req: &ReadRequest,
-    ) -> Result<Rows> {
+    ) -> Result<RecordStream> {
         let plan = Arc::new(req.plan(ctx.engine, &view, &coll, false)?);
-        Rows::with_plan(ctx, view, coll, plan, req.limit, req.vars.clone())
+        RecordStream::with_plan(ctx, view, coll, plan, req.limit, req.vars.clone())
     }
 
     pub fn with_plan(
@@ -123,7 +141,7 @@ impl Rows {
         plan: Arc<Plan>,
         limit: Option<u64>,
         vars: Option<Arc<query::expr::Vars>>,
-    ) -> Result<Rows> {
+    ) -> Result<RecordStream> {
         let batch_hint = if plan.sort.is_some() { None } else { limit };
         let source = open_source(&coll, &plan.access, plan.covered, batch_hint)?;
         count_uses(ctx, &coll, &plan.access);
@@ -134,7 +152,7 @@ impl Rows {
         if ctx.plan.is_none() {
             ctx.plan = Some(plan.clone());
         }
-        Ok(Rows {
+        Ok(RecordStream {
             view,
             coll,
             plan,
@@ -202,7 +220,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Whether [`Rows::next_key`] tells keys without reading the documents.
+    /// Whether [`RecordStream::next_key`] tells keys without reading the documents.
     pub(crate) fn tells_keys(&self) -> bool {
         let known = match &self.source {
             Source::Ids { .. } => !self.coll.is_numbered(),
@@ -336,14 +354,14 @@ impl Rows {
         }
         self.sort_bytes = sorter.peak_bytes();
         self.sort_rows = sorter.rows();
-        narrow::note_wasted(ctx, &self.coll, &self.plan, &sorter);
+        top_k::note_wasted(ctx, &self.coll, &self.plan, &sorter);
         self.lost = true;
         self.source = Source::Sorted(sorter.finish(ctx)?);
         self.lost = false;
         Ok(())
     }
 
-    /// Whether [`Rows::next`], having failed for want of records, may be called again: those that an index or a sort wants next are
+    /// Whether [`RecordStream::next`], having failed for want of records, may be called again: those that an index or a sort wants next are
     /// still to be told.
     pub(crate) fn can_go_on(&self) -> bool {
         match &self.source {
@@ -363,8 +381,8 @@ impl Rows {
         }
     }
 
-    /// Makes the current result survive [`Rows::release`]: as a copy, or where that would be long by its key. To be called
-    /// before it, and [`Rows::read_current`] before the result is asked for again.
+    /// Makes the current result survive [`RecordStream::release`]: as a copy, or where that would be long by its key. To be called
+    /// before it, and [`RecordStream::read_current`] before the result is asked for again.
     pub(crate) fn keep_current(&mut self) {
         self.record_key = self.record_key().to_vec();
         self.current = match self.doc().as_bytes() {
@@ -374,7 +392,7 @@ impl Rows {
         };
     }
 
-    /// Reads what [`Rows::keep_current`] has left; `false` when it is gone, which cannot be with a snapshot.
+    /// Reads what [`RecordStream::keep_current`] has left; `false` when it is gone, which cannot be with a snapshot.
     pub(crate) fn read_current(&mut self) -> Result<bool> {
         if matches!(self.current, Current::Left) {
             let found = self.view.get(&self.coll.record_key(&self.record_key))?;
@@ -452,7 +470,7 @@ fn open_source(
                 let index = index(coll, b.access.index)?;
                 scans.push(IndexScan::new(index, &b.access, false, limit));
             }
-            let merge = crate::merge::Merge::new(branches.clone(), scans, pattern.clone());
+            let merge = crate::read::merge::Merge::new(branches.clone(), scans, pattern.clone());
             Source::Merge(Box::new(merge))
         }
     })
@@ -620,7 +638,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
         };
         return Ok(bounded(n));
     }
-    let mut rows = Rows::with_plan(ctx, view, coll, plan, None, req.vars.clone())?;
+    let mut rows = RecordStream::with_plan(ctx, view, coll, plan, None, req.vars.clone())?;
     let mut n = 0;
     while Some(n) != most && rows.next(ctx)? {
         n += 1;

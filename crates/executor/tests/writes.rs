@@ -3,7 +3,8 @@
 use bson::{Doc, DocBuf, doc, json};
 use catalog::NewIndex;
 use executor::{
-    DeleteRequest, Engine, FindCursor, FindRequest, Group, OpCtx, ReadRequest, UpdateRequest, build,
+    DeleteRequest, Engine, FindCursor, FindRequest, OpCtx, ReadRequest, UpdateRequest, WriteGroup,
+    build,
 };
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
@@ -211,7 +212,7 @@ fn a_loop_commits_its_turn_as_one_group() {
     let dir = tempfile::tempdir().unwrap();
     let e = open(dir.path());
     e.catalog.get_or_create("t.c").unwrap();
-    let mut group = Group::default();
+    let mut group = WriteGroup::default();
     for i in 0..3 {
         let doc = doc! { "_id": i };
         executor::insert(
@@ -271,7 +272,7 @@ fn a_capped_collection_keeps_its_newest_in_order() {
         }
         assert_eq!(ids(&engine, "{}"), [7, 3, 9]);
         // Two insertions of one turn of a loop: the second sees what the first has staged.
-        let mut group = Group::default();
+        let mut group = WriteGroup::default();
         for i in [1, 5, 4] {
             let doc = d(&format!(r#"{{"_id": {i}, "x": 2}}"#));
             let mut ctx = OpCtx::inline(&engine, &mut group);

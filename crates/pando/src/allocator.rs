@@ -23,7 +23,7 @@ fn natural(layout: Layout) -> bool {
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        heap::changed(0, layout.size());
+        alloc_meter::changed(0, layout.size());
         if natural(layout) {
             unsafe { mi_malloc(layout.size()).cast() }
         } else {
@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        heap::changed(0, layout.size());
+        alloc_meter::changed(0, layout.size());
         if natural(layout) {
             unsafe { mi_zalloc(layout.size()).cast() }
         } else {
@@ -43,13 +43,13 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        heap::changed(layout.size(), 0);
+        alloc_meter::changed(layout.size(), 0);
         unsafe { mi_free(block.cast::<c_void>()) }
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        heap::changed(layout.size(), size);
+        alloc_meter::changed(layout.size(), size);
         if natural(layout) && layout.align() <= size {
             unsafe { mi_realloc(block.cast::<c_void>(), size).cast() }
         } else {

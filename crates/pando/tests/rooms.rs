@@ -8,11 +8,11 @@ use std::process::Command;
 const ROOMS: &[(&str, &[&str])] = &[
     ("bson", &[]),
     ("errors", &[]),
-    ("heap", &[]),
+    ("alloc_meter", &[]),
     ("wire", &["bson", "errors"]),
-    ("query", &["heap", "bson", "errors"]),
-    ("log", &["bson", "errors"]),
-    ("storage", &["log", "bson", "errors"]),
+    ("query", &["alloc_meter", "bson", "errors"]),
+    ("oplog", &["bson", "errors"]),
+    ("storage", &["oplog", "bson", "errors"]),
     ("planner", &["query", "bson", "errors"]),
     (
         "catalog",
@@ -21,7 +21,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "executor",
         &[
-            "catalog", "storage", "planner", "query", "heap", "bson", "errors",
+            "catalog",
+            "storage",
+            "planner",
+            "query",
+            "alloc_meter",
+            "bson",
+            "errors",
         ],
     ),
     (
@@ -41,8 +47,17 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "pando",
         &[
-            "commands", "server", "service", "lab", "executor", "catalog", "storage", "wire",
-            "heap", "bson", "errors",
+            "commands",
+            "server",
+            "service",
+            "lab",
+            "executor",
+            "catalog",
+            "storage",
+            "wire",
+            "alloc_meter",
+            "bson",
+            "errors",
         ],
     ),
 ];

@@ -9,10 +9,10 @@
 //! allows; every reply made or staged in a turn leaves or is refused in that turn; readiness is edge-triggered, so whoever stops short
 //! of `WouldBlock` or a short read keeps `readable` set.
 
-mod disk;
 mod patience;
 mod reading;
 mod replies;
+mod uring;
 mod waits;
 
 use std::collections::BTreeSet;
@@ -34,8 +34,8 @@ use crate::inbox::{Inbox, Item};
 use crate::net::Stream;
 use crate::runner::{Head, Runner};
 use crate::workers::Workers;
-use disk::{Disk, RING};
 use patience::Patience;
+use uring::{Disk, RING};
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 

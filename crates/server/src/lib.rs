@@ -13,8 +13,8 @@
 //! Rejected: a thread a connection (measured at half as much CPU again for a short request), and an async runtime (the
 //! loop's turn is the unit of group commit, which a scheduler would hide).
 
+mod acceptor;
 mod connection;
-mod door;
 mod event_loop;
 mod inbox;
 mod net;
@@ -22,7 +22,7 @@ pub mod null;
 mod runner;
 mod workers;
 
-pub use door::serve;
+pub use acceptor::serve;
 pub use net::{Listeners, listen};
 
 /// What bounds the server's use of the machine.

@@ -6,7 +6,7 @@
 use bson::Writer;
 use catalog::Tail;
 use errors::{Result, bail, err};
-use executor::{FindCursor, Moment, OpCtx, PipelineCursor, Share, TailCursor};
+use executor::{FindCursor, OpCtx, PinnedSnapshot, PipelineCursor, Share, TailCursor};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ pub struct Cursor {
     /// `maxTimeMS` that is left for getMores without their own; `None` is no limit.
     pub time_left: Option<Duration>,
     /// What it reads, when that is not the newest state of its opening.
-    pub moment: Option<Arc<Moment>>,
+    pub moment: Option<Arc<PinnedSnapshot>>,
     /// Of an awaitData cursor: what a getMore that finds nothing waits for.
     pub awaits: Option<Arc<Tail>>,
     pub killed: Arc<AtomicBool>,

@@ -9,16 +9,16 @@
 //! a prefix of the log. When the engine refuses a group that is already in the log, that group is kept and applied before
 //! anything else is accepted: nothing may overtake it.
 
-use crate::arrival::{Arrival, Highest};
 use crate::batch::Batch;
 use crate::counts::{Counts, Touched};
 use crate::engine::Engine;
-use crate::pace::Pace;
-use crate::rows::Writing;
+use crate::insert_order::{Arrival, Highest};
+use crate::record_cache::Writing;
 use crate::watch::{Watcher, Watches};
+use crate::write_throttle::Pace;
 use crate::{Committed, Effect, Entry, Op};
 use errors::{Result, err};
-use log::Log;
+use oplog::Log;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};

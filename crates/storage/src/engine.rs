@@ -8,14 +8,14 @@
 //! The C interface is called directly where the safe wrapper would copy or allocate for each record; the wrapper builds the
 //! options and owns the database.
 
+use crate::background_error::Trouble;
 use crate::batch::Batch;
+use crate::cache_balance::Shares;
+use crate::compaction_ranges::cuts;
 use crate::data_dir::{self, DataDir};
 use crate::family::Family;
-use crate::ghost::Ghost;
-use crate::pieces::cuts;
-use crate::rows::{Rows, Writing};
-use crate::shares::Shares;
-use crate::trouble::Trouble;
+use crate::ghost_list::Ghost;
+use crate::record_cache::{Rows, Writing};
 use crate::tuning::{EngineOptions, Load, Tuned, records_compression};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
@@ -433,7 +433,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Adapts to whether records arrive in order (see [`crate::arrival`]): they are compressed when they are flushed, not when they are
+    /// Adapts to whether records arrive in order (see [`crate::insert_order`]): they are compressed when they are flushed, not when they are
     /// merged, and files that are then only moved down need not wait for a long merge of others, for which one more job may run.
     pub fn set_in_order(&self, on: bool) -> Result<()> {
         let levels = records_compression(on);

@@ -8,7 +8,7 @@
 //!
 //! Invariant: all are flushed together, in one step of the engine's own bookkeeping, so what is on disk is one prefix of the log.
 
-use crate::rows::{ID_SPACE, RECORD_SPACE, SPACE_AT};
+use crate::record_cache::{ID_SPACE, RECORD_SPACE, SPACE_AT};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {

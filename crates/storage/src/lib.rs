@@ -14,36 +14,36 @@
 //! Latches are here because they guard keys, not because the store takes them: writers do, from reading what they change until
 //! their proposal returned.
 
-mod ahead;
-mod arrival;
+mod background_error;
 mod batch;
+mod batched_read;
+mod cache_balance;
 mod commit;
+mod compaction_ranges;
 mod counts;
 mod data_dir;
 mod engine;
 mod entry;
 mod family;
-mod ghost;
-mod keeper;
+mod ghost_list;
+mod insert_order;
 mod latch;
-mod missing;
+mod maintenance;
+mod nonblocking_read;
 mod offline;
-mod pace;
-mod pieces;
-mod rows;
-mod shares;
+mod record_cache;
 mod store;
-mod trouble;
 mod tuning;
 mod view;
 mod watch;
+mod write_throttle;
 
 pub use counts::{CountDelta, count_key};
 pub use entry::{Effect, Entry, Key, Op, OpSession, Uuid};
 pub use latch::{LatchGuard, Latches};
-pub use log::{LogReader, Record};
-pub use missing::{Block, Missing, without};
+pub use nonblocking_read::{Block, Missing, without};
 pub use offline::{LogFindings, Offline, Unreadable};
+pub use oplog::{LogReader, Record};
 pub use store::{Committed, HasRoom, Store, StoreOptions, StoreStats};
 pub use tuning::EngineOptions;
 pub use view::{Direction, SOME_BYTES, Scan, Slice, View};

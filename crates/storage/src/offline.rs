@@ -12,7 +12,7 @@ use crate::store::{Committed, StoreOptions};
 use crate::view::{Direction, View};
 use crate::{Effect, Entry};
 use errors::{Error, Result};
-use log::{Examined, LogOptions};
+use oplog::{Examined, LogOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -177,7 +177,7 @@ impl Offline {
             last_index,
             torn_bytes,
             faults,
-        } = log::examine(&self.log, |record| match Entry::decode(record.payload) {
+        } = oplog::examine(&self.log, |record| match Entry::decode(record.payload) {
             Some(entry) => each(record.index, entry),
             None => strange.push(record.index),
         })?;
@@ -229,7 +229,7 @@ impl Offline {
 fn refill(engine: &Arc<Engine>, log: &LogOptions) -> Result<()> {
     let (counts, counted) = Counts::load(engine).unwrap_or_default();
     let applied = engine.applied(false).unwrap_or_default().max(counted);
-    let examined = log::examine(log, |_| {})?;
+    let examined = oplog::examine(log, |_| {})?;
     let whole = examined.faults.is_empty() && examined.last_index >= applied.index;
     let before = View::snapshot(engine);
     // What cannot be read is as good as missing.
@@ -247,7 +247,7 @@ fn refill(engine: &Arc<Engine>, log: &LogOptions) -> Result<()> {
         batch.clear(REFILL_BATCH_BYTES);
         Ok::<(), Error>(())
     };
-    log::examine(log, |record| {
+    oplog::examine(log, |record| {
         let Some(entry) = Entry::decode(record.payload).filter(|_| outcome.is_ok()) else {
             return;
         };

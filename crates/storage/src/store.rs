@@ -1,20 +1,20 @@
 //! The store: data directory, log and engine as one, and their recovery.
 
-use crate::ahead;
-use crate::arrival::Arrival;
 use crate::batch::Batch;
+use crate::batched_read;
 use crate::commit::Committer;
 use crate::counts::{Counts, Touched};
 use crate::data_dir::DataDir;
 use crate::engine::Engine;
-use crate::keeper::{self, Keeper};
-use crate::missing::Room;
-use crate::pace::Pace;
-use crate::rows::{Rows, Writing};
+use crate::insert_order::Arrival;
+use crate::maintenance::{self, Keeper};
+use crate::nonblocking_read::PageCacheRoom;
+use crate::record_cache::{Rows, Writing};
 use crate::tuning::EngineOptions;
+use crate::write_throttle::Pace;
 use crate::{Effect, Entry, Latches, View, Watcher};
 use errors::{Error, Result, err};
-use log::{Log, LogOptions, LogReader};
+use oplog::{Log, LogOptions, LogReader};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -50,7 +50,7 @@ pub struct StoreOptions {
     /// RocksDB's options by name (`name=value;…`), applied last: for experiments.
     pub engine_options: String,
     /// The log's file system: a faulty one in tests.
-    pub log_file_system: Arc<dyn log::FileSystem>,
+    pub log_file_system: Arc<dyn oplog::FileSystem>,
 }
 
 impl StoreOptions {
@@ -69,7 +69,7 @@ impl StoreOptions {
             direct_io: false,
             has_room: None,
             engine_options: String::new(),
-            log_file_system: Arc::new(log::Disk),
+            log_file_system: Arc::new(oplog::Disk),
         }
     }
 }
@@ -186,7 +186,7 @@ impl Store {
                 engine.clone(),
                 pace.clone(),
                 arrival.clone(),
-                Room::new(opts.has_room.clone()),
+                PageCacheRoom::new(opts.has_room.clone()),
             ),
             latest: View::latest(&engine),
             committer: Committer::new(&engine, applied, counts, pace.clone(), arrival),
@@ -317,7 +317,7 @@ impl Store {
             row_bytes: engine.rows().map_or(0, Rows::used) as u64,
             row_share_bytes: engine.row_share(),
             memtable_bytes: engine.memtable_bytes(),
-            batched_reads: ahead::handed_over(),
+            batched_reads: batched_read::handed_over(),
             sst_bytes: engine.sum(c"rocksdb.live-sst-files-size"),
             pending_compaction_bytes: engine.sum(c"rocksdb.estimate-pending-compaction-bytes"),
             level_zero_files: engine.level_zero_files(),
@@ -375,7 +375,7 @@ impl Store {
         self.keeper.stop();
         self.log.wait_durable(self.log.last_index())?;
         self.engine.flush()?;
-        keeper::trim_log(&self.log, &self.engine)
+        maintenance::trim_log(&self.log, &self.engine)
     }
 }
 

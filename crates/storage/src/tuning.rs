@@ -2,13 +2,13 @@
 //!
 //! What the figures come from is in docs/decisions (`engine-tuning`).
 
+use crate::background_error::Trouble;
+use crate::cache_balance::WINDOW;
 use crate::engine::check;
 use crate::family::Family;
-use crate::ghost::Ghost;
-use crate::missing;
-use crate::pace::FULL;
-use crate::shares::WINDOW;
-use crate::trouble::Trouble;
+use crate::ghost_list::Ghost;
+use crate::nonblocking_read;
+use crate::write_throttle::FULL;
 use errors::{Result, err};
 use rocksdb::AsRawPtr;
 use rocksdb_sys as ffi;
@@ -141,7 +141,7 @@ fn options(opts: &EngineOptions) -> Tuned {
     );
 
     let mut o = rocksdb::Options::default();
-    missing::use_files(&o);
+    nonblocking_read::use_files(&o);
     o.create_if_missing(true);
     o.create_missing_column_families(true);
     // Without a log of the engine's own, this alone keeps records and index entries at one state.

@@ -4,12 +4,12 @@
 //! thread at will. The raw pointers are the engine's; each is destroyed exactly once, by the type that wraps it, and always
 //! before the reference to the engine that stands behind it in the struct is let go.
 
-use crate::ahead::{self, Brought};
+use crate::batched_read::{self, Brought};
 use crate::engine::{Engine, check};
 use crate::family::Family;
-use crate::ghost::blocks_that_came;
-use crate::missing::{self, Noting};
-use crate::rows::{Row, is_record};
+use crate::ghost_list::blocks_that_came;
+use crate::nonblocking_read::{self, Noting};
+use crate::record_cache::{Row, is_record};
 use errors::Result;
 use rocksdb_sys as ffi;
 use smallvec::SmallVec;
@@ -226,7 +226,7 @@ impl View {
     fn options(&self) -> *mut ffi::rocksdb_readoptions_t {
         let shown = &*self.shown;
         // Who takes notes of what is missing reads through files that do not block.
-        let slot = if self.cached_only && !missing::active() {
+        let slot = if self.cached_only && !nonblocking_read::active() {
             &shown.cached
         } else {
             &shown.any
@@ -368,8 +368,8 @@ impl View {
         // (A thread that takes notes takes them of one try at a time.)
         if keys.len() >= BATCHED
             && !(together && self.shown.next_is_dense())
-            && !missing::active()
-            && ahead::possible()
+            && !nonblocking_read::active()
+            && batched_read::possible()
         {
             return self.fetch_ahead(keys, most, together);
         }
@@ -409,7 +409,9 @@ impl View {
                     bytes += value.as_ref().map_or(0, |v| v.len());
                     values.push(value);
                 }
-                Err(e) if e.is_for_disk() && missing::active() => first = first.or(Some(e)),
+                Err(e) if e.is_for_disk() && nonblocking_read::active() => {
+                    first = first.or(Some(e))
+                }
                 Err(e) => return Err(e),
             }
             if bytes >= most {
@@ -428,16 +430,16 @@ impl View {
         together: bool,
     ) -> Result<Vec<Option<Slice>>> {
         // Each lacks one read at a time.
-        let keys = keys.get(..missing::ROOM).unwrap_or(keys);
+        let keys = keys.get(..nonblocking_read::ROOM).unwrap_or(keys);
         let cached = self.cached_only();
         let mut found: Vec<Option<Option<Slice>>> = Vec::with_capacity(keys.len());
         found.resize_with(keys.len(), || None);
         let (mut brought, mut bytes) = (Brought::default(), 0);
         let came = blocks_that_came();
-        for round in 0..ahead::ROUNDS {
+        for round in 0..batched_read::ROUNDS {
             let blocks = brought.blocks();
             let mut lacking = 0;
-            let (tried, missing) = missing::without(&blocks, || {
+            let (tried, missing) = nonblocking_read::without(&blocks, || {
                 for (key, place) in keys.iter().zip(&mut found) {
                     if bytes >= most {
                         break;
@@ -550,7 +552,7 @@ impl View {
         direction: Direction,
         fill: bool,
     ) -> Scan {
-        let cached = self.cached_only && !missing::active();
+        let cached = self.cached_only && !nonblocking_read::active();
         let options = ReadOptions::of(self.shown.snapshot, cached);
         let _noting = Noting::begin(self.cached_only);
         let low: Box<[u8]> = low.into();

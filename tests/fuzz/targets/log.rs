@@ -4,7 +4,7 @@
 //! are put right here, and of damage that is done to the files afterwards.
 
 use super::faulty_disk::FaultyDisk;
-use log::{Error, Log, LogOptions, Recovered};
+use oplog::{Error, Log, LogOptions, Recovered};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +126,7 @@ pub fn recovery(input: &[u8]) {
         }
     }
     let mut whole: Entries = Vec::new();
-    let looked = log::examine(&options(&disk), |r| {
+    let looked = oplog::examine(&options(&disk), |r| {
         whole.push((r.index, r.payload.to_vec()));
     });
     assert_eq!(

@@ -10,8 +10,8 @@ use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use query::filter::{Filter, explain_failure};
 use query::index_keys::{KeyPattern, KeySet};
 use query::pipeline::{
-    Host, MergeSpec, Namespace, OutSpec, ParseCtx, Pipeline, Pushdown, Rows, RowsStage, Source,
-    SpillFile, over_docs,
+    DocumentSource, Host, MergeSpec, Namespace, OutSpec, ParseCtx, Pipeline, Pushdown, RowsStage,
+    Source, SpillFile, over_docs,
 };
 use query::projection::Projection;
 use query::update::{Update, UpdateCtx};
@@ -282,7 +282,7 @@ impl Host for Memory {
         }
     }
 
-    fn advance_rows(&mut self, _: &mut dyn Rows) -> Result<bool> {
+    fn advance_rows(&mut self, _: &mut dyn DocumentSource) -> Result<bool> {
         Ok(false)
     }
 

@@ -1,14 +1,14 @@
 //! `autoCompact`: the engine compacts by itself as it is written to; what is asked for is checked and remembered, and `runOnce`
 //! asks for one compaction of everything.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 
 const AT: &str = "autoCompact";
 const DEFAULT_MB: i64 = 20;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let first = bson::Elem {
         name: AT,
         val: cx.args.first,

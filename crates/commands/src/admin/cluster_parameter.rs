@@ -2,7 +2,7 @@
 //! features that they tune are here with the rest of this server's or not yet.
 
 use super::settings;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, DocBuf, Val, Writer, doc, tag};
 use errors::{Result, bail};
@@ -32,7 +32,7 @@ fn setting(name: &str) -> String {
     format!("clusterParameter.{name}")
 }
 
-pub fn get(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn get(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "getClusterParameter";
     let first = cx.args.first;
     let names: Vec<&str> = match (first.as_str(), first.as_array()) {
@@ -75,7 +75,7 @@ pub fn get(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn set(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "setClusterParameter";
     let first = bson::Elem {
         name: AT,

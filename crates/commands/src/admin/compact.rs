@@ -1,6 +1,6 @@
 //! `compact`: has the engine rewrite a collection, so that what was deleted takes no space.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use crate::stats::sizes;
 use catalog::keyspace;
@@ -14,7 +14,7 @@ fn told(freed: u64) -> i64 {
     if freed < LEAST_BYTES { 0 } else { freed as i64 }
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let mut dry = false;
     for e in cx.args.fields.clone() {

@@ -1,12 +1,12 @@
 //! `compactStructuredEncryptionData`: there is no state of Queryable Encryption that could be compacted, so what the client asks
 //! is checked and answered with empty figures.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::Doc;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "compactStructuredEncryptionData";
     let ns = cx.args.namespace()?;
     let mut tokens = None;

@@ -1,12 +1,12 @@
 //! `configureFailPoint`.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::fail_point::mode;
 use crate::idl;
 use bson::Doc;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(name) = cx.args.first.as_str() else {
         bail!(
             TypeMismatch,

@@ -1,12 +1,12 @@
 //! `dropConnections`: ends this server's connections to others, of which it has none; the addresses are checked.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 
 const AT: &str = "dropConnections";
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut list = None;
     for e in cx.args.fields.clone() {
         match e.name {

@@ -1,12 +1,12 @@
 //! `fsync` and `fsyncUnlock`: the log to the disk, the engine's memory into its files; and the lock against writes under which
 //! the files can be copied.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 use std::time::{Duration, Instant};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut lock, mut patience) = (false, 90_000);
     for e in cx.args.fields.clone() {
         match e.name {
@@ -58,7 +58,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 }
 
 /// Waits for the writes that are under way.
-fn drain(cx: &Cx<'_, '_>, patience_ms: i32) -> Result<()> {
+fn drain(cx: &CommandContext<'_, '_>, patience_ms: i32) -> Result<()> {
     const LOOK: Duration = Duration::from_millis(100);
     let patience = Duration::from_millis(u64::try_from(patience_ms).unwrap_or(0));
     let deadline = Instant::now() + patience;
@@ -74,7 +74,7 @@ fn drain(cx: &Cx<'_, '_>, patience_ms: i32) -> Result<()> {
     }
 }
 
-pub fn unlock(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn unlock(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(left) = cx.app.engine.gate.open() else {
         bail!(IllegalOperation, "fsyncUnlock called when not locked")
     };

@@ -1,11 +1,11 @@
 //! `getParameter`.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use crate::parameters::append;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let at = "getParameter.getParameter";
     let (mut details, mut all, mut when) = (false, cx.args.first.as_str() == Some("*"), None);
     if let Some(d) = cx.args.first.as_doc() {

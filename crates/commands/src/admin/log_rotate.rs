@@ -1,9 +1,9 @@
 //! `logRotate`.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::{Result, bail, err};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let first = cx.args.first;
     if !first.is_number() && !matches!(first.tag, bson::tag::BOOL | bson::tag::STRING) {

@@ -3,12 +3,12 @@
 //! `{pandoBackup: 1, path: "/an/absolute/path"}`. On one file system the copy shares the data files (they are never changed), so
 //! it takes no space at first. The path is that of the server's machine and must not exist.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 use std::path::Path;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let at = "pandoBackup";
     let mut path = None;
     for e in cx.args.fields.clone() {

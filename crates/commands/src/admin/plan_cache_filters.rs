@@ -2,7 +2,7 @@
 //! anew for every query, so there is nothing to clear.
 
 use crate::collation;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use bson::{Doc, Val};
 use catalog::{Collection, IndexFilter, QueryShape};
 use errors::{Result, bail};
@@ -13,7 +13,7 @@ use query::sort::SortPattern;
 use std::sync::Arc;
 
 /// The collection; `None` when there is none.
-fn collection(cx: &Cx<'_, '_>) -> Result<Option<Arc<Collection>>> {
+fn collection(cx: &CommandContext<'_, '_>) -> Result<Option<Arc<Collection>>> {
     let ns = cx.args.namespace()?;
     let coll = cx.app.engine.catalog.get(&ns);
     if let Some(c) = &coll
@@ -27,12 +27,12 @@ fn collection(cx: &Cx<'_, '_>) -> Result<Option<Arc<Collection>>> {
     Ok(coll)
 }
 
-fn field<'a>(cx: &Cx<'_, 'a>, name: &str) -> Option<Val<'a>> {
+fn field<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Option<Val<'a>> {
     cx.args.field(name)
 }
 
 /// A document; an array passes for one.
-fn document<'a>(cx: &Cx<'_, 'a>, name: &str) -> Result<Option<Doc<'a>>> {
+fn document<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Result<Option<Doc<'a>>> {
     let Some(v) = field(cx, name) else {
         return Ok(None);
     };
@@ -43,7 +43,7 @@ fn document<'a>(cx: &Cx<'_, 'a>, name: &str) -> Result<Option<Doc<'a>>> {
 }
 
 /// The shape that `query`, `sort`, `projection` and `collation` say; `None` without a query.
-fn shape(cx: &Cx<'_, '_>, coll: &Collection) -> Result<Option<QueryShape>> {
+fn shape(cx: &CommandContext<'_, '_>, coll: &Collection) -> Result<Option<QueryShape>> {
     let query = document(cx, "query")?;
     let (sort, projection) = (document(cx, "sort")?, document(cx, "projection")?);
     let given = match field(cx, "collation") {
@@ -79,7 +79,7 @@ fn shape(cx: &Cx<'_, '_>, coll: &Collection) -> Result<Option<QueryShape>> {
     Ok(Some(QueryShape::new(&filter, sort, projection, collation)))
 }
 
-pub fn set(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let coll = collection(cx)?;
     let Some(v) = field(cx, "indexes") else {
         bail!(BadValue, "required field indexes missing");
@@ -118,7 +118,7 @@ pub fn set(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn list(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn list(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let coll = collection(cx)?;
     cx.w.open_array("filters");
     for f in coll.map(|c| c.index_filters.list()).unwrap_or_default() {
@@ -139,7 +139,7 @@ pub fn list(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn clear_filters(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn clear_filters(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if let Some(coll) = collection(cx)? {
         let shape = shape(cx, &coll)?;
         coll.index_filters.clear(shape.as_ref());
@@ -147,7 +147,7 @@ pub fn clear_filters(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn clear(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn clear(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if let Some(coll) = collection(cx)? {
         shape(cx, &coll)?;
     }

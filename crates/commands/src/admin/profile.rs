@@ -1,6 +1,6 @@
 //! `profile`: what of a database's commands is kept in its `system.profile`, and what counts as slow everywhere.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::Elem;
 use errors::{Result, bail};
@@ -8,7 +8,7 @@ use query::expr::ParseEnv;
 use query::filter::Filter;
 use std::sync::Arc;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "profile";
     let name = Elem {
         name: AT,

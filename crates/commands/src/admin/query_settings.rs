@@ -1,7 +1,7 @@
 //! `setQuerySettings` and `removeQuerySettings`: what holds for queries of one shape, which is given by a query or by its hash.
 
+use crate::context::{CommandContext, Done};
 use crate::crud::{aggregate, distinct, find, shape, variables};
-use crate::cx::{Cx, Done};
 use crate::generic::Args;
 use crate::idl;
 use crate::query_settings::{Setting, is_id_lookup};
@@ -25,7 +25,7 @@ impl Shape<'_> {
 }
 
 /// What the command's first field names.
-fn named<'a>(cx: &mut Cx<'_, 'a>) -> Result<Shape<'a>> {
+fn named<'a>(cx: &mut CommandContext<'_, 'a>) -> Result<Shape<'a>> {
     let (at, first) = (cx.command.name, cx.args.first);
     if let Some(h) = first.as_str() {
         if let Some(c) = h.chars().find(|c| !c.is_ascii_hexdigit()) {
@@ -99,7 +99,7 @@ fn check(query: Doc<'_>, shape: Doc<'_>) -> Result<()> {
     Ok(())
 }
 
-pub fn set(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "setQuerySettings";
     let mut given = None;
     for e in &cx.args.fields {
@@ -161,7 +161,7 @@ pub fn set(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn remove(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn remove(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let hash = named(cx)?.hash();
     if cx.app.query_settings.find(&hash).is_some() {

@@ -1,10 +1,10 @@
 //! `rotateCertificates`: there is no TLS yet, so there is nothing to read anew.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     for e in cx.args.fields.clone() {
         match e.name {
             "message" => {

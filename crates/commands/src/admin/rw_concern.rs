@@ -3,7 +3,7 @@
 use super::settings;
 use crate::clock::now_millis;
 use crate::concern::{self, Acknowledge, Unmet, WriteConcern};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
@@ -97,7 +97,7 @@ fn code(a: Acknowledge) -> u8 {
     u8::from(a == Acknowledge::Durable)
 }
 
-pub fn get(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn get(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut in_memory = None;
     for e in cx.args.fields.clone() {
         match e.name {
@@ -113,7 +113,7 @@ pub fn get(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-fn show(cx: &mut Cx<'_, '_>) {
+fn show(cx: &mut CommandContext<'_, '_>) {
     let given = cx.app.rw_defaults.given.read().clone();
     let w = &mut cx.w;
     match &given.read {
@@ -141,7 +141,7 @@ fn show(cx: &mut Cx<'_, '_>) {
         .date("localUpdateWallClockTime", now_millis());
 }
 
-pub fn set(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut read, mut write) = (None, None);
     for e in cx.args.fields.clone() {
         match e.name {
@@ -258,7 +258,7 @@ fn write_default(d: Doc<'_>, topology: &Topology) -> Result<Option<DocBuf>> {
     Ok(Some(out.finish()))
 }
 
-fn refuse_standalone(cx: &Cx<'_, '_>) -> Result<()> {
+fn refuse_standalone(cx: &CommandContext<'_, '_>) -> Result<()> {
     if cx.app.config.topology.set_name().is_none() {
         bail!(
             51300,

@@ -2,7 +2,7 @@
 //! form, and clients that upgrade a server set it as the last step.
 
 use super::settings;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use crate::parameters::Parameters;
 use crate::version::FEATURE_VERSIONS;
@@ -21,7 +21,7 @@ pub fn load(engine: &Arc<Engine>, parameters: &Parameters) -> Result<()> {
     Ok(())
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut confirm = false;
     for e in cx.args.fields.clone() {
         match e.name {

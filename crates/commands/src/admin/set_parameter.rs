@@ -1,11 +1,11 @@
 //! `setParameter`.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::parameters::NO_TABLE_SCAN;
 use errors::{Result, bail};
 use std::sync::atomic::Ordering::Relaxed;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if cx.args.fields.is_empty() {
         bail!(
             InvalidOptions,

@@ -2,7 +2,7 @@
 
 use bson::{Doc, DocBuf, Writer};
 use errors::Result;
-use executor::{Engine, OpCtx, ReadRequest, Rows, UpdateRequest};
+use executor::{Engine, OpCtx, ReadRequest, RecordStream, UpdateRequest};
 use query::expr::Vars;
 use query::filter::Filter;
 use query::update::Update;
@@ -23,7 +23,7 @@ pub fn load(engine: &Arc<Engine>, id: &str) -> Result<Option<DocBuf>> {
         return Ok(None);
     };
     let filter = by_id(id)?;
-    let mut rows = Rows::open(&mut op, view, coll, &ReadRequest::new(&filter))?;
+    let mut rows = RecordStream::open(&mut op, view, coll, &ReadRequest::new(&filter))?;
     if !rows.next(&mut op)? {
         return Ok(None);
     }

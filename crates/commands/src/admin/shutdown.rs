@@ -1,10 +1,10 @@
 //! `shutdown`: a clean stop; the connection is closed instead of a reply, as MongoDB does.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     for e in cx.args.fields.clone() {
         match e.name {
             "force" => {

@@ -1,14 +1,14 @@
 //! `usersInfo` and `rolesInfo`: there are none yet.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::Result;
 
-pub fn users(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn users(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.w.open_array("users").close();
     Ok(Done::Reply)
 }
 
-pub fn roles(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn roles(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.w.open_array("roles").close();
     Ok(Done::Reply)
 }

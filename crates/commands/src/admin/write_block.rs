@@ -1,7 +1,7 @@
 //! `setUserWriteBlockMode`: refuses writes to users' databases until told otherwise, with the reason that was given.
 
 use super::settings;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::generic::Args;
 use crate::idl;
 use crate::table::{Command, flag};
@@ -66,7 +66,7 @@ impl WriteBlock {
     }
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut global, mut reason) = (None, None);
     for e in cx.args.fields.clone() {
         match e.name {

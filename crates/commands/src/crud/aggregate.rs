@@ -3,7 +3,7 @@
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{explain, moment, shape, variables};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::generic::Args;
 use crate::idl;
 use crate::query_settings;
@@ -34,7 +34,7 @@ struct Aggregate {
     bypass_validation: bool,
 }
 
-fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
+fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
     const AT: &str = "aggregate";
     let coll = match cx.args.first.as_str() {
         Some(c) => Some(c),
@@ -152,7 +152,7 @@ fn parse(cx: &Cx<'_, '_>) -> Result<Aggregate> {
 }
 
 /// Stages that tell about this server take no read concern but local, and those that write not linearizable.
-fn check_read_concern(cx: &Cx<'_, '_>, pipeline: Val<'_>) -> Result<()> {
+fn check_read_concern(cx: &CommandContext<'_, '_>, pipeline: Val<'_>) -> Result<()> {
     let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());
     let Some(level) = concern.and_then(|d| d.get("level")?.as_str()) else {
         return Ok(());
@@ -211,19 +211,19 @@ fn check_strict(pipeline: Val<'_>) -> Result<()> {
 }
 
 /// The shape of the aggregate that `cx.args` holds, which is checked.
-pub fn query_shape(cx: &Cx<'_, '_>) -> Result<DocBuf> {
+pub fn query_shape(cx: &CommandContext<'_, '_>) -> Result<DocBuf> {
     let ns = parse(cx)?.ns;
     shape_of(cx, &ns)
 }
 
-fn shape_of(cx: &Cx<'_, '_>, ns: &str) -> Result<DocBuf> {
+fn shape_of(cx: &CommandContext<'_, '_>, ns: &str) -> Result<DocBuf> {
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
     let collation = crate::collation::given(given)?.flatten();
     let stages = cx.args.field("pipeline").unwrap_or(Val::NULL);
     Ok(shape::of_pipeline(ns, stages, collation.as_ref()))
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if cx.args.field("explain").and_then(|v| v.as_bool()) == Some(true) {
         if cx.args.generic.api.strict {
             bail!(
@@ -271,7 +271,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 }
 
 /// `{explain: {aggregate: …}}`.
-pub(super) fn explain(cx: &mut Cx<'_, '_>, inner: Doc<'_>, verbosity: Verbosity) -> Result<Done> {
+pub(super) fn explain(
+    cx: &mut CommandContext<'_, '_>,
+    inner: Doc<'_>,
+    verbosity: Verbosity,
+) -> Result<Done> {
     // The inner command lives as long as the request.
     let Some(inner_now) = cx.args.first.as_doc() else {
         return Ok(Done::Reply);
@@ -283,7 +287,11 @@ pub(super) fn explain(cx: &mut Cx<'_, '_>, inner: Doc<'_>, verbosity: Verbosity)
     done
 }
 
-fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, verbosity: Verbosity) -> Result<Done> {
+fn write_explain(
+    cx: &mut CommandContext<'_, '_>,
+    command: Doc<'_>,
+    verbosity: Verbosity,
+) -> Result<Done> {
     cx.op.need_worker()?;
     let a = parse(cx)?;
     write_explain_of(cx, command, a.request, verbosity)
@@ -291,7 +299,7 @@ fn write_explain(cx: &mut Cx<'_, '_>, command: Doc<'_>, verbosity: Verbosity) ->
 
 /// Explains a pipeline, with those of the views below it.
 pub(super) fn write_explain_of(
-    cx: &mut Cx<'_, '_>,
+    cx: &mut CommandContext<'_, '_>,
     command: Doc<'_>,
     mut pipeline: AggregateRequest,
     verbosity: Verbosity,

@@ -2,7 +2,7 @@
 
 use crate::clock::now_millis;
 use crate::collation::{self, Given};
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use crate::idl;
 use bson::{Doc, Elem, Writer};
 use errors::{Error, Result, bail};
@@ -12,7 +12,11 @@ use session::Retryable;
 const MAX_STATEMENTS: usize = 100_000;
 
 /// The statements in `field`, as many as a batch may have.
-pub fn documents<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<Doc<'a>>> {
+pub fn documents<'a>(
+    cx: &CommandContext<'_, 'a>,
+    command: &str,
+    field: &str,
+) -> Result<Vec<Doc<'a>>> {
     let docs = sequence(cx, command, field)?;
     if docs.is_empty() || docs.len() > MAX_STATEMENTS {
         bail!(
@@ -25,7 +29,11 @@ pub fn documents<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<
 }
 
 /// The documents of `field`, from the body or from a document sequence.
-pub fn sequence<'a>(cx: &Cx<'_, 'a>, command: &str, field: &str) -> Result<Vec<Doc<'a>>> {
+pub fn sequence<'a>(
+    cx: &CommandContext<'_, 'a>,
+    command: &str,
+    field: &str,
+) -> Result<Vec<Doc<'a>>> {
     let mut docs: Vec<Doc<'a>> = match cx.request.sequence(field) {
         Some(s) => s.collect(),
         None => Vec::new(),
@@ -108,7 +116,7 @@ impl<'a> Common<'a> {
 }
 
 /// The hold on the session of a retryable write, when this is one.
-pub fn retryable(cx: &Cx) -> Result<Option<Retryable>> {
+pub fn retryable(cx: &CommandContext) -> Result<Option<Retryable>> {
     let g = &cx.args.generic;
     match (g.lsid, g.txn_number) {
         (Some(lsid), Some(txn)) => cx
@@ -172,7 +180,12 @@ pub fn is_fatal(e: &Error) -> bool {
 }
 
 /// The surroundings of a statement with a collation of its own.
-pub fn collated(cx: &Cx<'_, '_>, ns: &str, given: &Given, env: &ParseEnv) -> Result<ParseEnv> {
+pub fn collated(
+    cx: &CommandContext<'_, '_>,
+    ns: &str,
+    given: &Given,
+    env: &ParseEnv,
+) -> Result<ParseEnv> {
     Ok(match given {
         None => env.clone(),
         given => env.clone().collated(collation::effective(cx, ns, given)?),

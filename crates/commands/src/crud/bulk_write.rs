@@ -7,7 +7,7 @@
 use super::batch::{self, Common};
 use super::cursor::{self, Keep};
 use super::{delete, update, variables};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::ddl::create::check_uuid;
 use crate::idl;
 use crate::metrics::{Kind, Usage};
@@ -267,7 +267,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn all(&mut self, cx: &mut Cx<'_, '_>) -> Result<()> {
+    fn all(&mut self, cx: &mut CommandContext<'_, '_>) -> Result<()> {
         let mut at = 0;
         while at < self.operations.len() {
             let end = match &self.operations[at].what {
@@ -297,7 +297,7 @@ impl Run<'_> {
     }
 
     /// Counts one operation, or one batch of inserts, for `top`.
-    fn count(&self, cx: &mut Cx<'_, '_>, target: usize, kind: Kind, elapsed: Duration) {
+    fn count(&self, cx: &mut CommandContext<'_, '_>, target: usize, kind: Kind, elapsed: Duration) {
         let ns = &self.targets[target].ns;
         let row = cx.spent.iter().position(|s| s.1 == kind && s.0 == *ns);
         let row = row.unwrap_or_else(|| {
@@ -330,7 +330,7 @@ impl Run<'_> {
         }
     }
 
-    fn executed(&mut self, cx: &mut Cx<'_, '_>, at: usize) -> bool {
+    fn executed(&mut self, cx: &mut CommandContext<'_, '_>, at: usize) -> bool {
         let id = self.ids[at];
         let Some(done) = self.hold.as_ref().and_then(|h| h.executed(id)) else {
             return false;
@@ -352,7 +352,7 @@ impl Run<'_> {
         true
     }
 
-    fn insert(&mut self, cx: &mut Cx<'_, '_>, from: usize, to: usize) -> Result<()> {
+    fn insert(&mut self, cx: &mut CommandContext<'_, '_>, from: usize, to: usize) -> Result<()> {
         let new: Vec<usize> = (from..to)
             .filter(|at| {
                 let id = self.ids[*at];
@@ -410,7 +410,7 @@ impl Run<'_> {
     }
 
     /// One update or delete.
-    fn one(&mut self, cx: &mut Cx<'_, '_>, at: usize) -> Result<()> {
+    fn one(&mut self, cx: &mut CommandContext<'_, '_>, at: usize) -> Result<()> {
         if self.executed(cx, at) {
             return Ok(());
         }
@@ -460,7 +460,7 @@ impl Run<'_> {
     }
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let docs = batch::documents(cx, AT, "ops")?;
     let infos = batch::sequence(cx, AT, "nsInfo")?;
     let mut common = Common::default();

@@ -1,14 +1,14 @@
 //! `count`.
 
 use super::{on_view, variables};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::Doc;
 use errors::{Result, bail};
 use executor::ReadRequest;
 use query::filter::Filter;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "count";
     let ns = cx.args.namespace()?;
     let (mut query, mut skip, mut limit, mut hint) = (Doc::EMPTY, 0, 0, None);

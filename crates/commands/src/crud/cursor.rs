@@ -1,10 +1,10 @@
 //! First and next batches of cursors.
 
 use super::moment;
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use catalog::Tail;
 use errors::{Result, bail};
-use executor::{Moment, Share, Spent};
+use executor::{PinnedSnapshot, Share, Spent};
 use session::{Cursor, Results};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,12 +34,12 @@ pub struct Begun {
     results: Box<dyn Results>,
     batch: u64,
     keep: Keep,
-    moment: Option<Arc<Moment>>,
+    moment: Option<Arc<PinnedSnapshot>>,
     spent: Spent,
 }
 
 /// Goes on with a first batch where it was left: what it read of an index, and to which state, is not read again.
-pub fn go_on(cx: &mut Cx, begun: Begun) -> Result<()> {
+pub fn go_on(cx: &mut CommandContext, begun: Begun) -> Result<()> {
     let Begun {
         ns,
         mut results,
@@ -58,7 +58,7 @@ pub fn go_on(cx: &mut Cx, begun: Begun) -> Result<()> {
 
 /// Writes `cursor: {firstBatch, id, ns}` and keeps the cursor if there is more.
 pub fn first_batch(
-    cx: &mut Cx,
+    cx: &mut CommandContext,
     ns: &str,
     mut results: Box<dyn Results>,
     batch: u64,
@@ -111,7 +111,7 @@ pub fn first_batch(
 }
 
 /// What the cursor of a command holds of the command itself, which may be a list of a million values.
-fn share_of(cx: &Cx) -> Result<Share> {
+fn share_of(cx: &CommandContext) -> Result<Share> {
     let mut share = cx.app.engine.cursor_memory.share();
     let len = cx.request.body.len();
     if !share.fits_for_good(HELD_OF_COMMAND * len) {
@@ -125,7 +125,7 @@ fn share_of(cx: &Cx) -> Result<Share> {
 }
 
 /// The reply of a cursor without documents.
-pub fn empty(cx: &mut Cx, ns: &str) {
+pub fn empty(cx: &mut CommandContext, ns: &str) {
     let w = &mut cx.w;
     w.open_doc("cursor")
         .open_array("firstBatch")

@@ -3,7 +3,7 @@
 use super::batch::{self, Common};
 use super::variables;
 use crate::collation::Given;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::Doc;
 use errors::{Result, bail};
@@ -57,7 +57,7 @@ fn parse(d: Doc<'_>) -> Result<Written<'_>> {
 /// Runs one statement: the one at that position, whose id is `ids[at]`.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn execute(
-    cx: &mut Cx<'_, '_>,
+    cx: &mut CommandContext<'_, '_>,
     ns: &str,
     s: &Written<'_>,
     env: &ParseEnv,
@@ -91,7 +91,7 @@ pub(super) fn execute(
     }
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let docs = batch::documents(cx, "delete", "deletes")?;
     cx.statements = docs.len() as u64;

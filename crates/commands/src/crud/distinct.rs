@@ -1,7 +1,7 @@
 //! `distinct`.
 
 use super::{moment, on_view, shape, variables};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use crate::query_settings;
 use bson::{Doc, DocBuf};
@@ -23,7 +23,7 @@ struct Distinct<'a> {
     vars: Arc<Vars>,
 }
 
-fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Distinct<'a>> {
+fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Distinct<'a>> {
     const AT: &str = "distinct";
     let ns = cx.args.namespace()?;
     let (mut key, mut query, mut hint) = (None, Doc::EMPTY, None);
@@ -70,11 +70,11 @@ impl Distinct<'_> {
 }
 
 /// The shape of the distinct that `cx.args` holds, which is checked.
-pub fn query_shape(cx: &Cx<'_, '_>) -> Result<DocBuf> {
+pub fn query_shape(cx: &CommandContext<'_, '_>) -> Result<DocBuf> {
     Ok(parse(cx)?.shape())
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut d = parse(cx)?;
     if !cx.app.query_settings.is_empty() {
         let shape = d.shape();

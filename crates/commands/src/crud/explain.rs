@@ -1,7 +1,7 @@
 //! `explain`: the plan of a command, and with a higher verbosity what running it examined. Writes are not made.
 
 use super::{find, on_view, shape, variables};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::generic::{self, Args};
 use crate::idl;
 use crate::version;
@@ -38,7 +38,7 @@ struct Subject<'a> {
     disk_use: bool,
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if cx.args.first.is_nullish() {
         return Err(idl::missing("explain", "explain"));
     }
@@ -115,7 +115,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 }
 
 /// Some clients give the limit of time to the command that is explained.
-fn heed_inner_limit(cx: &mut Cx<'_, '_>, inner: Doc<'_>) -> Result<()> {
+fn heed_inner_limit(cx: &mut CommandContext<'_, '_>, inner: Doc<'_>) -> Result<()> {
     let allowed = match inner.get("maxTimeMS") {
         Some(v) => generic::max_time_ms("maxTimeMS", v)?,
         None => 0,
@@ -127,7 +127,7 @@ fn heed_inner_limit(cx: &mut Cx<'_, '_>, inner: Doc<'_>) -> Result<()> {
     Ok(())
 }
 
-fn first_statement<'a>(cx: &Cx<'_, 'a>, field: &str) -> Result<Doc<'a>> {
+fn first_statement<'a>(cx: &CommandContext<'_, 'a>, field: &str) -> Result<Doc<'a>> {
     let list = cx.args.field(field).and_then(|v| v.as_array());
     let first = list
         .and_then(|a| a.values().next())
@@ -136,7 +136,7 @@ fn first_statement<'a>(cx: &Cx<'_, 'a>, field: &str) -> Result<Doc<'a>> {
 }
 
 /// The query inside the command that `cx.args` holds.
-fn subject<'a>(cx: &Cx<'_, 'a>, command: &str) -> Result<Subject<'a>> {
+fn subject<'a>(cx: &CommandContext<'_, 'a>, command: &str) -> Result<Subject<'a>> {
     if command == "find" {
         let f = find::parse(cx)?;
         return Ok(Subject {
@@ -294,7 +294,12 @@ fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
     Ok(c)
 }
 
-fn write(cx: &mut Cx, command: Doc<'_>, subject: Subject<'_>, verbosity: Verbosity) -> Result<()> {
+fn write(
+    cx: &mut CommandContext,
+    command: Doc<'_>,
+    subject: Subject<'_>,
+    verbosity: Verbosity,
+) -> Result<()> {
     let Subject {
         ns,
         mut request,
@@ -496,7 +501,7 @@ pub(super) fn has_choice(coll: &catalog::Collection, filter: &Filter) -> bool {
 }
 
 /// The parts that every explain ends with.
-pub(super) fn finish(cx: &mut Cx, command: Doc<'_>) {
+pub(super) fn finish(cx: &mut CommandContext, command: Doc<'_>) {
     let config = &cx.app.config;
     let host = config
         .advertise
@@ -536,7 +541,7 @@ fn with_cached(d: DocBuf) -> DocBuf {
 }
 
 /// A count is run as count runs it, so that the figures are those of the command.
-fn count_run(cx: &mut Cx, ns: &str, filter: &Filter, tree: &Stage) -> Result<Counted> {
+fn count_run(cx: &mut CommandContext, ns: &str, filter: &Filter, tree: &Stage) -> Result<Counted> {
     let started = Instant::now();
     let mut c = Counted::default();
     let below = tree.inputs.first().map_or(tree.name, |s| s.name);

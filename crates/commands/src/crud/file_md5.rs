@@ -1,15 +1,15 @@
 //! `filemd5`: the digest of a file of GridFS, by which old drivers and mongofiles compare what they sent.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, doc};
 use errors::{Result, bail};
-use executor::{ReadRequest, Rows};
+use executor::{ReadRequest, RecordStream};
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::sort::SortPattern;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "filemd5";
     let (mut root, mut partial) = ("fs", false);
     for e in &cx.args.fields {
@@ -36,7 +36,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 "{ns} is a view, not a collection"
             );
         }
-        let mut rows = Rows::open(&mut cx.op, view, coll, &request)?;
+        let mut rows = RecordStream::open(&mut cx.op, view, coll, &request)?;
         while rows.next(&mut cx.op)? {
             let chunk = rows.doc();
             let number = chunk.get("n").and_then(|v| v.to_i64_truncated());

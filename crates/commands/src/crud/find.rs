@@ -2,7 +2,7 @@
 
 use super::cursor::{self, Keep};
 use super::{moment, on_view, shape, variables};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use crate::query_settings;
 use bson::{Doc, DocBuf};
@@ -32,7 +32,7 @@ pub struct Find<'a> {
 pub const DISK_USE: &str = "allowDiskUseByDefault";
 
 /// Reads the arguments of find.
-pub fn parse<'a>(cx: &Cx<'_, 'a>) -> Result<Find<'a>> {
+pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
     let ns = cx.args.namespace()?;
     if catalog::collection_of(&ns).starts_with('$') {
         bail!(InvalidNamespace, "Invalid collection name specified '{ns}'");
@@ -167,7 +167,7 @@ impl Find<'_> {
     }
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if let Some(begun) = cx.request.resumed.and_then(|r| r.take()) {
         cursor::go_on(cx, *begun)?;
         return Ok(Done::Reply);
@@ -205,7 +205,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 }
 
 /// A cursor that stays open at the end of a capped collection. Of hints only the natural order is heeded.
-fn tail(cx: &mut Cx<'_, '_>, find: Find<'_>) -> Result<Done> {
+fn tail(cx: &mut CommandContext<'_, '_>, find: Find<'_>) -> Result<Done> {
     let (view, coll) = cx.op.view(&find.ns);
     let Some(coll) = coll else {
         cursor::empty(cx, &find.ns);

@@ -3,7 +3,7 @@
 use super::batch::{self, Common};
 use super::variables;
 use crate::clock::now_millis;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, DocBuf};
 use errors::{Result, bail};
@@ -13,7 +13,7 @@ use query::projection::Projection;
 use query::sort::SortPattern;
 use query::update::Update;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "findAndModify";
     let ns = cx.args.namespace()?;
     let mut common = Common::default();

@@ -2,7 +2,7 @@
 
 use super::cursor::BATCH_BYTES;
 use super::moment;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use catalog::Tail;
 use errors::{Result, bail, err};
@@ -15,7 +15,7 @@ const AWAIT: Duration = Duration::from_secs(1);
 /// Whoever waits looks this often whether he still should: nobody wakes him when his cursor is killed or his client is gone.
 const LOOK: Duration = Duration::from_millis(250);
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(id) = cx.args.first.as_i64() else {
         if cx.args.first.is_nullish() {
             return Err(idl::missing("getMore", "getMore"));
@@ -145,7 +145,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 
 /// The next batch; waits for something to give until `deadline`.
 fn await_data(
-    cx: &mut Cx<'_, '_>,
+    cx: &mut CommandContext<'_, '_>,
     cursor: &mut Cursor,
     tail: &Tail,
     batch: u64,

@@ -1,12 +1,12 @@
 //! `insert`.
 
 use super::batch::{self, Common};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use bson::Doc;
 use errors::Result;
 use executor::Retry;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let docs = batch::documents(cx, "insert", "documents")?;
     let mut common = Common::default();

@@ -1,11 +1,11 @@
 //! `killCursors`.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::Doc;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if cx.args.first.as_str().is_none() {
         bail!(
             InvalidNamespace,

@@ -1,12 +1,12 @@
 //! `readConcern: {level: "snapshot"}` of find, aggregate and distinct: which moment they read, and how the reply names it.
 
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use bson::Writer;
 use errors::Result;
 use executor::OpCtx;
 
 /// Takes the moment that the command asks for; without `atClusterTime` that is now.
-pub fn enter(cx: &mut Cx<'_, '_>) -> Result<()> {
+pub fn enter(cx: &mut CommandContext<'_, '_>) -> Result<()> {
     let Some(concern) = cx.args.generic.read_concern.and_then(|v| v.as_doc()) else {
         return Ok(());
     };

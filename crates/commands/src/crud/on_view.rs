@@ -4,7 +4,7 @@ use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{aggregate, variables};
 use crate::collation;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use crate::stats::rows;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -18,26 +18,26 @@ pub fn wanted(e: &Error) -> bool {
     e.code == errors::Code::CommandNotSupportedOnView
 }
 
-fn given<'a>(cx: &Cx<'_, 'a>, name: &str) -> Option<Val<'a>> {
+fn given<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Option<Val<'a>> {
     cx.args.field(name).filter(|v| !v.is_nullish())
 }
 
-fn doc<'a>(cx: &Cx<'_, 'a>, name: &str) -> Option<Doc<'a>> {
+fn doc<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Option<Doc<'a>> {
     given(cx, name)
         .and_then(|v| v.as_doc())
         .filter(|d| !d.is_empty())
 }
 
-fn collation(cx: &Cx<'_, '_>) -> Result<collation::Given> {
+fn collation(cx: &CommandContext<'_, '_>) -> Result<collation::Given> {
     collation::given(doc(cx, "collation"))
 }
 
-fn number(cx: &Cx<'_, '_>, name: &str) -> i64 {
+fn number(cx: &CommandContext<'_, '_>, name: &str) -> i64 {
     given(cx, name).and_then(idl::whole).unwrap_or(0)
 }
 
 /// Options of find that a pipeline does not have.
-fn check_find(cx: &Cx<'_, '_>) -> Result<()> {
+fn check_find(cx: &CommandContext<'_, '_>) -> Result<()> {
     let unsupported = |name: &str| -> Result<()> {
         Err(err!(
             InvalidPipelineOperator,
@@ -75,7 +75,7 @@ fn check_find(cx: &Cx<'_, '_>) -> Result<()> {
 }
 
 /// The stages that stand for the query of `command`.
-fn stages(cx: &Cx<'_, '_>, command: &str) -> Result<DocBuf> {
+fn stages(cx: &CommandContext<'_, '_>, command: &str) -> Result<DocBuf> {
     let mut w = Writer::new();
     w.open_array("pipeline");
     let mut stage = |name: &str, v: Val<'_>| {
@@ -114,7 +114,7 @@ fn stages(cx: &Cx<'_, '_>, command: &str) -> Result<DocBuf> {
 }
 
 /// The pipeline that stands for the command in `cx.args`.
-pub fn request(cx: &Cx<'_, '_>, command: &str) -> Result<AggregateRequest> {
+pub fn request(cx: &CommandContext<'_, '_>, command: &str) -> Result<AggregateRequest> {
     let stages = stages(cx, command)?;
     let (ns, given_collation) = (cx.args.namespace()?, collation(cx)?);
     let (env, vars) = variables::variables(cx, &ns, &given_collation, doc(cx, "let"))?;
@@ -135,7 +135,7 @@ pub fn request(cx: &Cx<'_, '_>, command: &str) -> Result<AggregateRequest> {
     })
 }
 
-pub fn find(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn find(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let request = request(cx, "find")?;
     let batch = given(cx, "batchSize")
@@ -150,7 +150,7 @@ pub fn find(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn count(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn count(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let request = request(cx, "count")?;
     let mut results = PipelineCursor::open(&mut cx.op, request)?;
     let mut w = Writer::new();
@@ -167,7 +167,7 @@ pub fn count(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn distinct(cx: &mut Cx<'_, '_>, key: &str) -> Result<Done> {
+pub fn distinct(cx: &mut CommandContext<'_, '_>, key: &str) -> Result<Done> {
     let request = request(cx, "distinct")?;
     let ns = cx.args.namespace()?;
     let collation = collation::effective(cx, &ns, &collation(cx)?)?;
@@ -184,7 +184,7 @@ pub fn distinct(cx: &mut Cx<'_, '_>, key: &str) -> Result<Done> {
 
 /// `{explain: {find: a view, …}}`, `command` in `cx.args`: explained as the pipeline that it is.
 pub fn explain(
-    cx: &mut Cx<'_, '_>,
+    cx: &mut CommandContext<'_, '_>,
     command: &'static str,
     inner: Doc<'_>,
     verbosity: Verbosity,

@@ -4,7 +4,7 @@ use super::batch::{self, Common};
 use super::variables;
 use crate::clock::now_millis;
 use crate::collation::Given;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, Val, Value};
 use errors::{Result, bail};
@@ -174,7 +174,7 @@ pub(super) fn done_before(done: &StmtResult) -> Updated {
 /// Runs one statement: the one at that position, whose id is `ids[at]`.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn execute(
-    cx: &mut Cx<'_, '_>,
+    cx: &mut CommandContext<'_, '_>,
     ns: &str,
     s: &Written<'_>,
     env: &ParseEnv,
@@ -229,7 +229,7 @@ fn check_stage_names(u: Val<'_>) -> Result<()> {
     Ok(())
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let docs = batch::documents(cx, "update", "updates")?;
     cx.statements = docs.len() as u64;

@@ -2,7 +2,7 @@
 
 use crate::clock::now_millis;
 use crate::collation::{self, Given};
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use bson::{Doc, Elem, Val, tag};
 use errors::{Result, bail};
 use planner::Hint;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The variables of a command: `$$NOW`, `$$CLUSTER_TIME` and those of its `let`, whose values are computed once.
 /// Under the collation that is given, or else the collection's.
 pub fn variables(
-    cx: &Cx,
+    cx: &CommandContext,
     ns: &str,
     given: &Given,
     let_: Option<Doc<'_>>,

@@ -1,11 +1,11 @@
 //! `cloneCollectionAsCapped`: a capped copy of a collection, under another name.
 
 use super::{changed, convert_to_capped as convert, create};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use bson::Val;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let from = string("cloneCollectionAsCapped", Some(cx.args.first))?;
     let to = string("toCollection", cx.args.field("toCollection"))?;
     let (from, to) = (cx.args.namespace_of(from)?, cx.args.namespace_of(to)?);

@@ -2,7 +2,7 @@
 
 use super::create::{check_uuid, enumerated, images, rounded_up};
 use super::{changed, view};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::{Collection, Index};
@@ -21,7 +21,7 @@ struct IndexChange<'a> {
     prepare_unique: Option<bool>,
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     catalog::check_collection_name(&ns)?;
     let mut index = None;
@@ -266,7 +266,7 @@ fn find_index(coll: &Collection, c: &IndexChange<'_>) -> Result<Option<Arc<Index
 }
 
 fn change_index(
-    cx: &mut Cx<'_, '_>,
+    cx: &mut CommandContext<'_, '_>,
     ns: &str,
     coll: &Collection,
     c: &IndexChange<'_>,
@@ -390,7 +390,7 @@ fn change_index(
 }
 
 /// Fails when the index holds a value twice, and tells which documents have it.
-fn check_unique(cx: &mut Cx<'_, '_>, coll: &Collection, index: &Index) -> Result<()> {
+fn check_unique(cx: &mut CommandContext<'_, '_>, coll: &Collection, index: &Index) -> Result<()> {
     let duplicates = executor::duplicates(&mut cx.op, coll, index)?;
     if duplicates.is_empty() {
         return Ok(());

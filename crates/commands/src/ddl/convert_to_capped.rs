@@ -4,12 +4,12 @@
 //! one step. Indexes are not kept, as in MongoDB.
 
 use super::{changed, create};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, DocBuf, Writer};
 use catalog::Collection;
 use errors::{Code, Result, bail};
-use executor::{OpCtx, ReadRequest, Rows};
+use executor::{OpCtx, ReadRequest, RecordStream};
 use query::filter::Filter;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const STEP_BYTES: usize = 4 << 20;
 const ASIDE_BYTES: usize = 25;
 const MAX_NAMESPACE_BYTES: usize = 255;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     check_source(&ns)?;
     if ns.len() + ASIDE_BYTES > MAX_NAMESPACE_BYTES {
@@ -29,7 +29,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     let size = size(cx)?;
     let engine = cx.app.engine.clone();
     let source = source(&engine.catalog, &ns)?;
-    let aside = executor::leftover::of_convert_to_capped(cx.args.db);
+    let aside = executor::temp_collections::of_convert_to_capped(cx.args.db);
     let frozen = source.freeze();
     let Some(source) = engine.catalog.get(&ns).filter(|c| c.uuid == source.uuid) else {
         bail!(NamespaceNotFound, "source collection {ns} does not exist");
@@ -61,7 +61,7 @@ pub fn check_source(ns: &str) -> Result<()> {
 }
 
 /// The argument `size`.
-pub fn size(cx: &Cx<'_, '_>) -> Result<i64> {
+pub fn size(cx: &CommandContext<'_, '_>) -> Result<i64> {
     let given = cx.args.field("size").filter(|v| v.is_number());
     let size = given.and_then(idl::whole).unwrap_or(0);
     if size <= 0 {
@@ -115,7 +115,7 @@ pub fn copy(op: &mut OpCtx<'_>, source: &Arc<Collection>, to: &str) -> Result<()
     op.bypass_validation = true;
     let all = Filter::all();
     let (view, _) = op.view(&source.ns);
-    let mut rows = Rows::open(op, view, source.clone(), &ReadRequest::new(&all))?;
+    let mut rows = RecordStream::open(op, view, source.clone(), &ReadRequest::new(&all))?;
     let (mut step, mut bytes): (Vec<DocBuf>, usize) = (Vec::new(), 0);
     loop {
         let more = rows.next(op)?;

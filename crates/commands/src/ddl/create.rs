@@ -5,7 +5,7 @@
 
 use super::{changed, engine_options, unsupported};
 use crate::collation;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
 use catalog::Catalog;
@@ -35,7 +35,7 @@ struct Options<'a> {
     encrypted: Option<DocBuf>,
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let o = parse(cx)?;
     check_namespace(&ns, &o)?;
@@ -98,7 +98,7 @@ pub fn check_uuid(catalog: &Catalog, ns: &str, uuid: Option<[u8; 16]>) -> Result
     .with_extra(w.finish().into_vec()))
 }
 
-fn parse<'r>(cx: &Cx<'_, 'r>) -> Result<Options<'r>> {
+fn parse<'r>(cx: &CommandContext<'_, 'r>) -> Result<Options<'r>> {
     let at = "create";
     let mut o = Options::default();
     for e in cx.args.fields.iter().copied() {

@@ -2,13 +2,13 @@
 
 use super::changed;
 use super::index_spec::{IndexSpec, MAX_INDEXES};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::DocBuf;
 use catalog::NewIndex;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let mut indexes = None;
     for e in cx.args.fields.clone() {

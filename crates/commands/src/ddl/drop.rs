@@ -1,11 +1,11 @@
 //! `drop`: a collection with its indexes.
 
 use super::changed;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Code, Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let mut uuid = None;
     for e in cx.args.fields.clone() {

@@ -1,12 +1,12 @@
 //! `dropDatabase`.
 
 use super::changed;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::Elem;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let first = Elem {
         name: "dropDatabase",
         val: cx.args.first,

@@ -1,13 +1,13 @@
 //! `dropIndexes`, and its old name `deleteIndexes`: by name, names, key pattern, or all but `_id_`.
 
 use super::changed;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, Val, tag};
 use catalog::Collection;
 use errors::{Error, Result, bail, err};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let mut index = None;
     let mut uuid = None;

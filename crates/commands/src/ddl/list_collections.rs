@@ -2,7 +2,7 @@
 
 use super::listing;
 use crate::clock::now_millis;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{DocBuf, Writer, doc};
 use catalog::Collection;
@@ -10,7 +10,7 @@ use errors::Result;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut filter, mut name_only, mut batch_size) = (None, false, None);
     for e in cx.args.fields.clone() {
         match e.name {

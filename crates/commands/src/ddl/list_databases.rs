@@ -1,7 +1,7 @@
 //! `listDatabases`.
 
 use crate::clock::now_millis;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use crate::stats::sizes;
 use bson::Writer;
@@ -9,7 +9,7 @@ use errors::Result;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut filter, mut name_only) = (Filter::all(), false);
     for e in cx.args.fields.clone() {
         match e.name {

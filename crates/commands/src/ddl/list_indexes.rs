@@ -1,13 +1,13 @@
 //! `listIndexes`.
 
 use super::listing;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{DocBuf, Writer};
 use catalog::{Collection, IndexState};
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let (mut batch_size, mut build_info, mut build_uuids) = (None, false, false);
     for e in cx.args.fields.clone() {

@@ -1,6 +1,6 @@
 //! Listings that are computed at once and given in batches like a query's results.
 
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use crate::idl;
 use bson::{Doc, DocBuf, Elem, Writer};
 use errors::Result;
@@ -53,7 +53,7 @@ pub fn batch_size(command: &str, e: Elem<'_>) -> Result<Option<u64>> {
 
 /// Writes `cursor: {id, ns, firstBatch}` and keeps what is left.
 pub fn reply(
-    cx: &mut Cx<'_, '_>,
+    cx: &mut CommandContext<'_, '_>,
     ns: &str,
     docs: Vec<DocBuf>,
     batch_size: Option<u64>,

@@ -22,11 +22,11 @@ pub mod validate_db_metadata;
 mod validator;
 mod view;
 
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use errors::{Result, err};
 
 /// After a change of the catalog: its reply waits for it as a write's does.
-pub(crate) fn changed(cx: &mut Cx<'_, '_>) {
+pub(crate) fn changed(cx: &mut CommandContext<'_, '_>) {
     cx.after_commit = true;
 }
 

@@ -4,10 +4,10 @@
 //! that a restart goes on building from.
 
 use super::changed;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     if let Some(e) = cx.args.fields.first() {
         return Err(cx.args.unknown(*e));

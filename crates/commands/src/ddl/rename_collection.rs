@@ -1,11 +1,11 @@
 //! `renameCollection`: within a database or into another.
 
 use super::changed;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let from = cx.args.first.as_str();
     let (mut to, mut drop_target, mut uuid, mut target_uuid) = (None, false, None, None);
     for e in cx.args.fields.clone() {

@@ -2,11 +2,11 @@
 //! the build must be there.
 
 use super::create_indexes::check_quorum;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "setIndexCommitQuorum";
     let ns = cx.args.namespace()?;
     let (mut names, mut quorum) = (None, None);

@@ -1,6 +1,6 @@
 //! `validateDBMetadata`: what of the collections and indexes a version of the API does not allow.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, Elem};
 use catalog::Index;
@@ -8,7 +8,7 @@ use errors::{Code, Error, Result, bail};
 
 const AT: &str = "validateDBMetadata";
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut api, mut db, mut coll) = (None, None, None);
     for e in cx.args.fields.clone() {
         match e.name {

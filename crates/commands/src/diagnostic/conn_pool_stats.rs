@@ -1,9 +1,9 @@
 //! `connPoolStats`: this server opens no connections of its own.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let w = &mut cx.w;
     w.i32("numClientConnections", 0)
         .i32("numAScopedConnections", 0);

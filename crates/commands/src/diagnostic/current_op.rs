@@ -3,7 +3,7 @@
 use super::process;
 use crate::Commands;
 use crate::clock::now_millis;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::operations::{Operation, Operations};
 use crate::profiler::operation_name;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -53,7 +53,7 @@ pub struct Watch {
     host: String,
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut filter = Writer::new();
     let mut all = false;
     // Nobody is authenticated, so every operation is everybody's own; all other fields are a filter on what is shown.

@@ -3,18 +3,18 @@
 
 use super::{process, server_status};
 use crate::clock::now_millis;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::replication::repl_set_get_status;
 use bson::Writer;
 use errors::Result;
 use std::fs;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
-    let collector = |cx: &mut Cx<'_, '_>, name: &str| {
+    let collector = |cx: &mut CommandContext<'_, '_>, name: &str| {
         cx.w.open_doc(name).date("start", now_millis());
     };
-    let ends = |cx: &mut Cx<'_, '_>| {
+    let ends = |cx: &mut CommandContext<'_, '_>| {
         cx.w.date("end", now_millis()).close();
     };
     collector(cx, "data");

@@ -1,9 +1,9 @@
 //! `features`.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.w.oid("oidMachine", cx.app.process_id);
     Ok(Done::Reply)
 }

@@ -1,10 +1,10 @@
 //! `getLog`: the newest lines of the server's log.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let Some(name) = cx.args.first.as_str() else {
         if cx.args.first.is_nullish() {

@@ -1,9 +1,9 @@
 //! `killOp`.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut op = None;
     for e in cx.args.fields.iter().filter(|e| e.name == "op") {
         op = Some(e.val);

@@ -1,10 +1,10 @@
 //! `listCommands`.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::table::{NAMES, flag, lookup};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut names = NAMES.to_vec();
     names.sort_unstable();
     cx.w.open_doc("commands");

@@ -1,10 +1,10 @@
 //! `lockInfo`: who holds and awaits locks. Records are latched for microseconds and not listed; what is listed is the lock of
 //! `fsync` against writes.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let locks = cx.app.engine.gate.locks();
     cx.w.open_array("lockInfo");

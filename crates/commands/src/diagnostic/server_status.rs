@@ -3,7 +3,7 @@
 
 use super::process;
 use crate::clock::now_millis;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::latency;
 use crate::metrics::KINDS;
 use crate::replica_set;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Sections that come only when asked for.
 const ON_REQUEST: [&str; 2] = ["mirroredReads", "latchAnalysis"];
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let wanted: Vec<(&str, Val<'_>)> = cx.args.fields.iter().map(|e| (e.name, e.val)).collect();
     let all = wanted
         .iter()
@@ -43,7 +43,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     cx.w.i64("uptimeMillis", uptime.as_millis() as i64)
         .i64("uptimeEstimate", uptime.as_secs() as i64)
         .date("localTime", now_millis());
-    type Section = fn(&mut Cx<'_, '_>);
+    type Section = fn(&mut CommandContext<'_, '_>);
     let sections: [(&str, Section); 24] = [
         ("asserts", asserts),
         ("catalogStats", catalog_stats),
@@ -80,11 +80,11 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-fn empty(cx: &mut Cx<'_, '_>, name: &str) {
+fn empty(cx: &mut CommandContext<'_, '_>, name: &str) {
     cx.w.open_doc(name).close();
 }
 
-fn asserts(cx: &mut Cx<'_, '_>) {
+fn asserts(cx: &mut CommandContext<'_, '_>) {
     let user = cx.app.counters.user_asserts() as i64;
     let w = cx.w.open_doc("asserts");
     w.i32("regular", 0)
@@ -96,7 +96,7 @@ fn asserts(cx: &mut Cx<'_, '_>) {
         .close();
 }
 
-fn catalog_stats(cx: &mut Cx<'_, '_>) {
+fn catalog_stats(cx: &mut CommandContext<'_, '_>) {
     let snapshot = cx.app.engine.catalog.snapshot();
     let (views, collections): (Vec<_>, Vec<_>) = snapshot.all().partition(|c| c.is_view());
     let capped = collections.iter().filter(|c| c.capped.is_some()).count();
@@ -115,7 +115,7 @@ fn catalog_stats(cx: &mut Cx<'_, '_>) {
         .close();
 }
 
-fn connections(cx: &mut Cx<'_, '_>) {
+fn connections(cx: &mut CommandContext<'_, '_>) {
     let m = &cx.app.control.metrics;
     let current = m.connections.load(Relaxed) as i64;
     let figures = &cx.app.topology.figures;
@@ -138,7 +138,7 @@ fn connections(cx: &mut Cx<'_, '_>) {
     w.int("awaitingTopologyChanges", awaiting).close();
 }
 
-fn extra_info(cx: &mut Cx<'_, '_>) {
+fn extra_info(cx: &mut CommandContext<'_, '_>) {
     let u = process::usage();
     let w = cx.w.open_doc("extra_info");
     w.str("note", "fields vary by platform")
@@ -158,14 +158,14 @@ fn extra_info(cx: &mut Cx<'_, '_>) {
     .close();
 }
 
-fn flow_control(cx: &mut Cx<'_, '_>) {
+fn flow_control(cx: &mut CommandContext<'_, '_>) {
     cx.w.open_doc("flowControl")
         .bool("enabled", false)
         .bool("isLagged", false)
         .close();
 }
 
-fn global_lock(cx: &mut Cx<'_, '_>) {
+fn global_lock(cx: &mut CommandContext<'_, '_>) {
     let active = cx.app.control.metrics.active.load(Relaxed) as i64;
     let micros = cx.app.control.started.elapsed().as_micros() as i64;
     let running = cx.app.operations.list();
@@ -184,12 +184,12 @@ fn global_lock(cx: &mut Cx<'_, '_>) {
         .close();
 }
 
-fn index_builds(cx: &mut Cx<'_, '_>) {
+fn index_builds(cx: &mut CommandContext<'_, '_>) {
     let running = cx.app.engine.builds.running().len() as i64;
     cx.w.open_doc("indexBuilds").int("total", running).close();
 }
 
-fn sessions(cx: &mut Cx<'_, '_>) {
+fn sessions(cx: &mut CommandContext<'_, '_>) {
     let active = cx.app.sessions.len() as i64;
     let w = cx.w.open_doc("logicalSessionRecordCache");
     w.int("activeSessionsCount", active)
@@ -206,7 +206,7 @@ fn sessions(cx: &mut Cx<'_, '_>) {
         .close();
 }
 
-fn mem(cx: &mut Cx<'_, '_>) {
+fn mem(cx: &mut CommandContext<'_, '_>) {
     let (resident, total) = process::memory();
     let w = cx.w.open_doc("mem");
     w.i32("bits", usize::BITS as i32)
@@ -215,7 +215,7 @@ fn mem(cx: &mut Cx<'_, '_>) {
     w.bool("supported", true).close();
 }
 
-fn metrics(cx: &mut Cx<'_, '_>) {
+fn metrics(cx: &mut CommandContext<'_, '_>) {
     let f = cx.app.cursors.figures();
     let (_, work) = cx.app.counters.totals();
     let w = cx.w.open_doc("metrics");
@@ -268,7 +268,7 @@ fn metrics(cx: &mut Cx<'_, '_>) {
     w.close();
 }
 
-fn network(cx: &mut Cx<'_, '_>) {
+fn network(cx: &mut CommandContext<'_, '_>) {
     let m = &cx.app.control.metrics;
     let (sent, received) = (
         m.bytes_out.load(Relaxed) as i64,
@@ -292,7 +292,7 @@ fn network(cx: &mut Cx<'_, '_>) {
     w.close();
 }
 
-fn latencies(cx: &mut Cx<'_, '_>) {
+fn latencies(cx: &mut CommandContext<'_, '_>) {
     let (latencies, _) = cx.app.counters.totals();
     let asked = cx
         .args
@@ -303,7 +303,7 @@ fn latencies(cx: &mut Cx<'_, '_>) {
     cx.w.close();
 }
 
-fn op_counters(cx: &mut Cx<'_, '_>, name: &str) {
+fn op_counters(cx: &mut CommandContext<'_, '_>, name: &str) {
     cx.w.open_doc(name);
     for (field, kind) in KINDS {
         // Nothing is replicated from elsewhere.
@@ -317,7 +317,7 @@ fn op_counters(cx: &mut Cx<'_, '_>, name: &str) {
     cx.w.close();
 }
 
-fn repl(cx: &mut Cx<'_, '_>) {
+fn repl(cx: &mut CommandContext<'_, '_>) {
     if cx.app.config.topology.set_name().is_none() {
         return;
     }
@@ -328,7 +328,7 @@ fn repl(cx: &mut Cx<'_, '_>) {
     cx.w.i32("rbid", 1).close();
 }
 
-fn security(cx: &mut Cx<'_, '_>) {
+fn security(cx: &mut CommandContext<'_, '_>) {
     let w = cx.w.open_doc("security");
     w.open_doc("authentication")
         .str("saslSupportedMechs", "")
@@ -338,7 +338,7 @@ fn security(cx: &mut Cx<'_, '_>) {
         .close();
 }
 
-fn storage_engine(cx: &mut Cx<'_, '_>) {
+fn storage_engine(cx: &mut CommandContext<'_, '_>) {
     let w = cx.w.open_doc("storageEngine");
     // mongostat shows the cache only of an engine of this name; what it really is stands in our own section.
     w.str("name", "wiredTiger")
@@ -353,7 +353,7 @@ fn storage_engine(cx: &mut Cx<'_, '_>) {
         .close();
 }
 
-fn transactions(cx: &mut Cx<'_, '_>) {
+fn transactions(cx: &mut CommandContext<'_, '_>) {
     let w = cx.w.open_doc("transactions");
     for f in [
         "retriedCommandsCount",
@@ -377,7 +377,7 @@ fn transactions(cx: &mut Cx<'_, '_>) {
     w.close();
 }
 
-fn transport_security(cx: &mut Cx<'_, '_>) {
+fn transport_security(cx: &mut CommandContext<'_, '_>) {
     let w = cx.w.open_doc("transportSecurity");
     for v in ["1.0", "1.1", "1.2", "1.3", "unknown"] {
         // A key with a dot, as MongoDB has it.
@@ -386,7 +386,7 @@ fn transport_security(cx: &mut Cx<'_, '_>) {
     w.close();
 }
 
-fn wired_tiger(cx: &mut Cx<'_, '_>) {
+fn wired_tiger(cx: &mut CommandContext<'_, '_>) {
     let s = cx.app.store.stats();
     let w = cx.w.open_doc("wiredTiger");
     w.str("uri", "statistics:");
@@ -416,7 +416,7 @@ fn wired_tiger(cx: &mut Cx<'_, '_>) {
     w.close().close();
 }
 
-fn pandodb(cx: &mut Cx<'_, '_>) {
+fn pandodb(cx: &mut CommandContext<'_, '_>) {
     let (s, m) = (cx.app.store.stats(), &cx.app.control.metrics);
     let w = cx.w.open_doc("pandodb");
     w.str("version", PANDO_VERSION);

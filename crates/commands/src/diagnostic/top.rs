@@ -1,11 +1,11 @@
 //! `top`: where time went, by collection.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::latency::Class;
 use crate::metrics::{Kind, Usage};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let rows = cx.app.counters.top();
     let w = &mut cx.w;
     w.open_doc("totals")

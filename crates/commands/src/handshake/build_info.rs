@@ -1,10 +1,10 @@
 //! `buildInfo`: version and build.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::version;
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let w = &mut cx.w;
     w.str("version", version::VERSION);

@@ -1,10 +1,10 @@
 //! `connectionStatus`: who the client is. There are no users yet, so it is nobody, who may do anything.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut privileges = false;
     for e in cx.args.fields.clone() {
         match e.name {

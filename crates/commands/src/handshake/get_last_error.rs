@@ -1,9 +1,9 @@
 //! `getLastError`: how the connection's last write fared, for shells and drivers from before acknowledged writes.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let last = cx.client.state.last_write.lock().clone();
     let w = &mut cx.w;
     w.int("connectionId", cx.client.id).int("n", last.n);

@@ -1,7 +1,7 @@
 //! `hello`, and its old name `isMaster`: what a client must know of this server to talk to it.
 
 use crate::clock::now_millis;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::topology::{self, Monitor, Version};
 use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
 use crate::{idl, replica_set};
@@ -14,15 +14,15 @@ const MAX_APP_NAME_BYTES: usize = 128;
 /// What the codec knows, in the order in which MongoDB prefers them.
 const COMPRESSORS: [&str; 3] = ["snappy", "zstd", "zlib"];
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     answer(cx, "isWritablePrimary")
 }
 
-pub fn run_legacy(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run_legacy(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     answer(cx, "ismaster")
 }
 
-fn answer(cx: &mut Cx<'_, '_>, primary: &str) -> Result<Done> {
+fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     // Read before anything else is: what changes from now on is news.
     let seen = cx.app.control.stirred();
     let counter = cx.app.topology.counter();
@@ -129,7 +129,7 @@ fn user_name(v: Val<'_>) -> Result<bool> {
 }
 
 /// Keeps the client's metadata, which comes once in the life of a connection.
-fn remember(cx: &mut Cx<'_, '_>, v: Val<'_>) -> Result<()> {
+fn remember(cx: &mut CommandContext<'_, '_>, v: Val<'_>) -> Result<()> {
     let Some(d) = v.as_doc() else {
         bail!(
             TypeMismatch,

@@ -1,9 +1,9 @@
 //! `logout`: nobody was logged in.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     Ok(Done::Reply)
 }

@@ -1,12 +1,12 @@
 //! `saslStart`, `saslContinue`, `authenticate`: there are no users yet, so nobody can be authenticated.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 
 const MECHANISMS: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
 
-pub fn start(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn start(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut mechanism, mut payload) = (None, false);
     for e in cx.args.fields.clone() {
         match e.name {
@@ -29,11 +29,11 @@ pub fn start(cx: &mut Cx<'_, '_>) -> Result<Done> {
     bail!(AuthenticationFailed, "Authentication failed.")
 }
 
-pub fn continues(_cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn continues(_cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     bail!(ProtocolError, "No SASL session state found")
 }
 
-pub fn authenticate(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn authenticate(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     match cx.args.field("mechanism").and_then(|v| v.as_str()) {
         Some("MONGODB-X509") => bail!(
             AuthenticationFailed,

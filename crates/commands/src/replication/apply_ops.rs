@@ -2,7 +2,7 @@
 //! an entry that fails stays, and the error's `applied` and `results` tell how far it went.
 
 use crate::clock::now_millis;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::generic::Args;
 use crate::idl;
 use crate::table;
@@ -27,7 +27,7 @@ const DDL: [&str; 7] = [
     "renameCollection",
 ];
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     super::set_name(cx)?;
     let Some(list) = cx.args.first.as_array() else {
         return Err(idl::mismatch(AT, AT, cx.args.first, &["array"]));
@@ -68,7 +68,7 @@ fn write_results(w: &mut Writer, results: &[bool]) {
 }
 
 /// Options that there were, or that are not a client's to give. What else is there is ignored, as in MongoDB.
-fn check_options(cx: &Cx<'_, '_>) -> Result<()> {
+fn check_options(cx: &CommandContext<'_, '_>) -> Result<()> {
     for e in &cx.args.fields {
         match e.name {
             "prepare" => bail!(BadValue, "cannot apply a prepared transaction by {AT}"),
@@ -134,7 +134,7 @@ fn entry<'a>(v: Val<'a>) -> Result<Entry<'a>> {
     Ok(Entry { kind, ns, o, o2 })
 }
 
-fn apply(cx: &mut Cx<'_, '_>, e: &Entry<'_>) -> Result<()> {
+fn apply(cx: &mut CommandContext<'_, '_>, e: &Entry<'_>) -> Result<()> {
     let (db, coll) =
         e.ns.split_once('.')
             .filter(|(db, coll)| !db.is_empty() && !coll.is_empty() && !e.ns.contains('\0'))
@@ -171,7 +171,7 @@ fn id_of(d: Doc<'_>, what: &str) -> Result<DocBuf> {
 }
 
 /// Puts a document in its place, whether there is one with its `_id` or not: an entry may be applied again.
-fn insert(cx: &mut Cx<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
+fn insert(cx: &mut CommandContext<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
     let id = id_of(o, "insert")?;
     let done = executor::insert(&mut cx.op, ns, &[o], true, None)?;
     match done.errors.into_iter().next() {
@@ -181,7 +181,12 @@ fn insert(cx: &mut Cx<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
     }
 }
 
-fn update(cx: &mut Cx<'_, '_>, ns: &str, o: Doc<'_>, o2: Option<Doc<'_>>) -> Result<()> {
+fn update(
+    cx: &mut CommandContext<'_, '_>,
+    ns: &str,
+    o: Doc<'_>,
+    o2: Option<Doc<'_>>,
+) -> Result<()> {
     let id = id_of(o2.unwrap_or(o), "update")?;
     let operators;
     let change = match o.get("$v") {
@@ -212,7 +217,7 @@ fn update(cx: &mut Cx<'_, '_>, ns: &str, o: Doc<'_>, o2: Option<Doc<'_>>) -> Res
 }
 
 /// Updates the document of that `_id`; whether there is one.
-fn put(cx: &mut Cx<'_, '_>, ns: &str, id: &DocBuf, change: Val<'_>) -> Result<bool> {
+fn put(cx: &mut CommandContext<'_, '_>, ns: &str, id: &DocBuf, change: Val<'_>) -> Result<bool> {
     let filter = Filter::parse(id.as_doc(), &ParseEnv::new())?;
     let update = Update::parse(change, &[], &ParseEnv::new())?;
     let now = now_millis();
@@ -236,7 +241,7 @@ fn put(cx: &mut Cx<'_, '_>, ns: &str, id: &DocBuf, change: Val<'_>) -> Result<bo
     Ok(done.matched > 0)
 }
 
-fn delete(cx: &mut Cx<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
+fn delete(cx: &mut CommandContext<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
     let filter = Filter::parse(id_of(o, "delete")?.as_doc(), &ParseEnv::new())?;
     let request = DeleteRequest {
         filter: &filter,
@@ -250,7 +255,7 @@ fn delete(cx: &mut Cx<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
 }
 
 /// Runs the command of an entry; its reply is nobody's.
-fn command(cx: &mut Cx<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
+fn command(cx: &mut CommandContext<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
     let name = o.first().map_or("", |e| e.name);
     let Some(command) = table::lookup(name).filter(|c| DDL.contains(&c.name)) else {
         bail!(
@@ -258,7 +263,7 @@ fn command(cx: &mut Cx<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
             "an entry of {AT} cannot hold the command '{name}'"
         );
     };
-    let mut inner = Cx {
+    let mut inner = CommandContext {
         app: cx.app,
         client: cx.client,
         request: cx.request,

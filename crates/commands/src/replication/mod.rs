@@ -5,11 +5,11 @@ pub mod repl_set_get_config;
 pub mod repl_set_get_status;
 pub mod repl_set_initiate;
 
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use errors::{Result, err};
 
 /// The set's name, or the error of a server that is in none.
-fn set_name(cx: &Cx<'_, '_>) -> Result<String> {
+fn set_name(cx: &CommandContext<'_, '_>) -> Result<String> {
     match cx.app.config.topology.set_name() {
         Some(n) => Ok(n.to_string()),
         None => Err(err!(NoReplicationEnabled, "not running with --replSet")),

@@ -1,11 +1,11 @@
 //! `replSetGetConfig`.
 
 use super::set_name;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::replica_set::{ELECTION_ID, TERM, host};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (name, host) = (set_name(cx)?, host(cx));
     let w = &mut cx.w;
     w.open_doc("config")

@@ -2,7 +2,7 @@
 
 use super::set_name;
 use crate::clock::now_millis;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::replica_set::{TERM, host};
 use bson::Writer;
 use errors::Result;
@@ -11,7 +11,7 @@ fn op_time(w: &mut Writer, name: &str, ts: u64) {
     w.open_doc(name).timestamp("ts", ts).i64("t", TERM).close();
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let name = set_name(cx)?;
     let host = host(cx);
     let ts = cx.app.store.last_ts();

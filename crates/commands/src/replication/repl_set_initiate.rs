@@ -2,12 +2,12 @@
 //! once, and hear AlreadyInitialized from then on, as from MongoDB.
 
 use super::set_name;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
 use service::config::Topology;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let name = set_name(cx)?;
     let config = cx.args.first.as_doc().unwrap_or(Doc::EMPTY);
     if let Some(id) = config.get("_id").and_then(|v| v.as_str())

@@ -1,10 +1,10 @@
 //! `endSessions` and `refreshSessions`.
 
 use super::ids;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let ids = ids("endSessions", cx.args.first)?;
     if ids.len() > 10_000 {
@@ -16,7 +16,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn refresh(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn refresh(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     for id in ids("refreshSessions", cx.args.first)? {
         cx.app.sessions.touch(&id)?;

@@ -1,13 +1,13 @@
 //! `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: ends sessions with their cursors and running operations.
 
 use super::ids;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::generic::Lsid;
 use crate::idl;
 use bson::{Doc, Val};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ids = ids("killSessions", cx.args.first)?;
     if ids.is_empty() {
         kill(cx, &all(cx));
@@ -17,7 +17,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn run_all(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run_all(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let users = patterns("killAllSessions", cx.args.first)?;
     for (i, v) in users.values().enumerate() {
         let within = format!("killAllSessions.killAllSessions.{i}");
@@ -40,7 +40,7 @@ pub fn run_all(cx: &mut Cx<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn run_by_pattern(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run_by_pattern(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let patterns = patterns("killAllSessionsByPattern", cx.args.first)?;
     let mut which = if patterns.is_empty() {
@@ -86,7 +86,7 @@ fn patterns<'a>(command: &'static str, v: Val<'a>) -> Result<Doc<'a>> {
     }
 }
 
-fn all(cx: &Cx<'_, '_>) -> Vec<Lsid> {
+fn all(cx: &CommandContext<'_, '_>) -> Vec<Lsid> {
     let own = cx.args.generic.lsid;
     cx.app
         .sessions
@@ -97,7 +97,7 @@ fn all(cx: &Cx<'_, '_>) -> Vec<Lsid> {
         .collect()
 }
 
-fn kill(cx: &Cx<'_, '_>, ids: &[Lsid]) {
+fn kill(cx: &CommandContext<'_, '_>, ids: &[Lsid]) {
     for id in ids {
         cx.app.operations.kill_session(*id);
         cx.app.forget_session(id);

@@ -1,9 +1,9 @@
 //! `startSession`: a session id made by the server. Clients make their own.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::Result;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let id = crate::connection::new_uuid();
     cx.app.sessions.touch(&id)?;
     cx.w.open_doc("id")

@@ -1,9 +1,9 @@
 //! `commitTransaction` and `abortTransaction`: there is never one to end.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let name = cx.command.name;
     if cx.app.config.topology.set_name().is_none() {
         bail!(

@@ -1,13 +1,13 @@
 //! `collStats`.
 
 use super::{Sizes, sizes};
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::Writer;
 use catalog::{Collection, IndexState};
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let mut scale = 1;
     for e in cx.args.fields.clone() {

@@ -1,17 +1,17 @@
 //! `dataSize`: how many bytes a collection's documents, or those of a range, take.
 
 use super::sizes;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, DocBuf, Writer};
 use catalog::Collection;
 use errors::{Result, bail};
-use executor::{ReadRequest, Rows};
+use executor::{ReadRequest, RecordStream};
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use std::time::Instant;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let at = "dataSize";
     let started = Instant::now();
     let (mut key, mut min, mut max, mut estimate, mut most_bytes, mut most_docs) =
@@ -63,7 +63,8 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
                 let (view, Some(coll)) = cx.op.view(ns) else {
                     bail!(NamespaceNotFound, "ns does not exist: {ns}")
                 };
-                let mut rows = Rows::open(&mut cx.op, view, coll, &ReadRequest::new(&filter))?;
+                let mut rows =
+                    RecordStream::open(&mut cx.op, view, coll, &ReadRequest::new(&filter))?;
                 while rows.next(&mut cx.op)? {
                     bytes += rows.doc().len() as i64;
                     docs += 1;

@@ -1,17 +1,17 @@
 //! `dbHash`: digests of the collections of a database, by which two servers' data are compared.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::diagnostic::process;
 use bson::Writer;
 use catalog::Collection;
 use errors::{Result, bail};
-use executor::{ReadRequest, Rows};
+use executor::{ReadRequest, RecordStream};
 use query::filter::Filter;
 use query::sort::SortPattern;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut wanted: Vec<&str> = Vec::new();
     if let Some(list) = cx.args.field("collections").and_then(|v| v.as_array()) {
         for v in list.values() {
@@ -60,7 +60,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 }
 
 /// The digest of all documents of a collection in the order of `_id`; in a capped one in that of their insertion.
-fn digest(cx: &mut Cx<'_, '_>, c: &Arc<Collection>) -> Result<md5::Digest> {
+fn digest(cx: &mut CommandContext<'_, '_>, c: &Arc<Collection>) -> Result<md5::Digest> {
     let all = Filter::all();
     let (view, Some(now)) = cx.op.view(&c.ns) else {
         return Ok(md5::compute([]));
@@ -70,7 +70,7 @@ fn digest(cx: &mut Cx<'_, '_>, c: &Arc<Collection>) -> Result<md5::Digest> {
         sort: now.capped.is_none().then_some(&by_id),
         ..ReadRequest::new(&all)
     };
-    let mut rows = Rows::open(&mut cx.op, view, now, &read)?;
+    let mut rows = RecordStream::open(&mut cx.op, view, now, &read)?;
     let mut sum = md5::Context::new();
     while rows.next(&mut cx.op)? {
         sum.consume(rows.doc().as_bytes());

@@ -1,11 +1,11 @@
 //! `dbStats`.
 
 use super::sizes;
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut scale, mut free) = (1, false);
     for e in cx.args.fields.clone() {
         match e.name {

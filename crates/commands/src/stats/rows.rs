@@ -4,7 +4,7 @@
 use super::{coll_stats, sizes};
 use crate::Commands;
 use crate::clock::now_millis;
-use crate::cx::Cx;
+use crate::context::CommandContext;
 use crate::ddl::list_collections;
 use crate::diagnostic::current_op::{Wanted, Watch};
 use crate::diagnostic::process;
@@ -18,7 +18,7 @@ use session::Sessions;
 use std::sync::Arc;
 
 /// Answers the stages of one pipeline. Owned, since a cursor keeps it.
-pub fn for_pipeline(cx: &Cx<'_, '_>) -> ServerRows {
+pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
     let app: &Commands = cx.app;
     let (engine, sessions) = (app.engine.clone(), app.sessions.clone());
     let (watch, counters) = (Watch::new(app), app.counters.clone());

@@ -7,8 +7,8 @@
 //!   elements?: {least, most, average}, indexes: [{name, position}]}]}
 //! ```
 
+use crate::context::{CommandContext, Done};
 use crate::crud::variables;
-use crate::cx::{Cx, Done};
 use crate::idl;
 use bson::{Doc, Value, Writer};
 use catalog::Collection;
@@ -22,7 +22,7 @@ const AT: &str = "pandoSchema";
 const SAMPLE: i64 = 1000;
 const MAX_SAMPLE: i64 = 1_000_000;
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let (mut sample, mut filter) = (SAMPLE, Doc::EMPTY);
     let mut limits = Limits::default();
@@ -79,7 +79,7 @@ pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
 
 /// The documents to look at.
 fn open(
-    cx: &mut Cx<'_, '_>,
+    cx: &mut CommandContext<'_, '_>,
     coll: &str,
     filter: Doc<'_>,
     sample: Option<i64>,

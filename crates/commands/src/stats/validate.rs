@@ -3,13 +3,13 @@
 //! Each record must lie under the key of its `_id` and have every entry that its indexes want. An index then holds as many
 //! entries as were found so, or it holds some that no record has; those are looked for one by one and named.
 
-use crate::cx::{Cx, Done};
+use crate::context::{CommandContext, Done};
 use crate::idl;
 use bson::{Doc, Writer, key};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState};
 use errors::{Result, bail};
-use executor::{OpCtx, ReadRequest, Rows};
+use executor::{OpCtx, ReadRequest, RecordStream};
 use query::filter::Filter;
 use query::index_keys::KeySet;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Findings {
     }
 }
 
-pub fn run(cx: &mut Cx<'_, '_>) -> Result<Done> {
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let at = "validate";
     let (mut full, mut background, mut metadata, mut repair, mut conformance) =
         (false, false, false, false, false);
@@ -183,7 +183,7 @@ fn check_records(
     expected: &mut [u64],
 ) -> Result<()> {
     let all = Filter::all();
-    let mut rows = Rows::open(op, view.clone(), coll.clone(), &ReadRequest::new(&all))?;
+    let mut rows = RecordStream::open(op, view.clone(), coll.clone(), &ReadRequest::new(&all))?;
     let mut keys = KeySet::new();
     loop {
         match rows.next(op) {
@@ -302,7 +302,7 @@ fn extra_entries(
 }
 
 /// The counts that are kept must be those of the records, when nobody has written since.
-fn check_counts(cx: &Cx<'_, '_>, coll: &Collection, f: &mut Findings) {
+fn check_counts(cx: &CommandContext<'_, '_>, coll: &Collection, f: &mut Findings) {
     let (count, bytes) = cx.app.store.counts(coll.tablet);
     if (count, bytes) != (f.records, f.bytes) {
         let (records, found) = (f.records, f.bytes);

@@ -72,7 +72,7 @@ impl Vars {
         let Some(w) = &self.watchdog else {
             return Ok(());
         };
-        if heap::held() > NOTABLE_BYTES as isize {
+        if alloc_meter::held() > NOTABLE_BYTES as isize {
             w.weigh()?;
         }
         // Much at once is asked for as often as if it were done bit by bit: an answer may be how much there may be.

@@ -111,7 +111,7 @@ struct Away {
 }
 
 impl Parts for Away {
-    fn rows(&mut self, _rows: &mut dyn Rows, _wanted: bool) -> Result<()> {
+    fn rows(&mut self, _rows: &mut dyn DocumentSource, _wanted: bool) -> Result<()> {
         Ok(())
     }
 

@@ -97,7 +97,7 @@ pub trait Source: Send {
 /// not shown; it counts in their [`Share`].
 pub trait Parts {
     /// `wanted`: the document that they stand on will be asked for again.
-    fn rows(&mut self, rows: &mut dyn Rows, wanted: bool) -> Result<()>;
+    fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()>;
     /// A document of up to 16 MB and more; `wanted`: it will be asked for again.
     fn doc(&mut self, doc: &mut Vec<u8>, wanted: bool) -> Result<()>;
 }
@@ -116,7 +116,7 @@ fn show_input(input: &mut Option<Box<dyn Source>>, to: &mut dyn Parts) -> Result
 }
 
 /// The rows of a collection, as whoever reads it keeps them; see [`Host::advance_rows`].
-pub trait Rows: Send {
+pub trait DocumentSource: Send {
     fn doc(&self) -> Doc<'_>;
     fn as_any(&mut self) -> &mut dyn Any;
 }
@@ -126,8 +126,8 @@ pub trait Host {
     /// Deadline, kill and budget: called once for each document that an operator makes or takes in.
     fn check(&mut self) -> Result<()>;
 
-    /// Moves rows to the next one: [`Rows::as_any`] gives the implementor its own type back.
-    fn advance_rows(&mut self, rows: &mut dyn Rows) -> Result<bool>;
+    /// Moves rows to the next one: [`DocumentSource::as_any`] gives the implementor its own type back.
+    fn advance_rows(&mut self, rows: &mut dyn DocumentSource) -> Result<bool>;
 
     /// Runs a pipeline over another collection (or a view; or nothing when it is missing).
     fn open(
@@ -402,7 +402,7 @@ pub fn nested(source: Box<dyn Source>, stages: usize) -> Box<dyn Source> {
 }
 
 /// A source over the rows of a collection.
-pub fn over_rows(rows: Box<dyn Rows>) -> Box<dyn Source> {
+pub fn over_rows(rows: Box<dyn DocumentSource>) -> Box<dyn Source> {
     Box::new(stream::Leaf { rows })
 }
 

@@ -1,6 +1,6 @@
 //! The operators that hold at most one document: filter, transformation, limit, skip, count, and the sources.
 
-use super::{Host, MAX_UNDER_WAY, Parts, Rows, Source};
+use super::{DocumentSource, Host, MAX_UNDER_WAY, Parts, Source};
 use crate::expr::{EvalCtx, Vars, check_depth};
 use crate::filter::Filter;
 use crate::transform::Transform;
@@ -9,7 +9,7 @@ use errors::{Result, err};
 use std::sync::Arc;
 
 pub(super) struct Leaf {
-    pub rows: Box<dyn Rows>,
+    pub rows: Box<dyn DocumentSource>,
 }
 
 impl Source for Leaf {

@@ -41,7 +41,7 @@ impl Host for Memory {
         }
     }
 
-    fn advance_rows(&mut self, _rows: &mut dyn Rows) -> Result<bool> {
+    fn advance_rows(&mut self, _rows: &mut dyn DocumentSource) -> Result<bool> {
         Ok(false)
     }
 

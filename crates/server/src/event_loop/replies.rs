@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use service::in_flight::SMALL_BYTES;
 use service::{Outcome, Resumed, Service};
 
-use super::disk::Lack;
 use super::patience::Patience;
+use super::uring::Lack;
 use super::{EventLoop, Fate, Ran, Staged};
 use crate::connection::{Again, Connection, Phase, Sent};
 use crate::inbox::Done;

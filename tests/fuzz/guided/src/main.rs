@@ -6,7 +6,7 @@
 #![no_main]
 
 mod bounds;
-#[path = "../../../../crates/log/tests/log/faulty_disk.rs"]
+#[path = "../../../../crates/oplog/tests/log/faulty_disk.rs"]
 #[allow(dead_code)]
 mod faulty_disk;
 mod mutator;

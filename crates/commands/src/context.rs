@@ -1,0 +1,107 @@
+//! What a command is run with: its arguments, the connection, the reply under construction.
+
+use crate::Commands;
+use crate::concern::{self, Acknowledge, WriteConcern};
+use crate::connection::Connection;
+use crate::generic::Args;
+use crate::metrics::{Kind, Usage, Work};
+use crate::table::{Command, flag};
+use bson::{DocBuf, Writer};
+use errors::{Result, bail};
+use executor::OpCtx;
+use service::{Client, Kept, Request};
+use std::time::{Duration, Instant};
+
+/// How a command that did not fail ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// The reply is written; the dispatcher adds `ok: 1`.
+    Reply,
+    /// The reply is written, and the same request is to be run again for the next one.
+    ReplyMore,
+    /// Nothing is written; the request is to be run again at this moment, or when something has happened since the server was
+    /// stirred so often.
+    Await { until: Instant, seen: usize },
+    /// The connection is closed.
+    Close,
+}
+
+/// One request on its way through a command.
+pub struct CommandContext<'c, 'r> {
+    pub app: &'c Commands,
+    pub client: &'c Client<Connection>,
+    pub request: &'c Request<'r>,
+    pub command: &'static Command,
+    pub args: Args<'r>,
+    pub write_concern: WriteConcern,
+    /// The operation: budget, deadline, where writes go.
+    pub op: OpCtx<'c>,
+    /// The reply tells what a staged or earlier write did, and must not be sent before that is committed.
+    pub after_commit: bool,
+    /// How many operations it counts as: documents of an insert, statements of an update or delete.
+    pub statements: u64,
+    /// The reply says `ok: 1` as an int32, as MongoDB does where one command answers for another.
+    pub int_ok: bool,
+    /// The command that made the cursor of a getMore.
+    pub originating: Option<DocBuf>,
+    /// What it did to documents, as far as only the command knows.
+    pub work: Work,
+    /// How long it waited for what others do: no time that it took.
+    pub waited: Duration,
+    /// Set when it fails for want of reads from the disk, or has to go to a worker: what it wants back when it is run again.
+    pub kept: Option<Kept>,
+    /// For `top`, of a command on several collections.
+    pub spent: Vec<(String, Kind, Usage)>,
+    /// The reply document, open.
+    pub w: Writer,
+}
+
+impl CommandContext<'_, '_> {
+    /// Checks of generic arguments that depend on the command.
+    pub fn check(&mut self) -> Result<()> {
+        let (c, g) = (self.command, self.args.generic);
+        if c.is(flag::ADMIN) && self.args.db != "admin" {
+            bail!(
+                Unauthorized,
+                "{} may only be run against the admin database.",
+                c.name
+            );
+        }
+        catalog::check_db_name(self.args.db)?;
+        if g.api.strict && !c.is(flag::API) {
+            bail!(
+                APIStrictError,
+                "Provided apiStrict:true, but the command {} is not in API Version 1. Information on supported commands and migrations in API Version 1 can be found at https://dochub.mongodb.org/core/manual-versioned-api",
+                c.name
+            );
+        }
+        let topology = &self.app.config.topology;
+        if let Some(v) = g.write_concern {
+            let wc = concern::write_concern(v, topology)?;
+            if !c.is(flag::WRITE) {
+                if !v.is_nullish() {
+                    bail!(
+                        InvalidOptions,
+                        "Command {} does not support writeConcern",
+                        c.name
+                    );
+                }
+            } else {
+                self.write_concern = wc;
+            }
+        }
+        if let Some(v) = g.read_concern {
+            concern::read_concern(v, topology, c.name, c.is(flag::READ))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a write's reply must wait for the disk.
+    pub fn durable(&self) -> bool {
+        match self.write_concern.acknowledge {
+            Acknowledge::Durable => true,
+            Acknowledge::Written => self.app.config.durability.always,
+            Acknowledge::Never => false,
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! Pipelines over collections: the beginning is answered by a query, the rest by the pipeline's own operators; what those ask
+//! of the world ([`Host`]) is answered here.
+
+use crate::interrupt::Interrupt;
+use crate::op::OpCtx;
+use crate::pipeline::explain;
+use crate::pipeline::merge_into::MergeInto;
+use crate::read::find::{FindCursor, FindRequest};
+use crate::read::idle::Idle;
+use crate::read::request::ReadRequest;
+use bson::{Doc, DocBuf, Writer, doc};
+use catalog::numbers::ID_INDEX;
+use catalog::{Collection, NewIndex};
+use errors::{Result, bail};
+use planner::{Access, DistinctRequest, Hint, Plan};
+use query::expr::Vars;
+use query::pipeline::{
+    self, GroupPushdown, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind, RowsStage, Share,
+    Source, Watch,
+};
+use query::projection::Projection;
+use std::any::Any;
+use std::sync::Arc;
+use storage::View;
+
+/// Answers stages that tell about the server (`$currentOp`, …): whoever knows it.
+pub type ServerRows = Arc<dyn Fn(&RowsStage) -> Result<Vec<DocBuf>> + Send + Sync>;
+
+/// How a pipeline is run.
+#[derive(Clone)]
+pub struct AggregateRequest {
+    pub ns: Namespace,
+    pub pipeline: Pipeline,
+    pub vars: Arc<Vars>,
+    pub hint: Option<Hint>,
+    pub allow_disk_use: bool,
+    pub server_rows: Option<ServerRows>,
+}
+
+/// A running pipeline. Send and owned: it lives in the cursor registry between batches.
+pub struct PipelineCursor {
+    source: Box<dyn Source>,
+    request: AggregateRequest,
+    /// The uuid of the collection it reads, when there is one.
+    pub uuid: Option<[u8; 16]>,
+    pending: bool,
+    done: bool,
+    interrupt: Arc<Interrupt>,
+    idle: Option<Idle>,
+}
+
+/// The rows of a collection, as a pipeline's leaf.
+pub(crate) struct Leaf(pub FindCursor);
+
+impl pipeline::DocumentSource for Leaf {
+    fn doc(&self) -> Doc<'_> {
+        self.0.projected()
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+pub(crate) struct Outside<'a, 'c> {
+    pub ctx: &'a mut OpCtx<'c>,
+    pub request: &'a AggregateRequest,
+    /// The pipeline is explained: nothing is written.
+    pub watch: Option<&'a mut Watch>,
+    pub under_way: usize,
+}
+
+/// What running a pipeline for each document of another takes of the stack, in stages.
+const NESTING_STAGES: usize = 50;
+
+impl PipelineCursor {
+    /// Opens a pipeline. One that is run inline must not write (see [`Pipeline::writes`]): it could not be started over.
+    pub fn open(ctx: &mut OpCtx, mut request: AggregateRequest) -> Result<PipelineCursor> {
+        ctx.disk_use = request.allow_disk_use;
+        let (interrupt, vars) = Interrupt::bind(ctx, &request.vars);
+        request.vars = vars;
+        if request.pipeline.writes() {
+            ctx.need_worker()?;
+        }
+        let (source, uuid) = open(
+            ctx,
+            &request.ns,
+            &request.pipeline,
+            &request.vars,
+            request.hint.clone(),
+            None,
+        )?;
+        Ok(PipelineCursor {
+            source,
+            request,
+            uuid,
+            pending: false,
+            done: false,
+            interrupt,
+            idle: None,
+        })
+    }
+
+    /// The document that the last `advance` reached.
+    pub fn doc(&self) -> Doc<'_> {
+        self.source.doc()
+    }
+
+    /// To the next result; `false` at the end.
+    pub fn advance(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        if std::mem::take(&mut self.pending) {
+            return Ok(true);
+        }
+        if self.done {
+            return Ok(false);
+        }
+        let more = self.source.advance(&mut Outside {
+            ctx,
+            request: &self.request,
+            watch: None,
+            under_way: 0,
+        })?;
+        self.done = !more;
+        Ok(more)
+    }
+
+    /// As [`FindCursor::fill`].
+    pub fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
+        self.interrupt.renew(ctx);
+        if let Some(idle) = self.idle.take() {
+            idle.resume(&mut *self.source, self.pending)?;
+        }
+        let mut n = 0;
+        let start = w.len();
+        while n < max_docs {
+            if !self.advance(ctx)? {
+                return Ok(true);
+            }
+            let doc = self.source.doc();
+            pipeline::check_size(doc.len())?;
+            let bytes = w.len() - start;
+            if (n > 0 && bytes + doc.len() + 16 > max_bytes) || !ctx.may_grow(bytes, doc.len())? {
+                self.pending = true;
+                return Ok(false);
+            }
+            w.push(doc.as_val());
+            n += 1;
+        }
+        if max_docs == 0 && self.request.pipeline.writes() {
+            // Nobody asks for documents, but what is to be written is written now.
+            return Ok(!self.advance(ctx)?);
+        }
+        Ok(false)
+    }
+
+    /// As [`FindCursor::release`]. Fails where a long document can be kept neither in memory nor in a file.
+    pub fn release(&mut self, ctx: &mut OpCtx) -> Result<()> {
+        self.idle = Some(Idle::leave(ctx, &mut *self.source, self.pending)?);
+        Ok(())
+    }
+}
+
+/// The source of a pipeline over a collection, a view, or nothing.
+fn open(
+    ctx: &mut OpCtx,
+    ns: &Namespace,
+    pipeline: &Pipeline,
+    vars: &Arc<Vars>,
+    hint: Option<Hint>,
+    watch: Option<&mut Watch>,
+) -> Result<(Box<dyn Source>, Option<[u8; 16]>)> {
+    if pipeline.makes_input() {
+        return Ok((pipeline.run_alone(vars), None));
+    }
+    let full = ns.to_string();
+    if let Some(r) = ctx.catalog().resolve(&full)? {
+        let whole = r.pipeline.then(pipeline);
+        let opened = open(ctx, &r.on, &whole, vars, hint, watch)?;
+        // The cursor is on the view: the collection below may go.
+        return Ok((opened.0, None));
+    }
+    let begun = begin(ctx, &full, pipeline, vars, hint)?;
+    let uuid = begun.coll.map(|c| c.uuid);
+    let leaf = match begun.start {
+        Start::Docs(docs) => pipeline::over_docs(docs),
+        Start::Rows(cursor) => match watch {
+            None => pipeline::over_rows(Box::new(Leaf(*cursor))),
+            Some(w) => explain::watched_rows(*cursor, w),
+        },
+    };
+    Ok((pipeline.attach(begun.from, leaf, vars), uuid))
+}
+
+/// What answers the beginning of a pipeline.
+pub(crate) enum Start {
+    /// Known without looking: there is nothing, or only a number was asked for.
+    Docs(Vec<DocBuf>),
+    Rows(Box<FindCursor>),
+}
+
+pub(crate) struct Begun {
+    pub start: Start,
+    /// The stage that comes next.
+    pub from: usize,
+    pub coll: Option<Arc<Collection>>,
+}
+
+/// Opens the query that stands for the beginning of a pipeline over a collection.
+pub(crate) fn begin(
+    ctx: &mut OpCtx,
+    ns: &str,
+    pipeline: &Pipeline,
+    vars: &Arc<Vars>,
+    hint: Option<Hint>,
+) -> Result<Begun> {
+    let push = pipeline.pushdown();
+    let (view, coll) = ctx.view(ns);
+    let begun = |start, from, coll| Ok(Begun { start, from, coll });
+    let coll = match coll {
+        Some(coll) if push.limit != Some(0) => coll,
+        nothing_wanted => {
+            return begun(Start::Docs(Vec::new()), push.consumed, nothing_wanted);
+        }
+    };
+    ctx.check_moment(&coll)?;
+    let counted = push.count_only && ctx.moment.is_none();
+    if counted && push.filter.is_trivial() && hint.is_none() {
+        let n = ctx.engine.store.counts(coll.tablet).0;
+        let n = n.saturating_sub(push.skip);
+        let n = push.limit.map_or(n, |l| n.min(l));
+        let next = pipeline.stages().get(push.consumed);
+        if let Some(docs) = next.and_then(|stage| stage.counted(n)) {
+            return begun(Start::Docs(docs), push.consumed + 1, Some(coll));
+        }
+    }
+    let mut find = FindRequest::new(push.filter);
+    find.sort = push.sort.map(|s| (*s).clone());
+    find.skip = push.skip;
+    find.limit = push.limit;
+    find.hint = hint;
+    find.vars = vars.clone();
+    if let Some(group) = &push.group {
+        let needed = push.needed.as_ref().and_then(covering);
+        if let Some(plan) = group_plan(ctx, &view, &coll, &find, group, needed.as_ref())? {
+            find.projection = needed;
+            find.plan = Some(Arc::new(plan));
+            let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
+            cursor.drop_projection_unless_covered();
+            return begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll));
+        }
+    }
+    // A projection to what is read lets an index cover the query; it is dropped again when none does.
+    find.projection = push.needed.as_ref().and_then(covering);
+    let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
+    cursor.drop_projection_unless_covered();
+    begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))
+}
+
+/// The plan by which an index gives nothing but the document of each group that its results are made of.
+fn group_plan(
+    ctx: &OpCtx,
+    view: &View,
+    coll: &Collection,
+    find: &FindRequest<'_>,
+    group: &GroupPushdown,
+    projection: Option<&Projection>,
+) -> Result<Option<Plan>> {
+    let has = |i: &planner::IndexInfo| i.key.fields.iter().any(|f| f.path == group.path);
+    if !coll.usable.iter().any(has) {
+        return Ok(None);
+    }
+    for order in &group.orders {
+        let read = ReadRequest {
+            sort: order.as_ref(),
+            projection,
+            hint: find.hint.clone(),
+            vars: find.filter.wants_vars().then(|| find.vars.clone()),
+            distinct: Some(DistinctRequest {
+                path: &group.path,
+                collation: group.collation.as_ref(),
+                group: true,
+            }),
+            ..ReadRequest::new(&find.filter)
+        };
+        let plan = read.plan(ctx.engine, view, coll, false)?;
+        if matches!(&plan.access, Access::Index(a) if a.distinct.is_some()) {
+            return Ok(Some(plan));
+        }
+    }
+    Ok(None)
+}
+
+/// The inclusion of these paths, where a projection can say so.
+pub(crate) fn covering(paths: &std::collections::BTreeSet<String>) -> Option<Projection> {
+    if paths.is_empty() || paths.iter().any(|p| p.is_empty() || p.contains('$')) {
+        return None;
+    }
+    let mut w = Writer::new();
+    if !paths.contains("_id") {
+        w.i32("_id", 0);
+    }
+    for p in paths {
+        let nested = paths.iter().any(|q| {
+            q.len() < p.len()
+                && p.starts_with(q.as_str())
+                && p.as_bytes().get(q.len()) == Some(&b'.')
+        });
+        if !nested {
+            w.i32(p, 1);
+        }
+    }
+    Projection::parse(w.finish().as_doc(), None, &Default::default()).ok()
+}
+
+impl Host for Outside<'_, '_> {
+    fn check(&mut self) -> Result<()> {
+        self.ctx.tick(1)
+    }
+
+    fn advance_rows(&mut self, rows: &mut dyn pipeline::DocumentSource) -> Result<bool> {
+        match rows.as_any().downcast_mut::<Leaf>() {
+            Some(leaf) => {
+                if !self.ctx.may_offload() {
+                    leaf.0.read_anywhere();
+                }
+                let more = leaf.0.next(self.ctx)?;
+                if more {
+                    leaf.0.project()?;
+                }
+                Ok(more)
+            }
+            None => explain::advance(self, rows),
+        }
+    }
+
+    fn open(
+        &mut self,
+        ns: &Namespace,
+        pipeline: &Pipeline,
+        vars: &Arc<Vars>,
+    ) -> Result<Box<dyn Source>> {
+        let watch = self.watch.as_deref_mut();
+        let (source, _) = open(self.ctx, ns, pipeline, vars, None, watch)?;
+        Ok(pipeline::nested(source, NESTING_STAGES))
+    }
+
+    fn under_way(&mut self) -> &mut usize {
+        &mut self.under_way
+    }
+
+    fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()> {
+        if self.watch.is_some() {
+            return explain::exhaust(self, input);
+        }
+        self.ctx.need_worker()?;
+        self.ctx.pass_gate()?;
+        let target = spec.target.to_string();
+        if spec.timeseries.is_some() {
+            bail!(
+                NotImplemented,
+                "PandoDB does not support time-series collections yet"
+            );
+        }
+        let engine = self.ctx.engine.clone();
+        let before = engine.catalog.get(&target);
+        if before.as_ref().is_some_and(|c| c.is_view()) {
+            bail!(
+                CommandNotSupportedOnView,
+                "Namespace {target} is a view, not a collection"
+            );
+        }
+        if before.as_ref().is_some_and(|c| c.capped.is_some()) {
+            bail!(
+                17152,
+                "namespace '{target}' is capped so it can't be used for $out"
+            );
+        }
+        // Filled aside and then put in the target's place: readers see the old collection or the whole new one.
+        let aside = crate::pipeline::temp_collections::of_out(&spec.target.db);
+        let options = before
+            .as_ref()
+            .map_or_else(DocBuf::new, |c| c.options.clone());
+        engine.catalog.create(&aside, options)?;
+        let filled = (|| {
+            if let Some(c) = &before {
+                let new: Vec<NewIndex> = c
+                    .secondary()
+                    .map(|i| NewIndex {
+                        spec: i.spec.clone(),
+                    })
+                    .collect();
+                if !new.is_empty() {
+                    crate::write::build::create_indexes(self.ctx, &aside, &new)?;
+                }
+            }
+            let mut batch: Vec<DocBuf> = Vec::new();
+            let mut bytes = 0;
+            loop {
+                let more = input.advance(self)?;
+                if more {
+                    let d = input.doc();
+                    bytes += d.len();
+                    batch.push(d.to_buf());
+                }
+                if batch.len() >= 500 || bytes > 4 << 20 || !more {
+                    let docs: Vec<Doc> = batch.iter().map(|d| d.as_doc()).collect();
+                    let done = crate::write::insert::insert(self.ctx, &aside, &docs, true, None)?;
+                    if let Some((_, e)) = done.errors.into_iter().next() {
+                        return Err(e.context("PlanExecutor error during aggregation"));
+                    }
+                    batch.clear();
+                    bytes = 0;
+                }
+                if !more {
+                    return Ok(());
+                }
+            }
+        })();
+        let result = filled.and_then(|()| engine.catalog.rename(&aside, &target, true));
+        if result.is_err() {
+            let _ = engine.catalog.drop_collection(&aside);
+        }
+        self.ctx.last_index = engine.store.last_index();
+        result
+    }
+
+    fn merge(&mut self, spec: &MergeSpec, input: &mut dyn Source, vars: &Arc<Vars>) -> Result<()> {
+        let mut into = MergeInto::new(self.ctx, spec, vars)?;
+        if self.watch.is_some() {
+            return explain::exhaust(self, input);
+        }
+        self.ctx.need_worker()?;
+        while input.advance(self)? {
+            let new = input.doc().to_buf();
+            into.put(self.ctx, new.as_doc())?;
+        }
+        into.finish()
+    }
+
+    fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>> {
+        if stage.kind == RowsKind::IndexStats {
+            let coll = self.ctx.engine.catalog.get(&stage.ns.to_string());
+            if coll.as_ref().is_some_and(|c| c.is_view()) {
+                bail!(
+                    CommandNotSupportedOnView,
+                    "Namespace {} is a view, not a collection",
+                    stage.ns
+                );
+            }
+            return Ok(coll.map(|c| index_stats(&c)).unwrap_or_default());
+        }
+        match &self.request.server_rows {
+            Some(f) => f(stage),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn allow_disk_use(&self) -> bool {
+        self.request.allow_disk_use
+    }
+
+    fn share(&self) -> Share {
+        self.ctx.engine.stage_memory.share()
+    }
+
+    fn wait_for_memory(&mut self) -> Result<()> {
+        self.ctx.wait_for_memory()
+    }
+
+    fn spill(&mut self) -> Result<Box<dyn pipeline::SpillFile>> {
+        self.ctx.need_worker()?;
+        Ok(Box::new(self.ctx.engine.store.temporary_file()?))
+    }
+
+    fn watch(&mut self) -> Option<&mut Watch> {
+        self.watch.as_deref_mut()
+    }
+}
+
+fn index_stats(c: &Collection) -> Vec<DocBuf> {
+    use std::sync::atomic::Ordering::Relaxed;
+    let row = |name: &str, key: Doc<'_>, spec: Doc<'_>, ops: u64, since: i64| {
+        let mut w = Writer::new();
+        w.str("name", name).doc("key", key).str("host", "localhost");
+        w.open_doc("accesses")
+            .i64("ops", ops as i64)
+            .date("since", since)
+            .close();
+        w.doc("spec", spec);
+        w.finish()
+    };
+    let id_spec = doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" };
+    let mut rows = vec![row(
+        "_id_",
+        doc! { "_id": 1 }.as_doc(),
+        id_spec.as_doc(),
+        c.id_index_accesses.load(Relaxed)
+            + c.index(ID_INDEX).map_or(0, |i| i.accesses.load(Relaxed)),
+        c.since_millis,
+    )];
+    for i in c.secondary() {
+        let key = i
+            .spec
+            .get("key")
+            .and_then(|v| v.as_doc())
+            .unwrap_or(Doc::EMPTY);
+        rows.push(row(
+            i.name(),
+            key,
+            i.spec.as_doc(),
+            i.accesses.load(Relaxed),
+            i.since_millis,
+        ));
+    }
+    rows
+}

@@ -1,0 +1,175 @@
+//! Pipelines as explain sees them: the query that answers the beginning, and what a run of every stage counted.
+//!
+//! Invariant: the run is the one that `aggregate` would make (the same plan, projection and operators), but that nothing is
+//! written.
+
+use crate::interrupt::Interrupt;
+use crate::op::OpCtx;
+use crate::pipeline::aggregate::{AggregateRequest, Outside, Start, begin};
+use crate::read::Examined;
+use crate::read::find::FindCursor;
+use bson::Doc;
+use catalog::Collection;
+use errors::Result;
+use planner::{Access, Plan};
+use query::pipeline::{self, Figures, Host, Source, Watch};
+use query::projection::Projection;
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What explain tells about a pipeline over a collection.
+pub struct ExplainedPipeline {
+    pub coll: Option<Arc<Collection>>,
+    /// Of the query; none where nothing is looked at.
+    pub plan: Option<Plan>,
+    /// What a covered query gives.
+    pub projection: Option<Projection>,
+    /// A number that the engine keeps is all that was asked for.
+    pub fast_count: bool,
+    /// What was counted, when the pipeline was run: the query's figures, then those of the stages after it.
+    pub ran: Option<(Watch, Vec<usize>)>,
+}
+
+/// Plans a pipeline (not over a view, and not one that makes its own input) and, with `run`, runs it to its end.
+pub fn explain_pipeline(
+    ctx: &mut OpCtx,
+    mut request: AggregateRequest,
+    run: bool,
+) -> Result<ExplainedPipeline> {
+    ctx.need_worker()?;
+    ctx.disk_use = request.allow_disk_use;
+    let (_interrupt, vars) = Interrupt::bind(ctx, &request.vars);
+    request.vars = vars;
+    let (pipeline, vars) = (&request.pipeline, &request.vars);
+    if let Some(spec) = pipeline.merge() {
+        crate::pipeline::merge_into::check_key(ctx, spec)?;
+    }
+    let alone = pipeline.makes_input();
+    let mut explained = ExplainedPipeline {
+        coll: None,
+        plan: None,
+        projection: None,
+        fast_count: false,
+        ran: None,
+    };
+    let mut watch = Watch::new(Instant::now);
+    let mut numbers = vec![watch.add()];
+    let (leaf, from) = if alone {
+        (pipeline::over_docs(Vec::new()), 0)
+    } else {
+        let ns = request.ns.to_string();
+        let begun = begin(ctx, &ns, pipeline, vars, request.hint.clone())?;
+        explained.coll = begun.coll;
+        let leaf = match begun.start {
+            Start::Rows(cursor) => {
+                explained.plan = Some(cursor.plan().clone());
+                explained.projection = cursor.projection().cloned();
+                pipeline::watched(watched_rows(*cursor, &mut watch), 0)
+            }
+            Start::Docs(docs) => {
+                let docs = pipeline::over_docs(docs);
+                explained.fast_count = begun.from > pipeline.pushdown().consumed;
+                if explained.fast_count {
+                    // The documents are those of `$count`, which is done already.
+                    numbers.push(watch.add());
+                }
+                pipeline::watched(docs, numbers.len() - 1)
+            }
+        };
+        (leaf, begun.from)
+    };
+    if !run {
+        return Ok(explained);
+    }
+    let (mut source, rest) = pipeline.attach_watched(from, leaf, vars, &mut watch);
+    numbers.extend(rest);
+    while source.advance(&mut Outside {
+        ctx,
+        request: &request,
+        watch: Some(&mut watch),
+        under_way: 0,
+    })? {}
+    explained.ran = Some((watch, numbers));
+    Ok(explained)
+}
+
+/// The rows of a collection; what they examine is counted for a stage.
+struct WatchedLeaf {
+    cursor: FindCursor,
+    stage: usize,
+    seen: Examined,
+}
+
+impl pipeline::DocumentSource for WatchedLeaf {
+    fn doc(&self) -> Doc<'_> {
+        self.cursor.projected()
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// The rows of a query, counted for the stage that runs.
+pub(crate) fn watched_rows(cursor: FindCursor, watch: &mut Watch) -> Box<dyn Source> {
+    let stage = watch.current();
+    if let Some(f) = watch.figures_mut(stage) {
+        used(&cursor.plan().access, cursor.collection(), f);
+    }
+    pipeline::over_rows(Box::new(WatchedLeaf {
+        cursor,
+        stage,
+        seen: Examined::default(),
+    }))
+}
+
+/// [`Host::advance_rows`] for rows that are counted.
+pub(crate) fn advance(
+    host: &mut Outside<'_, '_>,
+    rows: &mut dyn pipeline::DocumentSource,
+) -> Result<bool> {
+    let Some(leaf) = rows.as_any().downcast_mut::<WatchedLeaf>() else {
+        return Err(errors::Error::internal("rows of another kind"));
+    };
+    let more = leaf.cursor.next(host.ctx)?;
+    if more {
+        leaf.cursor.project()?;
+    }
+    let now = leaf.cursor.examined();
+    let before = std::mem::replace(&mut leaf.seen, now);
+    if let Some(f) = host.watch().and_then(|w| w.figures_mut(leaf.stage)) {
+        f.keys += now.keys - before.keys;
+        f.docs += now.docs - before.docs;
+        f.seeks += now.seeks - before.seeks;
+        let (bytes, rows) = leaf.cursor.sorted();
+        (f.sort_bytes, f.sort_rows) = (bytes as u64, rows);
+    }
+    Ok(more)
+}
+
+/// Which indexes an access reads, or that it reads the whole collection.
+fn used(access: &Access, coll: &Collection, f: &mut Figures) {
+    let mut index = |name: &str| f.indexes_used.insert(name.to_string());
+    let mut named = |id| coll.index(id).is_some_and(|i| index(i.name()));
+    match access {
+        Access::Eof => {}
+        Access::Records { .. } if access.is_scan() => f.collection_scans += 1,
+        Access::Ids(_) | Access::Records { .. } => {
+            index("_id_");
+        }
+        Access::Index(a) => {
+            named(a.index);
+        }
+        Access::Merge(scans, _) => scans.iter().for_each(|b| {
+            named(b.access.index);
+        }),
+        Access::Or(branches) => branches.iter().for_each(|b| used(&b.access, coll, f)),
+    }
+}
+
+/// What a stage that writes does instead when it is explained.
+pub(crate) fn exhaust(host: &mut Outside<'_, '_>, input: &mut dyn Source) -> Result<()> {
+    while input.advance(host)? {}
+    Ok(())
+}

@@ -1,0 +1,419 @@
+//! A query's results as a cursor gives them: skip, limit and projection over [`RecordStream`].
+
+use crate::interrupt::Interrupt;
+use crate::op::OpCtx;
+use crate::read::request::ReadRequest;
+use crate::read::{Examined, RecordStream};
+use crate::records::latch_hash;
+use bson::{Doc, DocBuf, Val, Writer};
+use catalog::Collection;
+use catalog::numbers::sequence_of;
+use errors::{Error, Result, bail};
+use planner::{Access, Hint, Plan};
+use query::expr::Vars;
+use query::filter::Filter;
+use query::index_keys::KeySet;
+use query::projection::Projection;
+use query::sort::SortPattern;
+use std::sync::Arc;
+
+/// A parsed find. Owned, so that a cursor can keep what it needs.
+pub struct FindRequest<'a> {
+    pub filter: Filter,
+    pub sort: Option<SortPattern>,
+    pub projection: Option<Projection>,
+    pub skip: u64,
+    pub limit: Option<u64>,
+    pub hint: Option<Hint>,
+    pub min: Option<Doc<'a>>,
+    pub max: Option<Doc<'a>>,
+    pub vars: Arc<Vars>,
+    pub show_record_id: bool,
+    pub return_key: bool,
+    /// How it is answered, where that is decided already.
+    pub plan: Option<Arc<Plan>>,
+}
+
+impl FindRequest<'_> {
+    pub fn new(filter: Filter) -> FindRequest<'static> {
+        FindRequest {
+            filter,
+            sort: None,
+            projection: None,
+            skip: 0,
+            limit: None,
+            hint: None,
+            min: None,
+            max: None,
+            vars: Arc::default(),
+            show_record_id: false,
+            return_key: false,
+            plan: None,
+        }
+    }
+}
+
+/// What becomes of a document on its way into a batch.
+pub(crate) struct Shape {
+    pub projection: Option<Projection>,
+    vars: Arc<Vars>,
+    show_record_id: bool,
+    return_key: bool,
+    /// Records are read for the order of their `_id`, which is then the index that found them.
+    by_id: bool,
+    scratch: Vec<u8>,
+}
+
+impl Shape {
+    pub(crate) fn new(
+        projection: Option<Projection>,
+        vars: Arc<Vars>,
+        show_record_id: bool,
+        return_key: bool,
+    ) -> Shape {
+        Shape {
+            projection,
+            vars,
+            show_record_id,
+            return_key,
+            by_id: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Whether documents go as they are.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.projection.is_none() && !self.show_record_id && !self.return_key
+    }
+
+    /// A result that `filter` matched, in its shape. `plan`: by which it was found; none is a collection scan.
+    pub(crate) fn apply<'d>(
+        &'d mut self,
+        filter: &Filter,
+        doc: Doc<'d>,
+        coll: &Collection,
+        plan: Option<&Plan>,
+        record_key: &[u8],
+    ) -> Result<Doc<'d>> {
+        if self.is_plain() {
+            return Ok(doc);
+        }
+        self.scratch.clear();
+        if self.return_key {
+            let key = index_key(doc, coll, plan, self.by_id)?;
+            self.scratch.extend_from_slice(key.as_bytes());
+        } else if let Some(p) = &self.projection {
+            let matched = if p.needs_match_index() {
+                filter.first_matched_index(doc, &self.vars)?.flatten()
+            } else {
+                None
+            };
+            p.apply(doc, matched, &self.vars, &mut self.scratch)?;
+            if !p.index_key_fields().is_empty() {
+                let key = index_key(doc, coll, plan, self.by_id)?;
+                if !key.as_doc().is_empty() {
+                    let mut w = Writer::with_capacity(self.scratch.len() + key.as_bytes().len());
+                    w.extend(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY));
+                    for name in p.index_key_fields() {
+                        w.doc(name, key.as_doc());
+                    }
+                    self.scratch = w.finish().into_vec();
+                }
+            }
+        } else {
+            self.scratch.extend_from_slice(doc.as_bytes());
+        }
+        if self.show_record_id && !self.return_key {
+            let mut w = Writer::with_capacity(self.scratch.len() + 32);
+            w.extend(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY));
+            record_id(&mut w, coll, record_key);
+            self.scratch = w.finish().into_vec();
+        }
+        Ok(self.shaped())
+    }
+
+    fn shaped(&self) -> Doc<'_> {
+        Doc::new(&self.scratch).unwrap_or(Doc::EMPTY)
+    }
+}
+
+/// `$recordId`: the number of the record where records lie under numbers, the key itself in a clustered collection. Elsewhere they have no
+/// number; one that stays the same for as long as the document has its `_id` stands for it.
+fn record_id(w: &mut Writer, coll: &Collection, record_key: &[u8]) {
+    const NAME: &str = "$recordId";
+    match sequence_of(record_key).filter(|_| coll.is_numbered()) {
+        Some(n) => w.i64(NAME, n as i64),
+        None if coll.option("clusteredIndex").is_some() => w.binary(NAME, 0, record_key),
+        None => w.i64(NAME, latch_hash(record_key) as i64 & i64::MAX),
+    };
+}
+
+/// `returnKey`: the fields of the index that found the document, as they stand in it; empty without an index.
+fn index_key(
+    doc: Doc<'_>,
+    coll: &Collection,
+    plan: Option<&Plan>,
+    ordered: bool,
+) -> Result<DocBuf> {
+    let by_id = || {
+        let mut w = Writer::new();
+        w.val("_id", doc.get("_id").unwrap_or(Val::NULL));
+        Ok(w.finish())
+    };
+    match plan.map(|p| (&p.access, p)) {
+        Some((Access::Index(a), _)) => {
+            let Some(index) = coll.index(a.index) else {
+                return Ok(DocBuf::new());
+            };
+            let mut keys = KeySet::default();
+            index.info.key.extract(doc, false, &mut keys)?;
+            let inside = |k: &[u8]| a.holds(&index.info.key.fields, k);
+            let found = keys.iter().find(|(k, _)| inside(k));
+            let shown = found
+                .or(keys.iter().next())
+                .and_then(|(k, types)| index.info.key.decode(k, types, false));
+            Ok(shown.unwrap_or_default())
+        }
+        Some((Access::Ids(_), _)) => by_id(),
+        Some((Access::Records { .. }, p)) if ordered || !p.id_bounds.is_empty() => by_id(),
+        _ => Ok(DocBuf::new()),
+    }
+}
+
+/// An open query. Send and owned: it lives in the cursor registry between batches.
+pub struct FindCursor {
+    rows: RecordStream,
+    filter: Filter,
+    shape: Shape,
+    skip: u64,
+    left: Option<u64>,
+    /// `rows` stands on a result that did not fit into the last batch.
+    pending: bool,
+    /// The next result is looked for.
+    seeking: bool,
+    pub returned: u64,
+    /// When expressions are evaluated.
+    interrupt: Option<Arc<Interrupt>>,
+}
+
+impl FindCursor {
+    /// Plans and opens; `None` when there is no such collection.
+    pub fn open(ctx: &mut OpCtx, ns: &str, req: FindRequest) -> Result<Option<FindCursor>> {
+        // One record by its key needs no snapshot.
+        let (view, coll) = match planner::id_lookup(&req.filter) {
+            Some(_)
+                if req.hint.is_none()
+                    && req.min.is_none()
+                    && req.max.is_none()
+                    && ctx.moment.is_none() =>
+            {
+                (ctx.latest(), ctx.engine.catalog.get(ns))
+            }
+            _ => ctx.view(ns),
+        };
+        let Some(coll) = coll else { return Ok(None) };
+        if coll.is_view() {
+            bail!(
+                CommandNotSupportedOnView,
+                "Namespace {ns} is a view, not a collection"
+            );
+        }
+        ctx.check_moment(&coll)?;
+        FindCursor::over(ctx, view, coll, req).map(Some)
+    }
+
+    pub fn over(
+        ctx: &mut OpCtx,
+        view: storage::View,
+        coll: Arc<Collection>,
+        mut req: FindRequest,
+    ) -> Result<FindCursor> {
+        let wants_vars = req.filter.wants_vars();
+        let mut interrupt = None;
+        let computes = wants_vars || req.projection.as_ref().is_some_and(|p| !p.is_simple());
+        // Those of a pipeline have one already, which the pipeline keeps up to date.
+        if computes && !req.vars.has_watchdog() {
+            let (cell, vars) = Interrupt::bind(ctx, &req.vars);
+            (interrupt, req.vars) = (Some(cell), vars);
+        }
+        let read = ReadRequest {
+            filter: &req.filter,
+            sort: req.sort.as_ref(),
+            projection: req.projection.as_ref(),
+            limit: req.limit.map(|l| l.saturating_add(req.skip)),
+            hint: req.hint.clone(),
+            min: req.min,
+            max: req.max,
+            vars: wants_vars.then(|| req.vars.clone()),
+            distinct: None,
+        };
+        let rows = match req.plan {
+            None => RecordStream::open(ctx, view, coll, &read)?,
+            Some(plan) => RecordStream::with_plan(ctx, view, coll, plan, read.limit, read.vars)?,
+        };
+        let mut shape = Shape::new(req.projection, req.vars, req.show_record_id, req.return_key);
+        shape.by_id = req.sort.is_some() && rows.plan.sort.is_none();
+        Ok(FindCursor {
+            rows,
+            filter: req.filter,
+            shape,
+            skip: req.skip,
+            left: req.limit,
+            pending: false,
+            seeking: false,
+            returned: 0,
+            interrupt,
+        })
+    }
+
+    pub fn collection(&self) -> &Arc<Collection> {
+        &self.rows.coll
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.rows.plan
+    }
+
+    /// What is kept of each document; nothing is all of it.
+    pub fn projection(&self) -> Option<&Projection> {
+        self.shape.projection.as_ref()
+    }
+
+    pub fn examined(&self) -> Examined {
+        self.rows.examined
+    }
+
+    /// What a blocking sort held at most (bytes) and how many rows it took in.
+    pub fn sorted(&self) -> (usize, u64) {
+        (self.rows.sort_bytes, self.rows.sort_rows)
+    }
+
+    /// To the next result; `false` at the end.
+    pub fn next(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        if std::mem::take(&mut self.pending) && self.rows.read_current()? {
+            return Ok(true);
+        }
+        if self.left == Some(0) {
+            return Ok(false);
+        }
+        if self.skip > 0 {
+            self.rows.skip(ctx, &mut self.skip)?;
+        }
+        if !self.rows.next(ctx)? {
+            return Ok(false);
+        }
+        if let Some(l) = &mut self.left {
+            *l -= 1;
+        }
+        Ok(true)
+    }
+
+    /// The current result in its shape.
+    pub fn doc(&mut self) -> Result<Doc<'_>> {
+        let rows = &self.rows;
+        if self.shape.is_plain() {
+            return Ok(rows.doc());
+        }
+        let (plan, key) = (Some(&*rows.plan), rows.record_key());
+        self.shape
+            .apply(&self.filter, rows.doc(), &rows.coll, plan, key)
+    }
+
+    /// From here on what is not in the cache is read from the disk: for a cursor that was opened on an event loop and goes on
+    /// on a worker.
+    pub fn read_anywhere(&mut self) {
+        if self.rows.is_cached_only() {
+            self.release();
+        }
+    }
+
+    /// Keeps the projection only where an index covers it: elsewhere it would cost more than it saves.
+    pub(crate) fn drop_projection_unless_covered(&mut self) {
+        if !self.rows.plan.covered {
+            self.shape.projection = None;
+        }
+    }
+
+    /// Computes what [`FindCursor::projected`] shows, after a step.
+    pub(crate) fn project(&mut self) -> Result<()> {
+        if self.shape.projection.is_some() {
+            self.doc()?;
+        }
+        Ok(())
+    }
+
+    /// The current result as [`FindCursor::project`] left it.
+    pub(crate) fn projected(&self) -> Doc<'_> {
+        match self.shape.projection {
+            None => self.rows.doc(),
+            Some(_) => self.shape.shaped(),
+        }
+    }
+
+    /// Appends results to the open array of `w`: at most `max_docs`, and no more than fit into `max_bytes` (but always one).
+    /// `true`: there are no more.
+    pub fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
+        if let Some(i) = &self.interrupt {
+            i.renew(ctx);
+        }
+        let mut n = 0;
+        let start = w.len();
+        while n < max_docs {
+            self.seeking = true;
+            let more = self.next(ctx)?;
+            self.seeking = false;
+            if !more {
+                return Ok(true);
+            }
+            let doc = self.doc()?;
+            query::pipeline::check_size(doc.len())?;
+            let bytes = w.len() - start;
+            if (n > 0 && bytes + doc.len() + 16 > max_bytes) || !ctx.may_grow(bytes, doc.len())? {
+                self.pending = true;
+                return Ok(false);
+            }
+            w.push(doc.as_val());
+            n += 1;
+            self.returned += 1;
+        }
+        // Only a limit tells that nothing is left without looking.
+        Ok(self.left == Some(0) && !self.pending)
+    }
+
+    /// Whether a first [`FindCursor::fill`] that failed for want of records from the disk, or of time on an event loop, may be called
+    /// again, there or elsewhere.
+    pub fn can_go_on(&self) -> bool {
+        self.returned == 0 && self.seeking && self.rows.can_go_on()
+    }
+
+    /// Between batches: keeps the snapshot and the place, lets go of all else. The next batch reads from the disk if need be
+    /// (a batch cannot be started over, so it must not be handed to a worker half-way).
+    pub fn release(&mut self) {
+        self.leave(self.pending);
+    }
+
+    /// [`FindCursor::release`], where the current result will be asked for again or not ([`FindCursor::resume`]).
+    pub(crate) fn leave(&mut self, wanted: bool) {
+        match wanted {
+            true => self.rows.keep_current(),
+            false => self.rows.forget_current(),
+        }
+        self.shape.scratch = Vec::new();
+        self.rows.read_all(true);
+    }
+
+    /// Makes the current result what it was before [`FindCursor::leave`].
+    pub(crate) fn resume(&mut self) -> Result<()> {
+        match self.rows.read_current()? {
+            true => self.project(),
+            false => Err(Error::internal("a cursor stands on a record that is gone")),
+        }
+    }
+}

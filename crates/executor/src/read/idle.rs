@@ -1,0 +1,121 @@
+//! What a pipeline's cursor keeps between two batches.
+//!
+//! Nothing of the engine but the snapshots: scans are let go of, and of a long document only its record's key is kept, where it
+//! has one. What was made on the way stays in memory while [`crate::Engine::cursor_memory`] has room, and goes to a file
+//! otherwise.
+//!
+//! Invariant: what is left and what is resumed is the same, in the same order: a pipeline shows its parts the same way as long as
+//! it is not advanced.
+
+use crate::op::OpCtx;
+use crate::pipeline::aggregate::Leaf;
+use errors::{Error, Result, err};
+use query::pipeline::{DocumentSource, Parts, Share, Source};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+
+/// Shorter documents stay in memory and are not counted, in bytes.
+const LONG: usize = 16 << 10;
+
+/// Of a cursor that nobody uses now.
+pub(crate) struct Idle {
+    share: Share,
+    held: usize,
+    /// The lengths of the documents in the order in which they are shown; none of those that stayed where they are.
+    left: VecDeque<Option<usize>>,
+    file: Option<File>,
+}
+
+impl Idle {
+    /// `pending`: the pipeline's last document was not given yet.
+    pub(crate) fn leave(ctx: &mut OpCtx, source: &mut dyn Source, pending: bool) -> Result<Idle> {
+        let mut idle = Idle {
+            share: ctx.engine.cursor_memory.share(),
+            held: 0,
+            left: VecDeque::new(),
+            file: None,
+        };
+        source.parts(
+            pending,
+            &mut Leaving {
+                ctx,
+                idle: &mut idle,
+            },
+        )?;
+        Ok(idle)
+    }
+
+    /// `pending` as it was when it was left.
+    pub(crate) fn resume(mut self, source: &mut dyn Source, pending: bool) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.rewind().map_err(failed)?;
+        }
+        source.parts(pending, &mut self)
+    }
+}
+
+fn failed(e: io::Error) -> Error {
+    err!(OutOfDiskSpace, "temporary file of a cursor: {e}")
+}
+
+struct Leaving<'a, 'c> {
+    ctx: &'a mut OpCtx<'c>,
+    idle: &'a mut Idle,
+}
+
+impl Parts for Leaving<'_, '_> {
+    fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()> {
+        if let Some(leaf) = rows.as_any().downcast_mut::<Leaf>() {
+            leaf.0.leave(wanted);
+        }
+        Ok(())
+    }
+
+    fn doc(&mut self, doc: &mut Vec<u8>, wanted: bool) -> Result<()> {
+        if !wanted {
+            *doc = Vec::new();
+            return Ok(());
+        }
+        let idle = &mut *self.idle;
+        let len = doc.len();
+        if len <= LONG || idle.share.fits(idle.held + len) {
+            doc.shrink_to_fit();
+            idle.held += if len <= LONG { 0 } else { len };
+            idle.left.push_back(None);
+            return Ok(());
+        }
+        let file = match &mut idle.file {
+            Some(file) => file,
+            none => {
+                self.ctx.need_worker()?;
+                none.insert(self.ctx.engine.store.temporary_file()?)
+            }
+        };
+        file.write_all(doc).map_err(failed)?;
+        idle.left.push_back(Some(len));
+        *doc = Vec::new();
+        Ok(())
+    }
+}
+
+/// Resuming.
+impl Parts for Idle {
+    fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()> {
+        match rows.as_any().downcast_mut::<Leaf>() {
+            Some(leaf) if wanted => leaf.0.resume(),
+            _ => Ok(()),
+        }
+    }
+
+    fn doc(&mut self, doc: &mut Vec<u8>, wanted: bool) -> Result<()> {
+        if !wanted {
+            return Ok(());
+        }
+        if let (Some(Some(len)), Some(file)) = (self.left.pop_front(), &mut self.file) {
+            *doc = vec![0; len];
+            file.read_exact(doc).map_err(failed)?;
+        }
+        Ok(())
+    }
+}

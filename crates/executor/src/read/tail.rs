@@ -1,0 +1,127 @@
+//! Tailable cursors: a capped collection read from its oldest record on, and on, as it grows.
+//!
+//! Between batches nothing is held but the number of the last record that was looked at; each batch reads a new snapshot from
+//! there. When that very record is gone, others may be gone with it that the cursor never saw: it is lost, and says so.
+
+use crate::op::OpCtx;
+use crate::read::find::{FindRequest, Shape};
+use crate::read::index_scan::RecordScan;
+use bson::{Doc, Writer};
+use catalog::keyspace::PREFIX;
+use catalog::numbers::{sequence_key, sequence_of};
+use catalog::{Collection, Tail};
+use errors::{Error, Result, bail};
+use query::expr::Vars;
+use query::filter::Filter;
+use std::sync::Arc;
+use storage::View;
+
+pub struct TailCursor {
+    ns: String,
+    uuid: [u8; 16],
+    tail: Arc<Tail>,
+    filter: Filter,
+    filter_vars: Option<Arc<Vars>>,
+    shape: Shape,
+    /// The number of the record that was looked at last; 0 before the first.
+    position: u64,
+    skip: u64,
+    left: Option<u64>,
+}
+
+impl TailCursor {
+    /// Opens on a capped collection; `None` when it is empty, since there is no place to go on from.
+    pub fn open(
+        view: &View,
+        coll: &Arc<Collection>,
+        req: FindRequest,
+    ) -> Result<Option<TailCursor>> {
+        let Some(capped) = &coll.capped else {
+            bail!(
+                BadValue,
+                "error processing query: ns={} planner returned error: tailable cursor requested on non capped collection",
+                coll.ns
+            );
+        };
+        if !RecordScan::new(coll, &[], &[], false).next(view)? {
+            return Ok(None);
+        }
+        Ok(Some(TailCursor {
+            ns: coll.ns.clone(),
+            uuid: coll.uuid,
+            tail: capped.tail.clone(),
+            filter_vars: req.filter.wants_vars().then(|| req.vars.clone()),
+            filter: req.filter,
+            position: 0,
+            skip: req.skip,
+            left: req.limit,
+            shape: Shape::new(req.projection, req.vars, req.show_record_id, req.return_key),
+        }))
+    }
+
+    pub fn tail(&self) -> &Arc<Tail> {
+        &self.tail
+    }
+
+    /// Appends what has come since the last batch, within limits as [`crate::FindCursor::fill`].
+    pub fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<()> {
+        if self.left == Some(0) || max_docs == 0 {
+            return Ok(());
+        }
+        let (view, coll) = ctx.view(&self.ns);
+        let Some(coll) = coll.filter(|c| c.uuid == self.uuid) else {
+            bail!(
+                QueryPlanKilled,
+                "collection dropped. UUID {}",
+                bson::shell::val(bson::Value::binary(4, &self.uuid).as_val())
+            );
+        };
+        if self.position > 0 && !view.exists(&coll.record_key(&sequence_key(self.position)))? {
+            bail!(
+                CappedPositionLost,
+                "CollectionScan died due to failure to restore tailable cursor position. Last seen record id: RecordId({})",
+                self.position
+            );
+        }
+        let vars = self.filter_vars.as_ref().map(|v| ctx.interruptible(v));
+        let low = sequence_key(self.position.saturating_add(1));
+        let mut scan = RecordScan::new(&coll, &low, &[], false);
+        let (start, mut n) = (w.len(), 0);
+        while n < max_docs && self.left != Some(0) {
+            ctx.tick(1)?;
+            if !scan.next(&view)? {
+                break;
+            }
+            let key = scan.key().get(PREFIX..).unwrap_or(&[]);
+            let number = sequence_of(key)
+                .ok_or_else(|| Error::internal("a record key of a capped collection is damaged"))?;
+            let doc = Doc::new(scan.value()).unwrap_or(Doc::EMPTY);
+            if crate::read::test(&self.filter, doc, vars.as_deref())? {
+                if self.skip > 0 {
+                    self.skip -= 1;
+                } else {
+                    let shaped = self.shape.apply(&self.filter, doc, &coll, None, key)?;
+                    let bytes = w.len() - start;
+                    if (n > 0 && bytes + shaped.len() + 16 > max_bytes)
+                        || !ctx.may_grow(bytes, shaped.len())?
+                    {
+                        return Ok(());
+                    }
+                    w.push(shaped.as_val());
+                    n += 1;
+                    if let Some(left) = &mut self.left {
+                        *left -= 1;
+                    }
+                }
+            }
+            self.position = number;
+        }
+        Ok(())
+    }
+}

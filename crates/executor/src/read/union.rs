@@ -1,0 +1,83 @@
+//! Several sources one after the other; a record comes once.
+//!
+//! Invariant: a source gives each of its records once, and a record is that of the first branch that gives it.
+
+use crate::op::OpCtx;
+use crate::read::dedup::{Known, Seen, given_by};
+use crate::read::{Current, Source, Step, doc_of_scan, release_source, step_source, test};
+use bson::Doc;
+use catalog::keyspace::PREFIX;
+use errors::Result;
+use planner::{Access, Branch};
+use std::sync::Arc;
+
+pub(crate) struct Union {
+    branches: Arc<[Branch<Access>]>,
+    sources: Vec<Source>,
+    at: usize,
+    seen: Seen,
+}
+
+impl Union {
+    pub(crate) fn new(branches: Arc<[Branch<Access>]>, sources: Vec<Source>) -> Union {
+        Union {
+            branches,
+            sources,
+            at: 0,
+            seen: Seen::default(),
+        }
+    }
+
+    pub(crate) fn next(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<Option<Current>> {
+        while let (Some(source), Some(branch)) =
+            (self.sources.get_mut(self.at), self.branches.get(self.at))
+        {
+            let Some(c) = step_source(source, ctx, step)? else {
+                // What it holds is of no more use.
+                *source = Source::Eof;
+                self.at += 1;
+                continue;
+            };
+            let doc = match &c {
+                Current::Scanned => doc_of_scan(source),
+                Current::Fetched(s) => Doc::new(s).unwrap_or(Doc::EMPTY),
+                Current::Built(b) => Doc::new(b).unwrap_or(Doc::EMPTY),
+                Current::None | Current::Left => Doc::EMPTY,
+            };
+            if let (Current::Scanned, Source::Records(s)) = (&c, &*source) {
+                step.record_key.clear();
+                step.record_key
+                    .extend_from_slice(s.key().get(PREFIX..).unwrap_or(&[]));
+            }
+            if !test(&branch.residual, doc, step.vars)? {
+                continue;
+            }
+            let known = match self.at + 1 < self.branches.len() {
+                true => self.seen.add(ctx, step.record_key),
+                false => self.seen.look(step.record_key),
+            };
+            match known {
+                Known::New => {}
+                Known::Given => continue,
+                Known::Nothing => {
+                    self.seen.forget();
+                    let earlier = self.branches.get(..self.at).unwrap_or(&[]);
+                    if given_by(ctx, earlier, doc, step.vars)? {
+                        continue;
+                    }
+                }
+            }
+            return Ok(Some(c));
+        }
+        Ok(None)
+    }
+
+    /// The document that a scan of records stands on.
+    pub(crate) fn scanned(&self) -> Doc<'_> {
+        self.sources.get(self.at).map_or(Doc::EMPTY, doc_of_scan)
+    }
+
+    pub(crate) fn release(&mut self) {
+        self.sources.iter_mut().for_each(release_source);
+    }
+}

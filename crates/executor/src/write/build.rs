@@ -1,0 +1,275 @@
+//! Index builds on a live collection. Writers maintain an index from the moment it is in the catalog; the build walks the
+//! records in key order and adds the entries of those that were there before.
+//!
+//! Invariant: the build latches the records of a batch and reads their newest version, so it can neither bring back an entry
+//! that a writer removed nor miss one. Entries go past the log (they can be derived again), together with the place the
+//! build has come to: both reach the disk in the same engine batch, so that a crash resumes where it was.
+
+use crate::op::{Engine, OpCtx};
+use crate::records::{self, latch_hash};
+use crate::write::insert::mark_multikey;
+use bson::Doc;
+use catalog::keyspace::{self, PREFIX};
+use catalog::{Collection, Index, IndexState, NewIndex, build_progress_key};
+use errors::{Code, Error, Result, bail, err};
+use parking_lot::Mutex;
+use query::index_keys::KeySet;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use storage::{Direction, Effect};
+
+/// Records a batch holds: latched together, so kept short.
+const BATCH: usize = 128;
+
+/// A build that runs, as currentOp shows it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub ns: String,
+    pub name: String,
+    pub done: AtomicU64,
+    pub total: AtomicU64,
+    pub abort: AtomicBool,
+}
+
+#[derive(Default)]
+pub struct Builds {
+    running: Mutex<HashMap<([u8; 16], u32), Arc<Progress>>>,
+}
+
+impl Builds {
+    pub fn running(&self) -> Vec<Arc<Progress>> {
+        self.running.lock().values().cloned().collect()
+    }
+
+    /// Asks a build to stop; its creator gets IndexBuildAborted.
+    pub fn abort(&self, uuid: &[u8; 16], id: u32) {
+        if let Some(p) = self.running.lock().get(&(*uuid, id)) {
+            p.abort.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Creates indexes and waits until they are ready. On an error none of them stays.
+pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()> {
+    ctx.need_worker()?;
+    let engine = ctx.engine.clone();
+    let empty = |c: &Collection| records::none(&engine.store.latest(), c);
+    let ids = engine.catalog.add_indexes(ns, new, empty)?;
+    for (id, ready) in &ids {
+        if *ready {
+            continue;
+        }
+        if let Err(e) = run(ctx, ns, *id) {
+            let names: Vec<String> = match engine.catalog.get(ns) {
+                Some(c) => ids
+                    .iter()
+                    .filter_map(|(id, _)| c.index(*id).map(|i| i.name().to_string()))
+                    .collect(),
+                None => vec![],
+            };
+            for name in names {
+                let _ = engine.catalog.drop_index(ns, &name);
+            }
+            return Err(e);
+        }
+    }
+    Ok(())
+}
+
+/// Builds an index anew and waits until it is ready. One that cannot be built any more is dropped.
+pub fn rebuild_index(ctx: &mut OpCtx, ns: &str, name: &str) -> Result<()> {
+    ctx.need_worker()?;
+    let engine = ctx.engine.clone();
+    let id = engine.catalog.rebuild_index(ns, name)?;
+    run(ctx, ns, id).inspect_err(|_| {
+        let _ = engine.catalog.drop_index(ns, name);
+    })
+}
+
+/// Resumes the builds that a stop interrupted, each on a thread of its own. One that fails is dropped, and `report` told.
+pub fn resume(
+    engine: &Arc<Engine>,
+    report: impl Fn(&str, &str, &Result<()>) + Send + Sync + 'static,
+) {
+    let report = Arc::new(report);
+    for c in engine.catalog.snapshot().all() {
+        for i in c.indexes.iter().filter(|i| i.state == IndexState::Building) {
+            let (engine, ns, id, name) = (engine.clone(), c.ns.clone(), i.id, i.name().to_string());
+            let report = report.clone();
+            std::thread::spawn(move || {
+                let r = run(&mut OpCtx::worker(&engine), &ns, id);
+                if r.is_err() {
+                    let _ = engine.catalog.drop_index(&ns, &name);
+                }
+                report(&ns, &name, &r);
+            });
+        }
+    }
+}
+
+/// Builds one index from where it stands, and makes it ready.
+fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
+    let engine = ctx.engine.clone();
+    let coll = engine
+        .catalog
+        .get(ns)
+        .ok_or_else(|| aborted("the collection was dropped"))?;
+    let name = coll
+        .index(id)
+        .map(|i| i.name().to_string())
+        .unwrap_or_default();
+    let progress = Arc::new(Progress {
+        ns: ns.to_string(),
+        name,
+        ..Default::default()
+    });
+    progress
+        .total
+        .store(engine.store.counts(coll.tablet).0, Ordering::Relaxed);
+    engine
+        .builds
+        .running
+        .lock()
+        .insert((coll.uuid, id), progress.clone());
+    let r = fill(ctx, ns, &coll, id, &progress);
+    engine.builds.running.lock().remove(&(coll.uuid, id));
+    r?;
+    // The log will say that the index is ready, and a recovery replays only the log: the entries must be on disk first.
+    engine.store.flush()?;
+    engine.catalog.finish_build(ns, id)
+}
+
+fn aborted(why: &str) -> Error {
+    err!(IndexBuildAborted, "Index build failed: {why}")
+}
+
+fn fill(
+    ctx: &mut OpCtx,
+    ns: &str,
+    coll: &Arc<Collection>,
+    id: u32,
+    progress: &Progress,
+) -> Result<()> {
+    let engine = ctx.engine.clone();
+    let progress_key = build_progress_key(coll.tablet, id);
+    // Not a snapshot of the whole time: records that come later are indexed by their writers.
+    let mut low = coll.record_prefix.to_vec();
+    if let Some(done) = engine.store.latest().get(&progress_key)? {
+        low = keyspace::join(&coll.record_prefix, &done);
+        low.push(0);
+    }
+    let high = keyspace::prefix_end(&coll.record_prefix);
+    loop {
+        ctx.check()?;
+        if progress.abort.load(Ordering::Relaxed) {
+            return Err(aborted("it was asked to stop"));
+        }
+        let mut keys: Vec<Vec<u8>> = Vec::with_capacity(BATCH);
+        {
+            let view = engine.store.view();
+            let mut scan = view.scan(&low, &high, Direction::Forward);
+            while keys.len() < BATCH && scan.next()? {
+                keys.push(scan.key().to_vec());
+            }
+        }
+        let Some(last) = keys.last() else {
+            return Ok(());
+        };
+        low = last.clone();
+        low.push(0);
+        let done = last.get(PREFIX..).unwrap_or(&[]).to_vec();
+        batch(
+            ctx,
+            ns,
+            coll,
+            id,
+            &keys,
+            Effect::Put(progress_key.clone(), done),
+        )?;
+        progress
+            .done
+            .fetch_add(keys.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Adds the entries of these records. The collection's write lock is held: the index cannot be dropped meanwhile.
+fn batch(
+    ctx: &mut OpCtx,
+    ns: &str,
+    started: &Arc<Collection>,
+    id: u32,
+    keys: &[Vec<u8>],
+    progress: Effect,
+) -> Result<()> {
+    for _ in 0..10_000 {
+        let (mut coll, _lock) = ctx
+            .lock(ns)?
+            .ok_or_else(|| aborted("the collection was dropped"))?;
+        if coll.uuid != started.uuid {
+            return Err(aborted("the collection was replaced"));
+        }
+        let at = coll
+            .indexes
+            .iter()
+            .position(|i| i.id == id)
+            .ok_or_else(|| aborted("the index was dropped"))?;
+        let index: Arc<Index> = coll.indexes[at].clone();
+        let hashes: Vec<u64> = keys.iter().map(|k| latch_hash(k)).collect();
+        let mut latches = ctx.latch(&hashes)?;
+        let view = engine_latest(ctx);
+        let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
+        let mut effects = Vec::with_capacity(keys.len() + 1);
+        let mut set = KeySet::default();
+        let mut unique: HashMap<Vec<u8>, &Vec<u8>> = HashMap::new();
+        let mut again = false;
+        // One that is only prepared to become unique may be built over what is there.
+        let checked = index.spec.get("unique").is_some_and(|v| v.truthy());
+        view.get_each(&refs, |n, record| {
+            let key = &keys[n];
+            let doc = Doc::new(record)
+                .ok_or_else(|| Error::internal(format!("a record of {ns} is damaged")))?;
+            let bits = records::keys_of(&index, doc, &mut set)?;
+            if bits | coll.indexes[at].info.multikey != coll.indexes[at].info.multikey {
+                let mut all = vec![0; coll.indexes.len()];
+                all[at] = bits;
+                coll = mark_multikey(ctx, coll.clone(), &all)?;
+            }
+            for (k, t) in set.iter() {
+                if checked {
+                    if unique.get(k).is_some_and(|other| *other != key) {
+                        return Err(records::duplicate(&coll, &index, k, t));
+                    }
+                    if !ctx.latch_more(&mut latches, &[records::unique_hash(&index, k)])? {
+                        again = true;
+                        return Ok(false);
+                    }
+                    records::check_unique(&view, &coll, &index, k, t, key)?;
+                    unique.insert(k.to_vec(), key);
+                }
+                effects.push(records::put_entry(&index, k, t, key));
+            }
+            Ok(true)
+        })?;
+        if again {
+            drop(latches);
+            std::thread::yield_now();
+            continue;
+        }
+        effects.push(progress);
+        return ctx.engine.store.write_unlogged(&effects);
+    }
+    bail!(
+        WriteConflict,
+        "the index build conflicted with writers too often"
+    )
+}
+
+fn engine_latest(ctx: &OpCtx) -> storage::View {
+    ctx.engine.store.latest()
+}
+
+/// Whether an error means that the index build was stopped rather than failed.
+pub fn is_abort(e: &Error) -> bool {
+    e.code == Code::IndexBuildAborted
+}

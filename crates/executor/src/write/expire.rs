@@ -1,0 +1,147 @@
+//! Removing documents whose time is over: one batch of what a TTL index, or a clustered collection, says is old.
+//!
+//! Invariant: the index only proposes. What is deleted is decided on the newest version of the document, under its latch: it
+//! still has a date before the limit, in that index (so a partial index keeps what it leaves out, and of an array the earliest
+//! date counts).
+
+use crate::op::{Held, OpCtx};
+use crate::records::{self, latch_hash};
+use crate::write::update::lock_existing;
+use bson::{Doc, Value, Writer, key};
+use catalog::keyspace::{self, PREFIX};
+use catalog::{Collection, Index, IndexState};
+use errors::{Error, Result};
+use query::index_keys::KeySet;
+use std::sync::Arc;
+use storage::{Direction, Entry, Op};
+
+/// What one batch did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    pub deleted: u64,
+    /// Nothing older is left.
+    pub done: bool,
+}
+
+/// Deletes up to `most` documents of `started` whose date is before `before_millis`: the date in the field of the index with
+/// this name, or `_id` without one. Ends early, as done, when the collection or the index is gone or has become another.
+pub fn expire(
+    ctx: &mut OpCtx,
+    started: &Collection,
+    index: Option<&str>,
+    before_millis: i64,
+    most: usize,
+) -> Result<Expired> {
+    let over = Expired {
+        deleted: 0,
+        done: true,
+    };
+    let Some((coll, lock)) = lock_existing(ctx, &started.ns)? else {
+        return Ok(over);
+    };
+    let index = match index {
+        None if !coll.is_numbered() => None,
+        None => return Ok(over),
+        Some(name) => match coll.index_named(name) {
+            Some(i) if i.state == IndexState::Ready && i.info.key.fields.len() == 1 => {
+                Some(i.clone())
+            }
+            _ => return Ok(over),
+        },
+    };
+    if coll.uuid != started.uuid {
+        return Ok(over);
+    }
+    let (low, high) = dates_before(index.as_deref(), before_millis);
+    let found = old_records(ctx, &coll, index.as_deref(), (&low, &high), most)?;
+    let done = found.len() < most;
+    let hashes: Vec<u64> = found.iter().map(|k| latch_hash(k)).collect();
+    let latches = ctx.latch(&hashes)?;
+    let view = ctx.latest();
+    let refs: Vec<&[u8]> = found.iter().map(|k| k.as_slice()).collect();
+    let mut keys = KeySet::default();
+    let mut entries = Vec::with_capacity(found.len());
+    view.get_each(&refs, |at, value| {
+        let doc = Doc::new(value)
+            .ok_or_else(|| Error::internal(format!("a record of {} is damaged", coll.ns)))?;
+        if let Some(index) = &index {
+            records::keys_of(index, doc, &mut keys)?;
+            let old = |k: &[u8]| k >= low.as_slice() && k < high.as_slice();
+            if !keys.iter().any(|(k, _)| old(k)) {
+                return Ok(true);
+            }
+        }
+        let mut id = Writer::with_capacity(32);
+        id.val("_id", records::id_of(doc)?);
+        let mut effects = Vec::with_capacity(1 + coll.indexes.len());
+        records::delete_effects(&coll, found[at].clone(), doc, &mut keys, &mut effects)?;
+        let op = Op::Delete {
+            record_key: id.finish().into_vec(),
+        };
+        let mut entry = Entry::new(coll.uuid, op, effects);
+        entry.count(coll.tablet, -1, -(value.len() as i64));
+        entries.push(entry);
+        Ok(true)
+    })?;
+    let deleted = entries.len() as u64;
+    ctx.commit(entries, Held { latches, lock })?;
+    Ok(Expired { deleted, done })
+}
+
+/// The range `[low, high)` of index keys (or record keys) that are dates before a moment.
+fn dates_before(index: Option<&Index>, before_millis: i64) -> (Vec<u8>, Vec<u8>) {
+    let descending = index
+        .and_then(|i| i.info.key.fields.first())
+        .is_some_and(|f| f.descending);
+    let encode = |millis: i64| {
+        let mut k = Vec::with_capacity(10);
+        key::encode(Value::date(millis).as_val(), descending, &mut k, None);
+        k
+    };
+    let (first, end) = (encode(i64::MIN), encode(before_millis));
+    match descending {
+        false => (first, end),
+        // The newest come first: from behind the limit up to and with the oldest date there is.
+        true => (
+            key::successor(&end).unwrap_or_default(),
+            key::successor(&first).unwrap_or_default(),
+        ),
+    }
+}
+
+/// The keys of the records that the range holds, up to `most`, each once.
+fn old_records(
+    ctx: &mut OpCtx,
+    coll: &Arc<Collection>,
+    index: Option<&Index>,
+    (low, high): (&[u8], &[u8]),
+    most: usize,
+) -> Result<Vec<Vec<u8>>> {
+    let prefix = index.map_or(&coll.record_prefix, |i| &i.prefix);
+    let view = ctx.latest();
+    let mut scan = view.scan(
+        &keyspace::join(prefix, low),
+        &keyspace::join(prefix, high),
+        Direction::Forward,
+    );
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    while found.len() < most && scan.next()? {
+        ctx.tick(1)?;
+        let record_key = match index {
+            None => scan.key().to_vec(),
+            Some(i) => {
+                let rest = scan.key().get(PREFIX..).unwrap_or(&[]);
+                let descending = i.info.key.fields.first().is_some_and(|f| f.descending);
+                let n =
+                    key::field_len(rest, descending).ok_or_else(|| records::damaged_entry(i))?;
+                let (record, _) = records::told(i, rest, n, scan.value())?;
+                coll.record_key(record)
+            }
+        };
+        if seen.insert(record_key.clone()) {
+            found.push(record_key);
+        }
+    }
+    Ok(found)
+}

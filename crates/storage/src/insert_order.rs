@@ -1,0 +1,100 @@
+//! How records arrive: in the order of their keys, or not.
+//!
+//! What arrives in order is flushed to files of which each begins where the one before ends. Merging can move such a file down as it is,
+//! if only it is compressed as the next level is: then compressing at the flush spares reading and writing each record once more.
+//! Where files overlap they are merged anyhow, and what a flush compresses is decompressed again at once.
+//!
+//! In order is a record above all that came before it in the same second or so, not just above the last: several clients whose
+//! ids grow write batches in order each, and files that overlap.
+
+use crate::Effect;
+use crate::record_cache::is_record;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Fewer bytes in a period say nothing.
+const TELLING_BYTES: u64 = 1 << 20;
+
+/// Bytes of records that were put since the keeper last looked: all, and those in order.
+#[derive(Default)]
+pub(crate) struct Arrival {
+    all: AtomicU64,
+    in_order: AtomicU64,
+}
+
+impl Arrival {
+    /// Whether nearly all of what has arrived since the last look came in order; none if it was too little to say.
+    pub fn look(&self) -> Option<bool> {
+        let in_order = self.in_order.swap(0, Relaxed);
+        let all = self.all.swap(0, Relaxed);
+        (all >= TELLING_BYTES).then(|| in_order >= all / 16 * 15)
+    }
+}
+
+/// The highest key since the keeper last looked. The leader of a group has it.
+#[derive(Default)]
+pub(crate) struct Highest(Vec<u8>);
+
+impl Highest {
+    /// Notes what a group puts.
+    pub fn note<'e>(&mut self, effects: impl Iterator<Item = &'e Effect>, arrival: &Arrival) {
+        if arrival.all.load(Relaxed) == 0 {
+            self.0.clear();
+        }
+        let (mut all, mut in_order) = (0, 0);
+        for effect in effects {
+            if let Effect::Put(key, value) = effect
+                && is_record(key)
+            {
+                all += value.len() as u64;
+                if *key > self.0 {
+                    in_order += value.len() as u64;
+                    self.0.clone_from(key);
+                }
+            }
+        }
+        if all > 0 {
+            arrival.all.fetch_add(all, Relaxed);
+            arrival.in_order.fetch_add(in_order, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(space: u8, n: u32) -> Effect {
+        let key = [&[0, 0, 0, 0, 0, 0, 0, 9, space][..], &n.to_be_bytes()].concat();
+        Effect::Put(key, vec![0; 1000])
+    }
+
+    #[test]
+    fn one_client_is_in_order_and_two_are_not() {
+        let (arrival, mut highest) = (Arrival::default(), Highest::default());
+        let records = |from: u32| (from..from + 100).map(|n| put(1, n)).collect::<Vec<_>>();
+        for from in (0..2000).step_by(100) {
+            let mut group = records(from);
+            // Entries of an index come in no order, and are not asked about.
+            group.extend((0..100).map(|n| put(2, n * 7919 % 101)));
+            highest.note(group.iter(), &arrival);
+        }
+        assert_eq!(arrival.look(), Some(true));
+        assert_eq!(arrival.look(), None);
+        // From now on another collection, below the first.
+        for from in (0..2000).step_by(100) {
+            let mut group = records(from);
+            for effect in &mut group {
+                if let Effect::Put(key, _) = effect {
+                    key[7] = 8;
+                }
+            }
+            highest.note(group.iter(), &arrival);
+        }
+        assert_eq!(arrival.look(), Some(true));
+        for from in (0..2000).step_by(100) {
+            highest.note(records(from).iter(), &arrival);
+            highest.note(records(1_000_000 + from).iter(), &arrival);
+        }
+        assert_eq!(arrival.look(), Some(false));
+    }
+}

@@ -1,0 +1,184 @@
+//! A thread that looks after the store: ten times a second it sets the pace of writers by what merging owes; once a second it
+//! trims the log to its retention window and tells the engine how much is being written and how, so that merging is lazy under
+//! load, and tidy at rest, when the memory tables are written out too; and that it need not happen where records arrive in order.
+
+use crate::engine::Engine;
+use crate::insert_order::Arrival;
+use crate::nonblocking_read::PageCacheRoom;
+use crate::tuning::Load;
+use crate::write_throttle::Pace;
+use errors::Result;
+use oplog::Log;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const TICK: Duration = Duration::from_millis(100);
+/// Ticks of a period.
+const PERIOD: u32 = 10;
+/// So many periods in a row must agree before the engine is told: each change writes an options file.
+const AGREEING_PERIODS: u32 = 3;
+/// At rest memory tables of more than this are written out: a large skip list is dearer to search than a sorted file whose blocks
+/// are cached, and a restart has less to replay.
+const TIDY_BYTES: u64 = 4 << 20;
+/// From this many bytes of log a second on, the load is heavy.
+const HEAVY_BYTES: u64 = 8 << 20;
+
+#[derive(Default)]
+struct Stop {
+    asked: Mutex<bool>,
+    wake: Condvar,
+}
+
+pub(crate) struct Keeper {
+    stop: Arc<Stop>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Keeper {
+    pub fn start(
+        log: Arc<Log>,
+        engine: Arc<Engine>,
+        pace: Arc<Pace>,
+        arrival: Arc<Arrival>,
+        mut room: PageCacheRoom,
+    ) -> Keeper {
+        let stop = Arc::new(Stop::default());
+        let for_thread = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("store-keeper".into())
+            .spawn(move || {
+                let mut load = Lasting::new(Load::Moderate);
+                let mut in_order = Lasting::new(false);
+                let mut paced_at = log.written_bytes();
+                let mut written_before = paced_at;
+                for tick in 1u32.. {
+                    {
+                        let mut asked = for_thread.asked.lock();
+                        if !*asked {
+                            for_thread.wake.wait_for(&mut asked, TICK);
+                        }
+                        if *asked {
+                            return;
+                        }
+                    }
+                    // At rest nobody has to be paced, and nothing is asked of the engine.
+                    let written = log.written_bytes();
+                    if written != paced_at || pace.is_on() {
+                        paced_at = written;
+                        pace.observe(engine.merging_debt());
+                        engine.share(false);
+                    }
+                    if !tick.is_multiple_of(PERIOD) {
+                        continue;
+                    }
+                    room.look();
+                    engine.share(true);
+                    // Nobody is told of an error here: it comes back at the next round, and writes report what fails them.
+                    let bytes = written.saturating_sub(written_before);
+                    written_before = written;
+                    if let Some(load) = load.look(load_of(bytes)) {
+                        let _ = engine.set_load(load);
+                        if load == Load::Idle && engine.memtable_bytes() > TIDY_BYTES {
+                            let _ = engine.begin_flush();
+                        }
+                    }
+                    if let Some(in_order) = arrival.look().and_then(|o| in_order.look(o)) {
+                        let _ = engine.set_in_order(in_order);
+                    }
+                    let _ = trim_log(&log, &engine);
+                }
+            });
+        Keeper {
+            stop,
+            // Without the thread the log only grows: not worth failing for.
+            thread: Mutex::new(thread.ok()),
+        }
+    }
+
+    /// Returns when the thread is gone.
+    pub fn stop(&self) {
+        *self.stop.asked.lock() = true;
+        self.stop.wake.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Drops log segments that neither recovery nor the retention window needs.
+pub(crate) fn trim_log(log: &Log, engine: &Engine) -> Result<()> {
+    log.trim(engine.applied(true)?.index + 1)?;
+    Ok(())
+}
+
+/// The load by the bytes of log in a period.
+fn load_of(bytes: u64) -> Load {
+    match bytes {
+        0 => Load::Idle,
+        1..HEAVY_BYTES => Load::Moderate,
+        _ => Load::Heavy,
+    }
+}
+
+/// Tells steady changes from passing ones.
+struct Lasting<T> {
+    told: T,
+    seen: T,
+    periods: u32,
+}
+
+impl<T: Copy + PartialEq> Lasting<T> {
+    fn new(told: T) -> Lasting<T> {
+        Lasting {
+            told,
+            seen: told,
+            periods: 0,
+        }
+    }
+
+    /// A period later: what is now, when it is new and lasts.
+    fn look(&mut self, now: T) -> Option<T> {
+        if now != self.seen {
+            self.seen = now;
+            self.periods = 0;
+        }
+        self.periods += 1;
+        if now == self.told || self.periods < AGREEING_PERIODS {
+            return None;
+        }
+        self.told = now;
+        Some(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lasting_load_is_told() {
+        let mut load = Lasting::new(Load::Moderate);
+        let mut look = |bytes: u64| load.look(load_of(bytes));
+        assert_eq!(
+            [look(0), look(0), look(0), look(0)],
+            [None, None, Some(Load::Idle), None]
+        );
+        assert_eq!(
+            [look(9 << 20), look(0), look(9 << 20), look(9 << 20)],
+            [None; 4]
+        );
+        assert_eq!([look(9 << 20), look(9 << 20)], [Some(Load::Heavy), None]);
+        assert_eq!(
+            [look(1), look(1), look(1)],
+            [None, None, Some(Load::Moderate)]
+        );
+    }
+}
