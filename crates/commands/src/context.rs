@@ -5,6 +5,7 @@ use crate::concern::{self, Acknowledge, WriteConcern};
 use crate::connection::Connection;
 use crate::generic::Args;
 use crate::metrics::{Kind, Usage, Work};
+use crate::request::Call;
 use crate::table::{Command, flag};
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
@@ -56,7 +57,35 @@ pub struct CommandContext<'c, 'r> {
     pub w: Writer,
 }
 
-impl CommandContext<'_, '_> {
+impl<'c, 'r> CommandContext<'c, 'r> {
+    /// A command that is about to run; its reply goes to the end of `out`.
+    pub fn new(
+        app: &'c Commands,
+        call: &Call<'c, 'r>,
+        args: Args<'r>,
+        op: OpCtx<'c>,
+        out: Vec<u8>,
+    ) -> CommandContext<'c, 'r> {
+        CommandContext {
+            app,
+            client: call.client,
+            request: call.request,
+            command: call.command,
+            args,
+            write_concern: app.rw_defaults.write_concern(),
+            op,
+            after_commit: false,
+            statements: 1,
+            work: Work::default(),
+            waited: Duration::ZERO,
+            kept: None,
+            spent: Vec::new(),
+            int_ok: false,
+            originating: None,
+            w: Writer::on(out),
+        }
+    }
+
     /// Checks of generic arguments that depend on the command.
     pub fn check(&mut self) -> Result<()> {
         let (c, g) = (self.command, self.args.generic);

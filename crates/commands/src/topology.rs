@@ -5,9 +5,9 @@
 //! behind the truth hears of it with the next reply, which comes at once.
 
 use crate::context::CommandContext;
-use crate::dispatch::operation;
 use crate::idl;
 use crate::operations::Registered;
+use crate::request::operation;
 use bson::{Elem, ObjectId};
 use errors::{Error, Result, bail};
 use service::Control;

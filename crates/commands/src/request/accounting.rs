@@ -1,0 +1,95 @@
+//! After a command has run: the counters, `top`, the log of slow commands and the profiler.
+
+use super::dispatch::Call;
+use crate::Commands;
+use crate::context::Done;
+use crate::generic::Args;
+use crate::latency::class_of;
+use crate::metrics::{Kind, Top, Usage, Work, kind_of};
+use crate::profiler::Observed;
+use bson::{Doc, DocBuf};
+use errors::Result;
+use executor::Examined;
+use parking_lot::Mutex;
+use planner::Plan;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// What a command did, for those who count it.
+pub(super) struct Account<'a, 'r> {
+    pub args: &'a Args<'r>,
+    pub done: &'a Result<Done>,
+    /// The reply document.
+    pub reply: &'a [u8],
+    /// Without the time that it waited for others.
+    pub elapsed: Duration,
+    pub statements: u64,
+    pub work: Work,
+    /// By collection, of a command on several.
+    pub spent: Vec<(String, Kind, Usage)>,
+    pub plan: Option<Arc<Plan>>,
+    pub examined: Examined,
+    /// The command that made the cursor of a getMore.
+    pub originating: Option<DocBuf>,
+}
+
+impl Commands {
+    /// Counts a command that has come to its end, in the counters of its thread (`top`) and of the server, and shows it to
+    /// the profiler.
+    pub(super) fn account(&self, call: &Call<'_, '_>, top: &Mutex<Top>, account: Account<'_, '_>) {
+        call.command.total.fetch_add(1, Relaxed);
+        self.counters
+            .add(kind_of(call.command.name), account.statements);
+        count_in_top(call, &mut top.lock(), &account);
+        if self.profiler.wants(account.elapsed) {
+            self.observe(&Observed {
+                client: call.client,
+                command: call.command,
+                request: call.request,
+                db: account.args.db,
+                first: account.args.first,
+                reply: Doc::new(account.reply).unwrap_or(Doc::EMPTY),
+                done: account.done,
+                plan: account.plan,
+                examined: account.examined,
+                elapsed: account.elapsed,
+                originating: account.originating,
+            });
+        }
+    }
+}
+
+fn count_in_top(call: &Call<'_, '_>, top: &mut Top, account: &Account<'_, '_>) {
+    let name = call.command.name;
+    let (kind, class) = (kind_of(name), class_of(name));
+    let micros = account.elapsed.as_micros() as u64;
+    let mut work = account.work;
+    work.keys_examined = account.examined.keys;
+    work.docs_examined = account.examined.docs;
+    if let Some(plan) = &account.plan {
+        work.scans = u64::from(plan.access.is_scan());
+        work.sorts = u64::from(plan.sort.is_some());
+    }
+    top.ran(class, micros, &work);
+    for (ns, kind, usage) in &account.spent {
+        let (db, coll) = (catalog::db_of(ns), catalog::collection_of(ns));
+        top.used(db, coll, *kind, class, *usage);
+    }
+    // What it dropped is not to be counted again.
+    let drops = matches!(name, "drop" | "renameCollection") && account.done.is_ok();
+    if let Some((db, coll)) = target(call, account.args).filter(|_| !drops) {
+        top.used(db, coll, kind, class, Usage { micros, count: 1 });
+        if work.scans > 0 {
+            top.scanned(db, coll);
+        }
+    }
+}
+
+/// The database and the collection that a command was about.
+fn target<'a>(call: &Call<'_, '_>, args: &Args<'a>) -> Option<(&'a str, &'a str)> {
+    match call.command.name {
+        "getMore" => Some((args.db, args.field("collection")?.as_str()?)),
+        _ => call.command.target(args.db, args.first),
+    }
+}

@@ -1,0 +1,300 @@
+//! Before a command runs: what its session, the fail points, the concerns and the server's state allow.
+//!
+//! Invariant: what an [`Admission`] holds for the command is given back by [`Admission::release`], or by its drop where the
+//! request ends in an error or a panic.
+
+use super::dispatch::Call;
+use crate::Commands;
+use crate::connection::Connection;
+use crate::context::CommandContext;
+use crate::fail_point::Failure;
+use crate::generic::Args;
+use crate::operations::{Operation, Registered, shown_whole};
+use crate::table::{Command, flag};
+use bson::{Doc, Writer};
+use errors::{Code, Error, Result, bail};
+use service::{Client, Mode, Request};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a request that may run holds until it has run.
+pub(super) struct Admission {
+    /// When the request was run first.
+    pub started: Instant,
+    /// On a worker: its place among the running operations.
+    pub registered: Option<Registered>,
+    /// What `failCommand` does to its reply.
+    pub failure: Option<Failure>,
+    /// How many statements `onPrimaryTransactionalWrite` counts for it, if it is a retryable write and any fail point is on.
+    pub losable: Option<usize>,
+}
+
+impl Admission {
+    /// After the command has run and was accounted for: what it held goes back. The place where a statement of a
+    /// multi-document transaction gives its transaction back to the session.
+    pub fn release(self) {
+        drop(self.registered);
+    }
+}
+
+/// A request that is not run.
+pub(super) enum Refusal {
+    /// A fail point closes its connection.
+    Close,
+    Error(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(e: Error) -> Refusal {
+        Refusal::Error(e)
+    }
+}
+
+impl Commands {
+    /// Lets a request in: its session, its transaction, its place among the operations, and the fail points.
+    pub(super) fn admit(&self, call: &Call<'_, '_>, args: &Args<'_>) -> Result<Admission, Refusal> {
+        self.enter_session(call.command, args)?;
+        let started = call.request.resumed.map_or_else(Instant::now, |r| r.since);
+        let mut admission = Admission {
+            started,
+            registered: None,
+            failure: None,
+            losable: None,
+        };
+        if call.mode == Mode::Worker {
+            let operation = operation(call.command, call.client, call.request, args, started);
+            admission.registered = Some(self.operations.register(operation));
+            if self.fail_points.any() {
+                self.meet_fail_points(call, args, &mut admission)?;
+            }
+        }
+        Ok(admission)
+    }
+
+    /// Applies the fail points that act before a command. Those that are on keep every command off the event loops.
+    fn meet_fail_points(
+        &self,
+        call: &Call<'_, '_>,
+        args: &Args<'_>,
+        admission: &mut Admission,
+    ) -> Result<(), Refusal> {
+        // A hello that has waited has passed them.
+        let waited = call.request.again && call.client.state.monitor.lock().is_waiting();
+        if !waited {
+            let failure = self.fail(call.command, call.client, call.request, args)?;
+            if failure.as_ref().is_some_and(|f| f.close_connection) {
+                return Err(Refusal::Close);
+            }
+            admission.failure = failure;
+        }
+        if !is_retryable_write(call.command, args) {
+            return Ok(());
+        }
+        let count = statements(call.request, args);
+        admission.losable = Some(count);
+        match self.fail_points.retryable_write(false, count) {
+            None => Ok(()),
+            Some(lost) if lost.close_connection => Err(Refusal::Close),
+            Some(lost) => Err(Refusal::Error(Error::coded(
+                lost.code.unwrap_or(1),
+                "Failing write due to failpoint. The write must not be reflected.",
+            ))),
+        }
+    }
+
+    /// Checks what the session and the transaction number of a request allow, and keeps the session alive.
+    fn enter_session(&self, command: &Command, args: &Args<'_>) -> Result<()> {
+        let g = &args.generic;
+        if let Some(lsid) = &g.lsid {
+            self.sessions.touch(lsid)?;
+        }
+        let Some(number) = g.txn_number else {
+            if g.autocommit.is_some() || g.start_transaction {
+                bail!(InvalidOptions, "Transaction arguments need a 'txnNumber'");
+            }
+            return Ok(());
+        };
+        if g.lsid.is_none() {
+            bail!(
+                InvalidOptions,
+                "Transaction number requires a session ID to also be specified"
+            );
+        }
+        if self.config.topology.set_name().is_none() {
+            bail!(
+                IllegalOperation,
+                "Transaction numbers are only allowed on a replica set member or mongos"
+            );
+        }
+        if g.autocommit == Some(true) {
+            bail!(InvalidOptions, "Specifying autocommit=true is not allowed.");
+        }
+        if matches!(command.name, "commitTransaction" | "abortTransaction") {
+            return Ok(());
+        }
+        if g.autocommit == Some(false) || g.start_transaction {
+            return self.enter_transaction();
+        }
+        if !command.is(flag::RETRY) {
+            bail!(
+                NotARetryableWriteCommand,
+                "txnNumber {number} may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and {} is not a retryable write command.",
+                command.name
+            );
+        }
+        Ok(())
+    }
+
+    /// A statement of a multi-document transaction (`txnNumber` with `autocommit: false`): the place where it is admitted.
+    fn enter_transaction(&self) -> Result<()> {
+        bail!(
+            OperationNotSupportedInTransaction,
+            "PandoDB does not support multi-document transactions yet"
+        )
+    }
+
+    /// Applies the fail point `failCommand`: blocks, fails, or tells what is to be done with the reply.
+    fn fail(
+        &self,
+        command: &Command,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        args: &Args<'_>,
+    ) -> Result<Option<Failure>> {
+        if command.name == "configureFailPoint" {
+            return Ok(None);
+        }
+        let ns = args.first.as_str().map(|c| format!("{}.{c}", args.db));
+        let mut app_name = client.state.app_name();
+        if app_name.is_empty() && command.is(flag::HANDSHAKE) {
+            // The hello that tells the name is already meant.
+            app_name = application(request.body).unwrap_or("");
+        }
+        let names = [request.command()];
+        let hit = self
+            .fail_points
+            .fail_command(command.name, &names, app_name, ns.as_deref());
+        let Some(f) = hit else { return Ok(None) };
+        if f.block_millis > 0 {
+            std::thread::sleep(Duration::from_millis(f.block_millis));
+        }
+        if let (false, Some(code)) = (f.close_connection, f.error_code) {
+            let mut e = Error::coded(code, "Failing command via 'failCommand' failpoint");
+            match &f.labels {
+                Some(labels) => {
+                    let mut w = Writer::new();
+                    write_labels(&mut w, labels.iter().map(String::as_str));
+                    e = e.with_extra(w.finish().into_vec());
+                }
+                None if is_retryable_write(command, args) && retryable_code(code) => {
+                    e = e.with_label("RetryableWriteError")
+                }
+                None => {}
+            }
+            return Err(e);
+        }
+        Ok(Some(f))
+    }
+}
+
+/// The checks that need the command's context: its concerns, then what may hold it back: the write block, the gate of
+/// `fsync`'s lock, writers of its collection, the memory for long replies, a time limit of nothing.
+pub(super) fn pass_checks(cx: &mut CommandContext<'_, '_>, started: Instant) -> Result<()> {
+    let command = cx.command;
+    cx.check()?;
+    cx.app.write_block.check(command, &cx.args)?;
+    if command.is(flag::WRITE) && command.is(flag::WORKER) {
+        // Changes of the catalog; writes to collections wait where they lock them.
+        cx.op.pass_gate()?;
+        if let Some((db, coll)) = command.target(cx.args.db, cx.args.first) {
+            cx.op.wait_for_writers(&format!("{db}.{coll}"))?;
+        }
+    }
+    if command.is(flag::LONG) && cx.app.control.in_flight.is_short() {
+        cx.op.take_room(false)?;
+    }
+    if cx.op.deadline == Some(started) {
+        cx.op.check()?;
+    }
+    Ok(())
+}
+
+/// The name of the application that a hello tells.
+fn application(body: Doc<'_>) -> Option<&str> {
+    let client = body.get("client")?.as_doc()?;
+    client.get("application")?.as_doc()?.get("name")?.as_str()
+}
+
+/// How many statements a write has.
+fn statements(request: &Request<'_>, args: &Args<'_>) -> usize {
+    let of = |field: &str| match request.sequence(field) {
+        Some(docs) => Some(docs.count()),
+        None => args
+            .field(field)
+            .and_then(|v| v.as_array())
+            .map(|a| a.count()),
+    };
+    let fields = ["documents", "updates", "deletes", "ops"];
+    fields.iter().find_map(|f| of(f)).unwrap_or(1)
+}
+
+pub(super) fn is_retryable_write(command: &Command, args: &Args<'_>) -> bool {
+    command.is(flag::RETRY) && args.generic.txn_number.is_some()
+}
+
+/// Codes after which a retryable write may be sent again.
+pub(super) fn retryable_code(code: i32) -> bool {
+    let codes = [
+        Code::HostUnreachable,
+        Code::HostNotFound,
+        Code::NetworkTimeout,
+        Code::ShutdownInProgress,
+        Code::PrimarySteppedDown,
+        Code::ExceededTimeLimit,
+        Code::SocketException,
+        Code::NotWritablePrimary,
+        Code::InterruptedAtShutdown,
+        Code::InterruptedDueToReplStateChange,
+        Code::NotPrimaryNoSecondaryOk,
+        Code::NotPrimaryOrSecondary,
+    ];
+    codes.contains(&Code(code))
+}
+
+pub(super) fn write_labels<'a>(w: &mut Writer, labels: impl Iterator<Item = &'a str>) {
+    let mut labels = labels.peekable();
+    if labels.peek().is_none() {
+        return;
+    }
+    w.open_array("errorLabels");
+    for l in labels {
+        w.push_value(l);
+    }
+    w.close();
+}
+
+/// What currentOp shows of a request.
+pub fn operation(
+    command: &'static Command,
+    client: &Client<Connection>,
+    request: &Request<'_>,
+    args: &Args<'_>,
+    started: Instant,
+) -> Operation {
+    Operation {
+        id: 0,
+        command: command.name,
+        ns: match command.target(args.db, args.first) {
+            Some((db, coll)) => format!("{db}.{coll}"),
+            None => format!("{}.$cmd", args.db),
+        },
+        body: shown_whole(request),
+        connection: client.id,
+        client: client.peer.to_string(),
+        app_name: client.state.app_name().to_string(),
+        lsid: args.generic.lsid,
+        started,
+        killed: Arc::default(),
+        waiting: Default::default(),
+    }
+}

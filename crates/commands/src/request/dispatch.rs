@@ -1,0 +1,314 @@
+//! From a request to the command that answers it, and from what the command did to the reply: look the command up, admit the
+//! request ([`admission`](super::admission)), run it, account for it ([`accounting`](super::accounting)), tell the outcome.
+
+use super::accounting::Account;
+use super::admission::{
+    self, Admission, Refusal, is_retryable_write, retryable_code, write_labels,
+};
+use crate::concern::{self, Acknowledge, WriteConcern};
+use crate::connection::Connection;
+use crate::context::{CommandContext, Done};
+use crate::fail_point::Failure;
+use crate::generic::Args;
+use crate::reply_room::ReplyRoom;
+use crate::table::{self, Command, flag};
+use crate::topology::Monitor;
+use crate::{Commands, Local};
+use bson::{Doc, Writer};
+use errors::{Code, Error, Result, err};
+use executor::{OpCtx, WriteGroup};
+use service::{Client, Kept, Mode, Outcome, Request};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// One run of a request: who asks for what, and where it runs.
+#[derive(Clone, Copy)]
+pub struct Call<'c, 'r> {
+    pub mode: Mode,
+    pub client: &'c Client<Connection>,
+    pub request: &'c Request<'r>,
+    pub command: &'static Command,
+}
+
+/// What a command leaves behind, whether it failed or not.
+#[derive(Default)]
+struct Left {
+    wrote: bool,
+    /// For its next run, where it only lacked reads from the disk or time.
+    kept: Option<Kept>,
+}
+
+impl Commands {
+    pub(crate) fn dispatch(
+        &self,
+        local: &mut Local,
+        mode: Mode,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let start = out.len();
+        client.state.opened.store(0, Relaxed);
+        let name = request.command();
+        let Some(command) = table::lookup(name) else {
+            self.counters.failed();
+            service::write_error(&err!(CommandNotFound, "no such command: '{name}'"), out);
+            return Outcome::Reply;
+        };
+        // A fail point may close, block or fail: whatever it does is not for an event loop.
+        if mode.on_loop()
+            && (command.is(flag::WORKER)
+                || self.fail_points.any()
+                || self.profiler.may_write(|| request.db()))
+        {
+            return Outcome::Offload { kept: None };
+        }
+        let call = Call {
+            mode,
+            client,
+            request,
+            command,
+        };
+        let mut left = Left::default();
+        match self.answer(local, &call, out, &mut left) {
+            Ok(outcome) => outcome,
+            Err(e) => {
+                out.truncate(start);
+                self.failed(&call, e, left, out)
+            }
+        }
+    }
+
+    /// The outcome of a request that was not answered: on a loop it may be run again, else its reply is the error.
+    fn failed(&self, call: &Call<'_, '_>, e: Error, left: Left, out: &mut Vec<u8>) -> Outcome {
+        let on_loop = call.mode.on_loop();
+        if e.is_offload() && on_loop {
+            return if e.is_for_disk() && call.mode == Mode::Inline {
+                Outcome::NeedsDisk {
+                    reads: Vec::new(),
+                    kept: left.kept,
+                }
+            } else {
+                Outcome::Offload { kept: left.kept }
+            };
+        }
+        call.command.failed.fetch_add(1, Relaxed);
+        self.counters.failed();
+        if call.request.again {
+            // That was the last of a stream.
+            *call.client.state.monitor.lock() = Monitor::default();
+        }
+        let e = if e.is_offload() {
+            Error::internal("a worker was asked to hand over its command")
+        } else {
+            e
+        };
+        service::write_error(&e, out);
+        // What it staged before it failed must be committed all the same.
+        if left.wrote && on_loop {
+            Outcome::Staged { durable: false }
+        } else {
+            Outcome::Reply
+        }
+    }
+
+    /// Admits a request, runs its command, accounts for it, and tells the outcome.
+    fn answer(
+        &self,
+        local: &mut Local,
+        call: &Call<'_, '_>,
+        out: &mut Vec<u8>,
+        left: &mut Left,
+    ) -> Result<Outcome> {
+        let start = out.len();
+        let args = Args::parse(call.command.name, call.request.body, call.request.legacy_db)?;
+        let admission = match self.admit(call, &args) {
+            Ok(admission) => admission,
+            Err(Refusal::Close) => return Ok(Outcome::Close),
+            Err(Refusal::Error(e)) => return Err(e),
+        };
+        let room = ReplyRoom::new(&self.control, call.client, call.request);
+        let mut op = self.operation_context(call, &mut local.group, &args, &admission);
+        op.room = Some(&room);
+        let mut cx = CommandContext::new(self, call, args, op, std::mem::take(out));
+        let done = run(&mut cx, start, &admission);
+        let lost = self.loses_reply(&cx, &admission, &done);
+        left.wrote = cx.op.has_written() || cx.after_commit;
+        left.kept = cx.kept.take();
+        let durability = self.durability(&cx, call.mode, left.wrote);
+        let silent =
+            cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
+        *out = cx.w.finish_into();
+        let awaits = matches!(done, Ok(Done::Await { .. }));
+        if awaits {
+            out.truncate(start);
+        } else if silent && done.is_ok() {
+            out.truncate(start);
+            // An unacknowledged write tells nothing, not even that a statement failed.
+            out.extend_from_slice(bson::doc! { "ok": 1.0 }.as_bytes());
+        }
+        if !awaits && !matches!(&done, Err(e) if e.is_offload()) {
+            let account = Account {
+                args: &cx.args,
+                done: &done,
+                reply: &out[start..],
+                elapsed: admission.started.elapsed().saturating_sub(cx.waited),
+                statements: cx.statements,
+                work: cx.work,
+                spent: cx.spent,
+                plan: cx.op.plan.take(),
+                examined: cx.op.examined,
+                originating: cx.originating,
+            };
+            self.account(call, &local.top, account);
+        }
+        admission.release();
+        let done = done?;
+        if lost {
+            return Ok(Outcome::Close);
+        }
+        room.settle(out.len() - start);
+        Ok(outcome(done, durability))
+    }
+
+    /// The operation that the command reads and writes through.
+    fn operation_context<'c>(
+        &'c self,
+        call: &Call<'c, '_>,
+        group: &'c mut WriteGroup,
+        args: &Args<'_>,
+        admission: &'c Admission,
+    ) -> OpCtx<'c> {
+        let mut op = match call.mode {
+            Mode::Inline => OpCtx::inline(&self.engine, group),
+            Mode::Patient => OpCtx::patient(&self.engine, group),
+            Mode::Worker => OpCtx::worker(&self.engine),
+        };
+        if args.generic.max_time_ms > 0 {
+            let allowed = Duration::from_millis(args.generic.max_time_ms);
+            op.deadline = self.fail_points.deadline(admission.started, allowed);
+        }
+        op.cancelled = Some(&call.client.cancelled);
+        let registered = admission.registered.as_ref();
+        op.killed = registered.map(|r| &r.operation.killed);
+        op.waiting = registered.map(|r| &r.operation.waiting);
+        op
+    }
+
+    /// Whether the fail point `onPrimaryTransactionalWrite` closes the connection in place of a reply. Counts.
+    fn loses_reply(
+        &self,
+        cx: &CommandContext<'_, '_>,
+        admission: &Admission,
+        done: &Result<Done>,
+    ) -> bool {
+        let Some(count) = admission.losable else {
+            return false;
+        };
+        let lost = |count| self.fail_points.retryable_write(true, count);
+        done.is_ok() && cx.op.has_written() && lost(count).is_some_and(|l| l.close_connection)
+    }
+
+    /// What the reply of a command has to wait for.
+    fn durability(&self, cx: &CommandContext<'_, '_>, mode: Mode, wrote: bool) -> Awaits {
+        let durable = cx.durable();
+        match wrote {
+            true if mode.on_loop() => Awaits::Commit { durable },
+            true if durable => Awaits::Disk(match cx.op.last_index {
+                0 if cx.after_commit => self.store.last_index(),
+                n => n,
+            }),
+            _ => Awaits::Nothing,
+        }
+    }
+}
+
+/// What a reply waits for before it is sent.
+#[derive(Clone, Copy)]
+enum Awaits {
+    Nothing,
+    /// The commit of the loop's group, and if `durable`, the disk.
+    Commit {
+        durable: bool,
+    },
+    /// The log on disk up to this index.
+    Disk(u64),
+}
+
+/// Checks and runs a command and ends its reply, which began at `start`.
+fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> Result<Done> {
+    let mut done =
+        admission::pass_checks(cx, admission.started).and_then(|()| (cx.command.run)(cx));
+    if matches!(&done, Err(e) if e.is_offload()) && cx.op.wants_room {
+        cx.op.run_again();
+        let empty = Writer::on(Vec::new());
+        let mut begun = std::mem::replace(&mut cx.w, empty).finish_into();
+        begun.truncate(start);
+        cx.w = Writer::on(begun);
+        done = cx.op.wait_for_room().and_then(|()| (cx.command.run)(cx));
+    }
+    if matches!(&done, Err(e) if e.is_offload()) {
+        cx.op.run_again();
+    }
+    if let Ok(Done::Reply | Done::ReplyMore) = done {
+        append_concern_error(cx, admission.failure.as_ref());
+        if cx.int_ok {
+            cx.w.i32("ok", 1);
+        } else {
+            cx.w.f64("ok", 1.0);
+        }
+    }
+    done.map_err(|e| with_unmet(e, &cx.write_concern))
+}
+
+/// What the server is to do about a command that did not fail.
+fn outcome(done: Done, awaits: Awaits) -> Outcome {
+    match (done, awaits) {
+        (Done::Reply, Awaits::Commit { durable }) => Outcome::Staged { durable },
+        (Done::Reply, Awaits::Disk(index)) => Outcome::WaitDurable(index),
+        (Done::Reply, Awaits::Nothing) => Outcome::Reply,
+        (Done::ReplyMore, _) => Outcome::ReplyMore,
+        (Done::Await { until, seen }, _) => Outcome::Await { until, seen },
+        (Done::Close, _) => Outcome::Close,
+    }
+}
+
+/// An error of a command whose write concern cannot be met either tells both.
+fn with_unmet(e: Error, concern: &WriteConcern) -> Error {
+    let of_arguments = matches!(
+        e.code,
+        Code::FailedToParse | Code::TypeMismatch | Code::BadValue | Code::InvalidOptions
+    );
+    match &concern.unmet {
+        Some(unmet) if !of_arguments && !e.is_offload() => {
+            let mut w = Writer::new();
+            if let Some(extra) = e.extra.as_deref().and_then(Doc::new) {
+                w.extend(extra);
+            }
+            concern::append_unmet(unmet, &mut w);
+            e.with_extra(w.finish().into_vec())
+        }
+        _ => e,
+    }
+}
+
+/// `writeConcernError`: of a fail point, or of a write concern that cannot be met.
+fn append_concern_error(cx: &mut CommandContext<'_, '_>, failure: Option<&Failure>) {
+    if let Some((f, d)) = failure.and_then(|f| Some((f, f.write_concern_error.as_ref()?))) {
+        let code = d
+            .get("code")
+            .and_then(|v| v.to_i64_exact())
+            .and_then(|n| i32::try_from(n).ok())
+            .unwrap_or(0);
+        cx.w.doc("writeConcernError", d.as_doc());
+        match &f.labels {
+            Some(labels) => write_labels(&mut cx.w, labels.iter().map(String::as_str)),
+            None if is_retryable_write(cx.command, &cx.args) && retryable_code(code) => {
+                write_labels(&mut cx.w, ["RetryableWriteError"].into_iter());
+            }
+            None => {}
+        }
+    } else if let Some(unmet) = &cx.write_concern.unmet {
+        concern::append_unmet(unmet, &mut cx.w);
+    }
+}
