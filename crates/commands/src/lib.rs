@@ -1,33 +1,24 @@
-//! MongoDB's commands: a file each, which parses, runs and replies.
+//! MongoDB's commands, and the way of a request to them.
 //!
-//! [`Commands`] is what the server's event loops ask (`service::Service`). A request goes through [`dispatch`]: its command is
-//! looked up in [`table`], generic arguments are parted from the command's own ([`generic`]), checked ([`cx`], [`concern`]),
-//! and the command's function writes its reply in place. Errors become `{ok: 0, errmsg, code, codeName}`.
+//! [`Commands`] answers what the server's event loops read (`service::Service`). The rooms:
 //!
-//! Architecture invariant: nothing here knows sockets or threads; nothing here reads or writes the store except through
-//! the executor and the catalog.
+//! - `request`: from the message to its command and back to the reply; arguments, concerns, the
+//!   table of commands;
+//! - `admin`, `crud`, `ddl`, `diagnostic`, `handshake`, `replication`, `sessions`, `stats`: the
+//!   commands, a file each, which parses, runs and replies;
+//! - `monitoring`, `settings`, `topology`: state of the server that several commands share;
+//! - `background`: threads that work without a request.
+//!
+//! A command writes its reply in place. Errors become `{ok: 0, errmsg, code, codeName}`.
+//!
+//! Architecture invariant: nothing here knows sockets; nothing here reads or writes the store
+//! except through the executor and the catalog.
 
+mod background;
 mod clock;
-mod collation;
-mod concern;
-mod connection;
-mod context;
-mod expirer;
-mod fail_point;
-mod generic;
-mod idl;
-mod latency;
-mod log_components;
-mod metrics;
-mod operations;
-mod parameters;
-mod profiler;
-mod query_settings;
-mod reaper;
-mod replica_set;
-mod reply_room;
+mod monitoring;
 mod request;
-mod table;
+mod settings;
 mod topology;
 mod version;
 
@@ -42,20 +33,21 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use connection::Connection;
+pub use request::connection::Connection;
 pub use version::VERSION;
 
 use bson::{DocBuf, ObjectId, Writer};
 use diagnostic::current_op::Connections;
 use errors::Result;
-use fail_point::FailPoints;
-use metrics::Counters;
-use operations::Operations;
-use parameters::Parameters;
+use monitoring::metrics::{self, Counters};
+use monitoring::operations::Operations;
+use monitoring::profiler::Profiler;
 use parking_lot::Mutex;
-use profiler::Profiler;
 use service::{Address, Client, Config, Control, DiskRead, Mode, Outcome, Request, Service};
 use session::{Cursors, Lsid, Retries, Sessions};
+use settings::fail_point::FailPoints;
+use settings::parameters::{self, Parameters};
+use settings::query_settings;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -90,11 +82,11 @@ pub struct Commands {
     /// What `autoCompact` was last told: target in megabytes, and whether once only.
     pub(crate) auto_compact: Mutex<Option<(i64, bool)>>,
     pub(crate) connections: Arc<Connections>,
-    pub(crate) expired: Arc<expirer::Figures>,
+    pub(crate) expired: Arc<background::ttl_monitor::Figures>,
     /// The host that replSetInitiate gave this member.
     pub(crate) initiated_host: Mutex<Option<String>>,
     pub(crate) initiated: Mutex<bool>,
-    pub(crate) topology: topology::Topology,
+    pub(crate) topology: topology::monitor::Topology,
 }
 
 impl Commands {
@@ -141,10 +133,10 @@ impl Commands {
             expired: Arc::default(),
             initiated_host: Mutex::default(),
             initiated: Mutex::default(),
-            topology: topology::Topology::default(),
+            topology: topology::monitor::Topology::default(),
         };
-        reaper::start(&commands)?;
-        expirer::start(&commands)?;
+        background::reaper::start(&commands)?;
+        background::ttl_monitor::start(&commands)?;
         Ok(commands)
     }
 
@@ -174,8 +166,9 @@ impl Service for Commands {
 
     fn disconnected(&self, client: &Client<Connection>) {
         self.connections.lock().remove(&client.id);
-        *client.state.monitor.lock() = topology::Monitor::default();
-        // A cursor whose number was lost on the way would hold a batch's last document until it times out.
+        *client.state.monitor.lock() = topology::monitor::Monitor::default();
+        // A cursor whose number was lost on the way would hold a batch's last document until it
+        // times out.
         let opened = client.state.opened.swap(0, Ordering::Relaxed);
         if opened != 0 && client.undelivered.load(Ordering::Relaxed) {
             self.cursors.kill(opened);
@@ -246,7 +239,8 @@ fn disk_read(missing: Missing) -> DiskRead {
     }
 }
 
-/// `{$clusterTime, operationTime}` of that timestamp: every reply ends with it, so it is made once and patched.
+/// `{$clusterTime, operationTime}` of that timestamp: every reply ends with it, so it is made once
+/// and patched.
 fn cluster_time(ts: u64) -> DocBuf {
     static TEMPLATE: OnceLock<(DocBuf, Vec<usize>)> = OnceLock::new();
     const MARK: u64 = 0x1122_3344_5566_7788;

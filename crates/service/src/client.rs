@@ -15,7 +15,8 @@ pub enum Address {
 impl Address {
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
-            // A dual-stack listener reports IPv4 peers as mapped addresses; nobody wants to read those.
+            // A dual-stack listener reports IPv4 peers as mapped addresses; nobody wants to read
+            // those.
             Address::Tcp(a) => Some(a.ip().to_canonical()),
             Address::Unix(_) => None,
         }
@@ -38,12 +39,14 @@ pub struct Client<S> {
     /// `connectionId`; never used twice in the life of a process.
     pub id: i64,
     pub peer: Address,
-    /// The address that the client connected to: what `hello` gives as `hosts` when nothing is advertised.
+    /// The address that the client connected to: what `hello` gives as `hosts` when nothing is
+    /// advertised.
     pub local: Address,
-    /// Set once the client is gone: a command that is still running for it should stop. Shared, so that executors can keep
-    /// it without knowing of connections.
+    /// Set once the client is gone: a command that is still running for it should stop. Shared, so
+    /// that executors can keep it without knowing of connections.
     pub cancelled: Arc<AtomicBool>,
-    /// Bytes of [`crate::InFlight`] that the reply holds until it is sent; whoever closes the connection gives them back.
+    /// Bytes of [`crate::InFlight`] that the reply holds until it is sent; whoever closes the
+    /// connection gives them back.
     pub reply_held: AtomicUsize,
     /// Set when it is gone and its last reply was not sent in whole.
     pub undelivered: AtomicBool,

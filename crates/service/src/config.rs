@@ -35,7 +35,8 @@ pub enum Topology {
     /// The one member of a replica set of this name.
     ReplicaSet {
         name: String,
-        /// The name was given by the user, who (or whose scripts) may go on to call `replSetInitiate`.
+        /// The name was given by the user, who (or whose scripts) may go on to call
+        /// `replSetInitiate`.
         named: bool,
     },
 }
@@ -58,7 +59,8 @@ pub struct Config {
     pub bind: Vec<String>,
     /// Path of a Unix domain socket to listen on as well.
     pub unix_socket: Option<PathBuf>,
-    /// `host:port` that clients shall be told to reach this server at; otherwise the address each one came in on.
+    /// `host:port` that clients shall be told to reach this server at; otherwise the address each
+    /// one came in on.
     pub advertise: Option<String>,
     pub topology: Topology,
     /// Memory for blocks and memtables together, in bytes.
@@ -68,7 +70,8 @@ pub struct Config {
     /// RocksDB's options by name, for experiments.
     pub engine_options: String,
     pub durability: Durability,
-    /// The log's past is kept up to this size, in bytes: what change streams and `local.oplog.rs` can read.
+    /// The log's past is kept up to this size, in bytes: what change streams and `local.oplog.rs`
+    /// can read.
     pub log_retain_bytes: u64,
     pub max_connections: usize,
     /// Event loops; as many as cores when 0.
@@ -85,7 +88,8 @@ pub struct Config {
     pub quiet: bool,
     /// The command line, for `getCmdLineOpts`.
     pub argv: Vec<String>,
-    /// The options in effect that were given, nested as in mongod's configuration file, for `getCmdLineOpts`.
+    /// The options in effect that were given, nested as in mongod's configuration file, for
+    /// `getCmdLineOpts`.
     pub parsed: serde_json::Value,
 }
 

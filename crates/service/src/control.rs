@@ -36,7 +36,8 @@ impl Default for Control {
 }
 
 impl Control {
-    /// Begins a clean shutdown and returns at once: no new connections or requests; what runs may finish for a moment.
+    /// Begins a clean shutdown and returns at once: no new connections or requests; what runs may
+    /// finish for a moment.
     pub fn shutdown(&self) {
         if !self.stopping.swap(true, SeqCst) {
             self.wakers.lock().iter().for_each(|wake| wake());
@@ -47,7 +48,8 @@ impl Control {
         self.stopping.load(SeqCst)
     }
 
-    /// Has all requests that wait ([`crate::Outcome::Await`]) run again: what they wait for may have happened.
+    /// Has all requests that wait ([`crate::Outcome::Await`]) run again: what they wait for may
+    /// have happened.
     pub fn stir(&self) {
         self.stirred.fetch_add(1, SeqCst);
         self.wakers.lock().iter().for_each(|wake| wake());
@@ -58,8 +60,9 @@ impl Control {
         self.stirred.load(SeqCst)
     }
 
-    /// For a request on a worker thread that is going to wait for an event: until the guard is dropped the thread does not
-    /// count among those that the pool may have, so that those who wait do not keep others from working.
+    /// For a request on a worker thread that is going to wait for an event: until the guard is
+    /// dropped the thread does not count among those that the pool may have, so that those who wait
+    /// do not keep others from working.
     pub fn waits(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Relaxed);
         Waiting(&self.waiting)
@@ -69,7 +72,8 @@ impl Control {
         self.waiting.load(Relaxed)
     }
 
-    /// Registers what to call at shutdown, when it has begun already at once, and at every [`Control::stir`].
+    /// Registers what to call at shutdown, when it has begun already at once, and at every
+    /// [`Control::stir`].
     pub fn on_shutdown(&self, wake: Box<dyn Fn() + Send + Sync>) {
         self.wakers.lock().push(wake);
         if self.is_stopping() {

@@ -1,9 +1,11 @@
-//! Memory for long messages in flight, one budget for all: requests that are received or run, and replies that are made or
-//! wait for their readers. Short messages ([`SMALL_BYTES`]) are not counted.
+//! Memory for long messages in flight, one budget for all: requests that are received or run, and
+//! replies that are made or wait for their readers. Short messages ([`SMALL_BYTES`]) are not
+//! counted.
 //!
-//! Invariant: nobody waits for memory while he holds some. A request takes all that it needs or nothing before its buffer
-//! grows; a reply takes the most that it may come to before it grows, unless its request holds memory already: that one
-//! goes on and may pass the limit. So whoever holds memory can always finish, and the first to ask always gets it.
+//! Invariant: nobody waits for memory while he holds some. A request takes all that it needs or
+//! nothing before its buffer grows; a reply takes the most that it may come to before it grows,
+//! unless its request holds memory already: that one goes on and may pass the limit. So whoever
+//! holds memory can always finish, and the first to ask always gets it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -100,7 +102,8 @@ impl InFlight {
         self.used.fetch_sub(bytes, SeqCst);
         if self.has_waiting() {
             self.given.fetch_add(1, SeqCst);
-            // Whoever looked before the bytes were back is waiting by the time that we have his lock.
+            // Whoever looked before the bytes were back is waiting by the time that we have his
+            // lock.
             drop(self.turn.lock());
             self.room.notify_one();
             self.wake();

@@ -1,15 +1,19 @@
-//! The contract between the sockets and the commands: what the event loops ask of whoever answers requests, and what the
-//! answering side may know of the server around it (its configuration, its counters, its log, how to stop it).
+//! The contract between the sockets and the commands: what the event loops ask of whoever answers
+//! requests, and what the answering side may know of the server around it (its configuration, its
+//! counters, its log, how to stop it).
 //!
-//! Invariant: no I/O here, and no knowledge of any command or of any socket; `server` and `commands` both stand on it.
+//! Invariant: no I/O here, and no knowledge of any command or of any socket; `server` and
+//! `commands` both stand on it.
 //!
-//! **How a request is run.** An event loop reads a message and calls [`Service::run`] with [`Mode::Inline`]: the service
-//! answers at once, or gives [`Outcome::Offload`] having done nothing, and the loop has a worker thread run the request
-//! again with [`Mode::Worker`], where it may block. Where reads from the disk are all that is lacking, the service says which
-//! ([`Outcome::NeedsDisk`]); the loop may have them done while it goes on, and run the request again with what they brought
-//! ([`Resumed`]), or wait for them itself ([`Mode::Patient`]). A write that is run inline is *staged* in the loop's
-//! [`Service::Local`]; at the end of its turn the loop calls [`Service::commit`] once for all of them and only then sends
-//! their replies. One connection has one request at a time: the next is read when the reply of the last is on its way.
+//! **How a request is run.** An event loop reads a message and calls [`Service::run`] with
+//! [`Mode::Inline`]: the service answers at once, or gives [`Outcome::Offload`] having done
+//! nothing, and the loop has a worker thread run the request again with [`Mode::Worker`], where it
+//! may block. Where reads from the disk are all that is lacking, the service says which
+//! ([`Outcome::NeedsDisk`]); the loop may have them done while it goes on, and run the request
+//! again with what they brought ([`Resumed`]), or wait for them itself ([`Mode::Patient`]). A write
+//! that is run inline is *staged* in the loop's [`Service::Local`]; at the end of its turn the loop
+//! calls [`Service::commit`] once for all of them and only then sends their replies. One connection
+//! has one request at a time: the next is read when the reply of the last is on its way.
 
 mod client;
 pub mod config;
@@ -34,10 +38,11 @@ use std::time::Instant;
 pub enum Mode {
     /// On an event loop: it must be short and must not block; writes are staged.
     Inline,
-    /// On an event loop that chooses to wait: as `Inline`, but it may read from the disk, a few times. Who would go to a worker
-    /// for that alone is spared the way there and back.
+    /// On an event loop that chooses to wait: as `Inline`, but it may read from the disk, a few
+    /// times. Who would go to a worker for that alone is spared the way there and back.
     Patient,
-    /// On a thread of its own: it may block and take its time; writes are committed by the service itself.
+    /// On a thread of its own: it may block and take its time; writes are committed by the service
+    /// itself.
     Worker,
 }
 
@@ -48,20 +53,24 @@ impl Mode {
     }
 }
 
-/// One command. The body and every document of the sequences have been validated (`bson::validate`).
+/// One command. The body and every document of the sequences have been validated
+/// (`bson::validate`).
 #[derive(Debug)]
 pub struct Request<'a> {
     pub body: Doc<'a>,
-    /// Fields of the command whose array of documents travels beside the body; no name occurs twice or in the body.
+    /// Fields of the command whose array of documents travels beside the body; no name occurs twice
+    /// or in the body.
     pub sequences: &'a [wire::Sequence<'a>],
-    /// The database when the message itself names it (legacy OP_QUERY on `<db>.$cmd`); else the body's `$db` does.
+    /// The database when the message itself names it (legacy OP_QUERY on `<db>.$cmd`); else the
+    /// body's `$db` does.
     pub legacy_db: Option<&'a str>,
-    /// The client wants no reply (an unacknowledged write): what is appended to `out` is thrown away.
+    /// The client wants no reply (an unacknowledged write): what is appended to `out` is thrown
+    /// away.
     pub more_to_come: bool,
     /// The client takes a stream of replies: [`Outcome::ReplyMore`] is allowed.
     pub exhaust_allowed: bool,
-    /// It has been run before, for the reply before this one of a stream, or until it had to wait ([`Outcome::ReplyMore`],
-    /// [`Outcome::Await`]).
+    /// It has been run before, for the reply before this one of a stream, or until it had to wait
+    /// ([`Outcome::ReplyMore`], [`Outcome::Await`]).
     pub again: bool,
     /// The whole message, in bytes.
     pub message_bytes: usize,
@@ -89,7 +98,8 @@ pub type Kept = Box<dyn Any + Send>;
 pub struct Resumed<'a> {
     /// What the last run kept, until it is [taken](Resumed::take).
     pub kept: &'a RefCell<Option<Kept>>,
-    /// The reads that it lacked, with what each brought: as many bytes as it asked for, or fewer at the end of the file.
+    /// The reads that it lacked, with what each brought: as many bytes as it asked for, or fewer at
+    /// the end of the file.
     pub reads: &'a [(&'a DiskRead, &'a [u8])],
     /// When it was run first.
     pub since: Instant,
@@ -126,14 +136,14 @@ impl<'a> Request<'a> {
 pub enum Outcome {
     /// The reply document is appended to `out`.
     Reply,
-    /// As `Reply`, and the same request shall run again once this reply is on its way: an exhaust cursor. The reply is
-    /// marked as one that another follows. Only if the request allowed it.
+    /// As `Reply`, and the same request shall run again once this reply is on its way: an exhaust
+    /// cursor. The reply is marked as one that another follows. Only if the request allowed it.
     ReplyMore,
-    /// There is nothing to say yet. Run it again at this moment, or as soon as [`Control::stirred`] is no longer what was
-    /// seen; until then it costs a place in a list.
+    /// There is nothing to say yet. Run it again at this moment, or as soon as [`Control::stirred`]
+    /// is no longer what was seen; until then it costs a place in a list.
     Await { until: Instant, seen: usize },
-    /// Inline only. The reply document is appended to `out`, but may be sent only after the group that the write was
-    /// staged in is committed, and if `durable`, is on disk.
+    /// Inline only. The reply document is appended to `out`, but may be sent only after the group
+    /// that the write was staged in is committed, and if `durable`, is on disk.
     Staged { durable: bool },
     /// The reply document is appended to `out`; send it once the log is on disk up to this index.
     WaitDurable(u64),
@@ -141,23 +151,27 @@ pub enum Outcome {
     NoReply,
     /// Close the connection without a reply.
     Close,
-    /// Inline only. Nothing was done: run it on a worker, and give it back what is kept, if anything is.
+    /// Inline only. Nothing was done: run it on a worker, and give it back what is kept, if
+    /// anything is.
     Offload { kept: Option<Kept> },
-    /// `Mode::Inline` only. As `Offload`, for the sake of reads from the disk: a loop may run it again in
-    /// [`Mode::Patient`], or in `Mode::Inline` once these reads are done. Which they are is not always known. What is kept
-    /// spares the next run, on a loop or a worker, some of this one, and may be dropped.
+    /// `Mode::Inline` only. As `Offload`, for the sake of reads from the disk: a loop may run it
+    /// again in [`Mode::Patient`], or in `Mode::Inline` once these reads are done. Which they are
+    /// is not always known. What is kept spares the next run, on a loop or a worker, some of this
+    /// one, and may be dropped.
     NeedsDisk {
         reads: Vec<DiskRead>,
         kept: Option<Kept>,
     },
-    /// Inline only. Nothing was done: it needs what the loop's own group has staged (a latch that the group holds, say).
-    /// Commit the group, then run it again; if nothing was staged, on a worker.
+    /// Inline only. Nothing was done: it needs what the loop's own group has staged (a latch that
+    /// the group holds, say). Commit the group, then run it again; if nothing was staged, on a
+    /// worker.
     Flush,
 }
 
 /// Who answers requests. Every method may be called from any thread.
 pub trait Service: Send + Sync + 'static {
-    /// What an event loop or a worker thread keeps from request to request: scratch buffers, and the staged group.
+    /// What an event loop or a worker thread keeps from request to request: scratch buffers, and
+    /// the staged group.
     type Local;
     /// What a connection keeps: client metadata, authentication, negotiated options.
     type State: Send + Sync + 'static;
@@ -171,8 +185,9 @@ pub trait Service: Send + Sync + 'static {
     /// The client is gone and none of its requests is running.
     fn disconnected(&self, client: &Client<Self::State>);
 
-    /// Runs one request. Only what is appended to `out` counts, and only under the outcomes that say so: one whole BSON
-    /// document. A panic is answered with InternalError and the connection lives on.
+    /// Runs one request. Only what is appended to `out` counts, and only under the outcomes that
+    /// say so: one whole BSON document. A panic is answered with InternalError and the connection
+    /// lives on.
     fn run(
         &self,
         local: &mut Self::Local,
@@ -182,22 +197,24 @@ pub trait Service: Send + Sync + 'static {
         out: &mut Vec<u8>,
     ) -> Outcome;
 
-    /// Commits what was staged in `local` since the last call and gives the log index of it. On an error every staged
-    /// reply is replaced by that error. Called only when at least one request was staged.
+    /// Commits what was staged in `local` since the last call and gives the log index of it. On an
+    /// error every staged reply is replaced by that error. Called only when at least one request
+    /// was staged.
     fn commit(&self, local: &mut Self::Local) -> Result<u64>;
 
-    /// The log index up to which everything is on disk; an error once the disk has failed for good, which is then the
-    /// reply to all who wait.
+    /// The log index up to which everything is on disk; an error once the disk has failed for good,
+    /// which is then the reply to all who wait.
     fn durable(&self) -> Result<u64>;
 
     /// Asks for the log to be written to disk up to `index`. Does not block.
     fn request_sync(&self, index: u64);
 
-    /// Registers what to call, from any thread, whenever the answer of [`Service::durable`] has changed.
+    /// Registers what to call, from any thread, whenever the answer of [`Service::durable`] has
+    /// changed.
     fn on_durable(&self, changed: Box<dyn Fn() + Send + Sync>);
 
-    /// Completes the reply document that runs from `body_start` to the end of `out`, just before it is sent:
-    /// `operationTime` and `$clusterTime` (see [`append_fields`]).
+    /// Completes the reply document that runs from `body_start` to the end of `out`, just before it
+    /// is sent: `operationTime` and `$clusterTime` (see [`append_fields`]).
     fn finish(&self, client: &Client<Self::State>, out: &mut Vec<u8>, body_start: usize);
 
     /// Appends the reply document for a request that failed before or after [`Service::run`].

@@ -1,15 +1,17 @@
-//! The server's log: one JSON line an event in the shape of MongoDB's log format, to a file or a standard stream, and the
-//! last lines in memory for `getLog`.
+//! The server's log: one JSON line an event in the shape of MongoDB's log format, to a file or a
+//! standard stream, and the last lines in memory for `getLog`.
 //!
-//! Any crate writes with `tracing`'s macros. The target is the component, and three fields are taken out of `attr`: `id`
-//! (MongoDB's log id, where the event is one of its), `ctx` (otherwise the thread's name) and `startup_warning`. A field
-//! `name.json` is JSON text, and goes into `attr` as the object that it is; the fields of `attr.json` go there themselves.
+//! Any crate writes with `tracing`'s macros. The target is the component, and three fields are
+//! taken out of `attr`: `id` (MongoDB's log id, where the event is one of its), `ctx` (otherwise
+//! the thread's name) and `startup_warning`. A field `name.json` is JSON text, and goes into `attr`
+//! as the object that it is; the fields of `attr.json` go there themselves.
 //!
 //! ```text
 //! tracing::info!(target: "NETWORK", id = 22943, remote = %peer, "Connection accepted");
 //! {"t":{"$date":"…"},"s":"I","c":"NETWORK","id":22943,"ctx":"listener","msg":"Connection accepted","attr":{"remote":"…"}}
 //! ```
-//! Invariant: a line is written whole, and logging never fails or panics; a line that cannot be written is dropped.
+//! Invariant: a line is written whole, and logging never fails or panics; a line that cannot be
+//! written is dropped.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -69,7 +71,8 @@ struct Log {
     out: Mutex<Out>,
     global: Mutex<Ring>,
     warnings: Mutex<Ring>,
-    /// Highest level that is logged at all, and that reaches the sink: 0 errors, 1 warnings, 2 information, 3…7 debugging.
+    /// Highest level that is logged at all, and that reaches the sink: 0 errors, 1 warnings, 2
+    /// information, 3…7 debugging.
     level: AtomicU8,
     sink_level: AtomicU8,
     reopen: AtomicBool,
@@ -84,8 +87,9 @@ static LOG: LazyLock<Log> = LazyLock::new(|| Log {
     reopen: AtomicBool::new(false),
 });
 
-/// Starts logging. A log file that is there already is appended to, or moved aside. `verbosity` 0 is information; `sink_warnings_only` keeps information out of the sink, not of memory.
-/// A second call changes sink and level.
+/// Starts logging. A log file that is there already is appended to, or moved aside. `verbosity` 0
+/// is information; `sink_warnings_only` keeps information out of the sink, not of memory. A second
+/// call changes sink and level.
 pub fn init(sink: Sink, append: bool, verbosity: u8, sink_warnings_only: bool) -> io::Result<()> {
     let out = match sink {
         Sink::None => Out::None,
@@ -122,8 +126,8 @@ pub fn set_reopen(reopen: bool) {
     LOG.reopen.store(reopen, Relaxed);
 }
 
-/// Begins a new log file (`logRotate`, SIGUSR1). The old one is moved aside under a name with the time in it, unless that is
-/// somebody else's business, or somebody has done it already.
+/// Begins a new log file (`logRotate`, SIGUSR1). The old one is moved aside under a name with the
+/// time in it, unless that is somebody else's business, or somebody has done it already.
 pub fn rotate() -> io::Result<()> {
     let mut out = LOG.out.lock();
     if let Out::File(path, file) = &mut *out {
@@ -185,7 +189,8 @@ pub fn clear(name: &str) -> bool {
 pub fn timestamp(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Days since 1970-01-01 to a Gregorian date; a year here begins in March, so that the leap day is its last.
+    // Days since 1970-01-01 to a Gregorian date; a year here begins in March, so that the leap day
+    // is its last.
     let z = days + 719_468;
     let (era, day_of_era) = (z / 146_097, z % 146_097);
     let year_of_era =

@@ -1,7 +1,7 @@
 //! Open cursors: found by id, used by one request at a time, killed, timed out.
 //!
-//! Invariant: a cursor that is in use is not in the table, only its place is; whoever kills it then sets a flag that its user
-//! sees at the next step and on giving it back.
+//! Invariant: a cursor that is in use is not in the table, only its place is; whoever kills it then
+//! sets a flag that its user sees at the next step and on giving it back.
 
 use bson::Writer;
 use catalog::Tail;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// What a cursor gives its batches from.
 pub trait Results: Send {
-    /// Appends documents to the open array of `w`: at most `max_docs`, no more than fit into `max_bytes` (but always one).
-    /// `true`: there are no more.
+    /// Appends documents to the open array of `w`: at most `max_docs`, no more than fit into
+    /// `max_bytes` (but always one). `true`: there are no more.
     fn fill(
         &mut self,
         ctx: &mut OpCtx,
@@ -25,8 +25,9 @@ pub trait Results: Send {
         max_bytes: usize,
     ) -> Result<bool>;
 
-    /// Whether a first `fill` that failed for want of reads from the disk, or of time on an event loop, may be called again and then
-    /// gives what it would have given: it has come to nothing yet, and knows where it stands.
+    /// Whether a first `fill` that failed for want of reads from the disk, or of time on an event
+    /// loop, may be called again and then gives what it would have given: it has come to nothing
+    /// yet, and knows where it stands.
     fn can_go_on(&self) -> bool {
         false
     }
@@ -34,8 +35,8 @@ pub trait Results: Send {
     /// From here on reads go to the disk: it goes on on a worker.
     fn read_anywhere(&mut self) {}
 
-    /// Between batches: lets go of what can be had again, or may be long. Fails when there is no place for it: then the cursor is
-    /// of no use any more.
+    /// Between batches: lets go of what can be had again, or may be long. Fails when there is no
+    /// place for it: then the cursor is of no use any more.
     fn release(&mut self, ctx: &mut OpCtx) -> Result<()>;
 }
 
@@ -198,7 +199,8 @@ impl Cursors {
         id
     }
 
-    /// Takes a cursor out for one request; it must be given back or dropped with [`Cursors::remove`].
+    /// Takes a cursor out for one request; it must be given back or dropped with
+    /// [`Cursors::remove`].
     pub fn take(&self, id: i64, ns: &str, lsid: Option<[u8; 16]>) -> Result<Box<Cursor>> {
         let mut slots = self.slots.lock();
         let Some(slot) = slots.get_mut(&id) else {

@@ -1,11 +1,13 @@
-//! Retryable writes: what the newest transaction number of each session has done, so that a retry does nothing twice.
+//! Retryable writes: what the newest transaction number of each session has done, so that a retry
+//! does nothing twice.
 //!
-//! The record of a session travels in the log entry of the write itself, so record and write are there together or not at all,
-//! also after a restart. In memory it is known as soon as the write is staged; should the commit fail, everything is forgotten
-//! and read again ([`Retries::forget`]).
+//! The record of a session travels in the log entry of the write itself, so record and write are
+//! there together or not at all, also after a restart. In memory it is known as soon as the write
+//! is staged; should the commit fail, everything is forgotten and read again ([`Retries::forget`]).
 //!
-//! A command of many statements writes its record page by page, so that a statement costs as much at the end as in the
-//! beginning: a page that is full is not written again, and the next is read only if the one before it is full.
+//! A command of many statements writes its record page by page, so that a statement costs as much
+//! at the end as in the beginning: a page that is full is not written again, and the next is read
+//! only if the one before it is full.
 //!
 //! ```text
 //! tablet 0 | space 3 | 0 | lsid [16] [| page u32 BE, from 1 on]
@@ -149,7 +151,8 @@ impl State {
 }
 
 impl Retries {
-    /// Takes hold of a session for one command. Fails when the session has gone on to a newer number.
+    /// Takes hold of a session for one command. Fails when the session has gone on to a newer
+    /// number.
     pub fn begin(&self, ctx: &OpCtx, lsid: Lsid, txn: i64, now_millis: i64) -> Result<Retryable> {
         let state = {
             let mut sessions = self.sessions.lock();
@@ -192,7 +195,8 @@ impl Retries {
         self.sessions.lock().clear();
     }
 
-    /// Deletes the records of sessions that have not written since `before` (milliseconds since 1970).
+    /// Deletes the records of sessions that have not written since `before` (milliseconds since
+    /// 1970).
     pub fn delete_older(&self, store: &Store, before: i64) -> Result<usize> {
         let prefix = prefix();
         let view = store.view();

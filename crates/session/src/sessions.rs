@@ -34,7 +34,8 @@ impl Hasher for OwnBytes {
     fn write_usize(&mut self, _: usize) {}
 }
 
-/// Seconds since [`Sessions::start`] of the last use; an ended session was last used one time-out ago.
+/// Seconds since [`Sessions::start`] of the last use; an ended session was last used one time-out
+/// ago.
 type Shard = HashMap<Lsid, AtomicI64, BuildHasherDefault<OwnBytes>>;
 
 /// All sessions that are known.
@@ -117,7 +118,8 @@ impl Sessions {
         all
     }
 
-    /// Forgets sessions that were unused for their time-out and gives their ids, whose cursors must go too.
+    /// Forgets sessions that were unused for their time-out and gives their ids, whose cursors must
+    /// go too.
     pub fn reap(&self) -> Vec<Lsid> {
         self.reap_older(SESSION_TIMEOUT_MINUTES * 60)
     }

@@ -1,8 +1,8 @@
-//! `autoCompact`: the engine compacts by itself as it is written to; what is asked for is checked and remembered, and `runOnce`
-//! asks for one compaction of everything.
+//! `autoCompact`: the engine compacts by itself as it is written to; what is asked for is checked
+//! and remembered, and `runOnce` asks for one compaction of everything.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
 const AT: &str = "autoCompact";
@@ -41,7 +41,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 tracing::warn!(target: "STORAGE", error = %e, "The compaction that autoCompact asked for failed");
             }
         };
-        // Its end is not waited for; what it was asked for stays remembered as MongoDB does until it is switched off.
+        // Its end is not waited for; what it was asked for stays remembered as MongoDB does until
+        // it is switched off.
         let _ = std::thread::Builder::new()
             .name("autoCompact".into())
             .spawn(work);

@@ -1,9 +1,10 @@
-//! `getClusterParameter` and `setClusterParameter`: settings that MongoDB keeps for a whole cluster. They are kept and told; the
-//! features that they tune are here with the rest of this server's or not yet.
+//! `getClusterParameter` and `setClusterParameter`: settings that MongoDB keeps for a whole
+//! cluster. They are kept and told; the features that they tune are here with the rest of this
+//! server's or not yet.
 
-use super::settings;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::settings::stored;
 use bson::{Doc, DocBuf, Val, Writer, doc, tag};
 use errors::{Result, bail};
 
@@ -61,7 +62,7 @@ pub fn get(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         let Some(default) = defaults(name) else {
             bail!(NoSuchKey, "Unknown server parameter: {name}")
         };
-        let stored = settings::load(&cx.app.engine, &setting(name))?;
+        let stored = stored::load(&cx.app.engine, &setting(name))?;
         let mut w = Writer::new();
         w.str("_id", name);
         w.extend(stored.as_ref().unwrap_or(&default).as_doc());
@@ -109,7 +110,7 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if e.name == "changeStreamOptions" {
         images(new, &mut w)?;
     } else {
-        let stored = settings::load(&cx.app.engine, &setting(e.name))?;
+        let stored = stored::load(&cx.app.engine, &setting(e.name))?;
         let now = stored.as_ref().unwrap_or(&default);
         for known in default.as_doc() {
             let given = new.get(known.name);
@@ -126,7 +127,7 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
     }
     w.timestamp("clusterParameterTime", cx.app.store.last_ts());
-    settings::save(&mut cx.op, &setting(e.name), w.finish().as_doc())?;
+    stored::save(&mut cx.op, &setting(e.name), w.finish().as_doc())?;
     Ok(Done::Reply)
 }
 

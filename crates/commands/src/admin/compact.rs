@@ -1,7 +1,7 @@
 //! `compact`: has the engine rewrite a collection, so that what was deleted takes no space.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use crate::stats::sizes;
 use catalog::keyspace;
 use errors::{Result, bail};
@@ -32,8 +32,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(CommandNotSupportedOnView, "can't compact a view");
     }
     if dry {
-        // What was deleted is known to the engine only as it merges: what lies on disk beyond the documents' own bytes is
-        // the least that a rewrite gives back.
+        // What was deleted is known to the engine only as it merges: what lies on disk beyond the
+        // documents' own bytes is the least that a rewrite gives back.
         let s = sizes(&cx.app.engine, &coll);
         cx.w.int(
             "estimatedBytesFreed",

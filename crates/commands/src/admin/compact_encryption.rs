@@ -1,8 +1,8 @@
-//! `compactStructuredEncryptionData`: there is no state of Queryable Encryption that could be compacted, so what the client asks
-//! is checked and answered with empty figures.
+//! `compactStructuredEncryptionData`: there is no state of Queryable Encryption that could be
+//! compacted, so what the client asks is checked and answered with empty figures.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
 

@@ -1,8 +1,8 @@
 //! `configureFailPoint`.
 
-use crate::context::{CommandContext, Done};
-use crate::fail_point::mode;
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::settings::fail_point::mode;
 use bson::Doc;
 use errors::{Result, bail};
 

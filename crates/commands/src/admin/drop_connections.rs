@@ -1,7 +1,8 @@
-//! `dropConnections`: ends this server's connections to others, of which it has none; the addresses are checked.
+//! `dropConnections`: ends this server's connections to others, of which it has none; the addresses
+//! are checked.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
 const AT: &str = "dropConnections";

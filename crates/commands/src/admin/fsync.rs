@@ -1,8 +1,8 @@
-//! `fsync` and `fsyncUnlock`: the log to the disk, the engine's memory into its files; and the lock against writes under which
-//! the files can be copied.
+//! `fsync` and `fsyncUnlock`: the log to the disk, the engine's memory into its files; and the lock
+//! against writes under which the files can be copied.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let locks = match lock {
         true => {
             let n = engine.gate.close();
-            // Nobody begins to write from here on; whoever had begun holds a lock of the catalog until it is done.
+            // Nobody begins to write from here on; whoever had begun holds a lock of the catalog
+            // until it is done.
             if let Err(e) = drain(cx, patience) {
                 engine.gate.open();
                 return Err(e);

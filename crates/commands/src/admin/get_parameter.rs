@@ -1,8 +1,8 @@
 //! `getParameter`.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
-use crate::parameters::append;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::settings::parameters::append;
 use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,13 +1,13 @@
 //! `logRotate`.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail, err};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let first = cx.args.first;
     if !first.is_number() && !matches!(first.tag, bson::tag::BOOL | bson::tag::STRING) {
-        return Err(crate::idl::mismatch(
+        return Err(crate::request::idl::mismatch(
             "logRotate",
             "logRotate",
             first,

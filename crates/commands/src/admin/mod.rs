@@ -18,7 +18,6 @@ pub mod rotate_certificates;
 pub mod rw_concern;
 pub mod set_feature_compatibility_version;
 pub mod set_parameter;
-pub(crate) mod settings;
 pub mod shutdown;
 pub mod users_info;
 pub mod write_block;

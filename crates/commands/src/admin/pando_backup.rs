@@ -1,10 +1,12 @@
-//! `pandoBackup`: a consistent copy of all data, taken while the server goes on, that is itself a data directory.
+//! `pandoBackup`: a consistent copy of all data, taken while the server goes on, that is itself a
+//! data directory.
 //!
-//! `{pandoBackup: 1, path: "/an/absolute/path"}`. On one file system the copy shares the data files (they are never changed), so
-//! it takes no space at first. The path is that of the server's machine and must not exist.
+//! `{pandoBackup: 1, path: "/an/absolute/path"}`. On one file system the copy shares the data files
+//! (they are never changed), so it takes no space at first. The path is that of the server's
+//! machine and must not exist.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 use std::path::Path;
 

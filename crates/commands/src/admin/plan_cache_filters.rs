@@ -1,8 +1,8 @@
-//! `planCacheSetFilter`, `planCacheListFilters`, `planCacheClearFilters`: index filters; `planCacheClear`: plans are made
-//! anew for every query, so there is nothing to clear.
+//! `planCacheSetFilter`, `planCacheListFilters`, `planCacheClearFilters`: index filters;
+//! `planCacheClear`: plans are made anew for every query, so there is nothing to clear.
 
-use crate::collation;
-use crate::context::{CommandContext, Done};
+use crate::request::collation;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, Val};
 use catalog::{Collection, IndexFilter, QueryShape};
 use errors::{Result, bail};

@@ -1,7 +1,8 @@
-//! `profile`: what of a database's commands is kept in its `system.profile`, and what counts as slow everywhere.
+//! `profile`: what of a database's commands is kept in its `system.profile`, and what counts as
+//! slow everywhere.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::Elem;
 use errors::{Result, bail};
 use query::expr::ParseEnv;

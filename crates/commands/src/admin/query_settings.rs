@@ -1,10 +1,11 @@
-//! `setQuerySettings` and `removeQuerySettings`: what holds for queries of one shape, which is given by a query or by its hash.
+//! `setQuerySettings` and `removeQuerySettings`: what holds for queries of one shape, which is
+//! given by a query or by its hash.
 
-use crate::context::{CommandContext, Done};
 use crate::crud::{aggregate, distinct, find, shape, variables};
-use crate::generic::Args;
-use crate::idl;
-use crate::query_settings::{Setting, is_id_lookup};
+use crate::request::args::Args;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::settings::query_settings::{Setting, is_id_lookup};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! `rotateCertificates`: there is no TLS yet, so there is nothing to read anew.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,10 +1,10 @@
 //! `getDefaultRWConcern` and `setDefaultRWConcern`: what a client that says nothing gets.
 
-use super::settings;
 use crate::clock::now_millis;
-use crate::concern::{self, Acknowledge, Unmet, WriteConcern};
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::concern::{self, Acknowledge, Unmet, WriteConcern};
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::settings::stored;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
 use executor::Engine;
@@ -54,7 +54,7 @@ impl Defaults {
             acknowledge: AtomicU8::new(code(Acknowledge::Durable)),
             given: RwLock::default(),
         };
-        if let Some(d) = settings::load(engine, SETTING)? {
+        if let Some(d) = stored::load(engine, SETTING)? {
             let sub = |name: &str| d.get(name).and_then(|v| v.as_doc()).map(|d| d.to_buf());
             let updated = d.get("updateOpTime").and_then(|v| v.as_timestamp());
             let at = d.get("updateWallClockTime").and_then(|v| v.as_date());
@@ -176,7 +176,7 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
     }
     given.updated = Some((cx.app.store.last_ts(), now_millis()));
-    settings::save(&mut cx.op, SETTING, given.document().as_doc())?;
+    stored::save(&mut cx.op, SETTING, given.document().as_doc())?;
     cx.app.rw_defaults.put(given, &cx.app.config.topology);
     show(cx);
     Ok(Done::Reply)

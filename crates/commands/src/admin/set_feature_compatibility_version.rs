@@ -1,10 +1,10 @@
-//! `setFeatureCompatibilityVersion`: kept across restarts and told by `getParameter`. No behaviour depends on it: data has one
-//! form, and clients that upgrade a server set it as the last step.
+//! `setFeatureCompatibilityVersion`: kept across restarts and told by `getParameter`. No behaviour
+//! depends on it: data has one form, and clients that upgrade a server set it as the last step.
 
-use super::settings;
-use crate::context::{CommandContext, Done};
-use crate::idl;
-use crate::parameters::Parameters;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::settings::parameters::Parameters;
+use crate::settings::stored;
 use crate::version::FEATURE_VERSIONS;
 use bson::{Value, doc};
 use errors::{Result, bail};
@@ -15,7 +15,7 @@ const SETTING: &str = "featureCompatibilityVersion";
 
 /// Gives the parameter the version that was set last.
 pub fn load(engine: &Arc<Engine>, parameters: &Parameters) -> Result<()> {
-    if let Some(d) = settings::load(engine, SETTING)? {
+    if let Some(d) = stored::load(engine, SETTING)? {
         parameters.put(SETTING, Value::from(d));
     }
     Ok(())
@@ -60,7 +60,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         );
     }
     let value = doc! { "version": version };
-    settings::save(&mut cx.op, SETTING, value.as_doc())?;
+    stored::save(&mut cx.op, SETTING, value.as_doc())?;
     cx.app.parameters.put(SETTING, Value::from(value));
     Ok(Done::Reply)
 }

@@ -1,7 +1,7 @@
 //! `setParameter`.
 
-use crate::context::{CommandContext, Done};
-use crate::parameters::NO_TABLE_SCAN;
+use crate::request::{CommandContext, Done};
+use crate::settings::parameters::NO_TABLE_SCAN;
 use errors::{Result, bail};
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,7 +1,7 @@
 //! `shutdown`: a clean stop; the connection is closed instead of a reply, as MongoDB does.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,6 +1,6 @@
 //! `usersInfo` and `rolesInfo`: there are none yet.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn users(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,10 +1,11 @@
-//! `setUserWriteBlockMode`: refuses writes to users' databases until told otherwise, with the reason that was given.
+//! `setUserWriteBlockMode`: refuses writes to users' databases until told otherwise, with the
+//! reason that was given.
 
-use super::settings;
-use crate::context::{CommandContext, Done};
-use crate::generic::Args;
-use crate::idl;
-use crate::table::{Command, flag};
+use crate::request::args::Args;
+use crate::request::idl;
+use crate::request::table::{Command, flag};
+use crate::request::{CommandContext, Done};
+use crate::settings::stored;
 use bson::doc;
 use errors::{Result, bail};
 use executor::Engine;
@@ -25,7 +26,7 @@ pub struct WriteBlock {
 impl WriteBlock {
     pub fn load(engine: &Arc<Engine>) -> Result<WriteBlock> {
         let block = WriteBlock::default();
-        if let Some(d) = settings::load(engine, SETTING)?
+        if let Some(d) = stored::load(engine, SETTING)?
             && let Some(reason) = d.get("reason").and_then(|v| v.as_str())
         {
             block.put(Some(reason.to_string()));
@@ -39,7 +40,8 @@ impl WriteBlock {
         *now = reason;
     }
 
-    /// Refuses a command that writes, while writes are refused. The server's own databases are not the users'.
+    /// Refuses a command that writes, while writes are refused. The server's own databases are not
+    /// the users'.
     #[inline]
     pub fn check(&self, command: &Command, args: &Args<'_>) -> Result<()> {
         if !self.on.load(Relaxed) || !command.is(flag::WRITE) {
@@ -100,7 +102,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         true => doc! { "reason": reason },
         false => doc! {},
     };
-    settings::save(&mut cx.op, SETTING, setting.as_doc())?;
+    stored::save(&mut cx.op, SETTING, setting.as_doc())?;
     cx.app.write_block.put(global.then(|| reason.to_string()));
     Ok(Done::Reply)
 }

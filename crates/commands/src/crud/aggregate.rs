@@ -3,10 +3,10 @@
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{explain, moment, shape, variables};
-use crate::context::{CommandContext, Done};
-use crate::generic::Args;
-use crate::idl;
-use crate::query_settings;
+use crate::request::args::Args;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::settings::query_settings;
 use crate::stats::rows;
 use bson::{Doc, DocBuf, Val};
 use errors::{Result, bail};
@@ -84,7 +84,7 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
             }
             "let" => let_ = idl::doc(AT, e)?,
             "hint" => hint = variables::hint_given(e.val)?,
-            "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
+            "collation" => collation = crate::request::collation::given(idl::doc(AT, e)?)?,
             "bypassDocumentValidation" => {
                 bypass_validation = idl::safe_bool(AT, e)?.unwrap_or(false)
             }
@@ -151,7 +151,8 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
     })
 }
 
-/// Stages that tell about this server take no read concern but local, and those that write not linearizable.
+/// Stages that tell about this server take no read concern but local, and those that write not
+/// linearizable.
 fn check_read_concern(cx: &CommandContext<'_, '_>, pipeline: Val<'_>) -> Result<()> {
     let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());
     let Some(level) = concern.and_then(|d| d.get("level")?.as_str()) else {
@@ -218,7 +219,7 @@ pub fn query_shape(cx: &CommandContext<'_, '_>) -> Result<DocBuf> {
 
 fn shape_of(cx: &CommandContext<'_, '_>, ns: &str) -> Result<DocBuf> {
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
-    let collation = crate::collation::given(given)?.flatten();
+    let collation = crate::request::collation::given(given)?.flatten();
     let stages = cx.args.field("pipeline").unwrap_or(Val::NULL);
     Ok(shape::of_pipeline(ns, stages, collation.as_ref()))
 }
@@ -308,7 +309,7 @@ pub(super) fn write_explain_of(
     let mut ns = pipeline.ns.to_string();
     let stages_given = command.get("pipeline").unwrap_or(Val::NULL);
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
-    let collation = crate::collation::given(given)?.flatten();
+    let collation = crate::request::collation::given(given)?.flatten();
     let shape_hash =
         shape::query_shape_hash(shape::of_pipeline(&ns, stages_given, collation.as_ref()).as_doc());
     let setting = cx.app.query_settings.find(&shape_hash);

@@ -1,9 +1,10 @@
-//! What the writing commands share: statements out of body or sequence, their ids, write errors, retries.
+//! What the writing commands share: statements out of body or sequence, their ids, write errors,
+//! retries.
 
 use crate::clock::now_millis;
-use crate::collation::{self, Given};
-use crate::context::CommandContext;
-use crate::idl;
+use crate::request::CommandContext;
+use crate::request::collation::{self, Given};
+use crate::request::idl;
 use bson::{Doc, Elem, Writer};
 use errors::{Error, Result, bail};
 use query::expr::ParseEnv;

@@ -1,16 +1,17 @@
 //! `bulkWrite`: inserts, updates and deletes on several collections in one command.
 //!
-//! What is wrong with the command or the shape of an operation fails the whole before anything is done; what goes wrong while
-//! an operation runs is that operation's own, and is told in the cursor of results. Operations run in the order given; inserts
-//! that follow each other into one collection are one batch.
+//! What is wrong with the command or the shape of an operation fails the whole before anything is
+//! done; what goes wrong while an operation runs is that operation's own, and is told in the cursor
+//! of results. Operations run in the order given; inserts that follow each other into one
+//! collection are one batch.
 
 use super::batch::{self, Common};
 use super::cursor::{self, Keep};
 use super::{delete, update, variables};
-use crate::context::{CommandContext, Done};
 use crate::ddl::create::check_uuid;
-use crate::idl;
-use crate::metrics::{Kind, Usage};
+use crate::monitoring::metrics::{Kind, Usage};
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer};
 use errors::{Error, Result, bail, err};
 use executor::{OpCtx, Retry};
@@ -111,7 +112,7 @@ fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {
             ("update" | "delete", "multi") => multi = idl::boolean(within, e)?.unwrap_or(false),
             ("update" | "delete", "hint") => given_hint = hint(e)?,
             ("update" | "delete", "collation") => {
-                collation = crate::collation::given(idl::doc(within, e)?)?
+                collation = crate::request::collation::given(idl::doc(within, e)?)?
             }
             ("update", "updateMods") => mods = Some(e.val),
             ("update", "upsert") => upsert = idl::boolean(within, e)?.unwrap_or(false),

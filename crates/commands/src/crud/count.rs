@@ -1,8 +1,8 @@
 //! `count`.
 
 use super::{on_view, variables};
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
 use executor::ReadRequest;
@@ -29,7 +29,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 ),
             },
             "hint" => hint = variables::hint_given(e.val)?,
-            "collation" => collation = crate::collation::given(idl::doc(AT, *e)?)?,
+            "collation" => collation = crate::request::collation::given(idl::doc(AT, *e)?)?,
             "fields" | "collectionUUID" | "includeQueryStatsMetrics" => {}
             "encryptionInformation" => idl::no_encryption(*e)?,
             _ => return Err(cx.args.unknown(*e)),

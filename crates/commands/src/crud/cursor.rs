@@ -1,7 +1,7 @@
 //! First and next batches of cursors.
 
 use super::moment;
-use crate::context::CommandContext;
+use crate::request::CommandContext;
 use catalog::Tail;
 use errors::{Result, bail};
 use executor::{PinnedSnapshot, Share, Spent};
@@ -28,7 +28,8 @@ pub struct Keep {
     pub awaits: Option<Arc<Tail>>,
 }
 
-/// A first batch that lacked records from the disk, or was too long for an event loop, before there was anything in it.
+/// A first batch that lacked records from the disk, or was too long for an event loop, before there
+/// was anything in it.
 pub struct Begun {
     ns: String,
     results: Box<dyn Results>,
@@ -38,7 +39,8 @@ pub struct Begun {
     spent: Spent,
 }
 
-/// Goes on with a first batch where it was left: what it read of an index, and to which state, is not read again.
+/// Goes on with a first batch where it was left: what it read of an index, and to which state, is
+/// not read again.
 pub fn go_on(cx: &mut CommandContext, begun: Begun) -> Result<()> {
     let Begun {
         ns,
@@ -110,7 +112,8 @@ pub fn first_batch(
     Ok(())
 }
 
-/// What the cursor of a command holds of the command itself, which may be a list of a million values.
+/// What the cursor of a command holds of the command itself, which may be a list of a million
+/// values.
 fn share_of(cx: &CommandContext) -> Result<Share> {
     let mut share = cx.app.engine.cursor_memory.share();
     let len = cx.request.body.len();

@@ -2,9 +2,9 @@
 
 use super::batch::{self, Common};
 use super::variables;
-use crate::collation::Given;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::collation::Given;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
 use executor::{DeleteRequest, Deleted, Retry};
@@ -14,8 +14,8 @@ use query::filter::Filter;
 use session::Retryable;
 use std::sync::Arc;
 
-/// A statement as it was written, its arguments checked. An error in one is the whole command's; what the filter says is the
-/// statement's own.
+/// A statement as it was written, its arguments checked. An error in one is the whole command's;
+/// what the filter says is the statement's own.
 pub(super) struct Written<'a> {
     pub q: Doc<'a>,
     pub multi: bool,
@@ -32,7 +32,7 @@ fn parse(d: Doc<'_>) -> Result<Written<'_>> {
             "q" => q = idl::doc(AT, e)?,
             "limit" => limit = idl::int(AT, e)?,
             "hint" => hint = variables::hint(e.val)?,
-            "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
+            "collation" => collation = crate::request::collation::given(idl::doc(AT, e)?)?,
             "sampleId" => {}
             _ => return Err(idl::unknown(AT, e.name)),
         }

@@ -1,9 +1,9 @@
 //! `distinct`.
 
 use super::{moment, on_view, shape, variables};
-use crate::context::{CommandContext, Done};
-use crate::idl;
-use crate::query_settings;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::settings::query_settings;
 use bson::{Doc, DocBuf};
 use errors::{Result, bail};
 use executor::ReadRequest;
@@ -33,7 +33,7 @@ fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Distinct<'a>> {
             "key" => key = idl::string(AT, *e)?,
             "query" => query = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
             "hint" => hint = variables::hint_given(e.val)?,
-            "collation" => collation = crate::collation::given(idl::doc(AT, *e)?)?,
+            "collation" => collation = crate::request::collation::given(idl::doc(AT, *e)?)?,
             "collectionUUID" | "includeQueryStatsMetrics" => {}
             _ => return Err(cx.args.unknown(*e)),
         }

@@ -1,9 +1,10 @@
-//! `explain`: the plan of a command, and with a higher verbosity what running it examined. Writes are not made.
+//! `explain`: the plan of a command, and with a higher verbosity what running it examined. Writes
+//! are not made.
 
 use super::{find, on_view, shape, variables};
-use crate::context::{CommandContext, Done};
-use crate::generic::{self, Args};
-use crate::idl;
+use crate::request::args::{self, Args};
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use crate::version;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail, err};
@@ -82,7 +83,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         "aggregate" => {
             return super::aggregate::explain(cx, inner, verbosity);
         }
-        _ if crate::table::lookup(name).is_some() => {
+        _ if crate::request::table::lookup(name).is_some() => {
             bail!(IllegalOperation, "Cannot explain cmd: {name}")
         }
         _ => bail!(
@@ -117,7 +118,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 /// Some clients give the limit of time to the command that is explained.
 fn heed_inner_limit(cx: &mut CommandContext<'_, '_>, inner: Doc<'_>) -> Result<()> {
     let allowed = match inner.get("maxTimeMS") {
-        Some(v) => generic::max_time_ms("maxTimeMS", v)?,
+        Some(v) => args::max_time_ms("maxTimeMS", v)?,
         None => 0,
     };
     if allowed > 0 && cx.op.deadline.is_none() {
@@ -160,7 +161,7 @@ fn subject<'a>(cx: &CommandContext<'_, 'a>, command: &str) -> Result<Subject<'a>
         Some(s) => s.get("collation").and_then(|v| v.as_doc()),
         None => doc("collation"),
     };
-    let collation = crate::collation::given(collation)?;
+    let collation = crate::request::collation::given(collation)?;
     let (query, hint, sort, top) = match command {
         "count" | "distinct" => (doc("query"), cx.args.field("hint"), None, None),
         "update" => {

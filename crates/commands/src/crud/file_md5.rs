@@ -1,7 +1,8 @@
-//! `filemd5`: the digest of a file of GridFS, by which old drivers and mongofiles compare what they sent.
+//! `filemd5`: the digest of a file of GridFS, by which old drivers and mongofiles compare what they
+//! sent.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, doc};
 use errors::{Result, bail};
 use executor::{ReadRequest, RecordStream};

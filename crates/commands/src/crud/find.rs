@@ -2,9 +2,9 @@
 
 use super::cursor::{self, Keep};
 use super::{moment, on_view, shape, variables};
-use crate::context::{CommandContext, Done};
-use crate::idl;
-use crate::query_settings;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::settings::query_settings;
 use bson::{Doc, DocBuf};
 use errors::{Result, bail};
 use executor::{FindCursor, FindRequest, TailCursor};
@@ -28,7 +28,8 @@ pub struct Find<'a> {
     pub collation: Option<Collation>,
 }
 
-/// The parameter that says whether blocking stages may go to temporary files, where the command does not.
+/// The parameter that says whether blocking stages may go to temporary files, where the command
+/// does not.
 pub const DISK_USE: &str = "allowDiskUseByDefault";
 
 /// Reads the arguments of find.
@@ -69,7 +70,7 @@ pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
             "allowPartialResults" | "oplogReplay" | "readOnce" | "includeQueryStatsMetrics" => {
                 idl::safe_bool("find", *e)?;
             }
-            "collation" => collation = crate::collation::given(idl::doc("find", *e)?)?,
+            "collation" => collation = crate::request::collation::given(idl::doc("find", *e)?)?,
             "encryptionInformation" => idl::no_encryption(*e)?,
             "term" | "requestResumeToken" | "resumeAfter" | "startAt" | "querySettings" => {}
             _ => return Err(cx.args.unknown(*e)),
@@ -204,7 +205,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// A cursor that stays open at the end of a capped collection. Of hints only the natural order is heeded.
+/// A cursor that stays open at the end of a capped collection. Of hints only the natural order is
+/// heeded.
 fn tail(cx: &mut CommandContext<'_, '_>, find: Find<'_>) -> Result<Done> {
     let (view, coll) = cx.op.view(&find.ns);
     let Some(coll) = coll else {

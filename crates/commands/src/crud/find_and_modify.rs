@@ -3,8 +3,8 @@
 use super::batch::{self, Common};
 use super::variables;
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf};
 use errors::{Result, bail};
 use executor::{DeleteRequest, FindAndModify, FoundAndModified, Retry, UpdateRequest};
@@ -33,7 +33,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "new" => new = idl::safe_bool(AT, e)?.unwrap_or(false),
             "upsert" => upsert = idl::safe_bool(AT, e)?.unwrap_or(false),
             "hint" => hint = variables::hint_given(e.val)?,
-            "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
+            "collation" => collation = crate::request::collation::given(idl::doc(AT, e)?)?,
             _ if common.read(AT, e)? => {}
             _ => return Err(cx.args.unknown(e)),
         }

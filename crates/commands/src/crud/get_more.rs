@@ -1,9 +1,10 @@
-//! `getMore`. Runs on a worker always: a batch cannot be started over, and an awaitData cursor waits for what comes.
+//! `getMore`. Runs on a worker always: a batch cannot be started over, and an awaitData cursor
+//! waits for what comes.
 
 use super::cursor::BATCH_BYTES;
 use super::moment;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use catalog::Tail;
 use errors::{Result, bail, err};
 use session::Cursor;
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How long an awaitData cursor waits when the client does not say.
 const AWAIT: Duration = Duration::from_secs(1);
-/// Whoever waits looks this often whether he still should: nobody wakes him when his cursor is killed or his client is gone.
+/// Whoever waits looks this often whether he still should: nobody wakes him when his cursor is
+/// killed or his client is gone.
 const LOOK: Duration = Duration::from_millis(250);
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

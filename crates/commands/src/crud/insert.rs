@@ -1,7 +1,7 @@
 //! `insert`.
 
 use super::batch::{self, Common};
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::Result;
 use executor::Retry;

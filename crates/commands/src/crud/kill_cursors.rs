@@ -1,7 +1,7 @@
 //! `killCursors`.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
 

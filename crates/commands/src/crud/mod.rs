@@ -1,4 +1,5 @@
-//! The commands on data: a file each. Reading ones give cursors (`cursor`), writing ones statements (`batch`).
+//! The commands on data: a file each. Reading ones give cursors (`cursor`), writing ones statements
+//! (`batch`).
 
 mod batch;
 mod cursor;

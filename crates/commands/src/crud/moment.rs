@@ -1,6 +1,7 @@
-//! `readConcern: {level: "snapshot"}` of find, aggregate and distinct: which moment they read, and how the reply names it.
+//! `readConcern: {level: "snapshot"}` of find, aggregate and distinct: which moment they read, and
+//! how the reply names it.
 
-use crate::context::CommandContext;
+use crate::request::CommandContext;
 use bson::Writer;
 use errors::Result;
 use executor::OpCtx;

@@ -3,9 +3,9 @@
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{aggregate, variables};
-use crate::collation;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::collation;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use crate::stats::rows;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, bail, err};

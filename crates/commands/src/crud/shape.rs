@@ -1,7 +1,8 @@
 //! The hashes by which explain names the shape of a query.
 //!
-//! `planCacheShapeHash`: of what the planner looks at, whatever the order of clauses. `queryShapeHash`: of the whole command
-//! as it was written, with the types of its literals in their places.
+//! `planCacheShapeHash`: of what the planner looks at, whatever the order of clauses.
+//! `queryShapeHash`: of the whole command as it was written, with the types of its literals in
+//! their places.
 
 use bson::{Doc, DocBuf, Val, Writer, tag};
 use query::collation::Collation;

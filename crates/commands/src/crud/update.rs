@@ -3,9 +3,9 @@
 use super::batch::{self, Common};
 use super::variables;
 use crate::clock::now_millis;
-use crate::collation::Given;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::collation::Given;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, Value};
 use errors::{Result, bail};
 use executor::{Retry, StmtResult, UpdateRequest, Updated};
@@ -29,8 +29,8 @@ pub struct Statement {
     pub vars: Arc<Vars>,
 }
 
-/// A statement as it was written, its arguments checked. An error in one is the whole command's; what filter and update say
-/// is the statement's own.
+/// A statement as it was written, its arguments checked. An error in one is the whole command's;
+/// what filter and update say is the statement's own.
 pub(super) struct Written<'a> {
     pub q: Doc<'a>,
     pub u: Val<'a>,
@@ -64,7 +64,7 @@ fn read(d: Doc<'_>) -> Result<Written<'_>> {
             "arrayFilters" => filters = idl::array(AT, e)?.unwrap_or(Doc::EMPTY),
             "hint" => hint = variables::hint(e.val)?,
             "sort" => sort = idl::doc(AT, e)?.filter(|d| !d.is_empty()),
-            "collation" => collation = crate::collation::given(idl::doc(AT, e)?)?,
+            "collation" => collation = crate::request::collation::given(idl::doc(AT, e)?)?,
             "upsertSupplied"
             | "sampleId"
             | "allowShardKeyUpdatesWithoutFullShardKeyInQuery"
@@ -282,7 +282,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             }
         }
     }
-    // Stages that nobody has are the whole command's error; it is found when its stages are counted, after the writes.
+    // Stages that nobody has are the whole command's error; it is found when its stages are
+    // counted, after the writes.
     for s in &statements {
         check_stage_names(s.u)?;
     }

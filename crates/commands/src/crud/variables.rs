@@ -1,16 +1,16 @@
 //! `let`, `hint` and what else several commands on data share.
 
 use crate::clock::now_millis;
-use crate::collation::{self, Given};
-use crate::context::CommandContext;
+use crate::request::CommandContext;
+use crate::request::collation::{self, Given};
 use bson::{Doc, Elem, Val, tag};
 use errors::{Result, bail};
 use planner::Hint;
 use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use std::sync::Arc;
 
-/// The variables of a command: `$$NOW`, `$$CLUSTER_TIME` and those of its `let`, whose values are computed once.
-/// Under the collation that is given, or else the collection's.
+/// The variables of a command: `$$NOW`, `$$CLUSTER_TIME` and those of its `let`, whose values are
+/// computed once. Under the collation that is given, or else the collection's.
 pub fn variables(
     cx: &CommandContext,
     ns: &str,

@@ -1,7 +1,7 @@
 //! `cloneCollectionAsCapped`: a capped copy of a collection, under another name.
 
 use super::{changed, convert_to_capped as convert, create};
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use bson::Val;
 use errors::{Result, bail};
 

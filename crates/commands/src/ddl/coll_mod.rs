@@ -2,8 +2,8 @@
 
 use super::create::{check_uuid, enumerated, images, rounded_up};
 use super::{changed, view};
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::{Collection, Index};
 use errors::{Result, bail, err};

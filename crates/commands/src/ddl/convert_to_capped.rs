@@ -1,11 +1,11 @@
 //! `convertToCapped`: a capped collection in the place of an ordinary one.
 //!
-//! The documents are copied beside it, in natural order, while no write may come in between; then the copy takes its place in
-//! one step. Indexes are not kept, as in MongoDB.
+//! The documents are copied beside it, in natural order, while no write may come in between; then
+//! the copy takes its place in one step. Indexes are not kept, as in MongoDB.
 
 use super::{changed, create};
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Writer};
 use catalog::Collection;
 use errors::{Code, Result, bail};
@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// Copied in steps of so many documents or bytes.
 const STEP_DOCS: usize = 500;
 const STEP_BYTES: usize = 4 << 20;
-/// MongoDB's copy bears the name of the source behind a prefix of this length, and must be a name that is allowed.
+/// MongoDB's copy bears the name of the source behind a prefix of this length, and must be a name
+/// that is allowed.
 const ASIDE_BYTES: usize = 25;
 const MAX_NAMESPACE_BYTES: usize = 255;
 

@@ -1,12 +1,12 @@
 //! `create`: a collection with options.
 //!
-//! What is checked is what MongoDB checks; an option that would change how documents are kept or found, and that this version
-//! does not have, is refused rather than ignored.
+//! What is checked is what MongoDB checks; an option that would change how documents are kept or
+//! found, and that this version does not have, is refused rather than ignored.
 
 use super::{changed, engine_options, unsupported};
-use crate::collation;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::collation;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
 use catalog::Catalog;
 use errors::{Result, bail, err};

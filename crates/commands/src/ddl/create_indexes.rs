@@ -2,8 +2,8 @@
 
 use super::changed;
 use super::index_spec::{IndexSpec, MAX_INDEXES};
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::DocBuf;
 use catalog::NewIndex;
 use errors::{Result, bail};

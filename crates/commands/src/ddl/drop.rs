@@ -1,8 +1,8 @@
 //! `drop`: a collection with its indexes.
 
 use super::changed;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::{Code, Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,8 +1,8 @@
 //! `dropDatabase`.
 
 use super::changed;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::Elem;
 use errors::{Result, bail};
 

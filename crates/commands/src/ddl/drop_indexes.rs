@@ -1,8 +1,8 @@
 //! `dropIndexes`, and its old name `deleteIndexes`: by name, names, key pattern, or all but `_id_`.
 
 use super::changed;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, tag};
 use catalog::Collection;
 use errors::{Error, Result, bail, err};

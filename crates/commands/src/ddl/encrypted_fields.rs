@@ -1,8 +1,9 @@
-//! `encryptedFields`: which fields clients encrypt before they send them. The option is checked and kept, and documents that hold
-//! such a field unencrypted are refused (`catalog::Validator`); writes that need the server's part of Queryable Encryption are
-//! refused too. The collections that keep its state are made by drivers.
+//! `encryptedFields`: which fields clients encrypt before they send them. The option is checked and
+//! kept, and documents that hold such a field unencrypted are refused (`catalog::Validator`);
+//! writes that need the server's part of Queryable Encryption are refused too. The collections that
+//! keep its state are made by drivers.
 
-use crate::idl;
+use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer, order};
 use errors::{Result, bail};
 use query::filter::TypeSet;

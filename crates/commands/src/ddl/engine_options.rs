@@ -1,5 +1,5 @@
-//! `storageEngine` of collections and indexes: MongoDB's options for WiredTiger are checked, kept and shown, so that dumps and
-//! scripts that name them work. This engine does not heed them.
+//! `storageEngine` of collections and indexes: MongoDB's options for WiredTiger are checked, kept
+//! and shown, so that dumps and scripts that name them work. This engine does not heed them.
 
 use bson::{Doc, tag};
 use errors::{Result, bail};

@@ -1,6 +1,6 @@
 //! Index specifications: checked, completed, compared with those that exist.
 
-use crate::idl;
+use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
 use errors::{Error, Result, bail, err};
 use query::collation::Collation;
@@ -213,7 +213,7 @@ impl IndexSpec {
                         bail!(BadValue, "The field 'collation' cannot be an empty object.");
                     }
                     collated = true;
-                    if let Some(c) = crate::collation::complete(c)? {
+                    if let Some(c) = crate::request::collation::complete(c)? {
                         w.doc("collation", c.as_doc());
                     }
                 }
@@ -343,7 +343,8 @@ impl IndexSpec {
     }
 }
 
-/// Whether the partial filters of two specifications hold the same documents, in whatever order their clauses stand.
+/// Whether the partial filters of two specifications hold the same documents, in whatever order
+/// their clauses stand.
 fn same_partial(a: Doc<'_>, b: Doc<'_>) -> bool {
     let parsed = |d: Doc<'_>| {
         let f = d.get("partialFilterExpression")?.as_doc()?;
@@ -500,7 +501,8 @@ fn check_text_option(e: Elem<'_>) -> Result<()> {
     let (fits, expected) = match e.name {
         "default_language" | "language_override" => (e.val.tag == tag::STRING, "string"),
         "textIndexVersion" => (e.val.is_number(), "number"),
-        // A name and a list are not what MongoDB asks for either, and tells it as it makes the index.
+        // A name and a list are not what MongoDB asks for either, and tells it as it makes the
+        // index.
         "weights" => (
             matches!(e.val.tag, tag::DOCUMENT | tag::ARRAY | tag::STRING),
             "object",

@@ -2,8 +2,8 @@
 
 use super::listing;
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{DocBuf, Writer, doc};
 use catalog::Collection;
 use errors::Result;

@@ -1,8 +1,8 @@
 //! `listDatabases`.
 
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use crate::stats::sizes;
 use bson::Writer;
 use errors::Result;

@@ -1,8 +1,8 @@
 //! `listIndexes`.
 
 use super::listing;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{DocBuf, Writer};
 use catalog::{Collection, IndexState};
 use errors::{Result, bail};
@@ -44,7 +44,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// The indexes that are ready, `_id_` first; with `build_info` those being built too, each wrapped in `spec`.
+/// The indexes that are ready, `_id_` first; with `build_info` those being built too, each wrapped
+/// in `spec`.
 fn specs(coll: &Collection, build_info: bool) -> Vec<DocBuf> {
     let mut docs = Vec::new();
     for mut spec in coll.index_specs() {

@@ -1,7 +1,7 @@
 //! Listings that are computed at once and given in batches like a query's results.
 
-use crate::context::CommandContext;
-use crate::idl;
+use crate::request::CommandContext;
+use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Writer};
 use errors::Result;
 use executor::OpCtx;

@@ -22,7 +22,7 @@ pub mod validate_db_metadata;
 mod validator;
 mod view;
 
-use crate::context::CommandContext;
+use crate::request::CommandContext;
 use errors::{Result, err};
 
 /// After a change of the catalog: its reply waits for it as a write's does.

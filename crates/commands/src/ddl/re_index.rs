@@ -1,10 +1,10 @@
 //! `reIndex`: the indexes of a collection built anew, on a standalone server only, as in MongoDB.
 //!
-//! One index after the other: the old entries are given up as the building begins, so that each is there whole or in a state
-//! that a restart goes on building from.
+//! One index after the other: the old entries are given up as the building begins, so that each is
+//! there whole or in a state that a restart goes on building from.
 
 use super::changed;
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

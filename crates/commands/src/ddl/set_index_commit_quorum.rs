@@ -1,9 +1,9 @@
-//! `setIndexCommitQuorum`: how many members an index build awaits. With one member there is nothing to change while it runs, but
-//! the build must be there.
+//! `setIndexCommitQuorum`: how many members an index build awaits. With one member there is nothing
+//! to change while it runs, but the build must be there.
 
 use super::create_indexes::check_quorum;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

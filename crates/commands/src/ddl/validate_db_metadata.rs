@@ -1,7 +1,7 @@
 //! `validateDBMetadata`: what of the collections and indexes a version of the API does not allow.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, Elem};
 use catalog::Index;
 use errors::{Code, Error, Result, bail};

@@ -1,4 +1,5 @@
-//! What `create` and `collMod` check of a validator, and of it what holds for every filter of what is no collection.
+//! What `create` and `collMod` check of a validator, and of it what holds for every filter of what
+//! is no collection.
 
 use bson::Doc;
 use errors::{Result, bail};

@@ -1,6 +1,6 @@
 //! `connPoolStats`: this server opens no connections of its own.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,11 +1,12 @@
-//! `currentOp`, as a command and as the stage `$currentOp`: what runs, and on request idle connections and idle cursors.
+//! `currentOp`, as a command and as the stage `$currentOp`: what runs, and on request idle
+//! connections and idle cursors.
 
 use super::process;
 use crate::Commands;
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
-use crate::operations::{Operation, Operations};
-use crate::profiler::operation_name;
+use crate::monitoring::operations::{Operation, Operations};
+use crate::monitoring::profiler::operation_name;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
 use executor::Engine;
@@ -56,7 +57,8 @@ pub struct Watch {
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut filter = Writer::new();
     let mut all = false;
-    // Nobody is authenticated, so every operation is everybody's own; all other fields are a filter on what is shown.
+    // Nobody is authenticated, so every operation is everybody's own; all other fields are a filter
+    // on what is shown.
     for e in &cx.args.fields {
         match e.name {
             "$all" => all = e.val.truthy(),

@@ -1,10 +1,10 @@
-//! `getDiagnosticData`: what a sample of MongoDB's full-time diagnostics holds, taken when it is asked for. Exporters of metrics
-//! read it in place of `serverStatus`.
+//! `getDiagnosticData`: what a sample of MongoDB's full-time diagnostics holds, taken when it is
+//! asked for. Exporters of metrics read it in place of `serverStatus`.
 
 use super::{process, server_status};
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
 use crate::replication::repl_set_get_status;
+use crate::request::{CommandContext, Done};
 use bson::Writer;
 use errors::Result;
 use std::fs;
@@ -38,7 +38,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// `/proc/stat`: times of all cores together, in milliseconds (its unit is a hundredth of a second), and counters.
+/// `/proc/stat`: times of all cores together, in milliseconds (its unit is a hundredth of a
+/// second), and counters.
 fn cpu(text: &str, cores: usize, w: &mut Writer) {
     let times = [
         "user_ms",

@@ -2,7 +2,7 @@
 
 use super::process;
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 use std::fs;
 

@@ -1,6 +1,6 @@
 //! `killOp`.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,7 +1,7 @@
 //! `listCommands`.
 
-use crate::context::{CommandContext, Done};
-use crate::table::{NAMES, flag, lookup};
+use crate::request::table::{NAMES, flag, lookup};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,7 +1,7 @@
-//! `lockInfo`: who holds and awaits locks. Records are latched for microseconds and not listed; what is listed is the lock of
-//! `fsync` against writes.
+//! `lockInfo`: who holds and awaits locks. Records are latched for microseconds and not listed;
+//! what is listed is the lock of `fsync` against writes.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

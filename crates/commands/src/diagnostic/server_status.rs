@@ -1,13 +1,13 @@
-//! `serverStatus`: the sections that tools print. `wiredTiger.cache` is filled from our own cache and memtables, since
-//! mongostat reads its columns there; what is ours alone stands in `pandodb`.
+//! `serverStatus`: the sections that tools print. `wiredTiger.cache` is filled from our own cache
+//! and memtables, since mongostat reads its columns there; what is ours alone stands in `pandodb`.
 
 use super::process;
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
-use crate::latency;
-use crate::metrics::KINDS;
-use crate::replica_set;
-use crate::table::{NAMES, lookup};
+use crate::monitoring::latency;
+use crate::monitoring::metrics::KINDS;
+use crate::request::table::{NAMES, lookup};
+use crate::request::{CommandContext, Done};
+use crate::topology::member;
 use crate::version::{PANDO_VERSION, VERSION};
 use bson::Val;
 use errors::Result;
@@ -324,7 +324,7 @@ fn repl(cx: &mut CommandContext<'_, '_>) {
     cx.w.open_doc("repl")
         .bool("ismaster", true)
         .bool("isWritablePrimary", true);
-    replica_set::append_hello(cx);
+    member::append_hello(cx);
     cx.w.i32("rbid", 1).close();
 }
 
@@ -340,7 +340,8 @@ fn security(cx: &mut CommandContext<'_, '_>) {
 
 fn storage_engine(cx: &mut CommandContext<'_, '_>) {
     let w = cx.w.open_doc("storageEngine");
-    // mongostat shows the cache only of an engine of this name; what it really is stands in our own section.
+    // mongostat shows the cache only of an engine of this name; what it really is stands in our own
+    // section.
     w.str("name", "wiredTiger")
         .bool("supportsCommittedReads", true)
         .bool("oldestRequiredTimestampForCrashRecovery", true);
@@ -432,7 +433,8 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
         .i64("estimatedKeys", s.estimated_keys as i64);
     w.i64("levelZeroFiles", s.level_zero_files as i64)
         .i64("fullMemtables", s.full_memtables as i64);
-    // How writers are held to what merging can take: by their pace first, by the engine itself when that was not enough.
+    // How writers are held to what merging can take: by their pace first, by the engine itself when
+    // that was not enough.
     w.i64("paceMillisPerMB", s.pace_millis_per_mb as i64)
         .i64("delayedBytesPerSecond", s.delayed_write_rate as i64)
         .bool("writesStopped", s.writes_stopped);

@@ -1,8 +1,8 @@
 //! `top`: where time went, by collection.
 
-use crate::context::{CommandContext, Done};
-use crate::latency::Class;
-use crate::metrics::{Kind, Usage};
+use crate::monitoring::latency::Class;
+use crate::monitoring::metrics::{Kind, Usage};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,6 +1,6 @@
 //! `buildInfo`: version and build.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use crate::version;
 use errors::Result;
 

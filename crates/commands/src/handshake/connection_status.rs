@@ -1,7 +1,8 @@
-//! `connectionStatus`: who the client is. There are no users yet, so it is nobody, who may do anything.
+//! `connectionStatus`: who the client is. There are no users yet, so it is nobody, who may do
+//! anything.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

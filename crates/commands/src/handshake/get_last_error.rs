@@ -1,6 +1,7 @@
-//! `getLastError`: how the connection's last write fared, for shells and drivers from before acknowledged writes.
+//! `getLastError`: how the connection's last write fared, for shells and drivers from before
+//! acknowledged writes.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

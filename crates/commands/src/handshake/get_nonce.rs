@@ -1,7 +1,7 @@
-//! `getnonce`: MongoDB 8 no longer has it. Old drivers (mgo) ask for a number on every new connection, whether or not they
-//! are going to log in, and give the connection up without one.
+//! `getnonce`: MongoDB 8 no longer has it. Old drivers (mgo) ask for a number on every new
+//! connection, whether or not they are going to log in, and give the connection up without one.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

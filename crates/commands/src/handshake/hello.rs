@@ -1,10 +1,11 @@
 //! `hello`, and its old name `isMaster`: what a client must know of this server to talk to it.
 
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
-use crate::topology::{self, Monitor, Version};
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use crate::topology::member;
+use crate::topology::monitor::{self, Monitor, Version};
 use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
-use crate::{idl, replica_set};
 use bson::{Doc, Val, tag};
 use errors::{Result, bail};
 
@@ -59,7 +60,7 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
         (None, None) => {}
         (Some(known), Some(max_await)) => {
             known.check()?;
-            if let Some(until) = topology::wait(cx, known, max_await, counter)? {
+            if let Some(until) = monitor::wait(cx, known, max_await, counter)? {
                 return Ok(Done::Await { until, seen });
             }
         }
@@ -67,9 +68,9 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     if hello_ok {
         cx.w.bool("helloOk", true);
     }
-    topology::append(cx, counter);
+    monitor::append(cx, counter);
     cx.w.bool(primary, true);
-    replica_set::append_hello(cx);
+    member::append_hello(cx);
     let w = &mut cx.w;
     w.i32("maxBsonObjectSize", bson::MAX_DOC_BYTES as i32);
     w.i32("maxMessageSizeBytes", 48_000_000)
@@ -100,7 +101,7 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     if !cx.request.exhaust_allowed {
         return Ok(Done::Reply);
     }
-    topology::told(cx, counter);
+    monitor::told(cx, counter);
     Ok(Done::ReplyMore)
 }
 

@@ -1,6 +1,6 @@
 //! `logout`: nobody was logged in.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,7 +1,8 @@
-//! `saslStart`, `saslContinue`, `authenticate`: there are no users yet, so nobody can be authenticated.
+//! `saslStart`, `saslContinue`, `authenticate`: there are no users yet, so nobody can be
+//! authenticated.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
 const MECHANISMS: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];

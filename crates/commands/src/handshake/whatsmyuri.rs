@@ -1,6 +1,6 @@
 //! `whatsmyuri`: the client's own address.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,11 +1,12 @@
-//! `applyOps`: entries of an oplog, applied one after the other. As in MongoDB 8 they are not one atomic change: what came before
-//! an entry that fails stays, and the error's `applied` and `results` tell how far it went.
+//! `applyOps`: entries of an oplog, applied one after the other. As in MongoDB 8 they are not one
+//! atomic change: what came before an entry that fails stays, and the error's `applied` and
+//! `results` tell how far it went.
 
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
-use crate::generic::Args;
-use crate::idl;
-use crate::table;
+use crate::request::args::Args;
+use crate::request::idl;
+use crate::request::table;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Code, Error, Result, bail, err};
 use executor::{DeleteRequest, UpdateRequest};
@@ -67,7 +68,8 @@ fn write_results(w: &mut Writer, results: &[bool]) {
     w.close();
 }
 
-/// Options that there were, or that are not a client's to give. What else is there is ignored, as in MongoDB.
+/// Options that there were, or that are not a client's to give. What else is there is ignored, as
+/// in MongoDB.
 fn check_options(cx: &CommandContext<'_, '_>) -> Result<()> {
     for e in &cx.args.fields {
         match e.name {
@@ -170,7 +172,8 @@ fn id_of(d: Doc<'_>, what: &str) -> Result<DocBuf> {
     Ok(w.finish())
 }
 
-/// Puts a document in its place, whether there is one with its `_id` or not: an entry may be applied again.
+/// Puts a document in its place, whether there is one with its `_id` or not: an entry may be
+/// applied again.
 fn insert(cx: &mut CommandContext<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
     let id = id_of(o, "insert")?;
     let done = executor::insert(&mut cx.op, ns, &[o], true, None)?;
@@ -289,7 +292,8 @@ fn command(cx: &mut CommandContext<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> 
     done.map(|_| ())
 }
 
-/// A diff of an oplog (`u` new values, `i` new fields, `d` removed ones, `s…` diffs below) as update operators.
+/// A diff of an oplog (`u` new values, `i` new fields, `d` removed ones, `s…` diffs below) as
+/// update operators.
 fn from_diff(diff: Doc<'_>) -> Result<DocBuf> {
     let (mut set, mut unset, mut cut) = (Writer::new(), Writer::new(), Writer::new());
     below("", diff, &mut set, &mut unset, &mut cut)?;

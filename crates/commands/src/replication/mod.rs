@@ -5,7 +5,7 @@ pub mod repl_set_get_config;
 pub mod repl_set_get_status;
 pub mod repl_set_initiate;
 
-use crate::context::CommandContext;
+use crate::request::CommandContext;
 use errors::{Result, err};
 
 /// The set's name, or the error of a server that is in none.

@@ -1,8 +1,8 @@
 //! `replSetGetConfig`.
 
 use super::set_name;
-use crate::context::{CommandContext, Done};
-use crate::replica_set::{ELECTION_ID, TERM, host};
+use crate::request::{CommandContext, Done};
+use crate::topology::member::{ELECTION_ID, TERM, host};
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -2,8 +2,8 @@
 
 use super::set_name;
 use crate::clock::now_millis;
-use crate::context::{CommandContext, Done};
-use crate::replica_set::{TERM, host};
+use crate::request::{CommandContext, Done};
+use crate::topology::member::{TERM, host};
 use bson::Writer;
 use errors::Result;
 

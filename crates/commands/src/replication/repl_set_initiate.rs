@@ -1,8 +1,8 @@
-//! `replSetInitiate`: the set of one member exists from the start; scripts that start `mongod` and then initiate it succeed
-//! once, and hear AlreadyInitialized from then on, as from MongoDB.
+//! `replSetInitiate`: the set of one member exists from the start; scripts that start `mongod` and
+//! then initiate it succeed once, and hear AlreadyInitialized from then on, as from MongoDB.
 
 use super::set_name;
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
 use service::config::Topology;

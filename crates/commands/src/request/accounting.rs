@@ -2,11 +2,11 @@
 
 use super::dispatch::Call;
 use crate::Commands;
-use crate::context::Done;
-use crate::generic::Args;
-use crate::latency::class_of;
-use crate::metrics::{Kind, Top, Usage, Work, kind_of};
-use crate::profiler::Observed;
+use crate::monitoring::latency::class_of;
+use crate::monitoring::metrics::{Kind, Top, Usage, Work, kind_of};
+use crate::monitoring::profiler::Observed;
+use crate::request::Done;
+use crate::request::args::Args;
 use bson::{Doc, DocBuf};
 use errors::Result;
 use executor::Examined;
@@ -35,8 +35,8 @@ pub(super) struct Account<'a, 'r> {
 }
 
 impl Commands {
-    /// Counts a command that has come to its end, in the counters of its thread (`top`) and of the server, and shows it to
-    /// the profiler.
+    /// Counts a command that has come to its end, in the counters of its thread (`top`) and of the
+    /// server, and shows it to the profiler.
     pub(super) fn account(&self, call: &Call<'_, '_>, top: &Mutex<Top>, account: Account<'_, '_>) {
         call.command.total.fetch_add(1, Relaxed);
         self.counters

@@ -1,16 +1,17 @@
-//! Before a command runs: what its session, the fail points, the concerns and the server's state allow.
+//! Before a command runs: what its session, the fail points, the concerns and the server's state
+//! allow.
 //!
-//! Invariant: what an [`Admission`] holds for the command is given back by [`Admission::release`], or by its drop where the
-//! request ends in an error or a panic.
+//! Invariant: what an [`Admission`] holds for the command is given back by [`Admission::release`],
+//! or by its drop where the request ends in an error or a panic.
 
 use super::dispatch::Call;
 use crate::Commands;
-use crate::connection::Connection;
-use crate::context::CommandContext;
-use crate::fail_point::Failure;
-use crate::generic::Args;
-use crate::operations::{Operation, Registered, shown_whole};
-use crate::table::{Command, flag};
+use crate::monitoring::operations::{Operation, Registered, shown_whole};
+use crate::request::CommandContext;
+use crate::request::args::Args;
+use crate::request::connection::Connection;
+use crate::request::table::{Command, flag};
+use crate::settings::fail_point::Failure;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail};
 use service::{Client, Mode, Request};
@@ -25,13 +26,14 @@ pub(super) struct Admission {
     pub registered: Option<Registered>,
     /// What `failCommand` does to its reply.
     pub failure: Option<Failure>,
-    /// How many statements `onPrimaryTransactionalWrite` counts for it, if it is a retryable write and any fail point is on.
+    /// How many statements `onPrimaryTransactionalWrite` counts for it, if it is a retryable write
+    /// and any fail point is on.
     pub losable: Option<usize>,
 }
 
 impl Admission {
-    /// After the command has run and was accounted for: what it held goes back. The place where a statement of a
-    /// multi-document transaction gives its transaction back to the session.
+    /// After the command has run and was accounted for: what it held goes back. The place where a
+    /// statement of a multi-document transaction gives its transaction back to the session.
     pub fn release(self) {
         drop(self.registered);
     }
@@ -51,7 +53,8 @@ impl From<Error> for Refusal {
 }
 
 impl Commands {
-    /// Lets a request in: its session, its transaction, its place among the operations, and the fail points.
+    /// Lets a request in: its session, its transaction, its place among the operations, and the
+    /// fail points.
     pub(super) fn admit(&self, call: &Call<'_, '_>, args: &Args<'_>) -> Result<Admission, Refusal> {
         self.enter_session(call.command, args)?;
         let started = call.request.resumed.map_or_else(Instant::now, |r| r.since);
@@ -71,7 +74,8 @@ impl Commands {
         Ok(admission)
     }
 
-    /// Applies the fail points that act before a command. Those that are on keep every command off the event loops.
+    /// Applies the fail points that act before a command. Those that are on keep every command off
+    /// the event loops.
     fn meet_fail_points(
         &self,
         call: &Call<'_, '_>,
@@ -102,7 +106,8 @@ impl Commands {
         }
     }
 
-    /// Checks what the session and the transaction number of a request allow, and keeps the session alive.
+    /// Checks what the session and the transaction number of a request allow, and keeps the session
+    /// alive.
     fn enter_session(&self, command: &Command, args: &Args<'_>) -> Result<()> {
         let g = &args.generic;
         if let Some(lsid) = &g.lsid {
@@ -145,7 +150,8 @@ impl Commands {
         Ok(())
     }
 
-    /// A statement of a multi-document transaction (`txnNumber` with `autocommit: false`): the place where it is admitted.
+    /// A statement of a multi-document transaction (`txnNumber` with `autocommit: false`): the
+    /// place where it is admitted.
     fn enter_transaction(&self) -> Result<()> {
         bail!(
             OperationNotSupportedInTransaction,
@@ -153,7 +159,8 @@ impl Commands {
         )
     }
 
-    /// Applies the fail point `failCommand`: blocks, fails, or tells what is to be done with the reply.
+    /// Applies the fail point `failCommand`: blocks, fails, or tells what is to be done with the
+    /// reply.
     fn fail(
         &self,
         command: &Command,
@@ -197,8 +204,9 @@ impl Commands {
     }
 }
 
-/// The checks that need the command's context: its concerns, then what may hold it back: the write block, the gate of
-/// `fsync`'s lock, writers of its collection, the memory for long replies, a time limit of nothing.
+/// The checks that need the command's context: its concerns, then what may hold it back: the write
+/// block, the gate of `fsync`'s lock, writers of its collection, the memory for long replies, a
+/// time limit of nothing.
 pub(super) fn pass_checks(cx: &mut CommandContext<'_, '_>, started: Instant) -> Result<()> {
     let command = cx.command;
     cx.check()?;

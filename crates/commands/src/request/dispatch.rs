@@ -1,18 +1,19 @@
-//! From a request to the command that answers it, and from what the command did to the reply: look the command up, admit the
-//! request ([`admission`](super::admission)), run it, account for it ([`accounting`](super::accounting)), tell the outcome.
+//! From a request to the command that answers it, and from what the command did to the reply: look
+//! the command up, admit the request ([`admission`](super::admission)), run it, account for it
+//! ([`accounting`](super::accounting)), tell the outcome.
 
 use super::accounting::Account;
 use super::admission::{
     self, Admission, Refusal, is_retryable_write, retryable_code, write_labels,
 };
-use crate::concern::{self, Acknowledge, WriteConcern};
-use crate::connection::Connection;
-use crate::context::{CommandContext, Done};
-use crate::fail_point::Failure;
-use crate::generic::Args;
-use crate::reply_room::ReplyRoom;
-use crate::table::{self, Command, flag};
-use crate::topology::Monitor;
+use crate::request::args::Args;
+use crate::request::concern::{self, Acknowledge, WriteConcern};
+use crate::request::connection::Connection;
+use crate::request::reply_reservation::ReplyReservation;
+use crate::request::table::{self, Command, flag};
+use crate::request::{CommandContext, Done};
+use crate::settings::fail_point::Failure;
+use crate::topology::monitor::Monitor;
 use crate::{Commands, Local};
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, err};
@@ -79,7 +80,8 @@ impl Commands {
         }
     }
 
-    /// The outcome of a request that was not answered: on a loop it may be run again, else its reply is the error.
+    /// The outcome of a request that was not answered: on a loop it may be run again, else its
+    /// reply is the error.
     fn failed(&self, call: &Call<'_, '_>, e: Error, left: Left, out: &mut Vec<u8>) -> Outcome {
         let on_loop = call.mode.on_loop();
         if e.is_offload() && on_loop {
@@ -127,7 +129,7 @@ impl Commands {
             Err(Refusal::Close) => return Ok(Outcome::Close),
             Err(Refusal::Error(e)) => return Err(e),
         };
-        let room = ReplyRoom::new(&self.control, call.client, call.request);
+        let room = ReplyReservation::new(&self.control, call.client, call.request);
         let mut op = self.operation_context(call, &mut local.group, &args, &admission);
         op.room = Some(&room);
         let mut cx = CommandContext::new(self, call, args, op, std::mem::take(out));
@@ -195,7 +197,8 @@ impl Commands {
         op
     }
 
-    /// Whether the fail point `onPrimaryTransactionalWrite` closes the connection in place of a reply. Counts.
+    /// Whether the fail point `onPrimaryTransactionalWrite` closes the connection in place of a
+    /// reply. Counts.
     fn loses_reply(
         &self,
         cx: &CommandContext<'_, '_>,

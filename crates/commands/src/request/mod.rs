@@ -1,8 +1,19 @@
-//! A request on its way: dispatch, admission, accounting.
+//! A request on its way through the server: [`dispatch`] looks its command up in the [`table`],
+//! parts the generic arguments from the command's own ([`args`], [`idl`]), admits it
+//! ([`admission`]), runs it with a [`CommandContext`] and accounts for it ([`accounting`]).
 
 mod accounting;
 mod admission;
+pub mod args;
+pub mod collation;
+pub mod concern;
+pub mod connection;
+mod context;
 mod dispatch;
+pub mod idl;
+pub mod reply_reservation;
+pub mod table;
 
 pub use admission::operation;
+pub use context::{CommandContext, Done};
 pub use dispatch::Call;

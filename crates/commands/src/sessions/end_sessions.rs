@@ -1,7 +1,7 @@
 //! `endSessions` and `refreshSessions`.
 
 use super::ids;
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

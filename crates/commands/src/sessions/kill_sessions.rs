@@ -1,9 +1,10 @@
-//! `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: ends sessions with their cursors and running operations.
+//! `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: ends sessions with their cursors
+//! and running operations.
 
 use super::ids;
-use crate::context::{CommandContext, Done};
-use crate::generic::Lsid;
-use crate::idl;
+use crate::request::args::Lsid;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, Val};
 use errors::Result;
 

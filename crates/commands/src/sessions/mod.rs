@@ -5,8 +5,8 @@ pub mod kill_sessions;
 pub mod start_session;
 pub mod transactions;
 
-use crate::generic::Lsid;
-use crate::idl;
+use crate::request::args::Lsid;
+use crate::request::idl;
 use bson::{Doc, Elem, Val};
 use errors::{Result, bail};
 

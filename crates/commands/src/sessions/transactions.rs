@@ -1,6 +1,6 @@
 //! `commitTransaction` and `abortTransaction`: there is never one to end.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

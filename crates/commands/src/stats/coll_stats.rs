@@ -1,8 +1,8 @@
 //! `collStats`.
 
 use super::{Sizes, sizes};
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::Writer;
 use catalog::{Collection, IndexState};
 use errors::{Result, bail};

@@ -1,8 +1,8 @@
 //! `dataSize`: how many bytes a collection's documents, or those of a range, take.
 
 use super::sizes;
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Writer};
 use catalog::Collection;
 use errors::{Result, bail};

@@ -1,7 +1,7 @@
 //! `dbHash`: digests of the collections of a database, by which two servers' data are compared.
 
-use crate::context::{CommandContext, Done};
 use crate::diagnostic::process;
+use crate::request::{CommandContext, Done};
 use bson::Writer;
 use catalog::Collection;
 use errors::{Result, bail};
@@ -59,7 +59,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// The digest of all documents of a collection in the order of `_id`; in a capped one in that of their insertion.
+/// The digest of all documents of a collection in the order of `_id`; in a capped one in that of
+/// their insertion.
 fn digest(cx: &mut CommandContext<'_, '_>, c: &Arc<Collection>) -> Result<md5::Digest> {
     let all = Filter::all();
     let (view, Some(now)) = cx.op.view(&c.ns) else {

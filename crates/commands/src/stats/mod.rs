@@ -21,7 +21,8 @@ pub struct Sizes {
     pub data: u64,
     /// Records on disk, about.
     pub storage: u64,
-    /// Indexes on disk by name, about; `_id_` first, which takes nothing of its own where records lie under their `_id`.
+    /// Indexes on disk by name, about; `_id_` first, which takes nothing of its own where records
+    /// lie under their `_id`.
     pub indexes: Vec<(String, u64)>,
 }
 

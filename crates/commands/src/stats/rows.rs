@@ -1,15 +1,15 @@
-//! What pipelines ask of the server: the rows of `$collStats`, `$currentOp`, `$listSessions`, `$listLocalSessions`,
-//! `$querySettings`, `$planCacheStats` and `$listClusterCatalog`.
+//! What pipelines ask of the server: the rows of `$collStats`, `$currentOp`, `$listSessions`,
+//! `$listLocalSessions`, `$querySettings`, `$planCacheStats` and `$listClusterCatalog`.
 
 use super::{coll_stats, sizes};
 use crate::Commands;
 use crate::clock::now_millis;
-use crate::context::CommandContext;
 use crate::ddl::list_collections;
 use crate::diagnostic::current_op::{Wanted, Watch};
 use crate::diagnostic::process;
-use crate::latency;
-use crate::metrics::Counters;
+use crate::monitoring::latency;
+use crate::monitoring::metrics::Counters;
+use crate::request::CommandContext;
 use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
 use executor::{Engine, ServerRows};
@@ -103,7 +103,7 @@ fn coll_stats_row(
         if let Some(d) = wanted("storageStats") {
             let scale = d
                 .get("scale")
-                .and_then(crate::idl::whole)
+                .and_then(crate::request::idl::whole)
                 .unwrap_or(1)
                 .clamp(1, i64::from(i32::MAX));
             w.open_doc("storageStats");

@@ -1,5 +1,5 @@
-//! `pandoSchema`: what the documents of a collection look like, from a sample of them, and which index serves which field. A
-//! command of our own.
+//! `pandoSchema`: what the documents of a collection look like, from a sample of them, and which
+//! index serves which field. A command of our own.
 //!
 //! ```text
 //! {pandoSchema: <collection>, sampleSize: 1000, filter: {…}}
@@ -7,9 +7,9 @@
 //!   elements?: {least, most, average}, indexes: [{name, position}]}]}
 //! ```
 
-use crate::context::{CommandContext, Done};
 use crate::crud::variables;
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, Value, Writer};
 use catalog::Collection;
 use errors::{Result, bail};
@@ -153,7 +153,8 @@ fn field(w: &mut Writer, f: &Field, sampled: u64, coll: &Collection) {
     w.close().close();
 }
 
-/// The indexes that hold a field, and where in their keys it stands: an index serves a query by its first field.
+/// The indexes that hold a field, and where in their keys it stands: an index serves a query by its
+/// first field.
 fn indexes(coll: &Collection, path: &str) -> Vec<(String, usize)> {
     let path = path.replace("[]", "");
     let mut found = Vec::new();

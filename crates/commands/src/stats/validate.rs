@@ -1,10 +1,12 @@
-//! `validate`: reads every record and every index entry of a collection and compares the two, both ways.
+//! `validate`: reads every record and every index entry of a collection and compares the two, both
+//! ways.
 //!
-//! Each record must lie under the key of its `_id` and have every entry that its indexes want. An index then holds as many
-//! entries as were found so, or it holds some that no record has; those are looked for one by one and named.
+//! Each record must lie under the key of its `_id` and have every entry that its indexes want. An
+//! index then holds as many entries as were found so, or it holds some that no record has; those
+//! are looked for one by one and named.
 
-use crate::context::{CommandContext, Done};
-use crate::idl;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
 use bson::{Doc, Writer, key};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState};
@@ -61,7 +63,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         (false, false, false, false, false);
     for e in cx.args.fields.clone() {
         match e.name {
-            // Of the options, some are checked and some taken for what they are worth, as MongoDB does.
+            // Of the options, some are checked and some taken for what they are worth, as MongoDB
+            // does.
             "full" => full = e.val.truthy(),
             "background" => background = e.val.truthy(),
             "metadata" => metadata = e.val.truthy(),

@@ -1,8 +1,10 @@
-//! The memory that a long reply holds among the messages in flight, from when it begins to grow until it is sent.
+//! The memory that a long reply holds among the messages in flight, from when it begins to grow
+//! until it is sent.
 //!
-//! Invariant: what was taken is either given back here or, from [`ReplyRoom::settle`] on, the connection's to give back.
+//! Invariant: what was taken is either given back here or, from [`ReplyReservation::settle`] on,
+//! the connection's to give back.
 
-use crate::connection::Connection;
+use crate::request::connection::Connection;
 use bson::MAX_DOC_BYTES;
 use executor::ReplyMemory;
 use service::in_flight::SMALL_BYTES;
@@ -16,7 +18,7 @@ const MOST_BYTES: usize = 2 * (MAX_DOC_BYTES + (64 << 10));
 /// Whoever waits looks this often whether he still should.
 const LOOK: Duration = Duration::from_millis(250);
 
-pub struct ReplyRoom<'c> {
+pub struct ReplyReservation<'c> {
     control: &'c Control,
     client: &'c Client<Connection>,
     /// The request holds memory itself: it must be able to finish.
@@ -24,13 +26,13 @@ pub struct ReplyRoom<'c> {
     taken: Cell<usize>,
 }
 
-impl<'c> ReplyRoom<'c> {
+impl<'c> ReplyReservation<'c> {
     pub fn new(
         control: &'c Control,
         client: &'c Client<Connection>,
         request: &Request<'_>,
-    ) -> ReplyRoom<'c> {
-        ReplyRoom {
+    ) -> ReplyReservation<'c> {
+        ReplyReservation {
             control,
             client,
             must_go_on: request.message_bytes > SMALL_BYTES,
@@ -60,7 +62,7 @@ impl<'c> ReplyRoom<'c> {
     }
 }
 
-impl ReplyMemory for ReplyRoom<'_> {
+impl ReplyMemory for ReplyReservation<'_> {
     fn take(&self) -> bool {
         if self.must_go_on {
             self.control.in_flight.take(MOST_BYTES);
@@ -75,7 +77,7 @@ impl ReplyMemory for ReplyRoom<'_> {
     }
 }
 
-impl Drop for ReplyRoom<'_> {
+impl Drop for ReplyReservation<'_> {
     /// After an error or a panic there is no long reply.
     fn drop(&mut self) {
         let taken = self.taken.get();

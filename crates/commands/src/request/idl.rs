@@ -1,7 +1,8 @@
 //! Reading the fields of a command with the type checks and messages of MongoDB's IDL.
 //!
-//! Every reader takes `within`, the path that messages print before the field's name (`find`, `update.updates`), and gives
-//! `None` for null and undefined: to MongoDB an argument of null is one that was not given.
+//! Every reader takes `within`, the path that messages print before the field's name (`find`,
+//! `update.updates`), and gives `None` for null and undefined: to MongoDB an argument of null is
+//! one that was not given.
 
 use bson::{Doc, Elem, Val, tag};
 use errors::{Error, Result, bail, err};
@@ -93,7 +94,8 @@ pub fn safe_bool(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
     given(e.val, read, || mismatch(within, e.name, e.val, SAFE_BOOL))
 }
 
-/// Any number: fractions of doubles are cut off, decimals rounded half to even, what is out of range is clamped.
+/// Any number: fractions of doubles are cut off, decimals rounded half to even, what is out of
+/// range is clamped.
 pub fn int(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
     given(e.val, whole(e.val), || {
         mismatch(within, e.name, e.val, NUMBERS)
@@ -137,7 +139,8 @@ pub fn int_from(within: &str, e: Elem<'_>, least: i64) -> Result<Option<i64>> {
     Ok(v)
 }
 
-/// Fails when a client wants the server's part of Queryable Encryption: what it sent must not be taken for plain values.
+/// Fails when a client wants the server's part of Queryable Encryption: what it sent must not be
+/// taken for plain values.
 pub fn no_encryption(e: Elem<'_>) -> Result<()> {
     if e.val.is_nullish() {
         return Ok(());

@@ -2,7 +2,7 @@
 //!
 //! One node is its own majority: a majority write is one that is on this node's disk.
 
-use crate::idl;
+use crate::request::idl;
 use bson::{Doc, Elem, Val, Writer, tag};
 use errors::{Result, bail};
 use service::config::Topology;
@@ -21,7 +21,8 @@ pub enum Acknowledge {
     Durable,
 }
 
-/// Why a write concern that is well formed cannot be met: the `writeConcernError` of the reply. The write was made.
+/// Why a write concern that is well formed cannot be met: the `writeConcernError` of the reply. The
+/// write was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unmet {
     /// `w` is more than there are members.
@@ -210,8 +211,8 @@ pub fn append_unmet(unmet: &Unmet, w: &mut Writer) {
         .close();
 }
 
-/// Checks a `readConcern`; on one node every level reads the newest state. `supported`: the command takes other levels than
-/// local.
+/// Checks a `readConcern`; on one node every level reads the newest state. `supported`: the command
+/// takes other levels than local.
 pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: bool) -> Result<()> {
     let Some(d) = v.as_doc() else {
         if v.is_nullish() {

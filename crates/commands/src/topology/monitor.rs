@@ -1,12 +1,13 @@
-//! The version of what `hello` tells, and the hellos that wait for it to change: clients that watch a server send one with the
-//! version they know and hear at once when there is another, or after a time that all is well.
+//! The version of what `hello` tells, and the hellos that wait for it to change: clients that watch
+//! a server send one with the version they know and hear at once when there is another, or after a
+//! time that all is well.
 //!
-//! Invariant: the counter grows after what it counts has changed, and is read before; so whoever is told a version that is
-//! behind the truth hears of it with the next reply, which comes at once.
+//! Invariant: the counter grows after what it counts has changed, and is read before; so whoever is
+//! told a version that is behind the truth hears of it with the next reply, which comes at once.
 
-use crate::context::CommandContext;
-use crate::idl;
-use crate::operations::Registered;
+use crate::monitoring::operations::Registered;
+use crate::request::CommandContext;
+use crate::request::idl;
 use crate::request::operation;
 use bson::{Elem, ObjectId};
 use errors::{Error, Result, bail};
@@ -129,8 +130,8 @@ impl Monitor {
     }
 }
 
-/// Whether the client is to wait, for at most `max_await` milliseconds since it asked first, since it knows all that there is
-/// to be known at `counter`; and if so, until when.
+/// Whether the client is to wait, for at most `max_await` milliseconds since it asked first, since
+/// it knows all that there is to be known at `counter`; and if so, until when.
 pub fn wait(
     cx: &CommandContext<'_, '_>,
     known: Version,

@@ -1,15 +1,16 @@
-//! What took long, and what the profiler writes: after a command, one document tells what it did; it goes to the log when the
-//! command was slow, and to `<database>.system.profile` when the database is profiled.
+//! What took long, and what the profiler writes: after a command, one document tells what it did;
+//! it goes to the log when the command was slow, and to `<database>.system.profile` when the
+//! database is profiled.
 //!
-//! Invariant: a command whose database is not profiled pays for two loads of atomics. One whose database is runs on a worker,
-//! so that its profile is written before its reply is sent.
+//! Invariant: a command whose database is not profiled pays for two loads of atomics. One whose
+//! database is runs on a worker, so that its profile is written before its reply is sent.
 
 use crate::Commands;
 use crate::clock::now_millis;
-use crate::connection::Connection;
-use crate::context::Done;
-use crate::operations::{shown, shown_whole};
-use crate::table::{Command, flag};
+use crate::monitoring::operations::{shown, shown_whole};
+use crate::request::Done;
+use crate::request::connection::Connection;
+use crate::request::table::{Command, flag};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use catalog::Collection;
 use errors::{Code, Result};
@@ -105,7 +106,8 @@ impl Profiler {
         self.any.store(on || !databases.is_empty(), Relaxed);
     }
 
-    /// Whether a command on that database may have to be profiled, and so must not run on an event loop.
+    /// Whether a command on that database may have to be profiled, and so must not run on an event
+    /// loop.
     #[inline]
     pub fn may_write<'a>(&self, db: impl FnOnce() -> Option<&'a str>) -> bool {
         self.any.load(Relaxed) && db().is_some_and(|db| self.settings(db).level > 0)

@@ -1,5 +1,5 @@
-//! Fail points: commands that are made to fail, for tests of clients. `failCommand` and `maxTimeAlwaysTimeOut` are those
-//! that drivers use.
+//! Fail points: commands that are made to fail, for tests of clients. `failCommand` and
+//! `maxTimeAlwaysTimeOut` are those that drivers use.
 
 use bson::{Doc, DocBuf};
 use errors::{Result, bail};
@@ -165,8 +165,8 @@ impl FailPoints {
         entered
     }
 
-    /// When an operation that began at `start` and may take `allowed` must stop: at once under `maxTimeAlwaysTimeOut`, never
-    /// under `maxTimeNeverTimeOut`.
+    /// When an operation that began at `start` and may take `allowed` must stop: at once under
+    /// `maxTimeAlwaysTimeOut`, never under `maxTimeNeverTimeOut`.
     pub fn deadline(&self, start: Instant, allowed: Duration) -> Option<Instant> {
         if self.any() {
             let mut points = self.points.lock();
@@ -181,8 +181,9 @@ impl FailPoints {
         Some(start + allowed)
     }
 
-    /// `onPrimaryTransactionalWrite`, asked before a retryable write with `made: false` and after it with `true`: the first
-    /// counts only where the write is to fail, the second where it is not; each statement counts.
+    /// `onPrimaryTransactionalWrite`, asked before a retryable write with `made: false` and after
+    /// it with `true`: the first counts only where the write is to fail, the second where it is
+    /// not; each statement counts.
     pub fn retryable_write(&self, made: bool, statements: usize) -> Option<LostWrite> {
         let mut points = self.points.lock();
         let point = points.get_mut("onPrimaryTransactionalWrite")?;

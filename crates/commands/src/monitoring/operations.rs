@@ -1,7 +1,7 @@
-//! Operations that are running on workers, and hellos that wait: what currentOp shows and killOp stops. What runs on an event
-//! loop is too short to be seen or stopped.
+//! Operations that are running on workers, and hellos that wait: what currentOp shows and killOp
+//! stops. What runs on an event loop is too short to be seen or stopped.
 
-use crate::generic::Lsid;
+use crate::request::args::Lsid;
 use bson::{Doc, DocBuf, Writer};
 use parking_lot::Mutex;
 use service::Request;
@@ -98,7 +98,8 @@ impl Operations {
     }
 }
 
-/// What of a command is kept to be shown: its body, and the statements that travel beside it, but no documents to be inserted.
+/// What of a command is kept to be shown: its body, and the statements that travel beside it, but
+/// no documents to be inserted.
 pub fn shown_whole(request: &Request<'_>) -> DocBuf {
     let mut left = MAX_SHOWN_BYTES.saturating_sub(request.body.len());
     let mut w = Writer::new();

@@ -1,7 +1,8 @@
-//! Server parameters (`getParameter`, `setParameter`, `--setParameter`): those that clients and tools ask for, with the
-//! values of a MongoDB 8 where they mean something here and harmless ones where they do not.
+//! Server parameters (`getParameter`, `setParameter`, `--setParameter`): those that clients and
+//! tools ask for, with the values of a MongoDB 8 where they mean something here and harmless ones
+//! where they do not.
 
-use crate::log_components;
+use crate::settings::log_components;
 use crate::version::FEATURE_VERSION;
 use bson::{Doc, Value, Writer, array, doc};
 use errors::{Result, bail};
@@ -10,7 +11,8 @@ use std::collections::BTreeMap;
 
 pub const NO_TABLE_SCAN: &str = "notablescan";
 
-/// Those that change what the server does. The others are kept and told to whoever asks; what they are for is not there.
+/// Those that change what the server does. The others are kept and told to whoever asks; what they
+/// are for is not there.
 const EFFECTIVE: &[&str] = &[
     NO_TABLE_SCAN,
     "allowDiskUseByDefault",
@@ -223,8 +225,8 @@ fn defaults() -> Vec<(&'static str, Value, u8, Option<(i64, i64)>)> {
 }
 
 impl Parameters {
-    /// The defaults with what the command line says over them. A name that is not known is kept out (and is no error: scripts
-    /// that start `mongod` set many).
+    /// The defaults with what the command line says over them. A name that is not known is kept out
+    /// (and is no error: scripts that start `mongod` set many).
     pub fn new(given: &[(String, String)]) -> Parameters {
         let mut map = BTreeMap::new();
         for (name, value, at, range) in defaults() {

@@ -1,10 +1,11 @@
-//! Query settings: what an administrator set for all queries of one shape, for the whole server and across restarts.
+//! Query settings: what an administrator set for all queries of one shape, for the whole server and
+//! across restarts.
 //!
 //! Invariant: while nothing is set, a query asks one flag and nothing else.
 
-use crate::admin::settings;
-use crate::context::CommandContext;
 use crate::crud::{shape, variables};
+use crate::request::CommandContext;
+use crate::settings::stored;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
 use executor::{Engine, OpCtx};
@@ -51,7 +52,8 @@ impl Setting {
         self.settings.get("reject").is_some_and(|v| v.truthy())
     }
 
-    /// The indexes that queries of the shape may use of a collection, when there is anything said about it.
+    /// The indexes that queries of the shape may use of a collection, when there is anything said
+    /// about it.
     pub fn hints(&self, ns: &str) -> Option<Hint> {
         let all = self.settings.get("indexHints").and_then(|v| v.as_array())?;
         let text =
@@ -73,7 +75,7 @@ impl Setting {
 impl QuerySettings {
     /// What was set before the process started.
     pub fn load(engine: &Arc<Engine>) -> Result<QuerySettings> {
-        let kept = settings::load(engine, ID)?;
+        let kept = stored::load(engine, ID)?;
         let list = kept.as_ref().and_then(|d| d.get("settings")?.as_array());
         let all: Vec<_> = list
             .unwrap_or(Doc::EMPTY)
@@ -100,7 +102,8 @@ impl QuerySettings {
         self.all.read().iter().find(|s| s.hash == hash).cloned()
     }
 
-    /// Changes what is set: `change` is given what is there, and what it leaves is kept before queries heed it.
+    /// Changes what is set: `change` is given what is there, and what it leaves is kept before
+    /// queries heed it.
     pub fn change<T>(
         &self,
         op: &mut OpCtx<'_>,
@@ -114,7 +117,7 @@ impl QuerySettings {
         for s in &all {
             w.push(row(s, true).as_doc().as_val());
         }
-        settings::save(op, ID, w.finish().as_doc())?;
+        stored::save(op, ID, w.finish().as_doc())?;
         self.any.store(!all.is_empty(), Relaxed);
         *self.all.write() = all;
         Ok(done)
@@ -137,8 +140,8 @@ fn row(s: &Setting, with_shape: bool) -> DocBuf {
     w.finish()
 }
 
-/// Heeds what is set for a query that is about to run: fails when its shape is rejected, and puts the indexes that are allowed
-/// in the place of its own hint.
+/// Heeds what is set for a query that is about to run: fails when its shape is rejected, and puts
+/// the indexes that are allowed in the place of its own hint.
 pub fn heed(
     cx: &CommandContext<'_, '_>,
     ns: &str,

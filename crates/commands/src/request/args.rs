@@ -1,6 +1,7 @@
-//! The arguments that every command takes (`lsid`, `maxTimeMS`, `writeConcern`, …), parted from the command's own in one pass.
+//! The arguments that every command takes (`lsid`, `maxTimeMS`, `writeConcern`, …), parted from the
+//! command's own in one pass.
 
-use crate::idl;
+use crate::request::idl;
 use bson::{Doc, Elem, Val, tag};
 use errors::{Error, Result, bail, err};
 use smallvec::SmallVec;
@@ -104,7 +105,8 @@ fn lsid(v: Val<'_>) -> Result<Option<Lsid>> {
 }
 
 impl<'a> Args<'a> {
-    /// Parts the body into the command's fields and the generic ones. `db` is the message's, when the body has none.
+    /// Parts the body into the command's fields and the generic ones. `db` is the message's, when
+    /// the body has none.
     pub fn parse(command: &'static str, body: Doc<'a>, db: Option<&'a str>) -> Result<Args<'a>> {
         let mut args = Args {
             command,

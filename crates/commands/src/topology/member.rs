@@ -1,6 +1,6 @@
 //! The part of a replica set's only member.
 
-use crate::context::CommandContext;
+use crate::request::CommandContext;
 use bson::ObjectId;
 use service::Address;
 
@@ -9,7 +9,8 @@ pub const TERM: i64 = 1;
 /// `electionId` as MongoDB makes it: a fixed prefix and the term.
 pub const ELECTION_ID: ObjectId = ObjectId([0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1]);
 
-/// `host:port` under which this member is reached: advertised, given by replSetInitiate, or where this client came in.
+/// `host:port` under which this member is reached: advertised, given by replSetInitiate, or where
+/// this client came in.
 pub fn host(cx: &CommandContext<'_, '_>) -> String {
     if let Some(h) = &cx.app.config.advertise {
         return h.clone();

@@ -1,12 +1,12 @@
 //! What a command is run with: its arguments, the connection, the reply under construction.
 
 use crate::Commands;
-use crate::concern::{self, Acknowledge, WriteConcern};
-use crate::connection::Connection;
-use crate::generic::Args;
-use crate::metrics::{Kind, Usage, Work};
+use crate::monitoring::metrics::{Kind, Usage, Work};
 use crate::request::Call;
-use crate::table::{Command, flag};
+use crate::request::args::Args;
+use crate::request::concern::{self, Acknowledge, WriteConcern};
+use crate::request::connection::Connection;
+use crate::request::table::{Command, flag};
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
@@ -20,8 +20,8 @@ pub enum Done {
     Reply,
     /// The reply is written, and the same request is to be run again for the next one.
     ReplyMore,
-    /// Nothing is written; the request is to be run again at this moment, or when something has happened since the server was
-    /// stirred so often.
+    /// Nothing is written; the request is to be run again at this moment, or when something has
+    /// happened since the server was stirred so often.
     Await { until: Instant, seen: usize },
     /// The connection is closed.
     Close,
@@ -37,7 +37,8 @@ pub struct CommandContext<'c, 'r> {
     pub write_concern: WriteConcern,
     /// The operation: budget, deadline, where writes go.
     pub op: OpCtx<'c>,
-    /// The reply tells what a staged or earlier write did, and must not be sent before that is committed.
+    /// The reply tells what a staged or earlier write did, and must not be sent before that is
+    /// committed.
     pub after_commit: bool,
     /// How many operations it counts as: documents of an insert, statements of an update or delete.
     pub statements: u64,
@@ -49,7 +50,8 @@ pub struct CommandContext<'c, 'r> {
     pub work: Work,
     /// How long it waited for what others do: no time that it took.
     pub waited: Duration,
-    /// Set when it fails for want of reads from the disk, or has to go to a worker: what it wants back when it is run again.
+    /// Set when it fails for want of reads from the disk, or has to go to a worker: what it wants
+    /// back when it is run again.
     pub kept: Option<Kept>,
     /// For `top`, of a command on several collections.
     pub spent: Vec<(String, Kind, Usage)>,

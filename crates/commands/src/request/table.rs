@@ -1,6 +1,6 @@
 //! The table of commands: wire name, manners, and the function that runs each.
 
-use crate::context::{CommandContext, Done};
+use crate::request::{CommandContext, Done};
 use bson::Val;
 use errors::Result;
 use std::sync::atomic::AtomicU64;
@@ -67,7 +67,8 @@ macro_rules! commands {
         /// The wire names of all commands, without aliases, in the table's order.
         pub static NAMES: &[&str] = &[$($name),*];
 
-        /// The command of that name or old name. Compared in the table's order: the frequent ones stand first.
+        /// The command of that name or old name. Compared in the table's order: the frequent ones
+        /// stand first.
         pub fn lookup(name: &str) -> Option<&'static Command> {
             match name {
                 $($name $(| $alias)* => {

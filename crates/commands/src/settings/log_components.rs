@@ -1,7 +1,9 @@
-//! `logComponentVerbosity`: how much each component of the log tells, as the document that the parameter's value is.
+//! `logComponentVerbosity`: how much each component of the log tells, as the document that the
+//! parameter's value is.
 //!
-//! A level of -1 is that of the component above; the outermost is the parameter `logLevel`. What follows from levels here: at
-//! `command` 1 and more, every command is logged as a slow one is. The other components log nothing above level 0.
+//! A level of -1 is that of the component above; the outermost is the parameter `logLevel`. What
+//! follows from levels here: at `command` 1 and more, every command is logged as a slow one is. The
+//! other components log nothing above level 0.
 
 use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
 use errors::{Result, bail};

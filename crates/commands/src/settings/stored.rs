@@ -1,4 +1,5 @@
-//! Settings of the whole server that outlive it: a document each in `config.settings`, read at the start.
+//! Settings of the whole server that outlive it: a document each in `config.settings`, read at the
+//! start.
 
 use bson::{Doc, DocBuf, Writer};
 use errors::Result;

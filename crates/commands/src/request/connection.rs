@@ -1,6 +1,6 @@
 //! What is kept for a connection.
 
-use crate::topology::Monitor;
+use crate::topology::monitor::Monitor;
 use bson::DocBuf;
 use parking_lot::Mutex;
 use std::sync::OnceLock;
@@ -17,7 +17,8 @@ pub struct Connection {
     pub app_name: OnceLock<String>,
     /// How the last write fared, for getLastError.
     pub last_write: Mutex<LastWrite>,
-    /// The cursor that the last request opened, or 0: until the reply has arrived nobody else knows of it.
+    /// The cursor that the last request opened, or 0: until the reply has arrived nobody else knows
+    /// of it.
     pub opened: AtomicI64,
     /// What a hello that waits, or a stream of them, has come to.
     pub monitor: Mutex<Monitor>,

@@ -1,12 +1,14 @@
-//! The TTL monitor: deletes documents whose time is over, as TTL indexes and clustered collections say.
+//! The TTL monitor: deletes documents whose time is over, as TTL indexes and clustered collections
+//! say.
 //!
-//! A thread wakes every `ttlMonitorSleepSecs` and makes passes over all TTL indexes until none of them has anything left.
-//! Each index gets a turn of bounded length, so that one with much to delete does not hold up the others; within a turn the
-//! batches go through the ordinary write path, each followed by a rest as long as the batch took, so that whoever is served in
-//! the foreground has at least half of the time.
+//! A thread wakes every `ttlMonitorSleepSecs` and makes passes over all TTL indexes until none of
+//! them has anything left. Each index gets a turn of bounded length, so that one with much to
+//! delete does not hold up the others; within a turn the batches go through the ordinary write
+//! path, each followed by a rest as long as the batch took, so that whoever is served in the
+//! foreground has at least half of the time.
 
 use crate::Commands;
-use crate::parameters::Parameters;
+use crate::settings::parameters::Parameters;
 use catalog::{Collection, IndexState};
 use errors::{Error, Result};
 use executor::{Engine, OpCtx};

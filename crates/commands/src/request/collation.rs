@@ -1,7 +1,7 @@
 //! Collations of commands, collections and indexes: checked and completed as MongoDB does.
 
-use crate::context::CommandContext;
-use crate::idl;
+use crate::request::CommandContext;
+use crate::request::idl;
 use bson::{Doc, DocBuf, Writer, tag};
 use errors::{Result, bail};
 use query::collation::Collation;

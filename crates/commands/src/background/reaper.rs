@@ -1,5 +1,5 @@
-//! Frees what clients leave behind: idle cursors, sessions that nobody uses any more, the records of their retryable writes,
-//! moments that were read.
+//! Frees what clients leave behind: idle cursors, sessions that nobody uses any more, the records
+//! of their retryable writes, moments that were read.
 
 use crate::Commands;
 use errors::{Error, Result};

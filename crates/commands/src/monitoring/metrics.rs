@@ -1,7 +1,7 @@
-//! Counters since the start: `serverStatus.opcounters`, `opLatencies`, `metrics.document` and `queryExecutor`, `top`, and
-//! `$collStats.latencyStats`.
+//! Counters since the start: `serverStatus.opcounters`, `opLatencies`, `metrics.document` and
+//! `queryExecutor`, `top`, and `$collStats.latencyStats`.
 
-use crate::latency::{Class, Latency};
+use crate::monitoring::latency::{Class, Latency};
 use executor::Updated;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -128,7 +128,8 @@ pub struct Top {
     work: Work,
 }
 
-/// Namespaces that are counted by themselves: a client that asks for ever new ones must not take ever more memory.
+/// Namespaces that are counted by themselves: a client that asks for ever new ones must not take
+/// ever more memory.
 const MOST_NAMESPACES: usize = 10_000;
 
 impl Top {
@@ -217,7 +218,8 @@ impl Namespace {
 }
 
 impl Counters {
-    /// Counts `n` operations: documents of an insert, statements of an update or delete, else commands.
+    /// Counts `n` operations: documents of an insert, statements of an update or delete, else
+    /// commands.
     pub fn add(&self, kind: Kind, n: u64) {
         self.kinds[kind as usize].fetch_add(n, Relaxed);
     }

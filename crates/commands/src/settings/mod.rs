@@ -1,0 +1,8 @@
+//! What an administrator sets while the server runs: parameters, log verbosity, query settings,
+//! fail points.
+
+pub mod fail_point;
+pub mod log_components;
+pub mod parameters;
+pub mod query_settings;
+pub mod stored;
