@@ -3,6 +3,7 @@
 import datetime
 
 import bson
+import pymongo
 import pytest
 from bson import Decimal128, Int64, ObjectId, Timestamp
 
@@ -287,6 +288,57 @@ def test_upsert_of_an_id(coll):
     assert result.upserted_id is None and result.modified_count == 1
     assert coll.replace_one({"_id": "r"}, {"x": 1}, upsert=True).upserted_id == "r"
     same(coll.find().sort("_id"), [{"_id": "k", "n": 2}, {"_id": "r", "x": 1}])
+
+
+def test_upsert_that_collides_with_a_document_that_does_not_match(coll):
+    """Optimistic locking: the document is there in another revision, so the insert collides and is not tried again."""
+    coll.insert_one({"_id": 1, "rev": 1, "email": "a"})
+    coll.create_index("email", unique=True)
+    coll.create_index([("u", 1), ("v", 1)], unique=True, sparse=True)
+    coll.insert_one({"_id": 5, "email": "e", "u": 1, "v": 2, "w": 3})
+    db = coll.database
+
+    def update(q, u, **more):
+        reply = db.command("update", coll.name, updates=[{"q": q, "u": u, "upsert": True, **more}])
+        assert reply["n"] == 0
+        return reply["writeErrors"][0]
+
+    def find_and_modify(q, u):
+        with pytest.raises(pymongo.errors.OperationFailure) as e:
+            db.command("findAndModify", coll.name, query=q, update=u, upsert=True)
+        return e.value.details
+
+    def bulk_write(q, u):
+        ops = [{"update": 0, "filter": q, "updateMods": u, "upsert": True}]
+        reply = db.client.admin.command("bulkWrite", 1, ops=ops, nsInfo=[{"ns": coll.full_name}])
+        return reply["cursor"]["firstBatch"][0]
+
+    ways = [update, find_and_modify, bulk_write]
+    for filter, change, pattern, value in [
+        ({"_id": 1, "rev": 2}, {"$set": {"x": 1}}, {"_id": 1}, {"_id": 1}),
+        ({"_id": 1, "rev": 2}, {"x": 1}, {"_id": 1}, {"_id": 1}),
+        ({"_id": 1, "rev": {"$gt": 2}}, {"$set": {"x": 1}}, {"_id": 1}, {"_id": 1}),
+        ({"email": "a", "rev": 2}, {"$set": {"x": 1}}, {"email": 1}, {"email": "a"}),
+        ({"email": "a", "rev": {"$ne": 1}}, [{"$set": {"x": 1}}], {"email": 1}, {"email": "a"}),
+        ({"u": 1, "v": 2, "w": 4}, {"$set": {"email": "f"}}, {"u": 1, "v": 1}, {"u": 1, "v": 2}),
+        # The filter names the index's field, but the document that is in the way has another value there.
+        ({"email": "f"}, {"$set": {"email": "a"}}, {"email": 1}, {"email": "a"}),
+    ]:
+        for way in ways:
+            error = way(filter, change)
+            assert error["code"] == 11000, (way.__name__, filter, error)
+            assert error["keyPattern"] == pattern and error["keyValue"] == value
+    error = update({"_id": 1, "rev": 2}, {"$set": {"x": 1}}, multi=True)
+    assert (error["code"], error["keyPattern"]) == (11000, {"_id": 1})
+    assert coll.count_documents({}) == 2 and coll.count_documents({"x": {"$exists": True}}) == 0
+
+
+def test_upsert_that_collides_under_a_collation(coll):
+    """The index takes both for one value, the filter does not: nothing that is tried again would match."""
+    coll.create_index("name", unique=True, collation={"locale": "en", "strength": 2})
+    coll.insert_one({"_id": 1, "name": "Ann"})
+    with pytest.raises(pymongo.errors.DuplicateKeyError):
+        coll.update_one({"name": "ann"}, {"$set": {"x": 1}}, upsert=True)
 
 
 def test_upsert_of_a_conflicting_id(coll):

@@ -62,6 +62,7 @@ pub fn update(
     at: usize,
     mut retry: Option<&mut dyn Retry>,
 ) -> Result<Updated> {
+    let mut duplicate = None;
     for _ in 0..ATTEMPTS {
         let done = if req.multi {
             update_many(ctx, ns, req)?
@@ -77,15 +78,24 @@ pub fn update(
         }
         match upsert(ctx, ns, req, at, &mut retry) {
             // Somebody inserted the document meanwhile: it can be updated now.
-            Err(e) if e.code == Code::DuplicateKey && may_retry_upsert(&e, req) => continue,
+            Err(e) if e.code == Code::DuplicateKey && may_retry_upsert(&e, req) => {
+                duplicate = Some(e);
+            }
             r => return r,
         }
     }
-    bail!(WriteConflict, "the update conflicted with others too often")
+    match duplicate {
+        Some(e) => Err(e),
+        None => bail!(WriteConflict, "the update conflicted with others too often"),
+    }
 }
 
-/// MongoDB retries an upsert's duplicate key when the filter is an equality on the very fields of that index.
+/// MongoDB retries an upsert's duplicate key where the document that is in the way must match the filter: the filter is
+/// equalities on exactly the fields of that index, with the values that collided, and nothing else.
 fn may_retry_upsert(e: &Error, req: &UpdateRequest) -> bool {
+    if req.multi {
+        return false;
+    }
     let Some(extra) = e.extra.as_deref().and_then(Doc::new) else {
         return false;
     };
@@ -95,14 +105,14 @@ fn may_retry_upsert(e: &Error, req: &UpdateRequest) -> bool {
     ) else {
         return false;
     };
-    let Ok(equalities) = req.filter.equalities() else {
+    let Some(equalities) = req.filter.nothing_but_equalities() else {
         return false;
     };
-    pattern.iter().all(|f| {
-        equalities.iter().any(|(p, v)| {
-            p.as_str() == f.name && value.get(f.name).is_some_and(|x| bson::order::equal(x, *v))
+    pattern.iter().count() == equalities.len()
+        && equalities.iter().all(|(p, v)| {
+            pattern.get(p.as_str()).is_some()
+                && (value.get(p.as_str())).is_some_and(|x| bson::order::equal(x, *v))
         })
-    })
 }
 
 /// Updates the first match. `None`: the candidate was changed by another meanwhile, look again.

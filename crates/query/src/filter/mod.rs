@@ -245,6 +245,16 @@ impl Filter {
         Ok(out)
     }
 
+    /// The fields and values of a filter that is equalities, one for each field, and nothing else. None for any other.
+    pub fn nothing_but_equalities(&self) -> Option<Vec<(&FieldPath, Val<'_>)>> {
+        let clauses = match &self.root {
+            Node::And(c) => c.len(),
+            _ => 1,
+        };
+        // No clause gives more than one where none is nested in another.
+        self.equalities().ok().filter(|e| e.len() == clauses)
+    }
+
     /// As MongoDB's explain prints a parsed query.
     pub fn to_doc(&self) -> DocBuf {
         render::render(&self.root)

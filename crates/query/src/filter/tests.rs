@@ -216,6 +216,27 @@ fn values_for_upserts() {
 }
 
 #[test]
+fn filters_of_nothing_but_equalities() {
+    for (q, want) in [
+        (r#"{"a":1}"#, Some(1)),
+        (
+            r#"{"a":1,"$and":[{"b.c":{"$in":[2]}},{"d":null}]}"#,
+            Some(3),
+        ),
+        (r#"{"a":1,"b":{"$gt":2}}"#, None),
+        (r#"{"a":1,"b":{"$in":[2,3]}}"#, None),
+        (r#"{"a":1,"$or":[{"b":1},{"c":1}]}"#, None),
+        (r#"{"a":1,"$expr":{"$eq":["$b",1]}}"#, None),
+        (r#"{"a":{"$not":{"$eq":1}}}"#, None),
+        (r#"{"a":1,"$and":[{"a":2}]}"#, None),
+        (r#"{}"#, None),
+    ] {
+        let f = parse(q).unwrap();
+        assert_eq!(f.nothing_but_equalities().map(|e| e.len()), want, "{q}");
+    }
+}
+
+#[test]
 fn matched_positions() {
     for (q, d, want) in [
         (r#"{"a":3}"#, r#"{"a":[1,3]}"#, Some(Some(1))),
