@@ -2,8 +2,9 @@
 //!
 //! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries, reads only what is in the
 //! cache and never waits. When that is not enough it fails with `Error::offload()` before it has had any effect, and is run
-//! again on a worker; when only the disk was in the way, perhaps on the loop once more with [`OpCtx::patient`]. Inline, commits are deferred: the entries gather in the loop's [`WriteGroup`], and latches and locks stay
-//! held until the group is written. On a worker a commit is made at once, in one group with whoever else commits.
+//! again on a worker. Inline, commits are deferred: the entries gather in the loop's [`WriteGroup`],
+//! and latches and locks stay held until the group is written. On a worker a commit is made at once, in one group with whoever
+//! else commits.
 //!
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
 
@@ -25,8 +26,6 @@ use storage::{Entry, LatchGuard, Op, Store, View};
 
 /// Index entries and documents that an operation may examine on an event loop.
 pub const INLINE_BUDGET: u32 = 2_500;
-/// The same when each of them may be read from the disk.
-const PATIENT_BUDGET: u32 = 64;
 
 /// What idle cursors hold at most, in bytes, besides what each may hold uncounted.
 const CURSOR_MEMORY: usize = 64 << 20;
@@ -219,8 +218,6 @@ pub struct OpCtx<'a> {
     pub engine: &'a Arc<Engine>,
     /// The loop's group; `None` on a worker.
     group: Option<&'a mut WriteGroup>,
-    /// Reads go to the disk also on a loop.
-    patient: bool,
     budget: u32,
     ticks: u32,
     pub deadline: Option<Instant>,
@@ -267,20 +264,10 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// On an event loop that waits for reads from the disk, as long as they are few.
-    pub fn patient(engine: &'a Arc<Engine>, group: &'a mut WriteGroup) -> OpCtx<'a> {
-        OpCtx {
-            patient: true,
-            budget: PATIENT_BUDGET,
-            ..OpCtx::inline(engine, group)
-        }
-    }
-
     pub fn worker(engine: &'a Arc<Engine>) -> OpCtx<'a> {
         OpCtx {
             engine,
             group: None,
-            patient: false,
             budget: 0,
             ticks: 0,
             deadline: None,
@@ -444,7 +431,7 @@ impl<'a> OpCtx<'a> {
             Some(m) => (m.view.clone(), m.catalog.get(ns).cloned()),
         };
         (
-            if self.cached_only() {
+            if self.may_offload() {
                 view.cached_only()
             } else {
                 view
@@ -464,15 +451,11 @@ impl<'a> OpCtx<'a> {
     /// The newest state, without a snapshot.
     pub fn latest(&self) -> View {
         let view = self.engine.store.latest();
-        if self.cached_only() {
+        if self.may_offload() {
             view.cached_only()
         } else {
             view
         }
-    }
-
-    fn cached_only(&self) -> bool {
-        self.may_offload() && !self.patient
     }
 
     /// The collection with its write lock held, in its version of that moment.

@@ -5,11 +5,11 @@
 //!             (replies leave a few at a time) ─ hand over reads ─ send replies ─ commit the group ─ send its replies (or have them
 //!             wait for the disk) ─ take in new connections
 //! ```
-//! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in the few reads that [`patience`]
-//! allows; every reply made or staged in a turn leaves or is refused in that turn; readiness is edge-triggered, so whoever stops short
+//! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in a read for a client that has the
+//! loop to itself ([`lone_client`]); every reply made or staged in a turn leaves or is refused in that turn; readiness is edge-triggered, so whoever stops short
 //! of `WouldBlock` or a short read keeps `readable` set.
 
-mod patience;
+mod lone_client;
 mod reading;
 mod replies;
 mod uring;
@@ -34,7 +34,7 @@ use crate::inbox::{Inbox, Item};
 use crate::net::Stream;
 use crate::runner::{Head, Runner};
 use crate::workers::Workers;
-use patience::Patience;
+use lone_client::LoneClient;
 use uring::{Disk, RING};
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -103,7 +103,7 @@ pub(crate) struct EventLoop<S: Service> {
     bytes_in: u64,
     bytes_out: u64,
     requests: u64,
-    patience: Patience,
+    lone_client: LoneClient,
     /// None before the loop runs, and where the kernel has no such thing.
     disk: Option<Disk>,
     stopping_since: Option<Instant>,
@@ -140,7 +140,7 @@ impl<S: Service> EventLoop<S> {
             bytes_in: 0,
             bytes_out: 0,
             requests: 0,
-            patience: Patience::default(),
+            lone_client: LoneClient::default(),
             disk: None,
             stopping_since: None,
         }

@@ -105,20 +105,6 @@ impl<S: Service> Runner<S> {
         }
     }
 
-    /// As [`Runner::execute`], where the loop waits for the disk.
-    pub fn execute_patiently(
-        &mut self,
-        client: &Client<S::State>,
-        message: &[u8],
-        respond_to: Option<i32>,
-        out: &mut Vec<u8>,
-    ) -> Executed {
-        self.mode = Mode::Patient;
-        let executed = self.execute(client, message, respond_to, None, out);
-        self.mode = Mode::Inline;
-        executed
-    }
-
     /// After a panic: what the service was in the middle of must not be used again.
     pub fn reset(&mut self) {
         self.local = self.service.local();

@@ -97,12 +97,6 @@ impl Service for Script {
             "slow" | "stuck" | "crash" if mode == Mode::Inline => {
                 return Outcome::Offload { kept: None };
             }
-            "cold" if mode == Mode::Inline => {
-                return Outcome::NeedsDisk {
-                    reads: Vec::new(),
-                    kept: None,
-                };
-            }
             "fetch" if mode == Mode::Inline => {
                 // Reads the next bytes until one of them is `n`; counts its runs.
                 let runs = r.resumed.and_then(|r| r.take::<u64>()).map_or(0, |n| *n);
@@ -138,10 +132,6 @@ impl Service for Script {
                 reply(doc! { "ok": 1.0, "n": seen, "worker": 0, "runs": runs as i64 + 1 });
             }
             "fetch" => reply(doc! { "ok": 1.0, "n": n, "worker": 1 }),
-            "cold" => {
-                std::thread::sleep(Duration::from_millis(n as u64));
-                reply(doc! { "ok": 1.0, "waited": i64::from(mode == Mode::Patient) });
-            }
             "slow" => {
                 std::thread::sleep(Duration::from_millis(n as u64));
                 let thread = format!("{:?}", std::thread::current().id());
@@ -385,23 +375,6 @@ fn many_connections_are_answered_each_in_order() {
         server.control.metrics.requests.load(SeqCst) == 2000
     });
     assert_eq!(server.control.metrics.connections.load(SeqCst), 0);
-    server.stop();
-}
-
-#[test]
-fn a_loop_reads_the_disk_itself_for_who_has_it_alone() {
-    let server = Running::start(Limits {
-        loops: 1,
-        ..two_loops()
-    });
-    let (mut busy, mut other) = (server.client(), server.client());
-    let waited = |peer: &mut Peer| int(&peer.call(doc! { "cold": 1 }), "waited") == 1;
-    let first: Vec<bool> = (0..40).map(|_| waited(&mut busy)).collect();
-    // The last of the first 32 is a try.
-    assert_eq!(first, [vec![false; 31], vec![true; 9]].concat());
-    assert!(!waited(&mut other));
-    assert!(!waited(&mut busy));
-    drop((busy, other));
     server.stop();
 }
 

@@ -10,7 +10,7 @@
 //! nothing, and the loop has a worker thread run the request again with [`Mode::Worker`], where it
 //! may block. Where reads from the disk are all that is lacking, the service says which
 //! ([`Outcome::NeedsDisk`]); the loop may have them done while it goes on, and run the request
-//! again with what they brought ([`Resumed`]), or wait for them itself ([`Mode::Patient`]). A write
+//! again with what they brought ([`Resumed`]). A write
 //! that is run inline is *staged* in the loop's [`Service::Local`]; at the end of its turn the loop
 //! calls [`Service::commit`] once for all of them and only then sends their replies. One connection
 //! has one request at a time: the next is read when the reply of the last is on its way.
@@ -38,9 +38,6 @@ use std::time::Instant;
 pub enum Mode {
     /// On an event loop: it must be short and must not block; writes are staged.
     Inline,
-    /// On an event loop that chooses to wait: as `Inline`, but it may read from the disk, a few
-    /// times. Who would go to a worker for that alone is spared the way there and back.
-    Patient,
     /// On a thread of its own: it may block and take its time; writes are committed by the service
     /// itself.
     Worker,
@@ -154,10 +151,9 @@ pub enum Outcome {
     /// Inline only. Nothing was done: run it on a worker, and give it back what is kept, if
     /// anything is.
     Offload { kept: Option<Kept> },
-    /// `Mode::Inline` only. As `Offload`, for the sake of reads from the disk: a loop may run it
-    /// again in [`Mode::Patient`], or in `Mode::Inline` once these reads are done. Which they are
-    /// is not always known. What is kept spares the next run, on a loop or a worker, some of this
-    /// one, and may be dropped.
+    /// Inline only. As `Offload`, for the sake of reads from the disk: a loop may run it again once
+    /// these reads are done. Which they are is not always known. What is kept spares the next run,
+    /// on a loop or a worker, some of this one, and may be dropped.
     NeedsDisk {
         reads: Vec<DiskRead>,
         kept: Option<Kept>,

@@ -183,7 +183,6 @@ impl Commands {
     ) -> OpCtx<'c> {
         let mut op = match call.mode {
             Mode::Inline => OpCtx::inline(&self.engine, group),
-            Mode::Patient => OpCtx::patient(&self.engine, group),
             Mode::Worker => OpCtx::worker(&self.engine),
         };
         if args.generic.max_time_ms > 0 {

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use service::in_flight::SMALL_BYTES;
 use service::{Outcome, Resumed, Service};
 
-use super::patience::Patience;
 use super::uring::Lack;
 use super::{EventLoop, Fate, Ran, Staged};
 use crate::connection::{Again, Connection, Phase, Sent};
@@ -72,7 +71,7 @@ impl<S: Service> EventLoop<S> {
         if message.len() > self.shared.limits.inline_bytes {
             return Ran::ToWorker;
         }
-        self.patience.note(c.client.id);
+        self.lone_client.note(c.client.id);
         self.run_resumed(key, c, message, respond_to, None)
     }
 
@@ -88,15 +87,11 @@ impl<S: Service> EventLoop<S> {
         if c.output.capacity() == 0 {
             c.output = self.spares.pop().unwrap_or_default();
         }
-        let (mut flushed, mut waiting) = (false, None);
+        let mut flushed = false;
         let executed = loop {
             let (client, runner) = (&c.client, &mut self.runner);
-            let executed = if waiting.is_some() {
-                runner.execute_patiently(client, message, respond_to, &mut c.output)
-            } else {
-                let resumed = resumed.map(|(r, _)| r);
-                runner.execute(client, message, respond_to, resumed, &mut c.output)
-            };
+            let taken = resumed.map(|(r, _)| r);
+            let executed = runner.execute(client, message, respond_to, taken, &mut c.output);
             if executed.panicked {
                 // The group is sound, what the service was in the middle of is not.
                 self.commit();
@@ -107,26 +102,9 @@ impl<S: Service> EventLoop<S> {
                     self.commit();
                     flushed = true;
                 }
-                Outcome::NeedsDisk {
-                    ref reads,
-                    ref kept,
-                } if waiting.is_none()
-                    && self.staged.is_empty()
-                    && !self.can_have_read(
-                        reads,
-                        resumed.map_or(0, |(_, rounds)| rounds),
-                        kept.is_some(),
-                    )
-                    && self.patience.waits() =>
-                {
-                    waiting = Some(Patience::begin());
-                }
                 _ => break executed,
             }
         };
-        if let Some(begun) = waiting {
-            self.patience.end(&begun);
-        }
         let Executed { outcome, head, .. } = executed;
         let since = || resumed.map_or_else(Instant::now, |(r, _)| r.since);
         let fate = match outcome {

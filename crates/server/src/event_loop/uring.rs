@@ -265,7 +265,7 @@ impl<S: Service> EventLoop<S> {
         message: &[u8],
         respond_to: Option<i32>,
     ) -> bool {
-        let alone = self.patience.is_alone() && self.staged.is_empty();
+        let alone = self.lone_client.is_there() && self.staged.is_empty();
         if !self.can_have_read(&lack.reads, lack.rounds, lack.kept.is_some()) {
             c.left = lack.kept.map(|kept| (kept, lack.since));
             return false;
