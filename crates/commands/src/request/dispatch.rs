@@ -85,7 +85,7 @@ impl Commands {
     fn failed(&self, call: &Call<'_, '_>, e: Error, left: Left, out: &mut Vec<u8>) -> Outcome {
         let on_loop = call.mode.on_loop();
         if e.is_offload() && on_loop {
-            return if e.is_for_disk() && call.mode == Mode::Inline {
+            return if e.is_for_disk() {
                 Outcome::NeedsDisk {
                     reads: Vec::new(),
                     kept: left.kept,
