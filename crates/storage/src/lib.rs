@@ -36,6 +36,7 @@ mod store;
 mod tuning;
 mod view;
 mod watch;
+mod write_set;
 mod write_throttle;
 
 pub use counts::{CountDelta, count_key};
@@ -46,5 +47,6 @@ pub use offline::{LogFindings, Offline, Unreadable};
 pub use oplog::{LogReader, Record};
 pub use store::{Committed, HasRoom, Store, StoreOptions, StoreStats};
 pub use tuning::EngineOptions;
-pub use view::{Direction, SOME_BYTES, Scan, Slice, View};
+pub use view::{Direction, SOME_BYTES, Scan, Slice, View, write_conflict};
 pub use watch::Watcher;
+pub use write_set::WriteSet;

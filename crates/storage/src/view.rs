@@ -10,7 +10,8 @@ use crate::family::Family;
 use crate::ghost_list::blocks_that_came;
 use crate::nonblocking_read::{self, Noting};
 use crate::record_cache::{Row, is_record};
-use errors::Result;
+use crate::write_set::{Below, Bytes, MergedScan, WriteSet};
+use errors::{Error, Result, err};
 use rocksdb_sys as ffi;
 use smallvec::SmallVec;
 use std::ffi::c_char;
@@ -160,6 +161,16 @@ impl Drop for Shown {
 pub struct View {
     shown: Arc<Shown>,
     cached_only: bool,
+    /// A transaction's own writes over the state.
+    overlay: Option<Arc<Overlay>>,
+}
+
+/// What a transaction lays over the snapshot that it reads.
+struct Overlay {
+    writes: WriteSet,
+    /// The newest state, for reads that decide what is written: a key that another has changed since the snapshot is a
+    /// write conflict.
+    newest: Option<View>,
 }
 
 impl View {
@@ -189,22 +200,108 @@ impl View {
                 sure: AtomicU32::new(0),
             }),
             cached_only: false,
+            overlay: None,
         }
+    }
+
+    /// The same state with a transaction's own writes over it.
+    pub fn with_writes(&self, writes: WriteSet) -> View {
+        self.with_overlay(writes, None)
+    }
+
+    /// As [`View::with_writes`], for what decides a write: a read of a key that differs in `newest` and was not written by
+    /// the transaction fails with WriteConflict (the first writer wins).
+    pub fn for_writing(&self, writes: WriteSet, newest: View) -> View {
+        self.with_overlay(writes, Some(newest))
+    }
+
+    fn with_overlay(&self, writes: WriteSet, newest: Option<View>) -> View {
+        View {
+            overlay: Some(Arc::new(Overlay { writes, newest })),
+            ..self.clone()
+        }
+    }
+
+    /// Whether a transaction's writes lie over the state.
+    pub fn has_writes(&self) -> bool {
+        self.overlay.as_ref().is_some_and(|o| !o.writes.is_empty())
+    }
+
+    fn below(&self) -> View {
+        View {
+            overlay: None,
+            ..self.clone()
+        }
+    }
+
+    /// Fails with WriteConflict where an entry of `[low, high)` is not what it was in the snapshot: for unique indexes,
+    /// of a view [for writing](View::for_writing); any other has nothing to compare with.
+    pub fn check_unchanged(&self, low: &[u8], high: &[u8]) -> Result<()> {
+        let Some(newest) = self.overlay.as_ref().and_then(|o| o.newest.as_ref()) else {
+            return Ok(());
+        };
+        let mut then = self.below().scan(low, high, Direction::Forward);
+        let mut now = newest.scan(low, high, Direction::Forward);
+        loop {
+            let (a, b) = (then.next()?, now.next()?);
+            if a != b || then.key() != now.key() || then.value() != now.value() {
+                return Err(write_conflict());
+            }
+            if !a {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The value that a transaction sees under `key`.
+    fn get_over(&self, overlay: &Overlay, key: &[u8]) -> Result<Option<Slice>> {
+        if let Some(written) = overlay.writes.get(key) {
+            return Ok(written.map(Slice::of_written));
+        }
+        let then = self.below().get(key)?;
+        if let Some(newest) = &overlay.newest
+            && newest.get(key)?.as_deref() != then.as_deref()
+        {
+            return Err(write_conflict());
+        }
+        Ok(then)
+    }
+
+    fn get_some_over(&self, overlay: &Overlay, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
+        let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+        for key in keys {
+            let value = self.get_over(overlay, key)?;
+            bytes += value.as_ref().map_or(0, |v| v.len());
+            values.push(value);
+            if bytes >= SOME_BYTES {
+                break;
+            }
+        }
+        Ok(values)
     }
 
     /// The same state, read only as far as it is in memory: a read that would go to the disk fails with `Error::offload()`.
     pub fn cached_only(&self) -> View {
-        View {
-            shown: self.shown.clone(),
-            cached_only: true,
-        }
+        self.reading(true)
     }
 
     /// The same state, read from wherever it is.
     pub fn anywhere(&self) -> View {
+        self.reading(false)
+    }
+
+    fn reading(&self, cached_only: bool) -> View {
+        let overlay = self.overlay.as_ref().map(|o| match &o.newest {
+            None => o.clone(),
+            Some(newest) => Arc::new(Overlay {
+                writes: o.writes.clone(),
+                newest: Some(newest.reading(cached_only)),
+            }),
+        });
         View {
             shown: self.shown.clone(),
-            cached_only: false,
+            cached_only,
+            overlay,
         }
     }
 
@@ -236,6 +333,9 @@ impl View {
     }
 
     pub fn get(&self, key: &[u8]) -> Result<Option<Slice>> {
+        if let Some(overlay) = &self.overlay {
+            return self.get_over(overlay, key);
+        }
         let engine = &*self.shown.engine;
         let Some(rows) = engine.rows().filter(|_| is_record(key)) else {
             return self.fetch(key);
@@ -255,6 +355,9 @@ impl View {
 
     /// Whether there is a value under `key`; cheapest when there is none.
     pub fn exists(&self, key: &[u8]) -> Result<bool> {
+        if let Some(overlay) = &self.overlay {
+            return Ok(self.get_over(overlay, key)?.is_some());
+        }
         Ok(self.fetch(key)?.is_some())
     }
 
@@ -286,6 +389,9 @@ impl View {
 
     /// The values of the first of `keys`, in their order: so many that they come to [`SOME_BYTES`], but one at least; fastest when the keys are sorted. Long values are best not held together: whoever wants the others asks again, when these are done with.
     pub fn get_some(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
+        if let Some(overlay) = &self.overlay {
+            return self.get_some_over(overlay, keys);
+        }
         let engine = &self.shown.engine;
         let Some(rows) = engine.rows() else {
             return self.fetch_some(keys, SOME_BYTES);
@@ -558,7 +664,7 @@ impl View {
         let low: Box<[u8]> = low.into();
         let high: Box<[u8]> = high.into();
         // SAFETY: the options keep pointers to the bounds, which the scan owns on the heap and never changes; the iterator is
-        // destroyed before options, bounds and engine (see `Scan::drop` and the order of its fields).
+        // destroyed before options, bounds and engine (see `EngineScan::drop` and the order of its fields).
         let iterator = unsafe {
             if !fill {
                 ffi::rocksdb_readoptions_set_fill_cache(options.raw(), 0);
@@ -585,7 +691,10 @@ impl View {
                 engine.families().handle(family),
             )
         };
-        Scan {
+        let over = self.overlay.as_ref().filter(|o| !o.writes.is_empty());
+        let over =
+            over.map(|o| Box::new(MergedScan::new(o.writes.clone(), direction, &low, &high)));
+        let engine = EngineScan {
             iterator,
             state: if high.is_empty() || low < high {
                 State::New
@@ -598,7 +707,8 @@ impl View {
             high,
             _options: options,
             _shown: self.shown.clone(),
-        }
+        };
+        Scan { engine, over }
     }
 }
 
@@ -613,6 +723,7 @@ pub struct Slice {
 enum Owner {
     Engine { _pinned: Pinned },
     Row { _row: Row },
+    Written { _value: Bytes },
 }
 
 struct Pinned {
@@ -643,6 +754,17 @@ impl Slice {
                 },
             },
         })
+    }
+
+    /// A value of a write set.
+    fn of_written(value: &Bytes) -> Slice {
+        Slice {
+            data: value.as_ptr(),
+            len: value.len(),
+            _owner: Owner::Written {
+                _value: value.clone(),
+            },
+        }
     }
 
     /// The value in a row, which begins with its key.
@@ -696,6 +818,84 @@ enum State {
 
 /// A cursor over a range: `while scan.next()? { scan.key() .. scan.value() }`.
 pub struct Scan {
+    engine: EngineScan,
+    over: Option<Box<MergedScan>>,
+}
+
+impl Scan {
+    /// To the next entry in the scan's direction (the first, when it is new); false at the end.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<bool> {
+        match &mut self.over {
+            None => self.engine.next(),
+            Some(over) => over.next(&mut self.engine),
+        }
+    }
+
+    /// To the first entry at or after `key` in the scan's direction, within the bounds; false when there is none.
+    /// A following `next` moves on from that entry.
+    pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        match &mut self.over {
+            None => self.engine.seek(key),
+            Some(over) => over.seek(key, &mut self.engine),
+        }
+    }
+
+    /// Whether it is on an entry.
+    pub fn valid(&self) -> bool {
+        match &self.over {
+            None => self.engine.valid(),
+            Some(over) => over.valid(),
+        }
+    }
+
+    /// The key of the current entry; empty when there is none.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        match &self.over {
+            None => self.engine.key(),
+            Some(over) => over.written().map_or_else(|| self.engine_key(), |e| e.0),
+        }
+    }
+
+    /// The value of the current entry; empty when there is none.
+    #[inline]
+    pub fn value(&self) -> &[u8] {
+        match &self.over {
+            None => self.engine.value(),
+            Some(over) => match over.written() {
+                Some((_, value)) => value,
+                None if over.valid() => self.engine.value(),
+                None => &[],
+            },
+        }
+    }
+
+    fn engine_key(&self) -> &[u8] {
+        if self.valid() { self.engine.key() } else { &[] }
+    }
+}
+
+impl Below for EngineScan {
+    fn next(&mut self) -> Result<bool> {
+        EngineScan::next(self)
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        EngineScan::seek(self, key)
+    }
+
+    fn valid(&self) -> bool {
+        EngineScan::valid(self)
+    }
+
+    fn key(&self) -> &[u8] {
+        EngineScan::key(self)
+    }
+}
+
+/// A scan of the engine alone.
+struct EngineScan {
     iterator: *mut ffi::rocksdb_iterator_t,
     state: State,
     direction: Direction,
@@ -707,19 +907,19 @@ pub struct Scan {
 }
 
 // SAFETY: an iterator may be used by any one thread at a time.
-unsafe impl Send for Scan {}
+unsafe impl Send for EngineScan {}
 
-impl Drop for Scan {
+impl Drop for EngineScan {
     fn drop(&mut self) {
         // SAFETY: ours, destroyed once, before what it points to.
         unsafe { ffi::rocksdb_iter_destroy(self.iterator) }
     }
 }
 
-impl Scan {
+impl EngineScan {
     /// To the next entry in the scan's direction (the first, when it is new); false at the end.
     #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Result<bool> {
+    fn next(&mut self) -> Result<bool> {
         let _noting = Noting::begin(self.cached_only);
         // SAFETY (this and below): the iterator is valid; the engine copies the keys that it is given.
         unsafe {
@@ -738,7 +938,7 @@ impl Scan {
 
     /// To the first entry at or after `key` in the scan's direction, within the bounds; false when there is none.
     /// A following `next` moves on from that entry.
-    pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
         if !self.high.is_empty() && self.low >= self.high {
             return Ok(false);
         }
@@ -773,13 +973,13 @@ impl Scan {
     }
 
     /// Whether it is on an entry.
-    pub fn valid(&self) -> bool {
+    fn valid(&self) -> bool {
         self.state == State::On
     }
 
     /// The key of the current entry; empty when there is none.
     #[inline]
-    pub fn key(&self) -> &[u8] {
+    fn key(&self) -> &[u8] {
         if self.state != State::On {
             return &[];
         }
@@ -792,7 +992,7 @@ impl Scan {
 
     /// The value of the current entry; empty when there is none.
     #[inline]
-    pub fn value(&self) -> &[u8] {
+    fn value(&self) -> &[u8] {
         if self.state != State::On {
             return &[];
         }
@@ -802,6 +1002,14 @@ impl Scan {
             bytes(s)
         }
     }
+}
+
+/// Another has changed what a transaction would change.
+pub fn write_conflict() -> Error {
+    err!(
+        WriteConflict,
+        "Caused by :: Write conflict during plan execution and yielding is disabled. :: Please retry your operation or multi-document transaction."
+    )
 }
 
 /// # Safety
