@@ -172,14 +172,15 @@ impl Catalog {
         self.current.store(Arc::new(s));
     }
 
-    fn propose(&self, uuid: [u8; 16], what: DocBuf, effects: Vec<Effect>) -> Result<()> {
-        self.propose_with(uuid, what, effects, None)
+    /// Writes the change `what` of a collection.
+    fn propose(&self, c: &Collection, what: DocBuf, effects: Vec<Effect>) -> Result<()> {
+        self.propose_with(c, what, effects, None)
     }
 
     /// With the change of `system.views` that goes with it.
     fn propose_with(
         &self,
-        uuid: [u8; 16],
+        c: &Collection,
         what: DocBuf,
         mut effects: Vec<Effect>,
         row: Option<Row>,
@@ -189,7 +190,7 @@ impl Catalog {
             effects.push(r.effect);
             count = Some((r.tablet, r.records, r.bytes));
         }
-        let mut entry = Entry::new(uuid, Op::Ddl(what.into_vec()), effects);
+        let mut entry = Entry::new(c.ns.clone(), c.uuid, Op::Ddl(what.into_vec()), effects);
         if let Some((tablet, records, bytes)) = count {
             entry.count(tablet, records, bytes);
         }
@@ -220,17 +221,12 @@ impl Catalog {
         options: DocBuf,
     ) -> Result<Arc<Collection>> {
         let tablet = numbers.next_tablet;
-        let c = Arc::new(Collection::new(
-            ns.to_string(),
-            new_uuid(),
-            tablet,
-            options,
-        )?);
+        let c = Arc::new(Collection::new(ns.into(), new_uuid(), tablet, options)?);
         let next = doc! { "nextTablet": (tablet + 1) as i64 };
         let what = doc! { "create": ns, "options": &c.options };
         let number_key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET).to_vec();
         self.propose_with(
-            c.uuid,
+            &c,
             what,
             vec![put_record(&c), Effect::Put(number_key, next.into_vec())],
             Row::change(&self.current.load(), None, Some(&c)),
@@ -292,7 +288,7 @@ impl Catalog {
             }
             let effects = gone.iter().flat_map(|c| drop_effects(c)).collect();
             let row = Row::change(&self.current.load(), Some(c), None);
-            self.propose_with(c.uuid, doc! { "drop": ns }, effects, row)?;
+            self.propose_with(c, doc! { "drop": ns }, effects, row)?;
             self.publish(|m| {
                 gone.iter().for_each(|c| {
                     m.remove(&c.ns);
@@ -304,7 +300,11 @@ impl Catalog {
 
     /// Drops every collection of a database; the names of those dropped.
     pub fn drop_database(&self, db: &str) -> Result<Vec<String>> {
-        let names: Vec<String> = self.snapshot().of_db(db).map(|c| c.ns.clone()).collect();
+        let names: Vec<String> = self
+            .snapshot()
+            .of_db(db)
+            .map(|c| c.ns.to_string())
+            .collect();
         let mut dropped = Vec::new();
         for ns in names {
             match self.drop_collection(&ns) {
@@ -356,13 +356,13 @@ impl Catalog {
                 _ => bail!(NamespaceExists, "target namespace exists"),
             }
             let mut renamed = Collection::clone(&now);
-            renamed.ns = to.to_string();
+            renamed.ns = to.into();
             let mut effects = vec![put_record(&renamed)];
             if let Some(t) = &there {
                 effects.extend(drop_effects(t));
             }
             self.propose(
-                now.uuid,
+                &now,
                 doc! { "renameCollection": from, "to": to, "dropTarget": drop_target },
                 effects,
             )?;
@@ -386,11 +386,11 @@ impl Catalog {
             bail!(NamespaceNotFound, "ns not found {ns}");
         }
         let mut moved = Collection::clone(&new);
-        moved.ns = ns.to_string();
+        moved.ns = ns.into();
         let mut effects = vec![put_record(&moved)];
         effects.extend(drop_effects(&old));
         self.propose(
-            new.uuid,
+            &new,
             doc! { "renameCollection": with, "to": ns, "dropTarget": true },
             effects,
         )?;
@@ -414,7 +414,7 @@ impl Catalog {
             next.refresh();
             effects.insert(0, put_record(&next));
             let row = Row::change(&self.current.load(), Some(c), Some(&next));
-            self.propose_with(c.uuid, what, effects, row)?;
+            self.propose_with(c, what, effects, row)?;
             self.publish(|m| m.insert(Arc::new(next)));
             Ok(r)
         })
@@ -436,11 +436,7 @@ impl Catalog {
             }
             let mut next = Collection::clone(c);
             next.number()?;
-            self.propose(
-                c.uuid,
-                doc! { "numberRecords": ns },
-                vec![put_record(&next)],
-            )?;
+            self.propose(c, doc! { "numberRecords": ns }, vec![put_record(&next)])?;
             self.publish(|m| m.insert(Arc::new(next)));
             Ok(true)
         })
@@ -589,7 +585,7 @@ impl Catalog {
         next.refresh();
         let next = Arc::new(next);
         self.propose(
-            c.uuid,
+            &c,
             doc! { "setMultikey": ns, "index": i64::from(id) },
             vec![put_record(&next)],
         )?;

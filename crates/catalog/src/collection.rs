@@ -58,7 +58,7 @@ impl Index {
 #[derive(Clone)]
 pub struct Collection {
     /// `db.collection`.
-    pub ns: String,
+    pub ns: Arc<str>,
     pub uuid: [u8; 16],
     pub tablet: u64,
     /// The options of `create`, as listCollections shows them. Changed by [`Collection::set_options`] only.
@@ -87,7 +87,7 @@ pub struct Collection {
 
 impl Collection {
     pub(crate) fn new(
-        ns: String,
+        ns: Arc<str>,
         uuid: [u8; 16],
         tablet: u64,
         options: DocBuf,

@@ -53,7 +53,7 @@ impl Names {
         self.collated += collation(&c);
         let at = self.leaf(&c.ns);
         let Some(leaf) = self.leaves.get_mut(at) else {
-            let first = vec![(c.ns.as_str().into(), c)];
+            let first = vec![(c.ns.clone(), c)];
             self.leaves.push(Arc::new(first));
             return;
         };
@@ -65,7 +65,7 @@ impl Names {
                     *there = c;
                 }
             }
-            Err(i) => leaf.insert(i, (c.ns.as_str().into(), c)),
+            Err(i) => leaf.insert(i, (c.ns.clone(), c)),
         }
         if leaf.len() > LARGEST {
             let right = leaf.split_off(LARGEST / 2);

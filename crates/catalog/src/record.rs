@@ -47,7 +47,7 @@ pub(crate) fn read(d: Doc<'_>) -> Result<Collection> {
         .and_then(|v| v.as_doc())
         .ok_or_else(|| bad("options"))?;
     let uuid = uuid.try_into().map_err(|_| bad("uuid"))?;
-    let mut c = Collection::new(ns.to_string(), uuid, tablet as u64, options.to_buf())?;
+    let mut c = Collection::new(ns.into(), uuid, tablet as u64, options.to_buf())?;
     c.since_millis = d.get("since").and_then(|v| v.as_i64()).unwrap_or(0);
     if d.get("numbered").is_some_and(|v| v.truthy()) {
         c.number()?;

@@ -135,7 +135,7 @@ impl Snapshot {
             let Some(v) = &c.view else { continue };
             let Ok(p) = &v.pipeline else { continue };
             let size = c.option("pipeline").map_or(0, size_of);
-            graph.add(c.ns.clone(), &v.on, p, size);
+            graph.add(c.ns.to_string(), &v.on, p, size);
         }
         graph.add(ns.to_string(), on, &pipeline, size_of(stages));
         // Those that stand on the new one grow with it.
@@ -254,7 +254,7 @@ impl Row {
         let ns = &new.or(old)?.ns;
         let list = snapshot.get(&list_of(ns))?;
         let mut k = list.record_prefix.to_vec();
-        key::encode(bson::Value::from(ns.as_str()).as_val(), false, &mut k, None);
+        key::encode(bson::Value::from(&**ns).as_val(), false, &mut k, None);
         let before = old.map(document);
         let after = new.map(document);
         let bytes = |d: &Option<DocBuf>| d.as_ref().map_or(0, |d| d.as_bytes().len() as i64);
@@ -291,7 +291,8 @@ mod tests {
         let mut s = Snapshot::default();
         for (i, (name, options)) in views.iter().enumerate() {
             let options = json::parse(options).unwrap();
-            let c = Collection::new(format!("d.{name}"), [i as u8; 16], i as u64, options).unwrap();
+            let c = Collection::new(format!("d.{name}").into(), [i as u8; 16], i as u64, options)
+                .unwrap();
             s.insert(Arc::new(c));
         }
         s

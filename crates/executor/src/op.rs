@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use std::time::{Instant, SystemTime};
-use storage::{Entry, LatchGuard, Op, Store, View};
+use storage::{Entry, LatchGuard, Store, View};
 
 /// Index entries and documents that an operation may examine on an event loop.
 pub const INLINE_BUDGET: u32 = 2_500;
@@ -93,7 +93,7 @@ impl Engine {
     pub fn open(store: Arc<Store>) -> Result<Arc<Engine>> {
         if store.last_index() == 0 {
             // A replica set's first entry: cluster time is never zero.
-            store.propose(vec![Entry::new([0; 16], Op::Noop, vec![])])?;
+            store.propose(vec![Entry::noop(vec![])])?;
         }
         let catalog = Catalog::open(store.clone())?;
         crate::pipeline::temp_collections::drop_all(&catalog);

@@ -89,24 +89,20 @@ pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Ex
                 }
                 Ok(Step::End) => break,
                 Ok(Step::Frame(f)) => {
-                    if f.index != expected {
-                        let why = format!("entry {} is in its place", f.index);
+                    if f.stamp.index != expected {
+                        let why = format!("entry {} is in its place", f.stamp.index);
                         found.faults.push(corrupt(&path, offset, expected, why));
-                        if f.index < expected {
+                        if f.stamp.index < expected {
                             continue;
                         }
                     }
-                    expected = f.index + 1;
+                    expected = f.stamp.index + 1;
                     found.entries += 1;
                     if found.first_index == 0 {
-                        found.first_index = f.index;
+                        found.first_index = f.stamp.index;
                     }
-                    found.last_index = f.index;
-                    each(Record {
-                        index: f.index,
-                        ts: f.ts,
-                        payload: frames.payload(f),
-                    });
+                    found.last_index = f.stamp.index;
+                    each(Record::new(&f.stamp, frames.payload(f)));
                 }
                 Ok(Step::Damaged(why)) => {
                     let rest = match frames.rest() {

@@ -2,22 +2,30 @@
 //!
 //! ```text
 //! segment = header frame*
-//! header  = "PANDOLOG" | version u32 | flags u32 | first index u64 | crc32c of the 24 bytes before u32 | 0 u32      32 bytes
-//! frame   = length u32 | crc32c u32 | index u64 | timestamp u64 | lag u32 | payload            28 bytes + payload
+//! header  = "PANDOLOG" | version u32 | flags u32 | first index u64 | term before u64 | timestamp before u64
+//!           | crc32c of the 40 bytes before u32 | 0 u32                                        48 bytes
+//! frame   = length u32 | crc32c u32 | index u64 | timestamp u64 | term u64 | wall clock i64 | lag u32 | payload
+//!                                                                                              44 bytes + payload
 //! ```
 //! All integers little-endian. `length` counts from `index` on; the checksum covers `length` and everything from `index` on.
+//! The wall clock is in milliseconds since 1970. `term before` and `timestamp before` are those of the entry that comes before
+//! the first one of the segment: an empty segment still tells where the log stands.
 //! `lag` is how far the durable index was behind this entry's index when it was written (saturating): index − lag was durable
 //! by then, which is the proof that recovery needs to tell a torn tail from damage.
 
-pub(crate) const HEADER_BYTES: usize = 32;
-pub(crate) const FRAME_HEAD_BYTES: usize = 28;
+use crate::Stamp;
+
+pub(crate) const HEADER_BYTES: usize = 48;
+pub(crate) const FRAME_HEAD_BYTES: usize = 44;
 /// What `length` counts beside the payload.
-const FRAME_BODY_HEAD_BYTES: usize = 20;
-pub(crate) const VERSION: u32 = 1;
+const FRAME_BODY_HEAD_BYTES: usize = 36;
+pub(crate) const VERSION: u32 = 2;
 /// The segment does not follow on the one before: the state was ahead of the log when it was opened.
 pub(crate) const FLAG_GAP: u32 = 1;
-/// No entry is larger; a larger length is damage.
+/// No frame's `length` is larger; a larger one is damage.
 pub(crate) const MAX_FRAME_BYTES: usize = 1 << 30;
+/// The most bytes that the payload of an entry may have: 1 GiB less the head of its frame.
+pub const MAX_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES - FRAME_BODY_HEAD_BYTES;
 /// No log gets there, so that counting on from what a disk gave back cannot overflow: larger ones are damage.
 const MAX_INDEX: u64 = 1 << 62;
 const MAX_TS: u64 = (u32::MAX as u64) << 32;
@@ -40,6 +48,8 @@ pub(crate) struct Header {
     pub version: u32,
     pub flags: u32,
     pub first_index: u64,
+    pub term_before: u64,
+    pub ts_before: u64,
 }
 
 impl Header {
@@ -49,37 +59,44 @@ impl Header {
         out[8..12].copy_from_slice(&self.version.to_le_bytes());
         out[12..16].copy_from_slice(&self.flags.to_le_bytes());
         out[16..24].copy_from_slice(&self.first_index.to_le_bytes());
-        let crc = crc32c::crc32c(&out[..24]);
-        out[24..28].copy_from_slice(&crc.to_le_bytes());
+        out[24..32].copy_from_slice(&self.term_before.to_le_bytes());
+        out[32..40].copy_from_slice(&self.ts_before.to_le_bytes());
+        let crc = crc32c::crc32c(&out[..40]);
+        out[40..44].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
-    /// `None` when it is not a whole header.
+    /// `None` when it is not a whole header of this version.
     pub fn decode(buf: &[u8]) -> Option<Header> {
-        if buf.get(..8)? != MAGIC || crc32c::crc32c(buf.get(..24)?) != u32_at(buf, 24)? {
+        if buf.get(..8)? != MAGIC || crc32c::crc32c(buf.get(..40)?) != u32_at(buf, 40)? {
             return None;
         }
         Some(Header {
             version: u32_at(buf, 8)?,
             flags: u32_at(buf, 12)?,
             first_index: u64_at(buf, 16).filter(|first| *first <= MAX_INDEX)?,
+            term_before: u64_at(buf, 24)?,
+            ts_before: u64_at(buf, 32).filter(|ts| *ts <= MAX_TS)?,
         })
+    }
+
+    /// The version of a header that [`Header::decode`] does not read because it has another length.
+    pub fn other_version(buf: &[u8]) -> Option<u32> {
+        let first = buf.get(..8)? == MAGIC && crc32c::crc32c(buf.get(..24)?) == u32_at(buf, 24)?;
+        first.then(|| u32_at(buf, 8)).flatten()
     }
 }
 
 /// Appends a frame whose payload `fill` writes.
-pub(crate) fn encode(
-    buf: &mut Vec<u8>,
-    index: u64,
-    ts: u64,
-    lag: u32,
-    fill: impl FnOnce(&mut Vec<u8>),
-) {
+pub(crate) fn encode(buf: &mut Vec<u8>, stamp: &Stamp, lag: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     let start = buf.len();
-    buf.extend_from_slice(&[0; 8]);
-    buf.extend_from_slice(&index.to_le_bytes());
-    buf.extend_from_slice(&ts.to_le_bytes());
-    buf.extend_from_slice(&lag.to_le_bytes());
+    let mut head = [0; FRAME_HEAD_BYTES];
+    head[8..16].copy_from_slice(&stamp.index.to_le_bytes());
+    head[16..24].copy_from_slice(&stamp.ts.to_le_bytes());
+    head[24..32].copy_from_slice(&stamp.term.to_le_bytes());
+    head[32..40].copy_from_slice(&stamp.wall_millis.to_le_bytes());
+    head[40..44].copy_from_slice(&lag.to_le_bytes());
+    buf.extend_from_slice(&head);
     fill(buf);
     let length = (buf.len() - start - 8) as u32;
     let crc = checksum(length, &buf[start + 8..]);
@@ -94,8 +111,7 @@ fn checksum(length: u32, body: &[u8]) -> u32 {
 /// A frame found in a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
-    pub index: u64,
-    pub ts: u64,
+    pub stamp: Stamp,
     pub lag: u32,
     pub payload: &'a [u8],
 }
@@ -122,11 +138,14 @@ pub(crate) fn parse(buf: &[u8]) -> Parsed<'_> {
     let Some(body) = buf.get(8..total) else {
         return Parsed::Short(total);
     };
-    let (Some(crc), Some(index), Some(ts), Some(lag)) = (
+    let (Some(crc), Some(index), Some(ts), Some(term), Some(wall), Some(lag), Some(payload)) = (
         u32_at(buf, 4),
         u64_at(body, 0),
         u64_at(body, 8),
-        u32_at(body, 16),
+        u64_at(body, 16),
+        u64_at(body, 24),
+        u32_at(body, 32),
+        body.get(FRAME_BODY_HEAD_BYTES..),
     ) else {
         return Parsed::Short(total);
     };
@@ -136,11 +155,15 @@ pub(crate) fn parse(buf: &[u8]) -> Parsed<'_> {
     if index > MAX_INDEX || ts > MAX_TS {
         return Parsed::Damaged("its index or its timestamp is impossible");
     }
-    let payload = body.get(FRAME_BODY_HEAD_BYTES..).unwrap_or(&[]);
+    let stamp = Stamp {
+        index,
+        ts,
+        term,
+        wall_millis: wall as i64,
+    };
     Parsed::Frame(
         Frame {
-            index,
-            ts,
+            stamp,
             lag,
             payload,
         },
@@ -177,7 +200,7 @@ pub(crate) fn proves_durable_from(rest: &[u8], index: u64, first: u64) -> bool {
         // The index is checked before the checksum: it rules out nearly every offset at the price of one load.
         u64_at(rest, at + 8).is_some_and(|i| i > index && i <= limit)
             && rest.get(at..).is_some_and(|tail| match parse(tail) {
-                Parsed::Frame(f, _) => f.index.saturating_sub(u64::from(f.lag)) >= index,
+                Parsed::Frame(f, _) => f.stamp.index.saturating_sub(u64::from(f.lag)) >= index,
                 _ => false,
             })
     })

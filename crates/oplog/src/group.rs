@@ -11,12 +11,16 @@ use std::sync::atomic::Ordering;
 /// A buffer larger than this is given back after the group: one huge group must not hold its memory for ever.
 const KEEP_BUFFER_BYTES: usize = 4 << 20;
 
-/// An entry's place in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An entry's place in the log, and when it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     pub index: u64,
     /// BSON Timestamp: seconds << 32 | increment.
     pub ts: u64,
+    /// The term of the primary that made it; 0 without a replica set.
+    pub term: u64,
+    /// The wall clock of who made it, in milliseconds since 1970. It may go backwards from one entry to the next.
+    pub wall_millis: i64,
 }
 
 /// Entries being gathered under the append lock. Dropped without [`Group::write`], nothing has happened.
@@ -25,7 +29,7 @@ pub struct Group<'a> {
     tail: MutexGuard<'a, Tail>,
     last: Stamp,
     first_ts: u64,
-    now_ts: u64,
+    now_millis: u64,
     durable: u64,
     oversized: bool,
 }
@@ -36,13 +40,14 @@ impl<'a> Group<'a> {
         let last = Stamp {
             index: tail.next_index - 1,
             ts: tail.last_ts,
+            term: tail.last_term,
+            wall_millis: 0,
         };
         Group {
             shared,
             last,
             first_ts: 0,
-            // The first increment of a second is 1, as MongoDB's is.
-            now_ts: (shared.opts.clock)() << 32 | 1,
+            now_millis: (shared.opts.clock)(),
             durable: shared.syncer.durable(),
             oversized: false,
             tail,
@@ -51,14 +56,18 @@ impl<'a> Group<'a> {
 
     /// Adds an entry whose payload `fill` appends to the buffer that it is given.
     pub fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Stamp {
+        // The first increment of a second is 1, as MongoDB's is.
+        let now_ts = (self.now_millis / 1000) << 32 | 1;
         let stamp = Stamp {
             index: self.last.index + 1,
-            ts: self.now_ts.max(self.last.ts + 1),
+            ts: now_ts.max(self.last.ts + 1),
+            term: self.tail.term,
+            wall_millis: self.now_millis as i64,
         };
         let lag = u32::try_from(stamp.index.saturating_sub(self.durable)).unwrap_or(u32::MAX);
         let start = self.tail.buf.len();
-        frame::encode(&mut self.tail.buf, stamp.index, stamp.ts, lag, fill);
-        self.oversized |= self.tail.buf.len() - start > MAX_FRAME_BYTES;
+        frame::encode(&mut self.tail.buf, &stamp, lag, fill);
+        self.oversized |= self.tail.buf.len() - start - 8 > MAX_FRAME_BYTES;
         if self.first_ts == 0 {
             self.first_ts = stamp.ts;
         }
@@ -106,6 +115,7 @@ impl<'a> Group<'a> {
         tail.offset += len;
         tail.next_index = self.last.index + 1;
         tail.last_ts = self.last.ts;
+        tail.last_term = self.last.term;
         if tail.buf.capacity() > KEEP_BUFFER_BYTES {
             tail.buf = Vec::new();
         }
@@ -121,7 +131,7 @@ impl<'a> Group<'a> {
 
 /// Starts the next segment. The one before is synced by the next sync, before anything in the new one counts as durable.
 fn roll(shared: &Shared, tail: &mut Tail) -> Result<()> {
-    let next = Segment::create(&shared.opts, tail.next_index, 0)?;
+    let next = Segment::create(&shared.opts, tail.header(0))?;
     tail.segment.bytes.store(tail.offset, Ordering::Relaxed);
     shared.syncer.add_file(next.file.clone());
     shared.segments.lock().all.push_back(next.clone());

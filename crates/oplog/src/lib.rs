@@ -38,6 +38,9 @@ pub use group::{Group, Stamp};
 pub use reader::{LogReader, Record};
 pub use recovery::Recovered;
 
+pub use frame::MAX_PAYLOAD_BYTES;
+
+use frame::{Header, VERSION};
 use parking_lot::Mutex;
 use segment::{Segment, Segments};
 use std::path::PathBuf;
@@ -59,7 +62,7 @@ pub struct LogOptions {
     pub retain_bytes: u64,
     pub retain_age: Duration,
     pub file_system: Arc<dyn FileSystem>,
-    /// The clock behind timestamps: seconds since 1970.
+    /// The clock behind timestamps: milliseconds since 1970.
     pub clock: fn() -> u64,
 }
 
@@ -80,7 +83,7 @@ impl LogOptions {
 fn wall_clock() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs())
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0))
 }
 
 /// What the appender owns, under the append lock.
@@ -90,7 +93,23 @@ pub(crate) struct Tail {
     offset: u64,
     next_index: u64,
     last_ts: u64,
+    last_term: u64,
+    /// The term of new entries; at least that of the last one.
+    term: u64,
     buf: Vec<u8>,
+}
+
+impl Tail {
+    /// The header of a segment that begins here.
+    fn header(&self, flags: u32) -> Header {
+        Header {
+            version: VERSION,
+            flags,
+            first_index: self.next_index,
+            term_before: self.last_term,
+            ts_before: self.last_ts,
+        }
+    }
 }
 
 pub(crate) struct Shared {

@@ -1,10 +1,10 @@
 //! Reading entries back: for recovery, and for whoever follows the log.
 
-use crate::Shared;
 use crate::error::{Error, Result};
 use crate::file::{LogFile, read_full_at};
 use crate::frame::{self, FRAME_HEAD_BYTES, HEADER_BYTES, Parsed};
 use crate::segment::Segment;
+use crate::{Shared, Stamp};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,14 +17,29 @@ pub struct Record<'a> {
     pub index: u64,
     /// BSON Timestamp: seconds << 32 | increment.
     pub ts: u64,
+    /// The term of the primary that made it; 0 without a replica set.
+    pub term: u64,
+    /// Milliseconds since 1970 by the clock of who made it.
+    pub wall_millis: i64,
     pub payload: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    pub(crate) fn new(stamp: &Stamp, payload: &'a [u8]) -> Record<'a> {
+        Record {
+            index: stamp.index,
+            ts: stamp.ts,
+            term: stamp.term,
+            wall_millis: stamp.wall_millis,
+            payload,
+        }
+    }
 }
 
 /// Where a frame lies in a [`Frames`] buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    pub index: u64,
-    pub ts: u64,
+    pub stamp: Stamp,
     start: usize,
     len: usize,
 }
@@ -67,8 +82,7 @@ impl Frames {
             match frame::parse(rest) {
                 Parsed::Frame(f, total) => {
                     let found = Found {
-                        index: f.index,
-                        ts: f.ts,
+                        stamp: f.stamp,
                         start: self.at + FRAME_HEAD_BYTES,
                         len: f.payload.len(),
                     };
@@ -173,11 +187,8 @@ impl LogReader {
         let Some(found) = self.advance()? else {
             return Ok(None);
         };
-        Ok(self.current.as_ref().map(|(_, frames)| Record {
-            index: found.index,
-            ts: found.ts,
-            payload: frames.payload(found),
-        }))
+        let current = self.current.as_ref();
+        Ok(current.map(|(_, frames)| Record::new(&found.stamp, frames.payload(found))))
     }
 
     fn advance(&mut self) -> Result<Option<Found>> {
@@ -203,13 +214,13 @@ impl LogReader {
             };
             let at = frames.offset();
             match frames.next().map_err(|e| unreadable(&segment.path, &e))? {
-                Step::Frame(found) if found.index < self.next_index => {}
-                Step::Frame(found) if found.index == self.next_index => {
+                Step::Frame(found) if found.stamp.index < self.next_index => {}
+                Step::Frame(found) if found.stamp.index == self.next_index => {
                     self.next_index += 1;
                     return Ok(Some(found));
                 }
                 Step::Frame(found) => {
-                    let why = format!("entry {} is in its place", found.index);
+                    let why = format!("entry {} is in its place", found.stamp.index);
                     return Err(corrupt(&segment.path, at, self.next_index, why));
                 }
                 Step::Damaged(why) => {

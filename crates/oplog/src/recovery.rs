@@ -6,7 +6,7 @@
 //! log ends there: the rest of the segment is cut off and later segments are removed.
 
 use crate::error::{Error, Result};
-use crate::frame::{FLAG_GAP, HEADER_BYTES, Header};
+use crate::frame::{FLAG_GAP, HEADER_BYTES, Header, VERSION};
 use crate::reader::{Frames, Record, Step, corrupt, unreadable};
 use crate::segment::{Segment, Segments, parse_name};
 use crate::sync::Syncer;
@@ -45,6 +45,7 @@ pub(crate) fn open<E: From<Error>>(
     let mut kept: VecDeque<Arc<Segment>> = VecDeque::new();
     let mut found = Recovered::default();
     let mut last_ts = floor_ts;
+    let mut term = 0;
     // The index that the next frame must have; 0 before the first segment that is read.
     let mut expected = 0;
     let start = candidates
@@ -94,30 +95,29 @@ pub(crate) fn open<E: From<Error>>(
             break;
         }
         expected = header.first_index;
+        term = term.max(header.term_before);
+        last_ts = last_ts.max(header.ts_before);
         let mut frames = Frames::new(segment);
         let torn = loop {
             let offset = frames.offset();
             let why = match frames.next().map_err(|e| unreadable(&candidate.path, &e))? {
                 Step::End => break false,
-                Step::Frame(f) if f.index == expected && f.ts > 0 => {
+                Step::Frame(f) if f.stamp.index == expected && f.stamp.ts > 0 => {
                     if segment.first_ts.load(Ordering::Relaxed) == 0 {
-                        segment.first_ts.store(f.ts, Ordering::Relaxed);
+                        segment.first_ts.store(f.stamp.ts, Ordering::Relaxed);
                     }
-                    last_ts = last_ts.max(f.ts);
+                    last_ts = last_ts.max(f.stamp.ts);
+                    term = term.max(f.stamp.term);
                     expected += 1;
-                    if f.index >= from {
+                    if f.stamp.index >= from {
                         found.replayed += 1;
-                        replay(Record {
-                            index: f.index,
-                            ts: f.ts,
-                            payload: frames.payload(f),
-                        })?;
+                        replay(Record::new(&f.stamp, frames.payload(f)))?;
                     }
                     continue;
                 }
                 // Its checksum is right: no crash writes that.
                 Step::Frame(f) => {
-                    let why = format!("entry {} is in its place", f.index);
+                    let why = format!("entry {} is in its place", f.stamp.index);
                     return Err(corrupt(&candidate.path, offset, expected, why).into());
                 }
                 Step::Damaged(why) => why,
@@ -151,7 +151,14 @@ pub(crate) fn open<E: From<Error>>(
         Some(segment) if expected == next_index => segment.clone(),
         _ => {
             let flags = if next_index > 1 { FLAG_GAP } else { 0 };
-            let segment = Segment::create(&opts, next_index, flags)?;
+            let header = Header {
+                version: VERSION,
+                flags,
+                first_index: next_index,
+                term_before: term,
+                ts_before: last_ts,
+            };
+            let segment = Segment::create(&opts, header)?;
             end_offset = HEADER_BYTES as u64;
             kept.push_back(segment.clone());
             segment
@@ -164,7 +171,7 @@ pub(crate) fn open<E: From<Error>>(
         .map_err(|e| Error::io(format!("cannot sync {}", opts.dir.display()), &e))?;
     found.last_index = next_index - 1;
     Ok((
-        start_log(opts, kept, segment, end_offset, next_index, last_ts)?,
+        start_log(opts, kept, segment, end_offset, next_index, last_ts, term)?,
         found,
     ))
 }
@@ -176,6 +183,7 @@ fn start_log(
     offset: u64,
     next_index: u64,
     last_ts: u64,
+    term: u64,
 ) -> Result<Log> {
     let shared = Arc::new(Shared {
         opts,
@@ -197,6 +205,8 @@ fn start_log(
             offset,
             next_index,
             last_ts,
+            last_term: term,
+            term,
             buf: Vec::new(),
         }),
         sync_thread: Some(sync_thread),

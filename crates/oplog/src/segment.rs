@@ -33,15 +33,11 @@ pub(crate) fn parse_name(name: &str) -> Option<u64> {
 
 impl Segment {
     /// Creates the file and writes its header; leaves nothing behind when that fails. Syncs neither file nor directory.
-    pub fn create(opts: &LogOptions, first_index: u64, flags: u32) -> Result<Arc<Segment>> {
+    pub fn create(opts: &LogOptions, header: Header) -> Result<Arc<Segment>> {
+        let first_index = header.first_index;
         let path = opts.dir.join(file_name(first_index));
         let fail = |e: &std::io::Error| Error::io(format!("cannot create {}", path.display()), e);
         let file = opts.file_system.create(&path).map_err(|e| fail(&e))?;
-        let header = Header {
-            version: VERSION,
-            flags,
-            first_index,
-        };
         if let Err(e) = write_all_at(&*file, &header.encode(), 0) {
             // A header that is not whole is dropped by recovery, so a failing removal does no harm.
             let _ = opts.file_system.remove(&path);
@@ -97,8 +93,15 @@ impl Segment {
         let file = file.map_err(|e| fail(&e))?;
         let mut head = [0; HEADER_BYTES];
         let n = read_full_at(&*file, &mut head, 0).map_err(|e| fail(&e))?;
-        let Some(header) = head.get(..n).and_then(Header::decode) else {
-            return Ok(None);
+        let head = head.get(..n).unwrap_or(&head);
+        let Some(header) = Header::decode(head) else {
+            return match Header::other_version(head) {
+                Some(version) => Err(Error::Version {
+                    segment: path.to_path_buf(),
+                    version,
+                }),
+                None => Ok(None),
+            };
         };
         if header.version != VERSION {
             return Err(Error::Version {
@@ -160,7 +163,7 @@ impl Shared {
     /// Removes the oldest segments beyond the retention window that `needed_from` does not need.
     pub(crate) fn trim(&self, needed_from: u64, open_bytes: u64) -> Result<usize> {
         let opts = &self.opts;
-        let oldest_ts = (opts.clock)().saturating_sub(opts.retain_age.as_secs()) << 32;
+        let oldest_ts = ((opts.clock)() / 1000).saturating_sub(opts.retain_age.as_secs()) << 32;
         let mut removed = Vec::new();
         {
             let mut segments = self.segments.lock();

@@ -95,10 +95,7 @@ fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
     let mut newer = Overlay::default();
     let log = offline.read_log(|index, entry| {
         if index > applied {
-            entry
-                .effects
-                .into_iter()
-                .for_each(|e| newer.apply(e, |_| true));
+            entry.into_effects().for_each(|e| newer.apply(e, |_| true));
         }
     })?;
     for fault in &log.faults {
@@ -251,7 +248,7 @@ fn older(offline: &Offline, gaps: &[Unreadable]) -> Result<Overlay> {
     let mut older = Overlay::default();
     offline.read_log(|index, entry| {
         if index <= applied {
-            for effect in entry.effects {
+            for effect in entry.into_effects() {
                 older.apply(effect, |key| gaps.iter().any(|gap| gap.covers(key)));
             }
         }

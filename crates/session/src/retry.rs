@@ -22,7 +22,7 @@ use executor::{OpCtx, Retry, StmtResult};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use storage::{Direction, Effect, Entry, Op, OpSession, Store};
+use storage::{Direction, Effect, Entry, OpSession, Store};
 
 /// A logical session's id.
 pub type Lsid = [u8; 16];
@@ -220,7 +220,7 @@ impl Retries {
             }
             if !old.is_empty() && (!more || old.len() >= CHUNK) {
                 let effects = std::mem::take(&mut old);
-                store.propose(vec![Entry::new([0; 16], Op::Noop, effects)])?;
+                store.propose(vec![Entry::noop(effects)])?;
                 let mut sessions = self.sessions.lock();
                 for (lsid, mut hold) in held.drain(..) {
                     hold.loaded = false;

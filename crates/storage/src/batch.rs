@@ -5,6 +5,9 @@ use crate::family::Family;
 use crate::{Committed, Effect};
 use rocksdb_sys as ffi;
 
+/// With fewer effects there is little to gain from their order.
+const SORTED_EFFECTS: usize = 16;
+
 /// A write batch of the engine, used again and again.
 pub(crate) struct Batch {
     raw: *mut ffi::rocksdb_writebatch_t,
@@ -90,6 +93,18 @@ impl Batch {
                 );
             }
         }
+    }
+
+    /// Adds the effects of an entry. Many are put in the order of their keys: the engine finds the place of a key quickly when it
+    /// put the one before nearby. Effects on one key stay in their order; a deleted range has to stay where it is.
+    pub fn push_all(&mut self, effects: &[Effect]) {
+        let ranged = |e: &Effect| matches!(e, Effect::DeleteRange(..));
+        if effects.len() < SORTED_EFFECTS || effects.iter().any(ranged) {
+            return effects.iter().for_each(|effect| self.push(effect));
+        }
+        let mut sorted: Vec<&Effect> = effects.iter().collect();
+        sorted.sort_by(|a, b| a.key().cmp(b.key()));
+        sorted.into_iter().for_each(|effect| self.push(effect));
     }
 
     pub fn push(&mut self, effect: &Effect) {

@@ -12,6 +12,7 @@
 use crate::batch::Batch;
 use crate::counts::{Counts, Touched};
 use crate::engine::Engine;
+use crate::entry::MAX_ENTRY_BYTES;
 use crate::insert_order::{Arrival, Highest};
 use crate::record_cache::Writing;
 use crate::watch::{Watcher, Watches};
@@ -183,6 +184,15 @@ impl Committer {
         if entries.is_empty() {
             return Ok(self.applied());
         }
+        // Only a transaction can be as large; refused here it does no harm to others of its group.
+        let transaction = |e: &&Entry| matches!(e.op, Op::Transaction(_));
+        let mut transactions = entries.iter().filter(transaction);
+        if transactions.any(|e| e.size_bound() > MAX_ENTRY_BYTES) {
+            return Err(err!(
+                TransactionTooLarge,
+                "the transaction takes more than the {MAX_ENTRY_BYTES} bytes that an entry of the log may have"
+            ));
+        }
         let mut queue = self.queue.lock();
         if queue.led {
             let waiter = Arc::new(Waiter {
@@ -294,12 +304,12 @@ impl Committer {
         let mut add = |entries: &[Entry], batch: &mut Batch| {
             let mut at = Committed::default();
             for entry in entries {
-                if let Some(delta) = &entry.count {
-                    self.counts.touch(touched, delta);
-                }
                 let stamp = group.add(|buf| entry.encode(buf));
-                for effect in &entry.effects {
-                    batch.push(effect);
+                for plain in entry.plain() {
+                    if let Some(delta) = &plain.count {
+                        self.counts.touch(touched, delta);
+                    }
+                    batch.push_all(&plain.effects);
                 }
                 at = Committed {
                     index: stamp.index,
@@ -323,10 +333,11 @@ impl Committer {
             batch.set_applied(last);
         }
         let entries = own.iter().chain(followers.iter().flat_map(|f| &f.entries));
-        let all = entries.clone().flat_map(|e| &e.effects);
+        let plain = entries.clone().flat_map(Entry::plain);
+        let all = plain.clone().flat_map(|e| &e.effects);
         work.highest.note(all, &self.arrival);
         self.watches.tell(entries.clone());
-        let effects = entries.flat_map(|e| {
+        let effects = plain.flat_map(|e| {
             // What an insert puts is new. What it deletes, as in a capped collection, is not.
             let puts_new = e.op == Op::Insert;
             let tell = move |effect: &&Effect| !(puts_new && matches!(effect, Effect::Put(..)));
@@ -355,5 +366,6 @@ impl Committer {
 }
 
 fn size_hint(entry: &Entry) -> usize {
-    entry.effects.iter().map(|e| e.size()).sum::<usize>() + 64
+    let effects = entry.plain().flat_map(|e| &e.effects);
+    effects.map(|e| e.size()).sum::<usize>() + 64
 }

@@ -1,7 +1,7 @@
 //! The data directory: whose it is, which format it has, and that one process has it.
 //!
 //! ```text
-//! PANDO        "pando data format 3\n": the stamp; a directory without it is new or somebody else's
+//! PANDO        "pando data format 4\n": the stamp; a directory without it is new or somebody else's
 //! pando.lock   flock(2)ed while a process has the directory open; holds its pid
 //! log/         segments of the log
 //! engine/      RocksDB
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const STAMP: &str = "PANDO";
 const LOCK: &str = "pando.lock";
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// The directory, locked until this is dropped.
 pub(crate) struct DataDir {
@@ -155,7 +155,8 @@ fn check_contents(dir: &Path) -> Result<bool> {
                 Some(FORMAT) => Ok(true),
                 Some(n) => Err(err!(
                     UnsupportedFormat,
-                    "the data directory {shown} has format {n}; this version of PandoDB reads format {FORMAT}"
+                    "the data directory {shown} has format {n}; this version of PandoDB reads format {FORMAT} (move the data with mongodump, \
+                     from the version that wrote it, and mongorestore)"
                 )),
                 None => Err(err!(
                     UnsupportedFormat,
@@ -299,7 +300,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (stamp, said) in [
             ("pando data format 1\n", "format 1"),
-            ("pando data format 4\n", "format 4"),
+            ("pando data format 3\n", "format 3"),
+            ("pando data format 5\n", "format 5"),
             ("", "damaged"),
             ("x", "damaged"),
         ] {

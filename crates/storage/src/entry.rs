@@ -1,26 +1,37 @@
-//! What one write is: a log entry, and its bytes.
+//! One write as a log entry, and its bytes in the log.
 //!
 //! ```text
-//! entry   = head u8 | namespace [16] | session? | count? | operation | count varint | effect*
-//! head    = operation kind (bits 0..4) | 0x80 when a session follows | 0x40 when a count follows
-//! count   = tablet u64 LE | records i64 LE | bytes i64 LE      (after the session)
-//! session = lsid [16] | transaction number u64 LE | statement id u32 LE
+//! entry     = head u8 | collection UUID [16] | namespace bytes | session? | count? | pre-image? | operation
+//!             | number of effects varint | effect*
+//! head      = operation kind (bits 0..4) | 0x80 session follows | 0x40 count follows | 0x20 pre-image follows
+//! session   = lsid [16] | transaction number i64 LE | statement id i32 LE
+//! count     = tablet u64 LE | records i64 LE | bytes i64 LE
+//! pre-image = the document before the change, bytes
 //! operation, by kind:
-//!   0 no-op   –
-//!   1 insert  –                          (every put into a record space is a document)
-//!   2 update  diff bytes | record key bytes
-//!   3 delete  the document's `_id` as a BSON document, bytes
-//!   4 ddl     BSON document, bytes
-//! effect  = 0x01 key bytes value bytes   put
-//!         | 0x00 key bytes               delete
-//!         | 0x02 low bytes high bytes    delete of [low, high)
-//! bytes   = length varint (LEB128, at most 32 bits) | that many bytes
+//!   0 no-op        –
+//!   1 insert       –                          (every put into a record space is a document)
+//!   2 update       diff bytes | record key bytes
+//!   3 delete       the document's `_id` as a BSON document, bytes
+//!   4 ddl          BSON document, bytes
+//!   5 transaction  number of parts varint | (entry as bytes)*
+//! effect    = 0x01 key bytes value bytes   put
+//!           | 0x00 key bytes               delete
+//!           | 0x02 low bytes high bytes    delete of [low, high)
+//! bytes     = length varint (LEB128, at most 32 bits) | that many bytes
 //! ```
 //!
-//! Invariant: effects are absolute: applying an entry twice, or over newer state, converges. (A count is not; it is applied
-//! exactly once, since it is in the engine's batch together with the index of its entry.)
+//! The log's frame adds what only the append knows: index, timestamp, term and wall clock (see [`oplog::Record`]).
+//!
+//! Invariants:
+//! - Effects are absolute: applying an entry twice, or over newer state, converges. A count is relative. It is applied exactly
+//!   once, because it is in the engine's batch together with the index of its entry.
+//! - One entry is one frame of the log, so a transaction is there whole or not at all. Its parts are applied in order, its own
+//!   effects after them.
+//! - A part of a transaction is no transaction: reading an entry goes one level deep, whatever its bytes say.
+//! - Reading reserves nothing by a number in the bytes: what is counted must be there.
 
 use crate::counts::CountDelta;
+use std::sync::Arc;
 
 /// A key of the one keyspace: `tablet u64 BE | space u8 | index id u32 BE | rest`.
 pub type Key = Vec<u8>;
@@ -62,6 +73,7 @@ pub enum Op {
     /// before: caches rely on it. It may delete others, to make room for itself.
     Insert,
     Update {
+        /// What changed, as `$v: 2` of MongoDB's oplog writes it. Empty: the document was replaced.
         diff: Vec<u8>,
         record_key: Vec<u8>,
     },
@@ -71,17 +83,24 @@ pub enum Op {
     },
     /// A BSON document that says what was created, changed or dropped.
     Ddl(Vec<u8>),
+    /// The writes of a transaction with several documents, in order. The entry around them carries the session, and has the
+    /// effects on the session's own record.
+    Transaction(Vec<Entry>),
 }
 
-/// One write: in the log one entry, in the engine one atomic change.
+/// One write, or one transaction: in the log one entry, in the engine one atomic change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    pub ns: Uuid,
+    /// `database.collection`; empty where an entry belongs to none. Shared with the catalog.
+    pub ns: Arc<str>,
+    pub uuid: Uuid,
     pub session: Option<OpSession>,
     pub op: Op,
     pub effects: Vec<Effect>,
     /// By how much it changes the number of records of its tablet.
     pub count: Option<CountDelta>,
+    /// The document before an update or a delete, where the collection keeps such images.
+    pub pre_image: Option<Vec<u8>>,
 }
 
 const TAG_DELETE: u8 = 0x00;
@@ -93,8 +112,17 @@ const KIND_INSERT: u8 = 1;
 const KIND_UPDATE: u8 = 2;
 const KIND_DELETE: u8 = 3;
 const KIND_DDL: u8 = 4;
+const KIND_TRANSACTION: u8 = 5;
 const WITH_SESSION: u8 = 0x80;
 const WITH_COUNT: u8 = 0x40;
+const WITH_PRE_IMAGE: u8 = 0x20;
+
+/// The most bytes that an entry may have: the log's frame holds no more.
+pub const MAX_ENTRY_BYTES: usize = oplog::MAX_PAYLOAD_BYTES;
+/// An effect's tag and two lengths take no more.
+const EFFECT_HEAD_BYTES: usize = 11;
+/// All of an entry that has a fixed size, and the lengths and numbers of the rest.
+const ENTRY_HEAD_BYTES: usize = 128;
 
 fn put_varint(buf: &mut Vec<u8>, mut n: usize) {
     while n >= 0x80 {
@@ -121,8 +149,7 @@ impl Effect {
     fn encode(&self, buf: &mut Vec<u8>) {
         match self {
             Effect::Put(key, value) => {
-                // Tag and two lengths of at most five bytes: one reservation for all.
-                buf.reserve(key.len() + value.len() + 11);
+                buf.reserve(key.len() + value.len() + EFFECT_HEAD_BYTES);
                 buf.push(TAG_PUT);
                 put_bytes(buf, key);
                 put_bytes(buf, value);
@@ -141,14 +168,55 @@ impl Effect {
 }
 
 impl Entry {
-    pub fn new(ns: Uuid, op: Op, effects: Vec<Effect>) -> Entry {
+    pub fn new(ns: Arc<str>, uuid: Uuid, op: Op, effects: Vec<Effect>) -> Entry {
         Entry {
             ns,
+            uuid,
             session: None,
             op,
             effects,
             count: None,
+            pre_image: None,
         }
+    }
+
+    /// An entry of no collection that says nothing but its effects.
+    pub fn noop(effects: Vec<Effect>) -> Entry {
+        Entry::new(Arc::default(), [0; 16], Op::Noop, effects)
+    }
+
+    /// The plain entries in the order in which they are applied: the parts of a transaction, and then the entry itself for its
+    /// own effects and count.
+    pub fn plain(&self) -> impl Iterator<Item = &Entry> + Clone {
+        let parts: &[Entry] = match &self.op {
+            Op::Transaction(parts) => parts,
+            _ => &[],
+        };
+        parts.iter().chain(std::iter::once(self))
+    }
+
+    /// All effects in the order in which they are applied, see [`Entry::plain`].
+    pub fn into_effects(self) -> impl Iterator<Item = Effect> {
+        let parts = match self.op {
+            Op::Transaction(parts) => parts,
+            _ => Vec::new(),
+        };
+        let of_parts = parts.into_iter().flat_map(|part| part.effects);
+        of_parts.chain(self.effects)
+    }
+
+    /// At least as many bytes as the entry takes in the log.
+    pub fn size_bound(&self) -> usize {
+        let parts = match &self.op {
+            Op::Transaction(parts) => parts.iter().map(Entry::size_bound).sum(),
+            Op::Update { diff, record_key } => diff.len() + record_key.len(),
+            Op::Delete { record_key } => record_key.len(),
+            Op::Ddl(doc) => doc.len(),
+            Op::Noop | Op::Insert => 0,
+        };
+        let effects = self.effects.iter().map(|e| e.size() + EFFECT_HEAD_BYTES);
+        let own = self.ns.len() + self.pre_image.as_ref().map_or(0, Vec::len);
+        ENTRY_HEAD_BYTES + own + parts + effects.sum::<usize>()
     }
 
     /// Says by how much the entry changes its tablet's records.
@@ -170,6 +238,7 @@ impl Entry {
             Op::Update { .. } => KIND_UPDATE,
             Op::Delete { .. } => KIND_DELETE,
             Op::Ddl(_) => KIND_DDL,
+            Op::Transaction(_) => KIND_TRANSACTION,
         };
         let mut head = kind;
         if self.session.is_some() {
@@ -178,8 +247,12 @@ impl Entry {
         if self.count.is_some() {
             head |= WITH_COUNT;
         }
+        if self.pre_image.is_some() {
+            head |= WITH_PRE_IMAGE;
+        }
         buf.push(head);
-        buf.extend_from_slice(&self.ns);
+        buf.extend_from_slice(&self.uuid);
+        put_bytes(buf, self.ns.as_bytes());
         if let Some(session) = &self.session {
             buf.extend_from_slice(&session.lsid);
             buf.extend_from_slice(&session.txn_number.to_le_bytes());
@@ -190,6 +263,9 @@ impl Entry {
             buf.extend_from_slice(&count.records.to_le_bytes());
             buf.extend_from_slice(&count.bytes.to_le_bytes());
         }
+        if let Some(pre_image) = &self.pre_image {
+            put_bytes(buf, pre_image);
+        }
         match &self.op {
             Op::Noop | Op::Insert => {}
             Op::Update { diff, record_key } => {
@@ -198,6 +274,7 @@ impl Entry {
             }
             Op::Delete { record_key } => put_bytes(buf, record_key),
             Op::Ddl(doc) => put_bytes(buf, doc),
+            Op::Transaction(parts) => encode_parts(parts, buf),
         }
         put_varint(buf, self.effects.len());
         for effect in &self.effects {
@@ -207,9 +284,14 @@ impl Entry {
 
     /// The entry that `bytes` hold whole; `None` when they are anything else.
     pub fn decode(bytes: &[u8]) -> Option<Entry> {
+        Entry::decode_at(bytes, Depth::Whole)
+    }
+
+    fn decode_at(bytes: &[u8], depth: Depth) -> Option<Entry> {
         let mut rest = Cursor(bytes);
         let head = rest.byte()?;
-        let ns = rest.array()?;
+        let uuid = rest.array()?;
+        let ns = std::str::from_utf8(rest.bytes()?).ok()?.into();
         let session = if head & WITH_SESSION != 0 {
             Some(OpSession {
                 lsid: rest.array()?,
@@ -228,7 +310,11 @@ impl Entry {
         } else {
             None
         };
-        let op = match head & !(WITH_SESSION | WITH_COUNT) {
+        let pre_image = match head & WITH_PRE_IMAGE {
+            0 => None,
+            _ => Some(rest.bytes()?.to_vec()),
+        };
+        let op = match head & !(WITH_SESSION | WITH_COUNT | WITH_PRE_IMAGE) {
             KIND_NOOP => Op::Noop,
             KIND_INSERT => Op::Insert,
             KIND_UPDATE => Op::Update {
@@ -239,6 +325,7 @@ impl Entry {
                 record_key: rest.bytes()?.to_vec(),
             },
             KIND_DDL => Op::Ddl(rest.bytes()?.to_vec()),
+            KIND_TRANSACTION if depth == Depth::Whole => Op::Transaction(decode_parts(&mut rest)?),
             _ => return None,
         };
         let effect_count = rest.varint()?;
@@ -256,12 +343,41 @@ impl Entry {
         }
         rest.0.is_empty().then_some(Entry {
             ns,
+            uuid,
             session,
             op,
             effects,
             count,
+            pre_image,
         })
     }
+}
+
+/// What an entry may hold: only one that stands alone may be a transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    Whole,
+    Part,
+}
+
+fn encode_parts(parts: &[Entry], buf: &mut Vec<u8>) {
+    put_varint(buf, parts.len());
+    // A part's length stands before it, and is known behind it.
+    let mut bytes = Vec::new();
+    for part in parts {
+        debug_assert!(!matches!(part.op, Op::Transaction(_)), "a part is plain");
+        bytes.clear();
+        part.encode(&mut bytes);
+        put_bytes(buf, &bytes);
+    }
+}
+
+fn decode_parts(rest: &mut Cursor<'_>) -> Option<Vec<Entry>> {
+    let mut parts = Vec::new();
+    for _ in 0..rest.varint()? {
+        parts.push(Entry::decode_at(rest.bytes()?, Depth::Part)?);
+    }
+    Some(parts)
 }
 
 /// Reads from the front of bytes, never beyond them.
@@ -315,7 +431,7 @@ mod tests {
             Effect::Delete(vec![]),
             Effect::DeleteRange(b"a".to_vec(), b"b".to_vec()),
         ];
-        [
+        let plain = [
             Op::Noop,
             Op::Insert,
             Op::Update {
@@ -326,22 +442,35 @@ mod tests {
                 record_key: vec![3; 5],
             },
             Op::Ddl(vec![4; 20]),
-        ]
-        .into_iter()
-        .flat_map(|op| {
-            [None, session].map(|session| Entry {
-                ns: [1; 16],
-                session,
-                op: op.clone(),
-                effects: effects.clone(),
-                count: session.map(|_| CountDelta {
-                    tablet: 5,
-                    records: -1,
-                    bytes: 1 << 40,
-                }),
-            })
-        })
-        .collect()
+        ];
+        let entry = |op: Op, session: Option<OpSession>| Entry {
+            ns: "db.häuser".into(),
+            uuid: [1; 16],
+            session,
+            op,
+            effects: effects.clone(),
+            count: session.map(|_| CountDelta {
+                tablet: 5,
+                records: -1,
+                bytes: 1 << 40,
+            }),
+            pre_image: session.map(|_| vec![6; 130]),
+        };
+        let mut samples: Vec<Entry> = plain
+            .into_iter()
+            .flat_map(|op| [None, session].map(|session| entry(op.clone(), session)))
+            .collect();
+        let transaction = Op::Transaction(samples.clone());
+        samples.push(entry(transaction, session));
+        samples.push(entry(Op::Transaction(vec![]), None));
+        samples.push(Entry::noop(vec![]));
+        samples
+    }
+
+    fn bytes(entry: &Entry) -> Vec<u8> {
+        let mut buf = Vec::new();
+        entry.encode(&mut buf);
+        buf
     }
 
     #[test]
@@ -349,6 +478,7 @@ mod tests {
         for entry in samples() {
             let mut buf = vec![0xaa];
             entry.encode(&mut buf);
+            assert!(buf.len() - 1 <= entry.size_bound());
             assert_eq!(Entry::decode(&buf[1..]), Some(entry));
         }
     }
@@ -356,13 +486,70 @@ mod tests {
     #[test]
     fn a_cut_or_longer_entry_is_refused() {
         for entry in samples() {
-            let mut buf = Vec::new();
-            entry.encode(&mut buf);
+            let mut buf = bytes(&entry);
             for cut in 0..buf.len() {
                 assert_eq!(Entry::decode(&buf[..cut]), None, "cut at {cut}");
             }
             buf.push(0);
             assert_eq!(Entry::decode(&buf), None);
         }
+    }
+
+    #[test]
+    fn a_changed_byte_gives_another_entry_or_none() {
+        for entry in samples() {
+            let buf = bytes(&entry);
+            for at in 0..buf.len() {
+                for flip in [0x01, 0x20, 0x80, 0xff] {
+                    let mut bent = buf.clone();
+                    bent[at] ^= flip;
+                    assert_ne!(Entry::decode(&bent).as_ref(), Some(&entry), "at {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_transaction_holds_no_transaction() {
+        let inner = bytes(&Entry {
+            op: Op::Transaction(vec![]),
+            ..Entry::noop(vec![])
+        });
+        // The same frame around a plain entry and around a transaction.
+        let around = |part: &[u8]| {
+            let mut buf = vec![KIND_TRANSACTION];
+            buf.extend_from_slice(&[0; 16]);
+            put_bytes(&mut buf, b"admin.$cmd");
+            put_varint(&mut buf, 1);
+            put_bytes(&mut buf, part);
+            put_varint(&mut buf, 0);
+            buf
+        };
+        assert!(Entry::decode(&around(&bytes(&Entry::noop(vec![])))).is_some());
+        assert!(Entry::decode(&inner).is_some());
+        assert_eq!(Entry::decode(&around(&inner)), None);
+    }
+
+    #[test]
+    fn a_number_that_is_wrong_reserves_nothing() {
+        let mut buf = vec![KIND_TRANSACTION];
+        buf.extend_from_slice(&[0; 16]);
+        put_bytes(&mut buf, b"");
+        put_varint(&mut buf, u32::MAX as usize);
+        assert_eq!(Entry::decode(&buf), None);
+        buf[0] = KIND_INSERT;
+        assert_eq!(Entry::decode(&buf), None);
+    }
+
+    #[test]
+    fn parts_come_before_the_entry_itself() {
+        let part = |n: u8| Entry::noop(vec![Effect::Delete(vec![n])]);
+        let whole = Entry {
+            op: Op::Transaction(vec![part(1), part(2)]),
+            ..part(3)
+        };
+        let keys: Vec<&[u8]> = whole.plain().map(|e| e.effects[0].key()).collect();
+        assert_eq!(keys, [[1], [2], [3]]);
+        assert_eq!(part(4).plain().count(), 1);
     }
 }

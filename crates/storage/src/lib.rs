@@ -9,7 +9,7 @@
 //! - No write goes around [`Store::propose`], except what can be derived again ([`Store::write_unlogged`]: index builds).
 //! - The engine's state is always a prefix of the log, and carries the index where it ends; recovery replays the rest.
 //! - An effect is absolute; applying an entry twice, or over newer state, converges.
-//! - This crate knows neither documents nor collections: keys and values are bytes, `ns` is carried and not looked at.
+//! - This crate knows neither documents nor collections: keys and values are bytes, namespaces are carried and not looked at.
 //!
 //! Latches are here because they guard keys, not because the store takes them: writers do, from reading what they change until
 //! their proposal returned.
@@ -40,7 +40,7 @@ mod write_set;
 mod write_throttle;
 
 pub use counts::{CountDelta, count_key};
-pub use entry::{Effect, Entry, Key, Op, OpSession, Uuid};
+pub use entry::{Effect, Entry, Key, MAX_ENTRY_BYTES, Op, OpSession, Uuid};
 pub use latch::{LatchGuard, Latches};
 pub use nonblocking_read::{Block, Missing, without};
 pub use offline::{LogFindings, Offline, Unreadable};

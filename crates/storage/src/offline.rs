@@ -252,7 +252,7 @@ fn refill(engine: &Arc<Engine>, log: &LogOptions) -> Result<()> {
             return;
         };
         let newer = record.index > applied.index;
-        for effect in &entry.effects {
+        for effect in entry.plain().flat_map(|e| &e.effects) {
             let wanted = newer
                 || whole
                 || match effect {
@@ -264,7 +264,7 @@ fn refill(engine: &Arc<Engine>, log: &LogOptions) -> Result<()> {
             }
         }
         if newer {
-            if let Some(delta) = &entry.count {
+            for delta in entry.plain().filter_map(|e| e.count.as_ref()) {
                 counts.touch(&mut touched, delta);
             }
             last = Committed {

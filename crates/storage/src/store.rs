@@ -407,11 +407,11 @@ fn replay(
                 record.index
             )
         })?;
-        for effect in &entry.effects {
-            batch.push(effect);
-        }
-        if let Some(delta) = &entry.count {
-            counts.touch(&mut touched, delta);
+        for plain in entry.plain() {
+            batch.push_all(&plain.effects);
+            if let Some(delta) = &plain.count {
+                counts.touch(&mut touched, delta);
+            }
         }
         last = Committed {
             index: record.index,

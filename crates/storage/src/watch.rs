@@ -46,7 +46,10 @@ impl Watches {
             return;
         }
         for watch in self.list.read().iter() {
-            let effects = entries.clone().flat_map(|e| &e.effects);
+            let effects = entries
+                .clone()
+                .flat_map(Entry::plain)
+                .flat_map(|e| &e.effects);
             let mut keys = effects.filter_map(|effect| match effect {
                 Effect::Put(key, _) if key.starts_with(&watch.prefix) => Some(key.as_slice()),
                 _ => None,

@@ -15,7 +15,7 @@ fn bytes(b: &[u8]) -> Vec<u8> {
 
 /// Entries of each kind, laid out by hand as `entry.rs` draws them.
 fn seeds() -> Vec<Vec<u8>> {
-    let namespace = [7u8; 16];
+    let namespace = [&[7u8; 16][..], &bytes(b"db.coll")].concat();
     let session = [&[9u8; 16][..], &5i64.to_le_bytes(), &3i32.to_le_bytes()].concat();
     let count = [
         &12u64.to_le_bytes()[..],
@@ -53,6 +53,20 @@ fn seeds() -> Vec<Vec<u8>> {
             4,
             &[&bytes(b"what was changed"), &[3], &put, &range, &delete],
         ),
+        entry(
+            0xa3,
+            &[&session, &bytes(b"before"), &bytes(b"id"), &[1], &delete],
+        ),
+        entry(
+            0x85,
+            &[
+                &session,
+                &[2],
+                &bytes(&entry(3, &[&bytes(b"id"), &[1], &delete])),
+                &bytes(&entry(1, &[&[1], &[1], &bytes(b"key"), &bytes(b"doc")])),
+                &[0],
+            ],
+        ),
     ]
 }
 
@@ -69,6 +83,9 @@ fn the_seeds_are_entries() {
     assert_eq!(whole.count.map(|c| (c.tablet, c.records)), Some((12, 1)));
     assert!(matches!(whole.op, Op::Update { .. }));
     assert_eq!(whole.effects.len(), 2);
+    assert_eq!(&*whole.ns, "db.coll");
+    let transaction = Entry::decode(&seeds()[7]).unwrap();
+    assert_eq!(transaction.plain().count(), 3);
 }
 
 #[test]

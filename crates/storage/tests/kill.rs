@@ -54,7 +54,7 @@ fn write_for_ever(dir: &Path) {
                         Effect::Put(key(1, thread, slot), value(n)),
                         Effect::Put(key(2, thread, slot), n.to_le_bytes().to_vec()),
                     ];
-                    let mut entry = Entry::new([0; 16], Op::Insert, effects);
+                    let mut entry = Entry::new("db.coll".into(), [0; 16], Op::Insert, effects);
                     let replaced = n.checked_sub(KEYS).filter(|old| *old > 0);
                     let old_bytes = replaced.map_or(0, |old| value(old).len());
                     let new_records = i64::from(replaced.is_none());

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use storage::{Block, Direction, Effect, Entry, Missing, Op, Store, StoreOptions, View, without};
+use storage::{Block, Direction, Effect, Entry, Missing, Store, StoreOptions, View, without};
 
 const RECORDS: u32 = 4000;
 
@@ -40,13 +40,7 @@ fn open(dir: &Path, direct_io: bool) -> Arc<Store> {
 /// A store whose records lie on the disk and not in the cache; with direct I/O not in the page cache either.
 fn filled(dir: &Path, direct_io: bool) -> Arc<Store> {
     let store = open(dir, false);
-    let puts = (0..RECORDS).map(|n| Entry {
-        ns: [9; 16],
-        session: None,
-        op: Op::Noop,
-        effects: vec![Effect::Put(key(n), value(n))],
-        count: None,
-    });
+    let puts = (0..RECORDS).map(|n| Entry::noop(vec![Effect::Put(key(n), value(n))]));
     store.propose(puts.collect()).unwrap();
     store.close().unwrap();
     drop(store);

@@ -22,13 +22,7 @@ fn open(dir: &Path) -> Arc<Store> {
 }
 
 fn entry(effects: Vec<Effect>) -> Entry {
-    Entry {
-        ns: [9; 16],
-        session: None,
-        op: Op::Noop,
-        effects,
-        count: None,
-    }
+    Entry::new("db.coll".into(), [9; 16], Op::Noop, effects)
 }
 
 fn put(key: &str, value: &str) -> Entry {
@@ -42,7 +36,11 @@ fn key(n: u32) -> Vec<u8> {
 }
 
 fn contents(store: &Arc<Store>) -> Model {
-    let mut scan = store.view().scan(&key(0), &[2], Direction::Forward);
+    between(store, &key(0), &[2])
+}
+
+fn between(store: &Arc<Store>, low: &[u8], high: &[u8]) -> Model {
+    let mut scan = store.view().scan(low, high, Direction::Forward);
     let mut all = Model::new();
     while scan.next().unwrap() {
         all.insert(scan.key().to_vec(), scan.value().to_vec());
@@ -87,6 +85,66 @@ fn a_store_that_was_dropped_replays_its_log() {
     let third = store.propose(vec![put("d", "4")]).unwrap();
     assert_eq!(third.index, 5);
     assert!(third.ts > second.ts);
+}
+
+/// An entry with several documents, and a record of the session.
+fn transaction() -> Entry {
+    let mut parts = vec![put("a", "1"), put("b", "2"), put("a", "3")];
+    for (n, part) in (1..).zip(&mut parts) {
+        part.count(n, 1, 1);
+    }
+    parts.push(entry(vec![Effect::Delete(b"b".to_vec())]));
+    let mut whole = put("session", "done");
+    whole.op = Op::Transaction(parts);
+    whole
+}
+
+#[test]
+fn a_transaction_is_applied_in_order_and_replayed_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let check = |store: &Arc<Store>| {
+        let wanted = [("a", "3"), ("session", "done")];
+        let wanted = wanted.map(|(k, v)| (k.as_bytes().to_vec(), v.as_bytes().to_vec()));
+        assert_eq!(between(store, b"a", b"z"), Model::from(wanted));
+        assert_eq!([1, 2, 3].map(|tablet| store.counts(tablet)), [(1, 1); 3]);
+    };
+    assert_eq!(store.propose(vec![transaction()]).unwrap().index, 1);
+    check(&store);
+    let mut log = store.read_log(1).unwrap();
+    let record = log.next().unwrap().unwrap();
+    assert_eq!(Entry::decode(record.payload), Some(transaction()));
+    assert!(record.wall_millis > 1_600_000_000_000 && record.term == 0);
+    drop((log, store));
+    let store = open(dir.path());
+    assert_eq!(store.stats().replayed_entries, 1);
+    check(&store);
+}
+
+#[test]
+fn a_torn_transaction_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.propose(vec![put("first", "1")]).unwrap();
+    let before = std::fs::metadata(segment(dir.path())).unwrap().len();
+    store.propose(vec![transaction()]).unwrap();
+    drop(store);
+    let whole = std::fs::read(segment(dir.path())).unwrap();
+    for cut in before as usize..whole.len() {
+        let torn = tempfile::tempdir().unwrap();
+        drop(open(torn.path()));
+        std::fs::write(segment(torn.path()), &whole[..cut]).unwrap();
+        let store = open(torn.path());
+        let wanted = (b"first".to_vec(), b"1".to_vec());
+        let found = between(&store, b"a", b"z");
+        assert_eq!(found, Model::from([wanted]), "cut at {cut}");
+        assert_eq!([1, 2, 3].map(|tablet| store.counts(tablet)), [(0, 0); 3]);
+    }
+}
+
+fn segment(dir: &Path) -> std::path::PathBuf {
+    let mut files = std::fs::read_dir(dir.join("log")).unwrap();
+    files.next().unwrap().unwrap().path()
 }
 
 #[test]
@@ -566,8 +624,8 @@ fn cut_behind(log: &Path, durable: u64, rng: &mut StdRng) -> u64 {
         std::fs::remove_file(later).unwrap();
     }
     let bytes = std::fs::read(&segments[at]).unwrap();
-    // The header of 32 bytes, then frames: length u32, crc u32, index u64.
-    let mut offset = 32;
+    // The header of 48 bytes, then frames: length u32, crc u32, index u64.
+    let mut offset = 48;
     while offset < bytes.len() {
         let length = u32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap());
         let index = u64::from_le_bytes(bytes[offset + 8..offset + 16].try_into().unwrap());

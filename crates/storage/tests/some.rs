@@ -1,6 +1,6 @@
 //! Several values at once: no more of them than are well held together.
 
-use storage::{Effect, Entry, Op, SOME_BYTES, Store, StoreOptions};
+use storage::{Effect, Entry, SOME_BYTES, Store, StoreOptions};
 
 /// The key of a record: tablet 3, space 1, index 0.
 fn key(n: u32) -> Vec<u8> {
@@ -31,15 +31,7 @@ fn the_first_of_them_and_then_the_others() {
             ..StoreOptions::new(dir.path())
         })
         .unwrap();
-        let puts = (0..120).filter_map(|n| {
-            Some(Entry {
-                ns: [9; 16],
-                session: None,
-                op: Op::Noop,
-                effects: vec![Effect::Put(key(n), value(n)?)],
-                count: None,
-            })
-        });
+        let puts = (0..120).filter_map(|n| Some(Entry::noop(vec![Effect::Put(key(n), value(n)?)])));
         store.propose(puts.collect()).unwrap();
         store.flush().unwrap();
         let asked: Vec<u32> = match in_order {

@@ -62,9 +62,11 @@ fn segment(script: &mut Script<'_>, next: &mut u64) -> (u64, Vec<u8>) {
     let first = script.number(*next);
     let flags = u32::from(script.byte() & 1);
     let mut out = b"PANDOLOG".to_vec();
-    out.extend_from_slice(&1u32.to_le_bytes());
+    out.extend_from_slice(&2u32.to_le_bytes());
     out.extend_from_slice(&flags.to_le_bytes());
     out.extend_from_slice(&first.to_le_bytes());
+    // Term and timestamp of the entry before.
+    out.extend_from_slice(&[0; 16]);
     let sum = crc32c::crc32c(&out);
     out.extend_from_slice(&sum.to_le_bytes());
     out.extend_from_slice(&[0; 4]);
@@ -76,9 +78,11 @@ fn segment(script: &mut Script<'_>, next: &mut u64) -> (u64, Vec<u8>) {
         ts = script.number(ts.wrapping_add(1));
         let lag = script.number(0) as u32;
         let payload = vec![index as u8; usize::from(script.byte())];
-        let length = 20 + payload.len() as u32;
+        let length = 36 + payload.len() as u32;
         let mut body = index.to_le_bytes().to_vec();
         body.extend_from_slice(&ts.to_le_bytes());
+        // Term and wall clock.
+        body.extend_from_slice(&[0; 16]);
         body.extend_from_slice(&lag.to_le_bytes());
         body.extend_from_slice(&payload);
         let sum = crc32c::crc32c_append(crc32c::crc32c(&length.to_le_bytes()), &body);

@@ -131,7 +131,7 @@ impl Expirer {
                     }
                 }
                 Err(e) => {
-                    tracing::warn!(target: "INDEX", id = 5400703, namespace = target.coll.ns.as_str(), index,
+                    tracing::warn!(target: "INDEX", id = 5400703, namespace = &*target.coll.ns, index,
                         error = %e, "Error running TTL job on collection");
                     return Some(true);
                 }

@@ -31,10 +31,10 @@ pub(crate) fn drop_all(catalog: &Catalog) {
     for coll in catalog.snapshot().all().filter(|c| is_one(&c.ns)) {
         match catalog.drop_collection(&coll.ns) {
             Ok(_) => {
-                tracing::info!(target: "STORAGE", ns = coll.ns.as_str(), "Dropped what an operation that was killed had left");
+                tracing::info!(target: "STORAGE", ns = &*coll.ns, "Dropped what an operation that was killed had left");
             }
             Err(e) => {
-                tracing::warn!(target: "STORAGE", ns = coll.ns.as_str(), error = e.message.as_str(), "Cannot drop what an operation that was killed had left");
+                tracing::warn!(target: "STORAGE", ns = &*coll.ns, error = e.message.as_str(), "Cannot drop what an operation that was killed had left");
             }
         }
     }

@@ -47,7 +47,7 @@ impl TailCursor {
             return Ok(None);
         }
         Ok(Some(TailCursor {
-            ns: coll.ns.clone(),
+            ns: coll.ns.to_string(),
             uuid: coll.uuid,
             tail: capped.tail.clone(),
             filter_vars: req.filter.wants_vars().then(|| req.vars.clone()),

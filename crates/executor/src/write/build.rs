@@ -95,7 +95,8 @@ pub fn resume(
     let report = Arc::new(report);
     for c in engine.catalog.snapshot().all() {
         for i in c.indexes.iter().filter(|i| i.state == IndexState::Building) {
-            let (engine, ns, id, name) = (engine.clone(), c.ns.clone(), i.id, i.name().to_string());
+            let (engine, ns, id, name) =
+                (engine.clone(), c.ns.to_string(), i.id, i.name().to_string());
             let report = report.clone();
             std::thread::spawn(move || {
                 let r = run(&mut OpCtx::worker(&engine), &ns, id);

@@ -124,6 +124,7 @@ fn prepare(
     let mut id = Writer::with_capacity(32);
     id.val("_id", records::id_of(doc)?);
     let mut entry = Entry::new(
+        coll.ns.clone(),
         coll.uuid,
         Op::Delete {
             record_key: id.finish().into_vec(),

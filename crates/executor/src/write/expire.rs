@@ -78,7 +78,7 @@ pub fn expire(
         let op = Op::Delete {
             record_key: id.finish().into_vec(),
         };
-        let mut entry = Entry::new(coll.uuid, op, effects);
+        let mut entry = Entry::new(coll.ns.clone(), coll.uuid, op, effects);
         entry.count(coll.tablet, -1, -(value.len() as i64));
         entries.push(entry);
         Ok(true)

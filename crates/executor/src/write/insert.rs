@@ -292,13 +292,8 @@ fn insert_chunk(
         bytes += new.bytes.len() as i64;
         effects.push(Effect::Put(new.record_key, new.bytes));
     }
-    if accepted.len() > 1 && coll.capped.is_none() {
-        // The engine finds the place of a key quickly when it put the one before nearby. Where records make room for others the order
-        // has a meaning.
-        effects.sort_unstable_by(|a, b| a.key().cmp(b.key()));
-    }
     if !accepted.is_empty() {
-        let mut entry = Entry::new(coll.uuid, Op::Insert, effects);
+        let mut entry = Entry::new(coll.ns.clone(), coll.uuid, Op::Insert, effects);
         if let Some(r) = retry {
             let (session, effect) = r.record(&results);
             entry.session = Some(session);

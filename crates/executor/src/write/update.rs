@@ -234,7 +234,7 @@ fn update_record(
         op = update_op(&key, applied.diff);
         effects.insert(0, Effect::Put(key, applied.doc.into_vec()));
     }
-    let mut entry = Entry::new(coll.uuid, op, effects);
+    let mut entry = Entry::new(coll.ns.clone(), coll.uuid, op, effects);
     if let Some(r) = retry {
         let result = StmtResult {
             at,
@@ -444,7 +444,7 @@ fn update_batch(
                 bytes += applied.doc.as_bytes().len();
                 let op = update_op(key, applied.diff);
                 effects.insert(0, Effect::Put(key.clone(), applied.doc.into_vec()));
-                let mut entry = Entry::new(coll.uuid, op, effects);
+                let mut entry = Entry::new(coll.ns.clone(), coll.uuid, op, effects);
                 entry.count(coll.tablet, 0, growth);
                 entries.push(entry);
                 if bytes < GROUP_BYTES {
@@ -543,7 +543,7 @@ fn upsert(
     }
     let size = bytes.len() as i64;
     effects.insert(0, Effect::Put(key, bytes));
-    let mut entry = Entry::new(coll.uuid, Op::Insert, effects);
+    let mut entry = Entry::new(coll.ns.clone(), coll.uuid, Op::Insert, effects);
     entry.count(coll.tablet, 1 - room.records, size - room.bytes);
     if let Some(r) = retry {
         let result = StmtResult {

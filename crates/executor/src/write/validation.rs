@@ -65,7 +65,7 @@ fn test(
         tracing::warn!(
             target: "STORAGE",
             id = 20294,
-            namespace = coll.ns,
+            namespace = &*coll.ns,
             document = id,
             errInfo = %bson::json::val_to_string(details.as_doc().as_val()),
             "Document {would} validation"

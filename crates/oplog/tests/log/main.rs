@@ -72,10 +72,10 @@ fn a_tail_torn_at_any_byte_is_dropped_and_the_log_goes_on() {
     let torn = disk.copy();
     drop(log);
     let whole = torn.bytes(&segment(1));
-    // Where each entry ends: header, then 28 bytes and the payload.
+    // Where each entry ends: header, then 44 bytes and the payload.
     let ends: Vec<usize> = (1..=3)
-        .scan(32, |end, n| {
-            *end += 28 + payload(n).len();
+        .scan(48, |end, n| {
+            *end += 44 + payload(n).len();
             Some(*end)
         })
         .collect();
@@ -112,9 +112,9 @@ fn a_damaged_entry_that_was_durable_is_named() {
     let whole = disk.bytes(&segment(1));
     let copy = disk.copy();
     drop(log);
-    let second = 32 + 28 + payload(1).len();
-    let third = second + 28 + payload(2).len();
-    for at in 32..whole.len() {
+    let second = 48 + 44 + payload(1).len();
+    let third = second + 44 + payload(2).len();
+    for at in 48..whole.len() {
         for flip in [0x01, 0x80] {
             let mut bytes = whole.clone();
             bytes[at] ^= flip;
@@ -123,7 +123,7 @@ fn a_damaged_entry_that_was_durable_is_named() {
                 Err(Error::Corrupt { index, offset, .. }) if at < third => {
                     let first = at < second;
                     assert_eq!(index, if first { 1 } else { 2 });
-                    assert_eq!(offset, if first { 32 } else { second as u64 });
+                    assert_eq!(offset, if first { 48 } else { second as u64 });
                 }
                 // Behind what was durable it is a torn tail.
                 Ok((_, found, _)) if at >= third => assert!(found.len() >= 2 && found.len() < 4),
@@ -411,7 +411,7 @@ static NOW: AtomicU64 = AtomicU64::new(1000);
 fn timestamps_grow_whatever_the_clock_does() {
     let disk = FaultyDisk::default();
     let opts = LogOptions {
-        clock: || NOW.load(Ordering::SeqCst),
+        clock: || NOW.load(Ordering::SeqCst) * 1000,
         ..options(&disk)
     };
     let (log, _, _) = open_with(opts.clone(), 1).unwrap();
@@ -547,7 +547,7 @@ fn old_segments_go_when_they_are_neither_needed_nor_kept() {
     // By age: the clock says that all are a day old.
     let old = LogOptions {
         retain_bytes: u64::MAX,
-        clock: || (LogOptions::new("/").clock)() + 25 * 3600,
+        clock: || (LogOptions::new("/").clock)() + 25 * 3_600_000,
         ..opts
     };
     let (log, _, _) = open_with(old, first).unwrap();

@@ -77,7 +77,7 @@ fn entry(load: &Load, n: u64, numbers: &mut Numbers) -> Entry {
     } else {
         effects.insert(0, Effect::Put(record, doc));
     }
-    let mut entry = Entry::new([1; 16], Op::Insert, effects);
+    let mut entry = Entry::new(Arc::default(), [1; 16], Op::Insert, effects);
     entry.count(7, 1, bytes);
     entry
 }

@@ -118,7 +118,7 @@ fn insert(n: u64, numbers: &mut Numbers) -> Entry {
         Effect::Put(index_key(2, numbers.next() % 1000, n), vec![1]),
         Effect::Put(index_key(3, n, n), vec![1]),
     ];
-    let mut entry = Entry::new([1; 16], Op::Insert, effects);
+    let mut entry = Entry::new(Arc::default(), [1; 16], Op::Insert, effects);
     entry.count(7, 1, bytes);
     entry
 }
@@ -323,7 +323,7 @@ fn main() {
         };
         let effects = vec![Effect::Put(record_key(k), old.to_vec())];
         store
-            .propose(vec![Entry::new([1; 16], op, effects)])
+            .propose(vec![Entry::new(Arc::default(), [1; 16], op, effects)])
             .expect("propose");
     }
     meter.stop((docs / 3) as usize).print();

@@ -111,8 +111,12 @@ fn load(store: &Arc<Store>, ycsb: &Ycsb) {
                     let entries = (from..(from + BATCH).min(ycsb.records)).map(|n| {
                         let mut doc = vec![0; ycsb.doc_bytes];
                         fill(&mut rng, &mut doc);
-                        let mut entry =
-                            Entry::new([1; 16], Op::Insert, vec![Effect::Put(record_key(n), doc)]);
+                        let mut entry = Entry::new(
+                            Arc::default(),
+                            [1; 16],
+                            Op::Insert,
+                            vec![Effect::Put(record_key(n), doc)],
+                        );
                         entry.count(7, 1, ycsb.doc_bytes as i64);
                         entry
                     });
@@ -159,7 +163,7 @@ fn update(store: &Arc<Store>, n: u64, rng: &mut Rng) {
     let effects = vec![Effect::Put(record_key.clone(), doc)];
     let op = Op::Update { diff, record_key };
     store
-        .propose(vec![Entry::new([1; 16], op, effects)])
+        .propose(vec![Entry::new(Arc::default(), [1; 16], op, effects)])
         .expect("propose");
 }
 
