@@ -10,7 +10,7 @@ pub struct Decimal128(u128);
 
 /// What the bits mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum DecimalParts {
     /// `(-1)^negative · coefficient · 10^exponent`, coefficient below 10^34, exponent from −6176 to 6111.
     Finite {
         negative: bool,
@@ -49,17 +49,17 @@ impl Decimal128 {
         Decimal128(bits)
     }
 
-    pub fn parts(self) -> Parts {
+    pub fn parts(self) -> DecimalParts {
         let negative = self.0 >> 127 == 1;
         match (self.0 >> 122) & 0x1F {
-            0x1E => return Parts::Infinity { negative },
-            0x1F => return Parts::NaN,
+            0x1E => return DecimalParts::Infinity { negative },
+            0x1F => return DecimalParts::NaN,
             _ => {}
         }
         if (self.0 >> 125) & 3 == 3 {
             // The large-coefficient form holds only values above the maximum: non-canonical, read as zero.
             let exponent = ((self.0 >> 111) & 0x3FFF) as i32 - 6176;
-            return Parts::Finite {
+            return DecimalParts::Finite {
                 negative,
                 coefficient: 0,
                 exponent,
@@ -67,7 +67,7 @@ impl Decimal128 {
         }
         let exponent = ((self.0 >> 113) & 0x3FFF) as i32 - 6176;
         let c = self.0 & ((1u128 << 113) - 1);
-        Parts::Finite {
+        DecimalParts::Finite {
             negative,
             coefficient: if c > MAX_COEFFICIENT { 0 } else { c },
             exponent,
@@ -89,15 +89,15 @@ impl Decimal128 {
     }
 
     pub fn is_nan(self) -> bool {
-        self.parts() == Parts::NaN
+        self.parts() == DecimalParts::NaN
     }
 
     pub fn is_infinite(self) -> bool {
-        matches!(self.parts(), Parts::Infinity { .. })
+        matches!(self.parts(), DecimalParts::Infinity { .. })
     }
 
     pub fn is_zero(self) -> bool {
-        matches!(self.parts(), Parts::Finite { coefficient: 0, .. })
+        matches!(self.parts(), DecimalParts::Finite { coefficient: 0, .. })
     }
 
     pub fn is_negative(self) -> bool {
@@ -107,15 +107,15 @@ impl Decimal128 {
     /// The nearest double.
     pub fn to_f64(self) -> f64 {
         match self.parts() {
-            Parts::NaN => f64::NAN,
-            Parts::Infinity { negative } => {
+            DecimalParts::NaN => f64::NAN,
+            DecimalParts::Infinity { negative } => {
                 if negative {
                     f64::NEG_INFINITY
                 } else {
                     f64::INFINITY
                 }
             }
-            Parts::Finite {
+            DecimalParts::Finite {
                 negative,
                 coefficient,
                 exponent,
@@ -127,7 +127,7 @@ impl Decimal128 {
     }
 
     pub fn to_i64_exact(self) -> Option<i64> {
-        let Parts::Finite {
+        let DecimalParts::Finite {
             negative,
             mut coefficient,
             mut exponent,
@@ -156,9 +156,11 @@ impl Decimal128 {
     /// Fraction cut off, clamped; NaN is 0.
     pub fn to_i64_truncated(self) -> i64 {
         let (negative, mut coefficient, mut exponent) = match self.parts() {
-            Parts::NaN => return 0,
-            Parts::Infinity { negative } => return if negative { i64::MIN } else { i64::MAX },
-            Parts::Finite {
+            DecimalParts::NaN => return 0,
+            DecimalParts::Infinity { negative } => {
+                return if negative { i64::MIN } else { i64::MAX };
+            }
+            DecimalParts::Finite {
                 negative,
                 coefficient,
                 exponent,
@@ -185,18 +187,20 @@ impl Decimal128 {
     /// Order by value; NaN is below everything and equal to itself; zeros are equal.
     pub fn cmp_value(self, other: Decimal128) -> Ordering {
         match (self.parts(), other.parts()) {
-            (Parts::NaN, Parts::NaN) => Ordering::Equal,
-            (Parts::NaN, _) => Ordering::Less,
-            (_, Parts::NaN) => Ordering::Greater,
-            (Parts::Infinity { negative: a }, Parts::Infinity { negative: b }) => b.cmp(&a),
-            (Parts::Infinity { negative }, _) => {
+            (DecimalParts::NaN, DecimalParts::NaN) => Ordering::Equal,
+            (DecimalParts::NaN, _) => Ordering::Less,
+            (_, DecimalParts::NaN) => Ordering::Greater,
+            (DecimalParts::Infinity { negative: a }, DecimalParts::Infinity { negative: b }) => {
+                b.cmp(&a)
+            }
+            (DecimalParts::Infinity { negative }, _) => {
                 if negative {
                     Ordering::Less
                 } else {
                     Ordering::Greater
                 }
             }
-            (_, Parts::Infinity { negative }) => {
+            (_, DecimalParts::Infinity { negative }) => {
                 if negative {
                     Ordering::Greater
                 } else {
@@ -204,12 +208,12 @@ impl Decimal128 {
                 }
             }
             (
-                Parts::Finite {
+                DecimalParts::Finite {
                     negative: na,
                     coefficient: ca,
                     exponent: ea,
                 },
-                Parts::Finite {
+                DecimalParts::Finite {
                     negative: nb,
                     coefficient: cb,
                     exponent: eb,
@@ -244,7 +248,7 @@ impl Decimal128 {
         if near != f || f.is_infinite() && self.is_infinite() {
             return near.partial_cmp(&f).unwrap_or(Ordering::Equal);
         }
-        let Parts::Finite {
+        let DecimalParts::Finite {
             negative,
             coefficient,
             exponent,
@@ -280,7 +284,7 @@ impl Decimal128 {
     /// Coefficient scaled to 34 digits and the matching exponent: equal for values of one cohort. Zero gives (i32::MIN, 0).
     pub fn normalized(self) -> Option<(bool, i32, u128)> {
         match self.parts() {
-            Parts::Finite {
+            DecimalParts::Finite {
                 negative,
                 coefficient,
                 exponent,
@@ -294,7 +298,7 @@ impl Decimal128 {
 
     /// The cohort member with that exponent, if the value has one.
     pub fn with_exponent(self, want: i32) -> Option<Decimal128> {
-        let Parts::Finite {
+        let DecimalParts::Finite {
             negative,
             mut coefficient,
             mut exponent,

@@ -28,6 +28,34 @@ fn write_doc(d: Doc<'_>, out: &mut String, depth: usize) {
     out.push('}');
 }
 
+fn write_double(f: f64, out: &mut String) -> std::fmt::Result {
+    if f.is_nan() {
+        write!(out, "{{\"$numberDouble\": \"NaN\"}}")
+    } else if f.is_infinite() {
+        write!(
+            out,
+            "{{\"$numberDouble\": \"{}Infinity\"}}",
+            if f < 0.0 { "-" } else { "" }
+        )
+    } else {
+        write!(out, "{f:?}")
+    }
+}
+
+fn write_code(code: &[u8], scope: Doc<'_>, out: &mut String, depth: usize) {
+    out.push_str("{\"$code\": ");
+    quoted(&String::from_utf8_lossy(code), out);
+    out.push_str(", \"$scope\": ");
+    write_doc(scope, out, depth + 1);
+    out.push('}');
+}
+
+fn write_regex(pattern: &str, options: &str, out: &mut String) -> std::fmt::Result {
+    out.push_str("{\"$regularExpression\": {\"pattern\": ");
+    quoted(pattern, out);
+    write!(out, ", \"options\": \"{options}\"}}}}")
+}
+
 fn write_val(v: Val<'_>, out: &mut String, depth: usize) {
     if depth > 2 * crate::MAX_DEPTH {
         out.push_str("null");
@@ -35,20 +63,7 @@ fn write_val(v: Val<'_>, out: &mut String, depth: usize) {
     }
     let text = |s: Option<&[u8]>| String::from_utf8_lossy(s.unwrap_or(&[])).into_owned();
     let _ = match v.tag {
-        tag::DOUBLE => {
-            let f = v.as_f64().unwrap_or(0.0);
-            if f.is_nan() {
-                write!(out, "{{\"$numberDouble\": \"NaN\"}}")
-            } else if f.is_infinite() {
-                write!(
-                    out,
-                    "{{\"$numberDouble\": \"{}Infinity\"}}",
-                    if f < 0.0 { "-" } else { "" }
-                )
-            } else {
-                write!(out, "{f:?}")
-            }
-        }
+        tag::DOUBLE => write_double(v.as_f64().unwrap_or(0.0), out),
         tag::INT32 => write!(out, "{}", v.as_i32().unwrap_or(0)),
         tag::INT64 => write!(out, "{}", v.as_i64().unwrap_or(0)),
         tag::DECIMAL128 => {
@@ -116,21 +131,15 @@ fn write_val(v: Val<'_>, out: &mut String, depth: usize) {
             )
         }
         tag::REGEX => {
-            let (p, o) = v.as_regex().unwrap_or(("", ""));
-            out.push_str("{\"$regularExpression\": {\"pattern\": ");
-            quoted(p, out);
-            write!(out, ", \"options\": \"{o}\"}}}}")
+            let (pattern, options) = v.as_regex().unwrap_or(("", ""));
+            write_regex(pattern, options, out)
         }
         tag::MIN_KEY => write!(out, "{{\"$minKey\": 1}}"),
         tag::MAX_KEY => write!(out, "{{\"$maxKey\": 1}}"),
         tag::UNDEFINED => write!(out, "{{\"$undefined\": true}}"),
         tag::CODE_WITH_SCOPE => {
             let (c, s) = v.as_code_with_scope().unwrap_or((&[], Doc::EMPTY));
-            out.push_str("{\"$code\": ");
-            quoted(&text(Some(c)), out);
-            out.push_str(", \"$scope\": ");
-            write_doc(s, out, depth + 1);
-            out.push('}');
+            write_code(c, s, out, depth);
             Ok(())
         }
         tag::DB_POINTER => write!(out, "{{\"$dbPointer\": \"\"}}"),

@@ -15,7 +15,7 @@
 //! Keys forget what order ignores (int or double, null or missing); [`Types`] keeps it beside the key, mostly in no bytes,
 //! so that [`decode`] gives the exact value back.
 
-use crate::decimal::Parts;
+use crate::decimal::DecimalParts;
 use crate::{Decimal128, Doc, Val, Value, Writer, tag};
 
 /// Type codes in encoding order, one byte for each number, string and null (decimals add their exponent, 2 bytes BE).
@@ -234,7 +234,7 @@ fn number(v: Val<'_>, out: &mut Vec<u8>, types: &mut Codes<'_>) {
         _ => {
             let d = v.as_decimal().unwrap_or(Decimal128::ZERO);
             let exponent = match d.parts() {
-                Parts::Finite { exponent, .. } => exponent,
+                DecimalParts::Finite { exponent, .. } => exponent,
                 _ => 0,
             };
             types.push(if d.is_zero() && d.is_negative() {
@@ -344,6 +344,10 @@ pub struct Decoder<'a> {
     key: &'a [u8],
     types: &'a [u8],
     flip: u8,
+}
+
+fn tagged(tag: u8, bytes: &[u8]) -> Val<'_> {
+    Val { tag, bytes }
 }
 
 impl<'a> Decoder<'a> {
@@ -460,13 +464,8 @@ impl<'a> Decoder<'a> {
                 let symbol = self.type_code() == 1;
                 let s = self.string()?;
                 let v = Value::str_from_bytes(&s);
-                w.val(
-                    name,
-                    Val {
-                        tag: if symbol { tag::SYMBOL } else { tag::STRING },
-                        bytes: v.as_val().bytes,
-                    },
-                )
+                let symbol = if symbol { tag::SYMBOL } else { tag::STRING };
+                w.val(name, tagged(symbol, v.as_val().bytes))
             }
             20 => {
                 w.open_doc(name);
@@ -500,62 +499,58 @@ impl<'a> Decoder<'a> {
                 let b: [u8; 8] = self.bytes()?;
                 w.timestamp(name, u64::from_be_bytes(b))
             }
-            50 => {
-                let (mut p, mut o) = (self.cstring()?, self.cstring()?);
-                p.push(0);
-                o.push(0);
-                p.extend_from_slice(&o);
-                w.val(
-                    name,
-                    Val {
-                        tag: tag::REGEX,
-                        bytes: &p,
-                    },
-                )
-            }
+            50 => self.regex(name, w)?,
             55 => {
                 let len = u32::from_be_bytes(self.bytes()?) as usize;
-                let b = self.take(len)?;
-                w.val(
-                    name,
-                    Val {
-                        tag: tag::DB_POINTER,
-                        bytes: &b,
-                    },
-                )
+                let bytes = self.take(len)?;
+                w.val(name, tagged(tag::DB_POINTER, &bytes))
             }
             60 => {
-                let s = self.string()?;
-                let v = Value::str_from_bytes(&s);
-                w.val(
-                    name,
-                    Val {
-                        tag: tag::CODE,
-                        bytes: v.as_val().bytes,
-                    },
-                )
-            }
-            65 => {
                 let code = Value::str_from_bytes(&self.string()?);
-                let mut scope = Writer::new();
-                self.fields(true, &mut scope, depth)?;
-                let scope = scope.finish();
-                let (c, s) = (code.as_val().bytes, scope.as_bytes());
-                let mut b = ((4 + c.len() + s.len()) as i32).to_le_bytes().to_vec();
-                b.extend_from_slice(c);
-                b.extend_from_slice(s);
-                w.val(
-                    name,
-                    Val {
-                        tag: tag::CODE_WITH_SCOPE,
-                        bytes: &b,
-                    },
-                )
+                w.val(name, tagged(tag::CODE, code.as_val().bytes))
             }
+            65 => self.code_with_scope(name, w, depth)?,
             127 => w.val(name, Val::MAX_KEY),
             _ => return None,
         };
         Some(())
+    }
+
+    fn regex<'w>(&mut self, name: &str, w: &'w mut Writer) -> Option<&'w mut Writer> {
+        let (mut p, mut o) = (self.cstring()?, self.cstring()?);
+        p.push(0);
+        o.push(0);
+        p.extend_from_slice(&o);
+        Some(w.val(
+            name,
+            Val {
+                tag: tag::REGEX,
+                bytes: &p,
+            },
+        ))
+    }
+
+    fn code_with_scope<'w>(
+        &mut self,
+        name: &str,
+        w: &'w mut Writer,
+        depth: usize,
+    ) -> Option<&'w mut Writer> {
+        let code = Value::str_from_bytes(&self.string()?);
+        let mut scope = Writer::new();
+        self.fields(true, &mut scope, depth)?;
+        let scope = scope.finish();
+        let (c, s) = (code.as_val().bytes, scope.as_bytes());
+        let mut b = ((4 + c.len() + s.len()) as i32).to_le_bytes().to_vec();
+        b.extend_from_slice(c);
+        b.extend_from_slice(s);
+        Some(w.val(
+            name,
+            Val {
+                tag: tag::CODE_WITH_SCOPE,
+                bytes: &b,
+            },
+        ))
     }
 
     fn fields(&mut self, names: bool, w: &mut Writer, depth: usize) -> Option<()> {

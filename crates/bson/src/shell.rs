@@ -15,35 +15,49 @@ pub fn doc(d: Doc<'_>) -> String {
     val(d.as_val())
 }
 
+fn write_double(f: f64, out: &mut String) -> std::fmt::Result {
+    if f.is_nan() {
+        write!(out, "nan")
+    } else if f.is_infinite() {
+        write!(out, "{}inf", if f < 0.0 { "-" } else { "" })
+    } else if f.abs() >= 1e16 || (f != 0.0 && f.abs() < 1e-5) {
+        write!(out, "{f:e}")
+    } else {
+        write!(out, "{f:?}")
+    }
+}
+
+fn write_binary(subtype: u8, bytes: &[u8], out: &mut String) -> std::fmt::Result {
+    if subtype == 4 && bytes.len() == 16 {
+        let h: String = bytes.iter().map(|x| format!("{x:02x}")).collect();
+        write!(
+            out,
+            "UUID(\"{}-{}-{}-{}-{}\")",
+            &h[..8],
+            &h[8..12],
+            &h[12..16],
+            &h[16..20],
+            &h[20..]
+        )
+    } else {
+        let h: String = bytes.iter().map(|x| format!("{x:02X}")).collect();
+        write!(out, "BinData({subtype}, {h})")
+    }
+}
+
 fn write_val(v: Val<'_>, out: &mut String, depth: usize) {
     if depth > 2 * crate::MAX_DEPTH {
         out.push_str("...");
         return;
     }
     let _ = match v.tag {
-        tag::DOUBLE => {
-            let f = v.as_f64().unwrap_or(0.0);
-            if f.is_nan() {
-                write!(out, "nan")
-            } else if f.is_infinite() {
-                write!(out, "{}inf", if f < 0.0 { "-" } else { "" })
-            } else if f.abs() >= 1e16 || (f != 0.0 && f.abs() < 1e-5) {
-                write!(out, "{f:e}")
-            } else {
-                write!(out, "{f:?}")
-            }
-        }
+        tag::DOUBLE => write_double(v.as_f64().unwrap_or(0.0), out),
         tag::DECIMAL128 => write!(out, "{}", v.as_decimal().unwrap_or(crate::Decimal128::NAN)),
         tag::STRING => {
             let s = String::from_utf8_lossy(v.str_bytes().unwrap_or(&[])).into_owned();
             write!(out, "\"{}\"", s.replace('\\', "\\\\").replace('"', "\\\""))
         }
-        tag::SYMBOL => write!(
-            out,
-            "{}",
-            String::from_utf8_lossy(v.str_bytes().unwrap_or(&[]))
-        ),
-        tag::CODE => write!(
+        tag::SYMBOL | tag::CODE => write!(
             out,
             "{}",
             String::from_utf8_lossy(v.str_bytes().unwrap_or(&[]))
@@ -83,22 +97,8 @@ fn write_val(v: Val<'_>, out: &mut String, depth: usize) {
             Ok(())
         }
         tag::BINARY => {
-            let (t, b) = v.as_binary().unwrap_or((0, &[]));
-            if t == 4 && b.len() == 16 {
-                let h: String = b.iter().map(|x| format!("{x:02x}")).collect();
-                write!(
-                    out,
-                    "UUID(\"{}-{}-{}-{}-{}\")",
-                    &h[..8],
-                    &h[8..12],
-                    &h[12..16],
-                    &h[16..20],
-                    &h[20..]
-                )
-            } else {
-                let h: String = b.iter().map(|x| format!("{x:02X}")).collect();
-                write!(out, "BinData({t}, {h})")
-            }
+            let (subtype, bytes) = v.as_binary().unwrap_or((0, &[]));
+            write_binary(subtype, bytes, out)
         }
         tag::UNDEFINED => write!(out, "undefined"),
         tag::OBJECT_ID => write!(

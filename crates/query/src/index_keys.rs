@@ -14,7 +14,7 @@ pub use wildcard::Wildcard;
 use crate::collation::Collation;
 use crate::path::FieldPath;
 use bson::key::{self, Types};
-use bson::{Doc, DocBuf, Val, Value, Writer, tag};
+use bson::{Doc, DocBuf, Elem, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -410,6 +410,53 @@ fn expand<'a>(
     items.values().try_for_each(|e| element(Some(e)))
 }
 
+/// How a field is indexed, and whether it descends.
+fn kind_of(e: Elem<'_>, is_wildcard: bool) -> Result<(FieldKind, bool)> {
+    match e.val.to_f64() {
+        Some(f) if f.is_nan() => bail!(
+            CannotCreateIndex,
+            "Values in the index key pattern cannot be NaN."
+        ),
+        Some(0.0) => bail!(
+            CannotCreateIndex,
+            "Values in the index key pattern cannot be 0."
+        ),
+        Some(f) => Ok((FieldKind::Ordered, f < 0.0)),
+        None => match e.val.as_str() {
+            Some("hashed") if !is_wildcard => Ok((FieldKind::Hashed, false)),
+            Some("hashed" | "text" | "2d" | "2dsphere" | "geoHaystack") => bail!(
+                CannotCreateIndex,
+                "indexes of type '{}' are not supported",
+                e.val.as_str().unwrap_or("")
+            ),
+            Some(kind) => bail!(CannotCreateIndex, "Unknown index plugin '{kind}'"),
+            None => bail!(
+                CannotCreateIndex,
+                "Values in v:2 index key pattern cannot be of type {}. Only numbers > 0, numbers < 0, and \
+                 strings are allowed.",
+                e.val.type_name()
+            ),
+        },
+    }
+}
+
+/// No part may start with `$`, but for those of a DBRef below the first: `a.$id`.
+fn check_dollars(path: &FieldPath, is_wildcard: bool) -> Result<()> {
+    let scope = path.len() - usize::from(is_wildcard);
+    if path
+        .parts()
+        .take(scope)
+        .enumerate()
+        .any(|(i, p)| p.starts_with('$') && (i == 0 || !matches!(p, "$id" | "$ref" | "$db")))
+    {
+        bail!(
+            CannotCreateIndex,
+            "Index key contains an illegal field name: field name starts with '$'."
+        );
+    }
+    Ok(())
+}
+
 impl KeyPattern {
     /// Parses `{a: 1, "b.c": -1}`: positive numbers ascend, negative descend.
     pub fn parse(doc: Doc<'_>) -> Result<KeyPattern> {
@@ -435,38 +482,8 @@ impl KeyPattern {
                 );
             }
             let is_wildcard = path.last() == "$**";
-            let mut kind = FieldKind::Ordered;
-            let direction = match e.val.to_f64() {
-                Some(f) if f.is_nan() => bail!(
-                    CannotCreateIndex,
-                    "Values in the index key pattern cannot be NaN."
-                ),
-                Some(0.0) => bail!(
-                    CannotCreateIndex,
-                    "Values in the index key pattern cannot be 0."
-                ),
-                Some(f) => f,
-                None => match e.val.as_str() {
-                    Some("hashed") if !is_wildcard => {
-                        kind = FieldKind::Hashed;
-                        hashed = true;
-                        1.0
-                    }
-                    Some("hashed" | "text" | "2d" | "2dsphere" | "geoHaystack") => bail!(
-                        CannotCreateIndex,
-                        "indexes of type '{}' are not supported",
-                        e.val.as_str().unwrap_or("")
-                    ),
-                    Some(kind) => bail!(CannotCreateIndex, "Unknown index plugin '{kind}'"),
-                    None => bail!(
-                        CannotCreateIndex,
-                        "Values in v:2 index key pattern cannot be of type {}. Only numbers > 0, numbers < 0, and \
-                         strings are allowed.",
-                        e.val.type_name()
-                    ),
-                },
-            };
-            let descending = direction < 0.0;
+            let (mut kind, descending) = kind_of(e, is_wildcard)?;
+            hashed |= kind == FieldKind::Hashed;
             if is_wildcard {
                 if wildcard.is_some() {
                     bail!(
@@ -482,20 +499,7 @@ impl KeyPattern {
                 });
                 kind = FieldKind::Wildcard;
             }
-            // DBRef fields may be indexed: `a.$id`.
-            let scope = if is_wildcard {
-                path.len() - 1
-            } else {
-                path.len()
-            };
-            if path.parts().take(scope).enumerate().any(|(i, p)| {
-                p.starts_with('$') && (i == 0 || !matches!(p, "$id" | "$ref" | "$db"))
-            }) {
-                bail!(
-                    CannotCreateIndex,
-                    "Index key contains an illegal field name: field name starts with '$'."
-                );
-            }
+            check_dollars(&path, is_wildcard)?;
             fields.push(KeyField {
                 path,
                 descending,

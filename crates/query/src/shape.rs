@@ -3,7 +3,7 @@
 //! ```text
 //! {_id: 1, tags: ["a"], items: [{qty: 2}]}   →   _id   tags   tags[]   items   items[]   items[].qty
 //! ```
-//! Invariant: memory is bounded by [`Limits`], whatever the documents are. Where fields are too many (keys that are data), those
+//! Invariant: memory is bounded by [`ShapeLimits`], whatever the documents are. Where fields are too many (keys that are data), those
 //! of one object are told together, as `parent.*`.
 
 use bson::{Doc, Val, Value, tag};
@@ -14,7 +14,7 @@ const EXAMPLE_BYTES: usize = 80;
 const NAME_BYTES: usize = 200;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ShapeLimits {
     /// Paths that are told apart.
     pub fields: usize,
     /// Fields of one object that are told apart.
@@ -23,9 +23,9 @@ pub struct Limits {
     pub depth: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ShapeLimits {
+    fn default() -> ShapeLimits {
+        ShapeLimits {
             fields: 1000,
             of_object: 100,
             examples: 3,
@@ -55,7 +55,7 @@ pub struct Field {
 
 /// What is known of all documents given so far.
 pub struct Shape {
-    limits: Limits,
+    limits: ShapeLimits,
     pub documents: u64,
     /// Something was left out: too many paths, or too deep.
     pub truncated: bool,
@@ -65,7 +65,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub fn new(limits: Limits) -> Shape {
+    pub fn new(limits: ShapeLimits) -> Shape {
         Shape {
             limits,
             documents: 0,
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use bson::{DocBuf, Writer, array, doc};
 
-    fn shape(docs: &[DocBuf], limits: Limits) -> (Vec<Field>, bool) {
+    fn shape(docs: &[DocBuf], limits: ShapeLimits) -> (Vec<Field>, bool) {
         let mut s = Shape::new(limits);
         docs.iter().for_each(|d| s.add(d.as_doc()));
         let truncated = s.truncated;
@@ -250,7 +250,7 @@ mod tests {
             doc! { "_id": 2, "name": "x".repeat(500).as_str(), "extra": doc! { "deep": true }, "items": array![] },
             doc! { "_id": 3, "name": () },
         ];
-        let (fields, truncated) = shape(&docs, Limits::default());
+        let (fields, truncated) = shape(&docs, ShapeLimits::default());
         assert!(!truncated);
         assert_eq!(
             paths(&fields),
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let limits = Limits {
+        let limits = ShapeLimits {
             fields: 50,
             of_object: 10,
             examples: 1,

@@ -18,7 +18,7 @@ pub mod reply_flags {
 
 /// An OP_QUERY.
 #[derive(Debug)]
-pub struct Query<'a> {
+pub struct OpQuery<'a> {
     pub flags: i32,
     pub ns: &'a str,
     pub skip: i32,
@@ -28,8 +28,8 @@ pub struct Query<'a> {
     pub projection: Option<&'a [u8]>,
 }
 
-impl<'a> Query<'a> {
-    pub(crate) fn parse(payload: &'a [u8]) -> Result<Query<'a>, Fault> {
+impl<'a> OpQuery<'a> {
+    pub(crate) fn parse(payload: &'a [u8]) -> Result<OpQuery<'a>, Fault> {
         // MongoDB closes on a malformed legacy header; only a malformed document is worth an answer.
         let cut = || Fault::close(err!(ProtocolError, "OP_QUERY is cut short"));
         let mut r = Reader::new(payload);
@@ -43,7 +43,7 @@ impl<'a> Query<'a> {
         } else {
             Some(r.doc().map_err(Fault::answer)?)
         };
-        Ok(Query {
+        Ok(OpQuery {
             flags,
             ns,
             skip,

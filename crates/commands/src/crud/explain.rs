@@ -13,7 +13,7 @@ use planner::explain::{Explain, Stage, stages};
 use query::collation::Collation;
 use query::filter::Filter;
 use query::path::FieldPath;
-use query::pipeline::Figures;
+use query::pipeline::StageCounters;
 use query::sort::SortPattern;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -248,8 +248,8 @@ pub(super) struct Counted {
     error: Option<errors::Error>,
 }
 
-impl From<&Figures> for Counted {
-    fn from(f: &Figures) -> Counted {
+impl From<&StageCounters> for Counted {
+    fn from(f: &StageCounters) -> Counted {
         Counted {
             returned: f.returned,
             keys: f.keys,

@@ -104,10 +104,10 @@ pub fn int(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
 
 /// A number as an i64, as [`int`] reads it.
 pub fn whole(v: Val<'_>) -> Option<i64> {
-    use bson::decimal::Parts;
+    use bson::decimal::DecimalParts;
     let truncated = v.to_i64_truncated()?;
     match v.as_decimal().map(|d| d.parts()) {
-        Some(Parts::Finite {
+        Some(DecimalParts::Finite {
             negative,
             coefficient,
             exponent: exponent @ -38..=-1,

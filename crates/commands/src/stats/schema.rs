@@ -15,7 +15,7 @@ use catalog::Collection;
 use errors::{Result, bail};
 use executor::{AggregateRequest, PipelineCursor};
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
-use query::shape::{Field, Limits, Shape};
+use query::shape::{Field, Shape, ShapeLimits};
 
 const AT: &str = "pandoSchema";
 /// Enough for a share to be right within a few percent.
@@ -25,7 +25,7 @@ const MAX_SAMPLE: i64 = 1_000_000;
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     let (mut sample, mut filter) = (SAMPLE, Doc::EMPTY);
-    let mut limits = Limits::default();
+    let mut limits = ShapeLimits::default();
     for e in &cx.args.fields {
         match e.name {
             "sampleSize" => sample = idl::int_from(AT, *e, 1)?.unwrap_or(SAMPLE),

@@ -16,7 +16,7 @@ use planner::{Access, DistinctRequest, Hint, Plan};
 use query::expr::Vars;
 use query::pipeline::{
     self, GroupPushdown, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind, RowsStage, Share,
-    Source, Watch,
+    Source, StageProfiler,
 };
 use query::projection::Projection;
 use std::any::Any;
@@ -66,7 +66,7 @@ pub(crate) struct Outside<'a, 'c> {
     pub ctx: &'a mut OpCtx<'c>,
     pub request: &'a AggregateRequest,
     /// The pipeline is explained: nothing is written.
-    pub watch: Option<&'a mut Watch>,
+    pub watch: Option<&'a mut StageProfiler>,
     pub under_way: usize,
 }
 
@@ -173,7 +173,7 @@ fn open(
     pipeline: &Pipeline,
     vars: &Arc<Vars>,
     hint: Option<Hint>,
-    watch: Option<&mut Watch>,
+    watch: Option<&mut StageProfiler>,
 ) -> Result<(Box<dyn Source>, Option<[u8; 16]>)> {
     if pipeline.makes_input() {
         return Ok((pipeline.run_alone(vars), None));
@@ -478,7 +478,7 @@ impl Host for Outside<'_, '_> {
         Ok(Box::new(self.ctx.engine.store.temporary_file()?))
     }
 
-    fn watch(&mut self) -> Option<&mut Watch> {
+    fn watch(&mut self) -> Option<&mut StageProfiler> {
         self.watch.as_deref_mut()
     }
 }

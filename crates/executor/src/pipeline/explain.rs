@@ -12,7 +12,7 @@ use bson::Doc;
 use catalog::Collection;
 use errors::Result;
 use planner::{Access, Plan};
-use query::pipeline::{self, Figures, Host, Source, Watch};
+use query::pipeline::{self, Host, Source, StageCounters, StageProfiler};
 use query::projection::Projection;
 use std::any::Any;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct ExplainedPipeline {
     /// A number that the engine keeps is all that was asked for.
     pub fast_count: bool,
     /// What was counted, when the pipeline was run: the query's figures, then those of the stages after it.
-    pub ran: Option<(Watch, Vec<usize>)>,
+    pub ran: Option<(StageProfiler, Vec<usize>)>,
 }
 
 /// Plans a pipeline (not over a view, and not one that makes its own input) and, with `run`, runs it to its end.
@@ -53,7 +53,7 @@ pub fn explain_pipeline(
         fast_count: false,
         ran: None,
     };
-    let mut watch = Watch::new(Instant::now);
+    let mut watch = StageProfiler::new(Instant::now);
     let mut numbers = vec![watch.add()];
     let (leaf, from) = if alone {
         (pipeline::over_docs(Vec::new()), 0)
@@ -112,7 +112,7 @@ impl pipeline::DocumentSource for WatchedLeaf {
 }
 
 /// The rows of a query, counted for the stage that runs.
-pub(crate) fn watched_rows(cursor: FindCursor, watch: &mut Watch) -> Box<dyn Source> {
+pub(crate) fn watched_rows(cursor: FindCursor, watch: &mut StageProfiler) -> Box<dyn Source> {
     let stage = watch.current();
     if let Some(f) = watch.figures_mut(stage) {
         used(&cursor.plan().access, cursor.collection(), f);
@@ -149,7 +149,7 @@ pub(crate) fn advance(
 }
 
 /// Which indexes an access reads, or that it reads the whole collection.
-fn used(access: &Access, coll: &Collection, f: &mut Figures) {
+fn used(access: &Access, coll: &Collection, f: &mut StageCounters) {
     let mut index = |name: &str| f.indexes_used.insert(name.to_string());
     let mut named = |id| coll.index(id).is_some_and(|i| index(i.name()));
     match access {

@@ -10,7 +10,7 @@
 use crate::op::OpCtx;
 use crate::pipeline::aggregate::Leaf;
 use errors::{Error, Result, err};
-use query::pipeline::{DocumentSource, Parts, Share, Source};
+use query::pipeline::{DocumentSource, IdleVisitor, Share, Source};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -64,7 +64,7 @@ struct Leaving<'a, 'c> {
     idle: &'a mut Idle,
 }
 
-impl Parts for Leaving<'_, '_> {
+impl IdleVisitor for Leaving<'_, '_> {
     fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()> {
         if let Some(leaf) = rows.as_any().downcast_mut::<Leaf>() {
             leaf.0.leave(wanted);
@@ -100,7 +100,7 @@ impl Parts for Leaving<'_, '_> {
 }
 
 /// Resuming.
-impl Parts for Idle {
+impl IdleVisitor for Idle {
     fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()> {
         match rows.as_any().downcast_mut::<Leaf>() {
             Some(leaf) if wanted => leaf.0.resume(),

@@ -10,7 +10,7 @@ use crate::op::OpCtx;
 use crate::read::{Current, Step};
 use bson::Doc;
 use errors::{Error, Result, bail};
-use query::pipeline::{Disk, Merge, Runs, Share, SpillFile};
+use query::pipeline::{Merge, Runs, Share, SpillFile, SpillTarget};
 use query::sort::SortPattern;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -51,7 +51,7 @@ pub(crate) struct Sorter {
 /// Where its runs go.
 struct Files<'a, 'c>(&'a mut OpCtx<'c>);
 
-impl Disk for Files<'_, '_> {
+impl SpillTarget for Files<'_, '_> {
     fn file(&mut self) -> Result<Box<dyn SpillFile>> {
         self.0.need_worker()?;
         Ok(Box::new(self.0.engine.store.temporary_file()?))

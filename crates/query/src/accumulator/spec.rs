@@ -1,7 +1,7 @@
 //! Parsed accumulators.
 
 use super::percentile;
-use super::state::{Accumulator, Bounded, Distinct, Few};
+use super::state::{Accumulator, Bounded, DistinctValues, Few};
 use crate::collation::{Collation, compare};
 use crate::expr::{Computed, EvalCtx, Expression, ParseEnv, SortSpec, join_paths};
 use bson::{Doc, Val, Value, Writer};
@@ -219,8 +219,8 @@ impl AccumulatorSpec {
             Kind::Last => Accumulator::Last(None),
             Kind::Push => Accumulator::Push(Writer::new_array()),
             Kind::ConcatArrays => Accumulator::Concat(Writer::new_array()),
-            Kind::AddToSet => Accumulator::Set(Distinct::new(self.collation.clone())),
-            Kind::SetUnion => Accumulator::Union(Distinct::new(self.collation.clone())),
+            Kind::AddToSet => Accumulator::Set(DistinctValues::new(self.collation.clone())),
+            Kind::SetUnion => Accumulator::Union(DistinctValues::new(self.collation.clone())),
             Kind::Deviation { sample } => Accumulator::Deviation(Default::default(), *sample),
             Kind::MergeObjects => Accumulator::Merge(Default::default()),
             Kind::FirstN => Accumulator::FirstN(Few::new(n)),

@@ -18,8 +18,8 @@ pub enum Accumulator {
     Last(Option<Value>),
     Push(Writer),
     Concat(Writer),
-    Set(Distinct),
-    Union(Distinct),
+    Set(DistinctValues),
+    Union(DistinctValues),
     Deviation(Variance, bool),
     Merge(DocBuf),
     FirstN(Few),
@@ -29,16 +29,16 @@ pub enum Accumulator {
 }
 
 /// Distinct values in the order of their arrival; equality as in comparisons.
-pub struct Distinct {
+pub struct DistinctValues {
     keys: HashSet<Box<[u8]>>,
     items: Writer,
     key_bytes: usize,
     collation: Option<Collation>,
 }
 
-impl Default for Distinct {
-    fn default() -> Distinct {
-        Distinct {
+impl Default for DistinctValues {
+    fn default() -> DistinctValues {
+        DistinctValues {
             keys: HashSet::new(),
             items: Writer::new_array(),
             key_bytes: 0,
@@ -47,11 +47,11 @@ impl Default for Distinct {
     }
 }
 
-impl Distinct {
-    pub(super) fn new(collation: Option<Collation>) -> Distinct {
-        Distinct {
+impl DistinctValues {
+    pub(super) fn new(collation: Option<Collation>) -> DistinctValues {
+        DistinctValues {
             collation,
-            ..Distinct::default()
+            ..DistinctValues::default()
         }
     }
 

@@ -4,7 +4,7 @@
 //! work with 50 digits and round once more at the end, so that results are those of a correctly rounding library.
 
 use bson::Decimal128;
-use bson::decimal::{MAX_COEFFICIENT, MAX_EXPONENT, MIN_EXPONENT, Parts};
+use bson::decimal::{DecimalParts, MAX_COEFFICIENT, MAX_EXPONENT, MIN_EXPONENT};
 use dec::{Context, Decimal, Rounding};
 use num_bigint::BigUint;
 
@@ -46,14 +46,14 @@ pub(crate) fn working() -> Cx {
 pub(crate) fn widen(d: Decimal128) -> Wide {
     let mut lsu = [0u16; 24];
     match d.parts() {
-        Parts::NaN => {
+        DecimalParts::NaN => {
             let sign = if d.is_negative() { NEGATIVE } else { 0 };
             Wide::from_raw_parts(1, 0, NAN | sign, lsu)
         }
-        Parts::Infinity { negative } => {
+        DecimalParts::Infinity { negative } => {
             Wide::from_raw_parts(1, 0, INFINITE | if negative { NEGATIVE } else { 0 }, lsu)
         }
-        Parts::Finite {
+        DecimalParts::Finite {
             negative,
             mut coefficient,
             exponent,
@@ -134,12 +134,12 @@ pub fn div(a: Decimal128, b: Decimal128) -> Decimal128 {
 /// The remainder with the sign of the dividend, exact whatever the exponents (C's `fmod`).
 pub fn rem(a: Decimal128, b: Decimal128) -> Decimal128 {
     let (
-        Parts::Finite {
+        DecimalParts::Finite {
             negative,
             coefficient: ca,
             exponent: ea,
         },
-        Parts::Finite {
+        DecimalParts::Finite {
             coefficient: cb,
             exponent: eb,
             ..
@@ -322,7 +322,7 @@ pub fn pow(a: Decimal128, b: Decimal128) -> Decimal128 {
     }
     c.pow(&mut x, &widen(b));
     let d = underflowed(narrow(x));
-    let Parts::Finite {
+    let DecimalParts::Finite {
         negative,
         mut coefficient,
         mut exponent,

@@ -2,7 +2,7 @@
 
 use super::node::{COLLATED, Call, Computed, EvalCtx, Prepared, own};
 use super::parse::{ParseEnv, Parsed, fields, optional};
-use super::path::FieldPath;
+use super::path::ExprPath;
 use super::table::{Named, Op};
 use crate::collation::{self, Collation};
 use bson::{Doc, Val, Value, Writer};
@@ -273,7 +273,7 @@ pub(crate) struct SortSpec {
     /// As it was written.
     pub(crate) spec: Value,
     /// Paths and whether descending; empty when whole values are compared.
-    keys: Vec<(FieldPath, bool)>,
+    keys: Vec<(ExprPath, bool)>,
     descending: bool,
     pub(crate) collation: Option<Collation>,
 }
@@ -307,7 +307,7 @@ impl SortSpec {
                             e.val
                         );
                     };
-                    spec.keys.push((FieldPath::unchecked(e.name), down));
+                    spec.keys.push((ExprPath::unchecked(e.name), down));
                 }
             }
             None if v.is_number() => match direction(v) {
@@ -331,8 +331,8 @@ impl SortSpec {
         let mut keys = Vec::new();
         for e in d.iter() {
             match e.val.to_i64_exact() {
-                Some(1) => keys.push((FieldPath::parse(e.name)?, false)),
-                Some(-1) => keys.push((FieldPath::parse(e.name)?, true)),
+                Some(1) => keys.push((ExprPath::parse(e.name)?, false)),
+                Some(-1) => keys.push((ExprPath::parse(e.name)?, true)),
                 _ => return Err(sort_direction_error(e.val)),
             }
         }
@@ -344,7 +344,7 @@ impl SortSpec {
         })
     }
 
-    pub(crate) fn keys(&self) -> &[(FieldPath, bool)] {
+    pub(crate) fn keys(&self) -> &[(ExprPath, bool)] {
         &self.keys
     }
 
@@ -379,7 +379,7 @@ fn sort_direction_error(v: Val<'_>) -> errors::Error {
 }
 
 /// The value at a path with array positions as components; null when there is none.
-fn at<'a>(v: Val<'a>, path: &FieldPath) -> Val<'a> {
+fn at<'a>(v: Val<'a>, path: &ExprPath) -> Val<'a> {
     let mut v = v;
     if v.as_doc().is_none() {
         return Val::NULL;

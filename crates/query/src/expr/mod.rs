@@ -42,7 +42,7 @@ pub use comparison::{Comparison, Order};
 pub use hash::hash64;
 pub use node::{Computed, EvalCtx};
 pub use parse::ParseEnv;
-pub use path::FieldPath;
+pub use path::ExprPath;
 
 pub(crate) use array::{SortSpec, count_of};
 pub(crate) use node::{COLLATED, Node, Scope, check_depth};
@@ -172,7 +172,7 @@ impl Expression {
     /// The field at a dotted path (without `$`).
     pub fn path(path: &str) -> Result<Expression> {
         Ok(Expression {
-            node: Node::Path(FieldPath::parse(path)?),
+            node: Node::Path(ExprPath::parse(path)?),
         })
     }
 

@@ -1,6 +1,6 @@
 //! The tree of a parsed expression and its evaluation.
 
-use super::path::FieldPath;
+use super::path::ExprPath;
 use super::table::Op;
 use super::values::check_size;
 use super::{Vars, control, regex, table};
@@ -143,10 +143,10 @@ pub(crate) enum System {
 pub(crate) enum Node {
     Const(Value),
     /// A field of the document.
-    Path(FieldPath),
-    System(System, FieldPath),
+    Path(ExprPath),
+    System(System, ExprPath),
     /// A user variable, and a path below it.
-    Var(Arc<str>, FieldPath),
+    Var(Arc<str>, ExprPath),
     Doc(Vec<(Box<str>, Node)>),
     Array(Vec<Node>),
     Call(Box<Call>),
@@ -406,7 +406,7 @@ impl Node {
     }
 
     pub(crate) fn to_value(&self) -> Value {
-        let with = |prefix: &str, p: &FieldPath| {
+        let with = |prefix: &str, p: &ExprPath| {
             Value::from(if p.is_empty() {
                 prefix.to_string()
             } else {
@@ -445,7 +445,7 @@ impl Node {
     }
 }
 
-fn system<'a>(s: System, path: &FieldPath, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+fn system<'a>(s: System, path: &ExprPath, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     Ok(match s {
         System::Root if path.is_empty() => Computed::Ref(ctx.root.as_val()),
         System::Root => return path.eval_in(ctx.root, ctx.vars),
@@ -462,7 +462,7 @@ fn system<'a>(s: System, path: &FieldPath, ctx: &EvalCtx<'a>) -> Result<Computed
     })
 }
 
-fn variable<'a>(name: &str, path: &FieldPath, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+fn variable<'a>(name: &str, path: &ExprPath, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let mut scope = ctx.scope;
     while let Some(s) = scope {
         if s.name == name {

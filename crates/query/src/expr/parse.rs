@@ -1,7 +1,7 @@
 //! From BSON to nodes: operands, paths, variables, and the argument styles that operators share.
 
 use super::node::{Call, Node, Prepared, System};
-use super::path::FieldPath;
+use super::path::ExprPath;
 use super::table::{self, Named, Op, Syntax};
 use crate::collation::Collation;
 use crate::list::Places;
@@ -144,7 +144,7 @@ fn field_or_variable(s: &str, env: &ParseEnv) -> Result<Node> {
         None => (full, None),
     };
     check_variable_name(name, false)?;
-    let path = |r: Option<&str>| r.map_or(Ok(FieldPath::default()), expression_path);
+    let path = |r: Option<&str>| r.map_or(Ok(ExprPath::default()), expression_path);
     if env.knows(name) {
         return Ok(Node::Var(Arc::from(name), path(rest)?));
     }
@@ -153,7 +153,7 @@ fn field_or_variable(s: &str, env: &ParseEnv) -> Result<Node> {
         "CURRENT" => {
             return match rest {
                 Some(r) => Ok(Node::Path(expression_path(r)?)),
-                None => Ok(Node::System(System::Root, FieldPath::default())),
+                None => Ok(Node::System(System::Root, ExprPath::default())),
             };
         }
         "NOW" => System::Now,
@@ -165,11 +165,11 @@ fn field_or_variable(s: &str, env: &ParseEnv) -> Result<Node> {
 }
 
 /// A path after `$` or after a variable: an empty one ended with a dot.
-fn expression_path(p: &str) -> Result<FieldPath> {
+fn expression_path(p: &str) -> Result<ExprPath> {
     if p.is_empty() {
         bail!(40353, "FieldPath must not end with a '.'.");
     }
-    FieldPath::parse(p)
+    ExprPath::parse(p)
 }
 
 pub(super) fn object(d: Doc<'_>, env: &ParseEnv) -> Result<Node> {

@@ -11,13 +11,13 @@ const MAX_COMPONENTS: usize = 200;
 
 /// A parsed dotted path; may be empty when it follows a variable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldPath {
+pub struct ExprPath {
     parts: SmallVec<[Box<str>; 2]>,
 }
 
-impl FieldPath {
+impl ExprPath {
     /// Splits and checks a path written without its `$`.
-    pub fn parse(path: &str) -> Result<FieldPath> {
+    pub fn parse(path: &str) -> Result<ExprPath> {
         if path.is_empty() {
             bail!(40352, "FieldPath cannot be constructed with empty string");
         }
@@ -32,12 +32,12 @@ impl FieldPath {
         if parts.len() > MAX_COMPONENTS {
             bail!(Overflow, "FieldPath is too long");
         }
-        Ok(FieldPath { parts })
+        Ok(ExprPath { parts })
     }
 
     /// Splits a path of a sort specification, which may name any field.
-    pub(crate) fn unchecked(path: &str) -> FieldPath {
-        FieldPath {
+    pub(crate) fn unchecked(path: &str) -> ExprPath {
+        ExprPath {
             parts: path.split('.').map(Box::from).collect(),
         }
     }
@@ -55,7 +55,7 @@ impl FieldPath {
         walk(doc, &self.parts, &mut 0)
     }
 
-    /// As [`FieldPath::of_doc`] in an evaluation, where the elements on the way count as work.
+    /// As [`ExprPath::of_doc`] in an evaluation, where the elements on the way count as work.
     #[inline]
     pub(crate) fn eval_in<'a>(&self, doc: Doc<'a>, vars: &Vars) -> Result<Computed<'a>> {
         let mut seen = 0;
@@ -143,7 +143,7 @@ fn walk_array<'a>(array: Doc<'a>, parts: &[Box<str>], seen: &mut usize) -> Compu
     Computed::Owned(w.finish_array())
 }
 
-impl fmt::Display for FieldPath {
+impl fmt::Display for ExprPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, p) in self.parts.iter().enumerate() {
             if i > 0 {

@@ -1,6 +1,6 @@
 //! Testing documents and values against a parsed filter.
 
-use super::watch::Watch;
+use super::watch::WorkMeter;
 use super::{Collated, InList, Node, Test};
 use crate::collation::Collation;
 use crate::expr::{COLLATED, EvalCtx, Vars, regex_units};
@@ -10,7 +10,7 @@ use errors::Result;
 use std::cmp::Ordering;
 
 /// Tests a document. Without variables an `$expr` sees only the system's constants.
-pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
+pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &WorkMeter<'_>) -> bool {
     match node {
         Node::Pred { path, test } => pred(path, test, doc, watch),
         Node::And(c) => watch.all(c, |n| matches(n, doc, watch)),
@@ -35,7 +35,7 @@ pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
 
 /// Tests a value that is not in a document (an array element): predicates with an empty path apply to the value itself,
 /// without entering it; others to the document that the value is.
-pub(super) fn matches_value(node: &Node, v: Val<'_>, watch: &Watch<'_>) -> bool {
+pub(super) fn matches_value(node: &Node, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
     match node {
         Node::Pred { path, test } if path.is_empty() => {
             !watch.spent(1) && test.passes(Some(v), watch)
@@ -52,12 +52,16 @@ pub(super) fn matches_value(node: &Node, v: Val<'_>, watch: &Watch<'_>) -> bool 
 }
 
 #[inline]
-fn pred(path: &FieldPath, test: &Test, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
+fn pred(path: &FieldPath, test: &Test, doc: Doc<'_>, watch: &WorkMeter<'_>) -> bool {
     !watch.spent_bytes(doc.len()) && path.visit(doc, test.leaf(), &mut |v, _| test.passes(v, watch))
 }
 
 /// `None`: no match; `Some(i)`: matched, and `i` is the array position that the last deciding predicate went through.
-pub(super) fn matched_index(node: &Node, doc: Doc<'_>, watch: &Watch<'_>) -> Option<Option<u32>> {
+pub(super) fn matched_index(
+    node: &Node,
+    doc: Doc<'_>,
+    watch: &WorkMeter<'_>,
+) -> Option<Option<u32>> {
     match node {
         Node::Pred { path, test } => {
             if watch.spent_bytes(doc.len()) {
@@ -180,11 +184,11 @@ impl Test {
     /// Tests one value as it is; `None` is a missing field.
     #[inline]
     pub fn matches(&self, v: Option<Val<'_>>) -> bool {
-        self.passes(v, &Watch::none())
+        self.passes(v, &WorkMeter::none())
     }
 
     #[inline]
-    pub(super) fn passes(&self, v: Option<Val<'_>>, watch: &Watch<'_>) -> bool {
+    pub(super) fn passes(&self, v: Option<Val<'_>>, watch: &WorkMeter<'_>) -> bool {
         match self {
             Test::Eq(rhs) => {
                 let rhs = rhs.as_val();
@@ -217,12 +221,12 @@ impl Test {
 
     /// For `$elemMatch`: the first element of the array `v` that passes.
     pub(crate) fn matching_element<'a>(&self, v: Val<'a>, vars: &Vars) -> Result<Option<Val<'a>>> {
-        let n = Watch::over(Some(vars), |watch| self.first_element(v, watch))?;
+        let n = WorkMeter::over(Some(vars), |watch| self.first_element(v, watch))?;
         Ok(n.and_then(|n| v.as_array()?.values().nth(n as usize)))
     }
 
     /// Its position.
-    fn first_element(&self, v: Val<'_>, watch: &Watch<'_>) -> Option<u32> {
+    fn first_element(&self, v: Val<'_>, watch: &WorkMeter<'_>) -> Option<u32> {
         let array = v.as_array()?;
         let found = match self {
             Test::ElemMatchObject(n) => array.values().position(|e| {
@@ -294,7 +298,7 @@ pub(super) fn integer_part(v: Val<'_>) -> Option<i64> {
     }
 }
 
-fn matches_regex(re: &super::Regex, v: Val<'_>, watch: &Watch<'_>) -> bool {
+fn matches_regex(re: &super::Regex, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
     match v.tag {
         tag::STRING | tag::SYMBOL => v
             .str_bytes()
@@ -305,7 +309,7 @@ fn matches_regex(re: &super::Regex, v: Val<'_>, watch: &Watch<'_>) -> bool {
 }
 
 impl Collated {
-    fn passes(&self, v: Option<Val<'_>>, watch: &Watch<'_>) -> bool {
+    fn passes(&self, v: Option<Val<'_>>, watch: &WorkMeter<'_>) -> bool {
         let Some(v) = v else {
             return self.folded.passes(None, watch);
         };
@@ -337,7 +341,7 @@ impl InList {
     }
 
     #[inline]
-    fn passes(&self, v: Option<Val<'_>>, watch: &Watch<'_>) -> bool {
+    fn passes(&self, v: Option<Val<'_>>, watch: &WorkMeter<'_>) -> bool {
         let Some(v) = v else {
             return self.contains_null();
         };
@@ -352,7 +356,7 @@ impl InList {
     }
 
     #[inline]
-    fn any_regex(&self, v: Val<'_>, watch: &Watch<'_>) -> bool {
+    fn any_regex(&self, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
         watch.any(&self.regexes, |re| matches_regex(re, v, watch))
     }
 }

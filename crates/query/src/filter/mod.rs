@@ -32,7 +32,7 @@ use crate::expr::{Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
 use bson::{Doc, DocBuf, Val, Value};
 use errors::{Result, err};
-use watch::Watch;
+use watch::WorkMeter;
 
 /// With so many nodes a test goes over its document so often at most, which takes a second where that has 16 MB.
 pub(crate) const FEW_NODES: usize = 32;
@@ -150,7 +150,7 @@ impl Filter {
     /// Tests a document. Fails only when an `$expr` does.
     #[inline]
     pub fn matches(&self, doc: Doc<'_>) -> Result<bool> {
-        Watch::over(None, |watch| eval::matches(&self.root, doc, watch))
+        WorkMeter::over(None, |watch| eval::matches(&self.root, doc, watch))
     }
 
     /// The same with values for variables that `$expr` names, and with whom they ask whether a long test may go on.
@@ -163,18 +163,18 @@ impl Filter {
     /// As [`Filter::matches_with`], as a part of something larger that counts its work.
     #[inline]
     pub(crate) fn matches_within(&self, doc: Doc<'_>, vars: &Vars) -> Result<bool> {
-        Watch::over(Some(vars), |watch| eval::matches(&self.root, doc, watch))
+        WorkMeter::over(Some(vars), |watch| eval::matches(&self.root, doc, watch))
     }
 
     /// Tests a single value, for filters whose operators apply to a value itself (`$pull: {a: {$gt: 3}}`): the node's
     /// paths are empty.
     pub fn matches_value(&self, v: Val<'_>) -> bool {
-        eval::matches_value(&self.root, v, &Watch::none())
+        eval::matches_value(&self.root, v, &WorkMeter::none())
     }
 
     /// As [`Filter::matches_value`], as a part of something larger that counts its work.
     pub(crate) fn matches_value_within(&self, v: Val<'_>, vars: &Vars) -> Result<bool> {
-        Watch::over(Some(vars), |watch| {
+        WorkMeter::over(Some(vars), |watch| {
             eval::matches_value(&self.root, v, watch)
         })
     }
@@ -214,7 +214,7 @@ impl Filter {
     /// `None` when it does not match.
     pub fn first_matched_index(&self, doc: Doc<'_>, vars: &Vars) -> Result<Option<Option<u32>>> {
         vars.begin_work();
-        Watch::over(Some(vars), |watch| {
+        WorkMeter::over(Some(vars), |watch| {
             eval::matched_index(&self.root, doc, watch)
         })
     }

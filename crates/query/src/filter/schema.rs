@@ -2,7 +2,7 @@
 //!
 //! A keyword that is about values of one kind passes every value of another kind. Nothing here enters arrays implicitly.
 
-use super::watch::Watch;
+use super::watch::WorkMeter;
 use super::{Regex, TypeSet};
 use crate::expr::{byte_units, regex_units};
 use crate::list::FEW;
@@ -84,10 +84,10 @@ impl Schema {
 
     #[cfg(test)]
     fn matches(&self, doc: Doc<'_>) -> bool {
-        self.passes(doc, &Watch::none())
+        self.passes(doc, &WorkMeter::none())
     }
 
-    pub(super) fn passes(&self, doc: Doc<'_>, watch: &Watch<'_>) -> bool {
+    pub(super) fn passes(&self, doc: Doc<'_>, watch: &WorkMeter<'_>) -> bool {
         pass(&self.rules, doc.as_val(), watch)
     }
 
@@ -99,7 +99,11 @@ impl Schema {
 /// A test by a schema; what cannot be parsed, nothing passes.
 pub(super) fn compile(schema: Doc<'_>) -> impl Fn(Val<'_>) -> bool {
     let rules = parse(schema).ok();
-    move |v| rules.as_ref().is_some_and(|r| pass(r, v, &Watch::none()))
+    move |v| {
+        rules
+            .as_ref()
+            .is_some_and(|r| pass(r, v, &WorkMeter::none()))
+    }
 }
 
 pub(super) fn holds(schema: Doc<'_>, v: Val<'_>) -> bool {
@@ -256,6 +260,94 @@ fn types(e: Elem<'_>) -> Result<TypeSet> {
     Ok(set)
 }
 
+/// The values of `enum`, in order.
+fn enumeration(e: Elem<'_>) -> Result<Vec<Value>> {
+    let mut values: Vec<Value> = nonempty(e)?
+        .values()
+        .map(|v| canonical(v).unwrap_or_else(|| v.to_value()))
+        .collect();
+    values.sort_by(|a, b| order::compare(a.as_val(), b.as_val()));
+    if values
+        .windows(2)
+        .any(|w| order::equal(w[0].as_val(), w[1].as_val()))
+    {
+        bail!(
+            FailedToParse,
+            "$jsonSchema keyword 'enum' array cannot contain duplicate values"
+        );
+    }
+    Ok(values)
+}
+
+/// Checks `exclusiveMinimum` or `exclusiveMaximum`, which need the keyword that gives the limit.
+fn exclusive(e: Elem<'_>, limit: &str, limited: bool) -> Result<()> {
+    boolean(e)?;
+    if !limited {
+        bail!(
+            FailedToParse,
+            "$jsonSchema keyword '{limit}' must be a present if {} is present",
+            e.name
+        );
+    }
+    Ok(())
+}
+
+fn multiple_of(e: Elem<'_>) -> Result<Scaled> {
+    let v = number(e)?;
+    let n = Scaled::of(v).filter(|n| n.coefficient != 0 && !n.negative);
+    let Some(n) = n else {
+        bail!(
+            FailedToParse,
+            "$jsonSchema keyword 'multipleOf' must have a positive value"
+        );
+    };
+    Ok(n)
+}
+
+fn items(e: Elem<'_>, additional_items: Option<Val<'_>>) -> Result<Rule> {
+    match (e.val.as_doc(), e.val.as_array()) {
+        (Some(d), _) => Ok(Rule::Items(parse(d)?)),
+        (_, Some(a)) => {
+            let mut tuple = Vec::new();
+            for v in a.values() {
+                let Some(d) = v.as_doc() else {
+                    return Err(wrong_type("items", "an array of objects"));
+                };
+                tuple.push(parse(d)?);
+            }
+            let behind = match additional_items {
+                Some(val) => extra(Elem {
+                    name: "additionalItems",
+                    val,
+                })?,
+                None => Extra::Allowed,
+            };
+            Ok(Rule::Tuple(tuple, behind))
+        }
+        _ => Err(wrong_type("items", "an array or an object")),
+    }
+}
+
+fn dependencies(e: Elem<'_>) -> Result<Vec<(String, Need)>> {
+    let mut all = Vec::new();
+    for d in object(e)? {
+        match (d.val.as_doc(), d.val.as_array()) {
+            (Some(s), _) => all.push((d.name.to_string(), Need::Schema(parse(s)?))),
+            (_, Some(_)) => {
+                let fields = names(Elem {
+                    name: "dependencies",
+                    val: d.val,
+                })?;
+                all.push((d.name.to_string(), Need::Fields(fields)));
+            }
+            _ => {
+                return Err(wrong_type("dependencies", "an object of arrays or objects"));
+            }
+        }
+    }
+    Ok(all)
+}
+
 fn parse(schema: Doc<'_>) -> Result<Rules> {
     let mut out = Rules::new();
     let mut properties = Properties {
@@ -272,8 +364,8 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
         );
     }
     // Looked up once: a keyword may be there a million times.
-    let exclusive = |name: &str| schema.get(name).and_then(|v| v.as_bool()) == Some(true);
-    let (above, below) = (exclusive("exclusiveMinimum"), exclusive("exclusiveMaximum"));
+    let holds = |name: &str| schema.get(name).and_then(|v| v.as_bool()) == Some(true);
+    let (above, below) = (holds("exclusiveMinimum"), holds("exclusiveMaximum"));
     let limited = ["minimum", "maximum"].map(|n| schema.contains(n));
     let additional_items = schema.get("additionalItems");
     for e in schema {
@@ -282,55 +374,16 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
                 text(e)?;
             }
             "type" | "bsonType" => out.push(Rule::Type(types(e)?)),
-            "enum" => {
-                let mut values: Vec<Value> = nonempty(e)?
-                    .values()
-                    .map(|v| canonical(v).unwrap_or_else(|| v.to_value()))
-                    .collect();
-                values.sort_by(|a, b| order::compare(a.as_val(), b.as_val()));
-                if values
-                    .windows(2)
-                    .any(|w| order::equal(w[0].as_val(), w[1].as_val()))
-                {
-                    bail!(
-                        FailedToParse,
-                        "$jsonSchema keyword 'enum' array cannot contain duplicate values"
-                    );
-                }
-                out.push(Rule::Enum(values));
-            }
+            "enum" => out.push(Rule::Enum(enumeration(e)?)),
             "allOf" => out.push(Rule::AllOf(schemas(e)?)),
             "anyOf" => out.push(Rule::AnyOf(schemas(e)?)),
             "oneOf" => out.push(Rule::OneOf(schemas(e)?)),
             "not" => out.push(Rule::Not(parse(object(e)?)?)),
             "minimum" => out.push(Rule::Minimum(number(e)?.to_value(), !above)),
             "maximum" => out.push(Rule::Maximum(number(e)?.to_value(), !below)),
-            "exclusiveMinimum" | "exclusiveMaximum" => {
-                boolean(e)?;
-                let (limit, there) = if e.name == "exclusiveMinimum" {
-                    ("minimum", limited[0])
-                } else {
-                    ("maximum", limited[1])
-                };
-                if !there {
-                    bail!(
-                        FailedToParse,
-                        "$jsonSchema keyword '{limit}' must be a present if {} is present",
-                        e.name
-                    );
-                }
-            }
-            "multipleOf" => {
-                let v = number(e)?;
-                let n = Scaled::of(v).filter(|n| n.coefficient != 0 && !n.negative);
-                let Some(n) = n else {
-                    bail!(
-                        FailedToParse,
-                        "$jsonSchema keyword 'multipleOf' must have a positive value"
-                    );
-                };
-                out.push(Rule::MultipleOf(n));
-            }
+            "exclusiveMinimum" => exclusive(e, "minimum", limited[0])?,
+            "exclusiveMaximum" => exclusive(e, "maximum", limited[1])?,
+            "multipleOf" => out.push(Rule::MultipleOf(multiple_of(e)?)),
             "minLength" => out.push(Rule::MinLength(length(e)?)),
             "maxLength" => out.push(Rule::MaxLength(length(e)?)),
             "pattern" => out.push(Rule::Pattern(Regex::new(text(e)?, "")?)),
@@ -341,27 +394,7 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
                     out.push(Rule::UniqueItems);
                 }
             }
-            "items" => match (e.val.as_doc(), e.val.as_array()) {
-                (Some(d), _) => out.push(Rule::Items(parse(d)?)),
-                (_, Some(a)) => {
-                    let mut tuple = Vec::new();
-                    for v in a.values() {
-                        let Some(d) = v.as_doc() else {
-                            return Err(wrong_type("items", "an array of objects"));
-                        };
-                        tuple.push(parse(d)?);
-                    }
-                    let behind = match additional_items {
-                        Some(val) => extra(Elem {
-                            name: "additionalItems",
-                            val,
-                        })?,
-                        None => Extra::Allowed,
-                    };
-                    out.push(Rule::Tuple(tuple, behind));
-                }
-                _ => return Err(wrong_type("items", "an array or an object")),
-            },
+            "items" => out.push(items(e, additional_items)?),
             "additionalItems" => {
                 extra(e)?;
             }
@@ -370,63 +403,17 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
             "maxProperties" => out.push(Rule::MaxProperties(length(e)?)),
             "properties" => {
                 about_properties = true;
-                for p in object(e)? {
-                    let Some(d) = p.val.as_doc() else {
-                        bail!(
-                            TypeMismatch,
-                            "Nested schema for $jsonSchema property '{}' must be an object",
-                            p.name
-                        );
-                    };
-                    properties.named.push((p.name.to_string(), parse(d)?));
-                }
+                properties.add_named(e)?;
             }
             "patternProperties" => {
                 about_properties = true;
-                for p in object(e)? {
-                    let Some(d) = p.val.as_doc() else {
-                        bail!(
-                            TypeMismatch,
-                            "$jsonSchema keyword 'patternProperties' has property '{}' which is not an object",
-                            p.name
-                        );
-                    };
-                    let re = Regex::new(p.name, "").map_err(|_| {
-                        err!(
-                            BadValue,
-                            "Invalid regular expression in $jsonSchema keyword 'patternProperties': {}",
-                            p.name
-                        )
-                    })?;
-                    properties.patterns.push((re, parse(d)?));
-                }
+                properties.add_patterns(e)?;
             }
             "additionalProperties" => {
                 about_properties = true;
                 properties.others = extra(e)?;
             }
-            "dependencies" => {
-                let mut all = Vec::new();
-                for d in object(e)? {
-                    match (d.val.as_doc(), d.val.as_array()) {
-                        (Some(s), _) => all.push((d.name.to_string(), Need::Schema(parse(s)?))),
-                        (_, Some(_)) => {
-                            let fields = names(Elem {
-                                name: "dependencies",
-                                val: d.val,
-                            })?;
-                            all.push((d.name.to_string(), Need::Fields(fields)));
-                        }
-                        _ => {
-                            return Err(wrong_type(
-                                "dependencies",
-                                "an object of arrays or objects",
-                            ));
-                        }
-                    }
-                }
-                out.push(Rule::Needs(all));
-            }
+            "dependencies" => out.push(Rule::Needs(dependencies(e)?)),
             "$ref" | "$schema" | "default" | "definitions" | "format" | "id" => bail!(
                 FailedToParse,
                 "$jsonSchema keyword '{}' is not currently supported",
@@ -442,12 +429,12 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
     Ok(out)
 }
 
-fn pass(rules: &Rules, v: Val<'_>, watch: &Watch<'_>) -> bool {
+fn pass(rules: &Rules, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
     rules.iter().all(|r| r.passes(v, watch))
 }
 
 impl Extra {
-    fn passes(&self, v: Val<'_>, watch: &Watch<'_>) -> bool {
+    fn passes(&self, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
         match self {
             Extra::Allowed => true,
             Extra::Forbidden => false,
@@ -485,7 +472,7 @@ impl Rule {
         }
     }
 
-    fn passes(&self, v: Val<'_>, watch: &Watch<'_>) -> bool {
+    fn passes(&self, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
         let items = |f: &dyn Fn(Doc<'_>) -> bool| v.as_array().is_none_or(f);
         let fields = |f: &dyn Fn(Doc<'_>) -> bool| v.as_doc().is_none_or(f);
         let chars =
@@ -555,6 +542,41 @@ impl Rule {
 }
 
 impl Properties {
+    fn add_named(&mut self, e: Elem<'_>) -> Result<()> {
+        for p in object(e)? {
+            let Some(d) = p.val.as_doc() else {
+                bail!(
+                    TypeMismatch,
+                    "Nested schema for $jsonSchema property '{}' must be an object",
+                    p.name
+                );
+            };
+            self.named.push((p.name.to_string(), parse(d)?));
+        }
+        Ok(())
+    }
+
+    fn add_patterns(&mut self, e: Elem<'_>) -> Result<()> {
+        for p in object(e)? {
+            let Some(d) = p.val.as_doc() else {
+                bail!(
+                    TypeMismatch,
+                    "$jsonSchema keyword 'patternProperties' has property '{}' which is not an object",
+                    p.name
+                );
+            };
+            let re = Regex::new(p.name, "").map_err(|_| {
+                err!(
+                    BadValue,
+                    "Invalid regular expression in $jsonSchema keyword 'patternProperties': {}",
+                    p.name
+                )
+            })?;
+            self.patterns.push((re, parse(d)?));
+        }
+        Ok(())
+    }
+
     fn index(&mut self) {
         if self.named.len() > FEW {
             for (i, (name, _)) in self.named.iter().enumerate() {
@@ -563,7 +585,7 @@ impl Properties {
         }
     }
 
-    fn pass(&self, d: Doc<'_>, watch: &Watch<'_>) -> bool {
+    fn pass(&self, d: Doc<'_>, watch: &WorkMeter<'_>) -> bool {
         watch.all(d.iter(), |e| {
             let mut spoken_of = false;
             let mut named = |name: &str, s: &Rules| {
@@ -764,7 +786,7 @@ impl Scaled {
         }
         if let Some(d) = v.as_decimal() {
             return match d.parts() {
-                bson::decimal::Parts::Finite {
+                bson::decimal::DecimalParts::Finite {
                     coefficient,
                     exponent,
                     ..

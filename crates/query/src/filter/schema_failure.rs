@@ -80,129 +80,130 @@ pub(super) fn rules(schema: Doc<'_>, v: Val<'_>) -> Vec<DocBuf> {
     out
 }
 
+/// Why a keyword about a single value did not hold.
+fn scalar_reason(keyword: &str) -> Option<&'static str> {
+    Some(match keyword {
+        "maximum" | "minimum" => "comparison failed",
+        "maxLength" | "minLength" => "specified string length was not satisfied",
+        "pattern" => "regular expression did not match",
+        "multipleOf" => "considered value is not a multiple of the specified value",
+        "maxItems" | "minItems" => "array did not match specified length",
+        "enum" => "value was not found in enum",
+        "type" | "bsonType" => "type did not match",
+        "uniqueItems" => "found a duplicate item",
+        "minProperties" | "maxProperties" => "specified number of properties was not satisfied",
+        _ => return None,
+    })
+}
+
 fn describe(keyword: &str, value: Val<'_>, schema: Doc<'_>, alone: DocBuf, v: Val<'_>) -> DocBuf {
     let mut w = Writer::new();
     w.str("operatorName", keyword);
-    let scalar = |w: &mut Writer, reason: &str| {
-        w.doc("specifiedAs", alone.as_doc()).str("reason", reason);
-    };
     let d = v.as_doc().unwrap_or(Doc::EMPTY);
+    if let Some(reason) = scalar_reason(keyword) {
+        w.doc("specifiedAs", alone.as_doc()).str("reason", reason);
+        match keyword {
+            "minProperties" | "maxProperties" => {
+                w.int("numberOfProperties", d.count() as i64);
+            }
+            _ => {
+                w.val("consideredValue", v);
+            }
+        }
+    }
     match keyword {
-        "maximum" | "minimum" => scalar(&mut w, "comparison failed"),
-        "maxLength" | "minLength" => scalar(&mut w, "specified string length was not satisfied"),
-        "pattern" => scalar(&mut w, "regular expression did not match"),
-        "multipleOf" => scalar(
-            &mut w,
-            "considered value is not a multiple of the specified value",
-        ),
-        "maxItems" | "minItems" => scalar(&mut w, "array did not match specified length"),
-        "enum" => scalar(&mut w, "value was not found in enum"),
-        "type" | "bsonType" => scalar(&mut w, "type did not match"),
+        "type" | "bsonType" => {
+            w.str("consideredType", v.type_name());
+        }
         "uniqueItems" => {
-            scalar(&mut w, "found a duplicate item");
-            w.val("consideredValue", v);
             if let Some(twice) = v.as_array().and_then(unique_pair) {
                 w.val("duplicatedValue", twice);
             }
-            return w.finish();
         }
-        "items" => {
-            items(&mut w, value, schema, v);
-            return w.finish();
-        }
-        "properties" => {
-            w.open_array("propertiesNotSatisfied");
-            let rules = value.as_doc().unwrap_or(Doc::EMPTY);
-            let there = Names::of(d, rules.count());
-            for p in rules {
-                if let (Some(s), Some(v)) = (p.val.as_doc(), there.get(p.name)) {
-                    property(&mut w, p.name, None, s, v);
-                }
-            }
-            w.close();
-            return w.finish();
-        }
-        "patternProperties" => {
-            w.open_array("details");
-            for p in value.as_doc().unwrap_or(Doc::EMPTY) {
-                let (Some(s), Ok(re)) = (p.val.as_doc(), Regex::new(p.name, "")) else {
-                    continue;
-                };
-                for f in d.iter().filter(|f| re.is_match(f.name.as_bytes())) {
-                    property(&mut w, f.name, Some(p.name), s, f.val);
-                }
-            }
-            w.close();
-            return w.finish();
-        }
-        "additionalProperties" => {
-            additional_properties(&mut w, value, schema, v);
-            return w.finish();
-        }
-        "required" => {
-            w.doc("specifiedAs", alone.as_doc())
-                .open_array("missingProperties");
-            let names = value.as_array().unwrap_or(Doc::EMPTY);
-            let mut missing = missing_of(names, &Names::of(d, names.count()));
-            missing.sort_unstable();
-            missing.iter().for_each(|n| {
-                w.push_value(*n);
-            });
-            w.close();
-            return w.finish();
-        }
-        "minProperties" | "maxProperties" => {
-            scalar(&mut w, "specified number of properties was not satisfied");
-            w.int("numberOfProperties", d.count() as i64);
-            return w.finish();
-        }
-        "dependencies" => {
-            w.open_array("failingDependencies");
-            let needs = value.as_doc().unwrap_or(Doc::EMPTY);
-            // One of the names for itself, and what it needs.
-            let asked = needs
-                .values()
-                .map(|v| 1 + v.as_array().map_or(0, |a| a.count()));
-            let there = Names::of(d, asked.sum());
-            for p in needs {
-                if !there.contains(p.name) {
-                    continue;
-                }
-                if let Some(s) = p.val.as_doc() {
-                    if !holds(s, v) {
-                        w.open_doc("").str("conditionalProperty", p.name);
-                        details(&mut w, s, v);
-                        w.close();
-                    }
-                } else if let Some(names) = p.val.as_array() {
-                    let missing = missing_of(names, &there);
-                    if !missing.is_empty() {
-                        w.open_doc("").str("conditionalProperty", p.name);
-                        w.open_array("missingProperties");
-                        missing.iter().for_each(|n| {
-                            w.push_value(*n);
-                        });
-                        w.close().close();
-                    }
-                }
-            }
-            w.close();
-            return w.finish();
-        }
-        "allOf" | "anyOf" | "oneOf" => {
-            schemas(&mut w, keyword, value, v);
-            return w.finish();
-        }
+        "items" => items(&mut w, value, schema, v),
+        "properties" => properties(&mut w, value, d),
+        "patternProperties" => pattern_properties(&mut w, value, d),
+        "additionalProperties" => additional_properties(&mut w, value, schema, v),
+        "required" => required(&mut w, value, alone, d),
+        "dependencies" => dependencies(&mut w, value, v),
+        "allOf" | "anyOf" | "oneOf" => schemas(&mut w, keyword, value, v),
+        k if scalar_reason(k).is_some() => {}
         _ => {
             w.str("reason", "child expression matched");
-            return w.finish();
         }
     }
-    w.val("consideredValue", v);
-    if matches!(keyword, "type" | "bsonType") {
-        w.str("consideredType", v.type_name());
-    }
     w.finish()
+}
+
+fn properties(w: &mut Writer, value: Val<'_>, d: Doc<'_>) {
+    w.open_array("propertiesNotSatisfied");
+    let rules = value.as_doc().unwrap_or(Doc::EMPTY);
+    let there = Names::of(d, rules.count());
+    for p in rules {
+        if let (Some(s), Some(v)) = (p.val.as_doc(), there.get(p.name)) {
+            property(w, p.name, None, s, v);
+        }
+    }
+    w.close();
+}
+
+fn pattern_properties(w: &mut Writer, value: Val<'_>, d: Doc<'_>) {
+    w.open_array("details");
+    for p in value.as_doc().unwrap_or(Doc::EMPTY) {
+        let (Some(s), Ok(re)) = (p.val.as_doc(), Regex::new(p.name, "")) else {
+            continue;
+        };
+        for f in d.iter().filter(|f| re.is_match(f.name.as_bytes())) {
+            property(w, f.name, Some(p.name), s, f.val);
+        }
+    }
+    w.close();
+}
+
+fn required(w: &mut Writer, value: Val<'_>, alone: DocBuf, d: Doc<'_>) {
+    w.doc("specifiedAs", alone.as_doc())
+        .open_array("missingProperties");
+    let names = value.as_array().unwrap_or(Doc::EMPTY);
+    let mut missing = missing_of(names, &Names::of(d, names.count()));
+    missing.sort_unstable();
+    missing.iter().for_each(|n| {
+        w.push_value(*n);
+    });
+    w.close();
+}
+
+fn dependencies(w: &mut Writer, value: Val<'_>, v: Val<'_>) {
+    let d = v.as_doc().unwrap_or(Doc::EMPTY);
+    w.open_array("failingDependencies");
+    let needs = value.as_doc().unwrap_or(Doc::EMPTY);
+    // One of the names for itself, and what it needs.
+    let asked = needs
+        .values()
+        .map(|v| 1 + v.as_array().map_or(0, |a| a.count()));
+    let there = Names::of(d, asked.sum());
+    for p in needs {
+        if !there.contains(p.name) {
+            continue;
+        }
+        if let Some(s) = p.val.as_doc() {
+            if !holds(s, v) {
+                w.open_doc("").str("conditionalProperty", p.name);
+                details(w, s, v);
+                w.close();
+            }
+        } else if let Some(names) = p.val.as_array() {
+            let missing = missing_of(names, &there);
+            if !missing.is_empty() {
+                w.open_doc("").str("conditionalProperty", p.name);
+                w.open_array("missingProperties");
+                missing.iter().for_each(|n| {
+                    w.push_value(*n);
+                });
+                w.close().close();
+            }
+        }
+    }
+    w.close();
 }
 
 /// Those of the names in an array that no field has.

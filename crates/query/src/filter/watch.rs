@@ -3,22 +3,22 @@
 //! Tests answer yes or no and nothing else, so an end is noted here, and whatever is answered after it counts for nothing. Loops look at
 //! it, so that they come to their own end soon.
 //!
-//! Invariant: what has ended answers with its error, whatever the test said: [`Watch::over`] sees to it.
+//! Invariant: what has ended answers with its error, whatever the test said: [`WorkMeter::over`] sees to it.
 
 use crate::expr::{Vars, byte_units};
 use errors::{Error, Result};
 use std::cell::Cell;
 
-pub(crate) struct Watch<'a> {
+pub(crate) struct WorkMeter<'a> {
     vars: Option<&'a Vars>,
     ended: Cell<bool>,
     error: Cell<Option<Error>>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> WorkMeter<'a> {
     /// Nobody is asked.
-    pub fn none() -> Watch<'a> {
-        Watch {
+    pub fn none() -> WorkMeter<'a> {
+        WorkMeter {
             vars: None,
             ended: Cell::new(false),
             error: Cell::new(None),
@@ -27,10 +27,10 @@ impl<'a> Watch<'a> {
 
     /// What `test` answers, or the error that ended it. Without variables nobody is asked, and only an `$expr` can fail.
     #[inline]
-    pub fn over<T>(vars: Option<&'a Vars>, test: impl FnOnce(&Watch<'a>) -> T) -> Result<T> {
-        let watch = Watch {
+    pub fn over<T>(vars: Option<&'a Vars>, test: impl FnOnce(&WorkMeter<'a>) -> T) -> Result<T> {
+        let watch = WorkMeter {
             vars,
-            ..Watch::none()
+            ..WorkMeter::none()
         };
         let answer = test(&watch);
         match watch.error.into_inner() {

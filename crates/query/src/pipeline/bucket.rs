@@ -7,7 +7,7 @@ use super::granularity::{Granularity, granularity};
 use super::group::{self, Field};
 use super::parse::ParseCtx;
 use super::stage_memory::hold;
-use super::{Host, Op, Parts, Share, Source, Stage, sort};
+use super::{Host, IdleVisitor, Op, Share, Source, Stage, sort};
 use crate::accumulator::Accumulator;
 use crate::collation::{Collation, compare};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -307,7 +307,7 @@ impl Source for Valued {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(false, to)?;
         to.doc(&mut self.out, wanted)
     }
@@ -519,7 +519,7 @@ impl Source for Run {
         self.out.as_doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(false, to)?;
         if let Some(row) = &mut self.next {
             super::show_doc(row, true, to)?;

@@ -6,7 +6,7 @@
 use super::options::{field_path, object, options, required, string};
 use super::unwind::set_path;
 use super::window::Unit;
-use super::{Host, Parts, Source, sort};
+use super::{Host, IdleVisitor, Source, sort};
 use crate::arithmetic::{Number, add, multiply};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -438,7 +438,7 @@ impl Source for Run {
         self.out.as_doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(false, to)?;
         if let Some(row) = &mut self.next {
             super::show_doc(&mut row.doc, true, to)?;

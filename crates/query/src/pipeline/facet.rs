@@ -3,7 +3,7 @@
 use super::parse::{Inside, ParseCtx};
 use super::spill::{Tape, TapeWriter};
 use super::stage_memory::hold;
-use super::{Host, Parts, Pipeline, Share, Source, check_size, too_much_memory};
+use super::{Host, IdleVisitor, Pipeline, Share, Source, check_size, too_much_memory};
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
@@ -89,7 +89,7 @@ impl Source for Shared {
         }
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         to.doc(&mut self.doc, wanted)
     }
 }
@@ -218,7 +218,7 @@ impl Source for Run {
         self.out.as_doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_input(&mut self.input, to)?;
         if let Some(running) = &mut self.running {
             running.parts(false, to)?;

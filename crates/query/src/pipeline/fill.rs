@@ -53,6 +53,80 @@ fn if_null(output: Doc<'_>) -> DocBuf {
     w.finish()
 }
 
+/// The `partitionBy` of the window.
+fn partition_by(w: &mut Writer, partition: Option<Val<'_>>, fields: Option<Val<'_>>) -> Result<()> {
+    match (partition, fields) {
+        (Some(p), _) => {
+            w.val("partitionBy", p);
+        }
+        (None, Some(list)) => {
+            let Some(list) = list.as_array() else {
+                bail!(
+                    TypeMismatch,
+                    "'partitionByFields' must be an array of strings"
+                );
+            };
+            w.open_doc("partitionBy");
+            for v in list.values() {
+                match v.as_str() {
+                    Some(f) if !f.starts_with('$') => {
+                        w.value(f, format!("${f}"));
+                    }
+                    _ => bail!(
+                        6050205,
+                        "Each partition field must be a string without '$', found {v}"
+                    ),
+                }
+            }
+            w.close();
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The `output` of the window: the fields that a method fills. Says whether there are any.
+fn methods(w: &mut Writer, output: Doc<'_>, sorted: bool) -> Result<bool> {
+    w.open_doc("output");
+    let mut any = false;
+    for e in output.iter() {
+        let Some(f) = e.val.as_doc() else {
+            bail!(
+                TypeMismatch,
+                "{STAGE} expects an object for each output field, found {}",
+                e.val.type_name()
+            );
+        };
+        match (f.first(), f.count()) {
+            (Some(m), 1) if m.name == "value" => {}
+            (Some(m), 1) if m.name == "method" => {
+                let function = match m.val.as_str() {
+                    Some("linear") => "$linearFill",
+                    Some("locf") => "$locf",
+                    _ => bail!(
+                        6050202,
+                        "Method must be either locf or linear, found {}",
+                        m.val
+                    ),
+                };
+                if !sorted && function == "$linearFill" {
+                    bail!(6050201, "'{STAGE}' with a method needs 'sortBy'");
+                }
+                w.open_doc(e.name)
+                    .value(function, format!("${}", e.name))
+                    .close();
+                any = true;
+            }
+            _ => bail!(
+                6050200,
+                "Fill must provide either 'method' or 'value' for each output field"
+            ),
+        }
+    }
+    w.close();
+    Ok(any)
+}
+
 pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<Vec<Stage>> {
     let Some(d) = spec.as_doc() else {
         bail!(
@@ -77,76 +151,13 @@ pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<Vec<Stage>> {
         );
     }
     let mut window = Writer::new();
-    match (partition, fields) {
-        (Some(p), _) => {
-            window.val("partitionBy", p);
-        }
-        (None, Some(list)) => {
-            let Some(list) = list.as_array() else {
-                bail!(
-                    TypeMismatch,
-                    "'partitionByFields' must be an array of strings"
-                );
-            };
-            window.open_doc("partitionBy");
-            for v in list.values() {
-                match v.as_str() {
-                    Some(f) if !f.starts_with('$') => {
-                        window.value(f, format!("${f}"));
-                    }
-                    _ => bail!(
-                        6050205,
-                        "Each partition field must be a string without '$', found {v}"
-                    ),
-                }
-            }
-            window.close();
-        }
-        _ => {}
-    }
+    partition_by(&mut window, partition, fields)?;
     if let Some(s) = sort {
         window.doc("sortBy", object(STAGE, "sortBy", s)?);
     }
-    window.open_doc("output");
-    let mut methods = 0;
-    for e in output.iter() {
-        let Some(f) = e.val.as_doc() else {
-            bail!(
-                TypeMismatch,
-                "{STAGE} expects an object for each output field, found {}",
-                e.val.type_name()
-            );
-        };
-        match (f.first(), f.count()) {
-            (Some(m), 1) if m.name == "value" => {}
-            (Some(m), 1) if m.name == "method" => {
-                let function = match m.val.as_str() {
-                    Some("linear") => "$linearFill",
-                    Some("locf") => "$locf",
-                    _ => bail!(
-                        6050202,
-                        "Method must be either locf or linear, found {}",
-                        m.val
-                    ),
-                };
-                if sort.is_none() && function == "$linearFill" {
-                    bail!(6050201, "'{STAGE}' with a method needs 'sortBy'");
-                }
-                window
-                    .open_doc(e.name)
-                    .value(function, format!("${}", e.name))
-                    .close();
-                methods += 1;
-            }
-            _ => bail!(
-                6050200,
-                "Fill must provide either 'method' or 'value' for each output field"
-            ),
-        }
-    }
-    window.close();
+    let methods = methods(&mut window, output, sort.is_some())?;
     let mut out = Vec::new();
-    if methods > 0 {
+    if methods {
         let window = window.finish();
         let v = window.as_doc().as_val();
         out.push(Stage::new(

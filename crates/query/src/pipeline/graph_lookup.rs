@@ -5,7 +5,7 @@ use super::options::field_path;
 use super::parse::ParseCtx;
 use super::stage_memory::hold;
 use super::unwind::set_path;
-use super::{Host, Namespace, Parts, Pipeline, Share, Source};
+use super::{Host, IdleVisitor, Namespace, Pipeline, Share, Source};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, Node};
@@ -321,7 +321,7 @@ impl Source for Run {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(self.search.is_some(), to)?;
         to.doc(&mut self.out, wanted)
     }

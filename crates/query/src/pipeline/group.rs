@@ -5,7 +5,7 @@
 
 use super::spill::{Merge, Runs};
 use super::stage_memory::hold;
-use super::{Host, Parts, Share, Source, Watch, too_much_memory, unspillable};
+use super::{Host, IdleVisitor, Share, Source, StageProfiler, too_much_memory, unspillable};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -145,7 +145,7 @@ impl Run {
 
     /// Tells explain what the groups in memory hold.
     fn measure(&self, host: &mut dyn Host) {
-        if let Some(f) = host.watch().and_then(Watch::now) {
+        if let Some(f) = host.watch().and_then(StageProfiler::now) {
             f.held(self.groups.iter().map(|g| g.accumulators.as_slice()));
         }
     }
@@ -169,7 +169,7 @@ impl Run {
             Some((&**key, w.finish().into_vec()))
         });
         let bytes = self.runs.write(entries)?;
-        if let Some(f) = host.watch().and_then(Watch::now) {
+        if let Some(f) = host.watch().and_then(StageProfiler::now) {
             f.spilled(groups.len(), bytes);
         }
         drop(groups);
@@ -349,7 +349,7 @@ impl Source for Run {
         self.out.as_doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_input(&mut self.input, to)?;
         super::show_doc(&mut self.out, wanted, to)
     }

@@ -4,7 +4,7 @@ use super::options::{field_path, object, options, required, string, wrong_type};
 use super::parse::{Inside, ParseCtx};
 use super::stage_memory::hold;
 use super::unwind::{Unwind, set_path};
-use super::{Host, Namespace, Op, Parts, Pipeline, Share, Source, Stage};
+use super::{Host, IdleVisitor, Namespace, Op, Pipeline, Share, Source, Stage};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, InList, Node, Test};
@@ -46,9 +46,51 @@ fn starts_with_documents(pipeline: Option<Val<'_>>) -> bool {
         .is_some_and(|s| s.first().is_some_and(|e| e.name == "$documents"))
 }
 
+const STAGE: &str = "$lookup";
+
+/// The collection that `from` names; none where the inner pipeline brings documents of its own.
+fn parse_from(d: Doc<'_>, ctx: &ParseCtx) -> Result<Option<Namespace>> {
+    let documents = starts_with_documents(d.get("pipeline"));
+    match d.get("from") {
+        Some(v) if v.tag == tag::STRING => {
+            let name = v.as_str().unwrap_or("");
+            if documents && !name.is_empty() {
+                bail!(
+                    InvalidNamespace,
+                    "$documents must be run in a $lookup without 'from'"
+                );
+            }
+            Ok(Some(collection(&ctx.db, name)?))
+        }
+        Some(v) if v.tag == tag::DOCUMENT => {
+            let [db, coll] = options("$lookup.from", object(STAGE, "from", v)?, ["db", "coll"])?;
+            for (name, v) in [("db", db), ("coll", coll)] {
+                if let Some(v) = v {
+                    string("$lookup.from", name, v)?;
+                }
+            }
+            bail!(
+                FailedToParse,
+                "$lookup with syntax {{from: {{db:<>, coll:<>}},..}} is not supported for db: {} and coll: {}",
+                db.unwrap_or(Val::NULL),
+                coll.unwrap_or(Val::NULL)
+            );
+        }
+        Some(v) if v.tag != tag::NULL => bail!(
+            FailedToParse,
+            "$lookup 'from' field must be a string, but found {}",
+            v.type_name()
+        ),
+        _ if documents => Ok(None),
+        _ => bail!(
+            FailedToParse,
+            "must specify 'pipeline' when 'from' is empty; missing 'from' option to $lookup stage specification: {d}"
+        ),
+    }
+}
+
 impl Lookup {
     pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<Lookup> {
-        const STAGE: &str = "$lookup";
         let Some(d) = spec.as_doc() else {
             bail!(
                 FailedToParse,
@@ -56,44 +98,7 @@ impl Lookup {
                 spec.type_name()
             );
         };
-        let documents = starts_with_documents(d.get("pipeline"));
-        let from = match d.get("from") {
-            Some(v) if v.tag == tag::STRING => {
-                let name = v.as_str().unwrap_or("");
-                if documents && !name.is_empty() {
-                    bail!(
-                        InvalidNamespace,
-                        "$documents must be run in a $lookup without 'from'"
-                    );
-                }
-                Some(collection(&ctx.db, name)?)
-            }
-            Some(v) if v.tag == tag::DOCUMENT => {
-                let [db, coll] =
-                    options("$lookup.from", object(STAGE, "from", v)?, ["db", "coll"])?;
-                for (name, v) in [("db", db), ("coll", coll)] {
-                    if let Some(v) = v {
-                        string("$lookup.from", name, v)?;
-                    }
-                }
-                bail!(
-                    FailedToParse,
-                    "$lookup with syntax {{from: {{db:<>, coll:<>}},..}} is not supported for db: {} and coll: {}",
-                    db.unwrap_or(Val::NULL),
-                    coll.unwrap_or(Val::NULL)
-                );
-            }
-            Some(v) if v.tag != tag::NULL => bail!(
-                FailedToParse,
-                "$lookup 'from' field must be a string, but found {}",
-                v.type_name()
-            ),
-            _ if documents => None,
-            _ => bail!(
-                FailedToParse,
-                "must specify 'pipeline' when 'from' is empty; missing 'from' option to $lookup stage specification: {d}"
-            ),
-        };
+        let from = parse_from(d, ctx)?;
         let [_, as_, local, foreign, lets, pipeline] = options(
             STAGE,
             d,
@@ -391,7 +396,7 @@ impl Source for Run {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         let joining = self.joining.as_mut().map(|(source, _)| source);
         self.input.parts(joining.is_some(), to)?;
         if let Some(Some(source)) = joining {

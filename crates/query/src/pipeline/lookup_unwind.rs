@@ -5,7 +5,7 @@
 
 use super::lookup::Lookup;
 use super::unwind::{self, Unwind};
-use super::{Host, Op, Parts, Share, Source, Stage};
+use super::{Host, IdleVisitor, Op, Share, Source, Stage};
 use crate::expr::Vars;
 use crate::filter::{Filter, Node};
 use crate::path::FieldPath;
@@ -217,7 +217,7 @@ impl Source for Run {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input
             .parts(!matches!(self.matches, Matches::Over), to)?;
         if let Matches::Running(source) = &mut self.matches {

@@ -110,7 +110,7 @@ struct Away {
     back: bool,
 }
 
-impl Parts for Away {
+impl IdleVisitor for Away {
     fn rows(&mut self, _rows: &mut dyn DocumentSource, _wanted: bool) -> Result<()> {
         Ok(())
     }

@@ -14,7 +14,6 @@
 mod bucket;
 mod densify;
 mod facet;
-mod figures;
 mod fill;
 mod granularity;
 mod graph_lookup;
@@ -24,6 +23,7 @@ mod lookup_unwind;
 mod options;
 mod parse;
 mod partition;
+mod profile;
 mod pushdown;
 mod redact;
 mod rows;
@@ -43,11 +43,11 @@ mod memory_tests;
 #[cfg(test)]
 mod tests;
 
-pub use figures::{Figures, Watch, watched, write_common};
 pub use parse::{Inside, ParseCtx, is_stage, parse_transforms};
+pub use profile::{StageCounters, StageProfiler, watched, write_common};
 pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};
-pub use spill::{Disk, Merge, Runs, SpillFile};
+pub use spill::{Merge, Runs, SpillFile, SpillTarget};
 pub use stage_memory::{Share, StageMemory};
 pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
 
@@ -90,20 +90,20 @@ pub trait Source: Send {
     fn doc(&self) -> Doc<'_>;
     /// Shows `to` the rows and single documents that it holds, always in the same order. `wanted`: [`Source::doc`] will be asked
     /// for before the next `advance`.
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()>;
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()>;
 }
 
 /// Whoever makes a pipeline idle between two batches, or wakes it: is shown what it holds. What blocking stages have taken in is
 /// not shown; it counts in their [`Share`].
-pub trait Parts {
+pub trait IdleVisitor {
     /// `wanted`: the document that they stand on will be asked for again.
     fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()>;
     /// A document of up to 16 MB and more; `wanted`: it will be asked for again.
     fn doc(&mut self, doc: &mut Vec<u8>, wanted: bool) -> Result<()>;
 }
 
-/// [`Parts::doc`] for an owned document.
-fn show_doc(doc: &mut DocBuf, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+/// [`IdleVisitor::doc`] for an owned document.
+fn show_doc(doc: &mut DocBuf, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
     let mut bytes = std::mem::take(doc).into_vec();
     let shown = to.doc(&mut bytes, wanted);
     *doc = DocBuf::from_vec(bytes).unwrap_or_default();
@@ -111,7 +111,7 @@ fn show_doc(doc: &mut DocBuf, wanted: bool, to: &mut dyn Parts) -> Result<()> {
 }
 
 /// [`Source::parts`] of an input that may have come to its end, and of which no document is asked for twice.
-fn show_input(input: &mut Option<Box<dyn Source>>, to: &mut dyn Parts) -> Result<()> {
+fn show_input(input: &mut Option<Box<dyn Source>>, to: &mut dyn IdleVisitor) -> Result<()> {
     input.as_mut().map_or(Ok(()), |i| i.parts(false, to))
 }
 
@@ -173,7 +173,7 @@ pub trait Host {
     fn under_way(&mut self) -> &mut usize;
 
     /// Where to count what is done, when the pipeline is explained.
-    fn watch(&mut self) -> Option<&mut Watch> {
+    fn watch(&mut self) -> Option<&mut StageProfiler> {
         None
     }
 }

@@ -64,6 +64,6 @@ pub(super) fn object<'a>(stage: &str, name: &str, v: Val<'a>) -> Result<Doc<'a>>
 
 /// A dotted path, checked as aggregation checks it.
 pub(super) fn field_path(text: &str) -> Result<FieldPath> {
-    crate::expr::FieldPath::parse(text)?;
+    crate::expr::ExprPath::parse(text)?;
     Ok(FieldPath::new(text))
 }

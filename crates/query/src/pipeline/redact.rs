@@ -1,6 +1,6 @@
 //! `$redact`: an expression that says of each document and each document inside it whether it stays.
 
-use super::{Host, Parts, Source};
+use super::{Host, IdleVisitor, Source};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Scope, Vars};
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail};
@@ -148,7 +148,7 @@ impl Source for Run {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(false, to)?;
         to.doc(&mut self.out, wanted)
     }

@@ -2,7 +2,7 @@
 
 use super::options::{options, required, string, wrong_type};
 use super::stage_memory::hold;
-use super::{Host, Namespace, Parts, Share, Source};
+use super::{Host, IdleVisitor, Namespace, Share, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
 use bson::{Doc, DocBuf, Val, Value, tag};
 use errors::{Result, bail};
@@ -315,7 +315,7 @@ impl Source for Run {
         self.current.as_doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_doc(&mut self.current, wanted, to)
     }
 }
@@ -401,7 +401,7 @@ impl Source for Documents {
         self.current.as_doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_doc(&mut self.current, wanted, to)
     }
 }

@@ -5,7 +5,7 @@ use super::bucket::BucketAuto;
 use super::densify::Ranking;
 use super::spill::{Merge, Runs};
 use super::window::Window;
-use super::{Host, Parts, Share, Source, Watch, too_much_memory};
+use super::{Host, IdleVisitor, Share, Source, StageProfiler, too_much_memory};
 use crate::expr::Vars;
 use crate::sort::SortPattern;
 use bson::Doc;
@@ -137,7 +137,7 @@ impl Run {
 
     /// Tells explain what is in memory.
     fn measure(&self, host: &mut dyn Host) {
-        if let Some(f) = host.watch().and_then(Watch::now) {
+        if let Some(f) = host.watch().and_then(StageProfiler::now) {
             f.sorted_bytes += self.bytes as u64;
         }
     }
@@ -155,7 +155,7 @@ impl Run {
         let bytes = self.runs.write(entries)?;
         self.spilled_bytes += bytes;
         self.share = None;
-        if let Some(f) = host.watch().and_then(Watch::now) {
+        if let Some(f) = host.watch().and_then(StageProfiler::now) {
             f.spilled(rows.len(), bytes);
         }
         Ok(())
@@ -263,7 +263,7 @@ impl Source for Run {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_input(&mut self.input, to)?;
         to.doc(&mut self.out, wanted)
     }

@@ -29,13 +29,13 @@ pub trait SpillFile: Read + Write + Seek + Send {}
 impl<T: Read + Write + Seek + Send> SpillFile for T {}
 
 /// Where runs go.
-pub trait Disk {
+pub trait SpillTarget {
     fn file(&mut self) -> Result<Box<dyn SpillFile>>;
     /// Whether to go on: asked for each entry of a merge.
     fn check(&mut self) -> Result<()>;
 }
 
-impl Disk for dyn Host + '_ {
+impl SpillTarget for dyn Host + '_ {
     fn file(&mut self) -> Result<Box<dyn SpillFile>> {
         self.spill()
     }
@@ -129,7 +129,7 @@ impl Runs {
 
     /// To be called before each [`Runs::write`]: makes its file, and room in it. After an error for which `is_offload()` holds
     /// it may be called again.
-    pub fn prepare(&mut self, disk: &mut (impl Disk + ?Sized)) -> Result<()> {
+    pub fn prepare(&mut self, disk: &mut (impl SpillTarget + ?Sized)) -> Result<()> {
         if self.levels.is_empty() {
             self.levels.push(Level::new(disk.file()?));
         }
@@ -343,7 +343,7 @@ mod tests {
     #[derive(Default)]
     struct Lent(usize);
 
-    impl Disk for Lent {
+    impl SpillTarget for Lent {
         fn file(&mut self) -> Result<Box<dyn SpillFile>> {
             self.0 += 1;
             Ok(Box::new(Cursor::new(Vec::new())))

@@ -1,6 +1,6 @@
 //! The operators that hold at most one document: filter, transformation, limit, skip, count, and the sources.
 
-use super::{DocumentSource, Host, MAX_UNDER_WAY, Parts, Source};
+use super::{DocumentSource, Host, IdleVisitor, MAX_UNDER_WAY, Source};
 use crate::expr::{EvalCtx, Vars, check_depth};
 use crate::filter::Filter;
 use crate::transform::Transform;
@@ -21,7 +21,7 @@ impl Source for Leaf {
         self.rows.doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         to.rows(&mut *self.rows, wanted)
     }
 }
@@ -37,7 +37,7 @@ impl Source for Empty {
         Doc::EMPTY
     }
 
-    fn parts(&mut self, _wanted: bool, _to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, _wanted: bool, _to: &mut dyn IdleVisitor) -> Result<()> {
         Ok(())
     }
 }
@@ -73,7 +73,7 @@ impl Source for Docs {
         self.current.as_doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_doc(&mut self.current, wanted, to)
     }
 }
@@ -108,7 +108,7 @@ impl Source for Match {
         self.input.doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
 }
@@ -147,7 +147,7 @@ impl Source for Map {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(false, to)?;
         to.doc(&mut self.out, wanted)
     }
@@ -172,7 +172,7 @@ impl Source for Checked {
         self.input.doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
 }
@@ -195,7 +195,7 @@ impl Source for Shallow {
         self.input.doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
 }
@@ -226,7 +226,7 @@ impl Source for Nested {
         self.input.doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
 }
@@ -249,7 +249,7 @@ impl Source for Limit {
         self.input.doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
 }
@@ -274,7 +274,7 @@ impl Source for Skip {
         self.input.doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
 }
@@ -317,7 +317,7 @@ impl Source for Count {
         self.out.as_doc()
     }
 
-    fn parts(&mut self, _wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, _wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_input(&mut self.input, to)
     }
 }

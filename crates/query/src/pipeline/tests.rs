@@ -26,7 +26,7 @@ pub(super) struct Memory {
     pub(super) shared: Option<Arc<StageMemory>>,
     /// The most that was held of that at any check.
     pub(super) most: usize,
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<StageProfiler>,
     pub(super) under_way: usize,
 }
 
@@ -106,7 +106,7 @@ impl Host for Memory {
         &mut self.under_way
     }
 
-    fn watch(&mut self) -> Option<&mut Watch> {
+    fn watch(&mut self) -> Option<&mut StageProfiler> {
         self.watch.as_mut()
     }
 }

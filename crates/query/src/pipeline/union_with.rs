@@ -3,7 +3,7 @@
 use super::lookup::collection;
 use super::options::{options, string};
 use super::parse::{Inside, ParseCtx};
-use super::{Host, Namespace, Parts, Pipeline, Source};
+use super::{Host, IdleVisitor, Namespace, Pipeline, Source};
 use crate::expr::Vars;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail};
@@ -98,7 +98,7 @@ impl Source for Run {
         }
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         match (&mut self.first, &mut self.second) {
             (Some(s), _) | (None, Some(s)) => s.parts(wanted, to),
             _ => Ok(()),

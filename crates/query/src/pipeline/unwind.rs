@@ -1,7 +1,7 @@
 //! `$unwind`: a document for each element of an array.
 
 use super::options::field_path;
-use super::{Host, Parts, Source};
+use super::{Host, IdleVisitor, Source};
 use crate::path::FieldPath;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail};
@@ -244,7 +244,7 @@ impl Source for Run {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         // The rest of the array is still to come.
         self.input.parts(self.at < self.len, to)?;
         to.doc(&mut self.out, wanted)

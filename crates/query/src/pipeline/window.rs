@@ -9,7 +9,7 @@ use super::stage_memory::hold;
 use super::unwind::set_path;
 use super::window_function::Function;
 use super::window_values::{Progress, Surroundings, heap_bytes};
-use super::{Host, Parts, Share, Source, sort};
+use super::{Host, IdleVisitor, Share, Source, sort};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
@@ -482,7 +482,7 @@ impl Source for Run {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(false, to)?;
         if let Some((_, row)) = &mut self.next {
             super::show_doc(&mut row.doc, true, to)?;

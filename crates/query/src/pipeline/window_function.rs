@@ -41,6 +41,15 @@ pub(super) enum Function {
     Locf(Expression),
 }
 
+/// A function as the stage writes it.
+struct Written<'a> {
+    name: &'a str,
+    arg: Val<'a>,
+    sort: Option<&'a SortPattern>,
+    has_window: bool,
+    env: &'a ParseEnv,
+}
+
 impl Function {
     pub fn parse(
         name: &str,
@@ -49,184 +58,233 @@ impl Function {
         has_window: bool,
         env: &ParseEnv,
     ) -> Result<Function> {
-        let sorted = |code: i32| match sort {
-            Some(_) => Ok(()),
-            None => Err(errors::Error::coded(
-                code,
-                format!("{name} requires a sortBy"),
-            )),
+        let written = Written {
+            name,
+            arg,
+            sort,
+            has_window,
+            env,
         };
-        let no_window = || {
-            if has_window {
-                bail!(FailedToParse, "'window' field is not allowed in {name}");
-            }
-            Ok(())
-        };
-        let object = || {
-            arg.as_doc().ok_or_else(|| {
-                err!(
-                    FailedToParse,
-                    "Argument to {name} must be an object, found {}",
-                    arg.type_name()
-                )
-            })
-        };
-        Ok(match name {
-            "$rank" | "$denseRank" | "$documentNumber" => {
-                if !arg.as_doc().is_some_and(Doc::is_empty) {
-                    bail!(5371603, "{name} must be specified with '{{}}' as the value");
-                }
-                if sort.is_none_or(|s| s.fields.len() != 1) {
-                    bail!(
-                        5371602,
-                        "{name} must be specified with a top level sortBy expression with exactly one element"
-                    );
-                }
-                match name {
-                    "$rank" => Function::Rank,
-                    "$denseRank" => Function::DenseRank,
-                    _ => Function::DocumentNumber,
-                }
-            }
-            "$shift" => {
-                no_window()?;
-                sorted(9)?;
-                let [output, by, default] = options(name, object()?, ["output", "by", "default"])?;
-                let (Some(output), Some(by)) = (output, by) else {
-                    bail!(FailedToParse, "{name} requires 'output' and 'by'");
-                };
-                let Some(by) = by.to_i64_exact() else {
-                    bail!(
-                        FailedToParse,
-                        "'{name}:by' field must be an integer, but found {by}"
-                    );
-                };
-                let default = match default {
-                    Some(d) => match Expression::parse(d, env)?.constant() {
-                        Some(c) => c.clone(),
-                        None => bail!(
-                            FailedToParse,
-                            "'{name}:default' expression must yield a constant value."
-                        ),
-                    },
-                    None => Value::NULL,
-                };
-                Function::Shift {
-                    output: Expression::parse(output, env)?,
-                    by,
-                    default,
-                }
-            }
-            "$expMovingAvg" => {
-                no_window()?;
-                sorted(9)?;
-                let [input, n, alpha] = options(name, object()?, ["input", "N", "alpha"])?;
-                let Some(input) = input else {
-                    bail!(FailedToParse, "{name} requires 'input'");
-                };
-                let alpha = match (n, alpha) {
-                    (Some(n), None) => match n.to_i64_exact() {
-                        Some(n) if n > 0 => Number::Double(2.0 / (n as f64 + 1.0)),
-                        _ => bail!(
-                            FailedToParse,
-                            "'N' field must be an integer greater than zero, found {n}"
-                        ),
-                    },
-                    (None, Some(a)) => match Number::of(a) {
-                        Some(x) if x.to_f64() > 0.0 && x.to_f64() < 1.0 => x,
-                        _ => bail!(
-                            FailedToParse,
-                            "'alpha' must be between 0 and 1 (exclusive), found {a}"
-                        ),
-                    },
-                    _ => bail!(
-                        FailedToParse,
-                        "{name} sub object must have exactly two fields: An 'input' field, and either an 'N' field or an \
-                         'alpha' field"
-                    ),
-                };
-                Function::ExpMovingAvg {
-                    input: Expression::parse(input, env)?,
-                    alpha,
-                }
-            }
-            "$derivative" | "$integral" => {
-                let [input, unit] = options(name, object()?, ["input", "unit"])?;
-                let Some(input) = input else {
-                    bail!(FailedToParse, "{name} requires an 'input' expression");
-                };
-                if sort.is_none_or(|s| s.fields.len() != 1) {
-                    bail!(
-                        FailedToParse,
-                        "{name} requires a sortBy with exactly one field"
-                    );
-                }
-                if name == "$derivative" && !has_window {
-                    bail!(FailedToParse, "{name} requires explicit window bounds");
-                }
-                let unit = unit.map(Unit::parse).transpose()?;
-                if unit.as_ref().is_some_and(|u| u.ms.is_none()) {
-                    bail!(5490704, "unit must be 'week' or smaller");
-                }
-                let input = Expression::parse(input, env)?;
-                if name == "$derivative" {
-                    Function::Derivative { input, unit }
-                } else {
-                    Function::Integral { input, unit }
-                }
-            }
-            "$covariancePop" | "$covarianceSamp" => {
-                let parts: Vec<Val<'_>> = arg
-                    .as_array()
-                    .map(|a| a.values().collect())
-                    .unwrap_or_default();
-                let sample = name == "$covarianceSamp";
-                match parts.as_slice() {
-                    [x, y] => Function::Covariance {
-                        x: Expression::parse(*x, env)?,
-                        y: Expression::parse(*y, env)?,
-                        sample,
-                    },
-                    // Anything else gives no pairs.
-                    _ => Function::Covariance {
-                        x: Expression::parse(arg, env)?,
-                        y: Expression::literal(Value::NULL),
-                        sample,
-                    },
-                }
-            }
-            "$linearFill" => {
-                no_window()?;
-                if sort.is_none_or(|s| s.fields.len() != 1) {
-                    bail!(
-                        605001,
-                        "{name} must be specified with a top level sortBy expression with exactly one element"
-                    );
-                }
-                Function::LinearFill(Expression::parse(arg, env)?)
-            }
+        match name {
+            "$rank" | "$denseRank" | "$documentNumber" => written.rank(),
+            "$shift" => written.shift(),
+            "$expMovingAvg" => written.exp_moving_avg(),
+            "$derivative" | "$integral" => written.derivative_or_integral(),
+            "$covariancePop" | "$covarianceSamp" => written.covariance(),
+            "$linearFill" => written.linear_fill(),
             "$locf" => {
-                no_window()?;
-                Function::Locf(Expression::parse(arg, env)?)
+                written.no_window()?;
+                Ok(Function::Locf(Expression::parse(arg, env)?))
             }
-            _ => {
-                // Here an array is an expression like any other, which `$group` refuses.
-                let mut w = Writer::new();
-                w.open_array("$concatArrays").push(arg).close();
-                let wrapped = w.finish();
-                let arg = if arg.tag == tag::ARRAY {
-                    wrapped.as_doc().as_val()
-                } else {
-                    arg
-                };
-                Function::Accumulate(AccumulatorSpec::parse(name, arg, env).map_err(|e| {
-                    if e.code == Code(15952) {
-                        err!(FailedToParse, "Unrecognized window function, {name}")
-                    } else {
-                        e
-                    }
-                })?)
-            }
+            _ => written.accumulator(),
+        }
+    }
+}
+
+impl<'a> Written<'a> {
+    fn sorted(&self) -> Result<()> {
+        if self.sort.is_none() {
+            bail!(FailedToParse, "{} requires a sortBy", self.name);
+        }
+        Ok(())
+    }
+
+    /// Whether `sortBy` has exactly one element.
+    fn sorted_by_one(&self) -> bool {
+        self.sort.is_some_and(|s| s.fields.len() == 1)
+    }
+
+    fn no_window(&self) -> Result<()> {
+        if self.has_window {
+            bail!(
+                FailedToParse,
+                "'window' field is not allowed in {}",
+                self.name
+            );
+        }
+        Ok(())
+    }
+
+    fn object(&self) -> Result<Doc<'a>> {
+        self.arg.as_doc().ok_or_else(|| {
+            err!(
+                FailedToParse,
+                "Argument to {} must be an object, found {}",
+                self.name,
+                self.arg.type_name()
+            )
         })
+    }
+
+    fn rank(&self) -> Result<Function> {
+        let Written { name, arg, .. } = *self;
+        if !arg.as_doc().is_some_and(Doc::is_empty) {
+            bail!(5371603, "{name} must be specified with '{{}}' as the value");
+        }
+        if !self.sorted_by_one() {
+            bail!(
+                5371602,
+                "{name} must be specified with a top level sortBy expression with exactly one element"
+            );
+        }
+        Ok(match name {
+            "$rank" => Function::Rank,
+            "$denseRank" => Function::DenseRank,
+            _ => Function::DocumentNumber,
+        })
+    }
+
+    fn shift(&self) -> Result<Function> {
+        let Written { name, env, .. } = *self;
+        self.no_window()?;
+        self.sorted()?;
+        let [output, by, default] = options(name, self.object()?, ["output", "by", "default"])?;
+        let (Some(output), Some(by)) = (output, by) else {
+            bail!(FailedToParse, "{name} requires 'output' and 'by'");
+        };
+        let Some(by) = by.to_i64_exact() else {
+            bail!(
+                FailedToParse,
+                "'{name}:by' field must be an integer, but found {by}"
+            );
+        };
+        let default = match default {
+            Some(d) => match Expression::parse(d, env)?.constant() {
+                Some(c) => c.clone(),
+                None => bail!(
+                    FailedToParse,
+                    "'{name}:default' expression must yield a constant value."
+                ),
+            },
+            None => Value::NULL,
+        };
+        Ok(Function::Shift {
+            output: Expression::parse(output, env)?,
+            by,
+            default,
+        })
+    }
+
+    fn exp_moving_avg(&self) -> Result<Function> {
+        let Written { name, env, .. } = *self;
+        self.no_window()?;
+        self.sorted()?;
+        let [input, n, alpha] = options(name, self.object()?, ["input", "N", "alpha"])?;
+        let Some(input) = input else {
+            bail!(FailedToParse, "{name} requires 'input'");
+        };
+        let alpha = match (n, alpha) {
+            (Some(n), None) => match n.to_i64_exact() {
+                Some(n) if n > 0 => Number::Double(2.0 / (n as f64 + 1.0)),
+                _ => bail!(
+                    FailedToParse,
+                    "'N' field must be an integer greater than zero, found {n}"
+                ),
+            },
+            (None, Some(a)) => match Number::of(a) {
+                Some(x) if x.to_f64() > 0.0 && x.to_f64() < 1.0 => x,
+                _ => bail!(
+                    FailedToParse,
+                    "'alpha' must be between 0 and 1 (exclusive), found {a}"
+                ),
+            },
+            _ => bail!(
+                FailedToParse,
+                "{name} sub object must have exactly two fields: An 'input' field, and either an 'N' field or an \
+                 'alpha' field"
+            ),
+        };
+        Ok(Function::ExpMovingAvg {
+            input: Expression::parse(input, env)?,
+            alpha,
+        })
+    }
+
+    fn derivative_or_integral(&self) -> Result<Function> {
+        let Written {
+            name,
+            env,
+            has_window,
+            ..
+        } = *self;
+        let [input, unit] = options(name, self.object()?, ["input", "unit"])?;
+        let Some(input) = input else {
+            bail!(FailedToParse, "{name} requires an 'input' expression");
+        };
+        if !self.sorted_by_one() {
+            bail!(
+                FailedToParse,
+                "{name} requires a sortBy with exactly one field"
+            );
+        }
+        if name == "$derivative" && !has_window {
+            bail!(FailedToParse, "{name} requires explicit window bounds");
+        }
+        let unit = unit.map(Unit::parse).transpose()?;
+        if unit.as_ref().is_some_and(|u| u.ms.is_none()) {
+            bail!(5490704, "unit must be 'week' or smaller");
+        }
+        let input = Expression::parse(input, env)?;
+        Ok(if name == "$derivative" {
+            Function::Derivative { input, unit }
+        } else {
+            Function::Integral { input, unit }
+        })
+    }
+
+    fn covariance(&self) -> Result<Function> {
+        let Written { name, arg, env, .. } = *self;
+        let parts: Vec<Val<'_>> = arg
+            .as_array()
+            .map(|a| a.values().collect())
+            .unwrap_or_default();
+        let sample = name == "$covarianceSamp";
+        Ok(match parts.as_slice() {
+            [x, y] => Function::Covariance {
+                x: Expression::parse(*x, env)?,
+                y: Expression::parse(*y, env)?,
+                sample,
+            },
+            // Anything else gives no pairs.
+            _ => Function::Covariance {
+                x: Expression::parse(arg, env)?,
+                y: Expression::literal(Value::NULL),
+                sample,
+            },
+        })
+    }
+
+    fn linear_fill(&self) -> Result<Function> {
+        let Written { name, arg, env, .. } = *self;
+        self.no_window()?;
+        if !self.sorted_by_one() {
+            bail!(
+                605001,
+                "{name} must be specified with a top level sortBy expression with exactly one element"
+            );
+        }
+        Ok(Function::LinearFill(Expression::parse(arg, env)?))
+    }
+
+    fn accumulator(&self) -> Result<Function> {
+        let Written { name, arg, env, .. } = *self;
+        // Here an array is an expression like any other, which `$group` refuses.
+        let mut w = Writer::new();
+        w.open_array("$concatArrays").push(arg).close();
+        let wrapped = w.finish();
+        let arg = if arg.tag == tag::ARRAY {
+            wrapped.as_doc().as_val()
+        } else {
+            arg
+        };
+        Ok(Function::Accumulate(
+            AccumulatorSpec::parse(name, arg, env).map_err(|e| {
+                if e.code == Code(15952) {
+                    err!(FailedToParse, "Unrecognized window function, {name}")
+                } else {
+                    e
+                }
+            })?,
+        ))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::options::{field_path, options, required, string, wrong_type};
 use super::parse::{ParseCtx, parse_transforms};
-use super::{Host, Namespace, Parts, Source};
+use super::{Host, IdleVisitor, Namespace, Source};
 use crate::collation::Collation;
 use crate::expr::{Expression, Vars};
 use crate::path::FieldPath;
@@ -87,14 +87,14 @@ fn check_coll(db: &str, coll: &str) -> Result<()> {
 
 impl OutSpec {
     pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<OutSpec> {
-        const STAGE: &str = "$out";
+        const MERGE: &str = "$out";
         let (db, coll, timeseries) = match spec.tag {
             tag::STRING => (ctx.db.as_str(), spec.as_str().unwrap_or(""), None),
             tag::DOCUMENT => {
                 let d = spec.as_doc().unwrap_or(Doc::EMPTY);
-                let [db, coll, timeseries] = options(STAGE, d, ["db", "coll", "timeseries"])?;
-                let coll = string(STAGE, "coll", required(STAGE, "coll", coll)?)?;
-                let db = string(STAGE, "db", required(STAGE, "db", db)?)?;
+                let [db, coll, timeseries] = options(MERGE, d, ["db", "coll", "timeseries"])?;
+                let coll = string(MERGE, "coll", required(MERGE, "coll", coll)?)?;
+                let db = string(MERGE, "db", required(MERGE, "db", db)?)?;
                 if let Some(t) = timeseries {
                     check_timeseries(t)?;
                 }
@@ -132,12 +132,12 @@ impl OutSpec {
 }
 
 fn check_timeseries(v: Val<'_>) -> Result<()> {
-    const STAGE: &str = "$out.timeseries";
+    const MERGE: &str = "$out.timeseries";
     let Some(d) = v.as_doc() else {
         return Err(wrong_type("$out", "timeseries", v, "object"));
     };
     let [time, meta, granularity, span, rounding] = options(
-        STAGE,
+        MERGE,
         d,
         [
             "timeField",
@@ -147,16 +147,16 @@ fn check_timeseries(v: Val<'_>) -> Result<()> {
             "bucketRoundingSeconds",
         ],
     )?;
-    string(STAGE, "timeField", required(STAGE, "timeField", time)?)?;
+    string(MERGE, "timeField", required(MERGE, "timeField", time)?)?;
     if let Some(m) = meta {
-        string(STAGE, "metaField", m)?;
+        string(MERGE, "metaField", m)?;
     }
     if let Some(g) = granularity {
-        let g = string(STAGE, "granularity", g)?;
+        let g = string(MERGE, "granularity", g)?;
         if !matches!(g, "seconds" | "minutes" | "hours") {
             bail!(
                 BadValue,
-                "Enumeration value '{g}' for field '{STAGE}.granularity' is not a valid value."
+                "Enumeration value '{g}' for field '{MERGE}.granularity' is not a valid value."
             );
         }
     }
@@ -166,7 +166,7 @@ fn check_timeseries(v: Val<'_>) -> Result<()> {
     ] {
         let Some(v) = v else { continue };
         if !v.is_number() {
-            return Err(wrong_type(STAGE, name, v, "[int, decimal, double, long]"));
+            return Err(wrong_type(MERGE, name, v, "[int, decimal, double, long]"));
         }
         let n = v.to_i64_truncated().unwrap_or(0);
         if !(1..=31_536_000).contains(&n) {
@@ -190,85 +190,36 @@ fn check_timeseries(v: Val<'_>) -> Result<()> {
     Ok(())
 }
 
+const MERGE: &str = "$merge";
+
 impl MergeSpec {
     pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<MergeSpec> {
-        const STAGE: &str = "$merge";
         let (into, on, lets, matched, not_matched) = match spec.tag {
             tag::STRING => (spec, None, None, None, None),
             tag::DOCUMENT => {
                 let d = spec.as_doc().unwrap_or(Doc::EMPTY);
                 let [_, _, lets, _, not_matched] = options(
-                    STAGE,
+                    MERGE,
                     d,
                     ["into", "on", "let", "whenMatched", "whenNotMatched"],
                 )?;
                 // These tell null from left out.
-                let into = required(STAGE, "into", d.get("into"))?;
+                let into = required(MERGE, "into", d.get("into"))?;
                 (into, d.get("on"), lets, d.get("whenMatched"), not_matched)
             }
             _ => bail!(
                 TypeMismatch,
-                "{STAGE} requires a string or object argument, but found {}",
+                "{MERGE} requires a string or object argument, but found {}",
                 spec.type_name()
             ),
         };
         let target = parse_into(into, spec.tag == tag::STRING, ctx)?;
         let on = parse_on(on)?;
         if let Some(l) = lets.filter(|l| l.tag != tag::DOCUMENT) {
-            return Err(wrong_type(STAGE, "let", l, "object"));
+            return Err(wrong_type(MERGE, "let", l, "object"));
         }
-        let when_not_matched = match not_matched {
-            None => NotMatched::Insert,
-            Some(v) => match string(STAGE, "whenNotMatched", v)? {
-                "insert" => NotMatched::Insert,
-                "discard" => NotMatched::Discard,
-                "fail" => NotMatched::Fail,
-                m => bail!(
-                    BadValue,
-                    "Enumeration value '{m}' for field '$merge.whenNotMatched' is not a valid value."
-                ),
-            },
-        };
-        let mut parsed_lets = Vec::new();
-        let when_matched = match matched {
-            None => Matched::Merge,
-            Some(v) if v.tag == tag::ARRAY => {
-                let mut env = ctx.env.clone();
-                for e in lets.and_then(|l| l.as_doc()).unwrap_or(Doc::EMPTY).iter() {
-                    if e.name == "new" && e.val.as_str() != Some("$$ROOT") {
-                        bail!(
-                            51273,
-                            "'let' may not define a value for the reserved 'new' variable other than '$$ROOT'"
-                        );
-                    }
-                    env.define(e.name)?;
-                    parsed_lets.push((e.name.to_string(), Expression::parse(e.val, &ctx.env)?));
-                }
-                if lets.is_none() || !env.knows("new") {
-                    env.define("new")?;
-                }
-                Matched::Pipeline(parse_transforms(v.as_array().unwrap_or(Doc::EMPTY), &env)?)
-            }
-            Some(v) => {
-                let Some(mode) = v.as_str() else {
-                    bail!(
-                        51191,
-                        "$merge 'whenMatched' field must be either a string or an array, but found {}",
-                        v.type_name()
-                    );
-                };
-                match mode {
-                    "replace" => Matched::Replace,
-                    "keepExisting" => Matched::KeepExisting,
-                    "merge" => Matched::Merge,
-                    "fail" => Matched::Fail,
-                    m => bail!(
-                        BadValue,
-                        "Enumeration value '{m}' for field '$merge.whenMatched' is not a valid value."
-                    ),
-                }
-            }
-        };
+        let when_not_matched = parse_not_matched(not_matched)?;
+        let (when_matched, parsed_lets) = parse_matched(matched, lets, ctx)?;
         if lets.is_some() && !matches!(when_matched, Matched::Pipeline(_)) {
             bail!(
                 51199,
@@ -280,7 +231,7 @@ impl MergeSpec {
         {
             bail!(
                 51181,
-                "Combination of {STAGE} modes 'whenMatched' and 'whenNotMatched' is not supported"
+                "Combination of {MERGE} modes 'whenMatched' and 'whenNotMatched' is not supported"
             );
         }
         Ok(MergeSpec {
@@ -292,6 +243,70 @@ impl MergeSpec {
             collation: ctx.env.collation().cloned(),
         })
     }
+}
+
+fn parse_not_matched(not_matched: Option<Val<'_>>) -> Result<NotMatched> {
+    Ok(match not_matched {
+        None => NotMatched::Insert,
+        Some(v) => match string(MERGE, "whenNotMatched", v)? {
+            "insert" => NotMatched::Insert,
+            "discard" => NotMatched::Discard,
+            "fail" => NotMatched::Fail,
+            m => bail!(
+                BadValue,
+                "Enumeration value '{m}' for field '$merge.whenNotMatched' is not a valid value."
+            ),
+        },
+    })
+}
+
+/// `whenMatched`, and the variables of `let` where it is a pipeline.
+fn parse_matched(
+    matched: Option<Val<'_>>,
+    lets: Option<Val<'_>>,
+    ctx: &ParseCtx,
+) -> Result<(Matched, Vec<(String, Expression)>)> {
+    let mut parsed_lets = Vec::new();
+    let when_matched = match matched {
+        None => Matched::Merge,
+        Some(v) if v.tag == tag::ARRAY => {
+            let mut env = ctx.env.clone();
+            for e in lets.and_then(|l| l.as_doc()).unwrap_or(Doc::EMPTY).iter() {
+                if e.name == "new" && e.val.as_str() != Some("$$ROOT") {
+                    bail!(
+                        51273,
+                        "'let' may not define a value for the reserved 'new' variable other than '$$ROOT'"
+                    );
+                }
+                env.define(e.name)?;
+                parsed_lets.push((e.name.to_string(), Expression::parse(e.val, &ctx.env)?));
+            }
+            if lets.is_none() || !env.knows("new") {
+                env.define("new")?;
+            }
+            Matched::Pipeline(parse_transforms(v.as_array().unwrap_or(Doc::EMPTY), &env)?)
+        }
+        Some(v) => {
+            let Some(mode) = v.as_str() else {
+                bail!(
+                    51191,
+                    "$merge 'whenMatched' field must be either a string or an array, but found {}",
+                    v.type_name()
+                );
+            };
+            match mode {
+                "replace" => Matched::Replace,
+                "keepExisting" => Matched::KeepExisting,
+                "merge" => Matched::Merge,
+                "fail" => Matched::Fail,
+                m => bail!(
+                    BadValue,
+                    "Enumeration value '{m}' for field '$merge.whenMatched' is not a valid value."
+                ),
+            }
+        }
+    };
+    Ok((when_matched, parsed_lets))
 }
 
 fn parse_into(into: Val<'_>, short: bool, ctx: &ParseCtx) -> Result<Namespace> {
@@ -399,7 +414,7 @@ impl Source for Out {
         Doc::EMPTY
     }
 
-    fn parts(&mut self, _wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, _wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_input(&mut self.input, to)
     }
 }
@@ -433,7 +448,7 @@ impl Source for Merge {
         Doc::EMPTY
     }
 
-    fn parts(&mut self, _wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, _wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_input(&mut self.input, to)
     }
 }

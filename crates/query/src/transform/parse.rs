@@ -1,7 +1,7 @@
 //! Specifications of the transforming stages.
 
 use super::{Branch, Child, Kind, Mode, Transform};
-use crate::expr::{Expression, FieldPath, ParseEnv, is_operator};
+use crate::expr::{ExprPath, Expression, ParseEnv, is_operator};
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Error, Result, bail, err};
 
@@ -164,14 +164,14 @@ impl Branch {
 }
 
 /// A checked path as a stage's field name.
-fn path(name: &str) -> Result<FieldPath> {
+fn path(name: &str) -> Result<ExprPath> {
     if name.split('.').count() > MAX_DEPTH {
         bail!(
             Overflow,
             "FieldPath is too deep: it may have {MAX_DEPTH} components at most"
         );
     }
-    FieldPath::parse(name)
+    ExprPath::parse(name)
 }
 
 type Collision = fn(&str, Option<&str>) -> Error;
@@ -196,7 +196,7 @@ fn add_collision(at: &str, rest: Option<&str>) -> Error {
     )
 }
 
-fn insert(root: &mut Branch, path: &FieldPath, child: Child, collision: Collision) -> Result<()> {
+fn insert(root: &mut Branch, path: &ExprPath, child: Child, collision: Collision) -> Result<()> {
     let parts = path.parts();
     let mut branch = root;
     for (i, part) in parts.iter().enumerate() {
@@ -247,7 +247,7 @@ impl Project<'_> {
         }
     }
 
-    fn leaf(&mut self, name: &str, p: &FieldPath, include: bool) -> Result<()> {
+    fn leaf(&mut self, name: &str, p: &ExprPath, include: bool) -> Result<()> {
         if name == "_id" {
             self.id = Some(include);
             if include {
@@ -279,7 +279,7 @@ impl Project<'_> {
         insert(&mut self.root, p, Child::Leaf, project_collision)
     }
 
-    fn document(&mut self, name: &str, p: &FieldPath, v: Val<'_>, depth: usize) -> Result<()> {
+    fn document(&mut self, name: &str, p: &ExprPath, v: Val<'_>, depth: usize) -> Result<()> {
         let d = v.as_doc().unwrap_or(Doc::EMPTY);
         let Some(first) = d.first() else {
             bail!(
@@ -303,7 +303,7 @@ impl Project<'_> {
         Ok(())
     }
 
-    fn computed(&mut self, p: &FieldPath, e: Expression, operator: bool) -> Result<()> {
+    fn computed(&mut self, p: &ExprPath, e: Expression, operator: bool) -> Result<()> {
         if self.mode == Some(Mode::Exclude) && e.operator() != Some("$meta") {
             return Err(if operator {
                 err!(

@@ -4,8 +4,8 @@
 //! `memcpy`. A container in which nothing changes leaves no trace in the output.
 
 use super::array::decimal;
-use super::operator::{Missing, Op, Outcome, Place, not_viable, through_array};
-use super::tree::{Elements, Fields, Node, Operators, merge, too_deep};
+use super::operator::{Creation, Target, UpdateOp, ValueChange, not_viable, through_array};
+use super::tree::{Elements, Fields, Operators, UpdateNode, merge, too_deep};
 use super::{Applied, UpdateCtx, dollar_prefixed, too_large};
 use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
@@ -239,11 +239,11 @@ impl<'a> Walk<'a> {
     }
 
     /// `_id` does not change, and names at the top start with `$` only in inserted documents.
-    fn check_top_level(&self, name: &str, node: &Node) -> Result<()> {
+    fn check_top_level(&self, name: &str, node: &UpdateNode) -> Result<()> {
         if name == "_id" {
             let mut path = name.to_string();
             let mut node = node;
-            while let Node::Fields(f) = node {
+            while let UpdateNode::Fields(f) = node {
                 let Some(c) = f.children.first() else { break };
                 path = format!("{path}.{}", c.name);
                 node = &c.node;
@@ -253,7 +253,7 @@ impl<'a> Walk<'a> {
                 "Performing an update on the path '{path}' would modify the immutable field '_id'"
             );
         }
-        let removes = matches!(node, Node::Leaf(op) if matches!(**op, Op::Unset | Op::RenameFrom));
+        let removes = matches!(node, UpdateNode::Leaf(op) if matches!(**op, UpdateOp::Unset | UpdateOp::RenameFrom));
         if name.starts_with('$') && !self.ctx.is_insert && !removes {
             return Err(dollar_prefixed(name, name));
         }
@@ -277,15 +277,15 @@ impl<'a> Walk<'a> {
     /// Writes one element with its changes. `copied`: up to where `bytes` are in the output already.
     fn element(
         &mut self,
-        node: &Node,
+        node: &UpdateNode,
         e: &Element<'a>,
         bytes: &'a [u8],
         copied: &mut usize,
     ) -> Result<bool> {
         self.ctx.vars.work(1)?;
         match node {
-            Node::Leaf(op) => self.leaf(op, e, bytes, copied),
-            Node::Fields(f) => {
+            UpdateNode::Leaf(op) => self.leaf(op, e, bytes, copied),
+            UpdateNode::Fields(f) => {
                 let Some(inner) = e.val.as_container() else {
                     for c in &self.resolve(f)?.children {
                         self.blocked(&c.node, &c.name, e.name, e.val)?;
@@ -296,7 +296,7 @@ impl<'a> Walk<'a> {
                     w.container(f, e.name, inner, e.val.tag == tag::ARRAY)
                 })
             }
-            Node::Elements(Elements { list, .. }) => {
+            UpdateNode::Elements(Elements { list, .. }) => {
                 let Some(inner) = e.val.as_array() else {
                     bail!(
                         BadValue,
@@ -336,7 +336,11 @@ impl<'a> Walk<'a> {
     }
 
     /// Writes an array with changes to the elements that filters select.
-    fn elements(&mut self, filtered: &[(Option<usize>, Node)], array: Doc<'a>) -> Result<bool> {
+    fn elements(
+        &mut self,
+        filtered: &[(Option<usize>, UpdateNode)],
+        array: Doc<'a>,
+    ) -> Result<bool> {
         let (bytes, start) = (array.as_bytes(), self.out.len());
         let (mut copied, mut changed, mut at) = (0, false, 4);
         let mut it = array.iter();
@@ -344,7 +348,7 @@ impl<'a> Walk<'a> {
         while let Some((raw, val)) = it.next_raw() {
             let from = at;
             at = bytes.len() - 1 - it.rest().len();
-            let mut node: Option<Cow<'_, Node>> = None;
+            let mut node: Option<Cow<'_, UpdateNode>> = None;
             for (filter, n) in filtered {
                 self.ctx.vars.work(1)?;
                 let selected = match filter.and_then(|i| self.ops.filters.get(i)) {
@@ -396,23 +400,23 @@ impl<'a> Walk<'a> {
 
     fn leaf(
         &mut self,
-        op: &Op,
+        op: &UpdateOp,
         e: &Element<'a>,
         bytes: &'a [u8],
         copied: &mut usize,
     ) -> Result<bool> {
-        if let (Op::RenameTo(_), Some(a)) = (op, &self.array) {
+        if let (UpdateOp::RenameTo(_), Some(a)) = (op, &self.array) {
             return Err(through_array("destination", &self.path, a, self.root));
         }
-        let at = Place {
+        let at = Target {
             root: self.root,
             path: &self.path,
             name: e.name,
         };
         self.ctx.vars.work_bytes(e.val.bytes.len())?;
         match op.apply(e.val, &at, self.ctx)? {
-            Outcome::Unchanged => return Ok(false),
-            Outcome::Remove if e.in_array => {
+            ValueChange::Unchanged => return Ok(false),
+            ValueChange::Remove if e.in_array => {
                 if e.val.tag == tag::NULL {
                     return Ok(false);
                 }
@@ -420,22 +424,22 @@ impl<'a> Walk<'a> {
                 header(&mut self.out, tag::NULL, e.name);
                 self.diff.val(&self.path, Val::NULL);
             }
-            Outcome::Remove => {
+            ValueChange::Remove => {
                 self.out.extend_from_slice(&bytes[*copied..e.start]);
                 self.removed.push(self.path.clone());
             }
-            Outcome::Set(v) => {
+            ValueChange::Set(v) => {
                 check_depth(v, self.depth)?;
                 write_value(&mut self.out, &bytes[*copied..e.start], e.name, v);
                 self.diff.val(&self.path, v);
             }
-            Outcome::SetOwned(v) => {
+            ValueChange::SetOwned(v) => {
                 let v = v.as_val();
                 check_depth(v, self.depth)?;
                 write_value(&mut self.out, &bytes[*copied..e.start], e.name, v);
                 self.diff.val(&self.path, v);
             }
-            Outcome::Grown(v, from) => {
+            ValueChange::Grown(v, from) => {
                 check_depth(v.as_val(), self.depth)?;
                 write_value(&mut self.out, &bytes[*copied..e.start], e.name, v.as_val());
                 self.note_growth(&v, from);
@@ -466,20 +470,20 @@ impl<'a> Walk<'a> {
     }
 
     /// Appends a new element `name`; says whether there is anything to create.
-    fn create(&mut self, node: &Node, name: &str) -> Result<bool> {
+    fn create(&mut self, node: &UpdateNode, name: &str) -> Result<bool> {
         self.ctx.vars.work(1)?;
         match node {
-            Node::Leaf(op) => {
+            UpdateNode::Leaf(op) => {
                 let owned;
                 let v = match op.missing(self.root, self.ctx)? {
-                    Missing::Ignore | Missing::CheckPath => return Ok(false),
-                    Missing::Create(v) => v,
-                    Missing::CreateOwned(v) => {
+                    Creation::Ignore | Creation::CheckPath => return Ok(false),
+                    Creation::Create(v) => v,
+                    Creation::CreateOwned(v) => {
                         owned = v;
                         owned.as_val()
                     }
                 };
-                if let (Op::RenameTo(_), Some(a)) = (&**op, &self.array) {
+                if let (UpdateOp::RenameTo(_), Some(a)) = (&**op, &self.array) {
                     return Err(through_array("destination", &self.path, a, self.root));
                 }
                 check_depth(v, self.depth)?;
@@ -488,7 +492,7 @@ impl<'a> Walk<'a> {
                 self.check_written()?;
                 Ok(true)
             }
-            Node::Fields(f) => {
+            UpdateNode::Fields(f) => {
                 let mark = self.out.len();
                 header(&mut self.out, tag::DOCUMENT, name);
                 let start = self.out.len();
@@ -506,7 +510,7 @@ impl<'a> Walk<'a> {
                 }
                 Ok(any)
             }
-            Node::Elements(_) => Err(err!(
+            UpdateNode::Elements(_) => Err(err!(
                 BadValue,
                 "The path '{}' must exist in the document in order to apply array updates.",
                 self.path
@@ -515,12 +519,12 @@ impl<'a> Walk<'a> {
     }
 
     /// `child` cannot exist below the value `v` of `name`: an error unless the operators there ask for nothing.
-    fn blocked(&mut self, node: &Node, child: &str, name: &str, v: Val<'_>) -> Result<()> {
+    fn blocked(&mut self, node: &UpdateNode, child: &str, name: &str, v: Val<'_>) -> Result<()> {
         self.ctx.vars.work(1)?;
         match node {
-            Node::Leaf(op) => match op.missing(self.root, self.ctx)? {
-                Missing::Ignore => Ok(()),
-                Missing::CheckPath => {
+            UpdateNode::Leaf(op) => match op.missing(self.root, self.ctx)? {
+                Creation::Ignore => Ok(()),
+                Creation::CheckPath => {
                     let path = format!("{}.{child}", self.path);
                     Err(not_viable(child, &path, name, v))
                 }
@@ -529,13 +533,13 @@ impl<'a> Walk<'a> {
                     "Cannot create field '{child}' in element {{{name}: {v}}}"
                 )),
             },
-            Node::Fields(f) => {
+            UpdateNode::Fields(f) => {
                 for c in &self.resolve(f)?.children {
                     self.blocked(&c.node, child, name, v)?;
                 }
                 Ok(())
             }
-            Node::Elements(_) => Err(err!(
+            UpdateNode::Elements(_) => Err(err!(
                 BadValue,
                 "The path '{}.{child}' must exist in the document in order to apply array updates.",
                 self.path

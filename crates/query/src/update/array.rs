@@ -1,7 +1,7 @@
 //! The operators on whole arrays: `$push` with its modifiers, `$addToSet`, `$pop`, `$pull`, `$pullAll`.
 
 use super::UpdateCtx;
-use super::operator::{Outcome, Place};
+use super::operator::{Target, ValueChange};
 use crate::collation::{Collation, compare, equal};
 use crate::expr::ParseEnv;
 use crate::filter::Filter;
@@ -146,7 +146,7 @@ impl Push {
         self.arrange(Value::array(Default::default()).as_val())
     }
 
-    pub fn apply<'a>(&self, v: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
+    pub fn apply<'a>(&self, v: Val<'_>, at: &Target<'_>) -> Result<ValueChange<'a>> {
         if v.tag != tag::ARRAY {
             bail!(
                 BadValue,
@@ -159,16 +159,16 @@ impl Push {
         let added = items(self.values.as_val());
         if self.position.is_none() && self.slice.is_none() && self.sort.is_none() {
             if added.is_empty() {
-                return Ok(Outcome::Unchanged);
+                return Ok(ValueChange::Unchanged);
             }
             let (array, from) = append(v, added.values(), added.len());
-            return Ok(Outcome::Grown(array, from));
+            return Ok(ValueChange::Grown(array, from));
         }
         let new = self.arrange(v);
         Ok(if new.as_val() == v {
-            Outcome::Unchanged
+            ValueChange::Unchanged
         } else {
-            Outcome::SetOwned(new)
+            ValueChange::SetOwned(new)
         })
     }
 
@@ -311,7 +311,7 @@ impl AddToSet {
         self.values.values().to_value()
     }
 
-    pub fn apply<'a>(&self, v: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
+    pub fn apply<'a>(&self, v: Val<'_>, at: &Target<'_>) -> Result<ValueChange<'a>> {
         if v.tag != tag::ARRAY {
             bail!(
                 BadValue,
@@ -322,14 +322,14 @@ impl AddToSet {
         }
         let new = self.values.without(items(v));
         if new.is_empty() {
-            return Ok(Outcome::Unchanged);
+            return Ok(ValueChange::Unchanged);
         }
         let (array, from) = append(v, new.into_iter(), self.values.items().len());
-        Ok(Outcome::Grown(array, from))
+        Ok(ValueChange::Grown(array, from))
     }
 }
 
-pub fn pop<'a>(first: bool, v: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
+pub fn pop<'a>(first: bool, v: Val<'_>, at: &Target<'_>) -> Result<ValueChange<'a>> {
     if v.tag != tag::ARRAY {
         bail!(
             TypeMismatch,
@@ -340,10 +340,10 @@ pub fn pop<'a>(first: bool, v: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
     }
     let n = items(v).count();
     if n == 0 {
-        return Ok(Outcome::Unchanged);
+        return Ok(ValueChange::Unchanged);
     }
     let kept = items(v).values().skip(usize::from(first)).take(n - 1);
-    Ok(Outcome::SetOwned(array_of(kept, v.bytes.len())))
+    Ok(ValueChange::SetOwned(array_of(kept, v.bytes.len())))
 }
 
 /// The array without the elements that `drop` names.
@@ -351,7 +351,7 @@ fn cull<'a>(
     operator: &str,
     v: Val<'_>,
     mut drop: impl FnMut(Val<'_>) -> Result<bool>,
-) -> Result<Outcome<'a>> {
+) -> Result<ValueChange<'a>> {
     if v.tag != tag::ARRAY {
         bail!(BadValue, "Cannot apply {operator} to a non-array value");
     }
@@ -365,12 +365,12 @@ fn cull<'a>(
         }
     }
     if !dropped {
-        return Ok(Outcome::Unchanged);
+        return Ok(ValueChange::Unchanged);
     }
-    Ok(Outcome::SetOwned(array_of(kept, v.bytes.len())))
+    Ok(ValueChange::SetOwned(array_of(kept, v.bytes.len())))
 }
 
-pub fn pull_all<'a>(values: &List, v: Val<'_>) -> Result<Outcome<'a>> {
+pub fn pull_all<'a>(values: &List, v: Val<'_>) -> Result<ValueChange<'a>> {
     cull("$pullAll", v, |e| Ok(values.holds(e)))
 }
 
@@ -416,7 +416,7 @@ impl Pull {
         })
     }
 
-    pub fn apply<'a>(&self, v: Val<'_>, ctx: &UpdateCtx<'_>) -> Result<Outcome<'a>> {
+    pub fn apply<'a>(&self, v: Val<'_>, ctx: &UpdateCtx<'_>) -> Result<ValueChange<'a>> {
         cull("$pull", v, |e| match self {
             Pull::Equal(x, c) => Ok(equal(c.as_ref(), x.as_val(), e)),
             Pull::Operators { field, .. } if e.tag == tag::ARRAY => {

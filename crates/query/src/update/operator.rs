@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 
 /// An operator with its operand, for one path.
 #[derive(Debug)]
-pub enum Op {
+pub enum UpdateOp {
     Set(Value),
     SetOnInsert(Value),
     Unset,
@@ -46,7 +46,7 @@ pub enum Bit {
 }
 
 /// What becomes of a value.
-pub enum Outcome<'a> {
+pub enum ValueChange<'a> {
     Unchanged,
     Remove,
     Set(Val<'a>),
@@ -56,7 +56,7 @@ pub enum Outcome<'a> {
 }
 
 /// What becomes of a place where nothing is.
-pub enum Missing<'a> {
+pub enum Creation<'a> {
     /// It stays so, even if the path could not exist.
     Ignore,
     /// It stays so, but the path must be one that could exist (`$pop`, `$pull`).
@@ -66,13 +66,13 @@ pub enum Missing<'a> {
 }
 
 /// Who asks: for error messages.
-pub struct Place<'a> {
+pub struct Target<'a> {
     pub root: Doc<'a>,
     pub path: &'a str,
     pub name: &'a str,
 }
 
-impl Place<'_> {
+impl Target<'_> {
     /// `{_id: …}` of the document.
     pub fn id(&self) -> String {
         match self.root.get("_id") {
@@ -82,7 +82,7 @@ impl Place<'_> {
     }
 }
 
-impl Op {
+impl UpdateOp {
     pub fn check_name(name: &str) -> Result<()> {
         match name {
             "$set" | "$setOnInsert" | "$unset" | "$inc" | "$mul" | "$min" | "$max"
@@ -95,23 +95,23 @@ impl Op {
         }
     }
 
-    pub fn parse(modifier: &str, path: &str, v: Val<'_>, env: &ParseEnv) -> Result<Op> {
+    pub fn parse(modifier: &str, path: &str, v: Val<'_>, env: &ParseEnv) -> Result<UpdateOp> {
         Ok(match modifier {
-            "$set" => Op::Set(v.to_value()),
-            "$setOnInsert" => Op::SetOnInsert(v.to_value()),
-            "$unset" => Op::Unset,
-            "$inc" => Op::Inc(number(v, "increment", path)?),
-            "$mul" => Op::Mul(number(v, "multiply", path)?),
-            "$min" => Op::Min(v.to_value(), env.collation().cloned()),
-            "$max" => Op::Max(v.to_value(), env.collation().cloned()),
+            "$set" => UpdateOp::Set(v.to_value()),
+            "$setOnInsert" => UpdateOp::SetOnInsert(v.to_value()),
+            "$unset" => UpdateOp::Unset,
+            "$inc" => UpdateOp::Inc(number(v, "increment", path)?),
+            "$mul" => UpdateOp::Mul(number(v, "multiply", path)?),
+            "$min" => UpdateOp::Min(v.to_value(), env.collation().cloned()),
+            "$max" => UpdateOp::Max(v.to_value(), env.collation().cloned()),
             "$currentDate" => parse_current_date(v)?,
             "$bit" => parse_bit(path, v)?,
-            "$push" => Op::Push(Push::parse(v, env.collation())?),
-            "$addToSet" => Op::AddToSet(AddToSet::parse(v, env.collation())?),
+            "$push" => UpdateOp::Push(Push::parse(v, env.collation())?),
+            "$addToSet" => UpdateOp::AddToSet(AddToSet::parse(v, env.collation())?),
             "$pop" => parse_pop(path, v)?,
-            "$pull" => Op::Pull(Pull::parse(v, env)?),
+            "$pull" => UpdateOp::Pull(Pull::parse(v, env)?),
             "$pullAll" => match v.tag {
-                tag::ARRAY => Op::PullAll(List::new(v.to_value(), env.collation())),
+                tag::ARRAY => UpdateOp::PullAll(List::new(v.to_value(), env.collation())),
                 _ => bail!(
                     BadValue,
                     "$pullAll requires an array argument but was given a {}",
@@ -163,55 +163,57 @@ impl Op {
         Ok(target)
     }
 
-    pub fn rename_to(from: &str) -> Op {
-        Op::RenameTo(from.split('.').map(str::to_string).collect())
+    pub fn rename_to(from: &str) -> UpdateOp {
+        UpdateOp::RenameTo(from.split('.').map(str::to_string).collect())
     }
 
     /// Applies the operator to a value that is there.
     pub fn apply<'a>(
         &'a self,
         v: Val<'a>,
-        at: &Place<'a>,
+        at: &Target<'a>,
         ctx: &UpdateCtx<'_>,
-    ) -> Result<Outcome<'a>> {
+    ) -> Result<ValueChange<'a>> {
         Ok(match self {
-            Op::Set(new) => replace_if_other(v, new.as_val()),
-            Op::SetOnInsert(new) if ctx.is_insert => replace_if_other(v, new.as_val()),
-            Op::SetOnInsert(_) => Outcome::Unchanged,
-            Op::Unset => Outcome::Remove,
-            Op::Inc(n) => arithmetic("$inc", v, n.as_val(), at)?,
-            Op::Mul(n) => arithmetic("$mul", v, n.as_val(), at)?,
-            Op::Min(new, c) if compare(c.as_ref(), new.as_val(), v) == Ordering::Less => {
-                Outcome::Set(new.as_val())
+            UpdateOp::Set(new) => replace_if_other(v, new.as_val()),
+            UpdateOp::SetOnInsert(new) if ctx.is_insert => replace_if_other(v, new.as_val()),
+            UpdateOp::SetOnInsert(_) => ValueChange::Unchanged,
+            UpdateOp::Unset => ValueChange::Remove,
+            UpdateOp::Inc(n) => arithmetic("$inc", v, n.as_val(), at)?,
+            UpdateOp::Mul(n) => arithmetic("$mul", v, n.as_val(), at)?,
+            UpdateOp::Min(new, c) if compare(c.as_ref(), new.as_val(), v) == Ordering::Less => {
+                ValueChange::Set(new.as_val())
             }
-            Op::Max(new, c) if compare(c.as_ref(), new.as_val(), v) == Ordering::Greater => {
-                Outcome::Set(new.as_val())
+            UpdateOp::Max(new, c) if compare(c.as_ref(), new.as_val(), v) == Ordering::Greater => {
+                ValueChange::Set(new.as_val())
             }
-            Op::Min(..) | Op::Max(..) => Outcome::Unchanged,
-            Op::CurrentDate { timestamp } => Outcome::SetOwned(now(*timestamp, ctx)),
-            Op::Bit(ops) => bit(ops, v, at)?,
-            Op::Push(p) => p.apply(v, at)?,
-            Op::AddToSet(a) => a.apply(v, at)?,
-            Op::Pop { first } => super::array::pop(*first, v, at)?,
-            Op::Pull(p) => p.apply(v, ctx)?,
-            Op::PullAll(values) => super::array::pull_all(values, v)?,
-            Op::RenameTo(from) => match renamed(from, at.root)? {
+            UpdateOp::Min(..) | UpdateOp::Max(..) => ValueChange::Unchanged,
+            UpdateOp::CurrentDate { timestamp } => ValueChange::SetOwned(now(*timestamp, ctx)),
+            UpdateOp::Bit(ops) => bit(ops, v, at)?,
+            UpdateOp::Push(p) => p.apply(v, at)?,
+            UpdateOp::AddToSet(a) => a.apply(v, at)?,
+            UpdateOp::Pop { first } => super::array::pop(*first, v, at)?,
+            UpdateOp::Pull(p) => p.apply(v, ctx)?,
+            UpdateOp::PullAll(values) => super::array::pull_all(values, v)?,
+            UpdateOp::RenameTo(from) => match renamed(from, at.root)? {
                 // Onto `_id` it is an error even when the values are the same.
-                Some(new) if at.path == "_id" => Outcome::Set(new),
+                Some(new) if at.path == "_id" => ValueChange::Set(new),
                 Some(new) => replace_if_other(v, new),
-                None => Outcome::Unchanged,
+                None => ValueChange::Unchanged,
             },
-            Op::RenameFrom => Outcome::Remove,
+            UpdateOp::RenameFrom => ValueChange::Remove,
         })
     }
 
     /// Applies the operator where nothing is.
-    pub fn missing<'a>(&'a self, root: Doc<'a>, ctx: &UpdateCtx<'_>) -> Result<Missing<'a>> {
+    pub fn missing<'a>(&'a self, root: Doc<'a>, ctx: &UpdateCtx<'_>) -> Result<Creation<'a>> {
         Ok(match self {
-            Op::Set(v) | Op::Inc(v) | Op::Min(v, _) | Op::Max(v, _) => Missing::Create(v.as_val()),
-            Op::SetOnInsert(v) if ctx.is_insert => Missing::Create(v.as_val()),
-            Op::SetOnInsert(_) | Op::Unset | Op::RenameFrom => Missing::Ignore,
-            Op::Mul(v) => {
+            UpdateOp::Set(v) | UpdateOp::Inc(v) | UpdateOp::Min(v, _) | UpdateOp::Max(v, _) => {
+                Creation::Create(v.as_val())
+            }
+            UpdateOp::SetOnInsert(v) if ctx.is_insert => Creation::Create(v.as_val()),
+            UpdateOp::SetOnInsert(_) | UpdateOp::Unset | UpdateOp::RenameFrom => Creation::Ignore,
+            UpdateOp::Mul(v) => {
                 let zero = Number::Int(0);
                 let factor = Number::of(v.as_val()).unwrap_or(zero);
                 let product = match factor {
@@ -220,27 +222,27 @@ impl Op {
                     Number::Double(_) => Number::Double(0.0),
                     Number::Decimal(_) => Number::Decimal(bson::Decimal128::from_i64(0)),
                 };
-                Missing::CreateOwned(product.to_value())
+                Creation::CreateOwned(product.to_value())
             }
-            Op::CurrentDate { timestamp } => Missing::CreateOwned(now(*timestamp, ctx)),
-            Op::Bit(ops) => Missing::CreateOwned(bits(ops, 0, false)),
-            Op::Push(p) => Missing::CreateOwned(p.create()),
-            Op::AddToSet(a) => Missing::CreateOwned(a.create()),
-            Op::Pop { .. } | Op::Pull(_) | Op::PullAll(..) => Missing::CheckPath,
-            Op::RenameTo(from) => match renamed(from, root)? {
-                Some(v) => Missing::Create(v),
-                None => Missing::Ignore,
+            UpdateOp::CurrentDate { timestamp } => Creation::CreateOwned(now(*timestamp, ctx)),
+            UpdateOp::Bit(ops) => Creation::CreateOwned(bits(ops, 0, false)),
+            UpdateOp::Push(p) => Creation::CreateOwned(p.create()),
+            UpdateOp::AddToSet(a) => Creation::CreateOwned(a.create()),
+            UpdateOp::Pop { .. } | UpdateOp::Pull(_) | UpdateOp::PullAll(..) => Creation::CheckPath,
+            UpdateOp::RenameTo(from) => match renamed(from, root)? {
+                Some(v) => Creation::Create(v),
+                None => Creation::Ignore,
             },
         })
     }
 }
 
 /// An update that stores the same bytes is none.
-fn replace_if_other<'a>(old: Val<'_>, new: Val<'a>) -> Outcome<'a> {
+fn replace_if_other<'a>(old: Val<'_>, new: Val<'a>) -> ValueChange<'a> {
     if old == new {
-        Outcome::Unchanged
+        ValueChange::Unchanged
     } else {
-        Outcome::Set(new)
+        ValueChange::Set(new)
     }
 }
 
@@ -254,7 +256,12 @@ fn number(v: Val<'_>, verb: &str, path: &str) -> Result<Value> {
     Ok(v.to_value())
 }
 
-fn arithmetic<'a>(name: &str, v: Val<'_>, operand: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
+fn arithmetic<'a>(
+    name: &str,
+    v: Val<'_>,
+    operand: Val<'_>,
+    at: &Target<'_>,
+) -> Result<ValueChange<'a>> {
     let (Some(a), Some(b)) = (Number::of(v), Number::of(operand)) else {
         bail!(
             TypeMismatch,
@@ -279,9 +286,9 @@ fn arithmetic<'a>(name: &str, v: Val<'_>, operand: Val<'_>, at: &Place<'_>) -> R
     };
     let new = sum.to_value();
     if new.tag() == v.tag && order::equal(new.as_val(), v) {
-        return Ok(Outcome::Unchanged);
+        return Ok(ValueChange::Unchanged);
     }
-    Ok(Outcome::SetOwned(new))
+    Ok(ValueChange::SetOwned(new))
 }
 
 fn now(timestamp: bool, ctx: &UpdateCtx<'_>) -> Value {
@@ -292,9 +299,9 @@ fn now(timestamp: bool, ctx: &UpdateCtx<'_>) -> Value {
     }
 }
 
-fn parse_current_date(v: Val<'_>) -> Result<Op> {
+fn parse_current_date(v: Val<'_>) -> Result<UpdateOp> {
     if v.as_bool().is_some() {
-        return Ok(Op::CurrentDate { timestamp: false });
+        return Ok(UpdateOp::CurrentDate { timestamp: false });
     }
     let Some(d) = v.as_doc() else {
         bail!(
@@ -320,24 +327,24 @@ fn parse_current_date(v: Val<'_>) -> Result<Op> {
         };
     }
     match timestamp {
-        Some(timestamp) => Ok(Op::CurrentDate { timestamp }),
-        None => Ok(Op::CurrentDate { timestamp: false }),
+        Some(timestamp) => Ok(UpdateOp::CurrentDate { timestamp }),
+        None => Ok(UpdateOp::CurrentDate { timestamp: false }),
     }
 }
 
-fn parse_pop(path: &str, v: Val<'_>) -> Result<Op> {
+fn parse_pop(path: &str, v: Val<'_>) -> Result<UpdateOp> {
     if !v.is_number() {
         bail!(FailedToParse, "Expected a number in: {path}: {v}");
     }
     match v.to_i64_exact() {
-        Some(1) => Ok(Op::Pop { first: false }),
-        Some(-1) => Ok(Op::Pop { first: true }),
+        Some(1) => Ok(UpdateOp::Pop { first: false }),
+        Some(-1) => Ok(UpdateOp::Pop { first: true }),
         Some(n) => Err(err!(FailedToParse, "$pop expects 1 or -1, found: {n}")),
         None => Err(err!(FailedToParse, "Expected an integer: {path}: {v}")),
     }
 }
 
-fn parse_bit(path: &str, v: Val<'_>) -> Result<Op> {
+fn parse_bit(path: &str, v: Val<'_>) -> Result<UpdateOp> {
     let Some(d) = v.as_doc() else {
         bail!(
             BadValue,
@@ -381,7 +388,7 @@ fn parse_bit(path: &str, v: Val<'_>) -> Result<Op> {
             "You must pass in at least one bitwise operation for '{path}'. The format is: {{$bit: {{field: {{and/or/xor: #}}}}}}"
         );
     }
-    Ok(Op::Bit(ops))
+    Ok(UpdateOp::Bit(ops))
 }
 
 fn bits(ops: &[(Bit, i64, bool)], start: i64, long: bool) -> Value {
@@ -401,7 +408,7 @@ fn bits(ops: &[(Bit, i64, bool)], start: i64, long: bool) -> Value {
     }
 }
 
-fn bit<'a>(ops: &[(Bit, i64, bool)], v: Val<'_>, at: &Place<'_>) -> Result<Outcome<'a>> {
+fn bit<'a>(ops: &[(Bit, i64, bool)], v: Val<'_>, at: &Target<'_>) -> Result<ValueChange<'a>> {
     if !matches!(v.tag, tag::INT32 | tag::INT64) {
         bail!(
             BadValue,
@@ -413,9 +420,9 @@ fn bit<'a>(ops: &[(Bit, i64, bool)], v: Val<'_>, at: &Place<'_>) -> Result<Outco
     }
     let new = bits(ops, v.to_i64_exact().unwrap_or(0), v.tag == tag::INT64);
     Ok(if new.as_val() == v {
-        Outcome::Unchanged
+        ValueChange::Unchanged
     } else {
-        Outcome::SetOwned(new)
+        ValueChange::SetOwned(new)
     })
 }
 

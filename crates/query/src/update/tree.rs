@@ -4,7 +4,7 @@
 //! which new ones are created: by name, numbers by value.
 
 use super::array::decimal;
-use super::operator::Op;
+use super::operator::UpdateOp;
 use crate::expr::ParseEnv;
 use crate::filter::{FEW_NODES, Filter};
 use crate::list::FEW;
@@ -35,8 +35,8 @@ pub struct ArrayFilter {
 }
 
 #[derive(Clone, Debug)]
-pub enum Node {
-    Leaf(Arc<Op>),
+pub enum UpdateNode {
+    Leaf(Arc<UpdateOp>),
     Fields(Fields),
     /// Below `$[]` (no identifier) and `$[id]`.
     Elements(Elements),
@@ -45,7 +45,7 @@ pub enum Node {
 /// What is below each filter.
 #[derive(Clone, Debug, Default)]
 pub struct Elements {
-    pub list: Vec<(Option<usize>, Node)>,
+    pub list: Vec<(Option<usize>, UpdateNode)>,
     /// Where a filter is in the list; empty for few.
     places: HashMap<Option<usize>, usize>,
 }
@@ -67,7 +67,7 @@ impl Elements {
         }
     }
 
-    fn add(&mut self, id: Option<usize>, node: Node) -> usize {
+    fn add(&mut self, id: Option<usize>, node: UpdateNode) -> usize {
         let at = self.list.len();
         self.list.push((id, node));
         if at == FEW {
@@ -87,7 +87,7 @@ pub struct Fields {
     /// Where a name is among the children; empty for few.
     by_name: HashMap<String, usize>,
     /// Below the positional `$`.
-    pub positional: Option<Box<Node>>,
+    pub positional: Option<Box<UpdateNode>>,
 }
 
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ pub struct Child {
     pub name: String,
     /// The array position that the name stands for.
     pub index: Option<u32>,
-    pub node: Node,
+    pub node: UpdateNode,
 }
 
 fn is_filtered(part: &str) -> bool {
@@ -144,7 +144,7 @@ impl Fields {
     }
 
     /// Adds a child of a new name, and says where it is. When all are there, [`Fields::arrange`] must follow.
-    pub fn add(&mut self, name: &str, node: Node) -> usize {
+    pub fn add(&mut self, name: &str, node: UpdateNode) -> usize {
         let child = Child {
             name: name.to_string(),
             index: crate::path::array_index(name),
@@ -211,30 +211,30 @@ impl Fields {
     }
 }
 
-impl Node {
+impl UpdateNode {
     /// How many nodes it is.
     pub fn size(&self) -> usize {
         1 + match self {
-            Node::Leaf(_) => 0,
-            Node::Fields(f) => f.size(),
-            Node::Elements(e) => e.list.iter().map(|(_, n)| n.size()).sum(),
+            UpdateNode::Leaf(_) => 0,
+            UpdateNode::Fields(f) => f.size(),
+            UpdateNode::Elements(e) => e.list.iter().map(|(_, n)| n.size()).sum(),
         }
     }
 
     /// Whether some of it may be done for each element of an array.
     fn has_elements(&self) -> bool {
         match self {
-            Node::Leaf(op) => matches!(**op, Op::Pull(_)),
-            Node::Fields(f) => f.children.iter().any(|c| c.node.has_elements()),
-            Node::Elements(_) => true,
+            UpdateNode::Leaf(op) => matches!(**op, UpdateOp::Pull(_)),
+            UpdateNode::Fields(f) => f.children.iter().any(|c| c.node.has_elements()),
+            UpdateNode::Elements(_) => true,
         }
     }
 
     fn arrange_all(&mut self) {
         match self {
-            Node::Leaf(_) => {}
-            Node::Fields(f) => f.arrange_all(),
-            Node::Elements(e) => e.list.iter_mut().for_each(|(_, n)| n.arrange_all()),
+            UpdateNode::Leaf(_) => {}
+            UpdateNode::Fields(f) => f.arrange_all(),
+            UpdateNode::Elements(e) => e.list.iter_mut().for_each(|(_, n)| n.arrange_all()),
         }
     }
 }
@@ -247,7 +247,7 @@ fn conflict(path: &str, at: &str) -> errors::Error {
 }
 
 /// Joins two nodes that turned out to stand for the same place of a document.
-pub fn merge(a: &Node, b: &Node, at: &str) -> Result<Node> {
+pub fn merge(a: &UpdateNode, b: &UpdateNode, at: &str) -> Result<UpdateNode> {
     let clash = || {
         err!(
             ConflictingUpdateOperators,
@@ -255,7 +255,7 @@ pub fn merge(a: &Node, b: &Node, at: &str) -> Result<Node> {
         )
     };
     match (a, b) {
-        (Node::Fields(x), Node::Fields(y)) => {
+        (UpdateNode::Fields(x), UpdateNode::Fields(y)) => {
             let mut out = x.clone();
             for c in &y.children {
                 let path = format!("{at}.{}", c.name);
@@ -274,9 +274,9 @@ pub fn merge(a: &Node, b: &Node, at: &str) -> Result<Node> {
                 (Some(p), Some(q)) => Some(Box::new(merge(p, q, &format!("{at}.$"))?)),
                 (p, q) => p.as_ref().or(q.as_ref()).cloned(),
             };
-            Ok(Node::Fields(out))
+            Ok(UpdateNode::Fields(out))
         }
-        (Node::Elements(x), Node::Elements(y)) => {
+        (UpdateNode::Elements(x), UpdateNode::Elements(y)) => {
             let mut out = x.clone();
             for (id, n) in &y.list {
                 match out.find(*id) {
@@ -289,7 +289,7 @@ pub fn merge(a: &Node, b: &Node, at: &str) -> Result<Node> {
                     }
                 }
             }
-            Ok(Node::Elements(out))
+            Ok(UpdateNode::Elements(out))
         }
         _ => Err(clash()),
     }
@@ -317,7 +317,7 @@ impl Operators {
         }
         let mut used = vec![false; ops.filters.len()];
         for modifier in u.iter() {
-            Op::check_name(modifier.name)?;
+            UpdateOp::check_name(modifier.name)?;
             let Some(fields) = modifier.val.as_doc() else {
                 bail!(
                     FailedToParse,
@@ -329,11 +329,11 @@ impl Operators {
             };
             for e in fields.iter() {
                 if modifier.name == "$rename" {
-                    let to = Op::parse_rename(e.name, e.val)?;
-                    ops.insert(e.name, Op::RenameFrom, &mut used)?;
-                    ops.insert(to, Op::rename_to(e.name), &mut used)?;
+                    let to = UpdateOp::parse_rename(e.name, e.val)?;
+                    ops.insert(e.name, UpdateOp::RenameFrom, &mut used)?;
+                    ops.insert(to, UpdateOp::rename_to(e.name), &mut used)?;
                 } else {
-                    let op = Op::parse(modifier.name, e.name, e.val, env)?;
+                    let op = UpdateOp::parse(modifier.name, e.name, e.val, env)?;
                     ops.insert(e.name, op, &mut used)?;
                 }
             }
@@ -366,7 +366,7 @@ impl Operators {
         }
     }
 
-    fn insert(&mut self, path: &str, op: Op, used: &mut [bool]) -> Result<()> {
+    fn insert(&mut self, path: &str, op: UpdateOp, used: &mut [bool]) -> Result<()> {
         let parts: SmallVec<[&str; 8]> = path.split('.').collect();
         if parts.iter().any(|p| p.is_empty()) {
             bail!(
@@ -413,11 +413,13 @@ impl Operators {
             .unwrap_or(parts.len());
         self.touched.push(parts[..fixed.max(1)].join("."));
 
-        let mut leaf = Some(Node::Leaf(Arc::new(op)));
+        let mut leaf = Some(UpdateNode::Leaf(Arc::new(op)));
         let mut fresh = |i: usize| match (parts.get(i + 1), ids.get(i + 1)) {
-            (None, _) => leaf.take().unwrap_or(Node::Elements(Elements::default())),
-            (_, Some(Some(_))) => Node::Elements(Elements::default()),
-            _ => Node::Fields(Fields::default()),
+            (None, _) => leaf
+                .take()
+                .unwrap_or(UpdateNode::Elements(Elements::default())),
+            (_, Some(Some(_))) => UpdateNode::Elements(Elements::default()),
+            _ => UpdateNode::Fields(Fields::default()),
         };
         let mut at = &mut self.root;
         let mut i = 0;
@@ -439,7 +441,7 @@ impl Operators {
             let mut where_ = prefix();
             // Array components hang below the node of the array.
             while let Some(Some(id)) = ids.get(i + 1) {
-                let Node::Elements(list) = node else {
+                let UpdateNode::Elements(list) = node else {
                     return Err(conflict(path, &where_));
                 };
                 i += 1;
@@ -457,7 +459,7 @@ impl Operators {
                 };
             }
             match node {
-                Node::Fields(f) => at = f,
+                UpdateNode::Fields(f) => at = f,
                 _ => return Err(conflict(path, &where_)),
             }
             i += 1;

@@ -1,12 +1,12 @@
 //! What a run of a pipeline counted, stage by stage, for explain.
 //!
 //! [`Pipeline::attach_watched`] puts an observer around each operator. While an operator is advanced it is the current one
-//! of the host's [`Watch`]: what it says of itself, and what the collections that it opens examine, is counted there.
+//! of the host's [`StageProfiler`]: what it says of itself, and what the collections that it opens examine, is counted there.
 //!
 //! Invariant: where nobody asks for an explanation none of this is there. No operator is wrapped, no clock is read, and
 //! [`Host::watch`] is asked once for a whole input or a spill, never for a document.
 
-use super::{Host, Op, Parts, Pipeline, Source, Stage};
+use super::{Host, IdleVisitor, Op, Pipeline, Source, Stage};
 use crate::accumulator::Accumulator;
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Writer};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The counters of one stage, or of the query that stands for the first ones.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct StageCounters {
     /// Documents that came out, and their bytes.
     pub returned: u64,
     pub bytes: u64,
@@ -43,7 +43,7 @@ pub struct Figures {
     pub parts: Vec<Vec<usize>>,
 }
 
-impl Figures {
+impl StageCounters {
     pub(super) fn spilled(&mut self, records: usize, bytes: u64) {
         self.spills += 1;
         self.spilled_records += records as u64;
@@ -68,15 +68,15 @@ impl Figures {
 }
 
 /// The figures of all that is watched, and which of it runs now.
-pub struct Watch {
+pub struct StageProfiler {
     clock: fn() -> Instant,
-    stages: Vec<Figures>,
+    stages: Vec<StageCounters>,
     current: usize,
 }
 
-impl Watch {
-    pub fn new(clock: fn() -> Instant) -> Watch {
-        Watch {
+impl StageProfiler {
+    pub fn new(clock: fn() -> Instant) -> StageProfiler {
+        StageProfiler {
             clock,
             stages: Vec::new(),
             current: 0,
@@ -85,15 +85,15 @@ impl Watch {
 
     /// The number of a further stage.
     pub fn add(&mut self) -> usize {
-        self.stages.push(Figures::default());
+        self.stages.push(StageCounters::default());
         self.stages.len() - 1
     }
 
-    pub fn figures(&self, stage: usize) -> Option<&Figures> {
+    pub fn figures(&self, stage: usize) -> Option<&StageCounters> {
         self.stages.get(stage)
     }
 
-    pub fn figures_mut(&mut self, stage: usize) -> Option<&mut Figures> {
+    pub fn figures_mut(&mut self, stage: usize) -> Option<&mut StageCounters> {
         self.stages.get_mut(stage)
     }
 
@@ -102,7 +102,7 @@ impl Watch {
         self.current
     }
 
-    pub(super) fn now(&mut self) -> Option<&mut Figures> {
+    pub(super) fn now(&mut self) -> Option<&mut StageCounters> {
         self.stages.get_mut(self.current)
     }
 }
@@ -140,7 +140,7 @@ impl Source for Watched {
         self.input.doc()
     }
 
-    fn parts(&mut self, wanted: bool, to: &mut dyn Parts) -> Result<()> {
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
 }
@@ -157,7 +157,7 @@ impl Pipeline {
         from: usize,
         source: Box<dyn Source>,
         vars: &Arc<Vars>,
-        watch: &mut Watch,
+        watch: &mut StageProfiler,
     ) -> (Box<dyn Source>, Vec<usize>) {
         let mut out = source;
         let mut numbers = Vec::new();
@@ -179,7 +179,7 @@ impl Stage {
     }
 
     /// The stage as explain prints it: `{$name: specification}`, and behind it what its run counted.
-    pub fn explain(&self, counted: Option<(&Watch, usize)>) -> DocBuf {
+    pub fn explain(&self, counted: Option<(&StageProfiler, usize)>) -> DocBuf {
         let figures = counted.and_then(|(w, n)| Some((w, w.figures(n)?)));
         let mut w = Writer::new();
         match (&self.op, figures) {
@@ -214,7 +214,7 @@ impl Stage {
     }
 
     /// What only stages of this kind count.
-    fn write_figures(&self, f: &Figures, w: &mut Writer) {
+    fn write_figures(&self, f: &StageCounters, w: &mut Writer) {
         match &self.op {
             Op::Group(g) => {
                 w.open_doc("maxAccumulatorMemoryUsageBytes");
@@ -249,7 +249,7 @@ impl Stage {
 }
 
 /// What every stage counts.
-pub fn write_common(f: &Figures, w: &mut Writer) {
+pub fn write_common(f: &StageCounters, w: &mut Writer) {
     w.i64("nReturned", f.returned as i64)
         .i64("executionTimeMillisEstimate", f.time.as_millis() as i64);
 }
@@ -274,7 +274,7 @@ mod tests {
     /// Runs a pipeline watched; its stages as explain prints them.
     fn explained(host: &mut Memory, input: &str, stages: &str) -> Vec<DocBuf> {
         let pipeline = parse(stages).unwrap();
-        let mut watch = Watch::new(clock);
+        let mut watch = StageProfiler::new(clock);
         let (mut source, numbers) = pipeline.attach_watched(
             0,
             over_docs(docs(input)),
