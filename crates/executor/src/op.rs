@@ -11,7 +11,8 @@
 use crate::interrupt::Interrupt;
 use crate::read::Examined;
 use crate::snapshot_history::PinnedSnapshot;
-use catalog::{Capped, Catalog, Collection, Tail, WriteLock};
+use crate::write::record_write::Latched;
+use catalog::{Catalog, Collection, Tail, WriteLock};
 use errors::{Error, Result, bail};
 use parking_lot::{Condvar, Mutex};
 use planner::Plan;
@@ -132,10 +133,21 @@ impl Engine {
     }
 }
 
-/// What keeps others away from what a staged write touches.
+/// What is held until a staged write is applied: it keeps others away from what the write touches.
 pub struct Held {
-    pub latches: LatchGuard,
+    pub latches: Option<LatchGuard>,
     pub lock: WriteLock,
+    /// The capped collection that grows: whoever waits for that is told then.
+    pub grown: Option<Arc<Tail>>,
+}
+
+impl Held {
+    fn release(self) {
+        drop((self.latches, self.lock));
+        if let Some(tail) = self.grown {
+            tail.tell();
+        }
+    }
 }
 
 /// The writes of one turn of an event loop, committed together.
@@ -143,8 +155,6 @@ pub struct Held {
 pub struct WriteGroup {
     entries: Vec<Entry>,
     held: Vec<Held>,
-    /// Capped collections that grow with this group.
-    grown: Vec<Arc<Tail>>,
     failed: Option<Error>,
 }
 
@@ -163,8 +173,7 @@ impl WriteGroup {
             Ok(_) => {}
             Err(e) => self.failed = Some(e),
         }
-        self.held.clear();
-        self.grown.drain(..).for_each(|tail| tail.tell());
+        self.held.drain(..).for_each(Held::release);
     }
 
     /// Flushes and tells how all that was staged since the last call fared: a log index at or after its last entry. It is
@@ -242,8 +251,6 @@ pub struct OpCtx<'a> {
     /// What it reads, when that is not the newest state.
     pub moment: Option<Arc<PinnedSnapshot>>,
     staged: bool,
-    /// The capped collection that the next commit makes grow.
-    grows: Option<Arc<Tail>>,
     /// Told while it waits for writes to be let through ([`Gate`]).
     pub waiting: Option<&'a AtomicBool>,
     /// Log index of the last commit made on a worker; 0 when there was none.
@@ -282,7 +289,6 @@ impl<'a> OpCtx<'a> {
             remembered: crate::read::dedup::REMEMBERED,
             moment: None,
             staged: false,
-            grows: None,
             waiting: None,
             last_index: 0,
             plan: None,
@@ -531,44 +537,50 @@ impl<'a> OpCtx<'a> {
         Ok(())
     }
 
-    /// The latches, waiting for them if need be (on an event loop: flushing the own group, else offloading).
-    pub fn latch(&mut self, hashes: &[u64]) -> Result<LatchGuard> {
-        if self.engine.store.is_stalled() {
+    /// Latches keys by their hashes ([`crate::records::latch_hash`], [`crate::records::unique_hash`]), besides what is held
+    /// already. Every latch of every write of records is taken here.
+    ///
+    /// On an event loop an earlier command of the same turn may hold one of them, until the loop's group is committed. So a
+    /// latch that is in the way commits the group, with the writes of all commands of the turn so far: none of their replies
+    /// has been sent, and how the commit fared is kept for them ([`WriteGroup::commit`]). If that does not help the operation
+    /// goes to a worker.
+    ///
+    /// Who holds no latch waits for those asked for, so he is never told of a conflict; who holds some does not wait.
+    pub(crate) fn latch_keys(
+        &mut self,
+        held: &mut Option<LatchGuard>,
+        hashes: &[u64],
+    ) -> Result<Latched> {
+        if held.is_none() && self.engine.store.is_stalled() {
             // The engine makes writers wait: let it be a worker that waits, not the readers of a loop.
             self.flush();
             self.need_worker()?;
         }
-        let latches = self.engine.store.latches();
-        if self.group.is_none() {
-            return Ok(latches.acquire(hashes));
+        if self.try_latch(held, hashes) {
+            return Ok(Latched::Held);
         }
-        if let Some(g) = latches.try_acquire(hashes) {
-            return Ok(g);
+        if self.group.is_some() {
+            self.flush();
+            if self.try_latch(held, hashes) {
+                return Ok(Latched::Held);
+            }
+            self.need_worker()?;
         }
-        self.flush();
-        if let Some(g) = latches.try_acquire(hashes) {
-            return Ok(g);
+        if held.is_some() {
+            return Ok(Latched::Conflict);
         }
-        self.need_worker()?;
-        Ok(latches.acquire(hashes))
+        *held = Some(self.engine.store.latches().acquire(hashes));
+        Ok(Latched::Held)
     }
 
-    /// More latches for a guard that is held: `false` when another holds one (then the caller lets go and starts again).
-    pub fn latch_more(&mut self, guard: &mut LatchGuard, hashes: &[u64]) -> Result<bool> {
-        if guard.try_extend(hashes) {
-            return Ok(true);
+    fn try_latch(&self, held: &mut Option<LatchGuard>, hashes: &[u64]) -> bool {
+        match held {
+            Some(guard) => guard.try_extend(hashes),
+            None => {
+                *held = self.engine.store.latches().try_acquire(hashes);
+                held.is_some()
+            }
         }
-        self.flush();
-        if guard.try_extend(hashes) {
-            return Ok(true);
-        }
-        self.need_worker()?;
-        Ok(false)
-    }
-
-    /// Before a commit that adds to a collection: those who wait for a capped one to grow are woken once it is applied.
-    pub(crate) fn wake(&mut self, capped: Option<&Capped>) {
-        self.grows = capped.map(|c| c.tail.clone());
     }
 
     /// Commits entries: at once on a worker, with the loop's group inline.
@@ -580,16 +592,12 @@ impl<'a> OpCtx<'a> {
             Some(g) => {
                 g.entries.extend(entries);
                 g.held.push(held);
-                g.grown.extend(self.grows.take());
                 self.staged = true;
             }
             None => {
                 let c = self.engine.store.propose(entries)?;
                 self.last_index = c.index;
-                drop(held);
-                if let Some(tail) = self.grows.take() {
-                    tail.tell();
-                }
+                held.release();
             }
         }
         Ok(())

@@ -26,7 +26,7 @@ pub fn latch_hash(key: &[u8]) -> u64 {
 
 /// A document as it is stored: `_id` first, generated when missing; empty timestamps at the top level are filled by `next_stamp`. Checks
 /// what MongoDB checks of a document to insert.
-pub fn prepare(doc: Doc<'_>, next_stamp: impl FnMut() -> u64) -> Result<Vec<u8>> {
+pub fn prepare(doc: Doc<'_>, next_stamp: impl FnMut() -> u64) -> Result<DocBuf> {
     let mut first = None;
     let mut unstamped = false;
     let mut at = 0;
@@ -48,10 +48,10 @@ pub fn prepare(doc: Doc<'_>, next_stamp: impl FnMut() -> u64) -> Result<Vec<u8>>
         }
         at += 1;
     }
-    let bytes = match first {
+    let prepared = match first {
         Some((0, id)) => {
             query::update::check_id(id)?;
-            doc.as_bytes().to_vec()
+            doc.to_buf()
         }
         Some((_, id)) => {
             query::update::check_id(id)?;
@@ -60,29 +60,45 @@ pub fn prepare(doc: Doc<'_>, next_stamp: impl FnMut() -> u64) -> Result<Vec<u8>>
             doc.iter().filter(|e| e.name != "_id").for_each(|e| {
                 w.val(e.name, e.val);
             });
-            w.finish().into_vec()
+            w.finish()
         }
         None => {
             let mut w = Writer::with_capacity(doc.len() + 17);
             w.oid("_id", ObjectId::generate()).extend(doc);
-            w.finish().into_vec()
+            w.finish()
         }
     };
-    let bytes = match unstamped {
-        false => bytes,
-        true => match DocBuf::from_vec(bytes) {
-            Some(d) => query::update::stamp_each(d, next_stamp).into_vec(),
-            None => bail!(InternalError, "prepared document is damaged"),
-        },
+    let prepared = match unstamped {
+        false => prepared,
+        true => query::update::stamp_each(prepared, next_stamp),
     };
-    if bytes.len() > MAX_DOC_BYTES {
+    let len = prepared.as_bytes().len();
+    if len > MAX_DOC_BYTES {
         bail!(
             BSONObjectTooLarge,
-            "object to insert too large. size in bytes: {}, max size: {MAX_DOC_BYTES}",
-            bytes.len()
+            "object to insert too large. size in bytes: {len}, max size: {MAX_DOC_BYTES}"
         );
     }
-    Ok(bytes)
+    Ok(prepared)
+}
+
+/// A stored record as a document; an error that names the collection when it is damaged.
+#[inline]
+pub(crate) fn stored<'r>(coll: &Collection, record: &'r [u8]) -> Result<Doc<'r>> {
+    Doc::new(record).ok_or_else(|| Error::internal(format!("a record of {} is damaged", coll.ns)))
+}
+
+/// What of a key of the store is not its prefix: a record key as index entries end with it.
+///
+/// Every such key was made with a prefix, or lies in a range of keys that have it; anything else is a bug, and would become
+/// index entries that lead nowhere.
+#[inline]
+pub fn own_part(store_key: &[u8]) -> &[u8] {
+    assert!(
+        store_key.len() >= PREFIX,
+        "a key of the store without its prefix: {store_key:02x?}"
+    );
+    &store_key[PREFIX..]
 }
 
 /// The `_id` of a stored document.
@@ -183,25 +199,6 @@ pub fn keys_of(index: &Index, doc: Doc<'_>, keys: &mut KeySet) -> Result<u64> {
     Ok(index.info.key.extract(doc, index.info.sparse, keys)?.0)
 }
 
-/// Adds the deletes of a record and of all its index entries.
-pub fn delete_effects(
-    coll: &Collection,
-    record_key: Vec<u8>,
-    doc: Doc<'_>,
-    keys: &mut KeySet,
-    effects: &mut Vec<Effect>,
-) -> Result<()> {
-    for index in &coll.indexes {
-        keys_of(index, doc, keys)?;
-        effects.extend(
-            keys.iter()
-                .map(|(k, _)| delete_entry(index, k, &record_key)),
-        );
-    }
-    effects.push(Effect::Delete(record_key));
-    Ok(())
-}
-
 /// What identifies each entry that an index must have for a record, for whoever compares the two: [`identity`] says the same of one that
 /// is there. `record_key` is without prefix.
 pub fn entries_of(index: &Index, doc: Doc<'_>, record_key: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -266,7 +263,7 @@ pub(crate) fn damaged_entry(index: &Index) -> Error {
 
 /// prefix | index key | record key (without its own prefix).
 fn entry_key(prefix: &Prefix, index_key: &[u8], record_key: &[u8]) -> Vec<u8> {
-    let record = record_key.get(PREFIX..).unwrap_or(&[]);
+    let record = own_part(record_key);
     let mut k = Vec::with_capacity(PREFIX + index_key.len() + record.len());
     k.extend_from_slice(prefix);
     k.extend_from_slice(index_key);
@@ -281,16 +278,16 @@ pub fn unique_hash(index: &Index, index_key: &[u8]) -> u64 {
         ^ u64::from_be_bytes(index.prefix[..8].try_into().unwrap_or([0; 8]))
 }
 
-/// Fails when a unique index holds `index_key` for another record than `record_key`.
+/// Fails when a unique index holds `index_key` for another record than `record_key`, the store's key of a record that exists.
 pub fn check_unique(
     view: &View,
     coll: &Collection,
     index: &Index,
     index_key: &[u8],
     types: &[u8],
-    record_key: &[u8],
+    record_key: Option<&[u8]>,
 ) -> Result<()> {
-    let own = record_key.get(PREFIX..);
+    let own = record_key.map(own_part);
     let mut low = Vec::with_capacity(PREFIX + index_key.len());
     low.extend_from_slice(&index.prefix);
     low.extend_from_slice(index_key);
@@ -352,7 +349,7 @@ fn duplicate_error(ns: &str, index: &str, pattern: &DocBuf, value: &DocBuf) -> E
 /// The put of one index entry of a document.
 pub fn put_entry(index: &Index, index_key: &[u8], types: &[u8], record_key: &[u8]) -> Effect {
     if index.id == ID_INDEX {
-        let number = record_key.get(PREFIX..).unwrap_or(&[]);
+        let number = own_part(record_key);
         return Effect::Put(
             keyspace::join(&index.prefix, index_key),
             [number, types].concat(),

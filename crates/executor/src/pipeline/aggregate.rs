@@ -410,7 +410,7 @@ impl Host for Outside<'_, '_> {
                 }
                 if batch.len() >= 500 || bytes > 4 << 20 || !more {
                     let docs: Vec<Doc> = batch.iter().map(|d| d.as_doc()).collect();
-                    let done = crate::write::insert::insert(self.ctx, &aside, &docs, true, None)?;
+                    let done = crate::write::insert(self.ctx, &aside, &docs, true, None)?;
                     if let Some((_, e)) = done.errors.into_iter().next() {
                         return Err(e.context("PlanExecutor error during aggregation"));
                     }

@@ -4,7 +4,7 @@
 //! the first failure is told when the batch is done.
 
 use crate::op::OpCtx;
-use crate::write::update::{UpdateRequest, update};
+use crate::write::{UpdateRequest, update};
 use bson::{Doc, DocBuf, Val, Writer, doc, tag};
 use catalog::Collection;
 use errors::{Code, Error, Result, bail, err};
@@ -160,7 +160,7 @@ impl<'a> MergeInto<'a> {
 
     fn insert(&self, ctx: &mut OpCtx<'_>, new: Doc<'_>) -> Result<()> {
         let new = with_id(new);
-        let done = crate::write::insert::insert(ctx, &self.target, &[new.as_doc()], true, None)?;
+        let done = crate::write::insert(ctx, &self.target, &[new.as_doc()], true, None)?;
         match done.errors.into_iter().next() {
             Some((_, e)) => Err(told(e)),
             None => Ok(()),

@@ -6,10 +6,10 @@
 //! build has come to: both reach the disk in the same engine batch, so that a crash resumes where it was.
 
 use crate::op::{Engine, OpCtx};
-use crate::records::{self, latch_hash};
-use crate::write::insert::mark_multikey;
-use bson::Doc;
-use catalog::keyspace::{self, PREFIX};
+use crate::records;
+use crate::write::locked::LockedCollection;
+use crate::write::record_write::{Latched, RecordWrite};
+use catalog::keyspace;
 use catalog::{Collection, Index, IndexState, NewIndex, build_progress_key};
 use errors::{Code, Error, Result, bail, err};
 use parking_lot::Mutex;
@@ -179,7 +179,7 @@ fn fill(
         };
         low = last.clone();
         low.push(0);
-        let done = last.get(PREFIX..).unwrap_or(&[]).to_vec();
+        let done = records::own_part(last).to_vec();
         batch(
             ctx,
             ns,
@@ -204,61 +204,21 @@ fn batch(
     progress: Effect,
 ) -> Result<()> {
     for _ in 0..10_000 {
-        let (mut coll, _lock) = ctx
+        let (coll, lock) = ctx
             .lock(ns)?
             .ok_or_else(|| aborted("the collection was dropped"))?;
         if coll.uuid != started.uuid {
             return Err(aborted("the collection was replaced"));
         }
-        let at = coll
-            .indexes
-            .iter()
-            .position(|i| i.id == id)
+        let at = (coll.indexes.iter().position(|i| i.id == id))
             .ok_or_else(|| aborted("the index was dropped"))?;
-        let index: Arc<Index> = coll.indexes[at].clone();
-        let hashes: Vec<u64> = keys.iter().map(|k| latch_hash(k)).collect();
-        let mut latches = ctx.latch(&hashes)?;
-        let view = engine_latest(ctx);
-        let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
-        let mut effects = Vec::with_capacity(keys.len() + 1);
-        let mut set = KeySet::default();
-        let mut unique: HashMap<Vec<u8>, &Vec<u8>> = HashMap::new();
-        let mut again = false;
-        // One that is only prepared to become unique may be built over what is there.
-        let checked = index.spec.get("unique").is_some_and(|v| v.truthy());
-        view.get_each(&refs, |n, record| {
-            let key = &keys[n];
-            let doc = Doc::new(record)
-                .ok_or_else(|| Error::internal(format!("a record of {ns} is damaged")))?;
-            let bits = records::keys_of(&index, doc, &mut set)?;
-            if bits | coll.indexes[at].info.multikey != coll.indexes[at].info.multikey {
-                let mut all = vec![0; coll.indexes.len()];
-                all[at] = bits;
-                coll = mark_multikey(ctx, coll.clone(), &all)?;
-            }
-            for (k, t) in set.iter() {
-                if checked {
-                    if unique.get(k).is_some_and(|other| *other != key) {
-                        return Err(records::duplicate(&coll, &index, k, t));
-                    }
-                    if !ctx.latch_more(&mut latches, &[records::unique_hash(&index, k)])? {
-                        again = true;
-                        return Ok(false);
-                    }
-                    records::check_unique(&view, &coll, &index, k, t, key)?;
-                    unique.insert(k.to_vec(), key);
-                }
-                effects.push(records::put_entry(&index, k, t, key));
-            }
-            Ok(true)
-        })?;
-        if again {
-            drop(latches);
-            std::thread::yield_now();
-            continue;
+        let target = LockedCollection { coll, lock };
+        let mut write = RecordWrite::of_records(ctx, target, keys)?;
+        if let Some(mut effects) = entries(ctx, &mut write, at, keys)? {
+            effects.push(progress);
+            return ctx.engine.store.write_unlogged(&effects);
         }
-        effects.push(progress);
-        return ctx.engine.store.write_unlogged(&effects);
+        write.let_go();
     }
     bail!(
         WriteConflict,
@@ -266,8 +226,47 @@ fn batch(
     )
 }
 
-fn engine_latest(ctx: &OpCtx) -> storage::View {
-    ctx.engine.store.latest()
+/// The entries of latched records in the index at position `at`. `None`: a key of a unique index is latched by another.
+fn entries(
+    ctx: &mut OpCtx,
+    write: &mut RecordWrite,
+    at: usize,
+    keys: &[Vec<u8>],
+) -> Result<Option<Vec<Effect>>> {
+    let index: Arc<Index> = write.coll().indexes[at].clone();
+    // One that is only prepared to become unique may be built over what is there.
+    let checked = index.spec.get("unique").is_some_and(|v| v.truthy());
+    let view = ctx.latest();
+    let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
+    let mut effects = Vec::with_capacity(keys.len() + 1);
+    let mut set = KeySet::default();
+    let mut unique: HashMap<Vec<u8>, &Vec<u8>> = HashMap::new();
+    let mut conflict = false;
+    view.get_each(&refs, |n, record| {
+        let key = &keys[n];
+        let doc = records::stored(write.coll(), record)?;
+        let bits = records::keys_of(&index, doc, &mut set)?;
+        if bits & !write.coll().indexes[at].info.multikey != 0 {
+            write.target.mark_multikey(ctx, at, bits)?;
+        }
+        for (k, t) in set.iter() {
+            if checked {
+                if unique.get(k).is_some_and(|other| *other != key) {
+                    return Err(records::duplicate(write.coll(), &index, k, t));
+                }
+                let hash = records::unique_hash(&index, k);
+                if ctx.latch_keys(&mut write.latches, &[hash])? == Latched::Conflict {
+                    conflict = true;
+                    return Ok(false);
+                }
+                records::check_unique(&view, write.coll(), &index, k, t, Some(key))?;
+                unique.insert(k.to_vec(), key);
+            }
+            effects.push(records::put_entry(&index, k, t, key));
+        }
+        Ok(true)
+    })?;
+    Ok((!conflict).then_some(effects))
 }
 
 /// Whether an error means that the index build was stopped rather than failed.

@@ -1,23 +1,20 @@
 //! Deleting documents: as updates do it, with a candidate, a latch, a second look.
 
-use crate::op::{Held, OpCtx};
-use crate::read::RecordStream;
+use crate::op::OpCtx;
 use crate::read::request::ReadRequest;
-use crate::records::{self, latch_hash};
-use crate::write::insert::check_writable;
+use crate::records;
+use crate::write::candidate::{Candidate, CandidateBatches};
+use crate::write::locked::LockedCollection;
+use crate::write::record_write::{
+    ATTEMPTS, Decision, Latched, RecordChange, RecordWrite, Statement,
+};
 use crate::write::retry::{Retry, StmtResult};
-use crate::write::update::lock_existing;
-use bson::{Doc, DocBuf, Writer};
+use bson::{Doc, DocBuf};
 use catalog::Collection;
-use errors::{Error, Result, bail};
+use errors::{Result, bail};
 use query::filter::Filter;
-use query::index_keys::KeySet;
 use query::sort::SortPattern;
 use std::sync::Arc;
-use storage::{Entry, Op};
-
-const BATCH: usize = 256;
-const ATTEMPTS: usize = 1000;
 
 pub struct DeleteRequest<'a> {
     pub filter: &'a Filter,
@@ -41,156 +38,103 @@ pub fn delete(
     ns: &str,
     req: &DeleteRequest,
     at: usize,
-    mut retry: Option<&mut dyn Retry>,
+    retry: Option<&mut dyn Retry>,
 ) -> Result<Deleted> {
     ctx.flush_own();
     if req.multi {
         return delete_many(ctx, ns, req);
     }
+    let mut stmt = Statement { at, retry };
     for _ in 0..ATTEMPTS {
-        let Some((coll, lock)) = lock_existing(ctx, ns)? else {
-            return Ok(Deleted::default());
-        };
-        let by_id = planner::id_lookup(req.filter).filter(|_| req.hint.is_none());
-        let (key, sure) = match by_id {
-            Some(id) if req.sort.is_none() => match records::locate(&ctx.latest(), &coll, id)? {
-                // Where it had to be looked up, it may be another one by now.
-                Some(key) => (key, !coll.is_numbered()),
-                None => return Ok(Deleted::default()),
-            },
-            _ => {
-                let read = ReadRequest {
-                    sort: req.sort,
-                    hint: req.hint.clone(),
-                    limit: Some(1),
-                    vars: req.vars.clone(),
-                    ..ReadRequest::new(req.filter)
-                };
-                let (view, _) = ctx.view(ns);
-                let mut rows = RecordStream::open(ctx, view, coll.clone(), &read)?;
-                if !rows.next(ctx)? {
-                    return Ok(Deleted::default());
-                }
-                (coll.record_key(rows.record_key()), false)
-            }
-        };
-        ctx.tick(1)?;
-        let latches = ctx.latch(&[latch_hash(&key)])?;
-        let Some((entry, old)) = prepare(ctx, &coll, req, key)? else {
-            if sure {
-                return Ok(Deleted::default());
-            }
-            continue;
-        };
-        let mut entry = entry;
-        let out = Deleted {
-            n: 1,
-            before: req.images.then_some(old),
-        };
-        if let Some(r) = retry.as_deref_mut() {
-            let result = StmtResult {
-                at,
-                n: 1,
-                image: out.before.clone(),
-                ..Default::default()
-            };
-            let (session, effect) = r.record(&[result]);
-            entry.session = Some(session);
-            entry.effects.push(effect);
+        if let Some(done) = delete_one(ctx, ns, req, &mut stmt)? {
+            return Ok(done);
         }
-        ctx.commit(vec![entry], Held { latches, lock })?;
-        return Ok(out);
     }
     bail!(WriteConflict, "the delete conflicted with others too often")
 }
 
-/// The entry that deletes the latched record, and the document; `None` when it is gone or no longer matches.
-fn prepare(
+/// Deletes the first match. `None`: the candidate was changed by another meanwhile, look again.
+fn delete_one(
     ctx: &mut OpCtx,
-    coll: &Arc<Collection>,
+    ns: &str,
     req: &DeleteRequest,
-    key: Vec<u8>,
-) -> Result<Option<(Entry, DocBuf)>> {
-    let Some(old) = ctx.latest().get(&key)? else {
-        return Ok(None);
+    stmt: &mut Statement,
+) -> Result<Option<Deleted>> {
+    let Some(target) = LockedCollection::existing(ctx, ns)? else {
+        return Ok(Some(Deleted::default()));
     };
-    let doc = Doc::new(&old)
-        .ok_or_else(|| Error::internal(format!("a record of {} is damaged", coll.ns)))?;
-    if !crate::read::test(req.filter, doc, req.vars.as_deref())? {
+    let read = ReadRequest {
+        sort: req.sort,
+        limit: Some(1),
+        ..read_request(req)
+    };
+    let Some(Candidate { key, only }) = Candidate::first(ctx, &target.coll, &read)? else {
+        return Ok(Some(Deleted::default()));
+    };
+    let mut write = RecordWrite::of_records(ctx, target, std::slice::from_ref(&key))?;
+    let Some(record) = ctx.latest().get(&key)? else {
+        return Ok(only.then(Deleted::default));
+    };
+    let before = records::stored(write.coll(), &record)?;
+    if !crate::read::test(req.filter, before, req.vars.as_deref())? {
+        return Ok(only.then(Deleted::default));
+    }
+    let change = RecordChange {
+        key,
+        before,
+        after: None,
+    };
+    if write.stage(ctx, change)? == Latched::Conflict {
         return Ok(None);
     }
-    let mut effects = Vec::with_capacity(1 + coll.indexes.len());
-    records::delete_effects(coll, key, doc, &mut KeySet::default(), &mut effects)?;
-    let mut id = Writer::with_capacity(32);
-    id.val("_id", records::id_of(doc)?);
-    let mut entry = Entry::new(
-        coll.ns.clone(),
-        coll.uuid,
-        Op::Delete {
-            record_key: id.finish().into_vec(),
-        },
-        effects,
-    );
-    entry.count(coll.tablet, -1, -(doc.len() as i64));
-    Ok(Some((
-        entry,
-        if req.images {
-            doc.to_buf()
-        } else {
-            DocBuf::new()
-        },
-    )))
+    let out = Deleted {
+        n: 1,
+        before: req.images.then(|| before.to_buf()),
+    };
+    let at = stmt.at;
+    write.commit(ctx, stmt.retry.as_deref_mut(), || {
+        vec![StmtResult {
+            at,
+            n: 1,
+            image: out.before.clone(),
+            ..Default::default()
+        }]
+    })?;
+    Ok(Some(out))
 }
 
-fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted> {
-    ctx.need_worker()?;
-    let mut out = Deleted::default();
-    let (view, Some(coll)) = ctx.view(ns) else {
-        return Ok(out);
-    };
-    check_writable(&coll)?;
-    let read = ReadRequest {
+fn read_request<'a>(req: &DeleteRequest<'a>) -> ReadRequest<'a> {
+    ReadRequest {
         hint: req.hint.clone(),
         vars: req.vars.clone(),
         ..ReadRequest::new(req.filter)
-    };
-    let mut rows = RecordStream::open(ctx, view, coll.clone(), &read)?;
-    let unread = rows.tells_keys();
-    let mut more = true;
-    while more {
-        let mut keys = Vec::with_capacity(BATCH);
-        while keys.len() < BATCH {
-            more = rows.next_key(ctx)?;
-            if !more {
-                break;
-            }
-            keys.push(coll.record_key(rows.record_key()));
-        }
-        if keys.is_empty() {
-            break;
-        }
-        let Some((now, lock)) = lock_existing(ctx, ns)? else {
-            break;
-        };
-        if now.uuid != coll.uuid {
-            bail!(
-                QueryPlanKilled,
-                "collection dropped or replaced while it was deleted from"
-            );
-        }
-        let hashes: Vec<u64> = keys.iter().map(|k| latch_hash(k)).collect();
-        let latches = ctx.latch(&hashes)?;
-        let mut entries = Vec::with_capacity(keys.len());
-        for key in keys {
-            if let Some((entry, _)) = prepare(ctx, &now, req, key)? {
-                entries.push(entry);
-            }
-        }
-        out.n += entries.len() as u64;
-        if unread {
-            ctx.examined.docs += entries.len() as u64;
-        }
-        ctx.commit(entries, Held { latches, lock })?;
     }
-    Ok(out)
+}
+
+/// Deletes all matches, in batches. Not atomic as a whole, as in MongoDB.
+fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted> {
+    ctx.need_worker()?;
+    let mut out = Deleted::default();
+    let Some(mut batches) = CandidateBatches::open(ctx, ns, &read_request(req))? else {
+        return Ok(out);
+    };
+    loop {
+        let keys = batches.next(ctx)?;
+        if keys.is_empty() {
+            return Ok(out);
+        }
+        let decide = |_: &OpCtx, _: &Collection, before: Doc<'_>| {
+            let matches = crate::read::test(req.filter, before, req.vars.as_deref())?;
+            Ok(if matches {
+                Decision::Delete
+            } else {
+                Decision::Skip
+            })
+        };
+        let (deleted, _) = batches.change(ctx, &keys, "deleted from", decide)?;
+        out.n += deleted;
+        if batches.unread {
+            ctx.examined.docs += deleted;
+        }
+    }
 }

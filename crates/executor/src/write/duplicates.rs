@@ -1,10 +1,11 @@
 //! What stands in the way of an index becoming a unique one: values that it holds for several records.
 
 use crate::op::OpCtx;
+use crate::records;
 use bson::{Doc, Value, key};
-use catalog::keyspace::{self, PREFIX};
+use catalog::keyspace;
 use catalog::{Collection, Index};
-use errors::{Error, Result};
+use errors::Result;
 use storage::{Direction, View};
 
 /// No more than so many values, and records of each, are told.
@@ -17,34 +18,33 @@ pub fn duplicates(ctx: &mut OpCtx, coll: &Collection, index: &Index) -> Result<V
     let end = keyspace::prefix_end(&index.prefix);
     let mut scan = view.scan(&index.prefix, &end, Direction::Forward);
     let mut out = Vec::new();
-    let (mut value, mut records): (Vec<u8>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
+    let (mut value, mut sharing): (Vec<u8>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
     while out.len() < MOST && scan.next()? {
         ctx.tick(1)?;
-        let entry = scan.key().get(PREFIX..).unwrap_or(&[]);
+        let entry = records::own_part(scan.key());
         let mut len = 0;
         for f in &index.info.key.fields {
             let field = entry
                 .get(len..)
                 .and_then(|k| key::field_len(k, f.descending));
-            len += field.ok_or_else(|| {
-                Error::internal(format!("an entry of index {} is damaged", index.name()))
-            })?;
+            len += field.ok_or_else(|| records::damaged_entry(index))?;
         }
-        let (v, record) = entry.split_at_checked(len).unwrap_or((entry, &[]));
+        let (v, record) =
+            (entry.split_at_checked(len)).ok_or_else(|| records::damaged_entry(index))?;
         if v != value.as_slice() {
-            if records.len() > 1 {
-                out.push(ids(&view, coll, &records)?);
+            if sharing.len() > 1 {
+                out.push(ids(&view, coll, &sharing)?);
             }
-            records.clear();
+            sharing.clear();
             value.clear();
             value.extend_from_slice(v);
         }
-        if records.len() < MOST {
-            records.push(record.to_vec());
+        if sharing.len() < MOST {
+            sharing.push(record.to_vec());
         }
     }
-    if records.len() > 1 && out.len() < MOST {
-        out.push(ids(&view, coll, &records)?);
+    if sharing.len() > 1 && out.len() < MOST {
+        out.push(ids(&view, coll, &sharing)?);
     }
     Ok(out)
 }

@@ -4,16 +4,17 @@
 //! still has a date before the limit, in that index (so a partial index keeps what it leaves out, and of an array the earliest
 //! date counts).
 
-use crate::op::{Held, OpCtx};
-use crate::records::{self, latch_hash};
-use crate::write::update::lock_existing;
-use bson::{Doc, Value, Writer, key};
-use catalog::keyspace::{self, PREFIX};
+use crate::op::OpCtx;
+use crate::records;
+use crate::write::locked::LockedCollection;
+use crate::write::record_write::{Decision, RecordWrite};
+use bson::{Value, key};
+use catalog::keyspace;
 use catalog::{Collection, Index, IndexState};
-use errors::{Error, Result};
+use errors::Result;
 use query::index_keys::KeySet;
 use std::sync::Arc;
-use storage::{Direction, Entry, Op};
+use storage::Direction;
 
 /// What one batch did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,9 +37,10 @@ pub fn expire(
         deleted: 0,
         done: true,
     };
-    let Some((coll, lock)) = lock_existing(ctx, &started.ns)? else {
+    let Some(target) = LockedCollection::existing(ctx, &started.ns)? else {
         return Ok(over);
     };
+    let coll = target.coll.clone();
     let index = match index {
         None if !coll.is_numbered() => None,
         None => return Ok(over),
@@ -55,36 +57,20 @@ pub fn expire(
     let (low, high) = dates_before(index.as_deref(), before_millis);
     let found = old_records(ctx, &coll, index.as_deref(), (&low, &high), most)?;
     let done = found.len() < most;
-    let hashes: Vec<u64> = found.iter().map(|k| latch_hash(k)).collect();
-    let latches = ctx.latch(&hashes)?;
-    let view = ctx.latest();
-    let refs: Vec<&[u8]> = found.iter().map(|k| k.as_slice()).collect();
     let mut keys = KeySet::default();
-    let mut entries = Vec::with_capacity(found.len());
-    view.get_each(&refs, |at, value| {
-        let doc = Doc::new(value)
-            .ok_or_else(|| Error::internal(format!("a record of {} is damaged", coll.ns)))?;
+    let mut write = RecordWrite::of_records(ctx, target, &found)?;
+    let is_old = |k: &[u8]| k >= low.as_slice() && k < high.as_slice();
+    let staged = write.change_each(ctx, &found, |_, _, doc| {
         if let Some(index) = &index {
             records::keys_of(index, doc, &mut keys)?;
-            let old = |k: &[u8]| k >= low.as_slice() && k < high.as_slice();
-            if !keys.iter().any(|(k, _)| old(k)) {
-                return Ok(true);
+            if !keys.iter().any(|(k, _)| is_old(k)) {
+                return Ok(Decision::Skip);
             }
         }
-        let mut id = Writer::with_capacity(32);
-        id.val("_id", records::id_of(doc)?);
-        let mut effects = Vec::with_capacity(1 + coll.indexes.len());
-        records::delete_effects(&coll, found[at].clone(), doc, &mut keys, &mut effects)?;
-        let op = Op::Delete {
-            record_key: id.finish().into_vec(),
-        };
-        let mut entry = Entry::new(coll.ns.clone(), coll.uuid, op, effects);
-        entry.count(coll.tablet, -1, -(value.len() as i64));
-        entries.push(entry);
-        Ok(true)
+        Ok(Decision::Delete)
     })?;
-    let deleted = entries.len() as u64;
-    ctx.commit(entries, Held { latches, lock })?;
+    let deleted = staged.map_or(0, |staged| staged.changed);
+    write.commit_unrecorded(ctx)?;
     Ok(Expired { deleted, done })
 }
 
@@ -131,7 +117,7 @@ fn old_records(
         let record_key = match index {
             None => scan.key().to_vec(),
             Some(i) => {
-                let rest = scan.key().get(PREFIX..).unwrap_or(&[]);
+                let rest = records::own_part(scan.key());
                 let descending = i.info.key.fields.first().is_some_and(|f| f.descending);
                 let n =
                     key::field_len(rest, descending).ok_or_else(|| records::damaged_entry(i))?;

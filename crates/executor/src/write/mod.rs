@@ -1,18 +1,23 @@
 //! Writing: insert, update, delete, findAndModify, expiry of documents, and index builds.
 //!
-//! Every write here becomes log entries given to [`crate::OpCtx::commit`]. Invariant: latches are held from the first look
-//! at what a write changes until its entry is applied.
+//! [`record_write`] is the protocol that all writes of records share; the files of commands say what is looked for and what
+//! becomes of it. Invariant: latches are held from the first look at what a write changes until its entry is applied.
 
 pub mod build;
-pub(crate) mod capped;
-pub(crate) mod delete;
-pub(crate) mod duplicates;
-pub(crate) mod expire;
-pub(crate) mod find_and_modify;
-pub(crate) mod insert;
-pub(crate) mod retry;
-pub(crate) mod update;
-pub(crate) mod validation;
+mod candidate;
+mod capped;
+mod delete;
+mod duplicates;
+mod expire;
+mod find_and_modify;
+mod index_changes;
+mod insert;
+mod locked;
+mod new_records;
+pub(crate) mod record_write;
+mod retry;
+mod update;
+mod validation;
 
 pub use delete::{DeleteRequest, Deleted, delete};
 pub use duplicates::duplicates;

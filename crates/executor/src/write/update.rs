@@ -1,33 +1,25 @@
 //! Updates, upserts, replacements and findAndModify's update.
-//!
-//! One document's update: find a candidate, latch its record key, read the newest version, match again, apply, latch the new
-//! values of unique indexes, check them, stage one log entry. What the candidate's view showed decides nothing.
 
-use crate::op::{Held, OpCtx};
-use crate::read::RecordStream;
+use crate::op::OpCtx;
 use crate::read::request::ReadRequest;
-use crate::records::{self, duplicate_id, latch_hash};
-use crate::write::capped::{self, CappedRoom};
-use crate::write::insert::{check_writable, lay_out, lock_or_create, mark_multikey};
+use crate::records;
+use crate::write::candidate::{Candidate, CandidateBatches};
+use crate::write::find_and_modify::retry_image;
+use crate::write::locked::LockedCollection;
+use crate::write::new_records::{NewRecord, insert_chunk};
+use crate::write::record_write::{
+    ATTEMPTS, Decision, Latched, RecordChange, RecordWrite, Statement,
+};
 use crate::write::retry::{Retry, StmtResult};
+use crate::write::validation;
 use bson::{Doc, DocBuf, Value};
-use catalog::keyspace::PREFIX;
-use catalog::{Collection, WriteLock};
+use catalog::Collection;
 use errors::{Code, Error, Result, bail};
 use query::expr::Vars;
 use query::filter::Filter;
-use query::index_keys::KeySet;
 use query::sort::SortPattern;
 use query::update::{Applied, Update, UpdateCtx};
 use std::sync::Arc;
-use storage::{Effect, Entry, LatchGuard, Op};
-
-/// How many documents a multi-update prepares before it commits them together.
-const BATCH: usize = 128;
-/// What the new documents of one group come to at most, but for the last of them, in bytes.
-const GROUP_BYTES: usize = 1 << 20;
-/// How often a statement starts again because others were faster, before it gives up.
-const ATTEMPTS: usize = 1000;
 
 pub struct UpdateRequest<'a> {
     pub filter: &'a Filter,
@@ -60,23 +52,23 @@ pub fn update(
     ns: &str,
     req: &UpdateRequest,
     at: usize,
-    mut retry: Option<&mut dyn Retry>,
+    retry: Option<&mut dyn Retry>,
 ) -> Result<Updated> {
+    let mut stmt = Statement { at, retry };
     let mut duplicate = None;
     for _ in 0..ATTEMPTS {
         let done = if req.multi {
-            update_many(ctx, ns, req)?
+            Some(update_many(ctx, ns, req)?)
         } else {
-            update_one(ctx, ns, req, at, &mut retry)?
+            update_one(ctx, ns, req, &mut stmt)?
         };
-        let done = match done {
-            Some(d) => d,
-            None => continue,
+        let Some(done) = done else {
+            continue;
         };
         if done.matched > 0 || !req.upsert {
             return Ok(done);
         }
-        match upsert(ctx, ns, req, at, &mut retry) {
+        match upsert(ctx, ns, req, &mut stmt) {
             // Somebody inserted the document meanwhile: it can be updated now.
             Err(e) if e.code == Code::DuplicateKey && may_retry_upsert(&e, req) => {
                 duplicate = Some(e);
@@ -120,153 +112,82 @@ fn update_one(
     ctx: &mut OpCtx,
     ns: &str,
     req: &UpdateRequest,
-    at: usize,
-    retry: &mut Option<&mut dyn Retry>,
+    stmt: &mut Statement,
 ) -> Result<Option<Updated>> {
     ctx.flush_own();
-    let Some((coll, lock)) = lock_existing(ctx, ns)? else {
+    let Some(target) = LockedCollection::existing(ctx, ns)? else {
         return Ok(Some(Updated::default()));
     };
-    // By `_id`: the latest version under the latch is all there is to read.
-    if req.sort.is_none()
-        && req.hint.is_none()
-        && let Some(id) = planner::id_lookup(req.filter)
-    {
-        let Some(key) = records::locate(&ctx.latest(), &coll, id)? else {
-            return Ok(Some(Updated::default()));
-        };
-        let latches = ctx.latch(&[latch_hash(&key)])?;
-        ctx.tick(1)?;
-        let looked_up = coll.is_numbered();
-        return match update_record(ctx, coll, lock, latches, key, req, at, retry)? {
-            // It went between the look at the index and the latch; there may be another one by now.
-            Some(u) if looked_up && u.matched == 0 => Ok(None),
-            done => Ok(done),
-        };
-    }
     let read = ReadRequest {
         sort: req.sort,
-        hint: req.hint.clone(),
         limit: Some(1),
-        vars: vars(req),
-        ..ReadRequest::new(req.filter)
+        ..read_request(req)
     };
-    let (view, _) = ctx.view(ns);
-    let mut rows = RecordStream::open(ctx, view, coll.clone(), &read)?;
-    if !rows.next(ctx)? {
+    let Some(Candidate { key, only }) = Candidate::first(ctx, &target.coll, &read)? else {
         return Ok(Some(Updated::default()));
-    }
-    let key = coll.record_key(rows.record_key());
-    drop(rows);
-    let latches = ctx.latch(&[latch_hash(&key)])?;
-    match update_record(ctx, coll, lock, latches, key, req, at, retry)? {
-        // It matched in the view and no longer does.
-        Some(u) if u.matched == 0 => Ok(None),
-        r => Ok(r),
+    };
+    let write = RecordWrite::of_records(ctx, target, std::slice::from_ref(&key))?;
+    match update_record(ctx, write, key, req, stmt)? {
+        Some(done) if done.matched == 0 && !only => Ok(None),
+        done => Ok(done),
     }
 }
 
-/// The collection with its lock, if there is one; refuses views.
-pub(crate) fn lock_existing(
-    ctx: &mut OpCtx,
-    ns: &str,
-) -> Result<Option<(Arc<Collection>, WriteLock)>> {
-    let locked = ctx.lock(ns)?;
-    if let Some((c, _)) = &locked {
-        check_writable(c)?;
+fn read_request<'a>(req: &UpdateRequest<'a>) -> ReadRequest<'a> {
+    ReadRequest {
+        hint: req.hint.clone(),
+        vars: req.filter.wants_vars().then(|| req.vars.clone()),
+        ..ReadRequest::new(req.filter)
     }
-    Ok(locked)
 }
 
-/// Updates the latched record, if it is there and matches.
-#[allow(clippy::too_many_arguments)]
+/// Updates the latched record, if it is there and matches. `None`: look again.
 fn update_record(
     ctx: &mut OpCtx,
-    coll: Arc<Collection>,
-    lock: WriteLock,
-    mut latches: LatchGuard,
+    mut write: RecordWrite,
     key: Vec<u8>,
     req: &UpdateRequest,
-    at: usize,
-    retry: &mut Option<&mut dyn Retry>,
+    stmt: &mut Statement,
 ) -> Result<Option<Updated>> {
-    let view = ctx.latest();
-    let Some(old) = view.get(&key)? else {
+    let Some(record) = ctx.latest().get(&key)? else {
         return Ok(Some(Updated::default()));
     };
-    let old_doc = Doc::new(&old).ok_or_else(|| damaged(&coll))?;
-    if !req.filter.matches_with(old_doc, req.vars)? {
+    let before = records::stored(write.coll(), &record)?;
+    if !req.filter.matches_with(before, req.vars)? {
         return Ok(Some(Updated::default()));
     }
-    let applied = apply(ctx, &coll, req, old_doc)?;
+    let applied = apply(ctx, write.coll(), req, before)?;
     let mut out = Updated {
         matched: 1,
+        modified: u64::from(applied.is_some()),
         ..Default::default()
     };
     if req.images {
-        out.before = Some(old_doc.to_buf());
-        out.after = Some(
-            applied
-                .as_ref()
-                .map_or_else(|| old_doc.to_buf(), |a| a.doc.clone()),
-        );
+        let after = applied.as_ref().map_or(before, |a| a.doc.as_doc());
+        out.after = Some(after.to_buf());
+        out.before = Some(before.to_buf());
     }
-    let mut effects = Vec::with_capacity(4);
-    let mut op = Op::Noop;
-    let mut growth = 0;
-    let mut coll = coll;
     if let Some(applied) = applied {
-        out.modified = 1;
-        growth = applied.doc.as_bytes().len() as i64 - old.len() as i64;
-        match index_changes(
-            ctx,
-            coll,
-            &mut latches,
-            &key,
-            old_doc,
-            applied.doc.as_doc(),
-            req.update,
-            &mut effects,
-        )? {
-            Some(c) => coll = c,
-            None => return Ok(None),
+        let change = RecordChange {
+            key,
+            before,
+            after: Some((applied, req.update)),
+        };
+        if write.stage(ctx, change)? == Latched::Conflict {
+            return Ok(None);
         }
-        op = update_op(&key, applied.diff);
-        effects.insert(0, Effect::Put(key, applied.doc.into_vec()));
     }
-    let mut entry = Entry::new(coll.ns.clone(), coll.uuid, op, effects);
-    if let Some(r) = retry {
-        let result = StmtResult {
+    let at = stmt.at;
+    write.commit(ctx, stmt.retry.as_deref_mut(), || {
+        vec![StmtResult {
             at,
             n: 1,
             n_modified: out.modified,
             upserted: None,
-            image: crate::write::find_and_modify::retry_image(req, &out),
-        };
-        let (session, effect) = r.record(&[result]);
-        entry.session = Some(session);
-        entry.effects.push(effect);
-    }
-    if !entry.effects.is_empty() {
-        entry.count(coll.tablet, 0, growth);
-        ctx.commit(vec![entry], Held { latches, lock })?;
-    }
+            image: retry_image(req, &out),
+        }]
+    })?;
     Ok(Some(out))
-}
-
-fn damaged(coll: &Collection) -> Error {
-    Error::internal(format!("a record of {} is damaged", coll.ns))
-}
-
-fn update_op(key: &[u8], diff: Option<Vec<u8>>) -> Op {
-    Op::Update {
-        diff: diff.unwrap_or_default(),
-        record_key: key.get(PREFIX..).unwrap_or(&[]).to_vec(),
-    }
-}
-
-fn vars(req: &UpdateRequest) -> Option<Arc<Vars>> {
-    req.filter.wants_vars().then(|| req.vars.clone())
 }
 
 /// The document's new version, which the collection's validator allows; `None` when nothing changes.
@@ -276,288 +197,76 @@ fn apply(
     req: &UpdateRequest,
     doc: Doc<'_>,
 ) -> Result<Option<Applied>> {
-    let uctx = UpdateCtx::new(
-        req.vars,
-        req.now_millis,
-        ctx.engine.stamp_at(req.now_millis),
-    );
-    let applied = req.update.apply(doc, req.filter, &uctx)?;
+    let applied = req.update.apply(doc, req.filter, &update_ctx(ctx, req))?;
     if let Some(a) = &applied {
-        crate::write::validation::check(ctx, coll, a.doc.as_doc(), Some(doc))?;
+        validation::check(ctx, coll, a.doc.as_doc(), Some(doc))?;
     }
     Ok(applied)
 }
 
-/// Adds the effects of a document's change on the indexes; latches and checks new values of unique ones. Gives the collection
-/// in its newest version; `None` when a latch is held by another: let go and start again.
-#[allow(clippy::too_many_arguments)]
-fn index_changes(
-    ctx: &mut OpCtx,
-    mut coll: Arc<Collection>,
-    latches: &mut LatchGuard,
-    key: &[u8],
-    old: Doc<'_>,
-    new: Doc<'_>,
-    update: &Update,
-    effects: &mut Vec<Effect>,
-) -> Result<Option<Arc<Collection>>> {
-    if coll.indexes.is_empty() {
-        return Ok(Some(coll));
-    }
-    let (mut before, mut after) = (KeySet::default(), KeySet::default());
-    for i in 0..coll.indexes.len() {
-        let index = coll.indexes[i].clone();
-        if index.info.partial.is_none() && !index.info.key.concerned(|p| update.may_touch(p)) {
-            continue;
-        }
-        records::keys_of(&index, old, &mut before)?;
-        let bits = records::keys_of(&index, new, &mut after)?;
-        if bits | index.info.multikey != index.info.multikey {
-            let mut all = vec![0; coll.indexes.len()];
-            all[i] = bits;
-            coll = mark_multikey(ctx, coll, &all)?;
-        }
-        for (k, _) in before.iter() {
-            if !after.iter().any(|(n, _)| n == k) {
-                effects.push(records::delete_entry(&index, k, key));
-            }
-        }
-        for (k, t) in after.iter() {
-            match before.iter().find(|(o, _)| *o == k) {
-                // The same key; its types may have changed (1 to 1.0).
-                Some((_, old_types)) => {
-                    if old_types != t {
-                        effects.push(records::put_entry(&index, k, t, key));
-                    }
-                }
-                None => {
-                    if index.info.unique {
-                        if !ctx.latch_more(latches, &[records::unique_hash(&index, k)])? {
-                            return Ok(None);
-                        }
-                        records::check_unique(&ctx.latest(), &coll, &index, k, t, key)?;
-                    }
-                    effects.push(records::put_entry(&index, k, t, key));
-                }
-            }
-        }
-    }
-    Ok(Some(coll))
+fn update_ctx<'a>(ctx: &OpCtx, req: &UpdateRequest<'a>) -> UpdateCtx<'a> {
+    let stamp = ctx.engine.stamp_at(req.now_millis);
+    UpdateCtx::new(req.vars, req.now_millis, stamp)
 }
 
 /// Updates all matches, in batches. Not atomic as a whole, as in MongoDB.
-fn update_many(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest) -> Result<Option<Updated>> {
+fn update_many(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest) -> Result<Updated> {
     ctx.need_worker()?;
     ctx.flush_own();
     let mut out = Updated::default();
-    let (view, Some(coll)) = ctx.view(ns) else {
-        return Ok(Some(out));
+    let Some(mut batches) = CandidateBatches::open(ctx, ns, &read_request(req))? else {
+        return Ok(out);
     };
-    check_writable(&coll)?;
-    let read = ReadRequest {
-        hint: req.hint.clone(),
-        vars: vars(req),
-        ..ReadRequest::new(req.filter)
-    };
-    let mut rows = RecordStream::open(ctx, view, coll.clone(), &read)?;
-    let unread = rows.tells_keys();
-    let mut more = true;
-    while more {
-        let mut keys = Vec::with_capacity(BATCH);
-        while keys.len() < BATCH {
-            more = rows.next_key(ctx)?;
-            if !more {
-                break;
-            }
-            keys.push(coll.record_key(rows.record_key()));
+    loop {
+        let keys = batches.next(ctx)?;
+        if keys.is_empty() {
+            return Ok(out);
         }
-        if !keys.is_empty() {
-            let before = out.matched;
-            update_batch(ctx, ns, &coll, keys, req, &mut out)?;
-            if unread {
-                ctx.examined.docs += out.matched - before;
-            }
-        }
-    }
-    Ok(Some(out))
-}
-
-/// Updates those of the records that still match, as one group. Falls back to one by one when documents of the batch meet in
-/// a unique index.
-fn update_batch(
-    ctx: &mut OpCtx,
-    ns: &str,
-    started: &Arc<Collection>,
-    keys: Vec<Vec<u8>>,
-    req: &UpdateRequest,
-    out: &mut Updated,
-) -> Result<()> {
-    let unique = started.indexes.iter().any(|i| i.info.unique);
-    let step = if unique { 1 } else { keys.len() };
-    for mut part in keys.chunks(step) {
-        while !part.is_empty() {
-            let Some((mut coll, lock)) = lock_existing(ctx, ns)? else {
-                return Ok(());
+        // Documents of one group could meet in a unique index: then each is a group of its own.
+        let group = if batches.has_unique() { 1 } else { keys.len() };
+        for keys in keys.chunks(group) {
+            let decide = |ctx: &OpCtx, coll: &Collection, before: Doc<'_>| {
+                if !req.filter.matches_with(before, req.vars)? {
+                    return Ok(Decision::Skip);
+                }
+                Ok(match apply(ctx, coll, req, before)? {
+                    Some(applied) => Decision::Update(applied, req.update),
+                    None => Decision::Keep,
+                })
             };
-            if coll.uuid != started.uuid {
-                bail!(
-                    QueryPlanKilled,
-                    "collection dropped or replaced while it was updated"
-                );
-            }
-            let hashes: Vec<u64> = part.iter().map(|k| latch_hash(k)).collect();
-            let mut latches = ctx.latch(&hashes)?;
-            let view = ctx.latest();
-            let refs: Vec<&[u8]> = part.iter().map(|k| k.as_slice()).collect();
-            let mut entries = Vec::with_capacity(part.len());
-            let (mut matched, mut modified, mut again) = (0, 0, false);
-            let (mut done, mut bytes) = (part.len(), 0);
-            let each = |at: usize, old: &storage::Slice| {
-                let key = &part[at];
-                let old_doc = Doc::new(old).ok_or_else(|| damaged(&coll))?;
-                if !req.filter.matches_with(old_doc, req.vars)? {
-                    return Ok(true);
-                }
-                matched += 1;
-                let Some(applied) = apply(ctx, &coll, req, old_doc)? else {
-                    return Ok(true);
-                };
-                modified += 1;
-                let growth = applied.doc.as_bytes().len() as i64 - old.len() as i64;
-                let mut effects = Vec::with_capacity(4);
-                match index_changes(
-                    ctx,
-                    coll.clone(),
-                    &mut latches,
-                    key,
-                    old_doc,
-                    applied.doc.as_doc(),
-                    req.update,
-                    &mut effects,
-                )? {
-                    Some(c) => coll = c,
-                    None => {
-                        again = true;
-                        return Ok(false);
-                    }
-                }
-                bytes += applied.doc.as_bytes().len();
-                let op = update_op(key, applied.diff);
-                effects.insert(0, Effect::Put(key.clone(), applied.doc.into_vec()));
-                let mut entry = Entry::new(coll.ns.clone(), coll.uuid, op, effects);
-                entry.count(coll.tablet, 0, growth);
-                entries.push(entry);
-                if bytes < GROUP_BYTES {
-                    return Ok(true);
-                }
-                done = at + 1;
-                Ok(false)
-            };
-            if let Err(e) = view.get_each(&refs, each) {
-                // What was done before the failing document stays done, as in MongoDB.
-                ctx.commit(entries, Held { latches, lock })?;
-                return Err(e);
-            }
-            if again {
-                drop(latches);
-                std::thread::yield_now();
-                continue;
-            }
-            ctx.commit(entries, Held { latches, lock })?;
+            let (matched, modified) = batches.change(ctx, keys, "updated", decide)?;
             out.matched += matched;
             out.modified += modified;
-            part = part.get(done..).unwrap_or(&[]);
-        }
-    }
-    Ok(())
-}
-
-fn upsert(
-    ctx: &mut OpCtx,
-    ns: &str,
-    req: &UpdateRequest,
-    at: usize,
-    retry: &mut Option<&mut dyn Retry>,
-) -> Result<Updated> {
-    let (coll, lock) = lock_or_create(ctx, ns)?;
-    let uctx = UpdateCtx::new(
-        req.vars,
-        req.now_millis,
-        ctx.engine.stamp_at(req.now_millis),
-    );
-    let bytes = req.update.upsert(req.filter, &uctx)?.into_vec();
-    let doc = Doc::new(&bytes).ok_or_else(|| damaged(&coll))?;
-    let id = records::id_of(doc)?;
-    let (mut coll, lock) = lay_out(ctx, coll, lock, id)?;
-    crate::write::validation::check(ctx, &coll, doc, None)?;
-    let own_key = (!coll.is_numbered()).then(|| records::record_key(&coll, id));
-    let mut hashes: Vec<u64> = own_key.iter().map(|key| latch_hash(key)).collect();
-    hashes.extend(coll.capped.is_some().then(|| capped::tail_hash(&coll)));
-    let mut sets: Vec<KeySet> = Vec::new();
-    sets.resize_with(coll.indexes.len(), KeySet::default);
-    let mut bits = Vec::new();
-    for (index, set) in coll.indexes.iter().zip(&mut sets) {
-        bits.push(records::keys_of(index, doc, set)?);
-        if index.info.unique {
-            hashes.extend(set.iter().map(|(k, _)| records::unique_hash(index, k)));
-        }
-    }
-    coll = mark_multikey(ctx, coll, &bits)?;
-    let (latches, key, room) = loop {
-        let mut latches = ctx.latch(&hashes)?;
-        let view = ctx.latest();
-        if let Some(key) = &own_key
-            && view.get(key)?.is_some()
-        {
-            return Err(duplicate_id(&coll, id));
-        }
-        for (index, set) in coll.indexes.iter().zip(&sets) {
-            if index.info.unique {
-                for (k, t) in set.iter() {
-                    let own = own_key.as_deref().unwrap_or(&[]);
-                    records::check_unique(&view, &coll, index, k, t, own)?;
-                }
+            if batches.unread {
+                ctx.examined.docs += matched;
             }
         }
-        if let Some(key) = own_key {
-            break (latches, key, CappedRoom::default());
-        }
-        match capped::place(ctx, &coll, &mut latches, &[bytes.len()])? {
-            Some(mut room) => break (latches, room.keys.pop().unwrap_or_default(), room),
-            None => drop(latches),
-        }
-        std::thread::yield_now();
-    };
-    let mut effects = room.effects;
-    for (index, set) in coll.indexes.iter().zip(&sets) {
-        for (k, t) in set.iter() {
-            effects.push(records::put_entry(index, k, t, &key));
-        }
     }
-    let mut out = Updated {
+}
+
+/// Inserts what the filter's equalities and the update make together.
+fn upsert(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest, stmt: &mut Statement) -> Result<Updated> {
+    let target = LockedCollection::or_create(ctx, ns)?;
+    let doc = req.update.upsert(req.filter, &update_ctx(ctx, req))?;
+    let id = records::id_of(doc.as_doc())?;
+    let target = target.lay_out(ctx, id)?;
+    validation::check(ctx, &target.coll, doc.as_doc(), None)?;
+    let out = Updated {
         upserted: Some(id.to_value()),
+        after: req.images.then(|| doc.clone()),
         ..Default::default()
     };
-    if req.images {
-        out.after = Some(doc.to_buf());
+    let new = NewRecord::new(&target, stmt.at, doc)?;
+    let retry = stmt.retry.as_deref_mut();
+    let done = insert_chunk(ctx, target, vec![new], true, retry, |at| StmtResult {
+        at,
+        n: 1,
+        n_modified: 0,
+        upserted: out.upserted.clone(),
+        image: retry_image(req, &out),
+    })?;
+    match done.errors.into_iter().next() {
+        Some((_, e)) => Err(e),
+        None => Ok(out),
     }
-    let size = bytes.len() as i64;
-    effects.insert(0, Effect::Put(key, bytes));
-    let mut entry = Entry::new(coll.ns.clone(), coll.uuid, Op::Insert, effects);
-    entry.count(coll.tablet, 1 - room.records, size - room.bytes);
-    if let Some(r) = retry {
-        let result = StmtResult {
-            at,
-            n: 1,
-            n_modified: 0,
-            upserted: out.upserted.clone(),
-            image: crate::write::find_and_modify::retry_image(req, &out),
-        };
-        let (session, effect) = r.record(&[result]);
-        entry.session = Some(session);
-        entry.effects.push(effect);
-    }
-    ctx.wake(coll.capped.as_ref());
-    ctx.commit(vec![entry], Held { latches, lock })?;
-    Ok(out)
 }

@@ -1,0 +1,223 @@
+//! What changes of records mean for indexes: the entries that come, that go, and that keep other types.
+//!
+//! Invariant: every write of records (insert, update, delete, expiry, room in a capped collection) takes its index effects
+//! from here, computed from the document before and the document after. So an index cannot be maintained by one kind of
+//! write and forgotten by another.
+
+use crate::records;
+use bson::Doc;
+use catalog::{Collection, Index};
+use errors::Result;
+use query::index_keys::KeySet;
+use query::update::Update;
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::ops::Range;
+use storage::{Effect, View};
+
+/// A document before and after a write. Without `before` it is inserted, without `after` it is deleted.
+#[derive(Clone, Copy)]
+pub(crate) struct Versions<'d> {
+    pub before: Option<Doc<'d>>,
+    pub after: Option<Doc<'d>>,
+    /// The update between the two: indexes on paths that it cannot touch are passed over.
+    pub update: Option<&'d Update>,
+}
+
+/// The index changes of some records, in buffers that are reused. Each record's changes are a range of them.
+#[derive(Default)]
+pub(crate) struct IndexChanges {
+    changes: Vec<IndexChange>,
+    /// The keys and types of all changes.
+    bytes: Vec<u8>,
+    /// For each index of the collection: the fields of its key that were arrays.
+    multikey: Vec<u64>,
+    keys_before: KeySet,
+    keys_after: KeySet,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Add,
+    Remove,
+    /// The key stays, the types with which it decodes are others (1 became 1.0).
+    Retype,
+}
+
+/// `bytes[start..key_end]` is the index key, `bytes[key_end..end]` its types.
+#[derive(Clone, Copy)]
+struct IndexChange {
+    /// Position in the collection's indexes.
+    index: usize,
+    kind: Kind,
+    start: usize,
+    key_end: usize,
+    end: usize,
+}
+
+/// The unique keys that a batch has taken so far: position of the index, and key.
+pub(crate) type TakenKeys<'c> = HashSet<(usize, &'c [u8])>;
+
+impl IndexChanges {
+    pub fn clear(&mut self) {
+        self.changes.clear();
+        self.bytes.clear();
+    }
+
+    /// Adds the changes of one record, and gives their range. On an error nothing is added.
+    pub fn add(&mut self, coll: &Collection, versions: Versions<'_>) -> Result<Range<usize>> {
+        let (first, bytes) = (self.changes.len(), self.bytes.len());
+        self.multikey.resize(coll.indexes.len(), 0);
+        for (i, index) in coll.indexes.iter().enumerate() {
+            if let Err(e) = self.compare(i, index, versions) {
+                self.changes.truncate(first);
+                self.bytes.truncate(bytes);
+                return Err(e);
+            }
+        }
+        Ok(first..self.changes.len())
+    }
+
+    /// Adds what becomes of one record's entries in one index.
+    fn compare(&mut self, i: usize, index: &Index, versions: Versions<'_>) -> Result<()> {
+        if let Some(update) = versions.update
+            && index.info.partial.is_none()
+            && !index.info.key.concerned(|path| update.may_touch(path))
+        {
+            return Ok(());
+        }
+        self.keys_before.clear();
+        self.keys_after.clear();
+        if let Some(doc) = versions.before {
+            records::keys_of(index, doc, &mut self.keys_before)?;
+        }
+        if let Some(doc) = versions.after {
+            self.multikey[i] |= records::keys_of(index, doc, &mut self.keys_after)?;
+        }
+        let (changes, bytes) = (&mut self.changes, &mut self.bytes);
+        let mut push = |kind, (key, types): (&[u8], &[u8])| {
+            let start = bytes.len();
+            bytes.extend_from_slice(key);
+            let key_end = bytes.len();
+            bytes.extend_from_slice(types);
+            changes.push(IndexChange {
+                index: i,
+                kind,
+                start,
+                key_end,
+                end: bytes.len(),
+            });
+        };
+        // Both sets are in key order.
+        let mut before = self.keys_before.iter().peekable();
+        for new in self.keys_after.iter() {
+            while let Some(gone) = before.next_if(|old| old.0 < new.0) {
+                push(Kind::Remove, gone);
+            }
+            match before.peek().map(|old| old.0.cmp(new.0)) {
+                Some(Ordering::Equal) => {
+                    if before.next().is_some_and(|old| old.1 != new.1) {
+                        push(Kind::Retype, new);
+                    }
+                }
+                _ => push(Kind::Add, new),
+            }
+        }
+        before.for_each(|gone| push(Kind::Remove, gone));
+        Ok(())
+    }
+
+    /// For each index of the collection: the fields of its key that were arrays in some document.
+    pub fn multikey(&self) -> &[u64] {
+        &self.multikey
+    }
+
+    /// The position of the index, the key and the types of each new entry in a unique index.
+    fn unique_additions<'c>(
+        &'c self,
+        coll: &'c Collection,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = (usize, &'c [u8], &'c [u8])> {
+        self.changes[range]
+            .iter()
+            .filter(|c| c.kind == Kind::Add && coll.indexes[c.index].info.unique)
+            .map(|c| {
+                let (key, types) = self.parts(c);
+                (c.index, key, types)
+            })
+    }
+
+    fn parts(&self, change: &IndexChange) -> (&[u8], &[u8]) {
+        self.bytes[change.start..change.end].split_at(change.key_end - change.start)
+    }
+
+    /// What is latched for new entries in unique indexes.
+    pub fn unique_hashes<'c>(
+        &'c self,
+        coll: &'c Collection,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = u64> {
+        self.unique_additions(coll, range)
+            .map(|(i, key, _)| records::unique_hash(&coll.indexes[i], key))
+    }
+
+    /// Fails with DuplicateKey when another record than `own` has one of the new keys of a unique index. Their latches are
+    /// held. `own` is the store's key of the record; a record that has none yet is new.
+    pub fn check_unique(
+        &self,
+        view: &View,
+        coll: &Collection,
+        range: Range<usize>,
+        own: Option<&[u8]>,
+    ) -> Result<()> {
+        self.unique_additions(coll, range)
+            .try_for_each(|(i, key, types)| {
+                records::check_unique(view, coll, &coll.indexes[i], key, types, own)
+            })
+    }
+
+    /// The same against the earlier records of a batch.
+    pub fn check_taken(
+        &self,
+        coll: &Collection,
+        range: Range<usize>,
+        taken: &TakenKeys<'_>,
+    ) -> Result<()> {
+        self.unique_additions(coll, range)
+            .find(|(i, key, _)| taken.contains(&(*i, *key)))
+            .map_or(Ok(()), |(i, key, types)| {
+                Err(records::duplicate(coll, &coll.indexes[i], key, types))
+            })
+    }
+
+    /// Notes the new keys of a record in unique indexes as taken.
+    pub fn take<'c>(
+        &'c self,
+        coll: &'c Collection,
+        range: Range<usize>,
+        taken: &mut TakenKeys<'c>,
+    ) {
+        taken.extend(
+            self.unique_additions(coll, range)
+                .map(|(i, key, _)| (i, key)),
+        );
+    }
+
+    /// Adds the effects of a record's changes. `record_key` is the store's key of the record.
+    pub fn effects(
+        &self,
+        coll: &Collection,
+        range: Range<usize>,
+        record_key: &[u8],
+        out: &mut Vec<Effect>,
+    ) {
+        out.extend(self.changes[range].iter().map(|c| {
+            let (key, types) = self.parts(c);
+            let index = &coll.indexes[c.index];
+            match c.kind {
+                Kind::Add | Kind::Retype => records::put_entry(index, key, types, record_key),
+                Kind::Remove => records::delete_entry(index, key, record_key),
+            }
+        }));
+    }
+}

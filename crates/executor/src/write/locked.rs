@@ -1,0 +1,96 @@
+//! A collection that is about to be written to: found or created, with its write lock held.
+//!
+//! Invariant: nobody writes to a view, nor to the collection that lists the views. While the lock is held the collection is
+//! not dropped and its indexes keep their positions.
+
+use crate::op::OpCtx;
+use crate::records;
+use bson::Val;
+use catalog::{Collection, WriteLock};
+use errors::{Code, Result, bail};
+use std::sync::Arc;
+
+pub(crate) struct LockedCollection {
+    pub coll: Arc<Collection>,
+    pub lock: WriteLock,
+}
+
+impl LockedCollection {
+    /// The collection, if there is one.
+    pub fn existing(ctx: &mut OpCtx, ns: &str) -> Result<Option<LockedCollection>> {
+        let Some((coll, lock)) = ctx.lock(ns)? else {
+            return Ok(None);
+        };
+        check_writable(&coll)?;
+        Ok(Some(LockedCollection { coll, lock }))
+    }
+
+    /// The collection, created when missing.
+    pub fn or_create(ctx: &mut OpCtx, ns: &str) -> Result<LockedCollection> {
+        loop {
+            if let Some(locked) = LockedCollection::existing(ctx, ns)? {
+                return Ok(locked);
+            }
+            ctx.need_worker()?;
+            check_not_list(ns)?;
+            catalog::check_system_name(ns)?;
+            ctx.engine.catalog.get_or_create(ns)?;
+        }
+    }
+
+    /// Decides where the records of an empty collection are going to lie, by the `_id` of the first one that comes: under
+    /// their `_id`, or under numbers (see `catalog::numbers`).
+    pub fn lay_out(self, ctx: &mut OpCtx, id: Val<'_>) -> Result<LockedCollection> {
+        let coll = &self.coll;
+        if !records::comes_in_no_order(id)
+            || !coll.may_be_numbered()
+            || ctx.engine.store.counts(coll.tablet).0 > 0
+        {
+            return Ok(self);
+        }
+        ctx.need_worker()?;
+        let LockedCollection { coll, lock } = self;
+        drop(lock);
+        let store = ctx.engine.store.clone();
+        match (ctx.engine.catalog).number_records(&coll.ns, |c| records::none(&store.latest(), c)) {
+            // Dropped meanwhile; the next line makes it anew, where one is as good as the other.
+            Err(e) if e.code == Code::NamespaceNotFound => {}
+            done => {
+                done?;
+            }
+        }
+        LockedCollection::or_create(ctx, &coll.ns)
+    }
+
+    /// Has the catalog know which fields of the index at this position hold arrays.
+    pub fn mark_multikey(&mut self, ctx: &OpCtx, at: usize, bits: u64) -> Result<()> {
+        let (coll, wait) = (&self.coll, !ctx.may_offload());
+        let id = coll.indexes[at].id;
+        self.coll = (ctx.engine.catalog).set_multikey(&coll.ns, id, bits, wait)?;
+        Ok(())
+    }
+}
+
+/// Nobody writes to views, nor to the collection that lists them.
+#[inline]
+pub(crate) fn check_writable(coll: &Collection) -> Result<()> {
+    if coll.is_view() {
+        bail!(
+            CommandNotSupportedOnView,
+            "Namespace {} is a view, not a collection",
+            coll.ns
+        );
+    }
+    check_not_list(&coll.ns)
+}
+
+#[inline]
+fn check_not_list(ns: &str) -> Result<()> {
+    if ns.ends_with(".system.views") && catalog::view_definition::is_list(ns) {
+        bail!(
+            InvalidNamespace,
+            "cannot write to {ns}: it tells of the views that there are"
+        );
+    }
+    Ok(())
+}

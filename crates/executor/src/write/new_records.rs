@@ -1,0 +1,223 @@
+//! New records, as insert and upsert make them: a chunk of documents becomes one log entry, with the session record of what
+//! was inserted, so it is there whole or not at all.
+
+use crate::op::OpCtx;
+use crate::records::{self, duplicate_id, latch_hash};
+use crate::write::capped::{self, Placement};
+use crate::write::index_changes::{TakenKeys, Versions};
+use crate::write::locked::LockedCollection;
+use crate::write::record_write::RecordWrite;
+use crate::write::retry::{Retry, StmtResult};
+use bson::DocBuf;
+use errors::{Code, Error, Result};
+use std::collections::HashSet;
+use std::ops::Range;
+use storage::{Effect, View};
+
+/// A document that is to be inserted.
+pub(crate) struct NewRecord {
+    /// Position in the command.
+    at: usize,
+    doc: DocBuf,
+    /// The store's key of the record. Empty where records lie under numbers, until it has one.
+    key: Vec<u8>,
+    /// Its changes of indexes, in the write's.
+    changed: Range<usize>,
+    /// Why it cannot be inserted.
+    refused: Option<Error>,
+}
+
+impl NewRecord {
+    /// `doc` as it is to be stored, in the collection as it has been laid out.
+    pub fn new(target: &LockedCollection, at: usize, doc: DocBuf) -> Result<NewRecord> {
+        let key = match target.coll.is_numbered() {
+            false => records::record_key(&target.coll, records::id_of(doc.as_doc())?),
+            true => Vec::new(),
+        };
+        Ok(NewRecord {
+            at,
+            doc,
+            key,
+            changed: 0..0,
+            refused: None,
+        })
+    }
+
+    pub fn size(&self) -> usize {
+        self.doc.as_bytes().len()
+    }
+}
+
+/// What became of a chunk.
+#[derive(Default)]
+pub(crate) struct InsertedChunk {
+    pub n: usize,
+    /// Position in the command and error of the documents that were refused, in order.
+    pub errors: Vec<(usize, Error)>,
+}
+
+/// Inserts a chunk. Ordered: the first document that is refused keeps out those after it. `result` is what the retry record
+/// says of the document at a position.
+pub(crate) fn insert_chunk(
+    ctx: &mut OpCtx,
+    target: LockedCollection,
+    mut chunk: Vec<NewRecord>,
+    ordered: bool,
+    retry: Option<&mut (dyn Retry + '_)>,
+    result: impl Fn(usize) -> StmtResult,
+) -> Result<InsertedChunk> {
+    if chunk.is_empty() {
+        return Ok(InsertedChunk::default());
+    }
+    ctx.check()?;
+    let mut write = RecordWrite::new(target);
+    let hashes = latches_of(ctx, &mut write, &mut chunk)?;
+    let placement = loop {
+        write.latch(ctx, &hashes)?;
+        refuse_duplicates(&ctx.latest(), &write, &mut chunk, ordered)?;
+        let coll = write.target.coll.clone();
+        if !coll.is_numbered() {
+            break Placement::default();
+        }
+        let sizes: Vec<usize> = accepted(&chunk).map(NewRecord::size).collect();
+        match capped::place(ctx, &coll, &mut write.latches, &sizes)? {
+            Some(placement) => break placement,
+            None => write.let_go(),
+        }
+    };
+    let mut out = InsertedChunk::default();
+    chunk.retain_mut(|new| match new.refused.take() {
+        Some(e) => {
+            out.errors.push((new.at, e));
+            false
+        }
+        None => true,
+    });
+    out.n = chunk.len();
+    if chunk.is_empty() {
+        return Ok(out);
+    }
+    let at: Vec<usize> = match retry {
+        Some(_) => chunk.iter().map(|new| new.at).collect(),
+        None => Vec::new(),
+    };
+    stage(&mut write, chunk, placement);
+    write.commit(ctx, retry, || at.into_iter().map(result).collect())?;
+    Ok(out)
+}
+
+fn accepted(chunk: &[NewRecord]) -> impl Iterator<Item = &NewRecord> {
+    chunk.iter().filter(|new| new.refused.is_none())
+}
+
+/// Computes the index keys of the documents, before anything is held: they decide the latches, and they may fail.
+fn latches_of(
+    ctx: &mut OpCtx,
+    write: &mut RecordWrite,
+    chunk: &mut [NewRecord],
+) -> Result<Vec<u64>> {
+    let coll = write.target.coll.clone();
+    let mut hashes: Vec<u64> = Vec::with_capacity(chunk.len() + 1);
+    hashes.extend(coll.capped.is_some().then(|| capped::tail_hash(&coll)));
+    for new in chunk.iter_mut() {
+        if !coll.is_numbered() {
+            hashes.push(latch_hash(&new.key));
+        }
+        if coll.indexes.is_empty() {
+            continue;
+        }
+        let versions = Versions {
+            before: None,
+            after: Some(new.doc.as_doc()),
+            update: None,
+        };
+        match write.changes.add(&coll, versions) {
+            Ok(changed) => new.changed = changed,
+            Err(e) if e.is_offload() => return Err(e),
+            Err(e) => new.refused = Some(e),
+        }
+        hashes.extend(write.changes.unique_hashes(&coll, new.changed.clone()));
+    }
+    write.mark_multikey(ctx)?;
+    Ok(hashes)
+}
+
+/// Refuses the documents that have the `_id` or a unique key of another, once all is latched that their keys depend on. An
+/// ordered chunk ends with the first that is refused.
+fn refuse_duplicates(
+    view: &View,
+    write: &RecordWrite,
+    chunk: &mut Vec<NewRecord>,
+    ordered: bool,
+) -> Result<()> {
+    let mut ids: HashSet<&[u8]> = HashSet::new();
+    let mut taken = TakenKeys::new();
+    let many = chunk.len() > 1;
+    let mut refused: Vec<(usize, Error)> = Vec::new();
+    for (i, new) in chunk.iter().enumerate() {
+        if new.refused.is_none() {
+            match check(view, write, new, &ids, &taken) {
+                Ok(()) if many => {
+                    ids.insert(&new.key);
+                    (write.changes).take(write.coll(), new.changed.clone(), &mut taken);
+                    continue;
+                }
+                Ok(()) => continue,
+                Err(e) if e.code == Code::DuplicateKey => refused.push((i, e)),
+                Err(e) => return Err(e),
+            }
+        }
+        if ordered {
+            break;
+        }
+    }
+    for (i, e) in refused {
+        chunk[i].refused = Some(e);
+    }
+    if ordered && let Some(last) = chunk.iter().position(|new| new.refused.is_some()) {
+        chunk.truncate(last + 1);
+    }
+    Ok(())
+}
+
+/// Fails with DuplicateKey when a record, or one of the chunk that comes before, has the document's `_id` or unique keys.
+fn check(
+    view: &View,
+    write: &RecordWrite,
+    new: &NewRecord,
+    ids: &HashSet<&[u8]>,
+    taken: &TakenKeys<'_>,
+) -> Result<()> {
+    let coll = write.coll();
+    // Where records lie under numbers, the index on `_id` is one of the unique ones.
+    if !coll.is_numbered() && (ids.contains(new.key.as_slice()) || view.exists(&new.key)?) {
+        return Err(duplicate_id(coll, records::id_of(new.doc.as_doc())?));
+    }
+    if coll.indexes.is_empty() {
+        return Ok(());
+    }
+    (write.changes).check_taken(coll, new.changed.clone(), taken)?;
+    (write.changes).check_unique(view, coll, new.changed.clone(), None)
+}
+
+/// Stages the accepted documents, as one entry.
+fn stage(write: &mut RecordWrite, chunk: Vec<NewRecord>, placement: Placement) {
+    let coll = write.coll();
+    let mut effects = placement.effects;
+    effects.reserve(chunk.len() * (1 + coll.indexes.len()) + 1);
+    let (mut records, mut bytes) = (-placement.records, -placement.bytes);
+    let mut numbered = placement.keys.into_iter();
+    for (n, mut new) in chunk.into_iter().enumerate() {
+        if let Some(key) = numbered.next() {
+            new.key = key;
+        }
+        if n < placement.dropped {
+            continue;
+        }
+        (write.changes).effects(coll, new.changed, &new.key, &mut effects);
+        records += 1;
+        bytes += new.doc.as_bytes().len() as i64;
+        effects.push(Effect::Put(new.key, new.doc.into_vec()));
+    }
+    write.stage_insert(effects, records, bytes);
+}
