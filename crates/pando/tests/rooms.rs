@@ -9,10 +9,11 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("bson", &[]),
     ("errors", &[]),
     ("alloc_meter", &[]),
+    ("uring", &[]),
     ("wire", &["bson", "errors"]),
     ("query", &["alloc_meter", "bson", "errors"]),
     ("oplog", &["bson", "errors"]),
-    ("storage", &["oplog", "bson", "errors"]),
+    ("storage", &["oplog", "uring", "bson", "errors"]),
     ("planner", &["query", "bson", "errors"]),
     (
         "catalog",
@@ -42,7 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "errors",
         ],
     ),
-    ("server", &["service", "wire", "bson", "errors"]),
+    ("server", &["service", "wire", "uring", "bson", "errors"]),
     ("lab", &["wire", "bson"]),
     (
         "pando",

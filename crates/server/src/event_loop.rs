@@ -9,10 +9,11 @@
 //! loop to itself ([`lone_client`]); every reply made or staged in a turn leaves or is refused in that turn; readiness is edge-triggered, so whoever stops short
 //! of `WouldBlock` or a short read keeps `readable` set.
 
+mod disk_queue;
 mod lone_client;
 mod reading;
+mod reads;
 mod replies;
-mod uring;
 mod waits;
 
 use std::collections::BTreeSet;
@@ -34,8 +35,9 @@ use crate::inbox::{Inbox, Item};
 use crate::net::Stream;
 use crate::runner::{Head, Runner};
 use crate::workers::Workers;
+use disk_queue::{DiskQueue, RING};
 use lone_client::LoneClient;
-use uring::{Disk, RING};
+use reads::Suspended;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
@@ -104,8 +106,8 @@ pub(crate) struct EventLoop<S: Service> {
     bytes_out: u64,
     requests: u64,
     lone_client: LoneClient,
-    /// None before the loop runs, and where the kernel has no such thing.
-    disk: Option<Disk>,
+    /// `None` before the loop runs, and where the kernel has no `io_uring`.
+    disk: Option<DiskQueue<Suspended>>,
     stopping_since: Option<Instant>,
 }
 
@@ -149,7 +151,7 @@ impl<S: Service> EventLoop<S> {
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(512);
         if self.shared.limits.reads_under_way {
-            self.disk = Disk::open(self.poll.registry());
+            self.disk = DiskQueue::open(self.poll.registry());
         }
         while !self.is_done() {
             let timeout = self.timeout();
@@ -174,7 +176,7 @@ impl<S: Service> EventLoop<S> {
                     self.send_some();
                 }
             }
-            self.disk.iter_mut().for_each(Disk::submit);
+            self.disk.iter_mut().for_each(DiskQueue::submit);
             // A commit may wait.
             self.send_unsent();
             self.commit();
@@ -192,7 +194,7 @@ impl<S: Service> EventLoop<S> {
     fn timeout(&mut self) -> Option<Duration> {
         if !self.ready.is_empty()
             || !self.committed.is_empty()
-            || self.disk.as_mut().is_some_and(Disk::is_busy)
+            || self.disk.as_mut().is_some_and(DiskQueue::is_busy)
         {
             Some(Duration::ZERO)
         } else if self.stopping_since.is_some() {

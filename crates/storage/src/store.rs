@@ -317,7 +317,7 @@ impl Store {
             row_bytes: engine.rows().map_or(0, Rows::used) as u64,
             row_share_bytes: engine.row_share(),
             memtable_bytes: engine.memtable_bytes(),
-            batched_reads: batched_read::handed_over(),
+            batched_reads: batched_read::submitted(),
             sst_bytes: engine.sum(c"rocksdb.live-sst-files-size"),
             pending_compaction_bytes: engine.sum(c"rocksdb.estimate-pending-compaction-bytes"),
             level_zero_files: engine.level_zero_files(),

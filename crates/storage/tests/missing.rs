@@ -194,7 +194,7 @@ fn more_than_there_is_room_for_is_not_noted_by_halves() {
 #[test]
 fn who_may_wait_has_many_reads_done_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let rings = io_uring::IoUring::new(8).is_ok();
+    let rings = uring::Ring::<()>::waited(8).is_some();
     for direct_io in [false, true] {
         if direct_io && !takes_direct_io(dir.path()) {
             continue;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use service::in_flight::SMALL_BYTES;
 use service::{Outcome, Resumed, Service};
 
-use super::uring::Lack;
+use super::reads::Lack;
 use super::{EventLoop, Fate, Ran, Staged};
 use crate::connection::{Again, Connection, Phase, Sent};
 use crate::inbox::Done;
