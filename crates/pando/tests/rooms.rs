@@ -176,3 +176,31 @@ fn every_file_says_what_it_is() {
         "these files do not open with what they are (`//!`): {unsaid:#?}"
     );
 }
+
+#[test]
+fn adaptive_mechanisms_are_where_their_page_says() {
+    let page = std::fs::read_to_string(root().join("docs/adaptive.md")).expect("docs/adaptive.md");
+    let rows: Vec<&str> = page.lines().filter(|l| l.starts_with("| **")).collect();
+    assert!(rows.len() >= 10, "the table is not found");
+    for row in rows {
+        let quoted: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        let sources: Vec<String> = quoted
+            .iter()
+            .filter(|q| q.starts_with("crates/"))
+            .map(|file| {
+                std::fs::read_to_string(root().join(file))
+                    .unwrap_or_else(|e| panic!("docs/adaptive.md names {file}: {e}"))
+            })
+            .collect();
+        assert!(!sources.is_empty(), "no file is named: {row}");
+        let is_constant =
+            |q: &str| q.len() > 2 && q.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
+        for constant in quoted.iter().filter(|q| is_constant(q)) {
+            let declared = format!("const {constant}:");
+            assert!(
+                sources.iter().any(|s| s.contains(&declared)),
+                "docs/adaptive.md names {constant}, which none of its files declares: {row}"
+            );
+        }
+    }
+}
