@@ -4,13 +4,15 @@ use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{explain, moment, shape, variables};
 use crate::request::args::Args;
+use crate::request::collation::{self, Given};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::query_settings;
 use crate::stats::rows;
-use bson::{Doc, DocBuf, Val};
+use bson::{Doc, DocBuf, Elem, Val};
 use errors::{Result, bail};
 use executor::{AggregateRequest, FindRequest, PipelineCursor};
+use planner::Hint;
 use planner::explain::{Explain, stages};
 use query::pipeline::{Namespace, ParseCtx, Pipeline, write_common};
 
@@ -34,12 +36,46 @@ struct Aggregate {
     bypass_validation: bool,
 }
 
-fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
-    const AT: &str = "aggregate";
-    let coll = match cx.args.first.as_str() {
-        Some(c) => Some(c),
-        None if cx.args.first.to_f64() == Some(1.0) => None,
-        None if cx.args.first.is_number() => {
+idl::arguments! {
+    /// The arguments of aggregate as they are written.
+    struct Arguments<'a> {
+        "pipeline" => pipeline: Option<Val<'a>> = idl::value,
+        "cursor" => cursor: Option<Option<u64>> = read_cursor,
+        "explain" => explain: Option<bool> = bool_not_null,
+        "allowDiskUse" => allow_disk_use: Option<bool> = bool_not_null,
+        "let" => let_: Option<Doc<'a>> = idl::doc,
+        "hint" => hint: Option<Hint> = variables::read_hint_not_null,
+        "collation" => collation: Given = collation::read,
+        "bypassDocumentValidation" => bypass_validation: bool = idl::flag,
+    }
+    checked: "encryptionInformation" => idl::no_encryption;
+    ignored: "fromMongos" | "needsMerge" | "exchange" | "collectionUUID" | "isMapReduceCommand"
+        | "includeQueryStatsMetrics" | "querySettings" | "requestResumeToken"
+        | "passthroughToShard" | "fromRouter";
+}
+
+/// The argument `cursor`: the size of the first batch, if it tells one.
+fn read_cursor(within: &str, e: Elem<'_>) -> Result<Option<Option<u64>>> {
+    match e.val.as_doc() {
+        Some(d) => cursor::read_batch_size("cursor", d).map(Some),
+        None => Err(idl::mismatch(within, e.name, e.val, &["object"])),
+    }
+}
+
+/// A boolean, and null is none.
+fn bool_not_null(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
+    match e.val.as_bool() {
+        Some(b) => Ok(Some(b)),
+        None => Err(idl::mismatch(within, e.name, e.val, &["bool"])),
+    }
+}
+
+/// The collection that an aggregate is on; `None` for `1`, which is the database.
+fn collection<'a>(first: Val<'a>) -> Result<Option<&'a str>> {
+    match first.as_str() {
+        Some(c) => Ok(Some(c)),
+        None if first.to_f64() == Some(1.0) => Ok(None),
+        None if first.is_number() => {
             bail!(
                 BadValue,
                 "Invalid command format: the 'aggregate' field must specify a collection name or 1"
@@ -48,62 +84,18 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
         None => bail!(
             InvalidNamespace,
             "collection name has invalid type {}",
-            cx.args.first.type_name()
+            first.type_name()
         ),
-    };
-    let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
-    let (mut pipeline, mut cursor_given, mut batch, mut let_, mut hint) =
-        (None, false, None, None, None);
-    let (mut allow_disk_use, mut explained, mut bypass_validation) = (None, false, false);
-    let mut collation = None;
-    for e in &cx.args.fields {
-        let e = *e;
-        match e.name {
-            "pipeline" => pipeline = Some(e.val),
-            "cursor" => {
-                cursor_given = true;
-                let Some(d) = e.val.as_doc() else {
-                    return Err(idl::mismatch(AT, e.name, e.val, &["object"]));
-                };
-                for c in d {
-                    match c.name {
-                        "batchSize" => batch = idl::int_from("cursor", c, 0)?,
-                        name => return Err(idl::unknown("cursor", name)),
-                    }
-                }
-            }
-            // Here null is not left out, it is a wrong type.
-            "explain" | "allowDiskUse" => {
-                let Some(b) = e.val.as_bool() else {
-                    return Err(idl::mismatch(AT, e.name, e.val, &["bool"]));
-                };
-                match e.name {
-                    "explain" => explained = b,
-                    _ => allow_disk_use = Some(b),
-                }
-            }
-            "let" => let_ = idl::doc(AT, e)?,
-            "hint" => hint = variables::hint_given(e.val)?,
-            "collation" => collation = crate::request::collation::given(idl::doc(AT, e)?)?,
-            "bypassDocumentValidation" => {
-                bypass_validation = idl::safe_bool(AT, e)?.unwrap_or(false)
-            }
-            "encryptionInformation" => idl::no_encryption(e)?,
-            "fromMongos"
-            | "needsMerge"
-            | "exchange"
-            | "collectionUUID"
-            | "isMapReduceCommand"
-            | "includeQueryStatsMetrics"
-            | "querySettings"
-            | "requestResumeToken"
-            | "passthroughToShard"
-            | "fromRouter" => {}
-            _ => return Err(cx.args.unknown(e)),
-        }
     }
-    let pipeline: Val = idl::required(AT, "pipeline", pipeline)?;
-    if !cursor_given && !explained && cx.command.name == AT {
+}
+
+fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
+    const AT: &str = "aggregate";
+    let coll = collection(cx.args.first)?;
+    let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
+    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
+    let pipeline: Val = idl::required(AT, "pipeline", a.pipeline)?;
+    if a.cursor.is_none() && a.explain != Some(true) && cx.command.name == AT {
         bail!(
             FailedToParse,
             "The 'cursor' option is required, except for aggregate with the explain argument"
@@ -113,7 +105,7 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
         check_strict(pipeline)?;
     }
     check_read_concern(cx, pipeline)?;
-    let (env, vars) = variables::variables(cx, &ns, &collation, let_)?;
+    let (env, vars) = variables::variables(cx, &ns, &a.collation, a.let_)?;
     if pipeline.as_array().is_some_and(rows::needs_worker) {
         cx.op.need_worker()?;
     }
@@ -138,16 +130,17 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
         ns: Namespace::new(cx.args.db, coll.unwrap_or("$cmd.aggregate")),
         pipeline,
         vars,
-        hint,
-        allow_disk_use: allow_disk_use
+        hint: a.hint,
+        allow_disk_use: a
+            .allow_disk_use
             .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
         server_rows: Some(rows::for_pipeline(cx)),
     };
     Ok(Aggregate {
         ns,
         request,
-        batch: batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs()),
-        bypass_validation,
+        batch: a.cursor.flatten().unwrap_or(cursor::FIRST_BATCH),
+        bypass_validation: a.bypass_validation,
     })
 }
 
@@ -219,7 +212,7 @@ pub fn query_shape(cx: &CommandContext<'_, '_>) -> Result<DocBuf> {
 
 fn shape_of(cx: &CommandContext<'_, '_>, ns: &str) -> Result<DocBuf> {
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
-    let collation = crate::request::collation::given(given)?.flatten();
+    let collation = collation::given(given)?.flatten();
     let stages = cx.args.field("pipeline").unwrap_or(Val::NULL);
     Ok(shape::of_pipeline(ns, stages, collation.as_ref()))
 }
@@ -309,7 +302,7 @@ pub(super) fn write_explain_of(
     let mut ns = pipeline.ns.to_string();
     let stages_given = command.get("pipeline").unwrap_or(Val::NULL);
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
-    let collation = crate::request::collation::given(given)?.flatten();
+    let collation = collation::given(given)?.flatten();
     let shape_hash =
         shape::query_shape_hash(shape::of_pipeline(&ns, stages_given, collation.as_ref()).as_doc());
     let setting = cx.app.query_settings.find(&shape_hash);

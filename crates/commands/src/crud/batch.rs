@@ -5,10 +5,13 @@ use crate::clock::now_millis;
 use crate::request::CommandContext;
 use crate::request::collation::{self, Given};
 use crate::request::idl;
-use bson::{Doc, Elem, Writer};
+use bson::{Doc, Writer};
 use errors::{Error, Result, bail};
-use query::expr::ParseEnv;
+use executor::StmtResult;
+use query::expr::{ParseEnv, Vars};
 use session::Retryable;
+use std::borrow::Cow;
+use std::sync::Arc;
 
 const MAX_STATEMENTS: usize = 100_000;
 
@@ -70,33 +73,20 @@ pub fn sequence<'a>(
     Ok(docs)
 }
 
-/// Arguments that all writing commands have; `true` when it was one.
-#[derive(Default)]
-pub struct Common<'a> {
-    pub ordered: Option<bool>,
-    pub let_: Option<Doc<'a>>,
-    pub bypass_validation: bool,
-    stmt_ids: Option<Doc<'a>>,
-    stmt_id: Option<i64>,
+idl::arguments! {
+    /// Arguments that all writing commands have.
+    pub struct Common<'a> {
+        "ordered" => ordered: Option<bool> = idl::boolean,
+        "let" => let_: Option<Doc<'a>> = idl::doc,
+        "bypassDocumentValidation" => bypass_validation: bool = idl::flag,
+        "stmtIds" => stmt_ids: Option<Doc<'a>> = idl::array,
+        "stmtId" => stmt_id: Option<i64> = idl::int,
+    }
+    checked: "encryptionInformation" => idl::no_encryption;
+    ignored: "isTimeseriesNamespace" | "collectionUUID" | "bypassEmptyTsReplacement";
 }
 
-impl<'a> Common<'a> {
-    pub fn read(&mut self, command: &str, e: Elem<'a>) -> Result<bool> {
-        match e.name {
-            "ordered" => self.ordered = idl::boolean(command, e)?,
-            "bypassDocumentValidation" => {
-                self.bypass_validation = idl::safe_bool(command, e)?.unwrap_or(false)
-            }
-            "let" => self.let_ = idl::doc(command, e)?,
-            "stmtIds" => self.stmt_ids = idl::array(command, e)?,
-            "stmtId" => self.stmt_id = idl::int(command, e)?,
-            "encryptionInformation" => idl::no_encryption(e)?,
-            "isTimeseriesNamespace" | "collectionUUID" | "bypassEmptyTsReplacement" => {}
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
+impl Common<'_> {
     pub fn is_ordered(&self) -> bool {
         self.ordered.unwrap_or(true)
     }
@@ -113,6 +103,42 @@ impl<'a> Common<'a> {
                 (0..n as i32).map(|i| first.wrapping_add(i)).collect()
             }
         }
+    }
+}
+
+/// What the statements of one command share: their surroundings, and if the command is a retryable
+/// write, its hold on the session and the id of each statement.
+pub struct Statements {
+    pub env: ParseEnv,
+    pub vars: Arc<Vars>,
+    pub hold: Option<Retryable>,
+    pub ids: Vec<i32>,
+}
+
+impl Statements {
+    /// What a statement did when it ran before: it is not run again.
+    pub fn executed(&self, at: usize) -> Option<&StmtResult> {
+        self.hold.as_ref()?.executed(self.id(at))
+    }
+
+    pub fn id(&self, at: usize) -> i32 {
+        self.ids.get(at).copied().unwrap_or(0)
+    }
+
+    /// The surroundings of a statement with a collation of its own.
+    pub fn env_of(
+        &self,
+        cx: &CommandContext<'_, '_>,
+        ns: &str,
+        given: &Given,
+    ) -> Result<Cow<'_, ParseEnv>> {
+        Ok(match given {
+            None => Cow::Borrowed(&self.env),
+            given => {
+                let collation = collation::effective(cx, ns, given)?;
+                Cow::Owned(self.env.clone().collated(collation))
+            }
+        })
     }
 }
 
@@ -178,17 +204,4 @@ pub fn is_fatal(e: &Error) -> bool {
                 | Code::CommandNotSupportedOnView
                 | Code::InvalidNamespace
         )
-}
-
-/// The surroundings of a statement with a collation of its own.
-pub fn collated(
-    cx: &CommandContext<'_, '_>,
-    ns: &str,
-    given: &Given,
-    env: &ParseEnv,
-) -> Result<ParseEnv> {
-    Ok(match given {
-        None => env.clone(),
-        given => env.clone().collated(collation::effective(cx, ns, given)?),
-    })
 }

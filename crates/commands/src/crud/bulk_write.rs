@@ -5,21 +5,20 @@
 //! of results. Operations run in the order given; inserts that follow each other into one
 //! collection are one batch.
 
-use super::batch::{self, Common};
+use super::batch::{self, Common, Statements};
 use super::cursor::{self, Keep};
 use super::{delete, update, variables};
 use crate::ddl::create::check_uuid;
 use crate::monitoring::metrics::{Kind, Usage};
+use crate::request::collation::{self, Given};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer};
 use errors::{Error, Result, bail, err};
 use executor::{OpCtx, Retry};
 use planner::Hint;
-use query::expr::{ParseEnv, Vars};
-use session::{Results, Retryable};
+use session::Results;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const AT: &str = "bulkWrite";
@@ -44,19 +43,19 @@ struct Operation<'a> {
     what: Kinded<'a>,
 }
 
+idl::arguments! {
+    struct TargetArguments<'a> {
+        "ns" => ns: Option<&'a str> = idl::string,
+        "collectionUUID" => uuid: Option<[u8; 16]> = idl::uuid,
+    }
+    checked: "encryptionInformation" => idl::no_encryption;
+    ignored: "isTimeseriesNamespace";
+}
+
 fn target(d: Doc<'_>) -> Result<Target> {
     const AT: &str = "bulkWrite.nsInfo";
-    let (mut ns, mut uuid) = (None, None);
-    for e in d {
-        match e.name {
-            "ns" => ns = idl::string(AT, e)?,
-            "collectionUUID" => uuid = idl::uuid(AT, e)?,
-            "encryptionInformation" => idl::no_encryption(e)?,
-            "isTimeseriesNamespace" => {}
-            _ => return Err(idl::unknown(AT, e.name)),
-        }
-    }
-    let ns = idl::required(AT, "ns", ns)?;
+    let a = TargetArguments::parse(AT, d)?;
+    let ns = idl::required(AT, "ns", a.ns)?;
     match ns.split_once('.') {
         Some((db, coll))
             if !db.is_empty()
@@ -73,88 +72,98 @@ fn target(d: Doc<'_>) -> Result<Target> {
     }
     Ok(Target {
         ns: ns.to_string(),
-        uuid,
+        uuid: a.uuid,
     })
 }
 
-fn hint(e: Elem<'_>) -> Result<Option<Hint>> {
-    if e.val.is_nullish() {
-        bail!(FailedToParse, "Hint must be a string or an object");
+idl::arguments! {
+    struct InsertArguments<'a> {
+        "document" => document: Option<Doc<'a>> = idl::doc,
     }
-    variables::hint(e.val)
+}
+
+idl::arguments! {
+    struct UpdateArguments<'a> {
+        "filter" => filter: Option<Doc<'a>> = idl::doc,
+        "updateMods" => update: Option<Val<'a>> = idl::value,
+        "multi" => multi: bool = idl::strict_flag,
+        "upsert" => upsert: bool = idl::strict_flag,
+        "sort" => sort: Option<Doc<'a>> = idl::non_empty_doc,
+        "constants" => constants: Option<Doc<'a>> = idl::doc,
+        "arrayFilters" => array_filters: Option<Doc<'a>> = idl::array,
+        "hint" => hint: Option<Hint> = variables::read_hint_not_null,
+        "collation" => collation: Given = collation::read,
+    }
+    ignored: "sampleId" | "upsertSupplied" | "allowShardKeyUpdatesWithoutFullShardKeyInQuery";
+}
+
+idl::arguments! {
+    struct DeleteArguments<'a> {
+        "filter" => filter: Option<Doc<'a>> = idl::doc,
+        "multi" => multi: bool = idl::strict_flag,
+        "hint" => hint: Option<Hint> = variables::read_hint_not_null,
+        "collation" => collation: Given = collation::read,
+    }
+    ignored: "sampleId";
 }
 
 fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {
     let Some(first) = d.first() else {
         return Err(idl::missing(AT, "insert, update or delete"));
     };
-    let kind = first.name;
-    let within = match kind {
-        "insert" => "bulkWrite.insert",
-        "update" => "bulkWrite.update",
-        "delete" => "bulkWrite.delete",
-        _ => {
+    let (within, parse): (_, fn(&str, Doc<'a>) -> Result<Kinded<'a>>) = match first.name {
+        "insert" => ("bulkWrite.insert", insert),
+        "update" => ("bulkWrite.update", update),
+        "delete" => ("bulkWrite.delete", delete),
+        kind => {
             return Err(err!(
                 IDLUnknownField,
                 "Unrecognized BulkWrite operation '{kind}': it must be 'insert', 'update' or 'delete'"
             ));
         }
     };
-    let target = idl::required(within, kind, idl::int_from(within, first, 0)?)? as usize;
-    let (mut document, mut filter, mut mods): (Option<Doc<'a>>, Option<Doc<'a>>, Option<Val<'a>>) =
-        (None, None, None);
-    let (mut sort, mut constants, mut filters) = (None, None, Doc::EMPTY);
-    let (mut multi, mut upsert, mut given_hint, mut collation) = (false, false, None, None);
-    for e in d.iter().skip(1) {
-        match (kind, e.name) {
-            ("insert", "document") => document = idl::doc(within, e)?,
-            ("update" | "delete", "filter") => filter = idl::doc(within, e)?,
-            ("update" | "delete", "multi") => multi = idl::boolean(within, e)?.unwrap_or(false),
-            ("update" | "delete", "hint") => given_hint = hint(e)?,
-            ("update" | "delete", "collation") => {
-                collation = crate::request::collation::given(idl::doc(within, e)?)?
-            }
-            ("update", "updateMods") => mods = Some(e.val),
-            ("update", "upsert") => upsert = idl::boolean(within, e)?.unwrap_or(false),
-            ("update", "sort") => sort = idl::doc(within, e)?.filter(|d| !d.is_empty()),
-            ("update", "constants") => constants = idl::doc(within, e)?,
-            ("update", "arrayFilters") => filters = idl::array(within, e)?.unwrap_or(Doc::EMPTY),
-            ("update" | "delete", "sampleId")
-            | ("update", "upsertSupplied" | "allowShardKeyUpdatesWithoutFullShardKeyInQuery") => {}
-            _ => return Err(idl::unknown(within, e.name)),
-        }
-    }
-    let what = match kind {
-        "insert" => Kinded::Insert(idl::required(within, "document", document)?),
-        "update" => {
-            let q = idl::required(within, "filter", filter)?;
-            let u = idl::required(within, "updateMods", mods)?;
-            if u.as_doc().is_none() && u.as_array().is_none() {
-                bail!(
-                    FailedToParse,
-                    "Update argument must be either an object or an array"
-                );
-            }
-            Kinded::Update(update::Written {
-                q,
-                u,
-                array_filters: update::array_filters(within, filters)?,
-                constants,
-                sort,
-                multi,
-                upsert,
-                hint: given_hint,
-                collation,
-            })
-        }
-        _ => Kinded::Delete(delete::Written {
-            q: idl::required(within, "filter", filter)?,
-            multi,
-            hint: given_hint,
-            collation,
-        }),
-    };
+    let target = idl::int_from(within, first, 0)?;
+    let target = idl::required(within, first.name, target)? as usize;
+    let what = parse(within, d)?;
     Ok(Operation { target, what })
+}
+
+fn insert<'a>(within: &str, d: Doc<'a>) -> Result<Kinded<'a>> {
+    let a = InsertArguments::parse(within, d.iter().skip(1))?;
+    idl::required(within, "document", a.document).map(Kinded::Insert)
+}
+
+fn update<'a>(within: &str, d: Doc<'a>) -> Result<Kinded<'a>> {
+    let a = UpdateArguments::parse(within, d.iter().skip(1))?;
+    let q = idl::required(within, "filter", a.filter)?;
+    let u = idl::required(within, "updateMods", a.update)?;
+    if u.as_doc().is_none() && u.as_array().is_none() {
+        bail!(
+            FailedToParse,
+            "Update argument must be either an object or an array"
+        );
+    }
+    Ok(Kinded::Update(update::Written {
+        q,
+        u,
+        array_filters: update::array_filters(within, a.array_filters)?,
+        constants: a.constants,
+        sort: a.sort,
+        multi: a.multi,
+        upsert: a.upsert,
+        hint: a.hint,
+        collation: a.collation,
+    }))
+}
+
+fn delete<'a>(within: &str, d: Doc<'a>) -> Result<Kinded<'a>> {
+    let a = DeleteArguments::parse(within, d.iter().skip(1))?;
+    Ok(Kinded::Delete(delete::Written {
+        q: idl::required(within, "filter", a.filter)?,
+        multi: a.multi,
+        hint: a.hint,
+        collation: a.collation,
+    }))
 }
 
 /// The results of the operations, and the totals.
@@ -260,10 +269,7 @@ struct Run<'a> {
     targets: Vec<Target>,
     operations: Vec<Operation<'a>>,
     ordered: bool,
-    env: ParseEnv,
-    vars: Arc<Vars>,
-    ids: Vec<i32>,
-    hold: Option<Retryable>,
+    shared: Statements,
     report: Report,
 }
 
@@ -332,13 +338,11 @@ impl Run<'_> {
     }
 
     fn executed(&mut self, cx: &mut CommandContext<'_, '_>, at: usize) -> bool {
-        let id = self.ids[at];
-        let Some(done) = self.hold.as_ref().and_then(|h| h.executed(id)) else {
+        let Some(done) = self.shared.executed(at).cloned() else {
             return false;
         };
-        let done = done.clone();
         cx.after_commit = true;
-        self.report.again.push(id);
+        self.report.again.push(self.shared.id(at));
         match self.operations[at].what {
             Kinded::Insert(_) => {
                 self.report.inserted += 1;
@@ -355,10 +359,7 @@ impl Run<'_> {
 
     fn insert(&mut self, cx: &mut CommandContext<'_, '_>, from: usize, to: usize) -> Result<()> {
         let new: Vec<usize> = (from..to)
-            .filter(|at| {
-                let id = self.ids[*at];
-                self.hold.as_ref().is_none_or(|h| h.executed(id).is_none())
-            })
+            .filter(|at| self.shared.executed(*at).is_none())
             .collect();
         let docs: Vec<Doc> = new
             .iter()
@@ -368,9 +369,9 @@ impl Run<'_> {
             })
             .collect();
         cx.app.counters.add(Kind::Insert, docs.len() as u64);
-        let ids: Vec<i32> = new.iter().map(|at| self.ids[*at]).collect();
+        let ids: Vec<i32> = new.iter().map(|at| self.shared.id(*at)).collect();
         let ns = self.targets[self.operations[from].target].ns.clone();
-        let mut statements = self.hold.as_mut().map(|h| h.statements(&ids));
+        let mut statements = self.shared.hold.as_mut().map(|h| h.statements(&ids));
         let retry = statements.as_mut().map(|s| s as &mut dyn Retry);
         let result = match docs.is_empty() {
             true => Ok(executor::Inserted::default()),
@@ -418,10 +419,7 @@ impl Run<'_> {
         let Run {
             targets,
             operations,
-            env,
-            vars,
-            ids,
-            hold,
+            shared,
             report,
             ..
         } = self;
@@ -430,7 +428,7 @@ impl Run<'_> {
         let (failed, update) = match &operation.what {
             Kinded::Update(s) => {
                 cx.app.counters.add(Kind::Update, 1);
-                match update::execute(cx, ns, s, env, vars, hold, ids, at) {
+                match update::execute(cx, ns, s, shared, at) {
                     Ok(u) => {
                         cx.work.wrote(&u);
                         report.updated(at, &u);
@@ -441,7 +439,7 @@ impl Run<'_> {
             }
             Kinded::Delete(s) => {
                 cx.app.counters.add(Kind::Delete, 1);
-                match delete::execute(cx, ns, s, env, vars, hold, ids, at) {
+                match delete::execute(cx, ns, s, shared, at) {
                     Ok(d) => {
                         cx.work.deleted += d.n;
                         report.deleted += d.n as i32;
@@ -461,35 +459,47 @@ impl Run<'_> {
     }
 }
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let docs = batch::documents(cx, AT, "ops")?;
-    let infos = batch::sequence(cx, AT, "nsInfo")?;
-    let mut common = Common::default();
-    let (mut errors_only, mut batch_size) = (false, None);
-    for e in &cx.args.fields {
-        match e.name {
-            "ops" | "nsInfo" => {}
-            "errorsOnly" => errors_only = idl::boolean(AT, *e)?.unwrap_or(false),
-            "cursor" => {
-                for e in idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY) {
-                    match e.name {
-                        "batchSize" => batch_size = idl::int_from("bulkWrite.cursor", e, 0)?,
-                        _ => return Err(idl::unknown("bulkWrite.cursor", e.name)),
-                    }
-                }
-            }
-            "collectionUUID" | "isTimeseriesNamespace" | "encryptionInformation" => {
-                return Err(cx.args.unknown(*e));
-            }
-            _ if common.read(AT, *e)? => {}
-            _ => return Err(cx.args.unknown(*e)),
+idl::arguments! {
+    /// The arguments of bulkWrite, beside those that all writing commands have.
+    struct Arguments<'a> {
+        "errorsOnly" => errors_only: bool = idl::strict_flag,
+        "cursor" => cursor: Option<Doc<'a>> = read_cursor,
+    }
+    ignored: "ops" | "nsInfo";
+}
+
+/// The argument `cursor`, checked.
+fn read_cursor<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    let d = idl::doc(within, e)?;
+    batch_size(d)?;
+    Ok(d)
+}
+
+fn batch_size(cursor: Option<Doc<'_>>) -> Result<Option<u64>> {
+    match cursor {
+        Some(d) => cursor::read_batch_size("bulkWrite.cursor", d),
+        None => Ok(None),
+    }
+}
+
+/// Arguments of other writing commands that this one does not have.
+const UNKNOWN: [&str; 3] = [
+    "collectionUUID",
+    "isTimeseriesNamespace",
+    "encryptionInformation",
+];
+
+fn arguments<'r>(cx: &CommandContext<'_, 'r>) -> Result<(Arguments<'r>, Common<'r>)> {
+    let (mut a, mut common) = (Arguments::default(), Common::default());
+    for e in cx.args.fields.iter().copied() {
+        if UNKNOWN.contains(&e.name) || !a.read(AT, e)? && !common.read(AT, e)? {
+            return Err(cx.args.unknown(e));
         }
     }
-    let targets = infos.into_iter().map(target).collect::<Result<Vec<_>>>()?;
-    let mut operations = docs
-        .into_iter()
-        .map(operation)
-        .collect::<Result<Vec<_>>>()?;
+    Ok((a, common))
+}
+
+fn check_targets(operations: &[Operation<'_>], targets: &[Target]) -> Result<()> {
     if let Some(o) = operations.iter().find(|o| o.target >= targets.len()) {
         bail!(
             BadValue,
@@ -498,17 +508,35 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             targets.len()
         );
     }
-    for o in &mut operations {
+    Ok(())
+}
+
+/// Gives operations that say nothing of a collation that of their collection.
+fn collate(cx: &CommandContext<'_, '_>, operations: &mut [Operation<'_>], targets: &[Target]) {
+    for o in operations {
         let collation = match &mut o.what {
             Kinded::Insert(_) => continue,
             Kinded::Update(s) => &mut s.collation,
             Kinded::Delete(s) => &mut s.collation,
         };
         if collation.is_none() {
-            let ns = targets.get(o.target).map_or("", |t| &t.ns);
+            let ns = &targets[o.target].ns;
             *collation = cx.app.engine.catalog.collation_of(ns).map(Some);
         }
     }
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let docs = batch::documents(cx, AT, "ops")?;
+    let infos = batch::sequence(cx, AT, "nsInfo")?;
+    let (a, common) = arguments(cx)?;
+    let targets = infos.into_iter().map(target).collect::<Result<Vec<_>>>()?;
+    let mut operations = docs
+        .into_iter()
+        .map(operation)
+        .collect::<Result<Vec<_>>>()?;
+    check_targets(&operations, &targets)?;
+    collate(cx, &mut operations, &targets);
     let ids = common.ids(operations.len());
     if ids.len() != operations.len() {
         bail!(
@@ -536,18 +564,20 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         targets,
         operations,
         ordered: common.is_ordered(),
-        env,
-        vars,
-        ids,
-        hold,
+        shared: Statements {
+            env,
+            vars,
+            hold,
+            ids,
+        },
         report: Report {
-            errors_only,
+            errors_only: a.errors_only,
             ..Report::default()
         },
     };
     run.all(cx)?;
     let Run { report, .. } = run;
-    let batch = batch_size.map_or(u64::MAX, i64::unsigned_abs);
+    let batch = batch_size(a.cursor)?.unwrap_or(u64::MAX);
     let items = Box::new(Items(report.items));
     cursor::first_batch(cx, CURSOR_NS, items, batch, Keep::default())?;
     cx.w.i32("nErrors", report.errors)

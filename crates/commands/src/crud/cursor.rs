@@ -2,6 +2,8 @@
 
 use super::moment;
 use crate::request::CommandContext;
+use crate::request::idl;
+use bson::Doc;
 use catalog::Tail;
 use errors::{Result, bail};
 use executor::{PinnedSnapshot, Share, Spent};
@@ -26,6 +28,18 @@ pub struct Keep {
     pub uuid: Option<[u8; 16]>,
     /// What its getMores wait for, when they find nothing.
     pub awaits: Option<Arc<Tail>>,
+}
+
+/// The batch size that the document of an argument `cursor` tells, which has nothing else in it.
+pub fn read_batch_size(within: &str, d: Doc<'_>) -> Result<Option<u64>> {
+    let mut batch = None;
+    for e in d {
+        match e.name {
+            "batchSize" => batch = idl::unsigned(within, e)?,
+            name => return Err(idl::unknown(within, name)),
+        }
+    }
+    Ok(batch)
 }
 
 /// A first batch that lacked records from the disk, or was too long for an event loop, before there

@@ -1,18 +1,15 @@
 //! `delete`.
 
-use super::batch::{self, Common};
+use super::batch::{self, Common, Statements};
 use super::variables;
-use crate::request::collation::Given;
+use crate::request::collation::{self, Given};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
 use executor::{DeleteRequest, Deleted, Retry};
 use planner::Hint;
-use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
-use session::Retryable;
-use std::sync::Arc;
 
 /// A statement as it was written, its arguments checked. An error in one is the whole command's;
 /// what the filter says is the statement's own.
@@ -23,22 +20,21 @@ pub(super) struct Written<'a> {
     pub collation: Given,
 }
 
+idl::arguments! {
+    struct Arguments<'a> {
+        "q" => q: Option<Doc<'a>> = idl::doc,
+        "limit" => limit: Option<i64> = idl::int,
+        "hint" => hint: Option<Hint> = variables::read_hint,
+        "collation" => collation: Given = collation::read,
+    }
+    ignored: "sampleId";
+}
+
 fn parse(d: Doc<'_>) -> Result<Written<'_>> {
     const AT: &str = "delete.deletes";
-    let (mut q, mut limit, mut hint) = (None, None, None);
-    let mut collation = None;
-    for e in d {
-        match e.name {
-            "q" => q = idl::doc(AT, e)?,
-            "limit" => limit = idl::int(AT, e)?,
-            "hint" => hint = variables::hint(e.val)?,
-            "collation" => collation = crate::request::collation::given(idl::doc(AT, e)?)?,
-            "sampleId" => {}
-            _ => return Err(idl::unknown(AT, e.name)),
-        }
-    }
-    let q = idl::required(AT, "q", q)?;
-    let multi = match idl::required(AT, "limit", limit)? {
+    let a = Arguments::parse(AT, d)?;
+    let q = idl::required(AT, "q", a.q)?;
+    let multi = match idl::required(AT, "limit", a.limit)? {
         0 => true,
         1 => false,
         n => bail!(
@@ -49,28 +45,21 @@ fn parse(d: Doc<'_>) -> Result<Written<'_>> {
     Ok(Written {
         q,
         multi,
-        hint,
-        collation,
+        hint: a.hint,
+        collation: a.collation,
     })
 }
 
-/// Runs one statement: the one at that position, whose id is `ids[at]`.
-#[allow(clippy::too_many_arguments)]
+/// Runs the statement at that position.
 pub(super) fn execute(
     cx: &mut CommandContext<'_, '_>,
     ns: &str,
     s: &Written<'_>,
-    env: &ParseEnv,
-    vars: &Arc<Vars>,
-    hold: &mut Option<Retryable>,
-    ids: &[i32],
+    shared: &mut Statements,
     at: usize,
 ) -> Result<Deleted> {
-    let filter = match &s.collation {
-        None => Filter::parse(s.q, env)?,
-        given => Filter::parse(s.q, &batch::collated(cx, ns, given, env)?)?,
-    };
-    if s.multi && hold.is_some() {
+    let filter = Filter::parse(s.q, &*shared.env_of(cx, ns, &s.collation)?)?;
+    if s.multi && shared.hold.is_some() {
         bail!(InvalidOptions, "Cannot use retryable writes with limit=0");
     }
     let req = DeleteRequest {
@@ -78,13 +67,15 @@ pub(super) fn execute(
         multi: s.multi,
         sort: None,
         hint: s.hint.clone(),
-        vars: filter.wants_vars().then(|| cx.op.interruptible(vars)),
+        vars: filter
+            .wants_vars()
+            .then(|| cx.op.interruptible(&shared.vars)),
         images: false,
     };
-    match hold {
+    match &mut shared.hold {
         None => executor::delete(&mut cx.op, ns, &req, at, None),
         Some(h) => {
-            let mut statements = h.statements(ids);
+            let mut statements = h.statements(&shared.ids);
             let retry: &mut dyn Retry = &mut statements;
             executor::delete(&mut cx.op, ns, &req, at, Some(retry))
         }
@@ -106,21 +97,23 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let (env, vars) = variables::variables(cx, &ns, &None, common.let_)?;
     let statements = docs.into_iter().map(parse).collect::<Result<Vec<_>>>()?;
-    let mut hold = batch::retryable(cx)?;
-    let ids = common.ids(statements.len());
+    let mut shared = Statements {
+        env,
+        vars,
+        hold: batch::retryable(cx)?,
+        ids: common.ids(statements.len()),
+    };
     let mut n = 0;
     let mut errors = Vec::new();
     let mut again = Vec::new();
     for (at, s) in statements.iter().enumerate() {
-        let id = ids.get(at).copied().unwrap_or(0);
-        if let Some(done) = hold.as_ref().and_then(|h| h.executed(id)) {
+        if let Some(done) = shared.executed(at) {
             n += done.n;
-            again.push(id);
+            again.push(shared.id(at));
             cx.after_commit = true;
             continue;
         }
-        let result = execute(cx, &ns, s, &env, &vars, &mut hold, &ids, at);
-        match result {
+        match execute(cx, &ns, s, &mut shared, at) {
             Ok(d) => {
                 n += d.n;
                 cx.work.deleted += d.n;

@@ -1,6 +1,7 @@
 //! `distinct`.
 
 use super::{moment, on_view, shape, variables};
+use crate::request::collation::{self, Given};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::query_settings;
@@ -23,31 +24,30 @@ struct Distinct<'a> {
     vars: Arc<Vars>,
 }
 
+idl::arguments! {
+    struct Arguments<'a> {
+        "key" => key: Option<&'a str> = idl::string,
+        "query" => query: Option<Doc<'a>> = idl::doc,
+        "hint" => hint: Option<Hint> = variables::read_hint_not_null,
+        "collation" => collation: Given = collation::read,
+    }
+    ignored: "collectionUUID" | "includeQueryStatsMetrics";
+}
+
 fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Distinct<'a>> {
     const AT: &str = "distinct";
     let ns = cx.args.namespace()?;
-    let (mut key, mut query, mut hint) = (None, Doc::EMPTY, None);
-    let mut collation = None;
-    for e in &cx.args.fields {
-        match e.name {
-            "key" => key = idl::string(AT, *e)?,
-            "query" => query = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
-            "hint" => hint = variables::hint_given(e.val)?,
-            "collation" => collation = crate::request::collation::given(idl::doc(AT, *e)?)?,
-            "collectionUUID" | "includeQueryStatsMetrics" => {}
-            _ => return Err(cx.args.unknown(*e)),
-        }
-    }
-    let key = idl::required(AT, "key", key)?;
+    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
+    let key = idl::required(AT, "key", a.key)?;
     if key.contains('\0') {
         bail!(31032, "Keys cannot contain null bytes.");
     }
-    let (env, vars) = variables::variables(cx, &ns, &collation, None)?;
+    let (env, vars) = variables::variables(cx, &ns, &a.collation, None)?;
     Ok(Distinct {
         ns,
         key,
-        filter: Filter::parse(query, &env)?,
-        hint,
+        filter: Filter::parse(a.query.unwrap_or(Doc::EMPTY), &env)?,
+        hint: a.hint,
         env,
         vars,
     })

@@ -2,13 +2,16 @@
 
 use super::cursor::{self, Keep};
 use super::{moment, on_view, shape, variables};
+use crate::request::collation::{self, Given};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::query_settings;
-use bson::{Doc, DocBuf};
+use bson::{Doc, DocBuf, Elem};
 use errors::{Result, bail};
 use executor::{FindCursor, FindRequest, TailCursor};
+use planner::Hint;
 use query::collation::Collation;
+use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
@@ -32,57 +35,52 @@ pub struct Find<'a> {
 /// does not.
 pub const DISK_USE: &str = "allowDiskUseByDefault";
 
-/// Reads the arguments of find.
-pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
-    let ns = cx.args.namespace()?;
-    if catalog::collection_of(&ns).starts_with('$') {
-        bail!(InvalidNamespace, "Invalid collection name specified '{ns}'");
+idl::arguments! {
+    /// The arguments of find as they are written.
+    struct Arguments<'a> {
+        "filter" => filter: Option<Doc<'a>> = doc_not_null,
+        "sort" => sort: Option<Doc<'a>> = idl::non_empty_doc,
+        "projection" => projection: Option<Doc<'a>> = idl::non_empty_doc,
+        "let" => let_: Option<Doc<'a>> = idl::doc,
+        "hint" => hint: Option<Hint> = variables::read_hint,
+        "min" => min: Option<Doc<'a>> = idl::non_empty_doc,
+        "max" => max: Option<Doc<'a>> = idl::non_empty_doc,
+        "skip" => skip: Option<u64> = idl::unsigned,
+        "limit" => limit: Option<u64> = idl::unsigned,
+        "batchSize" => batch: Option<u64> = idl::unsigned,
+        "singleBatch" => single_batch: bool = idl::flag,
+        "noCursorTimeout" => no_timeout: bool = idl::flag,
+        "returnKey" => return_key: bool = idl::flag,
+        "showRecordId" => show_record_id: bool = idl::flag,
+        "tailable" => tailable: bool = idl::flag,
+        "awaitData" => await_data: bool = idl::flag,
+        "allowDiskUse" => disk_use: Option<bool> = idl::safe_bool,
+        "collation" => collation: Given = collation::read,
     }
-    let (mut filter, mut sort, mut projection, mut let_) = (None, None, None, None);
-    let (mut hint, mut min, mut max) = (None, None, None);
-    let (mut skip, mut limit, mut batch) = (0, 0, None);
-    let (mut single_batch, mut no_timeout, mut return_key, mut show_record_id) =
-        (false, false, false, false);
-    let (mut tailable, mut await_data) = (false, false);
-    let (mut collation, mut disk_use) = (None, None);
-    for e in &cx.args.fields {
-        match e.name {
-            "filter" if e.val.is_nullish() => {
-                return Err(idl::mismatch("find", e.name, e.val, &["object"]));
-            }
-            "filter" => filter = idl::doc("find", *e)?,
-            "sort" => sort = idl::doc("find", *e)?,
-            "projection" => projection = idl::doc("find", *e)?,
-            "let" => let_ = idl::doc("find", *e)?,
-            "hint" => hint = variables::hint(e.val)?,
-            "min" => min = idl::doc("find", *e)?.filter(|d| !d.is_empty()),
-            "max" => max = idl::doc("find", *e)?.filter(|d| !d.is_empty()),
-            "skip" => skip = idl::int_from("find", *e, 0)?.unwrap_or(0),
-            "limit" => limit = idl::int_from("find", *e, 0)?.unwrap_or(0),
-            "batchSize" => batch = idl::int_from("find", *e, 0)?,
-            "singleBatch" => single_batch = idl::safe_bool("find", *e)?.unwrap_or(false),
-            "noCursorTimeout" => no_timeout = idl::safe_bool("find", *e)?.unwrap_or(false),
-            "returnKey" => return_key = idl::safe_bool("find", *e)?.unwrap_or(false),
-            "showRecordId" => show_record_id = idl::safe_bool("find", *e)?.unwrap_or(false),
-            "tailable" => tailable = idl::safe_bool("find", *e)?.unwrap_or(false),
-            "awaitData" => await_data = idl::safe_bool("find", *e)?.unwrap_or(false),
-            "allowDiskUse" => disk_use = idl::safe_bool("find", *e)?,
-            "allowPartialResults" | "oplogReplay" | "readOnce" | "includeQueryStatsMetrics" => {
-                idl::safe_bool("find", *e)?;
-            }
-            "collation" => collation = crate::request::collation::given(idl::doc("find", *e)?)?,
-            "encryptionInformation" => idl::no_encryption(*e)?,
-            "term" | "requestResumeToken" | "resumeAfter" | "startAt" | "querySettings" => {}
-            _ => return Err(cx.args.unknown(*e)),
-        }
+    checked:
+        "allowPartialResults" | "oplogReplay" | "readOnce" | "includeQueryStatsMetrics"
+            => idl::safe_bool,
+        "encryptionInformation" => idl::no_encryption;
+    ignored: "term" | "requestResumeToken" | "resumeAfter" | "startAt" | "querySettings";
+}
+
+/// A document, and null is none.
+fn doc_not_null<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    match e.val.is_nullish() {
+        true => Err(idl::mismatch(within, e.name, e.val, &["object"])),
+        false => idl::doc(within, e),
     }
-    if await_data && !tailable {
+}
+
+/// Checks what the options of a tailable cursor allow.
+fn check_tailable(a: &Arguments<'_>) -> Result<()> {
+    if a.await_data && !a.tailable {
         bail!(
             FailedToParse,
             "Cannot set 'awaitData' without also setting 'tailable'"
         );
     }
-    if tailable && single_batch {
+    if a.tailable && a.single_batch {
         bail!(
             BadValue,
             "cannot use tailable option with the 'singleBatch' option"
@@ -92,59 +90,80 @@ pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
         let natural = d.get("$natural").and_then(|v| v.to_f64());
         d.count() == 1 && natural.is_some_and(|n| n > 0.0)
     };
-    if tailable && sort.is_some_and(|d: Doc<'_>| !d.is_empty() && !forward(d)) {
+    if a.tailable && a.sort.is_some_and(|d| !forward(d)) {
         bail!(
             BadValue,
             "cannot use tailable option with a sort other than {{$natural: 1}}"
         );
     }
-    let (env, vars) = variables::variables(cx, &ns, &collation, let_)?;
-    let filter = Filter::parse(filter.unwrap_or(Doc::EMPTY), &env)?;
-    let (mut natural, mut pattern) = (None, None);
-    if let Some(d) = sort.filter(|d| !d.is_empty()) {
-        if let Some(v) = d.get("$natural") {
-            if d.count() > 1 {
-                bail!(
-                    BadValue,
-                    "Cannot include '$natural' in compound sort: {}",
-                    bson::shell::doc(d)
-                );
-            }
-            natural = variables::hint(bson::doc! { "$natural": v }.as_doc().as_val())?;
-        } else {
-            pattern = Some(SortPattern::parse(d)?.collated(env.collation()));
-        }
+    Ok(())
+}
+
+/// The order that a sort asks for: by fields, or the natural one, which is a hint.
+fn parse_sort(
+    sort: Option<Doc<'_>>,
+    env: &ParseEnv,
+) -> Result<(Option<SortPattern>, Option<Hint>)> {
+    let Some(d) = sort else {
+        return Ok((None, None));
+    };
+    let Some(v) = d.get("$natural") else {
+        let pattern = SortPattern::parse(d)?.collated(env.collation());
+        return Ok((Some(pattern), None));
+    };
+    if d.count() > 1 {
+        bail!(
+            BadValue,
+            "Cannot include '$natural' in compound sort: {}",
+            bson::shell::doc(d)
+        );
     }
-    let projection = match projection.filter(|d| !d.is_empty()) {
+    let hint = variables::hint(bson::doc! { "$natural": v }.as_doc().as_val())?;
+    Ok((None, hint))
+}
+
+/// Reads and parses the arguments of find.
+pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
+    let ns = cx.args.namespace()?;
+    if catalog::collection_of(&ns).starts_with('$') {
+        bail!(InvalidNamespace, "Invalid collection name specified '{ns}'");
+    }
+    let a = Arguments::parse("find", cx.args.fields.iter().copied())?;
+    check_tailable(&a)?;
+    let (env, vars) = variables::variables(cx, &ns, &a.collation, a.let_)?;
+    let filter = Filter::parse(a.filter.unwrap_or(Doc::EMPTY), &env)?;
+    let (sort, natural) = parse_sort(a.sort, &env)?;
+    let projection = match a.projection {
         Some(d) => Some(Projection::parse(d, Some(&filter), &env)?),
         None => None,
     };
-    let sorts = pattern.is_some();
+    let sorts = sort.is_some();
     let request = FindRequest {
         filter,
-        sort: pattern,
+        sort,
         projection,
-        skip: skip.unsigned_abs(),
-        limit: (limit > 0).then_some(limit.unsigned_abs()),
-        hint: hint.or(natural),
-        min,
-        max,
+        skip: a.skip.unwrap_or(0),
+        limit: a.limit.filter(|n| *n > 0),
+        hint: a.hint.or(natural),
+        min: a.min,
+        max: a.max,
         vars,
-        show_record_id,
-        return_key,
+        show_record_id: a.show_record_id,
+        return_key: a.return_key,
         plan: None,
     };
-    let batch = batch.map_or(cursor::FIRST_BATCH, |b| b.unsigned_abs());
     Ok(Find {
         ns,
         request,
-        batch,
-        single_batch,
-        no_timeout,
-        tailable,
-        await_data,
+        batch: a.batch.unwrap_or(cursor::FIRST_BATCH),
+        single_batch: a.single_batch,
+        no_timeout: a.no_timeout,
+        tailable: a.tailable,
+        await_data: a.await_data,
         // Nothing but a sort asks.
-        disk_use: disk_use.unwrap_or_else(|| !sorts || cx.app.parameters.bool(DISK_USE)),
+        disk_use: a
+            .disk_use
+            .unwrap_or_else(|| !sorts || cx.app.parameters.bool(DISK_USE)),
         collation: env.collation().cloned(),
     })
 }

@@ -3,42 +3,50 @@
 use super::batch::{self, Common};
 use super::variables;
 use crate::clock::now_millis;
+use crate::request::collation::{self, Given};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, DocBuf};
-use errors::{Result, bail};
-use executor::{DeleteRequest, FindAndModify, FoundAndModified, Retry, UpdateRequest};
+use bson::{Doc, DocBuf, Val};
+use errors::{Error, Result, bail};
+use executor::{DeleteRequest, FindAndModify, FoundAndModified, Retry, StmtResult, UpdateRequest};
+use planner::Hint;
+use query::expr::Vars;
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
 use query::update::Update;
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    const AT: &str = "findAndModify";
-    let ns = cx.args.namespace()?;
-    let mut common = Common::default();
-    let (mut query, mut sort, mut fields, mut update, mut filters) =
-        (Doc::EMPTY, None, None, None, Doc::EMPTY);
-    let (mut remove, mut new, mut upsert, mut hint) = (false, false, false, None);
-    let mut collation = None;
-    for e in &cx.args.fields {
-        let e = *e;
-        match e.name {
-            "query" => query = idl::doc(AT, e)?.unwrap_or(Doc::EMPTY),
-            "sort" => sort = idl::doc(AT, e)?.filter(|d| !d.is_empty()),
-            "fields" | "projection" => fields = idl::doc(AT, e)?.filter(|d| !d.is_empty()),
-            "update" => update = Some(e.val),
-            "arrayFilters" => filters = idl::array(AT, e)?.unwrap_or(Doc::EMPTY),
-            "remove" => remove = idl::safe_bool(AT, e)?.unwrap_or(false),
-            "new" => new = idl::safe_bool(AT, e)?.unwrap_or(false),
-            "upsert" => upsert = idl::safe_bool(AT, e)?.unwrap_or(false),
-            "hint" => hint = variables::hint_given(e.val)?,
-            "collation" => collation = crate::request::collation::given(idl::doc(AT, e)?)?,
-            _ if common.read(AT, e)? => {}
-            _ => return Err(cx.args.unknown(e)),
+const AT: &str = "findAndModify";
+
+idl::arguments! {
+    /// The arguments of findAndModify, beside those that all writing commands have.
+    struct Arguments<'a> {
+        "query" => query: Option<Doc<'a>> = idl::doc,
+        "sort" => sort: Option<Doc<'a>> = idl::non_empty_doc,
+        "fields" | "projection" => fields: Option<Doc<'a>> = idl::non_empty_doc,
+        "update" => update: Option<Val<'a>> = idl::value,
+        "arrayFilters" => array_filters: Option<Doc<'a>> = idl::array,
+        "remove" => remove: bool = idl::flag,
+        "new" => new: bool = idl::flag,
+        "upsert" => upsert: bool = idl::flag,
+        "hint" => hint: Option<Hint> = variables::read_hint_not_null,
+        "collation" => collation: Given = collation::read,
+    }
+}
+
+fn arguments<'r>(cx: &CommandContext<'_, 'r>) -> Result<(Arguments<'r>, Common<'r>)> {
+    let (mut a, mut common) = (Arguments::default(), Common::default());
+    for e in cx.args.fields.iter().copied() {
+        if !a.read(AT, e)? && !common.read(AT, e)? {
+            return Err(cx.args.unknown(e));
         }
     }
-    match (&update, remove) {
+    Ok((a, common))
+}
+
+/// Checks of arguments against each other.
+fn check_together(a: &Arguments<'_>) -> Result<()> {
+    match (&a.update, a.remove) {
         (None, false) => bail!(
             FailedToParse,
             "Either an update or remove=true must be specified"
@@ -49,138 +57,147 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         ),
         _ => {}
     }
-    if remove && upsert {
+    if a.remove && a.upsert {
         bail!(
             FailedToParse,
             "Cannot specify both upsert=true and remove=true "
         );
     }
-    if remove && new {
+    if a.remove && a.new {
         bail!(
             FailedToParse,
             "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"
         );
     }
-    let (env, vars) = variables::variables(cx, &ns, &collation, common.let_)?;
-    let filter = Filter::parse(query, &env)?;
-    let sort = match sort {
+    Ok(())
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let (a, common) = arguments(cx)?;
+    check_together(&a)?;
+    let (env, vars) = variables::variables(cx, &ns, &a.collation, common.let_)?;
+    let filter = Filter::parse(a.query.unwrap_or(Doc::EMPTY), &env)?;
+    let sort = match a.sort {
         Some(d) => Some(SortPattern::parse(d)?.collated(env.collation())),
         None => None,
     };
-    let projection = match fields {
+    let projection = match a.fields {
         Some(d) => Some(Projection::parse(d, Some(&filter), &env)?),
         None => None,
     };
-    let parsed = match update {
+    let update = match a.update {
         Some(u) => {
-            let array_filters: Vec<Doc> = filters.values().filter_map(|v| v.as_doc()).collect();
-            Some(Update::parse(u, &array_filters, &env)?)
+            let filters = a.array_filters.into_iter().flat_map(|f| f.values());
+            let filters: Vec<Doc> = filters.filter_map(|v| v.as_doc()).collect();
+            Some(Update::parse(u, &filters, &env)?)
         }
         None => None,
     };
-    let computes = filter.wants_vars() || parsed.as_ref().is_some_and(Update::wants_vars);
-    let vars = if computes {
-        cx.op.interruptible(&vars)
-    } else {
-        vars
+    let computes = filter.wants_vars() || update.as_ref().is_some_and(Update::wants_vars);
+    let vars = match computes {
+        true => cx.op.interruptible(&vars),
+        false => vars,
     };
     cx.op.bypass_validation = common.bypass_validation;
-    let what = match &parsed {
+    let what = match &update {
         Some(update) => FindAndModify::Update {
             request: UpdateRequest {
                 filter: &filter,
                 update,
                 multi: false,
-                upsert,
+                upsert: a.upsert,
                 sort: sort.as_ref(),
-                hint,
+                hint: a.hint,
                 vars: &vars,
                 now_millis: now_millis(),
                 images: true,
             },
-            return_new: new,
+            return_new: a.new,
         },
         None => FindAndModify::Remove(DeleteRequest {
             filter: &filter,
             multi: false,
             sort: sort.as_ref(),
-            hint,
+            hint: a.hint,
             vars: filter.wants_vars().then(|| vars.clone()),
             images: true,
         }),
     };
-    let mut hold = batch::retryable(cx)?;
-    let ids = common.ids(1);
-    let before = hold
-        .as_ref()
-        .and_then(|h| h.executed(ids.first().copied().unwrap_or(0)))
-        .cloned();
-    let again = before.is_some();
-    let found = match (before, &mut hold) {
-        (Some(done), _) => {
-            cx.after_commit = true;
-            let image = |name: &str| {
-                done.image
-                    .as_ref()
-                    .and_then(|d| d.get(name))
-                    .and_then(|v| v.as_doc())
-                    .map(|d| d.to_buf())
-            };
-            let value = if remove {
-                done.image.clone()
-            } else {
-                image(if new { "after" } else { "before" })
-            };
-            FoundAndModified {
-                value,
-                n: done.n,
-                updated_existing: !remove && done.upserted.is_none() && done.n > 0,
-                upserted: done.upserted,
-            }
-        }
-        (None, None) => executor::find_and_modify(&mut cx.op, &ns, &what, None)?,
-        (None, Some(h)) => {
-            let mut statements = h.statements(&ids);
-            executor::find_and_modify(
-                &mut cx.op,
-                &ns,
-                &what,
-                Some(&mut statements as &mut dyn Retry),
-            )?
-        }
+    let found = execute(cx, &ns, &what, &common)?;
+    let value = match (found.value, &projection) {
+        (Some(d), Some(p)) => Some(project(p, &d, &filter, &vars)?),
+        (value, _) => value,
     };
-    if !again && remove {
-        cx.work.deleted = found.n;
-    } else if !again {
-        cx.work.updated = u64::from(found.updated_existing);
-        cx.work.inserted = u64::from(found.upserted.is_some());
-    }
-    cx.w.open_doc("lastErrorObject").i32("n", found.n as i32);
-    if !remove {
-        cx.w.bool("updatedExisting", found.updated_existing);
+    let w = &mut cx.w;
+    w.open_doc("lastErrorObject").i32("n", found.n as i32);
+    if !a.remove {
+        w.bool("updatedExisting", found.updated_existing);
     }
     if let Some(id) = &found.upserted {
-        cx.w.val("upserted", id.as_val());
+        w.val("upserted", id.as_val());
     }
-    cx.w.close();
-    match found.value {
-        None => cx.w.null("value"),
-        Some(d) => {
-            let projected = match &projection {
-                None => d,
-                Some(p) => {
-                    let matched = if p.needs_match_index() {
-                        filter.first_matched_index(d.as_doc(), &vars)?.flatten()
-                    } else {
-                        None
-                    };
-                    let mut out = Vec::new();
-                    p.apply(d.as_doc(), matched, &vars, &mut out)?;
-                    DocBuf::from_vec(out).unwrap_or_default()
-                }
-            };
-            cx.w.doc("value", projected.as_doc())
-        }
+    w.close();
+    match &value {
+        None => w.null("value"),
+        Some(d) => w.doc("value", d.as_doc()),
     };
     Ok(Done::Reply)
+}
+
+/// Changes the document, unless it is a retry of what was done before.
+fn execute(
+    cx: &mut CommandContext<'_, '_>,
+    ns: &str,
+    what: &FindAndModify<'_>,
+    common: &Common<'_>,
+) -> Result<FoundAndModified> {
+    let mut hold = batch::retryable(cx)?;
+    let ids = common.ids(1);
+    let id = ids.first().copied().unwrap_or(0);
+    if let Some(done) = hold.as_ref().and_then(|h| h.executed(id)) {
+        cx.after_commit = true;
+        return Ok(done_before(done, what));
+    }
+    let mut statements = hold.as_mut().map(|h| h.statements(&ids));
+    let retry = statements.as_mut().map(|s| s as &mut dyn Retry);
+    let found = executor::find_and_modify(&mut cx.op, ns, what, retry)?;
+    match what {
+        FindAndModify::Remove(_) => cx.work.deleted = found.n,
+        FindAndModify::Update { .. } => {
+            cx.work.updated = u64::from(found.updated_existing);
+            cx.work.inserted = u64::from(found.upserted.is_some());
+        }
+    }
+    Ok(found)
+}
+
+/// What a statement that ran before is answered with: the image of the document that it kept.
+fn done_before(done: &StmtResult, what: &FindAndModify<'_>) -> FoundAndModified {
+    let image = |name: &str| {
+        let image = done.image.as_ref()?.get(name)?;
+        image.as_doc().map(|d| d.to_buf())
+    };
+    let (value, removed) = match what {
+        FindAndModify::Remove(_) => (done.image.clone(), true),
+        FindAndModify::Update { return_new, .. } => {
+            (image(if *return_new { "after" } else { "before" }), false)
+        }
+    };
+    FoundAndModified {
+        value,
+        n: done.n,
+        updated_existing: !removed && done.upserted.is_none() && done.n > 0,
+        upserted: done.upserted.clone(),
+    }
+}
+
+fn project(p: &Projection, d: &DocBuf, filter: &Filter, vars: &Vars) -> Result<DocBuf> {
+    let matched = match p.needs_match_index() {
+        true => filter.first_matched_index(d.as_doc(), vars)?.flatten(),
+        false => None,
+    };
+    let mut out = Vec::new();
+    p.apply(d.as_doc(), matched, vars, &mut out)?;
+    DocBuf::from_vec(out).ok_or_else(|| Error::internal("a projection made no whole document"))
 }

@@ -1,9 +1,9 @@
 //! `update`.
 
-use super::batch::{self, Common};
+use super::batch::{self, Common, Statements};
 use super::variables;
 use crate::clock::now_millis;
-use crate::request::collation::Given;
+use crate::request::collation::{self, Given};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, Value};
@@ -15,7 +15,6 @@ use query::filter::Filter;
 use query::pipeline;
 use query::sort::SortPattern;
 use query::update::Update;
-use session::Retryable;
 use std::sync::Arc;
 
 /// One statement of an update command, parsed.
@@ -43,37 +42,27 @@ pub(super) struct Written<'a> {
     pub collation: Given,
 }
 
+idl::arguments! {
+    struct Arguments<'a> {
+        "q" => q: Option<Doc<'a>> = idl::doc,
+        "u" => u: Option<Val<'a>> = idl::value,
+        "c" => constants: Option<Doc<'a>> = idl::doc,
+        "multi" => multi: bool = idl::flag,
+        "upsert" => upsert: bool = idl::flag,
+        "arrayFilters" => array_filters: Option<Doc<'a>> = idl::array,
+        "hint" => hint: Option<Hint> = variables::read_hint,
+        "sort" => sort: Option<Doc<'a>> = idl::non_empty_doc,
+        "collation" => collation: Given = collation::read,
+    }
+    ignored: "upsertSupplied" | "sampleId" | "allowShardKeyUpdatesWithoutFullShardKeyInQuery"
+        | "includeQueryStatsMetricsForOpIndex";
+}
+
 fn read(d: Doc<'_>) -> Result<Written<'_>> {
     const AT: &str = "update.updates";
-    let (mut q, mut u, mut filters, mut sort, mut constants): (
-        Option<Doc>,
-        Option<Val>,
-        _,
-        _,
-        Option<Doc>,
-    ) = (None, None, Doc::EMPTY, None, None);
-    let (mut multi, mut upsert, mut hint) = (false, false, None);
-    let mut collation = None;
-    for e in d {
-        match e.name {
-            "q" => q = idl::doc(AT, e)?,
-            "u" => u = Some(e.val),
-            "c" => constants = idl::doc(AT, e)?,
-            "multi" => multi = idl::safe_bool(AT, e)?.unwrap_or(false),
-            "upsert" => upsert = idl::safe_bool(AT, e)?.unwrap_or(false),
-            "arrayFilters" => filters = idl::array(AT, e)?.unwrap_or(Doc::EMPTY),
-            "hint" => hint = variables::hint(e.val)?,
-            "sort" => sort = idl::doc(AT, e)?.filter(|d| !d.is_empty()),
-            "collation" => collation = crate::request::collation::given(idl::doc(AT, e)?)?,
-            "upsertSupplied"
-            | "sampleId"
-            | "allowShardKeyUpdatesWithoutFullShardKeyInQuery"
-            | "includeQueryStatsMetricsForOpIndex" => {}
-            _ => return Err(idl::unknown(AT, e.name)),
-        }
-    }
-    let q = idl::required(AT, "q", q)?;
-    let u = idl::required(AT, "u", u)?;
+    let a = Arguments::parse(AT, d)?;
+    let q = idl::required(AT, "q", a.q)?;
+    let u = idl::required(AT, "u", a.u)?;
     if !matches!(u.tag, bson::tag::DOCUMENT | bson::tag::ARRAY) {
         bail!(
             FailedToParse,
@@ -83,20 +72,20 @@ fn read(d: Doc<'_>) -> Result<Written<'_>> {
     Ok(Written {
         q,
         u,
-        array_filters: array_filters(AT, filters)?,
-        constants,
-        sort,
-        multi,
-        upsert,
-        hint,
-        collation,
+        array_filters: array_filters(AT, a.array_filters)?,
+        constants: a.constants,
+        sort: a.sort,
+        multi: a.multi,
+        upsert: a.upsert,
+        hint: a.hint,
+        collation: a.collation,
     })
 }
 
 /// The documents of `arrayFilters`.
-pub(super) fn array_filters<'a>(within: &str, filters: Doc<'a>) -> Result<Vec<Doc<'a>>> {
+pub(super) fn array_filters<'a>(within: &str, filters: Option<Doc<'a>>) -> Result<Vec<Doc<'a>>> {
     let mut docs = Vec::new();
-    for (i, v) in filters.values().enumerate() {
+    for (i, v) in filters.into_iter().flat_map(|f| f.values()).enumerate() {
         let Some(d) = v.as_doc() else {
             bail!(
                 TypeMismatch,
@@ -171,23 +160,16 @@ pub(super) fn done_before(done: &StmtResult) -> Updated {
     }
 }
 
-/// Runs one statement: the one at that position, whose id is `ids[at]`.
-#[allow(clippy::too_many_arguments)]
+/// Runs the statement at that position.
 pub(super) fn execute(
     cx: &mut CommandContext<'_, '_>,
     ns: &str,
     s: &Written<'_>,
-    env: &ParseEnv,
-    vars: &Arc<Vars>,
-    hold: &mut Option<Retryable>,
-    ids: &[i32],
+    shared: &mut Statements,
     at: usize,
 ) -> Result<Updated> {
-    let s = match &s.collation {
-        None => parse(s, env, vars)?,
-        given => parse(s, &batch::collated(cx, ns, given, env)?, vars)?,
-    };
-    if s.multi && hold.is_some() {
+    let s = parse(s, &*shared.env_of(cx, ns, &s.collation)?, &shared.vars)?;
+    if s.multi && shared.hold.is_some() {
         bail!(
             InvalidOptions,
             "Cannot use retryable writes with multi=true"
@@ -208,10 +190,10 @@ pub(super) fn execute(
         now_millis: now_millis(),
         images: false,
     };
-    match hold {
+    match &mut shared.hold {
         None => executor::update(&mut cx.op, ns, &req, at, None),
         Some(h) => {
-            let mut statements = h.statements(ids);
+            let mut statements = h.statements(&shared.ids);
             let retry: &mut dyn Retry = &mut statements;
             executor::update(&mut cx.op, ns, &req, at, Some(retry))
         }
@@ -246,14 +228,17 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.op.bypass_validation = common.bypass_validation;
     let (env, vars) = variables::variables(cx, &ns, &None, common.let_)?;
     let statements = docs.into_iter().map(read).collect::<Result<Vec<_>>>()?;
-    let mut hold = batch::retryable(cx)?;
-    let ids = common.ids(statements.len());
+    let mut shared = Statements {
+        env,
+        vars,
+        hold: batch::retryable(cx)?,
+        ids: common.ids(statements.len()),
+    };
     let (mut n, mut modified) = (0, 0);
     let mut upserted: Vec<(usize, Value)> = Vec::new();
     let mut errors = Vec::new();
     let mut again = Vec::new();
     for (at, s) in statements.iter().enumerate() {
-        let id = ids.get(at).copied().unwrap_or(0);
         let mut tally = |u: Updated| {
             n += u.matched + u64::from(u.upserted.is_some());
             modified += u.modified;
@@ -261,14 +246,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 upserted.push((at, id));
             }
         };
-        if let Some(done) = hold.as_ref().and_then(|h| h.executed(id)) {
+        if let Some(done) = shared.executed(at) {
             tally(done_before(done));
-            again.push(id);
+            again.push(shared.id(at));
             cx.after_commit = true;
             continue;
         }
-        let result = execute(cx, &ns, s, &env, &vars, &mut hold, &ids, at);
-        match result {
+        match execute(cx, &ns, s, &mut shared, at) {
             Ok(u) => {
                 cx.work.wrote(&u);
                 tally(u);

@@ -49,12 +49,17 @@ pub fn variables(
     Ok((env, Arc::new(vars)))
 }
 
-/// The hint of a command for which null is a wrong type, not a hint left out.
-pub fn hint_given(v: Val<'_>) -> Result<Option<Hint>> {
-    if v.is_nullish() {
+/// Reads the argument `hint`, where null is a hint left out.
+pub fn read_hint(_within: &str, e: Elem<'_>) -> Result<Option<Hint>> {
+    hint(e.val)
+}
+
+/// Reads the argument `hint` of a command for which null is a wrong type.
+pub fn read_hint_not_null(_within: &str, e: Elem<'_>) -> Result<Option<Hint>> {
+    if e.val.is_nullish() {
         bail!(FailedToParse, "Hint must be a string or an object");
     }
-    hint(v)
+    hint(e.val)
 }
 
 /// A hint: an index by name or by key pattern, or the natural order; `None` for an empty one.

@@ -2,7 +2,7 @@
 
 use crate::request::CommandContext;
 use crate::request::idl;
-use bson::{Doc, DocBuf, Writer, tag};
+use bson::{Doc, DocBuf, Elem, Writer, tag};
 use errors::{Result, bail};
 use query::collation::Collation;
 
@@ -17,6 +17,11 @@ const LANGUAGES: &str = "af am ar as az be bg bn bo bs ca ceb chr cs cy da de ds
 
 /// What a command says of its collation; `None`: nothing, so that the collection's holds.
 pub type Given = Option<Option<Collation>>;
+
+/// Reads the argument `collation` of a command.
+pub fn read(within: &str, e: Elem<'_>) -> Result<Given> {
+    given(idl::doc(within, e)?)
+}
 
 /// The `collation` of a command.
 pub fn given(d: Option<Doc<'_>>) -> Result<Given> {

@@ -1,4 +1,5 @@
-//! Reading the fields of a command with the type checks and messages of MongoDB's IDL.
+//! The arguments of commands: declared with [`arguments!`], read with the type checks and messages of
+//! MongoDB's IDL.
 //!
 //! Every reader takes `within`, the path that messages print before the field's name (`find`,
 //! `update.updates`), and gives `None` for null and undefined: to MongoDB an argument of null is
@@ -49,6 +50,69 @@ pub fn duplicate(within: &str, field: &str) -> Error {
         "BSON field '{within}.{field}' is a duplicate field"
     )
 }
+
+/// Declares the arguments of a command, or of a document in one, as a struct with a reader for each.
+///
+/// ```text
+/// arguments! {
+///     struct Arguments<'a> {
+///         "filter" => filter: Option<Doc<'a>> = idl::doc,    // kept as the reader reads it
+///     }
+///     checked: "readOnce" | "oplogReplay" => idl::safe_bool; // read, but not kept
+///     ignored: "term";                                       // may be there, whatever it is
+/// }
+/// ```
+///
+/// A reader takes `within` and the element. A field that was not given has its type's default.
+macro_rules! arguments {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident<$life:lifetime> {
+            $($(#[$field_meta:meta])* $($wire:literal)|+ => $field:ident : $type:ty = $read:expr,)*
+        }
+        $(checked: $($($checked:literal)|+ => $check:expr),+;)?
+        $(ignored: $($ignored:literal)|+;)?
+    ) => {
+        $(#[$meta])*
+        #[derive(Default)]
+        $vis struct $name<$life> {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+
+        impl<$life> $name<$life> {
+            /// Reads one field; false when it is none of these.
+            $vis fn read(
+                &mut self,
+                within: &str,
+                e: bson::Elem<$life>,
+            ) -> errors::Result<bool> {
+                match e.name {
+                    $($($wire)|+ => self.$field = $read(within, e)?,)*
+                    $($($($checked)|+ => drop($check(within, e)?),)+)?
+                    $($($ignored)|+ => {})?
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+
+            /// Reads all fields; one that is none of these is an error.
+            #[allow(dead_code, reason = "some are read field by field")]
+            $vis fn parse(
+                within: &str,
+                fields: impl IntoIterator<Item = bson::Elem<$life>>,
+            ) -> errors::Result<Self> {
+                let mut arguments = Self::default();
+                for e in fields {
+                    if !arguments.read(within, e)? {
+                        return Err($crate::request::idl::unknown(within, e.name));
+                    }
+                }
+                Ok(arguments)
+            }
+        }
+    };
+}
+pub(crate) use arguments;
 
 /// The value of a field that must be there.
 pub fn required<T>(within: &str, field: &str, v: Option<T>) -> Result<T> {
@@ -141,7 +205,7 @@ pub fn int_from(within: &str, e: Elem<'_>, least: i64) -> Result<Option<i64>> {
 
 /// Fails when a client wants the server's part of Queryable Encryption: what it sent must not be
 /// taken for plain values.
-pub fn no_encryption(e: Elem<'_>) -> Result<()> {
+pub fn no_encryption(_within: &str, e: Elem<'_>) -> Result<()> {
     if e.val.is_nullish() {
         return Ok(());
     }
@@ -149,6 +213,31 @@ pub fn no_encryption(e: Elem<'_>) -> Result<()> {
         CommandNotSupported,
         "PandoDB does not support Queryable Encryption yet"
     )
+}
+
+/// A boolean or a number, false where it was not given.
+pub fn flag(within: &str, e: Elem<'_>) -> Result<bool> {
+    Ok(safe_bool(within, e)?.unwrap_or(false))
+}
+
+/// A boolean and nothing else, false where it was not given.
+pub fn strict_flag(within: &str, e: Elem<'_>) -> Result<bool> {
+    Ok(boolean(within, e)?.unwrap_or(false))
+}
+
+/// A number as [`int`] reads it, at least 0.
+pub fn unsigned(within: &str, e: Elem<'_>) -> Result<Option<u64>> {
+    Ok(int_from(within, e, 0)?.map(i64::unsigned_abs))
+}
+
+/// A document; an empty one counts as not given.
+pub fn non_empty_doc<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    Ok(doc(within, e)?.filter(|d| !d.is_empty()))
+}
+
+/// The value as it is.
+pub fn value<'a>(_within: &str, e: Elem<'a>) -> Result<Option<Val<'a>>> {
+    Ok(Some(e.val))
 }
 
 /// A UUID (binary of subtype 4).
