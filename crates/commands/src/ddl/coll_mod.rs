@@ -1,93 +1,122 @@
 //! `collMod`: changes options of a collection or of one of its indexes.
 
-use super::create::{check_uuid, enumerated, images, rounded_up};
+use super::create::{
+    MAX_CAPPED_BYTES, check_uuid, images, rounded_up, validation_action, validation_level,
+};
 use super::{changed, view};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, DocBuf, Val, Writer};
+use bson::{Doc, DocBuf, Elem, Val, Writer};
 use catalog::{Collection, Index};
-use errors::{Result, bail, err};
+use errors::{Error, Result, bail, err};
 use std::sync::Arc;
 
 const AT: &str = "collMod";
 
-#[derive(Default)]
-struct IndexChange<'a> {
-    name: Option<&'a str>,
-    key: Option<Doc<'a>>,
-    expire: Option<i64>,
-    hidden: Option<bool>,
-    unique: Option<bool>,
-    prepare_unique: Option<bool>,
+idl::arguments! {
+    struct Arguments<'a> {
+        "index" => index: Option<IndexChange<'a>> = read_index,
+        "dryRun" => dry_run: bool = idl::flag,
+        "validator" => validator: Option<Doc<'a>> = idl::doc,
+        "validationLevel" => level: Option<&'a str> = validation_level,
+        "validationAction" => action: Option<&'a str> = validation_action,
+        "viewOn" => view_on: Option<&'a str> = read_view_on,
+        "pipeline" => pipeline: Option<Doc<'a>> = idl::array,
+        "cappedSize" => capped_size: Option<i64> = read_capped_size,
+        "cappedMax" => capped_max: Option<i64> = read_capped_max,
+        "expireAfterSeconds" => expire: Option<Val<'a>> = read_expire,
+        "timeseries" => timeseries: Option<Doc<'a>> = idl::doc,
+        "changeStreamPreAndPostImages" => images: Option<bool> = images,
+        "collectionUUID" => uuid: Option<[u8; 16]> = idl::uuid,
+    }
+    checked: "recordPreImages" => idl::safe_bool;
+    ignored: "isTimeseriesNamespace";
+}
+
+idl::arguments! {
+    /// The argument `index`: which one, and what of it changes.
+    struct IndexChange<'a> {
+        "name" => name: Option<&'a str> = idl::string,
+        "keyPattern" => key: Option<Doc<'a>> = idl::doc,
+        "expireAfterSeconds" => expire: Option<i64> = idl::int,
+        "hidden" => hidden: Option<bool> = idl::safe_bool,
+        "unique" => unique: Option<bool> = idl::safe_bool,
+        "prepareUnique" => prepare_unique: Option<bool> = idl::safe_bool,
+    }
+}
+
+fn read_index<'a>(within: &str, e: Elem<'a>) -> Result<Option<IndexChange<'a>>> {
+    match idl::doc(within, e)? {
+        Some(d) => IndexChange::parse("collMod.index", d).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn read_view_on<'a>(within: &str, e: Elem<'a>) -> Result<Option<&'a str>> {
+    let on = idl::string(within, e)?;
+    if let Some(on) = on {
+        view::check_source(on)?;
+    }
+    Ok(on)
+}
+
+fn read_capped_size(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
+    let size = idl::int(within, e)?;
+    if let Some(n) = size.filter(|n| !(1..=MAX_CAPPED_BYTES).contains(n)) {
+        bail!(
+            BadValue,
+            "BSON field 'cappedSize' value must be >= 1 and <= {MAX_CAPPED_BYTES}, actual value '{n}'"
+        );
+    }
+    Ok(size.map(rounded_up))
+}
+
+fn read_capped_max(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
+    let max = idl::int(within, e)?;
+    if let Some(n) = max.filter(|n| *n >= 1 << 31) {
+        bail!(
+            BadValue,
+            "BSON field 'cappedMax' value must be < 2147483648, actual value '{n}'"
+        );
+    }
+    Ok(max.map(|n| n.max(0)))
+}
+
+fn read_expire<'a>(within: &str, e: Elem<'a>) -> Result<Option<Val<'a>>> {
+    if e.val.is_nullish() {
+        return Ok(None);
+    }
+    if !e.val.is_number() && e.val.as_str().is_none() {
+        return Err(idl::mismatch(within, e.name, e.val, &["string", "long"]));
+    }
+    Ok(Some(e.val))
+}
+
+impl Arguments<'_> {
+    fn is_of_capped(&self) -> bool {
+        self.capped_size.is_some() || self.capped_max.is_some()
+    }
+
+    fn is_of_view(&self) -> bool {
+        self.view_on.is_some() || self.pipeline.is_some()
+    }
+
+    /// Whether it changes options that are documents or words, which are written as one.
+    fn changes_options(&self) -> bool {
+        self.level.is_some()
+            || self.action.is_some()
+            || self.images.is_some()
+            || self.validator.is_some()
+    }
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
     catalog::check_collection_name(&ns)?;
-    let mut index = None;
-    let mut dry_run = false;
-    let (mut level, mut action, mut validator, mut pre_images) = (None, None, None, None);
-    let (mut capped_size, mut capped_max) = (None, None);
-    let (mut view_on, mut pipeline, mut expire, mut timeseries, mut uuid) =
-        (None, None, None, false, None);
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "index" => index = idl::doc(AT, e)?.map(parse_index).transpose()?,
-            "dryRun" => dry_run = idl::safe_bool(AT, e)?.unwrap_or(false),
-            "validator" => validator = idl::doc(AT, e)?,
-            "validationLevel" => level = enumerated(AT, e, &["off", "strict", "moderate"])?,
-            "validationAction" => action = enumerated(AT, e, &["error", "warn", "errorAndLog"])?,
-            "viewOn" => {
-                view_on = idl::string(AT, e)?;
-                if let Some(on) = view_on {
-                    view::check_source(on)?;
-                }
-            }
-            "pipeline" => pipeline = idl::array(AT, e)?,
-            "cappedSize" => {
-                if let Some(n) = idl::int(AT, e)? {
-                    if !(1..=1 << 50).contains(&n) {
-                        bail!(
-                            BadValue,
-                            "BSON field 'cappedSize' value must be >= 1 and <= 1125899906842624, actual value '{n}'"
-                        );
-                    }
-                    capped_size = Some(rounded_up(n));
-                }
-            }
-            "cappedMax" => {
-                if let Some(n) = idl::int(AT, e)? {
-                    if n >= 1 << 31 {
-                        bail!(
-                            BadValue,
-                            "BSON field 'cappedMax' value must be < 2147483648, actual value '{n}'"
-                        );
-                    }
-                    capped_max = Some(n.max(0));
-                }
-            }
-            "expireAfterSeconds" => {
-                if !e.val.is_nullish() {
-                    if !e.val.is_number() && e.val.as_str().is_none() {
-                        return Err(idl::mismatch(AT, e.name, e.val, &["string", "long"]));
-                    }
-                    expire = Some(e.val);
-                }
-            }
-            "timeseries" => timeseries |= idl::doc(AT, e)?.is_some(),
-            "changeStreamPreAndPostImages" => pre_images = images(AT, e)?,
-            "recordPreImages" => {
-                idl::safe_bool(AT, e)?;
-            }
-            "collectionUUID" => uuid = idl::uuid(AT, e)?,
-            "isTimeseriesNamespace" => {}
-            _ => return Err(cx.args.unknown(e)),
-        }
-    }
+    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
     let catalog = &cx.app.engine.catalog;
-    check_uuid(catalog, &ns, uuid)?;
-    let capped = capped_size.is_some() || capped_max.is_some();
-    if capped && ns == "local.oplog.rs" {
+    check_uuid(catalog, &ns, a.uuid)?;
+    if a.is_of_capped() && ns == "local.oplog.rs" {
         bail!(
             InvalidOptions,
             "The oplog cannot be resized by collMod: use replSetResizeOplog"
@@ -96,96 +125,101 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(coll) = catalog.get(&ns) else {
         bail!(NamespaceNotFound, "ns does not exist: {ns}")
     };
-    if let Some(old) = &coll.view {
-        if index.is_some()
-            || capped
-            || timeseries
-            || dry_run
-            || expire.is_some()
-            || validator.is_some()
-            || level.is_some()
-            || action.is_some()
-            || pre_images.is_some()
-        {
-            bail!(InvalidOptions, "option not supported on a view: {ns}");
-        }
-        if view_on.is_some() || pipeline.is_some() {
-            let stages = match pipeline {
-                Some(p) => view::stages(Some(p))?,
-                None => match coll.option("pipeline") {
-                    Some(v) => v.to_value(),
-                    None => view::stages(None)?,
-                },
-            };
-            let options = view::options(view_on.unwrap_or(&old.on), &stages);
-            catalog.change_options(&ns, options)?;
-        }
-        changed(cx);
-        return Ok(Done::Reply);
+    match &coll.view {
+        Some(old) => change_view(cx, &coll, &old.on, &a)?,
+        None => change_collection(cx, &coll, &a)?,
     }
-    if capped && coll.capped.is_none() || timeseries || view_on.is_some() || pipeline.is_some() {
+    changed(cx);
+    Ok(Done::Reply)
+}
+
+/// Changes a view, whose source is `on`.
+fn change_view(
+    cx: &CommandContext<'_, '_>,
+    coll: &Collection,
+    on: &str,
+    a: &Arguments<'_>,
+) -> Result<()> {
+    let ns = &coll.ns;
+    if a.index.is_some()
+        || a.is_of_capped()
+        || a.timeseries.is_some()
+        || a.dry_run
+        || a.expire.is_some()
+        || a.changes_options()
+    {
+        bail!(InvalidOptions, "option not supported on a view: {ns}");
+    }
+    if !a.is_of_view() {
+        return Ok(());
+    }
+    let stages = match (a.pipeline, coll.option("pipeline")) {
+        (None, Some(old)) => old.to_value(),
+        (given, _) => view::stages(given)?,
+    };
+    let options = view::options(a.view_on.unwrap_or(on), &stages);
+    cx.app.engine.catalog.change_options(ns, options)
+}
+
+fn change_collection(
+    cx: &mut CommandContext<'_, '_>,
+    coll: &Collection,
+    a: &Arguments<'_>,
+) -> Result<()> {
+    let ns = &coll.ns;
+    if a.is_of_capped() && coll.capped.is_none() || a.timeseries.is_some() || a.is_of_view() {
         bail!(
             InvalidOptions,
             "option is not supported on a collection of this kind: {ns}"
         );
     }
-    let mut kept: Vec<(&str, Option<i64>)> = Vec::new();
-    if let Some(v) = expire {
+    let numbers = changed_numbers(coll, a)?;
+    if let Some(v) = a.validator {
+        super::validator::check(ns, v)?;
+    }
+    if a.dry_run && a.index.as_ref().is_none_or(|i| i.unique != Some(true)) {
+        bail!(
+            InvalidOptions,
+            "The 'dryRun' option can only be used together with the conversion of an index to unique"
+        );
+    }
+    if let Some(change) = &a.index {
+        change_index(cx, coll, change, a.dry_run)?;
+    }
+    let catalog = &cx.app.engine.catalog;
+    if a.changes_options() {
+        catalog.change_options(ns, changed_options(coll, a))?;
+    }
+    if !numbers.is_empty()
+        && let Some(now) = catalog.get(ns)
+    {
+        catalog.change_options(ns, with_numbers(&now, &numbers))?;
+    }
+    Ok(())
+}
+
+/// The options that are numbers, with their new values; `None` removes one.
+fn changed_numbers(
+    coll: &Collection,
+    a: &Arguments<'_>,
+) -> Result<Vec<(&'static str, Option<i64>)>> {
+    let mut numbers = Vec::new();
+    if let Some(v) = a.expire {
         if coll.option("clusteredIndex").is_none() {
             bail!(
                 InvalidOptions,
                 "'expireAfterSeconds' is only supported on collections clustered by _id"
             );
         }
-        kept.push(("expireAfterSeconds", clustered_expiry(v)?));
+        numbers.push(("expireAfterSeconds", clustered_expiry(v)?));
     }
-    if let Some(n) = capped_size {
-        kept.push(("size", Some(n)));
+    if let Some(n) = a.capped_size {
+        numbers.push(("size", Some(n)));
     }
-    if let Some(n) = capped_max {
-        kept.push(("max", Some(n).filter(|n| *n > 0)));
+    if let Some(n) = a.capped_max {
+        numbers.push(("max", Some(n).filter(|n| *n > 0)));
     }
-    if let Some(v) = validator {
-        super::validator::check(&ns, v)?;
-    }
-    if dry_run && index.as_ref().is_none_or(|i| i.unique != Some(true)) {
-        bail!(
-            InvalidOptions,
-            "The 'dryRun' option can only be used together with the conversion of an index to unique"
-        );
-    }
-    if let Some(change) = index {
-        change_index(cx, &ns, &coll, &change, dry_run)?;
-    }
-    if level.is_some() || action.is_some() || pre_images.is_some() || validator.is_some() {
-        let options = changed_options(&coll, level, action, pre_images, validator);
-        cx.app.engine.catalog.change_options(&ns, options)?;
-    }
-    if !kept.is_empty() {
-        let catalog = &cx.app.engine.catalog;
-        if let Some(now) = catalog.get(&ns) {
-            catalog.change_options(&ns, with_numbers(&now, &kept))?;
-        }
-    }
-    changed(cx);
-    Ok(Done::Reply)
-}
-
-fn parse_index(d: Doc<'_>) -> Result<IndexChange<'_>> {
-    let at = "collMod.index";
-    let mut c = IndexChange::default();
-    for e in d {
-        match e.name {
-            "name" => c.name = idl::string(at, e)?,
-            "keyPattern" => c.key = idl::doc(at, e)?,
-            "expireAfterSeconds" => c.expire = idl::int(at, e)?,
-            "hidden" => c.hidden = idl::safe_bool(at, e)?,
-            "unique" => c.unique = idl::safe_bool(at, e)?,
-            "prepareUnique" => c.prepare_unique = idl::safe_bool(at, e)?,
-            name => return Err(idl::unknown(at, name)),
-        }
-    }
-    Ok(c)
+    Ok(numbers)
 }
 
 /// Whether a collection is clustered by an index of that name.
@@ -267,126 +301,180 @@ fn find_index(coll: &Collection, c: &IndexChange<'_>) -> Result<Option<Arc<Index
 
 fn change_index(
     cx: &mut CommandContext<'_, '_>,
-    ns: &str,
     coll: &Collection,
     c: &IndexChange<'_>,
     dry_run: bool,
 ) -> Result<()> {
     let index = find_index(coll, c)?;
-    if c.expire.is_none() && c.hidden.is_none() && c.unique.is_none() && c.prepare_unique.is_none()
-    {
-        if c.name.is_some() || c.key.is_some() {
-            bail!(
-                InvalidOptions,
-                "no expireAfterSeconds, hidden, unique, or prepareUnique field"
-            );
-        }
-        bail!(
-            InvalidOptions,
-            "must specify exactly one of either index name or key pattern"
-        );
-    }
+    check_names_a_change(c)?;
     let Some(index) = index else {
-        if coll.option("clusteredIndex").is_some() {
-            if c.hidden.is_some() {
-                bail!(6011800, "Cannot hide a clusteredIndex");
-            }
-            bail!(IndexNotFound, "cannot find index _id_ for ns {ns}");
-        }
-        if c.hidden.is_some() {
-            bail!(BadValue, "can't hide _id index");
-        }
-        bail!(InvalidOptions, "the _id index cannot be changed");
+        return Err(unchangeable(coll, c));
     };
-    let was = |name: &str| index.spec.get(name).is_some_and(|v| v.truthy());
-    if let Some(n) = c.expire {
-        if n < 0 {
-            bail!(
-                InvalidOptions,
-                "TTL index 'expireAfterSeconds' option cannot be less than 0"
-            );
-        }
-        if index.info.key.as_doc().count() != 1 {
-            bail!(
-                InvalidOptions,
-                "TTL indexes are single-field indexes, compound indexes do not support TTL"
-            );
-        }
-    }
-    if c.unique == Some(false) {
-        bail!(
-            BadValue,
-            "collMod does not support converting an index to 'unique: false' or to an empty string"
-        );
-    }
-    let becomes_unique = c.unique == Some(true) && !was("unique");
-    if becomes_unique && !was("prepareUnique") {
-        bail!(
-            InvalidOptions,
-            "Cannot make index unique with 'prepareUnique' not being set to true"
-        );
-    }
-    let prepares = c.prepare_unique.is_some_and(|p| p != was("prepareUnique"));
-    if prepares && (c.expire.is_some() || c.hidden.is_some() || c.unique.is_some()) {
-        bail!(
-            InvalidOptions,
-            "cannot modify 'prepareUnique' together with other options of an index"
-        );
-    }
-    if becomes_unique {
+    let changes = IndexOptions::changed(&index, c)?;
+    if changes.becomes_unique {
         check_unique(cx, coll, &index)?;
         if dry_run {
             return Ok(());
         }
     }
-    let hides = c.hidden.filter(|h| *h != was("hidden"));
-    let expire = c.expire.map(|n| n.min(i64::from(i32::MAX)));
-    if expire.is_none() && hides.is_none() && !becomes_unique && !prepares {
+    if changes.is_empty() {
         return Ok(());
     }
-    let mut w = Writer::new();
-    for e in index.spec.as_doc() {
-        match e.name {
-            "hidden" if hides.is_some() => {}
-            "expireAfterSeconds" if expire.is_some() => {}
-            "unique" | "prepareUnique" if becomes_unique => {}
-            "prepareUnique" if prepares => {}
-            _ => {
+    let spec = changes.apply(&index);
+    changes.report(&index, &mut cx.w);
+    let catalog = &cx.app.engine.catalog;
+    catalog.change_index(&coll.ns, index.name(), spec)
+}
+
+fn check_names_a_change(c: &IndexChange<'_>) -> Result<()> {
+    if c.expire.is_some() || c.hidden.is_some() || c.unique.is_some() || c.prepare_unique.is_some()
+    {
+        return Ok(());
+    }
+    if c.name.is_some() || c.key.is_some() {
+        bail!(
+            InvalidOptions,
+            "no expireAfterSeconds, hidden, unique, or prepareUnique field"
+        );
+    }
+    bail!(
+        InvalidOptions,
+        "must specify exactly one of either index name or key pattern"
+    )
+}
+
+/// Why the index of `_id` cannot be changed.
+fn unchangeable(coll: &Collection, c: &IndexChange<'_>) -> Error {
+    match (coll.option("clusteredIndex"), c.hidden) {
+        (Some(_), Some(_)) => err!(6011800, "Cannot hide a clusteredIndex"),
+        (Some(_), None) => err!(IndexNotFound, "cannot find index _id_ for ns {}", coll.ns),
+        (None, Some(_)) => err!(BadValue, "can't hide _id index"),
+        (None, None) => err!(InvalidOptions, "the _id index cannot be changed"),
+    }
+}
+
+fn is_on(index: &Index, option: &str) -> bool {
+    index.spec.get(option).is_some_and(|v| v.truthy())
+}
+
+/// The options of an index that get a value other than they have.
+struct IndexOptions {
+    expire: Option<i64>,
+    hidden: Option<bool>,
+    prepare_unique: Option<bool>,
+    becomes_unique: bool,
+}
+
+impl IndexOptions {
+    /// What a change, which is checked, makes of an index.
+    fn changed(index: &Index, c: &IndexChange<'_>) -> Result<IndexOptions> {
+        if let Some(n) = c.expire {
+            check_expiry(index, n)?;
+        }
+        if c.unique == Some(false) {
+            bail!(
+                BadValue,
+                "collMod does not support converting an index to 'unique: false' or to an empty string"
+            );
+        }
+        let becomes_unique = c.unique == Some(true) && !is_on(index, "unique");
+        if becomes_unique && !is_on(index, "prepareUnique") {
+            bail!(
+                InvalidOptions,
+                "Cannot make index unique with 'prepareUnique' not being set to true"
+            );
+        }
+        let prepare_unique = c
+            .prepare_unique
+            .filter(|p| *p != is_on(index, "prepareUnique"));
+        if prepare_unique.is_some()
+            && (c.expire.is_some() || c.hidden.is_some() || c.unique.is_some())
+        {
+            bail!(
+                InvalidOptions,
+                "cannot modify 'prepareUnique' together with other options of an index"
+            );
+        }
+        Ok(IndexOptions {
+            expire: c.expire.map(|n| n.min(i64::from(i32::MAX))),
+            hidden: c.hidden.filter(|h| *h != is_on(index, "hidden")),
+            prepare_unique,
+            becomes_unique,
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.expire.is_none()
+            && self.hidden.is_none()
+            && self.prepare_unique.is_none()
+            && !self.becomes_unique
+    }
+
+    /// The index's specification with these options.
+    fn apply(&self, index: &Index) -> DocBuf {
+        let mut w = Writer::new();
+        for e in index.spec.as_doc() {
+            let replaced = match e.name {
+                "hidden" => self.hidden.is_some(),
+                "expireAfterSeconds" => self.expire.is_some(),
+                "unique" => self.becomes_unique,
+                "prepareUnique" => self.becomes_unique || self.prepare_unique.is_some(),
+                _ => false,
+            };
+            if !replaced {
                 w.val(e.name, e.val);
             }
         }
-    }
-    if let Some(n) = expire {
-        w.int("expireAfterSeconds", n);
-        if let Some(old) = index.spec.get("expireAfterSeconds") {
-            cx.w.i64(
-                "expireAfterSeconds_old",
-                old.to_i64_truncated().unwrap_or(0),
-            );
+        if let Some(n) = self.expire {
+            w.int("expireAfterSeconds", n);
         }
-        cx.w.i64("expireAfterSeconds_new", n);
-    }
-    if becomes_unique {
-        w.bool("unique", true);
-        cx.w.bool("unique_new", true);
-    }
-    if let Some(p) = c.prepare_unique.filter(|_| prepares) {
-        if p {
-            w.bool("prepareUnique", true);
+        for (name, on) in [
+            ("unique", self.becomes_unique),
+            ("prepareUnique", self.prepare_unique == Some(true)),
+            ("hidden", self.hidden == Some(true)),
+        ] {
+            if on {
+                w.bool(name, true);
+            }
         }
-        cx.w.bool("prepareUnique_old", !p)
-            .bool("prepareUnique_new", p);
+        w.finish()
     }
-    if let Some(h) = hides {
-        if h {
-            w.bool("hidden", true);
+
+    /// Tells the client what was and what is.
+    fn report(&self, index: &Index, w: &mut Writer) {
+        if let Some(n) = self.expire {
+            if let Some(old) = index.spec.get("expireAfterSeconds") {
+                let old = old.to_i64_truncated().unwrap_or(0);
+                w.i64("expireAfterSeconds_old", old);
+            }
+            w.i64("expireAfterSeconds_new", n);
         }
-        cx.w.bool("hidden_old", !h).bool("hidden_new", h);
+        if self.becomes_unique {
+            w.bool("unique_new", true);
+        }
+        if let Some(p) = self.prepare_unique {
+            w.bool("prepareUnique_old", !p).bool("prepareUnique_new", p);
+        }
+        if let Some(h) = self.hidden {
+            w.bool("hidden_old", !h).bool("hidden_new", h);
+        }
     }
-    cx.app
-        .engine
-        .catalog
-        .change_index(ns, index.name(), w.finish())
+}
+
+fn check_expiry(index: &Index, seconds: i64) -> Result<()> {
+    if seconds < 0 {
+        bail!(
+            InvalidOptions,
+            "TTL index 'expireAfterSeconds' option cannot be less than 0"
+        );
+    }
+    if index.info.key.as_doc().count() != 1 {
+        bail!(
+            InvalidOptions,
+            "TTL indexes are single-field indexes, compound indexes do not support TTL"
+        );
+    }
+    Ok(())
 }
 
 /// Fails when the index holds a value twice, and tells which documents have it.
@@ -412,36 +500,30 @@ fn check_unique(cx: &mut CommandContext<'_, '_>, coll: &Collection, index: &Inde
     .with_extra(w.finish().into_vec()))
 }
 
-fn changed_options(
-    coll: &Collection,
-    level: Option<&str>,
-    action: Option<&str>,
-    images: Option<bool>,
-    validator: Option<Doc<'_>>,
-) -> DocBuf {
+fn changed_options(coll: &Collection, a: &Arguments<'_>) -> DocBuf {
     let mut w = Writer::new();
     for e in coll.options.as_doc() {
         let replaced = match e.name {
-            "validationLevel" => level.is_some(),
-            "validationAction" => action.is_some(),
-            "changeStreamPreAndPostImages" => images.is_some(),
-            "validator" => validator.is_some(),
+            "validationLevel" => a.level.is_some(),
+            "validationAction" => a.action.is_some(),
+            "changeStreamPreAndPostImages" => a.images.is_some(),
+            "validator" => a.validator.is_some(),
             _ => false,
         };
         if !replaced {
             w.val(e.name, e.val);
         }
     }
-    if let Some(v) = validator.filter(|v| !v.is_empty()) {
+    if let Some(v) = a.validator.filter(|v| !v.is_empty()) {
         w.doc("validator", v);
     }
-    if let Some(l) = level {
+    if let Some(l) = a.level {
         w.str("validationLevel", l);
     }
-    if let Some(a) = action {
-        w.str("validationAction", a);
+    if let Some(action) = a.action {
+        w.str("validationAction", action);
     }
-    if images == Some(true) {
+    if a.images == Some(true) {
         w.open_doc("changeStreamPreAndPostImages")
             .bool("enabled", true)
             .close();

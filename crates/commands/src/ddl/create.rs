@@ -3,7 +3,7 @@
 //! What is checked is what MongoDB checks; an option that would change how documents are kept or
 //! found, and that this version does not have, is refused rather than ignored.
 
-use super::{changed, engine_options, unsupported};
+use super::{changed, encrypted_fields, engine_options, unsupported};
 use crate::request::collation;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -13,40 +13,56 @@ use errors::{Result, bail, err};
 
 pub const MAX_CAPPED_BYTES: i64 = 1 << 50;
 
-#[derive(Default)]
-struct Options<'a> {
-    capped: bool,
-    size: Option<i64>,
-    max: Option<i64>,
-    id_index: Option<Doc<'a>>,
-    storage_engine: Option<Doc<'a>>,
-    index_defaults: Option<Doc<'a>>,
-    validator: Option<Doc<'a>>,
-    level: Option<&'a str>,
-    action: Option<&'a str>,
-    view_on: Option<&'a str>,
-    pipeline: Option<Doc<'a>>,
-    collation: Option<Doc<'a>>,
-    timeseries: Option<Doc<'a>>,
-    clustered: Option<DocBuf>,
-    clustered_given: bool,
-    expire_after: Option<i64>,
-    images: Option<bool>,
-    encrypted: Option<DocBuf>,
+idl::arguments! {
+    struct Options<'a> {
+        "capped" => capped: bool = idl::flag,
+        "size" => size: Option<i64> = read_size,
+        "max" => max: Option<i64> = read_max,
+        "idIndex" => id_index: Option<Doc<'a>> = idl::doc,
+        "storageEngine" => storage_engine: Option<Doc<'a>> = read_engine,
+        "indexOptionDefaults" => index_defaults: Option<Doc<'a>> = read_index_defaults,
+        "validator" => validator: Option<Doc<'a>> = idl::doc,
+        "validationLevel" => level: Option<&'a str> = validation_level,
+        "validationAction" => action: Option<&'a str> = validation_action,
+        "viewOn" => view_on: Option<&'a str> = idl::string,
+        "pipeline" => pipeline: Option<Doc<'a>> = idl::array,
+        "collation" => collation: Option<Doc<'a>> = idl::doc,
+        "timeseries" => timeseries: Option<Doc<'a>> = read_timeseries,
+        /// `Some(None)`: given as false.
+        "clusteredIndex" => clustered: Option<Option<DocBuf>> = read_clustered,
+        "expireAfterSeconds" => expire_after: Option<i64> = idl::int,
+        "changeStreamPreAndPostImages" => images: Option<bool> = images,
+        "encryptedFields" => encrypted: Option<Doc<'a>> = idl::doc,
+        "autoIndexId" => auto_index_id: Option<bool> = idl::safe_bool,
+    }
+    checked: "temp" | "recordIdsReplicated" => idl::safe_bool;
+    ignored: "flags";
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
-    let o = parse(cx)?;
-    check_namespace(&ns, &o)?;
+    let o = Options::parse("create", cx.args.fields.iter().copied())?;
+    if o.auto_index_id == Some(false) && cx.args.db != "local" {
+        bail!(
+            InvalidOptions,
+            "The autoIndexId option is not allowed to be false"
+        );
+    }
+    let encrypted = match o.encrypted {
+        Some(d) => Some(encrypted_fields::check(catalog::collection_of(&ns), d)?),
+        None => None,
+    };
+    check_name(&ns, o.timeseries.is_some())?;
     check_together(&o)?;
-    if o.encrypted.is_some() && cx.app.config.topology.set_name().is_none() {
+    if encrypted.is_some() && cx.app.config.topology.set_name().is_none() {
         bail!(
             6346402,
             "Encrypted collections are not supported on standalone"
         );
     }
-    refuse_missing(&o)?;
+    if o.view_on.is_none() && o.timeseries.is_some() {
+        return unsupported("time-series collections");
+    }
     if let Some(v) = o.validator {
         super::validator::check(&ns, v)?;
     }
@@ -54,10 +70,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         Some(on) => {
             let mut w = Writer::new();
             w.extend(super::view::options(on, &super::view::stages(o.pipeline)?).as_doc());
-            write_collation(&mut w, o.collation);
+            write_collation(&mut w, o.collation)?;
             w.finish()
         }
-        None => stored(&o),
+        None => stored(&o, encrypted.as_ref())?,
     };
     let catalog = &cx.app.engine.catalog;
     if catalog.create(&ns, options.clone())?.is_some() {
@@ -98,93 +114,66 @@ pub fn check_uuid(catalog: &Catalog, ns: &str, uuid: Option<[u8; 16]>) -> Result
     .with_extra(w.finish().into_vec()))
 }
 
-fn parse<'r>(cx: &CommandContext<'_, 'r>) -> Result<Options<'r>> {
-    let at = "create";
-    let mut o = Options::default();
-    for e in cx.args.fields.iter().copied() {
-        match e.name {
-            "capped" => o.capped = idl::safe_bool(at, e)?.unwrap_or(false),
-            "size" => {
-                o.size = idl::int(at, e)?;
-                if o.size.is_some_and(|n| !(1..=MAX_CAPPED_BYTES).contains(&n)) {
-                    bail!(
-                        BadValue,
-                        "BSON field 'size' value must be >= 1 and <= {MAX_CAPPED_BYTES}, actual value '{}'",
-                        e.val
-                    );
-                }
-            }
-            "max" => {
-                o.max = idl::int(at, e)?;
-                if o.max.is_some_and(|n| n > i64::from(i32::MAX)) {
-                    bail!(
-                        BadValue,
-                        "BSON field 'max' value must be < 2147483648, actual value '{}'",
-                        e.val
-                    );
-                }
-            }
-            "autoIndexId" => {
-                if idl::safe_bool(at, e)? == Some(false) && cx.args.db != "local" {
-                    bail!(
-                        InvalidOptions,
-                        "The autoIndexId option is not allowed to be false"
-                    );
-                }
-            }
-            "idIndex" => o.id_index = idl::doc(at, e)?,
-            "storageEngine" => {
-                o.storage_engine = idl::doc(at, e)?;
-                engine_options::check(o.storage_engine.unwrap_or(Doc::EMPTY))?;
-            }
-            "indexOptionDefaults" => {
-                o.index_defaults = idl::doc(at, e)?;
-                for f in o.index_defaults.unwrap_or(Doc::EMPTY) {
-                    match f.name {
-                        "storageEngine" => {
-                            let d = idl::doc("create.indexOptionDefaults", f)?;
-                            engine_options::check(d.unwrap_or(Doc::EMPTY))?;
-                        }
-                        name => return Err(idl::unknown("create.indexOptionDefaults", name)),
-                    }
-                }
-            }
-            "validator" => o.validator = idl::doc(at, e)?,
-            "validationLevel" => o.level = enumerated(at, e, &["off", "strict", "moderate"])?,
-            "validationAction" => o.action = enumerated(at, e, &["error", "warn", "errorAndLog"])?,
-            "viewOn" => o.view_on = idl::string(at, e)?,
-            "pipeline" => o.pipeline = idl::array(at, e)?,
-            "collation" => o.collation = idl::doc(at, e)?,
-            "timeseries" => {
-                o.timeseries = idl::doc(at, e)?;
-                if let Some(d) = o.timeseries {
-                    check_timeseries(d)?;
-                }
-            }
-            "clusteredIndex" => {
-                o.clustered_given = true;
-                o.clustered = clustered(e.val)?;
-            }
-            "expireAfterSeconds" => o.expire_after = idl::int(at, e)?,
-            "changeStreamPreAndPostImages" => o.images = images(at, e)?,
-            "encryptedFields" => {
-                let coll = cx.args.first.as_str().unwrap_or("");
-                if let Some(d) = idl::doc(at, e)? {
-                    o.encrypted = Some(super::encrypted_fields::check(coll, d)?);
-                }
-            }
-            "temp" | "recordIdsReplicated" => {
-                idl::safe_bool(at, e)?;
-            }
-            "flags" => {}
-            _ => return Err(cx.args.unknown(e)),
-        }
+fn read_size(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
+    let size = idl::int(within, e)?;
+    if size.is_some_and(|n| !(1..=MAX_CAPPED_BYTES).contains(&n)) {
+        bail!(
+            BadValue,
+            "BSON field 'size' value must be >= 1 and <= {MAX_CAPPED_BYTES}, actual value '{}'",
+            e.val
+        );
     }
-    Ok(o)
+    Ok(size)
+}
+
+fn read_max(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
+    let max = idl::int(within, e)?;
+    if max.is_some_and(|n| n > i64::from(i32::MAX)) {
+        bail!(
+            BadValue,
+            "BSON field 'max' value must be < 2147483648, actual value '{}'",
+            e.val
+        );
+    }
+    Ok(max)
+}
+
+fn read_engine<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    let d = idl::doc(within, e)?;
+    engine_options::check(d.unwrap_or(Doc::EMPTY))?;
+    Ok(d)
+}
+
+fn read_index_defaults<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    const AT: &str = "create.indexOptionDefaults";
+    let d = idl::doc(within, e)?;
+    for f in d.unwrap_or(Doc::EMPTY) {
+        match f.name {
+            "storageEngine" => read_engine(AT, f)?,
+            name => return Err(idl::unknown(AT, name)),
+        };
+    }
+    Ok(d)
+}
+
+fn read_timeseries<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    let d = idl::doc(within, e)?;
+    if let Some(d) = d {
+        check_timeseries(d)?;
+    }
+    Ok(d)
+}
+
+pub fn validation_level<'a>(within: &str, e: Elem<'a>) -> Result<Option<&'a str>> {
+    enumerated(within, e, &["off", "strict", "moderate"])
+}
+
+pub fn validation_action<'a>(within: &str, e: Elem<'a>) -> Result<Option<&'a str>> {
+    enumerated(within, e, &["error", "warn", "errorAndLog"])
 }
 
 /// A string of a fixed set.
-pub fn enumerated<'a>(within: &str, e: Elem<'a>, values: &[&str]) -> Result<Option<&'a str>> {
+fn enumerated<'a>(within: &str, e: Elem<'a>, values: &[&str]) -> Result<Option<&'a str>> {
     match idl::string(within, e)? {
         Some(v) if !values.contains(&v) => {
             bail!(
@@ -241,7 +230,11 @@ fn check_timeseries(d: Doc<'_>) -> Result<()> {
     idl::required(at, "timeField", time).map(|_| ())
 }
 
-/// `clusteredIndex`, completed; `None` for false.
+/// The argument `clusteredIndex`, completed; `Some(None)` for false.
+fn read_clustered(_within: &str, e: Elem<'_>) -> Result<Option<Option<DocBuf>>> {
+    clustered(e.val).map(Some)
+}
+
 fn clustered(v: Val<'_>) -> Result<Option<DocBuf>> {
     let at = "create.clusteredIndex";
     let Some(d) = v.as_doc() else {
@@ -296,10 +289,6 @@ fn clustered(v: Val<'_>) -> Result<Option<DocBuf>> {
     Ok(Some(w.finish()))
 }
 
-fn check_namespace(ns: &str, o: &Options<'_>) -> Result<()> {
-    check_name(ns, o.timeseries.is_some())
-}
-
 /// Names that a collection may be given.
 pub fn check_name(ns: &str, timeseries: bool) -> Result<()> {
     catalog::check_collection_name(ns)?;
@@ -334,48 +323,9 @@ fn check_together(o: &Options<'_>) -> Result<()> {
             );
         }
     }
-    if let Some(view) = o.view_on {
-        super::view::check_source(view)?;
-        if o.id_index.is_some() {
-            bail!(InvalidOptions, "Cannot create an _id index on a view");
-        }
-        if o.clustered_given {
-            bail!(
-                6026500,
-                "The 'clusteredIndex' option is not supported with views"
-            );
-        }
-        if o.images == Some(true) || o.timeseries.is_some() || o.expire_after.is_some() {
-            bail!(InvalidOptions, "option not supported on a view");
-        }
-    } else {
-        if o.pipeline.is_some() {
-            bail!(
-                InvalidOptions,
-                "'pipeline' requires 'viewOn' to also be specified"
-            );
-        }
-        if !o.capped
-            && (o.size.is_some() || o.max.is_some())
-            && !(o.clustered_given && o.size.is_none())
-        {
-            bail!(
-                InvalidOptions,
-                "the 'capped' field needs to be true when either the 'size' or 'max' fields are present"
-            );
-        }
-        if o.clustered_given && o.capped {
-            bail!(6049200, "'capped' and 'clusteredIndex' are incompatible");
-        }
-        if o.clustered_given && o.max.is_some() {
-            bail!(6049204, "'max' and 'clusteredIndex' are incompatible");
-        }
-        if o.clustered_given && (o.id_index.is_some() || o.timeseries.is_some()) {
-            bail!(
-                InvalidOptions,
-                "The 'clusteredIndex' option is not supported with 'idIndex' or 'timeseries'"
-            );
-        }
+    match o.view_on {
+        Some(on) => check_view(on, o)?,
+        None => check_collection(o)?,
     }
     if o.timeseries.is_some()
         && (o.capped
@@ -386,20 +336,7 @@ fn check_together(o: &Options<'_>) -> Result<()> {
     {
         bail!(InvalidOptions, "option is not supported with 'timeseries'");
     }
-    if let Some(n) = o.expire_after {
-        if o.timeseries.is_none() && o.clustered.is_none() {
-            bail!(
-                InvalidOptions,
-                "'expireAfterSeconds' is only supported on time-series collections or when the 'clusteredIndex' option is specified"
-            );
-        }
-        if n < 0 || n > crate::clock::now_millis() / 1000 {
-            bail!(
-                InvalidOptions,
-                "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {n}"
-            );
-        }
-    }
+    check_expiry(o)?;
     let own = o.collation.map(collation::complete).transpose()?.flatten();
     if let Some(d) = o.id_index {
         check_id_index(d)?;
@@ -411,6 +348,71 @@ fn check_together(o: &Options<'_>) -> Result<()> {
                 "The _id index must have the same collation as the collection"
             );
         }
+    }
+    Ok(())
+}
+
+fn check_view(on: &str, o: &Options<'_>) -> Result<()> {
+    super::view::check_source(on)?;
+    if o.id_index.is_some() {
+        bail!(InvalidOptions, "Cannot create an _id index on a view");
+    }
+    if o.clustered.is_some() {
+        bail!(
+            6026500,
+            "The 'clusteredIndex' option is not supported with views"
+        );
+    }
+    if o.images == Some(true) || o.timeseries.is_some() || o.expire_after.is_some() {
+        bail!(InvalidOptions, "option not supported on a view");
+    }
+    Ok(())
+}
+
+fn check_collection(o: &Options<'_>) -> Result<()> {
+    if o.pipeline.is_some() {
+        bail!(
+            InvalidOptions,
+            "'pipeline' requires 'viewOn' to also be specified"
+        );
+    }
+    let clustered = o.clustered.is_some();
+    if !o.capped && (o.size.is_some() || o.max.is_some()) && !(clustered && o.size.is_none()) {
+        bail!(
+            InvalidOptions,
+            "the 'capped' field needs to be true when either the 'size' or 'max' fields are present"
+        );
+    }
+    if clustered && o.capped {
+        bail!(6049200, "'capped' and 'clusteredIndex' are incompatible");
+    }
+    if clustered && o.max.is_some() {
+        bail!(6049204, "'max' and 'clusteredIndex' are incompatible");
+    }
+    if clustered && (o.id_index.is_some() || o.timeseries.is_some()) {
+        bail!(
+            InvalidOptions,
+            "The 'clusteredIndex' option is not supported with 'idIndex' or 'timeseries'"
+        );
+    }
+    Ok(())
+}
+
+fn check_expiry(o: &Options<'_>) -> Result<()> {
+    let Some(n) = o.expire_after else {
+        return Ok(());
+    };
+    if o.timeseries.is_none() && o.clustered.as_ref().is_none_or(|c| c.is_none()) {
+        bail!(
+            InvalidOptions,
+            "'expireAfterSeconds' is only supported on time-series collections or when the 'clusteredIndex' option is specified"
+        );
+    }
+    if n < 0 || n > crate::clock::now_millis() / 1000 {
+        bail!(
+            InvalidOptions,
+            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different value than {n}"
+        );
     }
     Ok(())
 }
@@ -477,16 +479,6 @@ fn check_id_index(d: Doc<'_>) -> Result<()> {
     Ok(())
 }
 
-fn refuse_missing(o: &Options<'_>) -> Result<()> {
-    if o.view_on.is_some() {
-        return Ok(());
-    }
-    if o.timeseries.is_some() {
-        return unsupported("time-series collections");
-    }
-    Ok(())
-}
-
 /// The options that make a collection a capped one, as they are kept.
 pub fn capped(w: &mut Writer, size: i64, max: Option<i64>) {
     w.bool("capped", true).int("size", rounded_up(size));
@@ -500,20 +492,21 @@ pub fn rounded_up(size: i64) -> i64 {
     size.saturating_add(0xFF) & !0xFF
 }
 
-/// The collation, which was checked before, as it is kept.
-fn write_collation(w: &mut Writer, c: Option<Doc<'_>>) {
-    if let Some(c) = c.and_then(|c| collation::complete(c).ok().flatten()) {
+/// The collation as it is kept.
+fn write_collation(w: &mut Writer, c: Option<Doc<'_>>) -> Result<()> {
+    if let Some(c) = c.map(collation::complete).transpose()?.flatten() {
         w.doc("collation", c.as_doc());
     }
+    Ok(())
 }
 
 /// The options as listCollections shows them.
-fn stored(o: &Options<'_>) -> DocBuf {
+fn stored(o: &Options<'_>, encrypted: Option<&DocBuf>) -> Result<DocBuf> {
     let mut w = Writer::new();
     if o.capped {
         capped(&mut w, o.size.unwrap_or(0), o.max);
     }
-    write_collation(&mut w, o.collation);
+    write_collation(&mut w, o.collation)?;
     for (name, d) in [
         ("storageEngine", o.storage_engine),
         ("indexOptionDefaults", o.index_defaults),
@@ -535,16 +528,16 @@ fn stored(o: &Options<'_>) -> DocBuf {
             .bool("enabled", true)
             .close();
     }
-    if let Some(c) = &o.clustered {
+    if let Some(Some(c)) = &o.clustered {
         w.doc("clusteredIndex", c.as_doc());
     }
-    if let Some(d) = &o.encrypted {
+    if let Some(d) = encrypted {
         w.doc("encryptedFields", d.as_doc());
     }
     if let Some(n) = o.expire_after {
         w.i64("expireAfterSeconds", n);
     }
-    w.finish()
+    Ok(w.finish())
 }
 
 fn same_options(a: Doc<'_>, b: Doc<'_>) -> bool {

@@ -4,25 +4,26 @@ use super::changed;
 use super::index_spec::{IndexSpec, MAX_INDEXES};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::DocBuf;
+use bson::{Doc, DocBuf, Elem};
 use catalog::NewIndex;
 use errors::{Result, bail};
 
+idl::arguments! {
+    struct Arguments<'a> {
+        "indexes" => indexes: Option<Doc<'a>> = idl::array,
+    }
+    checked: "ignoreUnknownIndexOptions" => idl::safe_bool, "commitQuorum" => read_quorum;
+    ignored: "v" | "isTimeseriesNamespace" | "returnOnStart";
+}
+
+fn read_quorum(_within: &str, e: Elem<'_>) -> Result<()> {
+    check_quorum(e.val)
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
-    let mut indexes = None;
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "indexes" => indexes = idl::array("createIndexes", e)?,
-            "ignoreUnknownIndexOptions" => {
-                idl::safe_bool("createIndexes", e)?;
-            }
-            "commitQuorum" => check_quorum(e.val)?,
-            "v" | "isTimeseriesNamespace" | "returnOnStart" => {}
-            _ => return Err(cx.args.unknown(e)),
-        }
-    }
-    let indexes = idl::required("createIndexes", "indexes", indexes)?;
+    let a = Arguments::parse("createIndexes", cx.args.fields.iter().copied())?;
+    let indexes = idl::required("createIndexes", "indexes", a.indexes)?;
     if indexes.is_empty() {
         bail!(BadValue, "Must specify at least one index to create");
     }
