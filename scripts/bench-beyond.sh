@@ -8,7 +8,7 @@
 #     SOCKET=1 scripts/bench-beyond.sh             clients come by the server's Unix socket instead of TCP
 #
 # Loaded once; then read-only first, the scenario with the most updates last, each after WARMUP seconds unmeasured. Control groups as in
-# scripts/bench-load.sh. Needs release builds: cargo build --release -p pando, and cargo build --release -p storage --example
+# scripts/bench-load.sh. Needs release builds: cargo build --release -p pando -p lab, and cargo build --release -p storage --example
 # engine_ycsb. Results: a line of JSON for each target and scenario in $OUT, and a table.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

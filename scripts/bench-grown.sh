@@ -7,7 +7,7 @@
 #     DATES=scattered scripts/bench-grown.sh      dates that do not follow the order of insertion, as they do in the study
 #
 # The server runs in a memory control group that counts the page cache, where this machine lets us make one (see bench-load.sh). Needs a
-# release build: cargo build --release -p pando. Results: two files of the laboratory in $OUT-memory.json and $OUT-grown.json, a table.
+# release builds: cargo build --release -p pando -p lab. Results: two files of the laboratory in $OUT-memory.json and $OUT-grown.json, a table.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/memory-group.sh

@@ -8,7 +8,7 @@
 #     DIRECT=1 CACHE_MB=330 scripts/bench-load.sh direct I/O for both: the page cache's share of the memory goes to the cache
 #
 # Each target runs in a memory control group of its own that counts the page cache, where this machine lets us make one; where it
-# does not, with direct I/O, and the figures say which it was. Needs release builds: cargo build --release -p pando, and
+# does not, with direct I/O, and the figures say which it was. Needs release builds: cargo build --release -p pando -p lab, and
 # cargo build --release -p storage --example engine_fill. Results: a line of JSON for each
 # target in $OUT, and one for each kind of reads.
 set -euo pipefail

@@ -11,8 +11,7 @@
 //! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to F.
 //! * [`lane`], [`fleet`]: the load client, a closed or an open loop; [`spoken`]: workloads in a target's dialect. [`null`]:
 //!   the server that only reads and answers; [`floor`]: what that costs, beside each step.
-//! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices (and [`handicap`], a slowdown for it
-//!   to find), the canonical study. [`reads`]: of data that is there.
+//! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study. [`reads`]: of data that is there.
 //! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`rates`]:
 //!   what steps say with intervals, [`overview`]: all studies with all targets, [`show`], [`html`]: tables and the page,
 //!   [`output`]: where a result goes, and the steps of a run that died.
@@ -29,7 +28,6 @@ pub mod distribution;
 pub mod fault;
 pub mod fleet;
 pub mod floor;
-pub mod handicap;
 pub mod host;
 pub mod html;
 pub mod lane;

@@ -6,9 +6,9 @@
 //! Invariant: the only bytes of a reply that change are its request id and the id of the request that it answers.
 
 use crate::fault::{Fault, Result, local};
-use crate::handicap;
 use bson::{Doc, Val, Value, doc};
 use mio::{Events, Interest, Poll, Token};
+use own_process::handicap;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -43,7 +43,7 @@ pub fn main(args: Args) -> Result<bool> {
         Some(path) => Replies::read(path, args.operation.as_deref())?,
         None => Replies::with_records(args.records),
     };
-    handicap::start(args.handicap)?;
+    handicap::start(args.handicap).map_err(Fault::Usage)?;
     let form = if args.event_loop {
         Form::EventLoop
     } else {

@@ -2,7 +2,7 @@
 //! page. One server is started for it and gone afterwards; `--with` lays installed databases beside it.
 
 use crate::bench::place::Room;
-use crate::fault::{Fault, Result, local};
+use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::null::Form;
 use crate::output::{Journal, Output, Page};
@@ -11,7 +11,7 @@ use crate::progress::{self, say};
 use crate::report::{Check, Draft};
 use crate::study::pains::shape;
 use crate::sweep::Turns;
-use crate::targets::local::{Means, Started, Up, installed};
+use crate::targets::local::{Means, Started, Up, installed, own_server};
 use crate::targets::{self, Target};
 use crate::terms::{Durability, count, duration};
 use crate::ycsb::session::Plan;
@@ -67,7 +67,7 @@ pub fn main(args: Args) -> Result<bool> {
         let launch = match &args.launch {
             Some(line) => line.clone(),
             None => {
-                let own = std::env::current_exe().map_err(local("this program's own path"))?;
+                let own = own_server()?;
                 let own = own.display();
                 // The cache that the databases beside it get.
                 format!(

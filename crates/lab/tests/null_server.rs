@@ -1,21 +1,16 @@
-//! What needs the null server as a process of its own: the example program stands for the binary that has the laboratory
-//! inside.
+//! What needs the null server as a process of its own.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
-mod program;
 
 use lab::report::Report;
-use program::program;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-fn run(program: &PathBuf, words: &str) -> Output {
-    Command::new(program)
-        .args(words.split(' '))
-        .output()
-        .unwrap()
+const LAB: &str = env!("CARGO_BIN_EXE_pando-lab");
+
+fn run(words: &str) -> Output {
+    Command::new(LAB).args(words.split(' ')).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -25,12 +20,8 @@ fn text(bytes: &[u8]) -> String {
 /// By the servers' CPU, so that it holds on a machine that has other work; the slowdown is far above all noise.
 #[test]
 fn a_slowdown_put_in_on_purpose_is_seen() {
-    let Some(lab) = program() else { return };
     let words = "compare null null --records 1000 --connections 4 --pairs 12 --slice 60ms --quiet";
-    let done = run(
-        &lab,
-        &format!("{words} --workload C.S5 --handicap 300 --out -"),
-    );
+    let done = run(&format!("{words} --workload C.S5 --handicap 300 --out -"));
     assert!(done.status.success(), "{}", text(&done.stderr));
     let shown = text(&done.stdout);
     assert!(shown.contains("C.S5: B is slower by "), "{shown}");
@@ -40,7 +31,7 @@ fn a_slowdown_put_in_on_purpose_is_seen() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("trials.json");
     let trials = format!("{words} --trials 1 --handicap 300 --out {}", out.display());
-    let done = run(&lab, &trials);
+    let done = run(&trials);
     let report = Report::read(&out).unwrap_or_else(|e| panic!("{e}: {}", text(&done.stderr)));
     let names: Vec<&str> = report.comparisons.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names, ["C.S5, with itself, 1", "C.S5, slowed by 300%, 1"]);
@@ -52,7 +43,6 @@ fn a_slowdown_put_in_on_purpose_is_seen() {
 
 #[test]
 fn what_cannot_be_compared_is_refused() {
-    let Some(lab) = program() else { return };
     for wrong in [
         "null mongodb://127.0.0.1:1 --handicap 5",
         "null mongodb://127.0.0.1:1 --trials 2",
@@ -62,7 +52,7 @@ fn what_cannot_be_compared_is_refused() {
         "null null --workload C.S1",
         "null /nowhere/pando",
     ] {
-        let done = run(&lab, &format!("compare {wrong} --quiet --out -"));
+        let done = run(&format!("compare {wrong} --quiet --out -"));
         assert_eq!(done.status.code(), Some(2), "{wrong}");
         assert_eq!(text(&done.stderr).lines().count(), 1, "{wrong}");
     }
@@ -70,7 +60,6 @@ fn what_cannot_be_compared_is_refused() {
 
 #[test]
 fn what_the_client_costs_stands_beside_each_step() {
-    let Some(lab) = program() else { return };
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run.json");
     let url = format!("mongodb://{}", fake::start(fake::Honesty::Honest));
@@ -78,10 +67,7 @@ fn what_the_client_costs_stands_beside_each_step() {
         "run C.S5 --records 500 --operations 3000 --connections 4 --quiet",
         "study keys --records 2000 --keys 1k --modes id --quiet",
     ] {
-        let done = run(
-            &lab,
-            &format!("{words} --url {url} --out {}", out.display()),
-        );
+        let done = run(&format!("{words} --url {url} --out {}", out.display()));
         assert!(done.status.success(), "{}", text(&done.stderr));
         assert!(text(&done.stdout).contains("× null: the client's CPU"));
         let file = std::fs::read_to_string(&out).unwrap();
@@ -92,7 +78,6 @@ fn what_the_client_costs_stands_beside_each_step() {
 
 #[test]
 fn ctrl_c_keeps_what_was_measured() {
-    let Some(lab) = program() else { return };
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("result.json");
     let journal = dir.path().join("result.json.unfinished");
@@ -102,7 +87,7 @@ fn ctrl_c_keeps_what_was_measured() {
         "study pains --only ids,threads --records 400 --threads 1 --duration 24h --quiet --url {url} --out {}",
         out.display()
     );
-    let mut child = Command::new(&lab)
+    let mut child = Command::new(LAB)
         .args(words.split(' '))
         .stdout(Stdio::piped())
         .spawn()
@@ -136,7 +121,6 @@ fn ctrl_c_keeps_what_was_measured() {
 /// A limit on the size of files stands for a full disk: writing fails in the middle of a run.
 #[test]
 fn a_disk_that_is_full_leaves_nothing_half_written() {
-    let Some(lab) = program() else { return };
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("result.json");
     let url = format!("mongodb://{}", fake::start(fake::Honesty::Honest));
@@ -145,7 +129,7 @@ fn a_disk_that_is_full_leaves_nothing_half_written() {
     let shell = "trap '' XFSZ; ulimit -f 8; exec \"$@\"";
     let done = Command::new("sh")
         .args(["-c", shell, "sh"])
-        .arg(&lab)
+        .arg(LAB)
         .args(words.split(' '))
         .args(["--url", &url, "--out"])
         .arg(&out)

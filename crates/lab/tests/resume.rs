@@ -3,13 +3,11 @@
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
-mod program;
 
 use fake::Honesty;
 use fake::gate::{Gate, measured};
 use lab::connection::Address;
 use lab::report::{Report, Step};
-use program::program;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -44,18 +42,16 @@ fn form(report: &Report) -> Vec<String> {
 }
 
 struct Bed {
-    lab: PathBuf,
     dir: tempfile::TempDir,
     words: Vec<String>,
 }
 
 impl Bed {
-    fn new(words: &str) -> Option<Bed> {
-        Some(Bed {
-            lab: program()?,
+    fn new(words: &str) -> Bed {
+        Bed {
             dir: tempfile::tempdir().unwrap(),
             words: words.split(' ').map(String::from).collect(),
-        })
+        }
     }
 
     fn out(&self) -> PathBuf {
@@ -68,7 +64,7 @@ impl Bed {
 
     fn command(&self, url: &str) -> Command {
         let words = self.words.iter().map(|w| w.replace("URL", url));
-        let mut command = Command::new(&self.lab);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pando-lab"));
         command.args(words).arg("--quiet");
         command.arg("--out").arg(self.out());
         command.stdout(Stdio::null());
@@ -107,7 +103,7 @@ impl Bed {
 
 /// Kills a run when its journal holds `steps`, and goes on; `between` happens to the server meanwhile.
 fn dies_after(steps: usize, words: &str, between: impl Fn(&str)) {
-    let Some(bed) = Bed::new(words) else { return };
+    let bed = Bed::new(words);
     let gate = Arc::new(Gate::new(bed.journal(), steps));
     let untouched = fake::start(Honesty::Honest);
     let whole = bed.run(&format!("mongodb://{untouched}"), &[]);
@@ -130,7 +126,7 @@ fn dies(steps: usize, words: &str) {
 
 /// For runs whose servers are all of their own: the journal that a killed one would have left is cut from a whole result.
 fn dies_by_itself(words: &str, cut: impl Fn(&mut Report)) {
-    let Some(bed) = Bed::new(words) else { return };
+    let bed = Bed::new(words);
     let whole = bed.run("", &[]);
     let mut left = whole.clone();
     cut(&mut left);
@@ -205,7 +201,7 @@ fn short() {
 
 #[test]
 fn reads() {
-    let Some(bed) = Bed::new("") else { return };
+    let bed = Bed::new("");
     let ids: Vec<bson::ObjectId> = (0..400).map(|_| bson::ObjectId::generate()).collect();
     let file = bed.dir.path().join("ids");
     let text: String = ids.iter().map(|id| format!("{id}\n")).collect();
@@ -305,9 +301,7 @@ fn study_files() {
 /// The uploads are measured anew when the files are gone.
 #[test]
 fn study_files_without_its_server() {
-    let Some(bed) = Bed::new("study files --files 2 --size 600k --connections 2 --url URL") else {
-        return;
-    };
+    let bed = Bed::new("study files --files 2 --size 600k --connections 2 --url URL");
     let url = format!("mongodb://{}", fake::start(Honesty::Honest));
     let whole = bed.run(&url, &[]);
     let mut left = whole.clone();
@@ -321,7 +315,7 @@ fn study_files_without_its_server() {
 #[test]
 fn another_target_or_other_words_are_refused() {
     let words = "run C.S5 --records 100 --operations 100 --url URL";
-    let Some(bed) = Bed::new(words) else { return };
+    let bed = Bed::new(words);
     let url = format!("mongodb://{}", fake::start(Honesty::Honest));
     let first = bed.run(&url, &[]);
     let line = first.command_line().unwrap();

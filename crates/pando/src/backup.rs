@@ -1,9 +1,8 @@
 //! `pando backup URI DIR`: has a running server copy all its data into a directory, which starts as it is.
 
+use crate::client::Address;
 use bson::{Doc, Writer};
 use std::ffi::OsString;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -47,14 +46,14 @@ pub fn main(args: &[OsString]) -> ExitCode {
 }
 
 fn run(uri: &str, dir: &Path) -> Result<String, String> {
-    let address = address(uri)?;
+    let address = Address::parse(uri)?;
     let path = std::path::absolute(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let path = path.to_str().ok_or("the path is not UTF-8")?;
     let mut body = Writer::new();
     body.i32("pandoBackup", 1)
         .str("path", path)
         .str("$db", "admin");
-    let reply = ask(&address, body.finish().as_doc())?;
+    let reply = address.ask(body.finish().as_doc())?;
     let reply = Doc::new(&reply).ok_or("the server's reply is damaged")?;
     if reply.get("ok").is_some_and(|v| v.truthy()) {
         return Ok(format!(
@@ -65,75 +64,4 @@ fn run(uri: &str, dir: &Path) -> Result<String, String> {
     Err(text
         .unwrap_or("the server refused without a reason")
         .to_string())
-}
-
-/// `host:port` of the first host in the URI.
-fn address(uri: &str) -> Result<String, String> {
-    let rest = uri
-        .strip_prefix("mongodb://")
-        .ok_or_else(|| format!("'{uri}' does not begin with mongodb://"))?;
-    let hosts = rest.split(['/', '?']).next().unwrap_or("");
-    let host = hosts.split(',').next().unwrap_or("");
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    if host.is_empty() {
-        return Err(format!("'{uri}' names no host"));
-    }
-    let has_port = host
-        .rsplit_once(':')
-        .is_some_and(|(name, port)| !name.is_empty() && port.parse::<u16>().is_ok());
-    Ok(match has_port {
-        true => host.to_string(),
-        false => format!("{host}:27017"),
-    })
-}
-
-/// Sends one command and waits for its reply, for as long as it takes.
-fn ask(address: &str, body: Doc<'_>) -> Result<Vec<u8>, String> {
-    let failed = |e: std::io::Error| format!("{address}: {e}");
-    let mut stream = TcpStream::connect(address).map_err(failed)?;
-    let mut message = Vec::new();
-    let start = wire::begin_msg(&mut message, 1, 0, 0);
-    wire::begin_body(&mut message);
-    message.extend_from_slice(body.as_bytes());
-    wire::end(&mut message, start);
-    stream.write_all(&message).map_err(failed)?;
-    let mut reply = Vec::new();
-    loop {
-        match wire::frame(&reply) {
-            Ok(wire::Frame::Complete { len }) => {
-                let whole = reply.get(..len).unwrap_or(&[]);
-                return match wire::parse(whole) {
-                    Ok((_, wire::Message::Msg(msg))) => Ok(msg.body.to_vec()),
-                    _ => Err(format!("{address} does not answer as a server does")),
-                };
-            }
-            Ok(wire::Frame::Incomplete { .. }) => {
-                let mut buffer = [0; 4096];
-                match stream.read(&mut buffer).map_err(failed)? {
-                    0 => return Err(format!("{address} has closed the connection")),
-                    n => reply.extend_from_slice(buffer.get(..n).unwrap_or(&[])),
-                }
-            }
-            Err(_) => return Err(format!("{address} does not answer as a server does")),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses() {
-        for (uri, is) in [
-            ("mongodb://a:1/", "a:1"),
-            ("mongodb://a", "a:27017"),
-            ("mongodb://u:p@a:2/x?replicaSet=rs0", "a:2"),
-            ("mongodb://a:1,b:2", "a:1"),
-            ("mongodb://[::1]", "[::1]:27017"),
-        ] {
-            assert_eq!(address(uri).as_deref(), Ok(is), "{uri}");
-        }
-        assert!(address("http://a").is_err() && address("mongodb:///x").is_err());
-    }
 }

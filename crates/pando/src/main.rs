@@ -1,11 +1,12 @@
-//! The binary: `pando serve`, `pando lab`, and `mongod` when it is called by that name.
+//! The binary: `pando serve` and its tools, and `mongod` when it is called by that name. `pando lab` is a program of its own.
 
 mod allocator;
 mod backup;
-mod broken_pipe;
 mod check;
+mod client;
 mod config_file;
 mod daemon;
+mod laboratory;
 mod memory;
 mod options;
 mod salvage;
@@ -40,7 +41,7 @@ Usage: pando <command> [options]
 ";
 
 fn main() -> ExitCode {
-    broken_pipe::guard(run)
+    own_process::broken_pipe::guard(run)
 }
 
 fn run() -> ExitCode {
@@ -64,7 +65,7 @@ fn run() -> ExitCode {
         Some("check") => check::main(&rest),
         Some("salvage") => salvage::main(&rest),
         Some("backup") => backup::main(&rest),
-        Some("lab") => lab::main(rest),
+        Some("lab") => laboratory::main(&rest),
         Some("schema") => schema::main(rest),
         Some("--version" | "-V" | "version") => {
             println!("pando {}", env!("CARGO_PKG_VERSION"));

@@ -1,7 +1,7 @@
 //! `pando schema`: what the documents of a collection look like, as a table for people.
 
+use crate::client::Address;
 use bson::{Doc, doc};
-use lab::connection::Address;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -83,7 +83,7 @@ fn parse(words: &[String]) -> Result<Options, String> {
         }
     }
     let url = url.unwrap_or_else(|| "mongodb://127.0.0.1:27017".into());
-    let target = Address::parse(&url).map_err(|e| e.to_string())?;
+    let target = Address::parse(&url)?;
     let ns = ns.ok_or("name a collection as DB.COLLECTION")?;
     let (db, coll) = match (ns.split_once('.'), &target.database) {
         (Some((db, coll)), _) if !db.is_empty() && !coll.is_empty() => (db, coll),
@@ -100,16 +100,14 @@ fn parse(words: &[String]) -> Result<Options, String> {
 }
 
 fn ask(o: &Options) -> Result<String, String> {
-    let mut connection = o.target.connect().map_err(|e| e.to_string())?;
-    let command = doc! { "pandoSchema": o.coll.as_str(), "sampleSize": o.sample };
-    let reply = connection
-        .try_command(&o.db, command.as_doc())
-        .map_err(|e| e.to_string())?;
-    let reply = reply.as_doc();
+    let command =
+        doc! { "pandoSchema": o.coll.as_str(), "sampleSize": o.sample, "$db": o.db.as_str() };
+    let reply = o.target.ask(command.as_doc())?;
+    let reply = Doc::new(&reply).ok_or("the server's reply is damaged")?;
     if reply.get("ok").and_then(|v| v.to_f64()) != Some(1.0) {
         let code = reply.get("code").and_then(|v| v.to_i64_exact());
         return Err(match code {
-            Some(59) => format!("{} is no PandoDB, or an older one", o.target.url),
+            Some(59) => format!("{} is no PandoDB, or an older one", o.target.host),
             _ => text(reply, "errmsg"),
         });
     }
@@ -230,7 +228,7 @@ mod tests {
 
     #[test]
     fn addresses_and_collections() {
-        let host = |o: &Options| o.target.host.to_string();
+        let host = |o: &Options| o.target.host.clone();
         let o = words("shop.orders").unwrap();
         assert_eq!(
             (o.db.as_str(), o.coll.as_str(), host(&o).as_str()),

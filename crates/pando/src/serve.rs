@@ -134,7 +134,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     );
     init_log(&config)?;
     log_start(&config, &warnings);
-    lab::handicap::start(handicap).map_err(|fault| Failure::options(fault.to_string()))?;
+    own_process::handicap::start(handicap).map_err(Failure::options)?;
 
     let listeners = server::listen(&config.bind, config.port, config.unix_socket.as_deref())
         .map_err(|says| Failure {

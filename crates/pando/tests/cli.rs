@@ -360,9 +360,34 @@ fn forks_as_mongod_does() {
     assert!(text(&out.stderr).contains("is in use"));
 }
 
+/// The laboratory is a program beside this one; alone, this one says how to make it.
+#[test]
+fn a_missing_laboratory_is_told_of_in_one_line() {
+    let beside = Path::new(PANDO).parent().unwrap();
+    let dir = tempfile::tempdir_in(beside).unwrap();
+    let alone = dir.path().join("pando");
+    std::fs::hard_link(PANDO, &alone).unwrap();
+    let done = Command::new(&alone).args(["lab", "list"]).output().unwrap();
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for part in [
+        "pando lab: cannot run",
+        "/pando-lab: ",
+        "cargo build",
+        "-p lab",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+}
+
 /// Study D as it stands on this machine: the laboratory starts one process, then two that its client spreads keys over.
 #[test]
 fn the_laboratory_launches_shards() {
+    assert!(
+        Path::new(PANDO).with_file_name("pando-lab").is_file(),
+        "cargo test --workspace builds it, and so does cargo build -p lab"
+    );
     let dir = tempfile::tempdir().unwrap();
     let out = path(dir.path(), "d.json");
     let words = "lab study shards --shards 1,2 --records 400 --connections 4 --duration 200ms --quiet --memory 64m --out";

@@ -7,6 +7,7 @@ use crate::null::{Form, Recorded, Replies, start_in_process, write_recorded};
 use crate::process::{Launched, Placement, bind_child, free_port};
 use crate::report::TargetInfo;
 use crate::scratch::Scratch;
+use crate::targets::local::own_server;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,7 @@ impl Room {
         Ok(room)
     }
 
-    /// `url`: a server that runs already; else `launch` starts one, by default this program's `serve`.
+    /// `url`: a server that runs already; else `launch` starts one, by default that of the `pando` beside this program.
     pub fn open(
         url: Option<&str>,
         launch: Option<&str>,
@@ -66,8 +67,9 @@ impl Room {
         let given = url.map(Address::parse).transpose()?;
         let launch = match launch {
             Some(line) => line.split_whitespace().map(String::from).collect(),
+            None if given.is_some() => Vec::new(),
             None => {
-                let own = std::env::current_exe().map_err(local("this program's own path"))?;
+                let own = own_server()?;
                 let own = own.to_string_lossy().into_owned();
                 let words = [
                     "serve", "--dbpath", "{dbpath}", "--port", "{port}", "--cache", CACHE,
@@ -247,7 +249,7 @@ impl NullProcess {
     fn spawn(more: &[String], form: Form, placement: &Placement) -> Result<NullProcess> {
         let own = std::env::current_exe().map_err(local("this program's own path"))?;
         let mut command = Command::new(own);
-        command.args(["lab", "null", "--port", "0"]);
+        command.args(["null", "--port", "0"]);
         command.args(more);
         if form == Form::EventLoop {
             command.arg("--event-loop");

@@ -8,7 +8,7 @@ use super::keys;
 use crate::bench::place::{Room, Server};
 use crate::bench::recovery;
 use crate::cgroup::MemoryLimit;
-use crate::fault::{Fault, Result, local};
+use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::measure::{Sample, median};
 use crate::null::Form;
@@ -16,6 +16,7 @@ use crate::output::{Journal, Output, Page};
 use crate::process::Placement;
 use crate::progress::say;
 use crate::report::{Check, Draft, Step};
+use crate::targets::local::own_server;
 use crate::targets::{self, Key, Target};
 use crate::terms::{Durability, bytes, bytes_of, count, duration, positive};
 use crate::ycsb::session::Plan;
@@ -138,8 +139,7 @@ impl<'a> Pains<'a> {
                 let launch = match (&args.launch, args.memory) {
                     (Some(line), _) => Some(line.clone()),
                     (None, Some(bytes)) => {
-                        let own =
-                            std::env::current_exe().map_err(local("this program's own path"))?;
+                        let own = own_server()?;
                         let megabytes = (bytes / 2_000_000).max(8);
                         Some(format!(
                             "{} serve --dbpath {{dbpath}} --port {{port}} --cache {megabytes}MB",

@@ -12,6 +12,7 @@ mod started;
 use crate::fault::{Fault, Result};
 use crate::targets;
 use crate::terms::bytes_of;
+pub use recipe::own_server;
 use recipe::program;
 pub use room::start;
 use serde::{Deserialize, Serialize};

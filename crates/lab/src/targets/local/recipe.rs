@@ -14,6 +14,19 @@ pub struct Recipe {
     pub before: Vec<Vec<String>>,
 }
 
+/// The program `pando`, which lies beside this one.
+pub fn own_server() -> Result<PathBuf> {
+    let own = std::env::current_exe().map_err(local("this program's own path"))?;
+    let server = own.with_file_name("pando");
+    if server.is_file() {
+        return Ok(server);
+    }
+    Err(Fault::Local(format!(
+        "there is no server beside this program, at {}; in the source tree, cargo build -p pando makes it",
+        server.display()
+    )))
+}
+
 /// Where the product's program is.
 pub fn program(product: &str, given: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = given {
@@ -24,7 +37,7 @@ pub fn program(product: &str, given: Option<&Path>) -> Result<PathBuf> {
         };
     }
     let (names, package): (&[&str], &str) = match product {
-        "pando" => return std::env::current_exe().map_err(local("this program's own path")),
+        "pando" => return own_server(),
         "mariadb" => (&["mariadbd", "mysqld"], "the package mariadb-server has it"),
         "postgres" => (&["postgres"], "the package postgresql has it"),
         "mongod" => (&["mongod"], "give --binary PATH"),

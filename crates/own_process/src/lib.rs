@@ -1,0 +1,5 @@
+//! What both programs do with their own process: end quietly where nobody reads their output, and spend CPU time in vain on
+//! purpose. Invariant: knows nothing of databases.
+
+pub mod broken_pipe;
+pub mod handicap;
