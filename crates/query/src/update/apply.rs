@@ -4,18 +4,17 @@
 //! `memcpy`. A container in which nothing changes leaves no trace in the output.
 
 use super::array::decimal;
+use super::diff::{MAX_PADDING, Notes};
 use super::operator::{Creation, Target, UpdateOp, ValueChange, not_viable, through_array};
 use super::tree::{Elements, Fields, Operators, UpdateNode, merge, too_deep};
 use super::{Applied, UpdateCtx, dollar_prefixed, too_large};
-use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, Val, Value, Writer, tag};
+use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, Val, Writer, tag};
 use errors::{Result, bail, err};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 
 /// When what is written comes to more, no document can come of it, and nothing more is written. Less may still be taken back.
 const MAX_WRITTEN: usize = 2 * MAX_DOC_BYTES;
-/// How many nulls a position past the end of an array may add.
-const MAX_PADDING: u32 = 1_500_000;
 
 pub fn operators(ops: &Operators, doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<Applied>> {
     let mut walk = Walk {
@@ -26,26 +25,17 @@ pub fn operators(ops: &Operators, doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<O
         path: String::new(),
         depth: 0,
         array: None,
-        diff: Writer::with_capacity(96),
-        removed: Vec::new(),
+        notes: Notes::default(),
         out: Vec::with_capacity(doc.len() + 64),
     };
-    walk.diff.open_doc("u");
     if !walk.container(&ops.root, "", doc, false)? {
         return Ok(None);
     }
-    let Some(new) = DocBuf::from_vec(walk.out) else {
+    let diff = Some(walk.notes.diff(&walk.out));
+    let Some(doc) = DocBuf::from_vec(walk.out) else {
         return Err(errors::Error::internal("an update made no document"));
     };
-    let mut diff = walk.diff;
-    diff.close().open_array("r");
-    for path in &walk.removed {
-        diff.push_value(path);
-    }
-    Ok(Some(Applied {
-        doc: new,
-        diff: Some(diff.finish_into()),
-    }))
+    Ok(Some(Applied { doc, diff }))
 }
 
 struct Walk<'a> {
@@ -54,14 +44,12 @@ struct Walk<'a> {
     ctx: &'a UpdateCtx<'a>,
     /// What a positional `$` stands for.
     position: Option<String>,
-    /// The path of the element at hand, for messages and the diff.
+    /// The path of the element at hand, for messages.
     path: String,
     depth: usize,
     /// The outermost array that the walk is in.
     array: Option<String>,
-    /// Open in its field `u`: what was set.
-    diff: Writer,
-    removed: Vec<String>,
+    notes: Notes<'a>,
     out: Vec<u8>,
 }
 
@@ -209,17 +197,13 @@ impl<'a> Walk<'a> {
                     self.pad(n, i)?;
                 }
                 let len = self.push_name(&c.name);
-                let value_at = self.out.len() + 1 + c.name.len() + 1;
+                let from = self.out.len();
                 let made = self.create(&c.node, &c.name)?;
                 if made {
-                    let val = Val {
-                        tag: self.out[value_at - c.name.len() - 2],
-                        bytes: &self.out[value_at..],
-                    };
                     if self.depth == 1 && c.name.starts_with('$') && !self.ctx.is_insert {
                         return Err(dollar_prefixed(&c.name, &c.name));
                     }
-                    self.diff.val(&self.path, val);
+                    self.notes.inserted(from, self.out.len());
                     changed = true;
                     n = n.max(c.index.unwrap_or(0).saturating_add(1));
                 } else {
@@ -325,7 +309,9 @@ impl<'a> Walk<'a> {
         if e.val.tag == tag::ARRAY && self.array.is_none() {
             self.array = Some(e.name.to_string());
         }
+        let entered = self.notes.enter(e.name, e.val.tag == tag::ARRAY);
         let changed = f(self)?;
+        self.notes.leave(entered, changed);
         self.array = outer;
         if changed {
             *copied = e.end;
@@ -420,29 +406,29 @@ impl<'a> Walk<'a> {
                 if e.val.tag == tag::NULL {
                     return Ok(false);
                 }
-                self.out.extend_from_slice(&bytes[*copied..e.start]);
-                header(&mut self.out, tag::NULL, e.name);
-                self.diff.val(&self.path, Val::NULL);
+                let start = write_value(&mut self.out, &bytes[*copied..e.start], e.name, Val::NULL);
+                self.notes.updated(start, self.out.len());
             }
             ValueChange::Remove => {
                 self.out.extend_from_slice(&bytes[*copied..e.start]);
-                self.removed.push(self.path.clone());
+                self.notes.removed(e.name);
             }
             ValueChange::Set(v) => {
                 check_depth(v, self.depth)?;
-                write_value(&mut self.out, &bytes[*copied..e.start], e.name, v);
-                self.diff.val(&self.path, v);
+                let start = write_value(&mut self.out, &bytes[*copied..e.start], e.name, v);
+                self.notes.updated(start, self.out.len());
             }
             ValueChange::SetOwned(v) => {
                 let v = v.as_val();
                 check_depth(v, self.depth)?;
-                write_value(&mut self.out, &bytes[*copied..e.start], e.name, v);
-                self.diff.val(&self.path, v);
+                let start = write_value(&mut self.out, &bytes[*copied..e.start], e.name, v);
+                self.notes.updated(start, self.out.len());
             }
             ValueChange::Grown(v, from) => {
                 check_depth(v.as_val(), self.depth)?;
-                write_value(&mut self.out, &bytes[*copied..e.start], e.name, v.as_val());
-                self.note_growth(&v, from);
+                let start =
+                    write_value(&mut self.out, &bytes[*copied..e.start], e.name, v.as_val());
+                self.note_growth(e.name, start, from);
             }
         }
         *copied = e.end;
@@ -458,15 +444,24 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Notes only the new elements of an array in the diff.
-    fn note_growth(&mut self, v: &Value, from: u32) {
-        let array = v.as_val().as_array().unwrap_or(Doc::EMPTY);
-        for (i, item) in array.values().enumerate().skip(from as usize) {
-            let mut digits = [0; 20];
-            let len = self.push_name(decimal(i, &mut digits));
-            self.diff.val(&self.path, item);
-            self.pop_name(len);
+    /// Notes only the new elements of an array, which is written at `start`: those from position `from` on.
+    fn note_growth(&mut self, name: &'a str, start: usize, from: u32) {
+        let value_at = start + name.len() + 2;
+        let Some(array) = self.out.get(value_at..).and_then(Doc::new) else {
+            return;
+        };
+        let entered = self.notes.enter(name, true);
+        let (mut it, mut at) = (array.iter(), 4);
+        let mut index = 0;
+        while it.next_raw().is_some() {
+            let end = array.as_bytes().len() - 1 - it.rest().len();
+            if index >= from {
+                self.notes.inserted(value_at + at, value_at + end);
+            }
+            at = end;
+            index += 1;
         }
+        self.notes.leave(entered, true);
     }
 
     /// Appends a new element `name`; says whether there is anything to create.
@@ -548,10 +543,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn write_value(out: &mut Vec<u8>, run: &[u8], name: &str, v: Val<'_>) {
+/// Appends a run and the element after it; says where the element starts.
+fn write_value(out: &mut Vec<u8>, run: &[u8], name: &str, v: Val<'_>) -> usize {
     out.extend_from_slice(run);
+    let start = out.len();
     header(out, v.tag, name);
     out.extend_from_slice(v.bytes);
+    start
 }
 
 fn check_depth(v: Val<'_>, depth: usize) -> Result<()> {

@@ -5,6 +5,7 @@
 //! * [`apply`] walks a document and that tree together and copies what stays as runs of bytes: the cost of setting one
 //!   field is a scan up to it and two copies.
 //! * [`operator`] and [`array`] say what one operator makes of one value.
+//! * [`diff`] is what changed, in the form of MongoDB's oplog.
 //! * [`upsert`] derives the document that an upsert starts from.
 //!
 //! Invariant: no I/O, no clock; everything that may differ between two runs comes in through [`UpdateCtx`].
@@ -12,6 +13,7 @@
 
 mod apply;
 mod array;
+pub mod diff;
 mod operator;
 mod tree;
 mod upsert;
@@ -25,7 +27,6 @@ use crate::pipeline::parse_transforms;
 use crate::transform::Transform;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, ObjectId, Val, Writer, order, tag};
 use errors::{Result, bail, err};
-use std::collections::HashMap;
 use tree::Operators;
 
 pub use upsert::base as upsert_base;
@@ -74,7 +75,8 @@ impl<'a> UpdateCtx<'a> {
 #[derive(Debug)]
 pub struct Applied {
     pub doc: DocBuf,
-    /// `{u: {path: value, …}, r: [path, …]}`: what was set and what was removed; `None` for a replacement.
+    /// What changed, see [`diff`]; `None` when the new document is to be taken whole: a replacement, or a pipeline that
+    /// changed so much that the diff would be larger.
     pub diff: Option<Vec<u8>>,
 }
 
@@ -359,32 +361,6 @@ fn transform(stages: &[Transform], doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<
     if new.as_bytes() == doc.as_bytes() {
         return Ok(None);
     }
-    let diff = Some(top_level_diff(doc, new.as_doc()));
+    let diff = diff::between(doc, new.as_doc());
     Ok(Some(Applied { doc: new, diff }))
-}
-
-/// The difference of two documents by whole top-level fields.
-fn top_level_diff(old: Doc<'_>, new: Doc<'_>) -> Vec<u8> {
-    let (before, after) = (by_name(old), by_name(new));
-    let mut w = Writer::new();
-    w.open_doc("u");
-    for e in new.iter() {
-        if before.get(e.name) != Some(&e.val) {
-            w.val(e.name, e.val);
-        }
-    }
-    w.close().open_array("r");
-    for e in old.iter().filter(|e| !after.contains_key(e.name)) {
-        w.push_value(e.name);
-    }
-    w.finish_into()
-}
-
-/// The fields of a document, the first of each name.
-fn by_name(d: Doc<'_>) -> HashMap<&str, Val<'_>> {
-    let mut out = HashMap::new();
-    for e in d.iter() {
-        out.entry(e.name).or_insert(e.val);
-    }
-    out
 }

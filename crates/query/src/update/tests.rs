@@ -820,27 +820,27 @@ fn diffs_and_touched_paths() {
         (
             r#"{"_id":1,"a":1,"b":{"c":1}}"#,
             r#"{"$set":{"a":2,"b.c":3,"n.m":4}}"#,
-            r#"{"u":{"a":2,"b.c":3,"n":{"m":4}},"r":[]}"#,
+            r#"{"u":{"a":2},"i":{"n":{"m":4}},"sb":{"u":{"c":3}}}"#,
         ),
         (
             r#"{"_id":1,"a":1,"b":{"c":1}}"#,
             r#"{"$unset":{"a":2,"b.c":3}}"#,
-            r#"{"u":{},"r":["a","b.c"]}"#,
+            r#"{"d":{"a":false},"sb":{"d":{"c":false}}}"#,
         ),
         (
             r#"{"_id":1,"a":[1,2]}"#,
             r#"{"$push":{"a":3}}"#,
-            r#"{"u":{"a.2":3},"r":[]}"#,
+            r#"{"sa":{"a":true,"u2":3}}"#,
         ),
         (
             r#"{"_id":1,"a":[1,2]}"#,
             r#"{"$pop":{"a":1}}"#,
-            r#"{"u":{"a":[1]},"r":[]}"#,
+            r#"{"u":{"a":[1]}}"#,
         ),
         (
             r#"{"_id":1,"a":[{"b":1}]}"#,
             r#"{"$set":{"a.$[].b":2}}"#,
-            r#"{"u":{"a.0.b":2},"r":[]}"#,
+            r#"{"sa":{"a":true,"s0":{"u":{"b":2}}}}"#,
         ),
     ];
     for (d, update, want) in cases {
@@ -1184,4 +1184,80 @@ fn long_updates_ask() {
             .unwrap()
             .wants_vars()
     );
+}
+
+/// A random document: few names, so that documents share them; some nesting.
+fn random_doc(rng: &mut impl rand::Rng, depth: usize) -> DocBuf {
+    let mut names = ["a", "b", "c", "d", "e"].to_vec();
+    let mut w = Writer::new();
+    for _ in 0..rng.random_range(0..5) {
+        let name = names.swap_remove(rng.random_range(0..names.len()));
+        random_value(rng, &mut w, Some(name), depth);
+    }
+    w.finish()
+}
+
+fn random_value(rng: &mut impl rand::Rng, w: &mut Writer, name: Option<&str>, depth: usize) {
+    let value = match rng.random_range(0..if depth == 0 { 3 } else { 6 }) {
+        0 => bson::Value::from(rng.random_range(0..3)),
+        1 => bson::Value::from("text that is long enough to make a diff worth its while"),
+        2 => bson::Value::from(rng.random_range(0..2) as f64),
+        3 => random_doc(rng, depth - 1).as_doc().as_val().to_value(),
+        _ => {
+            let mut items = Writer::new_array();
+            for _ in 0..rng.random_range(0..4) {
+                random_value(rng, &mut items, None, depth - 1);
+            }
+            items.finish_array()
+        }
+    };
+    match name {
+        Some(name) => w.val(name, value.as_val()),
+        None => w.push(value.as_val()),
+    };
+}
+
+fn assert_applies(old: Doc<'_>, diff: &[u8], new: Doc<'_>) {
+    bson::validate(diff).unwrap();
+    let diff = Doc::new(diff).unwrap();
+    let made = diff::apply(old, diff).unwrap();
+    bson::validate(made.as_bytes()).unwrap();
+    assert_eq!(made.as_doc(), new, "{diff} on {old}");
+}
+
+#[test]
+fn a_diff_makes_the_new_document_of_the_old_one() {
+    let seed = std::env::var("PANDO_SEED").map_or(20261124, |s| s.parse().unwrap());
+    println!("PANDO_SEED={seed}");
+    let mut rng: rand::rngs::StdRng = rand::SeedableRng::seed_from_u64(seed);
+    let rng = &mut rng;
+    let vars = Vars::new(NOW);
+    let ctx = UpdateCtx::new(&vars, NOW, TS);
+    let updates = [
+        r#"{"$set":{"a":1,"b.c":2,"d.1":3,"x.y.z":4}}"#,
+        r#"{"$unset":{"a":1,"b.c":1,"c.0":1},"$set":{"e.0.b":[1]}}"#,
+        r#"{"$inc":{"a":1},"$push":{"b":{"$each":[1,{"q":2}]}},"$set":{"c.4":1}}"#,
+        r#"{"$pop":{"a":1},"$push":{"b":{"$each":[7],"$position":0}},"$addToSet":{"c":9}}"#,
+        r#"{"$rename":{"a":"b"},"$set":{"c.$[]":5}}"#,
+        r#"{"$set":{"a.$[].b":2},"$min":{"b":-1},"$max":{"z":1}}"#,
+    ]
+    .map(|u| parse(u, "[]").unwrap());
+    let (mut walked, mut compared) = (0, 0);
+    for _ in 0..3_000 {
+        let (old, new) = (random_doc(rng, 3), random_doc(rng, 3));
+        for update in &updates {
+            let Ok(Some(applied)) = update.apply(old.as_doc(), &Filter::all(), &ctx) else {
+                continue;
+            };
+            assert_applies(old.as_doc(), &applied.diff.unwrap(), applied.doc.as_doc());
+            walked += 1;
+            for new in [&applied.doc, &new] {
+                if let Some(diff) = diff::between(old.as_doc(), new.as_doc()) {
+                    assert_applies(old.as_doc(), &diff, new.as_doc());
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(walked > 3_000 && compared > 1_000, "{walked} {compared}");
 }
