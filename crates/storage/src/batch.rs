@@ -39,12 +39,6 @@ impl Batch {
         self.raw
     }
 
-    /// What is in it; an empty one is left.
-    pub fn take(&mut self) -> Batch {
-        let empty = Batch::of(self.families);
-        std::mem::replace(self, empty)
-    }
-
     /// Empties it; its memory is kept unless it is more than `keep_bytes`.
     pub fn clear(&mut self, keep_bytes: usize) {
         if self.len() > keep_bytes {

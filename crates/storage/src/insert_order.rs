@@ -32,29 +32,42 @@ impl Arrival {
 
 /// The highest key since the keeper last looked. The leader of a group has it.
 #[derive(Default)]
-pub(crate) struct Highest(Vec<u8>);
+pub(crate) struct Highest {
+    key: Vec<u8>,
+    /// Bytes of the group's records: all, and those in order.
+    all: u64,
+    in_order: u64,
+}
 
 impl Highest {
-    /// Notes what a group puts.
-    pub fn note<'e>(&mut self, effects: impl Iterator<Item = &'e Effect>, arrival: &Arrival) {
+    /// Before a group.
+    pub fn begin(&mut self, arrival: &Arrival) {
+        (self.all, self.in_order) = (0, 0);
         if arrival.all.load(Relaxed) == 0 {
-            self.0.clear();
+            self.key.clear();
         }
-        let (mut all, mut in_order) = (0, 0);
+    }
+
+    /// Notes what an entry of the group puts.
+    pub fn note(&mut self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::Put(key, value) = effect
                 && is_record(key)
             {
-                all += value.len() as u64;
-                if *key > self.0 {
-                    in_order += value.len() as u64;
-                    self.0.clone_from(key);
+                self.all += value.len() as u64;
+                if *key > self.key {
+                    self.in_order += value.len() as u64;
+                    self.key.clone_from(key);
                 }
             }
         }
-        if all > 0 {
-            arrival.all.fetch_add(all, Relaxed);
-            arrival.in_order.fetch_add(in_order, Relaxed);
+    }
+
+    /// Tells what was noted of the group.
+    pub fn tell(&self, arrival: &Arrival) {
+        if self.all > 0 {
+            arrival.all.fetch_add(self.all, Relaxed);
+            arrival.in_order.fetch_add(self.in_order, Relaxed);
         }
     }
 }
@@ -76,7 +89,9 @@ mod tests {
             let mut group = records(from);
             // Entries of an index come in no order, and are not asked about.
             group.extend((0..100).map(|n| put(2, n * 7919 % 101)));
-            highest.note(group.iter(), &arrival);
+            highest.begin(&arrival);
+            highest.note(&group);
+            highest.tell(&arrival);
         }
         assert_eq!(arrival.look(), Some(true));
         assert_eq!(arrival.look(), None);
@@ -88,12 +103,17 @@ mod tests {
                     key[7] = 8;
                 }
             }
-            highest.note(group.iter(), &arrival);
+            highest.begin(&arrival);
+            highest.note(&group);
+            highest.tell(&arrival);
         }
         assert_eq!(arrival.look(), Some(true));
         for from in (0..2000).step_by(100) {
-            highest.note(records(from).iter(), &arrival);
-            highest.note(records(1_000_000 + from).iter(), &arrival);
+            for from in [from, 1_000_000 + from] {
+                highest.begin(&arrival);
+                highest.note(&records(from));
+                highest.tell(&arrival);
+            }
         }
         assert_eq!(arrival.look(), Some(false));
     }

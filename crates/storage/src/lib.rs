@@ -28,6 +28,7 @@ mod family;
 mod ghost_list;
 mod insert_order;
 mod latch;
+mod log_and_engine;
 mod maintenance;
 mod nonblocking_read;
 mod offline;

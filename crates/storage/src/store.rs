@@ -6,12 +6,11 @@ use crate::commit::Committer;
 use crate::counts::{Counts, Touched};
 use crate::data_dir::DataDir;
 use crate::engine::Engine;
-use crate::insert_order::Arrival;
+use crate::log_and_engine::{LogAndEngine, Shared, check_size};
 use crate::maintenance::{self, Keeper};
 use crate::nonblocking_read::PageCacheRoom;
 use crate::record_cache::{Rows, Writing};
 use crate::tuning::EngineOptions;
-use crate::write_throttle::Pace;
 use crate::{Effect, Entry, Latches, View, Watcher};
 use errors::{Error, Result, err};
 use oplog::{Log, LogOptions, LogReader};
@@ -155,9 +154,9 @@ pub struct Store {
     // In this order they are dropped: the keeper stops before what it keeps is gone.
     keeper: Keeper,
     latest: View,
-    committer: Committer,
+    committer: Committer<LogAndEngine>,
+    shared: Shared,
     latches: Latches,
-    pace: Arc<Pace>,
     log: Arc<Log>,
     engine: Arc<Engine>,
     replayed: u64,
@@ -174,8 +173,11 @@ impl Store {
         let applied = engine.applied(false)?.max(counted);
         let (log, replayed) = replay(log_options, &engine, &counts, applied)?;
         let log = Arc::new(log);
-        let pace = Arc::new(Pace::default());
-        let arrival = Arc::new(Arrival::default());
+        let shared = Shared {
+            counts: Arc::new(counts),
+            ..Shared::default()
+        };
+        let env = LogAndEngine::new(log.clone(), engine.clone(), shared.clone());
         let applied = Committed {
             index: log.last_index(),
             ts: log.last_ts(),
@@ -184,13 +186,13 @@ impl Store {
             keeper: Keeper::start(
                 log.clone(),
                 engine.clone(),
-                pace.clone(),
-                arrival.clone(),
+                shared.throttle.clone(),
+                shared.arrival.clone(),
                 PageCacheRoom::new(opts.has_room.clone()),
             ),
             latest: View::latest(&engine),
-            committer: Committer::new(&engine, applied, counts, pace.clone(), arrival),
-            pace,
+            committer: Committer::new(env, applied),
+            shared,
             latches: Latches::new(),
             log,
             engine,
@@ -206,7 +208,8 @@ impl Store {
     /// Has `watcher` told of all keys that are put under `prefix` from now on, each before it can be read, and gives a snapshot that
     /// shows what was put until now. It ends with the watcher. Unlogged writes are not told.
     pub fn watch(&self, prefix: &[u8], watcher: Weak<dyn Watcher>) -> Result<View> {
-        self.committer.watch(prefix, watcher)?;
+        self.committer
+            .between_groups(|env| env.watches.add(prefix, watcher))?;
         Ok(self.view())
     }
 
@@ -219,7 +222,8 @@ impl Store {
     /// After an error nothing of them is visible; unless it says that the log's files are in doubt, none of them is in the log
     /// either, or they are in the log and will be applied before any later write (the engine failed in between).
     pub fn propose(&self, entries: Vec<Entry>) -> Result<Committed> {
-        self.committer.propose(&self.log, &self.engine, entries)
+        check_size(&entries)?;
+        self.committer.propose(entries)
     }
 
     /// The last entry that is applied.
@@ -229,7 +233,7 @@ impl Store {
 
     /// How many records a tablet holds, and their bytes: exact, at no cost.
     pub fn counts(&self, tablet: u64) -> (u64, u64) {
-        let [records, bytes] = self.committer.counts().get(tablet);
+        let [records, bytes] = self.shared.counts.get(tablet);
         (records.max(0) as u64, bytes.max(0) as u64)
     }
 
@@ -285,7 +289,7 @@ impl Store {
     /// Whether the engine is holding writers up, because flushing or merging has fallen behind: what must not wait should leave
     /// its writes to another thread for now.
     pub fn is_stalled(&self) -> bool {
-        self.committer.is_stalled()
+        self.shared.throttle.is_on() || self.shared.stall.is_on()
     }
 
     /// Writes past the log: only for what can be derived again (index builds). Atomic, visible at once, durable with the next
@@ -323,7 +327,7 @@ impl Store {
             level_zero_files: engine.level_zero_files(),
             full_memtables: engine.sum(c"rocksdb.num-immutable-mem-table"),
             delayed_write_rate: engine.figure(c"rocksdb.actual-delayed-write-rate"),
-            pace_millis_per_mb: self.pace.millis_per_mb(),
+            pace_millis_per_mb: self.shared.throttle.millis_per_mb(),
             writes_stopped: engine.figure(c"rocksdb.is-write-stopped") > 0,
             running_flushes: engine.figure(c"rocksdb.num-running-flushes"),
             running_compactions: engine.figure(c"rocksdb.num-running-compactions"),

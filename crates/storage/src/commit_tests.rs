@@ -1,0 +1,301 @@
+//! The commit without a log and an engine: what it does with groups when each of its steps fails, and in which order.
+
+use super::*;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// What happened, in order. A group is the first bytes of its entries' keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Append(Vec<u8>),
+    Decide(u64),
+    Apply(Vec<u8>),
+}
+use Step::{Append, Apply, Decide};
+
+#[derive(Default)]
+struct World {
+    steps: Vec<Step>,
+    index: u64,
+    /// The index before the newest group.
+    before: u64,
+    /// So many of the next calls fail.
+    failing_appends: u32,
+    failing_decisions: u32,
+    failing_applies: u32,
+    /// A group with an entry of this name panics when it is applied.
+    panics_at: Option<u8>,
+}
+
+/// Does what a test told it, and writes down what it was asked for.
+#[derive(Clone, Default)]
+struct Fake {
+    world: Arc<Mutex<World>>,
+    /// The next append waits until the test lets it go on.
+    gate: Arc<Mutex<Option<mpsc::Receiver<()>>>>,
+}
+
+fn names(group: &Group<'_>) -> Vec<u8> {
+    let effects = group.entries().flat_map(|e| &e.effects);
+    effects.filter_map(|e| e.key().first().copied()).collect()
+}
+
+fn fails(left: &mut u32, what: &str) -> Result<()> {
+    if *left == 0 {
+        return Ok(());
+    }
+    *left -= 1;
+    Err(err!(InternalError, "{what}"))
+}
+
+impl CommitEnv for Fake {
+    fn admit(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()> {
+        let gate = self.gate.lock().take();
+        if let Some(gate) = gate {
+            gate.recv().unwrap();
+        }
+        let mut world = self.world.lock();
+        fails(&mut world.failing_appends, "no append")?;
+        world.before = world.index;
+        for _ in group.entries() {
+            world.index += 1;
+            places.push(Committed {
+                index: world.index,
+                ts: world.index << 32,
+            });
+        }
+        world.steps.push(Append(names(group)));
+        Ok(())
+    }
+
+    fn decide(&mut self, last: Committed) -> Result<()> {
+        let mut world = self.world.lock();
+        if let Err(e) = fails(&mut world.failing_decisions, "no decision") {
+            // The group is out of the log again.
+            world.index = world.before;
+            return Err(e);
+        }
+        world.steps.push(Decide(last.index));
+        Ok(())
+    }
+
+    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Result<()> {
+        let mut world = self.world.lock();
+        assert_eq!(places.len(), group.entries().count());
+        if world.panics_at.is_some_and(|n| names(group).contains(&n)) {
+            drop(world);
+            panic!("as told");
+        }
+        fails(&mut world.failing_applies, "no apply")?;
+        world.steps.push(Apply(names(group)));
+        Ok(())
+    }
+}
+
+fn entry(name: u8) -> Entry {
+    Entry::noop(vec![crate::Effect::Delete(vec![name])])
+}
+
+fn start() -> (Arc<Committer<Fake>>, Fake) {
+    let fake = Fake::default();
+    let committer = Committer::new(fake.clone(), Committed::default());
+    (Arc::new(committer), fake)
+}
+
+impl Fake {
+    fn steps(&self) -> Vec<Step> {
+        self.world.lock().steps.clone()
+    }
+
+    fn set(&self, f: impl FnOnce(&mut World)) {
+        f(&mut self.world.lock());
+    }
+
+    /// The next append waits until the sender says so.
+    fn close(&self) -> mpsc::Sender<()> {
+        let (open, gate) = mpsc::channel();
+        *self.gate.lock() = Some(gate);
+        open
+    }
+}
+
+type Proposer = std::thread::JoinHandle<Result<Committed>>;
+
+/// One proposer leads and hangs in its append; the others queue behind it, in order.
+fn behind_a_leader(committer: &Arc<Committer<Fake>>, names: &[&[u8]]) -> Vec<Proposer> {
+    let mut proposers = Vec::new();
+    for (n, names) in names.iter().enumerate() {
+        let (committer2, entries) = (committer.clone(), names.iter().map(|n| entry(*n)).collect());
+        proposers.push(std::thread::spawn(move || committer2.propose(entries)));
+        let queued = || {
+            let queue = committer.queue.lock();
+            queue.led && queue.waiting.len() == n
+        };
+        while !queued() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    proposers
+}
+
+fn outcomes(proposers: Vec<Proposer>) -> Vec<Result<u64, String>> {
+    let join = |p: Proposer| match p.join() {
+        Ok(outcome) => outcome.map(|at| at.index).map_err(|e| e.message.clone()),
+        Err(_) => Err("panicked".into()),
+    };
+    proposers.into_iter().map(join).collect()
+}
+
+#[test]
+fn a_proposal_is_appended_decided_and_applied() {
+    let (committer, fake) = start();
+    let at = committer.propose(vec![entry(1), entry(2)]).unwrap();
+    assert_eq!((at.index, committer.applied()), (2, at));
+    assert_eq!(
+        fake.steps(),
+        [Append(vec![1, 2]), Decide(2), Apply(vec![1, 2])]
+    );
+    assert_eq!(committer.propose(vec![]).unwrap(), at);
+}
+
+#[test]
+fn who_queued_is_one_group_and_learns_its_own_place() {
+    let (committer, fake) = start();
+    let open = fake.close();
+    let proposers = behind_a_leader(&committer, &[&[1], &[2, 3], &[4], &[5, 6, 7]]);
+    open.send(()).unwrap();
+    assert_eq!(
+        outcomes(proposers),
+        [Ok(1), Ok(3), Ok(4), Ok(7)],
+        "each has the place of its own last entry"
+    );
+    let (first, second) = (vec![1], vec![2, 3, 4, 5, 6, 7]);
+    let wanted = [
+        Append(first.clone()),
+        Decide(1),
+        Apply(first),
+        Append(second.clone()),
+        Decide(7),
+        Apply(second),
+    ];
+    assert_eq!(fake.steps(), wanted);
+}
+
+#[test]
+fn a_log_that_fails_leaves_nothing_and_the_next_group_goes_on() {
+    let (committer, fake) = start();
+    let open = fake.close();
+    let proposers = behind_a_leader(&committer, &[&[1], &[2], &[3]]);
+    fake.set(|w| w.failing_appends = 2);
+    open.send(()).unwrap();
+    let failed = || Err("no append".to_string());
+    assert_eq!(outcomes(proposers), [failed(), failed(), failed()]);
+    assert_eq!(committer.applied(), Committed::default());
+    assert_eq!(committer.propose(vec![entry(4)]).unwrap().index, 1);
+    assert_eq!(fake.steps(), [Append(vec![4]), Decide(1), Apply(vec![4])]);
+}
+
+#[test]
+fn what_is_decided_against_is_not_applied() {
+    let (committer, fake) = start();
+    fake.set(|w| w.failing_decisions = 1);
+    let e = committer.propose(vec![entry(1)]).unwrap_err();
+    assert_eq!(e.message, "no decision");
+    assert_eq!(committer.applied(), Committed::default());
+    assert_eq!(committer.propose(vec![entry(2)]).unwrap().index, 1);
+    assert_eq!(fake.steps().last(), Some(&Apply(vec![2])));
+    assert!(!fake.steps().contains(&Apply(vec![1])));
+}
+
+#[test]
+fn nothing_overtakes_a_group_that_the_engine_refused() {
+    let (committer, fake) = start();
+    fake.set(|w| w.failing_applies = 3);
+    for name in 1..=3 {
+        let e = committer.propose(vec![entry(name)]).unwrap_err();
+        assert_eq!(e.message, "no apply");
+        assert!(committer.between_groups(|_| ()).is_err());
+    }
+    assert_eq!(committer.applied(), Committed::default());
+    // Two were not even appended; the first is applied before the fourth is appended.
+    assert_eq!(committer.propose(vec![entry(4)]).unwrap().index, 2);
+    let wanted = [
+        Append(vec![1]),
+        Decide(1),
+        Apply(vec![1]),
+        Append(vec![4]),
+        Decide(2),
+        Apply(vec![4]),
+    ];
+    assert_eq!(fake.steps(), wanted);
+    assert!(committer.between_groups(|_| ()).is_ok());
+}
+
+#[test]
+fn after_a_panic_while_applying_nothing_is_appended() {
+    let (committer, fake) = start();
+    let open = fake.close();
+    let proposers = behind_a_leader(&committer, &[&[1], &[2], &[3]]);
+    open.send(()).unwrap();
+    assert_eq!(outcomes(proposers), [Ok(1), Ok(2), Ok(3)]);
+    let open = fake.close();
+    let proposers = behind_a_leader(&committer, &[&[4], &[5], &[6]]);
+    fake.set(|w| w.panics_at = Some(4));
+    open.send(()).unwrap();
+    let outcomes = outcomes(proposers);
+    assert_eq!(outcomes[0], Err("panicked".into()));
+    for outcome in &outcomes[1..] {
+        assert!(outcome.as_ref().is_err_and(|e| e.contains("restart")));
+    }
+    assert!(!fake.steps().contains(&Append(vec![5, 6])));
+    assert_eq!(committer.applied().index, 3);
+}
+
+#[test]
+fn followers_of_a_leader_that_panics_are_woken() {
+    let (committer, fake) = start();
+    let open = fake.close();
+    // The first hangs alone; the second leads the third, and panics.
+    let proposers = behind_a_leader(&committer, &[&[1], &[2], &[3]]);
+    fake.set(|w| w.panics_at = Some(2));
+    open.send(()).unwrap();
+    let lost = || "the leader of the write group was lost".to_string();
+    assert_eq!(
+        outcomes(proposers),
+        [Ok(1), Err("panicked".into()), Err(lost())]
+    );
+    assert!(committer.propose(vec![entry(4)]).is_err());
+}
+
+#[test]
+fn many_at_once_keep_the_order() {
+    let (committer, fake) = start();
+    let threads = (0..8u8).map(|t| {
+        let committer = committer.clone();
+        std::thread::spawn(move || {
+            let places = (0..200).map(|_| committer.propose(vec![entry(t), entry(t)]));
+            places.map(|at| at.unwrap().index).collect::<Vec<_>>()
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let mut all = Vec::new();
+    for thread in threads {
+        let places = thread.join().unwrap();
+        assert!(places.is_sorted(), "each sees its own grow");
+        all.extend(places);
+    }
+    all.sort_unstable();
+    assert_eq!(all, (1..=1600).map(|n| n * 2).collect::<Vec<u64>>());
+    // What is applied is what was appended, group by group.
+    for group in fake.steps().chunks(3) {
+        let [Append(appended), Decide(_), Apply(applied)] = group else {
+            panic!("{group:?}")
+        };
+        assert_eq!(appended, applied);
+    }
+    assert_eq!(committer.applied().index, 3200);
+}

@@ -1,0 +1,183 @@
+//! The commit's environment on a real store: the log that a group is appended to, and the engine that it is applied to.
+//!
+//! Invariants:
+//! - What is derived from entries (counts of records, watchers, observers, the record cache) changes here and nowhere else,
+//!   from the entries alone. So a group that is applied again after a refusal gives the same.
+//! - Watchers are told of a key before it can be read, observers of an entry after it can, and before its proposer returns.
+
+use crate::batch::Batch;
+use crate::commit::{CommitEnv, Group};
+use crate::counts::{Counts, Touched};
+use crate::engine::Engine;
+use crate::entry::MAX_ENTRY_BYTES;
+use crate::insert_order::{Arrival, Highest};
+use crate::record_cache::Writing;
+use crate::watch::Watches;
+use crate::write_throttle::Pace;
+use crate::{Committed, Effect, Entry, Op};
+use errors::{Result, err};
+use oplog::Log;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A batch buffer larger than this is given back.
+const KEEP_BATCH_BYTES: usize = 4 << 20;
+/// Where the log is applied up to is put on its own after so many groups, for the trimming of the log: it looks there.
+const GROUPS_PER_MARK: u32 = 64;
+
+/// An engine that takes longer over one group holds its writers up, and is believed to do so for a while.
+const STALL: Duration = Duration::from_millis(5);
+const STALL_BELIEVED: Duration = Duration::from_millis(100);
+
+/// Whether the engine was seen to hold writers up a moment ago.
+pub(crate) struct EngineStall {
+    started: Instant,
+    /// Milliseconds since `started`; 0 for never.
+    believed_until: AtomicU64,
+}
+
+impl Default for EngineStall {
+    fn default() -> EngineStall {
+        EngineStall {
+            started: Instant::now(),
+            believed_until: AtomicU64::new(0),
+        }
+    }
+}
+
+impl EngineStall {
+    pub fn is_on(&self) -> bool {
+        let until = self.believed_until.load(Ordering::Relaxed);
+        until != 0 && (self.started.elapsed().as_millis() as u64) < until
+    }
+
+    fn note(&self, begun: Instant, engine: &Engine) {
+        // A slow write alone may be a busy machine's.
+        if begun.elapsed() > STALL && engine.is_holding_back() {
+            let until = self.started.elapsed() + STALL_BELIEVED;
+            self.believed_until
+                .store(until.as_millis() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What others look at while groups are committed.
+#[derive(Clone, Default)]
+pub(crate) struct Shared {
+    pub counts: Arc<Counts>,
+    pub throttle: Arc<Pace>,
+    pub arrival: Arc<Arrival>,
+    pub stall: Arc<EngineStall>,
+}
+
+pub(crate) struct LogAndEngine {
+    log: Arc<Log>,
+    engine: Arc<Engine>,
+    shared: Shared,
+    pub watches: Watches,
+    batch: Batch,
+    touched: Touched,
+    writing: Writing,
+    highest: Highest,
+    groups: u32,
+}
+
+impl LogAndEngine {
+    pub fn new(log: Arc<Log>, engine: Arc<Engine>, shared: Shared) -> LogAndEngine {
+        LogAndEngine {
+            batch: Batch::new(&engine),
+            log,
+            engine,
+            shared,
+            watches: Watches::default(),
+            touched: Touched::default(),
+            writing: Writing::default(),
+            highest: Highest::default(),
+            groups: 0,
+        }
+    }
+
+    /// Fills the batch with what the group changes, up to and with its last entry. Gives the effects on records that were there
+    /// before, which the record cache may have.
+    fn stage<'e>(&mut self, group: &'e Group<'_>, last: Committed) -> SmallVec<[&'e Effect; 8]> {
+        self.batch.clear(KEEP_BATCH_BYTES);
+        self.touched.clear();
+        self.highest.begin(&self.shared.arrival);
+        let mut may_be_cached = SmallVec::new();
+        for entry in group.entries().flat_map(Entry::plain) {
+            if let Some(delta) = &entry.count {
+                self.shared.counts.touch(&mut self.touched, delta);
+            }
+            self.batch.push_all(&entry.effects);
+            self.highest.note(&entry.effects);
+            // What an insert puts is new. What it deletes, as in a capped collection, is not.
+            let puts_new = entry.op == Op::Insert;
+            let old = |effect: &&Effect| !(puts_new && matches!(effect, Effect::Put(..)));
+            may_be_cached.extend(entry.effects.iter().filter(old));
+        }
+        self.highest.tell(&self.shared.arrival);
+        // A changed count says as well up to where the log is applied.
+        self.groups = self.groups.wrapping_add(1);
+        let counted = self.touched.stage(&mut self.batch, last);
+        if !counted || self.groups.is_multiple_of(GROUPS_PER_MARK) {
+            self.batch.set_applied(last);
+        }
+        may_be_cached
+    }
+}
+
+impl CommitEnv for LogAndEngine {
+    fn admit(&mut self) -> Result<()> {
+        if let Some(pause) = self.shared.throttle.pause() {
+            std::thread::sleep(pause);
+        }
+        self.engine.takes_writes()
+    }
+
+    fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()> {
+        let mut appending = self.log.group();
+        for entry in group.entries() {
+            let stamp = appending.add(|buf| entry.encode(buf));
+            places.push(Committed {
+                index: stamp.index,
+                ts: stamp.ts,
+            });
+        }
+        appending.write()?;
+        Ok(())
+    }
+
+    /// A single node needs nobody's consent.
+    fn decide(&mut self, _last: Committed) -> Result<()> {
+        Ok(())
+    }
+
+    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Result<()> {
+        let last = places.last().copied().unwrap_or_default();
+        let may_be_cached = self.stage(group, last);
+        self.watches.tell(group.entries());
+        let begun = Instant::now();
+        let records = may_be_cached.iter().copied();
+        let outcome = self.engine.apply(&self.batch, records, &mut self.writing);
+        self.shared.stall.note(begun, &self.engine);
+        outcome?;
+        self.shared.counts.publish(&self.touched);
+        self.shared.throttle.charge(self.batch.len());
+        Ok(())
+    }
+}
+
+/// Refuses a transaction that no frame of the log holds, before it does harm to others of its group. No other entry gets as
+/// large.
+pub(crate) fn check_size(entries: &[Entry]) -> Result<()> {
+    let large = |e: &Entry| matches!(e.op, Op::Transaction(_)) && e.size_bound() > MAX_ENTRY_BYTES;
+    match entries.iter().any(large) {
+        false => Ok(()),
+        true => Err(err!(
+            TransactionTooLarge,
+            "the transaction takes more than the {MAX_ENTRY_BYTES} bytes that an entry of the log may have"
+        )),
+    }
+}
