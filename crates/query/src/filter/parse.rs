@@ -145,6 +145,17 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             }
             bail!(NotImplemented, "$where is not supported");
         }
+        // The fields of a DBRef that `$elemMatch` asks for. Names of collections and databases know no collation.
+        "ref" | "id" | "db" if place == Place::Element => {
+            let test = Test::Eq(operand(e.val)?.to_value());
+            Node::Pred {
+                path: FieldPath::new(e.name),
+                test: match op {
+                    "id" => test.collate(env.collation()),
+                    _ => test,
+                },
+            }
+        }
         "text" => {
             only_top("$text")?;
             if e.val.tag != tag::DOCUMENT {

@@ -216,6 +216,54 @@ fn values_for_upserts() {
 }
 
 #[test]
+fn elements_that_are_dbrefs() {
+    let docs = [
+        r#"{"m":[{"$ref":"c","$id":1}]}"#,
+        r#"{"m":[{"$ref":"c","$id":2,"$db":"d"},{"$ref":"e","$id":1,"$db":"d"}]}"#,
+        r#"{"m":[{"$ref":"e","$id":3,"x":1},{"$id":{"$gt":1}}]}"#,
+        r#"{"m":{"$ref":"c","$id":1}}"#,
+        r#"{}"#,
+    ];
+    for (q, want) in [
+        (r#"{"m":{"$elemMatch":{"$id":1}}}"#, "01"),
+        (r#"{"m":{"$elemMatch":{"$ref":"c"}}}"#, "01"),
+        (r#"{"m":{"$elemMatch":{"$db":"d"}}}"#, "1"),
+        (r#"{"m":{"$elemMatch":{"$ref":"c","$id":1}}}"#, "0"),
+        (
+            r#"{"m":{"$elemMatch":{"$id":2,"$ref":"c","$db":"d"}}}"#,
+            "1",
+        ),
+        (r#"{"m":{"$elemMatch":{"$ref":"e","x":{"$gt":0}}}}"#, "2"),
+        (r#"{"m":{"$elemMatch":{"x":1,"$id":3}}}"#, "2"),
+        (
+            r#"{"m":{"$elemMatch":{"$or":[{"$id":2},{"$id":3}]}}}"#,
+            "12",
+        ),
+        // What stands there is a value, not a condition.
+        (r#"{"m":{"$elemMatch":{"$id":{"$gt":1}}}}"#, "2"),
+        (r#"{"m":{"$not":{"$elemMatch":{"$id":1}}}}"#, "234"),
+        (
+            r#"{"m":{"$all":[{"$elemMatch":{"$ref":"c"}},{"$elemMatch":{"$id":1}}]}}"#,
+            "01",
+        ),
+        (r#"{"m":{"$ref":"c","$id":1}}"#, "03"),
+        (r#"{"m.$id":1}"#, "013"),
+    ] {
+        assert_eq!(matching(q, &docs), want, "{q}");
+    }
+    for q in [
+        r#"{"$id":1}"#,
+        r#"{"$or":[{"$ref":"c"}]}"#,
+        r#"{"m":{"$elemMatch":{"$idx":1}}}"#,
+        r#"{"m":{"$elemMatch":{"$gt":1,"$id":1}}}"#,
+    ] {
+        let got = parse(q).map(|_| ()).unwrap_err().code.0;
+        // The last has a field of a DBRef, so it is a query on documents, where `$gt` names no clause.
+        assert_eq!(got, 2, "{q}");
+    }
+}
+
+#[test]
 fn filters_of_nothing_but_equalities() {
     for (q, want) in [
         (r#"{"a":1}"#, Some(1)),
