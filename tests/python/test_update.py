@@ -439,3 +439,34 @@ def test_a_stage_that_nobody_has_fails_the_command(wire, coll):
     assert list(coll.find()) == [{"_id": 1, "a": 1}, {"_id": 2}], "what came before it was done"
     refused = update({"$match": {}})
     assert refused["ok"] == 1 and refused["writeErrors"][0]["code"] == 72, "one that updates may not have is the statement's"
+
+
+@pytest.mark.parametrize(
+    "pipeline, code",
+    [
+        ([{"$set": {"x": {"$divide": [1, 0]}}}], 2),
+        ([{"$set": {"x": {"$toInt": "no number"}}}], 241),
+        ([{"$set": {"x": {"$add": [1, {"$toInt": "no number"}]}}}], 241),
+        ([{"$replaceWith": {"$literal": 1}}], 40228),
+        ([{"$set": {"x": {"$regexMatch": {"input": "$a", "regex": "("}}}}], 51111),
+        ([{"$project": {"x": {"$dateFromString": {"dateString": "soon"}}}}], 241),
+    ],
+)
+def test_a_pipeline_that_matches_nothing_computes_nothing(coll, pipeline, code):
+    """An error of a constant expression is the error of the first document that it is computed for."""
+    coll.insert_one({"_id": 1, "a": "a"})
+    assert coll.update_one({"_id": 2}, pipeline).matched_count == 0
+    assert coll.update_many({"_id": 2}, pipeline).matched_count == 0
+    assert coll.find_one_and_update({"_id": 2}, pipeline) is None
+    with refuses(code):
+        coll.update_one({"_id": 1}, pipeline)
+    # What cannot be parsed is refused at once.
+    with refuses(168):
+        coll.update_one({"_id": 2}, [{"$set": {"x": {"$no": 1}}}])
+    assert coll.find_one() == {"_id": 1, "a": "a"}
+
+
+def test_a_pipeline_computes_only_the_branch_that_is_taken(coll):
+    coll.insert_one({"_id": 1, "a": 1})
+    coll.update_one({"_id": 1}, [{"$set": {"x": {"$cond": [{"$eq": ["$a", 1]}, "ok", {"$divide": [1, 0]}]}}}])
+    assert coll.find_one() == {"_id": 1, "a": 1, "x": "ok"}

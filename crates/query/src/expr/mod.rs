@@ -147,10 +147,14 @@ pub struct Expression {
 
 impl Expression {
     /// Parses any operand: a constant, `"$path"`, `"$$variable"`, an operator object, an object or array of expressions.
-    /// Constant parts are computed here, so their errors show even when there is no document.
+    /// Constant parts are computed here, so their errors show even when there is no document, unless `env` wants them late.
     pub fn parse(val: Val<'_>, env: &ParseEnv) -> Result<Expression> {
         let mut node = parse::operand(val, env)?;
-        node.fold()?;
+        let written = env.has_late_errors().then(|| node.clone());
+        match (node.fold(), written) {
+            (Err(_), Some(written)) => node = written,
+            (folded, _) => folded?,
+        }
         Ok(Expression { node })
     }
 

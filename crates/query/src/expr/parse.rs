@@ -17,11 +17,25 @@ pub struct ParseEnv {
     rebound: bool,
     /// How strings compare; `None`: byte by byte.
     collation: Option<Collation>,
+    /// Constant parts that fail are left to the documents.
+    late_errors: bool,
 }
 
 impl ParseEnv {
     pub fn new() -> ParseEnv {
         ParseEnv::default()
+    }
+
+    /// The same, where an error of a constant part shows on the first document that it is computed for.
+    pub fn with_late_errors(&self) -> ParseEnv {
+        ParseEnv {
+            late_errors: true,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn has_late_errors(&self) -> bool {
+        self.late_errors
     }
 
     /// Makes a user variable known (`let` of a command or of `$lookup`); refuses names MongoDB refuses.

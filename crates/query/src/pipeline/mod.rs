@@ -43,7 +43,7 @@ mod memory_tests;
 #[cfg(test)]
 mod tests;
 
-pub use parse::{Inside, ParseCtx, is_stage, parse_transforms};
+pub use parse::{Inside, ParseCtx, SEARCH_INDEXES_NOT_ENABLED, is_stage, parse_transforms};
 pub use profile::{StageCounters, StageProfiler, watched, write_common};
 pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};

@@ -410,6 +410,7 @@ pub fn parse_transform(name: &str, spec: Val<'_>, env: &ParseEnv) -> Result<Opti
 
 /// A pipeline of an update, or of `$merge`: only stages that change one document.
 pub fn parse_transforms(stages: Doc<'_>, env: &ParseEnv) -> Result<Vec<Transform>> {
+    let env = &env.with_late_errors();
     stages
         .values()
         .map(|s| {
@@ -439,13 +440,27 @@ pub fn parse_transforms(stages: Doc<'_>, env: &ParseEnv) -> Result<Vec<Transform
         .collect()
 }
 
+/// What MongoDB answers without its search server. Drivers and tools look for the name in the sentence.
+pub const SEARCH_INDEXES_NOT_ENABLED: &str = "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires additional configuration. Please connect to Atlas or an AtlasCLI local deployment to enable. For more information on how to connect, see https://dochub.mongodb.org/core/atlas-cli-deploy-local-reqs.";
+
+fn search_not_enabled(stage: &str) -> Option<errors::Error> {
+    match stage {
+        "$listSearchIndexes" => Some(err!(SearchNotEnabled, "{SEARCH_INDEXES_NOT_ENABLED}")),
+        "$search" | "$searchMeta" | "$vectorSearch" => Some(err!(
+            SearchNotEnabled,
+            "Using $search and $vectorSearch aggregation stages requires additional configuration. Please connect to Atlas or an AtlasCLI local deployment to enable. For more information on how to connect, see https://dochub.mongodb.org/core/atlas-cli-deploy-local-reqs."
+        )),
+        _ => None,
+    }
+}
+
 fn unrecognized(name: &str) -> errors::Error {
     err!(40324, "Unrecognized pipeline stage name: '{name}'")
 }
 
 fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) -> Result<()> {
     let Some(&name) = SUPPORTED.iter().find(|n| **n == name) else {
-        return Err(unrecognized(name));
+        return Err(search_not_enabled(name).unwrap_or_else(|| unrecognized(name)));
     };
     if let Some(t) = parse_transform(name, spec, &ctx.env)? {
         out.push(Stage::new(name, spec, Op::Transform(Arc::new(t))));
