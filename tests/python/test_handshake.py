@@ -221,3 +221,61 @@ def test_advertised_address(new_server):
     with server.client() as client:
         hello = client.admin.command("hello")
         assert hello["hosts"] == ["db.example.net:4711"] and hello["me"] == "db.example.net:4711"
+
+
+@pytest.mark.parametrize(
+    "cluster_time, code, name, containing",
+    [
+        ({"clusterTime": 5}, 14, "TypeMismatch", "'ping.$clusterTime.clusterTime' is the wrong type 'int', expected type 'timestamp'"),
+        ({"clusterTime": None}, 14, "TypeMismatch", "expected type 'timestamp'"),
+        ({}, 40414, "IDLFailedToParse", "'ping.$clusterTime.clusterTime' is missing but a required field"),
+        ({"signature": {}}, 40414, "IDLFailedToParse", "is missing but a required field"),
+        (5, 14, "TypeMismatch", "'ping.$clusterTime' is the wrong type 'int', expected type 'object'"),
+        ([], 14, "TypeMismatch", "expected type 'object'"),
+    ],
+)
+def test_cluster_times_are_timestamps(wire, cluster_time, code, name, containing):
+    reply = wire.command({"ping": 1, "$clusterTime": cluster_time, "$db": "admin"})
+    expect_error(reply, code, name)
+    assert containing in reply["errmsg"]
+    wire.ping()
+
+
+def test_stepping_down_a_set_of_one(wire, new_server):
+    def step_down(**more):
+        return wire.command({"replSetStepDown": 60, "$db": "admin"} | more)
+
+    reply = step_down()
+    expect_error(reply, 262, "ExceededTimeLimit")
+    assert reply["errmsg"].startswith("No electable secondaries caught up")
+    for wrong in [{"replSetStepDown": -1}, {"replSetStepDown": 5}, {"secondaryCatchUpPeriodSecs": -1}]:
+        expect_error(step_down(**wrong), 2, "BadValue")
+    assert step_down(force=True)["ok"] == 1
+    assert step_down(replSetStepDown=1, force=True)["ok"] == 1
+    hello = wire.command({"hello": 1, "$db": "admin"})
+    assert hello["isWritablePrimary"] is True and hello["primary"] == hello["me"]
+    for seconds in (0, 10):
+        reply = wire.command({"replSetFreeze": seconds, "$db": "admin"})
+        expect_error(reply, 95, "NotSecondary")
+        assert reply["errmsg"].endswith("state: Primary")
+    with new_server("--standalone").client() as client:
+        for command in ("replSetStepDown", "replSetFreeze"):
+            with refuses(76, "NoReplicationEnabled"):
+                client.admin.command(command, 60)
+
+
+def test_search_indexes_without_a_search_server(client):
+    """Drivers look for "Atlas" in the sentence to know that this server has no search."""
+    db = client.handshake
+    for command in [
+        {"createSearchIndexes": "c", "indexes": [{"definition": {}}]},
+        {"updateSearchIndex": "c", "name": "i", "definition": {}},
+        {"dropSearchIndex": "c", "name": "i"},
+        {"listSearchIndexes": "c"},
+        {"aggregate": "c", "pipeline": [{"$listSearchIndexes": {}}], "cursor": {}},
+        {"aggregate": "c", "pipeline": [{"$search": {}}], "cursor": {}},
+        {"aggregate": "c", "pipeline": [{"$searchMeta": {}}], "cursor": {}},
+        {"aggregate": "c", "pipeline": [{"$vectorSearch": {}}], "cursor": {}},
+    ]:
+        with refuses(31082, "SearchNotEnabled", "Atlas"):
+            db.command(command)

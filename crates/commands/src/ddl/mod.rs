@@ -17,6 +17,7 @@ pub mod list_indexes;
 mod listing;
 pub mod re_index;
 pub mod rename_collection;
+pub mod search_indexes;
 pub mod set_index_commit_quorum;
 pub mod validate_db_metadata;
 mod validator;

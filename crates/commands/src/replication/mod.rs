@@ -1,9 +1,11 @@
 //! Commands on the replica set, whose one member this server is.
 
 pub mod apply_ops;
+pub mod repl_set_freeze;
 pub mod repl_set_get_config;
 pub mod repl_set_get_status;
 pub mod repl_set_initiate;
+pub mod repl_set_step_down;
 
 use crate::request::CommandContext;
 use errors::{Result, err};

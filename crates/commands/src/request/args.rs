@@ -104,6 +104,19 @@ fn lsid(v: Val<'_>) -> Result<Option<Lsid>> {
     idl::required("lsid", "id", id).map(Some)
 }
 
+/// What a client heard from another server of the deployment: only its form matters to a server that is alone.
+fn check_cluster_time(command: &str, e: Elem<'_>) -> Result<()> {
+    let Some(d) = e.val.as_doc().filter(|_| e.val.tag == tag::DOCUMENT) else {
+        return Err(idl::mismatch(command, e.name, e.val, &["object"]));
+    };
+    let within = format!("{command}.{}", e.name);
+    match d.get("clusterTime") {
+        Some(v) if v.tag == tag::TIMESTAMP => Ok(()),
+        Some(v) => Err(idl::mismatch(&within, "clusterTime", v, &["timestamp"])),
+        None => Err(idl::missing(&within, "clusterTime")),
+    }
+}
+
 impl<'a> Args<'a> {
     /// Parts the body into the command's fields and the generic ones. `db` is the message's, when
     /// the body has none.
@@ -171,8 +184,8 @@ impl<'a> Args<'a> {
                         );
                     }
                 }
-                "$clusterTime"
-                | "$client"
+                "$clusterTime" => check_cluster_time(command, e)?,
+                "$client"
                 | "$audit"
                 | "$configServerState"
                 | "$configTime"

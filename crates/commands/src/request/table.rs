@@ -186,6 +186,12 @@ commands! {
     "applyOps" => ADMIN | WRITE | WORKER, crate::replication::apply_ops::run, "applies entries of an oplog";
     "replSetGetStatus" => ADMIN, crate::replication::repl_set_get_status::run, "state of the replica set";
     "replSetGetConfig" => ADMIN, crate::replication::repl_set_get_config::run, "configuration of the replica set";
+    "replSetFreeze" => ADMIN, crate::replication::repl_set_freeze::run, "keeps a secondary from becoming primary";
+    "replSetStepDown" => ADMIN, crate::replication::repl_set_step_down::run, "makes the primary a secondary";
+    "createSearchIndexes" => OF_COLLECTION, crate::ddl::search_indexes::run, "new search indexes";
+    "updateSearchIndex" => OF_COLLECTION, crate::ddl::search_indexes::run, "changes a search index";
+    "dropSearchIndex" => OF_COLLECTION, crate::ddl::search_indexes::run, "removes a search index";
+    "listSearchIndexes" => OF_COLLECTION, crate::ddl::search_indexes::run, "the search indexes of a collection";
     "replSetInitiate" => ADMIN, crate::replication::repl_set_initiate::run, "makes the replica set";
 }
 
