@@ -42,6 +42,19 @@ def test_everything_is_profiled(profiled):
         assert p["responseLength"] > 0 and p["millis"] >= 0 and p["client"].startswith("127.0.0.1")
 
 
+def test_hints_of_updates_and_deletes(profiled):
+    db = profiled
+    db.c.create_index("a")
+    db.command("profile", 2)
+    for hint in ("a_1", [("a", 1)]):
+        db.c.update_one({"a": 1}, {"$set": {"b": 1}}, hint=hint)
+        db.c.delete_many({"a": 1}, hint=hint)
+    db.command("profile", 0)
+    seen = profiles(db, ns=f"{db.name}.c")
+    assert [p["op"] for p in seen] == ["update", "remove"] * 2
+    assert [p["command"]["hint"] for p in seen] == [{"$hint": "a_1"}] * 2 + [{"a": 1}] * 2
+
+
 def test_only_what_is_slow_or_matches(profiled):
     db = profiled
     db.command("profile", 1, slowms=1_000_000)

@@ -261,7 +261,13 @@ fn statement(o: &Observed<'_>) -> Option<DocBuf> {
         }
     }?;
     let mut w = Writer::new();
-    w.extend(only);
+    for e in only {
+        match e.val.as_str().filter(|_| e.name == "hint") {
+            // An index's name stands in the form that a parsed hint has.
+            Some(name) => w.open_doc("hint").str("$hint", name).close(),
+            None => w.val(e.name, e.val),
+        };
+    }
     for flag in flags.iter().filter(|f| !only.contains(f)) {
         w.bool(flag, false);
     }
