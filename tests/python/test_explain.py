@@ -318,3 +318,52 @@ def test_all_plans_are_those_that_ran(coll):
     assert stats("allPlansExecution", {"d": 1})["allPlansExecution"] == [], "there was nothing to choose from"
     with refuses(40414):
         coll.database.command("explain", None)
+
+
+@pytest.mark.parametrize("verbosity", ["queryPlanner", "executionStats"])
+def test_an_explained_aggregate_takes_no_write_concern(db, verbosity):
+    aggregate = {"aggregate": "c", "pipeline": [], "cursor": {}, "writeConcern": {"w": 1}}
+    with refuses(9, "FailedToParse", "does not support the 'writeConcern' option"):
+        db.command("explain", aggregate, verbosity=verbosity)
+    with refuses(9, "FailedToParse", "does not support the 'writeConcern' option"):
+        db.command({**aggregate, "explain": True})
+
+
+def test_express_plans(db):
+    """An equality that finds at most one document by one key: on a unique index, or with a limit of one."""
+    db.c.create_index("u", unique=True)
+    db.c.create_index("n")
+    db.c.create_index([("p", 1), ("q", 1)], unique=True)
+    db.c.create_index("l", unique=True, sparse=True)
+    db.c.insert_many([{"_id": i, "u": i, "n": i % 3, "p": i, "q": i} for i in range(30)])
+    db.c.insert_one({"_id": 99, "u": 99, "p": 99, "l": [1, 2]})
+
+    def of(**find):
+        plan, stats = execution(db.c, {"find": "c", **find})
+        assert stats["nReturned"] == stats["totalDocsExamined"] or plan["stage"] != "EXPRESS_IXSCAN"
+        return plan
+
+    plan = of(filter={"u": 5})
+    assert (plan["stage"], plan["keyPattern"], plan["indexName"]) == ("EXPRESS_IXSCAN", "{ u: 1 }", "u_1")
+    assert of(filter={"u": {"$eq": 5}}, limit=7)["stage"] == "EXPRESS_IXSCAN"
+    assert of(filter={"n": 1}, limit=1)["indexName"] == "n_1"
+    plan = of(filter={"p": 1}, limit=1)
+    assert (plan["stage"], plan["keyPattern"]) == ("EXPRESS_IXSCAN", "{ p: 1, q: 1 }")
+    plan = of(filter={"u": 5}, projection={"n": 1})
+    assert (plan["stage"], plan["projectionCovered"]) == ("EXPRESS_IXSCAN", False)
+    pipeline = {"aggregate": "c", "pipeline": [{"$match": {"u": 5}}], "cursor": {}}
+    assert winning(db.command("explain", pipeline, verbosity="queryPlanner"))["stage"] == "EXPRESS_IXSCAN"
+    for find in [
+        {"filter": {"n": 1}},
+        {"filter": {"p": 1}},
+        {"filter": {"u": 5, "n": 2}},
+        {"filter": {"u": {"$gt": 5}}},
+        {"filter": {"u": {"$in": [5, 6]}}},
+        {"filter": {"u": None}},
+        {"filter": {"u": 5}, "skip": 1},
+        {"filter": {"u": 5}, "hint": "u_1"},
+        {"filter": {"l": 1}},
+    ]:
+        assert "EXPRESS_IXSCAN" not in stages(of(**find)), find
+    update = {"update": "c", "updates": [{"q": {"u": 5}, "u": {"$set": {"x": 1}}}]}
+    assert leaf(winning(db.command("explain", update, verbosity="queryPlanner")))["stage"] == "IXSCAN"

@@ -4,7 +4,7 @@
 
 use crate::interval::Interval;
 use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan};
-use bson::{DocBuf, Value, Writer, doc};
+use bson::{DocBuf, Value, Writer, doc, tag};
 use query::filter::{Filter, Node};
 use query::index_keys::Multikey;
 use query::projection::Projection;
@@ -24,6 +24,8 @@ pub struct Explain<'a> {
     /// 0: none.
     pub limit: u64,
     pub count: bool,
+    /// A plain read, whose index the planner chose: MongoDB has a short way for some of these.
+    pub plain: bool,
 }
 
 /// A stage: its name, its own fields, and the stages it reads from.
@@ -103,23 +105,7 @@ pub fn stages(e: &Explain<'_>) -> Stage {
     if e.count {
         return counting(e);
     }
-    let express = matches!(&plan.access, Access::Ids(ids) if ids.len() == 1)
-        && plan.residual.is_trivial()
-        && e.skip == 0;
-    if express {
-        let mut w = Writer::new();
-        w.str("keyPattern", "{ _id: 1 }").str("indexName", "_id_");
-        if let Some(p) = e.projection.filter(|p| !p.is_identity()) {
-            w.doc("projection", p.to_doc().as_doc())
-                .bool("projectionCovered", false);
-        }
-        let name = if e.clustered {
-            "EXPRESS_CLUSTERED_IXSCAN"
-        } else {
-            "EXPRESS_IXSCAN"
-        };
-        let mut s = Stage::new(name, w.finish());
-        s.index = Some(crate::ID_INDEX);
+    if let Some(s) = express(e) {
         return s;
     }
     let mut top = access(e, &plan.access, &plan.residual, plan.covered);
@@ -227,6 +213,58 @@ fn filter_fields(f: &Filter) -> DocBuf {
         doc! {}
     } else {
         doc! { "filter": f.to_doc() }
+    }
+}
+
+/// The stage of a read that finds at most one document by one key: by `_id`, or by an index on the only field that the
+/// filter asks for, where that index is unique or one document is all that is wanted.
+fn express(e: &Explain<'_>) -> Option<Stage> {
+    let plan = e.plan;
+    if !plan.residual.is_trivial() || e.skip > 0 {
+        return None;
+    }
+    let (name, index, key, index_name) = match &plan.access {
+        Access::Ids(ids) if ids.len() == 1 => {
+            let name = if e.clustered {
+                "EXPRESS_CLUSTERED_IXSCAN"
+            } else {
+                "EXPRESS_IXSCAN"
+            };
+            (name, crate::ID_INDEX, "{ _id: 1 }".to_string(), "_id_")
+        }
+        Access::Index(scan) if e.plain && plan.sort.is_none() && has_one_exact_key(e.filter) => {
+            let index = e.indexes.iter().find(|i| i.id == scan.index)?;
+            let one = index.unique && index.key.fields.len() == 1;
+            if index.multikey != 0 || !(one || e.limit == 1) {
+                return None;
+            }
+            let key = bson::shell::doc(index.key.as_doc());
+            ("EXPRESS_IXSCAN", index.id, key, index.name.as_str())
+        }
+        _ => return None,
+    };
+    let mut w = Writer::new();
+    w.str("keyPattern", &key).str("indexName", index_name);
+    if let Some(p) = e.projection.filter(|p| !p.is_identity()) {
+        w.doc("projection", p.to_doc().as_doc())
+            .bool("projectionCovered", plan.covered);
+    }
+    let mut s = Stage::new(name, w.finish());
+    s.index = Some(index);
+    Some(s)
+}
+
+/// A filter that is one equality with a value whose index keys are exactly those of the documents that match.
+fn has_one_exact_key(filter: &Filter) -> bool {
+    let inexact = |v: &bson::Val<'_>| {
+        matches!(
+            v.tag,
+            tag::ARRAY | tag::NULL | tag::UNDEFINED | tag::REGEX | tag::DB_POINTER
+        )
+    };
+    match filter.nothing_but_equalities().as_deref() {
+        Some([(_, v)]) => !inexact(v),
+        _ => false,
     }
 }
 

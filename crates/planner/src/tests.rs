@@ -644,6 +644,7 @@ fn compare_with_brute_force(seed: u64, arrays: bool) -> usize {
                 skip: 0,
                 limit: 0,
                 count: false,
+                plain: true,
             });
             assert!(explained.get("stage").is_some());
         }
@@ -713,6 +714,7 @@ fn explain(indexes: &[(&str, &str)], f: &str, sort: &str, projection: &str) -> S
         skip: 0,
         limit: 0,
         count: false,
+        plain: true,
     });
     let mut out = Vec::new();
     s.walk(&mut |s| {

@@ -225,12 +225,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 "The 'explain' argument of aggregate is not in API Version 1"
             );
         }
-        if cx.args.generic.write_concern.is_some() {
-            bail!(
-                FailedToParse,
-                "Aggregation explain does not support the 'writeConcern' option"
-            );
-        }
         let body = cx.request.body;
         return write_explain(cx, body, Verbosity::QueryPlanner);
     }
@@ -286,6 +280,12 @@ fn write_explain(
     command: Doc<'_>,
     verbosity: Verbosity,
 ) -> Result<Done> {
+    if cx.args.generic.write_concern.is_some() {
+        bail!(
+            FailedToParse,
+            "Aggregation explain does not support the 'writeConcern' option"
+        );
+    }
     cx.op.need_worker()?;
     let a = parse(cx)?;
     write_explain_of(cx, command, a.request, verbosity)
@@ -334,6 +334,7 @@ pub(super) fn write_explain_of(
             skip: push.skip,
             limit: push.limit.unwrap_or(0),
             count: false,
+            plain: pipeline.hint.is_none(),
         }),
         _ if explained.fast_count => explain::stage("RECORD_STORE_FAST_COUNT"),
         _ => explain::stage("EOF"),

@@ -352,6 +352,11 @@ fn write(
     let mut counted = None;
     let choice = coll.as_ref().is_some_and(|c| has_choice(c, &filter));
     let filter_set = coll.as_ref().is_some_and(|c| index_filter_set(c, &request));
+    let plain = top.is_none()
+        && distinct.is_none()
+        && request.hint.is_none()
+        && request.min.is_none()
+        && request.max.is_none();
     match coll {
         None => {
             tree = stage("EOF");
@@ -389,6 +394,7 @@ fn write(
                 skip,
                 limit,
                 count,
+                plain,
             });
             if verbosity != Verbosity::QueryPlanner {
                 let mut c = if count {
