@@ -4,12 +4,11 @@
 //! Variables are shared by the stages of a pipeline and outlive a batch of a cursor, the operation does not. So the variables
 //! hold this cell, and whoever runs a batch puts into it what stops the operation of that batch.
 
-use crate::op::{self, OpCtx};
 use errors::{Error, Result, bail};
 use parking_lot::Mutex;
 use query::expr::{Vars, Watchdog};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// How often expressions may ask on an event loop (each time after some thousand steps) before a worker takes over.
@@ -17,6 +16,30 @@ const INLINE_CHECKS: u32 = 40;
 /// What the values that an operation makes may take, in bytes, as far as they are large. That of many operations is not shared out: who
 /// waits for others holds what he has, and most end before others get so far (tried: three times the memory, and most refused).
 const MOST_BYTES: isize = 512 << 20;
+
+/// What an operation is stopped by.
+#[derive(Clone, Copy)]
+pub(crate) struct StoppedBy<'a> {
+    pub deadline: Option<Instant>,
+    pub killed: Option<&'a Arc<AtomicBool>>,
+    pub cancelled: Option<&'a Arc<AtomicBool>>,
+    /// It runs on an event loop, and may go to a worker.
+    pub inline: bool,
+}
+
+/// Fails when the time is up or a flag is set.
+pub(crate) fn interrupted(
+    deadline: Option<Instant>,
+    flags: [Option<&AtomicBool>; 2],
+) -> Result<()> {
+    if flags.iter().flatten().any(|f| f.load(Ordering::Relaxed)) {
+        bail!(Interrupted, "operation was interrupted");
+    }
+    if deadline.is_some_and(|d| Instant::now() >= d) {
+        bail!(MaxTimeMSExpired, "operation exceeded time limit");
+    }
+    Ok(())
+}
 
 #[derive(Default)]
 pub(crate) struct Interrupt(Mutex<State>);
@@ -34,28 +57,28 @@ struct State {
 
 impl Interrupt {
     /// The variables with a new cell of this operation in them.
-    pub fn bind(ctx: &OpCtx, vars: &Vars) -> (Arc<Interrupt>, Arc<Vars>) {
+    pub fn bind(by: StoppedBy, vars: &Vars) -> (Arc<Interrupt>, Arc<Vars>) {
         let cell = Arc::new(Interrupt::default());
-        *cell.0.lock() = State::of(ctx);
+        *cell.0.lock() = State::of(by);
         let mut vars = Vars::clone(vars);
         let asked = cell.clone();
         vars.set_watchdog(asked);
         (cell, Arc::new(vars))
     }
 
-    /// From now on it is `ctx` that runs.
-    pub fn renew(&self, ctx: &OpCtx) {
-        *self.0.lock() = State::of(ctx);
+    /// From here on another run goes on with the same variables.
+    pub fn renew(&self, by: StoppedBy) {
+        *self.0.lock() = State::of(by);
     }
 }
 
 impl State {
-    fn of(ctx: &OpCtx) -> State {
+    fn of(by: StoppedBy) -> State {
         State {
-            deadline: ctx.deadline,
-            killed: ctx.killed.cloned(),
-            cancelled: ctx.cancelled.cloned(),
-            left: ctx.may_offload().then_some(INLINE_CHECKS),
+            deadline: by.deadline,
+            killed: by.killed.cloned(),
+            cancelled: by.cancelled.cloned(),
+            left: by.inline.then_some(INLINE_CHECKS),
             before: alloc_meter::held(),
         }
     }
@@ -70,7 +93,7 @@ impl Watchdog for Interrupt {
                 None => return Err(Error::offload()),
             }
         }
-        op::interrupted(s.deadline, [&s.killed, &s.cancelled].map(|f| f.as_deref()))
+        interrupted(s.deadline, [&s.killed, &s.cancelled].map(|f| f.as_deref()))
     }
 
     fn weigh(&self) -> Result<()> {
@@ -89,7 +112,6 @@ impl Watchdog for Interrupt {
 mod tests {
     use super::*;
     use errors::Code;
-    use std::sync::atomic::Ordering;
 
     #[test]
     fn stops() {

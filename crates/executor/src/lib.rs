@@ -1,34 +1,56 @@
 //! The executor: runs plans over views, keeps indexes in step with records, builds log entries.
 //!
 //! Entry points, each given an [`OpCtx`]:
-//! * reading: [`FindCursor`] (find, and the leaf of a pipeline), [`count`], [`distinct`];
-//! * writing: [`insert`], [`update`], [`delete`], [`find_and_modify`];
-//! * [`build`]: index builds.
+//! * reading: [`FindCursor`] (find, and the leaf of a pipeline), [`count`];
+//! * writing: [`insert`], [`update`], [`delete`], [`find_and_modify`], and [`build`] for indexes;
+//! * pipelines: [`PipelineCursor`], [`distinct`].
+//!
+//! A module uses only modules above it:
+//!
+//! ```text
+//! records, examined, gate, interrupt, build_progress, zone_maps,
+//!     temp_collections, write_group    what knows no operation
+//! engine                               what all operations share
+//! snapshot_history                     states of the past that can be read
+//! op                                   one operation: budget, interruption, latches, commit
+//! read                                 from a plan to documents
+//! write                                from a statement to log entries
+//! pipeline                             aggregations, which read and (`$out`, `$merge`) write
+//! ```
 //!
 //! Architecture invariants: the executor knows no command and no socket; every write becomes log entries given to
 //! [`OpCtx::commit`], and nothing else changes records or (builds aside) index entries.
 
+mod build_progress;
+mod engine;
+mod examined;
+mod gate;
 mod interrupt;
 mod op;
 pub mod pipeline;
 mod read;
 mod records;
 mod snapshot_history;
+pub mod temp_collections;
 pub mod write;
+mod write_group;
+mod zone_maps;
 
-pub use op::{Engine, Gate, Held, INLINE_BUDGET, OpCtx, ReplyMemory, Spent, WriteGroup};
+pub use engine::Engine;
+pub use examined::Examined;
+pub use gate::Gate;
+pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent};
 pub use pipeline::{
-    AggregateRequest, ExplainedPipeline, PipelineCursor, ServerRows, explain_pipeline,
-    temp_collections,
+    AggregateRequest, ExplainedPipeline, PipelineCursor, ServerRows, distinct, distinct_of,
+    distinct_plan, explain_pipeline,
 };
 pub use query::pipeline::Share;
-pub use read::{
-    Examined, FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, ZoneMaps, count,
-    distinct, distinct_of, distinct_plan,
-};
+pub use read::{FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, count};
 pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
 pub use snapshot_history::{PinnedSnapshot, SnapshotHistory};
 pub use write::{
     DeleteRequest, Deleted, Expired, FindAndModify, FoundAndModified, Inserted, Retry, StmtResult,
     UpdateRequest, Updated, build, delete, duplicates, expire, find_and_modify, insert, update,
 };
+pub use write_group::{Held, WriteGroup};
+pub use zone_maps::ZoneMaps;

@@ -8,200 +8,31 @@
 //!
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
 
-use crate::interrupt::Interrupt;
-use crate::read::Examined;
+mod locking;
+mod spent;
+
+pub(crate) use self::locking::Latched;
+pub use self::spent::Spent;
+use crate::engine::Engine;
+use crate::examined::Examined;
+use crate::interrupt::{Interrupt, StoppedBy, interrupted};
 use crate::snapshot_history::PinnedSnapshot;
-use crate::write::record_write::Latched;
-use catalog::{Catalog, Collection, Tail, WriteLock};
+use crate::write_group::WriteGroup;
+use catalog::Collection;
 use errors::{Error, Result, bail};
-use parking_lot::{Condvar, Mutex};
 use planner::Plan;
 use query::expr::Vars;
-use query::pipeline::StageMemory;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
-use std::time::{Instant, SystemTime};
-use storage::{Entry, LatchGuard, Store, View};
+use std::time::{Duration, Instant};
+use storage::View;
 
 /// Index entries and documents that an operation may examine on an event loop.
 pub const INLINE_BUDGET: u32 = 2_500;
 
-/// What idle cursors hold at most, in bytes, besides what each may hold uncounted.
-const CURSOR_MEMORY: usize = 64 << 20;
-
-/// What every operation shares: the store and its catalog.
-pub struct Engine {
-    pub store: Arc<Store>,
-    pub catalog: Catalog,
-    /// Index builds that run: see [`crate::write::build`].
-    pub builds: crate::write::build::Builds,
-    pub gate: Gate,
-    /// For what sorts and groups hold, and what scans remember.
-    pub stage_memory: Arc<StageMemory>,
-    /// For what cursors hold that nobody uses now.
-    pub cursor_memory: Arc<StageMemory>,
-    pub zones: crate::read::zones::ZoneMaps,
-    /// Queries that would have to read a whole collection are refused (`notablescan`).
-    pub no_table_scan: AtomicBool,
-    /// The last timestamp that took the place of an empty one.
-    stamped: AtomicU64,
-}
-
-/// Keeps writes out while the server is locked against them (`fsync` with `lock`). Locks nest.
-#[derive(Default)]
-pub struct Gate {
-    closed: AtomicBool,
-    locks: Mutex<i64>,
-    opened: Condvar,
-}
-
-impl Gate {
-    #[inline]
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
-    }
-
-    /// One lock more; how many there are.
-    pub fn close(&self) -> i64 {
-        let mut locks = self.locks.lock();
-        *locks += 1;
-        self.closed.store(true, Ordering::SeqCst);
-        *locks
-    }
-
-    /// One lock less; how many are left, `None` when there was none.
-    pub fn open(&self) -> Option<i64> {
-        let mut locks = self.locks.lock();
-        if *locks == 0 {
-            return None;
-        }
-        *locks -= 1;
-        if *locks == 0 {
-            self.closed.store(false, Ordering::SeqCst);
-            self.opened.notify_all();
-        }
-        Some(*locks)
-    }
-
-    pub fn locks(&self) -> i64 {
-        *self.locks.lock()
-    }
-}
-
-impl Engine {
-    pub fn open(store: Arc<Store>) -> Result<Arc<Engine>> {
-        if store.last_index() == 0 {
-            // A replica set's first entry: cluster time is never zero.
-            store.propose(vec![Entry::noop(vec![])])?;
-        }
-        let catalog = Catalog::open(store.clone())?;
-        crate::pipeline::temp_collections::drop_all(&catalog);
-        Ok(Arc::new(Engine {
-            store,
-            catalog,
-            builds: Default::default(),
-            gate: Gate::default(),
-            stage_memory: Arc::default(),
-            cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
-            zones: Default::default(),
-            no_table_scan: AtomicBool::new(false),
-            stamped: AtomicU64::new(0),
-        }))
-    }
-
-    /// A timestamp for what is written at this time: not before the last entry of the log, which may be ahead of the clock, nor
-    /// behind the clock, as the log is while nothing is written.
-    pub fn stamp_at(&self, now_millis: i64) -> u64 {
-        let seconds = u64::try_from(now_millis / 1000).unwrap_or(0);
-        (seconds << 32 | 1).max(self.store.last_ts() + 1)
-    }
-
-    /// A timestamp in place of an empty one: each is greater than the one before.
-    pub fn next_stamp(&self) -> u64 {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let now_millis = since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
-        let floor = self.stamp_at(now_millis);
-        let next = |last: u64| floor.max(last + 1);
-        let last = self
-            .stamped
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-                Some(next(last))
-            });
-        next(last.unwrap_or_else(|last| last))
-    }
-}
-
-/// What is held until a staged write is applied: it keeps others away from what the write touches.
-pub struct Held {
-    pub latches: Option<LatchGuard>,
-    pub lock: WriteLock,
-    /// The capped collection that grows: whoever waits for that is told then.
-    pub grown: Option<Arc<Tail>>,
-}
-
-impl Held {
-    fn release(self) {
-        drop((self.latches, self.lock));
-        if let Some(tail) = self.grown {
-            tail.tell();
-        }
-    }
-}
-
-/// The writes of one turn of an event loop, committed together.
-#[derive(Default)]
-pub struct WriteGroup {
-    entries: Vec<Entry>,
-    held: Vec<Held>,
-    failed: Option<Error>,
-}
-
-impl WriteGroup {
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.failed.is_none()
-    }
-
-    /// Writes and applies what was staged; then lets go of latches and locks.
-    pub fn flush(&mut self, store: &Store) {
-        if self.entries.is_empty() {
-            return;
-        }
-        let entries = std::mem::take(&mut self.entries);
-        match store.propose(entries) {
-            Ok(_) => {}
-            Err(e) => self.failed = Some(e),
-        }
-        self.held.drain(..).for_each(Held::release);
-    }
-
-    /// Flushes and tells how all that was staged since the last call fared: a log index at or after its last entry. It is
-    /// not before entries that others made, which the answer to a retried write stands for.
-    pub fn commit(&mut self, store: &Store) -> Result<u64> {
-        self.flush(store);
-        match self.failed.take() {
-            Some(e) => Err(e),
-            None => Ok(store.last_index()),
-        }
-    }
-}
-
-pub(crate) fn interrupted(
-    deadline: Option<Instant>,
-    flags: [Option<&AtomicBool>; 2],
-) -> Result<()> {
-    if flags.iter().flatten().any(|f| f.load(Ordering::Relaxed)) {
-        bail!(Interrupted, "operation was interrupted");
-    }
-    if deadline.is_some_and(|d| Instant::now() >= d) {
-        bail!(MaxTimeMSExpired, "operation exceeded time limit");
-    }
-    Ok(())
-}
-
-/// How long somebody who waits does so before he looks whether he was told to stop.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// What each scan may take to remember what it has given, in bytes.
+pub(crate) const REMEMBERED: usize = 8 << 20;
 
 /// A reply's batch that grows past this asks for room.
 pub const SMALL_REPLY_BYTES: usize = 64 << 10;
@@ -212,14 +43,6 @@ pub trait ReplyMemory {
     fn take(&self) -> bool;
     /// As `take`, and waits for a while; for threads that may.
     fn wait(&self) -> bool;
-}
-
-/// What an operation did in a run that it goes on from in another.
-pub struct Spent {
-    plan: Option<Arc<Plan>>,
-    examined: Examined,
-    used: SmallVec<[Arc<AtomicU64>; 2]>,
-    budget: u32,
 }
 
 /// One operation.
@@ -286,7 +109,7 @@ impl<'a> OpCtx<'a> {
             may_cut: false,
             may_start_over: false,
             wants_room: false,
-            remembered: crate::read::dedup::REMEMBERED,
+            remembered: REMEMBERED,
             moment: None,
             staged: false,
             waiting: None,
@@ -422,9 +245,18 @@ impl<'a> OpCtx<'a> {
         interrupted(self.deadline, flags)
     }
 
+    pub(crate) fn stopped_by(&self) -> StoppedBy<'_> {
+        StoppedBy {
+            deadline: self.deadline,
+            killed: self.killed,
+            cancelled: self.cancelled,
+            inline: self.may_offload(),
+        }
+    }
+
     /// The variables of a command that is done in one go, so that its expressions stop when it must.
     pub fn interruptible(&self, vars: &Vars) -> Arc<Vars> {
-        Interrupt::bind(self, vars).1
+        Interrupt::bind(self.stopped_by(), vars).1
     }
 
     /// A snapshot to read from, together with the collection as it was for that snapshot.
@@ -464,156 +296,24 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// The collection with its write lock held, in its version of that moment.
-    pub fn lock(&mut self, ns: &str) -> Result<Option<(Arc<Collection>, WriteLock)>> {
-        loop {
-            self.pass_gate()?;
-            let Some(c) = self.engine.catalog.get(ns) else {
-                return Ok(None);
-            };
-            let lock = match c.try_write_lock() {
-                Some(l) => l,
-                None => {
-                    // DDL waits for what our own group holds, perhaps.
-                    self.flush();
-                    self.need_worker()?;
-                    loop {
-                        if let Some(lock) = c.write_lock_within(PATIENCE) {
-                            break lock;
-                        }
-                        self.check()?;
-                    }
-                }
-            };
-            // Whoever closes the gate then waits for all who hold such locks: nobody may take one and go on.
-            if self.engine.gate.is_closed() {
-                continue;
-            }
-            // DDL may have changed or dropped it before we had the lock.
-            match self.engine.catalog.get(ns) {
-                Some(now) if now.uuid == c.uuid => return Ok(Some((now, lock))),
-                Some(_) => continue,
-                None => return Ok(None),
-            }
-        }
-    }
-
-    /// Waits until no write is under way on a collection whose DDL comes next, and which then waits for the few that began
-    /// meanwhile: that cannot be interrupted, and a write may scan for minutes.
-    pub fn wait_for_writers(&self, ns: &str) -> Result<()> {
-        loop {
-            match self.engine.catalog.get(ns) {
-                Some(c) if !c.is_idle_within(PATIENCE) => self.check()?,
-                _ => return Ok(()),
-            }
-        }
-    }
-
-    /// Waits until the server is not locked against writes.
-    pub fn pass_gate(&mut self) -> Result<()> {
-        if !self.engine.gate.is_closed() {
+    /// Refuses a collection of the operation's moment that is not wholly there any more.
+    pub(crate) fn check_moment(&self, coll: &Collection) -> Result<()> {
+        if self.moment.is_none() || coll.is_view() {
             return Ok(());
         }
-        self.flush();
-        self.need_worker()?;
-        let tell = |waits| {
-            if let Some(w) = self.waiting {
-                w.store(waits, Ordering::Relaxed);
-            }
-        };
-        tell(true);
-        let passed = self.wait_at_gate();
-        tell(false);
-        passed
-    }
-
-    fn wait_at_gate(&self) -> Result<()> {
-        let gate = &self.engine.gate;
-        let mut locks = gate.locks.lock();
-        while *locks > 0 {
-            self.check()?;
-            gate.opened.wait_for(&mut locks, PATIENCE);
+        let now = self.engine.catalog.get(&coll.ns);
+        let whole = now.is_some_and(|c| {
+            c.uuid == coll.uuid
+                && c.tablet == coll.tablet
+                && coll.usable.iter().all(|i| c.index(i.id).is_some())
+        });
+        if !whole {
+            bail!(
+                SnapshotUnavailable,
+                "Unable to read from a snapshot due to pending collection catalog changes to collection '{}'; please retry the operation.",
+                coll.ns
+            );
         }
         Ok(())
-    }
-
-    /// Latches keys by their hashes ([`crate::records::latch_hash`], [`crate::records::unique_hash`]), besides what is held
-    /// already. Every latch of every write of records is taken here.
-    ///
-    /// On an event loop an earlier command of the same turn may hold one of them, until the loop's group is committed. So a
-    /// latch that is in the way commits the group, with the writes of all commands of the turn so far: none of their replies
-    /// has been sent, and how the commit fared is kept for them ([`WriteGroup::commit`]). If that does not help the operation
-    /// goes to a worker.
-    ///
-    /// Who holds no latch waits for those asked for, so he is never told of a conflict; who holds some does not wait.
-    pub(crate) fn latch_keys(
-        &mut self,
-        held: &mut Option<LatchGuard>,
-        hashes: &[u64],
-    ) -> Result<Latched> {
-        if held.is_none() && self.engine.store.is_stalled() {
-            // The engine makes writers wait: let it be a worker that waits, not the readers of a loop.
-            self.flush();
-            self.need_worker()?;
-        }
-        if self.try_latch(held, hashes) {
-            return Ok(Latched::Held);
-        }
-        if self.group.is_some() {
-            self.flush();
-            if self.try_latch(held, hashes) {
-                return Ok(Latched::Held);
-            }
-            self.need_worker()?;
-        }
-        if held.is_some() {
-            return Ok(Latched::Conflict);
-        }
-        *held = Some(self.engine.store.latches().acquire(hashes));
-        Ok(Latched::Held)
-    }
-
-    fn try_latch(&self, held: &mut Option<LatchGuard>, hashes: &[u64]) -> bool {
-        match held {
-            Some(guard) => guard.try_extend(hashes),
-            None => {
-                *held = self.engine.store.latches().try_acquire(hashes);
-                held.is_some()
-            }
-        }
-    }
-
-    /// Commits entries: at once on a worker, with the loop's group inline.
-    pub fn commit(&mut self, entries: Vec<Entry>, held: Held) -> Result<()> {
-        if entries.is_empty() {
-            return Ok(());
-        }
-        match &mut self.group {
-            Some(g) => {
-                g.entries.extend(entries);
-                g.held.push(held);
-                self.staged = true;
-            }
-            None => {
-                let c = self.engine.store.propose(entries)?;
-                self.last_index = c.index;
-                held.release();
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes what the loop's group holds so far, so that this operation sees it.
-    pub fn flush(&mut self) {
-        if let Some(g) = &mut self.group {
-            g.flush(&self.engine.store);
-        }
-    }
-
-    /// Before a statement that must see the earlier ones of its own command.
-    pub fn flush_own(&mut self) {
-        if self.staged {
-            self.flush();
-        }
     }
 }

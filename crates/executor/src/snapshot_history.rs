@@ -5,8 +5,8 @@
 //! Invariant: what one cluster time shows never changes for as long as it can be read. What the engine may have let go of
 //! since (a collection or an index that was dropped) is refused, not read.
 
-use crate::op::{Engine, OpCtx};
-use catalog::{Collection, Snapshot};
+use crate::engine::Engine;
+use catalog::Snapshot;
 use errors::{Result, bail};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -95,28 +95,5 @@ impl SnapshotHistory {
         self.0
             .lock()
             .retain(|_, (taken, _)| taken.elapsed() < WINDOW);
-    }
-}
-
-impl OpCtx<'_> {
-    /// Refuses a collection of the operation's moment that is not wholly there any more.
-    pub(crate) fn check_moment(&self, coll: &Collection) -> Result<()> {
-        if self.moment.is_none() || coll.is_view() {
-            return Ok(());
-        }
-        let now = self.engine.catalog.get(&coll.ns);
-        let whole = now.is_some_and(|c| {
-            c.uuid == coll.uuid
-                && c.tablet == coll.tablet
-                && coll.usable.iter().all(|i| c.index(i.id).is_some())
-        });
-        if !whole {
-            bail!(
-                SnapshotUnavailable,
-                "Unable to read from a snapshot due to pending collection catalog changes to collection '{}'; please retry the operation.",
-                coll.ns
-            );
-        }
-        Ok(())
     }
 }

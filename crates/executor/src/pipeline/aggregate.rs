@@ -4,9 +4,9 @@
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use crate::pipeline::explain;
+use crate::pipeline::idle::Idle;
 use crate::pipeline::merge_into::MergeInto;
 use crate::read::find::{FindCursor, FindRequest};
-use crate::read::idle::Idle;
 use crate::read::request::ReadRequest;
 use bson::{Doc, DocBuf, Writer, doc};
 use catalog::numbers::ID_INDEX;
@@ -77,7 +77,7 @@ impl PipelineCursor {
     /// Opens a pipeline. One that is run inline must not write (see [`Pipeline::writes`]): it could not be started over.
     pub fn open(ctx: &mut OpCtx, mut request: AggregateRequest) -> Result<PipelineCursor> {
         ctx.disk_use = request.allow_disk_use;
-        let (interrupt, vars) = Interrupt::bind(ctx, &request.vars);
+        let (interrupt, vars) = Interrupt::bind(ctx.stopped_by(), &request.vars);
         request.vars = vars;
         if request.pipeline.writes() {
             ctx.need_worker()?;
@@ -132,7 +132,7 @@ impl PipelineCursor {
         max_docs: u64,
         max_bytes: usize,
     ) -> Result<bool> {
-        self.interrupt.renew(ctx);
+        self.interrupt.renew(ctx.stopped_by());
         if let Some(idle) = self.idle.take() {
             idle.resume(&mut *self.source, self.pending)?;
         }
@@ -382,7 +382,7 @@ impl Host for Outside<'_, '_> {
             );
         }
         // Filled aside and then put in the target's place: readers see the old collection or the whole new one.
-        let aside = crate::pipeline::temp_collections::of_out(&spec.target.db);
+        let aside = crate::temp_collections::of_out(&spec.target.db);
         let options = before
             .as_ref()
             .map_or_else(DocBuf::new, |c| c.options.clone());

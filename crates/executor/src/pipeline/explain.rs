@@ -3,10 +3,10 @@
 //! Invariant: the run is the one that `aggregate` would make (the same plan, projection and operators), but that nothing is
 //! written.
 
+use crate::examined::Examined;
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use crate::pipeline::aggregate::{AggregateRequest, Outside, Start, begin};
-use crate::read::Examined;
 use crate::read::find::FindCursor;
 use bson::Doc;
 use catalog::Collection;
@@ -39,7 +39,7 @@ pub fn explain_pipeline(
 ) -> Result<ExplainedPipeline> {
     ctx.need_worker()?;
     ctx.disk_use = request.allow_disk_use;
-    let (_interrupt, vars) = Interrupt::bind(ctx, &request.vars);
+    let (_interrupt, vars) = Interrupt::bind(ctx.stopped_by(), &request.vars);
     request.vars = vars;
     let (pipeline, vars) = (&request.pipeline, &request.vars);
     if let Some(spec) = pipeline.merge() {

@@ -1,9 +1,11 @@
 //! Pipelines: aggregations over the storage, what they write (`$out`, `$merge`), and their explanation.
 
 pub(crate) mod aggregate;
+mod distinct;
 pub(crate) mod explain;
+mod idle;
 pub(crate) mod merge_into;
-pub mod temp_collections;
 
 pub use aggregate::{AggregateRequest, PipelineCursor, ServerRows};
+pub use distinct::{distinct, distinct_of, distinct_plan};
 pub use explain::{ExplainedPipeline, explain_pipeline};

@@ -8,7 +8,7 @@
 //! Invariant: both ways give each record once, and the one can follow the other in the middle of a scan.
 
 use crate::op::OpCtx;
-use crate::read::test;
+use crate::read::step::test;
 use bson::Doc;
 use errors::{Error, Result};
 use planner::Branch;
@@ -17,8 +17,6 @@ use query::filter::{Filter, Node};
 use query::pipeline::Share;
 use std::collections::HashSet;
 
-/// What one scan may remember, in bytes.
-pub(crate) const REMEMBERED: usize = 8 << 20;
 /// So little is not counted among what stages hold.
 const UNCOUNTED: usize = 16 << 10;
 /// What is counted at least: less would be given to anybody.

@@ -1,9 +1,10 @@
 //! A query's results as a cursor gives them: skip, limit and projection over [`RecordStream`].
 
+use crate::examined::Examined;
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
+use crate::read::RecordStream;
 use crate::read::request::ReadRequest;
-use crate::read::{Examined, RecordStream};
 use crate::records::latch_hash;
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
@@ -234,7 +235,7 @@ impl FindCursor {
         let computes = wants_vars || req.projection.as_ref().is_some_and(|p| !p.is_simple());
         // Those of a pipeline have one already, which the pipeline keeps up to date.
         if computes && !req.vars.has_watchdog() {
-            let (cell, vars) = Interrupt::bind(ctx, &req.vars);
+            let (cell, vars) = Interrupt::bind(ctx.stopped_by(), &req.vars);
             (interrupt, req.vars) = (Some(cell), vars);
         }
         let read = ReadRequest {
@@ -361,7 +362,7 @@ impl FindCursor {
         max_bytes: usize,
     ) -> Result<bool> {
         if let Some(i) = &self.interrupt {
-            i.renew(ctx);
+            i.renew(ctx.stopped_by());
         }
         let mut n = 0;
         let start = w.len();

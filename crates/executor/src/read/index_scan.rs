@@ -4,7 +4,7 @@ use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen};
 use crate::read::multi_range::{KeyRange, Place, Several};
 use crate::read::skip_scan::{SEEK, Skipping, record_at};
-use crate::read::{Current, Step};
+use crate::read::step::{Current, Step};
 use crate::records::{told, types};
 use bson::key::Decoder;
 use bson::{Doc, Val, Writer};

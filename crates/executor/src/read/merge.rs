@@ -3,7 +3,7 @@
 use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen, given_by};
 use crate::read::index_scan::IndexScan;
-use crate::read::{Current, KEPT_BYTES, Step, test};
+use crate::read::step::{Current, KEPT_BYTES, Step, test};
 use bson::Doc;
 use errors::Result;
 use planner::{Branch, IndexAccess};

@@ -1,7 +1,7 @@
 //! What a reader asks for, and the plan for it: how much lies in a range is asked of the store, what an operator has laid down
 //! (query settings, index filters, `notablescan`) is heeded.
 
-use crate::op::Engine;
+use crate::engine::Engine;
 use bson::Doc;
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexFilter, QueryShape};

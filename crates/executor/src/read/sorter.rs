@@ -7,7 +7,7 @@
 //! ```
 
 use crate::op::OpCtx;
-use crate::read::{Current, Step};
+use crate::read::step::{Current, Step};
 use bson::Doc;
 use errors::{Error, Result, bail};
 use query::pipeline::{Merge, Runs, Share, SpillFile, SpillTarget};

@@ -102,7 +102,7 @@ impl TailCursor {
             let number = sequence_of(key)
                 .ok_or_else(|| Error::internal("a record key of a capped collection is damaged"))?;
             let doc = Doc::new(scan.value()).unwrap_or(Doc::EMPTY);
-            if crate::read::test(&self.filter, doc, vars.as_deref())? {
+            if crate::read::step::test(&self.filter, doc, vars.as_deref())? {
                 if self.skip > 0 {
                     self.skip -= 1;
                 } else {

@@ -4,7 +4,8 @@
 
 use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen, given_by};
-use crate::read::{Current, Source, Step, doc_of_scan, release_source, step_source, test};
+use crate::read::source::{Source, doc_of_scan, release_source, step_source};
+use crate::read::step::{Current, Step, test};
 use bson::Doc;
 use catalog::keyspace::PREFIX;
 use errors::Result;

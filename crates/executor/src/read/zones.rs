@@ -3,71 +3,18 @@
 //! A map is made in the background, in two passes over the index: one that looks whether it follows the order of the records, and one
 //! that reads what lies in each block while what is put meanwhile is told. It takes half of a core at most.
 
-use crate::op::Engine;
+use crate::engine::Engine;
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState, Samples};
 use errors::Result;
-use parking_lot::Mutex;
 use query::index_keys::FieldKind;
 use query::sort::SortPattern;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 use storage::{View, Watcher};
 
 /// Entries that are read between two looks around.
 const BATCH: usize = 2048;
-/// Maps that there may be.
-const MOST: usize = 64;
-
-/// The maps that there are, and whether one is being made.
-#[derive(Default)]
-pub struct ZoneMaps {
-    made: Mutex<Made>,
-    spared: AtomicU64,
-}
-
-#[derive(Default)]
-struct Made {
-    busy: bool,
-    maps: Vec<Weak<catalog::Zones>>,
-}
-
-impl ZoneMaps {
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        let made = self.made.lock();
-        let ready =
-            |z: &&Weak<catalog::Zones>| z.upgrade().is_some_and(|z| z.is_ready_for(u64::MAX));
-        made.maps.iter().filter(ready).count()
-    }
-
-    /// How many records sorts have not read that they would have read otherwise, whatever told of them.
-    pub fn spared(&self) -> u64 {
-        self.spared.load(Relaxed)
-    }
-
-    pub(crate) fn spare(&self, many: usize) {
-        self.spared.fetch_add(many as u64, Relaxed);
-    }
-
-    fn begin(&self) -> bool {
-        let mut made = self.made.lock();
-        let ready =
-            |z: &Weak<catalog::Zones>| z.upgrade().is_some_and(|z| z.is_ready_for(u64::MAX));
-        made.maps.retain(ready);
-        let may = !made.busy && made.maps.len() < MOST;
-        made.busy |= may;
-        may
-    }
-
-    fn end(&self, map: Option<Weak<catalog::Zones>>) {
-        let mut made = self.made.lock();
-        made.busy = false;
-        made.maps.extend(map);
-    }
-}
-
 /// The index whose zone map tells how records would sort, if it has one.
 pub(crate) fn telling<'c>(coll: &'c Collection, pattern: &SortPattern) -> Option<&'c Arc<Index>> {
     let sorted = pattern.fields.first().filter(|f| f.meta.is_none())?;

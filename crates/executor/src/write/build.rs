@@ -5,50 +5,23 @@
 //! that a writer removed nor miss one. Entries go past the log (they can be derived again), together with the place the
 //! build has come to: both reach the disk in the same engine batch, so that a crash resumes where it was.
 
-use crate::op::{Engine, OpCtx};
+use crate::build_progress::Progress;
+use crate::engine::Engine;
+use crate::op::{Latched, OpCtx};
 use crate::records;
 use crate::write::locked::LockedCollection;
-use crate::write::record_write::{Latched, RecordWrite};
+use crate::write::record_write::RecordWrite;
 use catalog::keyspace;
 use catalog::{Collection, Index, IndexState, NewIndex, build_progress_key};
 use errors::{Code, Error, Result, bail, err};
-use parking_lot::Mutex;
 use query::index_keys::KeySet;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use storage::{Direction, Effect};
 
 /// Records a batch holds: latched together, so kept short.
 const BATCH: usize = 128;
-
-/// A build that runs, as currentOp shows it.
-#[derive(Debug, Default)]
-pub struct Progress {
-    pub ns: String,
-    pub name: String,
-    pub done: AtomicU64,
-    pub total: AtomicU64,
-    pub abort: AtomicBool,
-}
-
-#[derive(Default)]
-pub struct Builds {
-    running: Mutex<HashMap<([u8; 16], u32), Arc<Progress>>>,
-}
-
-impl Builds {
-    pub fn running(&self) -> Vec<Arc<Progress>> {
-        self.running.lock().values().cloned().collect()
-    }
-
-    /// Asks a build to stop; its creator gets IndexBuildAborted.
-    pub fn abort(&self, uuid: &[u8; 16], id: u32) {
-        if let Some(p) = self.running.lock().get(&(*uuid, id)) {
-            p.abort.store(true, Ordering::Relaxed);
-        }
-    }
-}
 
 /// Creates indexes and waits until they are ready. On an error none of them stays.
 pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()> {
@@ -128,13 +101,9 @@ fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
     progress
         .total
         .store(engine.store.counts(coll.tablet).0, Ordering::Relaxed);
-    engine
-        .builds
-        .running
-        .lock()
-        .insert((coll.uuid, id), progress.clone());
+    engine.builds.begin(coll.uuid, id, progress.clone());
     let r = fill(ctx, ns, &coll, id, &progress);
-    engine.builds.running.lock().remove(&(coll.uuid, id));
+    engine.builds.end(coll.uuid, id);
     r?;
     // The log will say that the index is ready, and a recovery replays only the log: the entries must be on disk first.
     engine.store.flush()?;

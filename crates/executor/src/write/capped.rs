@@ -5,10 +5,9 @@
 //! well as the puts. So insertions into one capped collection come one after another, its bounds hold after each (an update
 //! may grow a document beyond them until the next insertion, as in MongoDB), and a crash sees both or neither.
 
-use crate::op::OpCtx;
+use crate::op::{Latched, OpCtx};
 use crate::records::{self, latch_hash};
 use crate::write::index_changes::{IndexChanges, Versions};
-use crate::write::record_write::Latched;
 use catalog::keyspace;
 use catalog::numbers::{sequence_key, sequence_of};
 use catalog::{Capped, Collection};

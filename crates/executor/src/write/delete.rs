@@ -1,13 +1,11 @@
 //! Deleting documents: as updates do it, with a candidate, a latch, a second look.
 
-use crate::op::OpCtx;
+use crate::op::{Latched, OpCtx};
 use crate::read::request::ReadRequest;
 use crate::records;
 use crate::write::candidate::{Candidate, CandidateBatches};
 use crate::write::locked::LockedCollection;
-use crate::write::record_write::{
-    ATTEMPTS, Decision, Latched, RecordChange, RecordWrite, Statement,
-};
+use crate::write::record_write::{ATTEMPTS, Decision, RecordChange, RecordWrite, Statement};
 use crate::write::retry::{Retry, StmtResult};
 use bson::{Doc, DocBuf};
 use catalog::Collection;
@@ -76,7 +74,7 @@ fn delete_one(
         return Ok(only.then(Deleted::default));
     };
     let before = records::stored(write.coll(), &record)?;
-    if !crate::read::test(req.filter, before, req.vars.as_deref())? {
+    if !crate::read::step::test(req.filter, before, req.vars.as_deref())? {
         return Ok(only.then(Deleted::default));
     }
     let change = RecordChange {
@@ -124,7 +122,7 @@ fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted
             return Ok(out);
         }
         let decide = |_: &OpCtx, _: &Collection, before: Doc<'_>| {
-            let matches = crate::read::test(req.filter, before, req.vars.as_deref())?;
+            let matches = crate::read::step::test(req.filter, before, req.vars.as_deref())?;
             Ok(if matches {
                 Decision::Delete
             } else {

@@ -15,11 +15,12 @@
 //! Invariant: latches are held from the first look until the entry is applied. Nobody waits for a latch while he holds others:
 //! he lets go of all and starts again ([`Latched::Conflict`]).
 
-use crate::op::{Held, OpCtx};
+use crate::op::{Latched, OpCtx};
 use crate::records::{self, latch_hash};
 use crate::write::index_changes::{IndexChanges, Versions};
 use crate::write::locked::LockedCollection;
 use crate::write::retry::{Retry, StmtResult};
+use crate::write_group::Held;
 use bson::{Doc, DocBuf, Writer};
 use catalog::Collection;
 use errors::Result;
@@ -33,15 +34,6 @@ pub(crate) const ATTEMPTS: usize = 1000;
 
 /// What the new documents of one group come to at most, but for the last of them, in bytes.
 const GROUP_BYTES: usize = 1 << 20;
-
-/// Whether keys could be latched.
-#[must_use]
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Latched {
-    Held,
-    /// Another holds one of them, and more were held already: let go of everything and start again.
-    Conflict,
-}
 
 /// The retry record of one statement: its position in the command, and who keeps the results of statements.
 pub(crate) struct Statement<'r, 's> {

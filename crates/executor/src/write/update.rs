@@ -1,15 +1,13 @@
 //! Updates, upserts, replacements and findAndModify's update.
 
-use crate::op::OpCtx;
+use crate::op::{Latched, OpCtx};
 use crate::read::request::ReadRequest;
 use crate::records;
 use crate::write::candidate::{Candidate, CandidateBatches};
 use crate::write::find_and_modify::retry_image;
 use crate::write::locked::LockedCollection;
 use crate::write::new_records::{NewRecord, insert_chunk};
-use crate::write::record_write::{
-    ATTEMPTS, Decision, Latched, RecordChange, RecordWrite, Statement,
-};
+use crate::write::record_write::{ATTEMPTS, Decision, RecordChange, RecordWrite, Statement};
 use crate::write::retry::{Retry, StmtResult};
 use crate::write::validation;
 use bson::{Doc, DocBuf, Value};

@@ -1,6 +1,7 @@
 //! Scans that may remember nothing, little or all of what they gave, against each other and against testing every document.
 
 use super::*;
+use crate::op::REMEMBERED;
 use crate::{Engine, FindCursor, FindRequest, ReadRequest, build};
 use bson::{DocBuf, Writer, json, shell};
 use catalog::NewIndex;

@@ -11,9 +11,11 @@
 //! ```
 //! Invariant: the results are those of a sort of all records, ties included: these come in the order in which the index has them.
 
-use super::{Order, RecordStream, Source, Step, test};
+use super::{Order, RecordStream};
 use crate::op::OpCtx;
 use crate::read::sorter::{Sorted, Sorter};
+use crate::read::source::Source;
+use crate::read::step::{Step, test};
 use crate::read::zones;
 use bson::{Doc, key};
 use catalog::{Collection, Expected, Index, alike, digest};

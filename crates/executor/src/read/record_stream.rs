@@ -1,76 +1,24 @@
-//! Reading: from a plan to documents, in order.
+//! The records that match, one at a time, in the order asked for; skip, limit and projection are its users'.
 //!
-//! [`RecordStream`] gives the records that match, one at a time, in the order asked for; skip, limit and projection are its users'.
-//! Index scans gather record keys and fetch them in batches. Between batches of a cursor nothing of the engine is held but
-//! the snapshot ([`RecordStream::release`]).
+//! Between batches of a cursor nothing of the engine is held but the snapshot ([`RecordStream::release`]).
 
 use self::top_k::Narrow;
+use crate::examined::Examined;
 use crate::op::OpCtx;
-use crate::read::index_scan::{IndexScan, Position, RecordScan};
-use crate::read::sorter::{Sorted, Sorter};
-use crate::read::union::Union;
-use bson::{Doc, Value};
-use catalog::keyspace::PREFIX;
-use catalog::{Collection, Index};
-use errors::{Error, Result, bail};
-pub(crate) mod dedup;
-pub(crate) mod distinct;
-pub(crate) mod find;
-pub(crate) mod idle;
-pub(crate) mod index_scan;
-pub(crate) mod merge;
-pub(crate) mod multi_range;
-pub(crate) mod request;
-pub(crate) mod skip_scan;
-pub(crate) mod sorter;
-pub(crate) mod tail;
-pub(crate) mod union;
-pub(crate) mod zones;
-
-pub use distinct::{distinct, distinct_of, distinct_plan};
-pub use find::{FindCursor, FindRequest};
-use planner::{Access, IndexAccess, Plan};
-use query::filter::Filter;
+use crate::read::ReadRequest;
+use crate::read::sorter::Sorter;
+use crate::read::source::{
+    Source, count_uses, doc_of_scan, open_source, release_source, step_source,
+};
+use crate::read::step::{Current, KEPT_BYTES, Step, test};
+use crate::records;
+use bson::Doc;
+use catalog::Collection;
+use errors::Result;
+use planner::Plan;
 use query::sort::SortPattern;
-pub use request::ReadRequest;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use storage::{Slice, View};
-pub use tail::TailCursor;
-pub use zones::ZoneMaps;
-
-/// A document up to this length is copied to outlast a batch of its cursor, in bytes.
-pub(crate) const KEPT_BYTES: usize = 16 << 10;
-
-/// What a plan has examined so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Examined {
-    pub keys: u64,
-    pub docs: u64,
-    /// Seeks: to the start of a range, and within it past what later fields exclude.
-    pub seeks: u64,
-}
-
-/// The document that a source stands on.
-pub(crate) enum Current {
-    None,
-    /// The scan's own value.
-    Scanned,
-    Fetched(Slice),
-    Built(Vec<u8>),
-    /// The record of the current key, to be read again.
-    Left,
-}
-
-pub(crate) enum Source {
-    Eof,
-    Ids { ids: Vec<Value>, at: usize },
-    Records(RecordScan),
-    Index(Box<IndexScan>),
-    Or(Box<Union>),
-    Merge(Box<crate::read::merge::Merge>),
-    Sorted(Sorted),
-}
+use storage::View;
 
 /// A step of some rows' source: of fields, so that the source is still free.
 macro_rules! step {
@@ -312,7 +260,7 @@ impl RecordStream {
     /// The record key of the current result, without the collection's prefix.
     pub fn record_key(&self) -> &[u8] {
         match (&self.current, &self.source) {
-            (Current::Scanned, Source::Records(s)) => s.key().get(PREFIX..).unwrap_or(&[]),
+            (Current::Scanned, Source::Records(s)) => records::own_part(s.key()),
             _ => &self.record_key,
         }
     }
@@ -417,279 +365,5 @@ impl RecordStream {
         } else {
             self.view.cached_only()
         };
-    }
-}
-
-pub(crate) fn test(f: &Filter, doc: Doc<'_>, vars: Option<&query::expr::Vars>) -> Result<bool> {
-    match vars {
-        Some(v) => f.matches_with(doc, v),
-        None => f.matches(doc),
-    }
-}
-
-/// What one step of a source works with.
-pub(crate) struct Step<'s> {
-    pub view: &'s View,
-    pub coll: &'s Arc<Collection>,
-    pub vars: Option<&'s query::expr::Vars>,
-    pub examined: &'s mut Examined,
-    pub record_key: &'s mut Vec<u8>,
-}
-
-fn open_source(
-    coll: &Arc<Collection>,
-    access: &Access,
-    covered: bool,
-    limit: Option<u64>,
-) -> Result<Source> {
-    Ok(match access {
-        Access::Eof => Source::Eof,
-        Access::Ids(ids) => Source::Ids {
-            ids: ids.clone(),
-            at: 0,
-        },
-        Access::Records { low, high, reverse } => {
-            Source::Records(RecordScan::new(coll, low, high, *reverse))
-        }
-        Access::Index(a) => Source::Index(Box::new(IndexScan::new(
-            index(coll, a.index)?,
-            a,
-            covered,
-            limit,
-        ))),
-        Access::Or(branches) => {
-            let mut open = Vec::with_capacity(branches.len());
-            for b in branches.iter() {
-                open.push(open_source(coll, &b.access, false, None)?);
-            }
-            Source::Or(Box::new(Union::new(branches.clone(), open)))
-        }
-        Access::Merge(branches, pattern) => {
-            let mut scans = Vec::with_capacity(branches.len());
-            for b in branches.iter() {
-                let index = index(coll, b.access.index)?;
-                scans.push(IndexScan::new(index, &b.access, false, limit));
-            }
-            let merge = crate::read::merge::Merge::new(branches.clone(), scans, pattern.clone());
-            Source::Merge(Box::new(merge))
-        }
-    })
-}
-
-fn index(coll: &Collection, id: u32) -> Result<Arc<Index>> {
-    let i = coll
-        .index(id)
-        .ok_or_else(|| Error::internal("the plan names an index that is not there"))?;
-    Ok(i.clone())
-}
-
-/// Counts each index once for a plan, however often the plan reads it.
-fn count_uses(ctx: &mut OpCtx, coll: &Collection, access: &Access) {
-    match access {
-        Access::Eof => {}
-        Access::Records { .. } if access.is_scan() => {}
-        Access::Ids(_) | Access::Records { .. } => ctx.uses(&coll.id_index_accesses),
-        Access::Index(a) => {
-            if let Some(i) = coll.index(a.index) {
-                ctx.uses(&i.accesses);
-            }
-        }
-        Access::Or(_) | Access::Merge(..) => {
-            let mut seen: Vec<&Arc<AtomicU64>> = Vec::new();
-            gather_uses(coll, access, &mut seen);
-            seen.into_iter().for_each(|accesses| ctx.uses(accesses));
-        }
-    }
-}
-
-fn gather_uses<'c>(coll: &'c Collection, access: &Access, out: &mut Vec<&'c Arc<AtomicU64>>) {
-    let mut add = |accesses: &'c Arc<AtomicU64>| {
-        if !out.iter().any(|a| Arc::ptr_eq(a, accesses)) {
-            out.push(accesses);
-        }
-    };
-    match access {
-        Access::Eof => {}
-        Access::Records { .. } if access.is_scan() => {}
-        Access::Ids(_) | Access::Records { .. } => add(&coll.id_index_accesses),
-        Access::Index(a) => coll
-            .index(a.index)
-            .into_iter()
-            .for_each(|i| add(&i.accesses)),
-        Access::Merge(scans, _) => scans
-            .iter()
-            .filter_map(|b| coll.index(b.access.index))
-            .for_each(|i| add(&i.accesses)),
-        Access::Or(branches) => branches
-            .iter()
-            .for_each(|b| gather_uses(coll, &b.access, out)),
-    }
-}
-
-pub(crate) fn doc_of_scan(source: &Source) -> Doc<'_> {
-    match source {
-        Source::Records(s) => Doc::new(s.value()).unwrap_or(Doc::EMPTY),
-        Source::Or(u) => u.scanned(),
-        _ => Doc::EMPTY,
-    }
-}
-
-pub(crate) fn step_source(
-    source: &mut Source,
-    ctx: &mut OpCtx,
-    step: &mut Step,
-) -> Result<Option<Current>> {
-    match source {
-        Source::Eof => Ok(None),
-        Source::Ids { ids, at } => {
-            while let Some(id) = ids.get(*at) {
-                ctx.tick(1)?;
-                let key = crate::records::locate(step.view, step.coll, id.as_val())?;
-                let found = match &key {
-                    Some(key) => step.view.get(key)?,
-                    None => None,
-                };
-                *at += 1;
-                step.examined.keys += 1;
-                if let (Some(slice), Some(key)) = (found, key) {
-                    step.examined.docs += 1;
-                    step.record_key.clear();
-                    step.record_key
-                        .extend_from_slice(key.get(PREFIX..).unwrap_or(&[]));
-                    return Ok(Some(Current::Fetched(slice)));
-                }
-            }
-            Ok(None)
-        }
-        Source::Records(scan) => {
-            ctx.tick(1)?;
-            if scan.next(step.view)? {
-                step.examined.docs += 1;
-                Ok(Some(Current::Scanned))
-            } else {
-                Ok(None)
-            }
-        }
-        Source::Index(scan) => scan.next(ctx, step),
-        Source::Or(u) => u.next(ctx, step),
-        Source::Merge(m) => m.next(ctx, step),
-        Source::Sorted(s) => s.next(ctx, step),
-    }
-}
-
-pub(crate) fn release_source(source: &mut Source) {
-    match source {
-        Source::Records(s) => s.release(),
-        Source::Index(s) => s.release(),
-        Source::Or(u) => u.release(),
-        Source::Merge(m) => m.release(),
-        Source::Sorted(s) => s.release(),
-        Source::Eof | Source::Ids { .. } => {}
-    }
-}
-
-/// Up to so many ranges are counted by a scan each, which costs least for each entry.
-const FEW_RANGES: usize = 8;
-
-/// How many records match, without giving them: `limit` and `skip` as count's.
-pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64) -> Result<u64> {
-    let (view, Some(coll)) = ctx.view(ns) else {
-        return Ok(0);
-    };
-    if coll.is_view() {
-        bail!(
-            CommandNotSupportedOnView,
-            "Namespace {ns} is a view, not a collection"
-        );
-    }
-    let bounded = |n: u64| {
-        let n = n.saturating_sub(skip);
-        if limit > 0 { n.min(limit) } else { n }
-    };
-    if req.filter.is_trivial() && req.hint.is_none() {
-        return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
-    }
-    let plan = Arc::new(req.plan(ctx.engine, &view, &coll, true)?);
-    let most = if limit > 0 {
-        Some(skip.saturating_add(limit))
-    } else {
-        None
-    };
-    if let Access::Index(a) = &plan.access
-        && plan.residual.is_trivial()
-    {
-        let index = index(&coll, a.index)?;
-        count_uses(ctx, &coll, &plan.access);
-        if ctx.plan.is_none() {
-            ctx.plan = Some(plan.clone());
-        }
-        let planner::Bounds::Ranges(ranges) = &a.bounds;
-        let bare = a.key_filter.is_empty() && a.skip.is_empty() && !a.dedup;
-        let n = if bare && ranges.len() <= FEW_RANGES {
-            count_ranges(ctx, &view, &index, a, most)?
-        } else {
-            count_entries(
-                ctx,
-                &view,
-                &coll,
-                IndexScan::new(index, a, true, most),
-                most,
-            )?
-        };
-        return Ok(bounded(n));
-    }
-    let mut rows = RecordStream::with_plan(ctx, view, coll, plan, None, req.vars.clone())?;
-    let mut n = 0;
-    while Some(n) != most && rows.next(ctx)? {
-        n += 1;
-    }
-    Ok(bounded(n))
-}
-
-/// How many entries the ranges of an index hold, where they are all that was asked for.
-fn count_ranges(
-    ctx: &mut OpCtx,
-    view: &View,
-    index: &Index,
-    access: &IndexAccess,
-    most: Option<u64>,
-) -> Result<u64> {
-    let mut n = 0;
-    for (low, high) in Position::ranges(index, &access.bounds) {
-        let mut scan = view.scan(&low, &high, storage::Direction::Forward);
-        while Some(n) != most && scan.next()? {
-            ctx.tick(1)?;
-            n += 1;
-        }
-    }
-    ctx.examined.keys += n;
-    Ok(n)
-}
-
-/// How many entries a scan gives; no document is built or fetched.
-fn count_entries(
-    ctx: &mut OpCtx,
-    view: &View,
-    coll: &Arc<Collection>,
-    mut scan: IndexScan,
-    most: Option<u64>,
-) -> Result<u64> {
-    let (mut examined, mut record_key) = (Examined::default(), Vec::new());
-    let mut n = 0;
-    loop {
-        let mut step = Step {
-            view,
-            coll,
-            vars: None,
-            examined: &mut examined,
-            record_key: &mut record_key,
-        };
-        if Some(n) == most || !scan.next_entry(ctx, &mut step)? {
-            ctx.examined.keys += examined.keys;
-            ctx.examined.docs += examined.docs;
-            ctx.examined.seeks += examined.seeks;
-            return Ok(n);
-        }
-        n += 1;
     }
 }

@@ -1,0 +1,77 @@
+//! What every operation of a process shares.
+
+use crate::build_progress::Builds;
+use crate::gate::Gate;
+use crate::temp_collections;
+use crate::zone_maps::ZoneMaps;
+use catalog::Catalog;
+use errors::Result;
+use query::pipeline::StageMemory;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::SystemTime;
+use storage::{Entry, Store};
+
+/// What idle cursors hold at most, in bytes, besides what each may hold uncounted.
+const CURSOR_MEMORY: usize = 64 << 20;
+
+/// What every operation shares: the store and its catalog.
+pub struct Engine {
+    pub store: Arc<Store>,
+    pub catalog: Catalog,
+    /// Index builds that run: see [`crate::write::build`].
+    pub builds: Builds,
+    pub gate: Gate,
+    /// For what sorts and groups hold, and what scans remember.
+    pub stage_memory: Arc<StageMemory>,
+    /// For what cursors hold that nobody uses now.
+    pub cursor_memory: Arc<StageMemory>,
+    pub zones: ZoneMaps,
+    /// Queries that would have to read a whole collection are refused (`notablescan`).
+    pub no_table_scan: AtomicBool,
+    /// The last timestamp that took the place of an empty one.
+    stamped: AtomicU64,
+}
+
+impl Engine {
+    pub fn open(store: Arc<Store>) -> Result<Arc<Engine>> {
+        if store.last_index() == 0 {
+            // A replica set's first entry: cluster time is never zero.
+            store.propose(vec![Entry::noop(vec![])])?;
+        }
+        let catalog = Catalog::open(store.clone())?;
+        temp_collections::drop_all(&catalog);
+        Ok(Arc::new(Engine {
+            store,
+            catalog,
+            builds: Default::default(),
+            gate: Gate::default(),
+            stage_memory: Arc::default(),
+            cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
+            zones: Default::default(),
+            no_table_scan: AtomicBool::new(false),
+            stamped: AtomicU64::new(0),
+        }))
+    }
+
+    /// A timestamp for what is written at this time: not before the last entry of the log, which may be ahead of the clock, nor
+    /// behind the clock, as the log is while nothing is written.
+    pub fn stamp_at(&self, now_millis: i64) -> u64 {
+        let seconds = u64::try_from(now_millis / 1000).unwrap_or(0);
+        (seconds << 32 | 1).max(self.store.last_ts() + 1)
+    }
+
+    /// A timestamp in place of an empty one: each is greater than the one before.
+    pub fn next_stamp(&self) -> u64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now_millis = since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
+        let floor = self.stamp_at(now_millis);
+        let next = |last: u64| floor.max(last + 1);
+        let last = self
+            .stamped
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(next(last))
+            });
+        next(last.unwrap_or_else(|last| last))
+    }
+}

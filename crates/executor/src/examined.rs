@@ -1,0 +1,10 @@
+//! What the plans of an operation examine, as explain and the profiler show it.
+
+/// What a plan has examined so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Examined {
+    pub keys: u64,
+    pub docs: u64,
+    /// Seeks: to the start of a range, and within it past what later fields exclude.
+    pub seeks: u64,
+}

@@ -1,0 +1,166 @@
+//! How an operation gets at what it writes, and commits it: the gate, the collection's write lock, latches, the group.
+//!
+//! Invariant: an operation on an event loop waits for nothing here. What is in its way it hands to a worker, unless it has
+//! staged a write.
+
+use super::OpCtx;
+use crate::gate::PATIENCE;
+use crate::write_group::Held;
+use catalog::{Collection, WriteLock};
+use errors::Result;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use storage::{Entry, LatchGuard};
+
+/// Whether keys could be latched.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Latched {
+    Held,
+    /// Another holds one of them, and more were held already: let go of everything and start again.
+    Conflict,
+}
+
+impl OpCtx<'_> {
+    /// The collection with its write lock held, in its version of that moment.
+    pub fn lock(&mut self, ns: &str) -> Result<Option<(Arc<Collection>, WriteLock)>> {
+        loop {
+            self.pass_gate()?;
+            let Some(c) = self.engine.catalog.get(ns) else {
+                return Ok(None);
+            };
+            let lock = match c.try_write_lock() {
+                Some(l) => l,
+                None => {
+                    // DDL waits for what our own group holds, perhaps.
+                    self.flush();
+                    self.need_worker()?;
+                    loop {
+                        if let Some(lock) = c.write_lock_within(PATIENCE) {
+                            break lock;
+                        }
+                        self.check()?;
+                    }
+                }
+            };
+            // Whoever closes the gate then waits for all who hold such locks: nobody may take one and go on.
+            if self.engine.gate.is_closed() {
+                continue;
+            }
+            // DDL may have changed or dropped it before we had the lock.
+            match self.engine.catalog.get(ns) {
+                Some(now) if now.uuid == c.uuid => return Ok(Some((now, lock))),
+                Some(_) => continue,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits until no write is under way on a collection whose DDL comes next, and which then waits for the few that began
+    /// meanwhile: that cannot be interrupted, and a write may scan for minutes.
+    pub fn wait_for_writers(&self, ns: &str) -> Result<()> {
+        loop {
+            match self.engine.catalog.get(ns) {
+                Some(c) if !c.is_idle_within(PATIENCE) => self.check()?,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits until the server is not locked against writes.
+    pub fn pass_gate(&mut self) -> Result<()> {
+        if !self.engine.gate.is_closed() {
+            return Ok(());
+        }
+        self.flush();
+        self.need_worker()?;
+        let tell = |waits| {
+            if let Some(w) = self.waiting {
+                w.store(waits, Ordering::Relaxed);
+            }
+        };
+        tell(true);
+        let passed = self.engine.gate.wait(|| self.check());
+        tell(false);
+        passed
+    }
+
+    /// Latches keys by their hashes ([`crate::records::latch_hash`], [`crate::records::unique_hash`]), besides what is held
+    /// already. Every latch of every write of records is taken here.
+    ///
+    /// On an event loop an earlier command of the same turn may hold one of them, until the loop's group is committed. So a
+    /// latch that is in the way commits the group, with the writes of all commands of the turn so far: none of their replies
+    /// has been sent, and how the commit fared is kept for them ([`WriteGroup::commit`]). If that does not help the operation
+    /// goes to a worker.
+    ///
+    /// Who holds no latch waits for those asked for, so he is never told of a conflict; who holds some does not wait.
+    pub(crate) fn latch_keys(
+        &mut self,
+        held: &mut Option<LatchGuard>,
+        hashes: &[u64],
+    ) -> Result<Latched> {
+        if held.is_none() && self.engine.store.is_stalled() {
+            // The engine makes writers wait: let it be a worker that waits, not the readers of a loop.
+            self.flush();
+            self.need_worker()?;
+        }
+        if self.try_latch(held, hashes) {
+            return Ok(Latched::Held);
+        }
+        if self.group.is_some() {
+            self.flush();
+            if self.try_latch(held, hashes) {
+                return Ok(Latched::Held);
+            }
+            self.need_worker()?;
+        }
+        if held.is_some() {
+            return Ok(Latched::Conflict);
+        }
+        *held = Some(self.engine.store.latches().acquire(hashes));
+        Ok(Latched::Held)
+    }
+
+    fn try_latch(&self, held: &mut Option<LatchGuard>, hashes: &[u64]) -> bool {
+        match held {
+            Some(guard) => guard.try_extend(hashes),
+            None => {
+                *held = self.engine.store.latches().try_acquire(hashes);
+                held.is_some()
+            }
+        }
+    }
+
+    /// Commits entries: at once on a worker, with the loop's group inline.
+    pub fn commit(&mut self, entries: Vec<Entry>, held: Held) -> Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        match &mut self.group {
+            Some(g) => {
+                g.stage(entries, held);
+                self.staged = true;
+            }
+            None => {
+                let c = self.engine.store.propose(entries)?;
+                self.last_index = c.index;
+                held.release();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the loop's group holds so far, so that this operation sees it.
+    pub fn flush(&mut self) {
+        if let Some(g) = &mut self.group {
+            g.flush(&self.engine.store);
+        }
+    }
+
+    /// Before a statement that must see the earlier ones of its own command.
+    pub fn flush_own(&mut self) {
+        if self.staged {
+            self.flush();
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Counting: how many records match, where possible without reading them.
+
+use crate::examined::Examined;
+use crate::op::OpCtx;
+use crate::read::index_scan::{IndexScan, Position};
+use crate::read::source::{count_uses, index};
+use crate::read::step::Step;
+use crate::read::{ReadRequest, RecordStream};
+use catalog::{Collection, Index};
+use errors::{Result, bail};
+use planner::{Access, IndexAccess};
+use std::sync::Arc;
+use storage::View;
+
+/// Up to so many ranges are counted by a scan each, which costs least for each entry.
+const FEW_RANGES: usize = 8;
+
+/// How many records match, without giving them: `limit` and `skip` as count's.
+pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64) -> Result<u64> {
+    let (view, Some(coll)) = ctx.view(ns) else {
+        return Ok(0);
+    };
+    if coll.is_view() {
+        bail!(
+            CommandNotSupportedOnView,
+            "Namespace {ns} is a view, not a collection"
+        );
+    }
+    let bounded = |n: u64| {
+        let n = n.saturating_sub(skip);
+        if limit > 0 { n.min(limit) } else { n }
+    };
+    if req.filter.is_trivial() && req.hint.is_none() {
+        return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
+    }
+    let plan = Arc::new(req.plan(ctx.engine, &view, &coll, true)?);
+    let most = if limit > 0 {
+        Some(skip.saturating_add(limit))
+    } else {
+        None
+    };
+    if let Access::Index(a) = &plan.access
+        && plan.residual.is_trivial()
+    {
+        let index = index(&coll, a.index)?;
+        count_uses(ctx, &coll, &plan.access);
+        if ctx.plan.is_none() {
+            ctx.plan = Some(plan.clone());
+        }
+        let planner::Bounds::Ranges(ranges) = &a.bounds;
+        let bare = a.key_filter.is_empty() && a.skip.is_empty() && !a.dedup;
+        let n = if bare && ranges.len() <= FEW_RANGES {
+            count_ranges(ctx, &view, &index, a, most)?
+        } else {
+            count_entries(
+                ctx,
+                &view,
+                &coll,
+                IndexScan::new(index, a, true, most),
+                most,
+            )?
+        };
+        return Ok(bounded(n));
+    }
+    let mut rows = RecordStream::with_plan(ctx, view, coll, plan, None, req.vars.clone())?;
+    let mut n = 0;
+    while Some(n) != most && rows.next(ctx)? {
+        n += 1;
+    }
+    Ok(bounded(n))
+}
+
+/// How many entries the ranges of an index hold, where they are all that was asked for.
+fn count_ranges(
+    ctx: &mut OpCtx,
+    view: &View,
+    index: &Index,
+    access: &IndexAccess,
+    most: Option<u64>,
+) -> Result<u64> {
+    let mut n = 0;
+    for (low, high) in Position::ranges(index, &access.bounds) {
+        let mut scan = view.scan(&low, &high, storage::Direction::Forward);
+        while Some(n) != most && scan.next()? {
+            ctx.tick(1)?;
+            n += 1;
+        }
+    }
+    ctx.examined.keys += n;
+    Ok(n)
+}
+
+/// How many entries a scan gives; no document is built or fetched.
+fn count_entries(
+    ctx: &mut OpCtx,
+    view: &View,
+    coll: &Arc<Collection>,
+    mut scan: IndexScan,
+    most: Option<u64>,
+) -> Result<u64> {
+    let (mut examined, mut record_key) = (Examined::default(), Vec::new());
+    let mut n = 0;
+    loop {
+        let mut step = Step {
+            view,
+            coll,
+            vars: None,
+            examined: &mut examined,
+            record_key: &mut record_key,
+        };
+        if Some(n) == most || !scan.next_entry(ctx, &mut step)? {
+            ctx.examined.keys += examined.keys;
+            ctx.examined.docs += examined.docs;
+            ctx.examined.seeks += examined.seeks;
+            return Ok(n);
+        }
+        n += 1;
+    }
+}

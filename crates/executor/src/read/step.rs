@@ -1,0 +1,39 @@
+//! One step of a source: what it works with, and the document that it ends on.
+
+use crate::examined::Examined;
+use bson::Doc;
+use catalog::Collection;
+use errors::Result;
+use query::filter::Filter;
+use std::sync::Arc;
+use storage::{Slice, View};
+
+/// A document up to this length is copied to outlast a batch of its cursor, in bytes.
+pub(crate) const KEPT_BYTES: usize = 16 << 10;
+
+/// The document that a source stands on.
+pub(crate) enum Current {
+    None,
+    /// The scan's own value.
+    Scanned,
+    Fetched(Slice),
+    Built(Vec<u8>),
+    /// The record of the current key, to be read again.
+    Left,
+}
+
+/// What one step of a source works with.
+pub(crate) struct Step<'s> {
+    pub view: &'s View,
+    pub coll: &'s Arc<Collection>,
+    pub vars: Option<&'s query::expr::Vars>,
+    pub examined: &'s mut Examined,
+    pub record_key: &'s mut Vec<u8>,
+}
+
+pub(crate) fn test(f: &Filter, doc: Doc<'_>, vars: Option<&query::expr::Vars>) -> Result<bool> {
+    match vars {
+        Some(v) => f.matches_with(doc, v),
+        None => f.matches(doc),
+    }
+}
