@@ -31,6 +31,15 @@ def free_port():
         return s.getsockname()[1]
 
 
+def until(what, holds, timeout_s=30):
+    """Asks `holds` until it answers something true, and gives that; fails in the name of `what` after `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while not (answer := holds()):
+        assert time.monotonic() < end, f"in vain for {timeout_s} s: {what}"
+        time.sleep(0.02)
+    return answer
+
+
 class Server:
     """One process. `launch` returns at once, `start` when it answers; `kill` is SIGKILL; `stop` is what an operator does."""
 

@@ -8,7 +8,7 @@ import pytest
 from bson import Binary, Int64
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from harness import expect_error, refuses
+from harness import expect_error, refuses, until
 
 
 @pytest.fixture
@@ -167,13 +167,12 @@ def test_current_op_and_kill_op(client, server, coll):
 
     thread = threading.Thread(target=slow)
     thread.start()
-    deadline, operation = time.monotonic() + 20, None
-    while operation is None and time.monotonic() < deadline:
-        for op in client.admin.command("currentOp")["inprog"]:
-            if op.get("command", {}).get("comment") == "the slow one":
-                operation = op
-        time.sleep(0.02)
-    assert operation, "the running operation is not shown"
+
+    def running():
+        shown = client.admin.command("currentOp")["inprog"]
+        return next((op for op in shown if op.get("command", {}).get("comment") == "the slow one"), None)
+
+    operation = until("the running operation is shown", running)
     assert operation["ns"] == coll.full_name and operation["op"] == "query" and operation["active"] is True
     assert "secs_running" in operation and "microsecs_running" in operation and operation["client"].startswith("127.0.0.1:")
     assert client.admin.command("killOp", op=operation["opid"])["info"] == "attempting to kill op"
@@ -193,14 +192,9 @@ def test_a_client_that_vanishes_ends_its_operation(client, server, coll):
     def runs():
         return any(op.get("command", {}).get("comment") == "vanishing" for op in client.admin.command("currentOp")["inprog"])
 
-    deadline = time.monotonic() + 20
-    while not runs() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until("it runs", runs)
     wire.close()
-    deadline = time.monotonic() + 10
-    while runs() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not runs()
+    until("it ends", lambda: not runs(), timeout_s=10)
 
 
 @pytest.fixture

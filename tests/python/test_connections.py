@@ -9,7 +9,7 @@ import bson
 import pytest
 from pymongo.errors import PyMongoError
 
-from harness import OP_MSG, Wire
+from harness import OP_MSG, Wire, until
 
 
 def test_many_at_once(server, coll):
@@ -85,9 +85,7 @@ def test_connections_are_counted(server, wire):
     assert current() == before + 10
     for other in others:
         other.close()
-    deadline = time.monotonic() + 10
-    while current() > before and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until("they are counted out", lambda: current() <= before, timeout_s=10)
     assert current() == before
 
 
@@ -104,16 +102,16 @@ def test_too_many(new_server):
             refused += 1
     assert len(kept) in (9, 10) and refused == 20 - len(kept)
     kept.pop().close()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+
+    def connects():
         try:
             with server.wire(timeout_s=5) as wire:
                 wire.ping()
-            break
+            return True
         except (OSError, EOFError):
-            time.sleep(0.05)
-    else:
-        pytest.fail("no new connection although one was closed")
+            return False
+
+    until("a new connection, since one was closed", connects, timeout_s=10)
     kept[0].ping()
 
 
@@ -182,7 +180,4 @@ def test_a_cursor_whose_number_was_lost_is_closed(new_server):
         for peer in peers:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
-        deadline = time.monotonic() + 30
-        while open_cursors():
-            assert time.monotonic() < deadline, "cursors that nobody knows of stay open"
-            time.sleep(0.05)
+        until("cursors that nobody knows of are closed", lambda: not open_cursors())

@@ -1,12 +1,11 @@
 """`currentOp` and `$currentOp`, `killOp`, `$listLocalSessions`, and `dbHash`."""
 
 import threading
-import time
 
 import pytest
 from pymongo.errors import OperationFailure
 
-from harness import refuses
+from harness import refuses, until
 
 SLOW = [
     {"$unionWith": {"coll": "big"}},
@@ -32,12 +31,7 @@ def test_seen_and_killed(client, big):
     thread = threading.Thread(target=run)
     thread.start()
     stage = [{"$currentOp": {}}, {"$match": {"command.comment": "to be killed"}}]
-    op = None
-    for _ in range(200):
-        op = next(client.admin.aggregate(stage), None)
-        if op:
-            break
-        time.sleep(0.02)
+    op = until("the operation is shown", lambda: next(client.admin.aggregate(stage), None))
     assert op["active"] and op["type"] == "op" and op["op"] == "command" and op["ns"] == f"{big.name}.big"
     assert op["microsecs_running"] >= 0 and op["client"].startswith("127.0.0.1") and "lsid" in op
     by_command = client.admin.command({"currentOp": 1, "command.comment": "to be killed"})["inprog"]

@@ -8,7 +8,7 @@ from pymongo import WriteConcern
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
 from exact import same
-from harness import expect_error, refuses
+from harness import expect_error, refuses, until
 
 
 def test_one_and_many(coll):
@@ -130,11 +130,7 @@ def test_unacknowledged(coll):
     assert lax.insert_one({"_id": 1}).acknowledged is False
     lax.insert_many([{"_id": 1}, {"_id": 2}], ordered=False)
     # Whatever connection these went out on: a moment later they are there.
-    import time
-
-    deadline = time.monotonic() + 10
-    while coll.count_documents({}) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until("both are there", lambda: coll.count_documents({}) >= 2, timeout_s=10)
     assert coll.distinct("_id") == [1, 2]
 
 

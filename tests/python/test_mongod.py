@@ -3,12 +3,11 @@
 import os
 import signal
 import subprocess
-import time
 
 import bson
 import pytest
 
-from harness import BINARY, Wire, free_port
+from harness import BINARY, Wire, free_port, until
 
 
 @pytest.fixture
@@ -50,9 +49,7 @@ def test_fork(mongod, tmp_path):
             config = {"_id": "rs7", "members": [{"_id": 0, "host": f"127.0.0.1:{port}"}]}
             reply = wire.command({"replSetInitiate": config, "$db": "admin"})
             assert reply["ok"] == 1 or reply["code"] == 23, reply
-            deadline = time.monotonic() + 20
-            while not wire.command({"hello": 1, "$db": "admin"}).get("isWritablePrimary") and time.monotonic() < deadline:
-                time.sleep(0.05)
+            until("it is primary", lambda: wire.command({"hello": 1, "$db": "admin"}).get("isWritablePrimary"), timeout_s=20)
             hello = wire.command({"hello": 1, "$db": "admin"})
             assert hello["setName"] == "rs7" and hello["isWritablePrimary"] is True
             assert wire.command({"insert": "x", "$db": "test", "documents": [{"_id": 1}], "writeConcern": {"w": "majority"}})["n"] == 1
@@ -63,10 +60,7 @@ def test_fork(mongod, tmp_path):
         assert (tmp_path / "mongod.log").stat().st_size > 0
     finally:
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + 20
-    while not gone(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert gone(pid)
+    until("it is gone", lambda: gone(pid), timeout_s=20)
 
 
 def test_fork_reports_failure(mongod, tmp_path, new_server):

@@ -8,6 +8,8 @@ import time
 import pytest
 from pymongo import DESCENDING, IndexModel
 
+from harness import until
+
 BEGAN = datetime.datetime(2020, 1, 1)
 
 
@@ -47,10 +49,11 @@ def within(docs, low, high):
 def wait_for_map(things, read=150):
     """Sorts until one reads little, as it does when there is a zone map."""
     query = {"n": {"$gte": 100, "$lt": 1100}}
-    until = time.monotonic() + 60
-    while examined(things, query, hint="n_1", sort=[("at", -1)], limit=10)[1] > read:
-        assert time.monotonic() < until, "there is no zone map"
-        time.sleep(0.02)
+
+    def reads_little():
+        return examined(things, query, hint="n_1", sort=[("at", -1)], limit=10)[1] <= read
+
+    until("there is a zone map", reads_little, timeout_s=60)
     assert things.database.client.admin.command("serverStatus")["pandodb"]["zoneMaps"]["maps"] > 0
 
 

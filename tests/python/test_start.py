@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness import BINARY, Wire, free_port
+from harness import BINARY, Wire, free_port, until
 
 
 def fails(*arguments, env=None, program=BINARY):
@@ -215,10 +215,7 @@ def test_log_rotation(new_server, tmp_path, reopen):
         if reopen:
             log.rename(tmp_path / "server.log.mine")
         server.process.send_signal(signal.SIGUSR1)
-        deadline = time.monotonic() + 60
-        while not (log.exists() and others()):
-            assert time.monotonic() < deadline, "the log is not rotated"
-            time.sleep(0.02)
+        until("the log is rotated", lambda: log.exists() and others(), timeout_s=60)
         client.admin.command("logRotate")
         client.admin.command("logRotate")
         assert len(others()) == (1 if reopen else 3), "no rotated log takes the place of another"

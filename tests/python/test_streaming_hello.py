@@ -11,7 +11,7 @@ import pytest
 from bson import Int64, ObjectId
 from pymongo import monitoring
 
-from harness import BINARY, MORE_TO_COME, OP_MSG, Wire, expect_error
+from harness import BINARY, MORE_TO_COME, OP_MSG, Wire, expect_error, until
 
 EXHAUST_ALLOWED = 1 << 16
 HOUR = 3_600_000
@@ -28,14 +28,6 @@ def hello(version=None, wait=None, **more):
 
 def known(wire):
     return wire.command(hello())["topologyVersion"]
-
-
-def until(what, holds):
-    for _ in range(1000):
-        if holds():
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"in vain: {what}")
 
 
 class Stream:
