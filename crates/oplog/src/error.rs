@@ -21,6 +21,10 @@ pub enum Error {
     },
     /// Entries that were asked for are not kept any more, or are missing.
     Missing { wanted: u64, first: u64 },
+    /// Entries that were there were cut off again, because another member's log went on in their place.
+    Cut { wanted: u64, last: u64 },
+    /// An entry that does not follow on the last one of the log.
+    OutOfOrder { index: u64, why: String },
     /// The directory holds a log of a version that this program does not read.
     Version { segment: PathBuf, version: u32 },
 }
@@ -65,6 +69,15 @@ impl fmt::Display for Error {
                     "entry {wanted} is not in the log, which begins at {first}"
                 )
             }
+            Error::Cut { wanted, last } => {
+                write!(
+                    f,
+                    "entry {wanted} was cut off the log, which went on after {last}"
+                )
+            }
+            Error::OutOfOrder { index, why } => {
+                write!(f, "entry {index} cannot be appended to the log: {why}")
+            }
             Error::Version { segment, version } => write!(
                 f,
                 "{} has log format version {version}, which this version does not read",
@@ -84,6 +97,8 @@ impl From<Error> for errors::Error {
             Error::Poisoned { .. } => errors::Code::LogWriteFailed,
             Error::Corrupt { .. } => errors::Code::UnrecoverableRollbackError,
             Error::Missing { .. } => errors::Code::OplogQueryMinTsMissing,
+            Error::Cut { .. } => errors::Code::CappedPositionLost,
+            Error::OutOfOrder { .. } => errors::Code::OplogOutOfOrder,
             Error::Version { .. } => errors::Code::UnsupportedFormat,
         };
         errors::Error::new(code, e.to_string())

@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::file::write_all_at;
-use crate::frame::{self, HEADER_BYTES, MAX_FRAME_BYTES};
+use crate::frame::{self, HEADER_BYTES, MAX_FRAME_BYTES, MAX_PAYLOAD_BYTES};
 use crate::segment::Segment;
-use crate::{Shared, Tail};
+use crate::{Record, Shared, Tail};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 
@@ -64,6 +64,44 @@ impl<'a> Group<'a> {
             term: self.tail.term,
             wall_millis: self.now_millis as i64,
         };
+        self.push(stamp, fill);
+        stamp
+    }
+
+    /// Adds an entry that another member made: it keeps its index, timestamp, term and wall clock. It has to follow on the last
+    /// entry; after an error the group is as it was.
+    pub fn add_record(&mut self, record: &Record<'_>) -> Result<()> {
+        let refuse = |why: String| Error::OutOfOrder {
+            index: record.index,
+            why,
+        };
+        let last = &self.last;
+        if record.index != last.index + 1 {
+            return Err(refuse(format!("the log ends at {}", last.index)));
+        }
+        if record.ts <= last.ts || record.term < last.term {
+            let (ts, term) = (last.ts, last.term);
+            return Err(refuse(format!(
+                "its timestamp {} or term {} is before {ts} and {term} of the last",
+                record.ts, record.term
+            )));
+        }
+        if record.payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(refuse(format!(
+                "it is larger than {MAX_PAYLOAD_BYTES} bytes"
+            )));
+        }
+        let stamp = Stamp {
+            index: record.index,
+            ts: record.ts,
+            term: record.term,
+            wall_millis: record.wall_millis,
+        };
+        self.push(stamp, |buf| buf.extend_from_slice(record.payload));
+        Ok(())
+    }
+
+    fn push(&mut self, stamp: Stamp, fill: impl FnOnce(&mut Vec<u8>)) {
         let lag = u32::try_from(stamp.index.saturating_sub(self.durable)).unwrap_or(u32::MAX);
         let start = self.tail.buf.len();
         frame::encode(&mut self.tail.buf, &stamp, lag, fill);
@@ -72,7 +110,6 @@ impl<'a> Group<'a> {
             self.first_ts = stamp.ts;
         }
         self.last = stamp;
-        stamp
     }
 
     /// Writes the group. After an error nothing of it is in the log, and the next group may try again unless the log is
@@ -116,6 +153,7 @@ impl<'a> Group<'a> {
         tail.next_index = self.last.index + 1;
         tail.last_ts = self.last.ts;
         tail.last_term = self.last.term;
+        tail.term = tail.term.max(tail.last_term);
         if tail.buf.capacity() > KEEP_BUFFER_BYTES {
             tail.buf = Vec::new();
         }

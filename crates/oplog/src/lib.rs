@@ -1,7 +1,7 @@
 //! The durable operation log: checksummed entries in segment files, group append, group sync, recovery.
 //!
-//! An entry is opaque bytes with an index (dense, from 1) and a BSON Timestamp (seconds << 32 | increment). The life of a
-//! group of entries:
+//! An entry is opaque bytes with an index (dense, from 1), a BSON Timestamp (seconds << 32 | increment), the term of the primary
+//! that made it, and a wall clock. The life of a group of entries:
 //!
 //! ```text
 //! Log::group ── add, add, … ── write ───────────► written: survives a kill of the process, is acknowledged for w: 1
@@ -12,15 +12,18 @@
 //! ```
 //!
 //! Invariants:
-//! - Indexes are dense and timestamps strictly grow, across restarts and when the clock goes backwards.
+//! - Indexes are dense, timestamps strictly grow and terms do not fall, across restarts and when the clock goes backwards.
 //! - A group is written whole or not at all: a failed write is cut off again, and when that fails too the log is poisoned.
 //! - A failed fsync poisons the log for good: nothing more is acknowledged, since the kernel may have dropped what it could
 //!   not write and would answer the next fsync with success.
 //! - Recovery drops a tail only when nothing proves that it was durable; otherwise a damaged entry is an error that names the
 //!   segment and the offset. The proof: each entry says which index was durable when it was written.
+//! - What has to be atomic is one entry, and one frame. Of a group that a loss of power tears a prefix of whole entries may stay.
+//! - A cut ([`Log::truncate_after`]) is durable before anything is appended behind it.
 //! - A segment is rolled without waiting for a disk; the durable index passes a segment's first entry only after the
 //!   directory and all earlier segments were synced.
 
+mod cut;
 mod error;
 mod examine;
 mod file;
@@ -40,6 +43,7 @@ pub use recovery::Recovered;
 
 pub use frame::MAX_PAYLOAD_BYTES;
 
+use cut::Cuts;
 use frame::{Header, VERSION};
 use parking_lot::Mutex;
 use segment::{Segment, Segments};
@@ -121,6 +125,7 @@ pub(crate) struct Shared {
     /// Bytes appended since it was opened.
     bytes: AtomicU64,
     syncer: Syncer,
+    cuts: Cuts,
 }
 
 /// The log. One process, one log; shared by reference among threads.
@@ -155,6 +160,36 @@ impl Log {
         let stamp = group.add(|buf| buf.extend_from_slice(payload));
         group.write()?;
         Ok(stamp)
+    }
+
+    /// Appends entries that another member made, as one group: all of them or none. See [`Group::add_record`].
+    pub fn append_records<'r>(
+        &self,
+        records: impl IntoIterator<Item = Record<'r>>,
+    ) -> Result<Stamp> {
+        let mut group = self.group();
+        for record in records {
+            group.add_record(&record)?;
+        }
+        group.write()
+    }
+
+    /// The term of the last entry.
+    pub fn last_term(&self) -> u64 {
+        self.tail.lock().last_term
+    }
+
+    /// The term of entries that are made here from now on. It is in the log with the first of them, and not before.
+    pub fn set_term(&self, term: u64) -> Result<()> {
+        let mut tail = self.tail.lock();
+        if term < tail.term {
+            return Err(Error::OutOfOrder {
+                index: tail.next_index,
+                why: format!("term {term} is before term {}", tail.term),
+            });
+        }
+        tail.term = term;
+        Ok(())
     }
 
     /// The last index that is in the log file.

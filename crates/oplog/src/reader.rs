@@ -158,15 +158,18 @@ pub(crate) fn unreadable(path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("cannot read {}", path.display()), e)
 }
 
-/// Follows the log from an index on. Segments that are trimmed meanwhile stay readable if it was already in them.
+/// Follows the log from an index on. After a cut behind which it has given entries it fails with [`Error::Cut`]. Segments that are trimmed meanwhile stay readable if it was already in them.
 pub struct LogReader {
     shared: Arc<Shared>,
     next_index: u64,
     current: Option<(Arc<Segment>, Frames)>,
+    /// So many cuts of the log are reckoned with.
+    cuts: usize,
 }
 
 impl LogReader {
     pub(crate) fn new(shared: Arc<Shared>, from: u64) -> Result<LogReader> {
+        let cuts = shared.cuts.count();
         let first = shared.segments.lock().first_index();
         if from < first {
             return Err(Error::Missing {
@@ -178,6 +181,7 @@ impl LogReader {
             shared,
             next_index: from,
             current: None,
+            cuts,
         })
     }
 
@@ -191,7 +195,40 @@ impl LogReader {
         Ok(current.map(|(_, frames)| Record::new(&found.stamp, frames.payload(found))))
     }
 
+    /// After a cut: an error when entries that were given are no longer in the log.
+    fn follow_cuts(&mut self) -> Result<()> {
+        if self.shared.cuts.count() == self.cuts {
+            return Ok(());
+        }
+        let (least, cuts) = self.shared.cuts.since(self.cuts);
+        match least {
+            Some(last) if self.next_index > last + 1 => Err(Error::Cut {
+                wanted: self.next_index,
+                last,
+            }),
+            _ => {
+                self.cuts = cuts;
+                // What is in the buffer may be from before the cut.
+                self.current = None;
+                Ok(())
+            }
+        }
+    }
+
     fn advance(&mut self) -> Result<Option<Found>> {
+        loop {
+            self.follow_cuts()?;
+            let next_index = self.next_index;
+            let found = self.read_next();
+            if self.shared.cuts.count() == self.cuts {
+                return found;
+            }
+            // The files changed while they were read.
+            self.next_index = next_index;
+        }
+    }
+
+    fn read_next(&mut self) -> Result<Option<Found>> {
         // What is in the file beyond this index may be a group that is being written.
         let written = self.shared.written.load(Ordering::Acquire);
         loop {

@@ -5,6 +5,7 @@
 //! `frame`). With such a proof it is damage, and an error; without, it is the tail that the last loss of power tore, and the
 //! log ends there: the rest of the segment is cut off and later segments are removed.
 
+use crate::cut::Cuts;
 use crate::error::{Error, Result};
 use crate::frame::{FLAG_GAP, HEADER_BYTES, Header, VERSION};
 use crate::reader::{Frames, Record, Step, corrupt, unreadable};
@@ -191,6 +192,7 @@ fn start_log(
         written: AtomicU64::new(next_index - 1),
         last_ts: AtomicU64::new(last_ts),
         bytes: AtomicU64::new(0),
+        cuts: Cuts::default(),
         syncer: Syncer::new(next_index - 1, segment.file.clone(), false),
     });
     let for_thread = shared.clone();

@@ -6,7 +6,7 @@
 use crate::Shared;
 use crate::error::{Error, Result};
 use crate::file::LogFile;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -109,6 +109,20 @@ impl Syncer {
         self.poisoned.store(true, Ordering::Release);
     }
 
+    /// Waits for the sync that runs, and keeps others from beginning one.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        self.running.lock()
+    }
+
+    /// After a cut that is durable itself: the log ends at `durable`, in the file that is open. The caller holds `running`.
+    pub fn cut(&self, durable: u64, open: Arc<dyn LogFile>) {
+        self.durable.fetch_min(durable, Ordering::AcqRel);
+        *self.unsynced.lock() = Unsynced {
+            files: vec![Growing::new(open)],
+            dir: false,
+        };
+    }
+
     pub fn add_callback(&self, callback: Callback) {
         self.callbacks.write().push(callback);
     }
@@ -154,16 +168,26 @@ impl Syncer {
 
 impl Shared {
     pub(crate) fn wait_durable(&self, index: u64) -> Result<()> {
+        let cuts = self.cuts.count();
         // Nobody can wait for what was never written.
         let index = index.min(self.written.load(Ordering::Acquire));
         loop {
+            if self.cuts.count() != cuts
+                && let (Some(last), _) = self.cuts.since(cuts)
+                && last < index
+            {
+                return Err(Error::Cut {
+                    wanted: index,
+                    last,
+                });
+            }
             if self.syncer.durable() >= index {
                 return Ok(());
             }
             // Waiting for this lock is waiting for the sync that runs; who gets it first does the next for all others.
             let running = self.syncer.running.lock();
-            if self.syncer.durable() >= index {
-                return Ok(());
+            if self.syncer.durable() >= index || self.cuts.count() != cuts {
+                continue;
             }
             let done = self.sync();
             drop(running);
@@ -173,7 +197,7 @@ impl Shared {
     }
 
     /// Syncs all that was written until now. The caller holds `running`, and calls back once he has let it go.
-    fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(&self) -> Result<()> {
         // Swaps, not stores: `written` must not be read before the flags are down, or an appender that finds them up would
         // count on this sync.
         self.syncer.requested.swap(false, Ordering::SeqCst);

@@ -16,6 +16,8 @@ pub struct Faults {
     pub sync: bool,
     pub truncate: bool,
     pub sync_dir: bool,
+    /// So many files can still be removed.
+    pub removals: Option<usize>,
 }
 
 enum Change {
@@ -180,7 +182,13 @@ impl FileSystem for FaultyDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let removed = self.0.lock().unwrap().files.remove(path);
+        let mut state = self.0.lock().unwrap();
+        match &mut state.faults.removals {
+            None => {}
+            Some(0) => return Err(error(libc::EIO)),
+            Some(left) => *left -= 1,
+        }
+        let removed = state.files.remove(path);
         removed.map(|_| ()).ok_or_else(|| error(libc::ENOENT))
     }
 

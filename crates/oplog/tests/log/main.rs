@@ -7,7 +7,7 @@ mod mutate;
 mod targets;
 
 use faulty_disk::{Faults, FaultyDisk};
-use oplog::{Error, Log, LogOptions, Recovered};
+use oplog::{Error, Log, LogOptions, Record, Recovered};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::path::{Path, PathBuf};
@@ -431,6 +431,208 @@ fn timestamps_grow_whatever_the_clock_does() {
     // The caller's state may be newer than the log.
     let (log, _) = Log::open(opts, 5, 2000 << 32, |_| Ok::<(), Error>(())).unwrap();
     assert_eq!(at(&log, 500), 2000 << 32 | 1);
+}
+
+/// Its clock is ahead of ours.
+fn foreign_ts(index: u64) -> u64 {
+    ((1 << 31) + index) << 32 | 7
+}
+
+/// As another member made it: its term, timestamp and clock are not ours.
+fn foreign(index: u64, term: u64, payload: &[u8]) -> Record<'_> {
+    Record {
+        index,
+        ts: foreign_ts(index),
+        term,
+        wall_millis: 1234,
+        payload,
+    }
+}
+
+/// Index, timestamp, term, wall clock and payload of every entry.
+fn records(log: &Log) -> Vec<(u64, u64, u64, i64, Vec<u8>)> {
+    let mut reader = log.read(log.first_index()).unwrap();
+    let mut all = Vec::new();
+    while let Some(r) = reader.next().unwrap() {
+        all.push((r.index, r.ts, r.term, r.wall_millis, r.payload.to_vec()));
+    }
+    all
+}
+
+#[test]
+fn entries_of_another_member_keep_what_they_carry() {
+    let disk = FaultyDisk::default();
+    let (log, ..) = open(&disk).unwrap();
+    append(&log, 1, 2);
+    let (three, four) = (payload(3), payload(4));
+    log.append_records([foreign(3, 2, &three), foreign(4, 5, &four)])
+        .unwrap();
+    assert_eq!((log.last_index(), log.last_term()), (4, 5));
+    // What does not follow is refused, with the whole group.
+    let stale = Record {
+        ts: 1,
+        ..foreign(5, 5, b"")
+    };
+    for refused in [
+        vec![foreign(4, 5, b"")],
+        vec![foreign(6, 5, b"")],
+        vec![foreign(5, 4, b"")],
+        vec![foreign(5, 5, b"fits"), foreign(7, 5, b"")],
+        vec![stale],
+    ] {
+        let e = log.append_records(refused).unwrap_err();
+        assert!(matches!(e, Error::OutOfOrder { .. }), "{e}");
+    }
+    assert_eq!(log.last_index(), 4);
+    // An own entry comes after, in the newest term.
+    assert!(log.set_term(4).is_err());
+    log.set_term(6).unwrap();
+    let own = log.append(&payload(5)).unwrap();
+    assert_eq!((own.term, own.ts), (6, foreign_ts(4) + 1));
+    let before = records(&log);
+    assert_eq!(before[2], (3, foreign_ts(3), 2, 1234, payload(3)));
+    drop(log);
+    let (log, ..) = open(&disk).unwrap();
+    assert_eq!(records(&log), before);
+    assert_eq!(log.last_term(), 6);
+}
+
+#[test]
+fn a_term_survives_in_a_segment_without_entries() {
+    let disk = FaultyDisk::default();
+    let opts = LogOptions {
+        segment_bytes: 200,
+        ..options(&disk)
+    };
+    let (log, ..) = open_with(opts.clone(), 1).unwrap();
+    log.set_term(3).unwrap();
+    append(&log, 1, 20);
+    let before = records(&log);
+    // Cut where a segment begins: it stays, empty.
+    let first = disk.names().into_iter().nth(3).unwrap();
+    let first: u64 = first
+        .file_stem()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    log.truncate_after(first - 1).unwrap();
+    drop(log);
+    let (log, found, _) = open_with(opts, first).unwrap();
+    assert!(found.is_empty());
+    assert_eq!((log.last_index(), log.last_term()), (first - 1, 3));
+    assert_eq!(log.last_ts(), before[first as usize - 2].1);
+}
+
+#[test]
+fn a_suffix_is_cut_and_the_log_goes_on_in_another_term() {
+    for segment_bytes in [150, 400, 1 << 20] {
+        for last in [0, 1, 7, 19] {
+            let disk = FaultyDisk::default();
+            let opts = LogOptions {
+                segment_bytes,
+                ..options(&disk)
+            };
+            let (log, ..) = open_with(opts.clone(), 1).unwrap();
+            log.set_term(1).unwrap();
+            append(&log, 1, 10);
+            log.wait_durable(5).unwrap();
+            append(&log, 11, 20);
+            let before = records(&log);
+            log.truncate_after(last).unwrap();
+            assert_eq!((log.last_index(), log.durable_index()), (last, last));
+            assert_eq!(log.last_term(), u64::from(last > 0));
+            assert_eq!(records(&log), before[..last as usize]);
+            // Durable at once: whatever a loss of power takes, nothing of it comes back.
+            let mut rng = StdRng::seed_from_u64(last);
+            let (lost, found, _) =
+                open_with(options_of(&opts, &disk.lose_power(&mut rng)), 1).unwrap();
+            assert_eq!((lost.last_index(), found), (last, expected(last)));
+            let new: Vec<Vec<u8>> = (last + 1..=30).map(|n| payload(n + 1)).collect();
+            let following = (last + 1..).zip(&new).map(|(n, p)| foreign(n, 2, p));
+            log.append_records(following).unwrap();
+            drop(log);
+            let (log, ..) = open_with(opts, 1).unwrap();
+            let after = records(&log);
+            assert_eq!(after[..last as usize], before[..last as usize]);
+            assert_eq!((after.len(), log.last_term()), (30, 2));
+            assert!(after[last as usize..].iter().all(|r| r.2 == 2));
+        }
+    }
+}
+
+fn options_of(opts: &LogOptions, disk: &FaultyDisk) -> LogOptions {
+    LogOptions {
+        file_system: Arc::new(disk.clone()),
+        ..opts.clone()
+    }
+}
+
+#[test]
+fn a_reader_behind_a_cut_is_told_and_one_before_it_goes_on() {
+    let disk = FaultyDisk::default();
+    let (log, ..) = open(&disk).unwrap();
+    append(&log, 1, 10);
+    let read = |n: usize| {
+        let mut reader = log.read(1).unwrap();
+        (0..n).for_each(|_| assert!(reader.next().unwrap().is_some()));
+        reader
+    };
+    let (mut before, mut at, mut behind) = (read(3), read(5), read(6));
+    log.truncate_after(5).unwrap();
+    // The same lengths, so that each entry lies where another lay.
+    let new: Vec<Vec<u8>> = (6..=10).map(|n| vec![0xee; payload(n).len()]).collect();
+    log.append_records((6..).zip(&new).map(|(n, p)| foreign(n, 1, p)))
+        .unwrap();
+    assert!(matches!(
+        behind.next(),
+        Err(Error::Cut { wanted: 7, last: 5 })
+    ));
+    assert_eq!(at.next().unwrap().unwrap().payload, new[0]);
+    for n in 4..=5 {
+        assert_eq!(before.next().unwrap().unwrap().payload, payload(n));
+    }
+    for new in &new {
+        assert_eq!(before.next().unwrap().unwrap().payload, new);
+    }
+    assert!(before.next().unwrap().is_none());
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_cut_leaves_a_log_without_a_hole() {
+    let mut ends = std::collections::BTreeSet::new();
+    for seed in 0..40 {
+        let disk = FaultyDisk::default();
+        let opts = LogOptions {
+            segment_bytes: 250,
+            ..options(&disk)
+        };
+        let (log, ..) = open_with(opts.clone(), 1).unwrap();
+        append(&log, 1, 25);
+        log.wait_durable(25).unwrap();
+        append(&log, 26, 30);
+        // It fails after some removals, or when the file itself is to be cut.
+        disk.set(Faults {
+            removals: Some(seed as usize % 7),
+            truncate: true,
+            ..Faults::default()
+        });
+        let e = log.truncate_after(8).unwrap_err();
+        assert!(matches!(e, Error::Io { .. }), "{e}");
+        assert!(matches!(log.append(b"x"), Err(Error::Poisoned { .. })));
+        let mut rng = StdRng::seed_from_u64(seed);
+        let crashed = options_of(&opts, &disk.lose_power(&mut rng));
+        let (log, found, _) = open_with(crashed.clone(), 1).unwrap();
+        assert_eq!(found, expected(log.last_index()));
+        assert!((8..=30).contains(&log.last_index()));
+        ends.insert(log.last_index());
+        // Whoever wanted the cut wants it again.
+        log.truncate_after(8).unwrap();
+        drop(log);
+        assert_eq!(open_with(crashed, 1).unwrap().1, expected(8));
+    }
+    assert!(ends.len() > 3, "{ends:?}");
 }
 
 #[test]
