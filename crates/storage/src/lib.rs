@@ -49,5 +49,5 @@ pub use oplog::{LogReader, Record};
 pub use store::{Committed, HasRoom, Store, StoreOptions, StoreStats};
 pub use tuning::EngineOptions;
 pub use view::{Direction, SOME_BYTES, Scan, Slice, View, write_conflict};
-pub use watch::Watcher;
+pub use watch::{Observer, Watcher};
 pub use write_set::WriteSet;

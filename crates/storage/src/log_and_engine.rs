@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::entry::MAX_ENTRY_BYTES;
 use crate::insert_order::{Arrival, Highest};
 use crate::record_cache::Writing;
-use crate::watch::Watches;
+use crate::watch::{Observer, Watches};
 use crate::write_throttle::Pace;
 use crate::{Committed, Effect, Entry, Op};
 use errors::{Result, err};
@@ -77,6 +77,7 @@ pub(crate) struct LogAndEngine {
     engine: Arc<Engine>,
     shared: Shared,
     pub watches: Watches,
+    pub observers: Vec<Arc<dyn Observer>>,
     batch: Batch,
     touched: Touched,
     writing: Writing,
@@ -92,6 +93,7 @@ impl LogAndEngine {
             engine,
             shared,
             watches: Watches::default(),
+            observers: Vec::new(),
             touched: Touched::default(),
             writing: Writing::default(),
             highest: Highest::default(),
@@ -165,6 +167,11 @@ impl CommitEnv for LogAndEngine {
         outcome?;
         self.shared.counts.publish(&self.touched);
         self.shared.throttle.charge(self.batch.len());
+        for observer in &self.observers {
+            for (entry, at) in group.entries().zip(places) {
+                observer.applied(*at, entry);
+            }
+        }
         Ok(())
     }
 }

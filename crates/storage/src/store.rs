@@ -11,7 +11,7 @@ use crate::maintenance::{self, Keeper};
 use crate::nonblocking_read::PageCacheRoom;
 use crate::record_cache::{Rows, Writing};
 use crate::tuning::EngineOptions;
-use crate::{Effect, Entry, Latches, View, Watcher};
+use crate::{Effect, Entry, Latches, Observer, View, Watcher};
 use errors::{Error, Result, err};
 use oplog::{Log, LogOptions, LogReader};
 use std::fs::File;
@@ -211,6 +211,14 @@ impl Store {
         self.committer
             .between_groups(|env| env.watches.add(prefix, watcher))?;
         Ok(self.view())
+    }
+
+    /// Has `observer` told of every entry that is applied from now on, and gives a snapshot that shows what was applied until now.
+    pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<View> {
+        self.committer.between_groups(|env| {
+            env.observers.push(observer);
+            View::snapshot(&self.engine)
+        })
     }
 
     /// The newest state at each read, without a snapshot: the cheapest for a single get. A scan of it sees one state.

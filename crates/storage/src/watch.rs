@@ -4,7 +4,7 @@
 //! Invariant: a key that is put after [`crate::Store::watch`] has returned was told before it is visible; what was put before lies in the
 //! state that it returns, unless it was deleted since.
 
-use crate::{Effect, Entry};
+use crate::{Committed, Effect, Entry};
 use parking_lot::RwLock;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,6 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub trait Watcher: Send + Sync {
     /// The keys of a group that begin with what is watched, whole. It holds all writers up: it must be quick, and must not write.
     fn put(&self, keys: &mut dyn Iterator<Item = &[u8]>);
+}
+
+/// Is told of entries once the engine has them: what is kept in memory of the state changes here, on whichever way an entry came.
+pub trait Observer: Send + Sync {
+    /// Called for each entry in the order of the log, after it can be read and before its proposer returns. It holds all writers
+    /// up: it must be quick, must not propose, and must not wait for anybody who does.
+    fn applied(&self, at: Committed, entry: &Entry);
 }
 
 struct Watch {

@@ -147,6 +147,44 @@ fn segment(dir: &Path) -> std::path::PathBuf {
     files.next().unwrap().unwrap().path()
 }
 
+/// Writes down what it is told, and reads it at once.
+struct Notes {
+    latest: storage::View,
+    told: std::sync::Mutex<Vec<(Committed, Entry)>>,
+}
+
+impl storage::Observer for Notes {
+    fn applied(&self, at: Committed, entry: &Entry) {
+        for key in entry.plain().flat_map(|e| &e.effects).map(Effect::key) {
+            let there = self.latest.get(key).unwrap().is_some();
+            assert!(there || key == b"b", "applied before it is told");
+        }
+        self.told.lock().unwrap().push((at, entry.clone()));
+    }
+}
+
+#[test]
+fn an_observer_is_told_of_what_is_applied_before_its_proposer_returns() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.propose(vec![put("before", "1")]).unwrap();
+    let notes = Arc::new(Notes {
+        latest: store.latest(),
+        told: Default::default(),
+    });
+    let view = store.observe(notes.clone()).unwrap();
+    assert!(view.get(b"before").unwrap().is_some());
+    let last = store.propose(vec![put("x", "1"), transaction()]).unwrap();
+    let told = std::mem::take(&mut *notes.told.lock().unwrap());
+    assert_eq!((told[0].0.index, &told[0].1), (2, &put("x", "1")));
+    assert_eq!(told[1..], [(last, transaction())]);
+    assert!(view.get(b"x").unwrap().is_none());
+    store
+        .write_unlogged(&[Effect::Delete(b"x".to_vec())])
+        .unwrap();
+    assert!(notes.told.lock().unwrap().is_empty());
+}
+
 #[test]
 fn a_view_stays_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
