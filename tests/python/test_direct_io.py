@@ -167,6 +167,33 @@ def test_a_query_by_an_index_goes_on_where_it_lacked_records(new_server, tmp_pat
         assert (reads > 0) == has_ring()
 
 
+def test_a_list_of_ids_stays_on_the_event_loop(new_server, tmp_path):
+    needs_direct_io(tmp_path)
+    server = new_server("--direct-io", "--cache", "16m")
+    count, pad = 20_000, os.urandom(1800)
+    with server.client() as client:
+        for start in range(0, count, 1000):
+            client.t.things.insert_many([{"_id": i, "pad": pad} for i in range(start, start + 1000)])
+        client.admin.command("fsync")
+    server.restart()
+    dice = random.Random(7)
+    with server.client() as client:
+        loops = lambda: client.admin.command("serverStatus")["pandodb"]["loops"]
+        before = loops()
+        # The reads of a list are found one after the other: a run of the command for each.
+        for _ in range(50):
+            ids = sorted(dice.sample(range(count), 20))
+            found = client.t.things.find({"_id": {"$in": ids}}, {"_id": 1}).sort("_id", 1)
+            assert [d["_id"] for d in found] == ids
+        after = loops()
+        if has_ring():
+            assert after["diskReads"] - before["diskReads"] > 500
+            assert after["offloaded"] - before["offloaded"] < 10
+        # One that is too long for a loop ends on a worker, and finds the same.
+        ids = list(range(0, count, 4))
+        assert client.t.things.count_documents({"_id": {"$in": ids}, "pad": pad}) == len(ids)
+
+
 def test_a_plan_is_not_made_of_counts_that_lie_on_the_disk(new_server, tmp_path):
     needs_direct_io(tmp_path)
     log = tmp_path / "server.log"

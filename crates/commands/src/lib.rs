@@ -43,7 +43,7 @@ use monitoring::metrics::{self, Counters};
 use monitoring::operations::Operations;
 use monitoring::profiler::Profiler;
 use parking_lot::Mutex;
-use service::{Address, Client, Config, Control, DiskRead, Mode, Outcome, Request, Service};
+use service::{Address, Client, Config, Control, DiskRead, Mode, Needs, Outcome, Request, Service};
 use session::{Cursors, Lsid, Retries, Sessions};
 use settings::fail_point::FailPoints;
 use settings::parameters::{self, Parameters};
@@ -192,10 +192,12 @@ impl Service for Commands {
             .filter_map(|(read, bytes)| Some(read.of.downcast_ref::<Missing>()?.brought(bytes)))
             .collect();
         match storage::without(&blocks, || self.dispatch(local, mode, client, request, out)) {
-            (Outcome::NeedsDisk { kept, .. }, missing) => Outcome::NeedsDisk {
-                reads: missing.into_iter().map(disk_read).collect(),
-                kept,
-            },
+            (Outcome::Suspended(mut suspension), missing) => {
+                if let Needs::Reads(reads) = &mut suspension.needs {
+                    reads.extend(missing.into_iter().map(disk_read));
+                }
+                Outcome::Suspended(suspension)
+            }
             (outcome, _) => outcome,
         }
     }

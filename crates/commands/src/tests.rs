@@ -67,7 +67,7 @@ impl Server {
             Outcome::Staged { .. } => {
                 self.commands.commit(&mut self.local).unwrap();
             }
-            Outcome::Offload { .. } | Outcome::NeedsDisk { .. } | Outcome::Flush => {
+            Outcome::Suspended(_) => {
                 assert!(out.is_empty(), "an offloaded command left bytes");
                 let mut local = self.commands.local();
                 closed = matches!(

@@ -141,7 +141,6 @@ impl<'a> OpCtx<'a> {
             plan: self.plan.clone(),
             examined: self.examined,
             used: self.used.clone(),
-            budget: self.budget,
         }
     }
 
@@ -150,7 +149,16 @@ impl<'a> OpCtx<'a> {
         spent.used.iter().for_each(|accesses| self.uses(accesses));
         self.plan = spent.plan;
         self.examined = spent.examined;
-        self.budget = self.budget.min(spent.budget);
+    }
+
+    /// The entries that it may still examine on an event loop.
+    pub fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    /// Counts what earlier runs of the same operation have examined.
+    pub fn reduce_budget(&mut self, left: u32) {
+        self.budget = self.budget.min(left);
     }
 
     /// Whether the operation may still be handed to a worker.

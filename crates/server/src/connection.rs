@@ -44,6 +44,16 @@ pub(crate) struct Again {
     pub respond_to: i32,
 }
 
+/// What the next run of a suspended request starts from.
+pub(crate) struct Resume {
+    /// What the service has kept for it.
+    pub kept: Option<Kept>,
+    /// When the request was run first.
+    pub since: Instant,
+    /// How often it was run.
+    pub rounds: u8,
+}
+
 pub(crate) struct Connection<S: Service> {
     /// `None` when the peer is gone and a worker still runs its request.
     pub stream: Option<Stream>,
@@ -73,8 +83,8 @@ pub(crate) struct Connection<S: Service> {
     pub reply_since: Option<Instant>,
     pub progress: Instant,
     pub again: Option<Box<Again>>,
-    /// What a run on the loop kept for the worker that runs the request next, and when it began.
-    pub left: Option<(Kept, Instant)>,
+    /// For the worker that goes on with what the loop has begun.
+    pub resume: Option<Resume>,
 }
 
 /// What a write to the socket came to.
@@ -105,7 +115,7 @@ impl<S: Service> Connection<S> {
             reply_since: None,
             progress: Instant::now(),
             again: None,
-            left: None,
+            resume: None,
         }
     }
 

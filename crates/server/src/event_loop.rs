@@ -14,6 +14,7 @@ mod lone_client;
 mod reading;
 mod reads;
 mod replies;
+mod requests;
 mod waits;
 
 use std::collections::BTreeSet;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use bson::{Doc, Malformed};
 use errors::{Error, err};
-use service::{Client, Mode, Outcome, Request, Resumed, Service};
+use service::{Client, Mode, Needs, Outcome, Request, Resumed, Service, Suspension};
 use smallvec::SmallVec;
 use wire::{Codec, Compressor, Fault, Header, Message, Sequence};
 
@@ -138,7 +138,10 @@ impl<S: Service> Runner<S> {
             }
         };
         if self.mode.on_loop() && compressed.uncompressed_bytes > self.inline_bytes {
-            return Executed::bare(Outcome::Offload { kept: None });
+            return Executed::bare(Outcome::Suspended(Suspension {
+                needs: Needs::Worker,
+                kept: None,
+            }));
         }
         let mut plain = std::mem::take(&mut self.plain);
         let executed = match self.codec.decompress(&header, &compressed, &mut plain) {
@@ -267,12 +270,7 @@ impl<S: Service> Runner<S> {
                 .is_some_and(|d| d.len() == out.len() - head.body)
         };
         let problem = match &outcome {
-            Outcome::Staged { .. }
-            | Outcome::Offload { .. }
-            | Outcome::NeedsDisk { .. }
-            | Outcome::Flush
-                if self.mode == Mode::Worker =>
-            {
+            Outcome::Staged { .. } | Outcome::Suspended(_) if self.mode == Mode::Worker => {
                 "an outcome of event loops"
             }
             Outcome::ReplyMore if !request.exhaust_allowed && !request.more_to_come => {

@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use service::{Client, Control, Kept, Mode, Outcome, Resumed, Service};
+use service::{Client, Control, Mode, Outcome, Resumed, Service};
 
+use crate::connection::Resume;
 use crate::inbox::{Done, Inbox, Item};
 use crate::runner::{Executed, Runner};
 
@@ -27,8 +28,8 @@ pub(crate) struct Job<S: Service> {
     pub client: Arc<Client<S::State>>,
     pub message: Vec<u8>,
     pub respond_to: Option<i32>,
-    /// What the run on the loop kept, and when that began.
-    pub left: Option<(Kept, Instant)>,
+    /// What the run on the loop has left, if there was one.
+    pub resume: Option<Resume>,
     pub out: Vec<u8>,
     pub back: Arc<Inbox<S>>,
 }
@@ -106,8 +107,10 @@ impl<S: Service> Workers<S> {
         while let Some(job) = self.next(&wake) {
             self.give_back(job, |job| {
                 let ran = catch_unwind(AssertUnwindSafe(|| {
-                    let (kept, since) = job.left.take().unzip();
-                    let kept = RefCell::new(kept);
+                    let (kept, since) = (job.resume.take())
+                        .map(|resume| (resume.kept, resume.since))
+                        .unzip();
+                    let kept = RefCell::new(kept.flatten());
                     let resumed = since.map(|since| Resumed {
                         kept: &kept,
                         reads: &[],

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use bson::{Doc, DocBuf, Writer, doc};
 use errors::{Result, err};
 use server::{Limits, listen, serve};
-use service::{Address, Client, Control, DiskRead, Mode, Outcome, Request, Service};
+use service::{
+    Address, Client, Control, DiskRead, Mode, Needs, Outcome, Request, Service, Suspension,
+};
 use wire::{Codec, Compressor, Frame, Message};
 
 type Callback = Box<dyn Fn() + Send + Sync>;
@@ -92,10 +94,11 @@ impl Service for Script {
                     durable: r.body.contains("durable"),
                 };
             }
-            "flush" if *local > 0 => return Outcome::Flush,
-            "flush" => reply(doc! { "ok": 1.0, "committed": self.committed.load(SeqCst) as i64 }),
             "slow" | "stuck" | "crash" if mode == Mode::Inline => {
-                return Outcome::Offload { kept: None };
+                return Outcome::Suspended(Suspension {
+                    needs: Needs::Worker,
+                    kept: None,
+                });
             }
             "fetch" if mode == Mode::Inline => {
                 // Reads the next bytes until one of them is `n`; counts its runs.
@@ -123,10 +126,10 @@ impl Service for Script {
                         len: 1,
                         of: Box::new(file.clone()),
                     };
-                    return Outcome::NeedsDisk {
-                        reads: (0..wanted as u64).map(lack).collect(),
+                    return Outcome::Suspended(Suspension {
+                        needs: Needs::Reads((0..wanted as u64).map(lack).collect()),
                         kept: Some(Box::new(runs + 1)),
-                    };
+                    });
                 }
                 let seen = i64::from(seen.iter().copied().max().unwrap_or(0));
                 reply(doc! { "ok": 1.0, "n": seen, "worker": 0, "runs": runs as i64 + 1 });
@@ -455,7 +458,6 @@ fn pipelined_messages_in_pieces_keep_their_order() {
         let body = match i % 5 {
             0 => doc! { "stage": i },
             1 => doc! { "slow": 0, "as": i },
-            2 => doc! { "flush": i },
             _ => doc! { "ping": i },
         };
         all.extend(p.message(0, &body));

@@ -6,10 +6,10 @@
 //! `commands` both stand on it.
 //!
 //! **How a request is run.** An event loop reads a message and calls [`Service::run`] with
-//! [`Mode::Inline`]: the service answers at once, or gives [`Outcome::Offload`] having done
-//! nothing, and the loop has a worker thread run the request again with [`Mode::Worker`], where it
-//! may block. Where reads from the disk are all that is lacking, the service says which
-//! ([`Outcome::NeedsDisk`]); the loop may have them done while it goes on, and run the request
+//! [`Mode::Inline`]: the service answers at once, or gives [`Outcome::Suspended`] having
+//! changed nothing, and the loop has a worker thread run the request again with [`Mode::Worker`],
+//! where it may block. Where reads from the disk are all that is lacking, the service says which
+//! ([`Needs::Reads`]); the loop may have them done while it goes on, and run the request
 //! again with what they brought ([`Resumed`]). A write
 //! that is run inline is *staged* in the loop's [`Service::Local`]; at the end of its turn the loop
 //! calls [`Service::commit`] once for all of them and only then sends their replies. One connection
@@ -148,20 +148,26 @@ pub enum Outcome {
     NoReply,
     /// Close the connection without a reply.
     Close,
-    /// Inline only. Nothing was done: run it on a worker, and give it back what is kept, if
-    /// anything is.
-    Offload { kept: Option<Kept> },
-    /// Inline only. As `Offload`, for the sake of reads from the disk: a loop may run it again once
-    /// these reads are done. Which they are is not always known. What is kept spares the next run,
-    /// on a loop or a worker, some of this one, and may be dropped.
-    NeedsDisk {
-        reads: Vec<DiskRead>,
-        kept: Option<Kept>,
-    },
-    /// Inline only. Nothing was done: it needs what the loop's own group has staged (a latch that
-    /// the group holds, say). Commit the group, then run it again; if nothing was staged, on a
-    /// worker.
-    Flush,
+    /// Inline only. Nothing was changed: the request is to run again when it has what it needs.
+    Suspended(Suspension),
+}
+
+/// Why a request stopped before its end.
+#[derive(Debug)]
+pub struct Suspension {
+    pub needs: Needs,
+    /// Spares the next run, on a loop or a worker, some of this one. It may be dropped.
+    pub kept: Option<Kept>,
+}
+
+/// What a suspended request needs to go on.
+#[derive(Debug)]
+pub enum Needs {
+    /// These reads from the disk, and nothing else. Which they are is not always known. A worker can
+    /// do them too.
+    Reads(Vec<DiskRead>),
+    /// A thread that may block and take its time.
+    Worker,
 }
 
 /// Who answers requests. Every method may be called from any thread.

@@ -87,7 +87,7 @@ pub fn first_batch(
         Ok(done) => done,
         Err(e) => {
             if e.is_offload() && results.can_go_on() {
-                cx.kept = Some(Box::new(Begun {
+                cx.begun = Some(Box::new(Begun {
                     ns: ns.to_owned(),
                     results,
                     batch,

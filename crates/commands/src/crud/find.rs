@@ -188,7 +188,7 @@ impl Find<'_> {
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    if let Some(begun) = cx.request.resumed.and_then(|r| r.take()) {
+    if let Some(begun) = cx.begun.take() {
         cursor::go_on(cx, *begun)?;
         return Ok(Done::Reply);
     }

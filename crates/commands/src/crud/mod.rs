@@ -2,7 +2,7 @@
 //! (`batch`).
 
 mod batch;
-mod cursor;
+pub(crate) mod cursor;
 mod on_view;
 pub(crate) mod shape;
 pub(crate) mod variables;

@@ -277,7 +277,7 @@ fn command(cx: &mut CommandContext<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> 
         after_commit: false,
         statements: 1,
         work: Default::default(),
-        kept: None,
+        begun: None,
         waited: Default::default(),
         spent: Vec::new(),
         int_ok: false,

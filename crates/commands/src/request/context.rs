@@ -1,6 +1,7 @@
 //! What a command is run with: its arguments, the connection, the reply under construction.
 
 use crate::Commands;
+use crate::crud::cursor::Begun;
 use crate::monitoring::metrics::{Kind, Usage, Work};
 use crate::request::Call;
 use crate::request::args::Args;
@@ -10,7 +11,7 @@ use crate::request::table::{Command, flag};
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
-use service::{Client, Kept, Request};
+use service::{Client, Request};
 use std::time::{Duration, Instant};
 
 /// How a command that did not fail ended.
@@ -50,9 +51,8 @@ pub struct CommandContext<'c, 'r> {
     pub work: Work,
     /// How long it waited for what others do: no time that it took.
     pub waited: Duration,
-    /// Set when it fails for want of reads from the disk, or has to go to a worker: what it wants
-    /// back when it is run again.
-    pub kept: Option<Kept>,
+    /// A first batch that an earlier run began; set again when this run is suspended.
+    pub begun: Option<Box<Begun>>,
     /// For `top`, of a command on several collections.
     pub spent: Vec<(String, Kind, Usage)>,
     /// The reply document, open.
@@ -80,7 +80,7 @@ impl<'c, 'r> CommandContext<'c, 'r> {
             statements: 1,
             work: Work::default(),
             waited: Duration::ZERO,
-            kept: None,
+            begun: None,
             spent: Vec::new(),
             int_ok: false,
             originating: None,

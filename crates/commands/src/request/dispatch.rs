@@ -6,6 +6,7 @@ use super::accounting::Account;
 use super::admission::{
     self, Admission, Refusal, is_retryable_write, retryable_code, write_labels,
 };
+use crate::crud::cursor::Begun;
 use crate::request::args::Args;
 use crate::request::concern::{self, Acknowledge, WriteConcern};
 use crate::request::connection::Connection;
@@ -18,7 +19,7 @@ use crate::{Commands, Local};
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, err};
 use executor::{OpCtx, WriteGroup};
-use service::{Client, Kept, Mode, Outcome, Request};
+use service::{Client, Kept, Mode, Needs, Outcome, Request, Suspension};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ impl Commands {
                 || self.fail_points.any()
                 || self.profiler.may_write(|| request.db()))
         {
-            return Outcome::Offload { kept: None };
+            return suspended(false, None);
         }
         let call = Call {
             mode,
@@ -85,14 +86,7 @@ impl Commands {
     fn failed(&self, call: &Call<'_, '_>, e: Error, left: Left, out: &mut Vec<u8>) -> Outcome {
         let on_loop = call.mode.on_loop();
         if e.is_offload() && on_loop {
-            return if e.is_for_disk() {
-                Outcome::NeedsDisk {
-                    reads: Vec::new(),
-                    kept: left.kept,
-                }
-            } else {
-                Outcome::Offload { kept: left.kept }
-            };
+            return suspended(e.is_for_disk(), left.kept);
         }
         call.command.failed.fetch_add(1, Relaxed);
         self.counters.failed();
@@ -132,11 +126,21 @@ impl Commands {
         let room = ReplyReservation::new(&self.control, call.client, call.request);
         let mut op = self.operation_context(call, &mut local.group, &args, &admission);
         op.room = Some(&room);
+        let progress = (call.request.resumed).and_then(|r| r.take::<Progress>());
+        if let Some(progress) = &progress {
+            op.reduce_budget(progress.budget);
+        }
         let mut cx = CommandContext::new(self, call, args, op, std::mem::take(out));
+        cx.begun = progress.and_then(|p| p.begun);
         let done = run(&mut cx, start, &admission);
         let lost = self.loses_reply(&cx, &admission, &done);
         left.wrote = cx.op.has_written() || cx.after_commit;
-        left.kept = cx.kept.take();
+        if matches!(&done, Err(e) if e.is_offload()) {
+            left.kept = Some(Box::new(Progress {
+                budget: cx.op.budget(),
+                begun: cx.begun.take(),
+            }));
+        }
         let durability = self.durability(&cx, call.mode, left.wrote);
         let silent =
             cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
@@ -223,6 +227,23 @@ impl Commands {
             _ => Awaits::Nothing,
         }
     }
+}
+
+/// What the runs of a request so far leave to the next.
+struct Progress {
+    /// The entries that it may still examine on an event loop.
+    budget: u32,
+    begun: Option<Box<Begun>>,
+}
+
+/// A request that is to run again, where it cannot block: after reads that it lacks, or on a worker.
+fn suspended(for_disk: bool, kept: Option<Kept>) -> Outcome {
+    let needs = match for_disk {
+        // Which reads they are is known where they were recorded.
+        true => Needs::Reads(Vec::new()),
+        false => Needs::Worker,
+    };
+    Outcome::Suspended(Suspension { needs, kept })
 }
 
 /// What a reply waits for before it is sent.

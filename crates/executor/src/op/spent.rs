@@ -11,5 +11,4 @@ pub struct Spent {
     pub(super) plan: Option<Arc<Plan>>,
     pub(super) examined: Examined,
     pub(super) used: SmallVec<[Arc<AtomicU64>; 2]>,
-    pub(super) budget: u32,
 }

@@ -7,30 +7,17 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
-use service::{DiskRead, Kept, Resumed, Service};
+use service::{DiskRead, Resumed, Service};
 use smallvec::SmallVec;
 
 use super::disk_queue::Ready;
-use super::replies::is_silent;
+use super::requests::{Earlier, is_silent};
 use super::{EventLoop, Fate, Ran};
-use crate::connection::{Connection, Phase};
+use crate::connection::{Connection, Phase, Resume};
 
-/// How often a request may be run again from its start for want of reads.
-const ROUNDS: u8 = 8;
-/// The same for one that goes on each time where it stopped; what it may examine on a loop ends it before.
-const KEPT_ROUNDS: u8 = 64;
-
-/// What a request lacks.
-pub(super) struct Lack {
-    pub reads: Vec<DiskRead>,
-    /// What it wants back when it is run again.
-    pub kept: Option<Kept>,
-    /// When it was run first, and how often it has lacked reads before.
-    pub since: Instant,
-    pub rounds: u8,
-}
+/// How often a request may be run. What it may examine on a loop, in all its runs, mostly ends it before.
+const ROUNDS: u8 = 64;
 
 /// A request that waits for reads.
 pub(super) struct Suspended {
@@ -38,36 +25,30 @@ pub(super) struct Suspended {
     id: i64,
     message: Vec<u8>,
     respond_to: Option<i32>,
-    since: Instant,
-    rounds: u8,
-    kept: Option<Kept>,
+    resume: Resume,
 }
 
 impl<S: Service> EventLoop<S> {
-    /// Has the reads done that a request lacks; false when it must go to a worker.
-    pub(super) fn read_for(
+    /// Whether the reads that a request lacks after so many runs can be done while the loop goes on.
+    pub(super) fn can_have_read(&self, reads: &[DiskRead], rounds: u8) -> bool {
+        rounds <= ROUNDS && self.disk.as_ref().is_some_and(|q| q.has_room(reads))
+    }
+
+    /// Has the reads done that a request lacks; there is room for them.
+    pub(super) fn suspend(
         &mut self,
         key: usize,
         c: &mut Connection<S>,
-        lack: Lack,
+        reads: Vec<DiskRead>,
+        resume: Resume,
         message: &[u8],
         respond_to: Option<i32>,
-    ) -> bool {
-        let rounds = if lack.kept.is_some() {
-            KEPT_ROUNDS
-        } else {
-            ROUNDS
-        };
-        let queue =
-            (self.disk.as_mut()).filter(|q| lack.rounds < rounds && q.has_room(&lack.reads));
-        let Some(queue) = queue else {
-            c.left = lack.kept.map(|kept| (kept, lack.since));
-            return false;
+    ) {
+        let Some(queue) = &mut self.disk else {
+            return;
         };
         let metrics = &self.shared.control.metrics;
-        metrics
-            .disk_reads
-            .fetch_add(lack.reads.len() as u64, Relaxed);
+        metrics.disk_reads.fetch_add(reads.len() as u64, Relaxed);
         c.phase = Phase::Reading;
         c.silent = is_silent(message);
         let suspended = Suspended {
@@ -75,15 +56,12 @@ impl<S: Service> EventLoop<S> {
             id: c.client.id,
             message: message.to_vec(),
             respond_to,
-            since: lack.since,
-            rounds: lack.rounds + 1,
-            kept: lack.kept,
+            resume,
         };
         let alone = self.lone_client.is_there() && self.staged.is_empty();
-        queue.take(suspended, lack.reads, alone);
+        queue.take(suspended, reads, alone);
         let output = std::mem::take(&mut c.output);
         self.spare(output);
-        true
     }
 
     /// Runs the requests whose reads have come.
@@ -106,28 +84,29 @@ impl<S: Service> EventLoop<S> {
         let Suspended {
             message,
             respond_to,
-            since,
-            rounds,
-            kept,
+            resume,
             ..
         } = ready.request;
         let ran = match ready.reads {
             // The worker meets the error where it can be reported.
             None => {
-                c.left = kept.map(|kept| (kept, since));
+                c.resume = Some(resume);
                 Ran::ToWorker
             }
             Some(reads) => {
                 let brought: SmallVec<[(&DiskRead, &[u8]); 4]> = (reads.iter())
                     .map(|(read, buffer)| (read, buffer.bytes()))
                     .collect();
-                let kept = RefCell::new(kept);
-                let resumed = Resumed {
-                    kept: &kept,
-                    reads: &brought,
-                    since,
+                let kept = RefCell::new(resume.kept);
+                let earlier = Earlier {
+                    resumed: Resumed {
+                        kept: &kept,
+                        reads: &brought,
+                        since: resume.since,
+                    },
+                    rounds: resume.rounds,
                 };
-                let ran = self.run_resumed(key, c, &message, respond_to, Some((resumed, rounds)));
+                let ran = self.run_inline(key, c, &message, respond_to, Some(earlier));
                 drop(brought);
                 if let Some(queue) = &mut self.disk {
                     queue.give_back(reads);

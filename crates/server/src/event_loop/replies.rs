@@ -1,24 +1,18 @@
-//! From messages to replies: an event loop's running side, and its group of writes.
+//! An event loop's replies, and its group of writes.
 //!
 //! Invariant: a reply to a staged write goes out after the commit of its group and never before; when that fails, the error
 //! goes out in its place. Replies that wait for the disk are released by whoever moves the durable index.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
+use service::Service;
 use service::in_flight::SMALL_BYTES;
-use service::{Outcome, Resumed, Service};
 
-use super::reads::Lack;
-use super::{EventLoop, Fate, Ran, Staged};
-use crate::connection::{Again, Connection, Phase, Sent};
-use crate::inbox::Done;
-use crate::runner::{Executed, Head};
-use crate::workers::Job;
+use super::{EventLoop, Fate};
+use crate::connection::{Connection, Phase, Sent};
+use crate::runner::Head;
 
-/// Staged writes after which a group is committed although the turn goes on: replies should not wait for too many.
-const GROUP: usize = 256;
 /// Replies that leave together: whoever takes them is woken for the first and finds the others, where one by one he would be
 /// woken for each.
 const TOGETHER: usize = 16;
@@ -28,153 +22,15 @@ const LINGER: Duration = Duration::from_micros(200);
 const SPARES: usize = 16;
 const SPARE_BYTES: usize = 256 << 10;
 
-/// Whether no reply is wanted to the message.
-pub(super) fn is_silent(message: &[u8]) -> bool {
-    wire::Header::read(message).is_some_and(|h| h.op_code == wire::op::MSG)
-        && wire::Msg::peek_flags(message) & wire::MORE_TO_COME != 0
-}
-
 impl<S: Service> EventLoop<S> {
-    /// Has a worker run the message.
-    pub(super) fn hand_over(
-        &mut self,
-        key: usize,
-        c: &mut Connection<S>,
-        message: Vec<u8>,
-        respond_to: Option<i32>,
-    ) {
-        c.phase = Phase::Working;
-        c.silent = is_silent(&message);
-        let out = std::mem::take(&mut c.output);
-        let left = c.left.take();
-        let client = Arc::clone(&c.client);
-        self.shared.workers.submit(Job {
-            key,
-            client,
-            message,
-            respond_to,
-            left,
-            out,
-            back: Arc::clone(&self.inbox),
-        });
-    }
-
-    /// Runs one message inline.
-    pub(super) fn run_message(
-        &mut self,
-        key: usize,
-        c: &mut Connection<S>,
-        message: &[u8],
-        respond_to: Option<i32>,
-    ) -> Ran {
-        self.requests += 1;
-        if message.len() > self.shared.limits.inline_bytes {
-            return Ran::ToWorker;
-        }
-        self.lone_client.note(c.client.id);
-        self.run_resumed(key, c, message, respond_to, None)
-    }
-
-    /// As [`EventLoop::run_message`], for one that has been run before and lacked reads, and how often.
-    pub(super) fn run_resumed(
-        &mut self,
-        key: usize,
-        c: &mut Connection<S>,
-        message: &[u8],
-        respond_to: Option<i32>,
-        resumed: Option<(Resumed<'_>, u8)>,
-    ) -> Ran {
-        if c.output.capacity() == 0 {
-            c.output = self.spares.pop().unwrap_or_default();
-        }
-        let mut flushed = false;
-        let executed = loop {
-            let (client, runner) = (&c.client, &mut self.runner);
-            let taken = resumed.map(|(r, _)| r);
-            let executed = runner.execute(client, message, respond_to, taken, &mut c.output);
-            if executed.panicked {
-                // The group is sound, what the service was in the middle of is not.
-                self.commit();
-                self.runner.reset();
-            }
-            match executed.outcome {
-                Outcome::Flush if !self.staged.is_empty() && !flushed => {
-                    self.commit();
-                    flushed = true;
-                }
-                _ => break executed,
-            }
-        };
-        let Executed { outcome, head, .. } = executed;
-        let since = || resumed.map_or_else(Instant::now, |(r, _)| r.since);
-        let fate = match outcome {
-            Outcome::NeedsDisk { reads, kept } => {
-                let rounds = resumed.map_or(0, |(_, n)| n);
-                let lack = Lack {
-                    reads,
-                    kept,
-                    since: since(),
-                    rounds,
-                };
-                c.output.clear();
-                return match self.read_for(key, c, lack, message, respond_to) {
-                    true => Ran::Handled,
-                    false => Ran::ToWorker,
-                };
-            }
-            Outcome::Offload { kept } => {
-                c.output.clear();
-                c.left = kept.map(|kept| (kept, since()));
-                return Ran::ToWorker;
-            }
-            Outcome::Flush => {
-                c.output.clear();
-                return Ran::ToWorker;
-            }
-            Outcome::Staged { durable } => {
-                c.phase = Phase::Staged;
-                self.staged.push(Staged {
-                    key,
-                    id: c.client.id,
-                    durable,
-                    head,
-                });
-                if self.staged.len() >= GROUP {
-                    self.commit();
-                }
-                Fate::Keep
-            }
-            Outcome::ReplyMore => {
-                let reply_id = head.as_ref().map_or(0, |h| h.reply_id);
-                c.again = Some(Box::new(Again {
-                    message: message.to_vec(),
-                    respond_to: reply_id,
-                }));
-                self.reply(key, c, head, true)
-            }
-            Outcome::Await { until, seen } => {
-                let again = Again {
-                    message: message.to_vec(),
-                    respond_to: head.map_or(0, |h| h.respond_to),
-                };
-                self.wait(key, c, again, until, seen)
-            }
-            Outcome::Reply => self.reply(key, c, head, false),
-            Outcome::WaitDurable(index) => self.reply_durable(key, c, head, index),
-            Outcome::NoReply => {
-                self.recycle(c);
-                Fate::Keep
-            }
-            Outcome::Close => Fate::Close,
-        };
-        match fate {
-            Fate::Keep => Ran::Handled,
-            Fate::Close => Ran::Close,
-        }
-    }
-
     /// Completes the reply in the output, which is sent with others of the turn.
-    fn reply(&mut self, key: usize, c: &mut Connection<S>, head: Option<Head>, more: bool) -> Fate {
+    pub(super) fn reply(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        head: Option<Head>,
+        more: bool,
+    ) -> Fate {
         if let Some(head) = head
             && !self.runner.finish(&c.client, &head, more, &mut c.output)
         {
@@ -210,7 +66,7 @@ impl<S: Service> EventLoop<S> {
     }
 
     /// As [`EventLoop::reply`], once the log is on disk up to `index`.
-    fn reply_durable(
+    pub(super) fn reply_durable(
         &mut self,
         key: usize,
         c: &mut Connection<S>,
@@ -354,46 +210,5 @@ impl<S: Service> EventLoop<S> {
         if self.awaiting.is_empty() {
             self.inbox.awaits_durable.store(false, SeqCst);
         }
-    }
-
-    pub(super) fn on_done(&mut self, key: usize, c: &mut Connection<S>, done: Done) -> Fate {
-        c.phase = Phase::Idle;
-        self.release(c);
-        if c.stream.is_none() {
-            return Fate::Close;
-        }
-        let Executed { outcome, head, .. } = done.executed;
-        c.output = done.out;
-        let fate = match outcome {
-            Outcome::Reply => self.send(key, c),
-            Outcome::ReplyMore => {
-                let respond_to = head.map_or(0, |h| h.reply_id);
-                c.again = Some(Box::new(Again {
-                    message: done.message,
-                    respond_to,
-                }));
-                self.send(key, c)
-            }
-            Outcome::Await { until, seen } => {
-                let again = Again {
-                    message: done.message,
-                    respond_to: head.map_or(0, |h| h.respond_to),
-                };
-                self.wait(key, c, again, until, seen)
-            }
-            Outcome::WaitDurable(index) => self.reply_durable(key, c, head, index),
-            Outcome::NoReply => {
-                self.recycle(c);
-                Fate::Keep
-            }
-            // Outcomes of event loops were turned into errors where the worker ran the request.
-            Outcome::Close
-            | Outcome::Staged { .. }
-            | Outcome::Offload { .. }
-            | Outcome::NeedsDisk { .. }
-            | Outcome::Flush => Fate::Close,
-        };
-        self.go_on(key, c);
-        fate
     }
 }

@@ -1,0 +1,196 @@
+//! Requests on an event loop: each is run where it was read, and goes on elsewhere or later where that does not suffice.
+//!
+//! Invariant: a message that is run ends in one of these: a reply is made or staged, there is none, it waits for an event or
+//! for reads, a worker has it, or the connection is closed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use service::{Needs, Outcome, Resumed, Service};
+
+use super::{EventLoop, Fate, Ran, Staged};
+use crate::connection::{Again, Connection, Phase, Resume};
+use crate::inbox::Done;
+use crate::runner::{Executed, Head};
+use crate::workers::Job;
+
+/// Staged writes after which a group is committed although the turn goes on: replies should not wait for too many.
+const GROUP: usize = 256;
+
+/// The run of a request before this one.
+#[derive(Clone, Copy)]
+pub(super) struct Earlier<'a> {
+    pub resumed: Resumed<'a>,
+    /// How often it was run.
+    pub rounds: u8,
+}
+
+/// Whether no reply is wanted to the message.
+pub(super) fn is_silent(message: &[u8]) -> bool {
+    wire::Header::read(message).is_some_and(|h| h.op_code == wire::op::MSG)
+        && wire::Msg::peek_flags(message) & wire::MORE_TO_COME != 0
+}
+
+impl<S: Service> EventLoop<S> {
+    /// Has a worker run the message.
+    pub(super) fn hand_over(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        message: Vec<u8>,
+        respond_to: Option<i32>,
+    ) {
+        c.phase = Phase::Working;
+        c.silent = is_silent(&message);
+        let out = std::mem::take(&mut c.output);
+        let resume = c.resume.take();
+        let client = Arc::clone(&c.client);
+        self.shared.workers.submit(Job {
+            key,
+            client,
+            message,
+            respond_to,
+            resume,
+            out,
+            back: Arc::clone(&self.inbox),
+        });
+    }
+
+    /// Runs a message that was not run before.
+    pub(super) fn run_message(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        message: &[u8],
+        respond_to: Option<i32>,
+    ) -> Ran {
+        self.requests += 1;
+        if message.len() > self.shared.limits.inline_bytes {
+            return Ran::ToWorker;
+        }
+        self.lone_client.note(c.client.id);
+        self.run_inline(key, c, message, respond_to, None)
+    }
+
+    /// Runs a message on the loop, for the first time or after an `earlier` run that was suspended.
+    pub(super) fn run_inline(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        message: &[u8],
+        respond_to: Option<i32>,
+        earlier: Option<Earlier<'_>>,
+    ) -> Ran {
+        if c.output.capacity() == 0 {
+            c.output = self.spares.pop().unwrap_or_default();
+        }
+        let resumed = earlier.map(|e| e.resumed);
+        let runner = &mut self.runner;
+        let executed = runner.execute(&c.client, message, respond_to, resumed, &mut c.output);
+        if executed.panicked {
+            // The group is sound, what the service was in the middle of is not.
+            self.commit();
+            self.runner.reset();
+        }
+        let Executed { outcome, head, .. } = executed;
+        let suspension = match outcome {
+            Outcome::Suspended(suspension) => suspension,
+            outcome => {
+                return match self.conclude(key, c, outcome, head, || message.to_vec()) {
+                    Fate::Keep => Ran::Handled,
+                    Fate::Close => Ran::Close,
+                };
+            }
+        };
+        c.output.clear();
+        let resume = Resume {
+            kept: suspension.kept,
+            since: earlier.map_or_else(Instant::now, |e| e.resumed.since),
+            rounds: earlier.map_or(0, |e| e.rounds).saturating_add(1),
+        };
+        match suspension.needs {
+            Needs::Reads(reads) if self.can_have_read(&reads, resume.rounds) => {
+                self.suspend(key, c, reads, resume, message, respond_to);
+                Ran::Handled
+            }
+            Needs::Reads(_) | Needs::Worker => {
+                c.resume = Some(resume);
+                Ran::ToWorker
+            }
+        }
+    }
+
+    /// Does what the outcome of a run asks for. `message`: the request, should it run again.
+    fn conclude(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        outcome: Outcome,
+        head: Option<Head>,
+        message: impl FnOnce() -> Vec<u8>,
+    ) -> Fate {
+        match outcome {
+            Outcome::Reply => self.reply(key, c, head, false),
+            Outcome::ReplyMore => {
+                stream_on(c, head.as_ref(), message());
+                self.reply(key, c, head, true)
+            }
+            Outcome::Staged { durable } => {
+                c.phase = Phase::Staged;
+                self.staged.push(Staged {
+                    key,
+                    id: c.client.id,
+                    durable,
+                    head,
+                });
+                if self.staged.len() >= GROUP {
+                    self.commit();
+                }
+                Fate::Keep
+            }
+            Outcome::Await { until, seen } => {
+                let again = Again {
+                    message: message(),
+                    respond_to: head.map_or(0, |h| h.respond_to),
+                };
+                self.wait(key, c, again, until, seen)
+            }
+            Outcome::WaitDurable(index) => self.reply_durable(key, c, head, index),
+            Outcome::NoReply => {
+                self.recycle(c);
+                Fate::Keep
+            }
+            // Who calls takes suspensions out; those of workers were turned into errors where they ran.
+            Outcome::Close | Outcome::Suspended(_) => Fate::Close,
+        }
+    }
+
+    /// Takes back a request that a worker has run; its reply is complete.
+    pub(super) fn on_done(&mut self, key: usize, c: &mut Connection<S>, done: Done) -> Fate {
+        c.phase = Phase::Idle;
+        self.release(c);
+        if c.stream.is_none() {
+            return Fate::Close;
+        }
+        let Executed { outcome, head, .. } = done.executed;
+        c.output = done.out;
+        let fate = match outcome {
+            Outcome::Reply => self.send(key, c),
+            Outcome::ReplyMore => {
+                stream_on(c, head.as_ref(), done.message);
+                self.send(key, c)
+            }
+            outcome => self.conclude(key, c, outcome, head, || done.message),
+        };
+        self.go_on(key, c);
+        fate
+    }
+}
+
+/// Has the message run again for the next reply of its stream.
+fn stream_on<S: Service>(c: &mut Connection<S>, head: Option<&Head>, message: Vec<u8>) {
+    c.again = Some(Box::new(Again {
+        message,
+        respond_to: head.map_or(0, |h| h.reply_id),
+    }));
+}
