@@ -1,11 +1,14 @@
-//! What each thread holds in large blocks of the heap: told by the program's allocator, asked by whoever runs what users wrote.
+//! What each thread holds in large blocks of the heap: told by the program's allocator, asked by
+//! whoever runs what users wrote.
 //!
-//! Invariant: a block counts from its allocation to its end, with the thread that does either. A thread that ends others' blocks
-//! may so come to less than nothing; only differences within one operation mean something.
+//! Invariant: a block counts from its allocation to its end, with the thread that does either. A
+//! thread that ends others' blocks may so come to less than nothing; only differences within one
+//! operation mean something.
 
 use std::cell::Cell;
 
-/// Smaller blocks are not counted: they are most of all, and it is the large ones that fill a machine.
+/// Smaller blocks are not counted: they are most of all, and it is the large ones that fill a
+/// machine.
 pub const LARGE_BYTES: usize = 64 << 10;
 
 thread_local! {

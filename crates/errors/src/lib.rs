@@ -1,7 +1,9 @@
-//! MongoDB's error codes, code names and labels, in one table, and the error type that every room returns.
+//! MongoDB's error codes, code names and labels, in one table, and the error type that every room
+//! returns.
 //!
-//! Invariant: a code has one name, and both are those of MongoDB's public `error_codes.yml`; an error that MongoDB itself
-//! raises by a bare number is named `Location<number>`. Drivers match on codes and labels, shells on code names.
+//! Invariant: a code has one name, and both are those of MongoDB's public `error_codes.yml`; an
+//! error that MongoDB itself raises by a bare number is named `Location<number>`. Drivers match on
+//! codes and labels, shells on code names.
 
 use std::fmt;
 
@@ -117,7 +119,8 @@ codes! {
     IDLFailedToParse = 40414, IDLUnknownField = 40415, ClientMarkedKilled = 46841, NotARetryableWriteCommand = 50768,
 }
 
-/// Never sent to a client: the command cannot finish on an event loop and must be run again on a worker.
+/// Never sent to a client: the command cannot finish on an event loop and must be run again on a
+/// worker.
 const OFFLOAD: Code = Code(-1);
 const NEEDS_DISK: Code = Code(-2);
 
@@ -131,8 +134,9 @@ impl Code {
     }
 }
 
-/// What a room answers when it cannot do what it was asked: one pointer, so that a [`Result`] is no longer than what it holds when
-/// all is well, and hot paths do not move room for errors that hardly ever come.
+/// What a room answers when it cannot do what it was asked: one pointer, so that a [`Result`] is no
+/// longer than what it holds when all is well, and hot paths do not move room for errors that
+/// hardly ever come.
 #[derive(Clone, Debug)]
 pub struct Error(Box<Failure>);
 
@@ -143,7 +147,8 @@ pub struct Failure {
     pub message: String,
     /// `errorLabels` of the reply.
     pub labels: Vec<&'static str>,
-    /// A whole BSON document whose fields the reply carries beside the error (`keyPattern`, `keyValue`, `errInfo`, …).
+    /// A whole BSON document whose fields the reply carries beside the error (`keyPattern`,
+    /// `keyValue`, `errInfo`, …).
     pub extra: Option<Vec<u8>>,
 }
 
@@ -173,7 +178,8 @@ impl Error {
         Error::new(Code::InternalError, message)
     }
 
-    /// The command would exceed its budget on the event loop, wait for a disk or for a latch: run it on a worker instead.
+    /// The command would exceed its budget on the event loop, wait for a disk or for a latch: run
+    /// it on a worker instead.
     pub fn offload() -> Error {
         Error::new(OFFLOAD, String::new())
     }

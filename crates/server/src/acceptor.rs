@@ -1,12 +1,18 @@
-//! The door: accepts connections, and starts and stops everything behind it.
+//! The acceptor: takes connections in, and starts and stops the event loops and workers behind it.
+//!
+//! Invariant: when [`serve`] returns, no socket is open and no event loop runs.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Poll, Waker};
 use service::{Address, Client, Control, Service};
 
 use crate::Limits;
@@ -26,34 +32,12 @@ pub fn serve<S: Service>(
     control: Arc<Control>,
     limits: Limits,
 ) -> io::Result<()> {
-    let loops = match limits.loops {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => n,
-    };
-    control
-        .metrics
-        .connections_limit
-        .store(limits.max_connections as u64, Relaxed);
-
+    let max_connections = limits.max_connections as u64;
+    let metrics = &control.metrics;
+    metrics.connections_limit.store(max_connections, Relaxed);
+    control.in_flight.set_limit(limits.in_flight_bytes);
     let mut poll = Poll::new()?;
-    for (i, listener) in listeners.0.iter_mut().enumerate() {
-        let source: &mut dyn mio::event::Source = match listener {
-            Listener::Tcp(l) => l,
-            Listener::Unix(l, _) => l,
-        };
-        poll.registry()
-            .register(source, Token(i), Interest::READABLE)?;
-    }
-    let mut polls = Vec::new();
-    let mut inboxes = Vec::new();
-    for _ in 0..loops {
-        let poll = Poll::new()?;
-        inboxes.push(Arc::new(Inbox::<S>::new(Waker::new(
-            poll.registry(),
-            WAKE,
-        )?)));
-        polls.push(poll);
-    }
+    listeners.register(&poll)?;
     let workers = Arc::new(Workers::new(
         Arc::clone(&service),
         Arc::clone(&control),
@@ -65,56 +49,21 @@ pub fn serve<S: Service>(
         workers: Arc::clone(&workers),
         limits: limits.clone(),
     });
-    control.in_flight.set_limit(limits.in_flight_bytes);
-    let for_memory = inboxes.clone();
-    control.in_flight.on_change(Box::new(move || {
-        for_memory.iter().for_each(|inbox| inbox.wake());
-    }));
-    let for_durable = inboxes.clone();
-    service.on_durable(Box::new(move || {
-        for inbox in &for_durable {
-            if inbox
-                .awaits_durable
-                .load(std::sync::atomic::Ordering::SeqCst)
-            {
-                inbox.wake();
-            }
-        }
-    }));
-    let mut threads = Vec::new();
-    for (i, (poll, inbox)) in polls.into_iter().zip(&inboxes).enumerate() {
-        let (shared, inbox) = (Arc::clone(&shared), Arc::clone(inbox));
-        let alive = Alive(Arc::clone(&control));
-        let body = move || {
-            let _alive = alive;
-            EventLoop::new(shared, inbox, poll).run()
-        };
-        let name = format!("loop{i}");
-        threads.push(
-            std::thread::Builder::new()
-                .name(name)
-                .stack_size(LOOP_STACK_BYTES)
-                .spawn(body)?,
-        );
-    }
-    let waker = Waker::new(poll.registry(), WAKE)?;
-    let for_shutdown = inboxes.clone();
-    control.on_shutdown(Box::new(move || {
-        let _ = waker.wake();
-        for_shutdown.iter().for_each(|inbox| inbox.wake());
-    }));
+    let loops = open_loops(&limits)?;
+    let inboxes: Vec<_> = loops.iter().map(|(_, inbox)| Arc::clone(inbox)).collect();
+    wake_on_changes(&shared, &inboxes, Waker::new(poll.registry(), WAKE)?);
+    let threads = start_loops(&shared, loops)?;
 
-    let door = Door {
+    let acceptor = Acceptor {
         service,
         control: Arc::clone(&control),
         inboxes,
         limits,
         complained: AtomicBool::new(false),
     };
-    let accepted = door.watch(&mut poll, &listeners);
+    let mut result = acceptor.watch(&mut poll, &listeners);
     control.shutdown();
     drop(listeners);
-    let mut result = accepted;
     for thread in threads {
         match thread.join() {
             Ok(ended) => result = result.and(ended),
@@ -127,7 +76,60 @@ pub fn serve<S: Service>(
     result
 }
 
-/// A loop that ends, for whatever reason, ends the server: half a server would strand its connections.
+type OpenLoop<S> = (Poll, Arc<Inbox<S>>);
+
+/// What each event loop waits on.
+fn open_loops<S: Service>(limits: &Limits) -> io::Result<Vec<OpenLoop<S>>> {
+    let count = match limits.loops {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    };
+    let open = || {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKE)?;
+        Ok((poll, Arc::new(Inbox::new(waker))))
+    };
+    (0..count).map(|_| open()).collect()
+}
+
+/// Has the event loops, and `acceptor`, woken by what other threads change.
+fn wake_on_changes<S: Service>(shared: &Shared<S>, inboxes: &[Arc<Inbox<S>>], acceptor: Waker) {
+    let wake_all = |inboxes: &[Arc<Inbox<S>>]| inboxes.iter().for_each(|inbox| inbox.wake());
+    let inboxes = inboxes.to_vec();
+    let all = inboxes.clone();
+    let in_flight = &shared.control.in_flight;
+    in_flight.on_change(Box::new(move || wake_all(&all)));
+    let all = inboxes.clone();
+    shared.service.on_durable(Box::new(move || {
+        let waiting = all.iter().filter(|inbox| inbox.awaits_durable.load(SeqCst));
+        waiting.for_each(|inbox| inbox.wake());
+    }));
+    shared.control.on_shutdown(Box::new(move || {
+        let _ = acceptor.wake();
+        wake_all(&inboxes);
+    }));
+}
+
+fn start_loops<S: Service>(
+    shared: &Arc<Shared<S>>,
+    loops: Vec<OpenLoop<S>>,
+) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+    let start = |(i, (poll, inbox)): (usize, OpenLoop<S>)| {
+        let shared = Arc::clone(shared);
+        let alive = Alive(Arc::clone(&shared.control));
+        std::thread::Builder::new()
+            .name(format!("loop{i}"))
+            .stack_size(LOOP_STACK_BYTES)
+            .spawn(move || {
+                let _alive = alive;
+                EventLoop::new(shared, inbox, poll).run()
+            })
+    };
+    loops.into_iter().enumerate().map(start).collect()
+}
+
+/// A loop that ends, for whatever reason, ends the server: half a server would strand its
+/// connections.
 struct Alive(Arc<Control>);
 
 impl Drop for Alive {
@@ -136,7 +138,7 @@ impl Drop for Alive {
     }
 }
 
-struct Door<S: Service> {
+struct Acceptor<S: Service> {
     service: Arc<S>,
     control: Arc<Control>,
     inboxes: Vec<Arc<Inbox<S>>>,
@@ -144,7 +146,7 @@ struct Door<S: Service> {
     complained: AtomicBool,
 }
 
-impl<S: Service> Door<S> {
+impl<S: Service> Acceptor<S> {
     fn watch(&self, poll: &mut Poll, listeners: &Listeners) -> io::Result<()> {
         let mut events = Events::with_capacity(16);
         let mut next_id = 0;
@@ -154,7 +156,8 @@ impl<S: Service> Door<S> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
             }
-            // Readiness comes once for many: each listener is drained, and all of them after a failure.
+            // Readiness comes once for many: each listener is drained, and all of them after a
+            // failure.
             let due: Vec<usize> = match again {
                 true => (0..listeners.0.len()).collect(),
                 false => events.iter().map(|e| e.token().0).collect(),

@@ -1,8 +1,8 @@
 //! One connection's state between the turns of its loop.
 //!
-//! Invariant: at most one request is under way; while it is, or while its reply does not fit the socket, nothing more is
-//! read, so that a connection holds at most one message (of the limited length) and one reply. An idle connection holds
-//! no buffer.
+//! Invariant: at most one request is under way; while it is, or while its reply does not fit the
+//! socket, nothing more is read, so that a connection holds at most one message (of the limited
+//! length) and one reply. An idle connection holds no buffer.
 
 use std::io;
 use std::sync::Arc;
@@ -78,7 +78,8 @@ pub(crate) struct Connection<S: Service> {
     pub reserved: usize,
     /// Waits for the budget.
     pub parked: bool,
-    /// When the long message began to be received, when its long reply was first kept waiting, and when either last got on.
+    /// When the long message began to be received, when its long reply was first kept waiting, and
+    /// when either last got on.
     pub since: Instant,
     pub reply_since: Option<Instant>,
     pub progress: Instant,
@@ -132,8 +133,8 @@ impl<S: Service> Connection<S> {
             || self.ended
     }
 
-    /// For a long message that holds memory and is waited for, from the peer or to be taken by the peer: how long and how
-    /// far it has come.
+    /// For a long message that holds memory and is waited for, from the peer or to be taken by the
+    /// peer: how long and how far it has come.
     pub fn long_under_way(&self) -> Option<(Duration, usize)> {
         if !matches!(self.phase, Phase::Idle) {
             return None;
@@ -149,7 +150,7 @@ impl<S: Service> Connection<S> {
 
     /// Bytes read but not run.
     pub fn buffered(&self) -> &[u8] {
-        self.input.get(self.at..).unwrap_or(&[])
+        &self.input[self.at..]
     }
 
     /// Writes what is left of the reply, and has the poll tell when there is room for more.
@@ -185,7 +186,8 @@ impl<S: Service> Connection<S> {
         Sent::All
     }
 
-    /// Reads into the input, growing it by at most `limit` bytes. `None` when there is nothing for now.
+    /// Reads into the input, growing it by at most `limit` bytes. `None` when there is nothing for
+    /// now.
     pub fn read_on(&mut self, limit: usize) -> io::Result<Option<usize>> {
         let Some(stream) = &mut self.stream else {
             return Ok(Some(0));

@@ -1,13 +1,15 @@
 //! One event loop: its connections, and the group of writes that its turn gathers.
 //!
 //! ```text
-//! turn:  poll ─ what others handed over ─ reads that have come ─ connections with more to run ─ sockets with bytes: read, run
-//!             (replies leave a few at a time) ─ hand over reads ─ send replies ─ commit the group ─ send its replies (or have them
-//!             wait for the disk) ─ take in new connections
+//! turn:  poll ─ what other threads handed over ─ requests whose reads have come ─ connections with
+//!        more to run ─ sockets with bytes: read, run (replies are sent a few at a time) ─ submit
+//!        reads ─ send replies ─ commit the group ─ send its replies, or have them wait for the disk
+//!        ─ take in new connections
 //! ```
-//! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in a read for a client that has the
-//! loop to itself ([`lone_client`]); every reply made or staged in a turn leaves or is refused in that turn; readiness is edge-triggered, so whoever stops short
-//! of `WouldBlock` or a short read keeps `readable` set.
+//! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in a read
+//! for a client that has the loop to itself ([`lone_client`]); every reply made or staged in a turn
+//! leaves or is refused in that turn; readiness is edge-triggered, so whoever stops short of
+//! `WouldBlock` or a short read keeps `readable` set.
 
 mod disk_queue;
 mod lone_client;
@@ -209,7 +211,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Runs `step` on a connection, and parts with it if that is its fate.
+    /// Runs `step` on a connection, and closes it if that is its fate.
     fn with(
         &mut self,
         key: usize,
@@ -225,7 +227,7 @@ impl<S: Service> EventLoop<S> {
                     *slot = Some(connection);
                 }
             }
-            Fate::Close => self.part(key, connection),
+            Fate::Close => self.close(key, connection),
         }
     }
 
@@ -260,7 +262,7 @@ impl<S: Service> EventLoop<S> {
     }
 
     /// Closes the socket at once; the rest goes when no worker runs a request of the connection.
-    fn part(&mut self, key: usize, mut connection: Box<Connection<S>>) {
+    fn close(&mut self, key: usize, mut connection: Box<Connection<S>>) {
         connection.client.cancelled.store(true, SeqCst);
         let waits_for_reply = !matches!(connection.phase, Phase::Idle | Phase::Waiting(_));
         if waits_for_reply || !connection.output.is_empty() {
@@ -314,7 +316,8 @@ impl<S: Service> EventLoop<S> {
 
     fn on_event(&mut self, key: usize, c: &mut Connection<S>, event: &Event) -> Fate {
         if event.is_error() || event.is_write_closed() {
-            // Nothing can be sent any more; what was already received may still be unacknowledged writes.
+            // Nothing can be sent any more; what was already received may still be unacknowledged
+            // writes.
             c.readable = true;
             c.hung_up = true;
             if !c.output.is_empty() || (c.phase.is_elsewhere() && !c.silent) {
@@ -366,7 +369,8 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Whether the loop may end: after a shutdown has begun, when the last connection is closed or patience is over.
+    /// Whether the loop may end: after a shutdown has begun, when the last connection is closed or
+    /// patience is over.
     fn is_done(&mut self) -> bool {
         if !self.shared.control.is_stopping() {
             return false;

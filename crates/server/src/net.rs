@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use mio::{Interest, Registry, Token};
+use mio::{Interest, Poll, Registry, Token};
 use service::Address;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
@@ -33,6 +33,21 @@ impl Listeners {
             Listener::Unix(..) => None,
         });
         tcp.collect()
+    }
+}
+
+impl Listeners {
+    /// Has `poll` tell of connections that wait; the token is the listener's place.
+    pub(crate) fn register(&mut self, poll: &Poll) -> io::Result<()> {
+        for (i, listener) in self.0.iter_mut().enumerate() {
+            let source: &mut dyn Source = match listener {
+                Listener::Tcp(l) => l,
+                Listener::Unix(l, _) => l,
+            };
+            let interest = Interest::READABLE;
+            poll.registry().register(source, Token(i), interest)?;
+        }
+        Ok(())
     }
 }
 

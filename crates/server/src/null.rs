@@ -1,4 +1,5 @@
-//! A service that answers recorded bytes: what the loops cost by themselves, and a stand-in in their tests.
+//! A service that answers recorded bytes: what the loops cost by themselves, and a stand-in in
+//! their tests.
 
 use bson::doc;
 use errors::Result;

@@ -1,7 +1,8 @@
-//! From a message to a reply: parse, validate, run, frame. The same on an event loop and on a worker.
+//! From a message to a reply: parse, validate, run, frame. The same on an event loop and on a
+//! worker.
 //!
-//! Invariant: `out` holds nothing but the one message that is built in it; whatever the message or the service does
-//! (a panic included), the outcome is one that the connection can act on.
+//! Invariant: `out` holds nothing but the one message that is built in it; whatever the message or
+//! the service does (a panic included), the outcome is one that the connection can act on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use service::{Client, Mode, Needs, Outcome, Request, Resumed, Service, Suspensio
 use smallvec::SmallVec;
 use wire::{Codec, Compressor, Fault, Header, Message, Sequence};
 
-/// How deep a command or a document in it may nest (MongoDB's limit for messages; for stored documents it is lower).
+/// How deep a command or a document in it may nest (MongoDB's limit for messages; for stored
+/// documents it is lower).
 const MESSAGE_DEPTH: usize = 200;
 /// A scratch buffer that grew past this is given back.
 const KEPT_SCRATCH_BYTES: usize = 1 << 20;
@@ -120,8 +122,8 @@ impl<S: Service> Runner<S> {
         })
     }
 
-    /// Runs `message`, a whole one. `respond_to` is the message that the reply answers, when that is not `message` itself;
-    /// `resumed`: what it lacked when it was run before.
+    /// Runs `message`, a whole one. `respond_to` is the message that the reply answers, when that
+    /// is not `message` itself; `resumed`: what it lacked when it was run before.
     pub fn execute(
         &mut self,
         client: &Client<S::State>,
@@ -151,7 +153,7 @@ impl<S: Service> Runner<S> {
                 self.run(client, incoming, respond_to, resumed, out)
             }
             Err(fault) => {
-                closing(client.id, &fault.error);
+                log_close(client.id, &fault.error);
                 Executed::bare(Outcome::Close)
             }
         };
@@ -179,24 +181,14 @@ impl<S: Service> Runner<S> {
             compressor: None,
             checksum: incoming.flags & wire::CHECKSUM_PRESENT != 0,
         };
-        let mut panicked = false;
-        let outcome = match incoming.content {
+        let (outcome, panicked) = match incoming.content {
             Err(fault) if fault.fatal => {
-                closing(client.id, &fault.error);
+                log_close(client.id, &fault.error);
                 return Executed::bare(Outcome::Close);
             }
-            // A legacy query or getMore that has no command in it is answered the way its sender reads errors.
-            Err(fault) if incoming.legacy && fault.error.code.0 == wire::LEGACY_READ_REMOVED => {
-                head.begin(out, wire::reply_flags::QUERY_FAILURE);
-                let (message, code) = (fault.error.message.as_str(), fault.error.code.0);
-                out.extend_from_slice(
-                    bson::doc! { "$err": message, "code": code, "ok": 0.0 }.as_bytes(),
-                );
-                Outcome::Reply
-            }
             Err(fault) => {
-                self.refuse(&mut head, out, &fault.error);
-                Outcome::Reply
+                self.refuse_message(&mut head, out, &fault.error);
+                (Outcome::Reply, false)
             }
             Ok(content) => {
                 head.begin(out, wire::reply_flags::AWAIT_CAPABLE);
@@ -210,24 +202,9 @@ impl<S: Service> Runner<S> {
                     message_bytes: incoming.header.length,
                     resumed,
                 };
-                head.compressor = incoming
-                    .compressor
-                    .filter(|_| wire::may_compress(request.command()));
-                let (service, local, mode) = (&self.service, &mut self.local, self.mode);
-                let ran = catch_unwind(AssertUnwindSafe(|| {
-                    service.run(local, mode, client, &request, out)
-                }));
-                match ran {
-                    Ok(outcome) => self.sound(outcome, &request, &mut head, out),
-                    Err(panic) => {
-                        panicked = true;
-                        let error = panic_error(&*panic);
-                        tracing::error!(target: "COMMAND", ctx = %format_args!("conn{}", client.id),
-                            command = request.command(), error = %error.message, "A command panicked");
-                        self.refuse(&mut head, out, &error);
-                        Outcome::Reply
-                    }
-                }
+                let may_compress = wire::may_compress(request.command());
+                head.compressor = incoming.compressor.filter(|_| may_compress);
+                self.call(client, &request, &mut head, out)
             }
         };
         if !silent {
@@ -237,16 +214,52 @@ impl<S: Service> Runner<S> {
                 panicked,
             };
         }
-        let outcome = match outcome {
-            Outcome::Reply | Outcome::ReplyMore | Outcome::WaitDurable(_) => Outcome::NoReply,
-            other => other,
-        };
         out.clear();
         Executed {
-            outcome,
+            outcome: match outcome {
+                Outcome::Reply | Outcome::ReplyMore | Outcome::WaitDurable(_) => Outcome::NoReply,
+                other => other,
+            },
             head: None,
             panicked,
         }
+    }
+
+    /// Has the service run a request, and holds it to its contract. The second value: whether it
+    /// panicked.
+    fn call(
+        &mut self,
+        client: &Client<S::State>,
+        request: &Request<'_>,
+        head: &mut Head,
+        out: &mut Vec<u8>,
+    ) -> (Outcome, bool) {
+        let (service, local, mode) = (&self.service, &mut self.local, self.mode);
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            service.run(local, mode, client, request, out)
+        }));
+        match ran {
+            Ok(outcome) => (self.enforce_contract(outcome, request, head, out), false),
+            Err(panic) => {
+                let error = panic_error(&*panic);
+                tracing::error!(target: "COMMAND", ctx = %format_args!("conn{}", client.id),
+                    command = request.command(), error = %error.message, "A command panicked");
+                self.refuse(head, out, &error);
+                (Outcome::Reply, true)
+            }
+        }
+    }
+
+    /// Makes an error the reply to a message that holds no command.
+    fn refuse_message(&self, head: &mut Head, out: &mut Vec<u8>, error: &Error) {
+        if !head.legacy || error.code.0 != wire::LEGACY_READ_REMOVED {
+            return self.refuse(head, out, error);
+        }
+        // A legacy query or getMore is answered the way its sender reads errors.
+        head.begin(out, wire::reply_flags::QUERY_FAILURE);
+        let (message, code) = (error.message.as_str(), error.code.0);
+        let reply = bson::doc! { "$err": message, "code": code, "ok": 0.0 };
+        out.extend_from_slice(reply.as_bytes());
     }
 
     /// Makes an error the reply, whatever was in `out`.
@@ -255,9 +268,9 @@ impl<S: Service> Runner<S> {
         self.service.write_error(error, out);
     }
 
-    /// Holds the service to its contract: an outcome that the mode or the request does not allow, or a reply that is no
-    /// document, becomes InternalError.
-    fn sound(
+    /// Holds the service to its contract: an outcome that the mode or the request does not allow,
+    /// or a reply that is no document, becomes InternalError.
+    fn enforce_contract(
         &self,
         outcome: Outcome,
         request: &Request<'_>,
@@ -302,8 +315,8 @@ impl<S: Service> Runner<S> {
         self.service.write_error(error, out);
     }
 
-    /// Completes the reply in `out`: the fields of the moment, flags, length, checksum or compression. False when that
-    /// failed, and the connection must be closed.
+    /// Completes the reply in `out`: the fields of the moment, flags, length, checksum or
+    /// compression. False when that failed, and the connection must be closed.
     pub fn finish(
         &mut self,
         client: &Client<S::State>,
@@ -346,7 +359,17 @@ fn understand<'a>(message: &'a [u8], parsed: Result<(Header, Message<'a>), Fault
     } else {
         wire::Msg::peek_flags(message)
     };
-    let content = parsed.and_then(|(_, message)| match message {
+    Incoming {
+        legacy,
+        flags,
+        compressor: None,
+        content: parsed.and_then(|(_, message)| content_of(message, header.op_code)),
+        header,
+    }
+}
+
+fn content_of(message: Message<'_>, op_code: i32) -> Result<Content<'_>, Fault> {
+    match message {
         Message::Msg(msg) => {
             let body = validated(msg.body)?;
             for sequence in &msg.sequences {
@@ -380,20 +403,12 @@ fn understand<'a>(message: &'a [u8], parsed: Result<(Header, Message<'a>), Fault
         Message::Removed(op) => Err(wire::removed(op)),
         Message::Reply(_) | Message::Compressed(_) => Err(Fault::close(err!(
             ProtocolError,
-            "operation {} is not a request",
-            header.op_code
+            "operation {op_code} is not a request"
         ))),
         Message::Unknown(op) => Err(Fault::close(err!(
             ProtocolError,
             "operation {op} is not known"
         ))),
-    });
-    Incoming {
-        header,
-        legacy,
-        flags,
-        compressor: None,
-        content,
     }
 }
 
@@ -420,7 +435,7 @@ fn panic_error(panic: &(dyn std::any::Any + Send)) -> Error {
     ))
 }
 
-pub(crate) fn closing(connection: i64, error: &Error) {
+pub(crate) fn log_close(connection: i64, error: &Error) {
     tracing::warn!(target: "NETWORK", id = 4615638, ctx = %format_args!("conn{connection}"), error = %error,
         "Closing a connection after a message that cannot be served");
 }

@@ -1,8 +1,8 @@
-//! Threads for requests that may block. They come when a request finds nobody idle, up to a limit (of those that work: those
-//! that wait for an event come on top), and go when idle.
+//! Threads for requests that may block. They come when a request finds nobody idle, up to a limit
+//! (of those that work: those that wait for an event come on top), and go when idle.
 //!
-//! Invariant: every request that is submitted comes back to its loop exactly once, also when the service panics and when
-//! the pool is being stopped.
+//! Invariant: every request that is submitted comes back to its loop exactly once, also when the
+//! service panics and when the pool is being stopped.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -37,8 +37,8 @@ pub(crate) struct Job<S: Service> {
 struct Queue<S: Service> {
     jobs: VecDeque<Job<S>>,
     threads: usize,
-    /// Those that sleep, the last to fall asleep at the end: it is called first. So as few work as are needed, whose memory is
-    /// warm, and the others leave with theirs.
+    /// Those that sleep, the last to fall asleep at the end: it is called first. So as few work as
+    /// are needed, whose memory is warm, and the others leave with theirs.
     idle: Vec<Arc<Condvar>>,
 }
 
@@ -189,7 +189,8 @@ impl<S: Service> Workers<S> {
         }));
     }
 
-    /// After the loops have stopped: waits for the threads to leave, up to the deadline; false when some did not.
+    /// After the loops have stopped: waits for the threads to leave, up to the deadline; false when
+    /// some did not.
     pub fn stop(&self, deadline: Instant) -> bool {
         let mut queue = self.queue.lock();
         queue.jobs.clear();

@@ -163,8 +163,8 @@ pub struct Suspension {
 /// What a suspended request needs to go on.
 #[derive(Debug)]
 pub enum Needs {
-    /// These reads from the disk, and nothing else. Which they are is not always known. A worker can
-    /// do them too.
+    /// These reads from the disk, and nothing else. Which they are is not always known. A worker
+    /// can do them too.
     Reads(Vec<DiskRead>),
     /// A thread that may block and take its time.
     Worker,

@@ -1,9 +1,11 @@
 //! Batched reads: a thread that may wait has many records read from the disk at once.
 //!
-//! A get that goes to the disk waits for its block before the next get begins. So keys in no order are first looked up in
-//! memory, all of them, and the reads that they miss are [recorded](crate::nonblocking_read). The kernel gets these reads with
-//! one call ([`uring`]). When the last has come the keys are looked up again, with the blocks at hand. Where the thread can
-//! have no ring, and for what is still missing after [`ROUNDS`] rounds, the engine reads one by one.
+//! A get that goes to the disk waits for its block before the next get begins. So keys in no order
+//! are first looked up in memory, all of them, and the reads that they miss are
+//! [recorded](crate::nonblocking_read). The kernel gets these reads with one call ([`uring`]). When
+//! the last has come the keys are looked up again, with the blocks at hand. Where the thread can
+//! have no ring, and for what is still missing after [`ROUNDS`] rounds, the engine reads one by
+//! one.
 
 use crate::nonblocking_read::{Block, Missing, ROOM};
 use parking_lot::Mutex;
@@ -11,7 +13,8 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use uring::{Buffer, Buffers, Place, Ring};
 
-/// How often what is still missing is read: a file's index block may have to come before it says where a data block is.
+/// How often what is still missing is read: a file's index block may have to come before it says
+/// where a data block is.
 pub(crate) const ROUNDS: usize = 4;
 /// The most that is read at once, in bytes; a read alone may be longer.
 const BYTES: usize = 2 << 20;
@@ -62,7 +65,8 @@ impl Brought {
             .collect()
     }
 
-    /// Reads what is missing, or the first of it; false when nothing was read. What was brought before is let go.
+    /// Reads what is missing, or the first of it; false when nothing was read. What was brought
+    /// before is let go.
     pub fn read(&mut self, missing: Vec<Missing>) -> bool {
         self.give_back();
         RING.with_borrow_mut(|own| {
@@ -95,7 +99,8 @@ impl Drop for Brought {
     }
 }
 
-/// Submits what is missing, up to [`BYTES`], and waits for all of it; `None` when one of the reads failed.
+/// Submits what is missing, up to [`BYTES`], and waits for all of it; `None` when one of the reads
+/// failed.
 fn read_all(ring: &mut Ring<Missing>, missing: Vec<Missing>) -> Option<Vec<(Missing, Buffer)>> {
     let mut bytes = 0;
     let mut spares = BUFFERS.lock();

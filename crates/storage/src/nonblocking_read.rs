@@ -1,11 +1,15 @@
-//! Reads that a thread which must not block has others do for it.
+//! Non-blocking reads: a thread that must not block records a cache miss instead of waiting for the
+//! disk.
 //!
-//! Within [`without`], what is read from a view that shows only what is [in memory](crate::View::cached_only) may also lie in the
-//! system's page cache; where it lies in neither, the engine fails with `Error::needs_disk()`, and what would have had to be read
-//! is noted as a [`Missing`]. Once those bytes have been brought, the same is tried again with them at hand as [`Block`]s, until
-//! nothing is missing. One try notes all reads that do not depend on each other: the records of a query's keys, say.
+//! Within [`without`], a read from a [cached-only view](crate::View::cached_only) takes what lies in
+//! the block cache or in the system's page cache. On a miss the engine fails with
+//! `Error::needs_disk()`, and the read that it would have done is recorded as a [`Missing`]. The
+//! caller has these reads done and tries again with the bytes at hand as [`Block`]s, until nothing is
+//! missing. One try records all reads that do not depend on each other, such as the records of a
+//! query's keys.
 //!
-//! Invariant: notes are taken only while a read of such a view is under way; every other read of the thread goes to the disk.
+//! Invariant: misses are recorded only while a read of such a view is under way; every other read of
+//! the thread goes to the disk.
 
 use rocksdb_sys as ffi;
 use std::cell::{Cell, RefCell};

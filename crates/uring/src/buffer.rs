@@ -56,7 +56,8 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Keeps at most `most` buffers, none longer than `longest_pages`; a new one has at least `shortest_pages`.
+    /// Keeps at most `most` buffers, none longer than `longest_pages`; a new one has at least
+    /// `shortest_pages`.
     pub const fn new(most: usize, shortest_pages: usize, longest_pages: usize) -> Buffers {
         Buffers {
             spare: Vec::new(),

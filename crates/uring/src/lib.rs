@@ -1,8 +1,9 @@
-//! Reads from files through the kernel's `io_uring`: set-up, submission, completion, buffers. Safe to use: whatever the caller
-//! does with a [`Ring`], the kernel writes to no memory that was freed.
+//! Reads from files through the kernel's `io_uring`: set-up, submission, completion, buffers. Safe
+//! to use: whatever the caller does with a [`Ring`], the kernel writes to no memory that was freed.
 //!
-//! Invariant: the ring owns a buffer, and what keeps the file open, from [`Ring::push`] until the completion is taken. A ring
-//! that is dropped first waits for its reads; where that fails it leaks their buffers.
+//! Invariant: the ring owns a buffer, and what keeps the file open, from [`Ring::push`] until the
+//! completion is taken. A ring that is dropped first waits for its reads; where that fails it leaks
+//! their buffers.
 
 mod buffer;
 
@@ -26,7 +27,8 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Completion<T> {
     pub owner: T,
-    /// What was read: as many bytes as asked for, or fewer at the end of the file; none after an error.
+    /// What was read: as many bytes as asked for, or fewer at the end of the file; none after an
+    /// error.
     pub buffer: Buffer,
     pub result: io::Result<()>,
 }
@@ -37,7 +39,8 @@ struct Read<T> {
     len: usize,
 }
 
-/// A submission queue and its completions. `T` belongs to one read, says what it is for, and keeps its file open.
+/// A submission queue and its completions. `T` belongs to one read, says what it is for, and keeps
+/// its file open.
 pub struct Ring<T> {
     ring: IoUring,
     reads: Slab<Read<T>>,
@@ -46,17 +49,19 @@ pub struct Ring<T> {
 }
 
 impl<T> Ring<T> {
-    /// A ring whose file descriptor is polled for completions. `None` where the kernel has no `io_uring` or forbids it, as some
-    /// containers do. To be called by the thread that uses it.
+    /// A ring whose file descriptor is polled for completions. `None` where the kernel has no
+    /// `io_uring` or forbids it, as some containers do. To be called by the thread that uses it.
     pub fn polled(entries: u32) -> Option<Ring<T>> {
-        // Completions are posted when the thread enters the kernel for something else, without an interrupt of their own
-        // (Linux 6.0). DEFER_TASKRUN would be cheaper yet, but the poll does not learn of all completions then.
+        // Completions are posted when the thread enters the kernel for something else, without an
+        // interrupt of their own (Linux 6.0). DEFER_TASKRUN would be cheaper yet, but the poll does
+        // not learn of all completions then.
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_coop_taskrun();
         Ring::of(builder.build(entries), entries)
     }
 
-    /// As [`Ring::polled`], for a thread that waits in [`Ring::submit`] and does nothing else meanwhile.
+    /// As [`Ring::polled`], for a thread that waits in [`Ring::submit`] and does nothing else
+    /// meanwhile.
     pub fn waited(entries: u32) -> Option<Ring<T>> {
         // Completions are posted when the thread waits for them (Linux 6.1).
         let mut builder = IoUring::builder();
@@ -93,7 +98,8 @@ impl<T> Ring<T> {
         !self.reads.is_empty() && !self.ring.completion().is_empty()
     }
 
-    /// Queues a read into `buffer`; gives both back when there is no room, or the read is longer than 4 GB.
+    /// Queues a read into `buffer`; gives both back when there is no room, or the read is longer
+    /// than 4 GB.
     pub fn push(&mut self, place: Place, owner: T, buffer: Buffer) -> Result<(), (T, Buffer)> {
         let length = match u32::try_from(place.len) {
             Ok(length) if self.has_room() && place.len <= buffer.capacity() => length,
@@ -110,8 +116,8 @@ impl<T> Ring<T> {
             .offset(place.offset)
             .build()
             .user_data(number as u64);
-        // SAFETY: `length` bytes fit the buffer. Its heap memory stays where it is, and is owned by `reads` until the completion
-        // is taken (see the invariant).
+        // SAFETY: `length` bytes fit the buffer. Its heap memory stays where it is, and is owned by
+        // `reads` until the completion is taken (see the invariant).
         if unsafe { self.ring.submission().push(&submission) }.is_err() {
             let read = self.reads.remove(number);
             return Err((read.owner, read.buffer));
@@ -119,8 +125,8 @@ impl<T> Ring<T> {
         Ok(())
     }
 
-    /// Hands the queued reads to the kernel, and waits until `wanted` completions can be taken. A signal may end the wait
-    /// before.
+    /// Hands the queued reads to the kernel, and waits until `wanted` completions can be taken. A
+    /// signal may end the wait before.
     pub fn submit(&mut self, wanted: usize) -> io::Result<()> {
         match self.ring.submit_and_wait(wanted) {
             Err(e) if e.kind() != io::ErrorKind::Interrupted => Err(e),

@@ -1,9 +1,11 @@
-//! The reads that the event loop has the kernel do for suspended requests, in the order in which the requests came.
+//! The reads that the event loop has the kernel do for suspended requests, in the order in which
+//! the requests came.
 //!
-//! No more is under way than keeps a disk busy; the requests behind wait for their turn. Where the kernel lets the loop have no
-//! [`Ring`] there is no queue, and workers read instead.
+//! No more is under way than keeps a disk busy; the requests behind wait for their turn. Where the
+//! kernel lets the loop have no [`Ring`] there is no queue, and workers read instead.
 //!
-//! Invariant: a request that was taken comes back once from [`DiskQueue::take_ready`], when none of its reads is under way.
+//! Invariant: a request that was taken comes back once from [`DiskQueue::take_ready`], when none of
+//! its reads is under way.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -16,8 +18,8 @@ use uring::{Buffer, Buffers, Place, Ring};
 
 pub(crate) const RING: Token = Token(usize::MAX - 1);
 
-/// Reads under way at most. With fewer, ten documents each of some connections would be submitted one by one, as places come
-/// free.
+/// Reads under way at most. With fewer, ten documents each of some connections would be submitted
+/// one by one, as places come free.
 const READS: usize = 256;
 /// The most that is under way, in bytes; a read alone may be longer.
 const BYTES: usize = 16 << 20;
@@ -88,7 +90,8 @@ impl<R> DiskQueue<R> {
             && self.turns.len() < REQUESTS
     }
 
-    /// Takes a request for whose reads there is room. `alone`: the loop has nothing to do until they have come.
+    /// Takes a request for whose reads there is room. `alone`: the loop has nothing to do until
+    /// they have come.
     pub fn take(&mut self, request: R, reads: Vec<DiskRead>, alone: bool) {
         self.wait = alone;
         self.turns.push_back(self.requests.insert(Entry {

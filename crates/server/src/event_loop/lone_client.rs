@@ -1,4 +1,5 @@
-//! Whether one client has the event loop to itself, as far as can be known: then nobody else loses when the loop waits.
+//! Whether one client has the event loop to itself, as far as can be known: then nobody else loses
+//! when the loop waits.
 //!
 //! Invariant: a request of another client ends it at once.
 

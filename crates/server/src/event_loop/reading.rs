@@ -1,7 +1,8 @@
 //! From sockets to messages: an event loop's reading side.
 //!
-//! Invariant: bytes are read only for a connection that is free to run them; a long message takes its share of the memory
-//! for messages before its buffer grows past what a short one has, or the connection is parked until there is some.
+//! Invariant: bytes are read only for a connection that is free to run them; a long message takes
+//! its share of the memory for messages before its buffer grows past what a short one has, or the
+//! connection is parked until there is some.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use wire::Frame;
 use super::{EventLoop, Fate, Ran};
 use crate::connection::Connection;
 use crate::net::Stream;
-use crate::runner::closing;
+use crate::runner::log_close;
 
 /// The most that one system call reads of a long message.
 const READ_BYTES: usize = 256 << 10;
@@ -23,8 +24,9 @@ const SLOWEST: u64 = 16 << 10;
 /// How often messages that have stalled are looked for.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The memory that a message of `len` bytes takes, of which the beginning is there: once for itself (decompressed, once more) and
-/// once for what is made of it while it is run; nothing for short ones.
+/// The memory that a message of `len` bytes takes, of which the beginning is there: once for itself
+/// (decompressed, once more) and once for what is made of it while it is run; nothing for short
+/// ones.
 fn claim(len: usize, start: &[u8]) -> usize {
     let plain = wire::plain_bytes(start);
     match (len > SMALL_BYTES, plain > SMALL_BYTES) {
@@ -35,7 +37,8 @@ fn claim(len: usize, start: &[u8]) -> usize {
 }
 
 impl<S: Service> EventLoop<S> {
-    /// Runs messages of a connection until there is none whole, one is under way, or it is others' turn.
+    /// Runs messages of a connection until there is none whole, one is under way, or it is others'
+    /// turn.
     pub(super) fn pump(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
         for _ in 0..MESSAGES_A_TURN {
             if !c.is_free() || self.stopping_since.is_some() {
@@ -63,7 +66,8 @@ impl<S: Service> EventLoop<S> {
                         self.run_buffered(key, c, len)
                     }
                     Ok(Frame::Incomplete { need }) => match self.read_on(key, c, need) {
-                        // A long message is read a piece a turn, so that short ones do not wait for all of it.
+                        // A long message is read a piece a turn, so that short ones do not wait for
+                        // all of it.
                         Some(Fate::Keep) if c.reserved > 0 && c.input.len() < need => {
                             if c.readable {
                                 self.ready.push(key);
@@ -74,7 +78,7 @@ impl<S: Service> EventLoop<S> {
                         None => return Fate::Keep,
                     },
                     Err(fault) => {
-                        closing(c.client.id, &fault.error);
+                        log_close(c.client.id, &fault.error);
                         Fate::Close
                     }
                 }
@@ -136,7 +140,7 @@ impl<S: Service> EventLoop<S> {
                 }
                 Ok(Frame::Incomplete { .. }) => break,
                 Err(fault) => {
-                    closing(c.client.id, &fault.error);
+                    log_close(c.client.id, &fault.error);
                     return Fate::Close;
                 }
             }
@@ -149,7 +153,8 @@ impl<S: Service> EventLoop<S> {
         Fate::Keep
     }
 
-    /// Reads more of the message of `need` bytes that the input begins with. `None`: nothing more for now.
+    /// Reads more of the message of `need` bytes that the input begins with. `None`: nothing more
+    /// for now.
     fn read_on(&mut self, key: usize, c: &mut Connection<S>, need: usize) -> Option<Fate> {
         if !c.readable {
             return c.ended.then_some(Fate::Close);
@@ -158,12 +163,14 @@ impl<S: Service> EventLoop<S> {
             c.input.drain(..c.at);
             c.at = 0;
         }
-        // One that sends a byte now and then holds nothing until it has sent what a short message may have.
+        // One that sends a byte now and then holds nothing until it has sent what a short message
+        // may have.
         let early = SMALL_BYTES.saturating_sub(c.input.len());
         if need > SMALL_BYTES && c.reserved == 0 && early == 0 {
             let claim = claim(need, c.buffered());
             if !self.take_room(key, c, claim) {
-                // Who has hung up in the middle of it would wait for nothing, and many may do so while there is no room.
+                // Who has hung up in the middle of it would wait for nothing, and many may do so
+                // while there is no room.
                 let arrived = c.input.len() + c.stream.as_ref().map_or(0, Stream::unread);
                 return (c.hung_up && arrived < need).then_some(Fate::Close);
             }
@@ -202,7 +209,8 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Takes memory for a message that holds none yet; where there is none the connection is parked.
+    /// Takes memory for a message that holds none yet; where there is none the connection is
+    /// parked.
     fn take_room(&mut self, key: usize, c: &mut Connection<S>, bytes: usize) -> bool {
         if bytes == 0 || c.reserved > 0 {
             return true;
@@ -252,7 +260,8 @@ impl<S: Service> EventLoop<S> {
         Fate::Keep
     }
 
-    /// Lets those who wait for memory try again; gives up messages that hold memory and have stalled.
+    /// Lets those who wait for memory try again; gives up messages that hold memory and have
+    /// stalled.
     pub(super) fn unpark(&mut self) {
         let in_flight = &self.shared.control.in_flight;
         if !in_flight.has_waiting() {

@@ -1,9 +1,11 @@
 //! Requests that lack reads from the disk: they are suspended, and run again with what was read.
 //!
-//! Such a request holds no worker and no thread. Its reads are submitted with those of all others at the end of the turn; when
-//! the last of them has come the request is run again. It may then lack others, a bounded number of times.
+//! Such a request holds no worker and no thread. Its reads are submitted with those of all others
+//! at the end of the turn; when the last of them has come the request is run again. It may then
+//! lack others, a bounded number of times.
 //!
-//! Invariant: a suspended request is run again on the loop or handed to a worker exactly once, whatever became of its reads.
+//! Invariant: a suspended request is run again on the loop or handed to a worker exactly once,
+//! whatever became of its reads.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +18,8 @@ use super::requests::{Earlier, is_silent};
 use super::{EventLoop, Fate, Ran};
 use crate::connection::{Connection, Phase, Resume};
 
-/// How often a request may be run. What it may examine on a loop, in all its runs, mostly ends it before.
+/// How often a request may be run. What it may examine on a loop, in all its runs, mostly ends it
+/// before.
 const ROUNDS: u8 = 64;
 
 /// A request that waits for reads.
@@ -29,7 +32,8 @@ pub(super) struct Suspended {
 }
 
 impl<S: Service> EventLoop<S> {
-    /// Whether the reads that a request lacks after so many runs can be done while the loop goes on.
+    /// Whether the reads that a request lacks after so many runs can be done while the loop goes
+    /// on.
     pub(super) fn can_have_read(&self, reads: &[DiskRead], rounds: u8) -> bool {
         rounds <= ROUNDS && self.disk.as_ref().is_some_and(|q| q.has_room(reads))
     }

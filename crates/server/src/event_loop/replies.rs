@@ -1,7 +1,8 @@
 //! An event loop's replies, and its group of writes.
 //!
-//! Invariant: a reply to a staged write goes out after the commit of its group and never before; when that fails, the error
-//! goes out in its place. Replies that wait for the disk are released by whoever moves the durable index.
+//! Invariant: a reply to a staged write goes out after the commit of its group and never before;
+//! when that fails, the error goes out in its place. Replies that wait for the disk are released by
+//! whoever moves the durable index.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
@@ -13,8 +14,8 @@ use super::{EventLoop, Fate};
 use crate::connection::{Connection, Phase, Sent};
 use crate::runner::Head;
 
-/// Replies that leave together: whoever takes them is woken for the first and finds the others, where one by one he would be
-/// woken for each.
+/// Replies that leave together: whoever takes them is woken for the first and finds the others,
+/// where one by one he would be woken for each.
 const TOGETHER: usize = 16;
 /// For how long a reply may wait for others, beside what runs at that moment.
 const LINGER: Duration = Duration::from_micros(200);
@@ -43,7 +44,8 @@ impl<S: Service> EventLoop<S> {
         Fate::Keep
     }
 
-    /// To be called between connections: sends the replies that are there if they are enough, or have waited enough.
+    /// To be called between connections: sends the replies that are there if they are enough, or
+    /// have waited enough.
     pub(super) fn send_some(&mut self) {
         if self.unsent.len() >= TOGETHER
             || (!self.unsent.is_empty() && self.unsent_since.elapsed() > LINGER)

@@ -1,7 +1,8 @@
-//! Requests on an event loop: each is run where it was read, and goes on elsewhere or later where that does not suffice.
+//! Requests on an event loop: each is run where it was read, and goes on elsewhere or later where
+//! that does not suffice.
 //!
-//! Invariant: a message that is run ends in one of these: a reply is made or staged, there is none, it waits for an event or
-//! for reads, a worker has it, or the connection is closed.
+//! Invariant: a message that is run ends in one of these: a reply is made or staged, there is none,
+//! it waits for an event or for reads, a worker has it, or the connection is closed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +15,8 @@ use crate::inbox::Done;
 use crate::runner::{Executed, Head};
 use crate::workers::Job;
 
-/// Staged writes after which a group is committed although the turn goes on: replies should not wait for too many.
+/// Staged writes after which a group is committed although the turn goes on: replies should not
+/// wait for too many.
 const GROUP: usize = 256;
 
 /// The run of a request before this one.
@@ -160,7 +162,8 @@ impl<S: Service> EventLoop<S> {
                 self.recycle(c);
                 Fate::Keep
             }
-            // Who calls takes suspensions out; those of workers were turned into errors where they ran.
+            // Who calls takes suspensions out; those of workers were turned into errors where they
+            // ran.
             Outcome::Close | Outcome::Suspended(_) => Fate::Close,
         }
     }

@@ -1,8 +1,9 @@
-//! Requests that wait for a moment or an event ([`service::Outcome::Await`]): an awaited hello, say. They hold no worker, no
-//! thread and no buffer but their own message.
+//! Requests that wait for a moment or an event ([`service::Outcome::Await`]): an awaited hello,
+//! say. They hold no worker, no thread and no buffer but their own message.
 //!
-//! Invariant: a connection is in `waits` exactly as long as its phase says so, under the moment that its phase names; whoever
-//! waits is run again after every event that the service had not seen when it chose to wait.
+//! Invariant: a connection is in `waits` exactly as long as its phase says so, under the moment
+//! that its phase names; whoever waits is run again after every event that the service had not seen
+//! when it chose to wait.
 
 use std::time::Instant;
 
