@@ -279,3 +279,17 @@ def test_search_indexes_without_a_search_server(client):
     ]:
         with refuses(31082, "SearchNotEnabled", "Atlas"):
             db.command(command)
+
+
+def test_a_server_that_listens_on_localhost_says_so(new_server):
+    """A client that was given `localhost` compares that name with what it hears."""
+    server = new_server("--bind", "localhost")
+    with pymongo.MongoClient("localhost", server.port) as client:
+        hello = client.admin.command("hello")
+        assert hello["hosts"] == [f"localhost:{server.port}"] and hello["me"] == hello["primary"] == hello["hosts"][0]
+        assert client.primary == client.address == ("localhost", server.port)
+        assert client.admin.command("replSetGetConfig")["config"]["members"][0]["host"] == hello["me"]
+
+
+def test_a_server_that_listens_on_an_address_says_that(client, server):
+    assert client.admin.command("hello")["me"] == f"127.0.0.1:{server.port}"

@@ -9,8 +9,9 @@ pub const TERM: i64 = 1;
 /// `electionId` as MongoDB makes it: a fixed prefix and the term.
 pub const ELECTION_ID: ObjectId = ObjectId([0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1]);
 
-/// `host:port` under which this member is reached: advertised, given by replSetInitiate, or where
-/// this client came in.
+/// `host:port` under which this member is reached: advertised, given by replSetInitiate, or where this client came in.
+/// A server that listens on `localhost` by that name is `localhost` to who comes in on loopback: clients compare the name
+/// that they were given with the one that they hear.
 pub fn host(cx: &CommandContext<'_, '_>) -> String {
     if let Some(h) = &cx.app.config.advertise {
         return h.clone();
@@ -18,7 +19,11 @@ pub fn host(cx: &CommandContext<'_, '_>) -> String {
     if let Some(h) = cx.app.initiated_host.lock().clone() {
         return h;
     }
+    let named = cx.app.config.bind.iter().any(|b| b == "localhost");
     match &cx.client.local {
+        Address::Tcp(a) if named && a.ip().to_canonical().is_loopback() => {
+            format!("localhost:{}", a.port())
+        }
         Address::Tcp(a) if !a.ip().is_unspecified() => cx.client.local.to_string(),
         _ => format!("localhost:{}", cx.app.config.port),
     }
