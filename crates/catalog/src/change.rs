@@ -313,6 +313,12 @@ impl Catalog {
                 Err(e) => return Err(e),
             }
         }
+        if !dropped.is_empty() {
+            let what = doc! { "dropDatabase": db };
+            let ns = format!("{db}.$cmd").into();
+            let entry = Entry::new(ns, [0; 16], Op::Ddl(what.into_vec()), vec![]);
+            self.store.propose(vec![entry])?;
+        }
         Ok(dropped)
     }
 
@@ -361,11 +367,14 @@ impl Catalog {
             if let Some(t) = &there {
                 effects.extend(drop_effects(t));
             }
-            self.propose(
-                &now,
-                doc! { "renameCollection": from, "to": to, "dropTarget": drop_target },
-                effects,
-            )?;
+            let mut what = Writer::new();
+            what.str("renameCollection", from).str("to", to);
+            what.bool("dropTarget", drop_target);
+            if let Some(t) = &there {
+                what.binary("targetUUID", 4, &t.uuid);
+            }
+            // Under the old name: that is what its followers know.
+            self.propose(&now, what.finish(), effects)?;
             self.publish(|m| {
                 m.remove(from);
                 m.insert(Arc::new(renamed));
@@ -518,7 +527,16 @@ impl Catalog {
 
     /// Removes an index (also one that is being built).
     pub fn drop_index(&self, ns: &str, name: &str) -> Result<()> {
-        self.alter(ns, doc! { "dropIndexes": ns, "index": name }, |c| {
+        let mut what = Writer::new();
+        what.str("dropIndexes", ns).str("index", name);
+        let spec = self.get(ns).and_then(|c| {
+            let index = c.indexes.iter().find(|i| i.name() == name)?;
+            Some(index.clone())
+        });
+        if let Some(key) = spec.as_ref().and_then(|i| i.spec.as_doc().get("key")) {
+            what.val("key", key);
+        }
+        self.alter(ns, what.finish(), |c| {
             let at = c.indexes.iter().position(|i| i.name() == name);
             let at = at.ok_or_else(|| err!(IndexNotFound, "index not found with name [{name}]"))?;
             let i = c.indexes.remove(at);

@@ -231,6 +231,13 @@ impl Collection {
         keyspace::join(&self.record_prefix, key)
     }
 
+    /// Whether log entries carry documents as they were before a change (`changeStreamPreAndPostImages`).
+    pub fn keeps_images(&self) -> bool {
+        let images = self.option("changeStreamPreAndPostImages");
+        let enabled = images.and_then(|v| v.as_doc()?.get("enabled"));
+        enabled.is_some_and(|v| v.truthy())
+    }
+
     pub fn option(&self, name: &str) -> Option<bson::Val<'_>> {
         self.options.get(name)
     }

@@ -135,6 +135,9 @@ impl Commands {
             initiated: Mutex::default(),
             topology: topology::monitor::Topology::default(),
         };
+        let control = commands.control.clone();
+        let log_tail = &commands.engine.log_tail;
+        log_tail.on_news(Box::new(move || control.stir()));
         background::reaper::start(&commands)?;
         background::ttl_monitor::start(&commands)?;
         Ok(commands)

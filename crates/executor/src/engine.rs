@@ -1,6 +1,7 @@
 //! What every operation of a process shares.
 
 use crate::build_progress::Builds;
+use crate::follow::LogTail;
 use crate::gate::Gate;
 use crate::temp_collections;
 use crate::zone_maps::ZoneMaps;
@@ -27,6 +28,8 @@ pub struct Engine {
     /// For what cursors hold that nobody uses now.
     pub cursor_memory: Arc<StageMemory>,
     pub zones: ZoneMaps,
+    /// The end of the log, for those who follow it.
+    pub log_tail: Arc<LogTail>,
     /// Queries that would have to read a whole collection are refused (`notablescan`).
     pub no_table_scan: AtomicBool,
     /// The last timestamp that took the place of an empty one.
@@ -42,6 +45,7 @@ impl Engine {
         let catalog = Catalog::open(store.clone())?;
         temp_collections::drop_all(&catalog);
         Ok(Arc::new(Engine {
+            log_tail: LogTail::new(store.clone()),
             store,
             catalog,
             builds: Default::default(),

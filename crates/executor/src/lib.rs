@@ -24,6 +24,7 @@
 mod build_progress;
 mod engine;
 mod examined;
+mod follow;
 mod gate;
 mod interrupt;
 mod op;
@@ -38,6 +39,9 @@ mod zone_maps;
 
 pub use engine::Engine;
 pub use examined::Examined;
+pub use follow::{
+    ChangeStream, ChangeStreamRequest, LogTail, OPLOG, OplogCursor, ShowImage, Start,
+};
 pub use gate::Gate;
 pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent};
 pub use pipeline::{

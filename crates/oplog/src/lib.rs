@@ -38,7 +38,7 @@ pub use error::{Error, Result};
 pub use examine::{Examined, examine};
 pub use file::{Disk, FileSystem, LogFile};
 pub use group::{Group, Stamp};
-pub use reader::{LogReader, Record};
+pub use reader::{LogMark, LogReader, Record};
 pub use recovery::Recovered;
 
 pub use frame::MAX_PAYLOAD_BYTES;
@@ -238,6 +238,28 @@ impl Log {
         LogReader::new(self.shared.clone(), from)
     }
 
+    /// The same from where a reader stood.
+    pub fn read_at(&self, mark: LogMark) -> Result<LogReader> {
+        LogReader::at(self.shared.clone(), mark)
+    }
+
+    /// A reader before the first entry that is kept whose timestamp is not below `ts`. It looks at the entries of one segment.
+    pub fn seek(&self, ts: u64) -> Result<LogReader> {
+        let all: Vec<_> = self.shared.segments.lock().all.iter().cloned().collect();
+        // The last one may be empty, and then has no first timestamp.
+        let later = all.partition_point(|s| (1..ts).contains(&s.first_ts()));
+        let from = later.checked_sub(1).and_then(|at| all.get(at));
+        let from = from.map_or(0, |s| s.first_index).max(self.first_index());
+        let mut reader = LogReader::new(self.shared.clone(), from)?;
+        loop {
+            let mark = reader.mark();
+            match reader.next()? {
+                Some(record) if record.ts < ts => {}
+                _ => return LogReader::at(self.shared.clone(), mark),
+            }
+        }
+    }
+
     /// The first index that is still kept.
     pub fn first_index(&self) -> u64 {
         self.shared.segments.lock().first_index()
@@ -251,6 +273,11 @@ impl Log {
             segments.closed_bytes() + open_bytes,
             segments.all.len() as u64,
         )
+    }
+
+    /// How large it may grow before old segments go.
+    pub fn retain_bytes(&self) -> u64 {
+        self.shared.opts.retain_bytes
     }
 
     /// Removes the oldest segments that are outside the retention window and hold nothing at or after `needed_from`.

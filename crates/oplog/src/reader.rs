@@ -158,6 +158,16 @@ pub(crate) fn unreadable(path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("cannot read {}", path.display()), e)
 }
 
+/// Where a reader stands: reading on from there finds the place without a look at what is before it. As long as the segment is
+/// kept, that is; a mark of a segment that is gone is as good as its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogMark {
+    pub index: u64,
+    /// The first index of the segment, and the offset in its file.
+    segment: u64,
+    offset: u64,
+}
+
 /// Follows the log from an index on. After a cut behind which it has given entries it fails with [`Error::Cut`]. Segments that are trimmed meanwhile stay readable if it was already in them.
 pub struct LogReader {
     shared: Arc<Shared>,
@@ -183,6 +193,31 @@ impl LogReader {
             current: None,
             cuts,
         })
+    }
+
+    /// Goes on where a reader stood.
+    pub(crate) fn at(shared: Arc<Shared>, mark: LogMark) -> Result<LogReader> {
+        let held = shared.segments.lock().holding(mark.index);
+        let mut reader = LogReader::new(shared, mark.index)?;
+        if let Some((segment, _)) = held.filter(|(s, _)| s.first_index == mark.segment) {
+            let mut frames = Frames::new(&segment);
+            frames.offset = mark.offset;
+            reader.current = Some((segment, frames));
+        }
+        Ok(reader)
+    }
+
+    /// Where it stands: before the next entry.
+    pub fn mark(&self) -> LogMark {
+        let (segment, offset) = match &self.current {
+            Some((segment, frames)) => (segment.first_index, frames.offset()),
+            None => (0, 0),
+        };
+        LogMark {
+            index: self.next_index,
+            segment,
+            offset,
+        }
     }
 
     /// The next entry; `None` when there is none yet.

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::file::{LogFile, read_full_at, write_all_at};
 use crate::frame::{HEADER_BYTES, Header, VERSION};
+use crate::reader::{Frames, Step};
 use crate::{LogOptions, Shared};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,19 @@ impl Segment {
             first_ts: AtomicU64::new(0),
             bytes: AtomicU64::new(HEADER_BYTES as u64),
         }))
+    }
+
+    /// The timestamp of its first entry, which is read when it is not known; 0 when there is none.
+    pub fn first_ts(self: &Arc<Segment>) -> u64 {
+        let known = self.first_ts.load(Ordering::Relaxed);
+        if known > 0 {
+            return known;
+        }
+        let Ok(Step::Frame(first)) = Frames::new(self).next() else {
+            return 0;
+        };
+        self.first_ts.store(first.stamp.ts, Ordering::Relaxed);
+        first.stamp.ts
     }
 
     /// Opens a file that exists. `Ok(None)` when its header is not whole.

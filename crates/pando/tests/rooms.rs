@@ -20,9 +20,11 @@ const ROOMS: &[(&str, &[&str])] = &[
         "catalog",
         &["storage", "planner", "query", "bson", "errors"],
     ),
+    ("changes", &["catalog", "storage", "bson", "errors"]),
     (
         "executor",
         &[
+            "changes",
             "catalog",
             "storage",
             "planner",
@@ -40,8 +42,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "commands",
         &[
-            "service", "session", "executor", "catalog", "storage", "planner", "query", "bson",
-            "errors",
+            "service", "session", "executor", "changes", "catalog", "storage", "planner", "query",
+            "bson", "errors",
         ],
     ),
     ("server", &["service", "wire", "uring", "bson", "errors"]),

@@ -3,10 +3,12 @@
 //! Invariant: a cursor that is in use is not in the table, only its place is; whoever kills it then
 //! sets a flag that its user sees at the next step and on giving it back.
 
-use bson::Writer;
+use bson::{DocBuf, Writer};
 use catalog::Tail;
 use errors::{Result, bail, err};
-use executor::{FindCursor, OpCtx, PinnedSnapshot, PipelineCursor, Share, TailCursor};
+use executor::{
+    ChangeStream, FindCursor, OpCtx, OplogCursor, PinnedSnapshot, PipelineCursor, Share, TailCursor,
+};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,6 +40,63 @@ pub trait Results: Send {
     /// Between batches: lets go of what can be had again, or may be long. Fails when there is no
     /// place for it: then the cursor is of no use any more.
     fn release(&mut self, ctx: &mut OpCtx) -> Result<()>;
+
+    /// Of a cursor that waits for the log to grow: whether there is nothing for it yet. It costs
+    /// next to nothing to ask.
+    fn is_quiet(&self) -> Option<bool> {
+        None
+    }
+
+    /// Of a change stream: `postBatchResumeToken`.
+    fn resume_token(&self) -> Option<DocBuf> {
+        None
+    }
+}
+
+impl Results for OplogCursor {
+    fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
+        OplogCursor::fill(self, ctx, w, max_docs, max_bytes)
+    }
+
+    /// It keeps nothing that could be had again.
+    fn release(&mut self, _ctx: &mut OpCtx) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_quiet(&self) -> Option<bool> {
+        OplogCursor::is_quiet(self)
+    }
+}
+
+impl Results for ChangeStream {
+    fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
+        ChangeStream::fill(self, ctx, w, max_docs, max_bytes)
+    }
+
+    fn release(&mut self, _ctx: &mut OpCtx) -> Result<()> {
+        ChangeStream::release(self);
+        Ok(())
+    }
+
+    fn is_quiet(&self) -> Option<bool> {
+        Some(ChangeStream::is_quiet(self))
+    }
+
+    fn resume_token(&self) -> Option<DocBuf> {
+        Some(self.token())
+    }
 }
 
 impl Results for FindCursor {
@@ -116,6 +175,8 @@ pub struct Cursor {
     pub moment: Option<Arc<PinnedSnapshot>>,
     /// Of an awaitData cursor: what a getMore that finds nothing waits for.
     pub awaits: Option<Arc<Tail>>,
+    /// Until when the getMore that has to wait waits.
+    pub await_until: Option<Instant>,
     pub killed: Arc<AtomicBool>,
     /// For a long command, and what was parsed of it.
     pub share: Share,
@@ -147,6 +208,7 @@ impl Cursor {
             time_left: None,
             moment: None,
             awaits: None,
+            await_until: None,
             killed: Arc::default(),
             share: Share::default(),
             created: Instant::now(),

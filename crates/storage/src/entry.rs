@@ -124,6 +124,30 @@ const EFFECT_HEAD_BYTES: usize = 11;
 /// All of an entry that has a fixed size, and the lengths and numbers of the rest.
 const ENTRY_HEAD_BYTES: usize = 128;
 
+/// What can be told of an entry by its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glance<'a> {
+    /// Documents of one collection are written: `database.collection`.
+    Documents(&'a str),
+    /// Anything else, a transaction among them.
+    Other,
+}
+
+impl Glance<'_> {
+    /// `None` when the bytes are no entry.
+    pub fn at(bytes: &[u8]) -> Option<Glance<'_>> {
+        let mut rest = Cursor(bytes);
+        let head = rest.byte()?;
+        let _uuid: Uuid = rest.array()?;
+        let ns = std::str::from_utf8(rest.bytes()?).ok()?;
+        let kind = head & !(WITH_SESSION | WITH_COUNT | WITH_PRE_IMAGE);
+        Some(match kind {
+            KIND_INSERT | KIND_UPDATE | KIND_DELETE => Glance::Documents(ns),
+            _ => Glance::Other,
+        })
+    }
+}
+
 fn put_varint(buf: &mut Vec<u8>, mut n: usize) {
     while n >= 0x80 {
         buf.push(n as u8 | 0x80);

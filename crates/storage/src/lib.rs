@@ -41,11 +41,11 @@ mod write_set;
 mod write_throttle;
 
 pub use counts::{CountDelta, count_key};
-pub use entry::{Effect, Entry, Key, MAX_ENTRY_BYTES, Op, OpSession, Uuid};
+pub use entry::{Effect, Entry, Glance, Key, MAX_ENTRY_BYTES, Op, OpSession, Uuid};
 pub use latch::{LatchGuard, Latches};
 pub use nonblocking_read::{Block, Missing, without};
 pub use offline::{LogFindings, Offline, Unreadable};
-pub use oplog::{LogReader, Record};
+pub use oplog::{LogMark, LogReader, Record};
 pub use store::{Committed, HasRoom, Store, StoreOptions, StoreStats};
 pub use tuning::EngineOptions;
 pub use view::{Direction, SOME_BYTES, Scan, Slice, View, write_conflict};

@@ -13,7 +13,7 @@ use crate::record_cache::{Rows, Writing};
 use crate::tuning::EngineOptions;
 use crate::{Effect, Entry, Latches, Observer, View, Watcher};
 use errors::{Error, Result, err};
-use oplog::{Log, LogOptions, LogReader};
+use oplog::{Log, LogMark, LogOptions, LogReader};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -143,6 +143,8 @@ pub struct StoreStats {
     pub background_error: Option<String>,
     pub snapshots: u64,
     pub log_bytes: u64,
+    /// How large the log may grow before its past goes.
+    pub log_retain_bytes: u64,
     pub log_segments: u64,
     pub last_index: u64,
     pub durable_index: u64,
@@ -284,6 +286,16 @@ impl Store {
         Ok(self.log.read(from)?)
     }
 
+    /// The same from where a reader stood.
+    pub fn read_log_at(&self, mark: LogMark) -> Result<LogReader> {
+        Ok(self.log.read_at(mark)?)
+    }
+
+    /// The same from the first entry that is kept whose timestamp is not below `ts`.
+    pub fn seek_log(&self, ts: u64) -> Result<LogReader> {
+        Ok(self.log.seek(ts)?)
+    }
+
     /// The first entry of the log that is still kept.
     pub fn first_log_index(&self) -> u64 {
         self.log.first_index()
@@ -344,6 +356,7 @@ impl Store {
             background_error: engine.last_trouble(),
             snapshots: engine.figure(c"rocksdb.num-snapshots"),
             log_bytes,
+            log_retain_bytes: self.log.retain_bytes(),
             log_segments,
             last_index: self.last_index(),
             durable_index: self.log.durable_index(),

@@ -2,7 +2,7 @@
 
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
-use super::{explain, moment, shape, variables};
+use super::{change_stream, explain, moment, shape, variables};
 use crate::request::args::Args;
 use crate::request::collation::{self, Given};
 use crate::request::idl;
@@ -227,6 +227,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
         let body = cx.request.body;
         return write_explain(cx, body, Verbosity::QueryPlanner);
+    }
+    if change_stream::is_one(cx)? {
+        return change_stream::run(cx);
     }
     let mut a = parse(cx)?;
     if !cx.app.query_settings.is_empty() {

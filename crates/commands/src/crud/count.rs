@@ -1,6 +1,7 @@
 //! `count`.
 
 use super::{on_view, variables};
+use crate::replication::oplog;
 use crate::request::collation::{self, Given};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -41,6 +42,15 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let a = Arguments::parse("count", cx.args.fields.iter().copied())?;
     if a.limit == i64::MIN {
         bail!(BadValue, "Limit value for count cannot be -2^63");
+    }
+    if oplog::is_it(cx, &ns) {
+        let n = oplog::count(cx, a.query)?.saturating_sub(a.skip.unwrap_or(0));
+        let limit = match a.limit.unsigned_abs() {
+            0 => u64::MAX,
+            limit => limit,
+        };
+        cx.w.int("n", n.min(limit) as i64);
+        return Ok(Done::Reply);
     }
     let (env, vars) = variables::variables(cx, &ns, &a.collation, None)?;
     let filter = Filter::parse(a.query.unwrap_or(Doc::EMPTY), &env)?;

@@ -102,6 +102,9 @@ pub fn first_batch(
     cx.op.may_start_over = false;
     cx.work.returned += cx.w.items() as u64;
     cx.w.close();
+    if let Some(token) = results.resume_token() {
+        cx.w.doc("postBatchResumeToken", token.as_doc());
+    }
     let mut id = 0;
     if !done && !keep.single_batch {
         results.release(&mut cx.op)?;

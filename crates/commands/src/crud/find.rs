@@ -2,6 +2,7 @@
 
 use super::cursor::{self, Keep};
 use super::{moment, on_view, shape, variables};
+use crate::replication::oplog;
 use crate::request::collation::{self, Given};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -201,6 +202,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         if !limits {
             find.request.hint = hint;
         }
+    }
+    if oplog::is_it(cx, &find.ns) {
+        return oplog::find(cx, find);
     }
     if find.tailable {
         return tail(cx, find);

@@ -1,5 +1,5 @@
-//! `getMore`. Runs on a worker always: a batch cannot be started over, and an awaitData cursor
-//! waits for what comes.
+//! `getMore`. Runs on a worker: a batch cannot be started over, and an awaitData cursor waits for
+//! what comes. A cursor over the log that has nothing to give waits without one.
 
 use super::cursor::BATCH_BYTES;
 use super::moment;
@@ -18,6 +18,8 @@ const AWAIT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(250);
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    // Read before anything else is: what comes from now on is news.
+    let stirred = cx.app.control.stirred();
     let Some(id) = cx.args.first.as_i64() else {
         if cx.args.first.is_nullish() {
             return Err(idl::missing("getMore", "getMore"));
@@ -65,11 +67,37 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         );
     }
     let started = Instant::now();
+    if cursor.results.is_quiet().is_none()
+        && let Err(e) = cx.op.need_worker()
+    {
+        cx.app.cursors.give_back(cursor);
+        return Err(e);
+    }
     let given = cx.request.body.get("maxTimeMS");
     let asked = given
         .filter(|v| !v.is_nullish())
         .map(|_| Duration::from_millis(cx.args.generic.max_time_ms));
-    if cursor.awaits.is_some() {
+    let follows_log = cursor.results.is_quiet().is_some();
+    let until = match cursor.await_until.take().filter(|_| cx.request.again) {
+        Some(until) => until,
+        None => started + asked.unwrap_or(AWAIT),
+    };
+    if let Some(quiet) = cursor.results.is_quiet() {
+        if quiet && may_wait(cx, &cursor, until) {
+            cursor.await_until = Some(until);
+            cx.app.cursors.give_back(cursor);
+            return Ok(Done::Await {
+                until,
+                seen: stirred,
+            });
+        }
+        if let Err(e) = cx.op.need_worker() {
+            cursor.await_until = Some(until);
+            cx.app.cursors.give_back(cursor);
+            return Err(e);
+        }
+    }
+    if cursor.awaits.is_some() || follows_log {
         // The time is how long to wait, not how long to work.
         cx.op.deadline = None;
     } else if asked.is_some() {
@@ -89,7 +117,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     } else {
         batch.unsigned_abs()
     };
-    let waits = cursor.awaits.is_some();
+    let waits = cursor.awaits.is_some() || follows_log;
     cx.op.may_cut = true;
     cx.w.open_doc("cursor").open_array("nextBatch");
     let start = cx.w.len();
@@ -99,10 +127,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 .results
                 .fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)
         }),
-        Some(tail) => {
-            let until = started + asked.unwrap_or(AWAIT);
-            await_data(cx, &mut cursor, &tail, batch, until)
-        }
+        Some(tail) => await_data(cx, &mut cursor, &tail, batch, until),
     };
     let done = match filled {
         Ok(done) => done,
@@ -116,10 +141,21 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         return Err(given_up());
     }
     let empty = cx.w.len() == start;
+    if follows_log && empty && !done && may_wait(cx, &cursor, until) {
+        cursor.await_until = Some(until);
+        cursor.results.release(&mut cx.op)?;
+        cx.app.cursors.give_back(cursor);
+        return Ok(Done::Await {
+            until,
+            seen: stirred,
+        });
+    }
     cx.work.returned += cx.w.items() as u64;
-    cx.w.close()
-        .i64("id", if done { 0 } else { id })
-        .str("ns", &ns);
+    cx.w.close();
+    if let Some(token) = cursor.results.resume_token() {
+        cx.w.doc("postBatchResumeToken", token.as_doc());
+    }
+    cx.w.i64("id", if done { 0 } else { id }).str("ns", &ns);
     moment::append(&cx.op, &mut cx.w);
     cx.w.close();
     if done {
@@ -143,6 +179,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             Done::Reply
         },
     )
+}
+
+/// Whether a getMore of a cursor over the log may still wait.
+fn may_wait(cx: &CommandContext<'_, '_>, cursor: &Cursor, until: Instant) -> bool {
+    Instant::now() < until && !cursor.killed.load(Relaxed) && !cx.app.control.is_stopping()
 }
 
 /// The next batch; waits for something to give until `deadline`.

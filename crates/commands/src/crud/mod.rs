@@ -9,6 +9,7 @@ pub(crate) mod variables;
 
 pub mod aggregate;
 pub mod bulk_write;
+pub mod change_stream;
 pub mod count;
 pub mod delete;
 pub mod distinct;

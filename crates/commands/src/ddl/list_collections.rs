@@ -2,6 +2,7 @@
 
 use super::listing;
 use crate::clock::now_millis;
+use crate::replication::oplog;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{DocBuf, Writer, doc};
@@ -34,6 +35,12 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut docs = Vec::new();
     for c in cx.app.engine.catalog.snapshot().of_db(cx.args.db) {
         let d = describe(c, name_only);
+        if filter.matches_with(d.as_doc(), &vars)? {
+            docs.push(d);
+        }
+    }
+    if oplog::is_it(cx, &format!("{}.oplog.rs", cx.args.db)) {
+        let d = oplog::describe(&cx.app.store, name_only);
         if filter.matches_with(d.as_doc(), &vars)? {
             docs.push(d);
         }

@@ -1,6 +1,7 @@
 //! Commands on the replica set, whose one member this server is.
 
 pub mod apply_ops;
+pub(crate) mod oplog;
 pub mod repl_set_freeze;
 pub mod repl_set_get_config;
 pub mod repl_set_get_status;

@@ -59,7 +59,8 @@ impl Commands {
         };
         // A fail point may close, block or fail: whatever it does is not for an event loop.
         if mode.on_loop()
-            && (command.is(flag::WORKER)
+            // What waited looks on the loop whether it has to go on waiting.
+            && (command.is(flag::WORKER) && !request.again
                 || self.fail_points.any()
                 || self.profiler.may_write(|| request.db()))
         {

@@ -1,6 +1,7 @@
 //! `collStats`.
 
 use super::{Sizes, sizes};
+use crate::replication::oplog;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Writer;
@@ -32,6 +33,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     cx.w.str("ns", &ns);
     match coll {
+        None if oplog::is_it(cx, &ns) => oplog::append_stats(&mut cx.w, &cx.app.store, scale),
         Some(c) => append(&mut cx.w, &c, &sizes(&cx.app.engine, &c), scale),
         None => append_nothing(&mut cx.w, scale),
     }

@@ -9,6 +9,7 @@ use crate::diagnostic::current_op::{Wanted, Watch};
 use crate::diagnostic::process;
 use crate::monitoring::latency;
 use crate::monitoring::metrics::Counters;
+use crate::replication::oplog;
 use crate::request::CommandContext;
 use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
@@ -76,6 +77,7 @@ fn coll_stats_row(
             continue;
         }
         match &coll {
+            None if ns == executor::OPLOG => {}
             None => bail!(
                 NamespaceNotFound,
                 "Unable to retrieve {name} in $collStats stage :: caused by :: Collection [{ns}] not found."
@@ -96,6 +98,11 @@ fn coll_stats_row(
         let histograms = d.get("histograms").is_some_and(|v| v.truthy());
         w.open_doc("latencyStats");
         latency::write(&spent.latencies, histograms, &mut w);
+        w.close();
+    }
+    if coll.is_none() && ns == executor::OPLOG && wanted("storageStats").is_some() {
+        w.open_doc("storageStats");
+        oplog::append_stats(&mut w, &engine.store, 1);
         w.close();
     }
     if let Some(c) = &coll {

@@ -162,6 +162,9 @@ impl RecordWrite {
         };
         let mut entry = Entry::new(coll.ns.clone(), coll.uuid, op, effects);
         entry.count(coll.tablet, records, bytes);
+        if coll.keeps_images() {
+            entry.pre_image = Some(before.as_bytes().to_vec());
+        }
         self.entries.push(entry);
         Ok(Latched::Held)
     }

@@ -23,6 +23,7 @@ mod lookup_unwind;
 mod options;
 mod parse;
 mod partition;
+pub mod per_document;
 mod profile;
 mod pushdown;
 mod redact;
@@ -43,7 +44,9 @@ mod memory_tests;
 #[cfg(test)]
 mod tests;
 
-pub use parse::{Inside, ParseCtx, SEARCH_INDEXES_NOT_ENABLED, is_stage, parse_transforms};
+pub use parse::{
+    Inside, ParseCtx, SEARCH_INDEXES_NOT_ENABLED, check_stage, is_stage, parse_transforms,
+};
 pub use profile::{StageCounters, StageProfiler, watched, write_common};
 pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};

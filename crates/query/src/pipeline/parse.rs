@@ -454,6 +454,14 @@ fn search_not_enabled(stage: &str) -> Option<errors::Error> {
     }
 }
 
+/// Refuses a name that is no stage's.
+pub fn check_stage(name: &str) -> Result<()> {
+    match is_stage(name) {
+        true => Ok(()),
+        false => Err(unrecognized(name)),
+    }
+}
+
 fn unrecognized(name: &str) -> errors::Error {
     err!(40324, "Unrecognized pipeline stage name: '{name}'")
 }
@@ -531,7 +539,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
     Ok(())
 }
 
-fn parse_match(spec: Val<'_>, env: &ParseEnv) -> Result<Filter> {
+pub(super) fn parse_match(spec: Val<'_>, env: &ParseEnv) -> Result<Filter> {
     let Some(d) = spec.as_doc() else {
         bail!(15959, "the match filter must be an expression in an object");
     };

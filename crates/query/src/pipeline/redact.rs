@@ -27,16 +27,45 @@ pub(super) struct Run {
     out: Vec<u8>,
 }
 
+/// The variables that an expression names, and what it may answer.
+pub(super) fn vars_with_answers(vars: &Vars) -> Vars {
+    let mut vars = vars.clone();
+    for (name, v) in [("KEEP", KEEP), ("PRUNE", PRUNE), ("DESCEND", DESCEND)] {
+        vars.set(name, Value::symbol(v));
+    }
+    vars
+}
+
+/// Appends what stays of `doc` to `out`; false when nothing does.
+pub(super) fn redact(
+    expression: &Expression,
+    vars: &Vars,
+    doc: Doc<'_>,
+    out: &mut Vec<u8>,
+) -> Result<bool> {
+    let walk = Walk {
+        expression,
+        vars,
+        root: doc,
+    };
+    match walk.verdict(doc)? {
+        Verdict::Prune => return Ok(false),
+        Verdict::Keep => out.extend_from_slice(doc.as_bytes()),
+        Verdict::Descend => {
+            let mut w = Writer::on(std::mem::take(out));
+            walk.fields(doc, &mut w)?;
+            *out = w.finish_into();
+        }
+    }
+    Ok(true)
+}
+
 impl Run {
     pub fn new(input: Box<dyn Source>, expression: Arc<Expression>, vars: Arc<Vars>) -> Run {
-        let mut vars = (*vars).clone();
-        for (name, v) in [("KEEP", KEEP), ("PRUNE", PRUNE), ("DESCEND", DESCEND)] {
-            vars.set(name, Value::symbol(v));
-        }
         Run {
             input,
             expression,
-            vars: Arc::new(vars),
+            vars: Arc::new(vars_with_answers(&vars)),
             out: Vec::new(),
         }
     }
@@ -123,23 +152,11 @@ impl Walk<'_> {
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
         while self.input.advance(host)? {
-            let doc = self.input.doc();
-            let walk = Walk {
-                expression: &self.expression,
-                vars: &self.vars,
-                root: doc,
-            };
             self.out.clear();
-            match walk.verdict(doc)? {
-                Verdict::Prune => continue,
-                Verdict::Keep => self.out.extend_from_slice(doc.as_bytes()),
-                Verdict::Descend => {
-                    let mut w = Writer::on(std::mem::take(&mut self.out));
-                    walk.fields(doc, &mut w)?;
-                    self.out = w.finish_into();
-                }
+            let doc = self.input.doc();
+            if redact(&self.expression, &self.vars, doc, &mut self.out)? {
+                return Ok(true);
             }
-            return Ok(true);
         }
         Ok(false)
     }

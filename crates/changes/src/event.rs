@@ -1,0 +1,287 @@
+//! The events of change streams.
+//!
+//! Source: MongoDB 8 manual, "Change Events". Fields come in MongoDB's order.
+//!
+//! Invariant: what a stream sees is decided by its [`Scope`] and the change alone, so resuming sees it again.
+
+use crate::{Change, Place, Stamp, Token, What, description, text};
+use bson::{Doc, DocBuf, Writer};
+
+/// What a stream is opened on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// `database.collection`
+    Collection(String),
+    Database(String),
+    Deployment,
+}
+
+/// What a stream shows.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    pub scope: Scope,
+    pub expanded: bool,
+}
+
+/// The kinds of events that streams show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Insert,
+    Update,
+    Replace,
+    Delete,
+    Drop,
+    Rename,
+    DropDatabase,
+    Create,
+    CreateIndexes,
+    DropIndexes,
+    Modify,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Insert => "insert",
+            Kind::Update => "update",
+            Kind::Replace => "replace",
+            Kind::Delete => "delete",
+            Kind::Drop => "drop",
+            Kind::Rename => "rename",
+            Kind::DropDatabase => "dropDatabase",
+            Kind::Create => "create",
+            Kind::CreateIndexes => "createIndexes",
+            Kind::DropIndexes => "dropIndexes",
+            Kind::Modify => "modify",
+        }
+    }
+
+    /// `None`: what no stream shows.
+    pub fn of(change: &Change<'_>) -> Option<Kind> {
+        Some(match change.what {
+            What::Insert(_) => Kind::Insert,
+            What::Update(..) => Kind::Update,
+            What::Replace(_) => Kind::Replace,
+            What::Delete(_) => Kind::Delete,
+            What::Ddl(d) => match d.first()?.name {
+                "drop" => Kind::Drop,
+                "renameCollection" => Kind::Rename,
+                "dropDatabase" => Kind::DropDatabase,
+                "create" if d.get("options")?.as_doc()?.contains("viewOn") => return None,
+                "create" => Kind::Create,
+                "createIndexes" => Kind::CreateIndexes,
+                "dropIndexes" => Kind::DropIndexes,
+                "collMod" => Kind::Modify,
+                _ => return None,
+            },
+        })
+    }
+
+    /// Only shown with `showExpandedEvents`.
+    fn is_expanded(self) -> bool {
+        matches!(
+            self,
+            Kind::Create | Kind::CreateIndexes | Kind::DropIndexes | Kind::Modify
+        )
+    }
+}
+
+impl Shown {
+    /// The kind of event that the stream shows of a change; `None` when it shows none.
+    pub fn kind(&self, change: &Change<'_>) -> Option<Kind> {
+        let kind = Kind::of(change)?;
+        if kind.is_expanded() && !self.expanded {
+            return None;
+        }
+        let sees = match &self.scope {
+            Scope::Collection(ns) => {
+                (change.ns == ns && kind != Kind::DropDatabase)
+                    || (kind == Kind::Rename && renamed_to(change) == ns)
+            }
+            Scope::Database(db) => {
+                let within = |ns: &str| ns.split_once('.').is_some_and(|(d, _)| d == db);
+                (change.db() == db && is_a_users(change))
+                    || (kind == Kind::Rename && within(renamed_to(change)))
+            }
+            Scope::Deployment => {
+                !matches!(change.db(), "admin" | "config" | "local") && is_a_users(change)
+            }
+        };
+        sees.then_some(kind)
+    }
+
+    /// Whether the stream ends behind an event that it shows.
+    pub fn ends(&self, change: &Change<'_>, kind: Kind) -> bool {
+        match &self.scope {
+            Scope::Collection(_) => matches!(kind, Kind::Drop | Kind::Rename),
+            Scope::Database(db) => kind == Kind::DropDatabase && change.db() == db,
+            Scope::Deployment => false,
+        }
+    }
+}
+
+fn is_a_users(change: &Change<'_>) -> bool {
+    !change.coll().starts_with("system.")
+}
+
+fn renamed_to<'a>(change: &Change<'a>) -> &'a str {
+    match change.what {
+        What::Ddl(d) => text(d, "to"),
+        _ => "",
+    }
+}
+
+/// What an event holds beside the change itself.
+#[derive(Clone, Copy, Default)]
+pub struct Images<'a> {
+    /// `fullDocument` of an update; `Some(None)` is null.
+    pub full: Option<Option<Doc<'a>>>,
+    /// `fullDocumentBeforeChange`; `Some(None)` is null.
+    pub before: Option<Option<Doc<'a>>>,
+}
+
+/// The token of a change's event.
+pub fn token(stamp: &Stamp, change: &Change<'_>) -> Token {
+    Token {
+        ts: stamp.ts,
+        place: Place::Event {
+            at: change.at,
+            fragment: 0,
+        },
+        uuid: change.uuid,
+    }
+}
+
+fn head(w: &mut Writer, token: &Token, kind: &str, stamp: &Stamp) {
+    w.doc("_id", token.to_doc().as_doc())
+        .str("operationType", kind)
+        .timestamp("clusterTime", stamp.ts);
+}
+
+fn ns(w: &mut Writer, name: &str, ns: &str) {
+    let (db, coll) = ns.split_once('.').unwrap_or((ns, ""));
+    w.open_doc(name).str("db", db).str("coll", coll).close();
+}
+
+fn image(w: &mut Writer, name: &str, image: Option<Option<Doc<'_>>>) {
+    match image {
+        Some(Some(d)) => w.doc(name, d),
+        Some(None) => w.null(name),
+        None => w,
+    };
+}
+
+/// The event of a change.
+pub fn write(
+    stamp: &Stamp,
+    change: &Change<'_>,
+    kind: Kind,
+    expanded: bool,
+    images: Images<'_>,
+) -> DocBuf {
+    let mut w = Writer::with_capacity(512);
+    head(&mut w, &token(stamp, change), kind.name(), stamp);
+    if expanded && kind != Kind::DropDatabase {
+        w.binary("collectionUUID", 4, &change.uuid);
+    }
+    w.date("wallTime", stamp.wall_millis);
+    if let Some(s) = change.session.filter(|_| change.in_transaction) {
+        w.i64("txnNumber", s.txn_number);
+        w.open_doc("lsid").binary("id", 4, &s.lsid).close();
+    }
+    let (full, key) = match change.what {
+        What::Insert(d) | What::Replace(d) => (Some(Some(d)), Some(d)),
+        What::Update(_, d) => (images.full, Some(d)),
+        What::Delete(d) => (None, Some(d)),
+        What::Ddl(_) => (None, None),
+    };
+    image(&mut w, "fullDocument", full);
+    match kind {
+        Kind::DropDatabase => {
+            w.open_doc("ns").str("db", change.db()).close();
+        }
+        _ => ns(&mut w, "ns", change.ns),
+    }
+    if let Some(key) = key {
+        w.open_doc("documentKey");
+        if let Some(id) = key.get("_id") {
+            w.val("_id", id);
+        }
+        w.close();
+    }
+    if let What::Update(diff, _) = change.what {
+        description::write(&mut w, diff, expanded);
+    }
+    if let What::Ddl(d) = change.what {
+        operation(&mut w, d, kind, expanded);
+    }
+    if matches!(kind, Kind::Update | Kind::Replace | Kind::Delete) {
+        image(&mut w, "fullDocumentBeforeChange", images.before);
+    }
+    w.finish()
+}
+
+/// `to`, and `operationDescription` of the expanded events.
+fn operation(w: &mut Writer, d: Doc<'_>, kind: Kind, expanded: bool) {
+    match kind {
+        Kind::Rename => {
+            ns(w, "to", text(d, "to"));
+            if expanded {
+                w.open_doc("operationDescription");
+                ns(w, "to", text(d, "to"));
+                if let Some(uuid) = d.get("targetUUID") {
+                    w.val("dropTarget", uuid);
+                }
+                w.close();
+            }
+        }
+        Kind::Create => {
+            w.open_doc("operationDescription");
+            if let Some(options) = d.get("options").and_then(|v| v.as_doc()) {
+                w.extend(options);
+            }
+            w.open_doc("idIndex")
+                .i32("v", 2)
+                .open_doc("key")
+                .i32("_id", 1)
+                .close();
+            w.str("name", "_id_").close().close();
+        }
+        Kind::CreateIndexes | Kind::DropIndexes => {
+            w.open_doc("operationDescription");
+            match d.get("indexes") {
+                Some(indexes) => {
+                    w.val("indexes", indexes);
+                }
+                None => {
+                    w.open_array("indexes").open_doc("").i32("v", 2);
+                    if let Some(key) = d.get("key") {
+                        w.val("key", key);
+                    }
+                    w.str("name", text(d, "index")).close().close();
+                }
+            }
+            w.close();
+        }
+        Kind::Modify => {
+            w.open_doc("operationDescription");
+            for e in d.iter().skip(1) {
+                w.val(e.name, e.val);
+            }
+            w.close();
+        }
+        _ => {}
+    }
+}
+
+/// The event that ends a stream, behind that of `change`.
+pub fn invalidate(stamp: &Stamp, change: &Change<'_>) -> (Token, DocBuf) {
+    let token = Token {
+        place: Place::Invalidate { at: change.at },
+        ..token(stamp, change)
+    };
+    let mut w = Writer::new();
+    head(&mut w, &token, "invalidate", stamp);
+    w.date("wallTime", stamp.wall_millis);
+    (token, w.finish())
+}

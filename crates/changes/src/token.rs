@@ -1,0 +1,212 @@
+//! Resume tokens: where in the log a stream stands, in a form that clients keep and give back.
+//!
+//! ```text
+//! token = {_data: HEX}
+//! bytes = 0x82 | timestamp u64 BE | kind u8 | position u32 BE | fragment u32 BE | collection UUID [16]
+//! kind  = 0 high-water mark | 1 event | 2 invalidate       (a mark ends behind its kind)
+//! ```
+//! Invariant: tokens sort as their events come, as bytes and as text. A token names no file and no offset, so it outlives both.
+
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::{Result, bail};
+use std::cmp::Ordering;
+
+const FORM: u8 = 0x82;
+const MARK: u8 = 0;
+const EVENT: u8 = 1;
+
+/// A place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Before everything of that timestamp.
+    Mark,
+    /// At the change of this position in its entry, and this fragment of its event.
+    Event { at: u32, fragment: u32 },
+    /// At the invalidate that follows the change of this position.
+    Invalidate { at: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// seconds << 32 | increment
+    pub ts: u64,
+    pub place: Place,
+    pub uuid: [u8; 16],
+}
+
+impl Token {
+    /// The mark before everything of a timestamp.
+    pub fn mark(ts: u64) -> Token {
+        Token {
+            ts,
+            place: Place::Mark,
+            uuid: [0; 16],
+        }
+    }
+
+    /// The same change, and a fragment of its event.
+    pub fn fragment(&self, fragment: u32) -> Token {
+        match self.place {
+            Place::Event { at, .. } => Token {
+                place: Place::Event { at, fragment },
+                ..*self
+            },
+            _ => *self,
+        }
+    }
+
+    /// Behind all fragments of the event of the same change, but not behind its invalidate.
+    pub fn last_of(&self) -> Token {
+        self.fragment(u32::MAX - 1)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(34);
+        out.push(FORM);
+        out.extend_from_slice(&self.ts.to_be_bytes());
+        let (at, rank) = match self.place {
+            Place::Mark => {
+                out.push(MARK);
+                return out;
+            }
+            Place::Event { at, fragment } => (at, fragment),
+            Place::Invalidate { at } => (at, u32::MAX),
+        };
+        out.push(EVENT);
+        out.extend_from_slice(&at.to_be_bytes());
+        out.extend_from_slice(&rank.to_be_bytes());
+        out.extend_from_slice(&self.uuid);
+        out
+    }
+
+    pub fn hex(&self) -> String {
+        self.bytes().iter().map(|b| format!("{b:02X}")).collect()
+    }
+
+    /// `{_data: HEX}`
+    pub fn to_doc(&self) -> DocBuf {
+        let mut w = Writer::new();
+        w.str("_data", &self.hex());
+        w.finish()
+    }
+
+    /// Reads what a client gives back.
+    pub fn parse(v: Val<'_>) -> Result<Token> {
+        let d = v.as_doc().unwrap_or(Doc::EMPTY);
+        let Some(data) = d.get("_data").and_then(|v| v.as_str()) else {
+            let found = d.get("_data").map_or("missing", |v| v.type_name());
+            bail!(
+                40647,
+                "Bad resume token: _data of missing or of wrong type. Expected string, got {found}"
+            );
+        };
+        let Some(bytes) = from_hex(data) else {
+            bail!(
+                FailedToParse,
+                "resume token string was not a valid hex string"
+            );
+        };
+        match Token::read(&bytes) {
+            Some(token) => Ok(token),
+            None => bail!(InvalidResumeToken, "this is no resume token of this server"),
+        }
+    }
+
+    fn read(bytes: &[u8]) -> Option<Token> {
+        let (form, rest) = bytes.split_first()?;
+        let (ts, rest) = rest.split_first_chunk()?;
+        let (kind, rest) = rest.split_first()?;
+        let ts = u64::from_be_bytes(*ts);
+        match (*form, *kind) {
+            (FORM, MARK) if rest.is_empty() => Some(Token::mark(ts)),
+            (FORM, EVENT) => {
+                let (at, rest) = rest.split_first_chunk()?;
+                let (rank, rest) = rest.split_first_chunk()?;
+                let at = u32::from_be_bytes(*at);
+                let place = match u32::from_be_bytes(*rank) {
+                    u32::MAX => Place::Invalidate { at },
+                    fragment => Place::Event { at, fragment },
+                };
+                Some(Token {
+                    ts,
+                    place,
+                    uuid: rest.try_into().ok()?,
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+    let pairs = text.as_bytes().chunks(2);
+    pairs
+        .map(|pair| match pair {
+            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+            _ => None,
+        })
+        .collect()
+}
+
+impl PartialOrd for Token {
+    fn partial_cmp(&self, other: &Token) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Token {
+    fn cmp(&self, other: &Token) -> Ordering {
+        self.bytes().cmp(&other.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_back_and_sort_as_text() {
+        let mut tokens = Vec::new();
+        for ts in [0, 7, 7 << 32, u64::MAX] {
+            tokens.push(Token::mark(ts));
+            for at in [0, 1, 300] {
+                for fragment in [0, 1] {
+                    tokens.push(Token {
+                        ts,
+                        place: Place::Event { at, fragment },
+                        uuid: [at as u8; 16],
+                    });
+                }
+                tokens.push(Token {
+                    ts,
+                    place: Place::Invalidate { at },
+                    uuid: [at as u8; 16],
+                });
+            }
+        }
+        assert!(tokens.is_sorted());
+        let texts: Vec<String> = tokens.iter().map(Token::hex).collect();
+        assert!(texts.is_sorted());
+        for token in &tokens {
+            assert_eq!(
+                Token::parse(token.to_doc().as_doc().as_val()).unwrap(),
+                *token
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused() {
+        let code = |d: DocBuf| Token::parse(d.as_doc().as_val()).unwrap_err().code.0;
+        assert_eq!(code(bson::doc! {}), 40647);
+        assert_eq!(code(bson::doc! { "_data": 7 }), 40647);
+        assert_eq!(code(bson::doc! { "_data": "8" }), 9);
+        assert_eq!(code(bson::doc! { "_data": "8G" }), 9);
+        let whole = Token::mark(7).hex();
+        for cut in (0..whole.len()).step_by(2) {
+            assert_eq!(code(bson::doc! { "_data": &whole[..cut] }), 260);
+        }
+        assert_eq!(code(bson::doc! { "_data": &format!("{whole}00")[..] }), 260);
+    }
+}

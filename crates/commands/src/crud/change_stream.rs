@@ -1,0 +1,273 @@
+//! `$changeStream`: the aggregate whose cursor follows the log.
+//!
+//! Source: MongoDB 8 manual, "$changeStream (aggregation stage)" and "Change Streams".
+
+use super::cursor::{self, FIRST_BATCH, Keep};
+use super::variables;
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use bson::{Doc, Elem, Val, tag};
+use changes::Token;
+use changes::event::{Scope, Shown};
+use errors::{Result, bail};
+use executor::{ChangeStream, ChangeStreamRequest, ShowImage, Start};
+use query::pipeline::per_document::PerDocument;
+
+const STAGE: &str = "$changeStream";
+const SPLIT: &str = "$changeStreamSplitLargeEvent";
+
+/// Whether the aggregate's pipeline begins with the stage; it can be nowhere else.
+pub fn is_one(cx: &CommandContext<'_, '_>) -> Result<bool> {
+    let stages = cx.args.field("pipeline").and_then(|v| v.as_array());
+    let named = |v: Val<'_>, name: &str| {
+        let first = v.as_doc().and_then(|d| d.first());
+        first.is_some_and(|e| e.name == name)
+    };
+    let mut stages = stages.unwrap_or(Doc::EMPTY).values();
+    if stages.next().is_some_and(|v| named(v, STAGE)) {
+        return Ok(true);
+    }
+    if stages.any(|v| named(v, STAGE)) {
+        bail!(
+            40602,
+            "{STAGE} is only valid as the first stage in a pipeline"
+        );
+    }
+    Ok(false)
+}
+
+/// The specification of the stage.
+#[derive(Default)]
+struct Spec {
+    full: ShowImage,
+    before: ShowImage,
+    resume_after: Option<Token>,
+    start_after: Option<Token>,
+    at: Option<u64>,
+    deployment: bool,
+    expanded: bool,
+}
+
+fn image(e: Elem<'_>, before: bool) -> Result<ShowImage> {
+    let name = idl::string(STAGE, e)?.unwrap_or("");
+    Ok(match name {
+        "default" if !before => ShowImage::Off,
+        "updateLookup" if !before => ShowImage::UpdateLookup,
+        "off" if before => ShowImage::Off,
+        "whenAvailable" => ShowImage::WhenAvailable,
+        "required" => ShowImage::Required,
+        _ => bail!(
+            BadValue,
+            "Enumeration value '{name}' for field '{STAGE}.{}' is not a valid value.",
+            e.name
+        ),
+    })
+}
+
+fn token(e: Elem<'_>) -> Result<Token> {
+    match e.val.as_doc() {
+        Some(_) => Token::parse(e.val),
+        None => Err(idl::mismatch(STAGE, e.name, e.val, &["object"])),
+    }
+}
+
+impl Spec {
+    fn parse(v: Val<'_>) -> Result<Spec> {
+        let Some(d) = v.as_doc() else {
+            bail!(
+                50808,
+                "{STAGE} stage expects a document as argument, found {}",
+                v.type_name()
+            );
+        };
+        let mut spec = Spec::default();
+        for e in d.iter() {
+            match e.name {
+                "fullDocument" => spec.full = image(e, false)?,
+                "fullDocumentBeforeChange" => spec.before = image(e, true)?,
+                "resumeAfter" => spec.resume_after = Some(token(e)?),
+                "startAfter" => spec.start_after = Some(token(e)?),
+                "startAtOperationTime" => {
+                    if e.val.tag != tag::TIMESTAMP {
+                        return Err(idl::mismatch(STAGE, e.name, e.val, &["timestamp"]));
+                    }
+                    spec.at = e.val.as_timestamp();
+                }
+                "allChangesForCluster" => {
+                    spec.deployment = idl::boolean(STAGE, e)?.unwrap_or(false);
+                }
+                "showExpandedEvents" => {
+                    spec.expanded = idl::boolean(STAGE, e)?.unwrap_or(false);
+                }
+                "showSystemEvents"
+                | "showRawUpdateDescription"
+                | "showMigrationEvents"
+                | "showCommitTimestamp" => {
+                    idl::boolean(STAGE, e)?;
+                }
+                name => return Err(idl::unknown(STAGE, name)),
+            }
+        }
+        if spec.resume_after.is_some() && spec.start_after.is_some() {
+            bail!(
+                50865,
+                "Do not specify both 'resumeAfter' and 'startAfter' in a {STAGE} stage"
+            );
+        }
+        if spec.at.is_some() && (spec.resume_after.is_some() || spec.start_after.is_some()) {
+            bail!(
+                40674,
+                "Only one type of resume option is allowed, but multiple were found."
+            );
+        }
+        if let Some(token) = spec.resume_after
+            && matches!(token.place, changes::Place::Invalidate { .. })
+        {
+            bail!(
+                InvalidResumeToken,
+                "Attempting to resume a change stream using 'resumeAfter' is not allowed from an invalidate notification."
+            );
+        }
+        Ok(spec)
+    }
+
+    fn start(&self) -> Start {
+        match (self.resume_after.or(self.start_after), self.at) {
+            (Some(token), _) => Start::After(token),
+            (None, Some(ts)) => Start::At(ts),
+            (None, None) => Start::Now,
+        }
+    }
+}
+
+/// What the stream is opened on; refuses where none can be.
+fn scope(cx: &CommandContext<'_, '_>, coll: Option<&str>, spec: &Spec) -> Result<Scope> {
+    let db = cx.args.db;
+    if cx.app.config.topology.set_name().is_none() {
+        bail!(40573, "The {STAGE} stage is only supported on replica sets");
+    }
+    if spec.deployment {
+        if db != "admin" || coll.is_some() {
+            bail!(
+                InvalidOptions,
+                "A {STAGE} with 'allChangesForCluster:true' may only be opened on the 'admin' database, and with no collection name; found {db}.{}",
+                coll.unwrap_or("$cmd.aggregate")
+            );
+        }
+        return Ok(Scope::Deployment);
+    }
+    if matches!(db, "admin" | "config" | "local") {
+        bail!(
+            InvalidNamespace,
+            "{STAGE} may not be opened on the internal {db} database"
+        );
+    }
+    let Some(coll) = coll else {
+        return Ok(Scope::Database(db.to_string()));
+    };
+    let ns = cx.args.namespace_of(coll)?;
+    if coll.starts_with("system.") {
+        bail!(
+            InvalidNamespace,
+            "{STAGE} may not be opened on the internal {ns} collection"
+        );
+    }
+    let snapshot = cx.app.engine.catalog.snapshot();
+    if snapshot.get(&ns).is_some_and(|c| c.is_view()) {
+        bail!(
+            CommandNotSupportedOnView,
+            "{ns} is a view, not a collection. {STAGE} is not supported on views"
+        );
+    }
+    Ok(Scope::Collection(ns))
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    cx.op.need_worker()?;
+    let coll = cx.args.first.as_str();
+    let (mut batch, mut let_, mut collation, mut cursor_given) = (None, None, None, false);
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "cursor" => {
+                cursor_given = true;
+                for c in e.val.as_doc().unwrap_or(Doc::EMPTY) {
+                    match c.name {
+                        "batchSize" => batch = idl::int_from("cursor", c, 0)?,
+                        name => return Err(idl::unknown("cursor", name)),
+                    }
+                }
+            }
+            "let" => let_ = idl::doc("aggregate", e)?,
+            "collation" => {
+                collation = crate::request::collation::given(idl::doc("aggregate", e)?)?;
+            }
+            "pipeline" | "hint" | "allowDiskUse" | "bypassDocumentValidation" | "explain" => {}
+            _ => {}
+        }
+    }
+    if !cursor_given {
+        bail!(
+            FailedToParse,
+            "The 'cursor' option is required, except for aggregate with the explain argument"
+        );
+    }
+    let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());
+    if let Some(level) = concern.and_then(|d| d.get("level")?.as_str())
+        && level != "majority"
+    {
+        bail!(
+            InvalidOptions,
+            "{STAGE} cannot run with a readConcern other than 'majority'. Current readConcern: {level}"
+        );
+    }
+    let stages = cx.args.field("pipeline").and_then(|v| v.as_array());
+    let mut stages = stages.unwrap_or(Doc::EMPTY).values();
+    let given = stages.next().and_then(|v| v.as_doc()?.first());
+    let spec = Spec::parse(given.map_or(Val::NULL, |e| e.val))?;
+    let scope = scope(cx, coll, &spec)?;
+    let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
+    let (env, vars) = variables::variables(cx, &ns, &collation, let_)?;
+    let (mut pipeline, mut split) = (PerDocument::default(), false);
+    for stage in stages {
+        let Some(e) = stage
+            .as_doc()
+            .filter(|d| d.count() == 1)
+            .and_then(|d| d.first())
+        else {
+            bail!(
+                40323,
+                "A pipeline stage specification object must contain exactly one field."
+            );
+        };
+        if split {
+            bail!(7182802, "{SPLIT} must be the last stage in the pipeline");
+        }
+        if e.name == SPLIT {
+            split = true;
+        } else if !pipeline.add(e.name, e.val, &env)? {
+            // One that nobody knows is refused as such.
+            query::pipeline::check_stage(e.name)?;
+            bail!(
+                IllegalOperation,
+                "{} is not permitted in a {STAGE} pipeline",
+                e.name
+            );
+        }
+    }
+    let request = ChangeStreamRequest {
+        shown: Shown {
+            scope,
+            expanded: spec.expanded,
+        },
+        full: spec.full,
+        before: spec.before,
+        start: spec.start(),
+        pipeline,
+        vars,
+        split,
+    };
+    let stream = ChangeStream::open(&cx.app.engine.log_tail, request)?;
+    let batch = batch.map_or(FIRST_BATCH, |b| b.unsigned_abs());
+    cursor::first_batch(cx, &ns, Box::new(stream), batch, Keep::default())?;
+    Ok(Done::Reply)
+}

@@ -1,0 +1,481 @@
+//! Change streams: a cursor over the log, as its events.
+//!
+//! Between batches a stream holds where it stands, and nothing of the log. A batch reads on from there as far as the log is
+//! durable; on one node that is what a majority has.
+//!
+//! Invariant: `token` says what the stream has seen: one that resumes behind it sees exactly what this one would see next.
+
+use super::log_tail::{Follower, LogTail};
+use crate::op::OpCtx;
+use crate::records;
+use bson::{Doc, DocBuf, MAX_DOC_BYTES, Writer};
+use changes::event::{self, Images, Kind, Scope, Shown};
+use changes::{Change, Place, Stamp, Token, What, changes};
+use errors::{Error, Result, bail, err};
+use query::expr::Vars;
+use query::pipeline::per_document::PerDocument;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use storage::{Entry, Glance, LogMark, Record, Store};
+
+/// What an event's reply adds at most to its document: MongoDB's allowance for what the server adds.
+const EVENT_BYTES: usize = MAX_DOC_BYTES + 16 * 1024;
+
+/// Events that were made and not given yet are kept between batches when they are no more than this, in bytes.
+const READY_BYTES: usize = 64 << 10;
+
+/// Which whole documents an event shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ShowImage {
+    #[default]
+    Off,
+    /// The document as it is now (of `fullDocument` only).
+    UpdateLookup,
+    WhenAvailable,
+    Required,
+}
+
+/// Where a stream begins.
+#[derive(Clone, Copy, Debug)]
+pub enum Start {
+    Now,
+    /// At the first entry that is not below a timestamp.
+    At(u64),
+    /// Behind a token.
+    After(Token),
+}
+
+pub struct ChangeStreamRequest {
+    pub shown: Shown,
+    pub full: ShowImage,
+    pub before: ShowImage,
+    pub start: Start,
+    /// The stages after it.
+    pub pipeline: PerDocument,
+    pub vars: Arc<Vars>,
+    /// Events that are too large come in fragments.
+    pub split: bool,
+}
+
+pub struct ChangeStream {
+    tail: Arc<LogTail>,
+    follower: Arc<Follower>,
+    request: ChangeStreamRequest,
+    /// Before the next entry to read.
+    mark: LogMark,
+    /// Before the entry that was read last.
+    last: LogMark,
+    /// What is not above this was seen.
+    seen: Token,
+    /// Events of changes that were read, to be given.
+    ready: VecDeque<(Token, DocBuf)>,
+    /// It has read up to what was durable.
+    caught_up: bool,
+    invalidated: bool,
+    token: Token,
+}
+
+fn fatal(message: String) -> Error {
+    Error::coded(280, message).with_label("NonResumableChangeStreamError")
+}
+
+fn history_lost() -> Error {
+    err!(
+        ChangeStreamHistoryLost,
+        "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
+    )
+    .with_label("NonResumableChangeStreamError")
+}
+
+fn stamp_of(record: &Record<'_>) -> Stamp {
+    Stamp {
+        ts: record.ts,
+        term: record.term,
+        wall_millis: record.wall_millis,
+    }
+}
+
+fn decode(record: &Record<'_>) -> Result<Entry> {
+    Entry::decode(record.payload)
+        .ok_or_else(|| Error::internal(format!("entry {} of the log is damaged", record.index)))
+}
+
+/// Before the first entry that is not below `ts`; fails when entries from there on may be gone.
+fn seek(store: &Store, ts: u64) -> Result<LogMark> {
+    let first = store.first_log_index();
+    let oldest = store.read_log(first)?.next()?.map(|r| r.ts);
+    if first > 1 && oldest.is_some_and(|oldest| oldest > ts) {
+        return Err(history_lost());
+    }
+    Ok(store.seek_log(ts)?.mark())
+}
+
+impl ChangeStream {
+    pub fn open(tail: &Arc<LogTail>, request: ChangeStreamRequest) -> Result<ChangeStream> {
+        let name = match &request.shown.scope {
+            Scope::Collection(ns) => ns.as_str(),
+            Scope::Database(db) => db,
+            Scope::Deployment => "",
+        };
+        // First the follower, then what is durable: nothing comes between.
+        let follower = tail.follow(name);
+        let store = tail.store();
+        let (mark, token) = match request.start {
+            Start::Now => {
+                let ts = store.last_ts();
+                (seek(store, ts + 1)?, Token::mark(ts + 1))
+            }
+            Start::At(ts) => (seek(store, ts)?, Token::mark(ts)),
+            Start::After(token) => {
+                let mark = seek(store, token.ts)?;
+                if token.place != Place::Mark {
+                    find(store, mark, &token, &request.shown)?;
+                }
+                (mark, token)
+            }
+        };
+        Ok(ChangeStream {
+            tail: tail.clone(),
+            follower,
+            request,
+            mark,
+            last: mark,
+            seen: token,
+            ready: VecDeque::new(),
+            caught_up: false,
+            invalidated: false,
+            token,
+        })
+    }
+
+    /// Whether there is nothing to read: asked often, of many.
+    pub fn is_quiet(&self) -> bool {
+        self.caught_up && self.ready.is_empty() && !self.invalidated && !self.follower.has_news()
+    }
+
+    /// What the stream has seen: `postBatchResumeToken`.
+    pub fn token(&self) -> DocBuf {
+        self.token.to_doc()
+    }
+
+    /// Appends events, within limits as [`crate::FindCursor::fill`]; true: there will be no more.
+    pub fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
+        if max_docs == 0 {
+            return Ok(false);
+        }
+        let mut batch = Batch {
+            start: w.len(),
+            n: 0,
+            max_docs,
+            max_bytes,
+        };
+        if !self.give(w, &mut batch) {
+            return Ok(false);
+        }
+        if self.invalidated {
+            return Ok(true);
+        }
+        self.read_on(ctx, w, &mut batch)?;
+        Ok(self.invalidated && self.ready.is_empty())
+    }
+
+    /// Between batches: lets go of events that are many bytes. They are made again.
+    pub fn release(&mut self) {
+        let bytes = |(_, doc): &(Token, DocBuf)| doc.as_bytes().len();
+        if self.ready.iter().map(bytes).sum::<usize>() > READY_BYTES {
+            self.ready = VecDeque::new();
+            self.mark = self.last;
+            self.seen = self.token;
+            self.invalidated = false;
+        }
+    }
+
+    /// Appends what is ready; false when the batch is full.
+    fn give(&mut self, w: &mut Writer, batch: &mut Batch) -> bool {
+        while let Some((token, doc)) = self.ready.front() {
+            if !batch.takes(w, doc) {
+                return false;
+            }
+            w.push(doc.as_doc().as_val());
+            batch.n += 1;
+            self.token = *token;
+            self.ready.pop_front();
+        }
+        true
+    }
+
+    fn read_on(&mut self, ctx: &mut OpCtx, w: &mut Writer, batch: &mut Batch) -> Result<()> {
+        let store = self.tail.store().clone();
+        // In this order: see the tail's invariant.
+        let (scanned, scanned_ts) = self.tail.scanned();
+        let news = self.follower.take_news();
+        let durable = store.durable_index();
+        if self.caught_up {
+            match news {
+                Some(news) if news.index > self.mark.index => self.mark = news,
+                Some(_) => {}
+                None => {
+                    if scanned >= self.mark.index && scanned_ts > 0 {
+                        self.passed(scanned_ts);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        if self.mark.index < store.first_log_index() {
+            return Err(history_lost());
+        }
+        self.caught_up = false;
+        let mut reader = store.read_log_at(self.mark)?;
+        loop {
+            self.mark = reader.mark();
+            if self.mark.index > durable {
+                self.caught_up = true;
+                return Ok(());
+            }
+            ctx.check()?;
+            self.last = self.mark;
+            let Some(record) = reader.next()? else {
+                return Ok(());
+            };
+            self.read(ctx, &record)?;
+            let ts = record.ts;
+            self.mark = reader.mark();
+            if !self.give(w, batch) || self.invalidated {
+                return Ok(());
+            }
+            self.passed(ts);
+        }
+    }
+
+    /// Everything up to a timestamp was seen.
+    fn passed(&mut self, ts: u64) {
+        let mark = Token::mark(ts + 1);
+        if mark > self.token {
+            self.token = mark;
+        }
+    }
+
+    /// Makes the events of an entry ready.
+    fn read(&mut self, ctx: &mut OpCtx, record: &Record<'_>) -> Result<()> {
+        let shown = &self.request.shown;
+        if let Some(Glance::Documents(ns)) = Glance::at(record.payload) {
+            let sees = match &shown.scope {
+                Scope::Collection(own) => ns == own,
+                Scope::Database(db) => ns.split_once('.').is_some_and(|(d, _)| d == db),
+                Scope::Deployment => true,
+            };
+            if !sees {
+                return Ok(());
+            }
+        }
+        let stamp = stamp_of(record);
+        let entry = decode(record)?;
+        for change in changes(&entry) {
+            let Some(kind) = self.request.shown.kind(&change) else {
+                continue;
+            };
+            let token = event::token(&stamp, &change);
+            let part_left = self.request.split && token.last_of() > self.seen;
+            if token > self.seen || part_left {
+                let event = self.event(ctx, &stamp, &change, kind)?;
+                self.offer(ctx, token, event)?;
+            }
+            if self.request.shown.ends(&change, kind) {
+                let (token, event) = event::invalidate(&stamp, &change);
+                if token > self.seen {
+                    self.offer(ctx, token, event)?;
+                    self.invalidated = true;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&self, ctx: &OpCtx, stamp: &Stamp, change: &Change<'_>, kind: Kind) -> Result<DocBuf> {
+        let now;
+        let mut images = Images::default();
+        if let What::Update(_, new) = change.what {
+            // Whoever keeps the images before keeps those after: they are in the entry.
+            let after = change.pre_image.map(|_| new);
+            images.full = match self.request.full {
+                ShowImage::Off => None,
+                ShowImage::UpdateLookup => {
+                    now = look_up(ctx, change, new)?;
+                    Some(now.as_ref().map(|d| d.as_doc()))
+                }
+                ShowImage::WhenAvailable => Some(after),
+                ShowImage::Required => match after {
+                    Some(_) => Some(after),
+                    None => return Err(missing_image("post", "update", stamp, change)),
+                },
+            };
+        }
+        images.before = match self.request.before {
+            ShowImage::Off | ShowImage::UpdateLookup => None,
+            ShowImage::Required
+                if change.pre_image.is_none()
+                    && matches!(kind, Kind::Update | Kind::Replace | Kind::Delete) =>
+            {
+                return Err(missing_image(
+                    "pre",
+                    "update, delete and replace",
+                    stamp,
+                    change,
+                ));
+            }
+            _ => Some(change.pre_image),
+        };
+        let expanded = self.request.shown.expanded;
+        Ok(event::write(stamp, change, kind, expanded, images))
+    }
+
+    /// Puts an event through the pipeline.
+    fn offer(&mut self, ctx: &OpCtx, token: Token, event: DocBuf) -> Result<()> {
+        let given = match self.request.pipeline.is_empty() {
+            true => Some(event),
+            false => {
+                let vars = ctx.interruptible(&self.request.vars);
+                self.request.pipeline.apply(event, &vars)?
+            }
+        };
+        let Some(event) = given else { return Ok(()) };
+        let id = token.to_doc();
+        if event.as_doc().get("_id") != Some(id.as_doc().as_val()) {
+            let found = event.as_doc().get("_id");
+            let found = found.map_or("(Missing)".to_string(), |v| format!("{{ _id: {v} }}"));
+            return Err(fatal(format!(
+                "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. Modifying the _id field of an event makes it impossible to resume the stream from that point. Only transformations that retain the unmodified _id field are allowed. Expected: {{ _id: {} }} but found: {found}",
+                id.as_doc()
+            )));
+        }
+        if self.request.split && event.as_bytes().len() > MAX_DOC_BYTES {
+            for (token, fragment) in fragments(&token, event.as_doc())? {
+                if token > self.seen {
+                    self.ready.push_back((token, fragment));
+                }
+            }
+        } else if event.as_bytes().len() > EVENT_BYTES {
+            let n = event.as_bytes().len();
+            bail!(
+                BSONObjectTooLarge,
+                "BSONObj size: {n} (0x{n:X}) is invalid. Size must be between 0 and {EVENT_BYTES}(16MB) First element: _id: {}",
+                id.as_doc()
+            );
+        } else if token > self.seen {
+            self.ready.push_back((token, event));
+        }
+        Ok(())
+    }
+}
+
+/// The place of a batch's events in a reply.
+struct Batch {
+    start: usize,
+    n: u64,
+    max_docs: u64,
+    max_bytes: usize,
+}
+
+impl Batch {
+    fn takes(&self, w: &Writer, doc: &DocBuf) -> bool {
+        let bytes = w.len() - self.start + doc.as_bytes().len() + 16;
+        self.n < self.max_docs && (self.n == 0 || bytes <= self.max_bytes)
+    }
+}
+
+/// A document as it is now; `None` when it is gone, or its collection is.
+fn look_up(ctx: &OpCtx, change: &Change<'_>, new: Doc<'_>) -> Result<Option<DocBuf>> {
+    let store = &ctx.engine.store;
+    let catalog = &ctx.engine.catalog;
+    let (view, coll) = catalog.consistent(change.ns, || store.view());
+    let Some(coll) = coll.filter(|c| c.uuid == change.uuid) else {
+        return Ok(None);
+    };
+    let Some(key) = records::locate(&view, &coll, records::id_of(new)?)? else {
+        return Ok(None);
+    };
+    match view.get(&key)? {
+        Some(record) => Ok(Some(records::stored(&coll, &record)?.to_buf())),
+        None => Ok(None),
+    }
+}
+
+fn missing_image(which: &str, of: &str, stamp: &Stamp, change: &Change<'_>) -> Error {
+    err!(
+        NoMatchingDocument,
+        "Change stream was configured to require a {which}-image for all {of} events, but the {which}-image was not found for event: {{ _id: {}, ns: \"{}\" }}",
+        event::token(stamp, change).to_doc().as_doc(),
+        change.ns
+    )
+    .with_label("NonResumableChangeStreamError")
+}
+
+/// Fails unless the stream shows the change that the token is of.
+fn find(store: &Store, mark: LogMark, token: &Token, shown: &Shown) -> Result<()> {
+    let not_found = || {
+        fatal(format!(
+            "cannot resume stream; the resume token was not found. {}",
+            token.to_doc().as_doc()
+        ))
+    };
+    let mut reader = store.read_log_at(mark)?;
+    let record = reader.next()?.filter(|r| r.ts == token.ts);
+    let record = record.ok_or_else(not_found)?;
+    let entry = decode(&record)?;
+    let (Place::Event { at, .. } | Place::Invalidate { at }) = token.place else {
+        return Ok(());
+    };
+    let all = changes(&entry);
+    let change = all.iter().find(|c| c.at == at && c.uuid == token.uuid);
+    match change.and_then(|c| shown.kind(c)) {
+        Some(_) => Ok(()),
+        None => Err(not_found()),
+    }
+}
+
+/// An event in parts of whole fields, each with `splitEvent`.
+fn fragments(token: &Token, event: Doc<'_>) -> Result<Vec<(Token, DocBuf)>> {
+    /// What `_id`, `splitEvent` and the document itself take, at most.
+    const HEAD_BYTES: usize = 1024;
+    let mut parts: Vec<(usize, Vec<bson::Elem<'_>>)> = Vec::new();
+    for e in event.iter().filter(|e| e.name != "_id") {
+        let bytes = e.name.len() + e.val.bytes.len() + 2;
+        if bytes + HEAD_BYTES > EVENT_BYTES {
+            return Err(fatal(format!(
+                "Splitting change event failed: field '{}' is too large",
+                e.name
+            )));
+        }
+        match parts.last_mut() {
+            Some((sum, part)) if *sum + bytes + HEAD_BYTES <= MAX_DOC_BYTES => {
+                *sum += bytes;
+                part.push(e);
+            }
+            _ => parts.push((bytes, vec![e])),
+        }
+    }
+    let of = parts.len() as i32;
+    let mut out = Vec::new();
+    for (i, (_, part)) in parts.into_iter().enumerate() {
+        let token = token.fragment(i as u32);
+        let mut w = Writer::new();
+        w.doc("_id", token.to_doc().as_doc());
+        w.open_doc("splitEvent")
+            .i32("fragment", i as i32 + 1)
+            .i32("of", of)
+            .close();
+        part.iter().for_each(|e| {
+            w.val(e.name, e.val);
+        });
+        out.push((token, w.finish()));
+    }
+    Ok(out)
+}

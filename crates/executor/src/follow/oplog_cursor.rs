@@ -1,0 +1,343 @@
+//! `local.oplog.rs`: the log as a capped collection that nobody writes to.
+//!
+//! Nothing is stored for it: its documents are made of the log's entries when they are read, and bounds on `ts` say where to
+//! begin. It ends where the log is durable, as change streams do.
+//!
+//! Invariant: between batches a cursor holds where it stands, and nothing of the log.
+
+use super::log_tail::{Follower, LogTail};
+use crate::op::OpCtx;
+use crate::read::find::FindRequest;
+use bson::{Doc, DocBuf, Val, Writer, tag};
+use changes::{Stamp, oplog_entry};
+use errors::{Error, Result, bail, err};
+use query::expr::Vars;
+use query::filter::Filter;
+use query::projection::Projection;
+use std::sync::Arc;
+use storage::{Entry, LogMark, LogReader, Record};
+
+pub const OPLOG: &str = "local.oplog.rs";
+/// Without a replica set's own terms there is one.
+const TERM: i64 = 1;
+/// So many entries are looked at together on the way back, the first time, and at most.
+const BACK: u64 = 16;
+const MOST_BACK: u64 = 1 << 14;
+
+enum Position {
+    Forward(LogMark),
+    /// The entries below an index, by runs of so many.
+    Backward {
+        below: u64,
+        run: u64,
+    },
+}
+
+pub struct OplogCursor {
+    tail: Arc<LogTail>,
+    filter: Filter,
+    projection: Option<Projection>,
+    vars: Arc<Vars>,
+    position: Position,
+    bounds: Bounds,
+    skip: u64,
+    left: Option<u64>,
+    /// Of a tailable cursor that waits.
+    follower: Option<Arc<Follower>>,
+    tailable: bool,
+    caught_up: bool,
+}
+
+/// Timestamps from `low` to `high`, both within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub low: u64,
+    pub high: u64,
+}
+
+impl Bounds {
+    /// What a filter says of `ts` at its top.
+    pub fn of(filter: Doc<'_>) -> Bounds {
+        let mut bounds = Bounds {
+            low: 0,
+            high: u64::MAX,
+        };
+        bounds.narrow(filter);
+        bounds
+    }
+
+    fn narrow(&mut self, filter: Doc<'_>) {
+        for e in filter.iter() {
+            match e.name {
+                "ts" if e.val.tag == tag::TIMESTAMP => self.by("$eq", e.val),
+                "ts" => {
+                    let operators = e.val.as_doc().unwrap_or(Doc::EMPTY);
+                    operators.iter().for_each(|o| self.by(o.name, o.val));
+                }
+                "$and" => {
+                    let parts = e.val.as_array().unwrap_or(Doc::EMPTY).values();
+                    parts
+                        .filter_map(|v| v.as_doc())
+                        .for_each(|d| self.narrow(d));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn by(&mut self, operator: &str, v: Val<'_>) {
+        let Some(ts) = v.as_timestamp().filter(|_| v.tag == tag::TIMESTAMP) else {
+            return;
+        };
+        let (low, high) = match operator {
+            "$eq" => (ts, ts),
+            "$gte" => (ts, u64::MAX),
+            "$gt" => (ts.saturating_add(1), u64::MAX),
+            "$lte" => (0, ts),
+            "$lt" => (0, ts.saturating_sub(1)),
+            _ => return,
+        };
+        self.low = self.low.max(low);
+        self.high = self.high.min(high);
+    }
+}
+
+/// The document of a log record.
+fn document(record: &Record<'_>) -> Result<DocBuf> {
+    let entry = Entry::decode(record.payload)
+        .ok_or_else(|| Error::internal(format!("entry {} of the log is damaged", record.index)))?;
+    let stamp = Stamp {
+        ts: record.ts,
+        term: record.term,
+        wall_millis: record.wall_millis,
+    };
+    Ok(oplog_entry::write(&stamp, &entry, TERM))
+}
+
+impl OplogCursor {
+    /// `given`: the filter as it was written. `backward`: the newest first.
+    pub fn open(
+        tail: &Arc<LogTail>,
+        given: Doc<'_>,
+        req: FindRequest<'_>,
+        backward: bool,
+        tailable: bool,
+        awaits: bool,
+    ) -> Result<OplogCursor> {
+        let bounds = Bounds::of(given);
+        let store = tail.store();
+        let follower = awaits.then(|| tail.follow(""));
+        let position = if backward {
+            let below = match bounds.high.checked_add(1) {
+                Some(end) => store.seek_log(end)?.mark().index,
+                None => u64::MAX,
+            };
+            Position::Backward {
+                below: below.min(store.durable_index() + 1),
+                run: BACK,
+            }
+        } else {
+            Position::Forward(store.seek_log(bounds.low)?.mark())
+        };
+        Ok(OplogCursor {
+            tail: tail.clone(),
+            filter: req.filter,
+            projection: req.projection,
+            vars: req.vars,
+            position,
+            bounds,
+            skip: req.skip,
+            left: req.limit,
+            follower,
+            tailable,
+            caught_up: false,
+        })
+    }
+
+    /// Whether a tailable cursor that waits has nothing to read; `None` for one that does not wait.
+    pub fn is_quiet(&self) -> Option<bool> {
+        let follower = self.follower.as_ref()?;
+        Some(self.caught_up && !follower.has_news())
+    }
+
+    /// Appends documents, within limits as [`crate::FindCursor::fill`]; true: there are no more.
+    pub fn fill(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        max_docs: u64,
+        max_bytes: usize,
+    ) -> Result<bool> {
+        if let Some(follower) = &self.follower {
+            follower.take_news();
+        }
+        let mut batch = Batch {
+            start: w.len(),
+            left: max_docs,
+            max_bytes,
+            empty: true,
+        };
+        match self.position {
+            Position::Forward(mark) => self.forward(ctx, w, &mut batch, mark),
+            Position::Backward { .. } => self.backward(ctx, w, &mut batch),
+        }
+    }
+
+    fn forward(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        batch: &mut Batch,
+        mark: LogMark,
+    ) -> Result<bool> {
+        let store = self.tail.store().clone();
+        let durable = store.durable_index();
+        if mark.index < store.first_log_index() {
+            bail!(
+                CappedPositionLost,
+                "CollectionScan died due to failure to restore tailable cursor position. Last seen record id: RecordId({})",
+                mark.index
+            );
+        }
+        self.caught_up = false;
+        let mut reader: LogReader = store.read_log_at(mark)?;
+        loop {
+            let mark = reader.mark();
+            self.position = Position::Forward(mark);
+            if self.left == Some(0) {
+                return Ok(true);
+            }
+            if mark.index > durable {
+                self.caught_up = true;
+                return Ok(!self.tailable);
+            }
+            ctx.check()?;
+            let Some(record) = reader.next()? else {
+                return Ok(!self.tailable);
+            };
+            if record.ts > self.bounds.high {
+                return Ok(!self.tailable);
+            }
+            if !self.give(ctx, w, batch, &document(&record)?)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn backward(&mut self, ctx: &mut OpCtx, w: &mut Writer, batch: &mut Batch) -> Result<bool> {
+        let store = self.tail.store().clone();
+        loop {
+            let Position::Backward { below, run } = self.position else {
+                return Ok(true);
+            };
+            let first = store.first_log_index();
+            if below <= first || self.left == Some(0) {
+                return Ok(true);
+            }
+            let from = below.saturating_sub(run).max(first);
+            let mut reader = store.read_log(from)?;
+            let mut marks = Vec::new();
+            while reader.mark().index < below {
+                ctx.check()?;
+                marks.push(reader.mark());
+                if reader.next()?.is_none() {
+                    break;
+                }
+            }
+            for mark in marks.into_iter().rev() {
+                ctx.check()?;
+                let mut reader = store.read_log_at(mark)?;
+                let record = reader.next()?;
+                let record = record.ok_or_else(|| err!(CappedPositionLost, "the log was cut"))?;
+                if record.ts < self.bounds.low || self.left == Some(0) {
+                    return Ok(true);
+                }
+                let wanted = record.ts <= self.bounds.high;
+                if wanted && !self.give(ctx, w, batch, &document(&record)?)? {
+                    return Ok(false);
+                }
+                self.position = Position::Backward {
+                    below: mark.index,
+                    run: (run * 4).min(MOST_BACK),
+                };
+            }
+        }
+    }
+
+    /// Appends a document if it matches; false when it has to wait for the next batch.
+    fn give(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        batch: &mut Batch,
+        doc: &DocBuf,
+    ) -> Result<bool> {
+        let doc = doc.as_doc();
+        let vars = ctx.interruptible(&self.vars);
+        if !self.filter.matches_with(doc, &vars)? {
+            return Ok(true);
+        }
+        if batch.left == 0 {
+            return Ok(false);
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return Ok(true);
+        }
+        let mut projected = Vec::new();
+        let shaped = match &self.projection {
+            None => doc,
+            Some(p) => {
+                p.apply(doc, None, &vars, &mut projected)?;
+                Doc::new(&projected).unwrap_or(Doc::EMPTY)
+            }
+        };
+        if !batch.empty && w.len() - batch.start + shaped.len() + 16 > batch.max_bytes {
+            return Ok(false);
+        }
+        w.push(shaped.as_val());
+        batch.empty = false;
+        batch.left -= 1;
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+        }
+        Ok(true)
+    }
+}
+
+struct Batch {
+    start: usize,
+    left: u64,
+    max_bytes: usize,
+    empty: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_come_from_the_top_of_a_filter() {
+        let at = |n: u32| format!(r#"{{"$timestamp":{{"t":{n},"i":0}}}}"#);
+        let of = |text: String| {
+            let bounds = Bounds::of(bson::json::parse(&text).unwrap().as_doc());
+            (bounds.low, bounds.high)
+        };
+        let (five, nine) = (5 << 32, 9 << 32);
+        assert_eq!(of("{}".into()), (0, u64::MAX));
+        assert_eq!(of(format!(r#"{{"ts":{}}}"#, at(5))), (five, five));
+        assert_eq!(
+            of(format!(r#"{{"ts":{{"$gt":{},"$lt":{}}}}}"#, at(5), at(9))),
+            (five + 1, nine - 1)
+        );
+        assert_eq!(
+            of(format!(
+                r#"{{"$and":[{{"ts":{{"$gte":{}}}}},{{"ts":{{"$lte":{}}}}}]}}"#,
+                at(5),
+                at(9)
+            )),
+            (five, nine)
+        );
+        assert_eq!(of(r#"{"ts":{"$gt":5}}"#.into()), (0, u64::MAX));
+    }
+}
