@@ -1,8 +1,6 @@
-"""Logical sessions, and what a transaction gets until there are transactions."""
+"""Logical sessions."""
 
-import pytest
 from bson import Binary, Int64
-from pymongo.errors import OperationFailure
 
 from harness import expect_error
 
@@ -57,37 +55,3 @@ def test_cluster_time_moves_on(wire, coll):
 
     times = [insert(i) for i in range(5)]
     assert times == sorted(times) and len(set(times)) == 5
-
-
-@pytest.mark.parametrize(
-    "command", [{"insert": "c", "documents": [{"_id": 1}]}, {"find": "c"}, {"update": "c", "updates": [{"q": {}, "u": {"a": 1}}]}]
-)
-def test_transactions_get_a_clear_error(wire, db, command):
-    reply = wire.command(
-        {
-            **command,
-            "$db": db.name,
-            "lsid": {"id": Binary(b"t" * 16, 4)},
-            "txnNumber": Int64(1),
-            "startTransaction": True,
-            "autocommit": False,
-        }
-    )
-    if reply["ok"] == 1:
-        pytest.skip("transactions exist: they have tests of their own")
-    assert "ransaction" in reply["errmsg"] and reply["code"] != 8, reply
-    wire.ping()
-
-
-def test_transactions_through_the_driver(client, coll):
-    coll.insert_one({"_id": 0})
-    with client.start_session() as session:
-        try:
-            with session.start_transaction():
-                coll.insert_one({"_id": 1}, session=session)
-        except OperationFailure as error:
-            assert "ransaction" in str(error)
-            assert not error.has_error_label("TransientTransactionError"), "with_transaction would retry for ever"
-            assert coll.count_documents({}) == 1
-        else:
-            assert coll.count_documents({}) == 2

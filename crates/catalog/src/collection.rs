@@ -203,6 +203,27 @@ impl Collection {
         RwLock::try_read_arc(&self.lock)
     }
 
+    /// The write lock's read side once more, for one who holds it: also while DDL waits for it.
+    pub fn write_lock_again(&self) -> WriteLock {
+        RwLock::read_arc_recursive(&self.lock)
+    }
+
+    /// This version, with the fields that `later` knows to hold arrays in indexes of both.
+    pub fn with_multikey_of(self: &Arc<Self>, later: &Collection) -> Arc<Collection> {
+        let known = |id: u32| later.index(id).map_or(0, |i| i.info.multikey);
+        let more = |i: &Arc<Index>| known(i.id) & !i.info.multikey != 0;
+        if !self.indexes.iter().any(more) {
+            return self.clone();
+        }
+        let mut merged = Collection::clone(self);
+        for index in &mut merged.indexes {
+            let bits = known(index.id);
+            Arc::make_mut(index).info.multikey |= bits;
+        }
+        merged.refresh();
+        Arc::new(merged)
+    }
+
     /// The write lock's read side; waits so long for DDL on this collection.
     pub fn write_lock_within(&self, patience: Duration) -> Option<WriteLock> {
         RwLock::try_read_arc_for(&self.lock, patience)

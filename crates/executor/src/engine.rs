@@ -3,6 +3,7 @@
 use crate::build_progress::Builds;
 use crate::follow::LogTail;
 use crate::gate::Gate;
+use crate::key_locks::Transactions;
 use crate::temp_collections;
 use crate::zone_maps::ZoneMaps;
 use catalog::Catalog;
@@ -32,6 +33,7 @@ pub struct Engine {
     pub log_tail: Arc<LogTail>,
     /// Queries that would have to read a whole collection are refused (`notablescan`).
     pub no_table_scan: AtomicBool,
+    pub transactions: Transactions,
     /// The last timestamp that took the place of an empty one.
     stamped: AtomicU64,
 }
@@ -54,6 +56,7 @@ impl Engine {
             cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
             zones: Default::default(),
             no_table_scan: AtomicBool::new(false),
+            transactions: Transactions::default(),
             stamped: AtomicU64::new(0),
         }))
     }
@@ -65,11 +68,15 @@ impl Engine {
         (seconds << 32 | 1).max(self.store.last_ts() + 1)
     }
 
+    /// Milliseconds since 1970.
+    pub fn now_millis(&self) -> i64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+    }
+
     /// A timestamp in place of an empty one: each is greater than the one before.
     pub fn next_stamp(&self) -> u64 {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let now_millis = since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
-        let floor = self.stamp_at(now_millis);
+        let floor = self.stamp_at(self.now_millis());
         let next = |last: u64| floor.max(last + 1);
         let last = self
             .stamped

@@ -8,10 +8,11 @@
 //! A module uses only modules above it:
 //!
 //! ```text
-//! records, examined, gate, interrupt, build_progress, zone_maps,
+//! records, examined, gate, interrupt, build_progress, zone_maps, key_locks,
 //!     temp_collections, write_group    what knows no operation
 //! engine                               what all operations share
 //! snapshot_history                     states of the past that can be read
+//! transaction                          a multi-document transaction in progress
 //! op                                   one operation: budget, interruption, latches, commit
 //! read                                 from a plan to documents
 //! write                                from a statement to log entries
@@ -27,12 +28,14 @@ mod examined;
 mod follow;
 mod gate;
 mod interrupt;
+mod key_locks;
 mod op;
 pub mod pipeline;
 mod read;
 mod records;
 mod snapshot_history;
 pub mod temp_collections;
+mod transaction;
 pub mod write;
 mod write_group;
 mod zone_maps;
@@ -43,6 +46,7 @@ pub use follow::{
     ChangeStream, ChangeStreamRequest, LogTail, OPLOG, OplogCursor, ShowImage, Start,
 };
 pub use gate::Gate;
+pub use key_locks::{OpenTransaction, Transactions};
 pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent};
 pub use pipeline::{
     AggregateRequest, ExplainedPipeline, PipelineCursor, ServerRows, distinct, distinct_of,
@@ -52,6 +56,7 @@ pub use query::pipeline::Share;
 pub use read::{FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, count};
 pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
 pub use snapshot_history::{PinnedSnapshot, SnapshotHistory};
+pub use transaction::{Savepoint, Transaction};
 pub use write::{
     DeleteRequest, Deleted, Expired, FindAndModify, FoundAndModified, Inserted, Retry, StmtResult,
     UpdateRequest, Updated, build, delete, duplicates, expire, find_and_modify, insert, update,

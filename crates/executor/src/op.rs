@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::examined::Examined;
 use crate::interrupt::{Interrupt, StoppedBy, interrupted};
 use crate::snapshot_history::PinnedSnapshot;
+use crate::transaction::Transaction;
 use crate::write_group::WriteGroup;
 use catalog::Collection;
 use errors::{Error, Result, bail};
@@ -74,6 +75,10 @@ pub struct OpCtx<'a> {
     /// What it reads, when that is not the newest state.
     pub moment: Option<Arc<PinnedSnapshot>>,
     staged: bool,
+    /// The multi-document transaction that the operation is a statement of.
+    pub transaction: Option<Box<Transaction>>,
+    /// Keys that a transaction had locked when they were wanted: waited for before the next latch.
+    blocked: Vec<u64>,
     /// Told while it waits for writes to be let through ([`Gate`]).
     pub waiting: Option<&'a AtomicBool>,
     /// Log index of the last commit made on a worker; 0 when there was none.
@@ -112,6 +117,8 @@ impl<'a> OpCtx<'a> {
             remembered: REMEMBERED,
             moment: None,
             staged: false,
+            transaction: None,
+            blocked: Vec::new(),
             waiting: None,
             last_index: 0,
             plan: None,
@@ -267,23 +274,23 @@ impl<'a> OpCtx<'a> {
         Interrupt::bind(self.stopped_by(), vars).1
     }
 
+    /// Makes the operation a statement of a transaction.
+    pub fn join(&mut self, transaction: Box<Transaction>) {
+        self.moment = Some(transaction.snapshot().clone());
+        self.transaction = Some(transaction);
+    }
+
     /// A snapshot to read from, together with the collection as it was for that snapshot.
     pub fn view(&self, ns: &str) -> (View, Option<Arc<Collection>>) {
         let (view, coll) = match &self.moment {
+            _ if let Some(t) = &self.transaction => (t.reading(), t.collection(ns)),
             None => self
                 .engine
                 .catalog
                 .consistent(ns, || self.engine.store.view()),
             Some(m) => (m.view.clone(), m.catalog.get(ns).cloned()),
         };
-        (
-            if self.may_offload() {
-                view.cached_only()
-            } else {
-                view
-            },
-            coll,
-        )
+        (self.as_it_may_read(view), coll)
     }
 
     /// The catalog that belongs to what it reads.
@@ -294,13 +301,24 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// The newest state, without a snapshot.
+    /// What decides a write: the newest state, without a snapshot; in a transaction its snapshot with its own writes.
     pub fn latest(&self) -> View {
-        let view = self.engine.store.latest();
-        if self.may_offload() {
-            view.cached_only()
-        } else {
-            view
+        match &self.transaction {
+            None => self.newest(),
+            Some(t) => self.as_it_may_read(t.writing(self.newest())),
+        }
+    }
+
+    /// The newest state, without a snapshot, also in a transaction.
+    pub fn newest(&self) -> View {
+        self.as_it_may_read(self.engine.store.latest())
+    }
+
+    /// On an event loop only what is in memory is read.
+    fn as_it_may_read(&self, view: View) -> View {
+        match self.may_offload() {
+            true => view.cached_only(),
+            false => view,
         }
     }
 

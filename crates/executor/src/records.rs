@@ -296,7 +296,7 @@ pub fn check_unique(
             Some(value) if value.get(..NUMBER) != own => {
                 Err(duplicate(coll, index, index_key, types))
             }
-            _ => Ok(()),
+            _ => view.check_first_writer(&low),
         };
     }
     let high = key::successor(&low).unwrap_or_default();
@@ -306,7 +306,7 @@ pub fn check_unique(
             return Err(duplicate(coll, index, index_key, types));
         }
     }
-    Ok(())
+    view.check_unchanged(&low, &high)
 }
 
 /// The error of a second value in a unique index.

@@ -27,6 +27,11 @@ pub struct PinnedSnapshot {
 }
 
 impl PinnedSnapshot {
+    /// The newest state. Its time is not after what the view shows.
+    pub(crate) fn now(engine: &Engine) -> Arc<PinnedSnapshot> {
+        PinnedSnapshot::of(engine, engine.store.last_ts())
+    }
+
     fn of(engine: &Engine, ts: u64) -> Arc<PinnedSnapshot> {
         loop {
             let before = engine.catalog.snapshot();

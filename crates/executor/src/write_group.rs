@@ -8,9 +8,12 @@ use std::sync::Arc;
 use storage::{Entry, LatchGuard, Store};
 
 /// What is held until a staged write is applied: it keeps others away from what the write touches.
+#[derive(Default)]
 pub struct Held {
     pub latches: Option<LatchGuard>,
-    pub lock: WriteLock,
+    pub lock: Option<WriteLock>,
+    /// Whatever else is to be dropped then: the transaction that commits, with its key locks.
+    pub kept: Option<Box<dyn Send>>,
     /// The capped collection that grows: whoever waits for that is told then.
     pub grown: Option<Arc<Tail>>,
 }
@@ -18,7 +21,7 @@ pub struct Held {
 impl Held {
     /// Lets go of the latches and the lock, and then wakes who waits for the collection to grow.
     pub(crate) fn release(self) {
-        drop((self.latches, self.lock));
+        drop((self.latches, self.lock, self.kept));
         if let Some(tail) = self.grown {
             tail.tell();
         }

@@ -164,6 +164,8 @@ pub struct Cursor {
     pub ns: String,
     pub results: Box<dyn Results>,
     pub lsid: Option<[u8; 16]>,
+    /// The multi-document transaction that it belongs to.
+    pub txn_number: Option<i64>,
     pub no_timeout: bool,
     /// The command that made it, for currentOp.
     pub command: bson::DocBuf,
@@ -202,6 +204,7 @@ impl Cursor {
             ns: ns.to_string(),
             results,
             lsid: None,
+            txn_number: None,
             no_timeout: false,
             command: Default::default(),
             uuid: None,
@@ -263,7 +266,13 @@ impl Cursors {
 
     /// Takes a cursor out for one request; it must be given back or dropped with
     /// [`Cursors::remove`].
-    pub fn take(&self, id: i64, ns: &str, lsid: Option<[u8; 16]>) -> Result<Box<Cursor>> {
+    pub fn take(
+        &self,
+        id: i64,
+        ns: &str,
+        lsid: Option<[u8; 16]>,
+        txn_number: Option<i64>,
+    ) -> Result<Box<Cursor>> {
         let mut slots = self.slots.lock();
         let Some(slot) = slots.get_mut(&id) else {
             bail!(CursorNotFound, "cursor id {id} not found")
@@ -295,6 +304,21 @@ impl Cursors {
                     "Cannot run getMore on cursor {id}, which was created in another session"
                 )
             }
+            _ => {}
+        }
+        match (c.txn_number, txn_number) {
+            (None, Some(n)) => bail!(
+                50739,
+                "Cannot run getMore on cursor {id}, which was not created in a transaction, in transaction {n}"
+            ),
+            (Some(n), None) => bail!(
+                50740,
+                "Cannot run getMore on cursor {id}, which was created in transaction {n}, without a txnNumber"
+            ),
+            (Some(a), Some(b)) if a != b => bail!(
+                50741,
+                "Cannot run getMore on cursor {id}, which was created in transaction {a}, in transaction {b}"
+            ),
             _ => {}
         }
         let placeholder = Slot::InUse {
@@ -370,6 +394,12 @@ impl Cursors {
     /// Kills all cursors of a session; how many.
     pub fn kill_session(&self, lsid: [u8; 16]) -> u64 {
         self.kill_where(|_, l, _| l == Some(lsid))
+    }
+
+    /// Kills the cursors of a transaction, which has ended; how many.
+    pub fn kill_transaction(&self, lsid: [u8; 16], number: i64) -> u64 {
+        let of = |c: &Cursor| c.lsid == Some(lsid) && c.txn_number == Some(number);
+        self.kill_where(|_, _, c| c.is_some_and(of))
     }
 
     /// Kills all cursors; how many.

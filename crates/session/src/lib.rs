@@ -5,7 +5,9 @@
 mod cursors;
 mod retry;
 mod sessions;
+mod transaction;
 
 pub use cursors::{Cursor, Cursors, Figures, IdleCursor, Results};
 pub use retry::{Lsid, Retries, Retryable, Statements};
 pub use sessions::{SESSION_TIMEOUT_MINUTES, Sessions};
+pub use transaction::TransactionHold;

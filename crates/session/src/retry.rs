@@ -12,9 +12,11 @@
 //! ```text
 //! tablet 0 | space 3 | 0 | lsid [16] [| page u32 BE, from 1 on]
 //!     →  {txn: int64, date: date, done: [{i: first statement, c: count, n, m, u?: {v}, d?: image}]}
+//!     or {txn: int64, date: date, state: "committed"}      (crate::transaction)
 //! ```
 //! Pages of an older transaction number than the first page's are leftovers.
 
+use crate::transaction::Phase;
 use bson::{Doc, Value, Writer};
 use catalog::keyspace::{self, SPACE_SESSION, SYSTEM_TABLET};
 use errors::{Error, Result, bail};
@@ -41,10 +43,16 @@ struct Done {
     result: StmtResult,
 }
 
+/// What is known of a session in memory.
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     loaded: bool,
-    txn: i64,
+    /// The newest transaction number.
+    pub(crate) txn: i64,
+    /// The multi-document transaction of that number, if it is one.
+    pub(crate) phase: Phase,
+    /// The first statement of the transaction has not ended yet.
+    pub(crate) starting: bool,
     /// By first statement; the ranges do not overlap.
     done: BTreeMap<i32, Done>,
     /// The page that is written now, and the first statements of what is on it.
@@ -59,7 +67,42 @@ pub struct Retries {
     sessions: Mutex<HashMap<Lsid, Arc<Mutex<State>>>>,
 }
 
-/// One command's hold on its session.
+/// One request's hold on a session: there is one at a time.
+pub(crate) struct SessionGuard {
+    lsid: Lsid,
+    state: ArcMutexGuard<RawMutex, State>,
+}
+
+impl SessionGuard {
+    pub fn state(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    pub fn state_ref(&self) -> &State {
+        &self.state
+    }
+
+    /// The record of a session whose transaction commits.
+    pub fn commit_record(&mut self, now_millis: i64) -> (OpSession, Effect) {
+        self.state.used = now_millis;
+        let mut w = Writer::with_capacity(64);
+        w.i64("txn", self.state.txn)
+            .date("date", now_millis)
+            .str("state", COMMITTED);
+        let session = OpSession {
+            lsid: self.lsid,
+            txn_number: self.state.txn,
+            stmt_id: 0,
+        };
+        let effect = Effect::Put(key(&self.lsid, 0), w.finish().into_vec());
+        (session, effect)
+    }
+}
+
+/// What the record of a session says whose newest number is that of a committed transaction.
+const COMMITTED: &str = "committed";
+
+/// One retryable command's hold on its session.
 pub struct Retryable {
     lsid: Lsid,
     state: ArcMutexGuard<RawMutex, State>,
@@ -84,8 +127,11 @@ fn lsid_of(key: &[u8]) -> Option<Lsid> {
 }
 
 impl State {
-    fn clear(&mut self, txn: i64) {
+    /// Begins with a new number; what was in progress is aborted.
+    pub(crate) fn clear(&mut self, txn: i64) {
         self.txn = txn;
+        self.phase = Phase::None;
+        self.starting = false;
         self.done.clear();
         self.page = 0;
         self.on_page.clear();
@@ -100,6 +146,9 @@ impl State {
             let txn = number(record, "txn").unwrap_or(-1);
             if page == 0 {
                 self.txn = txn;
+                if record.get("state").and_then(|v| v.as_str()) == Some(COMMITTED) {
+                    self.phase = Phase::Committed;
+                }
             } else if txn != self.txn {
                 break;
             }
@@ -114,6 +163,16 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Whether a transaction is open.
+    pub(crate) fn has_open(&self) -> bool {
+        matches!(self.phase, Phase::InProgress(_) | Phase::Running)
+    }
+
+    /// Whether the newest number has done nothing.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.done.is_empty()
     }
 
     fn executed(&self, stmt_id: i32) -> Option<&Done> {
@@ -151,13 +210,16 @@ impl State {
 }
 
 impl Retries {
-    /// Takes hold of a session for one command. Fails when the session has gone on to a newer
-    /// number.
-    pub fn begin(&self, ctx: &OpCtx, lsid: Lsid, txn: i64, now_millis: i64) -> Result<Retryable> {
+    /// Takes hold of a session. On an event loop fails with an offload where another request has it.
+    pub(crate) fn enter(&self, ctx: &OpCtx, lsid: Lsid) -> Result<SessionGuard> {
         let state = {
             let mut sessions = self.sessions.lock();
             if sessions.len() > KEEP {
-                sessions.retain(|_, s| s.try_lock().is_none_or(|s| now_millis - s.used < 60_000));
+                let now_millis = ctx.engine.now_millis();
+                sessions.retain(|_, s| {
+                    let state = s.try_lock();
+                    state.is_none_or(|s| s.has_open() || now_millis - s.used < 60_000)
+                });
             }
             sessions.entry(lsid).or_default().clone()
         };
@@ -171,6 +233,20 @@ impl Retries {
             state.load(|page| Ok(latest.get(&key(&lsid, page))?.map(|v| v.to_vec())))?;
             state.loaded = true;
         }
+        Ok(SessionGuard { lsid, state })
+    }
+
+    /// Takes hold of a session that is in memory and that no request has.
+    pub(crate) fn try_enter(&self, lsid: Lsid) -> Option<SessionGuard> {
+        let state = self.sessions.lock().get(&lsid)?.clone();
+        let state = Mutex::try_lock_arc(&state)?;
+        Some(SessionGuard { lsid, state })
+    }
+
+    /// Takes hold of a session for one retryable command. Fails when the session has gone on to a
+    /// newer number.
+    pub fn begin(&self, ctx: &OpCtx, lsid: Lsid, txn: i64, now_millis: i64) -> Result<Retryable> {
+        let SessionGuard { lsid, mut state } = self.enter(ctx, lsid)?;
         state.used = now_millis;
         if txn < state.txn {
             bail!(
@@ -182,6 +258,12 @@ impl Retries {
         }
         if txn > state.txn {
             state.clear(txn);
+        }
+        if !matches!(state.phase, Phase::None) {
+            bail!(
+                50911,
+                "Cannot start a retryable write at given transaction number {txn}: a transaction has the same number"
+            );
         }
         Ok(Retryable {
             lsid,

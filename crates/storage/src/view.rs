@@ -168,8 +168,7 @@ pub struct View {
 /// What a transaction lays over the snapshot that it reads.
 struct Overlay {
     writes: WriteSet,
-    /// The newest state, for reads that decide what is written: a key that another has changed since the snapshot is a
-    /// write conflict.
+    /// The newest state, for what decides a write: a key that another has changed since the snapshot is a write conflict.
     newest: Option<View>,
 }
 
@@ -209,8 +208,8 @@ impl View {
         self.with_overlay(writes, None)
     }
 
-    /// As [`View::with_writes`], for what decides a write: a read of a key that differs in `newest` and was not written by
-    /// the transaction fails with WriteConflict (the first writer wins).
+    /// As [`View::with_writes`], for what decides a write: [`View::check_first_writer`] and [`View::check_unchanged`] compare
+    /// with `newest`.
     pub fn for_writing(&self, writes: WriteSet, newest: View) -> View {
         self.with_overlay(writes, Some(newest))
     }
@@ -231,6 +230,24 @@ impl View {
         View {
             overlay: None,
             ..self.clone()
+        }
+    }
+
+    /// Fails with WriteConflict where another has changed `key` since the snapshot: the first writer wins. Only a view
+    /// [for writing](View::for_writing) has something to compare with; what the transaction has written itself is its own.
+    pub fn check_first_writer(&self, key: &[u8]) -> Result<()> {
+        let Some(overlay) = &self.overlay else {
+            return Ok(());
+        };
+        match &overlay.newest {
+            Some(newest) if overlay.writes.get(key).is_none() => {
+                let then = self.below().get(key)?;
+                match newest.get(key)?.as_deref() == then.as_deref() {
+                    true => Ok(()),
+                    false => Err(write_conflict()),
+                }
+            }
+            _ => Ok(()),
         }
     }
 
@@ -258,13 +275,7 @@ impl View {
         if let Some(written) = overlay.writes.get(key) {
             return Ok(written.map(Slice::of_written));
         }
-        let then = self.below().get(key)?;
-        if let Some(newest) = &overlay.newest
-            && newest.get(key)?.as_deref() != then.as_deref()
-        {
-            return Err(write_conflict());
-        }
-        Ok(then)
+        self.below().get(key)
     }
 
     fn get_some_over(&self, overlay: &Overlay, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {

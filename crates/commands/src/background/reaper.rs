@@ -2,6 +2,7 @@
 //! of their retryable writes, moments that were read.
 
 use crate::Commands;
+use crate::settings::parameters::TRANSACTION_LIFETIME;
 use errors::{Error, Result};
 use session::{Cursors, Retries, SESSION_TIMEOUT_MINUTES, Sessions};
 use std::sync::{Arc, Weak};
@@ -16,6 +17,7 @@ struct Reaper {
     sessions: Weak<Sessions>,
     retries: Weak<Retries>,
     store: Weak<Store>,
+    engine: Weak<executor::Engine>,
     parameters: Weak<crate::Parameters>,
     moments: Weak<executor::SnapshotHistory>,
     records: Instant,
@@ -28,6 +30,7 @@ pub fn start(c: &Commands) -> Result<()> {
         sessions: Arc::downgrade(&c.sessions),
         retries: Arc::downgrade(&c.retries),
         store: Arc::downgrade(&c.store),
+        engine: Arc::downgrade(&c.engine),
         parameters: Arc::downgrade(&c.parameters),
         moments: Arc::downgrade(&c.moments),
         records: Instant::now(),
@@ -52,6 +55,9 @@ impl Reaper {
         cursors.reap(Duration::from_millis(idle.unsigned_abs()));
         self.moments.upgrade()?.forget_old();
         let retries = self.retries.upgrade()?;
+        let lifetime = parameters.int(TRANSACTION_LIFETIME).unsigned_abs();
+        let open = self.engine.upgrade()?.transactions.open();
+        retries.abort_expired(&open, Duration::from_secs(lifetime));
         for id in sessions.reap() {
             cursors.kill_session(id);
             retries.end(&id);

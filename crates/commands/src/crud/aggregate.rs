@@ -6,6 +6,7 @@ use super::{change_stream, explain, moment, shape, variables};
 use crate::request::args::Args;
 use crate::request::collation::{self, Given};
 use crate::request::idl;
+use crate::request::transaction;
 use crate::request::{CommandContext, Done};
 use crate::settings::query_settings;
 use crate::stats::rows;
@@ -105,6 +106,9 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
         check_strict(pipeline)?;
     }
     check_read_concern(cx, pipeline)?;
+    if cx.transaction.is_some() {
+        transaction::check_stages(pipeline)?;
+    }
     let (env, vars) = variables::variables(cx, &ns, &a.collation, a.let_)?;
     if pipeline.as_array().is_some_and(rows::needs_worker) {
         cx.op.need_worker()?;

@@ -4,7 +4,7 @@
 use crate::clock::now_millis;
 use crate::request::CommandContext;
 use crate::request::collation::{self, Given};
-use crate::request::idl;
+use crate::request::{idl, transaction};
 use bson::{Doc, Writer};
 use errors::{Error, Result, bail};
 use executor::StmtResult;
@@ -145,6 +145,9 @@ impl Statements {
 /// The hold on the session of a retryable write, when this is one.
 pub fn retryable(cx: &CommandContext) -> Result<Option<Retryable>> {
     let g = &cx.args.generic;
+    if transaction::is_statement(&cx.args) {
+        return Ok(None);
+    }
     match (g.lsid, g.txn_number) {
         (Some(lsid), Some(txn)) => cx
             .app
@@ -203,5 +206,10 @@ pub fn is_fatal(e: &Error) -> bool {
                 | Code::MaxTimeMSExpired
                 | Code::CommandNotSupportedOnView
                 | Code::InvalidNamespace
+                | Code::WriteConflict
+                | Code::LockTimeout
+                | Code::SnapshotUnavailable
+                | Code::TransactionTooLargeForCache
+                | Code::OperationNotSupportedInTransaction
         )
 }

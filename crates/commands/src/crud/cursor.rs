@@ -111,6 +111,7 @@ pub fn first_batch(
         let mut c = Cursor::new(ns, results);
         c.share = share_of(cx)?;
         c.lsid = cx.args.generic.lsid;
+        c.txn_number = cx.transaction.as_ref().map(|s| s.number);
         c.no_timeout = keep.no_timeout;
         c.uuid = keep.uuid;
         c.awaits = keep.awaits;

@@ -47,7 +47,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let collection = idl::required("getMore", "collection", collection)?;
     let ns = cx.args.namespace_of(collection)?;
-    let mut cursor = cx.app.cursors.take(id, &ns, cx.args.generic.lsid)?;
+    let number = cx.transaction.as_ref().map(|s| s.number);
+    let mut cursor = (cx.app.cursors).take(id, &ns, cx.args.generic.lsid, number)?;
     cx.originating = Some(cursor.command.clone());
     let given_up = || err!(CursorNotFound, "cursor id {id} not found");
     if let Some(uuid) = cursor.uuid

@@ -8,6 +8,10 @@ use executor::OpCtx;
 
 /// Takes the moment that the command asks for; without `atClusterTime` that is now.
 pub fn enter(cx: &mut CommandContext<'_, '_>) -> Result<()> {
+    if cx.op.transaction.is_some() {
+        // It reads the transaction's snapshot.
+        return Ok(());
+    }
     let Some(concern) = cx.args.generic.read_concern.and_then(|v| v.as_doc()) else {
         return Ok(());
     };
@@ -25,7 +29,7 @@ pub fn enter(cx: &mut CommandContext<'_, '_>) -> Result<()> {
 
 /// `atClusterTime`, by which later reads ask for the same state.
 pub fn append(op: &OpCtx<'_>, w: &mut Writer) {
-    if let Some(m) = &op.moment {
+    if let Some(m) = op.moment.as_ref().filter(|_| op.transaction.is_none()) {
         w.timestamp("atClusterTime", m.ts);
     }
 }

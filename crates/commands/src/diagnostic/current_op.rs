@@ -9,7 +9,7 @@ use crate::monitoring::profiler::operation_name;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
-use executor::Engine;
+use executor::{Engine, OpenTransaction};
 use parking_lot::Mutex;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
@@ -124,6 +124,9 @@ impl Watch {
                 .close();
             docs.push(w.finish());
         }
+        let open = self.engine.transactions.open();
+        let idle = open.iter().filter(|t| !t.active.load(Relaxed));
+        docs.extend(idle.map(|t| self.idle_transaction(t)));
         if wanted.idle_connections {
             let busy: HashSet<i64> = running.iter().map(|o| o.connection).collect();
             for (id, peer) in self.connections.lock().iter() {
@@ -200,6 +203,25 @@ impl Watch {
             .doc("lockStats", Doc::EMPTY)
             .bool("waitingForFlowControl", false)
             .doc("flowControlStats", Doc::EMPTY);
+        w.finish()
+    }
+
+    /// An open transaction between two statements.
+    fn idle_transaction(&self, t: &OpenTransaction) -> DocBuf {
+        let open = t.started.elapsed();
+        let mut w = Writer::new();
+        w.str("type", "idleSession").str("host", &self.host);
+        w.str("desc", "inactive transaction").bool("active", false);
+        w.open_doc("lsid").binary("id", 4, &t.lsid).close();
+        w.open_doc("transaction").open_doc("parameters");
+        w.i64("txnNumber", t.number)
+            .bool("autocommit", false)
+            .close();
+        w.i64("timeOpenMicros", open.as_micros() as i64)
+            .i64("operations", t.operations.load(Relaxed) as i64)
+            .i64("bytes", t.bytes.load(Relaxed) as i64)
+            .close();
+        w.bool("waitingForLock", false);
         w.finish()
     }
 

@@ -355,27 +355,24 @@ fn storage_engine(cx: &mut CommandContext<'_, '_>) {
 }
 
 fn transactions(cx: &mut CommandContext<'_, '_>) {
+    let all = &cx.app.engine.transactions;
+    let open = all.open();
+    let active = open.iter().filter(|t| t.active.load(Relaxed)).count() as i64;
     let w = cx.w.open_doc("transactions");
     for f in [
         "retriedCommandsCount",
         "retriedStatementsCount",
         "transactionsCollectionWriteCount",
-        "currentActive",
-        "currentInactive",
     ] {
         w.i64(f, 0);
     }
-    for f in [
-        "currentOpen",
-        "totalAborted",
-        "totalCommitted",
-        "totalStarted",
-        "totalPrepared",
-        "currentPrepared",
-    ] {
-        w.i64(f, 0);
-    }
-    w.close();
+    w.i64("currentActive", active)
+        .i64("currentInactive", open.len() as i64 - active)
+        .i64("currentOpen", open.len() as i64);
+    w.i64("totalAborted", all.aborted.load(Relaxed) as i64)
+        .i64("totalCommitted", all.committed.load(Relaxed) as i64)
+        .i64("totalStarted", all.started.load(Relaxed) as i64);
+    w.i64("totalPrepared", 0).i64("currentPrepared", 0).close();
 }
 
 fn transport_security(cx: &mut CommandContext<'_, '_>) {

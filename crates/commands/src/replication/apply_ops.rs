@@ -282,6 +282,7 @@ fn command(cx: &mut CommandContext<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> 
         spent: Vec::new(),
         int_ok: false,
         originating: None,
+        transaction: None,
         w: Writer::new(),
     };
     (inner.op.deadline, inner.op.cancelled, inner.op.killed) =

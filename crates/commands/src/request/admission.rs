@@ -11,6 +11,7 @@ use crate::request::CommandContext;
 use crate::request::args::Args;
 use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
+use crate::request::transaction;
 use crate::settings::fail_point::Failure;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail};
@@ -134,11 +135,21 @@ impl Commands {
         if g.autocommit == Some(true) {
             bail!(InvalidOptions, "Specifying autocommit=true is not allowed.");
         }
-        if matches!(command.name, "commitTransaction" | "abortTransaction") {
-            return Ok(());
+        if transaction::is_statement(args) {
+            return transaction::check_arguments(command, args);
         }
-        if g.autocommit == Some(false) || g.start_transaction {
-            return self.enter_transaction();
+        if g.start_transaction {
+            bail!(
+                InvalidOptions,
+                "'startTransaction' field requires 'autocommit' field to also be specified"
+            );
+        }
+        if matches!(command.name, "commitTransaction" | "abortTransaction") {
+            bail!(
+                InvalidOptions,
+                "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and {} is not a retryable write command.",
+                command.name
+            );
         }
         if !command.is(flag::RETRY) {
             bail!(
@@ -148,15 +159,6 @@ impl Commands {
             );
         }
         Ok(())
-    }
-
-    /// A statement of a multi-document transaction (`txnNumber` with `autocommit: false`): the
-    /// place where it is admitted.
-    fn enter_transaction(&self) -> Result<()> {
-        bail!(
-            OperationNotSupportedInTransaction,
-            "PandoDB does not support multi-document transactions yet"
-        )
     }
 
     /// Applies the fail point `failCommand`: blocks, fails, or tells what is to be done with the
@@ -196,7 +198,7 @@ impl Commands {
                 None if is_retryable_write(command, args) && retryable_code(code) => {
                     e = e.with_label("RetryableWriteError")
                 }
-                None => {}
+                None => e = transaction::with_label(e, command, args),
             }
             return Err(e);
         }
@@ -247,7 +249,8 @@ fn statements(request: &Request<'_>, args: &Args<'_>) -> usize {
 }
 
 pub(super) fn is_retryable_write(command: &Command, args: &Args<'_>) -> bool {
-    command.is(flag::RETRY) && args.generic.txn_number.is_some()
+    let numbered = command.is(flag::RETRY) && args.generic.txn_number.is_some();
+    numbered && !transaction::is_statement(args)
 }
 
 /// Codes after which a retryable write may be sent again.

@@ -8,6 +8,7 @@ use crate::request::args::Args;
 use crate::request::concern::{self, Acknowledge, WriteConcern};
 use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
+use crate::request::transaction::Statement;
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
@@ -55,6 +56,8 @@ pub struct CommandContext<'c, 'r> {
     pub begun: Option<Box<Begun>>,
     /// For `top`, of a command on several collections.
     pub spent: Vec<(String, Kind, Usage)>,
+    /// The transaction that it is a statement of, or that it ends.
+    pub transaction: Option<Statement>,
     /// The reply document, open.
     pub w: Writer,
 }
@@ -84,6 +87,7 @@ impl<'c, 'r> CommandContext<'c, 'r> {
             spent: Vec::new(),
             int_ok: false,
             originating: None,
+            transaction: None,
             w: Writer::on(out),
         }
     }

@@ -12,6 +12,7 @@ use crate::request::concern::{self, Acknowledge, WriteConcern};
 use crate::request::connection::Connection;
 use crate::request::reply_reservation::ReplyReservation;
 use crate::request::table::{self, Command, flag};
+use crate::request::transaction;
 use crate::request::{CommandContext, Done};
 use crate::settings::fail_point::Failure;
 use crate::topology::monitor::Monitor;
@@ -131,9 +132,14 @@ impl Commands {
         if let Some(progress) = &progress {
             op.reduce_budget(progress.budget);
         }
+        let statement = self
+            .enter_transaction(call, &args, &mut op)
+            .map_err(|e| transaction::with_label(e, call.command, &args))?;
         let mut cx = CommandContext::new(self, call, args, op, std::mem::take(out));
         cx.begun = progress.and_then(|p| p.begun);
+        cx.transaction = statement;
         let done = run(&mut cx, start, &admission);
+        let done = done.map_err(|e| transaction::with_label(e, call.command, &cx.args));
         let lost = self.loses_reply(&cx, &admission, &done);
         left.wrote = cx.op.has_written() || cx.after_commit;
         if matches!(&done, Err(e) if e.is_offload()) {
@@ -154,6 +160,13 @@ impl Commands {
             // An unacknowledged write tells nothing, not even that a statement failed.
             out.extend_from_slice(bson::doc! { "ok": 1.0 }.as_bytes());
         }
+        if let Some(statement) = &mut cx.transaction
+            && transaction::leave(statement, cx.op.transaction.take(), &done, &out[start..])
+        {
+            self.cursors
+                .kill_transaction(statement.lsid, statement.number);
+        }
+        drop(cx.transaction);
         if !awaits && !matches!(&done, Err(e) if e.is_offload()) {
             let account = Account {
                 args: &cx.args,

@@ -13,6 +13,7 @@ mod dispatch;
 pub mod idl;
 pub mod reply_reservation;
 pub mod table;
+pub mod transaction;
 
 pub use admission::operation;
 pub use context::{CommandContext, Done};

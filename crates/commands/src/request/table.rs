@@ -181,8 +181,8 @@ commands! {
     "killSessions" => 0, crate::sessions::kill_sessions::run, "ends sessions with what runs in them";
     "killAllSessions" => 0, crate::sessions::kill_sessions::run_all, "ends the sessions of users";
     "killAllSessionsByPattern" => 0, crate::sessions::kill_sessions::run_by_pattern, "ends sessions by pattern";
-    "commitTransaction" => ADMIN | WRITE | API, crate::sessions::transactions::run, "commits a transaction";
-    "abortTransaction" => ADMIN | WRITE | API, crate::sessions::transactions::run, "aborts a transaction";
+    "commitTransaction" => ADMIN | WRITE | API, crate::sessions::transactions::commit, "commits a transaction";
+    "abortTransaction" => ADMIN | WRITE | API, crate::sessions::transactions::abort, "aborts a transaction";
     "applyOps" => ADMIN | WRITE | WORKER, crate::replication::apply_ops::run, "applies entries of an oplog";
     "replSetGetStatus" => ADMIN, crate::replication::repl_set_get_status::run, "state of the replica set";
     "replSetGetConfig" => ADMIN, crate::replication::repl_set_get_config::run, "configuration of the replica set";

@@ -1,4 +1,4 @@
-//! Commands on logical sessions, and on transactions, which there are none of yet.
+//! Commands on logical sessions, and on transactions.
 
 pub mod end_sessions;
 pub mod kill_sessions;

@@ -10,6 +10,10 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 
 pub const NO_TABLE_SCAN: &str = "notablescan";
+/// Seconds that a transaction may be open.
+pub const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
+/// How long a transaction waits for DDL.
+pub const TRANSACTION_LOCK_PATIENCE: &str = "maxTransactionLockRequestTimeoutMillis";
 
 /// Those that change what the server does. The others are kept and told to whoever asks; what they
 /// are for is not there.
@@ -20,6 +24,8 @@ const EFFECTIVE: &[&str] = &[
     "cursorTimeoutMillis",
     "logComponentVerbosity",
     "logLevel",
+    TRANSACTION_LOCK_PATIENCE,
+    TRANSACTION_LIFETIME,
     "ttlMonitorEnabled",
     "ttlMonitorSleepSecs",
 ];
@@ -154,12 +160,7 @@ fn defaults() -> Vec<(&'static str, Value, u8, Option<(i64, i64)>)> {
             Some((50, i64::from(i32::MAX))),
         ),
         ("maxSessions", Value::from(1_000_000), START, positive),
-        (
-            "maxTransactionLockRequestTimeoutMillis",
-            Value::from(5),
-            BOTH,
-            None,
-        ),
+        (TRANSACTION_LOCK_PATIENCE, Value::from(5), BOTH, None),
         (NO_TABLE_SCAN, Value::from(false), BOTH, None),
         ("periodicNoopIntervalSecs", Value::from(10), START, positive),
         ("quiet", Value::from(false), BOTH, None),
@@ -188,12 +189,7 @@ fn defaults() -> Vec<(&'static str, Value, u8, Option<(i64, i64)>)> {
         ),
         ("tlsMode", Value::from("disabled"), BOTH, None),
         ("traceExceptions", Value::from(false), BOTH, None),
-        (
-            "transactionLifetimeLimitSeconds",
-            Value::from(60),
-            BOTH,
-            positive,
-        ),
+        (TRANSACTION_LIFETIME, Value::from(60), BOTH, positive),
         ("ttlMonitorEnabled", Value::from(true), BOTH, None),
         ("ttlMonitorSleepSecs", Value::from(60), BOTH, positive),
         (

@@ -4,12 +4,16 @@
 //! staged a write.
 
 use super::OpCtx;
+use crate::engine::Engine;
 use crate::gate::PATIENCE;
+use crate::key_locks::Waiting;
+use crate::transaction::Transaction;
 use crate::write_group::Held;
 use catalog::{Collection, WriteLock};
-use errors::Result;
+use errors::{Result, bail};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use storage::{Entry, LatchGuard};
 
 /// Whether keys could be latched.
@@ -21,9 +25,16 @@ pub(crate) enum Latched {
     Conflict,
 }
 
-impl OpCtx<'_> {
+/// How long a later statement of a command waits on an event loop for a transaction. The first statement goes to a worker;
+/// one after it cannot, because the command has written.
+const LOOP_PATIENCE: Duration = Duration::from_millis(20);
+
+impl<'a> OpCtx<'a> {
     /// The collection with its write lock held, in its version of that moment.
     pub fn lock(&mut self, ns: &str) -> Result<Option<(Arc<Collection>, WriteLock)>> {
+        if let Some(again) = self.relock(ns) {
+            return Ok(Some(again));
+        }
         loop {
             self.pass_gate()?;
             let Some(c) = self.engine.catalog.get(ns) else {
@@ -35,12 +46,7 @@ impl OpCtx<'_> {
                     // DDL waits for what our own group holds, perhaps.
                     self.flush();
                     self.need_worker()?;
-                    loop {
-                        if let Some(lock) = c.write_lock_within(PATIENCE) {
-                            break lock;
-                        }
-                        self.check()?;
-                    }
+                    self.wait_for_lock(&c)?
                 }
             };
             // Whoever closes the gate then waits for all who hold such locks: nobody may take one and go on.
@@ -49,10 +55,45 @@ impl OpCtx<'_> {
             }
             // DDL may have changed or dropped it before we had the lock.
             match self.engine.catalog.get(ns) {
-                Some(now) if now.uuid == c.uuid => return Ok(Some((now, lock))),
+                Some(now) if now.uuid == c.uuid => {
+                    if let Some(t) = &mut self.transaction {
+                        t.keep_locked(&now)?;
+                    }
+                    return Ok(Some((now, lock)));
+                }
                 Some(_) => continue,
                 None => return Ok(None),
             }
+        }
+    }
+
+    /// The collection with its lock, where the transaction has written to it before.
+    fn relock(&self, ns: &str) -> Option<(Arc<Collection>, WriteLock)> {
+        let transaction = self.transaction.as_ref()?;
+        let coll = self.engine.catalog.get(ns)?;
+        let lock = transaction.relock(&coll)?;
+        Some((coll, lock))
+    }
+
+    /// Waits for DDL on a collection; a transaction waits for a short time only.
+    fn wait_for_lock(&self, coll: &Collection) -> Result<WriteLock> {
+        if self.transaction.is_some() {
+            let patience = self.engine.transactions.lock_patience();
+            let Some(lock) = coll.write_lock_within(patience) else {
+                bail!(
+                    LockTimeout,
+                    "Unable to acquire IX lock on '{}' within {}ms.",
+                    coll.ns,
+                    patience.as_millis()
+                );
+            };
+            return Ok(lock);
+        }
+        loop {
+            if let Some(lock) = coll.write_lock_within(PATIENCE) {
+                return Ok(lock);
+            }
+            self.check()?;
         }
     }
 
@@ -104,6 +145,51 @@ impl OpCtx<'_> {
             self.flush();
             self.need_worker()?;
         }
+        let first = held.is_none();
+        loop {
+            let waiting = self.wait_for_transactions(first)?;
+            if self.latch_once(held, hashes)? == Latched::Conflict {
+                return Ok(Latched::Conflict);
+            }
+            drop(waiting);
+            if let Some(transaction) = &mut self.transaction {
+                transaction.lock_keys(hashes)?;
+                return Ok(Latched::Held);
+            }
+            if !self.engine.transactions.locks.meets(hashes) {
+                return Ok(Latched::Held);
+            }
+            // A transaction has one of them. Whoever waits for it holds nothing.
+            self.blocked = hashes.to_vec();
+            *held = None;
+            if !first {
+                return Ok(Latched::Conflict);
+            }
+        }
+    }
+
+    /// Waits until no transaction holds the keys that were in the way of the last latch. Gives the place among those who
+    /// wait, to be kept until the keys are latched.
+    fn wait_for_transactions(&mut self, holds_nothing: bool) -> Result<Option<Waiting<'a>>> {
+        if self.blocked.is_empty() || !holds_nothing {
+            return Ok(None);
+        }
+        self.flush();
+        self.need_worker()?;
+        let engine: &'a Arc<Engine> = self.engine;
+        let waiting = engine.transactions.locks.queue(&self.blocked)?;
+        let on_loop = self.group.is_some().then(|| Instant::now() + LOOP_PATIENCE);
+        while !waiting.wait(PATIENCE) {
+            self.check()?;
+            if on_loop.is_some_and(|until| Instant::now() >= until) {
+                return Err(storage::write_conflict());
+            }
+        }
+        self.blocked.clear();
+        Ok(Some(waiting))
+    }
+
+    fn latch_once(&mut self, held: &mut Option<LatchGuard>, hashes: &[u64]) -> Result<Latched> {
         if self.try_latch(held, hashes) {
             return Ok(Latched::Held);
         }
@@ -136,6 +222,9 @@ impl OpCtx<'_> {
         if entries.is_empty() {
             return Ok(());
         }
+        if let Some(transaction) = &mut self.transaction {
+            return transaction.stage(entries);
+        }
         match &mut self.group {
             Some(g) => {
                 g.stage(entries, held);
@@ -148,6 +237,21 @@ impl OpCtx<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Commits a transaction: all that it wrote is one entry, to which `record` adds the session's record.
+    pub fn commit_transaction(
+        &mut self,
+        mut transaction: Box<Transaction>,
+        record: impl FnOnce(&mut Entry),
+    ) -> Result<()> {
+        let mut entry = transaction.take_entry();
+        record(&mut entry);
+        let held = Held {
+            kept: Some(transaction),
+            ..Held::default()
+        };
+        self.commit(vec![entry], held)
     }
 
     /// Writes what the loop's group holds so far, so that this operation sees it.

@@ -54,7 +54,7 @@ pub(crate) fn place(
         placement.dropped = dropped(capped, oldest.left, sizes);
     }
     // A number is not given twice, even if nothing comes of this insertion: a cursor may have read up to it.
-    placement.keys = records::new_keys(&ctx.latest(), coll, sizes.len())?;
+    placement.keys = records::new_keys(&ctx.newest(), coll, sizes.len())?;
     Ok(Some(placement))
 }
 

@@ -193,6 +193,7 @@ fn check(
     if !coll.is_numbered() && (ids.contains(new.key.as_slice()) || view.exists(&new.key)?) {
         return Err(duplicate_id(coll, records::id_of(new.doc.as_doc())?));
     }
+    view.check_first_writer(&new.key)?;
     if coll.indexes.is_empty() {
         return Ok(());
     }

@@ -122,6 +122,7 @@ impl RecordWrite {
     /// Stages the change of a latched record: latches its new values in unique indexes, checks them, makes the log entry.
     pub fn stage(&mut self, ctx: &mut OpCtx, change: RecordChange<'_>) -> Result<Latched> {
         let RecordChange { key, before, after } = change;
+        ctx.latest().check_first_writer(&key)?;
         self.changes.clear();
         let versions = Versions {
             before: Some(before),
@@ -253,7 +254,8 @@ impl RecordWrite {
         let held = Held {
             latches: self.latches,
             grown: grown.map(|c| c.tail.clone()),
-            lock: self.target.lock,
+            lock: Some(self.target.lock),
+            kept: None,
         };
         ctx.commit(self.entries, held)
     }

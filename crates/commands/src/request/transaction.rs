@@ -1,0 +1,287 @@
+//! Statements of multi-document transactions (`txnNumber` with `autocommit: false`): which commands may be one, the
+//! transaction that they run in, and the labels of their errors.
+//!
+//! Invariant: a statement that fails aborts its transaction, as in MongoDB; one that is to be run again leaves it as it was.
+
+use super::dispatch::Call;
+use crate::Commands;
+use crate::request::Done;
+use crate::request::args::{Args, Lsid};
+use crate::request::table::Command;
+use crate::settings::parameters::{TRANSACTION_LIFETIME, TRANSACTION_LOCK_PATIENCE};
+use bson::{Doc, Val};
+use errors::{Code, Error, Result, bail};
+use executor::{OpCtx, PinnedSnapshot, Savepoint, Transaction};
+use session::TransactionHold;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Whether the request belongs to a multi-document transaction.
+pub(crate) fn is_statement(args: &Args<'_>) -> bool {
+    args.generic.autocommit == Some(false)
+}
+
+fn ends(command: &Command) -> bool {
+    matches!(command.name, "commitTransaction" | "abortTransaction")
+}
+
+/// What may be a statement, besides commit and abort.
+const STATEMENTS: [&str; 12] = [
+    "find",
+    "insert",
+    "update",
+    "delete",
+    "getMore",
+    "findAndModify",
+    "bulkWrite",
+    "aggregate",
+    "distinct",
+    "killCursors",
+    "create",
+    "createIndexes",
+];
+
+/// Checks the arguments of a statement, and that the command may be one.
+pub(super) fn check_arguments(command: &Command, args: &Args<'_>) -> Result<()> {
+    let g = &args.generic;
+    if ends(command) {
+        return Ok(());
+    }
+    if !STATEMENTS.contains(&command.name) {
+        if command.name == "count" {
+            bail!(
+                OperationNotSupportedInTransaction,
+                "Cannot run 'count' in a multi-document transaction. Please see http://dochub.mongodb.org/core/transaction-count for a recommended alternative."
+            );
+        }
+        bail!(
+            OperationNotSupportedInTransaction,
+            "Cannot run '{}' in a multi-document transaction.",
+            command.name
+        );
+    }
+    if matches!(args.db, "config" | "local") {
+        bail!(
+            OperationNotSupportedInTransaction,
+            "Cannot run command against the '{}' database in a transaction.",
+            args.db
+        );
+    }
+    if args
+        .first
+        .as_str()
+        .is_some_and(|coll| coll.starts_with("system.") && command.name != "killCursors")
+    {
+        bail!(
+            OperationNotSupportedInTransaction,
+            "Cannot run command against the '{}.{}' namespace in a transaction.",
+            args.db,
+            args.first.as_str().unwrap_or_default()
+        );
+    }
+    if g.write_concern.is_some() {
+        bail!(
+            InvalidOptions,
+            "writeConcern is not allowed within a multi-statement transaction"
+        );
+    }
+    check_read_concern(args)
+}
+
+/// Stages that a transaction cannot have, at any depth where they may stand.
+const NO_STAGES: [&str; 11] = [
+    "$out",
+    "$merge",
+    "$collStats",
+    "$currentOp",
+    "$indexStats",
+    "$listLocalSessions",
+    "$listSessions",
+    "$planCacheStats",
+    "$changeStream",
+    "$listClusterCatalog",
+    "$querySettings",
+];
+
+/// Checks the stages of a pipeline that is to run in a transaction.
+pub fn check_stages(pipeline: Val<'_>) -> Result<()> {
+    let stages = pipeline.as_array().unwrap_or(Doc::EMPTY).values();
+    let names = stages.filter_map(|s| Some(s.as_doc()?.first()?.name));
+    for name in names {
+        if NO_STAGES.contains(&name) {
+            bail!(
+                OperationNotSupportedInTransaction,
+                "Operation not permitted in transaction :: caused by :: Stage not supported inside of a multi-document transaction: {name}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn check_read_concern(args: &Args<'_>) -> Result<()> {
+    let Some(concern) = args.generic.read_concern.and_then(|v| v.as_doc()) else {
+        return Ok(());
+    };
+    if !args.generic.start_transaction {
+        // `afterClusterTime` alone is what drivers add by themselves.
+        if concern.iter().next().is_some() {
+            bail!(
+                InvalidOptions,
+                "Only the first command in a transaction may specify a readConcern"
+            );
+        }
+        return Ok(());
+    }
+    match concern.get("level").and_then(|v| v.as_str()) {
+        None | Some("local" | "majority" | "snapshot") => Ok(()),
+        Some(_) => bail!(
+            InvalidOptions,
+            "The readConcern level must be either 'local' (default), 'majority' or 'snapshot' in order to run in a transaction"
+        ),
+    }
+}
+
+impl Commands {
+    fn lifetime(&self) -> Duration {
+        let seconds = self.parameters.int(TRANSACTION_LIFETIME);
+        Duration::from_secs(seconds.unsigned_abs())
+    }
+
+    /// Takes hold of the transaction that a request names, and has the operation run in it. `None`: it names none.
+    pub(super) fn enter_transaction(
+        &self,
+        call: &Call<'_, '_>,
+        args: &Args<'_>,
+        op: &mut OpCtx,
+    ) -> Result<Option<Statement>> {
+        let g = &args.generic;
+        if !is_statement(args) {
+            return Ok(None);
+        }
+        let (Some(lsid), Some(number)) = (g.lsid, g.txn_number) else {
+            return Ok(None);
+        };
+        let lifetime = self.lifetime();
+        if ends(call.command) {
+            let hold = self.retries.find_transaction(op, lsid, number, lifetime)?;
+            let before = None;
+            return Ok(Some(Statement {
+                hold,
+                lsid,
+                number,
+                before,
+            }));
+        }
+        let mut hold = match g.start_transaction {
+            true => {
+                let patience = self.parameters.int(TRANSACTION_LOCK_PATIENCE);
+                let patience = u64::try_from(patience).unwrap_or(u64::MAX);
+                let all = &self.engine.transactions;
+                all.lock_patience_millis.store(patience, Relaxed);
+                let snapshot = || self.snapshot_of(args);
+                self.retries
+                    .start_transaction(op, lsid, number, snapshot, lifetime)?
+            }
+            false => self
+                .retries
+                .continue_transaction(op, lsid, number, lifetime)?,
+        };
+        let Some(transaction) = hold.take() else {
+            return Err(hold.ended());
+        };
+        let before = Some(transaction.savepoint());
+        op.join(transaction);
+        Ok(Some(Statement {
+            hold,
+            lsid,
+            number,
+            before,
+        }))
+    }
+
+    /// The state that `readConcern: {level: "snapshot", atClusterTime}` asks for.
+    fn snapshot_of(&self, args: &Args<'_>) -> Result<Option<Arc<PinnedSnapshot>>> {
+        let concern = args.generic.read_concern.and_then(|v| v.as_doc());
+        let at = concern.and_then(|d: Doc<'_>| d.get("atClusterTime")?.as_timestamp());
+        at.map(|ts| self.moments.at(&self.engine, ts)).transpose()
+    }
+}
+
+/// A request's hold on its transaction.
+pub struct Statement {
+    pub hold: TransactionHold,
+    pub lsid: Lsid,
+    pub number: i64,
+    /// Where the transaction stood before the statement.
+    before: Option<Savepoint>,
+}
+
+/// After a statement has run: its transaction goes back to the session, or is aborted. Says whether it was aborted.
+pub(super) fn leave(
+    statement: &mut Statement,
+    transaction: Option<Box<Transaction>>,
+    done: &Result<Done>,
+    reply: &[u8],
+) -> bool {
+    let Some(mut transaction) = transaction else {
+        return false;
+    };
+    match done {
+        Ok(_) if !has_write_errors(reply) => {
+            statement.hold.give_back(transaction, false);
+            false
+        }
+        Err(e) if e.is_offload() => {
+            if let Some(before) = statement.before.take() {
+                transaction.return_to(before);
+            }
+            statement.hold.give_back(transaction, true);
+            false
+        }
+        _ => {
+            statement.hold.abort();
+            true
+        }
+    }
+}
+
+/// Whether a reply tells of writes that failed: in `writeErrors`, or in the `nErrors` of bulkWrite.
+fn has_write_errors(reply: &[u8]) -> bool {
+    let reply = Doc::new(reply).unwrap_or(Doc::EMPTY);
+    let failed = |n: Val<'_>| n.to_i64_exact().is_some_and(|n| n > 0);
+    reply.contains("writeErrors") || reply.get("nErrors").is_some_and(failed)
+}
+
+/// Adds the label that MongoDB gives an error of a statement: drivers begin the whole transaction again, or send the
+/// commit again.
+pub(super) fn with_label(e: Error, command: &Command, args: &Args<'_>) -> Error {
+    if !is_statement(args) || !e.labels.is_empty() || e.is_offload() {
+        return e;
+    }
+    match label_of(e.code, command) {
+        Some(label) => e.with_label(label),
+        None => e,
+    }
+}
+
+/// The label of an error with this code of a statement.
+pub(super) fn label_of(code: Code, command: &Command) -> Option<&'static str> {
+    let conflict = matches!(
+        code,
+        Code::WriteConflict
+            | Code::LockTimeout
+            | Code::PreparedTransactionInProgress
+            | Code::SnapshotUnavailable
+            | Code::SnapshotTooOld
+            | Code::StaleChunkHistory
+            | Code::MigrationConflict
+            | Code::NoSuchTransaction
+    );
+    let retryable = super::admission::retryable_code(code.0);
+    match (ends(command), conflict, retryable) {
+        (_, true, _) | (false, _, true) => Some("TransientTransactionError"),
+        (true, _, true) => Some("RetryableWriteError"),
+        _ => None,
+    }
+}

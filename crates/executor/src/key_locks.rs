@@ -1,0 +1,183 @@
+//! Which keys transactions have locked, who waits for them, and what is told of all transactions.
+//!
+//! Invariants: a key is locked only with its latch held, and a plain write looks for locks only with its latches held, so
+//! neither misses the other. Transactions never wait for key locks, so there is no deadlock.
+
+use errors::Result;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use storage::write_conflict;
+
+/// So many plain writes may wait for transactions at a time: they hold worker threads, of which some must stay free.
+const MOST_WAITING: usize = 100;
+
+/// Which keys are locked by transactions, by their latch hash. Two keys of one hash cost a needless conflict.
+#[derive(Default)]
+pub struct KeyLocks {
+    /// How many keys are locked: plain writes look no further while there are none.
+    locked: AtomicUsize,
+    waiting: AtomicUsize,
+    table: Mutex<Table>,
+    released: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    /// The transaction that holds each.
+    owners: HashMap<u64, u64>,
+    /// How many plain writes wait for each. No transaction gets a key that is waited for, so they come to their turn.
+    waiters: HashMap<u64, u32>,
+}
+
+/// A plain write's place among those who wait for keys; given back when it is dropped.
+pub(crate) struct Waiting<'l> {
+    locks: &'l KeyLocks,
+    hashes: Vec<u64>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut table = self.locks.table.lock();
+        for hash in &self.hashes {
+            if let Some(n) = table.waiters.get_mut(hash) {
+                *n -= 1;
+                if *n == 0 {
+                    table.waiters.remove(hash);
+                }
+            }
+        }
+        self.locks.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Waiting<'_> {
+    /// Waits for at most `patience` until none of the keys is locked; whether that is so.
+    pub fn wait(&self, patience: Duration) -> bool {
+        let mut table = self.locks.table.lock();
+        if !table.holds(&self.hashes) {
+            return true;
+        }
+        self.locks.released.wait_for(&mut table, patience);
+        !table.holds(&self.hashes)
+    }
+}
+
+impl Table {
+    fn holds(&self, hashes: &[u64]) -> bool {
+        hashes.iter().any(|h| self.owners.contains_key(h))
+    }
+}
+
+impl KeyLocks {
+    /// Whether a transaction has locked one of these keys. Asked with their latches held.
+    #[inline]
+    pub(crate) fn meets(&self, hashes: &[u64]) -> bool {
+        // The latch orders this look after the lock of whoever held the latch before.
+        self.locked.load(Ordering::Relaxed) != 0 && self.table.lock().holds(hashes)
+    }
+
+    /// A place among those who wait for these keys; a write conflict when too many wait already.
+    pub(crate) fn queue(&self, hashes: &[u64]) -> Result<Waiting<'_>> {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= MOST_WAITING {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(write_conflict());
+        }
+        let mut table = self.table.lock();
+        for hash in hashes {
+            *table.waiters.entry(*hash).or_default() += 1;
+        }
+        Ok(Waiting {
+            locks: self,
+            hashes: hashes.to_vec(),
+        })
+    }
+
+    /// Locks keys for the transaction `id`, which has their latches, and adds those that are new to `locked`; a write
+    /// conflict when another transaction has one of them, or a plain write waits for it.
+    pub(crate) fn lock(&self, id: u64, hashes: &[u64], locked: &mut Vec<u64>) -> Result<()> {
+        let mut table = self.table.lock();
+        for hash in hashes {
+            match table.owners.get(hash) {
+                Some(owner) if *owner == id => continue,
+                Some(_) => return Err(write_conflict()),
+                None if table.waiters.contains_key(hash) => return Err(write_conflict()),
+                None => {}
+            }
+            table.owners.insert(*hash, id);
+            locked.push(*hash);
+            self.locked.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn release(&self, hashes: &[u64]) {
+        if hashes.is_empty() {
+            return;
+        }
+        let mut table = self.table.lock();
+        for hash in hashes {
+            if table.owners.remove(hash).is_some() {
+                self.locked.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        if !table.waiters.is_empty() {
+            self.released.notify_all();
+        }
+    }
+}
+
+/// What is told of a transaction that is open.
+pub struct OpenTransaction {
+    pub lsid: [u8; 16],
+    pub number: i64,
+    pub started: Instant,
+    /// A statement of it runs.
+    pub active: AtomicBool,
+    pub operations: AtomicU64,
+    pub bytes: AtomicUsize,
+}
+
+/// All transactions of the server: their key locks, which are open, and how many there were.
+pub struct Transactions {
+    pub(crate) locks: KeyLocks,
+    pub(crate) open: Mutex<HashMap<u64, Arc<OpenTransaction>>>,
+    pub(crate) next: AtomicU64,
+    pub started: AtomicU64,
+    pub committed: AtomicU64,
+    pub aborted: AtomicU64,
+    /// What the writes of one may hold in memory, in bytes.
+    pub most_bytes: AtomicUsize,
+    /// How long one waits for DDL (`maxTransactionLockRequestTimeoutMillis`).
+    pub lock_patience_millis: AtomicU64,
+}
+
+/// A transaction's share of memory where nothing else is set, in bytes.
+const MOST_BYTES: usize = 256 << 20;
+
+impl Default for Transactions {
+    fn default() -> Transactions {
+        Transactions {
+            locks: KeyLocks::default(),
+            open: Mutex::default(),
+            next: AtomicU64::new(1),
+            started: AtomicU64::new(0),
+            committed: AtomicU64::new(0),
+            aborted: AtomicU64::new(0),
+            most_bytes: AtomicUsize::new(MOST_BYTES),
+            lock_patience_millis: AtomicU64::new(5),
+        }
+    }
+}
+
+impl Transactions {
+    pub fn open(&self) -> Vec<Arc<OpenTransaction>> {
+        self.open.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn lock_patience(&self) -> Duration {
+        Duration::from_millis(self.lock_patience_millis.load(Ordering::Relaxed))
+    }
+}

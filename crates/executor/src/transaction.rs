@@ -1,0 +1,212 @@
+//! Multi-document transactions: what one reads, has written, and keeps others away from.
+//!
+//! ```text
+//! statement ─ reads: snapshot + own writes                      (storage::View::with_writes)
+//!           ─ writes: key locks ─ compare with the newest state ─ write set, entries in memory
+//! commit    ─ one log entry with all parts ─ applied ─ key locks are given back
+//! abort     ─ forgotten
+//! ```
+//!
+//! Snapshot isolation, the first writer wins: a transaction locks each key when it first writes it, and a key that was
+//! changed since the snapshot, or that another transaction has locked, is a write conflict. So nothing has to be checked at
+//! the commit. A plain write that meets a locked key waits until the transaction has ended.
+//!
+//! Invariant: a transaction that is dropped has given back all that it held.
+
+use crate::engine::Engine;
+use crate::key_locks::OpenTransaction;
+use crate::snapshot_history::PinnedSnapshot;
+use catalog::{Collection, WriteLock};
+use errors::{Result, bail};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+use storage::{Entry, Op, View, WriteSet};
+
+/// Where a transaction stood before a statement, so that the statement can be taken back.
+pub struct Savepoint {
+    writes: WriteSet,
+    entries: usize,
+}
+
+/// One transaction in progress.
+pub struct Transaction {
+    id: u64,
+    engine: Arc<Engine>,
+    snapshot: Arc<PinnedSnapshot>,
+    writes: WriteSet,
+    /// What the statements meant, in order: the parts of the log entry.
+    entries: Vec<Entry>,
+    locked: Vec<u64>,
+    /// Keeps DDL away from what was written to, until the end.
+    collections: HashMap<[u8; 16], WriteLock>,
+    told: Arc<OpenTransaction>,
+    committed: bool,
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let all = &self.engine.transactions;
+        all.locks.release(&self.locked);
+        all.open.lock().remove(&self.id);
+        let ended = match self.committed {
+            true => &all.committed,
+            false => &all.aborted,
+        };
+        ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Transaction {
+    /// Begins with the newest state, or with a snapshot that is given.
+    pub fn begin(
+        engine: &Arc<Engine>,
+        snapshot: Option<Arc<PinnedSnapshot>>,
+        lsid: [u8; 16],
+        number: i64,
+    ) -> Transaction {
+        let all = &engine.transactions;
+        let id = all.next.fetch_add(1, Ordering::Relaxed);
+        let told = Arc::new(OpenTransaction {
+            lsid,
+            number,
+            started: Instant::now(),
+            active: AtomicBool::new(true),
+            operations: AtomicU64::new(0),
+            bytes: AtomicUsize::new(0),
+        });
+        all.started.fetch_add(1, Ordering::Relaxed);
+        all.open.lock().insert(id, told.clone());
+        Transaction {
+            id,
+            snapshot: snapshot.unwrap_or_else(|| PinnedSnapshot::now(engine)),
+            engine: engine.clone(),
+            writes: WriteSet::default(),
+            entries: Vec::new(),
+            locked: Vec::new(),
+            collections: HashMap::new(),
+            told,
+            committed: false,
+        }
+    }
+
+    pub fn told(&self) -> &OpenTransaction {
+        &self.told
+    }
+
+    pub fn snapshot(&self) -> &Arc<PinnedSnapshot> {
+        &self.snapshot
+    }
+
+    pub fn has_written(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    /// Memory that it holds, about, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.writes.bytes() * 2
+    }
+
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint {
+            writes: self.writes.clone(),
+            entries: self.entries.len(),
+        }
+    }
+
+    /// Takes back what was written since; the keys stay locked.
+    pub fn return_to(&mut self, savepoint: Savepoint) {
+        self.writes = savepoint.writes;
+        self.entries.truncate(savepoint.entries);
+    }
+
+    /// A state with the transaction's own writes.
+    pub(crate) fn reading(&self) -> View {
+        self.snapshot.view.with_writes(self.writes.clone())
+    }
+
+    /// The state that decides what is written.
+    pub(crate) fn writing(&self, newest: View) -> View {
+        (self.snapshot.view).for_writing(self.writes.clone(), newest)
+    }
+
+    /// A collection as it was in the snapshot, but with all the fields of indexes that hold arrays by now: the transaction's
+    /// own entries may be among them.
+    pub(crate) fn collection(&self, ns: &str) -> Option<Arc<Collection>> {
+        let then = self.snapshot.catalog.get(ns)?;
+        match self.engine.catalog.get(ns) {
+            Some(now) if !Arc::ptr_eq(then, &now) && now.uuid == then.uuid => {
+                Some(then.with_multikey_of(&now))
+            }
+            _ => Some(then.clone()),
+        }
+    }
+
+    /// The write lock of a collection that the transaction has written to before.
+    pub(crate) fn relock(&self, coll: &Collection) -> Option<WriteLock> {
+        let held = self.collections.contains_key(&coll.uuid);
+        held.then(|| coll.write_lock_again())
+    }
+
+    /// Keeps a collection locked until the end. Fails when its snapshot does not show the collection as it is, or when it
+    /// is one that transactions do not write to.
+    pub(crate) fn keep_locked(&mut self, coll: &Collection) -> Result<()> {
+        if coll.capped.is_some() {
+            bail!(
+                OperationNotSupportedInTransaction,
+                "Collection '{}' is a capped collection. Writes in transactions are not allowed on capped collections.",
+                coll.ns
+            );
+        }
+        let then = self.snapshot.catalog.get(&coll.ns);
+        if then.is_none_or(|then| then.uuid != coll.uuid || then.tablet != coll.tablet) {
+            bail!(
+                SnapshotUnavailable,
+                "Unable to read from a snapshot due to pending collection catalog changes to collection '{}'; please retry the operation.",
+                coll.ns
+            );
+        }
+        self.collections.insert(coll.uuid, coll.write_lock_again());
+        Ok(())
+    }
+
+    /// Locks keys whose latches are held.
+    pub(crate) fn lock_keys(&mut self, hashes: &[u64]) -> Result<()> {
+        let engine = self.engine.clone();
+        engine
+            .transactions
+            .locks
+            .lock(self.id, hashes, &mut self.locked)
+    }
+
+    /// Takes what a statement would commit.
+    pub(crate) fn stage(&mut self, entries: Vec<Entry>) -> Result<()> {
+        for entry in &entries {
+            for effect in &entry.effects {
+                self.writes.add(effect)?;
+            }
+        }
+        self.entries.extend(entries);
+        let (operations, bytes) = (self.entries.len() as u64, self.bytes());
+        self.told.operations.store(operations, Ordering::Relaxed);
+        self.told.bytes.store(bytes, Ordering::Relaxed);
+        let most = self.engine.transactions.most_bytes.load(Ordering::Relaxed);
+        if bytes > most {
+            bail!(
+                TransactionTooLargeForCache,
+                "Transaction is too large: it holds {bytes} bytes in memory, the limit is {most}"
+            );
+        }
+        Ok(())
+    }
+
+    /// The log entry of all that was written, without the session's record. When it is applied, the transaction has
+    /// committed.
+    pub(crate) fn take_entry(&mut self) -> Entry {
+        self.committed = true;
+        let mut entry = Entry::noop(Vec::new());
+        entry.op = Op::Transaction(std::mem::take(&mut self.entries));
+        entry
+    }
+}

@@ -1,0 +1,240 @@
+//! The multi-document transaction of a session: begun, gone on with by one request at a time, committed or aborted.
+//!
+//! ```text
+//! none ─ start ─► in progress ─ commit ─► committed      (kept in the session's record, in the commit's own log entry)
+//!                     └─ abort, error, lifetime, a newer number ─► aborted
+//! ```
+//!
+//! Invariant: a commit and the record that says so are one log entry, so a commit that is sent again, also after a restart,
+//! is answered as the first one was.
+
+use crate::retry::{Retries, SessionGuard};
+use errors::{Error, Result, bail, err};
+use executor::{OpCtx, OpenTransaction, PinnedSnapshot, Transaction};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use storage::{Effect, OpSession};
+
+/// Where the transaction of a session's newest number stands.
+#[derive(Default)]
+pub(crate) enum Phase {
+    /// The number is that of a retryable write, or of nothing.
+    #[default]
+    None,
+    InProgress(Box<Transaction>),
+    /// A request runs a statement of it.
+    Running,
+    Committed,
+    Aborted,
+}
+
+impl Phase {
+    fn name(&self) -> &'static str {
+        match self {
+            Phase::None => "kNone",
+            Phase::InProgress(_) | Phase::Running => "kInProgress",
+            Phase::Committed => "kCommitted",
+            Phase::Aborted => "kAbortedWithoutPrepare",
+        }
+    }
+}
+
+/// One request's hold on the transaction of its session.
+pub struct TransactionHold {
+    session: SessionGuard,
+    /// How long a transaction may be open.
+    lifetime: Duration,
+}
+
+/// Settles what was left by a panic: the transaction went with the request.
+impl Drop for TransactionHold {
+    fn drop(&mut self) {
+        let phase = &mut self.session.state().phase;
+        if matches!(phase, Phase::Running) {
+            *phase = Phase::Aborted;
+        }
+    }
+}
+
+fn aborted(number: i64) -> Error {
+    err!(
+        NoSuchTransaction,
+        "Transaction with {{ txnNumber: {number} }} has been aborted."
+    )
+}
+
+fn committed(number: i64) -> Error {
+    err!(
+        TransactionCommitted,
+        "Transaction with {{ txnNumber: {number} }} has been committed."
+    )
+}
+
+impl Retries {
+    /// Begins the transaction `number` of a session. What the session had in progress is aborted. `snapshot`: the state to
+    /// read, when that is not the newest.
+    pub fn start_transaction(
+        &self,
+        ctx: &OpCtx,
+        lsid: [u8; 16],
+        number: i64,
+        snapshot: impl FnOnce() -> Result<Option<Arc<PinnedSnapshot>>>,
+        lifetime: Duration,
+    ) -> Result<TransactionHold> {
+        let mut session = self.enter(ctx, lsid)?;
+        let state = session.state();
+        if number < state.txn {
+            return Err(too_old(number, state.txn));
+        }
+        // The first statement of a transaction may have to be run again, on another thread.
+        let again = number == state.txn && state.starting && state.has_open();
+        if !again {
+            let used = !matches!(state.phase, Phase::None) || !state.is_fresh();
+            if number == state.txn && used {
+                bail!(
+                    50911,
+                    "Cannot start a transaction at given transaction number {number} a transaction with the same number is in state {}",
+                    state.phase.name()
+                );
+            }
+            let snapshot = snapshot()?;
+            state.clear(number);
+            let begun = Transaction::begin(ctx.engine, snapshot, lsid, number);
+            state.phase = Phase::InProgress(Box::new(begun));
+            state.starting = true;
+        }
+        Ok(TransactionHold { session, lifetime })
+    }
+
+    /// Goes on with a transaction that is in progress.
+    pub fn continue_transaction(
+        &self,
+        ctx: &OpCtx,
+        lsid: [u8; 16],
+        number: i64,
+        lifetime: Duration,
+    ) -> Result<TransactionHold> {
+        let hold = self.find_transaction(ctx, lsid, number, lifetime)?;
+        match hold.session.state_ref().phase {
+            Phase::InProgress(_) => Ok(hold),
+            Phase::Committed => Err(committed(number)),
+            Phase::Aborted => Err(aborted(number)),
+            Phase::None | Phase::Running => Err(no_such(number, number)),
+        }
+    }
+
+    /// The transaction that a commit or an abort names, whatever became of it.
+    pub fn find_transaction(
+        &self,
+        ctx: &OpCtx,
+        lsid: [u8; 16],
+        number: i64,
+        lifetime: Duration,
+    ) -> Result<TransactionHold> {
+        let mut session = self.enter(ctx, lsid)?;
+        let state = session.state();
+        if number < state.txn {
+            return Err(too_old(number, state.txn));
+        }
+        if number > state.txn {
+            return Err(no_such(number, state.txn));
+        }
+        if let Phase::InProgress(t) = &state.phase
+            && t.told().started.elapsed() > lifetime
+        {
+            state.phase = Phase::Aborted;
+        }
+        Ok(TransactionHold { session, lifetime })
+    }
+
+    /// Aborts transactions that have been open for longer than their lifetime and that no request is at work on.
+    pub fn abort_expired(&self, open: &[Arc<OpenTransaction>], lifetime: Duration) {
+        for told in open.iter().filter(|t| t.started.elapsed() > lifetime) {
+            let Some(mut session) = self.try_enter(told.lsid) else {
+                continue;
+            };
+            let state = session.state();
+            if let Phase::InProgress(t) = &state.phase
+                && t.told().number == told.number
+            {
+                state.phase = Phase::Aborted;
+            }
+        }
+    }
+}
+
+fn too_old(number: i64, newest: i64) -> Error {
+    err!(
+        TransactionTooOld,
+        "Cannot start transaction with {{ txnNumber: {number} }} on session because a newer transaction with txnNumber {newest} has already started on this session."
+    )
+}
+
+fn no_such(number: i64, newest: i64) -> Error {
+    err!(
+        NoSuchTransaction,
+        "Given transaction number {number} does not match any in-progress transactions. The active transaction number is {newest}"
+    )
+}
+
+impl TransactionHold {
+    /// The transaction, for the request to run in; [`TransactionHold::give_back`] returns it. `None`: it has ended, and
+    /// [`TransactionHold::check_committed`] tells how.
+    pub fn take(&mut self) -> Option<Box<Transaction>> {
+        let phase = &mut self.session.state().phase;
+        match std::mem::replace(phase, Phase::Running) {
+            Phase::InProgress(t) => {
+                t.told().active.store(true, Relaxed);
+                Some(t)
+            }
+            ended => {
+                *phase = ended;
+                None
+            }
+        }
+    }
+
+    /// After a statement: the transaction goes on with the next. `again`: the same statement is to be run again.
+    pub fn give_back(&mut self, transaction: Box<Transaction>, again: bool) {
+        let told = transaction.told();
+        told.active.store(false, Relaxed);
+        let expired = told.started.elapsed() > self.lifetime;
+        let state = self.session.state();
+        state.starting &= again;
+        state.phase = match expired {
+            true => Phase::Aborted,
+            false => Phase::InProgress(transaction),
+        };
+    }
+
+    pub fn abort(&mut self) {
+        self.session.state().phase = Phase::Aborted;
+    }
+
+    /// Whether it has been committed; the error of one that was not.
+    pub fn check_committed(&self) -> Result<()> {
+        let state = self.session.state_ref();
+        match state.phase {
+            Phase::Committed => Ok(()),
+            Phase::Aborted => Err(aborted(state.txn)),
+            _ => Err(no_such(state.txn, state.txn)),
+        }
+    }
+
+    /// The error of aborting one that is no longer in progress.
+    pub fn ended(&self) -> Error {
+        let state = self.session.state_ref();
+        match state.phase {
+            Phase::Committed => committed(state.txn),
+            Phase::Aborted => aborted(state.txn),
+            _ => no_such(state.txn, state.txn),
+        }
+    }
+
+    /// From here on it counts as committed: what the commit's log entry says of the session.
+    pub fn record_commit(&mut self, now_millis: i64) -> (OpSession, Effect) {
+        self.session.state().phase = Phase::Committed;
+        self.session.commit_record(now_millis)
+    }
+}
