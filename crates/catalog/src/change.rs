@@ -200,6 +200,12 @@ impl Catalog {
     /// Creates a collection; `None` when there is one of that name already.
     pub fn create(&self, ns: &str, options: DocBuf) -> Result<Option<Arc<Collection>>> {
         check_collection_name(ns)?;
+        if ns == "local.oplog.rs" {
+            bail!(
+                InvalidNamespace,
+                "cannot write to {ns}: it is a view of the log"
+            );
+        }
         let mut numbers = self.change.lock();
         if self.current.load().get(ns).is_some() {
             return Ok(None);
@@ -566,6 +572,11 @@ impl Catalog {
             *i = next;
             Ok(((), vec![]))
         })
+    }
+
+    /// Notes a collMod that asks for what is: its followers are told of it all the same.
+    pub fn note_coll_mod(&self, ns: &str) -> Result<()> {
+        self.alter(ns, doc! { "collMod": ns }, |_| Ok(((), vec![])))
     }
 
     /// Replaces a collection's options (collMod).

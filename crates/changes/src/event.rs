@@ -67,7 +67,6 @@ impl Kind {
                 "drop" => Kind::Drop,
                 "renameCollection" => Kind::Rename,
                 "dropDatabase" => Kind::DropDatabase,
-                "create" if d.get("options")?.as_doc()?.contains("viewOn") => return None,
                 "create" => Kind::Create,
                 "createIndexes" => Kind::CreateIndexes,
                 "dropIndexes" => Kind::DropIndexes,
@@ -266,7 +265,10 @@ fn operation(w: &mut Writer, d: Doc<'_>, kind: Kind, expanded: bool) {
         Kind::Modify => {
             w.open_doc("operationDescription");
             for e in d.iter().skip(1) {
-                w.val(e.name, e.val);
+                match e.val.as_doc().filter(|_| e.name == "options") {
+                    Some(options) => w.extend(options),
+                    None => w.val(e.name, e.val),
+                };
             }
             w.close();
         }

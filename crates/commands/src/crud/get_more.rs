@@ -6,8 +6,8 @@ use super::moment;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use catalog::Tail;
-use errors::{Result, bail, err};
-use session::Cursor;
+use errors::{Error, Result, bail, err};
+use session::{Cursor, Results};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let number = cx.transaction.as_ref().map(|s| s.number);
     let mut cursor = (cx.app.cursors).take(id, &ns, cx.args.generic.lsid, number)?;
     cx.originating = Some(cursor.command.clone());
+    if let Some(code) = cx.app.fail_points.get_more() {
+        cx.app.cursors.remove(id);
+        let message = "Hit the failGetMoreAfterCursorCheckout fail point";
+        return Err(resumable(Error::coded(code, message), &*cursor.results));
+    }
     let given_up = || err!(CursorNotFound, "cursor id {id} not found");
     if let Some(uuid) = cursor.uuid
         && cx
@@ -134,7 +139,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         Ok(done) => done,
         Err(e) => {
             cx.app.cursors.remove(id);
-            return Err(e);
+            return Err(resumable(e, &*cursor.results));
         }
     };
     if cursor.killed.load(Relaxed) {
@@ -180,6 +185,18 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             Done::Reply
         },
     )
+}
+
+/// An error with the label by which drivers resume a change stream, where they shall.
+fn resumable(e: Error, results: &dyn Results) -> Error {
+    const RESUMABLE: [i32; 18] = [
+        6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436,
+        43,
+    ];
+    match results.resume_token() {
+        Some(_) if RESUMABLE.contains(&e.code.0) => e.with_label("ResumableChangeStreamError"),
+        _ => e,
+    }
 }
 
 /// Whether a getMore of a cursor over the log may still wait.

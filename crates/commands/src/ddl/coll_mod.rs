@@ -129,6 +129,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         Some(old) => change_view(cx, &coll, &old.on, &a)?,
         None => change_collection(cx, &coll, &a)?,
     }
+    let catalog = &cx.app.engine.catalog;
+    if catalog.get(&ns).is_some_and(|c| Arc::ptr_eq(&c, &coll)) {
+        catalog.note_coll_mod(&ns)?;
+    }
     changed(cx);
     Ok(Done::Reply)
 }

@@ -8,7 +8,7 @@ use crate::request::idl;
 use crate::request::table;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Val, Writer};
-use errors::{Code, Error, Result, bail, err};
+use errors::{Code, Result, bail, err};
 use executor::{DeleteRequest, UpdateRequest};
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
@@ -146,6 +146,20 @@ fn apply(cx: &mut CommandContext<'_, '_>, e: &Entry<'_>) -> Result<()> {
         if coll != "$cmd" {
             bail!(InvalidNamespace, "invalid ns: {}", e.ns);
         }
+        // A transaction's writes, or those of a batch.
+        if let Some(parts) = e.o.get(AT).and_then(|v| v.as_array()) {
+            for part in parts.values() {
+                let part = entry(part)?;
+                if part.kind == "c" {
+                    bail!(
+                        OplogOperationUnsupported,
+                        "an {AT} inside of {AT} holds no commands"
+                    );
+                }
+                apply(cx, &part)?;
+            }
+            return Ok(());
+        }
         return command(cx, db, e.o);
     }
     if cx.app.engine.catalog.get(e.ns).is_none() {
@@ -179,7 +193,10 @@ fn insert(cx: &mut CommandContext<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
     let done = executor::insert(&mut cx.op, ns, &[o], true, None)?;
     match done.errors.into_iter().next() {
         None => Ok(()),
-        Some((_, e)) if e.code == Code::DuplicateKey => put(cx, ns, &id, o.as_val()).map(|_| ()),
+        Some((_, e)) if e.code == Code::DuplicateKey => {
+            let whole = Update::parse(o.as_val(), &[], &ParseEnv::new())?;
+            put(cx, ns, &id, &whole).map(|_| ())
+        }
         Some((_, e)) => Err(e),
     }
 }
@@ -191,25 +208,23 @@ fn update(
     o2: Option<Doc<'_>>,
 ) -> Result<()> {
     let id = id_of(o2.unwrap_or(o), "update")?;
-    let operators;
-    let change = match o.get("$v") {
+    let update = match o.get("$v") {
         None => match o.first() {
             Some(e) if e.name.starts_with('$') => bail!(
                 4772600,
                 "an update in an oplog is a whole document or a diff of {{$v: 2}}: {o}"
             ),
-            _ => o,
+            _ => Update::parse(o.as_val(), &[], &ParseEnv::new())?,
         },
         Some(v) if v.to_f64() == Some(2.0) => {
             let Some(diff) = o.get("diff").and_then(|v| v.as_doc()) else {
                 bail!(NoSuchKey, "an update of {{$v: 2}} has no diff: {o}");
             };
-            operators = from_diff(diff)?;
-            operators.as_doc()
+            Update::from_diff(diff)
         }
         Some(v) => bail!(4772604, "Unrecognized value of $v in an update: {v}"),
     };
-    if !change.is_empty() && !put(cx, ns, &id, change.as_val())? {
+    if !put(cx, ns, &id, &update)? {
         bail!(
             UnknownError,
             "Failed to apply update due to missing document: {}",
@@ -220,16 +235,15 @@ fn update(
 }
 
 /// Updates the document of that `_id`; whether there is one.
-fn put(cx: &mut CommandContext<'_, '_>, ns: &str, id: &DocBuf, change: Val<'_>) -> Result<bool> {
+fn put(cx: &mut CommandContext<'_, '_>, ns: &str, id: &DocBuf, update: &Update) -> Result<bool> {
     let filter = Filter::parse(id.as_doc(), &ParseEnv::new())?;
-    let update = Update::parse(change, &[], &ParseEnv::new())?;
     let now = now_millis();
     let done = executor::update(
         &mut cx.op,
         ns,
         &UpdateRequest {
             filter: &filter,
-            update: &update,
+            update,
             multi: false,
             upsert: false,
             sort: None,
@@ -293,104 +307,10 @@ fn command(cx: &mut CommandContext<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> 
     done.map(|_| ())
 }
 
-/// A diff of an oplog (`u` new values, `i` new fields, `d` removed ones, `s…` diffs below) as
-/// update operators.
-fn from_diff(diff: Doc<'_>) -> Result<DocBuf> {
-    let (mut set, mut unset, mut cut) = (Writer::new(), Writer::new(), Writer::new());
-    below("", diff, &mut set, &mut unset, &mut cut)?;
-    let mut w = Writer::new();
-    for (name, part) in [("$set", set), ("$unset", unset), ("$push", cut)] {
-        let part = part.finish();
-        if !part.as_doc().is_empty() {
-            w.doc(name, part.as_doc());
-        }
-    }
-    Ok(w.finish())
-}
-
-fn below(
-    path: &str,
-    diff: Doc<'_>,
-    set: &mut Writer,
-    unset: &mut Writer,
-    cut: &mut Writer,
-) -> Result<()> {
-    let of_array = diff.get("a").is_some_and(|v| v.as_bool() == Some(true));
-    let at = |name: &str| -> Result<String> {
-        if name.is_empty() || name.contains('.') || name.starts_with('$') {
-            return Err(cannot(name));
-        }
-        Ok(match path {
-            "" => name.to_string(),
-            _ => format!("{path}.{name}"),
-        })
-    };
-    for e in diff {
-        let fields = e.val.as_doc();
-        match (e.name, fields) {
-            ("a", None) if of_array => {}
-            ("l", None) if of_array => {
-                cut.open_doc(path);
-                cut.open_array("$each").close().val("$slice", e.val).close();
-            }
-            ("u" | "i", Some(d)) if !of_array => {
-                for f in d {
-                    set.val(&at(f.name)?, f.val);
-                }
-            }
-            ("d", Some(d)) if !of_array => {
-                for f in d {
-                    unset.bool(&at(f.name)?, true);
-                }
-            }
-            (name, _) => match (name.strip_prefix('u'), name.strip_prefix('s'), fields) {
-                (Some(index), _, _) if of_array => {
-                    set.val(&at(index)?, e.val);
-                }
-                (_, Some(field), Some(d)) => below(&at(field)?, d, set, unset, cut)?,
-                _ => return Err(cannot(name)),
-            },
-        }
-    }
-    Ok(())
-}
-
-fn cannot(name: &str) -> Error {
-    err!(FailedToParse, "cannot apply a diff with the field '{name}'")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bson::{array, doc};
-
-    #[test]
-    fn diffs() {
-        let diff = doc! {
-            "d": doc! { "gone": false },
-            "u": doc! { "x": 2 },
-            "i": doc! { "new": 1 },
-            "ssub": doc! { "u": doc! { "y": 3 } },
-            "sarr": doc! { "a": true, "u1": 9 },
-            "slong": doc! { "a": true, "l": 2 },
-        };
-        let expected = doc! {
-            "$set": doc! { "x": 2, "new": 1, "sub.y": 3, "arr.1": 9 },
-            "$unset": doc! { "gone": true },
-            "$push": doc! { "long": doc! { "$each": array![], "$slice": 2 } },
-        };
-        assert_eq!(from_diff(diff.as_doc()).unwrap(), expected);
-        for bad in [
-            doc! { "u": doc! { "a.b": 1 } },
-            doc! { "z": 1 },
-            doc! { "sx": 1 },
-        ] {
-            assert_eq!(
-                from_diff(bad.as_doc()).unwrap_err().code,
-                Code::FailedToParse
-            );
-        }
-    }
+    use bson::doc;
 
     #[test]
     fn entries() {

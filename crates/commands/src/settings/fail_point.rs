@@ -202,6 +202,17 @@ impl FailPoints {
         })
     }
 
+    /// `failGetMoreAfterCursorCheckout`: the code that a getMore fails with. Counts.
+    pub fn get_more(&self) -> Option<i32> {
+        if !self.any() {
+            return None;
+        }
+        let mut points = self.points.lock();
+        let point = points.get_mut("failGetMoreAfterCursorCheckout")?;
+        let code = point.data.as_doc().get("errorCode")?.to_i64_exact()?;
+        point.is_due().then(|| i32::try_from(code).ok()).flatten()
+    }
+
     /// What happens to this command of this application, if anything. Counts.
     pub fn fail_command(
         &self,

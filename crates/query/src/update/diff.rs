@@ -310,7 +310,7 @@ fn array_diff(to: &mut Vec<u8>, old: Doc<'_>, new: Doc<'_>) {
 
 /// The document that `diff` makes of `old`.
 ///
-/// Errors: `FailedToParse` (or the number that MongoDB gives) when `diff` is none.
+/// Errors: `FailedToParse` when `diff` is none.
 pub fn apply(old: Doc<'_>, diff: Doc<'_>) -> Result<DocBuf> {
     let mut to = Vec::with_capacity(old.len() + diff.len());
     apply_document(&mut to, old, diff, 0)?;
@@ -333,7 +333,7 @@ fn inner<'a>(v: Val<'a>) -> Result<Doc<'a>> {
     match v.as_doc() {
         Some(d) => Ok(d),
         None => bail!(
-            4770503,
+            FailedToParse,
             "A part of a diff must be an object, not {}",
             v.type_name()
         ),
@@ -361,7 +361,7 @@ fn apply_document(to: &mut Vec<u8>, old: Doc<'_>, diff: Doc<'_>, depth: usize) -
                 Some(field) => {
                     changes.insert(field, Change::Inside(inner(e.val)?));
                 }
-                None => bail!(4770505, "Unexpected section in a diff: {name}"),
+                None => bail!(FailedToParse, "Unexpected section in a diff: {name}"),
             },
         }
     }
@@ -435,7 +435,11 @@ fn apply_array(to: &mut Vec<u8>, old: Doc<'_>, diff: Doc<'_>, depth: usize) -> R
             _ => None,
         };
         let Some((at, change)) = changed else {
-            bail!(4770512, "Unexpected field in an array's diff: {}", e.name);
+            bail!(
+                FailedToParse,
+                "Unexpected field in an array's diff: {}",
+                e.name
+            );
         };
         end = end.max(at + 1);
         changes.insert(at, change);

@@ -42,6 +42,8 @@ enum Kind {
     Operators(Operators),
     Replacement(DocBuf),
     Pipeline(Vec<Transform>),
+    /// What another update changed, see [`diff`].
+    Diff(DocBuf),
 }
 
 /// What an application needs to know beside the document.
@@ -118,6 +120,13 @@ impl Update {
         }
     }
 
+    /// An update that changes a document as another changed it.
+    pub fn from_diff(diff: Doc<'_>) -> Update {
+        Update {
+            kind: Kind::Diff(diff.to_buf()),
+        }
+    }
+
     pub fn is_replacement(&self) -> bool {
         matches!(self.kind, Kind::Replacement(_))
     }
@@ -130,7 +139,7 @@ impl Update {
     pub fn wants_vars(&self) -> bool {
         match &self.kind {
             Kind::Operators(o) => o.may_take_long(),
-            Kind::Replacement(_) => false,
+            Kind::Replacement(_) | Kind::Diff(_) => false,
             Kind::Pipeline(_) => true,
         }
     }
@@ -176,6 +185,7 @@ impl Update {
             Kind::Operators(o) => apply::operators(o, doc, ctx)?,
             Kind::Replacement(r) => replace(doc, r.as_doc(), ctx)?,
             Kind::Pipeline(stages) => transform(stages, doc, ctx)?,
+            Kind::Diff(diff) => apply_diff(diff.as_doc(), doc)?,
         };
         if let Some(a) = &applied
             && a.doc.as_bytes().len() > MAX_DOC_BYTES
@@ -346,6 +356,17 @@ fn dollar_prefixed(name: &str, path: &str) -> errors::Error {
         "The dollar ($) prefixed field '{name}' in '{path}' is not allowed in the context of an update's replacement \
          document. Consider using an aggregation pipeline with $replaceWith."
     )
+}
+
+fn apply_diff(diff: Doc<'_>, doc: Doc<'_>) -> Result<Option<Applied>> {
+    let new = with_id_of(doc, diff::apply(doc, diff)?.as_doc())?;
+    if new.as_bytes() == doc.as_bytes() {
+        return Ok(None);
+    }
+    Ok(Some(Applied {
+        doc: new,
+        diff: Some(diff.as_bytes().to_vec()),
+    }))
 }
 
 fn transform(stages: &[Transform], doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<Applied>> {
