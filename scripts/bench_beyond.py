@@ -26,7 +26,7 @@ def main():
         return status()["loops"]["diskReads"] + status()["engine"]["batchedReads"]
 
     def lab(*words):
-        command = [pando, "lab", *words, "--url", url, "--records", records, "--quiet", "--out", out]
+        command = [pando, "lab", *words, "--url", url, "--records", records, "--quiet", "--force", "--out", out]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         step = json.loads(out.read_text())["steps"][0]
         out.unlink()

@@ -14,7 +14,7 @@ for sides in null pando; do
     side=null
     [ $sides = null ] || side=$pando
     result=$results/compare-$sides-$day
-    "$pando" lab compare "$side" "$side" --trials 10 --quiet --out "$result.json" || failed=1
+    "$pando" lab compare "$side" "$side" --trials 10 --quiet --force --out "$result.json" || failed=1
     # The page can be made again: pando lab report RESULT.json
     rm -f "$result.html"
 done

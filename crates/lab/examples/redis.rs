@@ -10,6 +10,7 @@
 use lab::fault::{Fault, Result, target as lost};
 use lab::report::{Sizes, TargetInfo};
 use lab::show;
+use lab::targets::mark::{self, Owner};
 use lab::targets::{Answer, Cells, Dialect, Table, Target, Url};
 use lab::terms::Durability;
 use lab::ycsb::session::Plan;
@@ -80,6 +81,8 @@ fn number(reply: &[u8]) -> u64 {
     digits.and_then(|d| d.parse().ok()).unwrap_or(0)
 }
 
+const MARK: &[u8] = b"made by pando lab";
+
 impl Target for Redis {
     fn url(&self) -> &str {
         &self.url.text
@@ -112,11 +115,24 @@ impl Target for Redis {
         self.url.database.clone()
     }
 
-    fn create(&self, table: &Table) -> Result<()> {
-        self.drop_table(table)
+    // (3) Nothing of others is dropped: a table of ours bears a mark, here a key of its own beside it.
+    fn owner(&self, _table: &Table) -> Result<Owner> {
+        if number(&self.ask(&[b"DBSIZE"])?) == 0 {
+            return Ok(Owner::Nobody);
+        }
+        Ok(match number(&self.ask(&[b"EXISTS", MARK])?) {
+            0 => Owner::Others,
+            _ => Owner::Ours,
+        })
     }
 
-    fn drop_table(&self, _table: &Table) -> Result<()> {
+    fn create(&self, table: &Table) -> Result<()> {
+        self.drop_table(table)?;
+        self.ask(&[b"SET", MARK, b"1"]).map(|_| ())
+    }
+
+    fn drop_table(&self, table: &Table) -> Result<()> {
+        mark::claim(self.owner(table)?, &self.url.text, "the database")?;
         self.ask(&[b"FLUSHDB"]).map(|_| ())
     }
 
@@ -132,7 +148,7 @@ impl Target for Redis {
         })
     }
 
-    // (3) Refuse what the database cannot promise, instead of measuring something else under its name.
+    // (4) Refuse what the database cannot promise, instead of measuring something else under its name.
     fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
         if durability != Durability::W1 {
             return Err(Fault::Usage(
@@ -217,7 +233,7 @@ impl Dialect for Talk {
         command(out, &[b"EXEC"]);
     }
 
-    // (4) A reply is whole when all of it is there: a transaction's ends with the array that EXEC gives.
+    // (5) A reply is whole when all of it is there: a transaction's ends with the array that EXEC gives.
     fn frame(&self, input: &[u8]) -> Result<Frame> {
         let mut at = 0;
         loop {
@@ -229,7 +245,7 @@ impl Dialect for Talk {
         }
     }
 
-    // (5) Say what the reply holds as it is: the workload decides whether that is right.
+    // (6) Say what the reply holds as it is: the workload decides whether that is right.
     fn answer(&self, reply: &[u8], _id: i32) -> Result<Answer> {
         let last = reply
             .windows(2)

@@ -4,6 +4,7 @@ use crate::fault::{Fault, Result, target};
 use crate::login::Login;
 use crate::reply;
 use crate::request::{Template, command, set_request_id};
+use crate::targets::mark::{self, Owner};
 use crate::targets::{Host, Url};
 use bson::{Doc, DocBuf, Val, doc};
 use std::io::{Read, Write};
@@ -83,11 +84,24 @@ impl Address {
 /// A connection that has said `hello`, and who it is.
 pub struct Connection {
     stream: TcpStream,
+    /// As it may be shown.
+    shown: String,
     /// The server is on this machine, as far as its address tells.
     local: bool,
     input: Vec<u8>,
     request_id: i32,
     pub hello: DocBuf,
+}
+
+/// The first document of a cursor's first batch.
+fn first_of_batch(reply: Doc<'_>) -> Option<Doc<'_>> {
+    let cursor = reply.get("cursor")?.as_doc()?;
+    cursor
+        .get("firstBatch")?
+        .as_array()?
+        .values()
+        .next()?
+        .as_doc()
 }
 
 /// A socket with `hello` said on it, and the answer.
@@ -100,6 +114,7 @@ impl Connection {
     pub fn open(host: &Host, login: Option<&Login>) -> Result<Connection> {
         let mut c = Connection {
             stream: host.connect()?,
+            shown: host.to_string(),
             local: host.is_local(),
             input: vec![0; 4096],
             request_id: 0,
@@ -146,7 +161,7 @@ impl Connection {
         set_request_id(&mut bytes, self.request_id);
         self.stream
             .write_all(&bytes)
-            .map_err(target("sending to the target"))?;
+            .map_err(target(format!("sending to {}", self.shown)))?;
         let mut filled = 0;
         loop {
             match wire::frame(&self.input[..filled]) {
@@ -161,9 +176,12 @@ impl Connection {
             let n = self
                 .stream
                 .read(&mut self.input[filled..])
-                .map_err(target("waiting for a reply"))?;
+                .map_err(target(format!("waiting for {}", self.shown)))?;
             if n == 0 {
-                return Err(Fault::Target("the target closed the connection".into()));
+                return Err(Fault::Target(format!(
+                    "{} closed the connection",
+                    self.shown
+                )));
             }
             filled += n;
         }
@@ -177,17 +195,67 @@ impl Connection {
             .ok_or_else(|| Fault::Check(format!("no count in {}", reply::brief(reply.as_doc()))))
     }
 
-    /// Drops a collection; that there was none is fine.
-    pub fn drop_collection(&mut self, db: &str, collection: &str) -> Result<()> {
-        const NAMESPACE_NOT_FOUND: i64 = 26;
-        let reply = self.try_command(db, doc! {"drop": collection}.as_doc())?;
-        if reply::int(reply.as_doc(), "code") == Some(NAMESPACE_NOT_FOUND) {
-            return Ok(());
-        }
-        reply::ok(reply.as_doc())
+    /// Whose a collection is: see [`mark`].
+    pub fn owner(&mut self, db: &str, collection: &str) -> Result<Owner> {
+        let Some(there) = self.uuid(db, collection)? else {
+            return Ok(Owner::Nobody);
+        };
+        let find = doc! {
+            "find": mark::COLLECTION, "filter": doc! {"_id": collection}, "limit": 1, "singleBatch": true,
+        };
+        let reply = self.command(db, find.as_doc())?;
+        let marked = first_of_batch(reply.as_doc());
+        let uuid = marked.map(|m| m.get("uuid").map(|v| v.bytes.to_vec()));
+        Ok(match uuid {
+            Some(uuid) if uuid == there => Owner::Ours,
+            _ => Owner::Others,
+        })
     }
 
-    /// Creates the collection, and an index for each `(field, direction)`.
+    /// The UUID of a collection that is there, where the server tells it.
+    fn uuid(&mut self, db: &str, collection: &str) -> Result<Option<Option<Vec<u8>>>> {
+        let list = doc! {"listCollections": 1, "filter": doc! {"name": collection}};
+        let reply = self.command(db, list.as_doc())?;
+        Ok(first_of_batch(reply.as_doc()).map(|c| {
+            let info = c.get("info").and_then(Val::as_doc)?;
+            Some(info.get("uuid")?.bytes.to_vec())
+        }))
+    }
+
+    /// Drops a collection of ours; that there was none is fine, and one of others is refused.
+    pub fn drop_collection(&mut self, db: &str, collection: &str) -> Result<()> {
+        let owner = self.owner(db, collection)?;
+        if owner == Owner::Nobody {
+            return Ok(());
+        }
+        mark::claim(owner, &self.shown, &format!("{db}.{collection}"))?;
+        self.command(db, doc! {"drop": collection}.as_doc())?;
+        let all = doc! {"q": doc! {"_id": collection}, "limit": 1};
+        let unmark = doc! {"delete": mark::COLLECTION, "deletes": bson::array![all]};
+        self.command(db, unmark.as_doc())?;
+        // The last mark goes with its collection.
+        if self.count(db, mark::COLLECTION)? == 0 {
+            self.try_command(db, doc! {"drop": mark::COLLECTION}.as_doc())?;
+        }
+        Ok(())
+    }
+
+    /// Marks a collection as one that the laboratory has made.
+    pub fn mark(&mut self, db: &str, collection: &str) -> Result<()> {
+        let mut made = bson::Writer::new();
+        made.str("_id", collection);
+        if let Some(Some(uuid)) = self.uuid(db, collection)? {
+            made.value("uuid", bson::Value::from_bytes(bson::tag::BINARY, uuid));
+        }
+        let statement = doc! {
+            "q": doc! {"_id": collection}, "u": made.finish(), "upsert": true,
+        };
+        let update = doc! {"update": mark::COLLECTION, "updates": bson::array![statement]};
+        self.command(db, update.as_doc())?;
+        Ok(())
+    }
+
+    /// Creates the collection, marks it, and makes an index for each `(field, direction)`.
     pub fn create_indexes(
         &mut self,
         db: &str,
@@ -196,7 +264,7 @@ impl Connection {
     ) -> Result<()> {
         if fields.is_empty() {
             self.command(db, doc! {"create": collection}.as_doc())?;
-            return Ok(());
+            return self.mark(db, collection);
         }
         let mut indexes = bson::Writer::new_array();
         for (field, direction) in fields {
@@ -209,7 +277,7 @@ impl Connection {
         body.str("createIndexes", collection)
             .value("indexes", indexes.finish_array());
         self.command(db, body.finish().as_doc())?;
-        Ok(())
+        self.mark(db, collection)
     }
 
     /// Whether a router of a cluster answers here.
@@ -233,7 +301,7 @@ impl Connection {
             "admin",
             doc! {"shardCollection": namespace.as_str(), "key": key.finish()}.as_doc(),
         )?;
-        Ok(())
+        self.mark(db, collection)
     }
 
     /// The server's process, when it is one of this machine and says so.

@@ -161,6 +161,8 @@ pub struct Lane<W> {
     again: Vec<usize>,
     recorder: Recorder,
     live: usize,
+    /// The server, as a fault names it.
+    peer: String,
     deadline: Option<Instant>,
     ping: Template,
     /// Set for an open loop.
@@ -168,8 +170,15 @@ pub struct Lane<W> {
     schedule: Option<Schedule>,
 }
 
-fn lost(what: &str) -> Fault {
-    Fault::Target(format!("the target {what} in the middle of the run"))
+fn lost(peer: &str, what: &str) -> Fault {
+    Fault::Target(format!("{peer} {what} in the middle of the run"))
+}
+
+/// The server at a socket's other end, as a fault names it.
+fn peer(stream: &std::net::TcpStream) -> String {
+    stream
+        .peer_addr()
+        .map_or("the target".into(), |address| address.to_string())
 }
 
 impl<W: Workload> Lane<W> {
@@ -181,8 +190,10 @@ impl<W: Workload> Lane<W> {
     ) -> Result<Lane<W>> {
         let poll = Poll::new().map_err(target("poll"))?;
         let mut conns = Vec::with_capacity(connections);
+        let mut other = String::new();
         for i in 0..connections {
             let (stream, number) = connect()?;
+            other = peer(&stream);
             stream.set_nonblocking(true).map_err(target("socket"))?;
             let mut stream = TcpStream::from_std(stream);
             poll.registry()
@@ -216,6 +227,7 @@ impl<W: Workload> Lane<W> {
             ready: Vec::new(),
             again: Vec::new(),
             live: 0,
+            peer: other,
             deadline: None,
             ping: command("admin", doc! {"ping": 1}.as_doc()),
             pace: None,
@@ -261,7 +273,10 @@ impl<W: Workload> Lane<W> {
                 if self.recorder.requests != seen {
                     (seen, seen_at) = (self.recorder.requests, now);
                 } else if now - seen_at > STALL {
-                    return Err(lost(&format!("gave no reply for {} s", STALL.as_secs())));
+                    return Err(lost(
+                        &self.peer,
+                        &format!("gave no reply for {} s", STALL.as_secs()),
+                    ));
                 }
             }
         }
@@ -415,7 +430,7 @@ impl<W: Workload> Lane<W> {
         let mut done = 0;
         while done < self.out.len() {
             match conn.stream.write(&self.out[done..]) {
-                Ok(0) => return Err(lost("closed a connection")),
+                Ok(0) => return Err(lost(&self.peer, "closed a connection")),
                 Ok(n) => done += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     conn.output.clear();
@@ -424,7 +439,7 @@ impl<W: Workload> Lane<W> {
                     break;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(lost(&format!("failed a connection ({e})"))),
+                Err(e) => return Err(lost(&self.peer, &format!("failed a connection ({e})"))),
             }
         }
         Ok(())
@@ -435,11 +450,11 @@ impl<W: Workload> Lane<W> {
         let conn = &mut self.conns[c];
         while conn.sent < conn.output.len() {
             match conn.stream.write(&conn.output[conn.sent..]) {
-                Ok(0) => return Err(lost("closed a connection")),
+                Ok(0) => return Err(lost(&self.peer, "closed a connection")),
                 Ok(n) => conn.sent += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(lost(&format!("failed a connection ({e})"))),
+                Err(e) => return Err(lost(&self.peer, &format!("failed a connection ({e})"))),
             }
         }
         conn.output.clear();
@@ -464,11 +479,11 @@ impl<W: Workload> Lane<W> {
                 return Ok(());
             }
             match conn.stream.read(&mut conn.input[conn.filled..]) {
-                Ok(0) => return Err(lost("closed a connection")),
+                Ok(0) => return Err(lost(&self.peer, "closed a connection")),
                 Ok(n) => conn.filled += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => return Err(lost(&format!("failed a connection ({e})"))),
+                Err(e) => return Err(lost(&self.peer, &format!("failed a connection ({e})"))),
             }
             match self.workload.frame(&conn.input[..conn.filled])? {
                 wire::Frame::Complete { len } if len == conn.filled => {

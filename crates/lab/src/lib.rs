@@ -70,6 +70,9 @@ use std::sync::Mutex;
 struct Lab {
     #[command(subcommand)]
     command: Option<Command>,
+    /// Lose what others have in tables (collections) of the names that are needed; else they are refused.
+    #[arg(long, global = true)]
+    overwrite: bool,
 }
 
 #[derive(Subcommand)]
@@ -165,11 +168,16 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     if let Ok(mut command) = COMMAND.lock() {
         *command = shown;
     }
+    if lab.overwrite {
+        targets::mark::overwrite();
+    }
     // Without a word, the short study.
     let command = match lab.command {
         Some(command) => command,
         None => match Lab::try_parse_from(["pando lab", "short"]) {
-            Ok(Lab { command: Some(c) }) => c,
+            Ok(Lab {
+                command: Some(c), ..
+            }) => c,
             _ => unreachable!("the short study has defaults"),
         },
     };
@@ -258,7 +266,7 @@ fn dispatch(command: Command) -> Result<bool> {
             show::diff(
                 &report::Report::read(&before)?,
                 &report::Report::read(&after)?,
-            );
+            )?;
             Ok(true)
         }
         Command::Ycsb(args) => ycsb::command::main(args),

@@ -1,11 +1,12 @@
 //! Where a run's result goes, alike for every command that measures, and what is left of a run that does not come to its
 //! end: its steps stand beside the result to come, and `--resume` goes on after the last of them.
 //!
-//! Invariants: a place that cannot be written is a fault before anything is measured. The journal
+//! Invariants: a place that cannot be written is a fault before anything is measured. A result or a journal that is there is
+//! replaced only with `--force`, and gone on with only with `--resume`; a folder is made only for default names. The journal
 //! (`<result>.unfinished`) is a whole report after each step; it goes when the result is written. Tables are printed even
 //! where the result cannot be written in the end.
 
-use crate::fault::{Fault, Result};
+use crate::fault::{Fault, Result, local};
 use crate::html;
 use crate::report::{Draft, Report};
 use crate::show;
@@ -19,6 +20,9 @@ pub struct Output {
     /// No progress.
     #[arg(long, short)]
     pub quiet: bool,
+    /// Replace a result that is there.
+    #[arg(long)]
+    pub force: bool,
     /// Go on after the last step that a run with the same --out finished.
     #[arg(long)]
     pub resume: bool,
@@ -37,8 +41,6 @@ pub struct Journal {
     result: Option<PathBuf>,
     /// Steps that the journal's file holds.
     kept: usize,
-    /// The folder of the result, where there was none before.
-    made: Option<PathBuf>,
     told: bool,
     finished: bool,
 }
@@ -57,13 +59,16 @@ impl Journal {
         }
         let result = match &to.out {
             Some(out) if out == Path::new("-") => None,
-            Some(out) => Some(out.clone()),
-            None => Some(draft.default_path()),
+            Some(out) => {
+                fresh_place(out, to.force || to.resume)?;
+                fresh_place(&unfinished(out), to.force || to.resume)?;
+                Some(out.clone())
+            }
+            None => Some(unused(draft.default_path())?),
         };
         let mut journal = Journal {
             result,
             kept: 0,
-            made: None,
             told: false,
             finished: false,
         };
@@ -87,8 +92,6 @@ impl Journal {
         if result.extension().is_some_and(|e| e == "html") {
             return no("--out names the result file (JSON); the page goes beside it");
         }
-        let folder = result.parent().filter(|d| !d.as_os_str().is_empty());
-        self.made = folder.filter(|d| !d.exists()).map(Path::to_path_buf);
         if let Err(fault) = draft.report.write(&unfinished(result)) {
             // Nothing was begun, so there is nothing to be told of.
             self.finished = true;
@@ -135,16 +138,12 @@ impl Journal {
         Ok(report)
     }
 
-    /// An empty journal helps nobody, nor does the folder that was made for it.
+    /// An empty journal helps nobody.
     fn sweep_up(&self) {
         if self.kept == 0
             && let Some(path) = self.path()
         {
             let _ = std::fs::remove_file(path);
-            if let Some(folder) = &self.made {
-                // Only when it is empty.
-                let _ = std::fs::remove_dir(folder);
-            }
         }
     }
 }
@@ -168,6 +167,57 @@ impl Drop for Journal {
             );
         }
     }
+}
+
+/// Refuses the place of a file that is there, and a folder that is not.
+pub fn fresh_place(path: &Path, force: bool) -> Result<()> {
+    let refuse = |why: &str| Err(Fault::Usage(format!("{}: {why}", path.display())));
+    let folder = path.parent().filter(|d| !d.as_os_str().is_empty());
+    if folder.is_some_and(|d| !d.is_dir()) {
+        return refuse("there is no such folder");
+    }
+    // A pipe or a terminal takes any number of results.
+    let there = path.symlink_metadata().is_ok_and(|m| m.is_file());
+    match there && !force {
+        true => refuse("is there already; --force replaces it, --resume goes on with a run"),
+        false => Ok(()),
+    }
+}
+
+/// A name of this run's own in the folder of default names, which is made. The journal's file holds the name: two runs that
+/// begin in one second, or in two processes, get two.
+fn unused(wanted: PathBuf) -> Result<PathBuf> {
+    if let Some(folder) = wanted.parent() {
+        std::fs::create_dir_all(folder).map_err(local(folder.display()))?;
+    }
+    let stem = wanted
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    for n in 1..=10_000 {
+        let name = match n {
+            1 => wanted.clone(),
+            n => wanted.with_file_name(format!("{stem}-{n}.json")),
+        };
+        let journal = unfinished(&name);
+        match std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&journal)
+        {
+            Ok(_) if name.exists() => {
+                let _ = std::fs::remove_file(&journal);
+            }
+            Ok(_) => return Ok(name),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(local(journal.display())(e)),
+        }
+    }
+    Err(Fault::Local(format!(
+        "{}: too many of that name",
+        wanted.display()
+    )))
 }
 
 /// Steps, or what stands for them.
@@ -225,7 +275,7 @@ mod tests {
         Output {
             out: Some(out.to_path_buf()),
             quiet: true,
-            resume: false,
+            ..Output::default()
         }
     }
 
@@ -236,7 +286,7 @@ mod tests {
     #[test]
     fn a_run_that_died_leaves_its_steps_and_one_that_never_began_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let out = dir.path().join("new/result.json");
+        let out = dir.path().join("result.json");
         drop(Journal::open(&mut draft(), &to(&out)).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 
@@ -273,6 +323,7 @@ mod tests {
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
         for bad in [
+            dir.path().join("none/result.json"),
             dir.path().to_path_buf(),
             dir.path().join("page.html"),
             file.join("below.json"),
@@ -285,5 +336,40 @@ mod tests {
             ..to(&dir.path().join("none.json"))
         };
         assert!(Journal::open(&mut draft(), &nowhere).is_err());
+    }
+
+    #[test]
+    fn a_result_that_is_there_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("result.json");
+        for place in [out.clone(), unfinished(&out)] {
+            std::fs::write(&place, "mine").unwrap();
+            let fault = Journal::open(&mut draft(), &to(&out)).err().unwrap();
+            assert!(fault.to_string().contains("--force"), "{fault}");
+            assert_eq!(std::fs::read_to_string(&place).unwrap(), "mine");
+            let force = Output {
+                force: true,
+                ..to(&out)
+            };
+            drop(Journal::open(&mut draft(), &force).unwrap());
+            let _ = std::fs::remove_file(&place);
+        }
+    }
+
+    #[test]
+    fn default_names_do_not_collide() {
+        let dir = tempfile::tempdir().unwrap();
+        let wanted = dir.path().join("lab-results/run-x.json");
+        let mut names: Vec<PathBuf> = (0..3).map(|_| unused(wanted.clone()).unwrap()).collect();
+        std::fs::write(dir.path().join("lab-results/run-x-4.json"), "").unwrap();
+        names.push(unused(wanted).unwrap());
+        let names = names
+            .iter()
+            .map(|n| n.file_name().unwrap().to_str().unwrap());
+        let names: Vec<&str> = names.collect();
+        assert_eq!(
+            names,
+            ["run-x.json", "run-x-2.json", "run-x-3.json", "run-x-5.json"]
+        );
     }
 }

@@ -15,7 +15,7 @@ use crate::random::Rng;
 use crate::reply::{self, SAMPLE_EVERY};
 use crate::report::{Draft, Sizes, Step, TargetInfo};
 use crate::request::{Template, find_by_id};
-use crate::terms::{count, duration, positive};
+use crate::terms::{count, duration, pause, positive};
 use bson::{Doc, ObjectId, Val, Value, Writer, doc};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, default_value = "20s", value_parser = duration)]
     pub duration: Duration,
     /// Each step first runs so long unmeasured.
-    #[arg(long, default_value = "5s", value_parser = duration)]
+    #[arg(long, default_value = "5s", value_parser = pause)]
     pub warmup: Duration,
     /// Documents that are read again and again, so that memory holds them.
     #[arg(long, default_value = "1000", value_parser = count)]

@@ -5,8 +5,8 @@ use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::say;
 use crate::report::Draft;
-use crate::targets;
-use crate::terms::{Durability, count, duration, positive};
+use crate::targets::local::given_or_own;
+use crate::terms::{Durability, count, duration, pause, positive};
 use crate::ycsb::session::Plan;
 use crate::ycsb::spec::known;
 use crate::ycsb::{Properties, Session, Spec, scenario};
@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_parser = duration)]
     pub duration: Option<Duration>,
     /// Run so long before measuring (not with workloads that only insert).
-    #[arg(long, default_value = "0s", value_parser = duration)]
+    #[arg(long, default_value = "0s", value_parser = pause)]
     pub warmup: Duration,
     /// Open loop: so many operations a second, response times counted from when each was due.
     #[arg(long)]
@@ -105,7 +105,14 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("requests", format!("{:?}", spec.request).to_lowercase());
     draft.set("seed", args.seed);
     let mut of_targets = Vec::new();
-    for target in targets::open_all(&urls)? {
+    if urls.is_empty() && args.phase != Phases::Both {
+        return Err(Fault::Usage(
+            "a server of this run's own has no records before it and none after it: give --url"
+                .into(),
+        ));
+    }
+    let (own, targets) = given_or_own(&urls, args.to.quiet)?;
+    for target in targets {
         let durability = match args.durability {
             Some(d) => d,
             None => durability_of(target.url())?,
@@ -136,6 +143,7 @@ pub fn main(args: Args) -> Result<bool> {
             &mut journal,
         )?;
     }
+    drop(own);
     journal.finish(draft, Page::None)?;
     Ok(true)
 }
@@ -172,6 +180,9 @@ fn all(
             draft.push(&key, step);
             journal.save(draft);
             return Ok(());
+        }
+        if args.phase == Phases::Run && session.spec.writes() {
+            session.claim()?;
         }
         if args.phase != Phases::Run && !session.prepare(std::mem::take(&mut reload))? {
             break;

@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "url")]
     pub launch: Option<String>,
     /// Databases to start beside it: mariadb, postgres, postgres-jsonb, mongod.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = ["mariadb", "postgres", "postgres-jsonb", "mongod"])]
     pub with: Vec<String>,
     /// Records: 1000, 50k, 5m …
     #[arg(long, default_value = "100k", value_parser = count)]

@@ -1,13 +1,33 @@
 //! Results as tables on the terminal.
 
+use crate::fault::{Fault, Result};
 use crate::measure::Latency;
 use crate::overview::{Overview, UNDECIDED, merge, short_title};
+use crate::rates::interval;
 use crate::report::{CLIENT_BAR, Check, Comparison, Report, Shard, Step};
 use crate::terms::{bytes, figure, grouped, span};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+/// Columns of the terminal that is written to; none where it is no terminal, and lines may be of any length.
+fn terminal_width() -> Option<u16> {
+    let mut size = libc::winsize {
+        ws_row: 0,
+        ws_col: 0,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: `size` is a valid place for the answer.
+    let known = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } == 0;
+    Some(size.ws_col).filter(|columns| known && *columns > 0)
+}
+
+/// A table that fits into so many columns, where it has to.
 fn table(header: &[&str]) -> Table {
+    fitting(terminal_width(), header)
+}
+
+fn fitting(columns: Option<u16>, header: &[&str]) -> Table {
     let mut t = Table::new();
     // A line under the header and none between rows.
     t.load_preset(presets::NOTHING)
@@ -15,6 +35,10 @@ fn table(header: &[&str]) -> Table {
         .set_style(TableComponent::MiddleHeaderIntersections, '─')
         .set_content_arrangement(ContentArrangement::Disabled)
         .set_header(header.to_vec());
+    if let Some(columns) = columns {
+        t.set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(columns);
+    }
     for (i, column) in t.column_iter_mut().enumerate() {
         if i > 0 {
             column.set_cell_alignment(CellAlignment::Right);
@@ -376,8 +400,10 @@ pub fn checks(list: &[Check]) {
     println!("\n{t}");
 }
 
-/// Every figure of `before` that `after` has too, side by side.
-pub fn diff(before: &Report, after: &Report) {
+/// Every figure of `before` that `after` has too, side by side, and whether their intervals part them. Results of different
+/// work are refused.
+pub fn diff(before: &Report, after: &Report) -> Result<()> {
+    same_work(before, after)?;
     for (mark, r) in [("before", before), ("after", after)] {
         let version = r.target.as_ref().map_or("–", |t| &t.version);
         println!(
@@ -388,55 +414,113 @@ pub fn diff(before: &Report, after: &Report) {
     if before.host.cpu != after.host.cpu {
         println!("different machines: compare shapes, not figures");
     }
-    let mut t = table(&["figure", "before", "after", "after/before"]);
+    let mut t = table(&["figure", "before", "after", "after/before", "difference"]);
     let (old, new) = (figures(before), figures(after));
     for (name, a) in &old {
         let Some(b) = new.get(name) else { continue };
         t.add_row([
             name.clone(),
-            format!("{a:.3}"),
-            format!("{b:.3}"),
-            format!("{:.3}", b / a),
+            format!("{:.3}", a.value),
+            format!("{:.3}", b.value),
+            format!("{:.3}", b.value / a.value),
+            difference(a, b).into(),
         ]);
     }
     println!("\n{t}");
-    let missing = |have: &BTreeMap<String, f64>, other: &BTreeMap<String, f64>| {
+    println!(
+        "difference: higher or lower where the 95% intervals of both do not meet, {UNDECIDED} where they do; nothing where a figure has none"
+    );
+    let missing = |have: &BTreeMap<String, Figure>, other: &BTreeMap<String, Figure>| {
         have.keys().filter(|k| !other.contains_key(*k)).count()
     };
     let (gone, fresh) = (missing(&old, &new), missing(&new, &old));
     if gone + fresh > 0 {
         println!("{gone} figure(s) only before, {fresh} only after");
     }
+    Ok(())
+}
+
+/// Settings that say how long was measured, not what was done.
+const MEASURING: [&str; 3] = ["rounds", "seconds_a_point", "seconds_a_turn"];
+
+/// Refuses two results whose figures mean different things.
+fn same_work(before: &Report, after: &Report) -> Result<()> {
+    let refuse = |what: &str, a: String, b: String| {
+        Err(Fault::Usage(format!(
+            "the results are of different work: {what} {a} before and {b} after"
+        )))
+    };
+    let what = |r: &Report| format!("{} {}", r.kind, r.name);
+    if what(before) != what(after) {
+        return refuse("the command", what(before), what(after));
+    }
+    let names: BTreeSet<&String> = before
+        .settings
+        .keys()
+        .chain(after.settings.keys())
+        .collect();
+    for name in names {
+        let of = |r: &Report| {
+            r.settings
+                .get(name)
+                .map_or("nothing".into(), ToString::to_string)
+        };
+        if !MEASURING.contains(&name.as_str()) && of(before) != of(after) {
+            return refuse(name, of(before), of(after));
+        }
+    }
+    Ok(())
+}
+
+/// A figure, and its interval where one is known.
+struct Figure {
+    value: f64,
+    interval: Option<[f64; 2]>,
+}
+
+fn difference(before: &Figure, after: &Figure) -> &'static str {
+    match (before.interval, after.interval) {
+        (Some(a), Some(b)) if b[0] > a[1] => "higher",
+        (Some(a), Some(b)) if b[1] < a[0] => "lower",
+        (Some(_), Some(_)) => UNDECIDED,
+        _ => "",
+    }
 }
 
 /// All single figures of a report by name.
-fn figures(r: &Report) -> BTreeMap<String, f64> {
+fn figures(r: &Report) -> BTreeMap<String, Figure> {
     let mut all = BTreeMap::new();
+    let mut put = |name: String, value: f64, interval: Option<[f64; 2]>| {
+        // One that is a point bounds nothing.
+        let interval = interval.filter(|[low, high]| high > low);
+        all.insert(name, Figure { value, interval });
+    };
     for s in &r.steps {
         let mut name = format!("{} @{}", s.name, s.connections);
         for part in [&s.mode, &s.target].into_iter().flatten() {
             name.push_str(&format!(", {part}"));
         }
-        all.insert(format!("{name} ops/s"), s.per_second);
+        put(format!("{name} ops/s"), s.per_second, Some(interval(s)));
         if let Some(cpu) = s.server_cpu_us {
-            all.insert(format!("{name} server CPU µs"), cpu);
+            put(format!("{name} server CPU µs"), cpu, None);
         }
         for (kind, l) in &s.latency {
-            all.insert(format!("{name} {kind} p50 µs"), l.p50_us);
-            all.insert(format!("{name} {kind} p99 µs"), l.p99_us);
+            put(format!("{name} {kind} p50 µs"), l.p50_us, None);
+            put(format!("{name} {kind} p99 µs"), l.p99_us, None);
         }
     }
     for c in &r.comparisons {
-        all.insert(format!("{} share", c.name), c.share);
+        let interval = Some(c.share_interval);
+        put(format!("{} share", c.name), c.share, interval);
         if let Some(ratio) = c.cpu_ratio {
-            all.insert(format!("{} CPU ratio", c.name), ratio);
+            put(format!("{} CPU ratio", c.name), ratio, c.cpu_interval);
         }
         if let Some(cpu) = c.subject.cpu_us {
-            all.insert(format!("{} CPU µs", c.name), cpu);
+            put(format!("{} CPU µs", c.name), cpu, None);
         }
     }
     for c in &r.checks {
-        all.insert(format!("{} {}", c.name, c.unit), c.value);
+        put(format!("{} {}", c.name, c.unit), c.value, None);
     }
     all
 }
@@ -472,6 +556,53 @@ mod tests {
             ]
         );
         report(&r);
-        diff(&r, &r);
+        diff(&r, &r).unwrap();
+    }
+
+    #[test]
+    fn a_table_fits_its_terminal() {
+        let row = [
+            "a step with a long name, in words",
+            "PandoDB 0.1.0 with a long label",
+            "123,456",
+        ];
+        for (columns, most) in [(Some(60), 60), (None, 200)] {
+            let mut t = fitting(columns, &["step", "target", "ops/s"]);
+            t.add_row(row);
+            let widest = t.to_string().lines().map(|l| l.chars().count()).max();
+            assert!(widest.is_some_and(|w| w <= most), "{t}");
+            assert_eq!(t.to_string().lines().count() > 3, columns.is_some(), "{t}");
+        }
+    }
+
+    #[test]
+    fn different_work_is_refused_and_a_difference_needs_intervals_apart() {
+        let mut a = crate::report::Draft::new("run", "C.S5").report;
+        a.settings.insert("records".into(), 1000.into());
+        a.settings.insert("rounds".into(), 3.into());
+        let mut b = a.clone();
+        b.settings.insert("rounds".into(), 5.into());
+        assert!(diff(&a, &b).is_ok());
+        b.settings.insert("records".into(), 2000.into());
+        let fault = diff(&a, &b).unwrap_err().to_string();
+        assert!(
+            fault.contains("records 1000 before and 2000 after"),
+            "{fault}"
+        );
+        b = crate::report::Draft::new("run", "C.S4").report;
+        assert!(diff(&a, &b).is_err());
+
+        let figure = |low: f64, high: f64| Figure {
+            value: low,
+            interval: Some([low, high]),
+        };
+        let bare = Figure {
+            value: 1.0,
+            interval: None,
+        };
+        assert_eq!(difference(&figure(1.0, 2.0), &figure(2.1, 3.0)), "higher");
+        assert_eq!(difference(&figure(1.0, 2.0), &figure(0.1, 0.9)), "lower");
+        assert_eq!(difference(&figure(1.0, 2.0), &figure(1.5, 3.0)), UNDECIDED);
+        assert_eq!(difference(&figure(1.0, 2.0), &bare), "");
     }
 }

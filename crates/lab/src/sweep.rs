@@ -7,7 +7,7 @@ use crate::output::{Journal, Output, Page};
 use crate::progress::{self, say};
 use crate::rates::peak_and_knee;
 use crate::report::{Check, Draft, Step};
-use crate::targets;
+use crate::targets::local::given_or_own;
 use crate::terms::{Durability, count, duration, grouped, positive};
 use crate::ycsb::session::Plan;
 use crate::ycsb::{Session, scenario};
@@ -64,7 +64,7 @@ pub fn main(args: Args) -> Result<bool> {
         ));
     }
     let spec = scenario::spec(&args.workload, args.records)?;
-    let targets = targets::open_all(&args.url)?;
+    let (own, targets) = given_or_own(&args.url, args.to.quiet)?;
     let mut draft = Draft::new("sweep", &args.workload.to_ascii_uppercase());
     draft.set("records", args.records);
     draft.set("durability", args.durability.name());
@@ -93,6 +93,7 @@ pub fn main(args: Args) -> Result<bool> {
         };
         turns.run(&mut session, &mut draft, &mut journal)?;
     }
+    drop(own);
     Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 

@@ -48,6 +48,14 @@ impl Durability {
 
 /// `500ms`, `30s`, `5m`, `1h`, or plain seconds.
 pub fn duration(s: &str) -> std::result::Result<Duration, String> {
+    match pause(s)? {
+        Duration::ZERO => Err("more than nothing is expected".into()),
+        some => Ok(some),
+    }
+}
+
+/// The same where nothing is fine too: a warm-up, a rest.
+pub fn pause(s: &str) -> std::result::Result<Duration, String> {
     let split = s
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(s.len());
@@ -182,6 +190,7 @@ mod tests {
         assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
         assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
         assert!(duration("3 days").is_err());
+        assert!(duration("0s").is_err() && pause("0s") == Ok(Duration::ZERO));
         assert!(duration("-1s").is_err());
         assert_eq!(count("1_000"), Ok(1000));
         assert_eq!(count("1.5k"), Ok(1500));

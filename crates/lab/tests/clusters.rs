@@ -169,6 +169,7 @@ fn studies_launch_clusters_for_themselves() {
             "--shards",
             shards,
             "--quiet",
+            "--force",
             "--out",
             out.to_str().unwrap(),
         ];
@@ -234,7 +235,7 @@ fn the_client_spreads_keys_over_servers_side_by_side() {
         .collect();
     let url = servers.join("+");
     let with = |words: &[&str], url: &str| {
-        run(&[words, &["--url", url, "--quiet", "--out", out]].concat())
+        run(&[words, &["--url", url, "--quiet", "--force", "--out", out]].concat())
     };
     let load = ["load", "A", "--records", "900", "--connections", "5"];
     assert!(!with(&load, &[&*servers[0], &*servers[0]].join("+")));
@@ -268,7 +269,9 @@ fn the_client_spreads_keys_over_servers_side_by_side() {
     let shards = format!("1={},2={}+{}", servers[0], servers[1], servers[2]);
     let words = ["study", "shards", "--records", "300", "--duration", "50ms"];
     let words = [&words[..], &["--shards", &shards, "--connections", "4"]].concat();
-    assert!(run(&[&words[..], &["--quiet", "--out", out]].concat()));
+    assert!(run(
+        &[&words[..], &["--quiet", "--force", "--out", out]].concat()
+    ));
     let report = Report::read(Path::new(out)).unwrap();
     assert_eq!(report.steps.len(), 10);
     assert!(

@@ -67,7 +67,10 @@ fn what_the_client_costs_stands_beside_each_step() {
         "run C.S5 --records 500 --operations 3000 --connections 4 --quiet",
         "study keys --records 2000 --keys 1k --modes id --quiet",
     ] {
-        let done = run(&format!("{words} --url {url} --out {}", out.display()));
+        let done = run(&format!(
+            "{words} --url {url} --force --out {}",
+            out.display()
+        ));
         assert!(done.status.success(), "{}", text(&done.stderr));
         assert!(text(&done.stdout).contains("× null: the client's CPU"));
         let file = std::fs::read_to_string(&out).unwrap();

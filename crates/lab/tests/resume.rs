@@ -65,7 +65,7 @@ impl Bed {
     fn command(&self, url: &str) -> Command {
         let words = self.words.iter().map(|w| w.replace("URL", url));
         let mut command = Command::new(env!("CARGO_BIN_EXE_pando-lab"));
-        command.args(words).arg("--quiet");
+        command.args(words).args(["--quiet", "--force"]);
         command.arg("--out").arg(self.out());
         command.stdout(Stdio::null());
         command

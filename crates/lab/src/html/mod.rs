@@ -10,7 +10,8 @@ mod plot;
 mod published;
 mod tables;
 
-use crate::fault::{Fault, Result};
+use crate::fault::{Fault, Result, local};
+use crate::output::fresh_place;
 use crate::overview::{Overview, merge, short_title, title};
 use crate::report::{Report, Step};
 use crate::terms::{bytes, grouped, span};
@@ -29,6 +30,9 @@ pub struct Args {
     /// Where each plot goes as a file (default: a folder beside the page; - for none).
     #[arg(long)]
     pub svg: Option<PathBuf>,
+    /// Replace a page that is there.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// The colours of the series, light and dark, and of everything else. They are kept apart by lightness too, for those
@@ -44,19 +48,28 @@ pub fn main(args: Args) -> Result<bool> {
         reports.push(Report::read(path)?);
     }
     let out = match args.out {
-        Some(out) => out,
+        Some(out) if args.results.contains(&out) => {
+            return Err(Fault::Usage(format!(
+                "{}: is a result, --out names the page",
+                out.display()
+            )));
+        }
+        Some(out) => {
+            fresh_place(&out, args.force)?;
+            out
+        }
         // The first result may have a page of its own.
         None if reports.len() > 1 => args.results[0].with_file_name("report.html"),
         None => args.results[0].with_extension("html"),
     };
-    if args.results.contains(&out) {
-        return Err(Fault::Usage(format!(
-            "{}: is a result, --out names the page",
-            out.display()
-        )));
-    }
     let svg = match args.svg {
         Some(dir) if dir == Path::new("-") => None,
+        Some(dir) if !dir.is_dir() => {
+            return Err(Fault::Usage(format!(
+                "{}: there is no such folder",
+                dir.display()
+            )));
+        }
         Some(dir) => Some(dir),
         None => Some(out.with_extension("plots")),
     };
@@ -70,6 +83,9 @@ pub fn main(args: Args) -> Result<bool> {
 
 /// Writes the page and the plots; gives how many plots there are.
 pub fn write(reports: &[Report], out: &Path, svg: Option<&Path>) -> Result<usize> {
+    if let Some(dir) = svg {
+        std::fs::create_dir_all(dir).map_err(local(dir.display()))?;
+    }
     let merged = merge(reports);
     let mut drawn = Vec::new();
     for r in &merged {
@@ -379,7 +395,7 @@ mod tests {
     #[test]
     fn a_page_stands_by_itself_and_nothing_breaks_out_of_it() {
         let dir = tempfile::tempdir().unwrap();
-        let out = dir.path().join("deep/page.html");
+        let out = dir.path().join("page.html");
         let plots = write(
             &[report("A"), report("B")],
             &out,

@@ -3,6 +3,7 @@
 
 use super::charts::slug;
 use super::plot::escape;
+use crate::measure::Latency;
 use crate::overview::{Overview, UNDECIDED};
 use crate::report::{Report, Shard};
 use crate::terms::{self, bytes, grouped, span};
@@ -127,8 +128,12 @@ pub(super) fn checks(h: &mut String, r: &Report) {
 
 pub(super) fn steps(h: &mut String, r: &Report) {
     let us = |v: f64| span((v * 1e3).max(0.0) as u64);
-    let rows = r.steps.iter().map(|s| {
-        let l = s.latency.values().max_by_key(|l| l.count);
+    let percentiles = |l: Option<&Latency>| match l {
+        Some(l) => [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(us),
+        None => Default::default(),
+    };
+    let rows = r.steps.iter().flat_map(|s| {
+        let many = s.latency.len() > 1;
         let mut row = vec![
             s.name.clone(),
             s.target.clone().unwrap_or_default(),
@@ -142,13 +147,27 @@ pub(super) fn steps(h: &mut String, r: &Report) {
                 if s.client_bound { " *" } else { "" }
             ),
         ];
-        row.extend(l.map_or(vec![String::new(); 4], |l| {
-            [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(us).to_vec()
-        }));
+        row.extend(percentiles(s.latency.values().next().filter(|_| !many)));
         row.push(s.server_cpu_us.map_or("–".into(), |c| format!("{c:.1}")));
         row.push(format!("{:.1}", s.client_cpu_us));
         row.push(s.client_ratio_text());
-        row
+        // Of a mixed workload each operation has a line of its own, under its own name.
+        let kinds = s.latency.iter().filter(move |_| many);
+        let kinds = kinds.map(move |(kind, l)| {
+            let mut row = vec![
+                format!("{}: {kind}", s.name),
+                s.target.clone().unwrap_or_default(),
+                s.mode.clone().unwrap_or_default(),
+                s.connections.to_string(),
+                String::new(),
+                grouped(l.count as f64),
+                grouped(l.count as f64 / s.seconds.max(1e-9)),
+            ];
+            row.extend(percentiles(Some(l)));
+            row.resize(14, String::new());
+            row
+        });
+        std::iter::once(row).chain(kinds).collect::<Vec<_>>()
     });
     let head = [
         "step",

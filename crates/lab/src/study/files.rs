@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The server, as mongodb://host:port
-    #[arg(long, default_value = crate::targets::DEFAULT_URL)]
-    pub url: String,
+    /// The server, as mongodb://host:port (default: one of this run's own).
+    #[arg(long)]
+    pub url: Option<String>,
     #[command(flatten)]
     pub launch: Launch,
     /// Files to store and to read back.
@@ -46,7 +46,7 @@ pub struct Args {
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
-    /// The database; its collections fs.files and fs.chunks are dropped first.
+    /// The database; its collections fs.files and fs.chunks are made anew.
     #[arg(long, default_value = "studyf")]
     pub database: String,
     /// Keep the files.
@@ -79,9 +79,10 @@ pub fn main(args: Args) -> Result<bool> {
                 "files are spread by a router: --shards goes with --launch mongod".into(),
             ));
         }
-        _ => args.launch.start(args.to.quiet)?,
+        _ => args.launch.start(args.url.is_some(), args.to.quiet)?,
     };
-    let url = launched.as_ref().map_or(args.url.clone(), Started::url);
+    let given = args.url.clone().unwrap_or_default();
+    let url = launched.as_ref().map_or(given, Started::url);
     let address = Address::parse(&url)?;
     let mut control = address.connect()?;
     let info = TargetInfo::of(&address, &mut control);
@@ -141,6 +142,7 @@ pub fn main(args: Args) -> Result<bool> {
                     }],
                 };
                 control.command(&args.database, index.as_doc())?;
+                control.mark(&args.database, "fs.chunks")?;
             }
             progress::step(1.0);
             shared.next.store(0, Ordering::Relaxed);

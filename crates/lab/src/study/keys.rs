@@ -15,7 +15,8 @@ use crate::random::{Permutation, Rng, mix};
 use crate::reply::SAMPLE_EVERY;
 use crate::report::{Draft, Step, TargetInfo};
 use crate::spoken::Spoken;
-use crate::targets::{self, Activity, Cells, Dialect, Key, Table, Target};
+use crate::targets::local::given_or_own;
+use crate::targets::{Activity, Cells, Dialect, Key, Table, Target};
 use crate::terms::{Durability, count, duration};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,7 +83,7 @@ pub fn main(args: Args) -> Result<bool> {
             "--records and --keys must be at least 1".into(),
         ));
     }
-    let targets = targets::open_all(&args.url)?;
+    let (own, targets) = given_or_own(&args.url, args.to.quiet)?;
     let mut draft = Draft::new("study", "B-keys");
     draft.set("records", args.records);
     draft.set("fields", FIELDS + 1);
@@ -116,6 +117,7 @@ pub fn main(args: Args) -> Result<bool> {
             mode.run(&mut draft, &mut journal)?;
         }
     }
+    drop(own);
     journal.finish(draft, Page::Beside)?;
     Ok(true)
 }

@@ -6,8 +6,10 @@ use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::Fleet;
 use crate::null::{Recorded, write_recorded};
+use crate::output::fresh_place;
 use crate::progress::{Goal, Progress};
 use crate::reply;
+use crate::targets::local::{Started, given_or_own};
 use crate::terms::{Durability, count};
 use crate::ycsb::sequence::Sequence;
 use bson::Doc;
@@ -16,15 +18,18 @@ use std::sync::Arc;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The server, as mongodb://host:port
-    #[arg(long, default_value = crate::targets::DEFAULT_URL)]
-    url: String,
+    /// The server, as mongodb://host:port (default: one of this run's own).
+    #[arg(long)]
+    url: Option<String>,
     /// Documents to load for it.
     #[arg(long, default_value = "20k", value_parser = count)]
     records: u64,
     /// The file to write.
     #[arg(long, default_value = "replies.bson")]
     out: PathBuf,
+    /// Replace the file if it is there.
+    #[arg(long)]
+    force: bool,
 }
 
 /// The operations whose replies are recorded.
@@ -43,7 +48,12 @@ pub const RECORDED: [Operation; 8] = [
 ];
 
 pub fn main(args: Args) -> Result<bool> {
-    let target = Address::parse(&args.url)?;
+    fresh_place(&args.out, args.force)?;
+    let urls: Vec<String> = args.url.into_iter().collect();
+    let (own, targets) = given_or_own(&urls, true)?;
+    let url = own.as_ref().map(Started::url).or(urls.into_iter().next());
+    drop(targets);
+    let target = Address::parse(&url.unwrap_or_default())?;
     let data = Arc::new(Dataset::new(args.records, 1, Payload::Text, Ids::Generated));
     let place = prepare(&target, "lab", "record", &data, &INDEXES, false)?;
     let mut connection = target.connect()?;

@@ -18,16 +18,16 @@ use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
 use crate::targets::Activity;
 use crate::targets::local::Launch;
 use crate::targets::mongodb::MongoDb;
-use crate::terms::{Durability, count, duration};
+use crate::terms::{Durability, count, duration, pause};
 use crate::ycsb::sequence::Sequence;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The server, as mongodb://host:port
-    #[arg(long, default_value = crate::targets::DEFAULT_URL)]
-    pub url: String,
+    /// The server, as mongodb://host:port (default: one of this run's own).
+    #[arg(long)]
+    pub url: Option<String>,
     #[command(flatten)]
     pub launch: Launch,
     /// Documents of the data set (1 KB each; 100k, 5m …).
@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub duration: Duration,
     /// Wait so long between loading and reading: what is loaded is merged meanwhile.
-    #[arg(long, default_value = "0s", value_parser = duration)]
+    #[arg(long, default_value = "0s", value_parser = pause)]
     pub settle: Duration,
     /// Insert tests other than the batch insert end after so long if not all documents are in.
     #[arg(long, default_value = "60s", value_parser = duration)]
@@ -100,20 +100,23 @@ pub fn main(args: Args) -> Result<bool> {
         ));
     }
     let mut args = args;
-    let mut launched = None;
-    if args.launch.launch.is_some() || args.launch.shards > 1 {
-        if args.launch.shards > 1 && args.launch.launch.as_deref() != Some("mongod") {
-            return Err(Fault::Usage(
-                "study A asks by secondary indexes, and so needs a router: --shards goes with --launch mongod".into(),
-            ));
-        }
-        launched = args.launch.start(args.to.quiet)?;
-        if let Some(started) = &launched {
-            args.url = started.url();
-            args.sharded = args.launch.shards > 1;
-        }
+    if args.launch.shards > 1 && args.launch.launch.as_deref() != Some("mongod") {
+        return Err(Fault::Usage(
+            "study A asks by secondary indexes, and so needs a router: --shards goes with --launch mongod".into(),
+        ));
     }
-    let target = Address::parse(&args.url)?;
+    if args.sharded && args.url.is_none() {
+        return Err(Fault::Usage(
+            "--sharded goes with the --url of a router; --launch mongod --shards 3 starts one"
+                .into(),
+        ));
+    }
+    let launched = args.launch.start(args.url.is_some(), args.to.quiet)?;
+    if let Some(started) = &launched {
+        args.url = Some(started.url());
+        args.sharded = args.launch.shards > 1;
+    }
+    let target = Address::parse(args.url.as_deref().unwrap_or_default())?;
     let mut study = Single::open(args, target)?;
     study.run()?;
     let Single { draft, journal, .. } = study;
@@ -146,7 +149,7 @@ impl Single {
         if args.sharded && !control.is_router() {
             return Err(Fault::Usage(format!(
                 "{}: no router answers there: leave out --sharded",
-                args.url
+                target.url
             )));
         }
         let data = Dataset::new(args.records, args.steps, args.payload, Ids::Generated);
@@ -224,7 +227,10 @@ impl Single {
             }
         }
         if self.args.sharded && needs_data {
-            let (url, db) = (&self.args.url, &self.args.database);
+            let (url, db) = (
+                self.args.url.as_deref().unwrap_or_default(),
+                &self.args.database,
+            );
             let shards = shards::statistics(url, db, "single", 0)?;
             let of = shards.len() as u64;
             let all = shards.into_iter().map(|s| Shard { of, ..s });

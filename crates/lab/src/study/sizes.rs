@@ -11,7 +11,7 @@ use crate::progress::{course, say, step};
 use crate::report::Draft;
 use crate::targets;
 use crate::targets::local::Launch;
-use crate::terms::{Durability, count, duration, positive};
+use crate::terms::{Durability, count, duration, pause, positive};
 use crate::ycsb::session::Plan;
 use crate::ycsb::{Session, Spec, scenario};
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, default_value = "5s", value_parser = duration)]
     pub duration: Duration,
     /// Before each point.
-    #[arg(long, default_value = "1s", value_parser = duration)]
+    #[arg(long, default_value = "1s", value_parser = pause)]
     pub warmup: Duration,
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
@@ -92,7 +92,7 @@ pub fn main(args: Args) -> Result<bool> {
     for s in &args.scenarios {
         scenario::spec(s, None)?;
     }
-    let launched = args.launch.start(args.to.quiet)?;
+    let launched = args.launch.start(!args.url.is_empty(), args.to.quiet)?;
     let targets = match &launched {
         Some(started) => targets::open_all(&[started.url()])?,
         None => targets::open_all(&args.url)?,

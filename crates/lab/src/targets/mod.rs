@@ -7,6 +7,7 @@
 //! Invariant: a dialect's request gets exactly one whole reply, and `frame` never calls a reply whole before its end.
 
 pub mod local;
+pub mod mark;
 pub mod mongodb;
 pub mod mysql;
 pub mod postgres;
@@ -17,6 +18,7 @@ mod url;
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
 use crate::terms::Durability;
+use mark::Owner;
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -55,9 +57,11 @@ pub trait Target: Send + Sync {
     fn info(&self) -> Result<TargetInfo>;
     /// The database that the URL names.
     fn database(&self) -> Option<String>;
-    /// Makes the table, empty, in place of one that is there.
+    /// Whose the table is, if there is one.
+    fn owner(&self, table: &Table) -> Result<Owner>;
+    /// Makes the table, empty, and marks it, in place of one of ours. One of others is refused.
     fn create(&self, table: &Table) -> Result<()>;
-    /// Drops the table; that there is none is fine.
+    /// Drops the table; that there is none is fine. One of others is refused.
     fn drop_table(&self, table: &Table) -> Result<()>;
     /// Records in the table; none where there is no table.
     fn count(&self, table: &Table) -> Result<u64>;
@@ -191,14 +195,11 @@ pub fn open(url: &str) -> Result<Arc<dyn Target>> {
     }
 }
 
-/// Where a server is looked for when no URL is given.
+/// Where a server is looked for when no URL is given, by commands that only read.
 pub const DEFAULT_URL: &str = "mongodb://127.0.0.1:27017";
 
-/// Those of the URLs that answer, without one what answers at the usual place; of the others one line each. No target at
-/// all is a fault.
+/// Those of the URLs that answer; of the others one line each. No target at all is a fault.
 pub fn open_all(urls: &[String]) -> Result<Vec<Arc<dyn Target>>> {
-    let usual = [DEFAULT_URL.to_string()];
-    let urls = if urls.is_empty() { &usual[..] } else { urls };
     let mut there = Vec::new();
     for url in urls {
         let target = open(url)?;

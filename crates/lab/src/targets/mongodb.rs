@@ -1,5 +1,6 @@
 //! MongoDB's protocol: PandoDB, MongoDB and whatever else speaks it.
 
+use super::mark::Owner;
 use super::{Answer, Cells, Dialect, Key, Table, Target};
 use crate::connection::{Address, Connection, handshake};
 use crate::fault::{Fault, Result};
@@ -44,6 +45,10 @@ impl Target for MongoDb {
 
     fn database(&self) -> Option<String> {
         self.address.database.clone()
+    }
+
+    fn owner(&self, table: &Table) -> Result<Owner> {
+        self.control()?.owner(&table.database, &table.name)
     }
 
     fn create(&self, table: &Table) -> Result<()> {

@@ -3,6 +3,7 @@
 //!
 //! `URL+URL+…` names it. Each server gets its share of the connections, and these touch only its keys.
 
+use super::mark::{self, Owner};
 use super::{Dialect, Table, Target, url};
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
@@ -67,7 +68,21 @@ impl Target for Split {
         self.parts.first().and_then(|p| p.database())
     }
 
+    fn owner(&self, table: &Table) -> Result<Owner> {
+        let mut of_all = Owner::Nobody;
+        for part in &self.parts {
+            match part.owner(table)? {
+                Owner::Nobody => {}
+                Owner::Ours if of_all != Owner::Others => of_all = Owner::Ours,
+                _ => of_all = Owner::Others,
+            }
+        }
+        Ok(of_all)
+    }
+
     fn create(&self, table: &Table) -> Result<()> {
+        // All are asked before the first loses anything.
+        mark::claim(self.owner(table)?, &self.shown, &table.name)?;
         self.parts.iter().try_for_each(|p| p.create(table))
     }
 

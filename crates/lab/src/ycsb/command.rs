@@ -99,9 +99,12 @@ fn url(binding: &str, p: &Properties) -> Result<String> {
     };
     Ok(match binding {
         "mongodb" | "mongodb-async" => {
-            let url = p
-                .get("mongodb.url")
-                .unwrap_or("mongodb://localhost:27017/ycsb?w=1");
+            let url = p.get("mongodb.url").ok_or_else(|| {
+                Fault::Usage(
+                    "say which server is written to: -p mongodb.url=mongodb://host:port/ycsb?w=1"
+                        .into(),
+                )
+            })?;
             with_options(url, "lab.options")
         }
         "jdbc" | "postgrenosql" => {
@@ -305,10 +308,9 @@ mod tests {
     #[test]
     fn bindings_lead_to_targets() {
         let mut p = Properties::default();
-        assert_eq!(
-            url("mongodb", &p).unwrap(),
-            "mongodb://localhost:27017/ycsb?w=1"
-        );
+        assert!(url("mongodb", &p).is_err());
+        p.set("mongodb.url", "mongodb://h/ycsb?w=1");
+        assert_eq!(url("mongodb", &p).unwrap(), "mongodb://h/ycsb?w=1");
         assert!(url("jdbc", &p).is_err() && url("cassandra-cql", &p).is_err());
         p.set("db.url", "jdbc:mysql://h:3306/ycsb");
         p.set("db.user", "me");

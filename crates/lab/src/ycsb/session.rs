@@ -10,6 +10,7 @@ use crate::measure::Sample;
 use crate::process;
 use crate::progress::{Goal, Progress, say};
 use crate::report::{Step, TargetInfo};
+use crate::targets::mark::{self, Owner};
 use crate::targets::{Activity, Table, Target};
 use crate::terms::Durability;
 use std::collections::BTreeMap;
@@ -114,6 +115,12 @@ impl Session {
         self.target.create(&self.table)
     }
 
+    /// Refuses a table that others made.
+    pub fn claim(&self) -> Result<()> {
+        let table = format!("{}.{}", self.db, self.table.name);
+        mark::claim(self.target.owner(&self.table)?, &self.info.url, &table)
+    }
+
     pub fn drop_table(&self) -> Result<()> {
         self.target.drop_table(&self.table)
     }
@@ -135,6 +142,8 @@ impl Session {
         }
         // Inserts and deletes may leave the right count of other records.
         let mixes = self.spec.insert > 0.0 && self.spec.delete > 0.0;
+        // Records of others are neither written to nor taken for a workload's.
+        self.claim()?;
         if !reload && !mixes && self.count()? == self.spec.records {
             return Ok(true);
         }
@@ -232,10 +241,10 @@ impl Session {
     /// YCSB's load phase: into the table that is there, or a new one.
     pub fn add(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<Outcome> {
         // As YCSB's users know it, a load does not empty a table; keys that are there make it fail.
-        let before = self.count()?;
-        if before == 0 {
+        if self.target.owner(&self.table)? == Owner::Nobody {
             self.empty()?;
         }
+        let before = self.count()?;
         let (outcome, _) = self.drive(Phase::Load, self.spec.clone(), plan, observe)?;
         self.expect_count(before + outcome.operations)?;
         Ok(outcome)

@@ -353,6 +353,12 @@ impl Spec {
         ]
     }
 
+    /// Whether the run phase changes records or makes some.
+    pub fn writes(&self) -> bool {
+        let [_, update, insert, _, rmw, delete] = self.proportions();
+        update + insert + rmw + delete > 0.0
+    }
+
     /// Whether the run phase only inserts: then it starts with an empty collection.
     pub fn only_inserts(&self) -> bool {
         let [read, update, insert, scan, rmw, delete] = self.proportions();

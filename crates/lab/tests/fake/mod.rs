@@ -273,6 +273,10 @@ impl State {
             let sequence = msg.sequences.iter().find(|s| s.name == name);
             let mut rest = sequence.map_or(&[][..], |s| s.documents);
             let mut all = Vec::new();
+            if sequence.is_none() {
+                let inline = body.get(name).and_then(Val::as_array).unwrap_or(Doc::EMPTY);
+                all.extend(inline.values().filter_map(|d| Some(d.as_doc()?.to_buf())));
+            }
             while let Some(d) = Doc::new(rest) {
                 bson::validate(d.as_bytes()).expect("a valid document");
                 rest = &rest[d.len()..];
@@ -299,7 +303,29 @@ impl State {
             "enableSharding" | "shardCollection" if self.role == Role::Router => {
                 doc! {"ok": 1.0}
             }
-            "ping" | "create" | "createIndexes" => doc! {"ok": 1.0},
+            "create" | "createIndexes" => {
+                self.collections.entry(ns).or_default();
+                doc! {"ok": 1.0}
+            }
+            "ping" => doc! {"ok": 1.0},
+            "listCollections" => {
+                let name = body.get("filter")?.as_doc()?.get("name")?.as_str()?;
+                let mut batch = Writer::new_array();
+                if self.collections.contains_key(&format!("{db}.{name}")) {
+                    batch.push_value(doc! {"name": name, "type": "collection", "info": doc! {}});
+                }
+                let cursor = doc! {"firstBatch": batch.finish_array(), "id": 0i64};
+                doc! {"cursor": cursor, "ok": 1.0}
+            }
+            "delete" => {
+                let statements = documents("deletes");
+                let id = statements.first()?.get("q")?.as_doc()?.get("_id")?;
+                let gone = self
+                    .collections
+                    .get_mut(&ns)
+                    .and_then(|c| c.remove(&key(id)));
+                doc! {"n": i32::from(gone.is_some()), "ok": 1.0}
+            }
             "buildInfo" => doc! {"version": "0.0-fake", "ok": 1.0},
             "serverStatus" => {
                 doc! {"pid": Value::from(i64::from(std::process::id())), "ok": 1.0}
@@ -311,7 +337,13 @@ impl State {
             "insert" => self.insert(&ns, documents("documents")),
             "update" => {
                 let statements = documents("updates");
-                let u = statements[0].as_doc();
+                let u = statements.first()?.as_doc();
+                if u.get("upsert").is_some_and(Val::truthy) {
+                    let made = u.get("u")?.as_doc()?;
+                    let collection = self.collections.entry(ns).or_default();
+                    collection.insert(key(made.get("_id")?), made.to_buf());
+                    return Some(doc! {"n": 1, "ok": 1.0});
+                }
                 let id = u.get("q")?.as_doc()?.get("_id")?;
                 let set = u.get("u")?.as_doc()?.get("$set")?.as_doc()?;
                 let slot = self.collections.get_mut(&ns)?.get_mut(&key(id));

@@ -48,6 +48,7 @@ impl Lab {
             "--url",
             &self.url,
             "--quiet",
+            "--force",
             "--out",
             out.to_str().unwrap(),
         ]);

@@ -131,7 +131,7 @@ fn study_d_takes_what_has_shards() {
         "--connections",
         "3",
     ];
-    let tail = ["--quiet", "--out", out];
+    let tail = ["--quiet", "--force", "--out", out];
     assert!(run(&[&args[..], &["--shards", &shards], &tail].concat()));
     let report = lab.report();
     // The server is no router: the second setup is left out, and the result says so.

@@ -273,6 +273,7 @@ fn a_sweep_is_resumed_and_a_comparison_decides() {
         "--slice",
         "20ms",
         "--quiet",
+        "--force",
         "--out",
         out,
     ];

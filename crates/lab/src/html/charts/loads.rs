@@ -5,6 +5,7 @@ use super::{Charts, distinct, grouped};
 use crate::measure::Latency;
 use crate::rates::{peak_and_knee, rate_interval};
 use crate::report::Step;
+use std::collections::BTreeSet;
 
 impl Charts<'_> {
     pub(super) fn by_connections(&mut self) {
@@ -88,39 +89,42 @@ impl Charts<'_> {
         for ((name, target), steps) in grouped(open, |s| {
             (s.name.clone(), s.target.clone().unwrap_or_default())
         }) {
+            let kinds: BTreeSet<&String> = steps.iter().flat_map(|s| s.latency.keys()).collect();
             let quantiles: [(&str, fn(&Latency) -> f64); 4] = [
                 ("p50", |l| l.p50_us),
                 ("p90", |l| l.p90_us),
                 ("p99", |l| l.p99_us),
                 ("p99.9", |l| l.p999_us),
             ];
-            let lines: Vec<Line> = quantiles
-                .iter()
-                .enumerate()
-                .map(|(color, (what, of))| {
+            // Each operation by its own name; of a mixed workload two lines for each.
+            let wanted = |what: &str| kinds.len() == 1 || what == "p50" || what == "p99";
+            let mut lines: Vec<Line> = Vec::new();
+            for kind in &kinds {
+                for (what, of) in quantiles.iter().filter(|(what, _)| wanted(what)) {
                     let points: Vec<(f64, f64)> = steps
                         .iter()
-                        .filter_map(|s| {
-                            let l = s.latency.values().max_by_key(|l| l.count)?;
-                            Some((s.offered?, of(l) / 1e3))
-                        })
+                        .filter_map(|s| Some((s.offered?, of(s.latency.get(*kind)?) / 1e3)))
                         .collect();
+                    let highest = *what == if kinds.len() == 1 { "p99.9" } else { "p99" };
                     let marks = steps
                         .iter()
                         .zip(&points)
-                        .filter(|(s, _)| s.overloaded && *what == "p99.9");
-                    Line {
-                        name: (*what).into(),
-                        color,
+                        .filter(|(s, _)| s.overloaded && highest);
+                    lines.push(Line {
+                        name: match kinds.len() {
+                            1 => (*what).into(),
+                            _ => format!("{kind} {what}"),
+                        },
+                        color: lines.len(),
                         marks: marks
                             .map(|(_, p)| (p.0, p.1, "overloaded: the backlog grew".to_string()))
                             .collect(),
                         points,
                         dots: true,
                         ..Line::default()
-                    }
-                })
-                .collect();
+                    });
+                }
+            }
             let ticks = distinct(steps.iter().filter_map(|s| s.offered));
             self.push(
                 &format!("latency-{name}-{target}"),

@@ -164,8 +164,12 @@ pub fn headline(s: &Step) -> String {
         1 => "1 connection".into(),
         n => format!("{n} connections"),
     });
-    if let Some(l) = s.latency.values().max_by_key(|l| l.count) {
-        parts.push(format!("p99 {}", span((l.p99_us * 1e3) as u64)));
+    for (kind, l) in &s.latency {
+        let of = match s.latency.len() {
+            1 => String::new(),
+            _ => format!("{kind} "),
+        };
+        parts.push(format!("{of}p99 {}", span((l.p99_us * 1e3) as u64)));
     }
     parts.join(" · ")
 }
@@ -173,6 +177,38 @@ pub fn headline(s: &Step) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn operations_of_a_mix_go_by_their_own_names() {
+        let mut report = crate::report::Draft::new("run", "A").report;
+        let mut s = Step::example("A", "T 1", 8, 100.0);
+        s.offered = Some(100.0);
+        for (kind, p99_us) in [("READ", 1000.0), ("UPDATE", 2000.0)] {
+            let latency = crate::measure::Latency {
+                p99_us,
+                ..Default::default()
+            };
+            s.latency.insert(kind.into(), latency);
+        }
+        assert!(
+            headline(&s).contains("READ p99 1.00 ms · UPDATE p99 2.00 ms"),
+            "{}",
+            headline(&s)
+        );
+        report.steps.push(s);
+        let mut rows = String::new();
+        super::super::tables::steps(&mut rows, &report);
+        assert!(
+            rows.contains("A: READ") && rows.contains("A: UPDATE"),
+            "{rows}"
+        );
+        let all = of(&report);
+        let chart = all.iter().find(|c| c.id.starts_with("latency-")).unwrap();
+        let drawn = chart.file();
+        for name in ["READ p50", "READ p99", "UPDATE p50", "UPDATE p99"] {
+            assert!(drawn.contains(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_report_gets_the_plots_that_its_steps_can_show() {

@@ -16,7 +16,7 @@ pub use recipe::own_server;
 use recipe::program;
 pub use room::start;
 use serde::{Deserialize, Serialize};
-pub use started::{Launch, Started};
+pub use started::{Launch, Started, given_or_own};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

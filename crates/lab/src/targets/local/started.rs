@@ -2,7 +2,10 @@
 
 use super::{Life, Means, Running, Up, start, stop, url_of};
 use crate::fault::{Fault, Result};
+use crate::progress::say;
 use crate::scratch::Scratch;
+use crate::targets::{self, Target};
+use std::sync::Arc;
 
 /// For studies that start their target themselves.
 #[derive(clap::Args, Clone)]
@@ -18,8 +21,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The target, when one is to be started.
-    pub fn start(&self, quiet: bool) -> Result<Option<Started>> {
+    /// The target, when one is to be started: also where none was `given`.
+    pub fn start(&self, given: bool, quiet: bool) -> Result<Option<Started>> {
         match &self.launch {
             Some(product) => {
                 let up = Up::new(product, self.means.clone(), self.shards);
@@ -28,10 +31,28 @@ impl Launch {
             None if self.shards > 1 => Err(Fault::Usage(
                 "--shards needs --launch; of a cluster that runs give the router's URL".into(),
             )),
-            None => Ok(None),
+            None if given => Ok(None),
+            None => Ok(Some(Started::own(self.means.clone(), quiet)?)),
         }
     }
 }
+
+/// The targets of a command that writes. Without a URL it has a server of its own, which lives as long as what is given back
+/// first: nothing of anybody's is written to.
+pub fn given_or_own(
+    urls: &[String],
+    quiet: bool,
+) -> Result<(Option<Started>, Vec<Arc<dyn Target>>)> {
+    if !urls.is_empty() {
+        return Ok((None, targets::open_all(urls)?));
+    }
+    let own = Started::own(Means::with_memory(OWN_CACHE), quiet)?;
+    let targets = targets::open_all(&[own.url()])?;
+    Ok((Some(own), targets))
+}
+
+/// As much as `--memory` gives a server by default.
+const OWN_CACHE: u64 = 512_000_000;
 
 /// Servers of one run, stopped and removed at its end.
 #[derive(Default)]
@@ -41,6 +62,12 @@ pub struct Started {
 }
 
 impl Started {
+    /// Our own server.
+    fn own(means: Means, quiet: bool) -> Result<Started> {
+        say(quiet, "no --url: a server of this run's own is measured");
+        Started::of(&Up::new("pando", means, 1), quiet)
+    }
+
     pub fn of(up: &Up, quiet: bool) -> Result<Started> {
         let mut started = Started::default();
         started.add(up, quiet)?;
@@ -53,7 +80,7 @@ impl Started {
             1 => format!("starting {}", up.product),
             n => format!("starting {} in {n} processes", up.product),
         };
-        crate::progress::say(quiet, what);
+        say(quiet, what);
         let home = match self.home.take() {
             Some(home) => home,
             None => Scratch::new("started", None)?,

@@ -9,6 +9,7 @@ mod dialect;
 mod packets;
 mod session;
 
+use super::mark::{self, Owner};
 use super::{Dialect, Key, Table, Target, Url, acknowledged_only};
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
@@ -95,7 +96,22 @@ impl Target for MySql {
         self.url.database.clone()
     }
 
+    fn owner(&self, table: &Table) -> Result<Owner> {
+        let mut c = My::connect(&self.url)?;
+        let rows = c.query(&format!(
+            "SELECT table_comment FROM information_schema.tables \
+             WHERE table_schema = '{}' AND table_name = '{}'",
+            table.database, table.name
+        ))?;
+        Ok(match rows.first().and_then(|r| r.first()) {
+            None => Owner::Nobody,
+            Some(comment) if comment == mark::COMMENT => Owner::Ours,
+            Some(_) => Owner::Others,
+        })
+    }
+
     fn create(&self, table: &Table) -> Result<()> {
+        mark::claim(self.owner(table)?, self.url(), &table.name)?;
         let mut c = My::connect(&self.url)?;
         c.run(&format!(
             "CREATE DATABASE IF NOT EXISTS {}",
@@ -118,13 +134,15 @@ impl Target for MySql {
             Key::Unkeyed => {}
         }
         c.run(&format!(
-            "CREATE TABLE {name} ({}) ENGINE={}",
+            "CREATE TABLE {name} ({}) ENGINE={} COMMENT='{}'",
             columns.join(", "),
-            self.engine
+            self.engine,
+            mark::COMMENT
         ))
     }
 
     fn drop_table(&self, table: &Table) -> Result<()> {
+        mark::claim(self.owner(table)?, self.url(), &table.name)?;
         let mut c = My::connect(&self.url)?;
         let db = c.query(&format!("SHOW DATABASES LIKE '{}'", table.database))?;
         if db.is_empty() {

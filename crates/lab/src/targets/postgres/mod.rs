@@ -8,6 +8,7 @@ mod dialect;
 mod messages;
 mod session;
 
+use super::mark::{self, Owner};
 use super::{Dialect, Key, Table, Target, Url, acknowledged_only};
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
@@ -102,7 +103,22 @@ impl Target for Postgres {
         self.url.database.clone()
     }
 
+    fn owner(&self, table: &Table) -> Result<Owner> {
+        let mut c = Pg::connect(&self.url)?;
+        let name = quoted(&table.name);
+        let comment = c.value(&format!(
+            "SELECT CASE WHEN to_regclass('{name}') IS NULL THEN '-' \
+             ELSE coalesce(obj_description(to_regclass('{name}'), 'pg_class'), '') END"
+        ))?;
+        Ok(match comment.as_str() {
+            "-" => Owner::Nobody,
+            mark::COMMENT => Owner::Ours,
+            _ => Owner::Others,
+        })
+    }
+
     fn create(&self, table: &Table) -> Result<()> {
+        mark::claim(self.owner(table)?, &self.text, &table.name)?;
         let mut c = Pg::connect(&self.url)?;
         let (name, key) = (quoted(&table.name), quoted(&table.key_name));
         c.run("SET client_min_messages = error")?;
@@ -126,6 +142,7 @@ impl Target for Postgres {
         c.run(&format!(
             "CREATE TABLE {name} ({key} VARCHAR(255) COLLATE \"C\"{primary}, {columns})"
         ))?;
+        c.run(&format!("COMMENT ON TABLE {name} IS '{}'", mark::COMMENT))?;
         if table.key == Key::Indexed {
             c.run(&format!("CREATE INDEX ON {name} ({key})"))?;
         }
@@ -133,6 +150,7 @@ impl Target for Postgres {
     }
 
     fn drop_table(&self, table: &Table) -> Result<()> {
+        mark::claim(self.owner(table)?, &self.text, &table.name)?;
         let mut c = Pg::connect(&self.url)?;
         c.run("SET client_min_messages = error")?;
         c.run(&format!("DROP TABLE IF EXISTS {}", quoted(&table.name)))
