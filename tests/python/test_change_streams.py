@@ -180,6 +180,8 @@ def test_what_is_refused(client, coll):
     assert code(db, "c", {"nonsense": 1}) == 40415
     assert code(db, "c", {"resumeAfter": {}}) == 40647
     assert code(db, "c", {"resumeAfter": {"_data": "zz"}}) == 9
+    assert code(db, "c", {"resumeAfter": {"_data": "82"}}) == 15
+    assert code(db, "c", {"showExpandedEvents": None}) == 14
     assert code(db, "c", {}, readConcern={"level": "local"}) == 72
     with pytest.raises(OperationFailure) as e:
         db.command("aggregate", "c", pipeline=[{"$match": {}}, {"$changeStream": {}}], cursor={})
@@ -189,7 +191,11 @@ def test_what_is_refused(client, coll):
     with db.other.watch(max_await_time_ms=200) as stream:
         db.other.insert_one({})
         token = take(stream, 1)[0]["_id"]
-    assert code(db, coll.name, {"resumeAfter": token}) == 280
+    with coll.watch(resume_after=token, max_await_time_ms=200) as stream:
+        coll.insert_one({})
+        with pytest.raises(OperationFailure) as e:
+            take(stream, 1)
+    assert e.value.code == 280
 
 
 def test_starting_at_a_time(client, coll):

@@ -2,18 +2,21 @@
 //!
 //! ```text
 //! token = {_data: HEX}
-//! bytes = 0x82 | timestamp u64 BE | kind u8 | position u32 BE | fragment u32 BE | collection UUID [16]
-//! kind  = 0 high-water mark | 1 event | 2 invalidate       (a mark ends behind its kind)
+//! bytes = 0x82 | timestamp u64 BE | kind u8 | (position u32 BE | fragment u32 BE | collection UUID [16])? | 0x04
+//! kind  = 0 high-water mark | 1 event, with what is in brackets; the highest fragment stands for the invalidate behind it
 //! ```
+//! As with MongoDB's tokens, what stands behind the end is passed over, and the end may be missing.
+//!
 //! Invariant: tokens sort as their events come, as bytes and as text. A token names no file and no offset, so it outlives both.
 
-use bson::{Doc, DocBuf, Val, Writer};
+use bson::{Doc, DocBuf, Val, Writer, tag};
 use errors::{Result, bail};
 use std::cmp::Ordering;
 
 const FORM: u8 = 0x82;
 const MARK: u8 = 0;
 const EVENT: u8 = 1;
+const END: u8 = 0x04;
 
 /// A place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +69,7 @@ impl Token {
         out.extend_from_slice(&self.ts.to_be_bytes());
         let (at, rank) = match self.place {
             Place::Mark => {
-                out.push(MARK);
+                out.extend_from_slice(&[MARK, END]);
                 return out;
             }
             Place::Event { at, fragment } => (at, fragment),
@@ -76,6 +79,7 @@ impl Token {
         out.extend_from_slice(&at.to_be_bytes());
         out.extend_from_slice(&rank.to_be_bytes());
         out.extend_from_slice(&self.uuid);
+        out.push(END);
         out
     }
 
@@ -106,9 +110,18 @@ impl Token {
                 "resume token string was not a valid hex string"
             );
         };
+        if d.get("_typeBits").is_some_and(|v| v.tag != tag::BINARY) {
+            bail!(40648, "Bad resume token: _typeBits of wrong type");
+        }
+        if bytes.is_empty() {
+            bail!(40649, "Invalid empty resume token data");
+        }
+        if bytes.first() != Some(&FORM) {
+            bail!(50811, "Unknown type in a resume token");
+        }
         match Token::read(&bytes) {
             Some(token) => Ok(token),
-            None => bail!(InvalidResumeToken, "this is no resume token of this server"),
+            None => bail!(Overflow, "The resume token is too short"),
         }
     }
 
@@ -118,7 +131,7 @@ impl Token {
         let (kind, rest) = rest.split_first()?;
         let ts = u64::from_be_bytes(*ts);
         match (*form, *kind) {
-            (FORM, MARK) if rest.is_empty() => Some(Token::mark(ts)),
+            (FORM, MARK) => Some(Token::mark(ts)),
             (FORM, EVENT) => {
                 let (at, rest) = rest.split_first_chunk()?;
                 let (rank, rest) = rest.split_first_chunk()?;
@@ -130,7 +143,7 @@ impl Token {
                 Some(Token {
                     ts,
                     place,
-                    uuid: rest.try_into().ok()?,
+                    uuid: *rest.first_chunk()?,
                 })
             }
             _ => None,
@@ -203,10 +216,22 @@ mod tests {
         assert_eq!(code(bson::doc! { "_data": 7 }), 40647);
         assert_eq!(code(bson::doc! { "_data": "8" }), 9);
         assert_eq!(code(bson::doc! { "_data": "8G" }), 9);
-        let whole = Token::mark(7).hex();
-        for cut in (0..whole.len()).step_by(2) {
-            assert_eq!(code(bson::doc! { "_data": &whole[..cut] }), 260);
+        assert_eq!(code(bson::doc! { "_data": "" }), 40649);
+        assert_eq!(code(bson::doc! { "_data": "00" }), 50811);
+        assert_eq!(code(bson::doc! { "_data": "00", "_typeBits": "x" }), 40648);
+        let token = Token {
+            ts: 7,
+            place: Place::Event { at: 1, fragment: 0 },
+            uuid: [3; 16],
+        };
+        let whole = token.hex();
+        for cut in (2..whole.len() - 2).step_by(2) {
+            let read = Token::parse(bson::doc! { "_data": &whole[..cut] }.as_doc().as_val());
+            assert_eq!(read.unwrap_err().code.0, 15, "cut at {cut}");
         }
-        assert_eq!(code(bson::doc! { "_data": &format!("{whole}00")[..] }), 260);
+        for tolerated in [&whole[..whole.len() - 2], &format!("{whole}FF")] {
+            let d = bson::doc! { "_data": tolerated };
+            assert_eq!(Token::parse(d.as_doc().as_val()).unwrap(), token);
+        }
     }
 }

@@ -71,18 +71,32 @@ fn token(e: Elem<'_>) -> Result<Token> {
     }
 }
 
+/// Here null is not left out, it is a wrong type.
+fn flag(e: Elem<'_>) -> Result<bool> {
+    match e.val.as_bool() {
+        Some(b) => Ok(b),
+        None => Err(idl::mismatch(STAGE, e.name, e.val, &["bool"])),
+    }
+}
+
 impl Spec {
     fn parse(v: Val<'_>) -> Result<Spec> {
         let Some(d) = v.as_doc() else {
             bail!(
-                50808,
-                "{STAGE} stage expects a document as argument, found {}",
+                6188500,
+                "{STAGE} must take a nested object but found: {}",
                 v.type_name()
             );
         };
         let mut spec = Spec::default();
         for e in d.iter() {
             match e.name {
+                "fullDocument"
+                | "fullDocumentBeforeChange"
+                | "resumeAfter"
+                | "startAfter"
+                | "startAtOperationTime"
+                    if e.val.is_nullish() => {}
                 "fullDocument" => spec.full = image(e, false)?,
                 "fullDocumentBeforeChange" => spec.before = image(e, true)?,
                 "resumeAfter" => spec.resume_after = Some(token(e)?),
@@ -93,12 +107,8 @@ impl Spec {
                     }
                     spec.at = e.val.as_timestamp();
                 }
-                "allChangesForCluster" => {
-                    spec.deployment = idl::boolean(STAGE, e)?.unwrap_or(false);
-                }
-                "showExpandedEvents" => {
-                    spec.expanded = idl::boolean(STAGE, e)?.unwrap_or(false);
-                }
+                "allChangesForCluster" => spec.deployment = flag(e)?,
+                "showExpandedEvents" => spec.expanded = flag(e)?,
                 "showSystemEvents"
                 | "showRawUpdateDescription"
                 | "showMigrationEvents"
@@ -223,7 +233,17 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let stages = cx.args.field("pipeline").and_then(|v| v.as_array());
     let mut stages = stages.unwrap_or(Doc::EMPTY).values();
     let given = stages.next().and_then(|v| v.as_doc()?.first());
-    let spec = Spec::parse(given.map_or(Val::NULL, |e| e.val))?;
+    let spec_given = given.map_or(Val::NULL, |e| e.val);
+    let spec = Spec::parse(spec_given)?;
+    let expands = spec_given
+        .as_doc()
+        .is_some_and(|d| d.contains("showExpandedEvents"));
+    if cx.args.generic.api.strict && expands {
+        bail!(
+            APIStrictError,
+            "BSON field '{STAGE}.showExpandedEvents' is not allowed with apiStrict:true."
+        );
+    }
     let scope = scope(cx, coll, &spec)?;
     let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
     let (env, vars) = variables::variables(cx, &ns, &collation, let_)?;

@@ -67,6 +67,8 @@ pub struct ChangeStream {
     last: LogMark,
     /// What is not above this was seen.
     seen: Token,
+    /// The stream shows the event that it resumes behind. Without, it fails at the first one that it would show.
+    is_there: bool,
     /// Events of changes that were read, to be given.
     ready: VecDeque<(Token, DocBuf)>,
     /// It has read up to what was durable.
@@ -120,6 +122,7 @@ impl ChangeStream {
         // First the follower, then what is durable: nothing comes between.
         let follower = tail.follow(name);
         let store = tail.store();
+        let mut is_there = true;
         let (mark, token) = match request.start {
             Start::Now => {
                 let ts = store.last_ts();
@@ -128,9 +131,8 @@ impl ChangeStream {
             Start::At(ts) => (seek(store, ts)?, Token::mark(ts)),
             Start::After(token) => {
                 let mark = seek(store, token.ts)?;
-                if token.place != Place::Mark {
-                    find(store, mark, &token, &request.shown)?;
-                }
+                is_there =
+                    token.place == Place::Mark || shows(store, mark, &token, &request.shown)?;
                 (mark, token)
             }
         };
@@ -141,6 +143,7 @@ impl ChangeStream {
             mark,
             last: mark,
             seen: token,
+            is_there,
             ready: VecDeque::new(),
             caught_up: false,
             invalidated: false,
@@ -284,6 +287,12 @@ impl ChangeStream {
             let token = event::token(&stamp, &change);
             let part_left = self.request.split && token.last_of() > self.seen;
             if token > self.seen || part_left {
+                if !self.is_there {
+                    return Err(fatal(format!(
+                        "cannot resume stream; the resume token was not found. {}",
+                        self.seen.to_doc().as_doc()
+                    )));
+                }
                 let event = self.event(ctx, &stamp, &change, kind)?;
                 self.offer(ctx, token, event)?;
             }
@@ -418,27 +427,19 @@ fn missing_image(which: &str, of: &str, stamp: &Stamp, change: &Change<'_>) -> E
     .with_label("NonResumableChangeStreamError")
 }
 
-/// Fails unless the stream shows the change that the token is of.
-fn find(store: &Store, mark: LogMark, token: &Token, shown: &Shown) -> Result<()> {
-    let not_found = || {
-        fatal(format!(
-            "cannot resume stream; the resume token was not found. {}",
-            token.to_doc().as_doc()
-        ))
-    };
+/// Whether the stream shows the change that the token is of.
+fn shows(store: &Store, mark: LogMark, token: &Token, shown: &Shown) -> Result<bool> {
     let mut reader = store.read_log_at(mark)?;
-    let record = reader.next()?.filter(|r| r.ts == token.ts);
-    let record = record.ok_or_else(not_found)?;
+    let Some(record) = reader.next()?.filter(|r| r.ts == token.ts) else {
+        return Ok(false);
+    };
     let entry = decode(&record)?;
     let (Place::Event { at, .. } | Place::Invalidate { at }) = token.place else {
-        return Ok(());
+        return Ok(true);
     };
     let all = changes(&entry);
     let change = all.iter().find(|c| c.at == at && c.uuid == token.uuid);
-    match change.and_then(|c| shown.kind(c)) {
-        Some(_) => Ok(()),
-        None => Err(not_found()),
-    }
+    Ok(change.and_then(|c| shown.kind(c)).is_some())
 }
 
 /// An event in parts of whole fields, each with `splitEvent`.
