@@ -466,3 +466,73 @@ def test_writes_that_wait_have_a_number(new_server):
             s.commit_transaction()
             [t.join(30) for t in threads]
         assert outcomes.count("done") == things.find_one()["n"] == 100
+
+
+def test_collections_are_made_inside(client, db):
+    """Explicitly and by the first insert, with indexes; others see them when the transaction commits."""
+    with client.start_session() as s:
+        s.start_transaction()
+        db.create_collection("made", session=s)
+        db.made.create_index("a", unique=True, session=s)
+        db.made.insert_one({"_id": 1, "a": [1, 2]}, session=s)
+        db.implied.insert_one({"_id": 1}, session=s)
+        db.unborn.create_index("b", session=s)
+        assert db.list_collection_names() == []
+        assert db.made.find_one({"a": 2}, session=s) == {"_id": 1, "a": [1, 2]}
+        lookup = [{"$lookup": {"from": "made", "localField": "_id", "foreignField": "_id", "as": "x"}}]
+        assert next(db.implied.aggregate(lookup, session=s))["x"]
+        assert db.implied.find_one() is None
+        s.commit_transaction()
+    assert sorted(db.list_collection_names()) == ["implied", "made", "unborn"]
+    assert sorted(db.made.index_information()) == ["_id_", "a_1"] and "b_1" in db.unborn.index_information()
+    with pytest.raises(DuplicateKeyError):
+        db.made.insert_one({"a": 2})
+    assert db.command("validate", "made", full=True)["valid"]
+    db.implied.insert_one({"_id": 2})
+
+
+def test_what_an_aborted_transaction_made_is_not_there(client, db):
+    with client.start_session() as s:
+        s.start_transaction()
+        db.gone.insert_one({"_id": 1}, session=s)
+        s.abort_transaction()
+        assert db.list_collection_names() == []
+        db.create_collection("gone")
+        db.gone.insert_one({"_id": 1})
+
+
+def test_a_name_is_made_once(client, db):
+    with client.start_session() as a, client.start_session() as b:
+        a.start_transaction()
+        b.start_transaction()
+        db.both.insert_one({"_id": 1}, session=a)
+        conflicts(lambda: db.both.insert_one({"_id": 2}, session=b))
+        waits = threading.Thread(target=lambda: db.both.insert_one({"_id": 3}))
+        waits.start()
+        a.commit_transaction()
+        waits.join(20)
+    assert {d["_id"] for d in db.both.find()} == {1, 3}
+
+
+def test_indexes_of_collections_that_exist_are_not_made_inside(raw, things):
+    t = raw("indexes")
+    new = {"createIndexes": things.name, "indexes": [{"key": {"z": 1}, "name": "z"}]}
+    expect_error(t(new, start=True), 263, "OperationNotSupportedInTransaction")
+    t.number = 2
+    there = {"createIndexes": things.name, "indexes": [{"key": {"group": 1}, "name": "group_1"}]}
+    assert t(there, start=True)["ok"] == 1
+    expect_error(t({"create": things.name}), 48, "NamespaceExists")
+
+
+def test_what_was_made_inside_survives_kill_9(new_server):
+    server = new_server()
+    with server.client() as client:
+        with client.start_session() as s, s.start_transaction():
+            client.test.made.create_index("a", session=s)
+            client.test.made.insert_one({"_id": 1, "a": [1, 2]}, session=s)
+        server.kill()
+    server.start()
+    with server.client() as client:
+        assert client.test.made.find_one({"a": 2})["_id"] == 1
+        client.test.another.insert_one({})
+        assert client.test.command("validate", "made", full=True)["valid"]

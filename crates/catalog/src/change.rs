@@ -6,9 +6,9 @@ use crate::keyspace::{
     self, META_BUILD, META_COLLECTION, META_NEXT_TABLET, SPACE_META, SYSTEM_TABLET,
 };
 use crate::names::Names;
+use crate::pending::{PendingCollection, Published};
 use crate::view_definition::{self, Row};
 use crate::{check_collection_name, record};
-use arc_swap::ArcSwap;
 use bson::{Doc, DocBuf, Value, Writer, doc};
 use errors::{Error, Result, bail, err};
 use parking_lot::{Mutex, RwLock};
@@ -47,6 +47,17 @@ impl Snapshot {
         self.collections.insert(c);
     }
 
+    pub(crate) fn names_mut(&mut self) -> &mut Names {
+        &mut self.collections
+    }
+
+    /// With collections that only their transaction sees.
+    pub fn with(&self, collections: impl Iterator<Item = Arc<Collection>>) -> Snapshot {
+        let mut all = self.clone();
+        collections.for_each(|c| all.collections.insert(c));
+        all
+    }
+
     pub fn by_uuid(&self, uuid: &[u8; 16]) -> Option<&Arc<Collection>> {
         self.collections.values().find(|c| c.uuid == *uuid)
     }
@@ -82,7 +93,7 @@ pub struct NewIndex {
 
 pub struct Catalog {
     store: Arc<Store>,
-    current: ArcSwap<Snapshot>,
+    current: Arc<Published>,
     change: Mutex<Numbers>,
 }
 
@@ -125,24 +136,26 @@ impl Catalog {
             next_tablet = next_tablet.max(n);
         }
         drop(view);
+        let current = Arc::new(Published::new(snapshot));
+        store.observe(current.clone())?;
         Ok(Catalog {
             store,
-            current: ArcSwap::from_pointee(snapshot),
+            current,
             change: Mutex::new(Numbers { next_tablet }),
         })
     }
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.current.load_full()
+        self.current.snapshot.load_full()
     }
 
     pub fn get(&self, ns: &str) -> Option<Arc<Collection>> {
-        self.current.load().get(ns).cloned()
+        self.current.snapshot.load().get(ns).cloned()
     }
 
     /// The collation of a collection or view. Costs nothing where no collection has one.
     pub fn collation_of(&self, ns: &str) -> Option<query::collation::Collation> {
-        let snapshot = self.current.load();
+        let snapshot = self.current.snapshot.load();
         if !snapshot.collections.is_collated() {
             return None;
         }
@@ -157,19 +170,17 @@ impl Catalog {
         view: impl Fn() -> storage::View,
     ) -> (storage::View, Option<Arc<Collection>>) {
         loop {
-            let before = self.current.load();
+            let before = self.current.snapshot.load();
             let v = view();
-            let after = self.current.load();
+            let after = self.current.snapshot.load();
             if Arc::ptr_eq(&before, &after) {
                 return (v, after.get(ns).cloned());
             }
         }
     }
 
-    fn publish(&self, change: impl FnOnce(&mut Names)) {
-        let mut s = Snapshot::clone(&self.current.load());
-        change(&mut s.collections);
-        self.current.store(Arc::new(s));
+    fn publish(&self, change: impl Fn(&mut Names)) {
+        self.current.change(change);
     }
 
     /// Writes the change `what` of a collection.
@@ -207,10 +218,11 @@ impl Catalog {
             );
         }
         let mut numbers = self.change.lock();
-        if self.current.load().get(ns).is_some() {
+        if self.current.snapshot.load().get(ns).is_some() {
             return Ok(None);
         }
-        let now = self.current.load();
+        self.check_not_pending(ns)?;
+        let now = self.current.snapshot.load();
         check_definition(&now, ns, options.as_doc())?;
         let list = view_definition::list_of(ns);
         if options.as_doc().contains("viewOn") && now.get(&list).is_none() {
@@ -226,20 +238,65 @@ impl Catalog {
         ns: &str,
         options: DocBuf,
     ) -> Result<Arc<Collection>> {
-        let tablet = numbers.next_tablet;
-        let c = Arc::new(Collection::new(ns.into(), new_uuid(), tablet, options)?);
-        let next = doc! { "nextTablet": (tablet + 1) as i64 };
-        let what = doc! { "create": ns, "options": &c.options };
-        let number_key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET).to_vec();
-        self.propose_with(
-            &c,
-            what,
-            vec![put_record(&c), Effect::Put(number_key, next.into_vec())],
-            Row::change(&self.current.load(), None, Some(&c)),
-        )?;
-        numbers.next_tablet = tablet + 1;
+        let (c, what, effects) = new_collection(numbers, ns, options)?;
+        let row = Row::change(&self.current.snapshot.load(), None, Some(&c));
+        self.propose_with(&c, what, effects, row)?;
+        numbers.next_tablet = c.tablet + 1;
         self.publish(|m| m.insert(c.clone()));
         Ok(c)
+    }
+
+    /// Fails with WriteConflict where a transaction has made a collection of that name and not ended yet.
+    fn check_not_pending(&self, ns: &str) -> Result<()> {
+        match self.current.is_pending(ns) {
+            true => Err(storage::write_conflict()),
+            false => Ok(()),
+        }
+    }
+
+    /// A new collection that only its transaction sees until the entry, which is a part of the transaction's, is applied.
+    /// `None`: there is one of that name.
+    pub fn begin_create(
+        &self,
+        ns: &str,
+        options: DocBuf,
+    ) -> Result<Option<(PendingCollection, Entry)>> {
+        check_collection_name(ns)?;
+        let mut numbers = self.change.lock();
+        if self.get(ns).is_some() {
+            return Ok(None);
+        }
+        self.check_not_pending(ns)?;
+        let (c, what, effects) = new_collection(&numbers, ns, options)?;
+        numbers.next_tablet = c.tablet + 1;
+        let entry = Entry::new(c.ns.clone(), c.uuid, Op::Ddl(what.into_vec()), effects);
+        Ok(Some((PendingCollection::new(&self.current, c), entry)))
+    }
+
+    /// Adds indexes to a pending collection that has no records. Gives the new version and its part of the transaction.
+    pub fn add_pending_indexes(
+        &self,
+        coll: &Collection,
+        new: &[NewIndex],
+    ) -> Result<(Arc<Collection>, Entry)> {
+        let mut next = Collection::clone(coll);
+        push_indexes(&mut next, new, IndexState::Ready)?;
+        next.refresh();
+        Ok(version(next, create_indexes_of(&coll.ns, new)))
+    }
+
+    /// Notes in a pending collection which fields of an index hold arrays.
+    pub fn set_pending_multikey(
+        &self,
+        coll: &Collection,
+        id: u32,
+        bits: u64,
+    ) -> Result<(Arc<Collection>, Entry)> {
+        let mut next = Collection::clone(coll);
+        index_mut(&mut next, |i| i.id == id)?.info.multikey |= bits;
+        next.refresh();
+        let what = doc! { "setMultikey": &*coll.ns, "index": i64::from(id) };
+        Ok(version(next, what))
     }
 
     /// The collection of that name, made with default options when it is missing.
@@ -289,11 +346,11 @@ impl Catalog {
         self.exclusive(ns, |_, c| {
             let mut gone = vec![c.clone()];
             if view_definition::is_list(ns) {
-                let now = self.current.load();
+                let now = self.current.snapshot.load();
                 gone.extend(now.of_db(c.db()).filter(|v| v.is_view()).cloned());
             }
             let effects = gone.iter().flat_map(|c| drop_effects(c)).collect();
-            let row = Row::change(&self.current.load(), Some(c), None);
+            let row = Row::change(&self.current.snapshot.load(), Some(c), None);
             self.propose_with(c, doc! { "drop": ns }, effects, row)?;
             self.publish(|m| {
                 gone.iter().for_each(|c| {
@@ -334,6 +391,7 @@ impl Catalog {
         if from == to {
             bail!(IllegalOperation, "Can't rename a collection to itself");
         }
+        self.check_not_pending(to)?;
         let target = self.get(to);
         if target.is_some() && !drop_target {
             bail!(NamespaceExists, "target namespace exists");
@@ -381,9 +439,10 @@ impl Catalog {
             }
             // Under the old name: that is what its followers know.
             self.propose(&now, what.finish(), effects)?;
+            let renamed = Arc::new(renamed);
             self.publish(|m| {
                 m.remove(from);
-                m.insert(Arc::new(renamed));
+                m.insert(renamed.clone());
             });
             Ok(())
         };
@@ -409,9 +468,10 @@ impl Catalog {
             doc! { "renameCollection": with, "to": ns, "dropTarget": true },
             effects,
         )?;
+        let moved = Arc::new(moved);
         self.publish(|m| {
             m.remove(with);
-            m.insert(Arc::new(moved));
+            m.insert(moved.clone());
         });
         Ok(())
     }
@@ -428,9 +488,10 @@ impl Catalog {
             let (r, mut effects) = change(&mut next)?;
             next.refresh();
             effects.insert(0, put_record(&next));
-            let row = Row::change(&self.current.load(), Some(c), Some(&next));
+            let row = Row::change(&self.current.snapshot.load(), Some(c), Some(&next));
             self.propose_with(c, what, effects, row)?;
-            self.publish(|m| m.insert(Arc::new(next)));
+            let next = Arc::new(next);
+            self.publish(|m| m.insert(next.clone()));
             Ok(r)
         })
     }
@@ -452,7 +513,8 @@ impl Catalog {
             let mut next = Collection::clone(c);
             next.number()?;
             self.propose(c, doc! { "numberRecords": ns }, vec![put_record(&next)])?;
-            self.publish(|m| m.insert(Arc::new(next)));
+            let next = Arc::new(next);
+            self.publish(|m| m.insert(next.clone()));
             Ok(true)
         })
     }
@@ -465,38 +527,14 @@ impl Catalog {
         new: &[NewIndex],
         empty: impl FnOnce(&Collection) -> Result<bool>,
     ) -> Result<Vec<(u32, bool)>> {
-        let mut w = Writer::new();
-        w.str("createIndexes", ns).open_array("indexes");
-        new.iter().for_each(|n| {
-            w.push(n.spec.as_doc().as_val());
-        });
-        self.alter(ns, w.finish(), |c| {
+        self.alter(ns, create_indexes_of(ns, new), |c| {
             let ready = empty(c)?;
-            let mut id = c
-                .indexes
-                .iter()
-                .map(|i| i.id)
-                .max()
-                .unwrap_or(0)
-                .max(c.highest_index);
-            let mut ids = Vec::new();
-            for n in new {
-                id += 1;
-                let state = if ready {
-                    IndexState::Ready
-                } else {
-                    IndexState::Building
-                };
-                c.indexes.push(Arc::new(record::build_index(
-                    c.tablet,
-                    id,
-                    n.spec.as_doc(),
-                    state,
-                )?));
-                ids.push((id, ready));
-            }
-            c.highest_index = id;
-            Ok((ids, vec![]))
+            let state = match ready {
+                true => IndexState::Ready,
+                false => IndexState::Building,
+            };
+            let ids = push_indexes(c, new, state)?;
+            Ok((ids.into_iter().map(|id| (id, ready)).collect(), vec![]))
         })
     }
 
@@ -582,7 +620,7 @@ impl Catalog {
     /// Replaces a collection's options (collMod).
     pub fn change_options(&self, ns: &str, options: DocBuf) -> Result<()> {
         self.alter(ns, doc! { "collMod": ns, "options": &options }, |c| {
-            check_definition(&self.current.load(), ns, options.as_doc())?;
+            check_definition(&self.current.snapshot.load(), ns, options.as_doc())?;
             c.set_options(options);
             Ok(((), vec![]))
         })
@@ -621,6 +659,57 @@ impl Catalog {
         self.publish(|m| m.insert(next.clone()));
         Ok(next)
     }
+}
+
+/// A collection with the next tablet, what the log says of it, and its effects.
+fn new_collection(
+    numbers: &Numbers,
+    ns: &str,
+    options: DocBuf,
+) -> Result<(Arc<Collection>, DocBuf, Vec<Effect>)> {
+    let tablet = numbers.next_tablet;
+    let c = Arc::new(Collection::new(ns.into(), new_uuid(), tablet, options)?);
+    let next = doc! { "nextTablet": (tablet + 1) as i64 };
+    let what = doc! { "create": ns, "options": &c.options };
+    let number_key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET).to_vec();
+    let effects = vec![put_record(&c), Effect::Put(number_key, next.into_vec())];
+    Ok((c, what, effects))
+}
+
+/// A version of a pending collection, and the entry that writes it.
+fn version(next: Collection, what: DocBuf) -> (Arc<Collection>, Entry) {
+    let effects = vec![put_record(&next)];
+    let entry = Entry::new(
+        next.ns.clone(),
+        next.uuid,
+        Op::Ddl(what.into_vec()),
+        effects,
+    );
+    (Arc::new(next), entry)
+}
+
+fn create_indexes_of(ns: &str, new: &[NewIndex]) -> DocBuf {
+    let mut w = Writer::new();
+    w.str("createIndexes", ns).open_array("indexes");
+    new.iter().for_each(|n| {
+        w.push(n.spec.as_doc().as_val());
+    });
+    w.finish()
+}
+
+/// Adds indexes to a version of a collection; their ids.
+fn push_indexes(c: &mut Collection, new: &[NewIndex], state: IndexState) -> Result<Vec<u32>> {
+    let highest = c.indexes.iter().map(|i| i.id).max().unwrap_or(0);
+    let mut id = highest.max(c.highest_index);
+    let mut ids = Vec::new();
+    for n in new {
+        id += 1;
+        let index = record::build_index(c.tablet, id, n.spec.as_doc(), state)?;
+        c.indexes.push(Arc::new(index));
+        ids.push(id);
+    }
+    c.highest_index = id;
+    Ok(ids)
 }
 
 /// With the catalog's mutex held, so that no two views that read each other come to be at once.

@@ -21,6 +21,7 @@ pub mod keyspace;
 mod names;
 mod namespace;
 pub mod numbers;
+mod pending;
 mod record;
 mod validator;
 pub mod view_definition;
@@ -34,6 +35,7 @@ pub use namespace::{
     check_collection_name, check_db_name, check_system_name, collection_of, db_of,
 };
 pub use numbers::Numbers;
+pub use pending::PendingCollection;
 pub use validator::Validator;
 pub use view_definition::ViewDefinition;
 pub use zones::{Expected, Samples, Zones, alike, digest};

@@ -53,7 +53,9 @@ pub use pipeline::{
     distinct_plan, explain_pipeline,
 };
 pub use query::pipeline::Share;
-pub use read::{FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, count};
+pub use read::{
+    FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, count, has_records,
+};
 pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
 pub use snapshot_history::{PinnedSnapshot, SnapshotHistory};
 pub use transaction::{Savepoint, Transaction};

@@ -194,6 +194,13 @@ impl<'a> OpCtx<'a> {
         self.check()
     }
 
+    /// Lets a moment pass in which others may end what is in the way.
+    pub(crate) fn let_others(&mut self) -> Result<()> {
+        self.need_worker()?;
+        std::thread::sleep(Duration::from_millis(5));
+        self.check()
+    }
+
     /// Whether a batch of `so_far` bytes may take a document of `more`. A long one takes room first; when there is none it ends
     /// early, if it may and has something to give, else it waits.
     #[inline]
@@ -296,6 +303,7 @@ impl<'a> OpCtx<'a> {
     /// The catalog that belongs to what it reads.
     pub fn catalog(&self) -> Arc<catalog::Snapshot> {
         match &self.moment {
+            _ if let Some(t) = &self.transaction => t.catalog(),
             None => self.engine.catalog.snapshot(),
             Some(m) => m.catalog.clone(),
         }
@@ -325,6 +333,10 @@ impl<'a> OpCtx<'a> {
     /// Refuses a collection of the operation's moment that is not wholly there any more.
     pub(crate) fn check_moment(&self, coll: &Collection) -> Result<()> {
         if self.moment.is_none() || coll.is_view() {
+            return Ok(());
+        }
+        let created = |t: &Transaction| t.created(&coll.ns).is_some();
+        if self.transaction.as_deref().is_some_and(created) {
             return Ok(());
         }
         let now = self.engine.catalog.get(&coll.ns);

@@ -16,7 +16,8 @@
 use crate::engine::Engine;
 use crate::key_locks::OpenTransaction;
 use crate::snapshot_history::PinnedSnapshot;
-use catalog::{Collection, WriteLock};
+use bson::DocBuf;
+use catalog::{Collection, NewIndex, PendingCollection, WriteLock};
 use errors::{Result, bail};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use storage::{Entry, Op, View, WriteSet};
 pub struct Savepoint {
     writes: WriteSet,
     entries: usize,
+    created: Vec<Arc<Collection>>,
 }
 
 /// One transaction in progress.
@@ -41,6 +43,8 @@ pub struct Transaction {
     locked: Vec<u64>,
     /// Keeps DDL away from what was written to, until the end.
     collections: HashMap<[u8; 16], WriteLock>,
+    /// Collections that it has made.
+    created: Vec<PendingCollection>,
     told: Arc<OpenTransaction>,
     committed: bool,
 }
@@ -86,6 +90,7 @@ impl Transaction {
             entries: Vec::new(),
             locked: Vec::new(),
             collections: HashMap::new(),
+            created: Vec::new(),
             told,
             committed: false,
         }
@@ -112,6 +117,7 @@ impl Transaction {
         Savepoint {
             writes: self.writes.clone(),
             entries: self.entries.len(),
+            created: self.created.iter().map(|c| c.get().clone()).collect(),
         }
     }
 
@@ -119,6 +125,10 @@ impl Transaction {
     pub fn return_to(&mut self, savepoint: Savepoint) {
         self.writes = savepoint.writes;
         self.entries.truncate(savepoint.entries);
+        self.created.truncate(savepoint.created.len());
+        for (pending, before) in self.created.iter_mut().zip(savepoint.created) {
+            pending.set(before);
+        }
     }
 
     /// A state with the transaction's own writes.
@@ -134,6 +144,9 @@ impl Transaction {
     /// A collection as it was in the snapshot, but with all the fields of indexes that hold arrays by now: the transaction's
     /// own entries may be among them.
     pub(crate) fn collection(&self, ns: &str) -> Option<Arc<Collection>> {
+        if let Some(created) = self.created(ns) {
+            return Some(created.clone());
+        }
         let then = self.snapshot.catalog.get(ns)?;
         match self.engine.catalog.get(ns) {
             Some(now) if !Arc::ptr_eq(then, &now) && now.uuid == then.uuid => {
@@ -143,9 +156,64 @@ impl Transaction {
         }
     }
 
+    /// A collection that the transaction has made itself.
+    pub fn created(&self, ns: &str) -> Option<&Arc<Collection>> {
+        let mut created = self.created.iter().map(PendingCollection::get);
+        created.find(|c| *c.ns == *ns)
+    }
+
+    /// The catalog that it reads.
+    pub(crate) fn catalog(&self) -> Arc<catalog::Snapshot> {
+        let then = &self.snapshot.catalog;
+        match self.created.is_empty() {
+            true => then.clone(),
+            false => Arc::new(then.with(self.created.iter().map(|c| c.get().clone()))),
+        }
+    }
+
+    /// Makes a collection that others see when the transaction commits; false when there is one of that name.
+    pub fn create(&mut self, ns: &str, options: DocBuf) -> Result<bool> {
+        if self.created(ns).is_some() {
+            return Ok(false);
+        }
+        let catalog = &self.engine.catalog;
+        let Some((pending, entry)) = catalog.begin_create(ns, options)? else {
+            return Ok(false);
+        };
+        self.created.push(pending);
+        self.stage(vec![entry])?;
+        Ok(true)
+    }
+
+    /// Adds indexes to a collection that the transaction has made, and that has no records yet.
+    pub fn create_indexes(&mut self, ns: &str, new: &[NewIndex]) -> Result<()> {
+        let engine = self.engine.clone();
+        self.alter_created(ns, |c| engine.catalog.add_pending_indexes(c, new))
+    }
+
+    /// Notes which fields of an index hold arrays, in a collection that the transaction has made.
+    pub(crate) fn mark_multikey(&mut self, ns: &str, id: u32, bits: u64) -> Result<()> {
+        let engine = self.engine.clone();
+        self.alter_created(ns, |c| engine.catalog.set_pending_multikey(c, id, bits))
+    }
+
+    fn alter_created(
+        &mut self,
+        ns: &str,
+        change: impl FnOnce(&Collection) -> Result<(Arc<Collection>, Entry)>,
+    ) -> Result<()> {
+        let pending = self.created.iter_mut().find(|c| *c.get().ns == *ns);
+        let Some(pending) = pending else {
+            bail!(NamespaceNotFound, "ns not found {ns}");
+        };
+        let (next, entry) = change(pending.get())?;
+        pending.set(next);
+        self.stage(vec![entry])
+    }
+
     /// The write lock of a collection that the transaction has written to before.
     pub(crate) fn relock(&self, coll: &Collection) -> Option<WriteLock> {
-        let held = self.collections.contains_key(&coll.uuid);
+        let held = self.collections.contains_key(&coll.uuid) || self.created(&coll.ns).is_some();
         held.then(|| coll.write_lock_again())
     }
 

@@ -76,12 +76,21 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         None => stored(&o, encrypted.as_ref())?,
     };
     let catalog = &cx.app.engine.catalog;
-    if catalog.create(&ns, options.clone())?.is_some() {
+    let created = match &mut cx.op.transaction {
+        Some(_) if o.view_on.is_some() => bail!(
+            OperationNotSupportedInTransaction,
+            "Cannot create a view in a multi-document transaction."
+        ),
+        Some(transaction) => transaction.create(&ns, options.clone())?,
+        None => catalog.create(&ns, options.clone())?.is_some(),
+    };
+    if created {
         changed(cx);
         return Ok(Done::Reply);
     }
-    let same = catalog
-        .get(&ns)
+    // Outside of transactions it is no error to ask for what is there.
+    let same = (catalog.get(&ns))
+        .filter(|_| cx.op.transaction.is_none())
         .is_some_and(|c| same_options(c.options.as_doc(), options.as_doc()));
     if !same {
         bail!(NamespaceExists, "Collection {ns} already exists.");

@@ -40,8 +40,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .map(|v| IndexSpec::parse(v, collation.as_ref()))
         .collect::<Result<Vec<_>>>()?;
     let catalog = &cx.app.engine.catalog;
-    let created = catalog.get(&ns).is_none();
-    let (before, new) = match catalog.get(&ns) {
+    let pending = cx.op.transaction.as_ref();
+    let pending = pending.and_then(|t| t.created(&ns).cloned());
+    let existing = pending.or_else(|| catalog.get(&ns));
+    let created = existing.is_none();
+    let (before, new) = match existing {
         Some(c) if c.is_view() => bail!(
             CommandNotSupportedOnView,
             "Cannot create indexes on view '{ns}'"
@@ -67,9 +70,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "add index fails, too many indexes for {ns}"
         );
     }
-    catalog.get_or_create(&ns)?;
     let n = new.len();
-    if !new.is_empty() {
+    if cx.op.transaction.is_some() {
+        create_in_transaction(cx, &ns, &new)?;
+    } else if n == 0 {
+        catalog.get_or_create(&ns)?;
+    } else {
+        catalog.get_or_create(&ns)?;
         executor::build::create_indexes(&mut cx.op, &ns, &new)?;
     }
     cx.w.i32("numIndexesBefore", before as i32)
@@ -82,6 +89,33 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         changed(cx);
     }
     Ok(Done::Reply)
+}
+
+/// In a transaction indexes are made on collections that it has made itself and that are empty.
+fn create_in_transaction(
+    cx: &mut CommandContext<'_, '_>,
+    ns: &str,
+    new: &[NewIndex],
+) -> Result<()> {
+    let existed = cx.app.engine.catalog.get(ns).is_some();
+    let counted = !existed && !executor::has_records(&cx.op, ns)?;
+    let Some(transaction) = &mut cx.op.transaction else {
+        return Ok(());
+    };
+    if new.is_empty() && existed {
+        return Ok(());
+    }
+    if !counted {
+        bail!(
+            OperationNotSupportedInTransaction,
+            "Cannot create new indexes on existing collection {ns} in a multi-document transaction."
+        );
+    }
+    transaction.create(ns, DocBuf::new())?;
+    if new.is_empty() {
+        return Ok(());
+    }
+    transaction.create_indexes(ns, new)
 }
 
 /// Those that do not exist yet; an error when one conflicts with an existing one or with another.

@@ -126,7 +126,8 @@ impl<'c, 'r> CommandContext<'c, 'r> {
             }
         }
         if let Some(v) = g.read_concern {
-            concern::read_concern(v, topology, c.name, c.is(flag::READ))?;
+            let reads = c.is(flag::READ) || self.transaction.is_some();
+            concern::read_concern(v, topology, c.name, reads)?;
         }
         Ok(())
     }

@@ -70,7 +70,8 @@ impl<'a> OpCtx<'a> {
     /// The collection with its lock, where the transaction has written to it before.
     fn relock(&self, ns: &str) -> Option<(Arc<Collection>, WriteLock)> {
         let transaction = self.transaction.as_ref()?;
-        let coll = self.engine.catalog.get(ns)?;
+        let created = transaction.created(ns).cloned();
+        let coll = created.or_else(|| self.engine.catalog.get(ns))?;
         let lock = transaction.relock(&coll)?;
         Some((coll, lock))
     }

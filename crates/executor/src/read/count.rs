@@ -6,6 +6,7 @@ use crate::read::index_scan::{IndexScan, Position};
 use crate::read::source::{count_uses, index};
 use crate::read::step::Step;
 use crate::read::{ReadRequest, RecordStream};
+use crate::records;
 use catalog::{Collection, Index};
 use errors::{Result, bail};
 use planner::{Access, IndexAccess};
@@ -14,6 +15,14 @@ use storage::View;
 
 /// Up to so many ranges are counted by a scan each, which costs least for each entry.
 const FEW_RANGES: usize = 8;
+
+/// Whether the operation sees records in a collection.
+pub fn has_records(ctx: &OpCtx, ns: &str) -> Result<bool> {
+    match ctx.view(ns) {
+        (view, Some(coll)) => Ok(!records::none(&view, &coll)?),
+        _ => Ok(false),
+    }
+}
 
 /// How many records match, without giving them: `limit` and `skip` as count's.
 pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64) -> Result<u64> {

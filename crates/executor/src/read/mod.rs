@@ -19,7 +19,7 @@ pub(crate) mod tail;
 pub(crate) mod union;
 pub(crate) mod zones;
 
-pub use count::count;
+pub use count::{count, has_records};
 pub use find::{FindCursor, FindRequest};
 pub use record_stream::RecordStream;
 pub use request::ReadRequest;

@@ -5,7 +5,7 @@
 
 use crate::op::OpCtx;
 use crate::records;
-use bson::Val;
+use bson::{DocBuf, Val};
 use catalog::{Collection, WriteLock};
 use errors::{Code, Result, bail};
 use std::sync::Arc;
@@ -34,7 +34,17 @@ impl LockedCollection {
             ctx.need_worker()?;
             check_not_list(ns)?;
             catalog::check_system_name(ns)?;
-            ctx.engine.catalog.get_or_create(ns)?;
+            if let Some(transaction) = &mut ctx.transaction {
+                transaction.create(ns, DocBuf::new())?;
+                continue;
+            }
+            match ctx.engine.catalog.get_or_create(ns) {
+                // A transaction is about to make it: it is there, or free, when that has ended.
+                Err(e) if e.code == Code::WriteConflict => ctx.let_others()?,
+                made => {
+                    made?;
+                }
+            }
         }
     }
 
@@ -42,7 +52,8 @@ impl LockedCollection {
     /// their `_id`, or under numbers (see `catalog::numbers`).
     pub fn lay_out(self, ctx: &mut OpCtx, id: Val<'_>) -> Result<LockedCollection> {
         let coll = &self.coll;
-        if !records::comes_in_no_order(id)
+        if ctx.transaction.is_some()
+            || !records::comes_in_no_order(id)
             || !coll.may_be_numbered()
             || ctx.engine.store.counts(coll.tablet).0 > 0
         {
@@ -63,9 +74,17 @@ impl LockedCollection {
     }
 
     /// Has the catalog know which fields of the index at this position hold arrays.
-    pub fn mark_multikey(&mut self, ctx: &OpCtx, at: usize, bits: u64) -> Result<()> {
+    pub fn mark_multikey(&mut self, ctx: &mut OpCtx, at: usize, bits: u64) -> Result<()> {
         let (coll, wait) = (&self.coll, !ctx.may_offload());
         let id = coll.indexes[at].id;
+        if let Some(t) = ctx.transaction.as_mut()
+            && t.created(&coll.ns).is_some()
+        {
+            t.mark_multikey(&coll.ns, id, bits)?;
+            let marked = t.created(&coll.ns).cloned();
+            self.coll = marked.unwrap_or_else(|| coll.clone());
+            return Ok(());
+        }
         self.coll = (ctx.engine.catalog).set_multikey(&coll.ns, id, bits, wait)?;
         Ok(())
     }
