@@ -167,7 +167,8 @@ pub fn base64(b: &[u8]) -> String {
     s
 }
 
-fn from_base64(s: &str) -> Option<Vec<u8>> {
+/// The bytes of standard base64; none when it is not that.
+pub fn from_base64(s: &str) -> Option<Vec<u8>> {
     let s = s.trim_end_matches('=').as_bytes();
     let mut out = Vec::with_capacity(s.len() * 3 / 4);
     for c in s.chunks(4) {

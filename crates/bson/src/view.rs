@@ -464,6 +464,16 @@ impl<'a> Val<'a> {
         ))
     }
 
+    /// The text of a string or of code, with or without a scope.
+    pub fn as_code(self) -> Option<&'a str> {
+        let bytes = match self.tag {
+            tag::STRING | tag::CODE => self.str_bytes()?,
+            tag::CODE_WITH_SCOPE => self.as_code_with_scope()?.0,
+            _ => return None,
+        };
+        std::str::from_utf8(bytes).ok()
+    }
+
     /// Code and scope of a code-with-scope.
     pub fn as_code_with_scope(self) -> Option<(&'a [u8], Doc<'a>)> {
         if self.tag != tag::CODE_WITH_SCOPE {

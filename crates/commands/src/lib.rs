@@ -108,6 +108,7 @@ impl Commands {
         admin::set_feature_compatibility_version::load(&engine, &parameters)?;
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
         engine.no_table_scan.store(no_scan, Ordering::Relaxed);
+        engine.scripting.store(config.scripting, Ordering::Relaxed);
         let profiler = Profiler::new(slow_ms);
         profiler.set_verbose(parameters.logs_commands());
         let commands = Commands {

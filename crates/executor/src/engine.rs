@@ -33,6 +33,8 @@ pub struct Engine {
     pub log_tail: Arc<LogTail>,
     /// Queries that would have to read a whole collection are refused (`notablescan`).
     pub no_table_scan: AtomicBool,
+    /// Scripts are run (`security.javascriptEnabled`).
+    pub scripting: AtomicBool,
     pub transactions: Transactions,
     /// The last timestamp that took the place of an empty one.
     stamped: AtomicU64,
@@ -56,6 +58,7 @@ impl Engine {
             cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
             zones: Default::default(),
             no_table_scan: AtomicBool::new(false),
+            scripting: AtomicBool::new(true),
             transactions: Transactions::default(),
             stamped: AtomicU64::new(0),
         }))

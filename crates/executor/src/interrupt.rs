@@ -4,11 +4,13 @@
 //! Variables are shared by the stages of a pipeline and outlive a batch of a cursor, the operation does not. So the variables
 //! hold this cell, and whoever runs a batch puts into it what stops the operation of that batch.
 
+use bson::{Doc, Val, Value};
 use errors::{Error, Result, bail};
 use parking_lot::Mutex;
 use query::expr::{Vars, Watchdog};
-use std::sync::Arc;
+use query::script::{Function, Globals, Scripts};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// How often expressions may ask on an event loop (each time after some thousand steps) before a worker takes over.
@@ -25,6 +27,8 @@ pub(crate) struct StoppedBy<'a> {
     pub cancelled: Option<&'a Arc<AtomicBool>>,
     /// It runs on an event loop, and may go to a worker.
     pub inline: bool,
+    /// It may run scripts.
+    pub scripting: bool,
 }
 
 /// Fails when the time is up or a flag is set.
@@ -42,7 +46,14 @@ pub(crate) fn interrupted(
 }
 
 #[derive(Default)]
-pub(crate) struct Interrupt(Mutex<State>);
+pub(crate) struct Interrupt {
+    state: Mutex<State>,
+    /// The operation's scripts: nothing until one is called.
+    scripts: script::Engine,
+    scripting: bool,
+    /// Itself, for the scripts to ask.
+    this: Weak<Interrupt>,
+}
 
 #[derive(Default)]
 struct State {
@@ -58,8 +69,12 @@ struct State {
 impl Interrupt {
     /// The variables with a new cell of this operation in them.
     pub fn bind(by: StoppedBy, vars: &Vars) -> (Arc<Interrupt>, Arc<Vars>) {
-        let cell = Arc::new(Interrupt::default());
-        *cell.0.lock() = State::of(by);
+        let cell = Arc::new_cyclic(|this| Interrupt {
+            state: Mutex::new(State::of(by)),
+            scripting: by.scripting,
+            this: this.clone(),
+            ..Interrupt::default()
+        });
         let mut vars = Vars::clone(vars);
         let asked = cell.clone();
         vars.set_watchdog(asked);
@@ -68,7 +83,7 @@ impl Interrupt {
 
     /// From here on another run goes on with the same variables.
     pub fn renew(&self, by: StoppedBy) {
-        *self.0.lock() = State::of(by);
+        *self.state.lock() = State::of(by);
     }
 }
 
@@ -86,7 +101,7 @@ impl State {
 
 impl Watchdog for Interrupt {
     fn check(&self) -> Result<()> {
-        let mut s = self.0.lock();
+        let mut s = self.state.lock();
         if let Some(left) = &mut s.left {
             match left.checked_sub(1) {
                 Some(n) => *left = n,
@@ -97,7 +112,7 @@ impl Watchdog for Interrupt {
     }
 
     fn weigh(&self) -> Result<()> {
-        let held = alloc_meter::held() - self.0.lock().before;
+        let held = alloc_meter::held() - self.state.lock().before;
         if held > MOST_BYTES {
             bail!(
                 ExceededMemoryLimit,
@@ -105,6 +120,69 @@ impl Watchdog for Interrupt {
             );
         }
         Ok(())
+    }
+
+    fn scripts(&self) -> Result<&dyn Scripts> {
+        if !self.scripting {
+            bail!(
+                31264,
+                "Cannot run server-side javascript without the javascript engine enabled"
+            );
+        }
+        // A loop has other clients.
+        if self.state.lock().left.is_some() {
+            return Err(Error::offload());
+        }
+        Ok(self)
+    }
+}
+
+impl Interrupt {
+    fn run(&self, call: script::Call<'_>) -> Result<Value> {
+        let made = self.scripts.call(&call, || {
+            let this = self.this.clone();
+            Box::new(move || this.upgrade().is_none_or(|i| i.check().is_err()))
+        });
+        // What ended a script tells why better than the script.
+        if made.is_err() {
+            self.check()?;
+        }
+        made
+    }
+}
+
+impl Scripts for Interrupt {
+    fn call(
+        &self,
+        function: &Function,
+        this: Option<Doc<'_>>,
+        args: &[Val<'_>],
+        globals: Globals<'_>,
+    ) -> Result<Value> {
+        self.run(script::Call {
+            source: &function.source,
+            this,
+            args,
+            emits: false,
+            globals: given(globals),
+        })
+    }
+
+    fn map(&self, function: &Function, this: Doc<'_>, globals: Globals<'_>) -> Result<Value> {
+        self.run(script::Call {
+            source: &function.source,
+            this: Some(this),
+            args: &[],
+            emits: true,
+            globals: given(globals),
+        })
+    }
+}
+
+fn given(globals: Globals<'_>) -> script::Globals<'_> {
+    script::Globals {
+        scope: globals.scope,
+        stored: globals.stored,
     }
 }
 
@@ -118,17 +196,17 @@ mod tests {
         let cell = Interrupt::default();
         assert!(cell.check().is_ok());
         let killed = Arc::new(AtomicBool::new(false));
-        cell.0.lock().killed = Some(killed.clone());
+        cell.state.lock().killed = Some(killed.clone());
         assert!(cell.check().is_ok());
         killed.store(true, Ordering::Relaxed);
         assert_eq!(cell.check().unwrap_err().code, Code::Interrupted);
-        *cell.0.lock() = State {
+        *cell.state.lock() = State {
             deadline: Some(Instant::now()),
             ..State::default()
         };
         assert_eq!(cell.check().unwrap_err().code, Code::MaxTimeMSExpired);
-        cell.0.lock().deadline = None;
-        cell.0.lock().left = Some(2);
+        cell.state.lock().deadline = None;
+        cell.state.lock().left = Some(2);
         assert!(cell.check().is_ok() && cell.check().is_ok());
         assert!(cell.check().unwrap_err().is_offload());
     }

@@ -273,6 +273,7 @@ impl<'a> OpCtx<'a> {
             killed: self.killed,
             cancelled: self.cancelled,
             inline: self.may_offload(),
+            scripting: self.engine.scripting.load(Ordering::Relaxed),
         }
     }
 

@@ -62,6 +62,7 @@ pub fn launch(
             given => given.unwrap_or(1_000_000),
         },
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
+        scripting: o.switch("security.javascriptEnabled")?.unwrap_or(true),
         parameters: parameters(options, &o)?,
         slow_ms: o
             .parsed("operationProfiling.slowOpThresholdMs", "a number")?

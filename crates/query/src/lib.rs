@@ -10,6 +10,7 @@
 //! * [`accumulator`]: what `$group` and windows sum up. [`pipeline`]: stages, their order, their memory.
 //! * [`sort`]: sort patterns and their keys. [`index_keys`]: the keys of a document in an index.
 //! * [`path`]: dotted paths and MongoDB's walk along them. [`collation`]: the order of strings.
+//! * [`script`]: what functions in JavaScript ask of an engine.
 //! * [`arithmetic`]: the four number types. [`shape`]: which fields and types documents have.
 //!
 //! Invariant: pure. No I/O, no clock, no random numbers, no locks: what may differ between two runs
@@ -25,6 +26,7 @@ mod list;
 pub mod path;
 pub mod pipeline;
 pub mod projection;
+pub mod script;
 pub mod shape;
 pub mod sort;
 pub mod transform;

@@ -74,6 +74,8 @@ pub struct Config {
     /// can read.
     pub log_retain_bytes: u64,
     pub max_connections: usize,
+    /// Scripts are run: `$where`, `$function`, `$accumulator`, `mapReduce`.
+    pub scripting: bool,
     /// Event loops; as many as cores when 0.
     pub loops: usize,
     /// `setParameter`, name and value as text, in the order given.
@@ -112,6 +114,7 @@ impl Default for Config {
             durability: Durability::default(),
             log_retain_bytes: 1 << 30,
             max_connections: 65_536,
+            scripting: true,
             loops: 0,
             parameters: Vec::new(),
             slow_ms: 100,

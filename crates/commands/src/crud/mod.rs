@@ -20,5 +20,6 @@ pub mod find_and_modify;
 pub mod get_more;
 pub mod insert;
 pub mod kill_cursors;
+pub mod map_reduce;
 pub(crate) mod moment;
 pub mod update;

@@ -3,11 +3,16 @@
 use crate::clock::now_millis;
 use crate::request::CommandContext;
 use crate::request::collation::{self, Given};
-use bson::{Doc, Elem, Val, tag};
+use bson::{Doc, Elem, Val, Value, Writer, tag};
 use errors::{Result, bail};
+use executor::{OpCtx, ReadRequest, RecordStream};
 use planner::Hint;
 use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
+use query::filter::Filter;
 use std::sync::Arc;
+
+/// Functions of `system.js` past so many bytes are not known to scripts.
+const STORED_BYTES: usize = 16 << 20;
 
 /// The variables of a command: `$$NOW`, `$$CLUSTER_TIME` and those of its `let`, whose values are
 /// computed once. Under the collation that is given, or else the collection's.
@@ -21,7 +26,11 @@ pub fn variables(
     if cx.app.config.topology.set_name().is_some() {
         vars.set_cluster_time(cx.app.store.last_ts());
     }
-    let mut env = ParseEnv::new().collated(collation::effective(cx, ns, given)?);
+    if let Some(stored) = stored_functions(cx)? {
+        vars.set(query::script::STORED, stored);
+    }
+    let env = ParseEnv::new().collated(collation::effective(cx, ns, given)?);
+    let mut env = env.allow_where(true);
     if let Some(d) = let_ {
         // One may name those before it.
         for e in d {
@@ -47,6 +56,34 @@ pub fn variables(
         }
     }
     Ok((env, Arc::new(vars)))
+}
+
+/// The documents of the database's `system.js`, an array, for a command that may run `$where` or
+/// `mapReduce`.
+fn stored_functions(cx: &CommandContext) -> Result<Option<Value>> {
+    let ns = format!("{}.system.js", cx.args.db);
+    if cx.app.engine.catalog.get(&ns).is_none() {
+        return Ok(None);
+    }
+    let may_run = match cx.command.name {
+        "mapReduce" | "update" | "delete" | "bulkWrite" => true,
+        _ => memchr::memmem::find(cx.request.body.as_bytes(), b"$where").is_some(),
+    };
+    if !may_run {
+        return Ok(None);
+    }
+    cx.op.need_worker()?;
+    let mut op = OpCtx::worker(&cx.app.engine);
+    let (view, Some(coll)) = op.view(&ns) else {
+        return Ok(None);
+    };
+    let filter = Filter::all();
+    let mut rows = RecordStream::open(&mut op, view, coll, &ReadRequest::new(&filter))?;
+    let mut w = Writer::new_array();
+    while rows.next(&mut op)? && w.len() < STORED_BYTES {
+        w.push(rows.doc().as_val());
+    }
+    Ok(Some(w.finish_array()))
 }
 
 /// Reads the argument `hint`, where null is a hint left out.

@@ -11,7 +11,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     w.str("gitVersion", "pandodb");
     w.open_array("modules").close();
     w.str("allocator", "system");
-    w.str("javascriptEngine", "none");
+    w.str("javascriptEngine", "quickjs");
     w.str("sysInfo", "deprecated");
     w.open_array("versionArray");
     for n in version::VERSION_ARRAY {

@@ -98,6 +98,7 @@ commands! {
     "bulkWrite" => ADMIN | WRITE | RETRY | API | WORKER | COUNTED, crate::crud::bulk_write::run, "writes of several kinds to several collections";
     "count" => READ | API | OF_COLLECTION, crate::crud::count::run, "how many documents match";
     "aggregate" => READ | WRITE | API | OF_COLLECTION, crate::crud::aggregate::run, "documents through the stages of a pipeline";
+    "mapReduce" | "mapreduce" => READ | WRITE | WORKER | OF_COLLECTION, crate::crud::map_reduce::run, "what functions of the user's make of documents";
     "explain" => READ | API | WORKER, crate::crud::explain::run, "how a command is answered";
     "distinct" => READ | LONG | OF_COLLECTION, crate::crud::distinct::run, "the different values of a field";
     "killCursors" => API | OF_COLLECTION, crate::crud::kill_cursors::run, "ends cursors";

@@ -4,6 +4,7 @@
 //! [`Accumulator::memory_bytes`] says how much that is.
 
 pub(crate) mod percentile;
+mod script;
 mod spec;
 mod state;
 

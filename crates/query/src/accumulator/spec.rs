@@ -48,6 +48,8 @@ pub(super) enum Kind {
         p: Vec<f64>,
         single: bool,
     },
+    Script(Box<super::script::Functions>),
+    Reduce(crate::script::Function),
 }
 
 const SIMPLE: &[(&str, Kind)] = &[
@@ -195,6 +197,14 @@ impl AccumulatorSpec {
                     None,
                 ))
             }
+            "$accumulator" => {
+                let (kind, args) = super::script::parse(arg, env)?;
+                Ok(build("$accumulator", kind, args, None))
+            }
+            "$_internalJsReduce" => {
+                let (kind, data) = super::script::parse_reduce(arg, env)?;
+                Ok(build("$_internalJsReduce", kind, data, None))
+            }
             _ => bail!(15952, "unknown group operator '{name}'"),
         }
     }
@@ -237,6 +247,8 @@ impl AccumulatorSpec {
             Kind::Percentile { p, single } => {
                 Accumulator::Percentile(Vec::new(), p.clone(), *single)
             }
+            Kind::Script(functions) => functions.start(group)?,
+            Kind::Reduce(_) => Accumulator::Reduce(Default::default()),
         })
     }
 
@@ -252,12 +264,28 @@ impl AccumulatorSpec {
             acc.take_sorted(key, v.or_null());
             return Ok(());
         }
-        acc.take(v.as_val())
+        match (&self.kind, acc) {
+            (Kind::Script(f), Accumulator::Script(states)) => f.add(states, v.or_null(), ctx.vars),
+            (Kind::Reduce(f), Accumulator::Reduce(r)) => match v.as_val() {
+                None => Ok(()),
+                Some(v) => {
+                    r.take(v)?;
+                    r.settle(f, ctx.vars)
+                }
+            },
+            (_, acc) => acc.take(v.as_val()),
+        }
     }
 
     pub fn to_value(&self) -> Value {
         let mut w = Writer::new();
         match (&self.kind, &self.n) {
+            (Kind::Script(functions), _) => functions.write(&self.arg, &mut w),
+            (Kind::Reduce(f), _) => {
+                w.open_doc(self.name)
+                    .val("data", self.arg.to_value().as_val());
+                w.str("eval", &f.source).close();
+            }
             (Kind::Top { by, .. }, n) => {
                 w.open_doc(self.name);
                 if let Some(n) = n {

@@ -26,6 +26,9 @@ pub enum Accumulator {
     LastN(Few),
     Bounded(Bounded),
     Percentile(Vec<f64>, Vec<f64>, bool),
+    /// The states of an `$accumulator`: several only where some were spilled.
+    Script(Vec<Value>),
+    Reduce(super::script::Reduction),
 }
 
 /// Distinct values in the order of their arrival; equality as in comparisons.
@@ -273,6 +276,12 @@ impl Accumulator {
                 }
             }
             Accumulator::Percentile(numbers, ..) => numbers.extend(v.and_then(Val::to_f64)),
+            Accumulator::Script(states) => states.extend(v.map(Val::to_value)),
+            Accumulator::Reduce(r) => {
+                if let Some(v) = v {
+                    r.values.push(v);
+                }
+            }
         }
         Ok(())
     }
@@ -309,6 +318,8 @@ impl Accumulator {
                 let r = percentile::compute(&mut numbers, &p);
                 if single { percentile::single(&r) } else { r }
             }
+            // Theirs is computed by their specification.
+            Accumulator::Script(_) | Accumulator::Reduce(_) => Value::NULL,
         })
     }
 
@@ -326,6 +337,8 @@ impl Accumulator {
             Accumulator::FirstN(few) | Accumulator::LastN(few) => few.bytes,
             Accumulator::Bounded(b) => b.bytes,
             Accumulator::Percentile(numbers, ..) => numbers.len() * 8,
+            Accumulator::Script(states) => states.iter().map(heap_bytes).sum(),
+            Accumulator::Reduce(r) => r.memory_bytes(),
         }
     }
 
@@ -373,6 +386,16 @@ impl Accumulator {
                     w.f64("", *x);
                 }
             }
+            Accumulator::Script(states) => {
+                w.open_array("a");
+                for v in states {
+                    w.push(v.as_val());
+                }
+            }
+            Accumulator::Reduce(r) => {
+                r.to_partial(&mut w);
+                copy_items(&mut w, &r.values);
+            }
         }
         Value::from(w.finish())
     }
@@ -403,7 +426,14 @@ impl Accumulator {
                     b.add(key.to_vec(), e.get("v").unwrap_or(Val::NULL));
                 }
             }
-            Accumulator::Push(_)
+            Accumulator::Reduce(r) => {
+                r.set_key(d.get("k"));
+                items.values().for_each(|x| {
+                    r.values.push(x);
+                });
+            }
+            Accumulator::Script(_)
+            | Accumulator::Push(_)
             | Accumulator::Set(_)
             | Accumulator::FirstN(..)
             | Accumulator::LastN(..)

@@ -27,6 +27,7 @@ mod object;
 mod parse;
 mod path;
 mod regex;
+mod script;
 mod set;
 mod string;
 mod string_position;
@@ -52,8 +53,9 @@ pub(crate) use regex::units as regex_units;
 pub(crate) use values::constant_of;
 pub(crate) use work::byte_units;
 
+use crate::script::{Globals, SCOPE, STORED, Scripts};
 use bson::{Val, Value};
-use errors::Result;
+use errors::{Result, bail};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -64,6 +66,18 @@ pub trait Watchdog: Send + Sync {
 
     /// Asked as often while the thread holds more than [`NOTABLE_BYTES`] in large blocks: whether it may hold as much, and more.
     fn weigh(&self) -> Result<()>;
+
+    /// What runs the command's scripts. Fails where there is none, and where a script would hold up others.
+    fn scripts(&self) -> Result<&dyn Scripts> {
+        no_scripts()
+    }
+}
+
+fn no_scripts<T>() -> Result<T> {
+    bail!(
+        31264,
+        "Cannot run server-side javascript without the javascript engine enabled"
+    )
 }
 
 /// One that minds time only.
@@ -131,6 +145,22 @@ impl Vars {
         self.user.push((Arc::from(name), v));
     }
 
+    pub(crate) fn scripts(&self) -> Result<&dyn Scripts> {
+        match &self.watchdog {
+            Some(w) => w.scripts(),
+            None => no_scripts(),
+        }
+    }
+
+    /// The global variables of scripts; `stored`: with the functions of `system.js`.
+    pub(crate) fn script_globals(&self, stored: bool) -> Globals<'_> {
+        let documents = |name| self.get(name).and_then(Val::as_container);
+        Globals {
+            scope: documents(SCOPE),
+            stored: documents(STORED).filter(|_| stored),
+        }
+    }
+
     pub fn get(&self, name: &str) -> Option<Val<'_>> {
         self.user
             .iter()
@@ -164,6 +194,29 @@ impl Expression {
         parse::look_up(&mut node);
         node.fold()?;
         Ok(Expression { node })
+    }
+
+    /// The condition that `$where` stands for.
+    pub(crate) fn parse_where(val: Val<'_>, env: &ParseEnv) -> Result<Expression> {
+        let node = script::condition(val, env)?;
+        Ok(Expression { node })
+    }
+
+    /// The script of a `$where`.
+    pub(crate) fn as_where(&self) -> Option<&str> {
+        match &self.node {
+            Node::Call(c) if c.op.name.is_empty() => match &c.prepared {
+                node::Prepared::Script(f) => Some(&f.source),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether it is `$where`, or computes by a function of the user's.
+    pub fn has_script(&self) -> bool {
+        self.node
+            .any_call(&mut |c| matches!(c.prepared, node::Prepared::Script(_)))
     }
 
     /// An expression that always has this value.

@@ -159,6 +159,7 @@ pub(crate) enum Node {
 pub(crate) enum Prepared {
     None,
     Regex(regex::Prepared),
+    Script(crate::script::Function),
     Names(Vec<Arc<str>>),
     Sort(super::array::SortSpec),
     Percentiles(Vec<f64>),
@@ -393,6 +394,16 @@ impl Node {
             Node::Array(items) => items.iter().find_map(Node::runtime_variable),
             Node::Call(c) => c.args.iter().find_map(Node::runtime_variable),
             _ => None,
+        }
+    }
+
+    /// Whether `f` holds for this call or one inside of it.
+    pub(crate) fn any_call(&self, f: &mut dyn FnMut(&Call) -> bool) -> bool {
+        match self {
+            Node::Doc(fields) => fields.iter().any(|(_, n)| n.any_call(f)),
+            Node::Array(items) => items.iter().any(|n| n.any_call(f)),
+            Node::Call(c) => f(c) || c.args.iter().any(|n| n.any_call(f)),
+            _ => false,
         }
     }
 

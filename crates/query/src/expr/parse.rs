@@ -19,6 +19,8 @@ pub struct ParseEnv {
     collation: Option<Collation>,
     /// Constant parts that fail are left to the documents.
     late_errors: bool,
+    /// A query may have `$where`.
+    allows_where: bool,
 }
 
 impl ParseEnv {
@@ -49,6 +51,16 @@ impl ParseEnv {
     pub fn define_unchecked(&mut self, name: &str) {
         self.rebound |= name == "CURRENT";
         self.names.push(Arc::from(name));
+    }
+
+    /// Whether queries that are parsed with it may have `$where`: those of commands, not those of stages, indexes and validators.
+    pub fn allow_where(mut self, allowed: bool) -> ParseEnv {
+        self.allows_where = allowed;
+        self
+    }
+
+    pub(crate) fn allows_where(&self) -> bool {
+        self.allows_where
     }
 
     /// The same for expressions and filters under a collation.
@@ -141,7 +153,7 @@ pub(super) fn operand(v: Val<'_>, env: &ParseEnv) -> Result<Node> {
     }
 }
 
-fn field_or_variable(s: &str, env: &ParseEnv) -> Result<Node> {
+pub(super) fn field_or_variable(s: &str, env: &ParseEnv) -> Result<Node> {
     if s == "$" {
         bail!(16872, "'$' by itself is not a valid FieldPath");
     }

@@ -4,7 +4,7 @@ use super::node::{Call, Computed, EvalCtx, Node};
 use super::parse::{ParseEnv, Parsed};
 use super::{
     arithmetic, array, array_build, bits, boolean, control, convert, date, date_arithmetic, hash,
-    object, regex, set, string, string_position, trigonometry, values,
+    object, regex, script, set, string, string_position, trigonometry, values,
 };
 use bson::{Val, Value, Writer};
 use errors::Result;
@@ -115,6 +115,7 @@ static FAMILIES: &[&[Op]] = &[
     hash::OPS,
     object::OPS,
     regex::OPS,
+    script::OPS,
     set::OPS,
     string::OPS,
     string_position::OPS,
@@ -160,6 +161,7 @@ pub(crate) fn to_value(c: &Call) -> Value {
             }
             w.close();
         }
+        ("$function" | "$_internalJsEmit" | "", _) => super::script::write(c, &mut w),
         ("$switch", _) => {
             w.open_doc("$switch").open_array("branches");
             let (branches, default) = c.args.split_at(c.args.len().saturating_sub(1));

@@ -191,6 +191,12 @@ impl Filter {
         self.root.any(&mut |n| matches!(n, Node::Expr(_)))
     }
 
+    /// Whether it runs a script (`$where`, `$function`).
+    pub fn has_script(&self) -> bool {
+        self.root
+            .any(&mut |n| matches!(n, Node::Expr(e) if e.has_script()))
+    }
+
     /// Whether a test needs variables ([`Filter::matches_with`]): an `$expr` reads them, and what may take long for one document asks
     /// by them whether it may go on.
     pub fn wants_vars(&self) -> bool {

@@ -143,7 +143,10 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             if !matches!(e.val.tag, tag::STRING | tag::CODE | tag::CODE_WITH_SCOPE) {
                 bail!(BadValue, "$where got bad type");
             }
-            bail!(NotImplemented, "$where is not supported");
+            if !env.allows_where() {
+                bail!(BadValue, "$where is not allowed in this context");
+            }
+            Node::Expr(Expression::parse_where(e.val, env)?)
         }
         // The fields of a DBRef that `$elemMatch` asks for. Names of collections and databases know no collation.
         "ref" | "id" | "db" if place == Place::Element => {

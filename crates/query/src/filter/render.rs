@@ -1,7 +1,7 @@
 //! A filter back as a document, in the form in which MongoDB's explain prints a parsed query.
 
 use super::{Node, Test};
-use bson::{DocBuf, Writer};
+use bson::{DocBuf, Val, Value, Writer, tag};
 
 pub(super) fn render(node: &Node) -> DocBuf {
     let mut w = Writer::new();
@@ -55,9 +55,22 @@ fn write(node: &Node, w: &mut Writer) {
             write_test(test, w);
             w.close();
         }
-        Node::Expr(e) => {
-            w.value("$expr", e.to_value());
-        }
+        Node::Expr(e) => match e.as_where() {
+            Some(code) => {
+                let bytes = Value::str_from_bytes(code.as_bytes());
+                let bytes = bytes.as_val().bytes;
+                w.val(
+                    "$where",
+                    Val {
+                        tag: tag::CODE,
+                        bytes,
+                    },
+                );
+            }
+            None => {
+                w.value("$expr", e.to_value());
+            }
+        },
         Node::Sample(rate) => {
             w.f64("$sampleRate", *rate);
         }

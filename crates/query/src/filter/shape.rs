@@ -42,6 +42,7 @@ fn of(node: &Node) -> String {
         Node::Nor(c) => all("nor", c),
         Node::Not(n) => format!("not({})", of(n)),
         Node::Pred { path, test } => format!("{}:{path}", of_test(test.written())),
+        Node::Expr(e) if e.as_where().is_some() => "where".to_string(),
         Node::Expr(_) => "expr".to_string(),
         Node::Sample(_) => "sample".to_string(),
         Node::Schema(s) => format!("schema({})", s.source().as_doc()),

@@ -469,7 +469,7 @@ impl Run {
             .val("min", b.min.as_val())
             .val("max", end.as_val())
             .close();
-        group::finish(&self.spec.fields, b.states, &mut w)?;
+        group::finish(&self.spec.fields, b.states, &self.vars, &mut w)?;
         self.out = w.finish();
         self.end = Some(end);
         self.given += 1;

@@ -53,6 +53,8 @@ impl Field {
                 | "$maxN"
                 | "$firstN"
                 | "$lastN"
+                | "$accumulator"
+                | "$_internalJsReduce"
         );
         Ok(Field {
             name: name.to_string(),
@@ -268,9 +270,14 @@ pub(super) fn add(
 }
 
 /// Writes the results of one group after its `_id`.
-pub(super) fn finish(fields: &[Field], states: Vec<Accumulator>, w: &mut Writer) -> Result<()> {
+pub(super) fn finish(
+    fields: &[Field],
+    states: Vec<Accumulator>,
+    vars: &Vars,
+    w: &mut Writer,
+) -> Result<()> {
     for (f, a) in fields.iter().zip(states) {
-        w.val(&f.name, a.finish()?.as_val());
+        w.val(&f.name, f.spec.finish(a, vars)?.as_val());
     }
     Ok(())
 }
@@ -340,7 +347,7 @@ impl Source for Run {
         };
         let mut w = Writer::new();
         w.val("_id", g.id.as_val());
-        finish(&self.spec.fields, g.accumulators, &mut w)?;
+        finish(&self.spec.fields, g.accumulators, &self.vars, &mut w)?;
         self.out = w.finish();
         Ok(true)
     }

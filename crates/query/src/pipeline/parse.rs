@@ -47,7 +47,7 @@ impl ParseCtx {
         ParseCtx {
             db: db.to_string(),
             coll: coll.map(str::to_string),
-            env,
+            env: env.allow_where(false),
             inside: Inside::Nothing,
             in_facet: false,
             depth: 0,

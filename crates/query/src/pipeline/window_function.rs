@@ -268,6 +268,9 @@ impl<'a> Written<'a> {
 
     fn accumulator(&self) -> Result<Function> {
         let Written { name, arg, env, .. } = *self;
+        if matches!(name, "$accumulator" | "$_internalJsReduce") {
+            bail!(FailedToParse, "Unrecognized window function, {name}");
+        }
         // Here an array is an expression like any other, which `$group` refuses.
         let mut w = Writer::new();
         w.open_array("$concatArrays").push(arg).close();

@@ -1,0 +1,373 @@
+//! JavaScript for `$where`, `$function`, `$accumulator` and `mapReduce`: a small interface before an
+//! embedded engine (QuickJS).
+//!
+//! * [`Engine`]: the realm of one operation, made at its first call. It compiles a function once and
+//!   calls it for many documents.
+//! * [`Call`]: one call: the function's text, `this`, the arguments, as BSON.
+//!
+//! Invariant: a script reaches nothing but what it is given. There is no file, no network, no
+//! environment; the realm holds the language, the clock and `prelude.js`. It takes at most
+//! [`MEMORY_BYTES`] and [`STACK_BYTES`], and whoever runs it can end it at any time: the engine asks
+//! every few thousand steps, and what the engine would do in one step without asking is bounded in the
+//! prelude. No script, whatever it does, is more than an error.
+
+mod convert;
+mod fault;
+mod source;
+
+use bson::{Doc, Val, Value, Writer};
+use errors::{Code, Error, err};
+use fault::Fault;
+use rquickjs::context::intrinsic;
+use rquickjs::function::{Args, Rest};
+use rquickjs::{Context, Ctx, Function, Persistent, Runtime};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What the realm of one operation may hold.
+pub const MEMORY_BYTES: usize = 256 << 20;
+/// What calls of a script inside one another may take of the thread's stack.
+pub const STACK_BYTES: usize = 1 << 20;
+/// What the calls of `emit` for one document may give.
+const EMIT_BYTES: usize = 100 << 20;
+/// How long `sleep` sleeps before it looks whether it should go on.
+const SLEEP: Duration = Duration::from_millis(5);
+
+/// Asked now and then while a script runs: whether it must end.
+pub type Interrupted = Box<dyn Fn() -> bool + Send>;
+
+/// What a realm begins with.
+#[derive(Default)]
+pub struct Globals<'a> {
+    /// `scope` of mapReduce: a global variable for each field.
+    pub scope: Option<Doc<'a>>,
+    /// The documents of `system.js`: `{_id: name, value: a function or a value}`.
+    pub stored: Option<Doc<'a>>,
+}
+
+/// One call of a function.
+pub struct Call<'a> {
+    /// The function's text. Compiled once for each `Arc`.
+    pub source: &'a Arc<str>,
+    pub this: Option<Doc<'a>>,
+    pub args: &'a [Val<'a>],
+    /// The answer is not what the function returns, but what it emitted: an array of `{k, v}`.
+    pub emits: bool,
+    /// For the realm, if this call is the first.
+    pub globals: Globals<'a>,
+}
+
+/// The scripts of one operation.
+pub struct Engine {
+    realm: Mutex<Option<Realm>>,
+}
+
+/// What the engine's own functions and the code around it share.
+struct Shared {
+    interrupted: Interrupted,
+    /// The script was told to end.
+    ended: Cell<bool>,
+    emitted: RefCell<Writer>,
+    /// Why one of the engine's own functions failed.
+    failure: RefCell<Option<Error>>,
+}
+
+struct Realm {
+    // In the order in which they go: functions before the context that they belong to.
+    functions: HashMap<usize, (Arc<str>, Persistent<Function<'static>>)>,
+    shared: Rc<Shared>,
+    context: Context,
+}
+
+/// SAFETY: a realm counts references to its runtime and to `shared` without atomics. All that hold one
+/// are inside of the realm itself (its fields, and the functions that its runtime owns), none is handed
+/// out, and the realm is used through the mutex of [`Engine`] only. So one thread at a time sees them.
+/// QuickJS keeps nothing for a thread but the top of its stack, which is renewed at each entry.
+unsafe impl Send for Realm {}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine {
+            realm: Mutex::new(None),
+        }
+    }
+}
+
+impl Engine {
+    /// Runs a function and gives what it returns, or emitted. `interrupted` is kept by the first call.
+    pub fn call(
+        &self,
+        call: &Call<'_>,
+        interrupted: impl FnOnce() -> Interrupted,
+    ) -> Result<Value, Error> {
+        let mut realm = match self.realm.lock() {
+            Ok(realm) => realm,
+            Err(_) => return Err(Error::internal("a script's realm is broken")),
+        };
+        if realm.is_none() {
+            *realm = Some(Realm::new(interrupted(), &call.globals)?);
+        }
+        match &mut *realm {
+            Some(realm) => realm.call(call),
+            None => Err(Error::internal("there is no realm")),
+        }
+    }
+}
+
+impl Realm {
+    fn new(interrupted: Interrupted, globals: &Globals<'_>) -> Result<Realm, Error> {
+        let broken = |e: rquickjs::Error| err!(JSInterpreterFailure, "no realm for scripts: {e}");
+        let runtime = Runtime::new().map_err(broken)?;
+        runtime.set_memory_limit(MEMORY_BYTES);
+        runtime.set_max_stack_size(STACK_BYTES);
+        // No proxies and no typed arrays: loops over them could not be ended.
+        let context = Context::builder()
+            .with::<intrinsic::Date>()
+            .with::<intrinsic::Eval>()
+            .with::<intrinsic::RegExpCompiler>()
+            .with::<intrinsic::RegExp>()
+            .with::<intrinsic::Json>()
+            .with::<intrinsic::MapSet>()
+            .build(&runtime)
+            .map_err(broken)?;
+        let shared = Rc::new(Shared {
+            interrupted,
+            ended: Cell::new(false),
+            emitted: RefCell::new(Writer::new_array()),
+            failure: RefCell::new(None),
+        });
+        let asked = shared.clone();
+        runtime.set_interrupt_handler(Some(Box::new(move || asked.must_end())));
+        let realm = Realm {
+            functions: HashMap::new(),
+            shared,
+            context,
+        };
+        realm.enter(|ctx, shared| {
+            prepare(ctx, shared)?;
+            if let Some(stored) = globals.stored {
+                load_stored(ctx, stored)?;
+            }
+            for e in globals.scope.unwrap_or(Doc::EMPTY) {
+                let value = match e.val.tag {
+                    bson::tag::CODE => {
+                        source::compile(ctx, e.val.as_code().unwrap_or(""))?.into_value()
+                    }
+                    _ => convert::to_js(ctx, e.val)?,
+                };
+                ctx.globals().set(e.name, value)?;
+            }
+            Ok(())
+        })?;
+        Ok(realm)
+    }
+
+    /// Does something in the realm; an exception becomes MongoDB's error.
+    fn enter<T>(
+        &self,
+        f: impl for<'js> FnOnce(&Ctx<'js>, &Rc<Shared>) -> Result<T, Fault>,
+    ) -> Result<T, Error> {
+        self.shared.ended.set(false);
+        self.context.with(|ctx| {
+            f(&ctx, &self.shared).map_err(|fault| {
+                let failure = self.shared.failure.borrow_mut().take();
+                let told = match fault {
+                    Fault::Own(e) => e,
+                    Fault::Script(e) => exception(&ctx, e),
+                };
+                if self.shared.ended.get() {
+                    return err!(Interrupted, "operation was interrupted");
+                }
+                failure.unwrap_or(told)
+            })
+        })
+    }
+
+    fn call(&mut self, call: &Call<'_>) -> Result<Value, Error> {
+        let key = Arc::as_ptr(call.source).cast::<u8>() as usize;
+        if !self.functions.contains_key(&key) {
+            let compiled = self.enter(|ctx, _| {
+                let function = source::compile(ctx, call.source)?;
+                Ok(Persistent::save(ctx, function))
+            })?;
+            // With its text, so that no other text comes to stand at its address.
+            self.functions.insert(key, (call.source.clone(), compiled));
+        }
+        let Some((_, function)) = self.functions.get(&key) else {
+            return Err(Error::internal("a compiled function is gone"));
+        };
+        self.enter(|ctx, shared| {
+            let function = function.clone().restore(ctx)?;
+            let mut args = Args::new(ctx.clone(), call.args.len());
+            let this = convert::doc_to_js(ctx, call.this.unwrap_or(Doc::EMPTY))?;
+            if call.this.is_some() && !call.emits {
+                ctx.globals().set("obj", this.clone())?;
+            }
+            args.this(this)?;
+            for v in call.args {
+                args.push_arg(convert::to_js(ctx, *v)?)?;
+            }
+            shared.emitted.replace(Writer::new_array());
+            let returned: rquickjs::Value<'_> = args.apply(&function)?;
+            if call.emits {
+                return Ok(shared.emitted.replace(Writer::new_array()).finish_array());
+            }
+            let mut w = Writer::new_array();
+            convert::write(ctx, &mut w, "", &returned, 0)?;
+            let first = w.open_values().next().map(Val::to_value);
+            Ok(first.unwrap_or(Value::NULL))
+        })
+    }
+}
+
+impl Shared {
+    fn must_end(&self) -> bool {
+        if (self.interrupted)() {
+            self.ended.set(true);
+        }
+        self.ended.get()
+    }
+
+    /// `emit(key, value)`.
+    fn emit<'js>(&self, ctx: &Ctx<'js>, args: &[rquickjs::Value<'js>]) -> Result<(), Fault> {
+        let [k, v] = args else {
+            return Err(Fault::Own(err!(31220, "emit takes 2 args")));
+        };
+        let mut w = self.emitted.replace(Writer::new_array());
+        w.open_doc("");
+        if k.is_undefined() {
+            w.null("k");
+        } else {
+            write_one(ctx, &mut w, "k", k)?;
+        }
+        write_one(ctx, &mut w, "v", v)?;
+        w.close();
+        if w.len() > EMIT_BYTES {
+            return Err(Fault::Own(err!(
+                31292,
+                "Size of emitted values exceeds the set size limit of {EMIT_BYTES} bytes"
+            )));
+        }
+        self.emitted.replace(w);
+        Ok(())
+    }
+}
+
+/// Writes one value that is limited by itself, not together with those before it.
+fn write_one<'js>(
+    ctx: &Ctx<'js>,
+    w: &mut Writer,
+    name: &str,
+    v: &rquickjs::Value<'js>,
+) -> Result<(), Fault> {
+    if let Some(n) = v.as_number() {
+        w.f64(name, n);
+    } else if let Some(s) = v.as_string() {
+        w.str(name, &convert::text(ctx, s)?);
+    } else {
+        let mut one = Writer::new();
+        convert::write(ctx, &mut one, name, v, 0)?;
+        w.extend(one.finish().as_doc());
+    }
+    Ok(())
+}
+
+/// Runs the prelude, and gives it what only Rust can do.
+fn prepare<'js>(ctx: &Ctx<'js>, shared: &Rc<Shared>) -> Result<(), Fault> {
+    let native = rquickjs::Object::new(ctx.clone())?;
+    native.set("decimal", Function::new(ctx.clone(), convert::decimal)?)?;
+    let md5 = |text: String| format!("{:x}", md5::compute(text));
+    native.set("md5", Function::new(ctx.clone(), md5)?)?;
+    let asked = shared.clone();
+    let sleep = move |ctx: Ctx<'js>, ms: f64| {
+        let until = Instant::now() + Duration::from_millis(ms.clamp(0.0, 1e9) as u64);
+        while Instant::now() < until {
+            if asked.must_end() {
+                return Err(rquickjs::Exception::throw_message(&ctx, "interrupted"));
+            }
+            std::thread::sleep(SLEEP.min(until.saturating_duration_since(Instant::now())));
+        }
+        Ok(())
+    };
+    native.set("sleep", Function::new(ctx.clone(), sleep)?)?;
+    let emitter = shared.clone();
+    let emit = move |ctx: Ctx<'js>, args: Rest<rquickjs::Value<'js>>| {
+        emitter.emit(&ctx, &args).map_err(|fault| match fault {
+            Fault::Script(e) => e,
+            Fault::Own(e) => {
+                let thrown = rquickjs::Exception::throw_message(&ctx, &e.message);
+                emitter.failure.replace(Some(e));
+                thrown
+            }
+        })
+    };
+    ctx.globals()
+        .set("emit", Function::new(ctx.clone(), emit)?)?;
+    let prelude: Function<'js> = source::eval(ctx, include_str!("prelude.js").to_string())?;
+    Ok(prelude.call((ctx.globals(), native))?)
+}
+
+/// Makes the functions and values of `system.js` known by their names. One that does not compile is left out.
+fn load_stored<'js>(ctx: &Ctx<'js>, stored: Doc<'_>) -> Result<(), Fault> {
+    for d in stored.values().filter_map(Val::as_doc) {
+        let (Some(name), Some(value)) = (d.get("_id").and_then(Val::as_str), d.get("value")) else {
+            continue;
+        };
+        let made = match value.tag {
+            bson::tag::CODE | bson::tag::CODE_WITH_SCOPE => {
+                source::compile(ctx, value.as_code().unwrap_or("")).map(Function::into_value)
+            }
+            _ => convert::to_js(ctx, value),
+        };
+        match made {
+            Ok(made) => ctx.globals().set(name, made)?,
+            Err(_) => drop(ctx.catch()),
+        }
+    }
+    Ok(())
+}
+
+/// The error for what a script threw: its name, its message, and where.
+fn exception<'js>(ctx: &Ctx<'js>, e: rquickjs::Error) -> Error {
+    if !matches!(e, rquickjs::Error::Exception) {
+        return Error::new(Code::JSInterpreterFailure, e.to_string());
+    }
+    let thrown = ctx.catch();
+    let property = |o: &rquickjs::Object<'js>, name: &str| {
+        let value: Option<rquickjs::String<'js>> = o.get(name).ok();
+        value.and_then(|s| convert::text(ctx, &s).ok())
+    };
+    let mut message = match thrown.as_object().filter(|o| o.is_error()) {
+        Some(o) => {
+            let name = property(o, "name").unwrap_or_else(|| "Error".to_string());
+            let what = property(o, "message").unwrap_or_default();
+            let place = property(o, "stack").unwrap_or_default();
+            format!("{name}: {what} :\n{place}")
+        }
+        None => {
+            let mut w = Writer::new_array();
+            match convert::write(ctx, &mut w, "", &thrown, 0) {
+                Ok(()) => match w.open_values().next() {
+                    Some(v) => match v.as_str() {
+                        Some(s) => format!("uncaught exception: {s}"),
+                        None => format!("uncaught exception: {}", bson::shell::val(v)),
+                    },
+                    None => "uncaught exception".to_string(),
+                },
+                Err(_) => "uncaught exception".to_string(),
+            }
+        }
+    };
+    drop(ctx.catch());
+    if message.len() > 4096 {
+        let end = (0..=4096).rev().find(|i| message.is_char_boundary(*i));
+        message.truncate(end.unwrap_or(0));
+    }
+    Error::new(Code::JSInterpreterFailure, message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,413 @@
+use super::*;
+use bson::json;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn never() -> Interrupted {
+    Box::new(|| false)
+}
+
+fn run_in(engine: &Engine, source: &str, args: &str) -> Result<Value, Error> {
+    let source: Arc<str> = source.into();
+    let args = json::parse(&format!("{{\"a\": {args}}}")).unwrap();
+    let args: Vec<Val<'_>> = args
+        .as_doc()
+        .get("a")
+        .unwrap()
+        .as_array()
+        .unwrap()
+        .values()
+        .collect();
+    let call = Call {
+        source: &source,
+        this: None,
+        args: &args,
+        emits: false,
+        globals: Globals::default(),
+    };
+    engine.call(&call, never)
+}
+
+fn run(source: &str, args: &str) -> Result<Value, Error> {
+    run_in(&Engine::default(), source, args)
+}
+
+fn gives(source: &str, args: &str, expected: &str) {
+    let got = run(source, args).unwrap_or_else(|e| panic!("{source}: {e}"));
+    let expected = json::parse_value(expected).unwrap();
+    assert!(
+        bson::order::equal(got.as_val(), expected.as_val()) && got.tag() == expected.tag(),
+        "{source}: {} instead of {}",
+        got.as_val(),
+        expected.as_val()
+    );
+}
+
+fn fails(source: &str, code: i32, message: &str) {
+    let e = run(source, "[]").expect_err(source);
+    assert!(
+        e.code == Code(code) && e.message.contains(message),
+        "{source}: {e}"
+    );
+}
+
+#[test]
+fn functions_expressions_and_bodies() {
+    gives("function (a, b) { return a + b }", "[1, 2]", "3.0");
+    gives("(a) => a * 2", "[4]", "8.0");
+    gives("1 + 1;", "[]", "2.0");
+    gives("var a = 1; return a + 1", "[]", "2.0");
+    gives("if (true) { return 'x' }", "[]", "\"x\"");
+    gives(
+        "function f(n) { return n < 2 ? n : f(n - 1) + f(n - 2) }",
+        "[10]",
+        "55.0",
+    );
+    gives(
+        "/* c */ function () { return arguments.length }",
+        "[1, 2, 3]",
+        "3.0",
+    );
+}
+
+#[test]
+fn types_go_in_and_come_back() {
+    for v in [
+        "1.5",
+        "\"é𝄞\"",
+        "true",
+        "null",
+        "[1.0, [\"a\"]]",
+        "{\"a\": {\"b\": 1.5}}",
+        "{\"$numberLong\": \"9223372036854775807\"}",
+        "{\"$numberDecimal\": \"1.10\"}",
+        "{\"$oid\": \"65a1b2c3d4e5f60718293a4b\"}",
+        "{\"$date\": {\"$numberLong\": \"1700000000123\"}}",
+        "{\"$timestamp\": {\"t\": 4294967295, \"i\": 7}}",
+        "{\"$binary\": {\"base64\": \"AQIDBA==\", \"subType\": \"80\"}}",
+        "{\"$regularExpression\": {\"pattern\": \"^a.b$\", \"options\": \"i\"}}",
+        "{\"$minKey\": 1}",
+        "{\"$maxKey\": 1}",
+    ] {
+        gives("function (x) { return x }", &format!("[{v}]"), v);
+        gives(
+            "function (x) { return {y: [x]} }",
+            &format!("[{v}]"),
+            &format!("{{\"y\": [{v}]}}"),
+        );
+    }
+    gives("x => x", "[{\"$numberInt\": \"7\"}]", "7.0");
+    gives("() => NumberInt(7)", "[]", "{\"$numberInt\": \"7\"}");
+    gives("() => undefined", "[]", "{\"$undefined\": true}");
+    gives("() => 5n", "[]", "{\"$numberLong\": \"5\"}");
+    gives(
+        "() => [ISODate('2024-01-02T03:04:05Z'), ISODate('2024-01-02T03:04:05.5+02:00').getTime()]",
+        "[]",
+        "[{\"$date\": {\"$numberLong\": \"1704164645000\"}}, 1704157445500.0]",
+    );
+    gives("() => '\\ud800'", "[]", "\"\u{FFFD}\"");
+}
+
+#[test]
+fn what_mongodb_gives_to_scripts() {
+    gives("() => Array.sum([1, 2, 3])", "[]", "6.0");
+    gives("() => Array.avg([1, 2, 3])", "[]", "2.0");
+    gives(
+        "() => hex_md5('hello')",
+        "[]",
+        "\"5d41402abc4b2a76b9719d911017c592\"",
+    );
+    gives(
+        "() => tojson({a: [1, 'x'], b: NumberLong(5)})",
+        "[]",
+        "\"{ \\\"a\\\" : [ 1, \\\"x\\\" ], \\\"b\\\" : NumberLong(5) }\"",
+    );
+    gives("() => tojsononeline([])", "[]", "\"[ ]\"");
+    gives(
+        "() => UUID('00112233-4455-6677-8899-aabbccddeeff').toString()",
+        "[]",
+        "\"UUID(\\\"00112233-4455-6677-8899-aabbccddeeff\\\")\"",
+    );
+    gives(
+        "() => ObjectId('65a1b2c3d4e5f60718293a4b').getTimestamp().getTime()",
+        "[]",
+        "1705095875000.0",
+    );
+    gives("() => NumberLong('4') + 1", "[]", "5.0");
+    gives(
+        "() => NumberLong(2) > 1 && MinKey == MinKey() && isString('')",
+        "[]",
+        "true",
+    );
+    gives(
+        "() => [3, 1, 2].sort().concat([9]).map(x => x * 2)",
+        "[]",
+        "[2.0, 4.0, 6.0, 18.0]",
+    );
+    gives("() => 'a,b'.split(',').indexOf('b')", "[]", "1.0");
+    gives(
+        "() => { print('x'); printjson({}); return typeof BinData(0, '') }",
+        "[]",
+        "\"object\"",
+    );
+}
+
+#[test]
+fn nothing_leads_outside() {
+    for name in [
+        "require",
+        "process",
+        "std",
+        "os",
+        "fetch",
+        "XMLHttpRequest",
+        "load",
+        "quit",
+        "scriptArgs",
+        "Deno",
+        "db",
+        "Mongo",
+        "cat",
+        "run",
+        "performance",
+        "SharedArrayBuffer",
+        "WebAssembly",
+        "Proxy",
+        "Atomics",
+    ] {
+        gives(&format!("() => typeof {name}"), "[]", "\"undefined\"");
+    }
+    fails("() => import('fs').x.y", 139, "");
+}
+
+#[test]
+fn errors_tell_name_and_line() {
+    fails(
+        "function () {\n  return missing.x;\n}",
+        139,
+        "ReferenceError: missing is not defined",
+    );
+    fails("function () {\n  return missing.x;\n}", 139, "script:2:");
+    fails("function ( { return 1 }", 139, "SyntaxError");
+    fails(
+        "() => { throw 'told so' }",
+        139,
+        "uncaught exception: told so",
+    );
+    fails(
+        "() => { throw {a: 1} }",
+        139,
+        "uncaught exception: { a: 1.0 }",
+    );
+    fails("() => ObjectId('x')", 139, "invalid object id");
+    fails("() => { var a = {}; a.a = a; return a }", 17279, "cycle");
+    fails("() => 'x'.repeat(17 << 20)", 17260, "exceeds limit");
+    fails("() => ({'a\\0b': 1})", 2, "null char");
+}
+
+#[test]
+fn compiled_once_and_kept_apart() {
+    let engine = Engine::default();
+    let source: Arc<str> =
+        "function (x) { this.n = (globalThis.n = (globalThis.n || 0) + 1); return x + n }".into();
+    let ten = Value::from(10);
+    for i in 0..3 {
+        let call = Call {
+            source: &source,
+            this: Some(Doc::EMPTY),
+            args: &[ten.as_val()],
+            emits: false,
+            globals: Globals::default(),
+        };
+        let got = engine.call(&call, never).unwrap();
+        assert_eq!(got.as_val().to_f64(), Some(11.0 + f64::from(i)));
+    }
+    assert_eq!(
+        engine
+            .realm
+            .lock()
+            .unwrap()
+            .as_ref()
+            .unwrap()
+            .functions
+            .len(),
+        1
+    );
+    gives("() => typeof n", "[]", "\"undefined\"");
+}
+
+#[test]
+fn emits_and_globals() {
+    let scope = json::parse(r#"{"factor": 3}"#).unwrap();
+    let stored = json::parse(
+        r#"{"a": [{"_id": "twice", "value": {"$code": "function (x) { return 2 * x }"}}, {"_id": "broken", "value": {"$code": "function ("}}, {"_id": "seven", "value": 7}]}"#,
+    )
+    .unwrap();
+    let source: Arc<str> =
+        "function () { emit(undefined, 1); emit(this.k, {n: twice(this.n) * factor + seven}) }"
+            .into();
+    let doc = json::parse(r#"{"k": "x", "n": 2}"#).unwrap();
+    let call = Call {
+        source: &source,
+        this: Some(doc.as_doc()),
+        args: &[],
+        emits: true,
+        globals: Globals {
+            scope: Some(scope.as_doc()),
+            stored: stored.as_doc().get("a").and_then(Val::as_array),
+        },
+    };
+    let got = Engine::default().call(&call, never).unwrap();
+    assert_eq!(
+        got.as_val().to_string(),
+        r#"[{"k": null, "v": 1.0}, {"k": "x", "v": {"n": 19.0}}]"#
+    );
+    fails("() => emit(1)", 31220, "emit takes 2 args");
+}
+
+#[test]
+fn no_bomb_is_more_than_an_error() {
+    for bomb in [
+        "() => { var a = []; while (true) a.push('x'.repeat(1000) + a.length) }",
+        "() => { var s = 'x'; while (true) s += s }",
+        "() => new Array(1e9).fill(0)",
+        "() => Array.prototype.fill.call({length: 2 ** 53 - 1}, 1)",
+        "() => { var a = []; a.length = 4294967295; return a.indexOf(1) }",
+        "() => { var a = []; a.length = 4294967295; return a }",
+        "() => { var a = []; a.length = 4294967295; return a.sort() }",
+        "() => [].concat(...Array(100).fill({length: 2 ** 32, [Symbol.isConcatSpreadable]: true}))",
+        "() => 'a'.repeat(1e7).indexOf('a'.repeat(5e6) + 'b')",
+        "() => { function f() { return f() + 1 } return f() }",
+        "() => { var o = {}; for (var i = 0; i < 1e6; i++) o = {o}; return JSON.stringify(o) }",
+        "() => JSON.parse('['.repeat(1e6))",
+        "() => eval('('.repeat(1e6))",
+        "() => new RegExp('('.repeat(1e6))",
+        "() => { var a = []; a[0] = a; return String(a) + tojson(a) + a.flat(Infinity) }",
+        "() => { Object.prototype._bson = 7; return {} }",
+        "() => ({_bson: 5})",
+        "() => ({_bson: 18, _v: 'x'})",
+        "() => { Array.prototype[Symbol.iterator] = null; return [ISODate(), /a/] }",
+        "() => { Object.defineProperty(Object.prototype, 'a', {set() { throw 1 }}); return {b: 1} }",
+        "() => ({get a() { throw new Error('no') }})",
+        "() => { throw {get a() { throw 1 }} }",
+        "() => { throw {toString() { throw 1 }} }",
+        "() => { var e = new Error(); Object.defineProperty(e, 'message', {get() { throw e }}); throw e }",
+        "() => { __bson = 1; delete globalThis.__bson; globalThis.ObjectId = 1; return new Date() }",
+        "() => 2n ** 100000000n",
+        "() => Symbol('x')",
+        "() => new Map([[1, 2]])",
+        "() => function () {}",
+        "() => 2n ** 70n",
+    ] {
+        // An answer or an error, and afterwards the engine goes on.
+        let engine = Engine::default();
+        let begun = Instant::now();
+        eprintln!("{bomb}");
+        let _ = run_in(&engine, bomb, "[]");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{bomb}");
+        let after = run_in(&engine, "() => 1", "[]");
+        assert!(
+            after.is_ok() || after.is_err_and(|e| e.code == Code::JSInterpreterFailure),
+            "{bomb}"
+        );
+    }
+    fails(
+        "() => { function f() { return f() + 1 } return f() }",
+        139,
+        "Maximum call stack",
+    );
+    fails("() => { var s = 'x'; while (true) s += s }", 139, "");
+}
+
+#[test]
+fn an_endless_loop_ends_when_it_must() {
+    for endless in [
+        "() => { while (true) {} }",
+        "() => { for (;;) { try { while (true) {} } catch (e) {} } }",
+        "() => { while (true) try { sleep(1e9) } catch (e) {} }",
+        "() => /(a*)*(a*)*(a*)*b/.test('a'.repeat(60))",
+        "() => { while (true) [3, 2, 1].sort(() => 1) }",
+        "() => { while (true) ISODate() }",
+        "() => { var a = {}; while (true) a[Math.random()] = new Set([1, [2, [3]].flat(9)]) }",
+    ] {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, source) = (stop.clone(), Arc::<str>::from(endless));
+        let teller = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            told.store(true, Ordering::Relaxed);
+            Instant::now()
+        });
+        let call = Call {
+            source: &source,
+            this: None,
+            args: &[],
+            emits: false,
+            globals: Globals::default(),
+        };
+        let asked = stop.clone();
+        let engine = Engine::default();
+        let answer = engine.call(&call, || Box::new(move || asked.load(Ordering::Relaxed)));
+        let late = Instant::now().saturating_duration_since(teller.join().unwrap());
+        assert_eq!(answer.unwrap_err().code, Code::Interrupted, "{endless}");
+        assert!(late < Duration::from_millis(100), "{endless}: {late:?}");
+    }
+}
+
+/// Random pieces of scripts put together: an answer or an error, never more.
+#[test]
+fn random_scripts_never_panic() {
+    let pieces = [
+        "this",
+        "x",
+        "(",
+        ")",
+        "{",
+        "}",
+        "[",
+        "]",
+        "=>",
+        "function",
+        "return ",
+        ";",
+        ",",
+        ".",
+        "'a'",
+        "1",
+        "NaN",
+        "emit",
+        "ObjectId()",
+        "NumberLong",
+        "new ",
+        "Date",
+        "throw ",
+        "var ",
+        "=",
+        "+",
+        "_bson",
+        ":",
+        "null",
+        "tojson",
+        "Array.sum",
+        "BinData(0,'AA')",
+        "/a/",
+        "\n",
+        "\\u{1F600}",
+        "undefined",
+        "__bson",
+        "make",
+        "19",
+    ];
+    let mut seed = 0x9E37_79B9_7F4A_7C15u64;
+    let mut next = |n: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % n as u64) as usize
+    };
+    let engine = Engine::default();
+    for _ in 0..3000 {
+        let source: String = (0..1 + next(12))
+            .map(|_| pieces[next(pieces.len())])
+            .collect();
+        let _ = run_in(&engine, &source, "[{\"b\": 1}, null]");
+    }
+}
