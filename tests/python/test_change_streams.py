@@ -266,3 +266,35 @@ def test_many_idle_streams_hold_no_thread(new_server):
         assert all(s.try_next() is None for i, s in enumerate(streams) if i != 7)
         for s in streams:
             s.close()
+
+
+def test_a_transaction_comes_at_its_commit(client, db):
+    """Its events appear together and in order, with its session and number, and not before the commit."""
+    db.create_collection("a")
+    db.create_collection("b")
+    with db.watch(max_await_time_ms=200) as stream, client.start_session() as s:
+        s.start_transaction()
+        db.a.insert_one({"_id": 1}, session=s)
+        db.b.insert_many([{"_id": 1}, {"_id": 2}], session=s)
+        db.a.update_one({"_id": 1}, {"$set": {"x": 1}}, session=s)
+        db.b.delete_one({"_id": 2}, session=s)
+        db.a.insert_one({"_id": 9})
+        assert take(stream, 1)[0]["documentKey"] == {"_id": 9}
+        quiet(stream)
+        s.commit_transaction()
+        events = take(stream, 5)
+        told = [(e["operationType"], e["ns"]["coll"], e["documentKey"]["_id"]) for e in events]
+        assert told == [("insert", "a", 1), ("insert", "b", 1), ("insert", "b", 2), ("update", "a", 1), ("delete", "b", 2)]
+        assert events[0]["fullDocument"] == {"_id": 1}
+        assert events[3]["updateDescription"]["updatedFields"] == {"x": 1}
+        assert len({e["clusterTime"] for e in events}) == 1 and len({e["_id"]["_data"] for e in events}) == 5
+        assert all(e["lsid"]["id"] == s.session_id["id"] for e in events)
+        assert len({e["txnNumber"] for e in events}) == 1
+        # A token in the middle goes on in the middle.
+        with db.watch(resume_after=events[2]["_id"]) as again:
+            assert take(again, 1)[0]["operationType"] == "update"
+        s.start_transaction()
+        db.a.insert_one({"_id": 5}, session=s)
+        s.abort_transaction()
+        db.a.insert_one({"_id": 6})
+        assert take(stream, 1)[0]["documentKey"] == {"_id": 6}
