@@ -430,19 +430,18 @@ fn sessions_and_transactions() {
     assert!(id.contains("$binary"), "{id}");
     let lsid =
         r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
+    let begin = r#""find": "c", "txnNumber": {"$numberLong": "1"}, "startTransaction": true, "autocommit": false"#;
+    let commit = r#""commitTransaction": 1, "txnNumber": {"$numberLong": "1"}, "autocommit": false, "$db": "admin""#;
     for (body, code) in [
-        (
-            r#""find": "c", "txnNumber": {"$numberLong": "1"}, "startTransaction": true, "autocommit": false"#,
-            263,
-        ),
+        (commit, 251),
         (r#""find": "c", "txnNumber": {"$numberLong": "1"}"#, 50768),
-        (
-            r#""commitTransaction": 1, "txnNumber": {"$numberLong": "1"}, "autocommit": false, "$db": "admin""#,
-            251,
-        ),
     ] {
         assert_eq!(s.code(&format!("{{{body}, {lsid}}}")), code, "{body}");
     }
+    for body in [begin, commit] {
+        s.ok(&format!("{{{body}, {lsid}}}"));
+    }
+    assert_eq!(s.code(&format!("{{{begin}, {lsid}}}")), 50911);
     assert_eq!(
         s.code(r#"{"insert": "c", "documents": [{}], "txnNumber": {"$numberLong": "1"}}"#),
         72
