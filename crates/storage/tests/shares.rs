@@ -53,7 +53,13 @@ fn memory_follows_what_is_read() {
     store.flush().unwrap();
     let started = Instant::now();
     let share = || store.stats().row_share_bytes as usize * 100 / CACHE;
-    assert!((45..=50).contains(&share()), "{}%", share());
+    // Memtables that had to wait for the disk took room from rows, and give it back step by step.
+    while share() < 45 {
+        assert!(started.elapsed() < PATIENCE, "at rest: {}%", share());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(share() <= 50, "{}%", share());
+    let started = Instant::now();
     let view = store.latest();
     while share() < 65 {
         assert!(started.elapsed() < PATIENCE, "records by key: {}%", share());
