@@ -302,7 +302,7 @@ def test_what_is_not_allowed_inside(raw, things):
     t = fresh()
     assert t({"find": things.name}, start=True, readConcern={"level": "snapshot"})["ok"] == 1
     expect_error(t({"find": things.name}, readConcern={"level": "snapshot"}), 72)
-    for stage in [{"$out": "x"}, {"$merge": "x"}, {"$collStats": {}}, {"$indexStats": {}}, {"$planCacheStats": {}}]:
+    for stage in [{"$out": "x"}, {"$merge": "x"}, {"$collStats": {}}, {"$indexStats": {}}, {"$planCacheStats": {}}, {"$unionWith": "x"}]:
         expect_error(fresh()({"aggregate": things.name, "pipeline": [stage], "cursor": {}}, start=True), 263)
 
 
@@ -320,6 +320,11 @@ def test_bad_arguments(wire, db, raw):
     expect_error(wire.command({**base, "lsid": lsid, "txnNumber": Int64(1), "autocommit": True}), 72)
     expect_error(wire.command({**base, "lsid": lsid, "txnNumber": Int64(1), "startTransaction": True}), 72)
     expect_error(raw("nothing").end("commitTransaction"), 251)
+    for command in ("commitTransaction", "abortTransaction"):
+        expect_error(wire.command({command: 1, "$db": "admin", "lsid": lsid}), 125, "CommandFailed")
+        expect_error(wire.command({command: 1, "$db": "admin", "lsid": lsid, "txnNumber": Int64(1)}), 50768)
+        expect_error(wire.command({command: 1, "$db": "admin", "lsid": lsid, "query": {}}), 40415)
+    expect_error(raw("first kill")({"killCursors": "c", "cursors": [Int64(1)]}, start=True), 263)
     wire.ping()
 
 

@@ -144,13 +144,6 @@ impl Commands {
                 "'startTransaction' field requires 'autocommit' field to also be specified"
             );
         }
-        if matches!(command.name, "commitTransaction" | "abortTransaction") {
-            bail!(
-                InvalidOptions,
-                "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and {} is not a retryable write command.",
-                command.name
-            );
-        }
         if !command.is(flag::RETRY) {
             bail!(
                 NotARetryableWriteCommand,

@@ -48,7 +48,8 @@ pub(super) fn check_arguments(command: &Command, args: &Args<'_>) -> Result<()> 
     if ends(command) {
         return Ok(());
     }
-    if !STATEMENTS.contains(&command.name) {
+    let first = g.start_transaction && command.name == "killCursors";
+    if first || !STATEMENTS.contains(&command.name) {
         if command.name == "count" {
             bail!(
                 OperationNotSupportedInTransaction,
@@ -90,7 +91,7 @@ pub(super) fn check_arguments(command: &Command, args: &Args<'_>) -> Result<()> 
 }
 
 /// Stages that a transaction cannot have, at any depth where they may stand.
-const NO_STAGES: [&str; 11] = [
+const NO_STAGES: [&str; 12] = [
     "$out",
     "$merge",
     "$collStats",
@@ -102,6 +103,7 @@ const NO_STAGES: [&str; 11] = [
     "$changeStream",
     "$listClusterCatalog",
     "$querySettings",
+    "$unionWith",
 ];
 
 /// Checks the stages of a pipeline that is to run in a transaction.

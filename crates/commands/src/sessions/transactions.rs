@@ -43,6 +43,11 @@ pub fn abort(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 }
 
 fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
+    // What a router wants back of a transaction over several shards.
+    let known = |name: &str| name == "recoveryToken";
+    if let Some(e) = cx.args.fields.iter().find(|e| !known(e.name)) {
+        return Err(cx.args.unknown(*e));
+    }
     if cx.app.config.topology.set_name().is_none() {
         bail!(
             IllegalOperation,
@@ -54,7 +59,7 @@ fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
 
 fn not_in_transaction(cx: &CommandContext<'_, '_>) -> Result<Done> {
     bail!(
-        InvalidOptions,
+        CommandFailed,
         "{} must be run within a transaction",
         cx.command.name
     )
