@@ -51,7 +51,8 @@ fn expressions() {
 #[test]
 fn every_operator_has_a_case() {
     let text = include_str!("../../testdata/expressions.txt");
-    for name in table::names() {
+    // The row without a name is `$where`'s: no expression can name it.
+    for name in table::names().filter(|name| !name.is_empty()) {
         assert!(text.contains(&format!("\"{name}\":")), "{name}");
     }
 }
