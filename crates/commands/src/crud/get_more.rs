@@ -5,6 +5,7 @@ use super::cursor::BATCH_BYTES;
 use super::moment;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use bson::{Elem, Val};
 use catalog::Tail;
 use errors::{Error, Result, bail, err};
 use session::{Cursor, Results};
@@ -17,144 +18,83 @@ const AWAIT: Duration = Duration::from_secs(1);
 /// killed or his client is gone.
 const LOOK: Duration = Duration::from_millis(250);
 
+idl::arguments! {
+    struct Arguments<'a> {
+        "collection" => collection: Option<&'a str> = idl::string,
+        "batchSize" => batch: Option<u64> = idl::unsigned,
+    }
+    checked: "term" => check_term;
+    ignored: "lastKnownCommittedOpTime" | "includeQueryStatsMetrics";
+}
+
+fn check_term(within: &str, e: Elem<'_>) -> Result<()> {
+    match e.val.as_i64().is_some() || e.val.is_nullish() {
+        true => Ok(()),
+        false => Err(idl::mismatch(within, e.name, e.val, &["long"])),
+    }
+}
+
+fn cursor_id(first: Val<'_>) -> Result<i64> {
+    match first.as_i64() {
+        Some(id) => Ok(id),
+        None if first.is_nullish() => Err(idl::missing("getMore", "getMore")),
+        None => Err(idl::mismatch("getMore", "getMore", first, &["long"])),
+    }
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     // Read before anything else is: what comes from now on is news.
-    let stirred = cx.app.control.stirred();
-    let Some(id) = cx.args.first.as_i64() else {
-        if cx.args.first.is_nullish() {
-            return Err(idl::missing("getMore", "getMore"));
-        }
-        return Err(idl::mismatch(
-            "getMore",
-            "getMore",
-            cx.args.first,
-            &["long"],
-        ));
-    };
-    let (mut collection, mut batch) = (None, 0);
-    for e in &cx.args.fields {
-        match e.name {
-            "collection" => collection = idl::string("getMore", *e)?,
-            "batchSize" => batch = idl::int_from("getMore", *e, 0)?.unwrap_or(0),
-            "term" => {
-                if e.val.as_i64().is_none() && !e.val.is_nullish() {
-                    return Err(idl::mismatch("getMore", "term", e.val, &["long"]));
-                }
-            }
-            "lastKnownCommittedOpTime" | "includeQueryStatsMetrics" => {}
-            _ => return Err(cx.args.unknown(*e)),
-        }
-    }
-    let collection = idl::required("getMore", "collection", collection)?;
+    let seen = cx.app.control.stirred();
+    let id = cursor_id(cx.args.first)?;
+    let a = Arguments::parse("getMore", cx.args.fields.iter().copied())?;
+    let collection = idl::required("getMore", "collection", a.collection)?;
     let ns = cx.args.namespace_of(collection)?;
     let number = cx.transaction.as_ref().map(|s| s.number);
     let mut cursor = (cx.app.cursors).take(id, &ns, cx.args.generic.lsid, number)?;
     cx.originating = Some(cursor.command.clone());
-    if let Some(code) = cx.app.fail_points.get_more() {
-        cx.app.cursors.remove(id);
-        let message = "Hit the failGetMoreAfterCursorCheckout fail point";
-        return Err(resumable(Error::coded(code, message), &*cursor.results));
-    }
-    let given_up = || err!(CursorNotFound, "cursor id {id} not found");
-    if let Some(uuid) = cursor.uuid
-        && cx
-            .app
-            .engine
-            .catalog
-            .snapshot()
-            .get(&ns)
-            .is_none_or(|c| c.uuid != uuid)
-    {
-        cx.app.cursors.remove(id);
-        bail!(
-            QueryPlanKilled,
-            "collection dropped. UUID {}",
-            bson::shell::val(bson::Value::binary(4, &uuid).as_val())
-        );
-    }
+    check_cursor(cx, &cursor, id, &ns)?;
     let started = Instant::now();
-    if cursor.results.is_quiet().is_none()
-        && let Err(e) = cx.op.need_worker()
-    {
-        cx.app.cursors.give_back(cursor);
-        return Err(e);
-    }
-    let given = cx.request.body.get("maxTimeMS");
-    let asked = given
+    let asked = (cx.request.body.get("maxTimeMS"))
         .filter(|v| !v.is_nullish())
         .map(|_| Duration::from_millis(cx.args.generic.max_time_ms));
-    let follows_log = cursor.results.is_quiet().is_some();
     let until = match cursor.await_until.take().filter(|_| cx.request.again) {
         Some(until) => until,
         None => started + asked.unwrap_or(AWAIT),
     };
-    if let Some(quiet) = cursor.results.is_quiet() {
-        if quiet && may_wait(cx, &cursor, until) {
-            cursor.await_until = Some(until);
-            cx.app.cursors.give_back(cursor);
-            return Ok(Done::Await {
-                until,
-                seen: stirred,
-            });
-        }
-        if let Err(e) = cx.op.need_worker() {
-            cursor.await_until = Some(until);
-            cx.app.cursors.give_back(cursor);
-            return Err(e);
-        }
+    let quiet = cursor.results.is_quiet();
+    let follows_log = quiet.is_some();
+    if quiet == Some(true) && may_wait(cx, &cursor, until) {
+        cursor.await_until = Some(until);
+        cx.app.cursors.give_back(cursor);
+        return Ok(Done::Await { until, seen });
     }
-    if cursor.awaits.is_some() || follows_log {
-        // The time is how long to wait, not how long to work.
-        cx.op.deadline = None;
-    } else if asked.is_some() {
+    if let Err(e) = cx.op.need_worker() {
+        cursor.await_until = follows_log.then_some(until);
+        cx.app.cursors.give_back(cursor);
+        return Err(e);
+    }
+    let waits = cursor.awaits.is_some() || follows_log;
+    if !waits && asked.is_some() {
         cx.app.cursors.give_back(cursor);
         bail!(
             BadValue,
             "cannot set maxTimeMS on getMore command for a non-awaitData cursor"
         );
-    } else {
-        cx.op.deadline = cursor
-            .time_left
-            .and_then(|t| cx.app.fail_points.deadline(started, t));
     }
+    // Of a cursor that waits, the time is how long to wait, not how long to work.
+    let time_left = cursor.time_left.filter(|_| !waits);
+    cx.op.deadline = time_left.and_then(|t| cx.app.fail_points.deadline(started, t));
     cx.op.moment = cursor.moment.clone();
-    let batch = if batch == 0 {
-        u64::MAX
-    } else {
-        batch.unsigned_abs()
-    };
-    let waits = cursor.awaits.is_some() || follows_log;
+    let batch = a.batch.filter(|n| *n > 0).unwrap_or(u64::MAX);
     cx.op.may_cut = true;
     cx.w.open_doc("cursor").open_array("nextBatch");
     let start = cx.w.len();
-    let filled = match cursor.awaits.clone() {
-        None => cx.op.check().and_then(|()| {
-            cursor
-                .results
-                .fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)
-        }),
-        Some(tail) => await_data(cx, &mut cursor, &tail, batch, until),
-    };
-    let done = match filled {
-        Ok(done) => done,
-        Err(e) => {
-            cx.app.cursors.remove(id);
-            return Err(resumable(e, &*cursor.results));
-        }
-    };
-    if cursor.killed.load(Relaxed) {
-        cx.app.cursors.remove(id);
-        return Err(given_up());
-    }
+    let done = fill(cx, &mut cursor, batch, until)?;
     let empty = cx.w.len() == start;
     if follows_log && empty && !done && may_wait(cx, &cursor, until) {
         cursor.await_until = Some(until);
-        cursor.results.release(&mut cx.op)?;
-        cx.app.cursors.give_back(cursor);
-        return Ok(Done::Await {
-            until,
-            seen: stirred,
-        });
+        keep(cx, cursor, started)?;
+        return Ok(Done::Await { until, seen });
     }
     cx.work.returned += cx.w.items() as u64;
     cx.w.close();
@@ -164,18 +104,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.w.i64("id", if done { 0 } else { id }).str("ns", &ns);
     moment::append(&cx.op, &mut cx.w);
     cx.w.close();
-    if done {
-        cx.app.cursors.remove(id);
-    } else {
-        if let Err(e) = cursor.results.release(&mut cx.op) {
-            cx.app.cursors.remove(id);
-            return Err(e);
-        }
-        cursor.time_left = cursor.time_left.map(|t| {
-            t.checked_sub(started.elapsed())
-                .unwrap_or(Duration::from_millis(1))
-        });
-        cx.app.cursors.give_back(cursor);
+    match done {
+        true => cx.app.cursors.remove(id),
+        false => keep(cx, cursor, started)?,
     }
     // An exhaust cursor goes on by itself, but not to say again and again that there is nothing.
     Ok(
@@ -185,6 +116,65 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             Done::Reply
         },
     )
+}
+
+/// Ends a cursor whose collection is not the one that it was opened on, or that a fail point ends.
+fn check_cursor(cx: &CommandContext<'_, '_>, cursor: &Cursor, id: i64, ns: &str) -> Result<()> {
+    if let Some(code) = cx.app.fail_points.get_more() {
+        cx.app.cursors.remove(id);
+        let message = "Hit the failGetMoreAfterCursorCheckout fail point";
+        return Err(resumable(Error::coded(code, message), &*cursor.results));
+    }
+    let Some(uuid) = cursor.uuid else {
+        return Ok(());
+    };
+    let catalog = cx.app.engine.catalog.snapshot();
+    if catalog.get(ns).is_some_and(|c| c.uuid == uuid) {
+        return Ok(());
+    }
+    cx.app.cursors.remove(id);
+    bail!(
+        QueryPlanKilled,
+        "collection dropped. UUID {}",
+        bson::shell::val(bson::Value::binary(4, &uuid).as_val())
+    )
+}
+
+/// Writes the next batch; whether it is the last. An awaitData cursor waits for one until `until`.
+/// An error ends the cursor.
+fn fill(
+    cx: &mut CommandContext<'_, '_>,
+    cursor: &mut Cursor,
+    batch: u64,
+    until: Instant,
+) -> Result<bool> {
+    let filled = match cursor.awaits.clone() {
+        None => cx.op.check().and_then(|()| {
+            let results = &mut cursor.results;
+            results.fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES)
+        }),
+        Some(tail) => await_data(cx, cursor, &tail, batch, until),
+    };
+    let filled = match filled {
+        Ok(_) if cursor.killed.load(Relaxed) => {
+            Err(err!(CursorNotFound, "cursor id {} not found", cursor.id))
+        }
+        Ok(done) => Ok(done),
+        Err(e) => Err(resumable(e, &*cursor.results)),
+    };
+    filled.inspect_err(|_| cx.app.cursors.remove(cursor.id))
+}
+
+/// Keeps a cursor for its next batch.
+fn keep(cx: &mut CommandContext<'_, '_>, mut cursor: Box<Cursor>, started: Instant) -> Result<()> {
+    let released = cursor.results.release(&mut cx.op);
+    released.inspect_err(|_| cx.app.cursors.remove(cursor.id))?;
+    cursor.time_left = cursor.time_left.map(|t| {
+        t.checked_sub(started.elapsed())
+            .unwrap_or(Duration::from_millis(1))
+    });
+    cx.app.cursors.give_back(cursor);
+    Ok(())
 }
 
 /// An error with the label by which drivers resume a change stream, where they shall.

@@ -104,7 +104,8 @@ fn lsid(v: Val<'_>) -> Result<Option<Lsid>> {
     idl::required("lsid", "id", id).map(Some)
 }
 
-/// What a client heard from another server of the deployment: only its form matters to a server that is alone.
+/// What a client heard from another server of the deployment: only its form matters to a server
+/// that is alone.
 fn check_cluster_time(command: &str, e: Elem<'_>) -> Result<()> {
     let Some(d) = e.val.as_doc().filter(|_| e.val.tag == tag::DOCUMENT) else {
         return Err(idl::mismatch(command, e.name, e.val, &["object"]));
@@ -114,6 +115,97 @@ fn check_cluster_time(command: &str, e: Elem<'_>) -> Result<()> {
         Some(v) if v.tag == tag::TIMESTAMP => Ok(()),
         Some(v) => Err(idl::mismatch(&within, "clusterTime", v, &["timestamp"])),
         None => Err(idl::missing(&within, "clusterTime")),
+    }
+}
+
+/// Whether a generic argument is known and has no effect here.
+fn is_ignored(name: &str) -> bool {
+    matches!(
+        name,
+        "$client"
+            | "$audit"
+            | "$configServerState"
+            | "$configTime"
+            | "$topologyTime"
+            | "$oplogQueryData"
+            | "$queryOptions"
+            | "$replData"
+            | "$gleStats"
+            | "$secondaryOk"
+            | "databaseVersion"
+            | "shardVersion"
+            | "tracking_info"
+            | "coordinator"
+            | "maxTimeMSOpOnly"
+            | "clientOperationKey"
+            | "txnRetryCounter"
+            | "backpressure"
+            | "allowImplicitCollectionCreation"
+            | "mayBypassWriteBlocking"
+            | "bypassEmptyTsReplacement"
+            | "versionContext"
+            | "operationTime"
+            | "expectPrefix"
+            | "usesDefaultMaxTimeMS"
+            | "requestGossipRoutingCache"
+            | "rawData"
+            | "startOrContinueTransaction"
+            | "help"
+    )
+}
+
+fn txn_number(v: Val<'_>) -> Result<Option<i64>> {
+    match v.as_i64() {
+        Some(n) if n < 0 => bail!(InvalidOptions, "Transaction number cannot be negative"),
+        None if !v.is_nullish() => bail!(
+            TypeMismatch,
+            "BSON field 'txnNumber' is the wrong type '{}', expected type 'long'",
+            v.type_name()
+        ),
+        n => Ok(n),
+    }
+}
+
+fn check_read_preference(v: Val<'_>) -> Result<()> {
+    if v.tag != tag::DOCUMENT {
+        bail!(
+            TypeMismatch,
+            "$readPreference must be an object, found {}",
+            v.type_name()
+        );
+    }
+    Ok(())
+}
+
+impl<'a> Generic<'a> {
+    /// Reads one field; false when it is not generic.
+    fn read(&mut self, command: &str, e: Elem<'a>) -> Result<bool> {
+        let v = e.val;
+        match e.name {
+            "lsid" => self.lsid = lsid(v)?,
+            "txnNumber" => self.txn_number = txn_number(v)?,
+            "autocommit" => self.autocommit = idl::boolean(command, e)?,
+            "startTransaction" => {
+                self.start_transaction = idl::boolean(command, e)?.unwrap_or(false);
+            }
+            "maxTimeMS" => self.max_time_ms = max_time_ms("maxTimeMS", v)?,
+            "comment" => self.comment = Some(v),
+            "readConcern" => self.read_concern = Some(v),
+            "writeConcern" => self.write_concern = Some(v),
+            "apiVersion" => match idl::string(command, e)? {
+                Some("1") => self.api.version = true,
+                Some(_) => bail!(APIVersionError, "API version must be \"1\""),
+                None => {}
+            },
+            "apiStrict" => self.api.strict = idl::boolean(command, e)?.unwrap_or(false),
+            "apiDeprecationErrors" => {
+                self.api.deprecation_errors = idl::boolean(command, e)?.unwrap_or(false)
+            }
+            "$readPreference" => check_read_preference(v)?,
+            "$clusterTime" => check_cluster_time(command, e)?,
+            name => return Ok(is_ignored(name)),
+        }
+        Ok(true)
     }
 }
 
@@ -128,95 +220,26 @@ impl<'a> Args<'a> {
             fields: SmallVec::new(),
             generic: Generic::default(),
         };
-        let g = &mut args.generic;
         let mut found_db = db;
         let mut it = body.iter();
         if let Some(e) = it.next() {
             args.first = e.val;
         }
         for e in it {
-            let v = e.val;
-            match e.name {
-                "$db" => match v.as_str() {
+            if e.name == "$db" {
+                match e.val.as_str() {
                     Some(s) => found_db = found_db.or(Some(s)),
                     None => bail!(
                         TypeMismatch,
                         "BSON field '$db' is the wrong type '{}', expected type 'string'",
-                        v.type_name()
+                        e.val.type_name()
                     ),
-                },
-                "lsid" => g.lsid = lsid(v)?,
-                "txnNumber" => match v.as_i64() {
-                    Some(n) if n < 0 => {
-                        bail!(InvalidOptions, "Transaction number cannot be negative")
-                    }
-                    Some(n) => g.txn_number = Some(n),
-                    None if v.is_nullish() => {}
-                    None => bail!(
-                        TypeMismatch,
-                        "BSON field 'txnNumber' is the wrong type '{}', expected type 'long'",
-                        v.type_name()
-                    ),
-                },
-                "autocommit" => g.autocommit = idl::boolean(command, e)?,
-                "startTransaction" => {
-                    g.start_transaction = idl::boolean(command, e)?.unwrap_or(false);
                 }
-                "maxTimeMS" => g.max_time_ms = max_time_ms("maxTimeMS", v)?,
-                "comment" => g.comment = Some(v),
-                "readConcern" => g.read_concern = Some(v),
-                "writeConcern" => g.write_concern = Some(v),
-                "apiVersion" => match idl::string(command, e)? {
-                    Some("1") => g.api.version = true,
-                    Some(_) => bail!(APIVersionError, "API version must be \"1\""),
-                    None => {}
-                },
-                "apiStrict" => g.api.strict = idl::boolean(command, e)?.unwrap_or(false),
-                "apiDeprecationErrors" => {
-                    g.api.deprecation_errors = idl::boolean(command, e)?.unwrap_or(false)
-                }
-                "$readPreference" => {
-                    if v.tag != tag::DOCUMENT {
-                        bail!(
-                            TypeMismatch,
-                            "$readPreference must be an object, found {}",
-                            v.type_name()
-                        );
-                    }
-                }
-                "$clusterTime" => check_cluster_time(command, e)?,
-                "$client"
-                | "$audit"
-                | "$configServerState"
-                | "$configTime"
-                | "$topologyTime"
-                | "$oplogQueryData"
-                | "$queryOptions"
-                | "$replData"
-                | "$gleStats"
-                | "$secondaryOk"
-                | "databaseVersion"
-                | "shardVersion"
-                | "tracking_info"
-                | "coordinator"
-                | "maxTimeMSOpOnly"
-                | "clientOperationKey"
-                | "txnRetryCounter"
-                | "backpressure"
-                | "allowImplicitCollectionCreation"
-                | "mayBypassWriteBlocking"
-                | "bypassEmptyTsReplacement"
-                | "versionContext"
-                | "operationTime"
-                | "expectPrefix"
-                | "usesDefaultMaxTimeMS"
-                | "requestGossipRoutingCache"
-                | "rawData"
-                | "startOrContinueTransaction"
-                | "help" => {}
-                _ => args.fields.push(e),
+            } else if !args.generic.read(command, e)? {
+                args.fields.push(e);
             }
         }
+        let g = &args.generic;
         if (g.api.strict || g.api.deprecation_errors) && !g.api.version {
             bail!(
                 4886600,

@@ -3,7 +3,7 @@
 //! One node is its own majority: a majority write is one that is on this node's disk.
 
 use crate::request::idl;
-use bson::{Doc, Elem, Val, Writer, tag};
+use bson::{Elem, Val, Writer, tag};
 use errors::{Result, bail};
 use service::config::Topology;
 
@@ -45,7 +45,7 @@ impl WriteConcern {
     };
 }
 
-fn from_outside(e: Elem<'_>, within: &str) -> Result<()> {
+fn check_provenance(within: &str, e: Elem<'_>) -> Result<()> {
     match idl::string(within, e)? {
         Some(
             "clientSupplied"
@@ -62,6 +62,27 @@ fn from_outside(e: Elem<'_>, within: &str) -> Result<()> {
     }
 }
 
+idl::arguments! {
+    struct Fields<'a> {
+        "w" => w: Option<Val<'a>> = idl::value,
+        "j" => journal: Option<bool> = idl::safe_bool,
+        "fsync" => fsync: Option<bool> = idl::safe_bool,
+    }
+    checked: "wtimeout" => check_timeout, "provenance" => check_provenance;
+    ignored: "getLastError";
+}
+
+fn check_timeout(_within: &str, e: Elem<'_>) -> Result<()> {
+    if e.val.to_f64().is_some_and(|f| f > f64::from(i32::MAX)) {
+        bail!(
+            FailedToParse,
+            "wtimeout must be a 32-bit integer, but is {}",
+            e.val
+        );
+    }
+    Ok(())
+}
+
 /// Reads and checks a `writeConcern`.
 pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
     let Some(d) = v.as_doc() else {
@@ -74,113 +95,94 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
             v.type_name()
         );
     };
-    let (mut w, mut journal) = (None, None);
-    for e in d {
-        match e.name {
-            "w" => w = Some(e.val),
-            "j" => journal = idl::safe_bool("writeConcern", e)?,
-            "fsync" => {
-                if idl::safe_bool("writeConcern", e)? == Some(true) {
-                    journal = Some(true);
-                }
-            }
-            "wtimeout" => {
-                let too_long = match e.val.to_f64() {
-                    Some(f) => f > f64::from(i32::MAX),
-                    None => false,
-                };
-                if too_long {
-                    bail!(
-                        FailedToParse,
-                        "wtimeout must be a 32-bit integer, but is {}",
-                        e.val
-                    );
-                }
-            }
-            "provenance" => from_outside(e, "writeConcern")?,
-            "getLastError" => {}
-            name => return Err(idl::unknown("writeConcern", name)),
-        }
-    }
+    let fields = Fields::parse("writeConcern", d)?;
+    let journal = match fields.fsync {
+        Some(true) => Some(true),
+        _ => fields.journal,
+    };
     let standalone = topology.set_name().is_none();
-    let mut unmet = None;
-    let mut acknowledge = Acknowledge::Durable;
-    match w {
-        None => {}
-        Some(v) if v.is_nullish() && !standalone => {}
+    let mut concern = match fields.w {
+        None => WriteConcern::DEFAULT,
+        Some(v) if v.is_nullish() && !standalone => WriteConcern::DEFAULT,
         Some(v) if v.is_nullish() => {
             bail!(
                 BadValue,
                 "cannot use non-majority 'w' mode  when a host is not a member of a replica set"
             )
         }
-        Some(v) if v.is_number() => {
-            let n = match idl::whole(v).filter(|_| v.to_f64().is_some_and(f64::is_finite)) {
-                Some(n) => n as f64,
-                None => f64::NAN,
-            };
-            if !(0.0..=MAX_MEMBERS as f64).contains(&n) {
-                bail!(
-                    FailedToParse,
-                    "w has to be a non-negative number and not greater than {MAX_MEMBERS}; found: {v}"
-                );
-            }
-            let n = n as i64;
-            acknowledge = match (n, journal) {
-                (0, Some(true)) => Acknowledge::Durable,
-                (0, _) => Acknowledge::Never,
-                (1, Some(true)) => Acknowledge::Durable,
-                _ => Acknowledge::Written,
-            };
-            if n > 1 {
-                if standalone {
-                    bail!(BadValue, "cannot use 'w' > 1 when a host is not replicated");
-                }
-                unmet = Some(Unmet::TooManyMembers(n));
-            }
+        Some(v) => members(v, journal, standalone)?,
+    };
+    if concern.unmet.is_some() {
+        concern.acknowledge = Acknowledge::Written;
+    }
+    if journal == Some(true) {
+        concern.acknowledge = Acknowledge::Durable;
+    }
+    Ok(concern)
+}
+
+/// What `w` asks for: a number of members, a mode by name, or tags of members.
+fn members(v: Val<'_>, journal: Option<bool>, standalone: bool) -> Result<WriteConcern> {
+    let unmet = |mode: &str| WriteConcern {
+        unmet: Some(Unmet::UnknownMode(mode.to_string())),
+        ..WriteConcern::DEFAULT
+    };
+    if v.is_number() {
+        return count_of_members(v, journal, standalone);
+    }
+    if let Some(mode) = v.as_str() {
+        if mode == "majority" {
+            return Ok(WriteConcern::DEFAULT);
         }
-        Some(v) if v.tag == tag::STRING => {
-            let mode = v.as_str().unwrap_or("");
-            if mode != "majority" {
-                if standalone {
-                    bail!(
-                        BadValue,
-                        "cannot use non-majority 'w' mode {mode} when a host is not a member of a replica set"
-                    );
-                }
-                unmet = Some(Unmet::UnknownMode(mode.to_string()));
-            }
+        if standalone {
+            bail!(
+                BadValue,
+                "cannot use non-majority 'w' mode {mode} when a host is not a member of a replica set"
+            );
         }
-        Some(v) if v.tag == tag::DOCUMENT => {
-            let tags = v.as_doc().unwrap_or(Doc::EMPTY);
-            if tags.is_empty() {
-                bail!(FailedToParse, "tagged write concern requires tags");
-            }
-            if let Some(e) = tags.iter().find(|e| !e.val.is_number()) {
-                bail!(
-                    FailedToParse,
-                    "tags must be a number, got {} of type {}",
-                    e.val,
-                    e.val.type_name()
-                );
-            }
-            if let Some(e) = tags.first() {
-                unmet = Some(Unmet::UnknownMode(e.name.to_string()));
-            }
-        }
-        Some(v) => bail!(
+        return Ok(unmet(mode));
+    }
+    let Some(tags) = v.as_doc() else {
+        bail!(
             FailedToParse,
             "w has to be a number, string, or object; found: {}",
             v.type_name()
-        ),
+        )
+    };
+    let Some(first) = tags.first() else {
+        bail!(FailedToParse, "tagged write concern requires tags");
+    };
+    if let Some(e) = tags.iter().find(|e| !e.val.is_number()) {
+        bail!(
+            FailedToParse,
+            "tags must be a number, got {} of type {}",
+            e.val,
+            e.val.type_name()
+        );
     }
-    if unmet.is_some() {
-        acknowledge = Acknowledge::Written;
+    Ok(unmet(first.name))
+}
+
+fn count_of_members(v: Val<'_>, journal: Option<bool>, standalone: bool) -> Result<WriteConcern> {
+    let finite = v.to_f64().is_some_and(f64::is_finite);
+    let n = idl::whole(v).filter(|n| finite && (0..=MAX_MEMBERS).contains(n));
+    let Some(n) = n else {
+        bail!(
+            FailedToParse,
+            "w has to be a non-negative number and not greater than {MAX_MEMBERS}; found: {v}"
+        );
+    };
+    if n > 1 && standalone {
+        bail!(BadValue, "cannot use 'w' > 1 when a host is not replicated");
     }
-    if journal == Some(true) {
-        acknowledge = Acknowledge::Durable;
-    }
-    Ok(WriteConcern { acknowledge, unmet })
+    Ok(WriteConcern {
+        acknowledge: match (n, journal) {
+            (0 | 1, Some(true)) => Acknowledge::Durable,
+            (0, _) => Acknowledge::Never,
+            _ => Acknowledge::Written,
+        },
+        unmet: (n > 1).then_some(Unmet::TooManyMembers(n)),
+    })
 }
 
 /// Appends `writeConcernError` for a write concern that cannot be met.
@@ -248,7 +250,7 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
             }
             "afterOpTime" | "allowTransactionTableSnapshot" | "waitLastStableRecoveryTimestamp" => {
             }
-            "provenance" => from_outside(e, "readConcern")?,
+            "provenance" => check_provenance("readConcern", e)?,
             name => return Err(idl::unknown("readConcern", name)),
         }
     }

@@ -54,170 +54,69 @@ impl Parameter {
 
 pub struct Parameters(RwLock<BTreeMap<&'static str, Parameter>>);
 
-fn defaults() -> Vec<(&'static str, Value, u8, Option<(i64, i64)>)> {
-    const BOTH: u8 = START | RUNNING;
-    let feature = doc! { "version": FEATURE_VERSION };
-    let positive = Some((1, i64::from(i32::MAX)));
-    let natural = Some((0, i64::from(i32::MAX)));
-    vec![
-        (
-            "KeysRotationIntervalSec",
-            Value::from(7_776_000),
-            START,
-            positive,
-        ),
-        (
-            "ShardingTaskExecutorPoolReplicaSetMatching",
-            Value::from("automatic"),
-            BOTH,
-            None,
-        ),
-        ("allowDiskUseByDefault", Value::from(true), BOTH, None),
-        ("authSchemaVersion", Value::from(5), 0, None),
-        (
-            "authenticationMechanisms",
-            array!["SCRAM-SHA-1", "SCRAM-SHA-256"],
-            START,
-            None,
-        ),
-        (
-            "automationServiceDescriptor",
-            Value::from(""),
-            BOTH,
-            Some((0, 64)),
-        ),
-        (
-            "clientCursorMonitorFrequencySecs",
-            Value::from(4),
-            BOTH,
-            positive,
-        ),
-        ("clusterAuthMode", Value::from("undefined"), BOTH, None),
-        (
-            "cursorTimeoutMillis",
-            Value::from(600_000i64),
-            BOTH,
-            Some((1, i64::MAX)),
-        ),
-        (
-            "diagnosticDataCollectionEnabled",
-            Value::from(false),
-            BOTH,
-            None,
-        ),
-        ("enableLocalhostAuthBypass", Value::from(true), START, None),
-        ("enableTestCommands", Value::from(true), START, None),
-        ("failIndexKeyTooLong", Value::from(true), BOTH, None),
-        ("featureCompatibilityVersion", Value::from(feature), 0, None),
-        (
-            "internalQueryExecMaxBlockingSortBytes",
-            Value::from(104_857_600),
-            BOTH,
-            natural,
-        ),
-        (
-            "internalQueryMaxBlockingSortMemoryUsageBytes",
-            Value::from(104_857_600),
-            BOTH,
-            natural,
-        ),
-        (
-            "internalQueryFrameworkControl",
-            Value::from("forceClassicEngine"),
-            BOTH,
-            None,
-        ),
-        (
-            "journalCommitInterval",
-            Value::from(100),
-            BOTH,
-            Some((1, 500)),
-        ),
-        (
-            "localLogicalSessionTimeoutMinutes",
-            Value::from(30),
-            START,
-            positive,
-        ),
-        (
-            "logComponentVerbosity",
-            Value::from(log_components::defaults()),
-            BOTH,
-            None,
-        ),
-        ("logLevel", Value::from(0), BOTH, Some((0, 5))),
-        (
-            "logicalSessionRefreshMillis",
-            Value::from(300_000),
-            START,
-            positive,
-        ),
-        ("maxBSONDepth", Value::from(200), START, None),
-        (
-            "maxIndexBuildMemoryUsageMegabytes",
-            Value::from(200.0),
-            BOTH,
-            Some((50, i64::from(i32::MAX))),
-        ),
-        ("maxSessions", Value::from(1_000_000), START, positive),
-        (TRANSACTION_LOCK_PATIENCE, Value::from(5), BOTH, None),
-        (NO_TABLE_SCAN, Value::from(false), BOTH, None),
-        ("periodicNoopIntervalSecs", Value::from(10), START, positive),
-        ("quiet", Value::from(false), BOTH, None),
-        ("requireApiVersion", Value::from(false), BOTH, None),
-        ("saslHostName", Value::from(""), START, None),
-        ("scramIterationCount", Value::from(10_000), BOTH, positive),
-        (
-            "scramSHA256IterationCount",
-            Value::from(15_000),
-            BOTH,
-            positive,
-        ),
-        ("sslMode", Value::from("disabled"), BOTH, None),
-        (
-            "storageEngineConcurrentReadTransactions",
-            Value::from(0),
-            RUNNING,
-            natural,
-        ),
-        ("syncdelay", Value::from(60.0), BOTH, natural),
-        (
-            "testForceBackgroundSyncFail",
-            Value::from(false),
-            BOTH,
-            None,
-        ),
-        ("tlsMode", Value::from("disabled"), BOTH, None),
-        ("traceExceptions", Value::from(false), BOTH, None),
-        (TRANSACTION_LIFETIME, Value::from(60), BOTH, positive),
-        ("ttlMonitorEnabled", Value::from(true), BOTH, None),
-        ("ttlMonitorSleepSecs", Value::from(60), BOTH, positive),
-        (
-            "waitForSecondaryBeforeNoopWriteMS",
-            Value::from(10),
-            BOTH,
-            natural,
-        ),
-        (
-            "wiredTigerConcurrentReadTransactions",
-            Value::from(0),
-            RUNNING,
-            natural,
-        ),
-        (
-            "wiredTigerConcurrentWriteTransactions",
-            Value::from(0),
-            RUNNING,
-            natural,
-        ),
-        (
-            "wiredTigerEngineRuntimeConfig",
-            Value::from(""),
-            RUNNING,
-            None,
-        ),
-        ("writePeriodicNoops", Value::from(true), START, None),
-    ]
+const NEVER: u8 = 0;
+const BOTH: u8 = START | RUNNING;
+
+const POSITIVE: Option<(i64, i64)> = Some((1, i32::MAX as i64));
+const NATURAL: Option<(i64, i64)> = Some((0, i32::MAX as i64));
+
+/// One row a parameter: name, default, when it may be set, range.
+macro_rules! parameters {
+    ($($name:expr => $value:expr, $at:expr, $range:expr;)*) => {
+        fn defaults() -> Vec<(&'static str, Value, u8, Option<(i64, i64)>)> {
+            vec![$(($name, Value::from($value), $at, $range)),*]
+        }
+    };
+}
+
+parameters! {
+    "KeysRotationIntervalSec" => 7_776_000, START, POSITIVE;
+    "ShardingTaskExecutorPoolReplicaSetMatching" => "automatic", BOTH, None;
+    "allowDiskUseByDefault" => true, BOTH, None;
+    "authSchemaVersion" => 5, NEVER, None;
+    "authenticationMechanisms" => array!["SCRAM-SHA-1", "SCRAM-SHA-256"], START, None;
+    "automationServiceDescriptor" => "", BOTH, Some((0, 64));
+    "clientCursorMonitorFrequencySecs" => 4, BOTH, POSITIVE;
+    "clusterAuthMode" => "undefined", BOTH, None;
+    "cursorTimeoutMillis" => 600_000i64, BOTH, Some((1, i64::MAX));
+    "diagnosticDataCollectionEnabled" => false, BOTH, None;
+    "enableLocalhostAuthBypass" => true, START, None;
+    "enableTestCommands" => true, START, None;
+    "failIndexKeyTooLong" => true, BOTH, None;
+    "featureCompatibilityVersion" => doc! { "version": FEATURE_VERSION }, NEVER, None;
+    "internalQueryExecMaxBlockingSortBytes" => 104_857_600, BOTH, NATURAL;
+    "internalQueryMaxBlockingSortMemoryUsageBytes" => 104_857_600, BOTH, NATURAL;
+    "internalQueryFrameworkControl" => "forceClassicEngine", BOTH, None;
+    "journalCommitInterval" => 100, BOTH, Some((1, 500));
+    "localLogicalSessionTimeoutMinutes" => 30, START, POSITIVE;
+    "logComponentVerbosity" => log_components::defaults(), BOTH, None;
+    "logLevel" => 0, BOTH, Some((0, 5));
+    "logicalSessionRefreshMillis" => 300_000, START, POSITIVE;
+    "maxBSONDepth" => 200, START, None;
+    "maxIndexBuildMemoryUsageMegabytes" => 200.0, BOTH, Some((50, i64::from(i32::MAX)));
+    "maxSessions" => 1_000_000, START, POSITIVE;
+    TRANSACTION_LOCK_PATIENCE => 5, BOTH, None;
+    NO_TABLE_SCAN => false, BOTH, None;
+    "periodicNoopIntervalSecs" => 10, START, POSITIVE;
+    "quiet" => false, BOTH, None;
+    "requireApiVersion" => false, BOTH, None;
+    "saslHostName" => "", START, None;
+    "scramIterationCount" => 10_000, BOTH, POSITIVE;
+    "scramSHA256IterationCount" => 15_000, BOTH, POSITIVE;
+    "sslMode" => "disabled", BOTH, None;
+    "storageEngineConcurrentReadTransactions" => 0, RUNNING, NATURAL;
+    "syncdelay" => 60.0, BOTH, NATURAL;
+    "testForceBackgroundSyncFail" => false, BOTH, None;
+    "tlsMode" => "disabled", BOTH, None;
+    "traceExceptions" => false, BOTH, None;
+    TRANSACTION_LIFETIME => 60, BOTH, POSITIVE;
+    "ttlMonitorEnabled" => true, BOTH, None;
+    "ttlMonitorSleepSecs" => 60, BOTH, POSITIVE;
+    "waitForSecondaryBeforeNoopWriteMS" => 10, BOTH, NATURAL;
+    "wiredTigerConcurrentReadTransactions" => 0, RUNNING, NATURAL;
+    "wiredTigerConcurrentWriteTransactions" => 0, RUNNING, NATURAL;
+    "wiredTigerEngineRuntimeConfig" => "", RUNNING, None;
+    "writePeriodicNoops" => true, START, None;
 }
 
 impl Parameters {

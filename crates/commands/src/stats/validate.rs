@@ -57,41 +57,60 @@ impl Findings {
     }
 }
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let at = "validate";
-    let (mut full, mut background, mut metadata, mut repair, mut conformance) =
-        (false, false, false, false, false);
-    for e in cx.args.fields.clone() {
-        match e.name {
-            // Of the options, some are checked and some taken for what they are worth, as MongoDB
-            // does.
-            "full" => full = e.val.truthy(),
-            "background" => background = e.val.truthy(),
-            "metadata" => metadata = e.val.truthy(),
-            "checkBSONConformance" => conformance = e.val.truthy(),
-            "repair" | "fixMultikey" => repair |= idl::safe_bool(at, e)?.unwrap_or(false),
-            _ => {}
+/// What a client asks for. Of the options, some are checked and some taken for what they are
+/// worth, as MongoDB does.
+#[derive(Default)]
+struct Options {
+    full: bool,
+    background: bool,
+    metadata: bool,
+    repair: bool,
+    conformance: bool,
+}
+
+impl Options {
+    fn parse(cx: &CommandContext<'_, '_>) -> Result<Options> {
+        let mut o = Options::default();
+        for e in cx.args.fields.iter().copied() {
+            match e.name {
+                "full" => o.full = e.val.truthy(),
+                "background" => o.background = e.val.truthy(),
+                "metadata" => o.metadata = e.val.truthy(),
+                "checkBSONConformance" => o.conformance = e.val.truthy(),
+                "repair" | "fixMultikey" => o.repair |= idl::flag("validate", e)?,
+                _ => {}
+            }
         }
+        Ok(o)
     }
+
+    fn check(&self, standalone: bool) -> Result<()> {
+        if self.background && (self.full || self.repair) {
+            bail!(
+                InvalidOptions,
+                "Running the validate command with {{ background: true }} is not supported with {{ full: true }} or {{ repair: true }}"
+            );
+        }
+        if self.metadata && (self.full || self.background || self.repair || self.conformance) {
+            bail!(
+                InvalidOptions,
+                "Running the validate command with {{ metadata: true }} is not supported with other options"
+            );
+        }
+        if self.repair && !standalone {
+            bail!(
+                InvalidOptions,
+                "Running the validate command with {{ repair: true }} can only be performed in standalone mode."
+            );
+        }
+        Ok(())
+    }
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let options = Options::parse(cx)?;
     let ns = cx.args.namespace()?;
-    if background && (full || repair) {
-        bail!(
-            InvalidOptions,
-            "Running the validate command with {{ background: true }} is not supported with {{ full: true }} or {{ repair: true }}"
-        );
-    }
-    if metadata && (full || background || repair || conformance) {
-        bail!(
-            InvalidOptions,
-            "Running the validate command with {{ metadata: true }} is not supported with other options"
-        );
-    }
-    if repair && cx.app.config.topology.set_name().is_some() {
-        bail!(
-            InvalidOptions,
-            "Running the validate command with {{ repair: true }} can only be performed in standalone mode."
-        );
-    }
+    options.check(cx.app.config.topology.set_name().is_none())?;
     let started_at = cx.app.store.last_index();
     let (view, Some(coll)) = cx.op.view(&ns) else {
         bail!(
@@ -109,13 +128,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .filter(|i| i.state == IndexState::Ready)
         .cloned()
         .collect();
-    let mut expected = vec![0u64; ready.len()];
-    let mut found = vec![0u64; ready.len()];
-    if !metadata {
+    let mut entries = vec![0u64; ready.len()];
+    if !options.metadata {
+        let mut expected = vec![0u64; ready.len()];
         check_records(&mut cx.op, &view, &coll, &ready, &mut f, &mut expected)?;
-        for (i, index) in ready.iter().enumerate() {
-            found[i] = count_entries(&mut cx.op, &view, index)?;
-            if found[i] != expected[i] {
+        for ((index, found), expected) in ready.iter().zip(&mut entries).zip(expected) {
+            *found = count_entries(&mut cx.op, &view, index)?;
+            if *found != expected {
                 extra_entries(&mut cx.op, &view, &coll, index, &mut f)?;
             }
         }
@@ -123,9 +142,21 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             check_counts(cx, &coll, &mut f);
         }
     }
-    let valid = f.errors.total == 0 && f.missing.total == 0 && f.extra.total == 0;
-    let w = &mut cx.w;
-    w.str("ns", &ns).binary("uuid", 4, &coll.uuid);
+    let counted: Vec<(&str, u64)> = ready.iter().map(|i| i.name()).zip(entries).collect();
+    write_report(&mut cx.w, &coll, &f, &counted, options.metadata);
+    Ok(Done::Reply)
+}
+
+/// Writes what was found. `indexes`: the entries of each that is ready. `metadata`: only the
+/// catalog was looked at.
+fn write_report(
+    w: &mut Writer,
+    coll: &Collection,
+    f: &Findings,
+    indexes: &[(&str, u64)],
+    metadata: bool,
+) {
+    w.str("ns", &coll.ns).binary("uuid", 4, &coll.uuid);
     if !metadata {
         w.int("nInvalidDocuments", f.invalid as i64)
             .i32("nNonCompliantDocuments", 0)
@@ -133,14 +164,14 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     // Where records lie under their `_id`, they are its index.
     let own = i64::from(!coll.is_numbered());
-    w.int("nIndexes", ready.len() as i64 + own);
+    w.int("nIndexes", indexes.len() as i64 + own);
     if !metadata {
         w.open_doc("keysPerIndex");
         if own > 0 {
             w.int("_id_", f.records as i64);
         }
-        for (i, index) in ready.iter().enumerate() {
-            w.int(index.name(), found[i] as i64);
+        for (name, entries) in indexes {
+            w.int(name, *entries as i64);
         }
         w.close();
     }
@@ -152,6 +183,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             .doc("spec", spec.as_doc())
             .close();
     }
+    let valid = f.errors.total == 0 && f.missing.total == 0 && f.extra.total == 0;
     w.close()
         .bool("valid", valid)
         .bool("repaired", false)
@@ -161,7 +193,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     list(w, "extraIndexEntries", &f.extra);
     list(w, "missingIndexEntries", &f.missing);
     w.open_array("corruptRecords").close();
-    Ok(Done::Reply)
 }
 
 fn list(w: &mut Writer, name: &str, listed: &Listed) {
