@@ -10,11 +10,12 @@ use crate::request::transaction;
 use crate::request::{CommandContext, Done};
 use crate::settings::query_settings;
 use crate::stats::rows;
-use bson::{Doc, DocBuf, Elem, Val};
+use bson::{Doc, DocBuf, Elem, Val, Writer};
 use errors::{Result, bail};
 use executor::{AggregateRequest, FindRequest, PipelineCursor};
 use planner::Hint;
-use planner::explain::{Explain, stages};
+use planner::explain::{Explain, Stage, stages};
+use query::filter::Filter;
 use query::pipeline::{Namespace, ParseCtx, Pipeline, write_common};
 
 /// Stages that the hash of the planner's part tells apart.
@@ -375,25 +376,19 @@ pub(super) fn write_explain_of(
         if in_stages {
             cx.w.open_doc("").open_doc("$cursor");
         }
-        cx.w.open_doc("queryPlanner")
-            .str("namespace", &ns)
-            .doc("parsedQuery", filter.to_doc().as_doc());
-        cx.w.bool("indexFilterSet", filter_set);
-        if let Some(s) = &setting {
-            cx.w.doc("querySettings", s.settings.as_doc());
-        }
-        explain::write_hashes(&mut cx.w, &hash);
-        cx.w.bool("maxIndexedOrSolutionsReached", false);
-        cx.w.doc("winningPlan", tree.to_doc(&|_, _| {}).as_doc())
-            .open_array("rejectedPlans")
-            .close()
-            .close();
+        let planner = PlannerPart {
+            ns: &ns,
+            filter: &filter,
+            index_filter_set: filter_set,
+            settings: setting.as_ref().map(|s| s.settings.as_doc()),
+            hash: &hash,
+            tree: &tree,
+        };
+        planner.write(&mut cx.w);
         if let Some(f) = of_query {
             let c = explain::Counted::from(f);
-            let choice = explained
-                .coll
-                .as_ref()
-                .is_some_and(|c| explain::has_choice(c, &filter));
+            let coll = explained.coll.as_ref();
+            let choice = coll.is_some_and(|c| explain::has_choice(c, &filter));
             let stages = explain::execution_stages(&tree, &c);
             explain::write_stats(&mut cx.w, &stages, &c, verbosity, choice);
         }
@@ -417,4 +412,32 @@ pub(super) fn write_explain_of(
     }
     explain::finish(cx, command);
     Ok(Done::Reply)
+}
+
+/// What explain tells of the query below a pipeline's stages.
+struct PlannerPart<'a> {
+    ns: &'a str,
+    filter: &'a Filter,
+    index_filter_set: bool,
+    settings: Option<Doc<'a>>,
+    hash: &'a str,
+    tree: &'a Stage,
+}
+
+impl PlannerPart<'_> {
+    fn write(&self, w: &mut Writer) {
+        w.open_doc("queryPlanner")
+            .str("namespace", self.ns)
+            .doc("parsedQuery", self.filter.to_doc().as_doc());
+        w.bool("indexFilterSet", self.index_filter_set);
+        if let Some(settings) = self.settings {
+            w.doc("querySettings", settings);
+        }
+        explain::write_hashes(w, self.hash);
+        w.bool("maxIndexedOrSolutionsReached", false);
+        w.doc("winningPlan", self.tree.to_doc(&|_, _| {}).as_doc())
+            .open_array("rejectedPlans")
+            .close()
+            .close();
+    }
 }

@@ -14,6 +14,7 @@ use query::collation::Collation;
 use query::filter::Filter;
 use query::path::FieldPath;
 use query::pipeline::StageCounters;
+use query::projection::Projection;
 use query::sort::SortPattern;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -295,126 +296,171 @@ fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
     Ok(c)
 }
 
+/// The hashes of a query: of what the planner looks at, and of its shape.
+fn hashes(s: &Subject<'_>, command: Doc<'_>) -> (String, String) {
+    let r = &s.request;
+    let sort = r.sort.as_ref().map(|s| s.to_doc());
+    let projection = r.projection.as_ref().map(|p| p.to_doc());
+    let sort = sort.as_ref().map(|d| d.as_doc());
+    let projection = projection.as_ref().map(|d| d.as_doc());
+    let collation = s.collation.as_ref();
+    let plan = shape::plan_cache_hash(&r.filter, sort, projection, collation, &[]);
+    let name = command.first().map_or("", |e| e.name);
+    let asked = shape::of_query(&shape::Query {
+        ns: &s.ns,
+        command: name,
+        key: match name {
+            "distinct" => command.get("key").and_then(|v| v.as_str()),
+            _ => None,
+        },
+        filter: &r.filter,
+        sort,
+        projection,
+        collation,
+        skip: r.skip,
+        limit: r.limit,
+    });
+    (plan, shape::query_shape_hash(asked.as_doc()))
+}
+
+/// What the planner makes of a query.
+struct Planned {
+    tree: Stage,
+    /// Of a run, where one was asked for.
+    counted: Option<Counted>,
+    /// There was more than one plan to choose from.
+    choice: bool,
+    index_filter_set: bool,
+}
+
+/// What of a subject is looked at while its request runs.
+struct Query<'a> {
+    ns: &'a str,
+    filter: &'a Filter,
+    projection: Option<Projection>,
+    skip: u64,
+    limit: u64,
+    count: bool,
+    distinct: Option<&'a FieldPath>,
+    collation: Option<&'a Collation>,
+    /// The plan goes below a stage of the command's own.
+    below: bool,
+}
+
+/// Plans a query, and runs it if it is to be.
+fn plan(
+    cx: &mut CommandContext,
+    query: &Query<'_>,
+    mut request: FindRequest<'_>,
+    verbosity: Verbosity,
+) -> Result<Planned> {
+    let filter = query.filter;
+    let runs = verbosity != Verbosity::QueryPlanner;
+    let (view, coll) = cx.op.view(query.ns);
+    let Some(coll) = coll else {
+        return Ok(Planned {
+            tree: stage("EOF"),
+            counted: runs.then(Counted::default),
+            choice: false,
+            index_filter_set: false,
+        });
+    };
+    let choice = has_choice(&coll, filter);
+    let index_filter_set = index_filter_set(&coll, &request);
+    let plain = !query.below
+        && query.distinct.is_none()
+        && request.hint.is_none()
+        && request.min.is_none()
+        && request.max.is_none();
+    let mut projection = query.projection.clone();
+    let view_of_plan = view.clone();
+    if let Some(path) = query.distinct {
+        let read = executor::ReadRequest {
+            hint: request.hint.clone(),
+            vars: filter.wants_vars().then(|| request.vars.clone()),
+            ..executor::ReadRequest::new(filter)
+        };
+        let (plan, needed) =
+            executor::distinct_plan(&cx.op, &view, &coll, path, &read, query.collation)?;
+        request.plan = Some(Arc::new(plan));
+        request.projection = needed.clone();
+        projection = needed;
+    }
+    let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
+    let mut plan = cursor.plan().clone();
+    if query.count {
+        let req = executor::ReadRequest::new(filter);
+        plan = req.plan(&cx.app.engine, &view_of_plan, &coll, true)?;
+    }
+    let tree = stages(&Explain {
+        plan: &plan,
+        filter,
+        projection: projection.as_ref(),
+        indexes: &coll.usable,
+        clustered: coll.option("clusteredIndex").is_some(),
+        skip: query.skip,
+        limit: query.limit,
+        count: query.count,
+        plain,
+    });
+    let counted = match (runs, query.count) {
+        (false, _) => None,
+        (true, true) => Some(Counted {
+            returned: 0,
+            ..count_run(cx, query.ns, filter, &tree)?
+        }),
+        (true, false) => Some(execute(&mut cx.op, &mut cursor)?),
+    };
+    Ok(Planned {
+        tree,
+        counted,
+        choice,
+        index_filter_set,
+    })
+}
+
 fn write(
     cx: &mut CommandContext,
     command: Doc<'_>,
     subject: Subject<'_>,
     verbosity: Verbosity,
 ) -> Result<()> {
-    let Subject {
-        ns,
-        mut request,
-        top,
-        count,
-        distinct,
-        collation,
-        disk_use,
-    } = subject;
-    cx.op.disk_use = disk_use;
-    let (filter, mut projection) = (request.filter.clone(), request.projection.clone());
-    let (skip, limit) = (request.skip, request.limit.unwrap_or(0));
-    let (sort, projected) = (
-        request.sort.as_ref().map(|s| s.to_doc()),
-        projection.as_ref().map(|p| p.to_doc()),
-    );
-    let hash = shape::plan_cache_hash(
-        &filter,
-        sort.as_ref().map(|d| d.as_doc()),
-        projected.as_ref().map(|d| d.as_doc()),
-        collation.as_ref(),
-        &[],
-    );
-    let name = command.first().map_or("", |e| e.name);
-    let asked = shape::of_query(&shape::Query {
-        ns: &ns,
-        command: name,
-        key: match name {
-            "distinct" => command.get("key").and_then(|v| v.as_str()),
-            _ => None,
-        },
-        filter: &filter,
-        sort: sort.as_ref().map(|d| d.as_doc()),
-        projection: projected.as_ref().map(|d| d.as_doc()),
-        collation: collation.as_ref(),
-        skip,
-        limit: request.limit,
-    });
-    let shape_hash = shape::query_shape_hash(asked.as_doc());
+    cx.op.disk_use = subject.disk_use;
+    let (hash, shape_hash) = hashes(&subject, command);
     let setting = cx.app.query_settings.find(&shape_hash);
-    if let Some(hints) = setting.as_ref().and_then(|s| s.hints(&ns))
+    let filter = subject.request.filter.clone();
+    let query = Query {
+        ns: &subject.ns,
+        filter: &filter,
+        projection: subject.request.projection.clone(),
+        skip: subject.request.skip,
+        limit: subject.request.limit.unwrap_or(0),
+        count: subject.count,
+        distinct: subject.distinct.as_ref(),
+        collation: subject.collation.as_ref(),
+        below: subject.top.is_some(),
+    };
+    let mut request = subject.request;
+    if let Some(hints) = setting.as_ref().and_then(|s| s.hints(&subject.ns))
         && request.min.is_none()
         && request.max.is_none()
     {
         request.hint = Some(hints);
     }
-    let (view, coll) = cx.op.view(&ns);
-    let mut tree;
-    let mut counted = None;
-    let choice = coll.as_ref().is_some_and(|c| has_choice(c, &filter));
-    let filter_set = coll.as_ref().is_some_and(|c| index_filter_set(c, &request));
-    let plain = top.is_none()
-        && distinct.is_none()
-        && request.hint.is_none()
-        && request.min.is_none()
-        && request.max.is_none();
-    match coll {
-        None => {
-            tree = stage("EOF");
-            if verbosity != Verbosity::QueryPlanner {
-                counted = Some(Counted::default());
+    let Planned {
+        mut tree,
+        mut counted,
+        choice,
+        index_filter_set,
+    } = plan(cx, &query, request, verbosity)?;
+    if let Some(c) = &mut counted {
+        tree.walk(&mut |s| {
+            if s.name == "SKIP" && s.inputs.iter().any(|i| i.name == "IXSCAN") {
+                c.entries = c.entries.saturating_add(query.skip).min(c.keys);
             }
-        }
-        Some(coll) => {
-            let view_of_plan = view.clone();
-            if let Some(path) = &distinct {
-                let read = executor::ReadRequest {
-                    hint: request.hint.clone(),
-                    vars: filter.wants_vars().then(|| request.vars.clone()),
-                    ..executor::ReadRequest::new(&filter)
-                };
-                let collation = collation.as_ref();
-                let (plan, needed) =
-                    executor::distinct_plan(&cx.op, &view, &coll, path, &read, collation)?;
-                request.plan = Some(Arc::new(plan));
-                request.projection = needed.clone();
-                projection = needed;
-            }
-            let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
-            let mut plan = cursor.plan().clone();
-            if count {
-                let req = executor::ReadRequest::new(&filter);
-                plan = req.plan(&cx.app.engine, &view_of_plan, &coll, true)?;
-            }
-            tree = stages(&Explain {
-                plan: &plan,
-                filter: &filter,
-                projection: projection.as_ref(),
-                indexes: &coll.usable,
-                clustered: coll.option("clusteredIndex").is_some(),
-                skip,
-                limit,
-                count,
-                plain,
-            });
-            if verbosity != Verbosity::QueryPlanner {
-                let mut c = if count {
-                    count_run(cx, &ns, &filter, &tree)?
-                } else {
-                    execute(&mut cx.op, &mut cursor)?
-                };
-                if count {
-                    c.returned = 0;
-                }
-                tree.walk(&mut |s| {
-                    if s.name == "SKIP" && s.inputs.iter().any(|i| i.name == "IXSCAN") {
-                        c.entries = c.entries.saturating_add(skip).min(c.keys);
-                    }
-                });
-                counted = Some(c);
-            }
-        }
+        });
     }
-    if let Some(name) = top {
+    if let Some(name) = subject.top {
         let below = std::mem::replace(&mut tree, stage(name));
         tree.inputs.push(below);
     }
@@ -422,9 +468,9 @@ fn write(
     w.str("explainVersion", "1")
         .str("queryShapeHash", &shape_hash);
     w.open_doc("queryPlanner")
-        .str("namespace", &ns)
+        .str("namespace", &subject.ns)
         .doc("parsedQuery", filter.to_doc().as_doc());
-    w.bool("indexFilterSet", filter_set);
+    w.bool("indexFilterSet", index_filter_set);
     if let Some(s) = &setting {
         w.doc("querySettings", s.settings.as_doc());
     }

@@ -70,12 +70,176 @@ fn is_id_key(key: Doc<'_>) -> bool {
     key.count() == 1 && key.get("_id").is_some_and(|v| v.to_f64() == Some(1.0))
 }
 
+/// The error of an option of a wrong type. `wanted`: with its article.
+fn wrong_type(e: Elem<'_>, wanted: &str) -> Error {
+    err!(
+        TypeMismatch,
+        "The field '{}' must be {wanted}, but got {}",
+        e.name,
+        e.val.type_name()
+    )
+}
+
+fn object<'a>(e: Elem<'a>) -> Result<Doc<'a>> {
+    e.val.as_doc().ok_or_else(|| wrong_type(e, "an object"))
+}
+
+/// The two fields that a specification must have.
+fn key_and_name<'a>(d: Doc<'a>) -> Result<(Doc<'a>, &'a str)> {
+    let (mut key, mut name) = (None, None);
+    for e in d {
+        match e.name {
+            "key" => key = Some(object(e)?),
+            "name" => {
+                let text = e.val.as_str();
+                name = Some(text.ok_or_else(|| wrong_type(e, "a string"))?);
+            }
+            _ => {}
+        }
+    }
+    let missing = |field: &str| {
+        err!(
+            FailedToParse,
+            "The '{field}' field is a required property of an index specification"
+        )
+    };
+    let key = key.ok_or_else(|| missing("key"))?;
+    Ok((key, name.ok_or_else(|| missing("name"))?))
+}
+
+/// The options of a specification on their way into the complete one.
+struct IndexOptions<'a> {
+    given: Doc<'a>,
+    key: Doc<'a>,
+    w: Writer,
+    sparse: bool,
+    partial: bool,
+    collated: bool,
+    /// It asks for version 1.
+    old: bool,
+}
+
+impl<'a> IndexOptions<'a> {
+    fn new(given: Doc<'a>, key: Doc<'a>) -> IndexOptions<'a> {
+        IndexOptions {
+            given,
+            key,
+            w: Writer::new(),
+            sparse: false,
+            partial: false,
+            collated: false,
+            old: false,
+        }
+    }
+
+    /// Checks one option and writes it.
+    fn read(&mut self, e: Elem<'a>) -> Result<()> {
+        match e.name {
+            "key" | "name" => {}
+            "v" => {
+                check_version(e.val)?;
+                self.old |= e.val.to_i64_exact() == Some(1);
+            }
+            "ns" if e.val.tag != tag::STRING => return Err(wrong_type(e, "a string")),
+            "ns" => {}
+            "hidden" if e.val.tag != tag::BOOL => return Err(wrong_type(e, "a bool")),
+            flag if FLAGS.contains(&flag) => self.read_flag(e)?,
+            "expireAfterSeconds" => self.read_expiry(e)?,
+            "partialFilterExpression" => {
+                let f = object(e)?;
+                check_partial(f, 0)?;
+                Filter::parse(f, &ParseEnv::new())?;
+                self.partial = true;
+                self.w.doc(e.name, f);
+            }
+            "collation" => self.read_collation(e)?,
+            "storageEngine" => {
+                let engine = object(e)?;
+                super::engine_options::check(engine)?;
+                self.w.doc(e.name, engine);
+            }
+            "wildcardProjection" => self.read_wildcard_projection(e)?,
+            kind if KIND_OPTIONS.contains(&kind) => self.read_kind_option(e)?,
+            other => bail!(
+                InvalidIndexSpecificationOption,
+                "The field '{other}' is not valid for an index specification. Specification: {}",
+                self.given
+            ),
+        }
+        Ok(())
+    }
+
+    fn read_flag(&mut self, e: Elem<'a>) -> Result<()> {
+        let on = flag_value(e)?;
+        self.sparse |= on && e.name == "sparse";
+        // MongoDB keeps neither false nor what no longer means anything.
+        if on && !matches!(e.name, "background" | "dropDups") {
+            self.w.bool(e.name, true);
+        } else if e.name == "background" {
+            self.w.val(e.name, e.val);
+        }
+        Ok(())
+    }
+
+    fn read_expiry(&mut self, e: Elem<'a>) -> Result<()> {
+        let seconds = expiry(e.val)?;
+        if self.key.count() != 1 {
+            bail!(
+                CannotCreateIndex,
+                "TTL indexes are single-field indexes, compound indexes do not support TTL. Index spec: {}",
+                self.given
+            );
+        }
+        self.w.int(e.name, seconds);
+        Ok(())
+    }
+
+    fn read_collation(&mut self, e: Elem<'a>) -> Result<()> {
+        let c = object(e)?;
+        if c.is_empty() {
+            bail!(BadValue, "The field 'collation' cannot be an empty object.");
+        }
+        self.collated = true;
+        if let Some(c) = crate::request::collation::complete(c)? {
+            self.w.doc(e.name, c.as_doc());
+        }
+        Ok(())
+    }
+
+    fn read_wildcard_projection(&mut self, e: Elem<'a>) -> Result<()> {
+        let projection = object(e)?;
+        if !self.key.iter().any(|k| k.name.ends_with("$**")) {
+            bail!(
+                BadValue,
+                "The field 'wildcardProjection' is only allowed in an 'wildcard' index"
+            );
+        }
+        self.w.doc(e.name, projection);
+        Ok(())
+    }
+
+    fn read_kind_option(&mut self, e: Elem<'a>) -> Result<()> {
+        let text = matches!(
+            e.name,
+            "weights" | "default_language" | "language_override" | "textIndexVersion"
+        );
+        if text && !self.key.iter().any(|k| k.val.as_str() == Some("text")) {
+            bail!(
+                CannotCreateIndex,
+                "the field '{}' can only be specified with text indexes",
+                e.name
+            );
+        }
+        check_text_option(e)?;
+        self.w.val(e.name, e.val);
+        Ok(())
+    }
+}
+
 impl IndexSpec {
     pub fn key(&self) -> Doc<'_> {
-        self.spec
-            .get("key")
-            .and_then(|v| v.as_doc())
-            .unwrap_or(Doc::EMPTY)
+        let key = self.spec.get("key").and_then(|v| v.as_doc());
+        key.expect("a checked specification has its key")
     }
 
     pub fn name(&self) -> &str {
@@ -90,56 +254,19 @@ impl IndexSpec {
     /// Checks one element of `indexes`.
     /// `collation`: the collection's, for indexes that say nothing of theirs.
     pub fn parse(v: Val<'_>, collation: Option<&Collation>) -> Result<IndexSpec> {
-        let within = "createIndexes.indexes";
         let Some(d) = v.as_doc() else {
             bail!(
                 TypeMismatch,
-                "BSON field '{within}' is the wrong type '{}', expected type 'object'",
+                "BSON field 'createIndexes.indexes' is the wrong type '{}', expected type 'object'",
                 v.type_name()
             );
         };
-        let (mut key, mut name) = (None, None);
-        for e in d {
-            match e.name {
-                "key" => match e.val.as_doc() {
-                    Some(k) => key = Some(k),
-                    None => bail!(
-                        TypeMismatch,
-                        "The field 'key' must be an object, but got {}",
-                        e.val.type_name()
-                    ),
-                },
-                "name" => match e.val.as_str() {
-                    Some(n) => name = Some(n),
-                    None => bail!(
-                        TypeMismatch,
-                        "The field 'name' must be a string, but got {}",
-                        e.val.type_name()
-                    ),
-                },
-                _ => {}
-            }
-        }
-        let key = key.ok_or_else(|| {
-            err!(
-                FailedToParse,
-                "The 'key' field is a required property of an index specification"
-            )
-        })?;
-        let name = name.ok_or_else(|| {
-            err!(
-                FailedToParse,
-                "The 'name' field is a required property of an index specification"
-            )
-        })?;
+        let (key, name) = key_and_name(d)?;
         check_name(name, key)?;
         let id = is_id_key(key);
-        let mut w = Writer::new();
-        let (mut sparse, mut partial, mut old) = (false, false, false);
-        let mut collated = false;
-        w.i32("v", 2)
-            .doc("key", key)
-            .str("name", if id { "_id_" } else { name });
+        let mut options = IndexOptions::new(d, key);
+        options.w.i32("v", 2).doc("key", key);
+        options.w.str("name", if id { "_id_" } else { name });
         for e in d {
             if id && !matches!(e.name, "key" | "name" | "v" | "ns" | "collation") {
                 bail!(
@@ -148,134 +275,20 @@ impl IndexSpec {
                     e.name
                 );
             }
-            match e.name {
-                "key" | "name" => {}
-                "v" => {
-                    check_version(e.val)?;
-                    old |= e.val.to_i64_exact() == Some(1);
-                }
-                "ns" => {
-                    if e.val.tag != tag::STRING {
-                        bail!(
-                            TypeMismatch,
-                            "The field 'ns' must be a string, but got {}",
-                            e.val.type_name()
-                        );
-                    }
-                }
-                "hidden" if e.val.tag != tag::BOOL => bail!(
-                    TypeMismatch,
-                    "The field 'hidden' must be a bool, but got {}",
-                    e.val.type_name()
-                ),
-                flag if FLAGS.contains(&flag) => {
-                    let on = flag_value(e)?;
-                    sparse |= on && flag == "sparse";
-                    // MongoDB keeps neither false nor what no longer means anything.
-                    if on && !matches!(flag, "background" | "dropDups") {
-                        w.bool(flag, true);
-                    } else if flag == "background" {
-                        w.val("background", e.val);
-                    }
-                }
-                "expireAfterSeconds" => {
-                    let seconds = expiry(e.val)?;
-                    if key.count() != 1 {
-                        bail!(
-                            CannotCreateIndex,
-                            "TTL indexes are single-field indexes, compound indexes do not support TTL. Index spec: {d}"
-                        );
-                    }
-                    w.int("expireAfterSeconds", seconds);
-                }
-                "partialFilterExpression" => {
-                    let Some(f) = e.val.as_doc() else {
-                        bail!(
-                            TypeMismatch,
-                            "The field 'partialFilterExpression' must be an object, but got {}",
-                            e.val.type_name()
-                        );
-                    };
-                    check_partial(f, 0)?;
-                    Filter::parse(f, &ParseEnv::new())?;
-                    partial = true;
-                    w.doc("partialFilterExpression", f);
-                }
-                "collation" => {
-                    let Some(c) = e.val.as_doc() else {
-                        bail!(
-                            TypeMismatch,
-                            "The field 'collation' must be an object, but got {}",
-                            e.val.type_name()
-                        );
-                    };
-                    if c.is_empty() {
-                        bail!(BadValue, "The field 'collation' cannot be an empty object.");
-                    }
-                    collated = true;
-                    if let Some(c) = crate::request::collation::complete(c)? {
-                        w.doc("collation", c.as_doc());
-                    }
-                }
-                "storageEngine" => match e.val.as_doc() {
-                    Some(s) => {
-                        super::engine_options::check(s)?;
-                        w.doc("storageEngine", s);
-                    }
-                    None => bail!(
-                        TypeMismatch,
-                        "The field 'storageEngine' must be an object, but got {}",
-                        e.val.type_name()
-                    ),
-                },
-                "wildcardProjection" => {
-                    if e.val.tag != tag::DOCUMENT {
-                        bail!(
-                            TypeMismatch,
-                            "The field 'wildcardProjection' must be an object, but got {}",
-                            e.val.type_name()
-                        );
-                    }
-                    if !key.iter().any(|k| k.name.ends_with("$**")) {
-                        bail!(
-                            BadValue,
-                            "The field 'wildcardProjection' is only allowed in an 'wildcard' index"
-                        );
-                    }
-                    w.val("wildcardProjection", e.val);
-                }
-                kind if KIND_OPTIONS.contains(&kind) => {
-                    let text = matches!(
-                        kind,
-                        "weights" | "default_language" | "language_override" | "textIndexVersion"
-                    );
-                    if text && !key.iter().any(|k| k.val.as_str() == Some("text")) {
-                        bail!(
-                            CannotCreateIndex,
-                            "the field '{kind}' can only be specified with text indexes"
-                        );
-                    }
-                    check_text_option(e)?;
-                    w.val(kind, e.val);
-                }
-                other => bail!(
-                    InvalidIndexSpecificationOption,
-                    "The field '{other}' is not valid for an index specification. Specification: {d}"
-                ),
-            }
+            options.read(e)?;
         }
-        if sparse && partial {
+        if options.sparse && options.partial {
             bail!(
                 CannotCreateIndex,
                 "cannot mix \"partialFilterExpression\" and \"sparse\" options"
             );
         }
         check_key(key)?;
-        if let Some(c) = collation.filter(|_| !collated) {
-            w.doc("collation", c.spec());
+        if let Some(c) = collation.filter(|_| !options.collated) {
+            options.w.doc("collation", c.spec());
         }
-        let spec = w.finish();
-        check_kind(&spec, old)?;
+        let spec = options.w.finish();
+        check_kind(&spec, options.old)?;
         Ok(IndexSpec { spec })
     }
 
