@@ -82,7 +82,7 @@ pub struct Commands {
     /// What `autoCompact` was last told: target in megabytes, and whether once only.
     pub(crate) auto_compact: Mutex<Option<(i64, bool)>>,
     pub(crate) connections: Arc<Connections>,
-    pub(crate) expired: Arc<background::ttl_monitor::Figures>,
+    pub(crate) expired: Arc<background::ttl_monitor::TtlCounters>,
     /// The host that replSetInitiate gave this member.
     pub(crate) initiated_host: Mutex<Option<String>>,
     pub(crate) initiated: Mutex<bool>,

@@ -26,7 +26,7 @@ const TURN_DOCS: u64 = 50_000;
 
 /// `metrics.ttl` of serverStatus.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct TtlCounters {
     pub deleted: AtomicU64,
     pub passes: AtomicU64,
     pub sub_passes: AtomicU64,
@@ -44,7 +44,7 @@ struct Expirer {
     engine: Weak<Engine>,
     parameters: Weak<Parameters>,
     control: Weak<Control>,
-    figures: Arc<Figures>,
+    figures: Arc<TtlCounters>,
 }
 
 /// Starts the thread, which runs for as long as the commands are there.

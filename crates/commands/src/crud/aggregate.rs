@@ -4,7 +4,7 @@ use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{change_stream, explain, moment, shape, variables};
 use crate::request::args::Args;
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::transaction;
 use crate::request::{CommandContext, Done};
@@ -47,7 +47,7 @@ idl::arguments! {
         "allowDiskUse" => allow_disk_use: Option<bool> = bool_not_null,
         "let" => let_: Option<Doc<'a>> = idl::doc,
         "hint" => hint: Option<Hint> = variables::read_hint_not_null,
-        "collation" => collation: Given = collation::read,
+        "collation" => collation: CollationArgument = collation::read,
         "bypassDocumentValidation" => bypass_validation: bool = idl::flag,
     }
     checked: "encryptionInformation" => idl::no_encryption;

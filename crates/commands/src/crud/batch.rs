@@ -3,7 +3,7 @@
 
 use crate::clock::now_millis;
 use crate::request::CommandContext;
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use crate::request::{idl, transaction};
 use bson::{Doc, Writer};
 use errors::{Error, Result, bail};
@@ -130,7 +130,7 @@ impl Statements {
         &self,
         cx: &CommandContext<'_, '_>,
         ns: &str,
-        given: &Given,
+        given: &CollationArgument,
     ) -> Result<Cow<'_, ParseEnv>> {
         Ok(match given {
             None => Cow::Borrowed(&self.env),

@@ -10,7 +10,7 @@ use super::cursor::{self, Keep};
 use super::{delete, update, variables};
 use crate::ddl::create::check_uuid;
 use crate::monitoring::metrics::{Kind, Usage};
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer};
@@ -92,7 +92,7 @@ idl::arguments! {
         "constants" => constants: Option<Doc<'a>> = idl::doc,
         "arrayFilters" => array_filters: Option<Doc<'a>> = idl::array,
         "hint" => hint: Option<Hint> = variables::read_hint_not_null,
-        "collation" => collation: Given = collation::read,
+        "collation" => collation: CollationArgument = collation::read,
     }
     ignored: "sampleId" | "upsertSupplied" | "allowShardKeyUpdatesWithoutFullShardKeyInQuery";
 }
@@ -102,7 +102,7 @@ idl::arguments! {
         "filter" => filter: Option<Doc<'a>> = idl::doc,
         "multi" => multi: bool = idl::strict_flag,
         "hint" => hint: Option<Hint> = variables::read_hint_not_null,
-        "collation" => collation: Given = collation::read,
+        "collation" => collation: CollationArgument = collation::read,
     }
     ignored: "sampleId";
 }

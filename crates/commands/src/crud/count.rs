@@ -2,7 +2,7 @@
 
 use super::{on_view, variables};
 use crate::replication::oplog;
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Elem};
@@ -17,7 +17,7 @@ idl::arguments! {
         "skip" => skip: Option<u64> = idl::unsigned,
         "limit" => limit: i64 = read_limit,
         "hint" => hint: Option<Hint> = variables::read_hint_not_null,
-        "collation" => collation: Given = collation::read,
+        "collation" => collation: CollationArgument = collation::read,
     }
     checked: "encryptionInformation" => idl::no_encryption;
     ignored: "fields" | "collectionUUID" | "includeQueryStatsMetrics";

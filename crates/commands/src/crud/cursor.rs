@@ -44,7 +44,7 @@ pub fn read_batch_size(within: &str, d: Doc<'_>) -> Result<Option<u64>> {
 
 /// A first batch that lacked records from the disk, or was too long for an event loop, before there
 /// was anything in it.
-pub struct Begun {
+pub struct PendingBatch {
     ns: String,
     results: Box<dyn Results>,
     batch: u64,
@@ -55,8 +55,8 @@ pub struct Begun {
 
 /// Goes on with a first batch where it was left: what it read of an index, and to which state, is
 /// not read again.
-pub fn go_on(cx: &mut CommandContext, begun: Begun) -> Result<()> {
-    let Begun {
+pub fn go_on(cx: &mut CommandContext, begun: PendingBatch) -> Result<()> {
+    let PendingBatch {
         ns,
         mut results,
         batch,
@@ -87,7 +87,7 @@ pub fn first_batch(
         Ok(done) => done,
         Err(e) => {
             if e.is_offload() && results.can_go_on() {
-                cx.begun = Some(Box::new(Begun {
+                cx.begun = Some(Box::new(PendingBatch {
                     ns: ns.to_owned(),
                     results,
                     batch,

@@ -2,7 +2,7 @@
 
 use super::batch::{self, Common, Statements};
 use super::variables;
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Doc;
@@ -17,7 +17,7 @@ pub(super) struct Written<'a> {
     pub q: Doc<'a>,
     pub multi: bool,
     pub hint: Option<Hint>,
-    pub collation: Given,
+    pub collation: CollationArgument,
 }
 
 idl::arguments! {
@@ -25,7 +25,7 @@ idl::arguments! {
         "q" => q: Option<Doc<'a>> = idl::doc,
         "limit" => limit: Option<i64> = idl::int,
         "hint" => hint: Option<Hint> = variables::read_hint,
-        "collation" => collation: Given = collation::read,
+        "collation" => collation: CollationArgument = collation::read,
     }
     ignored: "sampleId";
 }

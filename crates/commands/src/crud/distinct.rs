@@ -1,7 +1,7 @@
 //! `distinct`.
 
 use super::{moment, on_view, shape, variables};
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::query_settings;
@@ -29,7 +29,7 @@ idl::arguments! {
         "key" => key: Option<&'a str> = idl::string,
         "query" => query: Option<Doc<'a>> = idl::doc,
         "hint" => hint: Option<Hint> = variables::read_hint_not_null,
-        "collation" => collation: Given = collation::read,
+        "collation" => collation: CollationArgument = collation::read,
     }
     ignored: "collectionUUID" | "includeQueryStatsMetrics";
 }

@@ -3,7 +3,7 @@
 use super::cursor::{self, Keep};
 use super::{moment, on_view, shape, variables};
 use crate::replication::oplog;
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::query_settings;
@@ -56,7 +56,7 @@ idl::arguments! {
         "tailable" => tailable: bool = idl::flag,
         "awaitData" => await_data: bool = idl::flag,
         "allowDiskUse" => disk_use: Option<bool> = idl::safe_bool,
-        "collation" => collation: Given = collation::read,
+        "collation" => collation: CollationArgument = collation::read,
     }
     checked:
         "allowPartialResults" | "oplogReplay" | "readOnce" | "includeQueryStatsMetrics"

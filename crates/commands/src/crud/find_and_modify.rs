@@ -3,7 +3,7 @@
 use super::batch::{self, Common};
 use super::variables;
 use crate::clock::now_millis;
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Val};
@@ -30,7 +30,7 @@ idl::arguments! {
         "new" => new: bool = idl::flag,
         "upsert" => upsert: bool = idl::flag,
         "hint" => hint: Option<Hint> = variables::read_hint_not_null,
-        "collation" => collation: Given = collation::read,
+        "collation" => collation: CollationArgument = collation::read,
     }
 }
 

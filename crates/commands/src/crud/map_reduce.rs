@@ -40,7 +40,7 @@ struct MapReduce<'a> {
     sort: Option<Doc<'a>>,
     limit: i64,
     scope: Option<Doc<'a>>,
-    collation: crate::request::collation::Given,
+    collation: crate::request::collation::CollationArgument,
     bypass_validation: bool,
 }
 

@@ -28,7 +28,7 @@ fn doc<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Option<Doc<'a>> {
         .filter(|d| !d.is_empty())
 }
 
-fn collation(cx: &CommandContext<'_, '_>) -> Result<collation::Given> {
+fn collation(cx: &CommandContext<'_, '_>) -> Result<collation::CollationArgument> {
     collation::given(doc(cx, "collation"))
 }
 

@@ -3,7 +3,7 @@
 use super::batch::{self, Common, Statements};
 use super::variables;
 use crate::clock::now_millis;
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, Value};
@@ -39,7 +39,7 @@ pub(super) struct Written<'a> {
     pub multi: bool,
     pub upsert: bool,
     pub hint: Option<Hint>,
-    pub collation: Given,
+    pub collation: CollationArgument,
 }
 
 idl::arguments! {
@@ -52,7 +52,7 @@ idl::arguments! {
         "arrayFilters" => array_filters: Option<Doc<'a>> = idl::array,
         "hint" => hint: Option<Hint> = variables::read_hint,
         "sort" => sort: Option<Doc<'a>> = idl::non_empty_doc,
-        "collation" => collation: Given = collation::read,
+        "collation" => collation: CollationArgument = collation::read,
     }
     ignored: "upsertSupplied" | "sampleId" | "allowShardKeyUpdatesWithoutFullShardKeyInQuery"
         | "includeQueryStatsMetricsForOpIndex";

@@ -2,7 +2,7 @@
 
 use crate::clock::now_millis;
 use crate::request::CommandContext;
-use crate::request::collation::{self, Given};
+use crate::request::collation::{self, CollationArgument};
 use bson::{Doc, Elem, Val, Value, Writer, tag};
 use errors::{Result, bail};
 use executor::{OpCtx, ReadRequest, RecordStream};
@@ -19,7 +19,7 @@ const STORED_BYTES: usize = 16 << 20;
 pub fn variables(
     cx: &CommandContext,
     ns: &str,
-    given: &Given,
+    given: &CollationArgument,
     let_: Option<Doc<'_>>,
 ) -> Result<(ParseEnv, Arc<Vars>)> {
     let mut vars = Vars::new(now_millis());

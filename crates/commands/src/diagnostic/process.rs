@@ -19,7 +19,7 @@ pub fn page_bytes() -> u64 {
 
 /// Time and faults of this process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Usage {
+pub struct ProcessUsage {
     pub user_micros: i64,
     pub system_micros: i64,
     pub page_faults: i64,
@@ -31,17 +31,17 @@ pub struct Usage {
     pub involuntary_switches: i64,
 }
 
-pub fn usage() -> Usage {
+pub fn usage() -> ProcessUsage {
     // SAFETY: `r` is written by the call before it is read.
     let r = unsafe {
         let mut r: libc::rusage = std::mem::zeroed();
         if libc::getrusage(libc::RUSAGE_SELF, &mut r) != 0 {
-            return Usage::default();
+            return ProcessUsage::default();
         }
         r
     };
     let micros = |t: libc::timeval| t.tv_sec * 1_000_000 + t.tv_usec;
-    Usage {
+    ProcessUsage {
         user_micros: micros(r.ru_utime),
         system_micros: micros(r.ru_stime),
         page_faults: r.ru_majflt,

@@ -1,10 +1,10 @@
 //! Operations that are running on workers, and hellos that wait: what currentOp shows and killOp
 //! stops. What runs on an event loop is too short to be seen or stopped.
 
-use crate::request::args::Lsid;
 use bson::{Doc, DocBuf, Writer};
 use parking_lot::Mutex;
 use service::Request;
+use session::Lsid;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};

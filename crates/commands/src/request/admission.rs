@@ -12,7 +12,7 @@ use crate::request::args::Args;
 use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
 use crate::request::transaction;
-use crate::settings::fail_point::Failure;
+use crate::settings::fail_point::CommandFailure;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail};
 use service::{Client, Mode, Request};
@@ -26,7 +26,7 @@ pub(super) struct Admission {
     /// On a worker: its place among the running operations.
     pub registered: Option<Registered>,
     /// What `failCommand` does to its reply.
-    pub failure: Option<Failure>,
+    pub failure: Option<CommandFailure>,
     /// How many statements `onPrimaryTransactionalWrite` counts for it, if it is a retryable write
     /// and any fail point is on.
     pub losable: Option<usize>,
@@ -162,7 +162,7 @@ impl Commands {
         client: &Client<Connection>,
         request: &Request<'_>,
         args: &Args<'_>,
-    ) -> Result<Option<Failure>> {
+    ) -> Result<Option<CommandFailure>> {
         if command.name == "configureFailPoint" {
             return Ok(None);
         }

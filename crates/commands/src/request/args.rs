@@ -4,10 +4,8 @@
 use crate::request::idl;
 use bson::{Doc, Elem, Val, tag};
 use errors::{Error, Result, bail, err};
+use session::Lsid;
 use smallvec::SmallVec;
-
-/// A logical session's id as clients send it.
-pub type Lsid = [u8; 16];
 
 /// What is said about the versioned API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,15 +16,15 @@ const LANGUAGES: &str = "af am ar as az be bg bn bo bs ca ceb chr cs cy da de ds
     zh zu";
 
 /// What a command says of its collation; `None`: nothing, so that the collection's holds.
-pub type Given = Option<Option<Collation>>;
+pub type CollationArgument = Option<Option<Collation>>;
 
 /// Reads the argument `collation` of a command.
-pub fn read(within: &str, e: Elem<'_>) -> Result<Given> {
+pub fn read(within: &str, e: Elem<'_>) -> Result<CollationArgument> {
     given(idl::doc(within, e)?)
 }
 
 /// The `collation` of a command.
-pub fn given(d: Option<Doc<'_>>) -> Result<Given> {
+pub fn given(d: Option<Doc<'_>>) -> Result<CollationArgument> {
     match d.filter(|d| !d.is_empty()) {
         None => Ok(None),
         Some(d) => parse(d).map(Some),
@@ -43,7 +43,7 @@ pub fn parse(d: Doc<'_>) -> Result<Option<Collation>> {
 pub fn effective(
     cx: &CommandContext<'_, '_>,
     ns: &str,
-    given: &Given,
+    given: &CollationArgument,
 ) -> Result<Option<Collation>> {
     let catalog = &cx.app.engine.catalog;
     let Some(given) = given else {

@@ -1,7 +1,7 @@
 //! What a command is run with: its arguments, the connection, the reply under construction.
 
 use crate::Commands;
-use crate::crud::cursor::Begun;
+use crate::crud::cursor::PendingBatch;
 use crate::monitoring::metrics::{Kind, Usage, Work};
 use crate::request::Call;
 use crate::request::args::Args;
@@ -53,7 +53,7 @@ pub struct CommandContext<'c, 'r> {
     /// How long it waited for what others do: no time that it took.
     pub waited: Duration,
     /// A first batch that an earlier run began; set again when this run is suspended.
-    pub begun: Option<Box<Begun>>,
+    pub begun: Option<Box<PendingBatch>>,
     /// For `top`, of a command on several collections.
     pub spent: Vec<(String, Kind, Usage)>,
     /// The transaction that it is a statement of, or that it ends.

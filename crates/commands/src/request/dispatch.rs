@@ -6,7 +6,7 @@ use super::accounting::Account;
 use super::admission::{
     self, Admission, Refusal, is_retryable_write, retryable_code, write_labels,
 };
-use crate::crud::cursor::Begun;
+use crate::crud::cursor::PendingBatch;
 use crate::request::args::Args;
 use crate::request::concern::{self, Acknowledge, WriteConcern};
 use crate::request::connection::Connection;
@@ -14,7 +14,7 @@ use crate::request::reply_reservation::ReplyReservation;
 use crate::request::table::{self, Command, flag};
 use crate::request::transaction;
 use crate::request::{CommandContext, Done};
-use crate::settings::fail_point::Failure;
+use crate::settings::fail_point::CommandFailure;
 use crate::topology::monitor::Monitor;
 use crate::{Commands, Local};
 use bson::{Doc, Writer};
@@ -247,7 +247,7 @@ impl Commands {
 struct Progress {
     /// The entries that it may still examine on an event loop.
     budget: u32,
-    begun: Option<Box<Begun>>,
+    begun: Option<Box<PendingBatch>>,
 }
 
 /// A request that is to run again, where it cannot block: after reads that it lacks, or on a worker.
@@ -330,7 +330,7 @@ fn with_unmet(e: Error, concern: &WriteConcern) -> Error {
 }
 
 /// `writeConcernError`: of a fail point, or of a write concern that cannot be met.
-fn append_concern_error(cx: &mut CommandContext<'_, '_>, failure: Option<&Failure>) {
+fn append_concern_error(cx: &mut CommandContext<'_, '_>, failure: Option<&CommandFailure>) {
     if let Some((f, d)) = failure.and_then(|f| Some((f, f.write_concern_error.as_ref()?))) {
         let code = d
             .get("code")

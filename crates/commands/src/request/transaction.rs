@@ -6,13 +6,13 @@
 use super::dispatch::Call;
 use crate::Commands;
 use crate::request::Done;
-use crate::request::args::{Args, Lsid};
+use crate::request::args::Args;
 use crate::request::table::Command;
 use crate::settings::parameters::{TRANSACTION_LIFETIME, TRANSACTION_LOCK_PATIENCE};
 use bson::{Doc, Val};
 use errors::{Code, Error, Result, bail};
 use executor::{OpCtx, PinnedSnapshot, Savepoint, Transaction};
-use session::TransactionHold;
+use session::{Lsid, TransactionHold};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

@@ -2,11 +2,11 @@
 //! and running operations.
 
 use super::ids;
-use crate::request::args::Lsid;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Val};
 use errors::Result;
+use session::Lsid;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ids = ids("killSessions", cx.args.first)?;

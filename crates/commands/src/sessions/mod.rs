@@ -5,10 +5,10 @@ pub mod kill_sessions;
 pub mod start_session;
 pub mod transactions;
 
-use crate::request::args::Lsid;
 use crate::request::idl;
 use bson::{Doc, Elem, Val};
 use errors::{Result, bail};
+use session::Lsid;
 
 /// The ids of an array of `{id: <uuid>}`.
 fn ids(command: &'static str, v: Val<'_>) -> Result<Vec<Lsid>> {

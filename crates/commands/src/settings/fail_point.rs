@@ -55,7 +55,7 @@ pub struct FailPoints {
 
 /// What `failCommand` does to one command.
 #[derive(Debug, Default, PartialEq)]
-pub struct Failure {
+pub struct CommandFailure {
     pub close_connection: bool,
     pub block_millis: u64,
     pub error_code: Option<i32>,
@@ -89,7 +89,7 @@ impl Point {
         aliases: &[&str],
         app_name: &str,
         ns: Option<&str>,
-    ) -> Option<Failure> {
+    ) -> Option<CommandFailure> {
         let data = self.data.as_doc();
         let commands = data.get("failCommands")?.as_array()?;
         let mut named = commands.values().filter_map(|v| v.as_str());
@@ -113,7 +113,7 @@ impl Point {
         }
         self.entered += 1;
         let flag = |name: &str| data.get(name).is_some_and(|v| v.truthy());
-        Some(Failure {
+        Some(CommandFailure {
             close_connection: flag("closeConnection"),
             block_millis: if flag("blockConnection") {
                 data.get("blockTimeMS")
@@ -220,7 +220,7 @@ impl FailPoints {
         aliases: &[&str],
         app_name: &str,
         ns: Option<&str>,
-    ) -> Option<Failure> {
+    ) -> Option<CommandFailure> {
         let mut points = self.points.lock();
         let point = points.get_mut("failCommand")?;
         let failure = point.hit(command, aliases, app_name, ns)?;

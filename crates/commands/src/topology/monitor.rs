@@ -24,12 +24,12 @@ const AT: &str = "hello.topologyVersion";
 #[derive(Default)]
 pub struct Topology {
     counter: AtomicI64,
-    pub figures: Arc<Figures>,
+    pub figures: Arc<HelloCounters>,
 }
 
 /// How many connections are in the middle of what, for serverStatus.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct HelloCounters {
     pub awaiting: AtomicI64,
     pub exhaust_hello: AtomicI64,
     pub exhaust_is_master: AtomicI64,
@@ -109,10 +109,10 @@ struct Stream {
 
 /// One in a figure, until it is dropped.
 #[derive(Debug)]
-struct Counted(Arc<Figures>, fn(&Figures) -> &AtomicI64);
+struct Counted(Arc<HelloCounters>, fn(&HelloCounters) -> &AtomicI64);
 
 impl Counted {
-    fn new(figures: &Arc<Figures>, which: fn(&Figures) -> &AtomicI64) -> Counted {
+    fn new(figures: &Arc<HelloCounters>, which: fn(&HelloCounters) -> &AtomicI64) -> Counted {
         which(figures).fetch_add(1, SeqCst);
         Counted(figures.clone(), which)
     }
