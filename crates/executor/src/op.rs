@@ -75,6 +75,8 @@ pub struct OpCtx<'a> {
     /// What it reads, when that is not the newest state.
     pub moment: Option<Arc<PinnedSnapshot>>,
     staged: bool,
+    /// A commit on a worker has failed: what was noted of its statements may not have happened.
+    pub commit_failed: bool,
     /// The multi-document transaction that the operation is a statement of.
     pub transaction: Option<Box<Transaction>>,
     /// Keys that a transaction had locked when they were wanted: waited for before the next latch.
@@ -117,6 +119,7 @@ impl<'a> OpCtx<'a> {
             remembered: REMEMBERED,
             moment: None,
             staged: false,
+            commit_failed: false,
             transaction: None,
             blocked: Vec::new(),
             waiting: None,

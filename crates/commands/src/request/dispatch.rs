@@ -140,6 +140,10 @@ impl Commands {
         cx.transaction = statement;
         let done = run(&mut cx, start, &admission);
         let done = done.map_err(|e| transaction::with_label(e, call.command, &cx.args));
+        if cx.op.commit_failed {
+            // As after the failed commit of a loop's group.
+            self.retries.forget();
+        }
         let lost = self.loses_reply(&cx, &admission, &done);
         left.wrote = cx.op.has_written() || cx.after_commit;
         if matches!(&done, Err(e) if e.is_offload()) {

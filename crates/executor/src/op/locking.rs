@@ -232,7 +232,9 @@ impl<'a> OpCtx<'a> {
                 self.staged = true;
             }
             None => {
-                let c = self.engine.store.propose(entries)?;
+                let proposed = self.engine.store.propose(entries);
+                self.commit_failed |= proposed.is_err();
+                let c = proposed?;
                 self.last_index = c.index;
                 held.release();
             }
