@@ -43,14 +43,15 @@ def test_topology_of_a_replica_set_uri(server):
     with pymongo.MongoClient(f"mongodb://{server.address}/?replicaSet={set_name}&serverSelectionTimeoutMS=10000") as client:
         assert client.admin.command("ping")["ok"] == 1
         assert client.topology_description.topology_type_name == "ReplicaSetWithPrimary"
-        assert client.primary == ("127.0.0.1", server.port)
+        assert client.primary == ("localhost", server.port)
 
 
-def test_hosts_are_where_the_client_came_in(server):
+def test_hosts_are_where_the_client_came_in(new_server):
     import socket
 
     from harness import Wire
 
+    server = new_server("--bind", "127.0.0.1")
     wire = Wire(server.port)
     assert wire.command({"hello": 1, "$db": "admin"})["hosts"] == [f"127.0.0.1:{server.port}"]
     assert wire.socket.family == socket.AF_INET
@@ -282,8 +283,8 @@ def test_search_indexes_without_a_search_server(client):
 
 
 def test_a_server_that_listens_on_localhost_says_so(new_server):
-    """A client that was given `localhost` compares that name with what it hears."""
-    server = new_server("--bind", "localhost")
+    """A client that was given `localhost` compares that name with what it hears: the server listens there unless told."""
+    server = new_server()
     with pymongo.MongoClient("localhost", server.port) as client:
         hello = client.admin.command("hello")
         assert hello["hosts"] == [f"localhost:{server.port}"] and hello["me"] == hello["primary"] == hello["hosts"][0]
@@ -291,5 +292,7 @@ def test_a_server_that_listens_on_localhost_says_so(new_server):
         assert client.admin.command("replSetGetConfig")["config"]["members"][0]["host"] == hello["me"]
 
 
-def test_a_server_that_listens_on_an_address_says_that(client, server):
-    assert client.admin.command("hello")["me"] == f"127.0.0.1:{server.port}"
+def test_a_server_that_listens_on_an_address_says_that(new_server):
+    server = new_server("--bind", "127.0.0.1")
+    with server.client() as client:
+        assert client.admin.command("hello")["me"] == f"127.0.0.1:{server.port}"

@@ -68,7 +68,7 @@ pub const FLAGS: &[Flag] = &[
         &["bind", "bind_ip"],
         "net.bindIp",
         Value("HOSTS"),
-        "Addresses to listen on, with commas between [default: 127.0.0.1]",
+        "Addresses to listen on, with commas between [default: localhost]",
     ),
     own(
         &["allow-insecure-bind"],

@@ -246,7 +246,9 @@ fn announce(config: &Config, listeners: &Listeners, began: Instant) {
     if config.personality == Personality::Mongod {
         return;
     }
-    let host = match listeners.addresses().first() {
+    let addresses = listeners.addresses();
+    let first = addresses.iter().find(|a| a.is_ipv4()).or(addresses.first());
+    let host = match first {
         Some(address) if address.ip().is_unspecified() => format!("127.0.0.1:{}", address.port()),
         Some(address) => address.to_string(),
         None => format!("127.0.0.1:{}", config.port),

@@ -202,7 +202,7 @@ fn bind(o: &Reader<'_>) -> Result<Vec<String>, String> {
     let all = o.switch("net.bindIpAll")?.unwrap_or(false);
     let hosts: Vec<String> = match o.text("net.bindIp") {
         _ if all => vec!["0.0.0.0".into()],
-        None => vec!["127.0.0.1".into()],
+        None => vec!["localhost".into()],
         Some(list) => list
             .split(',')
             .map(|h| h.trim().to_string())
@@ -436,7 +436,7 @@ mod tests {
         let pando = launched(Personality::Pando, "").unwrap().config;
         assert_eq!(
             (pando.port, pando.bind.as_slice()),
-            (27017, &["127.0.0.1".to_string()][..])
+            (27017, &["localhost".to_string()][..])
         );
         assert_eq!(
             pando.topology,

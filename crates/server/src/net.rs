@@ -71,7 +71,11 @@ pub fn listen(hosts: &[String], port: u16, unix: Option<&Path>) -> Result<Listen
             .to_socket_addrs()
             .map_err(|e| format!("cannot resolve the address to bind, {host}: {e}"))?;
         let (mut last, mut any) = (None, false);
-        for address in found {
+        for mut address in found {
+            // Port 0 becomes one port for all addresses.
+            if let (0, Some(first)) = (port, bound.first()) {
+                address.set_port(first.port());
+            }
             if bound.contains(&address) {
                 any = true;
                 continue;
@@ -79,7 +83,7 @@ pub fn listen(hosts: &[String], port: u16, unix: Option<&Path>) -> Result<Listen
             match listen_tcp(address) {
                 Ok(l) => {
                     any = true;
-                    bound.push(address);
+                    bound.push(l.local_addr().unwrap_or(address));
                     listeners.0.push(Listener::Tcp(l));
                 }
                 // A name may stand for addresses of a family that this machine does not have.

@@ -101,7 +101,7 @@ impl Default for Config {
             personality: Personality::Pando,
             db_path: PathBuf::from("pando-data"),
             port: 27017,
-            bind: vec!["127.0.0.1".into()],
+            bind: vec!["localhost".into()],
             unix_socket: None,
             advertise: None,
             topology: Topology::ReplicaSet {
