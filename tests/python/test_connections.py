@@ -181,3 +181,40 @@ def test_a_cursor_whose_number_was_lost_is_closed(new_server):
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
         until("cursors that nobody knows of are closed", lambda: not open_cursors())
+
+
+def test_connections_are_let_in_at_a_rate(new_server):
+    name = "ingressConnectionEstablishment"
+    server = new_server()
+    admin = Wire(server.port)
+
+    def figures():
+        connections = admin.command({"serverStatus": 1, "$db": "admin"})["connections"]
+        limit = connections["establishmentRateLimit"]
+        return connections["queuedForEstablishment"], limit["rejected"], limit["exempted"]
+
+    def limit(**parameters):
+        named = {name + k: v for k, v in parameters.items()}
+        return admin.command({"setParameter": 1, **named, "$db": "admin"})
+
+    assert limit(RatePerSec=1, BurstCapacitySecs=1, MaxQueueDepth=2, RateLimiterEnabled=True)["ok"] == 1
+    others = [Wire(server.port, timeout_s=20) for _ in range(5)]
+    until("one is let in, two wait, two are closed", lambda: figures()[:2] == (2, 2))
+    served = 0
+    for wire in others:
+        try:
+            wire.ping()
+            served += 1
+        except (OSError, EOFError):
+            pass
+    assert served == 3 and figures()[0] == 0, "those who waited are let in, a second after another"
+
+    limit(RateLimiterBypass={"ranges": ["10.0.0.0/8", "127.0.0.0/8"]}, RatePerSec=1)
+    for _ in range(4):
+        Wire(server.port).ping()
+    assert figures()[2] == 4
+    wrong = limit(RateLimiterBypass={"ranges": ["10.0.0.0/99"]})
+    assert wrong["ok"] == 0 and wrong["code"] == 2
+    limit(RateLimiterEnabled=False, RateLimiterBypass={"ranges": []})
+    for _ in range(4):
+        Wire(server.port).ping()

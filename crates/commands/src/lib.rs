@@ -106,6 +106,7 @@ impl Commands {
         let query_settings = Arc::new(query_settings::QuerySettings::load(&engine)?);
         let parameters = Arc::new(Parameters::new(&config.parameters));
         admin::set_feature_compatibility_version::load(&engine, &parameters)?;
+        control.establishment.limit(parameters.establishment());
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
         engine.no_table_scan.store(no_scan, Ordering::Relaxed);
         engine.scripting.store(config.scripting, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use mio::{Events, Poll, Waker};
 use service::{Address, Client, Control, Service};
 
 use crate::Limits;
+use crate::establishment::{Arrival, Establishing};
 use crate::event_loop::{EventLoop, Shared, WAKE};
 use crate::inbox::{Inbox, Item};
 use crate::net::{Listener, Listeners, Stream, unix_path};
@@ -54,12 +55,14 @@ pub fn serve<S: Service>(
     wake_on_changes(&shared, &inboxes, Waker::new(poll.registry(), WAKE)?);
     let threads = start_loops(&shared, loops)?;
 
-    let acceptor = Acceptor {
+    let mut acceptor = Acceptor {
         service,
         control: Arc::clone(&control),
         inboxes,
         limits,
         complained: AtomicBool::new(false),
+        establishing: Establishing::default(),
+        next_id: 0,
     };
     let mut result = acceptor.watch(&mut poll, &listeners);
     control.shutdown();
@@ -144,15 +147,17 @@ struct Acceptor<S: Service> {
     inboxes: Vec<Arc<Inbox<S>>>,
     limits: Limits,
     complained: AtomicBool,
+    /// Connections that wait to be let in.
+    establishing: Establishing<(Stream, Address)>,
+    next_id: i64,
 }
 
 impl<S: Service> Acceptor<S> {
-    fn watch(&self, poll: &mut Poll, listeners: &Listeners) -> io::Result<()> {
+    fn watch(&mut self, poll: &mut Poll, listeners: &Listeners) -> io::Result<()> {
         let mut events = Events::with_capacity(16);
-        let mut next_id = 0;
         let mut again = false;
         while !self.control.is_stopping() {
-            match poll.poll(&mut events, again.then_some(ACCEPT_PAUSE)) {
+            match poll.poll(&mut events, self.pause(again)) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
             }
@@ -164,14 +169,23 @@ impl<S: Service> Acceptor<S> {
             };
             again = false;
             for listener in due.into_iter().filter_map(|i| listeners.0.get(i)) {
-                again |= !self.drain(listener, &mut next_id);
+                again |= !self.drain(listener);
             }
+            self.let_in_those_due();
         }
         Ok(())
     }
 
+    /// How long to wait for connections.
+    fn pause(&self, again: bool) -> Option<Duration> {
+        let rate = self.control.establishment.rate();
+        let due = self.establishing.pause(rate.as_ref());
+        let again = again.then_some(ACCEPT_PAUSE);
+        due.into_iter().chain(again).min()
+    }
+
     /// Accepts all who wait; false when that failed and must be tried again.
-    fn drain(&self, listener: &Listener, next_id: &mut i64) -> bool {
+    fn drain(&mut self, listener: &Listener) -> bool {
         while !self.control.is_stopping() {
             let accepted = match listener {
                 Listener::Tcp(l) => l.accept().map(|(s, a)| (Stream::Tcp(s), Address::Tcp(a))),
@@ -180,7 +194,7 @@ impl<S: Service> Acceptor<S> {
                     .map(|(s, a)| (Stream::Unix(s), unix_peer(unix_path(&a), path))),
             };
             match accepted {
-                Ok((stream, peer)) => self.admit(stream, peer, next_id),
+                Ok((stream, peer)) => self.arrive(stream, peer),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
                 // The peer was gone before it was accepted.
                 Err(e)
@@ -199,7 +213,46 @@ impl<S: Service> Acceptor<S> {
         true
     }
 
-    fn admit(&self, stream: Stream, peer: Address, next_id: &mut i64) {
+    /// Lets a connection in, has it wait for its turn, or closes it.
+    fn arrive(&mut self, stream: Stream, peer: Address) {
+        let figures = &self.control.establishment;
+        let Some(rate) = figures.rate() else {
+            return self.admit(stream, peer);
+        };
+        let address = match &peer {
+            Address::Tcp(a) => Some(a.ip()),
+            Address::Unix(_) => None,
+        };
+        if rate.is_exempt(address) {
+            figures.exempted.fetch_add(1, Relaxed);
+            return self.admit(stream, peer);
+        }
+        let now = Instant::now();
+        match self.establishing.arrive((stream, peer), &rate, now) {
+            Arrival::LetIn((stream, peer)) => self.admit(stream, peer),
+            Arrival::Queued => figures
+                .queued
+                .store(self.establishing.waiting() as u64, Relaxed),
+            Arrival::Rejected(_) => {
+                figures.rejected.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    fn let_in_those_due(&mut self) {
+        while self.establishing.waiting() > 0 {
+            let rate = self.control.establishment.rate();
+            let next = self.establishing.next(rate.as_ref(), Instant::now());
+            let figures = &self.control.establishment;
+            figures
+                .queued
+                .store(self.establishing.waiting() as u64, Relaxed);
+            let Some((stream, peer)) = next else { break };
+            self.admit(stream, peer);
+        }
+    }
+
+    fn admit(&mut self, stream: Stream, peer: Address) {
         let metrics = &self.control.metrics;
         if metrics.connections.load(Relaxed) >= self.limits.max_connections as u64 {
             metrics.connections_rejected.fetch_add(1, Relaxed);
@@ -212,8 +265,8 @@ impl<S: Service> Acceptor<S> {
             return;
         };
         self.complained.store(false, Relaxed);
-        *next_id += 1;
-        let id = *next_id;
+        self.next_id += 1;
+        let id = self.next_id;
         let count = metrics.connections.fetch_add(1, Relaxed) + 1;
         metrics.connections_created.fetch_add(1, Relaxed);
         if !self.limits.quiet {

@@ -18,6 +18,7 @@
 
 mod acceptor;
 mod connection;
+mod establishment;
 mod event_loop;
 mod inbox;
 mod net;

@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 
+use crate::establishment::Establishment;
 use crate::in_flight::InFlight;
 
 /// Stops the server, from any thread.
@@ -13,6 +14,7 @@ pub struct Control {
     wakers: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     pub metrics: Metrics,
     pub in_flight: InFlight,
+    pub establishment: Establishment,
     /// Requests on worker threads that only wait for something to happen.
     waiting: AtomicUsize,
     stirred: AtomicUsize,
@@ -27,6 +29,7 @@ impl Default for Control {
             wakers: Mutex::default(),
             metrics: Metrics::default(),
             in_flight: InFlight::default(),
+            establishment: Establishment::default(),
             waiting: AtomicUsize::new(0),
             stirred: AtomicUsize::new(0),
             started: Instant::now(),

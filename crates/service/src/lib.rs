@@ -18,6 +18,7 @@
 mod client;
 pub mod config;
 mod control;
+pub mod establishment;
 pub mod in_flight;
 pub mod logging;
 

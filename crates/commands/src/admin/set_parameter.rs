@@ -1,7 +1,7 @@
 //! `setParameter`.
 
 use crate::request::{CommandContext, Done};
-use crate::settings::parameters::NO_TABLE_SCAN;
+use crate::settings::parameters::{ESTABLISHMENT, NO_TABLE_SCAN};
 use errors::{Result, bail};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -31,6 +31,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         if matches!(e.name, "logLevel" | "logComponentVerbosity") {
             service::logging::set_verbosity(app.parameters.int("logLevel") as u8);
             app.profiler.set_verbose(app.parameters.logs_commands());
+        }
+        if ESTABLISHMENT.contains(&e.name) {
+            let rate = app.parameters.establishment();
+            app.control.establishment.limit(rate);
         }
         if e.name == NO_TABLE_SCAN {
             let on = app.parameters.bool(e.name);

@@ -131,6 +131,12 @@ fn connections(cx: &mut CommandContext<'_, '_>) {
         .int("available", m.connections_available() as i64);
     w.int("totalCreated", m.connections_created.load(Relaxed) as i64)
         .int("rejected", m.connections_rejected.load(Relaxed) as i64);
+    let queue = &cx.app.control.establishment;
+    w.int("queuedForEstablishment", queue.queued.load(Relaxed) as i64)
+        .open_doc("establishmentRateLimit")
+        .int("rejected", queue.rejected.load(Relaxed) as i64)
+        .int("exempted", queue.exempted.load(Relaxed) as i64)
+        .close();
     w.int("active", active)
         .int("threaded", current)
         .int("exhaustIsMaster", exhaust_is_master)

@@ -7,11 +7,22 @@ use crate::version::FEATURE_VERSION;
 use bson::{Doc, Value, Writer, array, doc};
 use errors::{Result, bail};
 use parking_lot::RwLock;
+use service::establishment::{AddressRange, EstablishmentRate};
 use std::collections::BTreeMap;
 
 pub const NO_TABLE_SCAN: &str = "notablescan";
 /// Seconds that a transaction may be open.
 pub const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
+/// What limits how many connections a second are let in.
+pub const ESTABLISHMENT: [&str; 5] = [
+    "ingressConnectionEstablishmentRateLimiterEnabled",
+    "ingressConnectionEstablishmentRatePerSec",
+    "ingressConnectionEstablishmentBurstCapacitySecs",
+    "ingressConnectionEstablishmentMaxQueueDepth",
+    "ingressConnectionEstablishmentRateLimiterBypass",
+];
+/// Which of MongoDB's engines explain speaks of: `forceClassicEngine` has every `$group` as a stage.
+pub const FRAMEWORK: &str = "internalQueryFrameworkControl";
 /// How long a transaction waits for DDL.
 pub const TRANSACTION_LOCK_PATIENCE: &str = "maxTransactionLockRequestTimeoutMillis";
 
@@ -22,6 +33,12 @@ const EFFECTIVE: &[&str] = &[
     "allowDiskUseByDefault",
     "clientCursorMonitorFrequencySecs",
     "cursorTimeoutMillis",
+    ESTABLISHMENT[0],
+    ESTABLISHMENT[1],
+    ESTABLISHMENT[2],
+    ESTABLISHMENT[3],
+    ESTABLISHMENT[4],
+    FRAMEWORK,
     "logComponentVerbosity",
     "logLevel",
     TRANSACTION_LOCK_PATIENCE,
@@ -86,7 +103,12 @@ parameters! {
     "featureCompatibilityVersion" => doc! { "version": FEATURE_VERSION }, NEVER, None;
     "internalQueryExecMaxBlockingSortBytes" => 104_857_600, BOTH, NATURAL;
     "internalQueryMaxBlockingSortMemoryUsageBytes" => 104_857_600, BOTH, NATURAL;
-    "internalQueryFrameworkControl" => "forceClassicEngine", BOTH, None;
+    ESTABLISHMENT[0] => false, BOTH, None;
+    ESTABLISHMENT[1] => i32::MAX, BOTH, POSITIVE;
+    ESTABLISHMENT[2] => 1.0, BOTH, NATURAL;
+    ESTABLISHMENT[3] => 0, BOTH, NATURAL;
+    ESTABLISHMENT[4] => doc! { "ranges": array![] }, BOTH, None;
+    FRAMEWORK => "trySbeRestricted", BOTH, None;
     "journalCommitInterval" => 100, BOTH, Some((1, 500));
     "localLogicalSessionTimeoutMinutes" => 30, START, POSITIVE;
     "logComponentVerbosity" => log_components::defaults(), BOTH, None;
@@ -160,6 +182,13 @@ impl Parameters {
         map.get(name).is_some_and(|p| p.value.as_val().truthy())
     }
 
+    /// Whether a parameter has this text.
+    pub fn is(&self, name: &str, text: &str) -> bool {
+        let map = self.0.read();
+        map.get(name)
+            .is_some_and(|p| p.value.as_val().as_str() == Some(text))
+    }
+
     pub fn all(&self) -> Vec<(&'static str, Parameter)> {
         self.0.read().iter().map(|(n, p)| (*n, p.clone())).collect()
     }
@@ -186,6 +215,23 @@ impl Parameters {
         let was = std::mem::replace(&mut p.value, new);
         tie_log_levels(name, &mut map);
         Ok(was)
+    }
+
+    /// How connections are limited; `None` when they are not.
+    pub fn establishment(&self) -> Option<EstablishmentRate> {
+        let [enabled, per_second, burst, depth, exempt] = ESTABLISHMENT;
+        if !self.bool(enabled) {
+            return None;
+        }
+        let number = |name| self.get(name).and_then(|p| p.value.as_val().to_f64());
+        let exempt = self.get(exempt);
+        let exempt = exempt.and_then(|p| exempt_ranges(p.value.as_val()));
+        Some(EstablishmentRate {
+            per_second: number(per_second).unwrap_or(f64::MAX),
+            burst_seconds: number(burst).unwrap_or(0.0),
+            queue_depth: usize::try_from(self.int(depth)).unwrap_or(0),
+            exempt: exempt.into_iter().flatten().flatten().collect(),
+        })
     }
 
     /// Gives a parameter a value that a command of its own has checked.
@@ -290,8 +336,24 @@ fn converted(name: &str, p: &Parameter, v: bson::Val<'_>, from_text: bool) -> Re
             let now = p.value.as_val().as_doc().unwrap_or(Doc::EMPTY);
             Value::from(log_components::changed(now, v)?)
         }
+        tag::DOCUMENT if name == ESTABLISHMENT[4] => {
+            let Some(ranges) = exempt_ranges(v) else {
+                bail!(BadValue, "Invalid value for parameter {name}: {v}");
+            };
+            if ranges.iter().any(Option::is_none) {
+                bail!(BadValue, "Invalid CIDR range in parameter {name}: {v}");
+            }
+            v.to_value()
+        }
         _ => v.to_value(),
     })
+}
+
+/// The address ranges of `{ranges: ["10.0.0.0/8", …]}`; `None` where one is not.
+fn exempt_ranges(v: bson::Val<'_>) -> Option<Vec<Option<AddressRange>>> {
+    let ranges = v.as_doc()?.get("ranges")?.as_array()?;
+    let range = |v: bson::Val<'_>| v.as_str().and_then(AddressRange::parse);
+    Some(ranges.values().map(range).collect())
 }
 
 /// Appends a parameter, with when it may be set if `details`.
