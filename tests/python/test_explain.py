@@ -239,8 +239,54 @@ def test_aggregate_says_nothing_of_a_run_that_was_not_asked_for(shops):
     planner = run(shops, pipeline, "queryPlanner")
     by_option = shops.command("aggregate", "orders", pipeline=pipeline, explain=True)
     for reply in planner, by_option:
-        assert set(reply["stages"][0]) == {"$cursor"} and set(reply["stages"][0]["$cursor"]) == {"queryPlanner"}
-        assert reply["stages"][1] == {"$group": {"_id": "$shop"}}
+        assert "stages" not in reply and "executionStats" not in reply
+        assert stages(reply["queryPlanner"]["winningPlan"]["queryPlan"]) == ["GROUP", "FETCH", "IXSCAN"]
+    unwound = run(shops, [pipeline[0], {"$unwind": "$shop"}, pipeline[1]], "queryPlanner")["stages"]
+    assert set(unwound[0]) == {"$cursor"} and set(unwound[0]["$cursor"]) == {"queryPlanner"}
+    assert unwound[2] == {"$group": {"_id": "$shop"}}
+
+
+def test_a_group_after_the_query_is_the_top_of_its_plan(shops):
+    pipeline = [{"$match": {"day": 3}}, {"$group": {"_id": "$shop", "n": {"$sum": 1}}}]
+    reply = run(shops, pipeline)
+    planner, stats = reply["queryPlanner"], reply["executionStats"]
+    plan = planner["winningPlan"]
+    assert reply["explainVersion"] == "2" and plan["isCached"] is False and planner["rejectedPlans"] == []
+    group = plan["queryPlan"]
+    assert stages(group) == ["GROUP", "FETCH", "IXSCAN"]
+    assert [group["planNodeId"], group["inputStage"]["planNodeId"]] == [3, 2]
+    assert stats["nReturned"] == 10 and stats["totalDocsExamined"] == 71
+    ran = stats["executionStages"]
+    assert (ran["stage"], ran["nReturned"], ran["inputStage"]["nReturned"]) == ("GROUP", 10, 71)
+    assert stages(run(shops, pipeline[1:])["queryPlanner"]["winningPlan"]["queryPlan"]) == ["GROUP", "COLLSCAN"]
+
+    reply = run(shops, [*pipeline, {"$sort": {"n": -1}}, {"$limit": 2}])
+    cursor, sort = reply["stages"]
+    assert cursor["nReturned"] == 10 and sort["nReturned"] == 2
+    assert stages(cursor["$cursor"]["queryPlanner"]["winningPlan"]["queryPlan"])[0] == "GROUP"
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        [{"$match": {"_id": 3}}, {"$group": {"_id": "$shop"}}],
+        [{"$group": {"_id": None, "m": {"$median": {"input": "$sum", "method": "approximate"}}}}],
+        [{"$unwind": "$shop"}, {"$group": {"_id": "$shop"}}],
+    ],
+    ids=["one document", "a median", "not the first stage"],
+)
+def test_a_group_that_another_engine_does_is_a_stage(shops, pipeline):
+    reply = run(shops, pipeline)
+    assert reply["explainVersion"] == "1" and "$group" in reply["stages"][-1]
+
+
+def test_the_classic_engine_has_a_group_as_a_stage(shops):
+    admin = shops.client.admin
+    admin.command("setParameter", 1, internalQueryFrameworkControl="forceClassicEngine")
+    try:
+        assert run(shops, [{"$group": {"_id": "$shop"}}])["stages"][1]["$group"] == {"_id": "$shop"}
+    finally:
+        admin.command("setParameter", 1, internalQueryFrameworkControl="trySbeRestricted")
 
 
 def test_aggregate_that_a_query_answers(shops):
@@ -293,9 +339,8 @@ def test_aggregate_counting_a_collection_looks_at_nothing(shops):
 
 def test_aggregate_covered_by_an_index(shops):
     reply = run(shops, [{"$match": {"day": {"$gte": 5}}}, {"$group": {"_id": "$day", "n": {"$sum": 1}}}])
-    cursor = reply["stages"][0]["$cursor"]
-    assert stages(winning(cursor))[0] == "PROJECTION_COVERED"
-    assert cursor["executionStats"]["totalDocsExamined"] == 0 and reply["stages"][1]["nReturned"] == 2
+    assert stages(reply["queryPlanner"]["winningPlan"]["queryPlan"])[:2] == ["GROUP", "PROJECTION_COVERED"]
+    assert reply["executionStats"]["totalDocsExamined"] == 0 and reply["executionStats"]["nReturned"] == 2
 
 
 def test_a_run_that_fails_fails_explain(shops):

@@ -57,6 +57,34 @@ impl Stage {
         self
     }
 
+    /// A `GROUP` that takes in what this plan gives: as the documents of its query are read field by field there, a projection
+    /// that only leaves fields out is not part of the plan.
+    pub fn grouped(mut self) -> Stage {
+        if self.name == "PROJECTION_SIMPLE"
+            && let Some(input) = self.inputs.pop()
+        {
+            self = input;
+        }
+        Stage::new("GROUP", doc! {}).over(self)
+    }
+
+    /// The stages by numbers from 1 on, inputs before those who read them.
+    pub fn number(&mut self) {
+        self.number_from(1);
+    }
+
+    fn number_from(&mut self, first: i32) -> i32 {
+        let next = self
+            .inputs
+            .iter_mut()
+            .fold(first, |n, input| input.number_from(n));
+        let mut w = Writer::new();
+        w.i32("planNodeId", next);
+        w.extend(self.fields.as_doc());
+        self.fields = w.finish();
+        next + 1
+    }
+
     /// The stage and those below as a document; `more` may append fields to each.
     pub fn to_doc(&self, more: &dyn Fn(&Stage, &mut Writer)) -> DocBuf {
         let mut w = Writer::new();

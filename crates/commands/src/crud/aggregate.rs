@@ -8,15 +8,15 @@ use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::transaction;
 use crate::request::{CommandContext, Done};
-use crate::settings::query_settings;
+use crate::settings::{parameters, query_settings};
 use crate::stats::rows;
 use bson::{Doc, DocBuf, Elem, Val, Writer};
 use errors::{Result, bail};
-use executor::{AggregateRequest, FindRequest, PipelineCursor};
+use executor::{AggregateRequest, ExplainedPipeline, FindRequest, PipelineCursor};
 use planner::Hint;
 use planner::explain::{Explain, Stage, stages};
 use query::filter::Filter;
-use query::pipeline::{Namespace, ParseCtx, Pipeline, write_common};
+use query::pipeline::{Namespace, ParseCtx, Pipeline, Pushdown, StageProfiler, write_common};
 
 /// Stages that the hash of the planner's part tells apart.
 const PLANNED: [&str; 9] = [
@@ -323,19 +323,52 @@ pub(super) fn write_explain_of(
         pipeline.pipeline = r.pipeline.then(&pipeline.pipeline);
     }
     let push = pipeline.pipeline.pushdown();
-    let filter = push.filter.clone();
-    let mut request = FindRequest::new(push.filter);
-    request.sort = push.sort.map(|s| (*s).clone());
-    let sort = request.sort.clone();
+    let mut request = FindRequest::new(push.filter.clone());
+    request.sort = push.sort.as_deref().cloned();
     let explained = executor::explain_pipeline(&mut cx.op, pipeline.clone(), executed)?;
-    let filter_set = explained
-        .coll
-        .as_ref()
-        .is_some_and(|c| explain::index_filter_set(c, &request));
-    let tree = match (&explained.plan, &explained.coll) {
+    let coll = explained.coll.as_ref();
+    let tree = query_stages(&explained, &pipeline, &push);
+    let stages = pipeline.pipeline.stages();
+    let rest = stages.get(push.consumed..).unwrap_or(&[]);
+    let looked_at = stages.iter().map(|s| s.name);
+    let looked_at: Vec<&str> = looked_at.filter(|n| PLANNED.contains(n)).collect();
+    let sort = push.sort.as_ref().map(|s| s.to_doc());
+    let sort = sort.as_ref().map(|d| d.as_doc());
+    let hash = shape::plan_cache_hash(&push.filter, sort, None, collation.as_ref(), &looked_at);
+    let classic = cx
+        .app
+        .parameters
+        .is(parameters::FRAMEWORK, "forceClassicEngine");
+    let grouped = !classic && is_grouped_by_query(&explained, &tree, rest);
+    cx.w.str("explainVersion", if grouped { "2" } else { "1" })
+        .str("queryShapeHash", &shape_hash);
+    ExplainedQuery {
+        ns: &ns,
+        filter: &push.filter,
+        index_filter_set: coll.is_some_and(|c| explain::index_filter_set(c, &request)),
+        settings: setting.as_ref().map(|s| s.settings.as_doc()),
+        hash: &hash,
+        tree: if grouped { tree.grouped() } else { tree },
+        grouped,
+        choice: coll.is_some_and(|c| explain::has_choice(c, &push.filter)),
+        verbosity,
+        ran: explained.ran.as_ref(),
+    }
+    .write(&mut cx.w, rest, pipeline.pipeline.makes_input());
+    explain::finish(cx, command);
+    Ok(Done::Reply)
+}
+
+/// The stages of the query that answers the beginning of a pipeline.
+fn query_stages(
+    explained: &ExplainedPipeline,
+    pipeline: &AggregateRequest,
+    push: &Pushdown,
+) -> Stage {
+    match (&explained.plan, &explained.coll) {
         (Some(plan), Some(coll)) => stages(&Explain {
             plan,
-            filter: &filter,
+            filter: &push.filter,
             projection: explained.projection.as_ref(),
             indexes: &coll.usable,
             clustered: coll.option("clusteredIndex").is_some(),
@@ -346,86 +379,95 @@ pub(super) fn write_explain_of(
         }),
         _ if explained.fast_count => explain::stage("RECORD_STORE_FAST_COUNT"),
         _ => explain::stage("EOF"),
-    };
-    let rest = pipeline
-        .pipeline
-        .stages()
-        .get(push.consumed..)
-        .unwrap_or(&[]);
-    let sort = sort.map(|s| s.to_doc());
-    let looked_at: Vec<&str> = pipeline
-        .pipeline
-        .stages()
-        .iter()
-        .map(|s| s.name)
-        .filter(|n| PLANNED.contains(n))
-        .collect();
-    let sort = sort.as_ref().map(|d| d.as_doc());
-    let hash = shape::plan_cache_hash(&filter, sort, None, collation.as_ref(), &looked_at);
-    cx.w.str("explainVersion", "1")
-        .str("queryShapeHash", &shape_hash);
-    // What the run of the query counted, and of each stage after it.
-    let ran = explained.ran.as_ref();
-    let counted = |stage: usize| ran.and_then(|(w, numbers)| Some((w, *numbers.get(stage)?)));
-    let of_query = counted(0).and_then(|(w, n)| w.figures(n));
-    let (in_stages, alone) = (!rest.is_empty(), pipeline.pipeline.makes_input());
-    if in_stages {
-        cx.w.open_array("stages");
     }
-    if !alone {
-        if in_stages {
-            cx.w.open_doc("").open_doc("$cursor");
-        }
-        let planner = PlannerPart {
-            ns: &ns,
-            filter: &filter,
-            index_filter_set: filter_set,
-            settings: setting.as_ref().map(|s| s.settings.as_doc()),
-            hash: &hash,
-            tree: &tree,
-        };
-        planner.write(&mut cx.w);
-        if let Some(f) = of_query {
-            let c = explain::Counted::from(f);
-            let coll = explained.coll.as_ref();
-            let choice = coll.is_some_and(|c| explain::has_choice(c, &filter));
-            let stages = explain::execution_stages(&tree, &c);
-            explain::write_stats(&mut cx.w, &stages, &c, verbosity, choice);
-        }
-        if in_stages {
-            cx.w.close();
-            if let Some(f) = of_query {
-                write_common(f, &mut cx.w);
-            }
-            cx.w.close();
-        }
-    }
-    if in_stages {
-        for (i, s) in rest.iter().enumerate() {
-            let before = i.checked_sub(1).and_then(|b| rest.get(b));
-            if before.is_some_and(|b| s.is_part_of(b)) {
-                continue;
-            }
-            cx.w.push(s.explain(counted(i + 1)).as_doc().as_val());
-        }
-        cx.w.close();
-    }
-    explain::finish(cx, command);
-    Ok(Done::Reply)
 }
 
-/// What explain tells of the query below a pipeline's stages.
-struct PlannerPart<'a> {
+/// Whether the first stage after the query is shown as its top, as MongoDB 8 does where its query engine groups. A short way to
+/// one document and a scan of distinct keys are answered by another engine there.
+fn is_grouped_by_query(
+    explained: &ExplainedPipeline,
+    tree: &Stage,
+    rest: &[query::pipeline::Stage],
+) -> bool {
+    let mut other_engine = explained.plan.is_none();
+    tree.walk(&mut |s| {
+        other_engine |= matches!(s.name, "EOF" | "DISTINCT_SCAN") || s.name.starts_with("EXPRESS");
+    });
+    !other_engine && rest.first().is_some_and(|s| s.is_group_of_query())
+}
+
+/// What explain tells of a pipeline: the query at its beginning, and the stages after it.
+struct ExplainedQuery<'a> {
     ns: &'a str,
     filter: &'a Filter,
     index_filter_set: bool,
     settings: Option<Doc<'a>>,
     hash: &'a str,
-    tree: &'a Stage,
+    tree: Stage,
+    /// The top of the tree is the first stage after the query.
+    grouped: bool,
+    /// More than one index bears on the filter.
+    choice: bool,
+    verbosity: Verbosity,
+    ran: Option<&'a (StageProfiler, Vec<usize>)>,
 }
 
-impl PlannerPart<'_> {
-    fn write(&self, w: &mut Writer) {
+impl ExplainedQuery<'_> {
+    /// What the run counted of the query (0) or a stage after it (from 1 on).
+    fn counted(&self, stage: usize) -> Option<(&StageProfiler, usize)> {
+        self.ran
+            .and_then(|(w, numbers)| Some((w, *numbers.get(stage)?)))
+    }
+
+    fn write(mut self, w: &mut Writer, rest: &[query::pipeline::Stage], makes_input: bool) {
+        let shown = usize::from(self.grouped);
+        let (_, after) = rest.split_at(shown.min(rest.len()));
+        if self.grouped {
+            self.tree.number();
+        }
+        if after.is_empty() {
+            if !makes_input {
+                self.write_query(w);
+            }
+            return;
+        }
+        w.open_array("stages");
+        if !makes_input {
+            w.open_doc("").open_doc("$cursor");
+            self.write_query(w);
+            w.close();
+            if let Some(f) = self.counted(shown).and_then(|(p, n)| p.figures(n)) {
+                write_common(f, w);
+            }
+            w.close();
+        }
+        for (i, s) in after.iter().enumerate() {
+            let before = i.checked_sub(1).and_then(|b| after.get(b));
+            if before.is_some_and(|b| s.is_part_of(b)) {
+                continue;
+            }
+            let counted = self.counted(i + 1 + shown);
+            w.push(s.explain(counted).as_doc().as_val());
+        }
+        w.close();
+    }
+
+    fn write_query(&self, w: &mut Writer) {
+        self.write_planner(w);
+        let Some(f) = self.counted(0).and_then(|(p, n)| p.figures(n)) else {
+            return;
+        };
+        let mut c = explain::Counted::from(f);
+        let groups = self.counted(1).filter(|_| self.grouped);
+        let groups = groups.and_then(|(p, n)| p.figures(n)).map(|f| f.returned);
+        let stages = explain::execution_stages(&self.tree, &c, groups);
+        if let Some(groups) = groups {
+            c = c.with_returned(groups);
+        }
+        explain::write_stats(w, &stages, &c, self.verbosity, self.choice);
+    }
+
+    fn write_planner(&self, w: &mut Writer) {
         w.open_doc("queryPlanner")
             .str("namespace", self.ns)
             .doc("parsedQuery", self.filter.to_doc().as_doc());
@@ -435,9 +477,15 @@ impl PlannerPart<'_> {
         }
         explain::write_hashes(w, self.hash);
         w.bool("maxIndexedOrSolutionsReached", false);
-        w.doc("winningPlan", self.tree.to_doc(&|_, _| {}).as_doc())
-            .open_array("rejectedPlans")
-            .close()
-            .close();
+        let tree = self.tree.to_doc(&|_, _| {});
+        if self.grouped {
+            w.open_doc("winningPlan")
+                .bool("isCached", false)
+                .doc("queryPlan", tree.as_doc())
+                .close();
+        } else {
+            w.doc("winningPlan", tree.as_doc());
+        }
+        w.open_array("rejectedPlans").close().close();
     }
 }

@@ -483,7 +483,7 @@ fn write(
     w.doc("winningPlan", with_cached(tree.to_doc(&|_, _| {})).as_doc());
     w.open_array("rejectedPlans").close().close();
     if let Some(c) = &counted {
-        write_stats(w, &execution_stages(&tree, c), c, verbosity, choice);
+        write_stats(w, &execution_stages(&tree, c, None), c, verbosity, choice);
     }
     finish(cx, command);
     Ok(())
@@ -539,6 +539,14 @@ pub(super) fn write_stats(
         w.close();
     }
     w.close();
+}
+
+impl Counted {
+    /// The same run, which gave another number of documents in the end.
+    pub(super) fn with_returned(mut self, returned: u64) -> Counted {
+        self.returned = returned;
+        self
+    }
 }
 
 /// Whether more than one index bears on a filter.
@@ -618,9 +626,11 @@ fn count_run(cx: &mut CommandContext, ns: &str, filter: &Filter, tree: &Stage) -
     Ok(c)
 }
 
-pub(super) fn execution_stages(tree: &Stage, c: &Counted) -> DocBuf {
+/// What a run counted at each stage; a `GROUP` at the top gave `groups`.
+pub(super) fn execution_stages(tree: &Stage, c: &Counted, groups: Option<u64>) -> DocBuf {
     tree.to_doc(&|s, w| {
         let returned = match s.name {
+            "GROUP" => groups.unwrap_or(c.returned),
             "IXSCAN" | "DISTINCT_SCAN" | "COUNT_SCAN" => c.entries,
             "FETCH" if !s.fields.as_doc().contains("filter") => c.docs.max(c.returned),
             _ => c.returned,

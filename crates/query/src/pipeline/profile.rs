@@ -178,6 +178,18 @@ impl Stage {
         matches!((&before.op, &self.op), (Op::Sort(_, Some(l)), Op::Limit(n)) if l == n)
     }
 
+    /// Whether MongoDB 8 has its query engine do this stage where it follows a query at once: a `$group` of accumulators that
+    /// this engine knows. Explain shows it as the top of the query's plan.
+    pub fn is_group_of_query(&self) -> bool {
+        let outside = [
+            "$accumulator",
+            "$median",
+            "$percentile",
+            "$_internalJsReduce",
+        ];
+        matches!(&self.op, Op::Group(g) if g.fields.iter().all(|f| !outside.contains(&f.spec.name())))
+    }
+
     /// The stage as explain prints it: `{$name: specification}`, and behind it what its run counted.
     pub fn explain(&self, counted: Option<(&StageProfiler, usize)>) -> DocBuf {
         let figures = counted.and_then(|(w, n)| Some((w, w.figures(n)?)));
