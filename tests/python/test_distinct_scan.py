@@ -37,8 +37,9 @@ def distinct_plan(coll, path, query=None, **options):
 def group_plan(coll, pipeline, **options):
     command = {"aggregate": coll.name, "pipeline": pipeline, "cursor": {}, **options}
     reply = coll.database.command("explain", command, verbosity="executionStats")
-    cursor = reply["stages"][0]["$cursor"]
-    return cursor["queryPlanner"]["winningPlan"], cursor["executionStats"]
+    cursor = reply["stages"][0]["$cursor"] if "stages" in reply else reply
+    plan = cursor["queryPlanner"]["winningPlan"]
+    return plan.get("queryPlan", plan), cursor["executionStats"]
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ def test_hello_describes_a_primary(client, server):
 def test_hello_describes_a_replica_set_of_one(client, server):
     hello = client.admin.command("hello")
     assert hello["setName"]
-    assert hello["hosts"] == [server.address] and hello["me"] == hello["primary"] == server.address
+    address = f"localhost:{server.port}"
+    assert hello["hosts"] == [address] and hello["me"] == hello["primary"] == address
     assert hello["secondary"] is False
     assert isinstance(hello["setVersion"], int)
     assert isinstance(hello["electionId"], bson.ObjectId)
