@@ -94,13 +94,18 @@ def test_sort_of_a_find(much):
 
 def test_facets_over_more_than_100_mb(much):
     server, things = much
-    facets = {"$facet": {"n": [{"$count": "n"}], "first": [{"$sort": {"k": 1}}, {"$limit": 1}, {"$project": {"k": 1}}]}}
+    length = {"k": 1, "n": {"$strLenBytes": "$pad"}}
+    facets = {"$facet": {"n": [{"$count": "n"}], "first": [{"$sort": {"k": 1}}, {"$limit": 1}, {"$project": length}]}}
     with pytest.raises(OperationFailure) as refused:
         list(things.aggregate([facets], allowDiskUse=False))
     assert refused.value.code == NO_DISK_USE
     (found,) = things.aggregate([facets])
     assert found["n"] == [{"n": COUNT}]
     assert [d["k"] for d in found["first"]] == [min(d["k"] for d in things.find({}, {"k": 1}))]
+    # What no stage reads is not held.
+    narrow = {"$facet": {"n": [{"$count": "n"}], "first": [{"$sort": {"k": 1}}, {"$limit": 1}, {"$project": {"k": 1}}]}}
+    (again,) = things.aggregate([narrow], allowDiskUse=False)
+    assert again["n"] == found["n"] and again["first"][0]["k"] == found["first"][0]["k"]
     assert peak_mb(server) < LIMIT_MB
 
 

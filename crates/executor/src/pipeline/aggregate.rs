@@ -14,9 +14,10 @@ use catalog::{Collection, NewIndex};
 use errors::{Result, bail};
 use planner::{Access, DistinctRequest, Hint, Plan};
 use query::expr::Vars;
+use query::path::FieldPath;
 use query::pipeline::{
-    self, GroupPushdown, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind, RowsStage, Share,
-    Source, StageProfiler,
+    self, Foreign, GroupPushdown, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind,
+    RowsStage, Share, Source, StageProfiler,
 };
 use query::projection::Projection;
 use std::any::Any;
@@ -348,6 +349,21 @@ impl Host for Outside<'_, '_> {
         let watch = self.watch.as_deref_mut();
         let (source, _) = open(self.ctx, ns, pipeline, vars, None, watch)?;
         Ok(pipeline::nested(source, NESTING_STAGES))
+    }
+
+    fn foreign(&mut self, ns: &Namespace, path: &FieldPath) -> Option<Foreign> {
+        let coll = self.ctx.catalog().get(&ns.to_string()).cloned()?;
+        if coll.is_view() {
+            return None;
+        }
+        let (documents, bytes) = self.ctx.engine.store.counts(coll.tablet);
+        let first = |i: &planner::IndexInfo| i.key.fields.first().is_some_and(|f| f.path == *path);
+        let serves = |i: &planner::IndexInfo| i.ready && !i.hidden && first(i);
+        Some(Foreign {
+            documents,
+            bytes,
+            indexed: path.is_id() || coll.usable.iter().any(serves),
+        })
     }
 
     fn under_way(&mut self) -> &mut usize {

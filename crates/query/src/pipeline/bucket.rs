@@ -10,11 +10,13 @@ use super::stage_memory::hold;
 use super::{Host, IdleVisitor, Op, Share, Source, Stage, sort};
 use crate::accumulator::Accumulator;
 use crate::collation::{Collation, compare};
+use crate::expr::join_paths;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::sort::SortPattern;
 use bson::{Doc, DocBuf, Val, Value, Writer, key, order, tag};
 use errors::{Result, bail};
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A path, an object, or nothing that groups.
@@ -193,6 +195,15 @@ pub(crate) struct BucketAuto {
 }
 
 impl BucketAuto {
+    /// Paths of the input that the stage reads; `None` when it may read all of it.
+    pub fn needed_paths(&self) -> Option<BTreeSet<String>> {
+        let mut all = self.by.needed_paths();
+        for f in &self.fields {
+            join_paths(&mut all, f.spec.needed_paths());
+        }
+        all
+    }
+
     pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<BucketAuto> {
         let Some(d) = spec.as_doc() else {
             bail!(

@@ -116,7 +116,7 @@ pub(super) struct Run {
     input: Option<Box<dyn Source>>,
     spec: Arc<Group>,
     vars: Arc<Vars>,
-    by_key: HashMap<Box<[u8]>, usize>,
+    by_key: HashMap<Box<[u8]>, usize, foldhash::fast::RandomState>,
     groups: Vec<State>,
     bytes: usize,
     share: Option<Share>,
@@ -133,7 +133,7 @@ impl Run {
             input: Some(input),
             spec,
             vars,
-            by_key: HashMap::new(),
+            by_key: HashMap::default(),
             groups: Vec::new(),
             bytes: 0,
             share: None,
@@ -334,7 +334,7 @@ impl Source for Run {
             }
             self.measure(host);
             self.input = None;
-            self.by_key = HashMap::new();
+            self.by_key = HashMap::default();
             self.done = std::mem::take(&mut self.groups).into_iter();
         }
         host.check()?;

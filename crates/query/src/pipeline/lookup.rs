@@ -1,5 +1,6 @@
 //! `$lookup`: by equality of two fields, by a pipeline with variables, or both.
 
+use super::lookup_table::Joiner;
 use super::options::{field_path, object, options, required, string, wrong_type};
 use super::parse::{Inside, ParseCtx};
 use super::stage_memory::hold;
@@ -19,10 +20,11 @@ pub(crate) struct Lookup {
     /// Nothing when the pipeline makes its own documents.
     pub from: Option<Namespace>,
     pub as_: FieldPath,
-    fields: Option<(FieldPath, FieldPath)>,
-    lets: Vec<(String, Expression)>,
+    /// Of the input, and of what is joined.
+    pub fields: Option<(FieldPath, FieldPath)>,
+    pub lets: Vec<(String, Expression)>,
     pub pipeline: Pipeline,
-    collation: Option<Collation>,
+    pub collation: Option<Collation>,
     /// The `$unwind` of its array, which it does itself (see `lookup_unwind`).
     pub unwinding: Option<Arc<Unwind>>,
 }
@@ -310,6 +312,7 @@ pub(super) fn equals_any(
 
 pub(super) struct Run {
     input: Box<dyn Source>,
+    joiner: Joiner,
     spec: Arc<Lookup>,
     vars: Arc<Vars>,
     /// The joined documents of the current input document, and where more come from.
@@ -324,6 +327,7 @@ impl Run {
     pub fn new(input: Box<dyn Source>, spec: Arc<Lookup>, vars: Arc<Vars>) -> Run {
         Run {
             input,
+            joiner: Joiner::new(spec.clone()),
             spec,
             vars,
             joining: None,
@@ -356,7 +360,7 @@ impl Source for Run {
             self.joining = Some((None, Writer::new_array()));
         }
         if let Some((None, _)) = &self.joining {
-            let source = self.spec.open(self.input.doc(), host, &self.vars)?;
+            let source = self.joiner.open(self.input.doc(), host, &self.vars)?;
             if let Some(j) = &mut self.joining {
                 j.0 = Some(source);
             }
@@ -402,6 +406,7 @@ impl Source for Run {
         if let Some(Some(source)) = joining {
             source.parts(false, to)?;
         }
+        self.joiner.parts(to)?;
         to.doc(&mut self.out, wanted)
     }
 }

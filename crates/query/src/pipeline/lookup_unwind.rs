@@ -4,6 +4,7 @@
 //! Invariant: the results are those of the stages one after another, but that no array has to fit into memory.
 
 use super::lookup::Lookup;
+use super::lookup_table::Joiner;
 use super::unwind::{self, Unwind};
 use super::{Host, IdleVisitor, Op, Share, Source, Stage};
 use crate::expr::Vars;
@@ -109,7 +110,7 @@ enum Matches {
 
 pub(super) struct Run {
     input: Box<dyn Source>,
-    spec: Arc<Lookup>,
+    joiner: Joiner,
     unwind: Arc<Unwind>,
     vars: Arc<Vars>,
     matches: Matches,
@@ -134,7 +135,7 @@ impl Run {
         Run {
             input,
             known: spec.is_independent().then(Vec::new),
-            spec,
+            joiner: Joiner::new(spec),
             unwind,
             vars,
             matches: Matches::Over,
@@ -181,7 +182,7 @@ impl Source for Run {
                     continue;
                 }
                 Matches::Wanted => {
-                    let source = self.spec.open(self.input.doc(), host, &self.vars)?;
+                    let source = self.joiner.open(self.input.doc(), host, &self.vars)?;
                     self.matches = Matches::Running(source);
                     continue;
                 }
@@ -223,6 +224,7 @@ impl Source for Run {
         if let Matches::Running(source) = &mut self.matches {
             source.parts(false, to)?;
         }
+        self.joiner.parts(to)?;
         to.doc(&mut self.out, wanted)
     }
 }

@@ -19,7 +19,9 @@ mod granularity;
 mod graph_lookup;
 mod group;
 mod lookup;
+mod lookup_table;
 mod lookup_unwind;
+mod narrow;
 mod options;
 mod parse;
 mod partition;
@@ -44,6 +46,7 @@ mod memory_tests;
 #[cfg(test)]
 mod tests;
 
+pub use lookup_table::Foreign;
 pub use parse::{
     Inside, ParseCtx, SEARCH_INDEXES_NOT_ENABLED, check_stage, is_stage, parse_transforms,
 };
@@ -56,6 +59,7 @@ pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
 
 use crate::expr::{Expression, Vars};
 use crate::filter::Filter;
+use crate::path::FieldPath;
 use crate::sort::SortPattern;
 use crate::transform::Transform;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, Val, Value, Writer};
@@ -139,6 +143,11 @@ pub trait Host {
         pipeline: &Pipeline,
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>>;
+
+    /// The size of a collection that a stage looks values of `path` up in; `None` for a view, and where it is not known.
+    fn foreign(&mut self, _ns: &Namespace, _path: &FieldPath) -> Option<Foreign> {
+        None
+    }
 
     /// Replaces a collection by all that `input` gives.
     fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()>;
@@ -368,7 +377,7 @@ impl Pipeline {
             )
         };
         let built = self.stages.iter().skip(from).any(builds);
-        let mut out = source;
+        let mut out = self.narrowed(from, source);
         for s in self.stages.iter().skip(from) {
             if built && matches!(s.op, Op::Out(_) | Op::Merge(_)) {
                 out = Box::new(stream::Shallow { input: out });

@@ -129,8 +129,8 @@ impl Pipeline {
         }
     }
 
-    /// Paths that the stages from `from` on read of their input.
-    fn needed(&self, from: usize) -> Option<BTreeSet<String>> {
+    /// Paths that the stages from `from` on read of their input; `None` when they may read all of it, or give it.
+    pub(super) fn needed(&self, from: usize) -> Option<BTreeSet<String>> {
         let mut all = Some(BTreeSet::new());
         for s in self.stages.iter().skip(from) {
             match &s.op {
@@ -153,6 +153,19 @@ impl Pipeline {
                         join_paths(&mut all, f.spec.needed_paths());
                     }
                     return all;
+                }
+                Op::Facet(facet) => {
+                    for (_, part) in &facet.parts {
+                        join_paths(&mut all, part.needed(0));
+                    }
+                    return all;
+                }
+                Op::BucketAuto(b) => {
+                    join_paths(&mut all, b.needed_paths());
+                    return all;
+                }
+                Op::Window(w) if !w.sort.as_ref().is_some_and(SortPattern::has_meta) => {
+                    join_paths(&mut all, w.needed_paths());
                 }
                 _ => return None,
             }

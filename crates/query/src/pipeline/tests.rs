@@ -21,6 +21,9 @@ pub(super) struct Memory {
     pub(super) offload_every: Option<u32>,
     pub(super) checks: u32,
     pub(super) limit: Option<usize>,
+    /// The sizes of collections are known.
+    pub(super) sizes: bool,
+    pub(super) opened: u32,
     pub(super) disk: bool,
     pub(super) spilled: u32,
     pub(super) shared: Option<Arc<StageMemory>>,
@@ -52,8 +55,18 @@ impl Host for Memory {
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
         self.check()?;
+        self.opened += 1;
         let docs = self.collections.get(&ns.coll).cloned().unwrap_or_default();
         Ok(pipeline.attach(0, over_docs(docs), vars))
+    }
+
+    fn foreign(&mut self, ns: &Namespace, _: &FieldPath) -> Option<Foreign> {
+        let docs = self.collections.get(&ns.coll).filter(|_| self.sizes)?;
+        Some(Foreign {
+            documents: docs.len() as u64,
+            bytes: docs.iter().map(|d| d.as_bytes().len() as u64).sum(),
+            indexed: false,
+        })
     }
 
     fn out(&mut self, spec: &OutSpec, input: &mut dyn Source) -> Result<()> {

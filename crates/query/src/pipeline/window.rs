@@ -11,11 +11,13 @@ use super::window_function::Function;
 use super::window_values::{Progress, Surroundings, heap_bytes};
 use super::{Host, IdleVisitor, Share, Source, sort};
 use crate::collation::Collation;
+use crate::expr::join_paths;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
 use crate::sort::SortPattern;
 use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
 use errors::{Result, bail, err};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -83,6 +85,21 @@ impl Unit {
 const STAGE: &str = "$setWindowFields";
 
 impl Window {
+    /// Paths of the input that the stage reads; `None` when it may read all of it.
+    pub fn needed_paths(&self) -> Option<BTreeSet<String>> {
+        let mut all = Some(BTreeSet::new());
+        if let Some(e) = &self.partition {
+            join_paths(&mut all, e.needed_paths());
+        }
+        for f in self.sort.iter().flat_map(|s| &s.fields) {
+            join_paths(&mut all, Some(BTreeSet::from([f.path.to_string()])));
+        }
+        for output in &self.outputs {
+            join_paths(&mut all, output.function.needed_paths());
+        }
+        all
+    }
+
     pub fn parse(spec: Val<'_>, env: &ParseEnv) -> Result<Window> {
         let Some(d) = spec.as_doc() else {
             bail!(

@@ -4,10 +4,12 @@ use super::options::options;
 use super::window::Unit;
 use crate::accumulator::AccumulatorSpec;
 use crate::arithmetic::Number;
+use crate::expr::join_paths;
 use crate::expr::{Expression, ParseEnv};
 use crate::sort::SortPattern;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Code, Result, bail, err};
+use std::collections::BTreeSet;
 
 #[derive(Debug)]
 pub(super) enum Function {
@@ -51,6 +53,27 @@ struct Written<'a> {
 }
 
 impl Function {
+    /// Paths of the document that it reads; `None` when it may read all of it.
+    pub fn needed_paths(&self) -> Option<BTreeSet<String>> {
+        match self {
+            Function::Accumulate(spec) => spec.needed_paths(),
+            Function::DocumentNumber | Function::Rank | Function::DenseRank => {
+                Some(BTreeSet::new())
+            }
+            Function::Shift { output: e, .. }
+            | Function::ExpMovingAvg { input: e, .. }
+            | Function::Derivative { input: e, .. }
+            | Function::Integral { input: e, .. }
+            | Function::LinearFill(e)
+            | Function::Locf(e) => e.needed_paths(),
+            Function::Covariance { x, y, .. } => {
+                let mut all = x.needed_paths();
+                join_paths(&mut all, y.needed_paths());
+                all
+            }
+        }
+    }
+
     pub fn parse(
         name: &str,
         arg: Val<'_>,

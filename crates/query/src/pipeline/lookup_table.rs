@@ -1,0 +1,319 @@
+//! The foreign side of a `$lookup` as a hash table, where it is small beside what has to be looked up.
+//!
+//! ```text
+//! the first documents of the input ── a query each
+//!     as many as a scan costs      ── the foreign collection is read once, into the table
+//! all others                       ── a look into the table; a query for what it cannot answer
+//! ```
+//! Invariants:
+//! - A table answers only where its keys are exactly the matches: one or more values that are neither null, missing, undefined
+//!   nor arrays, and no collation.
+//! - What the table holds counts in the memory of stages ([`Share`]); where it does not fit, queries go on.
+
+use super::lookup::{Lookup, join_values};
+use super::{Host, IdleVisitor, Op, Share, Source};
+use crate::expr::Vars;
+use crate::index_keys::{KeyPattern, KeySet};
+use bson::{Doc, Val, Writer, key, tag};
+use errors::Result;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A collection that a stage looks things up in.
+#[derive(Clone, Copy, Debug)]
+pub struct Foreign {
+    pub documents: u64,
+    pub bytes: u64,
+    /// An index serves an equality on the path that was asked about.
+    pub indexed: bool,
+}
+
+/// Documents that are scanned into a table in the time that one is found by an index.
+const SCANNED_PER_QUERY: u64 = 8;
+/// No table is made for fewer queries than this.
+const FEWEST: u64 = 16;
+/// What an entry of the table takes beside its key.
+const ENTRY_BYTES: usize = 64;
+
+/// How the documents of the input find theirs.
+pub(super) struct Joiner {
+    spec: Arc<Lookup>,
+    queries: u64,
+    /// A table is made after so many queries; `None` until it was asked.
+    table_after: Option<u64>,
+    state: State,
+    share: Option<Share>,
+}
+
+enum State {
+    Queries,
+    Reading(Box<dyn Source>, Table),
+    Table(Arc<Table>),
+}
+
+impl Joiner {
+    pub fn new(spec: Arc<Lookup>) -> Joiner {
+        let table_after = (!may_have_table(&spec)).then_some(u64::MAX);
+        Joiner {
+            spec,
+            queries: 0,
+            table_after,
+            state: State::Queries,
+            share: None,
+        }
+    }
+
+    /// What there is to join to `doc`. After an error it may be asked again.
+    pub fn open(
+        &mut self,
+        doc: Doc<'_>,
+        host: &mut dyn Host,
+        vars: &Arc<Vars>,
+    ) -> Result<Box<dyn Source>> {
+        if matches!(self.state, State::Queries) && self.wants_table(host) {
+            self.begin(host, vars)?;
+        }
+        if let State::Reading(..) = self.state {
+            self.read(host)?;
+        }
+        if let State::Table(table) = &self.state
+            && let Some((local, _)) = &self.spec.fields
+            && let Some(rows) = table.find(&join_values(doc, local))
+        {
+            return Ok(Box::new(Found {
+                table: table.clone(),
+                rows,
+                next: 0,
+            }));
+        }
+        self.queries += 1;
+        self.spec.open(doc, host, vars)
+    }
+
+    fn wants_table(&mut self, host: &mut dyn Host) -> bool {
+        if self.queries < FEWEST {
+            return false;
+        }
+        let after = match self.table_after {
+            Some(after) => after,
+            None => *self.table_after.insert(table_after(&self.spec, host)),
+        };
+        self.queries >= after
+    }
+
+    fn begin(&mut self, host: &mut dyn Host, vars: &Arc<Vars>) -> Result<()> {
+        let (Some(ns), Some((_, path))) = (&self.spec.from, &self.spec.fields) else {
+            return Ok(());
+        };
+        let mut pattern = Writer::new();
+        pattern.i32(path.as_str(), 1);
+        let Ok(pattern) = KeyPattern::parse(pattern.finish().as_doc()) else {
+            self.table_after = Some(u64::MAX);
+            return Ok(());
+        };
+        let source = host.open(ns, &self.spec.pipeline, vars)?;
+        self.state = State::Reading(source, Table::new(pattern));
+        Ok(())
+    }
+
+    /// Reads the foreign collection to its end; gives the table up where it gets too large.
+    fn read(&mut self, host: &mut dyn Host) -> Result<()> {
+        let State::Reading(source, table) = &mut self.state else {
+            return Ok(());
+        };
+        let share = self.share.get_or_insert_with(|| host.share());
+        let fits = loop {
+            host.check()?;
+            if !source.advance(host)? {
+                break true;
+            }
+            let added = table.add(source.doc());
+            let bytes = table.bytes();
+            if !added || bytes > host.memory_limit() || !share.fits(bytes) {
+                break false;
+            }
+        };
+        self.state = match std::mem::replace(&mut self.state, State::Queries) {
+            State::Reading(_, table) if fits => State::Table(Arc::new(table)),
+            _ => {
+                self.table_after = Some(u64::MAX);
+                self.share = None;
+                State::Queries
+            }
+        };
+        Ok(())
+    }
+
+    /// [`Source::parts`].
+    pub fn parts(&mut self, to: &mut dyn IdleVisitor) -> Result<()> {
+        match &mut self.state {
+            State::Reading(source, _) => source.parts(false, to),
+            State::Queries | State::Table(_) => Ok(()),
+        }
+    }
+}
+
+/// Whether the matches of all documents come from one table: the inner pipeline filters at most, and is the same for each.
+fn may_have_table(spec: &Lookup) -> bool {
+    let filters = |op: &Op| matches!(op, Op::Match(_));
+    spec.from.is_some()
+        && spec.fields.is_some()
+        && spec.lets.is_empty()
+        && spec.collation.is_none()
+        && spec.pipeline.stages.iter().all(|s| filters(&s.op))
+}
+
+fn table_after(spec: &Lookup, host: &mut dyn Host) -> u64 {
+    let (Some(ns), Some((_, path))) = (&spec.from, &spec.fields) else {
+        return u64::MAX;
+    };
+    let Some(foreign) = host.foreign(ns, path) else {
+        return u64::MAX;
+    };
+    let entries = foreign.documents.saturating_mul(ENTRY_BYTES as u64);
+    if foreign.bytes.saturating_add(entries) > host.memory_limit() as u64 {
+        return u64::MAX;
+    }
+    match foreign.indexed {
+        true => foreign.documents / SCANNED_PER_QUERY,
+        false => 0,
+    }
+}
+
+/// Documents by the values of one path.
+struct Table {
+    pattern: KeyPattern,
+    keys: KeySet,
+    /// The documents one after another, and where each ends.
+    docs: Vec<u8>,
+    ends: Vec<usize>,
+    /// By key: the first and the last of its entries.
+    by_key: HashMap<Box<[u8]>, (u32, u32), foldhash::fast::RandomState>,
+    entries: Vec<Entry>,
+    key_bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    row: u32,
+    /// The next entry of the same key; `NONE` at the end.
+    next: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Table {
+    fn new(pattern: KeyPattern) -> Table {
+        Table {
+            pattern,
+            keys: KeySet::new(),
+            docs: Vec::new(),
+            ends: Vec::new(),
+            by_key: HashMap::default(),
+            entries: Vec::new(),
+            key_bytes: 0,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.docs.capacity() + self.key_bytes + self.entries.len() * ENTRY_BYTES
+    }
+
+    /// False where the document has no keys that stand for it.
+    fn add(&mut self, doc: Doc<'_>) -> bool {
+        if self.pattern.extract(doc, false, &mut self.keys).is_err() {
+            return false;
+        }
+        let (Ok(row), Ok(first)) = (
+            u32::try_from(self.ends.len()),
+            u32::try_from(self.entries.len()),
+        ) else {
+            return false;
+        };
+        for (at, (bytes, _)) in (first..NONE).zip(self.keys.iter()) {
+            match self.by_key.get_mut(bytes) {
+                Some((_, last)) => {
+                    if let Some(before) = self.entries.get_mut(*last as usize) {
+                        before.next = at;
+                    }
+                    *last = at;
+                }
+                None => {
+                    self.by_key.insert(bytes.into(), (at, at));
+                    self.key_bytes += bytes.len();
+                }
+            }
+            self.entries.push(Entry { row, next: NONE });
+        }
+        self.docs.extend_from_slice(doc.as_bytes());
+        self.ends.push(self.docs.len());
+        true
+    }
+
+    /// The rows that have one of the values, in their order; `None` where the table cannot tell.
+    fn find(&self, values: &[Val<'_>]) -> Option<Vec<u32>> {
+        if values.is_empty() || values.iter().any(|v| !is_exact(*v)) {
+            return None;
+        }
+        let mut rows = Vec::new();
+        let mut bytes = Vec::new();
+        for v in values {
+            bytes.clear();
+            key::encode(*v, false, &mut bytes, None);
+            let mut at = self.by_key.get(bytes.as_slice()).map_or(NONE, |e| e.0);
+            while let Some(entry) = self.entries.get(at as usize) {
+                rows.push(entry.row);
+                at = entry.next;
+            }
+        }
+        if values.len() > 1 {
+            rows.sort_unstable();
+            rows.dedup();
+        }
+        Some(rows)
+    }
+
+    fn row(&self, row: u32) -> Option<Doc<'_>> {
+        let row = row as usize;
+        let start = match row.checked_sub(1) {
+            Some(before) => *self.ends.get(before)?,
+            None => 0,
+        };
+        Doc::new(self.docs.get(start..*self.ends.get(row)?)?)
+    }
+}
+
+/// A value whose key only equal values have, and that a document with that key matches.
+fn is_exact(v: Val<'_>) -> bool {
+    !matches!(v.tag, tag::NULL | tag::UNDEFINED | tag::ARRAY)
+}
+
+/// Rows of a table as a source.
+struct Found {
+    table: Arc<Table>,
+    rows: Vec<u32>,
+    next: usize,
+}
+
+impl Source for Found {
+    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+        host.check()?;
+        self.next = self.rows.len().min(self.next) + 1;
+        Ok(self.next <= self.rows.len())
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        let row = self.next.checked_sub(1).and_then(|at| self.rows.get(at));
+        debug_assert!(row.is_some(), "asked for a document after a match");
+        row.and_then(|row| self.table.row(*row))
+            .unwrap_or(Doc::EMPTY)
+    }
+
+    fn parts(&mut self, _: bool, _: &mut dyn IdleVisitor) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "lookup_table_tests.rs"]
+mod tests;

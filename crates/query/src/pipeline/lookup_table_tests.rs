@@ -1,0 +1,128 @@
+use super::super::tests::{Memory, docs, parse};
+use super::super::{StageMemory, over_docs};
+use super::*;
+use bson::DocBuf;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+const JOINS: [&str; 4] = [
+    r#"[{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"j"}}]"#,
+    r#"[{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"j"}},{"$unwind":"$j"}]"#,
+    r#"[{"$lookup":{"from":"b","localField":"k.x","foreignField":"k.x","as":"j"}},{"$unwind":"$j"},{"$match":{"j._id":{"$gt":3}}}]"#,
+    r#"[{"$lookup":{"from":"b","localField":"k","foreignField":"k.x","as":"j","pipeline":[{"$match":{"_id":{"$ne":2}}}]}}]"#,
+];
+
+fn value(rng: &mut StdRng, depth: u32) -> String {
+    let item = |rng: &mut StdRng| value(rng, depth + 1);
+    match rng.random_range(0..if depth < 2 { 12 } else { 9 }) {
+        0 => "null".into(),
+        1 => format!("{}.0", rng.random_range(0..4)),
+        2 => format!("\"{}\"", rng.random_range(0..3)),
+        3 => "true".into(),
+        4 => r#"{"$numberLong":"2"}"#.into(),
+        5 => r#"{"$numberDecimal":"2.50"}"#.into(),
+        6 => "2.5".into(),
+        7 | 8 => rng.random_range(0..5).to_string(),
+        9 => format!("[{},{}]", item(rng), item(rng)),
+        10 => format!("{{\"x\":{}}}", item(rng)),
+        _ => "[]".into(),
+    }
+}
+
+fn collection(rng: &mut StdRng, size: u32) -> Vec<DocBuf> {
+    let doc = |id, rng: &mut StdRng| match rng.random_range(0..10) {
+        0 => format!("{{\"_id\":{id}}}"),
+        _ => format!("{{\"_id\":{id},\"k\":{}}}", value(rng, 0)),
+    };
+    let all: Vec<String> = (0..size).map(|id| doc(id, rng)).collect();
+    docs(&format!("[{}]", all.join(",")))
+}
+
+fn run(stages: &str, input: &[DocBuf], host: &mut Memory) -> Vec<DocBuf> {
+    let pipeline = parse(stages).unwrap();
+    let mut source = pipeline.attach(0, over_docs(input.to_vec()), &Arc::new(Vars::new(0)));
+    let mut out = Vec::new();
+    loop {
+        match source.advance(host) {
+            Ok(true) => out.push(source.doc().to_buf()),
+            Ok(false) => return out,
+            Err(e) if e.is_offload() => {}
+            Err(e) => panic!("{stages}: {e:?}"),
+        }
+    }
+}
+
+fn host(foreign: &[DocBuf], sizes: bool) -> Memory {
+    let mut host = Memory {
+        sizes,
+        ..Memory::default()
+    };
+    host.collections.insert("b".into(), foreign.to_vec());
+    host
+}
+
+#[test]
+fn a_table_gives_what_queries_give() {
+    let seed = std::env::var("PANDO_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok());
+    let seed = seed.unwrap_or_else(|| rand::rng().random());
+    println!("PANDO_SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    for turn in 0..40 {
+        let (input, foreign) = (collection(&mut rng, 100), collection(&mut rng, 30));
+        for join in JOINS {
+            let expected = run(join, &input, &mut host(&foreign, false));
+            let mut with_table = host(&foreign, true);
+            with_table.offload_every = [None, Some(7)][turn % 2];
+            let got = run(join, &input, &mut with_table);
+            assert_eq!(got, expected, "PANDO_SEED={seed} {join}");
+        }
+    }
+}
+
+#[test]
+fn a_table_spares_queries() {
+    let foreign: Vec<String> = (0..200)
+        .map(|i| format!(r#"{{"_id":{i},"k":{}}}"#, i % 50))
+        .collect();
+    let foreign = docs(&format!("[{}]", foreign.join(",")));
+    let input: Vec<String> = (0..500)
+        .map(|i| format!(r#"{{"_id":{i},"k":{}}}"#, i % 60))
+        .collect();
+    let input = docs(&format!("[{}]", input.join(",")));
+    let mut with_table = host(&foreign, true);
+    let found = run(JOINS[1], &input, &mut with_table).len();
+    assert_eq!(u64::from(with_table.opened), FEWEST + 1, "the scan is one");
+    assert_eq!(
+        found,
+        run(JOINS[1], &input, &mut host(&foreign, false)).len()
+    );
+}
+
+#[test]
+fn queries_go_on_where_a_table_does_not_fit() {
+    let long = "x".repeat(1000);
+    let foreign: Vec<String> = (0..300)
+        .map(|i| format!(r#"{{"_id":{i},"k":{i},"t":"{long}"}}"#))
+        .collect();
+    let foreign = docs(&format!("[{}]", foreign.join(",")));
+    let input: Vec<String> = (0..100)
+        .map(|i| format!(r#"{{"_id":{i},"k":{i}}}"#))
+        .collect();
+    let input = docs(&format!("[{}]", input.join(",")));
+    let mut small = host(&foreign, true);
+    small.limit = Some(200_000);
+    assert_eq!(run(JOINS[1], &input, &mut small).len(), 100);
+    assert_eq!(small.opened, 100);
+
+    // Others hold the memory of stages.
+    let memory = Arc::new(StageMemory::new(8 << 20));
+    let mut others = memory.share();
+    assert!(others.fits_for_good(8 << 20));
+    let large: Vec<DocBuf> = (0..40).flat_map(|_| foreign.clone()).collect();
+    let mut busy = host(&large, true);
+    busy.shared = Some(memory);
+    assert_eq!(run(JOINS[1], &input, &mut busy).len(), 4000);
+    assert_eq!(busy.opened, 101, "one scan was given up");
+}
