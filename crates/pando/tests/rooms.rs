@@ -40,6 +40,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "session",
         &["executor", "catalog", "storage", "bson", "errors"],
     ),
+    ("replication", &["bson", "errors"]),
     ("service", &["wire", "bson", "errors"]),
     (
         "commands",
