@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -246,13 +247,7 @@ fn announce(config: &Config, listeners: &Listeners, began: Instant) {
     if config.personality == Personality::Mongod {
         return;
     }
-    let addresses = listeners.addresses();
-    let first = addresses.iter().find(|a| a.is_ipv4()).or(addresses.first());
-    let host = match first {
-        Some(address) if address.ip().is_unspecified() => format!("127.0.0.1:{}", address.port()),
-        Some(address) => address.to_string(),
-        None => format!("127.0.0.1:{}", config.port),
-    };
+    let host = reached_under(config, &listeners.addresses());
     let durability = match config.durability.always {
         true => "every acknowledged write waits for the disk".into(),
         false => format!(
@@ -277,6 +272,19 @@ fn announce(config: &Config, listeners: &Listeners, began: Instant) {
     let _ = stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush());
+}
+
+/// `host:port` for people and drivers: the same as `hello` gives to who comes in on loopback, as
+/// drivers compare the two.
+fn reached_under(config: &Config, addresses: &[SocketAddr]) -> String {
+    let first = addresses.iter().find(|a| a.is_ipv4()).or(addresses.first());
+    let port = first.map_or(config.port, |a| a.port());
+    let named = config.bind.iter().any(|b| b == "localhost");
+    match first {
+        Some(address) if named && address.ip().is_loopback() => format!("localhost:{port}"),
+        Some(address) if !address.ip().is_unspecified() => address.to_string(),
+        _ => format!("127.0.0.1:{port}"),
+    }
 }
 
 fn size(bytes: u64) -> String {
