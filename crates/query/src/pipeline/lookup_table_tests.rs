@@ -1,3 +1,5 @@
+//! Joins by a hash table beside joins by queries.
+
 use super::super::tests::{Memory, docs, parse};
 use super::super::{StageMemory, over_docs};
 use super::*;
