@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::frame::{self, FLAG_GAP};
 use crate::reader::{Frames, Record, Step, corrupt, unreadable};
 use crate::segment::{Segment, parse_name};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What was found.
@@ -29,11 +30,29 @@ pub struct Examined {
 
 /// Reads every segment and hands each whole entry on to `each`, in order.
 pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Examined> {
-    let mut found = Examined::default();
+    let paths = segment_paths(opts)?;
+    let mut examination = Examination::default();
+    let last = paths.len().saturating_sub(1);
+    for (at, (first_index, path)) in paths.iter().enumerate() {
+        let place = Place {
+            path,
+            first_index: *first_index,
+            last: at == last,
+        };
+        if let Some((segment, follows)) = examination.open(opts, place)? {
+            examination.begin(place, follows);
+            examination.read(&segment, place, &mut each);
+        }
+    }
+    Ok(examination.found)
+}
+
+/// The files of segments, by the first index that their names tell.
+fn segment_paths(opts: &LogOptions) -> Result<Vec<(u64, PathBuf)>> {
     let names = match opts.file_system.list(&opts.dir) {
         Ok(names) => names,
         // A copy made while the server ran has no log.
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => {
             return Err(Error::io(format!("cannot read {}", opts.dir.display()), &e));
         }
@@ -43,93 +62,150 @@ pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Ex
         .filter_map(|name| Some((parse_name(&name)?, opts.dir.join(name))))
         .collect();
     paths.sort();
-    // The index that comes next; 0 before the first entry, and after a segment that could not be opened.
-    let mut expected = 0;
-    let last = paths.len().saturating_sub(1);
-    for (at, (first_index, path)) in paths.into_iter().enumerate() {
-        found.segments += 1;
-        let (segment, follows) = match Segment::open_to_read(opts, &path, first_index) {
-            Ok(Some((segment, header))) => (segment, header.flags & FLAG_GAP == 0),
+    Ok(paths)
+}
+
+/// A segment among the others.
+#[derive(Clone, Copy)]
+struct Place<'p> {
+    path: &'p Path,
+    first_index: u64,
+    /// Only the last may have a torn tail.
+    last: bool,
+}
+
+#[derive(Default)]
+struct Examination {
+    found: Examined,
+    /// The index that comes next; 0 before the first entry, and after a segment that could not be
+    /// opened.
+    expected: u64,
+}
+
+impl Examination {
+    /// The segment, and whether it says that it follows the one before. `None`: it has nothing to
+    /// read, which is told.
+    fn open(
+        &mut self,
+        opts: &LogOptions,
+        place: Place<'_>,
+    ) -> Result<Option<(Arc<Segment>, bool)>> {
+        let (path, first_index) = (place.path, place.first_index);
+        self.found.segments += 1;
+        match Segment::open_to_read(opts, path, first_index) {
+            Ok(Some((segment, header))) => Ok(Some((segment, header.flags & FLAG_GAP == 0))),
             Ok(None) => {
-                let behind = Segment::open_headless(opts, &path, first_index)?;
+                let behind = Segment::open_headless(opts, path, first_index)?;
                 let rest = Frames::new(&behind)
                     .rest()
-                    .map_err(|e| unreadable(&path, &e))?;
-                if at == last && !frame::proves_durable(&rest, first_index) {
-                    found.torn_bytes += behind.bytes.load(Ordering::Relaxed);
-                    continue;
+                    .map_err(|e| unreadable(path, &e))?;
+                if place.last && !frame::proves_durable(&rest, first_index) {
+                    self.found.torn_bytes += behind.bytes.load(Ordering::Relaxed);
+                    return Ok(None);
                 }
                 let why = "the segment has no header";
-                found.faults.push(corrupt(&path, 0, first_index, why));
+                self.found.faults.push(corrupt(path, 0, first_index, why));
                 // What is behind it may be whole.
-                (behind, false)
+                Ok(Some((behind, false)))
             }
             Err(e) => {
-                found.faults.push(e);
-                expected = 0;
-                continue;
+                self.found.faults.push(e);
+                self.expected = 0;
+                Ok(None)
             }
-        };
-        if first_index < expected {
-            let why = format!("entries from {first_index} on are there twice");
-            found.faults.push(corrupt(&path, 0, expected, why));
-        } else if expected != 0 && first_index != expected && follows {
-            let why = format!("entries up to {first_index} are missing");
-            found.faults.push(corrupt(&path, 0, expected, why));
         }
-        expected = first_index;
-        let mut frames = Frames::new(&segment);
+    }
+
+    /// Compares a segment's first index with what came before it.
+    fn begin(&mut self, place: Place<'_>, follows: bool) {
+        let (first_index, expected) = (place.first_index, self.expected);
+        let why = if first_index < expected {
+            Some(format!("entries from {first_index} on are there twice"))
+        } else if expected != 0 && first_index != expected && follows {
+            Some(format!("entries up to {first_index} are missing"))
+        } else {
+            None
+        };
+        let fault = why.map(|why| corrupt(place.path, 0, expected, why));
+        self.found.faults.extend(fault);
+        self.expected = first_index;
+    }
+
+    fn read(
+        &mut self,
+        segment: &Arc<Segment>,
+        place: Place<'_>,
+        each: &mut impl FnMut(Record<'_>),
+    ) {
+        let mut frames = Frames::new(segment);
         loop {
             let offset = frames.offset();
-            match frames.next().map_err(|e| unreadable(&path, &e)) {
+            match frames.next().map_err(|e| unreadable(place.path, &e)) {
                 Err(e) => {
-                    found.faults.push(e);
-                    expected = 0;
+                    self.found.faults.push(e);
+                    self.expected = 0;
                     break;
                 }
                 Ok(Step::End) => break,
                 Ok(Step::Frame(f)) => {
-                    if f.stamp.index != expected {
-                        let why = format!("entry {} is in its place", f.stamp.index);
-                        found.faults.push(corrupt(&path, offset, expected, why));
-                        if f.stamp.index < expected {
-                            continue;
-                        }
+                    if self.takes(f.stamp.index, place, offset) {
+                        each(Record::new(&f.stamp, frames.payload(f)));
                     }
-                    expected = f.stamp.index + 1;
-                    found.entries += 1;
-                    if found.first_index == 0 {
-                        found.first_index = f.stamp.index;
-                    }
-                    found.last_index = f.stamp.index;
-                    each(Record::new(&f.stamp, frames.payload(f)));
                 }
                 Ok(Step::Damaged(why)) => {
-                    let rest = match frames.rest() {
-                        Ok(rest) => rest,
-                        Err(e) => {
-                            found.faults.push(unreadable(&path, &e));
-                            break;
-                        }
-                    };
-                    if at == last && !frame::proves_durable(&rest, expected) {
-                        found.torn_bytes += rest.len() as u64;
+                    if !self.skip_damage(&mut frames, place, why) {
                         break;
-                    }
-                    found.faults.push(corrupt(&path, offset, expected, why));
-                    let Some(skip) = frame::next_whole(&rest, expected) else {
-                        expected = 0;
-                        break;
-                    };
-                    frames.skip(skip);
-                    // The hole is reported; the entry behind it is where it should be.
-                    if let Some(index) = rest.get(skip..).and_then(frame::index_at) {
-                        expected = index;
                     }
                 }
             }
         }
-        found.bytes += frames.offset();
+        self.found.bytes += frames.offset();
     }
-    Ok(found)
+
+    /// Counts a whole entry; false for one that came already.
+    fn takes(&mut self, index: u64, place: Place<'_>, offset: u64) -> bool {
+        if index != self.expected {
+            let why = format!("entry {index} is in its place");
+            let fault = corrupt(place.path, offset, self.expected, why);
+            self.found.faults.push(fault);
+            if index < self.expected {
+                return false;
+            }
+        }
+        self.expected = index + 1;
+        self.found.entries += 1;
+        if self.found.first_index == 0 {
+            self.found.first_index = index;
+        }
+        self.found.last_index = index;
+        true
+    }
+
+    /// Goes on at the next whole entry behind damage; false where there is none, or nothing was
+    /// ever durable there.
+    fn skip_damage(&mut self, frames: &mut Frames, place: Place<'_>, why: &'static str) -> bool {
+        let rest = match frames.rest() {
+            Ok(rest) => rest,
+            Err(e) => {
+                self.found.faults.push(unreadable(place.path, &e));
+                return false;
+            }
+        };
+        if place.last && !frame::proves_durable(&rest, self.expected) {
+            self.found.torn_bytes += rest.len() as u64;
+            return false;
+        }
+        let fault = corrupt(place.path, frames.offset(), self.expected, why);
+        self.found.faults.push(fault);
+        let Some(skip) = frame::next_whole(&rest, self.expected) else {
+            self.expected = 0;
+            return false;
+        };
+        frames.skip(skip);
+        // The hole is reported; the entry behind it is where it should be.
+        if let Some(index) = rest.get(skip..).and_then(frame::index_at) {
+            self.expected = index;
+        }
+        true
+    }
 }

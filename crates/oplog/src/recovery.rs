@@ -11,7 +11,7 @@ use crate::frame::{FLAG_GAP, HEADER_BYTES, Header, VERSION};
 use crate::reader::{Frames, Record, Step, corrupt, unreadable};
 use crate::segment::{Segment, Segments, parse_name};
 use crate::sync::Syncer;
-use crate::{Log, LogOptions, Shared, Tail, frame};
+use crate::{Log, LogOptions, Shared, Stamp, Tail, frame};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -36,6 +36,8 @@ struct Candidate {
     opened: Option<(Arc<Segment>, Header)>,
 }
 
+/// Opens the log, hands its entries from index `from` on to `replay`, and starts its sync thread.
+/// `floor_ts` is a timestamp that was given already.
 pub(crate) fn open<E: From<Error>>(
     opts: LogOptions,
     from: u64,
@@ -43,157 +45,247 @@ pub(crate) fn open<E: From<Error>>(
     mut replay: impl FnMut(Record<'_>) -> std::result::Result<(), E>,
 ) -> std::result::Result<(Log, Recovered), E> {
     let candidates = list(&opts)?;
-    let mut kept: VecDeque<Arc<Segment>> = VecDeque::new();
-    let mut found = Recovered::default();
-    let mut last_ts = floor_ts;
-    let mut term = 0;
-    // The index that the next frame must have; 0 before the first segment that is read.
-    let mut expected = 0;
     let start = candidates
         .partition_point(|c| c.first_index <= from)
         .saturating_sub(1);
     if let Some(first) = candidates.first().map(|c| c.first_index)
         && first > from
     {
-        return Err(Error::Missing {
-            wanted: from,
-            first,
-        }
-        .into());
+        let wanted = from;
+        return Err(Error::Missing { wanted, first }.into());
     }
-    let mut end_offset = HEADER_BYTES as u64;
-    for (at, candidate) in candidates.iter().enumerate() {
-        let later = candidates.get(at + 1..).unwrap_or(&[]);
-        let Some((segment, header)) = &candidate.opened else {
-            let index = candidate.first_index;
-            // Only what was never durable may have a header that is not whole: its own entries tell.
-            let behind = Segment::open_headless(&opts, &candidate.path, index)?;
-            let rest = Frames::new(&behind)
-                .rest()
-                .map_err(|e| unreadable(&candidate.path, &e))?;
-            if at < start || proven(&rest, later, index)? {
-                return Err(corrupt(&candidate.path, 0, index, "the segment has no header").into());
-            }
-            found.dropped_bytes += drop_segments(&opts, candidates.get(at..).unwrap_or(&[]))?;
-            break;
-        };
-        if at < start {
-            kept.push_back(segment.clone());
-            continue;
-        }
-        if header.first_index < expected {
-            let why = format!("entries from {} on are there twice", header.first_index);
-            return Err(corrupt(&candidate.path, 0, expected, why).into());
-        }
-        if expected != 0 && header.first_index != expected && header.flags & FLAG_GAP == 0 {
-            // The segment before ends at a frame's end, yet too early.
-            let here = candidates.get(at..).unwrap_or(&[]);
-            if proven(&[], here, expected)? {
-                let why = format!("entries up to {} are missing", header.first_index);
-                return Err(corrupt(&candidate.path, 0, expected, why).into());
-            }
-            found.dropped_bytes += drop_segments(&opts, here)?;
-            break;
-        }
-        expected = header.first_index;
-        term = term.max(header.term_before);
-        last_ts = last_ts.max(header.ts_before);
-        let mut frames = Frames::new(segment);
-        let torn = loop {
-            let offset = frames.offset();
-            let why = match frames.next().map_err(|e| unreadable(&candidate.path, &e))? {
-                Step::End => break false,
-                Step::Frame(f) if f.stamp.index == expected && f.stamp.ts > 0 => {
-                    if segment.first_ts.load(Ordering::Relaxed) == 0 {
-                        segment.first_ts.store(f.stamp.ts, Ordering::Relaxed);
-                    }
-                    last_ts = last_ts.max(f.stamp.ts);
-                    term = term.max(f.stamp.term);
-                    expected += 1;
-                    if f.stamp.index >= from {
-                        found.replayed += 1;
-                        replay(Record::new(&f.stamp, frames.payload(f)))?;
-                    }
-                    continue;
-                }
-                // Its checksum is right: no crash writes that.
-                Step::Frame(f) => {
-                    let why = format!("entry {} is in its place", f.stamp.index);
-                    return Err(corrupt(&candidate.path, offset, expected, why).into());
-                }
-                Step::Damaged(why) => why,
-            };
-            let rest = frames.rest().map_err(|e| unreadable(&candidate.path, &e))?;
-            if proven(&rest, later, expected)? {
-                return Err(corrupt(&candidate.path, offset, expected, why).into());
-            }
-            found.dropped_bytes += rest.len() as u64;
-            segment
-                .file
-                .truncate(offset)
-                .map_err(|e| Error::io(format!("cannot cut {}", candidate.path.display()), &e))?;
-            break true;
-        };
-        end_offset = frames.offset();
-        segment.bytes.store(end_offset, Ordering::Relaxed);
-        segment
-            .file
-            .sync_data()
-            .map_err(|e| Error::io(format!("cannot sync {}", candidate.path.display()), &e))?;
-        kept.push_back(segment.clone());
-        if torn {
-            found.dropped_bytes += drop_segments(&opts, later)?;
+    let mut recovery = Recovery::new(&opts, from, floor_ts);
+    for at in 0..candidates.len() {
+        let (before, rest) = candidates.split_at(at);
+        if !recovery.take(rest, before.len() < start, &mut replay)? {
             break;
         }
     }
-    let next_index = expected.max(from).max(1);
-    // A state that is ahead of the log leaves a hole, which only a new segment can have before it.
-    let segment = match kept.back() {
-        Some(segment) if expected == next_index => segment.clone(),
-        _ => {
-            let flags = if next_index > 1 { FLAG_GAP } else { 0 };
-            let header = Header {
-                version: VERSION,
-                flags,
-                first_index: next_index,
-                term_before: term,
-                ts_before: last_ts,
-            };
-            let segment = Segment::create(&opts, header)?;
-            end_offset = HEADER_BYTES as u64;
-            kept.push_back(segment.clone());
-            segment
-        }
-    };
-    segment
-        .file
-        .sync_data()
-        .and_then(|()| opts.file_system.sync_dir(&opts.dir))
-        .map_err(|e| Error::io(format!("cannot sync {}", opts.dir.display()), &e))?;
-    found.last_index = next_index - 1;
-    Ok((
-        start_log(opts, kept, segment, end_offset, next_index, last_ts, term)?,
-        found,
-    ))
+    let end = recovery.end()?;
+    let found = end.found;
+    Ok((start_log(opts, end)?, found))
 }
 
-fn start_log(
-    opts: LogOptions,
+/// Where recovery stands among the segments.
+struct Recovery<'o> {
+    opts: &'o LogOptions,
+    from: u64,
+    kept: VecDeque<Arc<Segment>>,
+    found: Recovered,
+    last_ts: u64,
+    term: u64,
+    /// The index that the next frame must have; 0 before the first segment that is read.
+    expected: u64,
+    /// Where the last segment ends.
+    end_offset: u64,
+}
+
+/// The log's end: where the next entry goes.
+struct End {
     kept: VecDeque<Arc<Segment>>,
     segment: Arc<Segment>,
     offset: u64,
     next_index: u64,
     last_ts: u64,
     term: u64,
-) -> Result<Log> {
+    found: Recovered,
+}
+
+impl<'o> Recovery<'o> {
+    fn new(opts: &'o LogOptions, from: u64, floor_ts: u64) -> Recovery<'o> {
+        Recovery {
+            opts,
+            from,
+            kept: VecDeque::new(),
+            found: Recovered::default(),
+            last_ts: floor_ts,
+            term: 0,
+            expected: 0,
+            end_offset: HEADER_BYTES as u64,
+        }
+    }
+
+    /// Takes the first of `rest` into the log; false where the log ends in it or before it.
+    /// `unread`: it holds nothing from `from` on.
+    fn take<E: From<Error>>(
+        &mut self,
+        rest: &[Candidate],
+        unread: bool,
+        replay: &mut impl FnMut(Record<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<bool, E> {
+        let Some((candidate, later)) = rest.split_first() else {
+            return Ok(false);
+        };
+        let Some((segment, header)) = &candidate.opened else {
+            self.drop_headless(candidate, rest, unread)?;
+            return Ok(false);
+        };
+        if unread {
+            self.kept.push_back(segment.clone());
+            return Ok(true);
+        }
+        if !self.follows(candidate, header, rest)? {
+            return Ok(false);
+        }
+        self.expected = header.first_index;
+        self.term = self.term.max(header.term_before);
+        self.last_ts = self.last_ts.max(header.ts_before);
+        let whole = self.read(candidate, segment, later, replay)?;
+        self.kept.push_back(segment.clone());
+        if !whole {
+            self.found.dropped_bytes += drop_segments(self.opts, later)?;
+        }
+        Ok(whole)
+    }
+
+    /// Ends the log before a segment whose header is not whole. Only what was never durable may
+    /// have one: its own entries tell.
+    fn drop_headless(
+        &mut self,
+        candidate: &Candidate,
+        rest: &[Candidate],
+        unread: bool,
+    ) -> Result<()> {
+        let (path, index) = (&candidate.path, candidate.first_index);
+        let behind = Segment::open_headless(self.opts, path, index)?;
+        let bytes = Frames::new(&behind)
+            .rest()
+            .map_err(|e| unreadable(path, &e))?;
+        let later = rest.get(1..).unwrap_or_default();
+        if unread || proven(&bytes, later, index)? {
+            return Err(corrupt(path, 0, index, "the segment has no header"));
+        }
+        self.found.dropped_bytes += drop_segments(self.opts, rest)?;
+        Ok(())
+    }
+
+    /// Whether a segment, the first of `rest`, goes on where the log stands. Where it does not,
+    /// and nothing proves that what is missing was durable, it goes with all behind it.
+    fn follows(
+        &mut self,
+        candidate: &Candidate,
+        header: &Header,
+        rest: &[Candidate],
+    ) -> Result<bool> {
+        let first = header.first_index;
+        if first < self.expected {
+            let why = format!("entries from {first} on are there twice");
+            return Err(corrupt(&candidate.path, 0, self.expected, why));
+        }
+        if self.expected == 0 || first == self.expected || header.flags & FLAG_GAP != 0 {
+            return Ok(true);
+        }
+        // The segment before ends at a frame's end, yet too early.
+        if proven(&[], rest, self.expected)? {
+            let why = format!("entries up to {first} are missing");
+            return Err(corrupt(&candidate.path, 0, self.expected, why));
+        }
+        self.found.dropped_bytes += drop_segments(self.opts, rest)?;
+        Ok(false)
+    }
+
+    /// Reads a segment's entries; false where its tail was torn, and is cut off now.
+    fn read<E: From<Error>>(
+        &mut self,
+        candidate: &Candidate,
+        segment: &Arc<Segment>,
+        later: &[Candidate],
+        replay: &mut impl FnMut(Record<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<bool, E> {
+        let path = &candidate.path;
+        let mut frames = Frames::new(segment);
+        let damage = loop {
+            let offset = frames.offset();
+            match frames.next().map_err(|e| unreadable(path, &e))? {
+                Step::End => break None,
+                Step::Frame(f) if f.stamp.index == self.expected && f.stamp.ts > 0 => {
+                    self.count(segment, &f.stamp);
+                    if f.stamp.index >= self.from {
+                        self.found.replayed += 1;
+                        replay(Record::new(&f.stamp, frames.payload(f)))?;
+                    }
+                }
+                // Its checksum is right: no crash writes that.
+                Step::Frame(f) => {
+                    let why = format!("entry {} is in its place", f.stamp.index);
+                    return Err(corrupt(path, offset, self.expected, why).into());
+                }
+                Step::Damaged(why) => break Some((offset, why)),
+            }
+        };
+        if let Some((offset, why)) = &damage {
+            let rest = frames.rest().map_err(|e| unreadable(path, &e))?;
+            if proven(&rest, later, self.expected)? {
+                return Err(corrupt(path, *offset, self.expected, *why).into());
+            }
+            self.found.dropped_bytes += rest.len() as u64;
+            let cut = segment.file.truncate(*offset);
+            cut.map_err(|e| Error::io(format!("cannot cut {}", path.display()), &e))?;
+        }
+        self.end_offset = frames.offset();
+        segment.bytes.store(self.end_offset, Ordering::Relaxed);
+        let synced = segment.file.sync_data();
+        synced.map_err(|e| Error::io(format!("cannot sync {}", path.display()), &e))?;
+        Ok(damage.is_none())
+    }
+
+    /// Counts an entry that is in its place.
+    fn count(&mut self, segment: &Segment, stamp: &Stamp) {
+        if segment.first_ts.load(Ordering::Relaxed) == 0 {
+            segment.first_ts.store(stamp.ts, Ordering::Relaxed);
+        }
+        self.last_ts = self.last_ts.max(stamp.ts);
+        self.term = self.term.max(stamp.term);
+        self.expected += 1;
+    }
+
+    /// The log's end, on disk.
+    fn end(mut self) -> Result<End> {
+        let next_index = self.expected.max(self.from).max(1);
+        // A state that is ahead of the log leaves a hole, which only a new segment can have before it.
+        let segment = match self.kept.back() {
+            Some(segment) if self.expected == next_index => segment.clone(),
+            _ => {
+                let flags = if next_index > 1 { FLAG_GAP } else { 0 };
+                let header = Header {
+                    version: VERSION,
+                    flags,
+                    first_index: next_index,
+                    term_before: self.term,
+                    ts_before: self.last_ts,
+                };
+                let segment = Segment::create(self.opts, header)?;
+                self.end_offset = HEADER_BYTES as u64;
+                self.kept.push_back(segment.clone());
+                segment
+            }
+        };
+        let (dir, files) = (&self.opts.dir, &self.opts.file_system);
+        let synced = segment.file.sync_data().and_then(|()| files.sync_dir(dir));
+        synced.map_err(|e| Error::io(format!("cannot sync {}", dir.display()), &e))?;
+        self.found.last_index = next_index - 1;
+        Ok(End {
+            kept: self.kept,
+            segment,
+            offset: self.end_offset,
+            next_index,
+            last_ts: self.last_ts,
+            term: self.term,
+            found: self.found,
+        })
+    }
+}
+
+fn start_log(opts: LogOptions, end: End) -> Result<Log> {
+    let last_index = end.next_index - 1;
     let shared = Arc::new(Shared {
         opts,
-        segments: Mutex::new(Segments { all: kept }),
-        written: AtomicU64::new(next_index - 1),
-        last_ts: AtomicU64::new(last_ts),
+        segments: Mutex::new(Segments { all: end.kept }),
+        written: AtomicU64::new(last_index),
+        last_ts: AtomicU64::new(end.last_ts),
         bytes: AtomicU64::new(0),
         cuts: Cuts::default(),
-        syncer: Syncer::new(next_index - 1, segment.file.clone(), false),
+        syncer: Syncer::new(last_index, end.segment.file.clone(), false),
     });
     let for_thread = shared.clone();
     let sync_thread = std::thread::Builder::new()
@@ -203,12 +295,12 @@ fn start_log(
     Ok(Log {
         shared,
         tail: Mutex::new(Tail {
-            segment,
-            offset,
-            next_index,
-            last_ts,
-            last_term: term,
-            term,
+            segment: end.segment,
+            offset: end.offset,
+            next_index: end.next_index,
+            last_ts: end.last_ts,
+            last_term: end.term,
+            term: end.term,
             buf: Vec::new(),
         }),
         sync_thread: Some(sync_thread),

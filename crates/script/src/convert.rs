@@ -224,52 +224,23 @@ fn write_special<'js>(
             w.date(name, number(0)? as i64);
         }
         tag::REGEX => {
-            let (mut pattern, mut options) = (string(0)?, string(1)?);
-            if pattern.contains('\0') {
-                return Err(malformed("regular expression"));
-            }
-            options.retain(|c| "imsx".contains(c));
-            pattern.push('\0');
-            pattern.push_str(&options);
-            pattern.push('\0');
-            let bytes = pattern.as_bytes();
-            w.val(
-                name,
-                Val {
-                    tag: tag::REGEX,
-                    bytes,
-                },
-            );
+            let bytes = regex_bytes(string(0)?, string(1)?);
+            let bytes = bytes.ok_or_else(|| malformed("regular expression"))?;
+            let (tag, bytes) = (tag::REGEX, bytes.as_slice());
+            w.val(name, Val { tag, bytes });
         }
         tag::CODE => {
             let code = bson::Value::str_from_bytes(string(0)?.as_bytes());
-            let bytes = code.as_val().bytes;
+            let code = code.as_val().bytes;
             match part(1)?.as_object() {
-                None => w.val(
-                    name,
-                    Val {
-                        tag: tag::CODE,
-                        bytes,
-                    },
-                ),
+                None => {
+                    let (tag, bytes) = (tag::CODE, code);
+                    w.val(name, Val { tag, bytes });
+                }
                 Some(scope) => {
-                    let mut inner = Writer::new();
-                    write(ctx, &mut inner, "scope", scope.as_value(), depth + 1)?;
-                    let inner = inner.finish();
-                    let scope = inner.as_doc().get("scope").and_then(Val::as_doc);
-                    let scope = scope.unwrap_or(Doc::EMPTY).as_bytes();
-                    let mut whole = ((4 + bytes.len() + scope.len()) as i32)
-                        .to_le_bytes()
-                        .to_vec();
-                    whole.extend_from_slice(bytes);
-                    whole.extend_from_slice(scope);
-                    w.val(
-                        name,
-                        Val {
-                            tag: tag::CODE_WITH_SCOPE,
-                            bytes: &whole,
-                        },
-                    )
+                    let bytes = code_with_scope(ctx, code, scope, depth)?;
+                    let (tag, bytes) = (tag::CODE_WITH_SCOPE, bytes.as_slice());
+                    w.val(name, Val { tag, bytes });
                 }
             };
         }
@@ -299,6 +270,36 @@ fn write_special<'js>(
         _ => return Err(malformed("BSON type")),
     }
     Ok(())
+}
+
+/// A regular expression's bytes: pattern and options, each ended by a zero. `None` where the pattern
+/// holds one.
+fn regex_bytes(pattern: String, mut options: String) -> Option<Vec<u8>> {
+    if pattern.contains('\0') {
+        return None;
+    }
+    options.retain(|c| "imsx".contains(c));
+    Some(format!("{pattern}\0{options}\0").into_bytes())
+}
+
+/// The bytes of code with a scope: their length, the code's string, the scope's document.
+fn code_with_scope<'js>(
+    ctx: &Ctx<'js>,
+    code: &[u8],
+    scope: &Object<'js>,
+    depth: usize,
+) -> Result<Vec<u8>> {
+    let mut inner = Writer::new();
+    write(ctx, &mut inner, "scope", scope.as_value(), depth + 1)?;
+    let inner = inner.finish();
+    let scope = inner.as_doc().get("scope").and_then(Val::as_doc);
+    let scope = scope.unwrap_or(Doc::EMPTY).as_bytes();
+    let mut whole = ((4 + code.len() + scope.len()) as i32)
+        .to_le_bytes()
+        .to_vec();
+    whole.extend_from_slice(code);
+    whole.extend_from_slice(scope);
+    Ok(whole)
 }
 
 /// A number's text as the text of a decimal, for the prelude.

@@ -333,112 +333,133 @@ impl IndexScan {
     /// To the next entry that passes the key's own tests.
     fn find(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<Found> {
         loop {
-            if self.position.is_none() {
-                match self.ranges.pop_front() {
-                    Some((low, high)) => {
-                        step.examined.seeks += 1;
-                        self.position = Some(Position::new(low, high, self.access.reverse));
-                        self.last.clear();
-                        if let Some(s) = &mut self.skipping {
-                            s.restart();
-                        }
-                    }
-                    None => {
-                        if self.access.dedup {
-                            self.seen.forget();
-                        }
-                        return Ok(Found::End);
-                    }
+            if !self.begin_range(step) {
+                if self.access.dedup {
+                    self.seen.forget();
                 }
-            }
-            let Some(position) = &mut self.position else {
                 return Ok(Found::End);
-            };
+            }
             ctx.tick(1)?;
-            let begin = self.several.as_mut().and_then(|s| s.target());
-            let more = match &mut self.skipping {
-                _ if begin.is_some() => {
-                    step.examined.seeks += 1;
-                    position.seek(step.view, begin.unwrap_or(&[]))?
-                }
-                None => position.next(step.view)?,
-                Some(s) => {
-                    if s.seeks() {
-                        // It counts as what it costs.
-                        ctx.tick(SEEK)?;
-                        step.examined.seeks += 1;
-                    }
-                    s.advance(position, step.view, &self.index)?
-                }
-            };
-            if !more {
+            if !self.advance(ctx, step)? {
                 self.position = None;
                 continue;
             }
-            if let Some(several) = &mut self.several {
-                match several.place(position.key()) {
-                    Place::Inside => {}
-                    Place::Entered => {
-                        if let Some(s) = &mut self.skipping {
-                            s.restart();
-                        }
-                    }
-                    Place::Outside => {
-                        // What was sought in the range before is no matter in the next.
-                        if let Some(s) = &mut self.skipping {
-                            s.restart();
-                        }
-                        continue;
-                    }
-                    Place::Behind => {
-                        self.position = None;
-                        continue;
-                    }
-                }
+            if !self.is_inside() {
+                continue;
             }
             step.examined.keys += 1;
-            let rest = position.key().get(PREFIX..).unwrap_or(&[]);
-            let at = match &mut self.skipping {
-                None => record_at(&self.index, rest)?,
-                Some(s) => match s.admit(&self.index, rest)? {
-                    Some(at) => at,
-                    None => continue,
-                },
-            };
-            let (record, types) = told(&self.index, rest, at, position.value())?;
-            if !self.access.key_filter.is_empty()
-                && !passes(&self.index, &self.access, rest, types)?
-            {
-                continue;
+            if let Some(found) = self.take(ctx, step)? {
+                return Ok(found);
             }
-            let mut found = Found::Entry;
-            if self.access.dedup {
-                let known = match self.many {
-                    None => self.seen.add(ctx, record),
-                    Some(_) => self.seen.look(record),
-                };
-                match known {
-                    Known::Given => continue,
-                    Known::New if self.many.is_none() => {}
-                    _ => {
-                        self.many.get_or_insert(MANY);
-                        found = Found::Undecided;
-                    }
+        }
+    }
+
+    /// Stands in a range; false when there is none left.
+    #[inline]
+    fn begin_range(&mut self, step: &mut Step) -> bool {
+        if self.position.is_some() {
+            return true;
+        }
+        let Some((low, high)) = self.ranges.pop_front() else {
+            return false;
+        };
+        step.examined.seeks += 1;
+        self.position = Some(Position::new(low, high, self.access.reverse));
+        self.last.clear();
+        if let Some(s) = &mut self.skipping {
+            s.restart();
+        }
+        true
+    }
+
+    /// To the range's next entry; false at its end.
+    #[inline]
+    fn advance(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<bool> {
+        let Some(position) = &mut self.position else {
+            return Ok(false);
+        };
+        let begin = self.several.as_mut().and_then(|s| s.target());
+        match &mut self.skipping {
+            _ if begin.is_some() => {
+                step.examined.seeks += 1;
+                position.seek(step.view, begin.unwrap_or(&[]))
+            }
+            None => position.next(step.view),
+            Some(s) => {
+                if s.seeks() {
+                    // It counts as what it costs.
+                    ctx.tick(SEEK)?;
+                    step.examined.seeks += 1;
+                }
+                s.advance(position, step.view, &self.index)
+            }
+        }
+    }
+
+    /// Whether the entry lies in one of several ranges that are read as one.
+    #[inline]
+    fn is_inside(&mut self) -> bool {
+        let (Some(several), Some(position)) = (&mut self.several, &self.position) else {
+            return true;
+        };
+        let place = several.place(position.key());
+        // What was sought in the range before is no matter in the next.
+        if matches!(place, Place::Entered | Place::Outside)
+            && let Some(s) = &mut self.skipping
+        {
+            s.restart();
+        }
+        if matches!(place, Place::Behind) {
+            self.position = None;
+        }
+        matches!(place, Place::Inside | Place::Entered)
+    }
+
+    /// Takes the entry, if its key passes its tests and its record was not given already.
+    #[inline]
+    fn take(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<Option<Found>> {
+        let Some(position) = &self.position else {
+            return Ok(None);
+        };
+        let rest = position.key().get(PREFIX..).unwrap_or(&[]);
+        let at = match &mut self.skipping {
+            None => record_at(&self.index, rest)?,
+            Some(s) => match s.admit(&self.index, rest)? {
+                Some(at) => at,
+                None => return Ok(None),
+            },
+        };
+        let (record, types) = told(&self.index, rest, at, position.value())?;
+        if !self.access.key_filter.is_empty() && !passes(&self.index, &self.access, rest, types)? {
+            return Ok(None);
+        }
+        let mut found = Found::Entry;
+        if self.access.dedup {
+            let known = match self.many {
+                None => self.seen.add(ctx, record),
+                Some(_) => self.seen.look(record),
+            };
+            match known {
+                Known::Given => return Ok(None),
+                Known::New if self.many.is_none() => {}
+                _ => {
+                    self.many.get_or_insert(MANY);
+                    found = Found::Undecided;
                 }
             }
-            if let Some(s) = &mut self.skipping
-                && !s.given(&self.index, rest, types)
-            {
-                continue;
-            }
-            step.record_key.clear();
-            step.record_key.extend_from_slice(record);
-            self.key.clear();
-            self.key.extend_from_slice(&rest[..at]);
-            self.last.clear();
-            self.last.extend_from_slice(rest);
-            return Ok(found);
         }
+        if let Some(s) = &mut self.skipping
+            && !s.given(&self.index, rest, types)
+        {
+            return Ok(None);
+        }
+        step.record_key.clear();
+        step.record_key.extend_from_slice(record);
+        self.key.clear();
+        self.key.extend_from_slice(&rest[..at]);
+        self.last.clear();
+        self.last.extend_from_slice(rest);
+        Ok(Some(found))
     }
 
     /// Whether no other key of a document comes before this one, of those that the scan lets in.
