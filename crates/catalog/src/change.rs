@@ -1,12 +1,10 @@
 //! Reading the catalog and changing it. Lock order: a collection's write lock, then the catalog's mutex; never the other
 //! way round, since a statement that holds the former may need the latter (`set_multikey`).
 
+use crate::applied::{self, PendingCollection, Published};
 use crate::collection::{Collection, Frozen, Index, IndexState, now_millis};
-use crate::keyspace::{
-    self, META_BUILD, META_COLLECTION, META_NEXT_TABLET, SPACE_META, SYSTEM_TABLET,
-};
+use crate::keyspace::{self, META_BUILD, SPACE_META, SYSTEM_TABLET};
 use crate::names::Names;
-use crate::pending::{PendingCollection, Published};
 use crate::view_definition::{self, Row};
 use crate::{check_collection_name, record};
 use bson::{Doc, DocBuf, Value, Writer, doc};
@@ -27,12 +25,10 @@ impl Snapshot {
     /// The catalog as a view of the store has it.
     pub fn read(view: &View) -> Result<Snapshot> {
         let mut snapshot = Snapshot::default();
-        let p = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION);
+        let p = applied::collection_records();
         let mut scan = view.scan(&p, &keyspace::prefix_end(&p), Direction::Forward);
         while scan.next()? {
-            let d = Doc::new(scan.value())
-                .ok_or_else(|| Error::internal("catalog record is damaged"))?;
-            let c = record::read(d)?;
+            let c = applied::read_record(scan.value())?;
             snapshot.collections.insert(Arc::new(c));
         }
         Ok(snapshot)
@@ -60,6 +56,14 @@ impl Snapshot {
 
     pub fn by_uuid(&self, uuid: &[u8; 16]) -> Option<&Arc<Collection>> {
         self.collections.values().find(|c| c.uuid == *uuid)
+    }
+
+    /// The collection of that UUID, where it has one of `names` or belongs to the database of the first.
+    pub(crate) fn find(&self, uuid: &[u8; 16], names: &[Arc<str>]) -> Option<Arc<Collection>> {
+        let is = |c: &&Arc<Collection>| c.uuid == *uuid;
+        let named = names.iter().find_map(|ns| self.get(ns).filter(is));
+        let in_db = || self.of_db(crate::db_of(names.first()?)).find(is);
+        named.or_else(in_db).cloned()
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Arc<Collection>> {
@@ -94,18 +98,12 @@ pub struct NewIndex {
 pub struct Catalog {
     store: Arc<Store>,
     current: Arc<Published>,
-    change: Mutex<Numbers>,
-}
-
-struct Numbers {
-    next_tablet: u64,
+    /// Held from the look at what is to be changed until the change is applied.
+    change: Mutex<()>,
 }
 
 fn collection_key(uuid: &[u8; 16]) -> Vec<u8> {
-    keyspace::join(
-        &keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION),
-        uuid,
-    )
+    keyspace::join(&applied::collection_records(), uuid)
 }
 
 fn put_record(c: &Collection) -> Effect {
@@ -128,20 +126,16 @@ impl Catalog {
         let view = store.view();
         let snapshot = Snapshot::read(&view)?;
         let mut next_tablet = snapshot.all().map(|c| c.tablet + 1).max().unwrap_or(1);
-        let key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET);
-        if let Some(v) = view.get(&key)? {
-            let n = Doc::new(&v)
-                .and_then(|d| d.get("nextTablet")?.as_i64())
-                .unwrap_or(0) as u64;
-            next_tablet = next_tablet.max(n);
+        if let Some(v) = view.get(&applied::next_tablet_key())? {
+            next_tablet = next_tablet.max(applied::next_tablet_of(&v).unwrap_or(0));
         }
         drop(view);
-        let current = Arc::new(Published::new(snapshot));
+        let current = Arc::new(Published::new(snapshot, next_tablet));
         store.observe(current.clone())?;
         Ok(Catalog {
             store,
             current,
-            change: Mutex::new(Numbers { next_tablet }),
+            change: Mutex::new(()),
         })
     }
 
@@ -179,11 +173,7 @@ impl Catalog {
         }
     }
 
-    fn publish(&self, change: impl Fn(&mut Names)) {
-        self.current.change(change);
-    }
-
-    /// Writes the change `what` of a collection.
+    /// Writes the change `what` of a collection. When this returns, readers see what `effects` do to its record.
     fn propose(&self, c: &Collection, what: DocBuf, effects: Vec<Effect>) -> Result<()> {
         self.propose_with(c, what, effects, None)
     }
@@ -217,7 +207,7 @@ impl Catalog {
                 "cannot write to {ns}: it is a view of the log"
             );
         }
-        let mut numbers = self.change.lock();
+        let _change = self.change.lock();
         if self.current.snapshot.load().get(ns).is_some() {
             return Ok(None);
         }
@@ -226,24 +216,23 @@ impl Catalog {
         check_definition(&now, ns, options.as_doc())?;
         let list = view_definition::list_of(ns);
         if options.as_doc().contains("viewOn") && now.get(&list).is_none() {
-            self.create_locked(&mut numbers, &list, DocBuf::new())?;
+            self.create_locked(&list, DocBuf::new())?;
         }
-        let c = self.create_locked(&mut numbers, ns, options)?;
-        Ok(Some(c))
+        self.create_locked(ns, options).map(Some)
     }
 
-    fn create_locked(
-        &self,
-        numbers: &mut Numbers,
-        ns: &str,
-        options: DocBuf,
-    ) -> Result<Arc<Collection>> {
-        let (c, what, effects) = new_collection(numbers, ns, options)?;
+    /// With the catalog's mutex held.
+    fn create_locked(&self, ns: &str, options: DocBuf) -> Result<Arc<Collection>> {
+        let (c, what, effects) = new_collection(self.current.take_tablet(), ns, options)?;
         let row = Row::change(&self.current.snapshot.load(), None, Some(&c));
         self.propose_with(&c, what, effects, row)?;
-        numbers.next_tablet = c.tablet + 1;
-        self.publish(|m| m.insert(c.clone()));
-        Ok(c)
+        self.applied(ns)
+    }
+
+    /// The version that was published from what was proposed just now, with the catalog's mutex held.
+    fn applied(&self, ns: &str) -> Result<Arc<Collection>> {
+        self.get(ns)
+            .ok_or_else(|| Error::internal(format!("no {ns} after its entry was applied")))
     }
 
     /// Fails with WriteConflict where a transaction has made a collection of that name and not ended yet.
@@ -262,13 +251,12 @@ impl Catalog {
         options: DocBuf,
     ) -> Result<Option<(PendingCollection, Entry)>> {
         check_collection_name(ns)?;
-        let mut numbers = self.change.lock();
+        let _change = self.change.lock();
         if self.get(ns).is_some() {
             return Ok(None);
         }
         self.check_not_pending(ns)?;
-        let (c, what, effects) = new_collection(&numbers, ns, options)?;
-        numbers.next_tablet = c.tablet + 1;
+        let (c, what, effects) = new_collection(self.current.take_tablet(), ns, options)?;
         let entry = Entry::new(c.ns.clone(), c.uuid, Op::Ddl(what.into_vec()), effects);
         Ok(Some((PendingCollection::new(&self.current, c), entry)))
     }
@@ -313,20 +301,16 @@ impl Catalog {
     }
 
     /// Runs `f` with the collection's write lock held exclusively and the catalog's mutex: no write is in flight on it.
-    fn exclusive<R>(
-        &self,
-        ns: &str,
-        f: impl FnOnce(&mut Numbers, &Arc<Collection>) -> Result<R>,
-    ) -> Result<R> {
+    fn exclusive<R>(&self, ns: &str, f: impl FnOnce(&Arc<Collection>) -> Result<R>) -> Result<R> {
         loop {
             let c = self
                 .get(ns)
                 .ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
             let _write = RwLock::write_arc(&c.lock);
-            let mut numbers = self.change.lock();
+            let _change = self.change.lock();
             // It may have been dropped or replaced while we waited.
             match self.get(ns) {
-                Some(now) if now.uuid == c.uuid => return f(&mut numbers, &now),
+                Some(now) if now.uuid == c.uuid => return f(&now),
                 _ => continue,
             }
         }
@@ -343,7 +327,7 @@ impl Catalog {
 
     /// Drops a collection; the dropped one, or NamespaceNotFound. The views of a database go with its `system.views`.
     pub fn drop_collection(&self, ns: &str) -> Result<Arc<Collection>> {
-        self.exclusive(ns, |_, c| {
+        self.exclusive(ns, |c| {
             let mut gone = vec![c.clone()];
             if view_definition::is_list(ns) {
                 let now = self.current.snapshot.load();
@@ -352,11 +336,6 @@ impl Catalog {
             let effects = gone.iter().flat_map(|c| drop_effects(c)).collect();
             let row = Row::change(&self.current.snapshot.load(), Some(c), None);
             self.propose_with(c, doc! { "drop": ns }, effects, row)?;
-            self.publish(|m| {
-                gone.iter().for_each(|c| {
-                    m.remove(&c.ns);
-                });
-            });
             Ok(c.clone())
         })
     }
@@ -414,7 +393,7 @@ impl Catalog {
             } else {
                 target.as_ref().map(|t| RwLock::write_arc(&t.lock))
             };
-            let _numbers = self.change.lock();
+            let _change = self.change.lock();
             let now = self.get(from).filter(|c| c.uuid == source.uuid);
             let now = now.ok_or_else(|| {
                 err!(NamespaceNotFound, "Source collection {from} does not exist")
@@ -438,13 +417,7 @@ impl Catalog {
                 what.binary("targetUUID", 4, &t.uuid);
             }
             // Under the old name: that is what its followers know.
-            self.propose(&now, what.finish(), effects)?;
-            let renamed = Arc::new(renamed);
-            self.publish(|m| {
-                m.remove(from);
-                m.insert(renamed.clone());
-            });
-            Ok(())
+            self.propose(&now, what.finish(), effects)
         };
         drop(held);
         result
@@ -452,7 +425,7 @@ impl Catalog {
 
     /// Puts one collection in the place of another, which is frozen and goes.
     pub fn replace(&self, with: &str, ns: &str, frozen: &Frozen) -> Result<()> {
-        let _numbers = self.change.lock();
+        let _change = self.change.lock();
         let (Some(new), Some(old)) = (self.get(with), self.get(ns)) else {
             bail!(NamespaceNotFound, "ns not found {ns}");
         };
@@ -467,13 +440,7 @@ impl Catalog {
             &new,
             doc! { "renameCollection": with, "to": ns, "dropTarget": true },
             effects,
-        )?;
-        let moved = Arc::new(moved);
-        self.publish(|m| {
-            m.remove(with);
-            m.insert(moved.clone());
-        });
-        Ok(())
+        )
     }
 
     /// Replaces a collection's version by what `change` makes of it, with the write lock held exclusively.
@@ -483,15 +450,13 @@ impl Catalog {
         what: DocBuf,
         change: impl FnOnce(&mut Collection) -> Result<(R, Vec<Effect>)>,
     ) -> Result<R> {
-        self.exclusive(ns, |_, c| {
+        self.exclusive(ns, |c| {
             let mut next = Collection::clone(c);
             let (r, mut effects) = change(&mut next)?;
             next.refresh();
             effects.insert(0, put_record(&next));
             let row = Row::change(&self.current.snapshot.load(), Some(c), Some(&next));
             self.propose_with(c, what, effects, row)?;
-            let next = Arc::new(next);
-            self.publish(|m| m.insert(next.clone()));
             Ok(r)
         })
     }
@@ -503,7 +468,7 @@ impl Catalog {
         ns: &str,
         empty: impl FnOnce(&Collection) -> Result<bool>,
     ) -> Result<bool> {
-        self.exclusive(ns, |_, c| {
+        self.exclusive(ns, |c| {
             if c.is_numbered() {
                 return Ok(true);
             }
@@ -513,8 +478,6 @@ impl Catalog {
             let mut next = Collection::clone(c);
             next.number()?;
             self.propose(c, doc! { "numberRecords": ns }, vec![put_record(&next)])?;
-            let next = Arc::new(next);
-            self.publish(|m| m.insert(next.clone()));
             Ok(true)
         })
     }
@@ -604,7 +567,6 @@ impl Catalog {
             next.info.multikey = i.info.multikey;
             // Hiding or showing an index begins its statistics anew.
             if next.info.hidden == i.info.hidden {
-                next.accesses = i.accesses.clone();
                 next.since_millis = i.since_millis;
             }
             *i = next;
@@ -635,7 +597,7 @@ impl Catalog {
         bits: u64,
         wait: bool,
     ) -> Result<Arc<Collection>> {
-        let _numbers = if wait {
+        let _change = if wait {
             self.change.lock()
         } else {
             self.change.try_lock().ok_or_else(Error::offload)?
@@ -650,28 +612,25 @@ impl Catalog {
         }
         i.info.multikey |= bits;
         next.refresh();
-        let next = Arc::new(next);
         self.propose(
             &c,
             doc! { "setMultikey": ns, "index": i64::from(id) },
             vec![put_record(&next)],
         )?;
-        self.publish(|m| m.insert(next.clone()));
-        Ok(next)
+        self.applied(ns)
     }
 }
 
-/// A collection with the next tablet, what the log says of it, and its effects.
+/// A collection with a tablet of its own, what the log says of it, and its effects.
 fn new_collection(
-    numbers: &Numbers,
+    tablet: u64,
     ns: &str,
     options: DocBuf,
 ) -> Result<(Arc<Collection>, DocBuf, Vec<Effect>)> {
-    let tablet = numbers.next_tablet;
     let c = Arc::new(Collection::new(ns.into(), new_uuid(), tablet, options)?);
     let next = doc! { "nextTablet": (tablet + 1) as i64 };
     let what = doc! { "create": ns, "options": &c.options };
-    let number_key = keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET).to_vec();
+    let number_key = applied::next_tablet_key().to_vec();
     let effects = vec![put_record(&c), Effect::Put(number_key, next.into_vec())];
     Ok((c, what, effects))
 }

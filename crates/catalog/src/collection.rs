@@ -53,6 +53,15 @@ impl Index {
     pub fn name(&self) -> &str {
         &self.info.name
     }
+
+    /// See [`Collection::adopt`]. Hiding or showing an index begins its statistics anew.
+    fn adopt(&mut self, before: &Index) {
+        self.spread = before.spread.clone();
+        self.zones = before.zones.clone();
+        if self.info.hidden == before.info.hidden {
+            self.accesses = before.accesses.clone();
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -149,6 +158,24 @@ impl Collection {
     #[inline]
     pub fn is_numbered(&self) -> bool {
         self.numbers.is_some()
+    }
+
+    /// Shares with the version before what is kept in memory only.
+    pub(crate) fn adopt(&mut self, before: &Collection) {
+        self.lock = before.lock.clone();
+        self.id_index_accesses = before.id_index_accesses.clone();
+        self.index_filters = before.index_filters.clone();
+        if let (Some(now), Some(then)) = (&mut self.capped, &before.capped) {
+            now.tail = then.tail.clone();
+        }
+        if let (Some(now), Some(then)) = (&mut self.numbers, &before.numbers) {
+            *now = then.clone();
+        }
+        for index in &mut self.indexes {
+            if let Some(then) = before.index(index.id) {
+                Arc::make_mut(index).adopt(then);
+            }
+        }
     }
 
     /// Takes over options and parses what they hold, so that no statement has to.

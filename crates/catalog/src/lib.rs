@@ -1,7 +1,8 @@
 //! The catalog: which collections and indexes exist, under which numbers, with which options.
 //!
 //! Readers load an immutable [`Snapshot`] (one atomic pointer). Every change is a DDL entry of the log, made under the
-//! catalog's mutex: write the record, then publish the new snapshot. A collection's `lock` orders its writes against DDL: a
+//! catalog's mutex; the new snapshot is published when the entry is applied (`applied.rs`), whoever proposed it. A
+//! collection's `lock` orders its writes against DDL: a
 //! write statement holds the read side from prepare until applied, DDL that changes what writes must do (new index, drop,
 //! rename) holds the write side.
 //!
@@ -13,6 +14,7 @@
 //!
 //! Architecture invariant: names never appear in keys; a tablet number is never used twice.
 
+mod applied;
 pub mod capped;
 mod change;
 mod collection;
@@ -21,12 +23,12 @@ pub mod keyspace;
 mod names;
 mod namespace;
 pub mod numbers;
-mod pending;
 mod record;
 mod validator;
 pub mod view_definition;
 mod zones;
 
+pub use applied::PendingCollection;
 pub use capped::{Capped, Tail};
 pub use change::{Catalog, NewIndex, Snapshot, build_progress_key};
 pub use collection::{Collection, Frozen, Index, IndexState, WriteLock};
@@ -35,7 +37,6 @@ pub use namespace::{
     check_collection_name, check_db_name, check_system_name, collection_of, db_of,
 };
 pub use numbers::Numbers;
-pub use pending::PendingCollection;
 pub use validator::Validator;
 pub use view_definition::ViewDefinition;
 pub use zones::{Expected, Samples, Zones, alike, digest};

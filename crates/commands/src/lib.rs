@@ -36,6 +36,7 @@ mod tests;
 pub use request::connection::Connection;
 pub use version::VERSION;
 
+use admin::set_feature_compatibility_version::AsParameter as FeatureVersion;
 use bson::{DocBuf, ObjectId, Writer};
 use diagnostic::current_op::Connections;
 use errors::Result;
@@ -76,8 +77,8 @@ pub struct Commands {
     pub(crate) operations: Arc<Operations>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) profiler: Profiler,
-    pub(crate) rw_defaults: admin::rw_concern::Defaults,
-    pub(crate) write_block: admin::write_block::WriteBlock,
+    pub(crate) rw_defaults: Arc<admin::rw_concern::Defaults>,
+    pub(crate) write_block: Arc<admin::write_block::WriteBlock>,
     pub(crate) query_settings: Arc<query_settings::QuerySettings>,
     /// What `autoCompact` was last told: target in megabytes, and whether once only.
     pub(crate) auto_compact: Mutex<Option<(i64, bool)>>,
@@ -101,11 +102,20 @@ impl Commands {
             }
         });
         let slow_ms = config.slow_ms;
-        let rw_defaults = admin::rw_concern::Defaults::load(&engine, &config.topology)?;
-        let write_block = admin::write_block::WriteBlock::load(&engine)?;
-        let query_settings = Arc::new(query_settings::QuerySettings::load(&engine)?);
+        let rw_defaults = Arc::new(admin::rw_concern::Defaults::new(&config.topology));
+        let write_block = Arc::<admin::write_block::WriteBlock>::default();
+        let query_settings = Arc::<query_settings::QuerySettings>::default();
         let parameters = Arc::new(Parameters::new(&config.parameters));
-        admin::set_feature_compatibility_version::load(&engine, &parameters)?;
+        let version = FeatureVersion(parameters.clone());
+        settings::stored::follow(
+            &engine,
+            vec![
+                rw_defaults.clone(),
+                write_block.clone(),
+                query_settings.clone(),
+                Arc::new(version),
+            ],
+        )?;
         control.establishment.limit(parameters.establishment());
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
         engine.no_table_scan.store(no_scan, Ordering::Relaxed);

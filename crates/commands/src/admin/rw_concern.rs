@@ -7,10 +7,8 @@ use crate::request::{CommandContext, Done};
 use crate::settings::stored;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
-use executor::Engine;
 use parking_lot::RwLock;
 use service::config::Topology;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const SETTING: &str = "ReadWriteConcernDefaults";
@@ -20,6 +18,8 @@ const SET: &str = "setDefaultRWConcern";
 pub struct Defaults {
     acknowledge: AtomicU8,
     given: RwLock<Given>,
+    /// What a write concern is read for.
+    topology: Topology,
 }
 
 #[derive(Clone, Default)]
@@ -47,37 +47,37 @@ impl Given {
     }
 }
 
-impl Defaults {
-    /// Those that were set when the server last ran.
-    pub fn load(engine: &Arc<Engine>, topology: &Topology) -> Result<Defaults> {
-        let defaults = Defaults {
-            acknowledge: AtomicU8::new(code(Acknowledge::Durable)),
-            given: RwLock::default(),
-        };
-        if let Some(d) = stored::load(engine, SETTING)? {
-            let sub = |name: &str| d.get(name).and_then(|v| v.as_doc()).map(|d| d.to_buf());
-            let updated = d.get("updateOpTime").and_then(|v| v.as_timestamp());
-            let at = d.get("updateWallClockTime").and_then(|v| v.as_date());
-            defaults.put(
-                Given {
-                    read: sub("defaultReadConcern"),
-                    write: sub("defaultWriteConcern"),
-                    updated: updated.zip(at),
-                },
-                topology,
-            );
-        }
-        Ok(defaults)
+impl stored::InMemory for Defaults {
+    fn id(&self) -> &'static str {
+        SETTING
     }
 
-    fn put(&self, given: Given, topology: &Topology) {
-        let acknowledge = given
-            .write
-            .as_ref()
-            .and_then(|d| concern::write_concern(d.as_doc().as_val(), topology).ok())
+    fn take(&self, setting: Option<Doc<'_>>) {
+        let d = setting.unwrap_or(Doc::EMPTY);
+        let sub = |name: &str| d.get(name).and_then(|v| v.as_doc()).map(|d| d.to_buf());
+        let updated = d.get("updateOpTime").and_then(|v| v.as_timestamp());
+        let at = d.get("updateWallClockTime").and_then(|v| v.as_date());
+        let given = Given {
+            read: sub("defaultReadConcern"),
+            write: sub("defaultWriteConcern"),
+            updated: updated.zip(at),
+        };
+        let acknowledge = (given.write.as_ref())
+            .and_then(|d| concern::write_concern(d.as_doc().as_val(), &self.topology).ok())
             .map_or(Acknowledge::Durable, |c| c.acknowledge);
         *self.given.write() = given;
         self.acknowledge.store(code(acknowledge), Relaxed);
+    }
+}
+
+impl Defaults {
+    /// MongoDB's own.
+    pub fn new(topology: &Topology) -> Defaults {
+        Defaults {
+            acknowledge: AtomicU8::new(code(Acknowledge::Durable)),
+            given: RwLock::default(),
+            topology: topology.clone(),
+        }
     }
 
     /// What a write without a write concern gets.
@@ -177,7 +177,6 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     given.updated = Some((cx.app.store.last_ts(), now_millis()));
     stored::save(&mut cx.op, SETTING, given.document().as_doc())?;
-    cx.app.rw_defaults.put(given, &cx.app.config.topology);
     show(cx);
     Ok(Done::Reply)
 }

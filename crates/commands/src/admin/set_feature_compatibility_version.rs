@@ -6,19 +6,27 @@ use crate::request::{CommandContext, Done};
 use crate::settings::parameters::Parameters;
 use crate::settings::stored;
 use crate::version::FEATURE_VERSIONS;
-use bson::{Value, doc};
+use bson::{Doc, Value, Writer, doc};
 use errors::{Result, bail};
-use executor::Engine;
 use std::sync::Arc;
 
 const SETTING: &str = "featureCompatibilityVersion";
 
-/// Gives the parameter the version that was set last.
-pub fn load(engine: &Arc<Engine>, parameters: &Parameters) -> Result<()> {
-    if let Some(d) = stored::load(engine, SETTING)? {
-        parameters.put(SETTING, Value::from(d));
+/// The version as the parameter of that name.
+pub struct AsParameter(pub Arc<Parameters>);
+
+impl stored::InMemory for AsParameter {
+    fn id(&self) -> &'static str {
+        SETTING
     }
-    Ok(())
+
+    fn take(&self, setting: Option<Doc<'_>>) {
+        if let Some(version) = setting.and_then(|d| d.get("version")) {
+            let mut w = Writer::new();
+            w.val("version", version);
+            self.0.put(SETTING, Value::from(w.finish()));
+        }
+    }
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
@@ -61,6 +69,5 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let value = doc! { "version": version };
     stored::save(&mut cx.op, SETTING, value.as_doc())?;
-    cx.app.parameters.put(SETTING, Value::from(value));
     Ok(Done::Reply)
 }

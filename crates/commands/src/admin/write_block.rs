@@ -6,11 +6,9 @@ use crate::request::idl;
 use crate::request::table::{Command, flag};
 use crate::request::{CommandContext, Done};
 use crate::settings::stored;
-use bson::doc;
+use bson::{Doc, doc};
 use errors::{Result, bail};
-use executor::Engine;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const SETTING: &str = "userWriteBlock";
@@ -23,23 +21,20 @@ pub struct WriteBlock {
     reason: Mutex<Option<String>>,
 }
 
-impl WriteBlock {
-    pub fn load(engine: &Arc<Engine>) -> Result<WriteBlock> {
-        let block = WriteBlock::default();
-        if let Some(d) = stored::load(engine, SETTING)?
-            && let Some(reason) = d.get("reason").and_then(|v| v.as_str())
-        {
-            block.put(Some(reason.to_string()));
-        }
-        Ok(block)
+impl stored::InMemory for WriteBlock {
+    fn id(&self) -> &'static str {
+        SETTING
     }
 
-    fn put(&self, reason: Option<String>) {
+    fn take(&self, setting: Option<Doc<'_>>) {
+        let reason = setting.and_then(|d| Some(d.get("reason")?.as_str()?.to_string()));
         let mut now = self.reason.lock();
         self.on.store(reason.is_some(), Relaxed);
         *now = reason;
     }
+}
 
+impl WriteBlock {
     /// Refuses a command that writes, while writes are refused. The server's own databases are not
     /// the users'.
     #[inline]
@@ -103,6 +98,5 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         false => doc! {},
     };
     stored::save(&mut cx.op, SETTING, setting.as_doc())?;
-    cx.app.write_block.put(global.then(|| reason.to_string()));
     Ok(Done::Reply)
 }

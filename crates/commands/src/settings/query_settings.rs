@@ -8,7 +8,7 @@ use crate::request::CommandContext;
 use crate::settings::stored;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
-use executor::{Engine, OpCtx};
+use executor::OpCtx;
 use parking_lot::{Mutex, RwLock};
 use planner::Hint;
 use std::sync::Arc;
@@ -72,23 +72,22 @@ impl Setting {
     }
 }
 
-impl QuerySettings {
-    /// What was set before the process started.
-    pub fn load(engine: &Arc<Engine>) -> Result<QuerySettings> {
-        let kept = stored::load(engine, ID)?;
-        let list = kept.as_ref().and_then(|d| d.get("settings")?.as_array());
-        let all: Vec<_> = list
-            .unwrap_or(Doc::EMPTY)
-            .values()
-            .filter_map(|v| Setting::from_doc(v.as_doc()?).map(Arc::new))
-            .collect();
-        Ok(QuerySettings {
-            any: AtomicBool::new(!all.is_empty()),
-            all: RwLock::new(all),
-            changing: Mutex::default(),
-        })
+impl stored::InMemory for QuerySettings {
+    fn id(&self) -> &'static str {
+        ID
     }
 
+    fn take(&self, setting: Option<Doc<'_>>) {
+        let list = setting.and_then(|d| d.get("settings")?.as_array());
+        let all: Vec<_> = (list.iter().flat_map(|l| l.values()))
+            .filter_map(|v| Setting::from_doc(v.as_doc()?).map(Arc::new))
+            .collect();
+        self.any.store(!all.is_empty(), Relaxed);
+        *self.all.write() = all;
+    }
+}
+
+impl QuerySettings {
     /// Whether nothing is set: asked for every query.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -118,8 +117,6 @@ impl QuerySettings {
             w.push(row(s, true).as_doc().as_val());
         }
         stored::save(op, ID, w.finish().as_doc())?;
-        self.any.store(!all.is_empty(), Relaxed);
-        *self.all.write() = all;
         Ok(done)
     }
 

@@ -1,0 +1,204 @@
+//! What readers see of the catalog, and how an applied entry changes it.
+//!
+//! ```text
+//! entry of DDL ─┬─ put of a collection's record    → a version in the place of the one before
+//!               ├─ delete of a collection's record → the collection is gone
+//!               └─ put of the next tablet's number → numbers below it are taken
+//! ```
+//! Invariants:
+//! - The published catalog changes here and nowhere else, when the engine has an entry: by the same code on the member that
+//!   proposed it and on one that was sent it. So it is what [`Snapshot::read`] would read.
+//! - A version shares with the one before it what is kept in memory only ([`Collection::adopt`]): locks, counters, maps.
+//! - A name that is pending is made by nobody else. A pending collection is published when the entry that makes it is applied;
+//!   when its transaction goes before that, the name is free again.
+
+use crate::change::Snapshot;
+use crate::collection::Collection;
+use crate::keyspace::{self, META_COLLECTION, META_NEXT_TABLET, Prefix, SPACE_META, SYSTEM_TABLET};
+use crate::record;
+use arc_swap::ArcSwap;
+use bson::Doc;
+use errors::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use storage::{Committed, Effect, Entry, Observer, Op};
+
+type Uuid = [u8; 16];
+
+pub(crate) fn collection_records() -> Prefix {
+    keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COLLECTION)
+}
+
+pub(crate) fn next_tablet_key() -> Prefix {
+    keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_NEXT_TABLET)
+}
+
+/// The number that [`next_tablet_key`] holds.
+pub(crate) fn next_tablet_of(value: &[u8]) -> Option<u64> {
+    let n = Doc::new(value)?.get("nextTablet")?.as_i64()?;
+    u64::try_from(n).ok()
+}
+
+/// A collection from its record, as the store has it.
+pub(crate) fn read_record(value: &[u8]) -> Result<Collection> {
+    let d = Doc::new(value).ok_or_else(|| Error::internal("catalog record is damaged"))?;
+    record::read(d)
+}
+
+/// What readers see of the catalog, and what waits to be seen.
+pub(crate) struct Published {
+    pub snapshot: ArcSwap<Snapshot>,
+    /// No tablet has this number or a higher one.
+    next_tablet: AtomicU64,
+    /// By name, in their newest versions.
+    pending: Mutex<HashMap<Arc<str>, Arc<Collection>>>,
+    /// How many there are: most entries are applied while there is none.
+    many: AtomicUsize,
+}
+
+impl Published {
+    pub fn new(snapshot: Snapshot, next_tablet: u64) -> Published {
+        Published {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            next_tablet: AtomicU64::new(next_tablet),
+            pending: Mutex::default(),
+            many: AtomicUsize::new(0),
+        }
+    }
+
+    /// A number for a new tablet; given once, whatever becomes of the tablet.
+    pub fn take_tablet(&self) -> u64 {
+        self.next_tablet.fetch_add(1, Ordering::AcqRel)
+    }
+
+    pub fn is_pending(&self, ns: &str) -> bool {
+        self.many.load(Ordering::Acquire) != 0 && self.pending.lock().contains_key(ns)
+    }
+
+    fn set_pending(&self, coll: &Arc<Collection>) {
+        let mut pending = self.pending.lock();
+        pending.insert(coll.ns.clone(), coll.clone());
+        self.many.store(pending.len(), Ordering::Release);
+    }
+
+    fn take_pending(&self, ns: &str, uuid: &Uuid) -> Option<Arc<Collection>> {
+        if self.many.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut pending = self.pending.lock();
+        if pending.get(ns).is_none_or(|c| c.uuid != *uuid) {
+            return None;
+        }
+        let taken = pending.remove(ns);
+        self.many.store(pending.len(), Ordering::Release);
+        taken
+    }
+
+    /// Changes a catalog as a plain entry of DDL says. `made` are the pending collections of the transaction around it.
+    fn change(
+        &self,
+        next: &mut Snapshot,
+        part: &Entry,
+        made: &mut Vec<Arc<Collection>>,
+    ) -> Result<()> {
+        made.extend(self.take_pending(&part.ns, &part.uuid));
+        let (records, number) = (collection_records(), next_tablet_key());
+        let (mut versions, mut gone) = (Vec::new(), Vec::new());
+        for effect in &part.effects {
+            match effect {
+                Effect::Put(key, value) if key.starts_with(&records) => {
+                    versions.push(read_record(value)?)
+                }
+                Effect::Delete(key) => gone.extend(uuid_of(key, &records)),
+                Effect::Put(key, value) if *key == number[..] => {
+                    let taken = next_tablet_of(value).unwrap_or(0);
+                    self.next_tablet.fetch_max(taken, Ordering::AcqRel);
+                }
+                _ => {}
+            }
+        }
+        let mut names: Vec<Arc<str>> = vec![part.ns.clone()];
+        names.extend(versions.iter().map(|c| c.ns.clone()));
+        for uuid in &gone {
+            if let Some(there) = next.find(uuid, &names) {
+                next.names_mut().remove(&there.ns);
+            }
+        }
+        for mut version in versions {
+            let before = next.find(&version.uuid, &names);
+            let in_memory = made.iter().find(|c| c.uuid == version.uuid);
+            if let Some(c) = in_memory.or(before.as_ref()) {
+                version.adopt(c);
+            }
+            if let Some(before) = before.filter(|c| c.ns != version.ns) {
+                next.names_mut().remove(&before.ns);
+            }
+            next.names_mut().insert(Arc::new(version));
+        }
+        Ok(())
+    }
+}
+
+/// The collection whose record lies under `key`.
+fn uuid_of(key: &[u8], records: &Prefix) -> Option<Uuid> {
+    key.strip_prefix(&records[..])?.try_into().ok()
+}
+
+impl Observer for Published {
+    /// Panics where a record cannot be read, which its proposer has written: nothing is appended after that, and a restart
+    /// refuses to open the same record.
+    fn applied(&self, at: Committed, entry: &Entry) {
+        let is_ddl = |e: &Entry| matches!(e.op, Op::Ddl(_));
+        // Most entries are neither: told without a look at their effects.
+        if !matches!(entry.op, Op::Ddl(_) | Op::Transaction(_)) || !entry.plain().any(is_ddl) {
+            return;
+        }
+        let mut next = Snapshot::clone(&self.snapshot.load());
+        let mut made = Vec::new();
+        for part in entry.plain().filter(|e| is_ddl(e)) {
+            if let Err(e) = self.change(&mut next, part, &mut made) {
+                panic!("the catalog's change at {}: {}", at.index, e.message);
+            }
+        }
+        self.snapshot.store(Arc::new(next));
+    }
+}
+
+/// A transaction's hold on a collection that it has made.
+pub struct PendingCollection {
+    published: Arc<Published>,
+    coll: Arc<Collection>,
+}
+
+impl PendingCollection {
+    pub(crate) fn new(published: &Arc<Published>, coll: Arc<Collection>) -> PendingCollection {
+        published.set_pending(&coll);
+        PendingCollection {
+            published: published.clone(),
+            coll,
+        }
+    }
+
+    /// Its newest version.
+    pub fn get(&self) -> &Arc<Collection> {
+        &self.coll
+    }
+
+    /// Puts another version in its place.
+    pub fn set(&mut self, coll: Arc<Collection>) {
+        self.published.set_pending(&coll);
+        self.coll = coll;
+    }
+}
+
+impl Drop for PendingCollection {
+    fn drop(&mut self) {
+        let _ = self.published.take_pending(&self.coll.ns, &self.coll.uuid);
+    }
+}
+
+#[cfg(test)]
+#[path = "applied_tests.rs"]
+mod tests;

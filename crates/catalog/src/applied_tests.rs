@@ -1,0 +1,143 @@
+//! A catalog that is only sent entries beside the one that made them.
+
+use super::*;
+use crate::{Catalog, NewIndex};
+use bson::{DocBuf, doc};
+use parking_lot::Mutex;
+use storage::{Store, StoreOptions};
+
+/// Hands every applied entry to another store, as a member of a set is sent them.
+struct Sent(Mutex<Vec<Entry>>);
+
+impl Observer for Sent {
+    fn applied(&self, _: Committed, entry: &Entry) {
+        self.0.lock().push(entry.clone());
+    }
+}
+
+struct Member {
+    _dir: tempfile::TempDir,
+    store: Arc<Store>,
+    catalog: Catalog,
+}
+
+fn member() -> Member {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(StoreOptions {
+        cache_bytes: 16 << 20,
+        ..StoreOptions::new(dir.path())
+    })
+    .unwrap();
+    let catalog = Catalog::open(store.clone()).unwrap();
+    Member {
+        _dir: dir,
+        store,
+        catalog,
+    }
+}
+
+/// Every collection as its record would be written, by name.
+fn shown(snapshot: &Snapshot) -> Vec<String> {
+    let text = |c: &Arc<Collection>| record::write(c).as_doc().to_string();
+    snapshot.all().map(text).collect()
+}
+
+fn index(name: &str, key: DocBuf) -> NewIndex {
+    NewIndex {
+        spec: doc! { "v": 2, "key": key, "name": name },
+    }
+}
+
+/// One change of each kind.
+fn change_everything(catalog: &Catalog) {
+    let create = |ns: &str, options: DocBuf| catalog.create(ns, options).unwrap().unwrap();
+    create("a.plain", doc! {});
+    create("a.capped", doc! { "capped": true, "size": 4096 });
+    create(
+        "a.view",
+        doc! { "viewOn": "plain", "pipeline": bson::Value::array(doc! {}) },
+    );
+    create("b.gone", doc! {});
+    create("b.target", doc! {});
+    create("c.one", doc! {});
+    create("c.two", doc! {});
+    let new = [index("x", doc! { "x": 1 }), index("y", doc! { "y": -1 })];
+    catalog.add_indexes("a.plain", &new, |_| Ok(false)).unwrap();
+    catalog.finish_build("a.plain", 1).unwrap();
+    catalog.set_multikey("a.plain", 1, 1, true).unwrap();
+    catalog.drop_index("a.plain", "y").unwrap();
+    let hidden = doc! { "v": 2, "key": doc! { "x": 1 }, "name": "x", "hidden": true };
+    catalog.change_index("a.plain", "x", hidden).unwrap();
+    let options = doc! { "validator": doc! { "x": 1 } };
+    catalog.change_options("a.plain", options).unwrap();
+    catalog.rename("a.plain", "b.target", true).unwrap();
+    catalog.drop_collection("b.gone").unwrap();
+    catalog.number_records("c.one", |_| Ok(true)).unwrap();
+    catalog.drop_database("c").unwrap();
+    create("c.again", doc! {});
+}
+
+#[test]
+fn who_is_sent_the_entries_knows_the_same_catalog() {
+    let (first, second) = (member(), member());
+    let sent = Arc::new(Sent(Mutex::default()));
+    first.store.observe(sent.clone()).unwrap();
+    change_everything(&first.catalog);
+    for entry in sent.0.lock().drain(..) {
+        second.store.propose(vec![entry]).unwrap();
+        let stored = Snapshot::read(&second.store.view()).unwrap();
+        assert_eq!(shown(&second.catalog.snapshot()), shown(&stored));
+    }
+    let (ours, theirs) = (first.catalog.snapshot(), second.catalog.snapshot());
+    assert_eq!(shown(&theirs), shown(&ours));
+    assert_eq!(theirs.databases(), ["a", "b", "c"]);
+    let next = |m: &Member| m.catalog.create("d.new", doc! {}).unwrap().unwrap().tablet;
+    assert_eq!(next(&second), next(&first));
+}
+
+#[test]
+fn a_version_keeps_what_is_in_memory() {
+    let m = member();
+    m.catalog.create("a.c", doc! {}).unwrap();
+    m.catalog
+        .add_indexes("a.c", &[index("x", doc! { "x": 1 })], |_| Ok(true))
+        .unwrap();
+    let before = m.catalog.get("a.c").unwrap();
+    before
+        .index(1)
+        .unwrap()
+        .accesses
+        .store(7, Ordering::Relaxed);
+    m.catalog.rename("a.c", "b.c", false).unwrap();
+    let after = m.catalog.get("b.c").unwrap();
+    let accesses = |c: &Collection| c.index(1).unwrap().accesses.load(Ordering::Relaxed);
+    assert!(Arc::ptr_eq(&after.lock, &before.lock) && accesses(&after) == 7);
+    let hidden = doc! { "v": 2, "key": doc! { "x": 1 }, "name": "x", "hidden": true };
+    m.catalog.change_index("b.c", "x", hidden).unwrap();
+    let after = m.catalog.get("b.c").unwrap();
+    assert!(Arc::ptr_eq(&after.lock, &before.lock) && accesses(&after) == 0);
+}
+
+#[test]
+fn a_pending_collection_is_published_by_its_transaction_or_not_at_all() {
+    let m = member();
+    let begin = |ns: &str| m.catalog.begin_create(ns, doc! {}).unwrap().unwrap();
+    let (mut made, create) = begin("a.made");
+    let (with_index, indexes) = (m.catalog)
+        .add_pending_indexes(made.get(), &[index("x", doc! { "x": 1 })])
+        .unwrap();
+    made.set(with_index.clone());
+    assert!(m.catalog.create("a.made", doc! {}).is_err());
+    let (left, _) = begin("a.left");
+    let transaction = Entry {
+        op: Op::Transaction(vec![create, indexes]),
+        ..Entry::noop(vec![])
+    };
+    m.store.propose(vec![transaction]).unwrap();
+    drop((made, left));
+    let published = m.catalog.get("a.made").unwrap();
+    assert!(Arc::ptr_eq(&published.lock, &with_index.lock));
+    assert_eq!(published.indexes.len(), 1);
+    assert!(m.catalog.get("a.left").is_none());
+    assert!(m.catalog.create("a.left", doc! {}).unwrap().is_some());
+}
