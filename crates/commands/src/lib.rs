@@ -4,8 +4,9 @@
 //!
 //! - `request`: from the message to its command and back to the reply; arguments, concerns, the
 //!   table of commands;
-//! - `admin`, `crud`, `ddl`, `diagnostic`, `handshake`, `replication`, `sessions`, `stats`: the
-//!   commands, a file each, which parses, runs and replies;
+//! - `admin`, `crud`, `ddl`, `diagnostic`, `handshake`, `replication`, `roles`, `sessions`, `stats`,
+//!   `users`: the commands, a file each, which parses, runs and replies;
+//! - `security`: who a client is, and what he may do;
 //! - `monitoring`, `settings`, `topology`: state of the server that several commands share;
 //! - `background`: threads that work without a request.
 //!
@@ -18,6 +19,7 @@ mod background;
 mod clock;
 mod monitoring;
 mod request;
+mod security;
 mod settings;
 mod topology;
 mod version;
@@ -28,10 +30,12 @@ mod ddl;
 mod diagnostic;
 mod handshake;
 mod replication;
+mod roles;
 mod sessions;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod users;
 
 pub use request::connection::Connection;
 pub use version::VERSION;
@@ -88,6 +92,7 @@ pub struct Commands {
     pub(crate) initiated_host: Mutex<Option<String>>,
     pub(crate) initiated: Mutex<bool>,
     pub(crate) topology: topology::monitor::Topology,
+    pub(crate) security: Arc<security::Security>,
 }
 
 impl Commands {
@@ -116,6 +121,8 @@ impl Commands {
                 Arc::new(version),
             ],
         )?;
+        let security = Arc::new(security::Security::new(&config.security));
+        store.observe(Arc::new(security::RaiseGeneration(security.clone())))?;
         control.establishment.limit(parameters.establishment());
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
         engine.no_table_scan.store(no_scan, Ordering::Relaxed);
@@ -146,6 +153,7 @@ impl Commands {
             initiated_host: Mutex::default(),
             initiated: Mutex::default(),
             topology: topology::monitor::Topology::default(),
+            security,
         };
         let control = commands.control.clone();
         let log_tail = &commands.engine.log_tail;
@@ -153,6 +161,11 @@ impl Commands {
         background::reaper::start(&commands)?;
         background::ttl_monitor::start(&commands)?;
         Ok(commands)
+    }
+
+    /// Whether nobody can log in yet, although everybody has to.
+    pub fn lacks_users(&self) -> bool {
+        self.security.enabled && self.security.is_exceptional(&self.engine).unwrap_or(false)
     }
 
     /// Ends a session: its cursors go with it.

@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::fault::{Fault, Result};
 use crate::reply;
 use crate::targets::Url;
-use crate::targets::scram::{Hash, Scram, nonce};
+use auth::scram::{Client, Hash, digest_password, nonce};
 use bson::{Doc, DocBuf, Val, Value, doc};
 use std::fmt;
 
@@ -73,10 +73,7 @@ impl Login {
     /// The password as the mechanism hashes it.
     fn prepared(&self, hash: Hash) -> String {
         match hash {
-            Hash::Sha1 => {
-                let text = format!("{}:mongo:{}", self.user, self.password);
-                format!("{:x}", md5::compute(text))
-            }
+            Hash::Sha1 => digest_password(&self.user, &self.password),
             // What SASLprep forbids a server may have taken all the same.
             Hash::Sha256 => stringprep::saslprep(&self.password)
                 .map_or_else(|_| self.password.clone(), |p| p.into_owned()),
@@ -92,7 +89,7 @@ impl Login {
 
     pub fn perform(&self, c: &mut Connection) -> Result<()> {
         let hash = self.choose(c.hello.as_doc());
-        let mut scram = Scram::new(hash, &self.user, &self.prepared(hash), &nonce());
+        let mut scram = Client::new(hash, &self.user, &self.prepared(hash), &nonce());
         let start = doc! {
             "saslStart": 1, "mechanism": hash.mechanism(),
             "payload": Value::binary(0, scram.first().as_bytes()),

@@ -74,7 +74,7 @@ pub const FLAGS: &[Flag] = &[
         &["allow-insecure-bind"],
         "pando.allowInsecureBind",
         Switch,
-        "Listen beyond this machine although there is no authentication yet: whoever reaches the port may read and change everything",
+        "Listen beyond this machine although there is no TLS yet: whoever listens on the network may read everything, and without --auth change it",
     ),
     own(
         &["cache"],
@@ -255,9 +255,19 @@ pub const FLAGS: &[Flag] = &[
     ),
     flag(&["shardsvr"], "sharding.clusterRole", Fixed("shardsvr")),
     flag(&["configsvr"], "sharding.clusterRole", Fixed("configsvr")),
-    flag(&["auth"], "security.authorization", Fixed("enabled")),
+    own(
+        &["auth"],
+        "security.authorization",
+        Fixed("enabled"),
+        "Ask clients to log in, and check what they may do",
+    ),
     flag(&["noauth"], "security.authorization", Fixed("disabled")),
-    flag(&["keyFile"], "security.keyFile", Value("FILE")),
+    own(
+        &["keyFile"],
+        "security.keyFile",
+        Value("FILE"),
+        "The key that members of a cluster share; switches --auth on",
+    ),
     flag(
         &["clusterAuthMode"],
         "security.clusterAuthMode",

@@ -173,7 +173,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         .map_err(|says| Failure { code: 1, says })?;
     daemon::watch_signals(Arc::clone(&control)).map_err(|says| Failure { code: 1, says })?;
 
-    announce(&config, &listeners, began);
+    announce(&config, &listeners, began, commands.lacks_users());
     if let Some(ready) = ready {
         ready.announce();
     }
@@ -231,19 +231,25 @@ fn log_start(config: &Config, warnings: &[String]) {
         dbPath = %config.db_path.display(), version = env!("CARGO_PKG_VERSION"), compatibleWith = commands::VERSION,
         "PandoDB starting");
     tracing::info!(target: "CONTROL", id = 21951, ctx = "initandlisten", options.json = %config.parsed, "Options set by command line");
-    tracing::warn!(target: "CONTROL", id = 22120, ctx = "initandlisten", startup_warning = true,
-        "Access control is not enabled for the database. Read and write access to data and configuration is unrestricted");
+    if !config.security.authorization {
+        tracing::warn!(target: "CONTROL", id = 22120, ctx = "initandlisten", startup_warning = true,
+            "Access control is not enabled for the database. Read and write access to data and configuration is unrestricted");
+    }
     for warning in warnings {
         tracing::warn!(target: "CONTROL", ctx = "initandlisten", startup_warning = true, "{warning}");
     }
 }
 
 /// Says that the server is ready: to people on stdout, to scripts as mongod says it in its log.
-fn announce(config: &Config, listeners: &Listeners, began: Instant) {
+fn announce(config: &Config, listeners: &Listeners, began: Instant, lacks_users: bool) {
     for address in listeners.addresses() {
         tracing::info!(target: "NETWORK", id = 23015, ctx = "listener", address = %address, "Listening on");
     }
     tracing::info!(target: "NETWORK", id = 23016, ctx = "listener", port = config.port, ssl = "off", "Waiting for connections");
+    if lacks_users {
+        tracing::warn!(target: "ACCESS", ctx = "initandlisten", startup_warning = true,
+            "There are no users yet, and nobody can log in: make the first one from this machine (createUser in the database admin)");
+    }
     if config.personality == Personality::Mongod {
         return;
     }
@@ -260,8 +266,14 @@ fn announce(config: &Config, listeners: &Listeners, began: Instant) {
         Topology::ReplicaSet { name, .. } => format!("replica set {name} of one member"),
     };
     let uri = format!("mongodb://{host}/");
+    let first_user = match lacks_users {
+        true => format!(
+            "\nNobody can log in yet. Make the first user from this machine:\n  npx mongosh {uri}admin --eval 'db.createUser({{user: \"admin\", pwd: passwordPrompt(), roles: [\"root\"]}})'\n"
+        ),
+        false => String::new(),
+    };
     let text = format!(
-        "PandoDB {} is ready after {} ms.\n\n  connect     {uri}\n  data        {}\n  cache       {}\n  durability  {durability}\n  topology    {part}\n\nTry:  npx mongosh {uri}\nStop: Ctrl-C\n",
+        "PandoDB {} is ready after {} ms.\n\n  connect     {uri}\n  data        {}\n  cache       {}\n  durability  {durability}\n  topology    {part}\n{first_user}\nTry:  npx mongosh {uri}\nStop: Ctrl-C\n",
         env!("CARGO_PKG_VERSION"),
         began.elapsed().as_millis(),
         config.db_path.display(),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use service::config::{Config, Durability, Personality, Topology};
+use service::config::{Config, Durability, Personality, Security, Topology};
 
 use crate::memory;
 use crate::options::{Given, Options, WITHOUT_EFFECT};
@@ -32,6 +32,7 @@ pub fn launch(
     let o = Reader(options);
     refuse(&o)?;
     let mongod = personality == Personality::Mongod;
+    let security = security(&o)?;
     let port: u16 = o.parsed("net.port", "a port")?.unwrap_or(27017);
     let config = Config {
         personality,
@@ -41,7 +42,7 @@ pub fn launch(
             "pando-data"
         }))?,
         port,
-        bind: bind(&o)?,
+        bind: bind(&o, &security)?,
         unix_socket: unix_socket(&o, mongod, port)?,
         advertise: advertise(&o)?,
         topology: topology(&o, mongod)?,
@@ -62,6 +63,7 @@ pub fn launch(
             given => given.unwrap_or(1_000_000),
         },
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
+        security,
         scripting: o.switch("security.javascriptEnabled")?.unwrap_or(true),
         parameters: parameters(options, &o)?,
         slow_ms: o
@@ -146,18 +148,12 @@ fn bad(given: &Given, what: &str) -> String {
 
 /// What would be dangerous to pass over in silence.
 fn refuse(o: &Reader<'_>) -> Result<(), String> {
-    if let Some(given) = o.given("security.authorization")
-        && given.value != "disabled"
+    if let Some(given) = o.given("security.clusterAuthMode")
+        && given.value != "keyFile"
     {
         return Err(format!(
-            "{}: this server has no authentication yet and would not protect anything",
-            given.origin
-        ));
-    }
-    if let Some(given) = o.given("security.keyFile") {
-        return Err(format!(
-            "{}: this server has no authentication yet and would not protect anything",
-            given.origin
+            "{}: members of a cluster know each other by a key file alone, not by {}",
+            given.origin, given.value
         ));
     }
     for key in ["net.tls.mode", "net.ssl.mode"] {
@@ -192,13 +188,46 @@ fn refuse(o: &Reader<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether commands are checked, and the key of the cluster. A key file asks for both.
+fn security(o: &Reader<'_>) -> Result<Security, String> {
+    let keys = match o.given("security.keyFile") {
+        Some(given) => read_keys(given)?,
+        None => Vec::new(),
+    };
+    let authorization = match o.given("security.authorization") {
+        None => !keys.is_empty(),
+        Some(given) => match given.value.as_str() {
+            "enabled" => true,
+            "disabled" => false,
+            _ => return Err(bad(given, "enabled or disabled")),
+        },
+    };
+    Ok(Security {
+        authorization,
+        keys,
+    })
+}
+
+fn read_keys(given: &Given) -> Result<Vec<String>, String> {
+    use std::os::unix::fs::PermissionsExt;
+    let wrong = |why: String| format!("{}: {}: {why}", given.origin, given.value);
+    let metadata = std::fs::metadata(&given.value).map_err(|e| wrong(e.to_string()))?;
+    if metadata.permissions().mode() & 0o077 != 0 {
+        return Err(wrong(
+            "permissions are too open: only its owner may read it (chmod 600)".into(),
+        ));
+    }
+    let text = std::fs::read_to_string(&given.value).map_err(|e| wrong(e.to_string()))?;
+    auth::key_file::parse(&text).map_err(wrong)
+}
+
 fn absolute(path: impl Into<PathBuf>) -> Result<PathBuf, String> {
     let path = path.into();
     std::path::absolute(&path)
         .map_err(|e| format!("cannot make sense of the path {}: {e}", path.display()))
 }
 
-fn bind(o: &Reader<'_>) -> Result<Vec<String>, String> {
+fn bind(o: &Reader<'_>, security: &Security) -> Result<Vec<String>, String> {
     let all = o.switch("net.bindIpAll")?.unwrap_or(false);
     let hosts: Vec<String> = match o.text("net.bindIp") {
         _ if all => vec!["0.0.0.0".into()],
@@ -216,8 +245,14 @@ fn bind(o: &Reader<'_>) -> Result<Vec<String>, String> {
     if let Some(open) = open
         && !o.switch("pando.allowInsecureBind")?.unwrap_or(false)
     {
+        let why = match security.authorization {
+            true => "there is no TLS yet, so whoever listens on the network could read everything",
+            false => {
+                "without --auth whoever reaches the port could read and change everything, and there is no TLS yet"
+            }
+        };
         return Err(format!(
-            "will not listen on {open}: there is no authentication yet, so whoever reaches the port could read and change everything; add --allow-insecure-bind (or PANDO_ALLOW_INSECURE_BIND=1) if the network is to be trusted"
+            "will not listen on {open}: {why}; add --allow-insecure-bind (or PANDO_ALLOW_INSECURE_BIND=1) if the network is to be trusted"
         ));
     }
     Ok(hosts)
@@ -497,8 +532,10 @@ mod tests {
             ("--bind 0.0.0.0", "--allow-insecure-bind"),
             ("--bind_ip_all", "--allow-insecure-bind"),
             ("--bind 127.0.0.1,10.0.0.1", "will not listen on 10.0.0.1"),
-            ("--auth", "no authentication yet"),
-            ("--keyFile x", "no authentication yet"),
+            ("--keyFile /nowhere/key", "/nowhere/key: No such file"),
+            ("--keyFile /dev/null", "permissions are too open"),
+            ("--clusterAuthMode x509", "by a key file alone"),
+            ("--auth --bind 10.0.0.1", "no TLS yet"),
             ("--tlsMode requireTLS", "no TLS yet"),
             ("--shardsvr", "sharded cluster"),
             ("--storageEngine mmapv1", "unknown storage engine"),

@@ -41,19 +41,21 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["executor", "catalog", "storage", "bson", "errors"],
     ),
     ("replication", &["bson", "errors"]),
+    ("auth", &["bson", "errors"]),
     ("service", &["wire", "bson", "errors"]),
     (
         "commands",
         &[
-            "service", "session", "executor", "changes", "catalog", "storage", "planner", "query",
-            "bson", "errors",
+            "service", "auth", "session", "executor", "changes", "catalog", "storage", "planner",
+            "query", "bson", "errors",
         ],
     ),
     ("server", &["service", "wire", "uring", "bson", "errors"]),
-    ("lab", &["own_process", "wire", "bson"]),
+    ("lab", &["own_process", "auth", "wire", "bson"]),
     (
         "pando",
         &[
+            "auth",
             "commands",
             "server",
             "service",

@@ -50,6 +50,24 @@ impl Topology {
     }
 }
 
+/// Who may do what.
+#[derive(Clone, Default)]
+pub struct Security {
+    /// Commands are checked.
+    pub authorization: bool,
+    /// What the members of a cluster share; the first is the one to log in with.
+    pub keys: Vec<String>,
+}
+
+impl std::fmt::Debug for Security {
+    /// Without the keys.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Security")
+            .field("authorization", &self.authorization)
+            .finish_non_exhaustive()
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub personality: Personality,
@@ -76,6 +94,7 @@ pub struct Config {
     pub max_connections: usize,
     /// Scripts are run: `$where`, `$function`, `$accumulator`, `mapReduce`.
     pub scripting: bool,
+    pub security: Security,
     /// Event loops; as many as cores when 0.
     pub loops: usize,
     /// `setParameter`, name and value as text, in the order given.
@@ -115,6 +134,7 @@ impl Default for Config {
             log_retain_bytes: 1 << 30,
             max_connections: 65_536,
             scripting: true,
+            security: Security::default(),
             loops: 0,
             parameters: Vec::new(),
             slow_ms: 100,

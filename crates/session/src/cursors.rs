@@ -164,6 +164,8 @@ pub struct Cursor {
     pub ns: String,
     pub results: Box<dyn Results>,
     pub lsid: Option<[u8; 16]>,
+    /// Who made it, where that is of account.
+    pub owner: Option<String>,
     /// The multi-document transaction that it belongs to.
     pub txn_number: Option<i64>,
     pub no_timeout: bool,
@@ -204,6 +206,7 @@ impl Cursor {
             ns: ns.to_string(),
             results,
             lsid: None,
+            owner: None,
             txn_number: None,
             no_timeout: false,
             command: Default::default(),
@@ -225,6 +228,7 @@ enum Slot {
     InUse {
         ns: String,
         lsid: Option<[u8; 16]>,
+        owner: Option<String>,
         killed: Arc<AtomicBool>,
         no_timeout: bool,
     },
@@ -324,12 +328,21 @@ impl Cursors {
         let placeholder = Slot::InUse {
             ns: c.ns.clone(),
             lsid: c.lsid,
+            owner: c.owner.clone(),
             killed: c.killed.clone(),
             no_timeout: c.no_timeout,
         };
         match std::mem::replace(slot, placeholder) {
             Slot::Idle(c) => Ok(c),
             Slot::InUse { .. } => Err(err!(CursorInUse, "cursor id {id} is already in use")),
+        }
+    }
+
+    /// Who made a cursor; `None` where there is none of that id.
+    pub fn owner(&self, id: i64) -> Option<Option<String>> {
+        match self.slots.lock().get(&id)? {
+            Slot::Idle(c) => Some(c.owner.clone()),
+            Slot::InUse { owner, .. } => Some(owner.clone()),
         }
     }
 

@@ -19,5 +19,4 @@ pub mod rw_concern;
 pub mod set_feature_compatibility_version;
 pub mod set_parameter;
 pub mod shutdown;
-pub mod users_info;
 pub mod write_block;

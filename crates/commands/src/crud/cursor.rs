@@ -3,6 +3,7 @@
 use super::moment;
 use crate::request::CommandContext;
 use crate::request::idl;
+use crate::security::authorize;
 use bson::Doc;
 use catalog::Tail;
 use errors::{Result, bail};
@@ -111,6 +112,7 @@ pub fn first_batch(
         let mut c = Cursor::new(ns, results);
         c.share = share_of(cx)?;
         c.lsid = cx.args.generic.lsid;
+        c.owner = authorize::name(cx);
         c.txn_number = cx.transaction.as_ref().map(|s| s.number);
         c.no_timeout = keep.no_timeout;
         c.uuid = keep.uuid;

@@ -5,6 +5,7 @@ use super::cursor::BATCH_BYTES;
 use super::moment;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use crate::security::authorize;
 use bson::{Elem, Val};
 use catalog::Tail;
 use errors::{Error, Result, bail, err};
@@ -49,6 +50,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let a = Arguments::parse("getMore", cx.args.fields.iter().copied())?;
     let collection = idl::required("getMore", "collection", a.collection)?;
     let ns = cx.args.namespace_of(collection)?;
+    if let Some(owner) = cx.app.cursors.owner(id) {
+        authorize::check_owner(cx, owner.as_deref(), id)?;
+    }
     let number = cx.transaction.as_ref().map(|s| s.number);
     let mut cursor = (cx.app.cursors).take(id, &ns, cx.args.generic.lsid, number)?;
     cx.originating = Some(cursor.command.clone());

@@ -2,6 +2,8 @@
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use crate::security::authorize;
+use auth::{Action, Target};
 use bson::Doc;
 use errors::{Result, bail};
 
@@ -34,6 +36,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         };
         wanted.push(id);
     }
+    check_owners(cx, &wanted)?;
     let (killed, missing): (Vec<i64>, Vec<i64>) =
         wanted.into_iter().partition(|id| cx.app.cursors.kill(*id));
     let mut list = |name: &str, ids: &[i64]| {
@@ -48,4 +51,19 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     list("cursorsAlive", &[]);
     list("cursorsUnknown", &[]);
     Ok(Done::Reply)
+}
+
+/// Everybody may end his own cursors; others' with the privilege on their collection.
+fn check_owners(cx: &CommandContext<'_, '_>, ids: &[i64]) -> Result<()> {
+    let target = Target::Collection(cx.args.db, cx.args.first.as_str().unwrap_or(""));
+    if authorize::may(cx, Action::KillAnyCursor, target) {
+        return Ok(());
+    }
+    let owners = ids
+        .iter()
+        .filter_map(|id| Some((id, cx.app.cursors.owner(*id)?)));
+    for (id, owner) in owners {
+        authorize::check_owner(cx, owner.as_deref(), *id)?;
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@ use crate::clock::now_millis;
 use crate::replication::oplog;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use crate::security::authorize;
 use bson::{DocBuf, Writer, doc};
 use catalog::Collection;
 use errors::Result;
@@ -13,12 +14,13 @@ use query::filter::Filter;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut filter, mut name_only, mut batch_size) = (None, false, None);
+    let mut only_own = false;
     for e in cx.args.fields.clone() {
         match e.name {
             "filter" => filter = idl::doc("listCollections", e)?,
             "nameOnly" => name_only = idl::boolean("listCollections", e)?.unwrap_or(false),
             "authorizedCollections" => {
-                idl::boolean("listCollections", e)?;
+                only_own = idl::boolean("listCollections", e)?.unwrap_or(false)
             }
             "cursor" => batch_size = listing::batch_size("listCollections", e)?,
             "includePendingDrops" => {
@@ -33,7 +35,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     };
     let vars = Vars::new(now_millis());
     let mut docs = Vec::new();
+    let shown = |name: &str| !only_own || authorize::may_any(cx, cx.args.db, name);
     for c in cx.app.engine.catalog.snapshot().of_db(cx.args.db) {
+        if !shown(c.name()) {
+            continue;
+        }
         let d = describe(c, name_only);
         if filter.matches_with(d.as_doc(), &vars)? {
             docs.push(d);

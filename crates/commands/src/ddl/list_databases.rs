@@ -3,7 +3,9 @@
 use crate::clock::now_millis;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use crate::security::authorize;
 use crate::stats::sizes;
+use auth::{Action, Target};
 use bson::Writer;
 use errors::Result;
 use query::expr::{ParseEnv, Vars};
@@ -11,6 +13,7 @@ use query::filter::Filter;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut filter, mut name_only) = (Filter::all(), false);
+    let mut only_own = None;
     for e in cx.args.fields.clone() {
         match e.name {
             "filter" => {
@@ -20,9 +23,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 }
             }
             "nameOnly" => name_only = idl::safe_bool("listDatabases", e)?.unwrap_or(false),
-            "authorizedDatabases" => {
-                idl::boolean("listDatabases", e)?;
-            }
+            "authorizedDatabases" => only_own = idl::boolean("listDatabases", e)?,
             _ => return Err(cx.args.unknown(e)),
         }
     }
@@ -36,6 +37,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
     }
     names.sort();
+    // Who may not list all databases sees those that he may do anything with.
+    let sees_all = authorize::may(cx, Action::ListDatabases, Target::Cluster);
+    if only_own.unwrap_or(!sees_all) {
+        names.retain(|db| authorize::may_anything(cx, db));
+    }
     let mut total = 0;
     cx.w.open_array("databases");
     for name in names {

@@ -2,6 +2,7 @@
 
 use crate::request::CommandContext;
 use crate::request::idl;
+use crate::security::authorize;
 use bson::{Doc, DocBuf, Elem, Writer};
 use errors::Result;
 use executor::OpCtx;
@@ -75,6 +76,7 @@ pub fn reply(
     } else {
         let mut cursor = Cursor::new(ns, Box::new(docs));
         cursor.lsid = cx.args.generic.lsid;
+        cursor.owner = authorize::name(cx);
         cx.app.cursors.insert(cursor)
     };
     cx.w.i64("id", id).str("ns", ns).close();

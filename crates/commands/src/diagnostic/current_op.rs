@@ -7,6 +7,7 @@ use crate::clock::now_millis;
 use crate::monitoring::operations::{Operation, Operations};
 use crate::monitoring::profiler::operation_name;
 use crate::request::{CommandContext, Done};
+use crate::security::authorize;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
 use executor::{Engine, OpenTransaction};
@@ -25,11 +26,13 @@ pub type Connections = Mutex<BTreeMap<i64, String>>;
 const TRUNCATED_BYTES: usize = 1000;
 
 /// What is to be shown.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Wanted {
     pub idle_connections: bool,
     pub idle_cursors: bool,
     pub truncate: bool,
+    /// Only this user's operations.
+    pub only: Option<String>,
 }
 
 impl Wanted {
@@ -40,6 +43,7 @@ impl Wanted {
             idle_connections: on("idleConnections"),
             idle_cursors: on("idleCursors"),
             truncate: on("truncateOps"),
+            only: None,
         }
     }
 }
@@ -57,11 +61,12 @@ pub struct Watch {
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut filter = Writer::new();
     let mut all = false;
-    // Nobody is authenticated, so every operation is everybody's own; all other fields are a filter
-    // on what is shown.
+    let mut only = None;
+    // All other fields are a filter on what is shown.
     for e in &cx.args.fields {
         match e.name {
             "$all" => all = e.val.truthy(),
+            "$ownOps" if e.val.truthy() => only = authorize::name(cx),
             "$ownOps" | "$truncateOps" => {}
             name => {
                 filter.val(name, e.val);
@@ -72,6 +77,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let vars = Vars::new(now_millis());
     let wanted = Wanted {
         idle_connections: all,
+        only,
         ..Wanted::default()
     };
     let docs = Watch::new(cx.app).documents(wanted);
@@ -104,7 +110,12 @@ impl Watch {
 
     /// What there is now.
     pub fn documents(&self, wanted: Wanted) -> Vec<DocBuf> {
-        let running = self.operations.list();
+        let mut running = self.operations.list();
+        if let Some(user) = &wanted.only {
+            running.retain(|o| o.user.as_ref() == Some(user));
+            let own = running.iter().map(|o| self.operation(o, wanted.truncate));
+            return own.collect();
+        }
         let mut docs: Vec<DocBuf> = running
             .iter()
             .map(|o| self.operation(o, wanted.truncate))

@@ -1,6 +1,8 @@
 //! `killOp`.
 
 use crate::request::{CommandContext, Done};
+use crate::security::authorize;
+use auth::{Action, Target};
 use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
@@ -30,6 +32,18 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "invalid op : {id}. Op ID must be within the range of int32"
         )
     };
+    let own = || {
+        cx.app
+            .operations
+            .user(id)
+            .is_none_or(|user| user == authorize::name(cx))
+    };
+    if !authorize::may(cx, Action::Killop, Target::Cluster) && !own() {
+        bail!(
+            Unauthorized,
+            "not authorized on admin to execute command {{ killOp: 1, op: {id} }}"
+        );
+    }
     if cx.app.operations.kill(id) {
         // It may be one that waits on no thread.
         cx.app.control.stir();

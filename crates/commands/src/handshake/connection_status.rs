@@ -1,8 +1,9 @@
-//! `connectionStatus`: who the client is. There are no users yet, so it is nobody, who may do
-//! anything.
+//! `connectionStatus`: who the client is, and what he may do.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use crate::security::login;
+use crate::users::append_roles;
 use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
@@ -15,13 +16,25 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             _ => return Err(cx.args.unknown(e)),
         }
     }
+    let user = login::current(cx)?;
     cx.w.open_doc("authInfo");
-    cx.w.open_array("authenticatedUsers")
-        .close()
-        .open_array("authenticatedUserRoles")
-        .close();
+    cx.w.open_array("authenticatedUsers");
+    if let Some(user) = &user {
+        let name = &user.name;
+        cx.w.open_doc("")
+            .str("user", &name.user)
+            .str("db", &name.db)
+            .close();
+    }
+    cx.w.close();
+    let roles = user.iter().flat_map(|u| &u.all_roles);
+    append_roles(&mut cx.w, "authenticatedUserRoles", roles);
     if privileges {
-        cx.w.open_array("authenticatedUserPrivileges").close();
+        cx.w.open_array("authenticatedUserPrivileges");
+        for p in user.iter().flat_map(|u| u.privileges.list()) {
+            cx.w.push(p.document().as_doc().as_val());
+        }
+        cx.w.close();
     }
     cx.w.close();
     cx.w.binary("uuid", 4, &cx.client.state.uuid);

@@ -1,11 +1,15 @@
 //! `hello`, and its old name `isMaster`: what a client must know of this server to talk to it.
 
+use super::sasl;
 use crate::clock::now_millis;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use crate::security::users;
 use crate::topology::member;
 use crate::topology::monitor::{self, Monitor, Version};
 use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
+use auth::UserName;
+use auth::scram::Hash;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail};
 
@@ -30,14 +34,16 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     if !cx.request.again {
         *cx.client.state.monitor.lock() = Monitor::default();
     }
-    let (mut hello_ok, mut wanted, mut mechanisms) = (false, None, false);
+    let (mut hello_ok, mut wanted, mut mechanisms) = (false, None, None);
+    let mut speculative = None;
     let (mut known, mut max_await) = (None, None);
     for e in cx.args.fields.clone() {
         match e.name {
             "helloOk" => hello_ok = e.val.truthy(),
             "client" => remember(cx, e.val)?,
             "compression" => wanted = e.val.as_array(),
-            "saslSupportedMechs" => mechanisms = user_name(e.val)?,
+            "saslSupportedMechs" => mechanisms = Some(user_name(e.val)?),
+            "speculativeAuthenticate" => speculative = e.val.as_doc(),
             "topologyVersion" => known = Version::parse(e)?,
             "maxAwaitTimeMS" => max_await = idl::int_from("hello", e, 0)?,
             // Whatever else a client of another version says is none of our business.
@@ -92,11 +98,11 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
         }
         w.close();
     }
-    if mechanisms {
-        w.open_array("saslSupportedMechs")
-            .push_value("SCRAM-SHA-1")
-            .push_value("SCRAM-SHA-256")
-            .close();
+    if let Some(name) = mechanisms {
+        append_mechanisms(cx, &name)?;
+    }
+    if let Some(first) = speculative {
+        sasl::speculate(cx, first)?;
     }
     if !cx.request.exhaust_allowed {
         return Ok(Done::Reply);
@@ -105,22 +111,39 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     Ok(Done::ReplyMore)
 }
 
-/// Whether `saslSupportedMechs` names a user: `db.user`, or an object of both.
-fn user_name(v: Val<'_>) -> Result<bool> {
+/// The mechanisms that a user can log in by; all of them for one who is not there.
+fn append_mechanisms(cx: &mut CommandContext<'_, '_>, name: &UserName) -> Result<()> {
+    cx.op.need_worker()?;
+    let user = users::find(&cx.app.engine, name)?;
+    let has = |hash: &Hash| match &user {
+        Some(user) => user.credentials().get(hash.mechanism()).is_some(),
+        None => true,
+    };
+    cx.w.open_array("saslSupportedMechs");
+    for hash in [Hash::Sha1, Hash::Sha256].iter().filter(|h| has(h)) {
+        cx.w.push_value(hash.mechanism());
+    }
+    cx.w.close();
+    Ok(())
+}
+
+/// The user that `saslSupportedMechs` names: `db.user`, or an object of both.
+fn user_name(v: Val<'_>) -> Result<UserName> {
     match v.tag {
-        tag::STRING if v.as_str().is_some_and(|s| s.contains('.')) => Ok(true),
-        tag::STRING => bail!(
-            BadValue,
-            "UserName must contain a '.' separated database.user pair"
-        ),
+        tag::STRING => match v.as_str().and_then(|s| s.split_once('.')) {
+            Some((db, user)) => Ok(UserName::new(user, db)),
+            None => bail!(
+                BadValue,
+                "UserName must contain a '.' separated database.user pair"
+            ),
+        },
         tag::DOCUMENT => {
             let d = v.as_doc().unwrap_or(Doc::EMPTY);
-            for f in ["user", "db"] {
-                if d.get(f).and_then(|v| v.as_str()).is_none() {
-                    bail!(BadValue, "User name must contain a field named: {f}");
-                }
-            }
-            Ok(true)
+            let text = |f: &str| match d.get(f).and_then(|v| v.as_str()) {
+                Some(text) => Ok(text.to_string()),
+                None => bail!(BadValue, "User name must contain a field named: {f}"),
+            };
+            Ok(UserName::new(text("user")?, text("db")?))
         }
         _ => bail!(
             TypeMismatch,

@@ -1,37 +1,124 @@
-//! `saslStart`, `saslContinue`, `authenticate`: there are no users yet, so nobody can be
-//! authenticated.
+//! `saslStart`, `saslContinue`, `authenticate`, and the first message of a login inside `hello`.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use crate::security::login::{self, Reply, Start};
+use bson::{Doc, Elem, Val, Writer};
 use errors::{Result, bail};
 
-const MECHANISMS: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
+/// There is one exchange at a time on a connection.
+const CONVERSATION: i32 = 1;
 
-pub fn start(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let (mut mechanism, mut payload) = (None, false);
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "mechanism" => mechanism = idl::string("saslStart", e)?,
-            "payload" => payload = true,
-            "autoAuthorize" | "options" | "db" => {}
-            _ => return Err(cx.args.unknown(e)),
-        }
+idl::arguments! {
+    struct StartArguments<'a> {
+        "mechanism" => mechanism: Option<&'a str> = idl::string,
+        "payload" => payload: Option<&'a [u8]> = bytes,
+        "options" => options: Option<Doc<'a>> = idl::doc,
     }
-    let mechanism = idl::required("saslStart", "mechanism", mechanism)?;
-    if !payload {
-        return Err(idl::missing("saslStart", "payload"));
-    }
-    if !MECHANISMS.contains(&mechanism) {
-        bail!(
-            MechanismUnavailable,
-            "Received authentication for mechanism {mechanism} which is unknown or not enabled"
-        );
-    }
-    bail!(AuthenticationFailed, "Authentication failed.")
+    ignored: "autoAuthorize" | "db";
 }
 
-pub fn continues(_cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    bail!(ProtocolError, "No SASL session state found")
+idl::arguments! {
+    struct ContinueArguments<'a> {
+        "conversationId" => conversation: Option<i64> = idl::int,
+        "payload" => payload: Option<&'a [u8]> = bytes,
+    }
+}
+
+/// Binary data, or text as old shells send it.
+fn bytes<'a>(within: &str, e: Elem<'a>) -> Result<Option<&'a [u8]>> {
+    match (e.val.as_binary(), e.val.as_str()) {
+        (Some((_, bytes)), _) => Ok(Some(bytes)),
+        (None, Some(text)) => Ok(Some(text.as_bytes())),
+        (None, None) if e.val.is_nullish() => Ok(None),
+        _ => Err(idl::mismatch(within, e.name, e.val, &["binData", "string"])),
+    }
+}
+
+pub fn start(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let seen = cx.app.control.stirred();
+    if login::is_refused(cx) {
+        return login::end_refused(cx, seen);
+    }
+    let at = "saslStart";
+    let a = StartArguments::parse(at, cx.args.fields.iter().copied())?;
+    let mechanism = idl::required(at, "mechanism", a.mechanism)?;
+    let payload = idl::required(at, "payload", a.payload)?;
+    let options = a.options.unwrap_or(Doc::EMPTY);
+    let s = Start {
+        mechanism,
+        payload,
+        db: cx.args.db,
+        skips_empty: options.get("skipEmptyExchange").is_some_and(Val::truthy),
+    };
+    match login::start(cx, &s)? {
+        Some(reply) => {
+            append(&mut cx.w, &reply);
+            Ok(Done::Reply)
+        }
+        None => login::end_refused(cx, seen),
+    }
+}
+
+pub fn continues(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let seen = cx.app.control.stirred();
+    if login::is_refused(cx) {
+        return login::end_refused(cx, seen);
+    }
+    let at = "saslContinue";
+    let a = ContinueArguments::parse(at, cx.args.fields.iter().copied())?;
+    let conversation = idl::required(at, "conversationId", a.conversation)?;
+    let payload = idl::required(at, "payload", a.payload)?;
+    if conversation != i64::from(CONVERSATION) {
+        bail!(ProtocolError, "sasl: Mismatched conversation id");
+    }
+    match login::go_on(cx, payload)? {
+        Some(reply) => {
+            append(&mut cx.w, &reply);
+            Ok(Done::Reply)
+        }
+        None => login::end_refused(cx, seen),
+    }
+}
+
+fn append(w: &mut Writer, reply: &Reply) {
+    w.i32("conversationId", CONVERSATION)
+        .bool("done", reply.done)
+        .binary("payload", 0, reply.payload.as_bytes());
+}
+
+/// The first message of a login that came with `hello`: its answer, or nothing where it fails, in
+/// which case the client begins anew.
+pub fn speculate(cx: &mut CommandContext<'_, '_>, first: Doc<'_>) -> Result<()> {
+    cx.op.need_worker()?;
+    let text = |name: &str| first.get(name).and_then(|v| v.as_str());
+    let payload = first.get("payload").and_then(|v| v.as_binary());
+    let (Some("saslStart"), Some(mechanism), Some(db), Some((_, payload))) = (
+        first.first().map(|e| e.name),
+        text("mechanism"),
+        text("db"),
+        payload,
+    ) else {
+        return Ok(());
+    };
+    let options = first.get("options").and_then(|v| v.as_doc());
+    let options = options.unwrap_or(Doc::EMPTY);
+    let s = Start {
+        mechanism,
+        payload,
+        db,
+        skips_empty: options.get("skipEmptyExchange").is_some_and(Val::truthy),
+    };
+    if !login::may_have(cx.app, &s)? {
+        // The client learns of his mechanisms in the same reply, and takes another.
+        return Ok(());
+    }
+    if let Ok(Some(reply)) = login::start(cx, &s) {
+        cx.w.open_doc("speculativeAuthenticate");
+        append(&mut cx.w, &reply);
+        cx.w.close();
+    }
+    Ok(())
 }
 
 pub fn authenticate(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,6 +1,7 @@
 //! Operations that are running on workers, and hellos that wait: what currentOp shows and killOp
 //! stops. What runs on an event loop is too short to be seen or stopped.
 
+use crate::security::redact;
 use bson::{Doc, DocBuf, Writer};
 use parking_lot::Mutex;
 use service::Request;
@@ -24,6 +25,8 @@ pub struct Operation {
     pub client: String,
     pub app_name: String,
     pub lsid: Option<Lsid>,
+    /// Who is logged in on its connection, where authorization is on.
+    pub user: Option<String>,
     pub started: Instant,
     pub killed: Arc<AtomicBool>,
     /// It waits for the lock of fsync to go.
@@ -77,6 +80,11 @@ impl Operations {
         all
     }
 
+    /// Whose operation it is; `None` where there is none of that number.
+    pub fn user(&self, id: i32) -> Option<Option<String>> {
+        self.running.lock().get(&id).map(|o| o.user.clone())
+    }
+
     /// Asks an operation to stop; whether there was one.
     pub fn kill(&self, id: i32) -> bool {
         let running = self.running.lock();
@@ -101,6 +109,9 @@ impl Operations {
 /// What of a command is kept to be shown: its body, and the statements that travel beside it, but
 /// no documents to be inserted.
 pub fn shown_whole(request: &Request<'_>) -> DocBuf {
+    if let Some(d) = redact::without_secrets(request.body) {
+        return shown(d.as_doc());
+    }
     let mut left = MAX_SHOWN_BYTES.saturating_sub(request.body.len());
     let mut w = Writer::new();
     w.extend(request.body);
@@ -126,7 +137,7 @@ pub fn shown_whole(request: &Request<'_>) -> DocBuf {
     w.finish()
 }
 
-/// What of a command's body is kept to be shown.
+/// What of a command's body, which holds no secrets, is kept to be shown.
 pub fn shown(body: Doc<'_>) -> DocBuf {
     if body.len() <= MAX_SHOWN_BYTES {
         return body.to_buf();
@@ -155,6 +166,7 @@ mod tests {
             client: String::new(),
             app_name: String::new(),
             lsid: Some([1; 16]),
+            user: None,
             started: Instant::now(),
             killed: Arc::default(),
             waiting: AtomicBool::default(),

@@ -12,6 +12,7 @@ use crate::request::args::Args;
 use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
 use crate::request::transaction;
+use crate::security::authorize;
 use crate::settings::fail_point::CommandFailure;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail};
@@ -204,6 +205,7 @@ impl Commands {
 /// time limit of nothing.
 pub(super) fn pass_checks(cx: &mut CommandContext<'_, '_>, started: Instant) -> Result<()> {
     let command = cx.command;
+    authorize::check(cx)?;
     cx.check()?;
     cx.app.write_block.check(command, &cx.args)?;
     if command.is(flag::WRITE) && command.is(flag::WORKER) {
@@ -297,6 +299,7 @@ pub fn operation(
         client: client.peer.to_string(),
         app_name: client.state.app_name().to_string(),
         lsid: args.generic.lsid,
+        user: client.state.login.user().map(|u| u.name.to_string()),
         started,
         killed: Arc::default(),
         waiting: Default::default(),

@@ -1,5 +1,6 @@
 //! What is kept for a connection.
 
+use crate::security::login::Login;
 use crate::topology::monitor::Monitor;
 use bson::DocBuf;
 use parking_lot::Mutex;
@@ -20,6 +21,8 @@ pub struct Connection {
     /// The cursor that the last request opened, or 0: until the reply has arrived nobody else knows
     /// of it.
     pub opened: AtomicI64,
+    /// Who is logged in.
+    pub login: Login,
     /// What a hello that waits, or a stream of them, has come to.
     pub monitor: Mutex<Monitor>,
 }

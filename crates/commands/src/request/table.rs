@@ -1,6 +1,9 @@
 //! The table of commands: wire name, manners, and the function that runs each.
 
 use crate::request::{CommandContext, Done};
+use crate::security::needs::{self, Needs};
+use Needs::*;
+use auth::Action::*;
 use bson::Val;
 use errors::Result;
 use std::sync::atomic::AtomicU64;
@@ -38,6 +41,8 @@ use flag::*;
 pub struct Command {
     pub name: &'static str,
     pub flags: u16,
+    /// What it needs of who runs it, where authorization is on.
+    pub needs: Needs,
     pub run: Run,
     /// For `listCommands`.
     pub help: &'static str,
@@ -63,7 +68,7 @@ impl Command {
 }
 
 macro_rules! commands {
-    ($($name:literal $(| $alias:literal)* => $flags:expr, $run:path, $help:literal;)*) => {
+    ($($name:literal $(| $alias:literal)* => $flags:expr, $needs:expr, $run:path, $help:literal;)*) => {
         /// The wire names of all commands, without aliases, in the table's order.
         pub static NAMES: &[&str] = &[$($name),*];
 
@@ -75,6 +80,7 @@ macro_rules! commands {
                     static COMMAND: Command = Command {
                         name: $name,
                         flags: $flags,
+                        needs: $needs,
                         run: $run,
                         help: $help,
                         total: AtomicU64::new(0),
@@ -89,111 +95,127 @@ macro_rules! commands {
 }
 
 commands! {
-    "find" => READ | API | COUNTED | OF_COLLECTION, crate::crud::find::run, "documents that match";
-    "insert" => WRITE | RETRY | API | COUNTED | OF_COLLECTION, crate::crud::insert::run, "new documents";
-    "update" => WRITE | RETRY | API | COUNTED | OF_COLLECTION, crate::crud::update::run, "changes of documents";
-    "delete" => WRITE | RETRY | API | COUNTED | OF_COLLECTION, crate::crud::delete::run, "removal of documents";
-    "getMore" => READ | API | COUNTED | WORKER, crate::crud::get_more::run, "a cursor's next batch";
-    "findAndModify" | "findandmodify" => WRITE | RETRY | API | LONG | OF_COLLECTION, crate::crud::find_and_modify::run, "one document changed and given back";
-    "bulkWrite" => ADMIN | WRITE | RETRY | API | WORKER | COUNTED, crate::crud::bulk_write::run, "writes of several kinds to several collections";
-    "count" => READ | API | OF_COLLECTION, crate::crud::count::run, "how many documents match";
-    "aggregate" => READ | WRITE | API | OF_COLLECTION, crate::crud::aggregate::run, "documents through the stages of a pipeline";
-    "mapReduce" | "mapreduce" => READ | WRITE | WORKER | OF_COLLECTION, crate::crud::map_reduce::run, "what functions of the user's make of documents";
-    "explain" => READ | API | WORKER, crate::crud::explain::run, "how a command is answered";
-    "distinct" => READ | LONG | OF_COLLECTION, crate::crud::distinct::run, "the different values of a field";
-    "killCursors" => API | OF_COLLECTION, crate::crud::kill_cursors::run, "ends cursors";
-    "hello" => HANDSHAKE | API, crate::handshake::hello::run, "what a client must know of this server";
-    "isMaster" | "ismaster" => HANDSHAKE, crate::handshake::hello::run_legacy, "what a client must know of this server (old name)";
-    "ping" => HANDSHAKE | API, crate::handshake::ping::run, "whether the server answers";
-    "buildInfo" | "buildinfo" => HANDSHAKE, crate::handshake::build_info::run, "version and build of the server";
-    "saslStart" => HANDSHAKE | API, crate::handshake::sasl::start, "begins an authentication";
-    "saslContinue" => HANDSHAKE | API, crate::handshake::sasl::continues, "goes on with an authentication";
-    "authenticate" => HANDSHAKE | API, crate::handshake::sasl::authenticate, "authenticates with a certificate";
-    "getnonce" => HANDSHAKE, crate::handshake::get_nonce::run, "a number for the logins of old drivers";
-    "logout" => HANDSHAKE, crate::handshake::logout::run, "ends authentications";
-    "connectionStatus" => HANDSHAKE, crate::handshake::connection_status::run, "who the client is";
-    "whatsmyuri" => HANDSHAKE, crate::handshake::whatsmyuri::run, "the client's own address";
-    "getLastError" | "getlasterror" => HANDSHAKE, crate::handshake::get_last_error::run, "how the last write fared";
-    "listCollections" => API, crate::ddl::list_collections::run, "the collections of a database";
-    "listIndexes" => API | OF_COLLECTION, crate::ddl::list_indexes::run, "the indexes of a collection";
-    "listDatabases" => ADMIN | API, crate::ddl::list_databases::run, "the databases";
-    "create" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::create::run, "a new collection";
-    "drop" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::drop::run, "removes a collection";
-    "dropDatabase" => WRITE | API | WORKER, crate::ddl::drop_database::run, "removes a database";
-    "renameCollection" => ADMIN | WRITE | WORKER | OF_NAMESPACE, crate::ddl::rename_collection::run, "gives a collection another name";
-    "createIndexes" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::create_indexes::run, "new indexes";
-    "setIndexCommitQuorum" => WORKER | OF_COLLECTION, crate::ddl::set_index_commit_quorum::run, "sets the commit quorum of index builds";
-    "reIndex" => WRITE | WORKER | OF_COLLECTION, crate::ddl::re_index::run, "builds the indexes of a collection anew; standalone only";
-    "dropIndexes" | "deleteIndexes" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::drop_indexes::run, "removes indexes";
-    "collMod" => WRITE | API | WORKER | OF_COLLECTION, crate::ddl::coll_mod::run, "changes options of a collection";
-    "convertToCapped" => WRITE | WORKER | OF_COLLECTION, crate::ddl::convert_to_capped::run, "makes a collection a capped one";
-    "cloneCollectionAsCapped" => WRITE | WORKER | OF_COLLECTION, crate::ddl::clone_collection_as_capped::run, "a capped copy of a collection";
-    "validateDBMetadata" => 0, crate::ddl::validate_db_metadata::run, "what a version of the API does not allow";
-    "dbStats" | "dbstats" => 0, crate::stats::db_stats::run, "sizes and counts of a database";
-    "collStats" | "collstats" => OF_COLLECTION, crate::stats::coll_stats::run, "sizes and counts of a collection";
-    "dataSize" | "datasize" => OF_NAMESPACE, crate::stats::data_size::run, "bytes of a collection or a range of it";
-    "dbHash" | "dbhash" => READ | WORKER, crate::stats::db_hash::run, "digests of collections";
-    "filemd5" => READ | WORKER | OF_COLLECTION, crate::crud::file_md5::run, "the digest of a file of GridFS";
-    "pandoSchema" => READ | WORKER | OF_COLLECTION, crate::stats::schema::run, "what the documents of a collection look like";
-    "validate" => WORKER | OF_COLLECTION, crate::stats::validate::run, "compares records and indexes of a collection";
-    "serverStatus" => WORKER, crate::diagnostic::server_status::run, "how the server does";
-    "getDiagnosticData" => ADMIN | WORKER, crate::diagnostic::diagnostic_data::run, "what serverStatus and others tell, in one reply";
-    "hostInfo" => WORKER, crate::diagnostic::host_info::run, "the machine";
-    "getLog" => ADMIN, crate::diagnostic::get_log::run, "the newest lines of the log";
-    "listCommands" => HANDSHAKE, crate::diagnostic::list_commands::run, "the commands";
-    "currentOp" => ADMIN | WORKER, crate::diagnostic::current_op::run, "what runs now";
-    "lockInfo" => ADMIN, crate::diagnostic::lock_info::run, "who holds and awaits locks";
-    "killOp" => ADMIN, crate::diagnostic::kill_op::run, "stops an operation";
-    "top" => ADMIN, crate::diagnostic::top::run, "where time went";
-    "features" => HANDSHAKE, crate::diagnostic::features::run, "features of the build";
-    "connPoolStats" => 0, crate::diagnostic::conn_pool_stats::run, "connections to other servers";
-    "getParameter" => ADMIN, crate::admin::get_parameter::run, "values of parameters";
-    "setParameter" => ADMIN, crate::admin::set_parameter::run, "sets parameters";
-    "getCmdLineOpts" => ADMIN, crate::admin::get_cmd_line_opts::run, "how the server was started";
-    "configureFailPoint" => ADMIN, crate::admin::configure_fail_point::run, "makes commands fail";
-    "fsync" => ADMIN | WORKER, crate::admin::fsync::run, "writes everything to the disk";
-    "pandoBackup" => ADMIN | WORKER, crate::admin::pando_backup::run, "a copy of all data into a directory of the server's machine";
-    "fsyncUnlock" => ADMIN, crate::admin::fsync::unlock, "undoes fsync's lock";
-    "compact" => WORKER | OF_COLLECTION, crate::admin::compact::run, "has a collection rewritten";
-    "compactStructuredEncryptionData" => WORKER | OF_COLLECTION, crate::admin::compact_encryption::run, "compacts the state of encrypted fields";
-    "rotateCertificates" => ADMIN, crate::admin::rotate_certificates::run, "reads certificates anew";
-    "logRotate" => ADMIN | WORKER, crate::admin::log_rotate::run, "starts a new log file";
-    "profile" => WORKER, crate::admin::profile::run, "the profiler";
-    "planCacheClear" => OF_COLLECTION, crate::admin::plan_cache_filters::clear, "forgets cached plans";
-    "planCacheClearFilters" => OF_COLLECTION, crate::admin::plan_cache_filters::clear_filters, "forgets index filters";
-    "planCacheListFilters" => OF_COLLECTION, crate::admin::plan_cache_filters::list, "the index filters";
-    "planCacheSetFilter" => OF_COLLECTION, crate::admin::plan_cache_filters::set, "sets an index filter";
-    "setQuerySettings" => ADMIN | WORKER, crate::admin::query_settings::set, "sets how queries of a shape are answered";
-    "removeQuerySettings" => ADMIN | WORKER, crate::admin::query_settings::remove, "forgets what was set for queries of a shape";
-    "getDefaultRWConcern" => ADMIN, crate::admin::rw_concern::get, "the default concerns";
-    "setDefaultRWConcern" => ADMIN | WRITE | WORKER, crate::admin::rw_concern::set, "sets the default concerns";
-    "setUserWriteBlockMode" => ADMIN | WRITE | WORKER, crate::admin::write_block::run, "refuses users' writes";
-    "autoCompact" => ADMIN | WORKER, crate::admin::auto_compact::run, "compaction in the background";
-    "dropConnections" => ADMIN, crate::admin::drop_connections::run, "ends connections to other servers";
-    "getClusterParameter" => ADMIN | WORKER, crate::admin::cluster_parameter::get, "values of cluster parameters";
-    "setClusterParameter" => ADMIN | WORKER, crate::admin::cluster_parameter::set, "sets a cluster parameter";
-    "setFeatureCompatibilityVersion" => ADMIN | WRITE | WORKER, crate::admin::set_feature_compatibility_version::run, "sets the feature version";
-    "usersInfo" => 0, crate::admin::users_info::users, "the users";
-    "rolesInfo" => 0, crate::admin::users_info::roles, "the roles";
-    "shutdown" => ADMIN, crate::admin::shutdown::run, "stops the server";
-    "startSession" => HANDSHAKE, crate::sessions::start_session::run, "a new session";
-    "endSessions" => HANDSHAKE | API, crate::sessions::end_sessions::run, "ends sessions";
-    "refreshSessions" => HANDSHAKE | API, crate::sessions::end_sessions::refresh, "keeps sessions";
-    "killSessions" => 0, crate::sessions::kill_sessions::run, "ends sessions with what runs in them";
-    "killAllSessions" => 0, crate::sessions::kill_sessions::run_all, "ends the sessions of users";
-    "killAllSessionsByPattern" => 0, crate::sessions::kill_sessions::run_by_pattern, "ends sessions by pattern";
-    "commitTransaction" => ADMIN | WRITE | API, crate::sessions::transactions::commit, "commits a transaction";
-    "abortTransaction" => ADMIN | WRITE | API, crate::sessions::transactions::abort, "aborts a transaction";
-    "applyOps" => ADMIN | WRITE | WORKER, crate::replication::apply_ops::run, "applies entries of an oplog";
-    "replSetGetStatus" => ADMIN, crate::replication::repl_set_get_status::run, "state of the replica set";
-    "replSetGetConfig" => ADMIN, crate::replication::repl_set_get_config::run, "configuration of the replica set";
-    "replSetFreeze" => ADMIN, crate::replication::repl_set_freeze::run, "keeps a secondary from becoming primary";
-    "replSetStepDown" => ADMIN, crate::replication::repl_set_step_down::run, "makes the primary a secondary";
-    "createSearchIndexes" => OF_COLLECTION, crate::ddl::search_indexes::run, "new search indexes";
-    "updateSearchIndex" => OF_COLLECTION, crate::ddl::search_indexes::run, "changes a search index";
-    "dropSearchIndex" => OF_COLLECTION, crate::ddl::search_indexes::run, "removes a search index";
-    "listSearchIndexes" => OF_COLLECTION, crate::ddl::search_indexes::run, "the search indexes of a collection";
-    "replSetInitiate" => ADMIN, crate::replication::repl_set_initiate::run, "makes the replica set";
+    "find" => READ | API | COUNTED | OF_COLLECTION, Collection(&[Find]), crate::crud::find::run, "documents that match";
+    "insert" => WRITE | RETRY | API | COUNTED | OF_COLLECTION, Own(needs::insert), crate::crud::insert::run, "new documents";
+    "update" => WRITE | RETRY | API | COUNTED | OF_COLLECTION, Own(needs::update), crate::crud::update::run, "changes of documents";
+    "delete" => WRITE | RETRY | API | COUNTED | OF_COLLECTION, Collection(&[Remove]), crate::crud::delete::run, "removal of documents";
+    "getMore" => READ | API | COUNTED | WORKER, Login, crate::crud::get_more::run, "a cursor's next batch";
+    "findAndModify" | "findandmodify" => WRITE | RETRY | API | LONG | OF_COLLECTION, Own(needs::find_and_modify), crate::crud::find_and_modify::run, "one document changed and given back";
+    "bulkWrite" => ADMIN | WRITE | RETRY | API | WORKER | COUNTED, Own(needs::bulk_write), crate::crud::bulk_write::run, "writes of several kinds to several collections";
+    "count" => READ | API | OF_COLLECTION, Collection(&[Find]), crate::crud::count::run, "how many documents match";
+    "aggregate" => READ | WRITE | API | OF_COLLECTION, Own(needs::aggregate), crate::crud::aggregate::run, "documents through the stages of a pipeline";
+    "mapReduce" | "mapreduce" => READ | WRITE | WORKER | OF_COLLECTION, Own(needs::map_reduce), crate::crud::map_reduce::run, "what functions of the user's make of documents";
+    "explain" => READ | API | WORKER, Own(needs::explain), crate::crud::explain::run, "how a command is answered";
+    "distinct" => READ | LONG | OF_COLLECTION, Collection(&[Find]), crate::crud::distinct::run, "the different values of a field";
+    "killCursors" => API | OF_COLLECTION, Login, crate::crud::kill_cursors::run, "ends cursors";
+    "hello" => HANDSHAKE | API, Nothing, crate::handshake::hello::run, "what a client must know of this server";
+    "isMaster" | "ismaster" => HANDSHAKE, Nothing, crate::handshake::hello::run_legacy, "what a client must know of this server (old name)";
+    "ping" => HANDSHAKE | API, Nothing, crate::handshake::ping::run, "whether the server answers";
+    "buildInfo" | "buildinfo" => HANDSHAKE, Nothing, crate::handshake::build_info::run, "version and build of the server";
+    "saslStart" => HANDSHAKE | API | WORKER, Nothing, crate::handshake::sasl::start, "begins an authentication";
+    "saslContinue" => HANDSHAKE | API | WORKER, Nothing, crate::handshake::sasl::continues, "goes on with an authentication";
+    "authenticate" => HANDSHAKE | API, Nothing, crate::handshake::sasl::authenticate, "authenticates with a certificate";
+    "getnonce" => HANDSHAKE, Nothing, crate::handshake::get_nonce::run, "a number for the logins of old drivers";
+    "logout" => HANDSHAKE, Nothing, crate::handshake::logout::run, "ends authentications";
+    "connectionStatus" => HANDSHAKE, Nothing, crate::handshake::connection_status::run, "who the client is";
+    "whatsmyuri" => HANDSHAKE, Nothing, crate::handshake::whatsmyuri::run, "the client's own address";
+    "getLastError" | "getlasterror" => HANDSHAKE, Nothing, crate::handshake::get_last_error::run, "how the last write fared";
+    "listCollections" => API, Own(needs::list_collections), crate::ddl::list_collections::run, "the collections of a database";
+    "listIndexes" => API | OF_COLLECTION, Collection(&[ListIndexes]), crate::ddl::list_indexes::run, "the indexes of a collection";
+    "listDatabases" => ADMIN | API, Own(needs::list_databases), crate::ddl::list_databases::run, "the databases";
+    "create" => WRITE | API | WORKER | OF_COLLECTION, Own(needs::create), crate::ddl::create::run, "a new collection";
+    "drop" => WRITE | API | WORKER | OF_COLLECTION, Collection(&[DropCollection]), crate::ddl::drop::run, "removes a collection";
+    "dropDatabase" => WRITE | API | WORKER, Database(&[DropDatabase]), crate::ddl::drop_database::run, "removes a database";
+    "renameCollection" => ADMIN | WRITE | WORKER | OF_NAMESPACE, Own(needs::rename_collection), crate::ddl::rename_collection::run, "gives a collection another name";
+    "createIndexes" => WRITE | API | WORKER | OF_COLLECTION, Collection(&[CreateIndex]), crate::ddl::create_indexes::run, "new indexes";
+    "setIndexCommitQuorum" => WORKER | OF_COLLECTION, Collection(&[CreateIndex]), crate::ddl::set_index_commit_quorum::run, "sets the commit quorum of index builds";
+    "reIndex" => WRITE | WORKER | OF_COLLECTION, Collection(&[ReIndex]), crate::ddl::re_index::run, "builds the indexes of a collection anew; standalone only";
+    "dropIndexes" | "deleteIndexes" => WRITE | API | WORKER | OF_COLLECTION, Collection(&[DropIndex]), crate::ddl::drop_indexes::run, "removes indexes";
+    "collMod" => WRITE | API | WORKER | OF_COLLECTION, Own(needs::coll_mod), crate::ddl::coll_mod::run, "changes options of a collection";
+    "convertToCapped" => WRITE | WORKER | OF_COLLECTION, Collection(&[ConvertToCapped]), crate::ddl::convert_to_capped::run, "makes a collection a capped one";
+    "cloneCollectionAsCapped" => WRITE | WORKER | OF_COLLECTION, Own(needs::clone_collection_as_capped), crate::ddl::clone_collection_as_capped::run, "a capped copy of a collection";
+    "validateDBMetadata" => 0, Database(&[Validate]), crate::ddl::validate_db_metadata::run, "what a version of the API does not allow";
+    "dbStats" | "dbstats" => 0, Database(&[DbStats]), crate::stats::db_stats::run, "sizes and counts of a database";
+    "collStats" | "collstats" => OF_COLLECTION, Collection(&[CollStats]), crate::stats::coll_stats::run, "sizes and counts of a collection";
+    "dataSize" | "datasize" => OF_NAMESPACE, Own(needs::data_size), crate::stats::data_size::run, "bytes of a collection or a range of it";
+    "dbHash" | "dbhash" => READ | WORKER, Database(&[DbHash]), crate::stats::db_hash::run, "digests of collections";
+    "filemd5" => READ | WORKER | OF_COLLECTION, Own(needs::file_md5), crate::crud::file_md5::run, "the digest of a file of GridFS";
+    "pandoSchema" => READ | WORKER | OF_COLLECTION, Collection(&[Find]), crate::stats::schema::run, "what the documents of a collection look like";
+    "validate" => WORKER | OF_COLLECTION, Collection(&[Validate]), crate::stats::validate::run, "compares records and indexes of a collection";
+    "serverStatus" => WORKER, Cluster(&[ServerStatus]), crate::diagnostic::server_status::run, "how the server does";
+    "getDiagnosticData" => ADMIN | WORKER, Cluster(&[ServerStatus, ReplSetGetStatus]), crate::diagnostic::diagnostic_data::run, "what serverStatus and others tell, in one reply";
+    "hostInfo" => WORKER, Cluster(&[HostInfo]), crate::diagnostic::host_info::run, "the machine";
+    "getLog" => ADMIN, Cluster(&[GetLog]), crate::diagnostic::get_log::run, "the newest lines of the log";
+    "listCommands" => HANDSHAKE, Nothing, crate::diagnostic::list_commands::run, "the commands";
+    "currentOp" => ADMIN | WORKER, Own(needs::current_op), crate::diagnostic::current_op::run, "what runs now";
+    "lockInfo" => ADMIN, Cluster(&[ServerStatus]), crate::diagnostic::lock_info::run, "who holds and awaits locks";
+    "killOp" => ADMIN, Login, crate::diagnostic::kill_op::run, "stops an operation";
+    "top" => ADMIN, Cluster(&[Top]), crate::diagnostic::top::run, "where time went";
+    "features" => HANDSHAKE, Nothing, crate::diagnostic::features::run, "features of the build";
+    "connPoolStats" => 0, Cluster(&[ConnPoolStats]), crate::diagnostic::conn_pool_stats::run, "connections to other servers";
+    "getParameter" => ADMIN, Cluster(&[GetParameter]), crate::admin::get_parameter::run, "values of parameters";
+    "setParameter" => ADMIN, Cluster(&[SetParameter]), crate::admin::set_parameter::run, "sets parameters";
+    "getCmdLineOpts" => ADMIN, Cluster(&[GetCmdLineOpts]), crate::admin::get_cmd_line_opts::run, "how the server was started";
+    "configureFailPoint" => ADMIN, Cluster(&[SetParameter]), crate::admin::configure_fail_point::run, "makes commands fail";
+    "fsync" => ADMIN | WORKER, Cluster(&[Fsync]), crate::admin::fsync::run, "writes everything to the disk";
+    "pandoBackup" => ADMIN | WORKER, Own(needs::backup), crate::admin::pando_backup::run, "a copy of all data into a directory of the server's machine";
+    "fsyncUnlock" => ADMIN, Cluster(&[Unlock]), crate::admin::fsync::unlock, "undoes fsync's lock";
+    "compact" => WORKER | OF_COLLECTION, Collection(&[Compact]), crate::admin::compact::run, "has a collection rewritten";
+    "compactStructuredEncryptionData" => WORKER | OF_COLLECTION, Collection(&[CompactStructuredEncryptionData]), crate::admin::compact_encryption::run, "compacts the state of encrypted fields";
+    "rotateCertificates" => ADMIN, Cluster(&[RotateCertificates]), crate::admin::rotate_certificates::run, "reads certificates anew";
+    "logRotate" => ADMIN | WORKER, Cluster(&[LogRotate]), crate::admin::log_rotate::run, "starts a new log file";
+    "profile" => WORKER, Own(needs::profile), crate::admin::profile::run, "the profiler";
+    "planCacheClear" => OF_COLLECTION, Collection(&[PlanCacheWrite]), crate::admin::plan_cache_filters::clear, "forgets cached plans";
+    "planCacheClearFilters" => OF_COLLECTION, Collection(&[PlanCacheIndexFilter]), crate::admin::plan_cache_filters::clear_filters, "forgets index filters";
+    "planCacheListFilters" => OF_COLLECTION, Collection(&[PlanCacheIndexFilter]), crate::admin::plan_cache_filters::list, "the index filters";
+    "planCacheSetFilter" => OF_COLLECTION, Collection(&[PlanCacheIndexFilter]), crate::admin::plan_cache_filters::set, "sets an index filter";
+    "setQuerySettings" => ADMIN | WORKER, Cluster(&[QuerySettings]), crate::admin::query_settings::set, "sets how queries of a shape are answered";
+    "removeQuerySettings" => ADMIN | WORKER, Cluster(&[QuerySettings]), crate::admin::query_settings::remove, "forgets what was set for queries of a shape";
+    "getDefaultRWConcern" => ADMIN, Cluster(&[GetDefaultRwConcern]), crate::admin::rw_concern::get, "the default concerns";
+    "setDefaultRWConcern" => ADMIN | WRITE | WORKER, Cluster(&[SetDefaultRwConcern]), crate::admin::rw_concern::set, "sets the default concerns";
+    "setUserWriteBlockMode" => ADMIN | WRITE | WORKER, Cluster(&[SetUserWriteBlockMode]), crate::admin::write_block::run, "refuses users' writes";
+    "autoCompact" => ADMIN | WORKER, Cluster(&[Compact]), crate::admin::auto_compact::run, "compaction in the background";
+    "dropConnections" => ADMIN, Cluster(&[DropConnections]), crate::admin::drop_connections::run, "ends connections to other servers";
+    "getClusterParameter" => ADMIN | WORKER, Cluster(&[GetClusterParameter]), crate::admin::cluster_parameter::get, "values of cluster parameters";
+    "setClusterParameter" => ADMIN | WORKER, Cluster(&[SetClusterParameter]), crate::admin::cluster_parameter::set, "sets a cluster parameter";
+    "setFeatureCompatibilityVersion" => ADMIN | WRITE | WORKER, Cluster(&[SetFeatureCompatibilityVersion]), crate::admin::set_feature_compatibility_version::run, "sets the feature version";
+    "usersInfo" => WORKER, Own(needs::users_info), crate::users::users_info::run, "the users";
+    "rolesInfo" => WORKER, Own(needs::roles_info), crate::roles::roles_info::run, "the roles";
+    "createUser" => WRITE | WORKER, Own(needs::create_user), crate::users::create_user::run, "a new user";
+    "updateUser" => WRITE | WORKER, Own(needs::update_user), crate::users::update_user::run, "changes a user";
+    "dropUser" => WRITE | WORKER, Database(&[DropUser]), crate::users::drop_user::run, "removes a user";
+    "dropAllUsersFromDatabase" => WRITE | WORKER, Database(&[DropUser]), crate::users::drop_user::run_all, "removes the users of a database";
+    "grantRolesToUser" => WRITE | WORKER, Own(needs::grant_roles), crate::users::user_roles::grant, "gives roles to a user";
+    "revokeRolesFromUser" => WRITE | WORKER, Own(needs::revoke_roles), crate::users::user_roles::revoke, "takes roles from a user";
+    "invalidateUserCache" => WORKER, Cluster(&[InvalidateUserCache]), crate::users::invalidate_user_cache::run, "has users and roles read anew";
+    "_mergeAuthzCollections" => ADMIN | WRITE | WORKER, Own(needs::merge_users), crate::users::merge::run, "takes over users and roles that were restored";
+    "createRole" => WRITE | WORKER, Own(needs::create_role), crate::roles::create_role::run, "a new role";
+    "updateRole" => WRITE | WORKER, Own(needs::update_role), crate::roles::update_role::run, "changes a role";
+    "dropRole" => WRITE | WORKER, Database(&[DropRole]), crate::roles::drop_role::run, "removes a role";
+    "dropAllRolesFromDatabase" => WRITE | WORKER, Database(&[DropRole]), crate::roles::drop_role::run_all, "removes the roles of a database";
+    "grantPrivilegesToRole" => WRITE | WORKER, Own(needs::grant_privileges), crate::roles::role_privileges::grant, "gives privileges to a role";
+    "revokePrivilegesFromRole" => WRITE | WORKER, Own(needs::revoke_privileges), crate::roles::role_privileges::revoke, "takes privileges from a role";
+    "grantRolesToRole" => WRITE | WORKER, Own(needs::grant_roles), crate::roles::role_roles::grant, "gives a role the privileges of others";
+    "revokeRolesFromRole" => WRITE | WORKER, Own(needs::revoke_roles), crate::roles::role_roles::revoke, "takes other roles' privileges from a role";
+    "shutdown" => ADMIN, Cluster(&[Shutdown]), crate::admin::shutdown::run, "stops the server";
+    "startSession" => HANDSHAKE, Login, crate::sessions::start_session::run, "a new session";
+    "endSessions" => HANDSHAKE | API, Nothing, crate::sessions::end_sessions::run, "ends sessions";
+    "refreshSessions" => HANDSHAKE | API, Login, crate::sessions::end_sessions::refresh, "keeps sessions";
+    "killSessions" => 0, Login, crate::sessions::kill_sessions::run, "ends sessions with what runs in them";
+    "killAllSessions" => 0, Cluster(&[KillAnySession]), crate::sessions::kill_sessions::run_all, "ends the sessions of users";
+    "killAllSessionsByPattern" => 0, Cluster(&[KillAnySession]), crate::sessions::kill_sessions::run_by_pattern, "ends sessions by pattern";
+    "commitTransaction" => ADMIN | WRITE | API, Login, crate::sessions::transactions::commit, "commits a transaction";
+    "abortTransaction" => ADMIN | WRITE | API, Login, crate::sessions::transactions::abort, "aborts a transaction";
+    "applyOps" => ADMIN | WRITE | WORKER, Own(needs::apply_ops), crate::replication::apply_ops::run, "applies entries of an oplog";
+    "replSetGetStatus" => ADMIN, Cluster(&[ReplSetGetStatus]), crate::replication::repl_set_get_status::run, "state of the replica set";
+    "replSetGetConfig" => ADMIN, Cluster(&[ReplSetGetConfig]), crate::replication::repl_set_get_config::run, "configuration of the replica set";
+    "replSetFreeze" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_freeze::run, "keeps a secondary from becoming primary";
+    "replSetStepDown" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_step_down::run, "makes the primary a secondary";
+    "createSearchIndexes" => OF_COLLECTION, Collection(&[CreateSearchIndexes]), crate::ddl::search_indexes::run, "new search indexes";
+    "updateSearchIndex" => OF_COLLECTION, Collection(&[UpdateSearchIndex]), crate::ddl::search_indexes::run, "changes a search index";
+    "dropSearchIndex" => OF_COLLECTION, Collection(&[DropSearchIndex]), crate::ddl::search_indexes::run, "removes a search index";
+    "listSearchIndexes" => OF_COLLECTION, Collection(&[ListSearchIndexes]), crate::ddl::search_indexes::run, "the search indexes of a collection";
+    "replSetInitiate" => ADMIN, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_initiate::run, "makes the replica set";
 }
 
 #[cfg(test)]

@@ -3,13 +3,11 @@
 //! Invariant: what is kept of them in memory changes when an entry of the log on their documents is
 //! applied, and nowhere else: whoever proposed it, and at the start by what is there.
 
+use super::documents;
 use bson::{Doc, DocBuf, Writer};
 use catalog::keyspace::SPACE_RECORD;
 use errors::Result;
-use executor::{Engine, OpCtx, ReadRequest, RecordStream, UpdateRequest};
-use query::expr::Vars;
-use query::filter::Filter;
-use query::update::Update;
+use executor::{Engine, OpCtx};
 use std::sync::Arc;
 use storage::{Committed, Effect, Entry, Observer, Op};
 
@@ -79,48 +77,19 @@ impl Observer for Followers {
     }
 }
 
-fn by_id(id: &str) -> Result<Filter> {
-    let mut w = Writer::new();
-    w.str("_id", id);
-    Filter::parse(w.finish().as_doc(), &Default::default())
-}
-
 /// The setting of that name, without its `_id`.
 pub fn load(engine: &Arc<Engine>, id: &str) -> Result<Option<DocBuf>> {
-    let mut op = OpCtx::worker(engine);
-    let (view, Some(coll)) = op.view(NS) else {
-        return Ok(None);
-    };
-    let filter = by_id(id)?;
-    let mut rows = RecordStream::open(&mut op, view, coll, &ReadRequest::new(&filter))?;
-    if !rows.next(&mut op)? {
-        return Ok(None);
-    }
-    let mut w = Writer::new();
-    for e in rows.doc().iter().filter(|e| e.name != "_id") {
-        w.val(e.name, e.val);
-    }
-    Ok(Some(w.finish()))
+    let stored = documents::get(engine, NS, id)?;
+    Ok(stored.map(|d| {
+        let mut w = Writer::new();
+        for e in d.as_doc().iter().filter(|e| e.name != "_id") {
+            w.val(e.name, e.val);
+        }
+        w.finish()
+    }))
 }
 
 /// Puts a setting in the place of what it was.
 pub fn save(op: &mut OpCtx<'_>, id: &str, setting: Doc<'_>) -> Result<()> {
-    let filter = by_id(id)?;
-    let mut w = Writer::new();
-    w.str("_id", id).extend(setting);
-    let replacement = w.finish();
-    let update = Update::parse(replacement.as_doc().as_val(), &[], &Default::default())?;
-    let now = crate::clock::now_millis();
-    let request = UpdateRequest {
-        filter: &filter,
-        update: &update,
-        multi: false,
-        upsert: true,
-        sort: None,
-        hint: None,
-        vars: &Arc::new(Vars::new(now)),
-        now_millis: now,
-        images: false,
-    };
-    executor::update(op, NS, &request, 0, None).map(|_| ())
+    documents::put(op, NS, id, setting)
 }

@@ -11,6 +11,7 @@ use crate::monitoring::latency;
 use crate::monitoring::metrics::Counters;
 use crate::replication::oplog;
 use crate::request::CommandContext;
+use crate::security::authorize;
 use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
 use executor::{Engine, ServerRows};
@@ -23,6 +24,7 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
     let app: &Commands = cx.app;
     let (engine, sessions) = (app.engine.clone(), app.sessions.clone());
     let (watch, counters) = (Watch::new(app), app.counters.clone());
+    let me = app.security.enabled.then(|| authorize::name(cx));
     let (port, settings) = (app.config.port, app.query_settings.clone());
     Arc::new(move |stage: &RowsStage| {
         let host = || format!("{}:{port}", process::host_name());
@@ -37,7 +39,12 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
                         "$currentOp must be run against the 'admin' database with {{aggregate: 1}}"
                     );
                 }
-                Ok(watch.documents(Wanted::from_stage(stage.spec.as_doc())))
+                let spec = stage.spec.as_doc();
+                let mut wanted = Wanted::from_stage(spec);
+                if !spec.get("allUsers").is_some_and(|v| v.truthy()) {
+                    wanted.only = me.clone().flatten();
+                }
+                Ok(watch.documents(wanted))
             }
             RowsKind::ListSessions | RowsKind::ListLocalSessions => {
                 if names_users(stage.spec.as_doc()) {

@@ -11,7 +11,6 @@ pub mod mark;
 pub mod mongodb;
 pub mod mysql;
 pub mod postgres;
-pub mod scram;
 pub mod split;
 mod url;
 

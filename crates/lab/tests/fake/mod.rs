@@ -3,9 +3,9 @@
 
 pub mod gate;
 
+use auth::scram::{Client, Hash};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use gate::Gate;
-use lab::targets::scram::{Hash, Scram};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -191,13 +191,13 @@ impl Guest {
                 }
                 let first = payload()?;
                 let nonce = first.split("r=").nth(1)?;
-                let mut scram = Scram::new(*hash, name, password, nonce);
+                let mut scram = Client::new(*hash, name, password, nonce);
                 if first != scram.first() {
                     return Some(failed);
                 }
                 let challenge = format!("r={nonce}more,s=QSXCR+Q6sek8bf92,i=4096");
                 let last = scram.last(&challenge)?;
-                self.expected = Some((last, scram.proof()?.to_string()));
+                self.expected = Some((last, scram.signature()?.to_string()));
                 Some(says(&challenge, false))
             }
             "saslContinue" => {

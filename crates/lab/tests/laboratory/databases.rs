@@ -99,7 +99,7 @@ fn mariadb_is_a_target() {
 
 #[test]
 fn users_log_in_and_others_stay_outside() {
-    use lab::targets::scram::Hash;
+    use auth::scram::Hash;
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("result.json");
     let with = |url: &str| {

@@ -47,7 +47,7 @@ pub(super) struct Joiner {
 
 enum State {
     Queries,
-    Reading(Box<dyn Source>, Table),
+    Reading(Box<dyn Source>, Box<Table>),
     Table(Arc<Table>),
 }
 
@@ -112,7 +112,7 @@ impl Joiner {
             return Ok(());
         };
         let source = host.open(ns, &self.spec.pipeline, vars)?;
-        self.state = State::Reading(source, Table::new(pattern));
+        self.state = State::Reading(source, Box::new(Table::new(pattern)));
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl Joiner {
             }
         };
         self.state = match std::mem::replace(&mut self.state, State::Queries) {
-            State::Reading(_, table) if fits => State::Table(Arc::new(table)),
+            State::Reading(_, table) if fits => State::Table(Arc::new(*table)),
             _ => {
                 self.table_after = Some(u64::MAX);
                 self.share = None;

@@ -19,6 +19,8 @@ mod target_entries;
 mod target_log;
 #[path = "../../targets/query.rs"]
 mod target_query;
+#[path = "../../targets/sasl.rs"]
+mod target_sasl;
 #[path = "../../targets/wire.rs"]
 mod target_wire;
 
@@ -69,6 +71,11 @@ const TARGETS: &[Target] = &[
     Target {
         name: "wire",
         run: target_wire::messages,
+        documents: false,
+    },
+    Target {
+        name: "sasl",
+        run: target_sasl::messages,
         documents: false,
     },
     Target {

@@ -4,7 +4,7 @@
 use super::messages::{cells, header, message, refused};
 use crate::fault::{Fault, Result, target};
 use crate::targets::Url;
-use crate::targets::scram::{self, Hash, Scram};
+use auth::scram::{self, Client, Hash};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -73,7 +73,7 @@ impl Pg {
                         // What SASLprep forbids PostgreSQL takes as it is.
                         let password = stringprep::saslprep(&password)
                             .map_or_else(|_| password.clone(), |p| p.into_owned());
-                        let s = Scram::new(Hash::Sha256, "", &password, &scram::nonce());
+                        let s = Client::new(Hash::Sha256, "", &password, &scram::nonce());
                         let first = s.first();
                         let mut out = b"SCRAM-SHA-256\0".to_vec();
                         out.extend_from_slice(&(first.len() as u32).to_be_bytes());

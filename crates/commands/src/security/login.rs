@@ -1,0 +1,360 @@
+//! Logging in: an exchange of messages under way, and who is logged in.
+//!
+//! Invariants:
+//! - A wrong password, a user who is not there, a mechanism that he has no credential for, and a
+//!   message that makes no sense get the same answer, after the same time ([`DELAY`]), in which no
+//!   thread waits.
+//! - A connection has one exchange at most, and one user at most: a new one takes the old one's
+//!   place.
+
+use super::{Security, member_name, roles, users};
+use crate::Commands;
+use crate::request::connection::Connection;
+use crate::request::{CommandContext, Done};
+use arc_swap::ArcSwapOption;
+use auth::role::Resolved;
+use auth::scram::{self, Credential, Exchange, First, Hash, Step};
+use auth::{Privileges, RoleName, UserName};
+use errors::{Error, Result, bail, err};
+use parking_lot::Mutex;
+use service::Client;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// After so long a login that failed is answered.
+const DELAY: Duration = Duration::from_millis(100);
+/// What a client is told to hash a password with that nobody has.
+const ITERATIONS: [(Hash, u32); 2] = [(Hash::Sha1, 10_000), (Hash::Sha256, 15_000)];
+
+/// Somebody who has proven who he is.
+pub struct LoggedIn {
+    pub name: UserName,
+    /// Those that he was given.
+    pub roles: Vec<RoleName>,
+    /// Those and all that they lead to.
+    pub all_roles: BTreeSet<RoleName>,
+    pub privileges: Privileges,
+    /// [`Security::generation`] when this was read.
+    generation: u64,
+}
+
+/// What a connection knows of its user.
+#[derive(Default)]
+pub struct Login {
+    exchange: Mutex<Option<Pending>>,
+    user: ArcSwapOption<LoggedIn>,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let user = self.user.load();
+        f.debug_tuple("Login")
+            .field(&user.as_ref().map(|u| &u.name))
+            .finish()
+    }
+}
+
+impl Login {
+    /// Who is logged in, as he was known when that was read.
+    pub fn user(&self) -> Option<Arc<LoggedIn>> {
+        self.user.load_full()
+    }
+
+    pub fn log_out(&self) {
+        self.user.store(None);
+        *self.exchange.lock() = None;
+    }
+}
+
+/// Where an exchange stands.
+enum Pending {
+    /// The client's last message is awaited.
+    Proof {
+        exchange: Exchange,
+        name: UserName,
+        hash: Hash,
+        skips_empty: bool,
+    },
+    /// Proven; the client sends an empty message yet.
+    Empty,
+    /// Failed, and answered from this moment on.
+    Refused(Instant),
+}
+
+/// What the client is told next.
+pub struct Reply {
+    pub done: bool,
+    pub payload: String,
+}
+
+/// Why a login failed, for the log alone.
+struct Failure {
+    name: UserName,
+    mechanism: &'static str,
+    why: String,
+}
+
+pub fn failed() -> Error {
+    err!(AuthenticationFailed, "Authentication failed.")
+}
+
+/// A first message.
+pub struct Start<'a> {
+    pub mechanism: &'a str,
+    pub payload: &'a [u8],
+    pub db: &'a str,
+    pub skips_empty: bool,
+}
+
+/// Begins an exchange. Reads the user: not for an event loop.
+pub fn start(cx: &mut CommandContext<'_, '_>, s: &Start<'_>) -> Result<Option<Reply>> {
+    let Some(hash) = Hash::named(s.mechanism) else {
+        bail!(
+            MechanismUnavailable,
+            "Received authentication for mechanism {} which is unknown or not enabled",
+            s.mechanism
+        );
+    };
+    let login = &cx.client.state.login;
+    let first = match First::parse(s.payload) {
+        Ok(first) => first,
+        Err(e) => {
+            let failure = Failure {
+                name: UserName::new("", s.db),
+                mechanism: hash.mechanism(),
+                why: e.message.to_string(),
+            };
+            refuse(cx.app, cx.client, failure);
+            return Ok(None);
+        }
+    };
+    let name = UserName::new(first.user.clone(), s.db);
+    let (credential, genuine) = cx.app.credential(&name, hash)?;
+    let (exchange, payload) = Exchange::begin(first, credential, genuine, &scram::nonce());
+    *login.exchange.lock() = Some(Pending::Proof {
+        exchange,
+        name,
+        hash,
+        skips_empty: s.skips_empty,
+    });
+    Ok(Some(Reply {
+        done: false,
+        payload,
+    }))
+}
+
+/// Whether a login can succeed by its mechanism: false only for a user who is there and has no
+/// credential for it.
+pub fn may_have(app: &Commands, s: &Start<'_>) -> Result<bool> {
+    let (Some(hash), Ok(first)) = (Hash::named(s.mechanism), First::parse(s.payload)) else {
+        return Ok(false);
+    };
+    let user = users::find(&app.engine, &UserName::new(first.user, s.db))?;
+    Ok(user.is_none_or(|u| u.credentials().get(hash.mechanism()).is_some()))
+}
+
+/// Goes on with an exchange; `None` where it has failed.
+pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<Reply>> {
+    let pending = cx.client.state.login.exchange.lock().take();
+    let (exchange, name, hash, skips_empty) = match pending {
+        Some(Pending::Proof {
+            exchange,
+            name,
+            hash,
+            skips_empty,
+        }) => (exchange, name, hash, skips_empty),
+        Some(Pending::Empty) if payload.is_empty() => {
+            return Ok(Some(Reply {
+                done: true,
+                payload: String::new(),
+            }));
+        }
+        Some(Pending::Refused(_)) | Some(Pending::Empty) => return Ok(None),
+        None => bail!(ProtocolError, "No SASL session state found"),
+    };
+    let mechanism = hash.mechanism();
+    let outcome = match exchange.end(payload) {
+        Ok(Step::Proven(answer)) => log_in(cx, &name, mechanism).map(|()| answer),
+        Ok(Step::Refused) => Err(err!(
+            AuthenticationFailed,
+            "SCRAM authentication failed, storedKey mismatch"
+        )),
+        Err(e) => Err(e),
+    };
+    match outcome {
+        Ok(payload) => {
+            if !skips_empty {
+                *cx.client.state.login.exchange.lock() = Some(Pending::Empty);
+            }
+            Ok(Some(Reply {
+                done: skips_empty,
+                payload,
+            }))
+        }
+        Err(e) => {
+            let failure = Failure {
+                name,
+                mechanism,
+                why: e.message.to_string(),
+            };
+            refuse(cx.app, cx.client, failure);
+            Ok(None)
+        }
+    }
+}
+
+fn refuse(app: &Commands, client: &Client<Connection>, f: Failure) {
+    let peer = client.peer.to_string();
+    app.security
+        .tell_failure(&f.name, &peer, f.mechanism, &f.why);
+    *client.state.login.exchange.lock() = Some(Pending::Refused(Instant::now() + DELAY));
+}
+
+/// The end of a login that failed: waits, without a thread, and answers then. A run again of the
+/// same request comes back to here.
+pub fn end_refused(cx: &CommandContext<'_, '_>, seen: usize) -> Result<Done> {
+    let mut exchange = cx.client.state.login.exchange.lock();
+    match *exchange {
+        Some(Pending::Refused(until)) if Instant::now() < until => Ok(Done::Await { until, seen }),
+        _ => {
+            *exchange = None;
+            Err(failed())
+        }
+    }
+}
+
+/// Whether this request has failed already and only waits to be answered.
+pub fn is_refused(cx: &CommandContext<'_, '_>) -> bool {
+    let exchange = cx.client.state.login.exchange.lock();
+    cx.request.again && matches!(*exchange, Some(Pending::Refused(_)))
+}
+
+/// Makes `name` the connection's user, if nothing restricts him from where he is.
+fn log_in(cx: &CommandContext<'_, '_>, name: &UserName, mechanism: &str) -> Result<()> {
+    let Some(user) = cx.app.read_user(name)? else {
+        return Err(failed());
+    };
+    check_restrictions(cx, name, &user.1)?;
+    let login = &cx.client.state.login;
+    let before = login.user.swap(Some(Arc::new(user.0)));
+    if let Some(before) = before.filter(|b| b.name != *name) {
+        tracing::warn!(target: "ACCESS", id = 5626700, user = %name, previous = %before.name,
+            "Client has attempted to authenticate as multiple users on the same connection");
+    }
+    tracing::info!(target: "ACCESS", id = 5286306, user = %name.user, db = %name.db, mechanism,
+        remote = %cx.client.peer, "Successfully authenticated");
+    Ok(())
+}
+
+fn check_restrictions(
+    cx: &CommandContext<'_, '_>,
+    name: &UserName,
+    all: &[auth::restriction::Restrictions],
+) -> Result<()> {
+    let (client, server) = (cx.client.peer.ip(), cx.client.local.ip());
+    if !all.iter().all(|r| r.allow(client, server)) {
+        bail!(
+            AuthenticationRestrictionUnmet,
+            "authentication restrictions of {name} unmet"
+        );
+    }
+    Ok(())
+}
+
+impl Commands {
+    /// The credential to prove, and whether there is one: else one that nobody can prove.
+    fn credential(&self, name: &UserName, hash: Hash) -> Result<(Credential, bool)> {
+        if *name == member_name() {
+            if let Some(credential) = self.security.of_member(hash) {
+                return Ok((credential, true));
+            }
+        } else if let Some(user) = users::find(&self.engine, name)?
+            && let Some(credential) = Credential::read(user.credentials(), hash)
+        {
+            return Ok((credential, true));
+        }
+        let secret = &self.security.secret;
+        let name = name.to_string();
+        let nobody = Credential::of_nobody(hash, &name, secret, iterations(hash));
+        Ok((nobody, false))
+    }
+
+    /// A user with all that he may do now, and what restricts him.
+    fn read_user(
+        &self,
+        name: &UserName,
+    ) -> Result<Option<(LoggedIn, Vec<auth::restriction::Restrictions>)>> {
+        // Before the reading: a change meanwhile makes what was read old.
+        let generation = self.security.generation.load(Ordering::Acquire);
+        if *name == member_name() {
+            let role = RoleName::new("__system", "local");
+            return Ok(Some((
+                LoggedIn {
+                    name: name.clone(),
+                    all_roles: BTreeSet::from([role.clone()]),
+                    roles: vec![role],
+                    privileges: Privileges::all(),
+                    generation,
+                },
+                Vec::new(),
+            )));
+        }
+        let Some(user) = users::find(&self.engine, name)? else {
+            return Ok(None);
+        };
+        let given = user.roles();
+        let Resolved {
+            privileges,
+            roles: all_roles,
+            mut restrictions,
+        } = roles::resolve(&self.engine, &given)?;
+        restrictions.push(user.restrictions()?);
+        let user = LoggedIn {
+            name: name.clone(),
+            roles: given,
+            all_roles,
+            privileges,
+            generation,
+        };
+        Ok(Some((user, restrictions)))
+    }
+}
+
+pub(super) fn iterations(hash: Hash) -> u32 {
+    let of = ITERATIONS.iter().find(|(h, _)| *h == hash);
+    of.map_or(15_000, |(_, n)| *n)
+}
+
+/// The iterations for new credentials.
+pub fn iterations_of(app: &Commands, hash: Hash) -> u32 {
+    let parameter = match hash {
+        Hash::Sha1 => "scramIterationCount",
+        Hash::Sha256 => "scramSHA256IterationCount",
+    };
+    let given = u32::try_from(app.parameters.int(parameter)).unwrap_or(0);
+    if given > 0 { given } else { iterations(hash) }
+}
+
+/// Who is logged in, as users and roles are stored now. Where they have changed it reads them, which
+/// an event loop leaves to a worker.
+pub fn current(cx: &mut CommandContext<'_, '_>) -> Result<Option<Arc<LoggedIn>>> {
+    let security: &Security = &cx.app.security;
+    let login = &cx.client.state.login;
+    let Some(user) = login.user.load_full() else {
+        return Ok(None);
+    };
+    if user.generation == security.generation.load(Ordering::Acquire) {
+        return Ok(Some(user));
+    }
+    cx.op.need_worker()?;
+    let again = cx.app.read_user(&user.name)?;
+    let again = again.map(|(user, _)| Arc::new(user));
+    if again.is_none() {
+        tracing::info!(target: "ACCESS", id = 20245, user = %user.name,
+            "Removed deleted user from session cache of user information");
+    }
+    login.user.store(again.clone());
+    Ok(again)
+}

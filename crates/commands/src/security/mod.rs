@@ -1,0 +1,151 @@
+//! Who a client is, and what he may do.
+//!
+//! - `login`: who is logged in on a connection, and exchanges under way;
+//! - `users`, `roles`: the documents in `admin.system.users` and `admin.system.roles`;
+//! - `authorize`: what a command needs, and whether its client may;
+//! - `redact`: what of a command nobody is shown.
+//!
+//! Invariants:
+//! - With authorization on, a command that reads or changes anything runs for a client who is
+//!   logged in and may, or under the localhost exception; the table of commands says for each
+//!   command what it needs.
+//! - What a user may do is what the stored users and roles say when his command begins: every
+//!   change of them raises `generation`, and a login of an older one is read anew.
+
+pub mod authorize;
+pub mod login;
+pub mod needs;
+pub mod redact;
+pub mod roles;
+pub mod users;
+
+use auth::UserName;
+use auth::scram::{self, Credential, Hash};
+use errors::Result;
+use executor::Engine;
+use parking_lot::Mutex;
+use service::config;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use storage::{Committed, Entry, Observer};
+
+/// The user that members of a cluster are to each other.
+pub fn member_name() -> UserName {
+    UserName::new("__system", "local")
+}
+
+/// How often failed logins of one user are told to the log.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Users whose failures are counted apart.
+const COUNTED_USERS: usize = 1000;
+
+/// Access control of the whole server.
+pub struct Security {
+    /// Commands are checked.
+    pub enabled: bool,
+    /// What members share; the first is the one to log in with.
+    pub keys: Vec<String>,
+    /// What credentials of users who are not there are made of.
+    pub secret: [u8; 32],
+    /// Grows with every change of users and roles.
+    pub generation: AtomicU64,
+    /// There was a user or a role once: the localhost exception is over.
+    closed: AtomicBool,
+    /// Held by who changes users or roles, from the look at what is there.
+    pub changing: Mutex<()>,
+    /// Failed logins by user, since the last was told to the log.
+    failures: Mutex<HashMap<UserName, Failures>>,
+    /// Of the first key, one for each mechanism: made when a member first logs in.
+    of_members: OnceLock<Vec<Credential>>,
+}
+
+struct Failures {
+    told: Instant,
+    untold: u64,
+}
+
+impl Security {
+    pub fn new(config: &config::Security) -> Security {
+        Security {
+            enabled: config.authorization,
+            keys: config.keys.clone(),
+            secret: rand::random(),
+            generation: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            changing: Mutex::default(),
+            failures: Mutex::default(),
+            of_members: OnceLock::new(),
+        }
+    }
+
+    /// What a member of the cluster has to prove; `None` without a key.
+    fn of_member(&self, hash: Hash) -> Option<Credential> {
+        let key = self.keys.first()?;
+        let make = |hash| {
+            let prepared = match hash {
+                Hash::Sha1 => scram::digest_password(&member_name().user, key),
+                Hash::Sha256 => key.clone(),
+            };
+            Credential::of_prepared(hash, &prepared, login::iterations(hash))
+        };
+        let all = (self.of_members).get_or_init(|| Hash::ALL.into_iter().map(make).collect());
+        all.iter().find(|c| c.hash == hash).cloned()
+    }
+
+    /// Whether a client on this machine may make the first user.
+    pub fn is_exceptional(&self, engine: &Arc<Engine>) -> Result<bool> {
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let there = users::any(engine)? || roles::any(engine)?;
+        if there {
+            self.closed.store(true, Ordering::Release);
+        }
+        Ok(!there)
+    }
+
+    /// Tells a failed login to the log: each user's at most once in [`TOLD_EVERY`], with their
+    /// number.
+    pub fn tell_failure(&self, name: &UserName, peer: &str, mechanism: &str, why: &str) {
+        let mut all = self.failures.lock();
+        if all.len() >= COUNTED_USERS && !all.contains_key(name) {
+            all.retain(|_, f| f.told.elapsed() < TOLD_EVERY);
+            if all.len() >= COUNTED_USERS {
+                return;
+            }
+        }
+        let now = Instant::now();
+        let untold = match all.get_mut(name) {
+            Some(f) if now.duration_since(f.told) < TOLD_EVERY => {
+                f.untold += 1;
+                return;
+            }
+            Some(f) => {
+                f.told = now;
+                std::mem::take(&mut f.untold)
+            }
+            None => {
+                let (told, untold) = (now, 0);
+                all.insert(name.clone(), Failures { told, untold });
+                0
+            }
+        };
+        drop(all);
+        tracing::info!(target: "ACCESS", id = 5286307, user = %name.user, db = %name.db, mechanism, remote = peer,
+            error = why, notShown = untold, "Failed to authenticate");
+    }
+}
+
+/// Raises the generation with every entry on users or roles.
+pub struct RaiseGeneration(pub Arc<Security>);
+
+impl Observer for RaiseGeneration {
+    fn applied(&self, _: Committed, entry: &Entry) {
+        let concerns = |e: &Entry| matches!(&*e.ns, users::NS | roles::NS);
+        if entry.plain().any(concerns) {
+            self.0.generation.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}

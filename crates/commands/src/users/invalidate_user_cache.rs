@@ -1,0 +1,11 @@
+//! `invalidateUserCache`: whoever is logged in is read anew before his next command.
+
+use crate::request::{CommandContext, Done};
+use errors::Result;
+use std::sync::atomic::Ordering;
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    cx.args.no_fields()?;
+    cx.app.security.generation.fetch_add(1, Ordering::AcqRel);
+    Ok(Done::Reply)
+}
