@@ -130,6 +130,20 @@ def test_logout(locked):
             client.shop.things.find_one()
 
 
+def test_a_second_login_takes_the_place_of_the_first(locked):
+    from auth_client import log_in
+
+    user(locked, "ann", "p", ["read"], db="shop")
+    with locked.wire() as wire:
+        log_in(wire, "root", ROOT["password"], "admin")
+        assert wire.command({"insert": "c", "documents": [{}], "$db": "shop"})["ok"] == 1
+        log_in(wire, "ann", "p", "shop")
+        status = wire.command({"connectionStatus": 1, "$db": "admin"})
+        assert status["authInfo"]["authenticatedUsers"] == [{"user": "ann", "db": "shop"}]
+        assert wire.command({"insert": "c", "documents": [{}], "$db": "shop"})["code"] == 13
+        assert wire.command({"find": "c", "$db": "shop"})["ok"] == 1
+
+
 def test_mechanisms_of_a_user(locked):
     user(locked, "old", "p", ["read"], db="shop", mechanisms=["SCRAM-SHA-1"])
     with locked.client(**ROOT) as root:

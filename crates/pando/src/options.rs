@@ -74,7 +74,7 @@ pub const FLAGS: &[Flag] = &[
         &["allow-insecure-bind"],
         "pando.allowInsecureBind",
         Switch,
-        "Listen beyond this machine although there is no TLS yet: whoever listens on the network may read everything, and without --auth change it",
+        "Listen beyond this machine without --auth or without TLS: whoever reaches the port, or listens on the network, may read everything",
     ),
     own(
         &["cache"],
@@ -195,7 +195,47 @@ pub const FLAGS: &[Flag] = &[
     flag(&["objcheck"], "net.wireObjectCheck", Fixed("true")),
     flag(&["noobjcheck"], "net.wireObjectCheck", Fixed("false")),
     flag(&["listenBacklog"], "net.listenBacklog", Value("N")),
-    flag(&["tlsMode"], "net.tls.mode", Value("MODE")),
+    own(
+        &["tlsMode"],
+        "net.tls.mode",
+        Value("MODE"),
+        "Encrypt connections: disabled, allowTLS, preferTLS or requireTLS [default: disabled]",
+    ),
+    own(
+        &["tlsCertificateKeyFile"],
+        "net.tls.certificateKeyFile",
+        Value("FILE"),
+        "The server's certificate and private key, in PEM",
+    ),
+    own(
+        &["tlsCAFile"],
+        "net.tls.CAFile",
+        Value("FILE"),
+        "Authorities of the certificates that clients must show, in PEM",
+    ),
+    flag(&["tlsCRLFile"], "net.tls.CRLFile", Value("FILE")),
+    flag(
+        &["tlsAllowConnectionsWithoutCertificates"],
+        "net.tls.allowConnectionsWithoutCertificates",
+        Switch,
+    ),
+    flag(
+        &["tlsAllowInvalidCertificates"],
+        "net.tls.allowInvalidCertificates",
+        Switch,
+    ),
+    flag(
+        &["tlsDisabledProtocols"],
+        "net.tls.disabledProtocols",
+        Value("NAMES"),
+    ),
+    flag(&["sslPEMKeyFile"], "net.ssl.PEMKeyFile", Value("FILE")),
+    flag(&["sslCAFile"], "net.ssl.CAFile", Value("FILE")),
+    flag(
+        &["sslAllowConnectionsWithoutCertificates"],
+        "net.ssl.allowConnectionsWithoutCertificates",
+        Switch,
+    ),
     flag(&["sslMode"], "net.ssl.mode", Value("MODE")),
     flag(
         &["wiredTigerCacheSizeGB"],

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use commands::Commands;
+use server::tls::Tls;
 use server::{Limits, Listeners};
-use service::config::{Config, Personality, Topology};
+use service::config::{Config, Personality, TlsMode, Topology};
 use service::{Control, logging};
 use storage::{Store, StoreOptions};
 
@@ -137,6 +138,10 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     log_start(&config, &warnings);
     own_process::handicap::start(handicap).map_err(Failure::options)?;
 
+    let tls = match config.tls.mode {
+        TlsMode::Disabled => None,
+        _ => Some(Arc::new(Tls::open(&config.tls).map_err(Failure::options)?)),
+    };
     let listeners = server::listen(&config.bind, config.port, config.unix_socket.as_deref())
         .map_err(|says| Failure {
             code: CANNOT_LISTEN,
@@ -181,6 +186,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         loops: config.loops,
         max_connections: config.max_connections,
         quiet: config.quiet,
+        tls,
         ..Limits::default()
     };
     let served = server::serve(listeners, Arc::new(commands), Arc::clone(&control), limits);
@@ -245,7 +251,7 @@ fn announce(config: &Config, listeners: &Listeners, began: Instant, lacks_users:
     for address in listeners.addresses() {
         tracing::info!(target: "NETWORK", id = 23015, ctx = "listener", address = %address, "Listening on");
     }
-    tracing::info!(target: "NETWORK", id = 23016, ctx = "listener", port = config.port, ssl = "off", "Waiting for connections");
+    tracing::info!(target: "NETWORK", id = 23016, ctx = "listener", port = config.port, ssl = if config.tls.mode == TlsMode::Disabled { "off" } else { "on" }, "Waiting for connections");
     if lacks_users {
         tracing::warn!(target: "ACCESS", ctx = "initandlisten", startup_warning = true,
             "There are no users yet, and nobody can log in: make the first one from this machine (createUser in the database admin)");
@@ -265,7 +271,10 @@ fn announce(config: &Config, listeners: &Listeners, began: Instant, lacks_users:
         Topology::Standalone => "standalone".into(),
         Topology::ReplicaSet { name, .. } => format!("replica set {name} of one member"),
     };
-    let uri = format!("mongodb://{host}/");
+    let uri = match config.tls.mode {
+        TlsMode::Require => format!("mongodb://{host}/?tls=true"),
+        _ => format!("mongodb://{host}/"),
+    };
     let first_user = match lacks_users {
         true => format!(
             "\nNobody can log in yet. Make the first user from this machine:\n  npx mongosh {uri}admin --eval 'db.createUser({{user: \"admin\", pwd: passwordPrompt(), roles: [\"root\"]}})'\n"

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use service::config::{Config, Durability, Personality, Security, Topology};
+use service::config::{Config, Durability, Personality, Security, Tls, TlsMode, Topology};
 
 use crate::memory;
 use crate::options::{Given, Options, WITHOUT_EFFECT};
@@ -33,6 +33,7 @@ pub fn launch(
     refuse(&o)?;
     let mongod = personality == Personality::Mongod;
     let security = security(&o)?;
+    let tls = tls(&o)?;
     let port: u16 = o.parsed("net.port", "a port")?.unwrap_or(27017);
     let config = Config {
         personality,
@@ -42,7 +43,7 @@ pub fn launch(
             "pando-data"
         }))?,
         port,
-        bind: bind(&o, &security)?,
+        bind: bind(&o, &security, tls.mode)?,
         unix_socket: unix_socket(&o, mongod, port)?,
         advertise: advertise(&o)?,
         topology: topology(&o, mongod)?,
@@ -64,6 +65,7 @@ pub fn launch(
         },
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
         security,
+        tls,
         scripting: o.switch("security.javascriptEnabled")?.unwrap_or(true),
         parameters: parameters(options, &o)?,
         slow_ms: o
@@ -156,13 +158,6 @@ fn refuse(o: &Reader<'_>) -> Result<(), String> {
             given.origin, given.value
         ));
     }
-    for key in ["net.tls.mode", "net.ssl.mode"] {
-        if let Some(given) = o.given(key)
-            && given.value != "disabled"
-        {
-            return Err(format!("{}: this server has no TLS yet", given.origin));
-        }
-    }
     if let Some(given) = o.given("sharding.clusterRole") {
         return Err(format!(
             "{}: this server cannot be part of a sharded cluster yet",
@@ -186,6 +181,54 @@ fn refuse(o: &Reader<'_>) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Which connections are encrypted, and with what.
+fn tls(o: &Reader<'_>) -> Result<Tls, String> {
+    // The old names of the same options.
+    let key = |name: &str| [format!("net.tls.{name}"), format!("net.ssl.{name}")];
+    let given = |name: &str| key(name).iter().find_map(|k| o.given(k));
+    let path = |name: &str| given(name).map(|g| absolute(&g.value)).transpose();
+    let switch = |name: &str| -> Result<bool, String> {
+        let all = key(name);
+        let first = o.switch(&all[0])?;
+        Ok(first.or(o.switch(&all[1])?).unwrap_or(false))
+    };
+    let mode = match given("mode").map(|g| (g, g.value.as_str())) {
+        None | Some((_, "disabled")) => TlsMode::Disabled,
+        Some((_, "allowTLS" | "allowSSL")) => TlsMode::Allow,
+        Some((_, "preferTLS" | "preferSSL")) => TlsMode::Prefer,
+        Some((_, "requireTLS" | "requireSSL")) => TlsMode::Require,
+        Some((g, _)) => return Err(bad(g, "disabled, allowTLS, preferTLS or requireTLS")),
+    };
+    let file = match path("certificateKeyFile")? {
+        Some(file) => Some(file),
+        None => path("PEMKeyFile")?,
+    };
+    let disabled = given("disabledProtocols").map_or("", |g| g.value.as_str());
+    let disabled: Vec<String> = (disabled.split(',').map(str::trim))
+        .filter(|p| !p.is_empty())
+        .map(str::to_string)
+        .collect();
+    if disabled.iter().any(|p| p == "TLS1_2") && disabled.iter().any(|p| p == "TLS1_3") {
+        return Err("TLS 1.2 and 1.3 are both disabled, and no older one is spoken".into());
+    }
+    let certificate_key_file = match (mode, file) {
+        (TlsMode::Disabled, file) => file.unwrap_or_default(),
+        (_, Some(file)) => file,
+        (_, None) => {
+            return Err("TLS needs --tlsCertificateKeyFile: a PEM file with the server's certificate and private key".into());
+        }
+    };
+    Ok(Tls {
+        mode,
+        certificate_key_file,
+        ca_file: path("CAFile")?,
+        crl_file: path("CRLFile")?,
+        allow_without_certificates: switch("allowConnectionsWithoutCertificates")?,
+        allow_invalid_certificates: switch("allowInvalidCertificates")?,
+        disabled,
+    })
 }
 
 /// Whether commands are checked, and the key of the cluster. A key file asks for both.
@@ -227,7 +270,7 @@ fn absolute(path: impl Into<PathBuf>) -> Result<PathBuf, String> {
         .map_err(|e| format!("cannot make sense of the path {}: {e}", path.display()))
 }
 
-fn bind(o: &Reader<'_>, security: &Security) -> Result<Vec<String>, String> {
+fn bind(o: &Reader<'_>, security: &Security, tls: TlsMode) -> Result<Vec<String>, String> {
     let all = o.switch("net.bindIpAll")?.unwrap_or(false);
     let hosts: Vec<String> = match o.text("net.bindIp") {
         _ if all => vec!["0.0.0.0".into()],
@@ -245,10 +288,13 @@ fn bind(o: &Reader<'_>, security: &Security) -> Result<Vec<String>, String> {
     if let Some(open) = open
         && !o.switch("pando.allowInsecureBind")?.unwrap_or(false)
     {
-        let why = match security.authorization {
-            true => "there is no TLS yet, so whoever listens on the network could read everything",
-            false => {
-                "without --auth whoever reaches the port could read and change everything, and there is no TLS yet"
+        let why = match (security.authorization, tls) {
+            (true, TlsMode::Require) => return Ok(hosts),
+            (true, _) => {
+                "without --tlsMode requireTLS whoever listens on the network could read everything"
+            }
+            (false, _) => {
+                "without --auth whoever reaches the port could read and change everything"
             }
         };
         return Err(format!(
@@ -535,7 +581,10 @@ mod tests {
             ("--keyFile /nowhere/key", "/nowhere/key: No such file"),
             ("--keyFile /dev/null", "permissions are too open"),
             ("--clusterAuthMode x509", "by a key file alone"),
-            ("--auth --bind 10.0.0.1", "no TLS yet"),
+            ("--auth --bind 10.0.0.1", "--tlsMode requireTLS"),
+            ("--tlsMode requireTLS", "--tlsCertificateKeyFile"),
+            ("--tlsMode maybe", "allowTLS"),
+            ("--tlsDisabledProtocols TLS1_2,TLS1_3", "both disabled"),
             ("--tlsMode requireTLS", "no TLS yet"),
             ("--shardsvr", "sharded cluster"),
             ("--storageEngine mmapv1", "unknown storage engine"),

@@ -20,6 +20,7 @@ use crate::establishment::{Arrival, Establishing};
 use crate::event_loop::{EventLoop, Shared, WAKE};
 use crate::inbox::{Inbox, Item};
 use crate::net::{Listener, Listeners, Stream, unix_path};
+use crate::tls::Layer;
 use crate::workers::Workers;
 
 /// After accepting failed (no more files, say), the next try.
@@ -37,6 +38,13 @@ pub fn serve<S: Service>(
     let metrics = &control.metrics;
     metrics.connections_limit.store(max_connections, Relaxed);
     control.in_flight.set_limit(limits.in_flight_bytes);
+    if let Some(tls) = limits.tls.clone() {
+        let counted = tls.clone();
+        control.certificates.offer(service::Certificates {
+            rotate: Box::new(move || tls.rotate()),
+            sessions: Box::new(move || counted.sessions()),
+        });
+    }
     let mut poll = Poll::new()?;
     listeners.register(&poll)?;
     let workers = Arc::new(Workers::new(
@@ -188,7 +196,10 @@ impl<S: Service> Acceptor<S> {
     fn drain(&mut self, listener: &Listener) -> bool {
         while !self.control.is_stopping() {
             let accepted = match listener {
-                Listener::Tcp(l) => l.accept().map(|(s, a)| (Stream::Tcp(s), Address::Tcp(a))),
+                Listener::Tcp(l) => l.accept().map(|(s, a)| {
+                    let layer = Layer::of(self.limits.tls.as_ref());
+                    (Stream::Tcp(s, layer), Address::Tcp(a))
+                }),
                 Listener::Unix(l, path) => l
                     .accept()
                     .map(|(s, a)| (Stream::Unix(s), unix_peer(unix_path(&a), path))),

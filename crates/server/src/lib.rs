@@ -24,6 +24,7 @@ mod inbox;
 mod net;
 pub mod null;
 mod runner;
+pub mod tls;
 mod workers;
 
 pub use acceptor::serve;
@@ -52,6 +53,8 @@ pub struct Limits {
     /// Reads from the disk are done by the kernel while the event loops go on, where it can; else
     /// workers read.
     pub reads_under_way: bool,
+    /// What TCP listeners offer; `None` is plain text alone.
+    pub tls: Option<std::sync::Arc<tls::Tls>>,
     /// No log lines for connections that come and go.
     pub quiet: bool,
 }
@@ -67,6 +70,7 @@ impl Default for Limits {
             grace: std::time::Duration::from_millis(1000),
             stall: std::time::Duration::from_secs(10),
             reads_under_way: true,
+            tls: None,
             quiet: false,
         }
     }

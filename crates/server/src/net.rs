@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::tls::Layer;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Poll, Registry, Token};
@@ -143,7 +144,7 @@ fn explain(address: &SocketAddr, e: &io::Error) -> String {
 }
 
 pub(crate) enum Stream {
-    Tcp(TcpStream),
+    Tcp(TcpStream, Layer),
     Unix(UnixStream),
 }
 
@@ -151,7 +152,7 @@ impl Stream {
     /// Makes ready a socket that was accepted; gives both ends.
     pub fn accepted(stream: Stream, peer: Address) -> io::Result<(Stream, Address, Address)> {
         let local = match &stream {
-            Stream::Tcp(s) => {
+            Stream::Tcp(s, _) => {
                 s.set_nodelay(true)?;
                 let keepalive = TcpKeepalive::new()
                     .with_time(KEEPALIVE)
@@ -166,7 +167,7 @@ impl Stream {
 
     fn source(&mut self) -> &mut dyn Source {
         match self {
-            Stream::Tcp(s) => s,
+            Stream::Tcp(s, _) => s,
             Stream::Unix(s) => s,
         }
     }
@@ -178,7 +179,7 @@ impl Stream {
     /// Bytes that have arrived and were not read.
     pub fn unread(&self) -> usize {
         let fd = match self {
-            Stream::Tcp(s) => s.as_raw_fd(),
+            Stream::Tcp(s, _) => s.as_raw_fd(),
             Stream::Unix(s) => s.as_raw_fd(),
         };
         let mut bytes: libc::c_int = 0;
@@ -204,18 +205,28 @@ impl Stream {
 
     /// Bytes read into `buf`: 0 at the end of the stream, `None` when there are none for now.
     pub fn read(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
-        transfer(|| match self {
-            Stream::Tcp(s) => s.read(buf),
-            Stream::Unix(s) => s.read(buf),
-        })
+        match self {
+            Stream::Tcp(s, Layer::Plain) => transfer(|| s.read(buf)),
+            Stream::Unix(s) => transfer(|| s.read(buf)),
+            Stream::Tcp(s, layer) => {
+                if !layer.decide(s)? {
+                    return Ok(None);
+                }
+                match layer {
+                    Layer::Session(session) => session.read(s, buf),
+                    _ => transfer(|| s.read(buf)),
+                }
+            }
+        }
     }
 
     /// Bytes written of `buf`; `None` when there is no room for now.
     pub fn write(&mut self, buf: &[u8]) -> io::Result<Option<usize>> {
-        transfer(|| match self {
-            Stream::Tcp(s) => s.write(buf),
-            Stream::Unix(s) => s.write(buf),
-        })
+        match self {
+            Stream::Tcp(s, Layer::Session(session)) => session.write(s, buf),
+            Stream::Tcp(s, _) => transfer(|| s.write(buf)),
+            Stream::Unix(s) => transfer(|| s.write(buf)),
+        }
     }
 }
 

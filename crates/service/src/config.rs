@@ -50,6 +50,36 @@ impl Topology {
     }
 }
 
+/// Which connections are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    #[default]
+    Disabled,
+    /// Those whose client asks for it.
+    Allow,
+    /// As `Allow`; between members where they can.
+    Prefer,
+    /// All, but those over a Unix socket.
+    Require,
+}
+
+/// Certificates, and whose are taken.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    pub mode: TlsMode,
+    /// PEM: the server's certificate, those that lead to its authority, and its private key.
+    pub certificate_key_file: PathBuf,
+    /// PEM: authorities of clients' certificates. Clients must show one then.
+    pub ca_file: Option<PathBuf>,
+    pub crl_file: Option<PathBuf>,
+    /// Clients that show no certificate are let in all the same.
+    pub allow_without_certificates: bool,
+    /// No certificate of a client is asked for.
+    pub allow_invalid_certificates: bool,
+    /// `TLS1_2`, `TLS1_3`; older ones are never spoken.
+    pub disabled: Vec<String>,
+}
+
 /// Who may do what.
 #[derive(Clone, Default)]
 pub struct Security {
@@ -95,6 +125,7 @@ pub struct Config {
     /// Scripts are run: `$where`, `$function`, `$accumulator`, `mapReduce`.
     pub scripting: bool,
     pub security: Security,
+    pub tls: Tls,
     /// Event loops; as many as cores when 0.
     pub loops: usize,
     /// `setParameter`, name and value as text, in the order given.
@@ -135,6 +166,7 @@ impl Default for Config {
             max_connections: 65_536,
             scripting: true,
             security: Security::default(),
+            tls: Tls::default(),
             loops: 0,
             parameters: Vec::new(),
             slow_ms: 100,

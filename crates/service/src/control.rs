@@ -1,5 +1,6 @@
 //! The running server, as the commands see it: stop it, and read its counters.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Instant, SystemTime};
 
@@ -15,6 +16,7 @@ pub struct Control {
     pub metrics: Metrics,
     pub in_flight: InFlight,
     pub establishment: Establishment,
+    pub certificates: Offered,
     /// Requests on worker threads that only wait for something to happen.
     waiting: AtomicUsize,
     stirred: AtomicUsize,
@@ -30,11 +32,34 @@ impl Default for Control {
             metrics: Metrics::default(),
             in_flight: InFlight::default(),
             establishment: Establishment::default(),
+            certificates: Offered::default(),
             waiting: AtomicUsize::new(0),
             stirred: AtomicUsize::new(0),
             started: Instant::now(),
             started_at: SystemTime::now(),
         }
+    }
+}
+
+/// What the side of the sockets does with its certificates, for commands.
+pub struct Certificates {
+    /// Reads certificates and keys anew; after an error the old ones stay.
+    pub rotate: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// How many sessions of TLS 1.2 and 1.3 there have been.
+    pub sessions: Box<dyn Fn() -> [u64; 2] + Send + Sync>,
+}
+
+/// Empty where connections are not encrypted.
+#[derive(Default)]
+pub struct Offered(OnceLock<Certificates>);
+
+impl Offered {
+    pub fn offer(&self, certificates: Certificates) {
+        let _ = self.0.set(certificates);
+    }
+
+    pub fn get(&self) -> Option<&Certificates> {
+        self.0.get()
     }
 }
 

@@ -24,7 +24,7 @@ pub mod logging;
 
 pub use client::{Address, Client};
 pub use config::Config;
-pub use control::{Control, Metrics};
+pub use control::{Certificates, Control, Metrics};
 pub use in_flight::InFlight;
 
 use bson::{Doc, Writer};

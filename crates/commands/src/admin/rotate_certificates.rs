@@ -1,8 +1,8 @@
-//! `rotateCertificates`: there is no TLS yet, so there is nothing to read anew.
+//! `rotateCertificates`: connections from now on get the certificates that lie in the files now.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use errors::Result;
+use errors::{Result, err};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     for e in cx.args.fields.clone() {
@@ -12,6 +12,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             }
             _ => return Err(cx.args.unknown(e)),
         }
+    }
+    if let Some(certificates) = cx.app.control.certificates.get() {
+        (certificates.rotate)().map_err(|e| err!(InvalidSSLConfiguration, "{e}"))?;
+        tracing::info!(target: "NETWORK", id = 4913400, "Successfully rotated X509 certificates");
     }
     Ok(Done::Reply)
 }

@@ -53,10 +53,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// Everybody may end his own cursors; others' with the privilege on their collection.
+/// Everybody may end his own cursors; others' with the privilege on their collection or the server.
 fn check_owners(cx: &CommandContext<'_, '_>, ids: &[i64]) -> Result<()> {
     let target = Target::Collection(cx.args.db, cx.args.first.as_str().unwrap_or(""));
-    if authorize::may(cx, Action::KillAnyCursor, target) {
+    if [target, Target::Cluster]
+        .into_iter()
+        .any(|t| authorize::may(cx, Action::KillAnyCursor, t))
+    {
         return Ok(());
     }
     let owners = ids

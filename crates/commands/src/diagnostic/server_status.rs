@@ -382,11 +382,14 @@ fn transactions(cx: &mut CommandContext<'_, '_>) {
 }
 
 fn transport_security(cx: &mut CommandContext<'_, '_>) {
+    let certificates = cx.app.control.certificates.get();
+    let [older, newer] = certificates.map_or([0; 2], |c| (c.sessions)());
     let w = cx.w.open_doc("transportSecurity");
-    for v in ["1.0", "1.1", "1.2", "1.3", "unknown"] {
-        // A key with a dot, as MongoDB has it.
-        w.i64(v, 0);
+    // Keys with a dot, as MongoDB has them.
+    for (v, n) in [("1.0", 0), ("1.1", 0), ("1.2", older), ("1.3", newer)] {
+        w.i64(v, n as i64);
     }
+    w.i64("unknown", 0);
     w.close();
 }
 

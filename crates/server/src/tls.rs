@@ -1,0 +1,286 @@
+//! TLS on TCP connections, by rustls.
+//!
+//! ```text
+//! socket ── first bytes ─┬─ a ClientHello → a session: decrypted on the way in, encrypted on the way out
+//!                        └─ anything else → plain, unless TLS is required
+//! ```
+//! Invariants:
+//! - A read that gives less than was asked for has emptied the socket: readiness is told once.
+//! - What was taken of a reply counts as sent when its encrypted form is with the kernel, and not
+//!   before.
+//! - A peer that does not take the few bytes of a handshake is closed; it holds nothing else.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+use mio::net::TcpStream;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ProtocolVersion, RootCertStore, ServerConfig, ServerConnection, version};
+use service::config::{Tls as Options, TlsMode};
+
+/// The most of a reply that is encrypted at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// What listeners offer.
+pub struct Tls {
+    options: Options,
+    config: ArcSwap<ServerConfig>,
+    /// Sessions by version: 1.2 and 1.3.
+    sessions: [AtomicU64; 2],
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("mode", &self.options.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads certificates and key. The error is one line that names the file.
+    pub fn open(options: &Options) -> Result<Tls, String> {
+        let config = server_config(options)?;
+        Ok(Tls {
+            options: options.clone(),
+            config: ArcSwap::new(config),
+            sessions: Default::default(),
+        })
+    }
+
+    /// Reads certificates and key anew: connections from now on get them. After an error the old
+    /// ones stay.
+    pub fn rotate(&self) -> Result<(), String> {
+        self.config.store(server_config(&self.options)?);
+        Ok(())
+    }
+
+    /// How many sessions of TLS 1.2 and 1.3 there have been.
+    pub fn sessions(&self) -> [u64; 2] {
+        [0, 1].map(|i| self.sessions[i].load(Relaxed))
+    }
+}
+
+fn server_config(options: &Options) -> Result<Arc<ServerConfig>, String> {
+    let file = &options.certificate_key_file;
+    let wrong = |e: &dyn fmt::Display| format!("{}: {e}", file.display());
+    let pem = read_private(file)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let chain = chain.map_err(|e| wrong(&e))?;
+    if chain.is_empty() {
+        return Err(wrong(&"it holds no certificate"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|_| wrong(&"it holds no private key that is not encrypted"))?;
+    let mut versions = Vec::new();
+    if !options.disabled.iter().any(|p| p == "TLS1_2") {
+        versions.push(&version::TLS12);
+    }
+    if !options.disabled.iter().any(|p| p == "TLS1_3") {
+        versions.push(&version::TLS13);
+    }
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&versions)
+        .map_err(|e| wrong(&e))?;
+    let builder = match &options.ca_file {
+        Some(ca) if !options.allow_invalid_certificates => {
+            let roots = Arc::new(roots(ca)?);
+            let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
+                .with_crls(revocations(options.crl_file.as_deref())?);
+            if options.allow_without_certificates {
+                verifier = verifier.allow_unauthenticated();
+            }
+            let verifier = verifier
+                .build()
+                .map_err(|e| format!("{}: {e}", ca.display()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    let config = builder
+        .with_single_cert(chain, key)
+        .map_err(|e| wrong(&e))?;
+    Ok(Arc::new(config))
+}
+
+/// A file with a private key, which its owner alone may read.
+fn read_private(path: &Path) -> Result<Vec<u8>, String> {
+    let wrong = |e: io::Error| format!("{}: {e}", path.display());
+    let metadata = std::fs::metadata(path).map_err(wrong)?;
+    if metadata.permissions().mode() & 0o077 != 0 {
+        return Err(format!(
+            "{}: permissions are too open: only its owner may read a private key (chmod 600)",
+            path.display()
+        ));
+    }
+    std::fs::read(path).map_err(wrong)
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, String> {
+    let wrong = |e: &dyn fmt::Display| format!("{}: {e}", path.display());
+    let pem = std::fs::read(path).map_err(|e| wrong(&e))?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|e| wrong(&e))?;
+        roots.add(certificate).map_err(|e| wrong(&e))?;
+    }
+    match roots.is_empty() {
+        true => Err(wrong(&"it holds no certificate")),
+        false => Ok(roots),
+    }
+}
+
+fn revocations(path: Option<&Path>) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let Some(path) = path else {
+        return Ok(Vec::new());
+    };
+    let wrong = |e: &dyn fmt::Display| format!("{}: {e}", path.display());
+    let pem = std::fs::read(path).map_err(|e| wrong(&e))?;
+    let all: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&pem).collect();
+    all.map_err(|e| wrong(&e))
+}
+
+/// What lies between a socket and its messages.
+pub(crate) enum Layer {
+    Plain,
+    /// The first bytes tell.
+    Undecided(Arc<Tls>),
+    Session(Box<Session>),
+}
+
+impl Layer {
+    pub fn of(tls: Option<&Arc<Tls>>) -> Layer {
+        tls.map_or(Layer::Plain, |tls| Layer::Undecided(tls.clone()))
+    }
+
+    /// Looks at the first bytes of a connection that is undecided; false while there are too few.
+    pub fn decide(&mut self, socket: &TcpStream) -> io::Result<bool> {
+        let Layer::Undecided(tls) = self else {
+            return Ok(true);
+        };
+        let mut first = [0; 3];
+        match socket.peek(&mut first) {
+            // A record of a handshake, version 3.1 to 3.3. A message of the protocol that began so
+            // would be longer than 66,000 bytes: none begins a connection.
+            Ok(3..) if matches!(first, [0x16, 3, 1..=3]) => {
+                let session = ServerConnection::new(tls.config.load_full());
+                *self = Layer::Session(Box::new(Session {
+                    tls: tls.clone(),
+                    connection: session.map_err(io::Error::other)?,
+                    owed: 0,
+                    counted: false,
+                }));
+                Ok(true)
+            }
+            Ok(1..3) => Ok(false),
+            Ok(0) => Ok(true),
+            Ok(_) if tls.options.mode == TlsMode::Require => Err(io::Error::other(
+                "the server is configured to only allow TLS connections",
+            )),
+            Ok(_) => {
+                *self = Layer::Plain;
+                Ok(true)
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// One connection's TLS.
+pub(crate) struct Session {
+    tls: Arc<Tls>,
+    connection: ServerConnection,
+    /// Bytes of the reply that are encrypted, and not all with the kernel yet.
+    owed: usize,
+    counted: bool,
+}
+
+impl Session {
+    /// As [`crate::net::Stream::read`].
+    pub fn read(&mut self, socket: &mut TcpStream, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut filled = 0;
+        loop {
+            match self.connection.reader().read(&mut buf[filled..]) {
+                Ok(0) => return Ok(Some(filled)),
+                Ok(n) => {
+                    filled += n;
+                    if filled == buf.len() {
+                        return Ok(Some(filled));
+                    }
+                    continue;
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                // The peer was gone without a word.
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(Some(filled)),
+                Err(e) => return Err(e),
+            }
+            match self.connection.read_tls(socket) {
+                Ok(_) => self.process(socket)?,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    return Ok((filled > 0).then_some(filled));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Decrypts what has come, and sends what the handshake answers.
+    fn process(&mut self, socket: &mut TcpStream) -> io::Result<()> {
+        if let Err(e) = self.connection.process_new_packets() {
+            // The alert that tells the peer why; whether it arrives is no matter any more.
+            let _ = self.connection.write_tls(socket);
+            return Err(io::Error::new(ErrorKind::InvalidData, e));
+        }
+        if !self.flush(socket)? && self.connection.is_handshaking() {
+            return Err(io::Error::from(ErrorKind::WriteZero));
+        }
+        if !self.counted && !self.connection.is_handshaking() {
+            self.counted = true;
+            let newer = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+            self.tls.sessions[usize::from(newer)].fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// As [`crate::net::Stream::write`]. After `None` it is called again with the same bytes.
+    pub fn write(&mut self, socket: &mut TcpStream, buf: &[u8]) -> io::Result<Option<usize>> {
+        loop {
+            if !self.flush(socket)? {
+                return Ok(None);
+            }
+            if self.owed > 0 {
+                return Ok(Some(std::mem::take(&mut self.owed)));
+            }
+            let chunk = buf.get(..CHUNK_BYTES).unwrap_or(buf);
+            self.owed = self.connection.writer().write(chunk)?;
+            if self.owed == 0 {
+                return Ok(Some(0));
+            }
+        }
+    }
+
+    /// Gives the kernel what is encrypted; false when it takes no more for now.
+    fn flush(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(socket) {
+                Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero)),
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,226 @@
+"""Encrypted connections."""
+
+import shutil
+import socket
+import ssl
+import threading
+
+import pymongo
+import pytest
+from pymongo.errors import PyMongoError
+
+from certificates import Authority
+from harness import Server, Wire
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+def options(authority, mode="requireTLS", **more):
+    given = {"tlsMode": mode, "tlsCertificateKeyFile": authority.issue("server"), **more}
+    return [o for name, value in given.items() for o in ([f"--{name}"] if value is True else [f"--{name}", value])]
+
+
+class Secure(Server):
+    """A server that its own harness reaches without TLS only while plain text is allowed."""
+
+    def start(self, timeout_s=60):
+        self.launch()
+        import time
+
+        end = time.monotonic() + timeout_s
+        while "Waiting for connections" not in self.tail(200):
+            assert time.monotonic() < end and self.running(), self.tail()
+            time.sleep(0.02)
+        return self
+
+
+@pytest.fixture
+def secure(tmp_path):
+    started = []
+
+    def start(*given):
+        server = Secure(tmp_path / "data", *given)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+def client(server, authority, **more):
+    more.setdefault("serverSelectionTimeoutMS", 2000)
+    return pymongo.MongoClient(
+        f"mongodb://localhost:{server.port}/", directConnection=True, tls=True, tlsCAFile=str(authority.file), **more
+    )
+
+
+def reaches(server, authority, **more):
+    try:
+        with client(server, authority, **more) as c:
+            return c.admin.command("ping")["ok"] == 1
+    except PyMongoError:
+        return False
+
+
+def test_a_driver_works_over_tls(secure, authority):
+    server = secure(*options(authority))
+    with client(server, authority) as c:
+        documents = [{"_id": i, "text": "x" * (i * 100 % 90_000)} for i in range(2000)]
+        c.shop.things.insert_many(documents)
+        assert list(c.shop.things.find().sort("_id")) == documents
+        c.shop.things.insert_one({"_id": "long", "b": b"z" * (15 << 20)})
+        assert len(c.shop.things.find_one({"_id": "long"})["b"]) == 15 << 20
+        status = c.admin.command("serverStatus")["transportSecurity"]
+        assert status["1.3"] >= 1 and status["1.2"] == 0
+
+
+def test_many_clients_at_once(secure, authority):
+    server = secure(*options(authority))
+    failures = []
+
+    def work(number):
+        try:
+            with client(server, authority, serverSelectionTimeoutMS=20_000) as c:
+                for i in range(50):
+                    c.shop.many.insert_one({"_id": f"{number}.{i}", "pad": "p" * i * 200})
+                assert c.shop.many.count_documents({"_id": {"$regex": f"^{number}\\."}}) == 50
+        except Exception as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not failures
+
+
+def test_a_slow_reader_gets_all_of_a_long_reply(secure, authority):
+    server = secure(*options(authority))
+    with client(server, authority) as c:
+        c.shop.things.insert_one({"_id": 1, "b": b"z" * (14 << 20)})
+    import bson
+    import struct
+    import time
+
+    context = ssl.create_default_context(cafile=authority.file)
+    raw = socket.create_connection(("localhost", server.port))
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
+    with context.wrap_socket(raw, server_hostname="localhost") as s:
+        body = bson.encode({"find": "things", "$db": "shop"})
+        s.sendall(struct.pack("<iiiiiB", 21 + len(body), 1, 0, 2013, 0, 0) + body)
+        time.sleep(0.3)
+        got = b""
+        while len(got) < 16 or len(got) < struct.unpack("<i", got[:4])[0]:
+            part = s.recv(1 << 20)
+            assert part, f"ended after {len(got)} bytes"
+            got += part
+        reply = bson.decode(got[21:])
+        assert len(reply["cursor"]["firstBatch"][0]["b"]) == 14 << 20
+
+
+def test_plain_text_only_where_it_is_allowed(secure, authority):
+    server = secure(*options(authority))
+    with pytest.raises((OSError, EOFError)), Wire(server.port, timeout_s=5) as wire:
+        wire.command({"ping": 1, "$db": "admin"})
+    server.stop()
+    server = secure(*options(authority, mode="allowTLS"))
+    with Wire(server.port) as wire:
+        assert wire.command({"ping": 1, "$db": "admin"})["ok"] == 1
+    assert reaches(server, authority)
+
+
+def test_certificates_of_clients(secure, authority, tmp_path):
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other", "stranger")
+    own, expired, revoked = authority.issue("client"), authority.issue("expired", days=-1), authority.issue("revoked-client")
+    server = secure(*options(authority, tlsCAFile=authority.file, tlsCRLFile=authority.revoke(revoked)))
+    assert reaches(server, authority, tlsCertificateKeyFile=str(own))
+    assert not reaches(server, authority)
+    for wrong in (expired, revoked, stranger.issue("client")):
+        assert not reaches(server, authority, tlsCertificateKeyFile=str(wrong)), wrong
+    server.stop()
+    server = secure(*options(authority, tlsCAFile=authority.file, tlsAllowConnectionsWithoutCertificates=True))
+    assert reaches(server, authority) and reaches(server, authority, tlsCertificateKeyFile=str(own))
+    assert not reaches(server, authority, tlsCertificateKeyFile=str(expired))
+
+
+@pytest.mark.parametrize("disabled, version", [("TLS1_3", "1.2"), ("TLS1_2", "1.3"), ("TLS1_0,TLS1_1", "1.3")])
+def test_versions(secure, authority, disabled, version):
+    server = secure(*options(authority, tlsDisabledProtocols=disabled))
+    with client(server, authority) as c:
+        assert c.admin.command("serverStatus")["transportSecurity"][version] >= 1
+
+
+def test_certificates_change_without_a_stop(secure, authority, tmp_path):
+    server = secure(*options(authority))
+
+    def serial():
+        context = ssl.create_default_context(cafile=authority.file)
+        with socket.create_connection(("localhost", server.port)) as raw, context.wrap_socket(raw, server_hostname="localhost") as s:
+            return s.getpeercert()["serialNumber"]
+
+    before = serial()
+    with client(server, authority) as c:
+        c.admin.command("ping")
+        authority.issue("server")
+        assert c.admin.command("rotateCertificates")["ok"] == 1
+        assert serial() != before
+        after = serial()
+        (tmp_path / "server.pem").write_text("nonsense")
+        with pytest.raises(PyMongoError) as caught:
+            c.admin.command("rotateCertificates")
+        assert caught.value.code == 140 and "server.pem" in str(caught.value)
+        assert serial() == after and c.admin.command("ping")["ok"] == 1
+
+
+def test_garbage_and_half_a_handshake_harm_nobody(secure, authority):
+    server = secure(*options(authority))
+    held = []
+    for bytes_ in [b"\x16", b"\x16\x03", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\xff\xff" + b"x" * 200, b"GET / HTTP/1.1\r\n\r\n"] * 100:
+        s = socket.create_connection(("127.0.0.1", server.port))
+        s.sendall(bytes_)
+        held.append(s)
+    assert reaches(server, authority)
+    [s.close() for s in held]
+    assert reaches(server, authority) and server.running()
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        (lambda path: path.chmod(0o644), "permissions are too open"),
+        (lambda path: path.write_text("nonsense"), "no certificate"),
+        (lambda path: path.unlink(), "No such file"),
+        (lambda path: path.write_text(path.read_text().split("-----BEGIN PRIVATE")[0]), "no private key"),
+    ],
+)
+def test_a_bad_certificate_file_is_no_start(tmp_path, authority, change, why):
+    given = options(authority)
+    change(tmp_path / "server.pem")
+    server = Secure(tmp_path / "data", *given)
+    server.launch()
+    assert server.process.wait(20) == 2
+    assert why in server.tail() and "server.pem" in server.tail()
+
+
+def test_a_key_of_another_certificate_is_no_start(tmp_path, authority):
+    given = options(authority)
+    shutil.copy(authority.issue("client"), tmp_path / "mixed.pem")
+    certificate = (tmp_path / "server.pem").read_text().split("-----BEGIN PRIVATE")[0]
+    key = (tmp_path / "mixed.pem").read_text().split("-----END CERTIFICATE-----\n")[1]
+    (tmp_path / "server.pem").write_text(certificate + key)
+    server = Secure(tmp_path / "data", *given)
+    server.launch()
+    assert server.process.wait(20) == 2 and "server.pem" in server.tail()
+
+
+def test_a_login_over_tls_on_a_name_of_its_own(secure, authority):
+    server = secure(*options(authority), "--auth", "--bind_ip_all")
+    with client(server, authority) as c:
+        c.admin.command("createUser", "root", pwd="p", roles=["root"])
+    with client(server, authority, username="root", password="p") as c:
+        c.shop.things.insert_one({"_id": 1})
+        assert c.shop.things.find_one() == {"_id": 1}
