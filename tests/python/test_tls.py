@@ -224,3 +224,42 @@ def test_a_login_over_tls_on_a_name_of_its_own(secure, authority):
     with client(server, authority, username="root", password="p") as c:
         c.shop.things.insert_one({"_id": 1})
         assert c.shop.things.find_one() == {"_id": 1}
+
+
+def x509_client(server, authority, certificate, **more):
+    return client(server, authority, tlsCertificateKeyFile=str(certificate), authMechanism="MONGODB-X509", **more)
+
+
+def test_a_certificate_is_a_login(secure, authority):
+    certificate = authority.issue("ann")
+    server = secure(*options(authority, tlsCAFile=authority.file), "--auth")
+    with client(server, authority, tlsCertificateKeyFile=str(certificate)) as c:
+        c.admin.command("createUser", "root", pwd="p", roles=["root"])
+    root = {"username": "root", "password": "p", "tlsCertificateKeyFile": str(certificate)}
+    with client(server, authority, **root) as c:
+        c["$external"].command("createUser", "CN=ann,O=Pando", roles=[{"role": "readWrite", "db": "shop"}])
+    for more in ({}, {"username": "CN=ann,O=Pando"}):
+        with x509_client(server, authority, certificate, **more) as c:
+            c.shop.things.insert_one({})
+            users = c.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]
+            assert users == [{"user": "CN=ann,O=Pando", "db": "$external"}]
+            with pytest.raises(PyMongoError):
+                c.other.things.insert_one({})
+    for wrong, more in ((authority.issue("bob"), {}), (certificate, {"username": "CN=bob,O=Pando"})):
+        with x509_client(server, authority, wrong, **more) as c, pytest.raises(PyMongoError) as caught:
+            c.shop.things.find_one()
+        assert caught.value.code == 18
+
+
+def test_the_server_tells_of_its_certificate(secure, authority):
+    soon = authority.issue("server", days=20)
+    server = secure("--tlsMode", "requireTLS", "--tlsCertificateKeyFile", soon)
+    with client(server, authority) as c:
+        told = c.admin.command("serverStatus")["security"]
+        assert told["SSLServerSubjectName"] == "CN=server,O=Pando" and told["SSLServerHasCertificateAuthority"] is False
+        left = told["SSLServerCertificateExpirationDate"] - __import__("datetime").datetime.now()
+        assert 18 <= left.days <= 21
+        assert any("expires soon" in line for line in c.admin.command("getLog", "startupWarnings")["log"])
+        authority.issue("server")
+        c.admin.command("rotateCertificates")
+        assert c.admin.command("serverStatus")["security"]["SSLServerCertificateExpirationDate"] > told["SSLServerCertificateExpirationDate"]

@@ -30,6 +30,7 @@ impl Server {
             id: 7,
             peer: Address::Tcp("127.0.0.1:5000".parse().unwrap()),
             local: local_address,
+            certificate: Arc::default(),
             cancelled: Arc::default(),
             reply_held: Default::default(),
             undelivered: Default::default(),

@@ -585,7 +585,6 @@ mod tests {
             ("--tlsMode requireTLS", "--tlsCertificateKeyFile"),
             ("--tlsMode maybe", "allowTLS"),
             ("--tlsDisabledProtocols TLS1_2,TLS1_3", "both disabled"),
-            ("--tlsMode requireTLS", "no TLS yet"),
             ("--shardsvr", "sharded cluster"),
             ("--storageEngine mmapv1", "unknown storage engine"),
             ("--standalone --replSet x", "give one of"),

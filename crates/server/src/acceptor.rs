@@ -42,6 +42,10 @@ pub fn serve<S: Service>(
         let counted = tls.clone();
         control.certificates.offer(service::Certificates {
             rotate: Box::new(move || tls.rotate()),
+            own: Box::new({
+                let tls = counted.clone();
+                move || tls.own()
+            }),
             sessions: Box::new(move || counted.sessions()),
         });
     }
@@ -289,6 +293,7 @@ impl<S: Service> Acceptor<S> {
             id,
             peer,
             local,
+            certificate: stream.certificate(),
             cancelled: Arc::default(),
             reply_held: Default::default(),
             undelivered: Default::default(),

@@ -4,13 +4,14 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::tls::Layer;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Poll, Registry, Token};
-use service::Address;
+use service::{Address, PeerCertificate};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 /// Connections that the kernel holds before they are accepted.
@@ -163,6 +164,14 @@ impl Stream {
             Stream::Unix(s) => Address::Unix(unix_path(&s.local_addr()?)),
         };
         Ok((stream, peer, local))
+    }
+
+    /// What the peer shows for a certificate, when that is checked.
+    pub fn certificate(&self) -> Arc<OnceLock<PeerCertificate>> {
+        match self {
+            Stream::Tcp(_, layer) => layer.certificate(),
+            Stream::Unix(_) => Arc::default(),
+        }
     }
 
     fn source(&mut self) -> &mut dyn Source {

@@ -25,16 +25,30 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ProtocolVersion, RootCertStore, ServerConfig, ServerConnection, version};
 use service::config::{Tls as Options, TlsMode};
+use service::{OwnCertificate, PeerCertificate};
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
 
 /// The most of a reply that is encrypted at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// So long before its end a certificate is warned of.
+const WARN_DAYS: i64 = 30;
+
 /// What listeners offer.
 pub struct Tls {
     options: Options,
-    config: ArcSwap<ServerConfig>,
+    loaded: ArcSwap<Loaded>,
     /// Sessions by version: 1.2 and 1.3.
     sessions: [AtomicU64; 2],
+}
+
+/// What was read from the files.
+struct Loaded {
+    config: Arc<ServerConfig>,
+    own: OwnCertificate,
 }
 
 impl fmt::Debug for Tls {
@@ -48,10 +62,11 @@ impl fmt::Debug for Tls {
 impl Tls {
     /// Reads certificates and key. The error is one line that names the file.
     pub fn open(options: &Options) -> Result<Tls, String> {
-        let config = server_config(options)?;
+        let loaded = load(options)?;
+        warn_of_expiry(&loaded.own);
         Ok(Tls {
             options: options.clone(),
-            config: ArcSwap::new(config),
+            loaded: ArcSwap::from_pointee(loaded),
             sessions: Default::default(),
         })
     }
@@ -59,8 +74,15 @@ impl Tls {
     /// Reads certificates and key anew: connections from now on get them. After an error the old
     /// ones stay.
     pub fn rotate(&self) -> Result<(), String> {
-        self.config.store(server_config(&self.options)?);
+        let loaded = load(&self.options)?;
+        warn_of_expiry(&loaded.own);
+        self.loaded.store(Arc::new(loaded));
         Ok(())
+    }
+
+    /// The certificate that is shown now.
+    pub fn own(&self) -> OwnCertificate {
+        self.loaded.load().own.clone()
     }
 
     /// How many sessions of TLS 1.2 and 1.3 there have been.
@@ -69,7 +91,27 @@ impl Tls {
     }
 }
 
-fn server_config(options: &Options) -> Result<Arc<ServerConfig>, String> {
+/// Tells the operator from 30 days before.
+fn warn_of_expiry(own: &OwnCertificate) {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_millis() as i64);
+    let days = (own.expires_millis - now) / 86_400_000;
+    if days < WARN_DAYS {
+        tracing::warn!(target: "NETWORK", id = 23221, subject = own.subject, daysLeft = days, startup_warning = true,
+            "Server certificate expires soon, or has expired");
+    }
+}
+
+/// Subject and end of a certificate.
+fn read_certificate(der: &[u8]) -> Result<(String, i64), String> {
+    let certificate = Certificate::from_der(der).map_err(|e| e.to_string())?;
+    let body = certificate.tbs_certificate();
+    let end = body.validity().not_after.to_unix_duration();
+    Ok((body.subject().to_string(), end.as_millis() as i64))
+}
+
+fn load(options: &Options) -> Result<Loaded, String> {
     let file = &options.certificate_key_file;
     let wrong = |e: &dyn fmt::Display| format!("{}: {e}", file.display());
     let pem = read_private(file)?;
@@ -106,10 +148,19 @@ fn server_config(options: &Options) -> Result<Arc<ServerConfig>, String> {
         }
         _ => builder.with_no_client_auth(),
     };
+    let first = chain.first().map_or(&[][..], |c| c.as_ref());
+    let (subject, expires_millis) = read_certificate(first).map_err(|e| wrong(&e))?;
     let config = builder
         .with_single_cert(chain, key)
         .map_err(|e| wrong(&e))?;
-    Ok(Arc::new(config))
+    Ok(Loaded {
+        config: Arc::new(config),
+        own: OwnCertificate {
+            subject,
+            expires_millis,
+            has_authority: options.ca_file.is_some(),
+        },
+    })
 }
 
 /// A file with a private key, which its owner alone may read.
@@ -153,18 +204,27 @@ fn revocations(path: Option<&Path>) -> Result<Vec<CertificateRevocationListDer<'
 pub(crate) enum Layer {
     Plain,
     /// The first bytes tell.
-    Undecided(Arc<Tls>),
+    Undecided(Arc<Tls>, Arc<OnceLock<PeerCertificate>>),
     Session(Box<Session>),
 }
 
 impl Layer {
     pub fn of(tls: Option<&Arc<Tls>>) -> Layer {
-        tls.map_or(Layer::Plain, |tls| Layer::Undecided(tls.clone()))
+        tls.map_or(Layer::Plain, |tls| {
+            Layer::Undecided(tls.clone(), Arc::default())
+        })
+    }
+
+    pub fn certificate(&self) -> Arc<OnceLock<PeerCertificate>> {
+        match self {
+            Layer::Undecided(_, certificate) => certificate.clone(),
+            _ => Arc::default(),
+        }
     }
 
     /// Looks at the first bytes of a connection that is undecided; false while there are too few.
     pub fn decide(&mut self, socket: &TcpStream) -> io::Result<bool> {
-        let Layer::Undecided(tls) = self else {
+        let Layer::Undecided(tls, certificate) = self else {
             return Ok(true);
         };
         let mut first = [0; 3];
@@ -172,12 +232,13 @@ impl Layer {
             // A record of a handshake, version 3.1 to 3.3. A message of the protocol that began so
             // would be longer than 66,000 bytes: none begins a connection.
             Ok(3..) if matches!(first, [0x16, 3, 1..=3]) => {
-                let session = ServerConnection::new(tls.config.load_full());
+                let session = ServerConnection::new(tls.loaded.load().config.clone());
                 *self = Layer::Session(Box::new(Session {
                     tls: tls.clone(),
                     connection: session.map_err(io::Error::other)?,
+                    certificate: certificate.clone(),
                     owed: 0,
-                    counted: false,
+                    begun: false,
                 }));
                 Ok(true)
             }
@@ -202,7 +263,10 @@ pub(crate) struct Session {
     connection: ServerConnection,
     /// Bytes of the reply that are encrypted, and not all with the kernel yet.
     owed: usize,
-    counted: bool,
+    /// Where the peer's certificate goes, for commands.
+    certificate: Arc<OnceLock<PeerCertificate>>,
+    /// The handshake is done, and its session counted.
+    begun: bool,
 }
 
 impl Session {
@@ -245,12 +309,20 @@ impl Session {
         if !self.flush(socket)? && self.connection.is_handshaking() {
             return Err(io::Error::from(ErrorKind::WriteZero));
         }
-        if !self.counted && !self.connection.is_handshaking() {
-            self.counted = true;
-            let newer = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
-            self.tls.sessions[usize::from(newer)].fetch_add(1, Relaxed);
+        if !self.begun && !self.connection.is_handshaking() {
+            self.begun = true;
+            self.begin();
         }
         Ok(())
+    }
+
+    fn begin(&mut self) {
+        let newer = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        self.tls.sessions[usize::from(newer)].fetch_add(1, Relaxed);
+        let shown = self.connection.peer_certificates().and_then(|c| c.first());
+        if let Some((subject, _)) = shown.and_then(|der| read_certificate(der).ok()) {
+            let _ = self.certificate.set(PeerCertificate { subject });
+        }
     }
 
     /// As [`crate::net::Stream::write`]. After `None` it is called again with the same bytes.

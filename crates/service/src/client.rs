@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,13 @@ impl fmt::Display for Address {
     }
 }
 
+/// A client's certificate, which the server has checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// RFC 4514, the most particular part first: `CN=…,O=…`.
+    pub subject: String,
+}
+
 /// A connected client: `S` is what the service keeps for it.
 #[derive(Debug)]
 pub struct Client<S> {
@@ -42,6 +49,8 @@ pub struct Client<S> {
     /// The address that the client connected to: what `hello` gives as `hosts` when nothing is
     /// advertised.
     pub local: Address,
+    /// What it has shown for a certificate; empty before that is checked, and without one.
+    pub certificate: Arc<OnceLock<PeerCertificate>>,
     /// Set once the client is gone: a command that is still running for it should stop. Shared, so
     /// that executors can keep it without knowing of connections.
     pub cancelled: Arc<AtomicBool>,

@@ -41,10 +41,23 @@ impl Default for Control {
     }
 }
 
+/// The certificate that the server shows.
+#[derive(Clone, Debug)]
+pub struct OwnCertificate {
+    /// RFC 4514.
+    pub subject: String,
+    /// Milliseconds since 1970.
+    pub expires_millis: i64,
+    /// Clients' certificates are checked.
+    pub has_authority: bool,
+}
+
 /// What the side of the sockets does with its certificates, for commands.
 pub struct Certificates {
     /// Reads certificates and keys anew; after an error the old ones stay.
     pub rotate: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// The server's own, as it is now.
+    pub own: Box<dyn Fn() -> OwnCertificate + Send + Sync>,
     /// How many sessions of TLS 1.2 and 1.3 there have been.
     pub sessions: Box<dyn Fn() -> [u64; 2] + Send + Sync>,
 }

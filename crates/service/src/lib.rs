@@ -22,9 +22,9 @@ pub mod establishment;
 pub mod in_flight;
 pub mod logging;
 
-pub use client::{Address, Client};
+pub use client::{Address, Client, PeerCertificate};
 pub use config::Config;
-pub use control::{Certificates, Control, Metrics};
+pub use control::{Certificates, Control, Metrics, OwnCertificate};
 pub use in_flight::InFlight;
 
 use bson::{Doc, Writer};

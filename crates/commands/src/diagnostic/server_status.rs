@@ -335,7 +335,13 @@ fn repl(cx: &mut CommandContext<'_, '_>) {
 }
 
 fn security(cx: &mut CommandContext<'_, '_>) {
+    let own = cx.app.control.certificates.get().map(|c| (c.own)());
     let w = cx.w.open_doc("security");
+    if let Some(own) = own {
+        w.str("SSLServerSubjectName", &own.subject)
+            .bool("SSLServerHasCertificateAuthority", own.has_authority)
+            .date("SSLServerCertificateExpirationDate", own.expires_millis);
+    }
     w.open_doc("authentication")
         .str("saslSupportedMechs", "")
         .open_doc("mechanisms")

@@ -3,6 +3,7 @@
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::login::{self, Reply, Start};
+use auth::scram::Hash;
 use bson::{Doc, Elem, Val, Writer};
 use errors::{Result, bail};
 
@@ -92,6 +93,17 @@ fn append(w: &mut Writer, reply: &Reply) {
 pub fn speculate(cx: &mut CommandContext<'_, '_>, first: Doc<'_>) -> Result<()> {
     cx.op.need_worker()?;
     let text = |name: &str| first.get(name).and_then(|v| v.as_str());
+    if first.first().is_some_and(|e| e.name == "authenticate") {
+        let by_certificate = text("mechanism") == Some(login::X509)
+            && cx.client.certificate.get().is_some()
+            && login::by_certificate(cx, text("user"))?;
+        if by_certificate {
+            cx.w.open_doc("speculativeAuthenticate");
+            append_certified(cx);
+            cx.w.close();
+        }
+        return Ok(());
+    }
     let payload = first.get("payload").and_then(|v| v.as_binary());
     let (Some("saslStart"), Some(mechanism), Some(db), Some((_, payload))) = (
         first.first().map(|e| e.name),
@@ -121,16 +133,41 @@ pub fn speculate(cx: &mut CommandContext<'_, '_>, first: Doc<'_>) -> Result<()> 
     Ok(())
 }
 
+/// MONGODB-X509: the certificate of the connection is the login.
 pub fn authenticate(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let seen = cx.app.control.stirred();
+    if login::is_refused(cx) {
+        return login::end_refused(cx, seen);
+    }
     match cx.args.field("mechanism").and_then(|v| v.as_str()) {
-        Some("MONGODB-X509") => bail!(
-            AuthenticationFailed,
-            "SSL support is required for the MONGODB-X509 mechanism."
-        ),
+        Some(login::X509) => {}
+        Some(m) if Hash::named(m).is_some() => return Err(login::failed()),
         Some(m) => bail!(
             MechanismUnavailable,
             "Received authentication for mechanism {m} which is unknown or not enabled"
         ),
-        None => Err(idl::missing("authenticate", "mechanism")),
+        None => return Err(idl::missing("authenticate", "mechanism")),
     }
+    check_encrypted(cx)?;
+    let user = cx.args.field("user").and_then(|v| v.as_str());
+    if !login::by_certificate(cx, user)? {
+        return login::end_refused(cx, seen);
+    }
+    append_certified(cx);
+    Ok(Done::Reply)
+}
+
+fn check_encrypted(cx: &CommandContext<'_, '_>) -> Result<()> {
+    if cx.app.control.certificates.get().is_none() {
+        bail!(
+            AuthenticationFailed,
+            "SSL support is required for the MONGODB-X509 mechanism."
+        );
+    }
+    Ok(())
+}
+
+fn append_certified(cx: &mut CommandContext<'_, '_>) {
+    let user = login::certified(cx);
+    cx.w.str("dbname", "$external").str("user", &user);
 }

@@ -114,7 +114,7 @@ commands! {
     "buildInfo" | "buildinfo" => HANDSHAKE, Nothing, crate::handshake::build_info::run, "version and build of the server";
     "saslStart" => HANDSHAKE | API | WORKER, Nothing, crate::handshake::sasl::start, "begins an authentication";
     "saslContinue" => HANDSHAKE | API | WORKER, Nothing, crate::handshake::sasl::continues, "goes on with an authentication";
-    "authenticate" => HANDSHAKE | API, Nothing, crate::handshake::sasl::authenticate, "authenticates with a certificate";
+    "authenticate" => HANDSHAKE | API | WORKER, Nothing, crate::handshake::sasl::authenticate, "authenticates with a certificate";
     "getnonce" => HANDSHAKE, Nothing, crate::handshake::get_nonce::run, "a number for the logins of old drivers";
     "logout" => HANDSHAKE, Nothing, crate::handshake::logout::run, "ends authentications";
     "connectionStatus" => HANDSHAKE, Nothing, crate::handshake::connection_status::run, "who the client is";

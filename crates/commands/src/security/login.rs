@@ -23,6 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+pub const X509: &str = "MONGODB-X509";
+
 /// After so long a login that failed is answered.
 const DELAY: Duration = Duration::from_millis(100);
 /// What a client is told to hash a password with that nobody has.
@@ -153,6 +155,41 @@ pub fn may_have(app: &Commands, s: &Start<'_>) -> Result<bool> {
     };
     let user = users::find(&app.engine, &UserName::new(first.user, s.db))?;
     Ok(user.is_none_or(|u| u.credentials().get(hash.mechanism()).is_some()))
+}
+
+/// Logs a client in by the certificate that it has shown. `user` is whom it says to be, if it says.
+/// `false` where that failed, which waits as any failure does.
+pub fn by_certificate(cx: &mut CommandContext<'_, '_>, user: Option<&str>) -> Result<bool> {
+    cx.op.need_worker()?;
+    let Some(certificate) = cx.client.certificate.get() else {
+        bail!(
+            AuthenticationFailed,
+            "No verified subject name available from client"
+        );
+    };
+    let name = UserName::new(certificate.subject.clone(), "$external");
+    let outcome = match user.is_none_or(|u| u.is_empty() || u == name.user) {
+        true => log_in(cx, &name, X509),
+        false => Err(err!(
+            AuthenticationFailed,
+            "There is no x.509 client certificate matching the user."
+        )),
+    };
+    if let Err(e) = &outcome {
+        let failure = Failure {
+            name,
+            mechanism: X509,
+            why: e.message.to_string(),
+        };
+        refuse(cx.app, cx.client, failure);
+    }
+    Ok(outcome.is_ok())
+}
+
+/// The name of whom a client's certificate speaks for.
+pub fn certified(cx: &CommandContext<'_, '_>) -> String {
+    let certificate = cx.client.certificate.get();
+    certificate.map_or_else(String::new, |c| c.subject.clone())
 }
 
 /// Goes on with an exchange; `None` where it has failed.
