@@ -13,7 +13,8 @@
 use crate::action::{Action, Actions};
 use bson::{Doc, DocBuf, Writer, doc};
 use errors::{Result, bail};
-use std::collections::{BTreeMap, HashMap};
+use foldhash::HashMap;
+use std::collections::BTreeMap;
 
 /// What a privilege is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -239,7 +240,15 @@ impl Privileges {
 
     #[inline]
     pub fn allows(&self, action: Action, target: Target<'_>) -> bool {
-        self.any.has(action) || self.on(target).has(action)
+        self.any.has(action) || self.allows_as_usual(action, target) || self.on(target).has(action)
+    }
+
+    /// The short way for what most users may do with most collections; false says nothing.
+    fn allows_as_usual(&self, action: Action, target: Target<'_>) -> bool {
+        let Target::Collection(db, collection) = target else {
+            return false;
+        };
+        !is_system(db, collection) && (self.databases.get(db)).is_some_and(|d| d.normal.has(action))
     }
 
     /// Whether anything at all is allowed on a database or its collections.
