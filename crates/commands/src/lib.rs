@@ -121,7 +121,7 @@ impl Commands {
                 Arc::new(version),
             ],
         )?;
-        let security = Arc::new(security::Security::new(&config.security));
+        let security = Arc::new(security::Security::open(&config)?);
         store.observe(Arc::new(security::RaiseGeneration(security.clone())))?;
         control.establishment.limit(parameters.establishment());
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);

@@ -213,6 +213,20 @@ pub const FLAGS: &[Flag] = &[
         Value("FILE"),
         "Authorities of the certificates that clients must show, in PEM",
     ),
+    own(
+        &["auditDestination"],
+        "auditLog.destination",
+        Value("WHERE"),
+        "Keep an audit log: file (see --auditPath) or console",
+    ),
+    own(
+        &["auditPath"],
+        "auditLog.path",
+        Value("FILE"),
+        "The audit log: a line of JSON for each event",
+    ),
+    flag(&["auditFormat"], "auditLog.format", Value("FORMAT")),
+    flag(&["auditFilter"], "auditLog.filter", Value("QUERY")),
     flag(&["tlsCRLFile"], "net.tls.CRLFile", Value("FILE")),
     flag(
         &["tlsAllowConnectionsWithoutCertificates"],

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use service::config::{Config, Durability, Personality, Security, Tls, TlsMode, Topology};
+use service::config::{
+    Audit, AuditTo, Config, Durability, Personality, Security, Tls, TlsMode, Topology,
+};
 
 use crate::memory;
 use crate::options::{Given, Options, WITHOUT_EFFECT};
@@ -66,6 +68,7 @@ pub fn launch(
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
         security,
         tls,
+        audit: audit(&o)?,
         scripting: o.switch("security.javascriptEnabled")?.unwrap_or(true),
         parameters: parameters(options, &o)?,
         slow_ms: o
@@ -181,6 +184,30 @@ fn refuse(o: &Reader<'_>) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Where the audit log goes, if there is one.
+fn audit(o: &Reader<'_>) -> Result<Option<Audit>, String> {
+    let path = o.given("auditLog.path");
+    if let Some(given) = o.given("auditLog.format")
+        && given.value != "JSON"
+    {
+        return Err(bad(given, "JSON"));
+    }
+    let to = match (o.given("auditLog.destination"), path) {
+        (None, None) => return Ok(None),
+        (None, Some(given)) => {
+            return Err(format!("{} needs --auditDestination file", given.origin));
+        }
+        (Some(d), path) => match (d.value.as_str(), path) {
+            ("console", _) => AuditTo::Console,
+            ("file", Some(path)) => AuditTo::File(absolute(&path.value)?),
+            ("file", None) => return Err("--auditDestination file needs --auditPath".into()),
+            _ => return Err(bad(d, "file or console")),
+        },
+    };
+    let filter = o.text("auditLog.filter").map(str::to_string);
+    Ok(Some(Audit { to, filter }))
 }
 
 /// Which connections are encrypted, and with what.
@@ -584,6 +611,10 @@ mod tests {
             ("--auth --bind 10.0.0.1", "--tlsMode requireTLS"),
             ("--tlsMode requireTLS", "--tlsCertificateKeyFile"),
             ("--tlsMode maybe", "allowTLS"),
+            ("--auditPath x", "--auditDestination file"),
+            ("--auditDestination file", "--auditPath"),
+            ("--auditDestination syslog", "file or console"),
+            ("--auditDestination console --auditFormat BSON", "JSON"),
             ("--tlsDisabledProtocols TLS1_2,TLS1_3", "both disabled"),
             ("--shardsvr", "sharded cluster"),
             ("--storageEngine mmapv1", "unknown storage engine"),

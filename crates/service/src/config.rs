@@ -80,6 +80,20 @@ pub struct Tls {
     pub disabled: Vec<String>,
 }
 
+/// Where the audit log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuditTo {
+    Console,
+    File(PathBuf),
+}
+
+#[derive(Clone, Debug)]
+pub struct Audit {
+    pub to: AuditTo,
+    /// A query on lines, in Extended JSON.
+    pub filter: Option<String>,
+}
+
 /// Who may do what.
 #[derive(Clone, Default)]
 pub struct Security {
@@ -126,6 +140,7 @@ pub struct Config {
     pub scripting: bool,
     pub security: Security,
     pub tls: Tls,
+    pub audit: Option<Audit>,
     /// Event loops; as many as cores when 0.
     pub loops: usize,
     /// `setParameter`, name and value as text, in the order given.
@@ -167,6 +182,7 @@ impl Default for Config {
             scripting: true,
             security: Security::default(),
             tls: Tls::default(),
+            audit: None,
             loops: 0,
             parameters: Vec::new(),
             slow_ms: 100,

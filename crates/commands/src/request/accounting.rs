@@ -7,6 +7,7 @@ use crate::monitoring::metrics::{Kind, Top, Usage, Work, kind_of};
 use crate::monitoring::profiler::Observed;
 use crate::request::Done;
 use crate::request::args::Args;
+use crate::security::audit::Ended;
 use bson::{Doc, DocBuf};
 use errors::Result;
 use executor::Examined;
@@ -42,6 +43,15 @@ impl Commands {
         self.counters
             .add(kind_of(call.command.name), account.statements);
         count_in_top(call, &mut top.lock(), &account);
+        if let Some(audit) = &self.security.audit {
+            audit.observe(&Ended {
+                client: call.client,
+                command: call.command,
+                db: account.args.db,
+                body: call.request.body,
+                failure: account.done.as_ref().err(),
+            });
+        }
         if self.profiler.wants(account.elapsed) {
             self.observe(&Observed {
                 client: call.client,

@@ -15,7 +15,7 @@ use arc_swap::ArcSwapOption;
 use auth::role::Resolved;
 use auth::scram::{self, Credential, Exchange, First, Hash, Step};
 use auth::{Privileges, RoleName, UserName};
-use errors::{Error, Result, bail, err};
+use errors::{Code, Error, Result, bail, err};
 use parking_lot::Mutex;
 use service::Client;
 use std::collections::BTreeSet;
@@ -246,6 +246,8 @@ fn refuse(app: &Commands, client: &Client<Connection>, f: Failure) {
     let peer = client.peer.to_string();
     app.security
         .tell_failure(&f.name, &peer, f.mechanism, &f.why);
+    let code = Code::AuthenticationFailed.0;
+    app.security.audit_login(client, &f.name, f.mechanism, code);
     *client.state.login.exchange.lock() = Some(Pending::Refused(Instant::now() + DELAY));
 }
 
@@ -280,6 +282,7 @@ fn log_in(cx: &CommandContext<'_, '_>, name: &UserName, mechanism: &str) -> Resu
         tracing::warn!(target: "ACCESS", id = 5626700, user = %name, previous = %before.name,
             "Client has attempted to authenticate as multiple users on the same connection");
     }
+    (cx.app.security).audit_login(cx.client, name, mechanism, 0);
     tracing::info!(target: "ACCESS", id = 5286306, user = %name.user, db = %name.db, mechanism,
         remote = %cx.client.peer, "Successfully authenticated");
     Ok(())

@@ -3,6 +3,7 @@
 //! - `login`: who is logged in on a connection, and exchanges under way;
 //! - `users`, `roles`: the documents in `admin.system.users` and `admin.system.roles`;
 //! - `authorize`: what a command needs, and whether its client may;
+//! - `audit`: the lines that tell who did what;
 //! - `redact`: what of a command nobody is shown.
 //!
 //! Invariants:
@@ -12,6 +13,7 @@
 //! - What a user may do is what the stored users and roles say when his command begins: every
 //!   change of them raises `generation`, and a login of an older one is read anew.
 
+pub mod audit;
 pub mod authorize;
 pub mod login;
 pub mod needs;
@@ -19,12 +21,15 @@ pub mod redact;
 pub mod roles;
 pub mod users;
 
+use crate::request::connection::Connection;
+use audit::Audit;
 use auth::UserName;
 use auth::scram::{self, Credential, Hash};
+use bson::doc;
 use errors::Result;
 use executor::Engine;
 use parking_lot::Mutex;
-use service::config;
+use service::{Client, Config};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -57,6 +62,7 @@ pub struct Security {
     pub changing: Mutex<()>,
     /// Failed logins by user, since the last was told to the log.
     failures: Mutex<HashMap<UserName, Failures>>,
+    pub audit: Option<Audit>,
     /// Of the first key, one for each mechanism: made when a member first logs in.
     of_members: OnceLock<Vec<Credential>>,
 }
@@ -67,16 +73,31 @@ struct Failures {
 }
 
 impl Security {
-    pub fn new(config: &config::Security) -> Security {
-        Security {
-            enabled: config.authorization,
-            keys: config.keys.clone(),
+    pub fn open(config: &Config) -> Result<Security> {
+        Ok(Security {
+            enabled: config.security.authorization,
+            keys: config.security.keys.clone(),
             secret: rand::random(),
             generation: AtomicU64::new(1),
             closed: AtomicBool::new(false),
             changing: Mutex::default(),
             failures: Mutex::default(),
             of_members: OnceLock::new(),
+            audit: config.audit.as_ref().map(Audit::open).transpose()?,
+        })
+    }
+
+    /// Tells the audit log of a login.
+    fn audit_login(
+        &self,
+        client: &Client<Connection>,
+        name: &UserName,
+        mechanism: &str,
+        code: i32,
+    ) {
+        if let Some(audit) = &self.audit {
+            let param = doc! { "user": &name.user, "db": &name.db, "mechanism": mechanism };
+            audit.tell(client, "authenticate", &param, code);
         }
     }
 
