@@ -263,3 +263,32 @@ def test_the_server_tells_of_its_certificate(secure, authority):
         authority.issue("server")
         c.admin.command("rotateCertificates")
         assert c.admin.command("serverStatus")["security"]["SSLServerCertificateExpirationDate"] > told["SSLServerCertificateExpirationDate"]
+
+
+def test_a_client_of_tls_is_closed_by_a_server_without(server, authority):
+    context = ssl.create_default_context(cafile=authority.file)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw, pytest.raises((ssl.SSLError, ConnectionError)):
+        context.wrap_socket(raw, server_hostname="localhost")
+
+
+def test_a_handshake_without_end_is_closed(secure, authority):
+    server = secure(*options(authority))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+        # A ClientHello of 60,000 bytes, in records that never end it.
+        s.sendall(b"\x16\x03\x01\x3f\xff" + b"\x01\x00\xea\x60" + b"\x03\x03" + b"x" * (0x3FFF - 6))
+        with pytest.raises(ConnectionError):
+            for _ in range(100):
+                s.sendall(b"\x16\x03\x01\x3f\xff" + b"x" * 0x3FFF)
+                if not s.recv(1000):
+                    raise ConnectionError
+    assert reaches(server, authority)
+
+
+@pytest.mark.parametrize("text, why", [("nonsense", "no revocation list"), (None, "needs --tlsCAFile")])
+def test_a_revocation_list_that_checks_nothing_is_no_start(tmp_path, authority, text, why):
+    crl = tmp_path / "crl.pem"
+    crl.write_text(text or "")
+    more = {"tlsCAFile": authority.file} if text else {}
+    server = Secure(tmp_path / "data", *options(authority, tlsCRLFile=crl, **more))
+    server.launch()
+    assert server.process.wait(20) == 2 and why in server.tail()

@@ -19,7 +19,7 @@ mod replies;
 mod requests;
 mod waits;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -41,6 +41,9 @@ use crate::workers::Workers;
 use disk_queue::{DiskQueue, RING};
 use lone_client::LoneClient;
 use reads::Suspended;
+
+/// How long a client may take to say its first bytes and to shake hands.
+const HANDSHAKE: Duration = Duration::from_secs(20);
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
@@ -97,6 +100,8 @@ pub(crate) struct EventLoop<S: Service> {
     awaiting: Vec<(usize, i64, u64)>,
     /// Connections whose requests wait for a moment, or for an event before it.
     waits: BTreeSet<(Instant, usize, i64)>,
+    /// Connections that may have to be told apart or to shake hands, and until when, in order.
+    establishing: VecDeque<(Instant, usize, i64)>,
     /// What was known of events when they were last run.
     stirred: usize,
     /// The last known answer of the service.
@@ -137,6 +142,7 @@ impl<S: Service> EventLoop<S> {
             committed: Vec::new(),
             awaiting: Vec::new(),
             waits: BTreeSet::new(),
+            establishing: VecDeque::new(),
             stirred: 0,
             durable: 0,
             ask_sync: false,
@@ -169,6 +175,7 @@ impl<S: Service> EventLoop<S> {
             self.take_reads();
             self.unpark();
             self.resume();
+            self.end_handshakes();
             for key in std::mem::take(&mut self.ready) {
                 self.with(key, |this, key, c| this.pump(key, c));
                 self.send_some();
@@ -205,8 +212,10 @@ impl<S: Service> EventLoop<S> {
         } else {
             let stalled = Duration::from_secs(1).min(self.shared.limits.stall);
             let stalled = (self.shared.control.in_flight.has_waiting()).then_some(stalled);
-            let waits = self.waits.first();
-            let due = waits.map(|(until, ..)| until.saturating_duration_since(Instant::now()));
+            let waits = self.waits.first().map(|(until, ..)| until);
+            let shaking = self.establishing.front().map(|(until, ..)| until);
+            let due = waits.into_iter().chain(shaking).min();
+            let due = due.map(|until| until.saturating_duration_since(Instant::now()));
             stalled.into_iter().chain(due).min()
         }
     }
@@ -249,6 +258,10 @@ impl<S: Service> EventLoop<S> {
 
     fn accept(&mut self, mut stream: Stream, client: Arc<Client<S::State>>) {
         let slot = self.connections.vacant_entry();
+        if stream.is_establishing() {
+            let until = Instant::now() + HANDSHAKE;
+            self.establishing.push_back((until, slot.key(), client.id));
+        }
         if stream.register(self.poll.registry(), slot.key()).is_ok() {
             slot.insert(Some(Box::new(Connection::new(stream, client))));
         } else {
@@ -258,6 +271,22 @@ impl<S: Service> EventLoop<S> {
                 .connections
                 .fetch_sub(1, Relaxed);
             self.shared.service.disconnected(&client);
+        }
+    }
+
+    /// Closes connections that have not ended their handshake in time.
+    fn end_handshakes(&mut self) {
+        while let Some(&(until, key, id)) = self.establishing.front() {
+            if until > Instant::now() {
+                break;
+            }
+            self.establishing.pop_front();
+            self.with_id(key, id, |_, _, c| {
+                match c.stream.as_ref().is_some_and(Stream::is_establishing) {
+                    true => Fate::Close,
+                    false => Fate::Keep,
+                }
+            });
         }
     }
 

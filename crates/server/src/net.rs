@@ -166,6 +166,11 @@ impl Stream {
         Ok((stream, peer, local))
     }
 
+    /// Whether TLS is not settled yet.
+    pub fn is_establishing(&self) -> bool {
+        matches!(self, Stream::Tcp(_, layer) if layer.is_establishing())
+    }
+
     /// What the peer shows for a certificate, when that is checked.
     pub fn certificate(&self) -> Arc<OnceLock<PeerCertificate>> {
         match self {

@@ -8,7 +8,9 @@
 //! - A read that gives less than was asked for has emptied the socket: readiness is told once.
 //! - What was taken of a reply counts as sent when its encrypted form is with the kernel, and not
 //!   before.
-//! - A peer that does not take the few bytes of a handshake is closed; it holds nothing else.
+//! - A peer that does not take the few bytes of a handshake, sends more than [`HANDSHAKE_BYTES`] for
+//!   one, or has not ended it in time (`event_loop`) is closed.
+//! - Each connection is checked by itself: no session is resumed.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,21 +21,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 use mio::net::TcpStream;
+use parking_lot::Mutex;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ProtocolVersion, RootCertStore, ServerConfig, ServerConnection, version};
 use service::config::{Tls as Options, TlsMode};
 use service::{OwnCertificate, PeerCertificate};
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
 /// The most of a reply that is encrypted at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// What a client may send before its handshake is done: its hello and its certificates.
+const HANDSHAKE_BYTES: usize = 24 << 10;
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// So long before its end a certificate is warned of.
 const WARN_DAYS: i64 = 30;
 
@@ -43,6 +49,8 @@ pub struct Tls {
     loaded: ArcSwap<Loaded>,
     /// Sessions by version: 1.2 and 1.3.
     sessions: [AtomicU64; 2],
+    /// When a failure was last told to the log, and how many there were since.
+    told: Mutex<(Option<Instant>, u64)>,
 }
 
 /// What was read from the files.
@@ -68,6 +76,7 @@ impl Tls {
             options: options.clone(),
             loaded: ArcSwap::from_pointee(loaded),
             sessions: Default::default(),
+            told: Mutex::default(),
         })
     }
 
@@ -83,6 +92,23 @@ impl Tls {
     /// The certificate that is shown now.
     pub fn own(&self) -> OwnCertificate {
         self.loaded.load().own.clone()
+    }
+
+    /// Tells the log why a connection is closed: at most one a second, with the number of others.
+    fn tell_failure(&self, socket: &TcpStream, why: &dyn fmt::Display) {
+        let mut told = self.told.lock();
+        if told.0.is_some_and(|t| t.elapsed() < TELL_EVERY) {
+            told.1 += 1;
+            return;
+        }
+        let untold = std::mem::take(&mut told.1);
+        told.0 = Some(Instant::now());
+        drop(told);
+        let remote = socket
+            .peer_addr()
+            .map_or_else(|_| String::new(), |a| a.to_string());
+        tracing::info!(target: "NETWORK", id = 22988, remote, error = %why, notShown = untold,
+            "Error receiving request from client. Ending connection from remote");
     }
 
     /// How many sessions of TLS 1.2 and 1.3 there have been.
@@ -137,7 +163,9 @@ fn load(options: &Options) -> Result<Loaded, String> {
         Some(ca) if !options.allow_invalid_certificates => {
             let roots = Arc::new(roots(ca)?);
             let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
-                .with_crls(revocations(options.crl_file.as_deref())?);
+                .with_crls(revocations(options.crl_file.as_deref())?)
+                .only_check_end_entity_revocation()
+                .enforce_revocation_expiration();
             if options.allow_without_certificates {
                 verifier = verifier.allow_unauthenticated();
             }
@@ -146,13 +174,22 @@ fn load(options: &Options) -> Result<Loaded, String> {
                 .map_err(|e| format!("{}: {e}", ca.display()))?;
             builder.with_client_cert_verifier(verifier)
         }
+        _ if options.crl_file.is_some() => {
+            return Err(
+                "--tlsCRLFile needs --tlsCAFile: without authorities no certificate is checked"
+                    .into(),
+            );
+        }
         _ => builder.with_no_client_auth(),
     };
     let first = chain.first().map_or(&[][..], |c| c.as_ref());
     let (subject, expires_millis) = read_certificate(first).map_err(|e| wrong(&e))?;
-    let config = builder
+    let mut config = builder
         .with_single_cert(chain, key)
         .map_err(|e| wrong(&e))?;
+    // A session that is resumed would pass over the check of a certificate that has ended since.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
     Ok(Loaded {
         config: Arc::new(config),
         own: OwnCertificate {
@@ -197,7 +234,12 @@ fn revocations(path: Option<&Path>) -> Result<Vec<CertificateRevocationListDer<'
     let wrong = |e: &dyn fmt::Display| format!("{}: {e}", path.display());
     let pem = std::fs::read(path).map_err(|e| wrong(&e))?;
     let all: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&pem).collect();
-    all.map_err(|e| wrong(&e))
+    let all = all.map_err(|e| wrong(&e))?;
+    // No list would be no check.
+    match all.is_empty() {
+        true => Err(wrong(&"it holds no revocation list")),
+        false => Ok(all),
+    }
 }
 
 /// What lies between a socket and its messages.
@@ -213,6 +255,15 @@ impl Layer {
         tls.map_or(Layer::Plain, |tls| {
             Layer::Undecided(tls.clone(), Arc::default())
         })
+    }
+
+    /// Nobody knows yet who speaks, or a handshake is under way.
+    pub fn is_establishing(&self) -> bool {
+        match self {
+            Layer::Plain => false,
+            Layer::Undecided(..) => true,
+            Layer::Session(session) => !session.begun,
+        }
     }
 
     pub fn certificate(&self) -> Arc<OnceLock<PeerCertificate>> {
@@ -238,15 +289,19 @@ impl Layer {
                     connection: session.map_err(io::Error::other)?,
                     certificate: certificate.clone(),
                     owed: 0,
+                    shaken: 0,
                     begun: false,
                 }));
                 Ok(true)
             }
-            Ok(1..3) => Ok(false),
+            Ok(1) if first[0] == 0x16 => Ok(false),
+            Ok(2) if first[..2] == [0x16, 3] => Ok(false),
             Ok(0) => Ok(true),
-            Ok(_) if tls.options.mode == TlsMode::Require => Err(io::Error::other(
-                "the server is configured to only allow TLS connections",
-            )),
+            Ok(_) if tls.options.mode == TlsMode::Require => {
+                let why = "The server is configured to only allow TLS connections";
+                tls.tell_failure(socket, &why);
+                Err(io::Error::other(why))
+            }
             Ok(_) => {
                 *self = Layer::Plain;
                 Ok(true)
@@ -265,6 +320,8 @@ pub(crate) struct Session {
     owed: usize,
     /// Where the peer's certificate goes, for commands.
     certificate: Arc<OnceLock<PeerCertificate>>,
+    /// Bytes that its handshake has sent.
+    shaken: usize,
     /// The handshake is done, and its session counted.
     begun: bool,
 }
@@ -289,7 +346,10 @@ impl Session {
                 Err(e) => return Err(e),
             }
             match self.connection.read_tls(socket) {
-                Ok(_) => self.process(socket)?,
+                Ok(n) => {
+                    self.shaken += if self.begun { 0 } else { n };
+                    self.process(socket)?;
+                }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     return Ok((filled > 0).then_some(filled));
@@ -304,7 +364,12 @@ impl Session {
         if let Err(e) = self.connection.process_new_packets() {
             // The alert that tells the peer why; whether it arrives is no matter any more.
             let _ = self.connection.write_tls(socket);
+            self.tls.tell_failure(socket, &e);
             return Err(io::Error::new(ErrorKind::InvalidData, e));
+        }
+        if self.shaken > HANDSHAKE_BYTES && self.connection.is_handshaking() {
+            self.tls.tell_failure(socket, &"the handshake is too long");
+            return Err(io::Error::from(ErrorKind::InvalidData));
         }
         if !self.flush(socket)? && self.connection.is_handshaking() {
             return Err(io::Error::from(ErrorKind::WriteZero));

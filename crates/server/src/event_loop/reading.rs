@@ -138,6 +138,11 @@ impl<S: Service> EventLoop<S> {
                         Ran::Close => return Fate::Close,
                     }
                 }
+                Ok(Frame::Incomplete { .. }) if is_client_hello(rest) => {
+                    tracing::info!(target: "NETWORK", id = 22988, remote = %c.client.peer,
+                        "TLS handshake received but server is started without TLS support");
+                    return Fate::Close;
+                }
                 Ok(Frame::Incomplete { .. }) => break,
                 Err(fault) => {
                     log_close(c.client.id, &fault.error);
@@ -305,4 +310,10 @@ impl<S: Service> EventLoop<S> {
             });
         }
     }
+}
+
+/// Whether bytes that would be the beginning of a message of 66,000 bytes and more are that of a TLS
+/// handshake: a record (0x16, version 3.x) with a ClientHello (1, version 3.x).
+fn is_client_hello(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x16, 3, 1..=3, _, _, 1, _, _, _, 3, ..])
 }
