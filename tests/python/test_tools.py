@@ -119,3 +119,39 @@ def test_stat(server, shop):
 def test_top(server, shop):
     done = run("mongotop", server, "--json", "--rowcount=1", "1")
     assert "totals" in json.loads(done.stdout.decode().splitlines()[-1])
+
+
+def login(server, user, pwd, db):
+    return [f"--uri=mongodb://{user}:{pwd}@127.0.0.1:{server.port}/?authSource={db}&directConnection=true"]
+
+
+def run_as(name, server, who, *arguments):
+    done = subprocess.run([tool(name), *login(server, *who), *map(str, arguments)], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    return done
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_users_come_along_with_their_credentials(new_server, tmp_path, whole):
+    """Dumped and restored as a whole, and with one database."""
+    root = ("root", "p", "admin")
+    servers = []
+    for place in ("one", "two"):
+        server = new_server("--auth", path=tmp_path / place)
+        server.client().admin.command("createUser", "root", pwd="p", roles=["root"])
+        servers.append(server)
+    one, two = servers
+    with one.client(username="root", password="p") as client:
+        client.shop.things.insert_one({"_id": 1})
+        client.shop.command("createRole", "reader", privileges=[], roles=["read"])
+        client.shop.command("createUser", "ann", pwd="secret", roles=["reader"])
+    out = [] if whole else ["--db=shop", "--dumpDbUsersAndRoles"]
+    run_as("mongodump", one, root, f"--out={tmp_path}/dump", *out)
+    back = [f"{tmp_path}/dump"] if whole else ["--db=shop", "--restoreDbUsersAndRoles", f"{tmp_path}/dump/shop"]
+    run_as("mongorestore", two, root, *back)
+    with two.client(username="ann", password="secret", authSource="shop") as ann:
+        assert ann.shop.things.find_one() == {"_id": 1}
+        with pytest.raises(Exception, match="not authorized"):
+            ann.shop.things.insert_one({})
+    with two.client(username="root", password="p") as client:
+        assert client.admin.list_collection_names(filter={"name": {"$regex": "^temp"}}) == []
