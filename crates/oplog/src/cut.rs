@@ -1,15 +1,18 @@
-//! Cutting a suffix: what a deposed primary takes back so that its log agrees with that of the new one.
+//! Truncation: a former primary removes the suffix of its log that the new primary does not have.
 //!
 //! ```text
 //! sync all ─ note the cut (readers look again) ─ remove later segments, last first ─ cut the segment ─ sync it ─ go on
 //! ```
 //!
 //! Invariants:
-//! - When it returns the cut is durable: no crash brings an entry back that was cut.
-//! - A crash in the middle leaves a log that ends somewhere between the cut and its old end, without a hole and with nothing
-//!   torn: each removal is on disk before the next, and a file is cut in one step. Whoever wanted the cut wants it again.
-//! - A failure in the middle poisons the log: its files are in doubt until a restart.
-//! - Who reads the log never gets entries of both sides of a cut as one history (see [`crate::LogReader`]).
+//! - When `truncate_after` returns, the truncation is durable: no crash brings a removed entry
+//!   back.
+//! - A crash in the middle leaves a log that ends somewhere between the cut and its old end,
+//!   without a hole and without a torn entry: each removal is on disk before the next one begins,
+//!   and a file is shortened in one step. The caller repeats the truncation after the restart.
+//! - A failure in the middle poisons the log: the content of its files is unknown until a restart.
+//! - A reader never gets entries from before and after a cut as one history (see
+//!   [`crate::LogReader`]).
 
 use crate::error::{Error, Result};
 use crate::file::read_full_at;
@@ -25,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Default)]
 pub(crate) struct Cuts {
     count: AtomicUsize,
-    /// The last index that each left.
+    /// The last index that each cut left.
     after: Mutex<Vec<u64>>,
 }
 
@@ -34,7 +37,8 @@ impl Cuts {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// The least index that the cuts since the first `seen` left; `None` when there were none. And how many there are.
+    /// The lowest index that the cuts after the first `seen` left (`None` when there were none),
+    /// and the number of cuts so far.
     pub fn since(&self, seen: usize) -> (Option<u64>, usize) {
         let after = self.after.lock();
         let newer = after.get(seen..).unwrap_or_default();
@@ -48,7 +52,7 @@ impl Cuts {
     }
 }
 
-/// Where a segment ends once it is cut, and the entry before.
+/// Where a segment ends after the cut, and the last entry before that end.
 struct End {
     offset: u64,
     ts: u64,
@@ -56,8 +60,8 @@ struct End {
 }
 
 impl Log {
-    /// Takes all entries after `index` out of the log, durably. Nothing happens when there are none. Whoever waits for one of
-    /// them to become durable gets an error.
+    /// Removes all entries after `index`, durably. Does nothing when there are none. A thread that
+    /// waits for one of them to become durable gets an error.
     pub fn truncate_after(&self, index: u64) -> Result<()> {
         let mut tail = self.tail.lock();
         let shared = &*self.shared;
@@ -65,7 +69,7 @@ impl Log {
             return Ok(());
         }
         let _no_sync = shared.syncer.hold();
-        // What stays may be in files that were never synced.
+        // The entries that stay may be in files that were never synced.
         shared.sync()?;
         let holding = shared.segments.lock().holding(index + 1);
         let Some((segment, _)) = holding else {
@@ -127,7 +131,7 @@ impl Shared {
     }
 }
 
-/// Looks for the end of entry `index`, which is in the segment or just before it.
+/// Finds the end of entry `index`, which is in the segment or is the last one before it.
 fn end_after(segment: &Segment, index: u64) -> Result<End> {
     let mut head = [0; HEADER_BYTES];
     read_full_at(&*segment.file, &mut head, 0).map_err(|e| unreadable(&segment.path, &e))?;

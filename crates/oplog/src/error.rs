@@ -1,4 +1,4 @@
-//! What can go wrong in the log, and how a client sees it.
+//! The log's errors, and how a client sees them.
 
 use std::fmt;
 use std::io;
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug)]
 pub enum Error {
-    /// No space on the device; the group was cut off again and later ones may succeed.
+    /// No space on the device. The group was removed again, and later ones may succeed.
     Full { what: String },
     /// Another failure of the file system.
     Io { what: String, kind: io::ErrorKind },
-    /// The log takes no more entries until the process is started again.
+    /// The log takes no entries until the process is restarted.
     Poisoned { why: String },
     /// An entry that had reached the disk is damaged.
     Corrupt {
@@ -19,13 +19,14 @@ pub enum Error {
         index: u64,
         why: String,
     },
-    /// Entries that were asked for are not kept any more, or are missing.
+    /// The requested entries were trimmed, or are missing.
     Missing { wanted: u64, first: u64 },
-    /// Entries that were there were cut off again, because another member's log went on in their place.
+    /// Entries that a reader was given have been removed, because another member's log continued in
+    /// their place.
     Cut { wanted: u64, last: u64 },
-    /// An entry that does not follow on the last one of the log.
+    /// The entry does not directly follow the last one of the log.
     OutOfOrder { index: u64, why: String },
-    /// The directory holds a log of a version that this program does not read.
+    /// The directory holds a log of a format version that this program does not read.
     Version { segment: PathBuf, version: u32 },
 }
 

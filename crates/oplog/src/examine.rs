@@ -1,7 +1,8 @@
-//! Looking at a log that nobody has open: nothing is changed, and damage does not end the reading.
+//! Offline examination: reads a log that no process has open, changes nothing, and reads on after
+//! damage.
 //!
-//! What recovery would cut off as a torn tail is told apart from damage by the same proof (see `frame`): a tail of which nothing
-//! says that it was durable is what a loss of power leaves, and no fault.
+//! A torn tail, which recovery would cut off, is told apart from damage by the same proof (see
+//! `frame`). A tail that nothing proves durable is what a loss of power leaves; it is no fault.
 
 use crate::LogOptions;
 use crate::error::{Error, Result};
@@ -12,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, Default)]
 pub struct Examined {
     pub segments: u64,
     pub bytes: u64,
-    /// Entries that are whole.
+    /// The number of intact entries.
     pub entries: u64,
-    /// The first and the last of them; 0 when there is none.
+    /// The index of the first and of the last intact entry; 0 when there is none.
     pub first_index: u64,
     pub last_index: u64,
     /// Bytes after the last entry that recovery will drop.
@@ -28,7 +29,7 @@ pub struct Examined {
     pub faults: Vec<Error>,
 }
 
-/// Reads every segment and hands each whole entry on to `each`, in order.
+/// Reads every segment and passes each intact entry to `each`, in order.
 pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Examined> {
     let paths = segment_paths(opts)?;
     let mut examination = Examination::default();
@@ -47,11 +48,11 @@ pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Ex
     Ok(examination.found)
 }
 
-/// The files of segments, by the first index that their names tell.
+/// The segment files, ordered by the first index in their names.
 fn segment_paths(opts: &LogOptions) -> Result<Vec<(u64, PathBuf)>> {
     let names = match opts.file_system.list(&opts.dir) {
         Ok(names) => names,
-        // A copy made while the server ran has no log.
+        // A backup made while the server ran has no log.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => {
             return Err(Error::io(format!("cannot read {}", opts.dir.display()), &e));
@@ -65,7 +66,7 @@ fn segment_paths(opts: &LogOptions) -> Result<Vec<(u64, PathBuf)>> {
     Ok(paths)
 }
 
-/// A segment among the others.
+/// A segment's file, and its position among the segments.
 #[derive(Clone, Copy)]
 struct Place<'p> {
     path: &'p Path,
@@ -77,14 +78,14 @@ struct Place<'p> {
 #[derive(Default)]
 struct Examination {
     found: Examined,
-    /// The index that comes next; 0 before the first entry, and after a segment that could not be
+    /// The index expected next; 0 before the first entry, and after a segment that could not be
     /// opened.
     expected: u64,
 }
 
 impl Examination {
-    /// The segment, and whether it says that it follows the one before. `None`: it has nothing to
-    /// read, which is told.
+    /// The segment, and whether its header says that it continues the previous one. `None` when it
+    /// has nothing to read; that is recorded.
     fn open(
         &mut self,
         opts: &LogOptions,
@@ -105,7 +106,7 @@ impl Examination {
                 }
                 let why = "the segment has no header";
                 self.found.faults.push(corrupt(path, 0, first_index, why));
-                // What is behind it may be whole.
+                // The frames behind the header may be intact.
                 Ok(Some((behind, false)))
             }
             Err(e) => {
@@ -116,7 +117,7 @@ impl Examination {
         }
     }
 
-    /// Compares a segment's first index with what came before it.
+    /// Compares a segment's first index with the expected one.
     fn begin(&mut self, place: Place<'_>, follows: bool) {
         let (first_index, expected) = (place.first_index, self.expected);
         let why = if first_index < expected {
@@ -162,7 +163,7 @@ impl Examination {
         self.found.bytes += frames.offset();
     }
 
-    /// Counts a whole entry; false for one that came already.
+    /// Counts an intact entry; false for an index that was already read.
     fn takes(&mut self, index: u64, place: Place<'_>, offset: u64) -> bool {
         if index != self.expected {
             let why = format!("entry {index} is in its place");
@@ -181,8 +182,8 @@ impl Examination {
         true
     }
 
-    /// Goes on at the next whole entry behind damage; false where there is none, or nothing was
-    /// ever durable there.
+    /// Continues at the next intact entry behind damage; false when there is none, or when the tail
+    /// was never durable.
     fn skip_damage(&mut self, frames: &mut Frames, place: Place<'_>, why: &'static str) -> bool {
         let rest = match frames.rest() {
             Ok(rest) => rest,
@@ -202,7 +203,7 @@ impl Examination {
             return false;
         };
         frames.skip(skip);
-        // The hole is reported; the entry behind it is where it should be.
+        // The hole is reported, so the entry behind it counts as expected.
         if let Some(index) = rest.get(skip..).and_then(frame::index_at) {
             self.expected = index;
         }

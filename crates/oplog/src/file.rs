@@ -1,4 +1,4 @@
-//! The seam to the file system: the disk, or a test's faulty one.
+//! The file system as the log sees it: the real disk, or a test's faulty one.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -6,14 +6,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The few things that the log asks of a file system.
+/// The file-system operations that the log uses.
 pub trait FileSystem: Send + Sync {
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// A new empty file for reading and writing; one that exists is emptied.
+    /// Creates an empty file for reading and writing; an existing file is emptied.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn LogFile>>;
     fn open(&self, path: &Path) -> io::Result<Arc<dyn LogFile>>;
-    /// A file that will only be read, perhaps on a disk that takes no writes.
+    /// Opens a file read-only, perhaps on a disk that takes no writes.
     fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
         self.open(path)
     }
@@ -31,7 +31,8 @@ pub trait LogFile: Send + Sync {
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// fdatasync(2).
     fn sync_data(&self) -> io::Result<()>;
-    /// Tells the kernel that what was synced of the first `len` bytes need not stay in its cache. A hint: nothing depends on it.
+    /// Tells the kernel that the synced part of the first `len` bytes may leave the page cache. A
+    /// hint: nothing depends on it.
     fn forget(&self, len: u64) {
         let _ = len;
     }
@@ -41,7 +42,7 @@ pub trait LogFile: Send + Sync {
     }
 }
 
-/// The real one.
+/// The real file system.
 pub struct Disk;
 
 impl FileSystem for Disk {
@@ -124,8 +125,9 @@ impl LogFile for File {
     }
 }
 
-/// No write is larger. Larger ones make the kernel take large pages into its cache, whose memory is often cold or, on a virtual
-/// machine, not there yet: measured on ext4, a byte of a 1 MB write costs three times as much as one of a 32 KB write.
+/// The largest single write. For larger ones the kernel allocates large page-cache pages, whose
+/// memory is often cold or, on a virtual machine, not yet backed. Measured on ext4: a byte of a 1
+/// MB write costs three times as much as a byte of a 32 KB write.
 const WRITE_BYTES: usize = 32 << 10;
 
 /// Writes all of `buf` at `offset`; the usual case is one pwrite.
@@ -150,7 +152,7 @@ pub(crate) fn write_all_at(file: &dyn LogFile, mut buf: &[u8], mut offset: u64) 
     Ok(())
 }
 
-/// Reads until `buf` is full or the file ends; how much it was.
+/// Reads until `buf` is full or the file ends; returns the number of bytes read.
 pub(crate) fn read_full_at(
     file: &dyn LogFile,
     buf: &mut [u8],

@@ -7,26 +7,29 @@
 //! frame   = length u32 | crc32c u32 | index u64 | timestamp u64 | term u64 | wall clock i64 | lag u32 | payload
 //!                                                                                              44 bytes + payload
 //! ```
-//! All integers little-endian. `length` counts from `index` on; the checksum covers `length` and everything from `index` on.
-//! The wall clock is in milliseconds since 1970. `term before` and `timestamp before` are those of the entry that comes before
-//! the first one of the segment: an empty segment still tells where the log stands.
-//! `lag` is how far the durable index was behind this entry's index when it was written (saturating): index − lag was durable
-//! by then, which is the proof that recovery needs to tell a torn tail from damage.
+//! All integers little-endian. `length` counts from `index` on; the checksum covers `length` and
+//! everything from `index` on. The wall clock is in milliseconds since 1970. `term before` and
+//! `timestamp before` belong to the entry before the segment's first one, so that even an empty
+//! segment tells where the log ends. `lag` is how far the durable index was behind this entry's
+//! index when it was written (saturating). So index − lag was durable by then: the proof that
+//! recovery needs to tell a torn tail from damage.
 
 use crate::Stamp;
 
 pub(crate) const HEADER_BYTES: usize = 48;
 pub(crate) const FRAME_HEAD_BYTES: usize = 44;
-/// What `length` counts beside the payload.
+/// The bytes that `length` counts besides the payload.
 const FRAME_BODY_HEAD_BYTES: usize = 36;
 pub(crate) const VERSION: u32 = 2;
-/// The segment does not follow on the one before: the state was ahead of the log when it was opened.
+/// The segment does not continue the previous one: the engine's state was ahead of the log when it
+/// was opened.
 pub(crate) const FLAG_GAP: u32 = 1;
-/// No frame's `length` is larger; a larger one is damage.
+/// The largest `length` of a frame; a larger one is damage.
 pub(crate) const MAX_FRAME_BYTES: usize = 1 << 30;
 /// The most bytes that the payload of an entry may have: 1 GiB less the head of its frame.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES - FRAME_BODY_HEAD_BYTES;
-/// No log gets there, so that counting on from what a disk gave back cannot overflow: larger ones are damage.
+/// The largest index. No log reaches it; a larger one read from a disk is damage. So index
+/// arithmetic cannot overflow.
 const MAX_INDEX: u64 = 1 << 62;
 const MAX_TS: u64 = (u32::MAX as u64) << 32;
 const MAGIC: &[u8; 8] = b"PANDOLOG";
@@ -66,7 +69,7 @@ impl Header {
         out
     }
 
-    /// `None` when it is not a whole header of this version.
+    /// `None` when `buf` is not a complete header of this version.
     pub fn decode(buf: &[u8]) -> Option<Header> {
         if buf.get(..8)? != MAGIC || crc32c::crc32c(buf.get(..40)?) != u32_at(buf, 40)? {
             return None;
@@ -80,7 +83,7 @@ impl Header {
         })
     }
 
-    /// The version of a header that [`Header::decode`] does not read because it has another length.
+    /// The version of a header that [`Header::decode`] cannot read because its length differs.
     pub fn other_version(buf: &[u8]) -> Option<u32> {
         let first = buf.get(..8)? == MAGIC && crc32c::crc32c(buf.get(..24)?) == u32_at(buf, 24)?;
         first.then(|| u32_at(buf, 8)).flatten()
@@ -120,12 +123,12 @@ pub(crate) struct Frame<'a> {
 pub(crate) enum Parsed<'a> {
     /// A frame and how many bytes it takes.
     Frame(Frame<'a>, usize),
-    /// The buffer ends before the frame does, which takes this many bytes in all (a lower bound).
+    /// The buffer ends before the frame does. The frame takes at least this many bytes.
     Short(usize),
     Damaged(&'static str),
 }
 
-/// The frame at the start of `buf`.
+/// Parses the frame at the start of `buf`.
 pub(crate) fn parse(buf: &[u8]) -> Parsed<'_> {
     let Some(length) = u32_at(buf, 0) else {
         return Parsed::Short(FRAME_HEAD_BYTES);
@@ -171,12 +174,12 @@ pub(crate) fn parse(buf: &[u8]) -> Parsed<'_> {
     )
 }
 
-/// The index that a frame at the start of `buf` says it has.
+/// The index field of the frame at the start of `buf`.
 pub(crate) fn index_at(buf: &[u8]) -> Option<u64> {
     u64_at(buf, 8)
 }
 
-/// Where in `rest` the first whole frame of an entry after `index` begins, at or after byte 1.
+/// The offset in `rest`, at least 1, of the first intact frame of an entry after `index`.
 pub(crate) fn next_whole(rest: &[u8], index: u64) -> Option<usize> {
     let limit = index.saturating_add((rest.len() / FRAME_HEAD_BYTES) as u64 + 1);
     (1..rest.len().saturating_sub(FRAME_HEAD_BYTES - 1)).find(|at| {
@@ -187,17 +190,17 @@ pub(crate) fn next_whole(rest: &[u8], index: u64) -> Option<usize> {
     })
 }
 
-/// Whether any whole frame in `rest`, at whatever offset, proves that `index` had been durable. `rest` is what follows on
-/// entry `index` in the log.
+/// Whether any intact frame in `rest`, at any offset, proves that `index` was durable. `rest` holds
+/// the bytes that follow entry `index` in the log.
 pub(crate) fn proves_durable(rest: &[u8], index: u64) -> bool {
     proves_durable_from(rest, index, index)
 }
 
-/// The same for bytes that begin at entry `first` or later.
+/// The same, for bytes that begin at entry `first` or later.
 pub(crate) fn proves_durable_from(rest: &[u8], index: u64, first: u64) -> bool {
     let limit = first.saturating_add((rest.len() / FRAME_HEAD_BYTES) as u64 + 1);
     (0..rest.len().saturating_sub(FRAME_HEAD_BYTES - 1)).any(|at| {
-        // The index is checked before the checksum: it rules out nearly every offset at the price of one load.
+        // The index is checked before the checksum: one load rules out nearly every offset.
         u64_at(rest, at + 8).is_some_and(|i| i > index && i <= limit)
             && rest.get(at..).is_some_and(|tail| match parse(tail) {
                 Parsed::Frame(f, _) => f.stamp.index.saturating_sub(u64::from(f.lag)) >= index,

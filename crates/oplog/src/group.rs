@@ -1,4 +1,4 @@
-//! Appending: a group of entries becomes one write(2).
+//! Group append: a group of entries is written by one write(2).
 
 use crate::error::{Error, Result};
 use crate::file::write_all_at;
@@ -8,7 +8,7 @@ use crate::{Record, Shared, Tail};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 
-/// A buffer larger than this is given back after the group: one huge group must not hold its memory for ever.
+/// A larger buffer is freed after its group: one huge group must not hold its memory for ever.
 const KEEP_BUFFER_BYTES: usize = 4 << 20;
 
 /// An entry's place in the log, and when it was made.
@@ -17,13 +17,14 @@ pub struct Stamp {
     pub index: u64,
     /// BSON Timestamp: seconds << 32 | increment.
     pub ts: u64,
-    /// The term of the primary that made it; 0 without a replica set.
+    /// The term of the primary that made the entry; 0 without a replica set.
     pub term: u64,
-    /// The wall clock of who made it, in milliseconds since 1970. It may go backwards from one entry to the next.
+    /// The wall clock of the member that made the entry, in milliseconds since 1970. It may go
+    /// backwards from one entry to the next.
     pub wall_millis: i64,
 }
 
-/// Entries being gathered under the append lock. Dropped without [`Group::write`], nothing has happened.
+/// Entries collected under the append lock. A group dropped without [`Group::write`] has no effect.
 pub struct Group<'a> {
     shared: &'a Shared,
     tail: MutexGuard<'a, Tail>,
@@ -54,9 +55,9 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Adds an entry whose payload `fill` appends to the buffer that it is given.
+    /// Adds an entry. `fill` appends its payload to the given buffer.
     pub fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Stamp {
-        // The first increment of a second is 1, as MongoDB's is.
+        // The first increment of a second is 1, as in MongoDB.
         let now_ts = (self.now_millis / 1000) << 32 | 1;
         let stamp = Stamp {
             index: self.last.index + 1,
@@ -68,8 +69,8 @@ impl<'a> Group<'a> {
         stamp
     }
 
-    /// Adds an entry that another member made: it keeps its index, timestamp, term and wall clock. It has to follow on the last
-    /// entry; after an error the group is as it was.
+    /// Adds an entry that another member made: it keeps its index, timestamp, term and wall clock.
+    /// It must directly follow the last entry. After an error the group is unchanged.
     pub fn add_record(&mut self, record: &Record<'_>) -> Result<()> {
         let refuse = |why: String| Error::OutOfOrder {
             index: record.index,
@@ -112,8 +113,8 @@ impl<'a> Group<'a> {
         self.last = stamp;
     }
 
-    /// Writes the group. After an error nothing of it is in the log, and the next group may try again unless the log is
-    /// poisoned.
+    /// Writes the group. After an error nothing of it is in the log. Unless the log is poisoned,
+    /// the next group may succeed.
     pub fn write(mut self) -> Result<Stamp> {
         let tail = &mut *self.tail;
         if tail.buf.is_empty() {
@@ -135,7 +136,8 @@ impl<'a> Group<'a> {
                 format!("cannot write to {}", tail.segment.path.display()),
                 &e,
             );
-            // Part of the group may be in the file: it must not be found by a recovery after later groups were acknowledged.
+            // Part of the group may be in the file. A recovery must not find it after later groups
+            // were acknowledged.
             if let Err(e) = tail.segment.file.truncate(tail.offset) {
                 self.shared.syncer.poison(format!(
                     "a write to {} failed, and cutting it off again failed too: {e}",
@@ -167,7 +169,8 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Starts the next segment. The one before is synced by the next sync, before anything in the new one counts as durable.
+/// Starts the next segment. The next sync includes the previous segment, before any entry of the
+/// new one counts as durable.
 fn roll(shared: &Shared, tail: &mut Tail) -> Result<()> {
     let next = Segment::create(&shared.opts, tail.header(0))?;
     tail.segment.bytes.store(tail.offset, Ordering::Relaxed);

@@ -1,7 +1,9 @@
-//! The durable operation log: checksummed entries in segment files, group append, group sync, recovery.
+//! The durable operation log: checksummed entries in segment files, group append, group sync,
+//! recovery.
 //!
-//! An entry is opaque bytes with an index (dense, from 1), a BSON Timestamp (seconds << 32 | increment), the term of the primary
-//! that made it, and a wall clock. The life of a group of entries:
+//! An entry is opaque bytes with an index (dense, from 1), a BSON Timestamp (seconds << 32 |
+//! increment), the term of the primary that made it, and a wall clock. The life of a group of
+//! entries:
 //!
 //! ```text
 //! Log::group ── add, add, … ── write ───────────► written: survives a kill of the process, is acknowledged for w: 1
@@ -12,16 +14,20 @@
 //! ```
 //!
 //! Invariants:
-//! - Indexes are dense, timestamps strictly grow and terms do not fall, across restarts and when the clock goes backwards.
-//! - A group is written whole or not at all: a failed write is cut off again, and when that fails too the log is poisoned.
-//! - A failed fsync poisons the log for good: nothing more is acknowledged, since the kernel may have dropped what it could
-//!   not write and would answer the next fsync with success.
-//! - Recovery drops a tail only when nothing proves that it was durable; otherwise a damaged entry is an error that names the
-//!   segment and the offset. The proof: each entry says which index was durable when it was written.
-//! - What has to be atomic is one entry, and one frame. Of a group that a loss of power tears a prefix of whole entries may stay.
-//! - A cut ([`Log::truncate_after`]) is durable before anything is appended behind it.
-//! - A segment is rolled without waiting for a disk; the durable index passes a segment's first entry only after the
-//!   directory and all earlier segments were synced.
+//! - Indexes are dense, timestamps strictly grow and terms do not fall, across restarts and when
+//!   the clock goes backwards.
+//! - A group is written whole or not at all: a failed write is cut off again, and when that fails
+//!   too the log is poisoned.
+//! - A failed fsync poisons the log for good: nothing more is acknowledged, since the kernel may
+//!   have dropped what it could not write and would answer the next fsync with success.
+//! - Recovery drops a tail only when nothing proves that it was durable; otherwise a damaged entry
+//!   is an error that names the segment and the offset. The proof: each entry says which index was
+//!   durable when it was written. A tail without such a proof is cut off.
+//! - The unit of atomicity is one entry, in one frame. Of a group that a loss of power tears, a
+//!   prefix of whole entries may stay.
+//! - A truncation ([`Log::truncate_after`]) is durable before anything is appended behind it.
+//! - A segment is rolled without waiting for a disk; the durable index passes a segment's first
+//!   entry only after the directory and all earlier segments were synced.
 
 mod cut;
 mod error;
@@ -60,9 +66,11 @@ pub struct LogOptions {
     pub dir: PathBuf,
     /// A segment is closed when the next group would make it larger than this.
     pub segment_bytes: u64,
-    /// How long a written entry that nobody asked to sync may stay unsynced; zero syncs after every group.
+    /// The longest time that a written entry stays unsynced when no client asked for a sync; zero
+    /// syncs after every group.
     pub sync_interval: Duration,
-    /// Old segments are kept while the log is no larger than this and they are no older than `retain_age`.
+    /// Old segments are kept while the log is no larger than this and they are no older than
+    /// `retain_age`.
     pub retain_bytes: u64,
     pub retain_age: Duration,
     pub file_system: Arc<dyn FileSystem>,
@@ -90,7 +98,7 @@ fn wall_clock() -> u64 {
         .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0))
 }
 
-/// What the appender owns, under the append lock.
+/// The state of the appender, under the append lock.
 pub(crate) struct Tail {
     segment: Arc<Segment>,
     /// Where the next group goes.
@@ -136,10 +144,12 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens or creates the log, hands every entry from index `from` on to `replay`, and drops a torn tail.
+    /// Opens or creates the log, passes every entry from index `from` on to `replay`, and cuts off
+    /// a torn tail.
     ///
-    /// `from` is the first entry that the caller's state does not have; `floor_ts` the timestamp of that state. When the state
-    /// is ahead of the log (it reached the disk before a loss of power, the log's tail did not) the log goes on at `from`.
+    /// `from` is the first entry that the caller's state lacks; `floor_ts` is the timestamp of that
+    /// state. The state may be ahead of the log: it was flushed before a loss of power, and the
+    /// log's tail was not. Then the log continues at `from`.
     pub fn open<E: From<Error>>(
         opts: LogOptions,
         from: u64,
@@ -162,7 +172,8 @@ impl Log {
         Ok(stamp)
     }
 
-    /// Appends entries that another member made, as one group: all of them or none. See [`Group::add_record`].
+    /// Appends entries that another member made, as one group: all of them or none. See
+    /// [`Group::add_record`].
     pub fn append_records<'r>(
         &self,
         records: impl IntoIterator<Item = Record<'r>>,
@@ -179,7 +190,8 @@ impl Log {
         self.tail.lock().last_term
     }
 
-    /// The term of entries that are made here from now on. It is in the log with the first of them, and not before.
+    /// Sets the term of entries that this member makes from now on. The log holds the term once it
+    /// holds the first of them, and not before.
     pub fn set_term(&self, term: u64) -> Result<()> {
         let mut tail = self.tail.lock();
         if term < tail.term {
@@ -212,18 +224,20 @@ impl Log {
         self.shared.syncer.durable()
     }
 
-    /// Asks the sync thread for an fdatasync now; callbacks tell when it is done.
+    /// Asks the sync thread for an fdatasync now; [`Log::on_durable`] callbacks tell when it is
+    /// done.
     pub fn request_sync(&self) {
         self.shared.syncer.request();
     }
 
-    /// Waits until `index` is durable; does the sync itself when none is running.
+    /// Waits until `index` is durable. The calling thread does the sync itself when none is
+    /// running.
     pub fn wait_durable(&self, index: u64) -> Result<()> {
         self.shared.wait_durable(index)
     }
 
-    /// `callback` gets the durable index after each sync, also after a failed one: whoever finds that it did not reach his entry
-    /// asks [`Log::healthy`].
+    /// Calls `callback` with the durable index after each sync, also after a failed one. A waiter
+    /// whose entry it did not reach asks [`Log::healthy`].
     pub fn on_durable(&self, callback: Box<dyn Fn(u64) + Send + Sync>) {
         self.shared.syncer.add_callback(callback);
     }
@@ -233,17 +247,19 @@ impl Log {
         self.shared.syncer.healthy()
     }
 
-    /// Entries from `from` on; at the end of the log it answers `None` and may be asked again later.
+    /// Entries from `from` on. At the end of the log the reader gives `None`, and may be asked
+    /// again later.
     pub fn read(&self, from: u64) -> Result<LogReader> {
         LogReader::new(self.shared.clone(), from)
     }
 
-    /// The same from where a reader stood.
+    /// A reader that continues where another one stopped.
     pub fn read_at(&self, mark: LogMark) -> Result<LogReader> {
         LogReader::at(self.shared.clone(), mark)
     }
 
-    /// A reader before the first entry that is kept whose timestamp is not below `ts`. It looks at the entries of one segment.
+    /// A reader placed before the first kept entry whose timestamp is at least `ts`. To find it,
+    /// the entries of one segment are read.
     pub fn seek(&self, ts: u64) -> Result<LogReader> {
         let all: Vec<_> = self.shared.segments.lock().all.iter().cloned().collect();
         // The last one may be empty, and then has no first timestamp.
@@ -275,12 +291,13 @@ impl Log {
         )
     }
 
-    /// How large it may grow before old segments go.
+    /// The size that the log may reach before old segments are removed.
     pub fn retain_bytes(&self) -> u64 {
         self.shared.opts.retain_bytes
     }
 
-    /// Removes the oldest segments that are outside the retention window and hold nothing at or after `needed_from`.
+    /// Removes the oldest segments that are outside the retention window and hold nothing at or
+    /// after `needed_from`.
     pub fn trim(&self, needed_from: u64) -> Result<usize> {
         let open_bytes = self.tail.lock().offset;
         self.shared.trim(needed_from, open_bytes)
@@ -291,7 +308,8 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.shared.syncer.stop();
         if let Some(thread) = self.sync_thread.take() {
-            // A callback may hold the last reference to the log: the sync thread cannot wait for itself.
+            // A callback may hold the last reference to the log: the sync thread cannot wait for
+            // itself.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }

@@ -1,4 +1,4 @@
-//! Reading entries back: for recovery, and for whoever follows the log.
+//! Reading entries back: for recovery, and for readers that follow the log.
 
 use crate::error::{Error, Result};
 use crate::file::{LogFile, read_full_at};
@@ -11,15 +11,15 @@ use std::sync::atomic::Ordering;
 
 const READ_BYTES: usize = 1 << 20;
 
-/// An entry as it is in the log.
+/// An entry as the log stores it.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     pub index: u64,
     /// BSON Timestamp: seconds << 32 | increment.
     pub ts: u64,
-    /// The term of the primary that made it; 0 without a replica set.
+    /// The term of the primary that made the entry; 0 without a replica set.
     pub term: u64,
-    /// Milliseconds since 1970 by the clock of who made it.
+    /// The wall clock of the member that made the entry, in milliseconds since 1970.
     pub wall_millis: i64,
     pub payload: &'a [u8],
 }
@@ -106,13 +106,14 @@ impl Frames {
         }
     }
 
-    /// Brings at least `want` bytes from the next frame's start into the buffer; false when the file has no more to give.
+    /// Fills the buffer with at least `want` bytes from the next frame's start; false at the end of
+    /// the file.
     fn fill(&mut self, want: usize) -> std::io::Result<bool> {
         self.buf.drain(..self.at);
         self.at = 0;
         let have = self.buf.len();
         let end = self.offset + have as u64;
-        // A damaged length must not make us allocate what the file does not have.
+        // A damaged length must not cause an allocation larger than the file.
         let in_file = usize::try_from(self.file.len()?.saturating_sub(end)).unwrap_or(usize::MAX);
         let more = want.saturating_sub(have).max(READ_BYTES).min(in_file);
         self.buf.resize(have + more, 0);
@@ -128,7 +129,7 @@ impl Frames {
             .unwrap_or(&[])
     }
 
-    /// Passes over bytes that are no frame.
+    /// Skips bytes that are not a frame.
     pub fn skip(&mut self, bytes: usize) {
         self.offset += bytes as u64;
         self.at = 0;
@@ -158,8 +159,9 @@ pub(crate) fn unreadable(path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("cannot read {}", path.display()), e)
 }
 
-/// Where a reader stands: reading on from there finds the place without a look at what is before it. As long as the segment is
-/// kept, that is; a mark of a segment that is gone is as good as its index.
+/// A reader's position. A reader that continues from a mark finds its place without reading what is
+/// before it, as long as the segment is kept. When the segment is gone, only the mark's index
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogMark {
     pub index: u64,
@@ -168,12 +170,14 @@ pub struct LogMark {
     offset: u64,
 }
 
-/// Follows the log from an index on. After a cut behind which it has given entries it fails with [`Error::Cut`]. Segments that are trimmed meanwhile stay readable if it was already in them.
+/// Follows the log from an index on. When a truncation removes entries that the reader has already
+/// given, it fails with [`Error::Cut`]. A segment that is trimmed while the reader is in it stays
+/// readable.
 pub struct LogReader {
     shared: Arc<Shared>,
     next_index: u64,
     current: Option<(Arc<Segment>, Frames)>,
-    /// So many cuts of the log are reckoned with.
+    /// The number of cuts that the reader's position takes into account.
     cuts: usize,
 }
 
@@ -195,7 +199,7 @@ impl LogReader {
         })
     }
 
-    /// Goes on where a reader stood.
+    /// Continues where another reader stopped.
     pub(crate) fn at(shared: Arc<Shared>, mark: LogMark) -> Result<LogReader> {
         let held = shared.segments.lock().holding(mark.index);
         let mut reader = LogReader::new(shared, mark.index)?;
@@ -207,7 +211,7 @@ impl LogReader {
         Ok(reader)
     }
 
-    /// Where it stands: before the next entry.
+    /// The reader's position: before the next entry.
     pub fn mark(&self) -> LogMark {
         let (segment, offset) = match &self.current {
             Some((segment, frames)) => (segment.first_index, frames.offset()),
@@ -230,7 +234,7 @@ impl LogReader {
         Ok(current.map(|(_, frames)| Record::new(&found.stamp, frames.payload(found))))
     }
 
-    /// After a cut: an error when entries that were given are no longer in the log.
+    /// Checks for new cuts; an error when entries that were already given have been removed.
     fn follow_cuts(&mut self) -> Result<()> {
         if self.shared.cuts.count() == self.cuts {
             return Ok(());
@@ -243,7 +247,7 @@ impl LogReader {
             }),
             _ => {
                 self.cuts = cuts;
-                // What is in the buffer may be from before the cut.
+                // The buffered bytes may be from before the cut.
                 self.current = None;
                 Ok(())
             }
@@ -264,7 +268,7 @@ impl LogReader {
     }
 
     fn read_next(&mut self) -> Result<Option<Found>> {
-        // What is in the file beyond this index may be a group that is being written.
+        // Beyond this index the file may hold a group that is being written.
         let written = self.shared.written.load(Ordering::Acquire);
         loop {
             if self.next_index > written {
@@ -308,7 +312,8 @@ impl LogReader {
                     drop(segments);
                     match following {
                         Some(next) => {
-                            // A log that went on behind a state that was ahead of it has a hole there.
+                            // When the engine's state was ahead of the log at a start, the log has
+                            // a hole here.
                             self.next_index = self.next_index.max(next.first_index);
                             let frames = Frames::new(&next);
                             self.current = Some((next, frames));

@@ -1,9 +1,10 @@
-//! Opening a log that may have been cut short anywhere.
+//! Recovery: opens a log that may end anywhere, even in the middle of an entry.
 //!
-//! Only the segments from the one that holds `from` on are read; those before are only checked for their header. At the first
-//! frame that is damaged, missing or out of order, recovery looks for a later entry that proves it had been durable (see
-//! `frame`). With such a proof it is damage, and an error; without, it is the tail that the last loss of power tore, and the
-//! log ends there: the rest of the segment is cut off and later segments are removed.
+//! Recovery reads the segment that holds `from` and all later ones; of earlier segments it checks
+//! the header only. At the first frame that is damaged, missing or out of order, recovery looks for
+//! a later entry that proves the frame was durable (see `frame`). With such a proof the frame is
+//! damaged, and opening fails. Without it the last loss of power tore the tail: the log ends there,
+//! the rest of the segment is cut off, and later segments are removed.
 
 use crate::cut::Cuts;
 use crate::error::{Error, Result};
@@ -18,10 +19,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What opening found and did.
+/// What recovery found and did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Entries handed to `replay`.
+    /// The number of entries passed to `replay`.
     pub replayed: u64,
     /// Bytes of a torn tail that were dropped.
     pub dropped_bytes: u64,
@@ -29,15 +30,15 @@ pub struct Recovered {
     pub last_index: u64,
 }
 
-/// A segment file on disk; `None` when its header is not whole.
+/// A segment file on disk; `None` when its header is incomplete.
 struct Candidate {
     first_index: u64,
     path: PathBuf,
     opened: Option<(Arc<Segment>, Header)>,
 }
 
-/// Opens the log, hands its entries from index `from` on to `replay`, and starts its sync thread.
-/// `floor_ts` is a timestamp that was given already.
+/// Opens the log, passes its entries from index `from` on to `replay`, and starts its sync thread.
+/// New timestamps are above `floor_ts`.
 pub(crate) fn open<E: From<Error>>(
     opts: LogOptions,
     from: u64,
@@ -66,7 +67,7 @@ pub(crate) fn open<E: From<Error>>(
     Ok((start_log(opts, end)?, found))
 }
 
-/// Where recovery stands among the segments.
+/// The progress of recovery through the segments.
 struct Recovery<'o> {
     opts: &'o LogOptions,
     from: u64,
@@ -74,13 +75,13 @@ struct Recovery<'o> {
     found: Recovered,
     last_ts: u64,
     term: u64,
-    /// The index that the next frame must have; 0 before the first segment that is read.
+    /// The index that the next frame must have; 0 before the first segment that recovery reads.
     expected: u64,
     /// Where the last segment ends.
     end_offset: u64,
 }
 
-/// The log's end: where the next entry goes.
+/// The end of the log, where the next entry will be appended.
 struct End {
     kept: VecDeque<Arc<Segment>>,
     segment: Arc<Segment>,
@@ -105,8 +106,8 @@ impl<'o> Recovery<'o> {
         }
     }
 
-    /// Takes the first of `rest` into the log; false where the log ends in it or before it.
-    /// `unread`: it holds nothing from `from` on.
+    /// Recovers the first segment of `rest`; false when the log ends in it or before it. `unread`:
+    /// the segment holds nothing from `from` on.
     fn take<E: From<Error>>(
         &mut self,
         rest: &[Candidate],
@@ -138,8 +139,8 @@ impl<'o> Recovery<'o> {
         Ok(whole)
     }
 
-    /// Ends the log before a segment whose header is not whole. Only what was never durable may
-    /// have one: its own entries tell.
+    /// Ends the log before a segment with an incomplete header. Only a segment that was never
+    /// durable may have one; its own entries prove whether it was.
     fn drop_headless(
         &mut self,
         candidate: &Candidate,
@@ -159,8 +160,8 @@ impl<'o> Recovery<'o> {
         Ok(())
     }
 
-    /// Whether a segment, the first of `rest`, goes on where the log stands. Where it does not,
-    /// and nothing proves that what is missing was durable, it goes with all behind it.
+    /// Whether the first segment of `rest` continues the log. When it does not, and nothing proves
+    /// that the missing entries were durable, it is dropped with all later segments.
     fn follows(
         &mut self,
         candidate: &Candidate,
@@ -175,7 +176,7 @@ impl<'o> Recovery<'o> {
         if self.expected == 0 || first == self.expected || header.flags & FLAG_GAP != 0 {
             return Ok(true);
         }
-        // The segment before ends at a frame's end, yet too early.
+        // The previous segment ends with a whole frame, but too early.
         if proven(&[], rest, self.expected)? {
             let why = format!("entries up to {first} are missing");
             return Err(corrupt(&candidate.path, 0, self.expected, why));
@@ -184,7 +185,7 @@ impl<'o> Recovery<'o> {
         Ok(false)
     }
 
-    /// Reads a segment's entries; false where its tail was torn, and is cut off now.
+    /// Reads a segment's entries; false when its tail was torn, which is now cut off.
     fn read<E: From<Error>>(
         &mut self,
         candidate: &Candidate,
@@ -205,7 +206,7 @@ impl<'o> Recovery<'o> {
                         replay(Record::new(&f.stamp, frames.payload(f)))?;
                     }
                 }
-                // Its checksum is right: no crash writes that.
+                // The checksum is right, so no crash can have written this.
                 Step::Frame(f) => {
                     let why = format!("entry {} is in its place", f.stamp.index);
                     return Err(corrupt(path, offset, self.expected, why).into());
@@ -229,7 +230,7 @@ impl<'o> Recovery<'o> {
         Ok(damage.is_none())
     }
 
-    /// Counts an entry that is in its place.
+    /// Counts an entry with the expected index.
     fn count(&mut self, segment: &Segment, stamp: &Stamp) {
         if segment.first_ts.load(Ordering::Relaxed) == 0 {
             segment.first_ts.store(stamp.ts, Ordering::Relaxed);
@@ -239,10 +240,11 @@ impl<'o> Recovery<'o> {
         self.expected += 1;
     }
 
-    /// The log's end, on disk.
+    /// Makes the end of the log final on disk.
     fn end(mut self) -> Result<End> {
         let next_index = self.expected.max(self.from).max(1);
-        // A state that is ahead of the log leaves a hole, which only a new segment can have before it.
+        // When the engine's state is ahead of the log there is a hole. Only a new segment may begin
+        // after a hole.
         let segment = match self.kept.back() {
             Some(segment) if self.expected == next_index => segment.clone(),
             _ => {
@@ -307,7 +309,7 @@ fn start_log(opts: LogOptions, end: End) -> Result<Log> {
     })
 }
 
-/// All segment files, by first index.
+/// All segment files, ordered by first index.
 fn list(opts: &LogOptions) -> Result<Vec<Candidate>> {
     let fail = |e: &std::io::Error| Error::io(format!("cannot read {}", opts.dir.display()), e);
     opts.file_system
@@ -329,9 +331,11 @@ fn list(opts: &LogOptions) -> Result<Vec<Candidate>> {
     Ok(candidates)
 }
 
-/// Whether an entry in `rest`, or the first entry of a later segment, proves that `index` had been durable.
+/// Whether an entry in `rest`, or the first entry of a later segment, proves that `index` was
+/// durable.
 fn proven(rest: &[u8], later: &[Candidate], index: u64) -> Result<bool> {
-    // The last segment's entries know most: each says how far the log was durable when it was written.
+    // Each entry says up to which index the log was durable when it was written, so the last
+    // segment's entries prove most.
     if frame::proves_durable(rest, index) {
         return Ok(true);
     }
@@ -350,7 +354,7 @@ fn proven(rest: &[u8], later: &[Candidate], index: u64) -> Result<bool> {
 
 fn drop_segments(opts: &LogOptions, segments: &[Candidate]) -> Result<u64> {
     let mut bytes = 0;
-    // From the last on: a crash in between must not leave a hole.
+    // The last one first: a crash in between must not leave a hole.
     for candidate in segments.iter().rev() {
         if let Some((segment, _)) = &candidate.opened {
             bytes += segment.bytes.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Segment files: names, creation, the list of those that are kept.
+//! Segment files: names, creation, and the list of the segments that are kept.
 
 use crate::error::{Error, Result};
 use crate::file::{LogFile, read_full_at, write_all_at};
@@ -14,9 +14,9 @@ pub(crate) struct Segment {
     pub first_index: u64,
     pub path: PathBuf,
     pub file: Arc<dyn LogFile>,
-    /// The timestamp of the first entry; 0 while there is none, or when it was not read.
+    /// The timestamp of the first entry; 0 while there is none, or before it has been read.
     pub first_ts: AtomicU64,
-    /// Its size once it is closed.
+    /// The file's size, once the segment is closed.
     pub bytes: AtomicU64,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn file_name(first_index: u64) -> String {
     format!("{first_index:020}.log")
 }
 
-/// The first index that a segment's name tells; `None` for other files.
+/// The first index, from a segment's file name; `None` for other files.
 pub(crate) fn parse_name(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".log")?;
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()))
@@ -33,14 +33,15 @@ pub(crate) fn parse_name(name: &str) -> Option<u64> {
 }
 
 impl Segment {
-    /// Creates the file and writes its header; leaves nothing behind when that fails. Syncs neither file nor directory.
+    /// Creates the file and writes its header. After an error no file is left. Syncs neither file
+    /// nor directory.
     pub fn create(opts: &LogOptions, header: Header) -> Result<Arc<Segment>> {
         let first_index = header.first_index;
         let path = opts.dir.join(file_name(first_index));
         let fail = |e: &std::io::Error| Error::io(format!("cannot create {}", path.display()), e);
         let file = opts.file_system.create(&path).map_err(|e| fail(&e))?;
         if let Err(e) = write_all_at(&*file, &header.encode(), 0) {
-            // A header that is not whole is dropped by recovery, so a failing removal does no harm.
+            // Recovery drops a segment with a partial header, so a removal that fails does no harm.
             let _ = opts.file_system.remove(&path);
             return Err(fail(&e));
         }
@@ -53,7 +54,8 @@ impl Segment {
         }))
     }
 
-    /// The timestamp of its first entry, which is read when it is not known; 0 when there is none.
+    /// The timestamp of its first entry, read from the file when it is not known yet; 0 when there
+    /// is none.
     pub fn first_ts(self: &Arc<Segment>) -> u64 {
         let known = self.first_ts.load(Ordering::Relaxed);
         if known > 0 {
@@ -66,7 +68,7 @@ impl Segment {
         first.stamp.ts
     }
 
-    /// Opens a file that exists. `Ok(None)` when its header is not whole.
+    /// Opens an existing file. `Ok(None)` when its header is incomplete.
     pub fn open(
         opts: &LogOptions,
         path: &Path,
@@ -75,7 +77,7 @@ impl Segment {
         Segment::opened(opts.file_system.open(path), path, first_index)
     }
 
-    /// As [`Segment::open`], only to be read.
+    /// As [`Segment::open`], read-only.
     pub fn open_to_read(
         opts: &LogOptions,
         path: &Path,
@@ -84,7 +86,8 @@ impl Segment {
         Segment::opened(opts.file_system.open_to_read(path), path, first_index)
     }
 
-    /// A file whose header is damaged, to be read for what is behind that; its name says where it begins.
+    /// Opens a file whose header is damaged, to read the frames behind the header. The file name
+    /// gives the first index.
     pub fn open_headless(opts: &LogOptions, path: &Path, first_index: u64) -> Result<Arc<Segment>> {
         let fail = |e: &std::io::Error| Error::io(format!("cannot read {}", path.display()), e);
         let file = opts.file_system.open_to_read(path).map_err(|e| fail(&e))?;
@@ -146,7 +149,7 @@ impl Segment {
     }
 }
 
-/// All segments that are kept, oldest first; the last is the one that is appended to.
+/// All kept segments, oldest first. The last one is open for appending.
 pub(crate) struct Segments {
     pub all: VecDeque<Arc<Segment>>,
 }
@@ -174,7 +177,8 @@ impl Segments {
 }
 
 impl Shared {
-    /// Removes the oldest segments beyond the retention window that `needed_from` does not need.
+    /// Removes the oldest segments that lie outside the retention window and end before
+    /// `needed_from`.
     pub(crate) fn trim(&self, needed_from: u64, open_bytes: u64) -> Result<usize> {
         let opts = &self.opts;
         let oldest_ts = ((opts.clock)() / 1000).saturating_sub(opts.retain_age.as_secs()) << 32;
@@ -185,7 +189,7 @@ impl Shared {
             while let (Some(first), Some(second)) = (segments.all.front(), segments.all.get(1)) {
                 let next_ts = second.first_ts.load(Ordering::Relaxed);
                 let too_old = next_ts != 0 && next_ts < oldest_ts;
-                // Nothing is removed that recovery needs, whatever the window says.
+                // What recovery needs stays, whatever the retention window says.
                 if second.first_index > needed_from || !(total > opts.retain_bytes || too_old) {
                     break;
                 }

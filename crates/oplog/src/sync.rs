@@ -1,7 +1,8 @@
-//! Making the log durable: one fdatasync serves everyone who asked before it began.
+//! Group sync: one fdatasync makes durable all entries written before it began.
 //!
-//! Whoever asks while a sync runs is served by the next one, which covers all that was written until it starts. The sync
-//! thread does the asked-for and the periodic syncs; a thread that has to wait anyway does the sync itself.
+//! A request that comes while a sync runs is served by the next one, which covers all entries
+//! written until it starts. The sync thread does the requested and the periodic syncs; a thread
+//! that has to wait anyway does the sync itself.
 
 use crate::Shared;
 use crate::error::{Error, Result};
@@ -12,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 type Callback = Box<dyn Fn(u64) + Send + Sync>;
 
-/// The kernel is told to forget pieces of this size.
+/// The page cache is told to drop the log in steps of this size.
 const FORGET_BYTES: u64 = 1 << 20;
 
-/// Files that hold entries beyond the durable index.
+/// The files that hold entries beyond the durable index.
 struct Unsynced {
     /// Oldest first; the last is the open segment and stays.
     files: Vec<Growing>,
@@ -25,7 +26,7 @@ struct Unsynced {
 #[derive(Clone)]
 struct Growing {
     file: Arc<dyn LogFile>,
-    /// So many bytes from its start are no longer in the kernel's cache.
+    /// The number of bytes from the file's start that were dropped from the page cache.
     forgotten: Arc<AtomicU64>,
 }
 
@@ -37,10 +38,10 @@ impl Growing {
         }
     }
 
-    /// Syncs the file and has the kernel drop what is then on disk: hardly anybody reads the log, and where memory is short its pages
-    /// would push out those of the data.
+    /// Syncs the file and tells the kernel to drop the synced pages: the log is rarely read, and
+    /// where memory is short its pages would evict those of the data.
     fn sync(&self) -> std::io::Result<()> {
-        // What comes while it syncs may stay dirty, and is left to the next sync.
+        // Pages written during the sync may stay dirty; the next sync covers them.
         let len = self.file.len().unwrap_or(0);
         self.file.sync_data()?;
         if len.saturating_sub(self.forgotten.load(Ordering::Relaxed)) >= FORGET_BYTES {
@@ -109,12 +110,13 @@ impl Syncer {
         self.poisoned.store(true, Ordering::Release);
     }
 
-    /// Waits for the sync that runs, and keeps others from beginning one.
+    /// Waits for a running sync, and blocks new ones.
     pub fn hold(&self) -> MutexGuard<'_, ()> {
         self.running.lock()
     }
 
-    /// After a cut that is durable itself: the log ends at `durable`, in the file that is open. The caller holds `running`.
+    /// Records a durable cut: the log now ends at `durable`, in the open file. The caller holds
+    /// `running`.
     pub fn cut(&self, durable: u64, open: Arc<dyn LogFile>) {
         self.durable.fetch_min(durable, Ordering::AcqRel);
         *self.unsynced.lock() = Unsynced {
@@ -142,13 +144,14 @@ impl Syncer {
 
     fn notify(&self, flag: &AtomicBool) {
         if !flag.swap(true, Ordering::AcqRel) {
-            // Under the lock, or the thread could miss it between looking at the flag and going to sleep.
+            // Under the lock: otherwise the thread could miss the notification between reading the
+            // flag and going to sleep.
             let _control = self.control.lock();
             self.wake.notify_one();
         }
     }
 
-    /// After a write: the periodic sync has something to do.
+    /// After a write: the periodic sync has work to do.
     pub fn mark_dirty(&self) {
         self.notify(&self.dirty);
     }
@@ -169,7 +172,7 @@ impl Syncer {
 impl Shared {
     pub(crate) fn wait_durable(&self, index: u64) -> Result<()> {
         let cuts = self.cuts.count();
-        // Nobody can wait for what was never written.
+        // An index that was never written cannot be waited for.
         let index = index.min(self.written.load(Ordering::Acquire));
         loop {
             if self.cuts.count() != cuts
@@ -184,7 +187,8 @@ impl Shared {
             if self.syncer.durable() >= index {
                 return Ok(());
             }
-            // Waiting for this lock is waiting for the sync that runs; who gets it first does the next for all others.
+            // Waiting for this lock means waiting for the running sync. The first thread that gets
+            // it does the next sync for all others.
             let running = self.syncer.running.lock();
             if self.syncer.durable() >= index || self.cuts.count() != cuts {
                 continue;
@@ -196,14 +200,15 @@ impl Shared {
         }
     }
 
-    /// Syncs all that was written until now. The caller holds `running`, and calls back once he has let it go.
+    /// Syncs all that was written until now. The caller holds `running`, and runs the callbacks
+    /// after releasing it.
     pub(crate) fn sync(&self) -> Result<()> {
-        // Swaps, not stores: `written` must not be read before the flags are down, or an appender that finds them up would
-        // count on this sync.
+        // Swaps, not stores: `written` must not be read before the flags are cleared. Otherwise an
+        // appender that finds them set would rely on this sync.
         self.syncer.requested.swap(false, Ordering::SeqCst);
         self.syncer.dirty.swap(false, Ordering::SeqCst);
         self.syncer.healthy()?;
-        // Read before the files are: every entry up to it is in one of them.
+        // Read before the list of files: every entry up to it is in one of them.
         let target = self.written.load(Ordering::SeqCst);
         if target <= self.syncer.durable() {
             return Ok(());
@@ -250,7 +255,8 @@ impl Shared {
                 }
             }
             let running = syncer.running.lock();
-            // An error is in `healthy` for those who are called back; each further request is answered with it.
+            // The error is kept: `healthy` gives it to callbacks, and every further request fails
+            // with it.
             let _ = self.sync();
             drop(running);
             syncer.call_back();

@@ -1,4 +1,5 @@
-//! A file system in memory that fails on demand and can lose power: what was not synced is then kept in part, by sectors.
+//! An in-memory file system that fails on demand and can lose power. After a loss of power some
+//! sectors of what was not synced are kept.
 
 use oplog::{FileSystem, LogFile};
 use rand::Rng;
@@ -16,7 +17,7 @@ pub struct Faults {
     pub sync: bool,
     pub truncate: bool,
     pub sync_dir: bool,
-    /// So many files can still be removed.
+    /// The number of files that can still be removed.
     pub removals: Option<usize>,
 }
 
@@ -90,7 +91,7 @@ impl FaultyDisk {
         self.0.lock().unwrap().files.keys().cloned().collect()
     }
 
-    /// Up to where the kernel need not keep a file.
+    /// Up to which offset the page cache may drop a file.
     pub fn forgotten(&self, path: &Path) -> u64 {
         self.0.lock().unwrap().files[path].lock().unwrap().forgotten
     }
@@ -116,7 +117,7 @@ impl FaultyDisk {
         state.synced_names.insert(path.into(), file);
     }
 
-    /// The disk as it is seen, as another one: what a killed process leaves.
+    /// A copy of the disk as a killed process leaves it.
     pub fn copy(&self) -> FaultyDisk {
         let copy = FaultyDisk::default();
         for path in self.names() {
@@ -246,7 +247,7 @@ impl LogFile for OpenFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // What is written while the sync runs is not part of it.
+        // A write during the sync is not part of it.
         let (seen, changes) = {
             let file = self.0.lock().unwrap();
             (file.seen.clone(), file.since.len())
@@ -256,7 +257,8 @@ impl LogFile for OpenFile {
         state.syncs += 1;
         let mut file = self.0.lock().unwrap();
         if state.faults.sync {
-            // As Linux does: what could not be written is forgotten, and the next sync succeeds.
+            // As on Linux: the pages that could not be written are dropped, and the next sync
+            // succeeds.
             state.faults.sync = false;
             file.since.drain(..changes);
             return Err(error(libc::EIO));

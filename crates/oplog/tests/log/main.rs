@@ -777,8 +777,9 @@ fn a_state_ahead_of_the_log_leaves_a_gap_that_is_known() {
     assert_eq!(log.last_index(), 11);
 }
 
-/// Random groups, syncs, trims and losses of power. All that was durable must be found, unchanged and dense; what is found
-/// beyond must have been written; and no loss of power is mistaken for damage.
+/// Random groups, syncs, trims and losses of power. All that was durable must be found, unchanged
+/// and dense; what is found beyond must have been written; and no loss of power is mistaken for
+/// damage.
 #[test]
 fn no_loss_of_power_loses_what_was_durable() {
     let seed: u64 = std::env::var("SEED")
@@ -863,7 +864,8 @@ fn a_bent_segment_is_recovered_or_refused() {
         // One entry whose index, and one whose timestamp, is the last number there is.
         vec![0, 0, 0, 0, 1, 0xff],
         vec![0, 0, 0, 0, 1, 0, 0xff],
-        // A segment with three entries, and one that begins at the second of them and owns up to a gap.
+        // A segment with three entries, and one that begins at the second of them and owns up to a
+        // gap.
         [&[0, 1, 0, 0, 3][..], &[0; 12], &[0, 0, 0x81, 1, 2], &[0; 9]].concat(),
     ];
     mutate::fuzz("log", &[&found[..], &[bytes]].concat(), targets::recovery);
