@@ -1,4 +1,5 @@
-//! Compiles our parts of the engine, its file system (`cpp/files.cc`) and its block cache (`cpp/cache.cc`), against the headers that RocksDB was built with.
+//! Compiles our parts of the engine, its file system (`cpp/files.cc`) and its block cache
+//! (`cpp/cache.cc`), against the headers that RocksDB was built with.
 
 use std::path::Path;
 

@@ -1,8 +1,9 @@
-//! What the engine does in the background and fails at: flushes, merges, its own bookkeeping.
+//! Errors of the engine's background work: flushes, compactions, its manifest.
 //!
-//! RocksDB stops taking writes after such a failure. When the disk was full it goes on by itself some seconds after there is
-//! space again; after other failures only a restart helps. It tells of the failure through a listener, and of the recovery to
-//! nobody whom the C interface lets in: so the failure is remembered here until a write has succeeded again.
+//! After such an error RocksDB refuses writes. When the disk was full it resumes by itself some
+//! seconds after there is space again; after other errors only a restart helps. It reports the
+//! error through a listener, but the C interface does not report the recovery. So the error is kept
+//! here until a write has succeeded again.
 
 use errors::Error;
 use parking_lot::Mutex;
@@ -20,11 +21,12 @@ pub(crate) struct Trouble {
 }
 
 impl Trouble {
-    /// Has the database that is opened with `options` report here.
+    /// Registers this as the listener of the database that `options` will open.
     pub fn listen(self: &Arc<Self>, options: &mut rocksdb::Options) {
         let state = Arc::into_raw(self.clone()).cast_mut().cast::<c_void>();
-        // SAFETY: the listener belongs to the options and then to the database; it gives the reference back with `destroy`.
-        // None of the callbacks may be absent; those that are of no interest do nothing.
+        // SAFETY: the listener belongs to the options and then to the database; it gives the
+        // reference back with `destroy`. All callbacks must be present; those that are not needed
+        // do nothing.
         unsafe {
             let listener = ffi::rocksdb_eventlistener_create(
                 state,
@@ -44,7 +46,7 @@ impl Trouble {
         }
     }
 
-    /// A failure after which no write has succeeded yet.
+    /// Whether there was an error after which no write has succeeded yet.
     pub fn is_known(&self) -> bool {
         self.known.load(Ordering::Acquire)
     }
@@ -57,7 +59,7 @@ impl Trouble {
         self.last.lock().clone()
     }
 
-    /// The error of a write, said with what stands behind it.
+    /// The error of a write, with the background error that caused it.
     pub fn explain(&self, refusal: &Error) -> Error {
         let mut e = refusal.clone();
         e.message = format!("no writes are taken for now: {}", refusal.message);

@@ -5,10 +5,10 @@ use crate::family::Family;
 use crate::{Committed, Effect};
 use rocksdb_sys as ffi;
 
-/// With fewer effects there is little to gain from their order.
+/// Sorting fewer effects than this gains little.
 const SORTED_EFFECTS: usize = 16;
 
-/// A write batch of the engine, used again and again.
+/// A reusable write batch of the engine.
 pub(crate) struct Batch {
     raw: *mut ffi::rocksdb_writebatch_t,
     families: Families,
@@ -39,7 +39,7 @@ impl Batch {
         self.raw
     }
 
-    /// Empties it; its memory is kept unless it is more than `keep_bytes`.
+    /// Empties the batch. Its memory is kept unless it is more than `keep_bytes`.
     pub fn clear(&mut self, keep_bytes: usize) {
         if self.len() > keep_bytes {
             *self = Batch::of(self.families);
@@ -50,7 +50,8 @@ impl Batch {
     }
 
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        // SAFETY (here and below): the bytes are copied into our own batch; of a family the batch takes only the number.
+        // SAFETY (here and below): the bytes are copied into our own batch; the batch keeps only
+        // the number of a family.
         unsafe {
             ffi::rocksdb_writebatch_put_cf(
                 self.raw,
@@ -89,8 +90,9 @@ impl Batch {
         }
     }
 
-    /// Adds the effects of an entry. Many are put in the order of their keys: the engine finds the place of a key quickly when it
-    /// put the one before nearby. Effects on one key stay in their order; a deleted range has to stay where it is.
+    /// Adds the effects of an entry. Many effects are sorted by key: the engine inserts a key
+    /// faster when the previous one is nearby. Effects on one key keep their order, and a range
+    /// deletion keeps its place.
     pub fn push_all(&mut self, effects: &[Effect]) {
         let ranged = |e: &Effect| matches!(e, Effect::DeleteRange(..));
         if effects.len() < SORTED_EFFECTS || effects.iter().any(ranged) {
@@ -109,7 +111,7 @@ impl Batch {
         }
     }
 
-    /// Adds where the log is applied up to with this batch.
+    /// Adds the applied index: the log is applied up to here with this batch.
     pub fn set_applied(&mut self, at: Committed) {
         let mut value = [0; 16];
         value[..8].copy_from_slice(&at.index.to_le_bytes());

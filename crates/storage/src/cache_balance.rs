@@ -1,46 +1,50 @@
-//! How rows and blocks share the cache's memory.
+//! Cache balance: divides the memory between the record cache (rows) and the block cache.
 //!
-//! A row is one record; the block that it lies in has seven or seventy others beside it that nobody may ask for. Where records are asked
-//! for by key and some more often than others, memory for rows spares more reads; where index entries, ids or ranges are read, memory
-//! for blocks does. Which it is shows in what both [put out too early](crate::ghost_list): memory goes where it would have spared more
-//! reads from the disk, up to a tenth of the cache a second.
+//! A row is one record; a block holds seven or seventy others beside it. Where records are read by
+//! key and some more often than others, memory for rows saves more disk reads. Where index entries,
+//! ids or ranges are read, memory for blocks saves more. The [ghost lists](crate::ghost_list) of
+//! both caches tell which it is: memory moves to the cache where it would have saved more reads, up
+//! to a tenth of the memory a second.
 //!
 //! ```text
 //! cache = rows + blocks and memtables          rows: from LEAST to MOST of it, and never what memtables and ROOM need
 //! ```
 
-/// Rows get at least this share of the cache, and at most; in hundredths.
+/// The least and the greatest share of the rows, in percent.
 const LEAST: usize = 5;
 const MOST: usize = 80;
-/// What is left to blocks beside the memtables, in hundredths: indexes of files, filters, what is being read.
+/// The least that blocks keep besides the memtables, in percent: for files' index blocks, filters,
+/// and blocks in use.
 const ROOM: usize = 12;
-/// Memtables grow and go; what they no longer take is given to rows at this rate, in hundredths a second.
+/// When memtables shrink, rows may take the freed memory at this rate, in percent a second.
 const FORGOTTEN: usize = 4;
-/// What a second may move at most, in hundredths.
+/// The most that may move in a second, in percent.
 const STEP: usize = 10;
-/// How much more a read counts that rows would have spared: a row spares the search for its block as well, each time that it is
-/// read, and what more memory for rows spares is more than the last that left them (more is let in, too).
+/// The weight of a read that more memory for rows would have saved. It is above one because a row
+/// also saves the search in its block at each read, and because a larger record cache also admits
+/// more records.
 const ROW: f64 = 2.0;
-/// How much sooner than by all reads on one side the whole step is taken.
+/// A factor on the lean towards one cache: the whole step is already taken when half of the reads
+/// are on one side.
 const LEAN: f64 = 2.0;
-/// Rows that take this part of their share, in hundredths, are not filling up any more.
+/// Rows that take this percentage of their share count as full.
 const FULL: usize = 95;
-/// Fewer reads that were followed say nothing.
+/// The least number of sampled reads that allows a decision.
 const TELLING: u64 = 16;
-/// Caches are told of a change of this part of the whole: each change looks through the shards.
+/// A change smaller than one part in so many is not applied: each change walks through the shards.
 const WORTH_TELLING: usize = 200;
-/// The part of the cache by which a larger cache of the one or the other is imagined.
+/// Ghost lists simulate caches that are larger by one part in so many.
 pub(crate) const WINDOW: usize = 8;
 
 pub(crate) struct Shares {
     cache_bytes: usize,
-    /// What rows should have.
+    /// The share that rows should have, in bytes.
     wanted: usize,
-    /// What they were told.
+    /// The share that rows were last given.
     told: usize,
-    /// What they took a second ago.
+    /// The bytes that rows took a second ago.
     used: usize,
-    /// The most that memtables took lately.
+    /// The most bytes that memtables took recently.
     memtables: usize,
 }
 
@@ -59,10 +63,10 @@ impl Shares {
         self.cache_bytes / 100 * hundredths
     }
 
-    /// A second later: how many reads from the disk more memory would have spared, for rows and for blocks, as
-    /// [`crate::ghost_list::Ghost::take_spared`] gives it; and what rows take.
+    /// Called once a second with the reads that more memory would have saved, for rows and for
+    /// blocks (see [`crate::ghost_list::Ghost::take_spared`]), and the bytes that rows take.
     pub fn weigh(&mut self, rows: (u64, u64), blocks: (u64, u64), used: usize) {
-        // Rows that still come in put out nothing, however much they will lack room.
+        // A record cache that is still filling evicts nothing, however short of memory it will be.
         let filling =
             used > self.used + self.cache_bytes / WORTH_TELLING && used < self.told / 100 * FULL;
         self.used = used;
@@ -77,12 +81,13 @@ impl Shares {
         self.wanted = (wanted as usize).clamp(self.percent(LEAST), self.percent(MOST));
     }
 
-    /// What rows were last told that they may have.
+    /// The share that rows were last given, in bytes.
     pub fn told(&self) -> usize {
         self.told
     }
 
-    /// What rows may have while memtables take so much; none when that is what they were last told, or nearly.
+    /// The rows' share while memtables take so many bytes; `None` when it is about what they were
+    /// last given.
     pub fn rows(&mut self, memtable_bytes: usize) -> Option<usize> {
         self.memtables = self.memtables.max(memtable_bytes);
         let taken = self.memtables + self.percent(ROOM);
@@ -120,7 +125,7 @@ mod tests {
             shares.weigh((1000, 1), (0, 1), 0);
         }
         assert_eq!(percent(&mut shares, 0), 80);
-        // Memtables come first.
+        // Memtables have priority.
         assert_eq!(percent(&mut shares, cache / 4), 63);
         assert_eq!(percent(&mut shares, cache), 5);
         shares.weigh((0, 1), (0, 1), 0);

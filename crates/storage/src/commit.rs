@@ -1,4 +1,5 @@
-//! Group commit: whoever comes first while nothing is being written leads, and takes everyone who queued meanwhile.
+//! Group commit: the first proposer leads while no group is being written. The leader takes every
+//! proposer that queued meanwhile into its group.
 //!
 //! ```text
 //! propose ── nobody leads ──► lead: admit ─ append ─ decide ─ apply ─ tell the followers ─ hand over
@@ -13,17 +14,18 @@
 //! This file knows neither log nor engine: [`CommitEnv`] stands for them, and for a test's.
 //!
 //! Invariants:
-//! - Groups pass through append, decide and apply one after another, in the order of their indexes. So the applied state is
-//!   always a prefix of the log.
+//! - Groups pass through append, decide and apply one after another, in the order of their indexes.
+//!   So the applied state is always a prefix of the log.
 //! - A proposal is in one group as a whole, and its entries are in their order.
-//! - A group that the engine refuses after it was appended is kept, and applied before any other group is appended: nothing
-//!   overtakes it. Until then its error is the answer to all.
-//! - After a panic between append and the end of apply nobody knows what the engine has: nothing is appended until a restart,
-//!   which replays the log.
-//! - Whoever proposes gets an outcome, whatever becomes of the leader; leadership is handed over whatever becomes of the group.
+//! - A group that the engine refuses after it was appended is kept, and applied before any other
+//!   group is appended: nothing overtakes it. Until then its error is the answer to all.
+//! - After a panic between append and the end of apply the engine's state is unknown: nothing is
+//!   appended until a restart, which replays the log.
+//! - Every proposer gets an outcome, whatever happens to the leader. Leadership is handed over,
+//!   whatever happens to the group.
 //!
-//! Rejected: applying groups in parallel to the writing of later ones. It gains nothing while an engine's batch takes less time
-//! than a write of the log, and the applied state would have holes.
+//! Rejected: applying a group while later ones are written. It gains nothing while the engine
+//! applies a batch faster than the log writes one, and the applied state would have holes.
 
 use crate::{Committed, Entry};
 use errors::{Result, err};
@@ -33,26 +35,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::Thread;
 
-/// A leader takes no more followers than make about this much: a group's members all wait for its last.
+/// A leader takes followers up to about this size: all members of a group wait for its last one.
 const GROUP_BYTES: usize = 4 << 20;
 
 const WAITING: u8 = 0;
 const LEAD: u8 = 1;
 const DONE: u8 = 2;
 
-/// What a commit needs of the world. One thread at a time calls it.
+/// The environment of a commit. One thread at a time calls it.
 pub(crate) trait CommitEnv: Send {
     /// Waits while writers have to be slowed; fails when no write can be taken.
     fn admit(&mut self) -> Result<()>;
 
-    /// Stamps the group's entries, writes them to the log as one, and pushes the place of each onto `places`. After an error
-    /// nothing of the group is in the log.
+    /// Stamps the group's entries, writes them to the log as one, and pushes the place of each onto
+    /// `places`. After an error nothing of the group is in the log.
     fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()>;
 
     /// Returns when the group may be applied. After an error nothing of it is in the log any more.
     fn decide(&mut self, last: Committed) -> Result<()>;
 
-    /// Applies an appended group. After an error nothing of it is visible, and it is handed over again.
+    /// Applies an appended group. After an error nothing of it is visible, and it is handed over
+    /// again.
     fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Result<()>;
 }
 
@@ -88,12 +91,13 @@ struct Queue {
     waiting: VecDeque<Arc<Waiter>>,
 }
 
-/// How far the group that the environment has is.
+/// The progress of the current group.
 #[derive(Default)]
 enum Progress {
     #[default]
     Idle,
-    /// In the log, and being applied. Whoever finds this after taking the lock knows that a leader panicked.
+    /// In the log, and being applied. A thread that finds this after taking the lock knows that a
+    /// leader panicked.
     UnderWay,
     /// In the log, and refused by the engine.
     Refused(Vec<Entry>, Vec<Committed>),
@@ -108,14 +112,14 @@ struct Pipeline<E> {
 
 pub(crate) struct Committer<E> {
     queue: Mutex<Queue>,
-    /// The last group failed.
+    /// Whether the last group failed.
     failing: AtomicBool,
     pipeline: Mutex<Pipeline<E>>,
     applied_index: AtomicU64,
     applied_ts: AtomicU64,
 }
 
-/// Leadership: handed to the next in the queue on drop, also when the leader panics.
+/// Leadership. On drop it passes to the next in the queue, also when the leader panics.
 struct Lead<'a>(&'a Mutex<Queue>);
 
 impl Drop for Lead<'_> {
@@ -131,11 +135,13 @@ impl Drop for Lead<'_> {
     }
 }
 
-/// Waiters whose entries are in the leader's group: woken on drop, whatever became of the group.
+/// The waiters whose entries are in the leader's group. On drop they are woken, whatever happened
+/// to the group.
 struct Followers(Vec<Arc<Waiter>>);
 
 impl Followers {
-    /// Takes from the front of the queue what goes into one group with `bytes` of the leader's.
+    /// Takes followers from the front of the queue, as many as fit into a group with the leader's
+    /// `bytes`.
     fn take(queue: &Mutex<Queue>, mut bytes: usize) -> Followers {
         let mut followers = Followers(Vec::new());
         let mut queue = queue.lock();
@@ -176,7 +182,8 @@ impl<E: CommitEnv> Committer<E> {
 
     /// The last entry that is applied.
     pub fn applied(&self) -> Committed {
-        // The timestamp first: it is then never newer than the state that a later snapshot shows.
+        // The timestamp is read first, so it is never newer than the state that a later snapshot
+        // shows.
         let ts = self.applied_ts.load(Ordering::Acquire);
         Committed {
             index: self.applied_index.load(Ordering::Acquire),
@@ -193,7 +200,8 @@ impl<E: CommitEnv> Committer<E> {
         }
     }
 
-    /// Has the entries appended and applied, with whoever else proposes; gives the place of the last of them.
+    /// Appends and applies the entries, in one group with other proposals; returns the place of the
+    /// last of them.
     pub fn propose(&self, entries: Vec<Entry>) -> Result<Committed> {
         if entries.is_empty() {
             return Ok(self.applied());
@@ -238,8 +246,8 @@ impl<E: CommitEnv> Committer<E> {
         }
     }
 
-    /// Commits one group; tells the followers their outcome and returns that of `own`. And the operator, when writes begin to
-    /// fail, and when they succeed again.
+    /// Commits one group, gives the followers their outcome, and returns that of `own`. Logs when
+    /// writes begin to fail, and when they succeed again.
     fn commit(&self, own: &[Entry], followers: &[Arc<Waiter>]) -> Result<Committed> {
         let outcome = self.commit_group(own, followers);
         match &outcome {
@@ -302,7 +310,8 @@ impl<E: CommitEnv> Committer<E> {
         Ok(own_end)
     }
 
-    /// Applies the group that the engine refused before; its error is the answer to all until that succeeds.
+    /// Applies the group that the engine refused before. Until that succeeds, every proposal fails
+    /// with its error.
     fn finish_refused(&self, pipeline: &mut Pipeline<E>) -> Result<()> {
         let Progress::Refused(entries, places) = &pipeline.progress else {
             return Err(err!(

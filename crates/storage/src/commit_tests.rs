@@ -1,4 +1,4 @@
-//! The commit without a log and an engine: what it does with groups when each of its steps fails, and in which order.
+//! Tests of the commit without log and engine: order of steps, and failures of each step.
 
 use super::*;
 use std::sync::mpsc;
@@ -19,7 +19,7 @@ struct World {
     index: u64,
     /// The index before the newest group.
     before: u64,
-    /// So many of the next calls fail.
+    /// The number of next calls that fail.
     failing_appends: u32,
     failing_decisions: u32,
     failing_applies: u32,
@@ -27,11 +27,11 @@ struct World {
     panics_at: Option<u8>,
 }
 
-/// Does what a test told it, and writes down what it was asked for.
+/// A fake environment: follows the test's instructions and records its calls.
 #[derive(Clone, Default)]
 struct Fake {
     world: Arc<Mutex<World>>,
-    /// The next append waits until the test lets it go on.
+    /// The next append waits until the test releases it.
     gate: Arc<Mutex<Option<mpsc::Receiver<()>>>>,
 }
 
@@ -115,7 +115,7 @@ impl Fake {
         f(&mut self.world.lock());
     }
 
-    /// The next append waits until the sender says so.
+    /// The next append waits until the returned sender sends.
     fn close(&self) -> mpsc::Sender<()> {
         let (open, gate) = mpsc::channel();
         *self.gate.lock() = Some(gate);

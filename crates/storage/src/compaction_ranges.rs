@@ -1,18 +1,20 @@
-//! Where a range is cut that is rewritten at somebody's request: the engine cannot be stopped within one, only between two.
+//! Compaction ranges: splits a range for a requested compaction, because the engine can be stopped
+//! only between two ranges.
 
 use rocksdb::LiveFile;
 
-/// About what a piece rewrites.
+/// The approximate bytes that one part rewrites.
 const PIECE_BYTES: usize = 256 << 20;
 
-/// The keys between the pieces of `[low, high)`, in order: where files begin, which each piece then takes whole.
+/// The split keys of `[low, high)`, in order. They are the first keys of files, so that each part
+/// takes whole files.
 pub(crate) fn cuts<'f>(
     files: impl Iterator<Item = &'f LiveFile>,
     low: &[u8],
     high: &[u8],
 ) -> Vec<Vec<u8>> {
     let inside = |key: &[u8]| key > low && (high.is_empty() || key < high);
-    // Those of level 0 lie across one another.
+    // The files of level 0 overlap one another.
     let mut starts: Vec<(&[u8], usize)> = files
         .filter(|f| f.level > 0)
         .filter_map(|f| Some((f.start_key.as_deref()?, f.size)))

@@ -1,13 +1,15 @@
-//! How many records each tablet holds, and their bytes: kept exactly, so that a count needs no scan.
+//! Record counts: the exact number and size of each tablet's records, so that a count needs no
+//! scan.
 //!
-//! An entry says by how much it changes its tablet's count; the totals of the tablets that a group touched are put into the
-//! group's own batch. So they are atomic with the records, and a recovery that replays the log comes to the same numbers.
+//! An entry carries the change of its tablet's count. The new totals of the tablets that a group
+//! touches are part of the group's batch. So they are atomic with the records, and recovery by
+//! replaying the log gives the same numbers.
 //!
 //! ```text
 //! tablet 0 | space 0 | index 4 | tablet u64 BE  →  records i64 LE | bytes i64 LE | log index u64 LE | timestamp u64 LE
 //! ```
-//! Index and timestamp are those of the group: they say up to where the log is applied, which spares nearly every group a put
-//! of its own for that.
+//! Index and timestamp are those of the group. They tell how far the log is applied, which saves
+//! nearly every group a separate put.
 
 use crate::batch::Batch;
 use crate::engine::Engine;
@@ -23,7 +25,7 @@ const PREFIX: [u8; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4];
 /// Records and bytes.
 pub(crate) type Total = [i64; 2];
 
-/// By how much an entry changes a tablet.
+/// The change of a tablet's count by an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountDelta {
     pub tablet: u64,
@@ -31,7 +33,7 @@ pub struct CountDelta {
     pub bytes: i64,
 }
 
-/// The key under which a tablet's total lies (to be deleted with the tablet).
+/// The key of a tablet's total (to be deleted with the tablet).
 pub fn count_key(tablet: u64) -> Vec<u8> {
     let mut key = PREFIX.to_vec();
     key.extend_from_slice(&tablet.to_be_bytes());
@@ -43,12 +45,12 @@ pub(crate) struct Counts {
     totals: RwLock<HashMap<u64, Total>>,
 }
 
-/// New totals of the tablets that one group touches.
+/// The new totals of the tablets that one group touches.
 #[derive(Default)]
 pub(crate) struct Touched(Vec<(u64, Total)>);
 
 impl Counts {
-    /// All totals, and the newest place in the log that one of them carries.
+    /// Loads all totals, and the newest place in the log that one of them carries.
     pub fn load(engine: &Arc<Engine>) -> Result<(Counts, Committed)> {
         let mut totals = HashMap::new();
         let mut newest = Committed::default();
@@ -81,7 +83,7 @@ impl Counts {
         self.totals.read().get(&tablet).copied().unwrap_or_default()
     }
 
-    /// Adds an entry's change to what its group will bring.
+    /// Adds an entry's change to the totals of its group.
     pub fn touch(&self, touched: &mut Touched, delta: &CountDelta) {
         let at = match touched.0.iter().position(|(t, _)| *t == delta.tablet) {
             Some(at) => at,
@@ -96,7 +98,7 @@ impl Counts {
         }
     }
 
-    /// The group is in the log: its totals are the totals.
+    /// Makes a group's totals the current ones, once the group is applied.
     pub fn publish(&self, touched: &Touched) {
         if touched.0.is_empty() {
             return;
@@ -113,7 +115,8 @@ impl Touched {
         self.0.clear();
     }
 
-    /// Puts the new totals into the batch of the group that ends at `at`; whether there were any.
+    /// Puts the new totals into the batch of the group that ends at `at`; returns whether there
+    /// were any.
     pub fn stage(&self, batch: &mut Batch, at: Committed) -> bool {
         for (tablet, [records, bytes]) in &self.0 {
             let mut key = [0; PREFIX.len() + 8];

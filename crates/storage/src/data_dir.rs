@@ -1,4 +1,4 @@
-//! The data directory: whose it is, which format it has, and that one process has it.
+//! The data directory: its stamp, its format version, and its lock for one process.
 //!
 //! ```text
 //! PANDO        "pando data format 4\n": the stamp; a directory without it is new or somebody else's
@@ -18,14 +18,14 @@ const STAMP: &str = "PANDO";
 const LOCK: &str = "pando.lock";
 const FORMAT: u32 = 4;
 
-/// The directory, locked until this is dropped.
+/// The directory, locked until the value is dropped.
 pub(crate) struct DataDir {
     dir: PathBuf,
     _lock: File,
 }
 
 impl DataDir {
-    /// Opens a directory that is ours, or makes one out of a new or empty one.
+    /// Opens an existing data directory, or creates one in a new or empty directory.
     pub fn open(dir: &Path) -> Result<DataDir> {
         let shown = dir.display();
         if dir.is_file() {
@@ -52,13 +52,13 @@ impl DataDir {
         })
     }
 
-    /// A directory that is ours already, to be looked at. It may be on a disk that takes no writes.
+    /// Opens an existing data directory read-only. It may be on a disk that takes no writes.
     pub fn open_to_read(dir: &Path) -> Result<DataDir> {
         let shown = dir.display();
         if !dir.is_dir() {
             return Err(err!(FileNotOpen, "there is no directory {shown}"));
         }
-        // Its stamp may be what is damaged: the engine's files say as well whose it is, or the log's.
+        // The stamp may be damaged: the engine's files or the log's also identify the directory.
         if !dir.join("engine").is_dir() && !dir.join("log").is_dir() {
             return Err(err!(
                 UnsupportedFormat,
@@ -77,7 +77,7 @@ impl DataDir {
         })
     }
 
-    /// Whether the stamp is whole and of a format that is read here.
+    /// Whether the stamp is intact and of a supported format.
     pub fn check_stamp(&self) -> Result<()> {
         match check_contents(&self.dir)? {
             true => Ok(()),
@@ -97,13 +97,13 @@ impl DataDir {
         self.dir.join("engine")
     }
 
-    /// A new file without a name.
+    /// Creates a file without a name.
     pub fn temporary_file(&self) -> Result<File> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.join(format!("temporary-{number}.new"));
         let mut options = OpenOptions::new();
-        // One of that name was left by a process that was killed here.
+        // A killed process may have left a file of that name.
         let options = options.read(true).write(true).create(true).truncate(true);
         let file = options.open(&path);
         file.and_then(|file| fs::remove_file(&path).map(|()| file))
@@ -116,7 +116,8 @@ impl DataDir {
             })
     }
 
-    /// Fails when the engine would take its directory for a new one, and remove the data files in it as none of its own.
+    /// Fails when the engine would mistake its directory for a new one, and remove the data files
+    /// in it as foreign.
     pub fn check_books(&self) -> Result<()> {
         let current = self.engine().join("CURRENT");
         match current.exists() || !has_data_files(&self.engine()) {
@@ -130,7 +131,7 @@ impl DataDir {
     }
 }
 
-/// Makes `dir` recognizable as ours. The stamp appears whole or not at all.
+/// Writes the stamp that marks `dir` as a data directory. It appears whole or not at all.
 pub(crate) fn write_stamp(dir: &Path) -> std::io::Result<()> {
     let draft = dir.join("PANDO.new");
     let mut file = File::create(&draft)?;
@@ -140,7 +141,7 @@ pub(crate) fn write_stamp(dir: &Path) -> std::io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Whether the directory carries our stamp; an error when it is not ours to use.
+/// Whether the directory carries the stamp; an error when it belongs to other software.
 fn check_contents(dir: &Path) -> Result<bool> {
     let shown = dir.display();
     let unreadable =
@@ -202,7 +203,8 @@ fn has_data_files(engine: &Path) -> bool {
         .any(|path| path.extension().is_some_and(|e| e == "sst"))
 }
 
-/// What may lie in a new data directory: our own beginnings, and what start scripts put beside the data.
+/// What may lie in a new data directory: remains of an interrupted creation, and files that start
+/// scripts put there.
 fn harmless(name: &str, is_dir: bool) -> bool {
     let beside = [
         ".log", ".pid", ".lock", ".conf", ".cfg", ".yaml", ".yml", ".pem", ".key", ".new",
@@ -240,7 +242,7 @@ fn lock(dir: &Path) -> Result<File> {
         ));
     }
     let pid = format!("{}\n", std::process::id());
-    // Only a courtesy to whoever comes second: the lock holds without it.
+    // The pid is for a second process's error message; the lock holds without it.
     let _ = file
         .set_len(0)
         .and_then(|()| file.write_all(pid.as_bytes()));

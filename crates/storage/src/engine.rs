@@ -1,12 +1,12 @@
-//! The RocksDB adapter: writing of batches, checkpoints, figures. Nothing outside this file, `tuning`, `trouble` and `view` knows
-//! the engine.
+//! The RocksDB adapter: writing of batches, checkpoints, figures. Only this file, `tuning`,
+//! `background_error` and `view` know the engine.
 //!
-//! Its column families (see `family`) are flushed together; there is no write-ahead log of its own. Every group of the log is one
-//! write batch that also carries the applied index, so what is on disk is always a prefix of the log together with the index
-//! where it ends.
+//! The column families (see `family`) are flushed together; the engine's own write-ahead log is
+//! off. Every group of the log is one write batch that also carries the applied index. So the state
+//! on disk is always a prefix of the log, together with the index where it ends.
 //!
-//! The C interface is called directly where the safe wrapper would copy or allocate for each record; the wrapper builds the
-//! options and owns the database.
+//! Where the safe wrapper would copy or allocate for each record, the C interface is called
+//! directly. The wrapper builds the options and owns the database.
 
 use crate::background_error::Trouble;
 use crate::batch::Batch;
@@ -30,16 +30,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Where the applied index lies: tablet 0, space 0, index 0, "applied".
+/// The key of the applied index: tablet 0, space 0, index 0, "applied".
 pub(crate) const APPLIED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0applied";
-/// The mark of the last flush that was waited for.
+/// The key of the mark that [`Engine::flush`] writes and waits for.
 const FLUSHED_KEY: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\0\0flushed";
-/// How long a flush is waited for, and how often its mark is looked for before it is asked for again.
+/// How long `flush` waits for its mark, how often it looks for the mark, and when it asks for
+/// another flush.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 const FLUSH_LOOK: Duration = Duration::from_millis(1);
 const FLUSH_LOOKS: u32 = 200;
 
-/// The handles of the families; they live as long as the engine.
+/// The handles of the column families; they live as long as the engine.
 #[derive(Clone, Copy)]
 pub(crate) struct Families {
     records: *mut ffi::rocksdb_column_family_handle_t,
@@ -56,7 +57,7 @@ impl Families {
         }
     }
 
-    /// The one that `key` lies in.
+    /// The handle of the family of `key`.
     pub fn of(&self, key: &[u8]) -> *mut ffi::rocksdb_column_family_handle_t {
         self.handle(Family::of(key))
     }
@@ -72,13 +73,13 @@ pub(crate) struct Engine {
     block_cache: rocksdb::Cache,
     blocks_ghost: Arc<Ghost>,
     shares: Mutex<Shares>,
-    /// Records by key, in front of the blocks; none when they have no share of the cache.
+    /// The record cache; `None` when it is turned off.
     rows: Option<Rows>,
     memtables: rocksdb::WriteBufferManager,
-    /// One waits for a flush at a time.
+    /// One thread at a time waits for a flush.
     flushing: Mutex<()>,
     trouble: Arc<Trouble>,
-    /// Locked for as long as anything may still read the files, which a view may do after the store is gone.
+    /// Locked as long as anything may read the files: a view may outlive the store.
     data_dir: DataDir,
 }
 
@@ -88,7 +89,7 @@ unsafe impl Sync for Engine {}
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // SAFETY: made by `open`, used by nobody else any more.
+        // SAFETY: made by `open`; nothing else uses them any more.
         unsafe {
             ffi::rocksdb_writeoptions_destroy(self.write_options);
         }
@@ -100,7 +101,7 @@ impl Engine {
         Engine::open_as(data_dir, opts, false)
     }
 
-    /// As it is on disk: nothing is changed, writing fails.
+    /// Opens the engine read-only: nothing on disk is changed, and writes fail.
     pub fn open_to_read(data_dir: DataDir, opts: &EngineOptions) -> Result<Engine> {
         Engine::open_as(data_dir, opts, true)
     }
@@ -124,7 +125,8 @@ impl Engine {
             ids: handle(&db, Family::Ids)?.inner(),
             others: handle(&db, Family::Others)?.inner(),
         };
-        // SAFETY: the handles live as long as `db`, which the engine owns; the write options are destroyed with it.
+        // SAFETY: the handles live as long as `db`, which the engine owns; the write options are
+        // destroyed with it.
         unsafe {
             let raw = db.as_raw_ptr();
             let write_options = ffi::rocksdb_writeoptions_create();
@@ -150,26 +152,28 @@ impl Engine {
         }
     }
 
-    /// Makes the engine's bookkeeping anew out of the data files in `dir`.
+    /// Rebuilds the engine's manifest from the data files in `dir`.
     pub fn rebuild(dir: &Path, opts: &EngineOptions) -> Result<()> {
         let tuned = Tuned::new(opts, &Arc::default())?;
         DB::repair(tuned.of(Family::Others), dir).map_err(|e| error(&e.into_string()))
     }
 
-    /// An error while the engine takes no writes because a flush or a merge has failed. To be asked before a group goes into the
-    /// log: it would be refused after.
+    /// An error while the engine takes no writes because a flush or a compaction has failed. Called
+    /// before a group goes into the log, because the engine would refuse it afterwards.
     pub fn takes_writes(&self) -> Result<()> {
         if !self.trouble.is_known() {
             return Ok(());
         }
-        // The engine recovers by itself when there is space again, and tells nobody: an empty write shows it.
+        // The engine recovers by itself when there is space again, and does not report it. An empty
+        // write shows it.
         let probe = Batch::new(self);
         self.write(&probe)
             .map_err(|e| self.trouble.explain(&e))
             .inspect(|()| self.trouble.forget())
     }
 
-    /// Reads every block of every file and compares checksums; the error names the first file that is damaged.
+    /// Reads every block of every file and verifies checksums; the error names the first damaged
+    /// file.
     pub fn verify_files(&self) -> Result<()> {
         let mut failure: *mut c_char = ptr::null_mut();
         let options = ReadOptions::new();
@@ -180,7 +184,7 @@ impl Engine {
         check(failure)
     }
 
-    /// The data files: name and bytes.
+    /// The data files: name and size in bytes.
     pub fn files(&self) -> Result<Vec<(String, u64)>> {
         let files = self.db.live_files().map_err(|e| error(&e.into_string()))?;
         Ok(files
@@ -201,7 +205,8 @@ impl Engine {
         self.families
     }
 
-    /// Gives rows and blocks their shares of the cache; `weigh` once a second, by what both put out too early since.
+    /// Divides the memory between rows and blocks. With `weigh` (once a second) the shares follow
+    /// the ghost lists of both.
     pub fn share(&self, weigh: bool) {
         let Some(rows) = &self.rows else {
             return;
@@ -221,7 +226,7 @@ impl Engine {
         }
     }
 
-    /// What rows may take now, in bytes.
+    /// The current share of the record cache, in bytes.
     pub fn row_share(&self) -> u64 {
         self.rows.as_ref().map_or(0, |_| self.shares.lock().told()) as u64
     }
@@ -230,13 +235,13 @@ impl Engine {
         self.rows.as_ref()
     }
 
-    /// The number of the newest change that readers can see.
+    /// The sequence number of the newest change that readers can see.
     pub fn sequence(&self) -> u64 {
         // SAFETY: the handle is valid.
         unsafe { ffi::rocksdb_get_latest_sequence_number(self.raw) }
     }
 
-    /// Applies a batch. `effects` are those of its changes that may concern a record which was there before.
+    /// Applies a batch. `effects` are its changes that may concern an existing record.
     pub fn apply<'a, I>(&self, batch: &Batch, effects: I, writing: &mut Writing) -> Result<()>
     where
         I: Iterator<Item = &'a Effect> + Clone,
@@ -250,7 +255,7 @@ impl Engine {
         outcome
     }
 
-    /// Writes a batch of which no reader can have a row yet.
+    /// Writes a batch that concerns no row of the record cache.
     pub fn write(&self, batch: &Batch) -> Result<()> {
         let mut failure: *mut c_char = ptr::null_mut();
         // SAFETY: all three live during the call.
@@ -258,8 +263,9 @@ impl Engine {
         check(failure)
     }
 
-    /// Up to where the log is applied at least, as it would be after a crash now when `persisted`. A group that changes counts
-    /// says it there instead (see `counts`), so this may be behind by some groups.
+    /// A lower bound of the applied index; when `persisted`, as it would be after a crash now. A
+    /// group that changes counts writes its index there instead (see `counts`), so this value may
+    /// lag by some groups.
     pub fn applied(&self, persisted: bool) -> Result<Committed> {
         let Some(value) = self.value(APPLIED_KEY, persisted)? else {
             return Ok(Committed::default());
@@ -271,7 +277,7 @@ impl Engine {
         }
     }
 
-    /// What is under a key of the engine's own bookkeeping.
+    /// The value under one of the engine's own bookkeeping keys.
     fn value(&self, key: &[u8], persisted: bool) -> Result<Option<Vec<u8>>> {
         let options = ReadOptions::new();
         if persisted {
@@ -302,7 +308,7 @@ impl Engine {
     }
 
     pub fn approximate_size(&self, low: &[u8], high: &[u8]) -> u64 {
-        // An empty bound at the end: no key of ours begins with sixteen bytes of 0xff.
+        // An empty bound means the end: no key begins with sixteen bytes of 0xff.
         let high = if high.is_empty() { &[0xff; 16] } else { high };
         let (low_ptr, low_len) = (low.as_ptr().cast::<c_char>(), low.len());
         let (high_ptr, high_len) = (high.as_ptr().cast::<c_char>(), high.len());
@@ -331,10 +337,10 @@ impl Engine {
         total
     }
 
-    /// Writes out all memory tables. When it returns, what was written before is in the data files.
+    /// Flushes all memtables. When it returns, all earlier writes are in the data files.
     pub fn flush(&self) -> Result<()> {
-        // RocksDB, which pairs the families with each other's tables when it waits for several, may come back before all is
-        // written. So a mark is written last, and looked for in the files.
+        // When RocksDB waits for several families it confuses their memtables, and may return
+        // before all is written. So a mark is written last, and then looked for in the files.
         let _one = self.flushing.lock();
         let mark = self.sequence().to_be_bytes();
         let mut batch = Batch::new(self);
@@ -354,12 +360,12 @@ impl Engine {
         Err(Error::internal("the engine does not write out its memory"))
     }
 
-    /// Has the memory tables written out in the background.
+    /// Starts a flush of all memtables in the background.
     pub fn begin_flush(&self) -> Result<()> {
         self.flush_all(false)
     }
 
-    /// All families at once: one alone would leave a part of a group on disk.
+    /// All families at once: flushing one alone would leave part of a group on disk.
     fn flush_all(&self, wait: bool) -> Result<()> {
         let mut options = rocksdb::FlushOptions::default();
         options.set_wait(wait);
@@ -370,7 +376,8 @@ impl Engine {
             .map_err(|e| error(&e.into_string()))
     }
 
-    /// Rewrites a range (without bounds where they are empty), piece by piece: `go_on` is asked before each.
+    /// Compacts a range (an empty bound is none), one part after another. `go_on` is asked before
+    /// each part.
     pub fn compact(
         &self,
         low: &[u8],
@@ -396,7 +403,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A copy that is itself a data directory without a log. After an error nothing of it is left.
+    /// Makes a copy that is itself a data directory, without a log. After an error no copy is left.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
         let io = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::StorageFull => {
@@ -404,13 +411,13 @@ impl Engine {
             }
             _ => err!(FileNotOpen, "cannot write {}: {e}", dir.display()),
         };
-        // The copy has no log: it must hold all that was acknowledged before.
+        // The copy has no log, so its data files must hold everything that was acknowledged before.
         self.flush()?;
         std::fs::create_dir(dir).map_err(io)?;
         let copied = rocksdb::checkpoint::Checkpoint::new(&self.db)
             .and_then(|c| c.create_checkpoint(dir.join("engine")))
             .map_err(|e| error(&e.into_string()))
-            // The stamp comes last: a directory that has it is whole.
+            // The stamp is written last: a directory that has it is complete.
             .and_then(|()| data_dir::write_stamp(dir).map_err(io));
         if copied.is_err() {
             let _ = std::fs::remove_dir_all(dir);
@@ -418,8 +425,9 @@ impl Engine {
         copied
     }
 
-    /// Adapts merging to what is being written. Each family writes the options file anew (20 KB, of which the engine keeps the last
-    /// two): three of them at a change of load, of which there is one in three seconds at most.
+    /// Adapts compaction to the write load. Each family rewrites the options file (20 KB; the
+    /// engine keeps the last two). So a change of load writes three files, at most once in three
+    /// seconds.
     pub fn set_load(&self, load: Load) -> Result<()> {
         for family in Family::ALL {
             let files = load.level_zero_files(family).to_string();
@@ -433,8 +441,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Adapts to whether records arrive in order (see [`crate::insert_order`]): they are compressed when they are flushed, not when they are
-    /// merged, and files that are then only moved down need not wait for a long merge of others, for which one more job may run.
+    /// Adapts to whether records arrive in order (see [`crate::insert_order`]). Then they are
+    /// compressed at the flush, not at a compaction, and files are only moved down. One more
+    /// background job lets these moves run beside a long compaction.
     pub fn set_in_order(&self, on: bool) -> Result<()> {
         let levels = records_compression(on);
         self.db
@@ -450,7 +459,7 @@ impl Engine {
         )
     }
 
-    /// Changes an option of the whole.
+    /// Changes an option of the database.
     fn set_of_all(&self, name: &CStr, value: &CStr) -> Result<()> {
         let mut failure: *mut c_char = ptr::null_mut();
         // SAFETY: the strings live during the call.
@@ -460,12 +469,12 @@ impl Engine {
         check(failure)
     }
 
-    /// An integer property of the whole, 0 when there is none.
+    /// An integer property of the database, for figures only; 0 when the engine has none.
     pub fn figure(&self, name: &CStr) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
     }
 
-    /// An integer property of each family.
+    /// An integer property of each family, for figures only.
     fn figures(&self, name: &CStr) -> [u64; Family::ALL.len()] {
         Family::ALL.map(|family| {
             let figure = handle(&self.db, family).map(|f| self.db.property_int_value_cf(f, name));
@@ -473,17 +482,18 @@ impl Engine {
         })
     }
 
-    /// An integer property that each family has, added up.
+    /// The sum of an integer property over all families.
     pub fn sum(&self, name: &CStr) -> u64 {
         self.figures(name).iter().sum()
     }
 
-    /// Files on level 0 of the family that has the most: a scan has to look into them one by one.
+    /// The number of level-0 files of the family with the most: a scan has to look into each.
     pub fn level_zero_files(&self) -> u64 {
         self.on_level_zero().into_iter().max().unwrap_or(0)
     }
 
-    /// How far merging lags: files on level 0 beyond those that a heavy load lets wait, of the family with the most.
+    /// Compaction debt: the number of level-0 files beyond those that a heavy load lets wait, of
+    /// the family with the most.
     pub fn merging_debt(&self) -> u64 {
         let beyond = Family::ALL.into_iter().zip(self.on_level_zero());
         let beyond = beyond.map(|(f, files)| files.saturating_sub(Load::Heavy.level_zero_files(f)));
@@ -504,12 +514,12 @@ impl Engine {
         })
     }
 
-    /// Why the engine last failed in the background, and how often it has.
+    /// The last error in the engine's background work.
     pub fn last_trouble(&self) -> Option<String> {
         self.trouble.last()
     }
 
-    /// Whether writers are slowed or stopped until flushing or merging has caught up.
+    /// Whether the engine slows or stops writers until flushes or compactions have caught up.
     pub fn is_holding_back(&self) -> bool {
         self.figure(c"rocksdb.actual-delayed-write-rate") > 0
             || self.figure(c"rocksdb.is-write-stopped") > 0
@@ -537,7 +547,7 @@ fn handle(db: &DB, family: Family) -> Result<&ColumnFamily> {
         .ok_or_else(|| Error::internal("a column family of the engine is missing"))
 }
 
-/// Takes over an error string of the C interface.
+/// Converts and frees an error string of the C interface.
 pub(crate) fn check(failure: *mut c_char) -> Result<()> {
     if failure.is_null() {
         return Ok(());
@@ -551,23 +561,23 @@ pub(crate) fn check(failure: *mut c_char) -> Result<()> {
     Err(error(&message))
 }
 
-/// Tells the operator of damage, but not at every read that meets it.
+/// Logs damage for the operator, but not at every read that meets it.
 fn tell_damage(message: &str) {
     const INTERVAL_SECONDS: u64 = 10;
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = since.map_or(0, |d| d.as_secs());
     let next = NEXT.load(Ordering::Relaxed);
-    // A clock that was set back does not keep it silent.
+    // A clock that was set back must not silence it.
     if now >= next || next > now + INTERVAL_SECONDS {
         NEXT.store(now + INTERVAL_SECONDS, Ordering::Relaxed);
         tracing::error!(target: "STORAGE", error = message, "The data files are damaged");
     }
 }
 
-/// The one place where the engine's statuses become errors of ours.
+/// The one place that maps the engine's statuses to errors.
 pub(crate) fn error(message: &str) -> Error {
-    // A cache-only read that met a block on disk; all other "incomplete" results come from it too.
+    // A cached-only read met a block on disk; no other operation gives "incomplete".
     if message.starts_with("Result incomplete") {
         return Error::needs_disk();
     }
@@ -603,20 +613,21 @@ mod flush_tests {
 
     #[test]
     fn what_was_written_before_a_flush_is_in_the_files_after_it() {
-        // Which family the engine pairs with whose tables is a matter of addresses.
+        // Which family the engine confuses with which depends on addresses.
         for _ in 0..6 {
             let dir = tempfile::tempdir().unwrap();
             let mut options = StoreOptions::new(dir.path());
             options.cache_bytes = 64 << 20;
             let store = Store::open(options).unwrap();
             let engine = store.engine_itself();
-            // Index entries have been flushed more often than records.
+            // Index entries have been flushed more often than records here.
             for n in 0..10 {
                 store.write_unlogged(&[put(2, n, 10)]).unwrap();
                 engine.flush().unwrap();
             }
             for n in 100..110 {
-                // A flush of everything is under way while there are new index entries and no new records.
+                // A flush of everything is under way while there are new index entries and no new
+                // records.
                 let records: Vec<Effect> = (0..40).map(|i| put(1, i, 50_000)).collect();
                 store.write_unlogged(&records).unwrap();
                 engine.begin_flush().unwrap();
@@ -640,7 +651,7 @@ mod flush_tests {
         let records = handle(&engine.db, Family::Records).unwrap();
         let set = |name, value| engine.db.set_options_cf(records, &[(name, value)]).unwrap();
         set("disable_auto_compactions", "true");
-        // The files of records, each with its level and bytes.
+        // The files of records: name, level and bytes.
         let files = || {
             let files = engine.db.live_files().unwrap().into_iter();
             let of_records = files.filter(|f| f.column_family_name == "records");
@@ -658,7 +669,8 @@ mod flush_tests {
         assert!(flush(0).2 > 300_000);
         engine.compact(b"", b"", &mut || Ok(())).unwrap();
         engine.set_in_order(true).unwrap();
-        // With nothing else to do a second job would merge the files of level 0 with each other while the first moves one.
+        // An idle second job would merge the files of level 0 with each other while the first job
+        // moves one.
         engine.set_of_all(c"max_background_jobs", c"2").unwrap();
         let flushed: Vec<_> = (1..20).map(|n| flush(n * 40)).collect();
         assert!(
@@ -670,8 +682,9 @@ mod flush_tests {
         while files().iter().filter(|f| f.1 == 0).count() > 8 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // What is merged gets a new name, and files of raw bytes are always merged. (Some stay on level 0, too few to be seen to,
-        // and there the engine may merge a few with each other while it moves the others.)
+        // A merged file gets a new name, and files of raw bytes are always merged. (Some files stay
+        // on level 0, too few for a compaction; the engine may merge a few of them with each other
+        // while it moves the others.)
         let kept = files();
         let moved = kept
             .iter()
@@ -682,7 +695,7 @@ mod flush_tests {
         assert!(flush(800).2 > 300_000);
     }
 
-    /// Nobody else changes its options.
+    /// An engine without the maintenance thread: nothing else changes its options.
     fn without_keeper(dir: &Path) -> Engine {
         let data_dir = DataDir::open(dir).unwrap();
         Engine::open(data_dir, &StoreOptions::new(dir).engine()).unwrap()
@@ -692,7 +705,8 @@ mod flush_tests {
     fn what_is_only_moved_may_have_a_job_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let engine = without_keeper(dir.path());
-        // The engine writes its options anew when they change; the newest file has the highest number.
+        // The engine writes its options anew when they change; the newest file has the highest
+        // number.
         let jobs = || {
             let files = std::fs::read_dir(engine.data_dir().engine()).unwrap();
             let files = files.map(|f| f.unwrap().path());
@@ -720,7 +734,7 @@ mod flush_tests {
         engine.set_load(Load::Heavy).unwrap();
         for n in 0..14 {
             let mut batch = Batch::new(&engine);
-            // Each file lies across the others, so that none can be moved as it is.
+            // Each file overlaps the others, so none can be moved unchanged.
             for i in 0..10 {
                 batch.push(&put(1, n + 100 * i, 100));
                 batch.push(&put(2, n + 100 * i, 100));

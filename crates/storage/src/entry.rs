@@ -20,14 +20,17 @@
 //! bytes     = length varint (LEB128, at most 32 bits) | that many bytes
 //! ```
 //!
-//! The log's frame adds what only the append knows: index, timestamp, term and wall clock (see [`oplog::Record`]).
+//! The log's frame adds what only the append knows: index, timestamp, term and wall clock (see
+//! [`oplog::Record`]).
 //!
 //! Invariants:
-//! - Effects are absolute: applying an entry twice, or over newer state, converges. A count is relative. It is applied exactly
-//!   once, because it is in the engine's batch together with the index of its entry.
-//! - One entry is one frame of the log, so a transaction is there whole or not at all. Its parts are applied in order, its own
-//!   effects after them.
-//! - A part of a transaction is no transaction: reading an entry goes one level deep, whatever its bytes say.
+//! - Effects are absolute: applying an entry twice, or over newer state, converges. A count is
+//!   relative. It is applied exactly once, because it is in the engine's batch together with the
+//!   index of its entry.
+//! - One entry is one frame of the log, so a transaction is there whole or not at all. Its parts
+//!   are applied in order, its own effects after them.
+//! - A part of a transaction is no transaction: reading an entry goes one level deep, whatever its
+//!   bytes say.
 //! - Reading reserves nothing by a number in the bytes: what is counted must be there.
 
 use crate::counts::CountDelta;
@@ -44,12 +47,12 @@ pub type Uuid = [u8; 16];
 pub enum Effect {
     Put(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
-    /// Everything from the first key to before the second.
+    /// Deletes `[low, high)`.
     DeleteRange(Vec<u8>, Vec<u8>),
 }
 
 impl Effect {
-    /// The key that it concerns; the first of a range.
+    /// The key of the effect; of a range, its lower bound.
     pub fn key(&self) -> &[u8] {
         match self {
             Effect::Put(key, _) | Effect::Delete(key) | Effect::DeleteRange(key, _) => key,
@@ -65,15 +68,17 @@ pub struct OpSession {
     pub stmt_id: i32,
 }
 
-/// What the client's write meant; change streams and the oplog read this, applying does not.
+/// The logical operation of the client's write. Change streams and the oplog read it; applying an
+/// entry does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     Noop,
-    /// Every put into a record space is a document: a batch is one entry, there whole or not at all. Nothing was under its key
-    /// before: caches rely on it. It may delete others, to make room for itself.
+    /// Every put into a record space is a document, so a batch is one atomic entry. No record
+    /// existed under these keys before: caches rely on this. The entry may also delete other
+    /// records, to make room in a capped collection.
     Insert,
     Update {
-        /// What changed, as `$v: 2` of MongoDB's oplog writes it. Empty: the document was replaced.
+        /// The change in the format `$v: 2` of MongoDB's oplog. Empty: the document was replaced.
         diff: Vec<u8>,
         record_key: Vec<u8>,
     },
@@ -83,21 +88,22 @@ pub enum Op {
     },
     /// A BSON document that says what was created, changed or dropped.
     Ddl(Vec<u8>),
-    /// The writes of a transaction with several documents, in order. The entry around them carries the session, and has the
-    /// effects on the session's own record.
+    /// The writes of a transaction with several documents, in order. The entry around them carries
+    /// the session, and has the effects on the session's own record.
     Transaction(Vec<Entry>),
 }
 
 /// One write, or one transaction: in the log one entry, in the engine one atomic change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// `database.collection`; empty where an entry belongs to none. Shared with the catalog.
+    /// `database.collection`; empty when the entry belongs to no collection. Shared with the
+    /// catalog.
     pub ns: Arc<str>,
     pub uuid: Uuid,
     pub session: Option<OpSession>,
     pub op: Op,
     pub effects: Vec<Effect>,
-    /// By how much it changes the number of records of its tablet.
+    /// The change in the number and size of its tablet's records.
     pub count: Option<CountDelta>,
     /// The document before an update or a delete, where the collection keeps such images.
     pub pre_image: Option<Vec<u8>>,
@@ -119,22 +125,22 @@ const WITH_PRE_IMAGE: u8 = 0x20;
 
 /// The most bytes that an entry may have: the log's frame holds no more.
 pub const MAX_ENTRY_BYTES: usize = oplog::MAX_PAYLOAD_BYTES;
-/// An effect's tag and two lengths take no more.
+/// The most bytes of an effect's tag and its two lengths.
 const EFFECT_HEAD_BYTES: usize = 11;
-/// All of an entry that has a fixed size, and the lengths and numbers of the rest.
+/// A bound of an entry's fixed-size fields, and of the lengths and numbers of the rest.
 const ENTRY_HEAD_BYTES: usize = 128;
 
-/// What can be told of an entry by its first bytes.
+/// What the first bytes of an entry tell about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Glance<'a> {
-    /// Documents of one collection are written: `database.collection`.
+    /// A write to documents of one collection: `database.collection`.
     Documents(&'a str),
-    /// Anything else, a transaction among them.
+    /// Anything else, such as a transaction.
     Other,
 }
 
 impl Glance<'_> {
-    /// `None` when the bytes are no entry.
+    /// `None` when the bytes are not an entry.
     pub fn at(bytes: &[u8]) -> Option<Glance<'_>> {
         let mut rest = Cursor(bytes);
         let head = rest.byte()?;
@@ -162,7 +168,7 @@ fn put_bytes(buf: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 impl Effect {
-    /// Its bytes without lengths and tag.
+    /// The size of its keys and values, without lengths and tag.
     pub(crate) fn size(&self) -> usize {
         match self {
             Effect::Put(a, b) | Effect::DeleteRange(a, b) => a.len() + b.len(),
@@ -204,13 +210,13 @@ impl Entry {
         }
     }
 
-    /// An entry of no collection that says nothing but its effects.
+    /// An entry that belongs to no collection and has only effects.
     pub fn noop(effects: Vec<Effect>) -> Entry {
         Entry::new(Arc::default(), [0; 16], Op::Noop, effects)
     }
 
-    /// The plain entries in the order in which they are applied: the parts of a transaction, and then the entry itself for its
-    /// own effects and count.
+    /// The plain entries in the order of application: the parts of a transaction, then the entry
+    /// itself with its own effects and count.
     pub fn plain(&self) -> impl Iterator<Item = &Entry> + Clone {
         let parts: &[Entry] = match &self.op {
             Op::Transaction(parts) => parts,
@@ -219,7 +225,7 @@ impl Entry {
         parts.iter().chain(std::iter::once(self))
     }
 
-    /// All effects in the order in which they are applied, see [`Entry::plain`].
+    /// All effects in the order of application, see [`Entry::plain`].
     pub fn into_effects(self) -> impl Iterator<Item = Effect> {
         let parts = match self.op {
             Op::Transaction(parts) => parts,
@@ -229,7 +235,7 @@ impl Entry {
         of_parts.chain(self.effects)
     }
 
-    /// At least as many bytes as the entry takes in the log.
+    /// An upper bound of the bytes that the entry takes in the log.
     pub fn size_bound(&self) -> usize {
         let parts = match &self.op {
             Op::Transaction(parts) => parts.iter().map(Entry::size_bound).sum(),
@@ -243,7 +249,7 @@ impl Entry {
         ENTRY_HEAD_BYTES + own + parts + effects.sum::<usize>()
     }
 
-    /// Says by how much the entry changes its tablet's records.
+    /// Adds to the entry's count.
     pub fn count(&mut self, tablet: u64, records: i64, bytes: i64) {
         if records != 0 || bytes != 0 {
             self.count = Some(CountDelta {
@@ -306,7 +312,7 @@ impl Entry {
         }
     }
 
-    /// The entry that `bytes` hold whole; `None` when they are anything else.
+    /// Decodes an entry; `None` unless `bytes` hold exactly one.
     pub fn decode(bytes: &[u8]) -> Option<Entry> {
         Entry::decode_at(bytes, Depth::Whole)
     }
@@ -353,7 +359,7 @@ impl Entry {
             _ => return None,
         };
         let effect_count = rest.varint()?;
-        // No reservation by a number that may be wrong: each effect must be there to be counted.
+        // Nothing is reserved by a number from the bytes, which may be wrong.
         let mut effects = Vec::new();
         for _ in 0..effect_count {
             effects.push(match rest.byte()? {
@@ -377,7 +383,7 @@ impl Entry {
     }
 }
 
-/// What an entry may hold: only one that stands alone may be a transaction.
+/// Which operations are allowed: only an entry that is not a part may be a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
     Whole,
@@ -386,7 +392,7 @@ enum Depth {
 
 fn encode_parts(parts: &[Entry], buf: &mut Vec<u8>) {
     put_varint(buf, parts.len());
-    // A part's length stands before it, and is known behind it.
+    // A part's length precedes the part, and is known only after encoding it.
     let mut bytes = Vec::new();
     for part in parts {
         debug_assert!(!matches!(part.op, Op::Transaction(_)), "a part is plain");
@@ -404,7 +410,7 @@ fn decode_parts(rest: &mut Cursor<'_>) -> Option<Vec<Entry>> {
     Some(parts)
 }
 
-/// Reads from the front of bytes, never beyond them.
+/// A cursor over bytes that never reads beyond their end.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {

@@ -1,12 +1,15 @@
 //! The engine's column families, and which keys lie in which.
 //!
-//! Records have one of their own. They are what is large, and where their keys grow, as generated ids and sequence numbers do, each
-//! of its files begins about where the one before ends: merging such files touches no others, where a family shared with index entries,
-//! whose keys come at random, would write each record again at every merge. Ids that say where their records lie have one too: they are
-//! found by the whole key, which filters serve, and filters would be made anew for all entries at each merge if they shared a family.
-//! Everything else shares the default family: index entries, catalog, counts, sessions.
+//! Records have a family of their own. They are large, and where their keys grow, as generated ids
+//! and sequence numbers do, each file begins about where the previous one ends; compaction of such
+//! files touches no others. In a family shared with index entries, whose keys come at random, every
+//! compaction would rewrite the records. Ids that map to sequence numbers have a family too. They
+//! are found by the whole key, which filters serve; in a shared family each compaction would
+//! rebuild filters for all entries. Everything else shares the default family: index entries,
+//! catalog, counts, sessions.
 //!
-//! Invariant: all are flushed together, in one step of the engine's own bookkeeping, so what is on disk is one prefix of the log.
+//! Invariant: all families are flushed together, in one step of the engine's manifest, so the state
+//! on disk is one prefix of the log.
 
 use crate::record_cache::{ID_SPACE, RECORD_SPACE, SPACE_AT};
 
@@ -36,12 +39,13 @@ impl Family {
         }
     }
 
-    /// Those in which `[low, high)` may have keys (an empty `high`: no bound): one, or all.
+    /// The families in which `[low, high)` may have keys (an empty `high`: no bound): one, or all.
     pub fn of_range(low: &[u8], high: &[u8]) -> &'static [Family] {
         let (Some(&first), Some(&last)) = (low.get(SPACE_AT), high.get(SPACE_AT)) else {
             return &Family::ALL;
         };
-        // A bound that ends with its space is that space's beginning: nothing in it is below.
+        // A bound that ends with the space byte is the beginning of that space: no key of the space
+        // is below it.
         let last = match high.len() == SPACE_AT + 1 {
             true => last.saturating_sub(1),
             false => last,

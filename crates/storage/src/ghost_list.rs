@@ -1,11 +1,14 @@
-//! What a cache put out last, without what it was: it says how often a larger cache would have spared a read.
+//! Ghost list: hashes of recently evicted entries. It tells how often a larger cache would have
+//! saved a read.
 //!
-//! Each of the two caches that share the memory, of rows and of blocks, has one. What is put out leaves a mark here, and when the
-//! same has to be read again while no more than the window's bytes were put out since, a cache that is larger by the
-//! window would still have had it: one read [spared](Ghost::take_spared). See [`crate::cache_balance`] for what comes of it.
+//! The record cache and the block cache have one each. An evicted entry leaves a mark. When the
+//! same entry is read again before more than the window's bytes were evicted, a cache larger by the
+//! window would still have held it: one read [saved](Ghost::take_spared). [`crate::cache_balance`]
+//! acts on it.
 //!
-//! A mark is a slot of a table that knows 32 bits of a hash, and when: a later mark may take its place, and of large caches only
-//! one thing in so many is followed. It is an estimate, in constant memory.
+//! A mark is a slot of a table with 32 bits of the hash and the time. A later mark may replace it,
+//! and of large caches only a sample of the hashes is tracked. The result is an estimate, in
+//! constant memory.
 
 use rocksdb::AsRawPtr;
 use std::cell::Cell;
@@ -13,17 +16,18 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One slot for so many bytes of the window, within limits.
+/// There is one slot for so many bytes of the window, within limits.
 const WINDOW_BYTES_PER_SLOT: usize = 256;
 const FEWEST_SLOTS: usize = 1 << 10;
 const MOST_SLOTS: usize = 1 << 17;
-/// Ticks of the clock in a window. The clock counts in 32 bits, so a mark may pass for a new one after 2^20 windows: that is rare enough.
+/// Ticks of the clock in a window. The clock has 32 bits, so after 2^20 windows an old mark may
+/// look new: that is rare enough.
 const WINDOW_TICKS: u64 = 1 << 12;
 
 pub(crate) struct Ghost {
     /// `fingerprint u32 | tick u32`; 0: empty.
     slots: Box<[AtomicU64]>,
-    /// Hashes with one of these bits are not followed.
+    /// Hashes with one of these bits set are not tracked.
     skipped: u64,
     window_bytes: u64,
     left_bytes: AtomicU64,
@@ -31,7 +35,8 @@ pub(crate) struct Ghost {
 }
 
 impl Ghost {
-    /// `typical_bytes`: of a thing in the cache; of smaller ones the table would be too small.
+    /// `typical_bytes`: the typical size of a cached entry; for smaller entries the table would be
+    /// too small.
     pub fn new(window_bytes: usize, typical_bytes: usize) -> Ghost {
         let slots = (window_bytes / WINDOW_BYTES_PER_SLOT)
             .next_power_of_two()
@@ -47,7 +52,7 @@ impl Ghost {
         }
     }
 
-    /// The slot of a hash, if it is followed, and what stands in it above the tick.
+    /// The slot of a hash, if it is tracked, and the hash bits that stand above the tick.
     fn slot(&self, hash: u64) -> Option<(&AtomicU64, u64)> {
         if hash & self.skipped != 0 {
             return None;
@@ -63,7 +68,7 @@ impl Ghost {
             .wrapping_add((rest * WINDOW_TICKS / self.window_bytes) as u32)
     }
 
-    /// This was put out.
+    /// Notes that an entry was evicted.
     pub fn left(&self, hash: u64, bytes: usize) {
         let before = self.left_bytes.fetch_add(bytes as u64, Relaxed);
         if let Some((slot, fingerprint)) = self.slot(hash) {
@@ -71,7 +76,7 @@ impl Ghost {
         }
     }
 
-    /// This is read, from the disk or the system's page cache.
+    /// Notes that an entry is read, from the disk or the page cache.
     pub fn comes(&self, hash: u64) {
         let Some((slot, fingerprint)) = self.slot(hash) else {
             return;
@@ -80,7 +85,7 @@ impl Ghost {
         if mark == 0 || mark >> 32 << 32 != fingerprint {
             return;
         }
-        // Counted once, however often it is asked for before it is there.
+        // Counted once, however often it is requested before it is cached.
         slot.store(0, Relaxed);
         let age = self
             .tick(self.left_bytes.load(Relaxed))
@@ -90,14 +95,17 @@ impl Ghost {
         }
     }
 
-    /// Reads that would have been spared since this was last asked: those that were followed, and for how many each stands.
+    /// The reads that a larger cache would have saved since the last call: the number of tracked
+    /// ones, and how many reads each stands for.
     pub fn take_spared(&self) -> (u64, u64) {
         (self.spared.swap(0, Relaxed), self.skipped + 1)
     }
 
-    /// Has the block cache that these options share tell of the blocks that leave it and come in. Before it is used, and once.
+    /// Connects the block cache that these options share, so that it reports evicted and inserted
+    /// blocks. To be called once, before the cache is used.
     pub fn watch_blocks(self: &Arc<Ghost>, options: &[&rocksdb::Options]) {
-        // SAFETY (and below): options that live, with table factories of blocks; `done` gives the reference back.
+        // SAFETY (and below): options that live, with table factories of blocks; `done` gives the
+        // reference back.
         let raw = |o: &&rocksdb::Options| unsafe { o.as_raw_ptr().cast() };
         let raw: Vec<*mut c_void> = options.iter().map(raw).collect();
         let events = Events {
@@ -114,13 +122,14 @@ thread_local! {
     static BLOCKS_THAT_CAME: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How many blocks this thread has brought into the block cache: if a read changes that, it was not answered from memory.
+/// The number of blocks that this thread has inserted into the block cache. A read that changes it
+/// was not answered from memory.
 #[inline]
 pub(crate) fn blocks_that_came() -> u64 {
     BLOCKS_THAT_CAME.get()
 }
 
-// As in cpp/cache.cc.
+// The layout is that of cpp/cache.cc.
 #[repr(C)]
 struct Events {
     state: *mut c_void,
@@ -172,7 +181,7 @@ mod tests {
         }
         let (spared, one_in) = ghost.take_spared();
         assert_eq!(one_in, 1);
-        // Slots are shared now and then.
+        // Slots are shared sometimes.
         assert!((200..=257).contains(&spared), "{spared}");
         assert_eq!(ghost.take_spared().0, 0);
         ghost.comes(hash(5000));
@@ -181,7 +190,7 @@ mod tests {
 
     #[test]
     fn of_many_some_are_followed() {
-        // A million things in a window, and as many in the window before.
+        // A million entries in a window, and as many in the window before.
         let ghost = Ghost::new(256 << 20, 256);
         for n in 0..2 << 20 {
             ghost.left(hash(n), 256);

@@ -1,20 +1,21 @@
-//! How records arrive: in the order of their keys, or not.
+//! Insert order: whether records arrive in the order of their keys.
 //!
-//! What arrives in order is flushed to files of which each begins where the one before ends. Merging can move such a file down as it is,
-//! if only it is compressed as the next level is: then compressing at the flush spares reading and writing each record once more.
-//! Where files overlap they are merged anyhow, and what a flush compresses is decompressed again at once.
+//! Records that arrive in order are flushed to files of which each begins where the previous one
+//! ends. Compaction moves such a file down unchanged, if it is compressed as the next level is. So
+//! compressing at the flush saves one rewrite of each record. Files that overlap are merged anyway,
+//! and what the flush compressed would be decompressed again at once.
 //!
-//! In order is a record above all that came before it in the same second or so, not just above the last: several clients whose
-//! ids grow write batches in order each, and files that overlap.
+//! A record is in order when its key is above all keys of about the same second, not just above the
+//! last one: several clients may each write batches with growing ids, and their files overlap.
 
 use crate::Effect;
 use crate::record_cache::is_record;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Fewer bytes in a period say nothing.
+/// The least bytes in a period that allow a decision.
 const TELLING_BYTES: u64 = 1 << 20;
 
-/// Bytes of records that were put since the keeper last looked: all, and those in order.
+/// The bytes of records put since the maintenance thread last looked: all, and those in order.
 #[derive(Default)]
 pub(crate) struct Arrival {
     all: AtomicU64,
@@ -22,7 +23,8 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Whether nearly all of what has arrived since the last look came in order; none if it was too little to say.
+    /// Whether nearly all records since the last look came in order; `None` if there were too few
+    /// to say.
     pub fn look(&self) -> Option<bool> {
         let in_order = self.in_order.swap(0, Relaxed);
         let all = self.all.swap(0, Relaxed);
@@ -30,17 +32,17 @@ impl Arrival {
     }
 }
 
-/// The highest key since the keeper last looked. The leader of a group has it.
+/// The highest key since the maintenance thread last looked. The leader of a group owns it.
 #[derive(Default)]
 pub(crate) struct Highest {
     key: Vec<u8>,
-    /// Bytes of the group's records: all, and those in order.
+    /// The bytes of the group's records: all, and those in order.
     all: u64,
     in_order: u64,
 }
 
 impl Highest {
-    /// Before a group.
+    /// Called before a group.
     pub fn begin(&mut self, arrival: &Arrival) {
         (self.all, self.in_order) = (0, 0);
         if arrival.all.load(Relaxed) == 0 {
@@ -48,7 +50,7 @@ impl Highest {
         }
     }
 
-    /// Notes what an entry of the group puts.
+    /// Notes the puts of an entry of the group.
     pub fn note(&mut self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::Put(key, value) = effect
@@ -63,7 +65,7 @@ impl Highest {
         }
     }
 
-    /// Tells what was noted of the group.
+    /// Adds the group's bytes to the totals.
     pub fn tell(&self, arrival: &Arrival) {
         if self.all > 0 {
             arrival.all.fetch_add(self.all, Relaxed);
@@ -87,7 +89,7 @@ mod tests {
         let records = |from: u32| (from..from + 100).map(|n| put(1, n)).collect::<Vec<_>>();
         for from in (0..2000).step_by(100) {
             let mut group = records(from);
-            // Entries of an index come in no order, and are not asked about.
+            // Index entries come in no order, and do not count.
             group.extend((0..100).map(|n| put(2, n * 7919 % 101)));
             highest.begin(&arrival);
             highest.note(&group);

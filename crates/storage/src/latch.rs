@@ -1,16 +1,19 @@
-//! Latches: short exclusive holds on keys by their hash, from the preparation of a write until it is applied.
+//! Latches: short exclusive locks on keys, by hash, from the preparation of a write until it is
+//! applied.
 //!
-//! A latch is one of a fixed number of stripes. An acquisition gets all its stripes or none, so no order among keys is needed
-//! and there is no deadlock; whoever waits holds nothing. A guard may move to another thread and may be released by it.
+//! A latch is one of a fixed number of stripes. An acquisition takes all its stripes or none, and a
+//! waiting thread holds none. So no order among keys is needed, and there is no deadlock. A guard
+//! may move to another thread and be released there.
 //!
-//! A stripe is a word: 0 when free, else the number of the guard that holds it, with the top bit set when someone waits.
+//! A stripe is a word: 0 when free, else the number of the guard that holds it. The top bit is set
+//! when a thread waits.
 
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Two unrelated statements of ten keys meet by chance once in 160 times.
+/// With this number two unrelated statements of ten keys collide once in 160 times.
 const STRIPES: usize = 16384;
 const BEDS: usize = 64;
 const WAITED_FOR: u32 = 1 << 31;
@@ -49,7 +52,8 @@ impl Latches {
     }
 
     fn guard(&self) -> LatchGuard {
-        // Two live guards with one number would let each other in: that takes 2^31 acquisitions during one statement.
+        // Two live guards with the same number would not exclude each other. That takes 2^31
+        // acquisitions during one statement.
         let n = self.0.next_guard.fetch_add(1, Ordering::Relaxed) & !WAITED_FOR;
         LatchGuard {
             table: self.0.clone(),
@@ -58,13 +62,13 @@ impl Latches {
         }
     }
 
-    /// All of them or none, without waiting. Duplicates in `hashes` are allowed.
+    /// Takes all latches or none, without waiting. Duplicates in `hashes` are allowed.
     pub fn try_acquire(&self, hashes: &[u64]) -> Option<LatchGuard> {
         let mut guard = self.guard();
         guard.try_extend(hashes).then_some(guard)
     }
 
-    /// All of them; waits while another guard has any, holding none meanwhile.
+    /// Takes all latches. Waits while another guard has any of them, and holds none meanwhile.
     pub fn acquire(&self, hashes: &[u64]) -> LatchGuard {
         let mut guard = self.guard();
         while let Err(stripe) = guard.extend(hashes) {
@@ -75,17 +79,18 @@ impl Latches {
 }
 
 fn stripe_of(hash: u64) -> u16 {
-    // The high half folded in: a poor hash often differs in one half only.
+    // The high half is folded in: poor hashes often differ in one half only.
     ((hash ^ (hash >> 32) ^ (hash >> 14)) as usize % STRIPES) as u16
 }
 
 impl LatchGuard {
-    /// Adds more latches to those held: all of `hashes` or none of them, without waiting. Those already held count as had.
+    /// Adds latches to those held: all of `hashes` or none, without waiting. Latches already held
+    /// are no conflict.
     pub fn try_extend(&mut self, hashes: &[u64]) -> bool {
         self.extend(hashes).is_ok()
     }
 
-    /// On conflict gives back what this call took and names the stripe in the way.
+    /// On a conflict releases what this call took, and returns the stripe in conflict.
     fn extend(&mut self, hashes: &[u64]) -> Result<(), u16> {
         let before = self.held.len();
         for &hash in hashes {
@@ -107,7 +112,7 @@ impl LatchGuard {
         Ok(())
     }
 
-    /// How many stripes are held.
+    /// The number of stripes held.
     pub fn len(&self) -> usize {
         self.held.len()
     }
@@ -142,7 +147,7 @@ impl Table {
         }
     }
 
-    /// Until the stripe is free, or was free for a moment.
+    /// Waits until the stripe is free, or was free for a moment.
     fn wait(&self, stripe: u16) {
         let (Some(word), Some((lock, wake))) =
             (self.stripes.get(usize::from(stripe)), self.bed(stripe))
@@ -155,7 +160,8 @@ impl Table {
             if holder == 0 {
                 return;
             }
-            // Marked under the bed's lock, which the releaser takes before it wakes: it cannot be missed.
+            // The mark is set under the bed's lock. The releaser takes that lock before it wakes,
+            // so the wake-up cannot be missed.
             let marked = holder | WAITED_FOR;
             if holder == marked
                 || word

@@ -1,4 +1,4 @@
-//! The keyspace: what all rooms above read and write. One embedded engine behind one log.
+//! The keyspace that all crates above read and write: one embedded engine behind one log.
 //!
 //! ```text
 //! read    Store::view ─► View ─► get, get_some, scan                               no locks; a snapshot
@@ -6,13 +6,16 @@
 //! ```
 //!
 //! Invariants:
-//! - No write goes around [`Store::propose`], except what can be derived again ([`Store::write_unlogged`]: index builds).
-//! - The engine's state is always a prefix of the log, and carries the index where it ends; recovery replays the rest.
+//! - No write goes around [`Store::propose`], except what can be derived again
+//!   ([`Store::write_unlogged`]: index builds).
+//! - The engine's state is always a prefix of the log, and carries the index where it ends;
+//!   recovery replays the rest.
 //! - An effect is absolute; applying an entry twice, or over newer state, converges.
-//! - This crate knows neither documents nor collections: keys and values are bytes, namespaces are carried and not looked at.
+//! - This crate knows neither documents nor collections: keys and values are bytes, and namespaces
+//!   are opaque.
 //!
-//! Latches are here because they guard keys, not because the store takes them: writers do, from reading what they change until
-//! their proposal returned.
+//! Latches are in this crate because they guard keys. Writers take them, not the store: from
+//! reading what they will change until their proposal has returned.
 
 mod background_error;
 mod batch;

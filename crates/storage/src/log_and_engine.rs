@@ -1,9 +1,12 @@
-//! The commit's environment on a real store: the log that a group is appended to, and the engine that it is applied to.
+//! The commit environment of a real store: the log that a group is appended to, and the engine that
+//! applies it.
 //!
 //! Invariants:
-//! - What is derived from entries (counts of records, watchers, observers, the record cache) changes here and nowhere else,
-//!   from the entries alone. So a group that is applied again after a refusal gives the same.
-//! - Watchers are told of a key before it can be read, observers of an entry after it can, and before its proposer returns.
+//! - State derived from entries (record counts, watchers, observers, the record cache) changes only
+//!   here, from the entries alone. So a group that is applied again after a refusal gives the same
+//!   state.
+//! - Watchers learn of a key before it can be read. Observers learn of an entry after it can be
+//!   read, and before its proposer returns.
 
 use crate::batch::Batch;
 use crate::commit::{CommitEnv, Group};
@@ -22,16 +25,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A batch buffer larger than this is given back.
+/// A larger batch buffer is freed after its group.
 const KEEP_BATCH_BYTES: usize = 4 << 20;
-/// Where the log is applied up to is put on its own after so many groups, for the trimming of the log: it looks there.
+/// After so many groups the applied index is written by itself: the trimming of the log reads it.
 const GROUPS_PER_MARK: u32 = 64;
 
-/// An engine that takes longer over one group holds its writers up, and is believed to do so for a while.
+/// An engine that needs longer for one group counts as stalled for a while, if it holds writers
+/// back.
 const STALL: Duration = Duration::from_millis(5);
 const STALL_BELIEVED: Duration = Duration::from_millis(100);
 
-/// Whether the engine was seen to hold writers up a moment ago.
+/// Whether the engine was recently seen to stall its writers.
 pub(crate) struct EngineStall {
     started: Instant,
     /// Milliseconds since `started`; 0 for never.
@@ -54,7 +58,7 @@ impl EngineStall {
     }
 
     fn note(&self, begun: Instant, engine: &Engine) {
-        // A slow write alone may be a busy machine's.
+        // A slow write alone may mean a busy machine.
         if begun.elapsed() > STALL && engine.is_holding_back() {
             let until = self.started.elapsed() + STALL_BELIEVED;
             self.believed_until
@@ -63,7 +67,7 @@ impl EngineStall {
     }
 }
 
-/// What others look at while groups are committed.
+/// State that other threads read while groups are committed.
 #[derive(Clone, Default)]
 pub(crate) struct Shared {
     pub counts: Arc<Counts>,
@@ -101,8 +105,8 @@ impl LogAndEngine {
         }
     }
 
-    /// Fills the batch with what the group changes, up to and with its last entry. Gives the effects on records that were there
-    /// before, which the record cache may have.
+    /// Fills the batch with the group's changes. Returns the effects on existing records, which the
+    /// record cache may hold.
     fn stage<'e>(&mut self, group: &'e Group<'_>, last: Committed) -> SmallVec<[&'e Effect; 8]> {
         self.batch.clear(KEEP_BATCH_BYTES);
         self.touched.clear();
@@ -114,13 +118,14 @@ impl LogAndEngine {
             }
             self.batch.push_all(&entry.effects);
             self.highest.note(&entry.effects);
-            // What an insert puts is new. What it deletes, as in a capped collection, is not.
+            // A record that an insert puts is new. One that it deletes, as in a capped collection,
+            // is not.
             let puts_new = entry.op == Op::Insert;
             let old = |effect: &&Effect| !(puts_new && matches!(effect, Effect::Put(..)));
             may_be_cached.extend(entry.effects.iter().filter(old));
         }
         self.highest.tell(&self.shared.arrival);
-        // A changed count says as well up to where the log is applied.
+        // A changed count also carries the applied index.
         self.groups = self.groups.wrapping_add(1);
         let counted = self.touched.stage(&mut self.batch, last);
         if !counted || self.groups.is_multiple_of(GROUPS_PER_MARK) {
@@ -151,7 +156,7 @@ impl CommitEnv for LogAndEngine {
         Ok(())
     }
 
-    /// A single node needs nobody's consent.
+    /// A single node decides alone.
     fn decide(&mut self, _last: Committed) -> Result<()> {
         Ok(())
     }
@@ -176,8 +181,8 @@ impl CommitEnv for LogAndEngine {
     }
 }
 
-/// Refuses a transaction that no frame of the log holds, before it does harm to others of its group. No other entry gets as
-/// large.
+/// Refuses a transaction that is too large for a frame of the log, before it harms the other
+/// members of its group. No other entry gets as large.
 pub(crate) fn check_size(entries: &[Entry]) -> Result<()> {
     let large = |e: &Entry| matches!(e.op, Op::Transaction(_)) && e.size_bound() > MAX_ENTRY_BYTES;
     match entries.iter().any(large) {

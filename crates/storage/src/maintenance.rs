@@ -1,6 +1,8 @@
-//! A thread that looks after the store: ten times a second it sets the pace of writers by what merging owes; once a second it
-//! trims the log to its retention window and tells the engine how much is being written and how, so that merging is lazy under
-//! load, and tidy at rest, when the memory tables are written out too; and that it need not happen where records arrive in order.
+//! The maintenance thread of a store. Ten times a second it sets the write throttle by the
+//! compaction debt. Once a second it trims the log to its retention window, and adapts the engine
+//! to the write load: compaction is lazy under load and thorough at rest, when memtables are
+//! flushed too. It also tells the engine when records arrive in order, so that they need not be
+//! merged.
 
 use crate::engine::Engine;
 use crate::insert_order::Arrival;
@@ -17,12 +19,13 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks of a period.
 const PERIOD: u32 = 10;
-/// So many periods in a row must agree before the engine is told: each change writes an options file.
+/// So many periods in a row must agree before the engine's options change: each change writes an
+/// options file.
 const AGREEING_PERIODS: u32 = 3;
-/// At rest memory tables of more than this are written out: a large skip list is dearer to search than a sorted file whose blocks
-/// are cached, and a restart has less to replay.
+/// At rest memtables larger than this are flushed: a large skip list is dearer to search than a
+/// sorted file with cached blocks, and a restart has less to replay.
 const TIDY_BYTES: u64 = 4 << 20;
-/// From this many bytes of log a second on, the load is heavy.
+/// The load is heavy from this many bytes of log a second on.
 const HEAVY_BYTES: u64 = 8 << 20;
 
 #[derive(Default)]
@@ -63,7 +66,7 @@ impl Keeper {
                             return;
                         }
                     }
-                    // At rest nobody has to be paced, and nothing is asked of the engine.
+                    // At rest no writer needs throttling, so the engine is not queried.
                     let written = log.written_bytes();
                     if written != paced_at || pace.is_on() {
                         paced_at = written;
@@ -75,7 +78,8 @@ impl Keeper {
                     }
                     room.look();
                     engine.share(true);
-                    // Nobody is told of an error here: it comes back at the next round, and writes report what fails them.
+                    // An error is not reported here: the next round meets it again, and writes
+                    // report their own failures.
                     let bytes = written.saturating_sub(written_before);
                     written_before = written;
                     if let Some(load) = load.look(load_of(bytes)) {
@@ -92,7 +96,7 @@ impl Keeper {
             });
         Keeper {
             stop,
-            // Without the thread the log only grows: not worth failing for.
+            // Without the thread the log only grows, which is no reason to fail.
             thread: Mutex::new(thread.ok()),
         }
     }
@@ -113,13 +117,13 @@ impl Drop for Keeper {
     }
 }
 
-/// Drops log segments that neither recovery nor the retention window needs.
+/// Removes log segments that neither recovery nor the retention window needs.
 pub(crate) fn trim_log(log: &Log, engine: &Engine) -> Result<()> {
     log.trim(engine.applied(true)?.index + 1)?;
     Ok(())
 }
 
-/// The load by the bytes of log in a period.
+/// The load, from the bytes of log in a period.
 fn load_of(bytes: u64) -> Load {
     match bytes {
         0 => Load::Idle,
@@ -128,7 +132,7 @@ fn load_of(bytes: u64) -> Load {
     }
 }
 
-/// Tells steady changes from passing ones.
+/// Filters out short-lived changes of a value.
 struct Lasting<T> {
     told: T,
     seen: T,
@@ -144,7 +148,7 @@ impl<T: Copy + PartialEq> Lasting<T> {
         }
     }
 
-    /// A period later: what is now, when it is new and lasts.
+    /// Called once a period with the current value; returns it when it is new and has lasted.
     fn look(&mut self, now: T) -> Option<T> {
         if now != self.seen {
             self.seen = now;

@@ -1,15 +1,15 @@
 //! Non-blocking reads: a thread that must not block records a cache miss instead of waiting for the
 //! disk.
 //!
-//! Within [`without`], a read from a [cached-only view](crate::View::cached_only) takes what lies in
-//! the block cache or in the system's page cache. On a miss the engine fails with
+//! Within [`without`], a read from a [cached-only view](crate::View::cached_only) takes what lies
+//! in the block cache or in the system's page cache. On a miss the engine fails with
 //! `Error::needs_disk()`, and the read that it would have done is recorded as a [`Missing`]. The
-//! caller has these reads done and tries again with the bytes at hand as [`Block`]s, until nothing is
-//! missing. One try records all reads that do not depend on each other, such as the records of a
+//! caller has these reads done and tries again with the bytes at hand as [`Block`]s, until nothing
+//! is missing. One try records all reads that do not depend on each other, such as the records of a
 //! query's keys.
 //!
-//! Invariant: misses are recorded only while a read of such a view is under way; every other read of
-//! the thread goes to the disk.
+//! Invariant: misses are recorded only while a read of such a view is under way; every other read
+//! of the thread goes to the disk.
 
 use rocksdb_sys as ffi;
 use std::cell::{Cell, RefCell};
@@ -107,7 +107,8 @@ impl Missing {
         self.raw.fd
     }
 
-    /// Where the read begins and how long it is, in bytes; a file read past the page cache is read in whole sectors.
+    /// Where the read begins and how long it is, in bytes; a file read past the page cache is read
+    /// in whole sectors.
     pub fn place(&self) -> (u64, usize) {
         (self.raw.offset, self.raw.length as usize)
     }
@@ -158,8 +159,8 @@ thread_local! {
     }) };
 }
 
-/// Runs `work` with these blocks at hand, and gives what it gave and what it missed: nothing, too, where it missed something
-/// that could not be noted.
+/// Runs `work` with these blocks at hand, and gives what it gave and what it missed: nothing, too,
+/// where it missed something that could not be noted.
 pub fn without<T>(blocks: &[Block<'_>], work: impl FnOnce() -> T) -> (T, Vec<Missing>) {
     struct Within;
     impl Drop for Within {
@@ -220,7 +221,8 @@ impl Noting {
     pub fn begin(wanted: bool) -> Noting {
         let noting = wanted && active();
         if noting {
-            // SAFETY: the notes of this thread stay where they are; the other side forgets them with the end of this value.
+            // SAFETY: the notes of this thread stay where they are; the other side forgets them
+            // with the end of this value.
             NOTES.with(|notes| unsafe { pando_reads_go_to(&raw mut (*notes.as_ptr()).reads) });
         }
         Noting(noting)

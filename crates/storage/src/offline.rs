@@ -1,7 +1,8 @@
-//! A data directory that no server has open, looked at as it lies on disk: nothing in it is changed.
+//! Offline access: reads a data directory that no server has open. Nothing in it is changed.
 //!
-//! The engine's files hold a prefix of the log, so what is in them is consistent by itself; the log has what came after. Damage
-//! does not end the reading here: a scan jumps over what cannot be read and says which keys may be missing.
+//! The engine's files hold a prefix of the log, so they are consistent by themselves; the log has
+//! what came after. Damage does not end the reading: a scan skips what cannot be read, and reports
+//! which keys may be missing.
 
 use crate::batch::Batch;
 use crate::counts::{Counts, Touched};
@@ -16,14 +17,15 @@ use oplog::{Examined, LogOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Keys are taken for numbers of so many bytes when the end of a damaged block is looked for.
+/// To find the end of a damaged block, keys are treated as numbers of so many bytes.
 const PROBE_BYTES: usize = 64;
-/// What of the log is applied to a rebuilt engine at a time.
+/// The batch size when the log is applied to a rebuilt engine.
 const REFILL_BATCH_BYTES: usize = 4 << 20;
-/// Seeks spent on one gap.
+/// The most seeks for one gap.
 const MAX_PROBES: usize = 2 * 8 * PROBE_BYTES;
 
-/// A range of keys that could not be read: everything above `after`, up to before `before` (empty: to the end of the scan).
+/// A range of keys that could not be read: everything above `after`, up to before `before` (empty:
+/// to the end of the scan).
 #[derive(Clone, Debug)]
 pub struct Unreadable {
     pub after: Vec<u8>,
@@ -37,7 +39,7 @@ impl Unreadable {
     }
 }
 
-/// What is in the log, and what is wrong with it.
+/// The content of the log, and its faults.
 #[derive(Clone, Debug, Default)]
 pub struct LogFindings {
     pub segments: u64,
@@ -45,7 +47,7 @@ pub struct LogFindings {
     pub entries: u64,
     pub first_index: u64,
     pub last_index: u64,
-    /// Bytes of a torn tail, which opening drops.
+    /// The bytes of a torn tail, which opening would cut off.
     pub torn_bytes: u64,
     /// Damage, each with its place.
     pub faults: Vec<Error>,
@@ -59,7 +61,8 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Opens the directory to be read; fails when a server has it, or when the engine's own bookkeeping is damaged.
+    /// Opens the directory read-only. Fails when a server has it open, or when the engine's
+    /// manifest is damaged.
     pub fn open(dir: &Path) -> Result<Offline> {
         let data_dir = DataDir::open_to_read(dir)?;
         let opts = StoreOptions {
@@ -69,7 +72,7 @@ impl Offline {
         };
         let (stamp, log) = (data_dir.check_stamp(), opts.log(data_dir.log()));
         let engine = Arc::new(Engine::open_to_read(data_dir, &opts.engine())?);
-        // A damaged count or index is found and named by the scan of its block.
+        // A damaged count or applied index is reported by the scan of its block.
         let counted = Counts::load(&engine).map_or(Committed::default(), |c| c.1);
         let applied = engine.applied(false).unwrap_or_default().max(counted);
         Ok(Offline {
@@ -80,9 +83,9 @@ impl Offline {
         })
     }
 
-    /// As [`Offline::open`] for a directory that does not open, because its bookkeeping is damaged or files are missing: RocksDB
-    /// rebuilds it from the data files that there are, in `scratch`, which gets links to them or copies of them; and the log
-    /// brings back what it still has of what the others held.
+    /// As [`Offline::open`], for a directory whose manifest is damaged or whose files are partly
+    /// missing. RocksDB rebuilds the manifest in `scratch` from the remaining data files, which are
+    /// linked or copied there. Then the log restores what it still has of the missing files.
     pub fn open_rebuilt(dir: &Path, scratch: &Path) -> Result<Offline> {
         let data_dir = DataDir::open_to_read(dir)?;
         let failed = |e: std::io::Error| {
@@ -114,7 +117,7 @@ impl Offline {
             }
         }
         let opts = StoreOptions {
-            // What is there is read once: merging it would only write it again.
+            // The data is read once, so compacting it would be wasted.
             engine_options: "disable_auto_compactions=true".into(),
             ..StoreOptions::new(scratch)
         };
@@ -130,34 +133,35 @@ impl Offline {
         Ok(offline)
     }
 
-    /// What the stamp of the directory says of its format.
+    /// Checks the stamp of the directory.
     pub fn stamp(&self) -> Result<()> {
         self.stamp.clone()
     }
 
-    /// Up to where the engine's files have the log.
+    /// The last log entry that the engine's files hold.
     pub fn applied(&self) -> Committed {
         self.applied
     }
 
-    /// How many records a tablet holds and their bytes, by the engine's own books.
+    /// The number of a tablet's records and their bytes, as the stored counts say.
     pub fn counts(&self, tablet: u64) -> Result<(i64, i64)> {
         let (counts, _) = Counts::load(&self.engine)?;
         let [records, bytes] = counts.get(tablet);
         Ok((records, bytes))
     }
 
-    /// What is in the engine's files.
+    /// A view of the engine's files.
     pub fn view(&self) -> View {
         View::snapshot(&self.engine)
     }
 
-    /// The engine's data files: name and bytes.
+    /// The engine's data files: name and size in bytes.
     pub fn files(&self) -> Result<Vec<(String, u64)>> {
         self.engine.files()
     }
 
-    /// Reads every block of every data file and compares checksums; the error names the first damaged file.
+    /// Reads every block of every data file and compares checksums; the error names the first
+    /// damaged file.
     pub fn verify_files(&self) -> Result<()> {
         self.engine.verify_files()
     }
@@ -166,7 +170,7 @@ impl Offline {
         self.log.dir.clone()
     }
 
-    /// Reads the whole log and gives each entry to `each` with its index.
+    /// Reads the whole log and passes each entry to `each`, with its index.
     pub fn read_log(&self, mut each: impl FnMut(u64, Entry)) -> Result<LogFindings> {
         let mut strange = Vec::new();
         let Examined {
@@ -206,7 +210,8 @@ impl Offline {
         })
     }
 
-    /// Reads `[low, high)`, records last, and gives each pair to `each`; what cannot be read is passed over, and comes back.
+    /// Reads `[low, high)`, records last, and passes each pair to `each`. Returns the gaps that
+    /// could not be read.
     pub fn scan(
         &self,
         low: &[u8],
@@ -222,17 +227,18 @@ impl Offline {
     }
 }
 
-/// Applies what a log has to an engine some of whose files are gone.
+/// Applies a log to an engine some of whose files are missing.
 ///
-/// A log without a hole has the last state of every key that it names, so all of it is applied. One that ends early, or is
-/// damaged, may lack what came after an entry: then what the engine has wins over entries that it must have had.
+/// A log without a hole has the last state of every key that it names, so all of it is applied. A
+/// log that ends early or is damaged may lack later changes of a key. Then the engine's value wins
+/// over entries that the engine had already applied.
 fn refill(engine: &Arc<Engine>, log: &LogOptions) -> Result<()> {
     let (counts, counted) = Counts::load(engine).unwrap_or_default();
     let applied = engine.applied(false).unwrap_or_default().max(counted);
     let examined = oplog::examine(log, |_| {})?;
     let whole = examined.faults.is_empty() && examined.last_index >= applied.index;
     let before = View::snapshot(engine);
-    // What cannot be read is as good as missing.
+    // A key that cannot be read counts as missing.
     let has = |key: &[u8]| before.exists(key).unwrap_or(false);
     let mut batch = Batch::new(engine);
     let mut touched = Touched::default();
@@ -319,9 +325,11 @@ fn scan(
     }
 }
 
-/// The least key above `key` at which the engine can be read again, about; empty when there is none below `high`.
+/// About the least key above `key` at which the engine can be read again; empty when there is none
+/// below `high`.
 ///
-/// Seeking fails inside a damaged block and succeeds behind it. So: first ever larger steps, then halving.
+/// A seek fails inside a damaged block and succeeds behind it. So the search takes growing steps
+/// first, and then halves them.
 fn past_damage(view: &View, family: Family, key: &[u8], high: &[u8]) -> Vec<u8> {
     let readable = |at: &[u8]| {
         let mut scan = view.scan_of(family, at, high, Direction::Forward);
@@ -385,7 +393,7 @@ fn plus_power(number: &[u8], bit: usize) -> Option<Vec<u8>> {
 
 /// Half the way between two numbers of one length.
 fn midway(low: &[u8], high: &[u8]) -> Vec<u8> {
-    // The sum, from the last byte on, and then half of it.
+    // The sum, from the last byte on, then halved.
     let mut sum = vec![0u8; low.len()];
     let mut carry = 0u16;
     for at in (0..low.len()).rev() {

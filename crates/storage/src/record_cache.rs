@@ -1,15 +1,19 @@
-//! Whole records in memory, found by key with one probe: a read from here costs a tenth of one from the engine's blocks.
+//! Record cache: whole records in memory, found by key with one probe. A hit costs a tenth of a
+//! read from the engine's block cache.
 //!
-//! What was read by key comes in (a scan does not), and stays when it is changed; only from the record space. The rows have a
-//! [share](crate::cache_balance) of the one cache budget, which changes; when a shard is over its part, a clock hand takes out what was
-//! not read since the hand last passed: for what is read again and again it has to pass some times more.
+//! It holds records only. A record enters when it is read by key (not by a scan), and stays when it
+//! is changed. The cache has a variable [share](crate::cache_balance) of the memory budget. When a
+//! shard is over its part, a clock hand evicts rows that were not read since the hand last passed.
+//! A row that is read often survives several passes.
 //!
-//! Once a shard is full, most records asked for are not asked for again before their row would be out. So what is not there only
-//! leaves a mark at first, and comes in when it is looked for again while the mark is there.
+//! Admission: once a shard is full, most records would be evicted before they are read again. So a
+//! first miss leaves only a mark; the record enters when it is missed again while the mark is
+//! there.
 //!
-//! Invariant: a row is the newest value of its key, and has been since the engine's sequence number `since`. So the newest state
-//! may always use it, and a snapshot may when it is not older than `since`. Who changes or deletes a record keeps this in two
-//! steps around the engine's write (a new record concerns no row and needs none):
+//! Invariant: a row is the newest value of its key, and has been since the engine's sequence number
+//! `since`. So a read of the newest state may always use it, and a snapshot may when it is not
+//! older than `since`. A writer that changes or deletes a record keeps the invariant by two steps
+//! around the engine's write (inserting a new record needs none):
 //!
 //! ```text
 //! begin    each key's shard: one more writer; the row is taken out          a reader may put nothing into the shard now
@@ -17,9 +21,9 @@
 //! finish   each key's shard: one writer less; changed := the newest sequence number; what had been there comes back, new
 //! ```
 //!
-//! A reader that found nothing here reads the engine and puts the value in, if no writer is in the shard and nothing in it changed
-//! after the state that he read. `since` is then a state in which the record surely was: the snapshot's, or the newest after the
-//! read.
+//! After a miss the reader reads the engine and offers the value. The value enters if no writer is
+//! in the shard and nothing in the shard changed after the state that was read. Its `since` is a
+//! state in which the record certainly existed: the snapshot's, or the newest after the read.
 
 use crate::Effect;
 use crate::cache_balance::WINDOW;
@@ -35,39 +39,42 @@ const SHARDS: usize = 128;
 pub(crate) const SPACE_AT: usize = 8;
 pub(crate) const RECORD_SPACE: u8 = 1;
 pub(crate) const ID_SPACE: u8 = 4;
-/// What a row takes beside its bytes: a slot and half a mark, of tables that are half full on the average.
+/// The overhead of a row: a slot and half a mark, in tables that are half full on average.
 const SLOT_BYTES: usize = 2 * size_of::<Option<Slot>>() + size_of::<u16>();
-/// The counters of a shared allocation.
+/// The reference counters of an `Arc`.
 const COUNTER_BYTES: usize = 16;
-/// What a row of the ghost is taken to have; see [`Ghost::new`].
+/// The assumed size of an evicted row; see [`Ghost::new`].
 const TYPICAL_ROW_BYTES: usize = 256;
-/// There are marks for rows of this size in all of the cache, at least.
+/// There is at least one mark for each so many bytes of the whole cache.
 const CACHE_BYTES_PER_MARK: usize = 1024;
-/// Of so many reads a row lives on.
+/// The highest read count of a row: how many passes of the clock hand it can survive.
 const HOTTEST: u8 = 3;
-/// While rows take at least this part of the memory that the allocator holds for them, in hundredths, they go one by one.
+/// While rows fill at least this percentage of the memory that the allocator holds for them, they
+/// are evicted one by one.
 const WELL_USED: usize = 85;
-/// The allocator's pages for what has a row's size: one goes back to the system when all of it is free.
+/// The size of the allocator's pages for rows. A page returns to the system when all of it is free.
 const PAGE_BITS: u32 = 16;
-/// Slots of a new shard.
+/// The slots of a new shard.
 const FIRST_SLOTS: usize = 16;
 
-/// A row's bytes: the key, then the value.
+/// A row: the key, then the value.
 pub(crate) type Row = Arc<[u8]>;
 
 struct Slot {
     hash: u64,
     key_len: u32,
-    /// Reads, up to [`HOTTEST`]; the clock hand takes one away when it passes.
+    /// The read count, up to [`HOTTEST`]. The clock hand subtracts one when it passes.
     heat: u8,
     since: u64,
     row: Row,
 }
 
 struct Shard {
-    /// Open addressing with linear probing, never more than three quarters full; the length is a power of two.
+    /// Open addressing with linear probing, never more than three quarters full; the length is a
+    /// power of two.
     slots: Vec<Option<Slot>>,
-    /// Marks of what was looked for and not let in: 16 bits of a hash each. A later one takes the place of an earlier.
+    /// Marks of records that were missed and not admitted: 16 bits of a hash each. A later mark
+    /// replaces an earlier one.
     seen: Vec<u16>,
     count: usize,
     bytes: usize,
@@ -77,23 +84,25 @@ struct Shard {
     changed: u64,
 }
 
-/// On a line of its own, so that two cores do not fight for neighbours.
+/// Aligned to its own cache lines, to avoid false sharing.
 #[repr(align(128))]
 struct Aligned(Mutex<Shard>);
 
 pub(crate) struct Rows {
     shards: Box<[Aligned]>,
     shard_bytes: AtomicUsize,
-    /// The most that rows have taken since memory was last given back: the allocator may hold so much for them.
+    /// The most bytes that rows have taken since memory was last given back. The allocator may
+    /// still hold that much.
     held_bytes: AtomicUsize,
     seed: u64,
     ghost: Ghost,
 }
 
-/// What a write touches; from `begin` to `finish`.
+/// The record keys that a write touches, between `begin` and `finish`.
 #[derive(Default)]
 pub(crate) struct Writing {
-    /// Hash of each record key that is put or deleted, in order, and whether its row was here.
+    /// The hash of each record key that is put or deleted, in order, and whether its row was
+    /// cached.
     keys: Vec<(u64, bool)>,
     /// A range is deleted: all shards are concerned.
     all: bool,
@@ -103,7 +112,7 @@ pub(crate) fn is_record(key: &[u8]) -> bool {
     key.get(SPACE_AT) == Some(&RECORD_SPACE)
 }
 
-/// The key of an effect on one record.
+/// The record key of an effect on one record.
 fn record_key(effect: &Effect) -> Option<&[u8]> {
     match effect {
         Effect::Put(key, _) | Effect::Delete(key) => is_record(key).then_some(&key[..]),
@@ -112,10 +121,11 @@ fn record_key(effect: &Effect) -> Option<&[u8]> {
 }
 
 impl Rows {
-    /// `bytes`: their first share of the `cache_bytes`.
+    /// `bytes`: the initial share of the `cache_bytes`.
     pub fn new(bytes: usize, cache_bytes: usize) -> Rows {
-        // As many as the rows that there could be, also while there are few: what is asked for now and then would never be told
-        // from what is asked for once, and more memory for rows would seem to be of no use.
+        // As many marks as there could be rows, even while there are few. With fewer marks a record
+        // that is read now and then would look like one that is read once, and more memory for rows
+        // would seem useless.
         let marks = (cache_bytes / CACHE_BYTES_PER_MARK / SHARDS).next_power_of_two();
         let shard = || {
             Aligned(Mutex::new(Shard {
@@ -128,7 +138,7 @@ impl Rows {
                 changed: 0,
             }))
         };
-        // Against keys that were made to collide; an address is random enough.
+        // A seed against keys that were made to collide; an address is random enough.
         let seed = &raw const bytes as u64 ^ u64::from(std::process::id()) << 32;
         Rows {
             shards: (0..SHARDS).map(|_| shard()).collect(),
@@ -181,8 +191,8 @@ impl Rows {
         Some(slot.row.clone())
     }
 
-    /// Tells the processor that the rows of these hashes will be read soon, so that it waits for their memory at once and not one
-    /// after the other. A hint: what is prefetched may be the wrong thing or gone by then.
+    /// Prefetches the rows of these hashes, so that their cache misses overlap. A hint: a
+    /// prefetched row may be another key's, or evicted before it is read.
     pub fn prefetch(&self, hashes: &[u64]) {
         for &hash in hashes {
             if let Some(shard) = self.shard(hash)
@@ -195,13 +205,15 @@ impl Rows {
             if let Some(shard) = self.shard(hash)
                 && let Some(row) = shard.at_home(hash)
             {
-                // Its counters lie before the bytes, in the same line or the one before.
+                // The `Arc`'s counters lie before the bytes, in the same cache line or the one
+                // before.
                 prefetch(row.as_ptr().wrapping_sub(16), row.len().min(256));
             }
         }
     }
 
-    /// Offers what the engine had under `key`. No change up to `sequence` was missed, and the record was there at `since`.
+    /// Offers the value that the engine had under `key`. The value includes all changes up to
+    /// `sequence`, and the record existed at `since`.
     pub fn offer(&self, hash: u64, key: &[u8], value: &[u8], sequence: u64, since: u64) {
         let limit = self.shard_bytes();
         let cost = cost(key.len() + value.len());
@@ -214,7 +226,7 @@ impl Rows {
         if !self.shard(hash).is_some_and(|mut shard| fits(&mut shard)) {
             return;
         }
-        // Not while others wait for the shard.
+        // Copied before the shard is locked.
         let row = join(key, value);
         let Some(mut shard) = self.shard(hash) else {
             return;
@@ -250,7 +262,8 @@ impl Rows {
         }
     }
 
-    /// After the engine's write, whatever came of it. `sequence` is the engine's newest; `written` says that the write succeeded.
+    /// After the engine's write, whether or not it succeeded (`written`). `sequence` is the
+    /// engine's newest.
     pub fn finish<'a>(
         &self,
         effects: impl Iterator<Item = &'a Effect>,
@@ -266,7 +279,8 @@ impl Rows {
             };
             shard.writers -= 1;
             shard.changed = sequence;
-            // A later effect of the same batch may be on the same key; `get` looks away until the last of them is through.
+            // A later effect of the same batch may concern the same key; `get` ignores the row
+            // until the last of them is finished.
             match effect {
                 Effect::Put(key, value) if written => {
                     let cost = cost(key.len() + value.len());
@@ -294,12 +308,12 @@ impl Rows {
         }
     }
 
-    /// What a shard may hold.
+    /// The limit of one shard, in bytes.
     fn shard_bytes(&self) -> usize {
         self.shard_bytes.load(Ordering::Relaxed)
     }
 
-    /// What all rows may take from now on, in bytes; what is over it goes at once.
+    /// Sets the limit of all rows, in bytes. Rows over the limit are evicted at once.
     pub fn set_bytes(&self, bytes: usize) {
         let limit = bytes / SHARDS;
         self.shard_bytes.store(limit, Ordering::Relaxed);
@@ -316,7 +330,7 @@ impl Rows {
         }
     }
 
-    /// A block had to be read for the record under `key`.
+    /// Notes that a block had to be read for the record under `key`.
     pub fn lacked(&self, key: &[u8]) {
         self.ghost.comes(self.hash(key));
     }
@@ -332,7 +346,8 @@ impl Rows {
     }
 }
 
-/// What a row of so many bytes takes. The allocator has four sizes from one power of two to the next.
+/// The memory that a row of so many bytes takes. The allocator has four size classes between two
+/// powers of two.
 fn cost(len: usize) -> usize {
     let len = len + COUNTER_BYTES;
     len.next_multiple_of((len.next_power_of_two() / 8).max(16)) + SLOT_BYTES
@@ -354,7 +369,7 @@ fn join(key: &[u8], value: &[u8]) -> Row {
     unsafe { row.assume_init() }
 }
 
-/// Asks for the lines of memory that hold `[at, at + len)`. Never reads: any address will do.
+/// Prefetches the cache lines of `[at, at + len)`. Nothing is read, so any address is allowed.
 fn prefetch(at: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..len).step_by(64) {
@@ -383,7 +398,7 @@ impl Shard {
         }
         let mask = self.mask();
         let mut at = hash as usize & mask;
-        // Ends: the table always has empty slots.
+        // This loop ends: the table always has empty slots.
         while let Some(slot) = self.slots.get(at)?.as_ref() {
             if slot.hash == hash && slot.row.get(..slot.key_len as usize) == Some(key) {
                 return Some(at);
@@ -393,7 +408,7 @@ impl Shard {
         None
     }
 
-    /// The first row of this hash on the way from its home; the key is not looked at.
+    /// The first row with this hash, probing from its home slot; keys are not compared.
     fn at_home(&self, hash: u64) -> Option<&Row> {
         let mask = self.mask();
         let mut at = hash as usize & mask;
@@ -406,7 +421,7 @@ impl Shard {
         None
     }
 
-    /// Takes a slot out and closes the gap that it leaves in the probes of others. True.
+    /// Empties a slot and closes the gap in the probe sequences of other rows. Always true.
     fn take(&mut self, mut gap: usize) -> bool {
         let mask = self.mask();
         if let Some(slot) = self.slots.get_mut(gap).and_then(Option::take) {
@@ -416,7 +431,7 @@ impl Shard {
         let mut at = (gap + 1) & mask;
         while let Some(slot) = self.slots.get(at).and_then(Option::as_ref) {
             let home = slot.hash as usize & mask;
-            // It may move into the gap when the gap lies on its way from home.
+            // A row may move into the gap when the gap lies in its probe sequence.
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
                 self.slots.swap(at, gap);
                 gap = at;
@@ -457,7 +472,7 @@ impl Shard {
         self.place(slot);
     }
 
-    /// Into the first empty slot from its home on.
+    /// Puts the row into the first empty slot from its home slot on.
     fn place(&mut self, slot: Slot) {
         let mask = self.mask();
         let mut at = slot.hash as usize & mask;
@@ -469,7 +484,7 @@ impl Shard {
         }
     }
 
-    /// Puts out what is over the limit, and lets go of slots that nothing will need.
+    /// Evicts what is over the limit, and frees slots that are not needed.
     fn shrink(&mut self, limit_bytes: usize, ghost: &Ghost) {
         while self.bytes > limit_bytes && self.count > 0 {
             self.evict(ghost);
@@ -479,8 +494,8 @@ impl Shard {
         }
     }
 
-    /// Puts out all rows of so many pages that what stays is within the limit. Were the coldest put out, wherever they lie, a few of the others
-    /// would keep nearly every page.
+    /// Evicts all rows of as many allocator pages as the limit demands. Evicting the coldest rows
+    /// instead would free hardly any page: a few remaining rows would hold nearly every one.
     fn leave_pages(&mut self, limit_bytes: usize, salt: u64, ghost: &Ghost) {
         if self.bytes <= limit_bytes {
             return;
@@ -497,18 +512,19 @@ impl Shard {
                 *place = None;
             }
         }
-        // The probes of those that stay have gaps now.
+        // The probe sequences of the remaining rows have gaps now.
         self.resize((self.count * 2).next_power_of_two());
     }
 
-    /// To so many slots, a power of two and more than there are rows.
+    /// Resizes to `len` slots: a power of two, larger than the number of rows.
     fn resize(&mut self, len: usize) {
         let len = len.max(FIRST_SLOTS);
         let mut slots = Vec::new();
         slots.resize_with(len, || None);
         let old = std::mem::replace(&mut self.slots, slots);
         self.hand = 0;
-        // About as many as there are rows: what was looked for longer ago than that would not stay.
+        // About as many marks as rows: a record missed longer ago than that would be evicted
+        // anyway.
         if len / 2 > self.seen.len() {
             self.seen = vec![0; len / 2];
         }
@@ -517,15 +533,15 @@ impl Shard {
         }
     }
 
-    /// Whether this hash was looked for lately; it is from now on.
+    /// Whether this hash has a mark; leaves a mark in any case.
     fn was_seen(&mut self, hash: u64) -> bool {
         let at = (hash >> 16) as usize & (self.seen.len().wrapping_sub(1));
         let mark = (hash >> 40) as u16;
         (self.seen.get_mut(at)).is_some_and(|seen| std::mem::replace(seen, mark) == mark)
     }
 
-    /// One row goes: the next one on the clock that was not read since the hand passed. The one being put is counted already, but
-    /// is in no slot yet.
+    /// Evicts one row: the next one under the clock hand that was not read since the hand passed.
+    /// The row being inserted is counted already, but is in no slot yet.
     fn evict(&mut self, ghost: &Ghost) {
         let mask = self.mask();
         for _ in 0..self.slots.len() * (usize::from(HOTTEST) + 1) {
@@ -594,7 +610,7 @@ mod tests {
         let (low, high) = (key(0), key(u64::MAX));
         write(&rows, &[put(3), Effect::DeleteRange(low, high)], 8, true);
         assert_eq!(value(&rows, &key(3), 9, buf), None);
-        // What was read stays when more is written than there is room for.
+        // Rows that were read stay when more is written than fits.
         offer(&rows, &key(4), b"read", 10);
         for n in 100..5_000 {
             write(&rows, &[put(n)], n, true);
@@ -608,7 +624,7 @@ mod tests {
         let rows = Rows::new(SHARDS * 8000, 1 << 20);
         let there = |n: u64| rows.get(rows.hash(&key(n)), &key(n), u64::MAX).is_some();
         let offer = |n: u64| offer(&rows, &key(n), &[0; 200], 1);
-        // PageCacheRoom is filled with what comes.
+        // A cache with room admits every record.
         for n in 0..SHARDS as u64 * 100 {
             offer(n);
         }
@@ -618,10 +634,10 @@ mod tests {
             offer(*n);
             there(*n)
         });
-        // Of marks of 16 bits two are the same now and then.
+        // Two marks of 16 bits are sometimes equal.
         assert!(come_in.count() < 20);
         assert!(first.iter().filter(|n| !there(**n)).count() < 20);
-        // What is read goes last.
+        // Rows that are read are evicted last.
         let (hot, cold) = first.split_at(SHARDS * 4);
         let hot: Vec<_> = hot.iter().filter(|n| there(**n)).collect();
         for n in 200_000..230_000 {
@@ -633,7 +649,8 @@ mod tests {
             }
         }
         assert!(cold.iter().filter(|n| there(**n)).count() < cold.len() / 4);
-        // With less room as much less is kept: single rows go, then whole pages, and what stays is found.
+        // With a lower limit fewer rows stay: first single rows go, then whole pages, and the rest
+        // can still be found.
         for bytes in [7500, 7000, 2000] {
             rows.set_bytes(SHARDS * bytes);
             assert!(rows.used() <= SHARDS * bytes);
@@ -649,7 +666,8 @@ mod tests {
     fn a_row_is_not_shown_to_snapshots_from_before_the_record() {
         let rows = Rows::new(1 << 20, 1 << 20);
         let (k, buf) = (key(1), &mut Vec::new());
-        // A reader of the newest state began at 5; the record came in at 7, of which no writer told; he found it, at 8.
+        // A reader of the newest state began at 5; the record was inserted at 7, which no writer
+        // reported; the reader found it at 8.
         rows.offer(rows.hash(&k), &k, b"a", 5, 8);
         assert_eq!(value(&rows, &k, 6, buf), None);
         assert_eq!(value(&rows, &k, 8, buf), Some(&b"a"[..]));
@@ -716,7 +734,7 @@ mod tests {
             offer(&rows, &k, b"0", n * 10);
             assert!(value(&rows, &k, u64::MAX, buf).is_some());
             write(&rows, effects, n * 10 + 1, true);
-            // Where more than one effect meets a key, no row is as good as the right one; a wrong one is not.
+            // Where several effects concern one key, a missing row is allowed; a wrong row is not.
             let found = value(&rows, &k, u64::MAX, buf).map(<[u8]>::to_vec);
             assert!(
                 found.is_none()

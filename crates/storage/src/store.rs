@@ -1,4 +1,4 @@
-//! The store: data directory, log and engine as one, and their recovery.
+//! The store: data directory, log and engine together, and their recovery.
 
 use crate::batch::Batch;
 use crate::batched_read;
@@ -19,36 +19,39 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Replayed entries are applied in batches of about this size.
+/// Recovery applies entries in batches of about this size.
 const REPLAY_BATCH_BYTES: usize = 1 << 20;
 
-/// How a store is opened.
+/// The options of a store.
 #[derive(Clone)]
 pub struct StoreOptions {
     pub dir: PathBuf,
-    /// Blocks, rows and memtables together.
+    /// The memory of block cache, record cache and memtables together.
     pub cache_bytes: usize,
-    /// The share of the cache that keeps whole records at first (it then follows what is read); 0 turns that off.
+    /// The record cache's initial percentage of the memory (the share then adapts to the reads); 0
+    /// turns the record cache off.
     pub row_percent: u8,
-    /// How long an acknowledged write that asked for no sync may stay out of the disk.
+    /// The longest time that an acknowledged write stays unsynced when it asked for no sync.
     pub sync_interval: Duration,
     pub log_segment_bytes: u64,
-    /// The log's past is kept while it is no larger than this and no older than `log_retain_age`.
+    /// Applied log segments are kept while the log is no larger than this and they are no older
+    /// than `log_retain_age`.
     pub log_retain_bytes: u64,
     pub log_retain_age: Duration,
-    /// Threads that flush and compact.
+    /// The number of threads that flush and compact.
     pub background_jobs: usize,
-    /// What a block of records or ids holds, uncompressed.
+    /// The uncompressed block size of records and ids.
     pub block_bytes: usize,
-    /// Data files that are kept open: a share of what the process may open in all.
+    /// The most data files that are kept open: a share of the process's limit.
     pub open_files: usize,
-    /// Read and write data files past the kernel's page cache: memory is then the cache and nothing else.
+    /// Direct I/O: data files bypass the page cache, so only the cache above uses memory for them.
     pub direct_io: bool,
-    /// Whether the system's page cache can grow yet. While it cannot, most of what event loops read goes past it.
+    /// Whether the page cache has room to grow. While it has none, most reads of event loops bypass
+    /// it.
     pub has_room: Option<HasRoom>,
     /// RocksDB's options by name (`name=value;…`), applied last: for experiments.
     pub engine_options: String,
-    /// The log's file system: a faulty one in tests.
+    /// The log's file system; a faulty one in tests.
     pub log_file_system: Arc<dyn oplog::FileSystem>,
 }
 
@@ -101,7 +104,7 @@ impl StoreOptions {
 /// See [`StoreOptions::has_room`].
 pub type HasRoom = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Where a proposal ended up: the index and timestamp of its last entry.
+/// The place of a proposal in the log: the index and timestamp of its last entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Committed {
     pub index: u64,
@@ -109,51 +112,53 @@ pub struct Committed {
     pub ts: u64,
 }
 
-/// Figures for `serverStatus` and the console. All in bytes, or counts.
+/// Figures for `serverStatus`, in bytes or counts.
 #[derive(Clone, Debug, Default)]
 pub struct StoreStats {
     pub cache_capacity_bytes: u64,
     pub cache_used_bytes: u64,
     pub cache_pinned_bytes: u64,
-    /// Whole records in the cache, and what they may take now: blocks and memtables have the rest.
+    /// The bytes of the record cache, and its current share; blocks and memtables have the rest.
     pub row_bytes: u64,
     pub row_share_bytes: u64,
     pub memtable_bytes: u64,
-    /// Reads from the disk that were under way together with others of their operation, since the process began.
+    /// Disk reads that were submitted together with others of their operation, since the process
+    /// began.
     pub batched_reads: u64,
-    /// All SST files that are live.
+    /// The bytes of all live SST files.
     pub sst_bytes: u64,
     pub pending_compaction_bytes: u64,
-    /// Files on level 0; each waits to be merged.
+    /// Files on level 0 that wait for compaction.
     pub level_zero_files: u64,
-    /// Memtables that are full and wait to be flushed.
+    /// Full memtables that wait for a flush.
     pub full_memtables: u64,
-    /// Bytes a second that writers are held to while flushing and merging catch up; 0 when they are not held.
+    /// The engine's limit for writers in bytes a second while flushes and compactions catch up; 0
+    /// without a limit.
     pub delayed_write_rate: u64,
-    /// What the pace of writers charges for a megabyte, in milliseconds; 0 when merging keeps up.
+    /// The write throttle's delay for a megabyte, in milliseconds; 0 while compaction keeps up.
     pub pace_millis_per_mb: u64,
-    /// Writers wait until flushing or merging has caught up.
+    /// Whether writers wait until flushes or compactions have caught up.
     pub writes_stopped: bool,
     pub running_flushes: u64,
     pub running_compactions: u64,
     pub estimated_keys: u64,
     /// Failures of flushes and compactions since the start.
     pub background_errors: u64,
-    /// The newest of them.
+    /// The newest of these failures.
     pub background_error: Option<String>,
     pub snapshots: u64,
     pub log_bytes: u64,
-    /// How large the log may grow before its past goes.
+    /// The size that the log may reach before old segments are removed.
     pub log_retain_bytes: u64,
     pub log_segments: u64,
     pub last_index: u64,
     pub durable_index: u64,
-    /// What opening replayed from the log.
+    /// The number of entries that recovery replayed from the log.
     pub replayed_entries: u64,
 }
 
 pub struct Store {
-    // In this order they are dropped: the keeper stops before what it keeps is gone.
+    // Fields are dropped in this order: the maintenance thread stops before what it uses is gone.
     keeper: Keeper,
     latest: View,
     committer: Committer<LogAndEngine>,
@@ -165,7 +170,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or creates the directory, takes its lock, and brings the engine up to the end of the log.
+    /// Opens or creates the directory, takes its lock, and applies the log to the engine up to its
+    /// end.
     pub fn open(opts: StoreOptions) -> Result<Arc<Store>> {
         let data_dir = DataDir::open(&opts.dir)?;
         let log_dir = data_dir.log();
@@ -207,15 +213,17 @@ impl Store {
         View::snapshot(&self.engine)
     }
 
-    /// Has `watcher` told of all keys that are put under `prefix` from now on, each before it can be read, and gives a snapshot that
-    /// shows what was put until now. It ends with the watcher. Unlogged writes are not told.
+    /// Reports to `watcher` all keys that are put under `prefix` from now on, each before it can be
+    /// read, and returns a snapshot of all earlier puts. The registration ends with the watcher.
+    /// Unlogged writes are not reported.
     pub fn watch(&self, prefix: &[u8], watcher: Weak<dyn Watcher>) -> Result<View> {
         self.committer
             .between_groups(|env| env.watches.add(prefix, watcher))?;
         Ok(self.view())
     }
 
-    /// Has `observer` told of every entry that is applied from now on, and gives a snapshot that shows what was applied until now.
+    /// Reports to `observer` every entry that is applied from now on, and returns a snapshot of
+    /// everything applied before.
     pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<View> {
         self.committer.between_groups(|env| {
             env.observers.push(observer);
@@ -223,14 +231,16 @@ impl Store {
         })
     }
 
-    /// The newest state at each read, without a snapshot: the cheapest for a single get. A scan of it sees one state.
+    /// A view that reads the newest state each time, without a snapshot: the cheapest for a single
+    /// get. One scan of it sees one state.
     pub fn latest(&self) -> View {
         self.latest.clone()
     }
 
-    /// Writes the entries to the log (one write, with whoever else proposes) and applies them; both are done when it returns.
-    /// After an error nothing of them is visible; unless it says that the log's files are in doubt, none of them is in the log
-    /// either, or they are in the log and will be applied before any later write (the engine failed in between).
+    /// Writes the entries to the log (one write for all concurrent proposals) and applies them;
+    /// both are done when it returns. After an error none of them is visible. They are not in the
+    /// log either, with two exceptions: the error says that the content of the log's files is
+    /// unknown; or the engine failed in between, and they will be applied before any later write.
     pub fn propose(&self, entries: Vec<Entry>) -> Result<Committed> {
         check_size(&entries)?;
         self.committer.propose(entries)
@@ -241,7 +251,7 @@ impl Store {
         self.committer.applied()
     }
 
-    /// How many records a tablet holds, and their bytes: exact, at no cost.
+    /// The exact number of a tablet's records, and their bytes; no scan is needed.
     pub fn counts(&self, tablet: u64) -> (u64, u64) {
         let [records, bytes] = self.shared.counts.get(tablet);
         (records.max(0) as u64, bytes.max(0) as u64)
@@ -260,7 +270,7 @@ impl Store {
         self.log.durable_index()
     }
 
-    /// Asks for an fdatasync soon; `on_durable` callbacks tell when it is done.
+    /// Asks for an fdatasync soon; [`Store::on_durable`] callbacks tell when it is done.
     pub fn request_sync(&self) {
         self.log.request_sync();
     }
@@ -270,8 +280,9 @@ impl Store {
         Ok(self.log.wait_durable(index)?)
     }
 
-    /// `callback` gets the durable index after each sync, also after a failed one: whoever finds that it did not reach his entry
-    /// asks [`Store::healthy`]. It is called on the sync thread, or on a thread in `wait_durable`.
+    /// Calls `callback` with the durable index after each sync, also after a failed one. A waiter
+    /// whose entry it did not reach asks [`Store::healthy`]. The callback runs on the sync thread,
+    /// or on a thread in `wait_durable`.
     pub fn on_durable(&self, callback: Box<dyn Fn(u64) + Send + Sync>) {
         self.log.on_durable(callback);
     }
@@ -281,22 +292,23 @@ impl Store {
         Ok(self.log.healthy()?)
     }
 
-    /// Entries of the log from `from` on (see [`Entry::decode`]); `None` at its end, where it may be asked again later.
+    /// Entries of the log from `from` on (see [`Entry::decode`]). At the end the reader gives
+    /// `None`, and may be asked again later.
     pub fn read_log(&self, from: u64) -> Result<LogReader> {
         Ok(self.log.read(from)?)
     }
 
-    /// The same from where a reader stood.
+    /// A reader that continues where another one stopped.
     pub fn read_log_at(&self, mark: LogMark) -> Result<LogReader> {
         Ok(self.log.read_at(mark)?)
     }
 
-    /// The same from the first entry that is kept whose timestamp is not below `ts`.
+    /// A reader from the first kept entry whose timestamp is at least `ts`.
     pub fn seek_log(&self, ts: u64) -> Result<LogReader> {
         Ok(self.log.seek(ts)?)
     }
 
-    /// The first entry of the log that is still kept.
+    /// The index of the first kept entry of the log.
     pub fn first_log_index(&self) -> u64 {
         self.log.first_index()
     }
@@ -306,14 +318,14 @@ impl Store {
         &self.engine
     }
 
-    /// Whether the engine is holding writers up, because flushing or merging has fallen behind: what must not wait should leave
-    /// its writes to another thread for now.
+    /// Whether the engine stalls writers because flushes or compactions have fallen behind. A
+    /// thread that must not wait should leave its writes to another thread meanwhile.
     pub fn is_stalled(&self) -> bool {
         self.shared.throttle.is_on() || self.shared.stall.is_on()
     }
 
-    /// Writes past the log: only for what can be derived again (index builds). Atomic, visible at once, durable with the next
-    /// flush of the engine.
+    /// Writes to the engine without the log: only for data that can be derived again (index
+    /// builds). Atomic, visible at once, durable with the engine's next flush.
     pub fn write_unlogged(&self, effects: &[Effect]) -> Result<()> {
         if effects.is_empty() {
             return Ok(());
@@ -326,7 +338,7 @@ impl Store {
             .apply(&batch, effects.iter(), &mut Writing::default())
     }
 
-    /// Bytes that `[low, high)` takes on disk and in memtables, compressed, about.
+    /// The approximate compressed bytes of `[low, high)`, on disk and in memtables.
     pub fn approximate_size(&self, low: &[u8], high: &[u8]) -> u64 {
         self.engine.approximate_size(low, high)
     }
@@ -364,13 +376,13 @@ impl Store {
         }
     }
 
-    /// A file for what is too much for memory, without a name: it goes when it is closed. It lies beside the data, where an
-    /// operator has space for as much as that.
+    /// An unnamed temporary file for data that exceeds memory; it is gone when it is closed. It
+    /// lies beside the data, where an operator provides space.
     pub fn temporary_file(&self) -> Result<File> {
         self.engine.data_dir().temporary_file()
     }
 
-    /// Brings all memtables to disk.
+    /// Flushes all memtables.
     pub fn flush(&self) -> Result<()> {
         self.engine.flush()
     }
@@ -385,7 +397,8 @@ impl Store {
         self.engine.compact(low, high, go_on)
     }
 
-    /// A consistent copy (hard links where they can be) that is a data directory of its own; `dir` must not exist.
+    /// Makes a consistent copy (hard links where possible) that is a data directory of its own;
+    /// `dir` must not exist.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
         self.engine.checkpoint(dir)
     }
@@ -394,8 +407,8 @@ impl Store {
         &self.latches
     }
 
-    /// Syncs the log and flushes the engine, so that the next start replays nothing. A store that is only dropped, or killed,
-    /// is as safe and only starts more slowly.
+    /// Syncs the log and flushes the engine, so that the next start replays nothing. A store that
+    /// is dropped or killed is as safe, and only starts more slowly.
     pub fn close(&self) -> Result<()> {
         self.keeper.stop();
         self.log.wait_durable(self.log.last_index())?;
@@ -404,7 +417,7 @@ impl Store {
     }
 }
 
-/// Opens the log and applies what the engine does not have of it.
+/// Opens the log and applies the entries that the engine lacks.
 fn replay(
     opts: LogOptions,
     engine: &Engine,
@@ -425,7 +438,7 @@ fn replay(
     };
     let (log, recovered) = Log::open(opts, applied.index + 1, applied.ts, |record| {
         let entry = Entry::decode(record.payload).ok_or_else(|| {
-            // Its checksum was right: it was written by something else than this code.
+            // The checksum was right, so other code than this wrote the entry.
             err!(
                 UnsupportedFormat,
                 "entry {} of the log has a form that this version does not know",

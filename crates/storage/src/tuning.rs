@@ -1,6 +1,7 @@
-//! How RocksDB is set up: sizes of memtables and files, levels, compression, and what slows writers down when.
+//! RocksDB's options: sizes of memtables and files, levels, compression, and when writers are
+//! slowed.
 //!
-//! What the figures come from is in docs/decisions (`engine-tuning`).
+//! The measurements behind these figures are in docs/decisions (`engine-tuning`).
 
 use crate::background_error::Trouble;
 use crate::cache_balance::WINDOW;
@@ -16,28 +17,29 @@ use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::Arc;
 
-/// What a block of index entries holds: read in their order, many at a time, they compress better together than apart.
+/// The size of a block of index entries. They are scanned, many at a time, and larger blocks
+/// compress better.
 const SCANNED_BLOCK_BYTES: usize = 16 << 10;
 
-/// How the engine is set up.
+/// The options of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Blocks, rows and memtables together.
+    /// The memory of block cache, record cache and memtables together.
     pub cache_bytes: usize,
-    /// The share of the cache that keeps whole records at first; 0 turns that off.
+    /// The record cache's initial percentage of the memory; 0 turns the record cache off.
     pub row_percent: u8,
-    /// What a block holds of what is found by key.
+    /// The block size of records and ids, which are found by key.
     pub block_bytes: usize,
     pub background_jobs: usize,
-    /// Data files that are kept open.
+    /// The most data files that are kept open.
     pub open_files: usize,
-    /// Read and write data files past the kernel's page cache.
+    /// Direct I/O: data files bypass the page cache.
     pub direct_io: bool,
     /// RocksDB's options by name (`name=value;…`), applied last: for experiments.
     pub extra: String,
 }
 
-/// How much is being written.
+/// The write load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     Idle,
@@ -46,9 +48,11 @@ pub(crate) enum Load {
 }
 
 impl Load {
-    /// How many files of a family wait on level 0 before they are merged. Each makes a scan dearer, each merge costs as much as the
-    /// inserts that it merges: under load many are merged at once, at rest none is left. A flush leaves little of index entries, a
-    /// few megabytes, and to merge that is to write most of the level below anew: it is worth while for twice as many.
+    /// The number of level-0 files of a family at which a compaction starts. Each file makes a scan
+    /// dearer, and each compaction costs as much as the inserts that it merges. So under load many
+    /// files are merged at once, and at rest none is left. A flush of index entries is small, a few
+    /// megabytes, and merging it rewrites most of the level below; so index entries wait for twice
+    /// as many files.
     pub fn level_zero_files(self, family: Family) -> u64 {
         match (self, family) {
             (Load::Idle, _) => 2,
@@ -61,7 +65,7 @@ impl Load {
 
 impl EngineOptions {
     pub(crate) fn cache_bytes(&self) -> usize {
-        // Below this nothing works well.
+        // The least cache that works well.
         self.cache_bytes.max(8 << 20)
     }
 
@@ -74,13 +78,13 @@ impl EngineOptions {
     }
 }
 
-/// RocksDB's options, and the caches that they share.
+/// RocksDB's options, and the block cache that they share.
 pub(crate) struct Tuned {
     records: rocksdb::Options,
     ids: rocksdb::Options,
     others: rocksdb::Options,
     pub block_cache: rocksdb::Cache,
-    /// What the block cache put out.
+    /// The ghost list of the block cache.
     pub blocks_ghost: Arc<Ghost>,
     pub memtables: rocksdb::WriteBufferManager,
 }
@@ -97,7 +101,8 @@ impl Tuned {
             let [starts, heavy] =
                 [Load::Moderate, Load::Heavy].map(|load| load.level_zero_files(family) as i32);
             options.set_level_zero_file_num_compaction_trigger(starts);
-            // Writers are held to a pace before (see `pace`): the engine's own brakes, which are rough, are the last resort.
+            // The write throttle acts first (see `write_throttle`). The engine's own slowdown is
+            // coarse; it is the last resort.
             options.set_level_zero_slowdown_writes_trigger(heavy + FULL as i32 + 12);
             options.set_level_zero_stop_writes_trigger(heavy + FULL as i32 * 2);
             *options = with_names(options, family, &opts.extra)?;
@@ -107,7 +112,7 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// The family's options; those of the others are the database's too.
+    /// The options of a family. Those of family `others` are the database's options as well.
     pub fn of(&self, family: Family) -> &rocksdb::Options {
         match family {
             Family::Records => &self.records,
@@ -117,7 +122,7 @@ impl Tuned {
     }
 }
 
-/// The compression of records by levels, as an option's text: of level 0, and of all others.
+/// The compression of records on level 0 and on the other levels, as option text.
 pub(crate) fn records_compression(at_flush: bool) -> &'static str {
     match at_flush {
         true => "kLZ4Compression:kLZ4Compression",
@@ -127,11 +132,12 @@ pub(crate) fn records_compression(at_flush: bool) -> &'static str {
 
 fn options(opts: &EngineOptions) -> Tuned {
     let cache_bytes = opts.cache_bytes();
-    // Zero for the size of an entry: the table of the cache grows with what is in it.
+    // Entry size zero: the cache's table grows with its content.
     let block_cache = rocksdb::Cache::new_hyper_clock_cache(cache_bytes - opts.row_bytes(), 0);
 
-    // What the memtables hold is what recovery replays: at most this many full ones. A larger one makes each insertion dearer
-    // (it no longer fits the processor's caches), a smaller one makes more files, and merging them costs more than that.
+    // Recovery replays what the memtables hold: at most this many full ones. In a larger memtable
+    // an insertion is dearer, since it does not fit the processor's caches. Smaller memtables make
+    // more files, and merging those costs more.
     let memtable_count = 4;
     let memtable_bytes = (cache_bytes / 8).clamp(1 << 20, 64 << 20);
     let memtables = rocksdb::WriteBufferManager::new_write_buffer_manager_with_cache(
@@ -144,27 +150,30 @@ fn options(opts: &EngineOptions) -> Tuned {
     nonblocking_read::use_files(&o);
     o.create_if_missing(true);
     o.create_missing_column_families(true);
-    // Without a log of the engine's own, this alone keeps records and index entries at one state.
+    // The engine writes no log of its own, so only the atomic flush keeps records and index entries
+    // consistent.
     o.set_atomic_flush(true);
     o.set_write_buffer_manager(&memtables);
     o.set_write_buffer_size(memtable_bytes);
     o.set_max_write_buffer_number(memtable_count as i32);
-    // One group is written at a time: the cheaper insertion, which remembers where the last one was, is the right one.
+    // One group is written at a time. So the cheaper, non-concurrent insertion fits; it remembers
+    // the position of the last one.
     o.set_allow_concurrent_memtable_write(false);
     o.set_enable_write_thread_adaptive_yield(false);
     // SAFETY: a setter on options that live.
     unsafe { ffi::rocksdb_options_set_avoid_flush_during_shutdown(o.as_raw_ptr(), 1) };
-    // The last user of a snapshot must not delete files: it may be an event loop.
+    // The thread that releases a snapshot must not delete files: it may be an event loop.
     o.set_avoid_unnecessary_blocking_io(true);
 
     o.set_level_compaction_dynamic_level_bytes(true);
     o.set_max_bytes_for_level_base((memtable_bytes * 8) as u64);
     o.set_target_file_size_base((memtable_bytes as u64 * 2).max(8 << 20));
-    // Level -1 is the plain algorithm of LZ4 (a positive one would be its slow variant) and the fast one of Zstandard.
+    // Level -1 means plain LZ4 (a positive level selects its slow variant), and the fast mode of
+    // Zstandard.
     o.set_compression_options(-14, -1, 0, 0);
     o.set_max_background_jobs(opts.background_jobs());
     o.set_bytes_per_sync(1 << 20);
-    // Small writes, for the reason that the log has for its own.
+    // Small writes, for the same reason as in the log (`oplog::file`).
     o.set_writable_file_max_buffer_size(32 << 10);
     // SAFETY: a setter on options that live.
     unsafe { ffi::rocksdb_options_set_delayed_write_rate(o.as_raw_ptr(), 16 << 20) };
@@ -189,16 +198,18 @@ fn options(opts: &EngineOptions) -> Tuned {
     let mut ids = o.clone();
     {
         use rocksdb::DBCompressionType::{Lz4, None as Plain, Zstd};
-        // The first entry is level 0, the next the first level below it, wherever that is. Level 0 is merged within seconds: not
-        // worth compressing. Zstandard only begins where the data has outgrown two levels of the fast one: until then it would
-        // be paid at every merge and save space that nobody lacks.
+        // The first entry is level 0, the second the base level. Level 0 is merged within seconds,
+        // so compressing it does not pay. Zstandard begins where the data has outgrown two levels
+        // of LZ4. Before that it would cost time at every merge, and the space it saves is not
+        // short.
         others.set_compression_per_level(&[Plain, Lz4, Lz4, Zstd, Zstd, Zstd, Zstd]);
-        // One on all levels but level 0: a file is moved down as it is only where the next level is compressed in the same way. Files on
-        // level 0 overlap a little even where ids grow, by what several clients generated within one second, so they have to be
-        // merged; after that records of growing ids are not written again.
+        // The same compression on all levels but level 0: RocksDB moves a file down unchanged only
+        // where the next level has the same compression. Files on level 0 overlap a little even
+        // with growing ids, because several clients generate ids within one second. So those files
+        // have to be merged once; after that, records with growing ids are not rewritten.
         o.set_compression_per_level(&[Plain, Lz4]);
         o.set_bottommost_compression_type(Lz4);
-        // Hashes are what the ids mostly are, and each merge writes them all.
+        // Most ids here are hashes, which do not compress, and each merge rewrites them all.
         ids.set_compression_type(Plain);
         ids.set_bottommost_compression_type(Plain);
     }
@@ -226,9 +237,11 @@ fn table(
     table.set_format_version(6);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    // Records and ids are found by key. Index entries are scanned, which no filter and no hash helps, and each merge would make
-    // them anew. An insertion asks every file that may hold its `_id`, mostly a dozen or more, and goes to the disk where a filter errs: with
-    // ten bits a key, which err once in a hundred times, that was a quarter of what an insertion past memory cost.
+    // Records and ids are found by key. Index entries are scanned; filters and hashes do not help
+    // scans, and each merge would rebuild them. An insertion asks every file that may hold its
+    // `_id`, often a dozen or more, and reads the disk where a filter gives a false positive. With
+    // ten bits a key, one false positive in a hundred, these reads were a quarter of the cost of an
+    // insertion into data larger than memory.
     if family != Family::Others {
         table.set_bloom_filter(16.0, false);
         table.set_whole_key_filtering(true);
@@ -238,7 +251,8 @@ fn table(
     table
 }
 
-/// Cuts `name=value;name={a=1;b=2};` into options, each with its semicolon; those within braces belong to a value.
+/// Splits `name=value;name={a=1;b=2};` into options, each with its semicolon. A semicolon within
+/// braces belongs to a value.
 fn each_option(text: &str) -> Vec<&str> {
     let (mut options, mut start, mut depth) = (Vec::new(), 0, 0usize);
     for (at, c) in text.char_indices() {
@@ -256,10 +270,12 @@ fn each_option(text: &str) -> Vec<&str> {
     options
 }
 
-/// The options and those that only go by name. For each index of each collection (the first 13 bytes of a key) the engine remembers
-/// where it inserted last: keys that grow, as generated ids and dates do, then find their place at once. What is flushed or merged comes
-/// into the cache, where it is the first to go: otherwise each flush and each merge would leave its blocks cold. And in the index of a
-/// file, which holds thousands of keys, only each eighth stands whole: a search meets fewer lines of memory that are not at hand.
+/// Adds the options that RocksDB takes by name only. The memtable remembers the last insert
+/// position for each index of each collection (the first 13 bytes of a key), so growing keys, such
+/// as generated ids and dates, find their place at once. Flushed and merged blocks enter the block
+/// cache with low priority; without that each flush and each merge would leave its blocks cold. In
+/// a file's index block, which holds thousands of keys, only every eighth key is stored whole: a
+/// search touches fewer cache lines.
 fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Result<rocksdb::Options> {
     // An experiment may concern one family: "records:name=value".
     let extra: String = each_option(extra)
@@ -279,7 +295,8 @@ fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Result<ro
     let text = CString::new(text).map_err(|_| err!(BadValue, "engine options hold a zero byte"))?;
     let options = rocksdb::Options::default();
     let mut failure: *mut c_char = ptr::null_mut();
-    // SAFETY: both sets of options and the string live during the call; caches and tables are shared, not copied.
+    // SAFETY: both option sets and the string live during the call; caches and tables are shared,
+    // not copied.
     unsafe {
         ffi::rocksdb_get_options_from_string(
             base.as_raw_ptr(),

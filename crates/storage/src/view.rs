@@ -1,8 +1,9 @@
 //! Reading: consistent views, gets that pin instead of copy, scans.
 //!
-//! Everything here owns what it needs and keeps the engine open: a view, a value or a scan may be kept and moved to another
-//! thread at will. The raw pointers are the engine's; each is destroyed exactly once, by the type that wraps it, and always
-//! before the reference to the engine that stands behind it in the struct is let go.
+//! Everything here owns what it needs and keeps the engine open: a view, a value or a scan may be
+//! kept and moved to another thread at will. The raw pointers are the engine's; each is destroyed
+//! exactly once, by the type that wraps it, and always before the reference to the engine that
+//! stands behind it in the struct is let go.
 
 use crate::batched_read::{self, Brought};
 use crate::engine::{Engine, check};
@@ -40,7 +41,7 @@ impl ReadOptions {
         self.0
     }
 
-    /// Reads only what would survive a crash now.
+    /// Reads only what would survive a crash at this moment.
     pub fn persisted_only(&self) {
         // SAFETY: our own options, not shared yet.
         unsafe { ffi::rocksdb_readoptions_set_read_tier(self.0, TIER_PERSISTED) }
@@ -68,24 +69,26 @@ impl Drop for ReadOptions {
     }
 }
 
-/// From how many keys on their rows are asked for ahead.
+/// The least number of keys whose rows are prefetched.
 const PREFETCHED: usize = 4;
-/// What values that are read together come to at most, but for the last of them, in bytes.
+/// The limit of the values that one call reads together, in bytes; the last value may exceed it.
 pub const SOME_BYTES: usize = 256 << 10;
-/// How many the engine is asked for at once; so many may turn out long when those before were short.
+/// The most keys in one batched get. So many values may be long even when the ones before were
+/// short.
 const LARGEST_BATCH: usize = 32;
-/// From how many keys on one batch may be cheaper than a get of each.
+/// The least number of keys for which a batched get may be cheaper than single gets.
 const BATCHED: usize = 4;
 
-/// Keys are dense when so many of them lie in each block that has to be read.
+/// Keys count as dense when on average so many of them lie in each block that has to be read.
 const DENSE: usize = 4;
-/// After keys that were, so many times they are taken to be.
+/// After a dense batch, the next so many batches are assumed to be dense.
 const DENSE_BATCHES: u32 = 15;
 
-/// Whether keys, in the order in which they are asked for, are likely to lie in the same blocks: when nearly all rise, or nearly all
-/// fall, as ids do that an index on a date gives. If they do (ids of one value of an index rise too, and may lie anywhere), a batch
-/// searches each block once and reads those that follow each other at once. Where each lies in a block of its own, a batch is dearer
-/// than a get: what it reads from the disk it copies once more.
+/// Whether keys, in the given order, are likely to lie in the same blocks: when nearly all rise or
+/// nearly all fall, as ids from an index on a date do. (Ids under one value of an index rise too,
+/// and may lie anywhere.) For such keys a batched get searches each block once, and reads adjacent
+/// blocks together. Where each key lies in a block of its own, a batched get is dearer than single
+/// gets, because it copies what it reads from the disk.
 fn lie_together(keys: &[&[u8]]) -> bool {
     let steps = keys.len().saturating_sub(1);
     let rising = keys.windows(2).filter(|pair| pair.is_sorted()).count();
@@ -107,9 +110,9 @@ struct Shown {
     sequence: u64,
     any: OnceLock<ReadOptions>,
     cached: OnceLock<ReadOptions>,
-    /// How many of the next batches are taken to lie in few blocks.
+    /// How many of the next batches are assumed to be dense.
     dense: AtomicU32,
-    /// How many they were the last time.
+    /// The value that `dense` was last set to.
     sure: AtomicU32,
 }
 
@@ -118,7 +121,7 @@ unsafe impl Send for Shown {}
 unsafe impl Sync for Shown {}
 
 impl Shown {
-    /// The state in which what was just found is there for certain.
+    /// A sequence number at which a value that was just found certainly existed.
     fn seen(&self) -> u64 {
         match self.snapshot.is_null() {
             true => self.engine.sequence(),
@@ -126,9 +129,9 @@ impl Shown {
         }
     }
 
-    /// Notes how keys that seemed to lie together did: how many blocks came from the system's page cache, and how many reads from
-    /// the disk those that were in neither lacked. Where all were in the cache, which tells nothing of the next, more are taken to lie in few
-    /// blocks each time.
+    /// Learns from a batch of keys that seemed to lie together: how many blocks came from the page
+    /// cache (`came`), and how many disk reads the uncached keys needed. Where all were cached,
+    /// which says nothing about the next batch, more batches are assumed to be dense each time.
     fn learn(&self, keys: usize, came: usize, lacking: usize, reads: usize) {
         let batches = match (came, lacking) {
             (0, 0) => (self.sure.load(Ordering::Relaxed) * 2).clamp(1, DENSE_BATCHES),
@@ -139,7 +142,7 @@ impl Shown {
         self.dense.store(batches, Ordering::Relaxed);
     }
 
-    /// Whether the next batch is taken to lie in few blocks; asked once for each.
+    /// Whether the next batch is assumed to be dense; asked once for each batch.
     fn next_is_dense(&self) -> bool {
         let left = self.dense.load(Ordering::Relaxed);
         self.dense.store(left.saturating_sub(1), Ordering::Relaxed);
@@ -156,7 +159,7 @@ impl Drop for Shown {
     }
 }
 
-/// A state of the keyspace. Cheap to clone; keeps alive what it shows.
+/// A consistent state of the keyspace. Cheap to clone. A view keeps its state alive.
 #[derive(Clone)]
 pub struct View {
     shown: Arc<Shown>,
@@ -165,10 +168,11 @@ pub struct View {
     overlay: Option<Arc<Overlay>>,
 }
 
-/// What a transaction lays over the snapshot that it reads.
+/// A transaction's own writes, over the snapshot that it reads.
 struct Overlay {
     writes: WriteSet,
-    /// The newest state, for what decides a write: a key that another has changed since the snapshot is a write conflict.
+    /// The newest state, to detect write conflicts: another writer has changed the key since the
+    /// snapshot.
     newest: Option<View>,
 }
 
@@ -208,8 +212,8 @@ impl View {
         self.with_overlay(writes, None)
     }
 
-    /// As [`View::with_writes`], for what decides a write: [`View::check_first_writer`] and [`View::check_unchanged`] compare
-    /// with `newest`.
+    /// As [`View::with_writes`], for writing: [`View::check_first_writer`] and
+    /// [`View::check_unchanged`] compare with `newest`.
     pub fn for_writing(&self, writes: WriteSet, newest: View) -> View {
         self.with_overlay(writes, Some(newest))
     }
@@ -221,7 +225,7 @@ impl View {
         }
     }
 
-    /// Whether a transaction's writes lie over the state.
+    /// Whether the view includes a transaction's writes.
     pub fn has_writes(&self) -> bool {
         self.overlay.as_ref().is_some_and(|o| !o.writes.is_empty())
     }
@@ -233,8 +237,9 @@ impl View {
         }
     }
 
-    /// Fails with WriteConflict where another has changed `key` since the snapshot: the first writer wins. Only a view
-    /// [for writing](View::for_writing) has something to compare with; what the transaction has written itself is its own.
+    /// Fails with WriteConflict where another has changed `key` since the snapshot: the first
+    /// writer wins. Only a view [for writing](View::for_writing) has something to compare with;
+    /// what the transaction has written itself is its own.
     pub fn check_first_writer(&self, key: &[u8]) -> Result<()> {
         let Some(overlay) = &self.overlay else {
             return Ok(());
@@ -251,8 +256,9 @@ impl View {
         }
     }
 
-    /// Fails with WriteConflict where an entry of `[low, high)` is not what it was in the snapshot: for unique indexes,
-    /// of a view [for writing](View::for_writing); any other has nothing to compare with.
+    /// Fails with WriteConflict where an entry of `[low, high)` is not what it was in the snapshot:
+    /// for unique indexes, of a view [for writing](View::for_writing); any other has nothing to
+    /// compare with.
     pub fn check_unchanged(&self, low: &[u8], high: &[u8]) -> Result<()> {
         let Some(newest) = self.overlay.as_ref().and_then(|o| o.newest.as_ref()) else {
             return Ok(());
@@ -270,7 +276,7 @@ impl View {
         }
     }
 
-    /// The value that a transaction sees under `key`.
+    /// The value under `key` as a transaction sees it.
     fn get_over(&self, overlay: &Overlay, key: &[u8]) -> Result<Option<Slice>> {
         if let Some(written) = overlay.writes.get(key) {
             return Ok(written.map(Slice::of_written));
@@ -291,12 +297,13 @@ impl View {
         Ok(values)
     }
 
-    /// The same state, read only as far as it is in memory: a read that would go to the disk fails with `Error::offload()`.
+    /// The same state, read from memory only: a read that would go to the disk fails with
+    /// `Error::offload()`.
     pub fn cached_only(&self) -> View {
         self.reading(true)
     }
 
-    /// The same state, read from wherever it is.
+    /// The same state, read from memory or disk.
     pub fn anywhere(&self) -> View {
         self.reading(false)
     }
@@ -316,12 +323,12 @@ impl View {
         }
     }
 
-    /// Where it lies in the order of all changes; `u64::MAX`: always at its end.
+    /// The engine's sequence number of the view; `u64::MAX`: always the newest.
     pub fn sequence(&self) -> u64 {
         self.shown.sequence
     }
 
-    /// A scan of much that will not be wanted again soon: what it reads displaces nothing from the cache.
+    /// A scan that does not fill the cache: for large ranges that will not be read again soon.
     pub fn scan_once(&self, low: &[u8], high: &[u8]) -> Scan {
         let fill = false;
         self.scan_with(Family::of(low), low, high, Direction::Forward, fill)
@@ -333,7 +340,7 @@ impl View {
 
     fn options(&self) -> *mut ffi::rocksdb_readoptions_t {
         let shown = &*self.shown;
-        // Who takes notes of what is missing reads through files that do not block.
+        // A thread that records misses reads through files that do not block.
         let slot = if self.cached_only && !nonblocking_read::active() {
             &shown.cached
         } else {
@@ -372,13 +379,14 @@ impl View {
         Ok(self.fetch(key)?.is_some())
     }
 
-    /// From the engine.
+    /// Reads from the engine.
     fn fetch(&self, key: &[u8]) -> Result<Option<Slice>> {
         let mut failure: *mut c_char = ptr::null_mut();
         let _noting = Noting::begin(self.cached_only);
         let rows = self.shown.engine.rows().filter(|_| is_record(key));
         let came = blocks_that_came();
-        // SAFETY: database, options and key are valid during the call; the result is null or a pinned slice, ours to destroy.
+        // SAFETY: database, options and key are valid during the call; the result is null or a
+        // pinned slice, ours to destroy.
         let pinned = unsafe {
             ffi::rocksdb_get_pinned_cf(
                 self.shown.engine.raw(),
@@ -398,7 +406,9 @@ impl View {
         Ok(Slice::take(pinned, &self.shown.engine))
     }
 
-    /// The values of the first of `keys`, in their order: so many that they come to [`SOME_BYTES`], but one at least; fastest when the keys are sorted. Long values are best not held together: whoever wants the others asks again, when these are done with.
+    /// The values of the first of `keys`, in their order: at least one, until they reach
+    /// [`SOME_BYTES`]. Fastest when the keys are sorted. Long values should not be held together:
+    /// the caller asks again for the rest when it is done with these.
     pub fn get_some(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
         if let Some(overlay) = &self.overlay {
             return self.get_some_over(overlay, keys);
@@ -454,8 +464,8 @@ impl View {
         Ok(values)
     }
 
-    /// Shows `each` the values of `keys` that are there, in their order, with the position of the key, until it says `false`;
-    /// only some are held at a time.
+    /// Calls `each` with the position and value of every key that exists, in order, until it
+    /// returns `false`. Only some values are held at a time.
     pub fn get_each(
         &self,
         keys: &[&[u8]],
@@ -477,12 +487,12 @@ impl View {
 
     /// [`View::get_some`] from the engine, one by one or in batches; up to `most` bytes.
     fn fetch_some(&self, keys: &[&[u8]], most: usize) -> Result<Vec<Option<Slice>>> {
-        // The engine's batched get reads the disk whatever it is told, so a cache-only view gets one by one.
+        // The engine's batched get always reads the disk, so a cached-only view uses single gets.
         if self.cached_only {
             return self.fetch_each(keys, most);
         }
         let together = lie_together(keys);
-        // (A thread that takes notes takes them of one try at a time.)
+        // (A thread that records misses records one attempt at a time.)
         if keys.len() >= BATCHED
             && !(together && self.shown.next_is_dense())
             && !nonblocking_read::active()
@@ -493,7 +503,8 @@ impl View {
         if !together {
             return self.fetch_each(keys, most);
         }
-        // A batch cannot be stopped half-way: how many it may ask for is told by how long those before were.
+        // A batched get cannot be stopped half-way, so its number of keys follows the lengths of
+        // earlier values.
         let (mut values, mut bytes, mut longest, mut next) =
             (Vec::with_capacity(keys.len()), 0, 0, 1);
         while (bytes < most || values.is_empty())
@@ -515,8 +526,8 @@ impl View {
         Ok(values)
     }
 
-    /// [`View::get_some`] from the engine, one by one. Where a read from the disk is in the way, the others are tried all the
-    /// same: what each of them misses is then known at once.
+    /// [`View::get_some`] from the engine, by single gets. After a cache miss the remaining keys
+    /// are tried too, so that all misses are known at once.
     fn fetch_each(&self, keys: &[&[u8]], most: usize) -> Result<Vec<Option<Slice>>> {
         let mut values = Vec::with_capacity(keys.len());
         let (mut first, mut bytes) = (None, 0);
@@ -538,15 +549,15 @@ impl View {
         first.map_or(Ok(values), Err)
     }
 
-    /// [`View::get_some`] from the engine, with all reads from the disk under way at once. `together`: whether to look how many
-    /// of the keys lie in one block.
+    /// [`View::get_some`] from the engine, with all disk reads batched. `together`: whether to
+    /// learn how many of the keys lie in one block.
     fn fetch_ahead(
         &self,
         keys: &[&[u8]],
         most: usize,
         together: bool,
     ) -> Result<Vec<Option<Slice>>> {
-        // Each lacks one read at a time.
+        // Each key misses one read at a time.
         let keys = keys.get(..nonblocking_read::ROOM).unwrap_or(keys);
         let cached = self.cached_only();
         let mut found: Vec<Option<Option<Slice>>> = Vec::with_capacity(keys.len());
@@ -602,7 +613,7 @@ impl View {
         Ok(values)
     }
 
-    /// From the engine, in one batch.
+    /// Reads from the engine by one batched get.
     fn fetch_batch(&self, keys: &[&[u8]]) -> Result<Vec<Option<Slice>>> {
         let engine = &self.shown.engine;
         let family = keys.first().map_or(Family::Records, |key| Family::of(key));
@@ -621,7 +632,8 @@ impl View {
             SmallVec::from_elem(ptr::null_mut(), keys.len());
         let mut failures: SmallVec<[*mut c_char; 32]> =
             SmallVec::from_elem(ptr::null_mut(), keys.len());
-        // SAFETY: three arrays of `keys.len()`; the keys live during the call; what comes back is ours to destroy or free.
+        // SAFETY: three arrays of `keys.len()`; the keys live during the call; what comes back is
+        // ours to destroy or free.
         unsafe {
             ffi::rocksdb_batched_multi_get_cf_slice(
                 engine.raw(),
@@ -636,7 +648,7 @@ impl View {
         }
         let mut values = Vec::with_capacity(keys.len());
         let mut outcome = Ok(());
-        // All are taken over, also behind an error: each is ours to give back.
+        // All results are taken over, also after an error: each has to be freed.
         for (pinned, failure) in pinned.into_iter().zip(failures) {
             values.push(Slice::take(pinned, engine));
             outcome = check(failure).and(outcome);
@@ -644,8 +656,8 @@ impl View {
         outcome.map(|()| values)
     }
 
-    /// A cursor over `[low, high)` (an empty `high`: no bound), before its first entry: call `next` or `seek`.
-    /// It shows records or everything else, not both: whichever `low` is (a range of ours never crosses spaces).
+    /// A cursor over `[low, high)` (an empty `high`: no bound), before its first entry: call `next`
+    /// or `seek`. It covers one column family, the one of `low`: a range never crosses spaces.
     pub fn scan(&self, low: &[u8], high: &[u8], direction: Direction) -> Scan {
         self.scan_of(Family::of(low), low, high, direction)
     }
@@ -660,7 +672,7 @@ impl View {
         self.scan_with(family, low, high, direction, true)
     }
 
-    /// `fill`: what is read stays in the cache.
+    /// `fill`: whether blocks that are read enter the cache.
     fn scan_with(
         &self,
         family: Family,
@@ -674,8 +686,9 @@ impl View {
         let _noting = Noting::begin(self.cached_only);
         let low: Box<[u8]> = low.into();
         let high: Box<[u8]> = high.into();
-        // SAFETY: the options keep pointers to the bounds, which the scan owns on the heap and never changes; the iterator is
-        // destroyed before options, bounds and engine (see `EngineScan::drop` and the order of its fields).
+        // SAFETY: the options keep pointers to the bounds, which the scan owns on the heap and
+        // never changes; the iterator is destroyed before options, bounds and engine (see
+        // `EngineScan::drop` and the order of its fields).
         let iterator = unsafe {
             if !fill {
                 ffi::rocksdb_readoptions_set_fill_cache(options.raw(), 0);
@@ -687,7 +700,7 @@ impl View {
                     high.len(),
                 );
             }
-            // A forward scan starts at its lower bound and needs no watching there.
+            // A forward scan starts at its lower bound, so the engine need not check it.
             if direction == Direction::Backward && !low.is_empty() {
                 ffi::rocksdb_readoptions_set_iterate_lower_bound(
                     options.raw(),
@@ -723,14 +736,14 @@ impl View {
     }
 }
 
-/// A value, pinned where it is: no copy was made.
+/// A value, pinned in place without a copy.
 pub struct Slice {
     data: *const u8,
     len: usize,
     _owner: Owner,
 }
 
-/// What keeps the bytes of a value in place.
+/// The owner that keeps a value's bytes in place.
 enum Owner {
     Engine { _pinned: Pinned },
     Row { _row: Row },
@@ -778,7 +791,7 @@ impl Slice {
         }
     }
 
-    /// The value in a row, which begins with its key.
+    /// The value in a row of the record cache, which begins with its key.
     fn of_row(row: Row, key_len: usize) -> Slice {
         let value = row.get(key_len..).unwrap_or(&[]);
         Slice {
@@ -796,7 +809,8 @@ impl Deref for Slice {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: see `take` and `of_row`; the owner keeps the bytes where they are, and nobody writes them.
+        // SAFETY: see `take` and `of_row`; the owner keeps the bytes where they are, and nobody
+        // writes them.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 }
@@ -843,8 +857,8 @@ impl Scan {
         }
     }
 
-    /// To the first entry at or after `key` in the scan's direction, within the bounds; false when there is none.
-    /// A following `next` moves on from that entry.
+    /// To the first entry at or after `key` in the scan's direction, within the bounds; false when
+    /// there is none. A following `next` moves on from that entry.
     pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
         match &mut self.over {
             None => self.engine.seek(key),
@@ -932,7 +946,8 @@ impl EngineScan {
     #[allow(clippy::should_implement_trait)]
     fn next(&mut self) -> Result<bool> {
         let _noting = Noting::begin(self.cached_only);
-        // SAFETY (this and below): the iterator is valid; the engine copies the keys that it is given.
+        // SAFETY (this and below): the iterator is valid; the engine copies the keys that it is
+        // given.
         unsafe {
             match (self.state, self.direction) {
                 (State::Done, _) => return Ok(false),
@@ -947,8 +962,8 @@ impl EngineScan {
         self.arrived()
     }
 
-    /// To the first entry at or after `key` in the scan's direction, within the bounds; false when there is none.
-    /// A following `next` moves on from that entry.
+    /// To the first entry at or after `key` in the scan's direction, within the bounds; false when
+    /// there is none. A following `next` moves on from that entry.
     fn seek(&mut self, key: &[u8]) -> Result<bool> {
         if !self.high.is_empty() && self.low >= self.high {
             return Ok(false);
@@ -1015,7 +1030,7 @@ impl EngineScan {
     }
 }
 
-/// Another has changed what a transaction would change.
+/// Another writer has changed what the transaction would change.
 pub fn write_conflict() -> Error {
     err!(
         WriteConflict,

@@ -1,24 +1,27 @@
-//! Who is told of keys before anybody can read them: for summaries of a part of the keyspace that hold for every state that a reader
-//! may see.
+//! Watchers and observers. A watcher learns of keys before they can be read, so that a summary of a
+//! part of the keyspace holds for every state that a reader may see.
 //!
-//! Invariant: a key that is put after [`crate::Store::watch`] has returned was told before it is visible; what was put before lies in the
-//! state that it returns, unless it was deleted since.
+//! Invariant: a key that is put after [`crate::Store::watch`] has returned is reported before it is
+//! visible. Keys put before are in the state that `watch` returns.
 
 use crate::{Committed, Effect, Entry};
 use parking_lot::RwLock;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Is told of keys that are put.
+/// Learns of keys that are put.
 pub trait Watcher: Send + Sync {
-    /// The keys of a group that begin with what is watched, whole. It holds all writers up: it must be quick, and must not write.
+    /// Called with a group's keys that have the watched prefix. All writers wait for it: it must be
+    /// quick, and must not write.
     fn put(&self, keys: &mut dyn Iterator<Item = &[u8]>);
 }
 
-/// Is told of entries once the engine has them: what is kept in memory of the state changes here, on whichever way an entry came.
+/// Learns of entries once the engine has applied them: in-memory state changes here, whoever
+/// proposed the entry.
 pub trait Observer: Send + Sync {
-    /// Called for each entry in the order of the log, after it can be read and before its proposer returns. It holds all writers
-    /// up: it must be quick, must not propose, and must not wait for anybody who does.
+    /// Called for each entry in the order of the log, after it can be read and before its proposer
+    /// returns. All writers wait for it: it must be quick, must not propose, and must not wait for
+    /// a thread that does.
     fn applied(&self, at: Committed, entry: &Entry);
 }
 
@@ -29,13 +32,13 @@ struct Watch {
 
 #[derive(Default)]
 pub(crate) struct Watches {
-    /// So many there are: a group need not take the lock to see that there are none.
+    /// The number of watchers: a group need not take the lock when there are none.
     many: AtomicUsize,
     list: RwLock<Vec<Watch>>,
 }
 
 impl Watches {
-    /// To be called while no group is being written. Those whose watcher is gone are forgotten.
+    /// Called while no group is being written. Removes registrations whose watcher is gone.
     pub fn add(&self, prefix: &[u8], watcher: Weak<dyn Watcher>) {
         let mut list = self.list.write();
         list.retain(|w| w.watcher.strong_count() > 0 && !Weak::ptr_eq(&w.watcher, &watcher));
@@ -46,9 +49,9 @@ impl Watches {
         self.many.store(list.len(), Relaxed);
     }
 
-    /// Tells what a group is about to put.
+    /// Reports the keys that a group is about to put.
     pub fn tell<'e>(&self, entries: impl Iterator<Item = &'e Entry> + Clone) {
-        // Whoever adds one does so between two groups.
+        // Watchers are added only between two groups.
         if self.many.load(Relaxed) == 0 {
             return;
         }

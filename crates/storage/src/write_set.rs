@@ -1,7 +1,7 @@
-//! Write set: what a transaction has written and not committed yet, laid over the snapshot that it reads.
+//! Write set: a transaction's uncommitted writes, over the snapshot that it reads.
 //!
-//! Invariant: a clone is a moment's state and never changes. A statement that writes while it scans does not meet its own
-//! writes, and a statement that fails is taken back by returning to the clone made before it.
+//! Invariant: a clone never changes. So a statement that writes while it scans does not see its own
+//! writes, and a failed statement is rolled back by returning to the clone made before it.
 
 use crate::{Direction, Effect};
 use errors::{Result, err};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// Bytes of a key or value, shared.
 pub(crate) type Bytes = Arc<[u8]>;
 
-/// What an entry costs besides its key and value, about, in bytes.
+/// The approximate memory of an entry besides its key and value, in bytes.
 const ENTRY_OVERHEAD: usize = 120;
 
-/// Keys with the values last put under them; `None`: deleted.
+/// Keys with their newest values; `None`: deleted.
 #[derive(Clone, Default)]
 pub struct WriteSet {
     entries: RedBlackTreeMapSync<Bytes, Option<Bytes>>,
@@ -23,7 +23,7 @@ pub struct WriteSet {
 }
 
 impl WriteSet {
-    /// Adds an effect. A range cannot be deleted here: whoever wants that lists its keys.
+    /// Adds an effect. A range deletion is refused: the caller deletes its keys one by one.
     pub fn add(&mut self, effect: &Effect) -> Result<()> {
         let (key, value) = match effect {
             Effect::Put(key, value) => (key, Some(value)),
@@ -42,7 +42,7 @@ impl WriteSet {
         self.entries.is_empty()
     }
 
-    /// Memory that it has taken, about, in bytes; what was overwritten counts on.
+    /// The approximate memory taken, in bytes; overwritten values still count.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -52,7 +52,7 @@ impl WriteSet {
         self.entries.get(key).map(Option::as_ref)
     }
 
-    /// The first entry in the direction, within `low` and `high`.
+    /// The first entry in the scan's direction, within `low` and `high`.
     fn first(
         &self,
         direction: Direction,
@@ -81,7 +81,7 @@ fn is_empty_range(low: Bound<&[u8]>, high: Bound<&[u8]>) -> bool {
     }
 }
 
-/// Where a merged scan stands.
+/// The position of a merged scan.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     Start,
@@ -90,7 +90,7 @@ enum At {
     Done,
 }
 
-/// The entries of a scan that it lays a write set over.
+/// The scan below a write set.
 pub(crate) trait Below {
     fn next(&mut self) -> Result<bool>;
     fn seek(&mut self, key: &[u8]) -> Result<bool>;
@@ -98,15 +98,15 @@ pub(crate) trait Below {
     fn key(&self) -> &[u8];
 }
 
-/// A write set merged into a scan of what lies below: one entry a key, the written one where there are two, none where it
-/// was deleted.
+/// A write set merged with a scan below it: one entry for each key. A written entry wins over the
+/// one below, and a deleted key is skipped.
 pub(crate) struct MergedScan {
     writes: WriteSet,
     direction: Direction,
     low: Box<[u8]>,
     /// Empty: no bound.
     high: Box<[u8]>,
-    /// The next written entry that was not given yet, or the one that it stands on.
+    /// The next written entry, or the current one.
     written: Option<(Bytes, Option<Bytes>)>,
     at: At,
 }
@@ -148,7 +148,7 @@ impl MergedScan {
         };
     }
 
-    /// To the next entry; after an error it stands nowhere until it is told to seek.
+    /// Moves to the next entry. After an error the scan has no position until the next seek.
     pub fn next(&mut self, below: &mut impl Below) -> Result<bool> {
         match std::mem::replace(&mut self.at, At::Done) {
             At::Done => return Ok(false),
@@ -188,7 +188,7 @@ impl MergedScan {
         self.settle(below)
     }
 
-    /// Stands on whichever of the two candidates comes first, past what was deleted.
+    /// Moves to the first of the two candidates, past deleted keys.
     fn settle(&mut self, below: &mut impl Below) -> Result<bool> {
         use std::cmp::Ordering::*;
         loop {
@@ -222,7 +222,8 @@ impl MergedScan {
         matches!(self.at, At::Below | At::Written)
     }
 
-    /// The written entry that it stands on; `None` when it stands on one from below, or on none.
+    /// The current entry when it is a written one; `None` when it is from below, or when there is
+    /// none.
     pub fn written(&self) -> Option<(&[u8], &[u8])> {
         match (self.at, &self.written) {
             (At::Written, Some((key, Some(value)))) => Some((key, value)),
@@ -277,7 +278,7 @@ mod tests {
         vec![n]
     }
 
-    /// All of the merge from where `begin` puts it, as (key, written).
+    /// The rest of the merge after `begin`, as (key, written).
     fn collect(
         below: &[u8],
         writes: &WriteSet,
@@ -329,7 +330,7 @@ mod tests {
             let mut writes = WriteSet::default();
             let mut model: BTreeMap<u8, bool> = below.iter().map(|k| (*k, false)).collect();
             for _ in 0..random(8) {
-                // Some lie outside of the bounds.
+                // Some keys lie outside the bounds.
                 let k = 8 + random(16) as u8;
                 if random(2) == 0 {
                     writes.add(&Effect::Put(key(k), vec![1])).unwrap();

@@ -1,8 +1,9 @@
-//! Holding writers to what merging can take, before the engine has to stop them.
+//! Write throttle: slows writers to the rate of compaction, before the engine has to stop them.
 //!
-//! Files that wait on level 0, beyond those that wait to be merged together, are the debt of merging: each makes every read dearer,
-//! and at some number the engine slows writers to a crawl and then stops them. So the price of a byte grows with that number from
-//! [`FREE`] on, with its square: the rate of writing settles where merging keeps up, and it changes little from one second to the
+//! Compaction debt is the number of files on level 0 beyond those that wait to be merged together.
+//! Each makes every read dearer, and at some number the engine slows writers to a crawl and then
+//! stops them. So the delay for each byte grows with the debt, from [`FREE`] on, with its square.
+//! The write rate settles where compaction keeps up, and changes little from one second to the
 //! next.
 //!
 //! ```text
@@ -12,25 +13,25 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// So much debt costs nothing.
+/// Debt up to this number of files causes no delay.
 const FREE: u64 = 8;
-/// From here on the full price is due; the engine's own brakes come later.
+/// From this debt on the delay is the full price; the engine's own limits are higher.
 pub(crate) const FULL: u64 = 32;
-/// The full price: 4 MB a second.
+/// The full price: the delay that allows 4 MB a second.
 const FULL_NANOS_PER_KB: u64 = 1_000_000_000 / (4 << 10);
-/// A shorter pause is saved up: sleeping is not finer.
+/// Shorter pauses are accumulated: a thread cannot sleep more precisely.
 const LEAST_PAUSE_NANOS: u64 = 200_000;
 const LONGEST_PAUSE_NANOS: u64 = 100_000_000;
 
 #[derive(Default)]
 pub(crate) struct Pace {
     nanos_per_kb: AtomicU64,
-    /// What was written and not yet paid for. Only the leader of a group touches it.
+    /// The delay that is owed for bytes already written. Only the leader of a group touches it.
     owed_nanos: AtomicU64,
 }
 
 impl Pace {
-    /// Sets the price by the files on level 0 that are more than those that wait to be merged.
+    /// Sets the price by the compaction debt, in files.
     pub fn observe(&self, debt: u64) {
         let over = debt.clamp(FREE, FULL) - FREE;
         let span = FULL - FREE;
@@ -42,12 +43,12 @@ impl Pace {
         self.nanos_per_kb.load(Ordering::Relaxed) > 0
     }
 
-    /// What is charged for a megabyte, in milliseconds.
+    /// The delay for a megabyte, in milliseconds.
     pub fn millis_per_mb(&self) -> u64 {
         self.nanos_per_kb.load(Ordering::Relaxed) * 1024 / 1_000_000
     }
 
-    /// Charges for a group that was written.
+    /// Adds the delay for a group that was written.
     pub fn charge(&self, bytes: usize) {
         let price = self.nanos_per_kb.load(Ordering::Relaxed);
         if price > 0 {
@@ -56,7 +57,7 @@ impl Pace {
         }
     }
 
-    /// How long the next group shall wait, if at all.
+    /// The delay before the next group, if any.
     pub fn pause(&self) -> Option<Duration> {
         let owed = self.owed_nanos.load(Ordering::Relaxed);
         if owed < LEAST_PAUSE_NANOS {

@@ -1,7 +1,8 @@
-//! A process that writes is killed with SIGKILL at a random moment, again and again: every write that it had acknowledged is
-//! found, whole, and nothing else than what it wrote.
+//! A process that writes is killed with SIGKILL at a random moment, again and again: every write
+//! that it had acknowledged is found, whole, and nothing else than what it wrote.
 //!
-//! The process is this test binary, started with `STORAGE_KILL_DIR` set; it prints a line for each acknowledged proposal.
+//! The process is this test binary, started with `STORAGE_KILL_DIR` set; it prints a line for each
+//! acknowledged proposal.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -14,7 +15,8 @@ use std::time::Duration;
 use storage::{Direction, Effect, Entry, Op, Store, StoreOptions};
 
 const THREADS: u64 = 3;
-/// Keys of one thread; each proposal writes one of them and a key of an "index" that must agree with it.
+/// Keys of one thread; each proposal writes one of them and a key of an "index" that must agree
+/// with it.
 const KEYS: u64 = 500;
 
 fn open(dir: &Path) -> Arc<Store> {
@@ -72,7 +74,8 @@ fn write_for_ever(dir: &Path) {
     });
 }
 
-/// The newest number that a thread wrote; checks that records and index agree and that each record is whole.
+/// The newest number that a thread wrote; checks that records and index agree and that each record
+/// is whole.
 fn last_of(store: &Arc<Store>, thread: u64) -> u64 {
     let view = store.view();
     let mut last = 0;

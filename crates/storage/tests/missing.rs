@@ -37,7 +37,8 @@ fn open(dir: &Path, direct_io: bool) -> Arc<Store> {
     .unwrap()
 }
 
-/// A store whose records lie on the disk and not in the cache; with direct I/O not in the page cache either.
+/// A store whose records lie on the disk and not in the cache; with direct I/O not in the page
+/// cache either.
 fn filled(dir: &Path, direct_io: bool) -> Arc<Store> {
     let store = open(dir, false);
     let puts = (0..RECORDS).map(|n| Entry::noop(vec![Effect::Put(key(n), value(n))]));
@@ -201,7 +202,8 @@ fn who_may_wait_has_many_reads_done_at_once() {
         }
         let store = filled(&dir.path().join(format!("data-{direct_io}")), direct_io);
         let before = store.stats().batched_reads;
-        // In no order, a few of them absent and a few asked for twice; more than can be noted at once.
+        // In no order, a few of them absent and a few asked for twice; more than can be noted at
+        // once.
         let asked: Vec<u32> = (0..300)
             .map(|n| (n * 977 + 100) % RECORDS)
             .chain([7, RECORDS + 3, 7, 3999, RECORDS + 9])
@@ -221,7 +223,8 @@ fn who_may_wait_has_many_reads_done_at_once() {
                 at += some.len();
             }
         }
-        // A block holds fifteen records, of which a file that lies in the page cache need not be read.
+        // A block holds fifteen records, of which a file that lies in the page cache need not be
+        // read.
         let handed_over = store.stats().batched_reads - before;
         assert!(!direct_io || !rings || handed_over > 100, "{handed_over}");
         // Those that lie together, first found out and then taken to: nothing else comes of it.

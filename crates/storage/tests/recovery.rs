@@ -1,4 +1,5 @@
-//! What a store shows after it was opened again: closed cleanly, dropped without a flush, killed, or cut short.
+//! What a store shows after it was opened again: closed cleanly, dropped without a flush, killed,
+//! or cut short.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -465,8 +466,9 @@ fn concurrent_proposals_are_all_applied_and_numbered_once() {
     assert_eq!(contents(&open(dir.path())), before);
 }
 
-/// Pairs of records that are always written together, by two writers, while readers look at them through snapshots and at the
-/// newest state: a snapshot never sees half of a write, and nobody sees less than what was acknowledged before he looked.
+/// Pairs of records that are always written together, by two writers, while readers look at them
+/// through snapshots and at the newest state: a snapshot never sees half of a write, and nobody
+/// sees less than what was acknowledged before he looked.
 #[test]
 fn records_that_are_kept_in_memory_are_never_stale() {
     let dir = tempfile::tempdir().unwrap();
@@ -581,9 +583,10 @@ fn random_group(rng: &mut StdRng, model: &mut Model) -> Vec<Entry> {
         .collect()
 }
 
-/// Random writes against a model. A crash is a drop (which flushes no memtable) after which the log's tail that was not
-/// durable is cut anywhere, as a loss of power does. What is found must be the model after some group, none older than the last
-/// durable one; and the store must go on from there.
+/// Random writes against a model. A crash is a drop (which flushes no memtable) after which the
+/// log's tail that was not durable is cut anywhere, as a loss of power does. What is found must be
+/// the model after some group, none older than the last durable one; and the store must go on from
+/// there.
 #[test]
 fn random_writes_and_crashes_agree_with_a_model() {
     let seed: u64 = std::env::var("SEED")
@@ -625,7 +628,8 @@ fn random_writes_and_crashes_agree_with_a_model() {
             }
         }
         let durable = store.durable_index();
-        // Where each segment's durable part ends: it is what a reader of the log passes when it has read entry `durable`.
+        // Where each segment's durable part ends: it is what a reader of the log passes when it has
+        // read entry `durable`.
         let last = store.last_index();
         drop(store);
         let mut lost = None;
@@ -638,7 +642,8 @@ fn random_writes_and_crashes_agree_with_a_model() {
             "round {round}: durable {durable}, flushed {flushed}, last {last}, found {index}, cut {lost:?}"
         );
         assert!(index >= durable.max(flushed) && index <= last);
-        // Between two groups' ends lie single entries, which the model does not know; the engine may have been ahead.
+        // Between two groups' ends lie single entries, which the model does not know; the engine
+        // may have been ahead.
         if let Some(expected) = history.get(&index) {
             assert_eq!(&found, expected, "round {round}, index {index}");
         }
@@ -648,7 +653,8 @@ fn random_writes_and_crashes_agree_with_a_model() {
     }
 }
 
-/// Cuts the log at a random byte behind entry `durable`; later segments go, as they were never synced.
+/// Cuts the log at a random byte behind entry `durable`; later segments go, as they were never
+/// synced.
 fn cut_behind(log: &Path, durable: u64, rng: &mut StdRng) -> u64 {
     let mut segments: Vec<_> = std::fs::read_dir(log)
         .unwrap()

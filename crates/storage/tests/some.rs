@@ -47,7 +47,8 @@ fn the_first_of_them_and_then_the_others() {
             while at < keys.len() {
                 let some = view.get_some(&keys[at..]).unwrap();
                 assert!(!some.is_empty());
-                // All but the one that was too much: of those that are cached as rows, and of the others.
+                // All but the one that was too much: of those that are cached as rows, and of the
+                // others.
                 let mut lengths: Vec<usize> = some.iter().flatten().map(|v| v.len()).collect();
                 lengths.sort_unstable();
                 let usual = lengths.len().saturating_sub(2);

@@ -1,8 +1,10 @@
-//! The load of a collection with three random secondary indexes, by tenths: what the storage room does with the puts of such a
-//! load when nothing stands before it. `scripts/bench-load.sh` sets the server's figures beside these.
+//! The load of a collection with three random secondary indexes, by tenths: what the storage room
+//! does with the puts of such a load when nothing stands before it. `scripts/bench-load.sh` sets
+//! the server's figures beside these.
 //!
-//! Every thread proposes batches as a connection would send them and waits for each. Payloads are incompressible unless asked
-//! otherwise. A line of JSON comes out; rates are documents a second, `tenths` of the whole load in order.
+//! Every thread proposes batches as a connection would send them and waits for each. Payloads are
+//! incompressible unless asked otherwise. A line of JSON comes out; rates are documents a second,
+//! `tenths` of the whole load in order.
 
 use crate::process::{cpu, directory_bytes, peak_rss_bytes, stolen, written_bytes};
 use crate::{Numbers, index_key, prefix};

@@ -1,14 +1,18 @@
-//! What the storage room costs by itself: documents a second and CPU microseconds an operation, in process.
+//! What the storage room costs by itself: documents a second and CPU microseconds an operation, in
+//! process.
 //!
-//! `cargo run --release -p storage --example engine_fill -- [docs=60000] [cache_mb=1024] [row_percent=50] [block=16384]
-//! [group=n: only inserts, in groups of n] [repeat=1: of the reads, the cheapest counts]`
+//! `cargo run --release -p storage --example engine_fill -- [docs=60000] [cache_mb=1024]
+//! [row_percent=50] [block=16384] [group=n: only inserts, in groups of n] [repeat=1: of the reads,
+//! the cheapest counts]`
 //!
-//! With `load=md5` or `load=generated` it runs the load that `load.rs` describes instead (`docs`, `threads=4`, `batch=100`,
-//! `check=1`, `numbered=1`: records under numbers and ids in a place of their own, as with long `_id`s; `doc=1024`, `random=100`,
-//! `dir=` where to put it, `engine=` options of RocksDB by name).
+//! With `load=md5` or `load=generated` it runs the load that `load.rs` describes instead (`docs`,
+//! `threads=4`, `batch=100`, `check=1`, `numbered=1`: records under numbers and ids in a place of
+//! their own, as with long `_id`s; `doc=1024`, `random=100`, `dir=` where to put it, `engine=`
+//! options of RocksDB by name).
 //!
-//! Inserts put a 1 KB document (half of it incompressible) and three index keys, by one thread, without waiting for the disk
-//! (w: 1). "CPU" is that of the whole process, flushes and compactions included; "own" is the calling thread's alone.
+//! Inserts put a 1 KB document (half of it incompressible) and three index keys, by one thread,
+//! without waiting for the disk (w: 1). "CPU" is that of the whole process, flushes and compactions
+//! included; "own" is the calling thread's alone.
 
 mod load;
 mod process;

@@ -1,17 +1,21 @@
-//! YCSB's reads and updates on the bare engine, in process, as C.S2 to C.S5 of `pando lab run` ask a server for them.
-//! `scripts/bench-beyond.sh` sets the server's figures beside these.
+//! YCSB's reads and updates on the bare engine, in process, as C.S2 to C.S5 of `pando lab run` ask
+//! a server for them. `scripts/bench-beyond.sh` sets the server's figures beside these.
 //!
-//! `cargo run --release -p storage --example engine_ycsb -- phases=C.S5:100,C.S2:90 [records=100000] [doc=1168] [threads=32]
-//! [seconds=30] [warmup=10] [cache_mb=256] [row_percent=0] [direct=0] [dir=where to put it]`: names of phases with how many of a
-//! hundred operations read. The bare engine has all of the cache for its blocks; `row_percent=50` is the storage room as the server
-//! has it, with rows in front of them.
+//! `cargo run --release -p storage --example engine_ycsb -- phases=C.S5:100,C.S2:90
+//! [records=100000] [doc=1168] [threads=32] [seconds=30] [warmup=10] [cache_mb=256] [row_percent=0]
+//! [direct=0] [dir=where to put it]`: names of phases with how many of a hundred operations read.
+//! The bare engine has all of the cache for its blocks; `row_percent=50` is the storage room as the
+//! server has it, with rows in front of them.
 //!
-//! Keys, their distribution (the laboratory's own code) and the sizes of records and fields are those of the scenarios; options and
-//! allocator are those of the server. A read gets the record; an update gets it, changes one field and puts it whole. So many threads,
-//! each with one operation under way, stand for connections; nothing is latched, parsed or sent. A line of JSON comes out for the load
-//! and for each phase; CPU is that of the whole process, merging and the drawing of keys (under a microsecond) included.
+//! Keys, their distribution (the laboratory's own code) and the sizes of records and fields are
+//! those of the scenarios; options and allocator are those of the server. A read gets the record;
+//! an update gets it, changes one field and puts it whole. So many threads, each with one operation
+//! under way, stand for connections; nothing is latched, parsed or sent. A line of JSON comes out
+//! for the load and for each phase; CPU is that of the whole process, merging and the drawing of
+//! keys (under a microsecond) included.
 
-// The laboratory's own, so that the same records are asked for as often; this room depends on none that stand above it.
+// The laboratory's own, so that the same records are asked for as often; this room depends on none
+// that stand above it.
 #[allow(dead_code, reason = "other workloads use the rest")]
 #[path = "../../../lab/src/distribution.rs"]
 mod distribution;
@@ -36,7 +40,8 @@ use storage::{Effect, Entry, Op, Store, StoreOptions};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Records are brought in as the script has the laboratory do it: batches of so many from so many threads.
+/// Records are brought in as the script has the laboratory do it: batches of so many from so many
+/// threads.
 const BATCH: u64 = 100;
 const LOADERS: u64 = 4;
 const FIELDS: u64 = 10;
@@ -141,7 +146,8 @@ fn settle(store: &Arc<Store>) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Nanoseconds of reads and of updates. Small, for there is one of each thread, and memory is what is short.
+/// Nanoseconds of reads and of updates. Small, for there is one of each thread, and memory is what
+/// is short.
 struct Times([Histogram<u32>; 2]);
 
 impl Times {
