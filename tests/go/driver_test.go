@@ -17,7 +17,7 @@ import (
 )
 
 // serve gives the address of a server that ends with the test.
-func serve(t *testing.T) string {
+func serve(t *testing.T, more ...string) string {
 	t.Helper()
 	binary := os.Getenv("PANDO_BIN")
 	if binary == "" {
@@ -28,7 +28,8 @@ func serve(t *testing.T) string {
 	address := listener.Addr().String()
 	listener.Close()
 	_, port, _ := net.SplitHostPort(address)
-	server := exec.Command(binary, "serve", "--dbpath", filepath.Join(t.TempDir(), "data"), "--port", port)
+	arguments := append([]string{"serve", "--dbpath", filepath.Join(t.TempDir(), "data"), "--port", port}, more...)
+	server := exec.Command(binary, arguments...)
 	check(t, server.Start())
 	t.Cleanup(func() {
 		server.Process.Kill()

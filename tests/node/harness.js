@@ -1,6 +1,6 @@
 // Starts the built server on a loopback port and a directory of its own, and ends it when the tests of a file are done.
 
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, existsSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -21,7 +21,34 @@ const freePort = () =>
     });
   });
 
-export async function startServer(...options) {
+export const startServer = (...options) => launch(options, '');
+
+/// A server that asks for a login and for TLS, with a user `root`, one who is the certificate of client.pem, and the folder of
+/// the certificates.
+export async function startSecureServer() {
+  const certificates = mkdtempSync(path.join(tmpdir(), 'pando-certificates-'));
+  execFileSync('bash', [path.join(root, 'tests/certificates.sh'), certificates]);
+  const at = (name) => path.join(certificates, name);
+  const tls = ['--tlsMode', 'requireTLS', '--tlsCertificateKeyFile', at('server.pem'), '--tlsCAFile', at('authority.pem')];
+  const query = new URLSearchParams({ tls: 'true', tlsCAFile: at('authority.pem'), directConnection: 'true' });
+  const server = await launch(['--auth', '--tlsAllowConnectionsWithoutCertificates', ...tls], `?${query}`);
+  const first = new MongoClient(server.uri);
+  await first.db('admin').command({ createUser: 'root', pwd: 'secret', roles: ['root'] });
+  await first.close();
+  const admin = new MongoClient(server.uri, { auth: { username: 'root', password: 'secret' } });
+  await admin.db('$external').command({ createUser: 'CN=ann,O=Pando', roles: [{ role: 'readWrite', db: 'shop' }] });
+  await admin.close();
+  return {
+    ...server,
+    at,
+    async stop() {
+      await server.stop();
+      rmSync(certificates, { recursive: true, force: true });
+    },
+  };
+}
+
+async function launch(options, query) {
   if (!existsSync(binary)) throw new Error(`there is no server at ${binary}: build it, or name it with PANDO_BIN`);
   const dir = mkdtempSync(path.join(tmpdir(), 'pando-node-'));
   const port = await freePort();
@@ -31,7 +58,7 @@ export async function startServer(...options) {
   });
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (part) => (said = (said + part).slice(-20000)));
   const ended = new Promise((resolve) => child.on('exit', resolve));
-  const uri = `mongodb://127.0.0.1:${port}/`;
+  const uri = `mongodb://127.0.0.1:${port}/${query}`;
   const deadline = Date.now() + 60_000;
   for (;;) {
     if (child.exitCode !== null) throw new Error(`the server ended with ${child.exitCode}:\n${said}`);

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 
+from certificates import Authority
+from encrypted import Secure
 from harness import BINARY, Server
 
 numbers = itertools.count(1)
@@ -49,6 +51,26 @@ def new_server(tmp_path):
 
     def start(*options, path=None, **more):
         server = Server(path or tmp_path / "data", *options, **more)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def secure(tmp_path):
+    """Starts servers that want TLS."""
+    started = []
+
+    def start(*options):
+        server = Secure(tmp_path / "data", *options)
         started.append(server)
         return server.start()
 

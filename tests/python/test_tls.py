@@ -5,57 +5,12 @@ import socket
 import ssl
 import threading
 
-import pymongo
 import pytest
 from pymongo.errors import PyMongoError
 
 from certificates import Authority
-from harness import Server, Wire
-
-
-@pytest.fixture
-def authority(tmp_path):
-    return Authority(tmp_path)
-
-
-def options(authority, mode="requireTLS", **more):
-    given = {"tlsMode": mode, "tlsCertificateKeyFile": authority.issue("server"), **more}
-    return [o for name, value in given.items() for o in ([f"--{name}"] if value is True else [f"--{name}", value])]
-
-
-class Secure(Server):
-    """A server that its own harness reaches without TLS only while plain text is allowed."""
-
-    def start(self, timeout_s=60):
-        self.launch()
-        import time
-
-        end = time.monotonic() + timeout_s
-        while "Waiting for connections" not in self.tail(200):
-            assert time.monotonic() < end and self.running(), self.tail()
-            time.sleep(0.02)
-        return self
-
-
-@pytest.fixture
-def secure(tmp_path):
-    started = []
-
-    def start(*given):
-        server = Secure(tmp_path / "data", *given)
-        started.append(server)
-        return server.start()
-
-    yield start
-    for server in started:
-        server.kill()
-
-
-def client(server, authority, **more):
-    more.setdefault("serverSelectionTimeoutMS", 2000)
-    return pymongo.MongoClient(
-        f"mongodb://localhost:{server.port}/", directConnection=True, tls=True, tlsCAFile=str(authority.file), **more
-    )
+from encrypted import Secure, tls_client as client, tls_options as options
+from harness import Wire
 
 
 def reaches(server, authority, **more):

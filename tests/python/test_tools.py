@@ -10,6 +10,8 @@ import bson
 import pytest
 from bson import Decimal128, Int64, Timestamp
 
+from encrypted import tls_client, tls_options
+
 TOOLS = pathlib.Path(os.environ.get("PANDO_TOOLS", ".tools/bin"))
 
 
@@ -155,3 +157,38 @@ def test_users_come_along_with_their_credentials(new_server, tmp_path, whole):
             ann.shop.things.insert_one({})
     with two.client(username="root", password="p") as client:
         assert client.admin.list_collection_names(filter={"name": {"$regex": "^temp"}}) == []
+
+
+@pytest.mark.parametrize("how", ["SCRAM-SHA-256", "SCRAM-SHA-1", "MONGODB-X509"])
+def test_tools_log_in_over_tls(secure, authority, tmp_path, how):
+    certificate = authority.issue("ann")
+    server = secure(*tls_options(authority, tlsCAFile=authority.file), "--auth")
+    with tls_client(server, authority, tlsCertificateKeyFile=str(certificate)) as c:
+        c.admin.command("createUser", "root", pwd="p", roles=["root"])
+    root = {"username": "root", "password": "p", "tlsCertificateKeyFile": str(certificate)}
+    with tls_client(server, authority, **root) as c:
+        c["$external"].command("createUser", "CN=ann,O=Pando", roles=[{"role": "root", "db": "admin"}])
+        c.shop.things.insert_many([{"_id": i} for i in range(100)])
+        who = [] if how == "MONGODB-X509" else ["--username=root", "--password=p"]
+        source = "$external" if how == "MONGODB-X509" else "admin"
+        login = [*who, f"--authenticationDatabase={source}", f"--authenticationMechanism={how}"]
+        tls = ["--ssl", f"--sslCAFile={authority.file}", f"--sslPEMKeyFile={certificate}"]
+
+        def go(name, *arguments):
+            all = [tool(name), "--host=localhost", f"--port={server.port}", *tls, *login, *map(str, arguments)]
+            done = subprocess.run(all, capture_output=True, timeout=120)
+            assert done.returncode == 0, done.stderr.decode()
+            return done
+
+        go("mongodump", "--db=shop", f"--out={tmp_path}/dump")
+        c.drop_database("shop")
+        go("mongorestore", f"{tmp_path}/dump")
+        assert c.shop.things.count_documents({}) == 100
+        go("mongoexport", "--db=shop", "--collection=things", f"--out={tmp_path}/t.json")
+        go("mongoimport", "--db=shop", "--collection=again", f"--file={tmp_path}/t.json")
+        assert c.shop.again.count_documents({}) == 100
+        assert b"totals" in go("mongotop", "--json", "--rowcount=1", "1").stdout
+        assert go("mongostat", "--json", "--rowcount=1", "1").stdout
+        (tmp_path / "file").write_bytes(b"x" * 1000)
+        go("mongofiles", "--db=files", f"--local={tmp_path}/file", "put", "name")
+        assert c.files["fs.files"].find_one()["length"] == 1000

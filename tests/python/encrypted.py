@@ -1,0 +1,31 @@
+"""Servers that want TLS, and clients of theirs."""
+
+import time
+
+import pymongo
+
+from harness import Server
+
+
+class Secure(Server):
+    """A server that its own harness reaches without TLS only while plain text is allowed."""
+
+    def start(self, timeout_s=60):
+        self.launch()
+        end = time.monotonic() + timeout_s
+        while "Waiting for connections" not in self.tail(200):
+            assert time.monotonic() < end and self.running(), self.tail()
+            time.sleep(0.02)
+        return self
+
+
+def tls_options(authority, mode="requireTLS", **more):
+    given = {"tlsMode": mode, "tlsCertificateKeyFile": authority.issue("server"), **more}
+    return [o for name, value in given.items() for o in ([f"--{name}"] if value is True else [f"--{name}", value])]
+
+
+def tls_client(server, authority, **more):
+    more.setdefault("serverSelectionTimeoutMS", 2000)
+    return pymongo.MongoClient(
+        f"mongodb://localhost:{server.port}/", directConnection=True, tls=True, tlsCAFile=str(authority.file), **more
+    )
