@@ -110,3 +110,16 @@ def test_a_bad_audit_log_is_no_start(tmp_path, options, why):
     server = Server(tmp_path / "data", *options)
     server.launch()
     assert server.process.wait(20) != 0 and why in server.tail()
+
+
+def test_collections_that_an_insert_makes(audited):
+    server, path = audited()
+    with server.client(**ROOT) as root:
+        root.shop.implied.insert_one({})
+        root.shop.implied.insert_one({})
+        root.shop.upserted.update_one({"_id": 1}, {"$set": {"a": 1}}, upsert=True)
+        root.shop.updated.update_one({"_id": 1}, {"$set": {"a": 1}})
+        with root.start_session() as session, session.start_transaction():
+            root.shop.transacted.insert_one({}, session=session)
+    made = [e["param"]["ns"] for e in events(path, "createCollection")]
+    assert made == ["shop.implied", "shop.upserted", "shop.transacted"]

@@ -88,6 +88,8 @@ pub struct OpCtx<'a> {
     /// The first plan that was run, and what all of them examined: for the profiler.
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
+    /// Collections that it has made because something was written to them.
+    pub made: SmallVec<[String; 1]>,
     /// Counters of indexes that it added to while it may be run again elsewhere.
     used: SmallVec<[Arc<AtomicU64>; 2]>,
 }
@@ -126,6 +128,7 @@ impl<'a> OpCtx<'a> {
             last_index: 0,
             plan: None,
             examined: Examined::default(),
+            made: SmallVec::new(),
             used: SmallVec::new(),
         }
     }

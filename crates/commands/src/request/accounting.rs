@@ -13,6 +13,7 @@ use errors::Result;
 use executor::Examined;
 use parking_lot::Mutex;
 use planner::Plan;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub(super) struct Account<'a, 'r> {
     pub spent: Vec<(String, Kind, Usage)>,
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
+    /// Collections that it made because something was written to them.
+    pub made: SmallVec<[String; 1]>,
     /// The command that made the cursor of a getMore.
     pub originating: Option<DocBuf>,
 }
@@ -50,6 +53,7 @@ impl Commands {
                 db: account.args.db,
                 body: call.request.body,
                 failure: account.done.as_ref().err(),
+                made: &account.made,
             });
         }
         if self.profiler.wants(account.elapsed) {

@@ -182,6 +182,7 @@ impl Commands {
                 spent: cx.spent,
                 plan: cx.op.plan.take(),
                 examined: cx.op.examined,
+                made: std::mem::take(&mut cx.op.made),
                 originating: cx.originating,
             };
             self.account(call, &local.top, account);

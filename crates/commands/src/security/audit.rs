@@ -35,6 +35,8 @@ pub struct Ended<'a> {
     pub db: &'a str,
     pub body: Doc<'a>,
     pub failure: Option<&'a Error>,
+    /// Collections that it made because something was written to them.
+    pub made: &'a [String],
 }
 
 impl Audit {
@@ -95,6 +97,12 @@ impl Audit {
                 .str("ns", &namespace(ended))
                 .doc("args", args);
             return self.tell(ended.client, "authCheck", &w.finish(), code);
+        }
+        // Those that keep users and settings are the server's own doing.
+        let by_client = |ns: &&String| !ns.starts_with("admin.system.");
+        for ns in ended.made.iter().filter(by_client) {
+            let param = doc! { "ns": ns };
+            self.tell(ended.client, "createCollection", &param, 0);
         }
         if let Some((atype, param)) = change(ended) {
             self.tell(ended.client, atype, &param, code);

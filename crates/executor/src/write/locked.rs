@@ -36,13 +36,17 @@ impl LockedCollection {
             catalog::check_system_name(ns)?;
             if let Some(transaction) = &mut ctx.transaction {
                 transaction.create(ns, DocBuf::new())?;
+                ctx.made.push(ns.into());
                 continue;
             }
-            match ctx.engine.catalog.get_or_create(ns) {
+            match ctx.engine.catalog.create(ns, DocBuf::new()) {
                 // A transaction is about to make it: it is there, or free, when that has ended.
                 Err(e) if e.code == Code::WriteConflict => ctx.let_others()?,
+                // Somebody else may have been faster.
                 made => {
-                    made?;
+                    if made?.is_some() {
+                        ctx.made.push(ns.into());
+                    }
                 }
             }
         }
