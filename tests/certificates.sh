@@ -13,16 +13,16 @@ key() { openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -o
 key authority
 openssl req -x509 -new -key authority.key -subj /O=Pando/CN=authority -days 30 -out authority.pem
 
-# issue FILE COMMON_NAME
+# issue FILE SUBJECT: what the server has of O, OU and DC would make a client a member of the cluster.
 issue() {
     key "$1"
-    openssl req -new -key "$1.key" -subj "/O=Pando/CN=$2" -out "$1.csr"
+    openssl req -new -key "$1.key" -subj "$2" -out "$1.csr"
     printf '%s\n' subjectAltName=DNS:localhost,IP:127.0.0.1 basicConstraints=CA:FALSE >"$1.ext"
     openssl x509 -req -in "$1.csr" -CA authority.pem -CAkey authority.key -set_serial "0x$(openssl rand -hex 8)" -days 30 \
         -extfile "$1.ext" -out "$1.crt" 2>"$1.said" || { cat "$1.said" >&2; return 1; }
     cat "$1.crt" "$1.key" >"$1.pem"
 }
 
-issue server server
-issue client ann
+issue server /O=Pando/OU=Servers/CN=server
+issue client /O=Pando/CN=ann
 openssl pkcs12 -export -in client.pem -passout pass:pando -out client.p12

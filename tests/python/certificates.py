@@ -11,8 +11,26 @@ from cryptography.x509.oid import NameOID
 NOW = datetime.datetime.now(datetime.timezone.utc)
 
 
-def name(common_name):
-    return x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Pando"), x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+ROLES = x509.ObjectIdentifier("1.3.6.1.4.1.34601.2.1.1")
+
+
+def name(common_name, unit=None):
+    """A member's certificate has the same unit as the server's; a client's must not."""
+    parts = [(NameOID.ORGANIZATION_NAME, "Pando"), (NameOID.COMMON_NAME, common_name)]
+    if unit:
+        parts.insert(1, (NameOID.ORGANIZATIONAL_UNIT_NAME, unit))
+    return x509.Name([x509.NameAttribute(oid, value) for oid, value in parts])
+
+
+def roles_extension(roles):
+    """MongoDB's: a set of sequences of two strings."""
+
+    def der(tag, content):
+        assert len(content) < 128
+        return bytes([tag, len(content)]) + content
+
+    pairs = [der(0x30, der(0x0C, role.encode()) + der(0x0C, db.encode())) for role, db in roles]
+    return x509.UnrecognizedExtension(ROLES, der(0x31, b"".join(pairs)))
 
 
 class Authority:
@@ -26,7 +44,7 @@ class Authority:
         self.file = folder / f"{common_name}.pem"
         self.file.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
 
-    def build(self, subject, public_key, is_authority, days):
+    def build(self, subject, public_key, is_authority, days, more=()):
         begin = NOW - datetime.timedelta(days=10)
         builder = x509.CertificateBuilder(
             issuer_name=self.name,
@@ -39,18 +57,22 @@ class Authority:
         if not is_authority:
             names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        for extension in more:
+            builder = builder.add_extension(extension, critical=False)
         return builder.sign(self.key, hashes.SHA256())
 
-    def issue(self, common_name, days=300):
-        """A file with a certificate and its key."""
+    def issue(self, common_name, days=300, unit=None, roles=(), password=None, file=None):
+        """A file with a certificate and its key; with a password the key is encrypted."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self.build(name(common_name), key.public_key(), False, days)
-        path = self.folder / f"{common_name}.pem"
+        more = [roles_extension(roles)] if roles else []
+        certificate = self.build(name(common_name, unit), key.public_key(), False, days, more)
+        path = self.folder / f"{file or common_name}.pem"
+        how = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
         pem = certificate.public_bytes(serialization.Encoding.PEM)
         path.write_bytes(
             pem
             + key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how
             )
         )
         path.chmod(0o600)

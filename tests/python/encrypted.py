@@ -20,7 +20,7 @@ class Secure(Server):
 
 
 def tls_options(authority, mode="requireTLS", **more):
-    given = {"tlsMode": mode, "tlsCertificateKeyFile": authority.issue("server"), **more}
+    given = {"tlsMode": mode, "tlsCertificateKeyFile": authority.issue("server", unit="Servers"), **more}
     return [o for name, value in given.items() for o in ([f"--{name}"] if value is True else [f"--{name}", value])]
 
 

@@ -247,3 +247,101 @@ def test_a_revocation_list_that_checks_nothing_is_no_start(tmp_path, authority, 
     server = Secure(tmp_path / "data", *options(authority, tlsCRLFile=crl, **more))
     server.launch()
     assert server.process.wait(20) == 2 and why in server.tail()
+
+
+@pytest.fixture
+def with_root(secure, authority):
+    """A server with certificates of clients, and its user root."""
+
+    def start(*more, **tls):
+        server = secure(*options(authority, tlsCAFile=authority.file, tlsAllowConnectionsWithoutCertificates=True, **tls), *more)
+        with client(server, authority) as c:
+            c.admin.command("createUser", "root", pwd="p", roles=["root"])
+        return server
+
+    return start
+
+
+def users_of(c):
+    return c.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]
+
+
+@pytest.mark.parametrize("user, written", [("Jürgen Öß", "CN=J\\C3\\BCrgen \\C3\\96\\C3\\9F"), (' a,b+"c#d ', 'CN=\\ a\\,b\\+\\"c#d\\ ')])
+def test_names_are_written_as_mongodb_writes_them(with_root, authority, user, written):
+    certificate = authority.issue(user, file="special")
+    server = with_root("--auth")
+    with client(server, authority, username="root", password="p") as c:
+        c["$external"].command("createUser", f"{written},O=Pando", roles=[{"role": "read", "db": "shop"}])
+    with x509_client(server, authority, certificate) as c:
+        assert users_of(c) == [{"user": f"{written},O=Pando", "db": "$external"}]
+
+
+def test_roles_in_a_certificate(with_root, authority):
+    server = with_root("--auth")
+    certificate = authority.issue("carl", roles=[("readWrite", "shop"), ("clerk", "shop")])
+    with client(server, authority, username="root", password="p") as c, x509_client(server, authority, certificate) as carl:
+        c.shop.command("createRole", "clerk", privileges=[{"resource": {"db": "shop", "collection": "papers"}, "actions": ["find"]}], roles=[])
+        carl.shop.things.insert_one({})
+        with pytest.raises(PyMongoError):
+            carl.other.things.find_one()
+        assert users_of(carl) == [{"user": "CN=carl,O=Pando", "db": "$external"}]
+        # A role that is changed counts for him too.
+        c.shop.command("updateRole", "clerk", roles=["read"], privileges=[])
+        carl.shop.things.find_one()
+
+
+@pytest.mark.parametrize("mode, key, certificate", [("keyFile", True, False), ("sendKeyFile", True, True), ("sendX509", True, True), ("x509", False, True)])
+def test_how_members_may_log_in(with_root, authority, tmp_path, mode, key, certificate):
+    (tmp_path / "key").write_text("abcdefgh")
+    (tmp_path / "key").chmod(0o600)
+    server = with_root("--keyFile", tmp_path / "key", "--clusterAuthMode", mode)
+    member = authority.issue("member", unit="Servers")
+    by_certificate = {"authMechanism": "MONGODB-X509", "tlsCertificateKeyFile": str(member)}
+    by_key = {"username": "__system", "password": "abcdefgh", "authSource": "local"}
+    for how, taken in ((by_key, key), (by_certificate, certificate)):
+        with client(server, authority, **how) as c:
+            if taken:
+                assert users_of(c) == [{"user": "__system", "db": "local"}]
+                c.shop.things.insert_one({})
+            else:
+                with pytest.raises(PyMongoError) as caught:
+                    users_of(c)
+                assert caught.value.code == 18
+    # A user who is the certificate of a member does not come to be one.
+    with client(server, authority, username="root", password="p") as c:
+        c["$external"].command("createUser", "CN=member,OU=Servers,O=Pando", roles=[])
+    with client(server, authority, **by_certificate) as c:
+        if certificate:
+            assert users_of(c) == [{"user": "__system", "db": "local"}]
+        else:
+            with pytest.raises(PyMongoError):
+                users_of(c)
+
+
+@pytest.mark.parametrize(
+    "options_, why",
+    [
+        (["--clusterAuthMode", "x509"], "needs --tlsMode"),
+        (["--clusterAuthMode", "keyFile"], "there is no --keyFile"),
+        (["--clusterAuthMode", "never"], "keyFile, sendKeyFile, sendX509 or x509"),
+    ],
+)
+def test_a_cluster_without_what_it_needs_is_no_start(tmp_path, options_, why):
+    server = Secure(tmp_path / "data", *options_)
+    server.launch()
+    assert server.process.wait(20) == 2 and why in server.tail()
+
+
+def test_an_encrypted_key(secure, authority, tmp_path):
+    authority.issue("server", password="geheim")
+    given = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", tmp_path / "server.pem"]
+    for password, why in ((None, "no password was given"), ("falsch", "does not open")):
+        more = ["--tlsCertificateKeyFilePassword", password] if password else []
+        server = Secure(tmp_path / "data", *given, *more)
+        server.launch()
+        assert server.process.wait(20) == 2 and why in server.tail() and "server.pem" in server.tail()
+    server = secure(*given, "--tlsCertificateKeyFilePassword", "geheim")
+    with client(server, authority) as c:
+        told = c.admin.command("getCmdLineOpts")
+        assert "geheim" not in str(told) and told["parsed"]["net"]["tls"]["certificateKeyFilePassword"] == "<password>"
+    assert "geheim" not in server.log.read_text()

@@ -11,12 +11,11 @@ use lab::fault::{Fault, Result, target as lost};
 use lab::report::{Sizes, TargetInfo};
 use lab::show;
 use lab::targets::mark::{self, Owner};
-use lab::targets::{Answer, Cells, Dialect, Table, Target, Url};
+use lab::targets::{Answer, Cells, Dialect, Stream, Table, Target, Url};
 use lab::terms::Durability;
 use lab::ycsb::session::Plan;
 use lab::ycsb::{Properties, Session, Spec, scenario};
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::Frame;
@@ -169,8 +168,8 @@ struct Talk {
 }
 
 impl Dialect for Talk {
-    fn connect(&self) -> Result<(TcpStream, u32)> {
-        Ok((self.url.host.connect()?, 0))
+    fn connect(&self) -> Result<(Stream, u32)> {
+        Ok((Stream::from(self.url.host.connect()?), 0))
     }
 
     fn insert(&mut self, rows: &Cells, out: &mut Vec<u8>) {

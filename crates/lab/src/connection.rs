@@ -1,17 +1,15 @@
 //! One blocking connection, for everything that is not measured: set-up, counts, statistics, shutdown.
 
 use crate::fault::{Fault, Result, target};
-use crate::login::Login;
 use crate::reply;
 use crate::request::{Template, command, set_request_id};
+use crate::targets::Stream;
 use crate::targets::mark::{self, Owner};
-use crate::targets::{Host, Url};
 use bson::{Doc, DocBuf, Val, doc};
+use outgoing::{Converse, MongoTarget};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-
-const DEFAULT_PORT: u16 = 27017;
 
 /// The product's name of the null server, whose records are all the same.
 pub const NULL_SERVER: &str = "null server";
@@ -21,51 +19,35 @@ pub const NULL_SERVER: &str = "null server";
 pub struct Address {
     /// As it may be shown: without the password.
     pub url: String,
-    pub host: Host,
     /// The database that the URL names.
     pub database: Option<String>,
-    pub login: Option<Login>,
+    target: MongoTarget,
 }
 
 impl Address {
-    /// `mongodb://[user:password@]host[:port][/database][?options]`; one host, or the path of a socket. Options that say nothing about the login
-    /// are ignored, but for those that would need what is not there.
+    /// `mongodb://[user:password@]host[:port][/database][?options]`; one host, or the path of a socket.
+    /// Options that say nothing about the login and TLS are ignored.
     pub fn parse(url: &str) -> Result<Address> {
-        let shown = crate::targets::without_password(url);
-        let usage = |why: &str| Err(Fault::Usage(format!("{shown}: {why}")));
-        match url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("mongodb") => {}
-            Some("mongodb+srv") => return usage("give the host itself, as mongodb://host:port"),
-            Some(_) => return usage("this takes mongodb:// targets only"),
-            None => return usage("a target is a URL such as mongodb://127.0.0.1:27017"),
-        }
-        let parsed = Url::parse(url, DEFAULT_PORT)?;
-        if ["tls", "ssl"]
-            .iter()
-            .any(|o| parsed.option(o) == Some("true"))
-        {
-            return usage("connections are plain: no TLS");
-        }
+        let target = MongoTarget::parse(url)?;
         Ok(Address {
-            login: Login::of(&parsed)?,
-            url: parsed.text,
-            host: parsed.host,
-            database: parsed.database,
+            url: target.url.text.clone(),
+            database: target.url.database.clone(),
+            target,
         })
     }
 
     pub fn local(port: u16) -> Address {
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
+        let target = MongoTarget::plain(addr);
         Address {
-            url: format!("mongodb://{addr}"),
-            host: Host::Tcp(addr),
+            url: target.url.text.clone(),
             database: None,
-            login: None,
+            target,
         }
     }
 
     pub fn connect(&self) -> Result<Connection> {
-        Connection::open(&self.host, self.login.as_ref())
+        Connection::open(&self.target)
     }
 
     /// Connects again and again until the server answers or `patience` is over.
@@ -83,7 +65,7 @@ impl Address {
 
 /// A connection that has said `hello`, and who it is.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// As it may be shown.
     shown: String,
     /// The server is on this machine, as far as its address tells.
@@ -91,6 +73,14 @@ pub struct Connection {
     input: Vec<u8>,
     request_id: i32,
     pub hello: DocBuf,
+}
+
+impl Converse for Connection {
+    type Failure = Fault;
+
+    fn ask(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf> {
+        self.try_command(db, command)
+    }
 }
 
 /// The first document of a cursor's first batch.
@@ -105,17 +95,17 @@ fn first_of_batch(reply: Doc<'_>) -> Option<Doc<'_>> {
 }
 
 /// A socket with `hello` said on it, and the answer.
-pub fn handshake(address: &Address) -> Result<(TcpStream, DocBuf)> {
+pub fn handshake(address: &Address) -> Result<(Stream, DocBuf)> {
     let c = address.connect()?;
     Ok((c.stream, c.hello))
 }
 
 impl Connection {
-    pub fn open(host: &Host, login: Option<&Login>) -> Result<Connection> {
+    pub fn open(target: &MongoTarget) -> Result<Connection> {
         let mut c = Connection {
-            stream: host.connect()?,
-            shown: host.to_string(),
-            local: host.is_local(),
+            stream: target.connect()?,
+            shown: target.url.host.to_string(),
+            local: target.url.host.is_local(),
             input: vec![0; 4096],
             request_id: 0,
             hello: DocBuf::new(),
@@ -127,14 +117,20 @@ impl Connection {
         };
         let mut hello = bson::Writer::new();
         hello.i32("hello", 1).value("client", client);
-        if let Some(login) = login {
-            hello.str("saslSupportedMechs", &login.name());
+        let login = target.login.as_ref();
+        if let Some(user) = login.and_then(|l| l.asks_for()) {
+            hello.str("saslSupportedMechs", &user);
         }
         c.hello = c.command("admin", hello.finish().as_doc())?;
         if let Some(login) = login {
-            login.perform(&mut c)?;
+            let hello = c.hello.clone();
+            login.perform(&mut c, hello.as_doc())?;
         }
         Ok(c)
+    }
+
+    pub fn is_encrypted(&self) -> bool {
+        self.stream.is_encrypted()
     }
 
     /// Runs a command; the reply must be `ok: 1` without write errors.
@@ -354,23 +350,23 @@ mod tests {
     #[test]
     fn urls() {
         let t = Address::parse("mongodb://127.0.0.1:27099/ycsb?w=1").unwrap();
-        let at = |port: u16| Host::Tcp(([127, 0, 0, 1], port).into());
-        assert_eq!(t.host, at(27099));
+        let host = |t: &Address| t.target.url.host.to_string();
+        assert_eq!(host(&t), "127.0.0.1:27099");
         assert_eq!(t.database.as_deref(), Some("ycsb"));
         let t = Address::parse("mongodb://u:secret@127.0.0.1/?w=1").unwrap();
-        assert!(t.login.is_some() && !format!("{t:?}").contains("secret"));
+        assert!(t.target.login.is_some() && !format!("{t:?}").contains("secret"));
         let t = Address::parse("mongodb://localhost").unwrap();
-        assert!(t.host.to_string().ends_with(":27017") && t.database.is_none());
+        assert!(host(&t).ends_with(":27017") && t.database.is_none());
         let t = Address::parse("mongodb://[::1]/").unwrap();
-        assert_eq!(t.host.to_string(), "[::1]:27017");
+        assert_eq!(host(&t), "[::1]:27017");
         let t = Address::parse("mongodb://%2Ftmp%2Fmongodb-27017.sock").unwrap();
-        assert_eq!(t.host.to_string(), "/tmp/mongodb-27017.sock");
+        assert_eq!(host(&t), "/tmp/mongodb-27017.sock");
         for bad in [
             "localhost",
             "mysql://h/",
             "mongodb+srv://h",
             "mongodb://u@127.0.0.1/",
-            "mongodb://127.0.0.1/?tls=true",
+            "mongodb://127.0.0.1/?tlsCAFile=/nowhere.pem",
             "mongodb://a,b/",
             "mongodb://",
             "mongodb://127.0.0.1:99999",

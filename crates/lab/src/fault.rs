@@ -27,6 +27,15 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
+impl From<outgoing::Error> for Fault {
+    fn from(e: outgoing::Error) -> Fault {
+        match e {
+            outgoing::Error::Usage(why) => Fault::Usage(why),
+            outgoing::Error::Failed(why) => Fault::Target(why),
+        }
+    }
+}
+
 /// Adds what was being done to an I/O error.
 pub fn local(doing: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Fault {
     move |e| Fault::Local(format!("{doing}: {e}"))

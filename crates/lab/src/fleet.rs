@@ -8,7 +8,7 @@ use crate::process::{cpu_time_of, give_way};
 use crate::progress::Progress;
 use crate::targets::Dialect;
 use hdrhistogram::Histogram;
-use std::net::TcpStream;
+use outgoing::Stream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ impl<W: Workload> Fleet<W> {
     }
 
     fn over(
-        open: &dyn Fn() -> Result<(TcpStream, u32)>,
+        open: &dyn Fn() -> Result<(Stream, u32)>,
         connections: usize,
         threads: usize,
         mut make: impl FnMut(usize, usize) -> Result<W>,
@@ -312,7 +312,7 @@ mod tests {
     fn clients_give_way_unless_their_requests_are_due() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
-        let open = || Ok((TcpStream::connect(to).unwrap(), 0));
+        let open = || Ok((Stream::from(std::net::TcpStream::connect(to).unwrap()), 0));
         for rate in [None, Some(10.0)] {
             let mut fleet = Fleet::over(&open, 2, 2, |_, _| Ok(Witness(None))).unwrap();
             fleet.set_pace(rate, false);

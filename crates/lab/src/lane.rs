@@ -13,9 +13,11 @@ use crate::random::Rng;
 use crate::reply;
 use crate::request::{Template, command, set_request_id};
 use bson::{Doc, doc};
-use mio::net::TcpStream;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use outgoing::Stream;
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -126,7 +128,7 @@ const SYNC: Issued = Issued {
 };
 
 struct Conn {
-    stream: TcpStream,
+    stream: Stream,
     input: Vec<u8>,
     filled: usize,
     output: Vec<u8>,
@@ -175,7 +177,7 @@ fn lost(peer: &str, what: &str) -> Fault {
 }
 
 /// The server at a socket's other end, as a fault names it.
-fn peer(stream: &std::net::TcpStream) -> String {
+fn peer(stream: &Stream) -> String {
     stream
         .peer_addr()
         .map_or("the target".into(), |address| address.to_string())
@@ -184,7 +186,7 @@ fn peer(stream: &std::net::TcpStream) -> String {
 impl<W: Workload> Lane<W> {
     /// `connect` gives a socket that is ready for the workload's requests.
     pub fn connect(
-        connect: &dyn Fn() -> Result<(std::net::TcpStream, u32)>,
+        connect: &dyn Fn() -> Result<(Stream, u32)>,
         connections: usize,
         workload: W,
     ) -> Result<Lane<W>> {
@@ -195,10 +197,9 @@ impl<W: Workload> Lane<W> {
             let (stream, number) = connect()?;
             other = peer(&stream);
             stream.set_nonblocking(true).map_err(target("socket"))?;
-            let mut stream = TcpStream::from_std(stream);
             poll.registry()
                 .register(
-                    &mut stream,
+                    &mut SourceFd(&stream.as_raw_fd()),
                     Token(i),
                     Interest::READABLE | Interest::WRITABLE,
                 )

@@ -31,7 +31,6 @@ pub mod floor;
 pub mod host;
 pub mod html;
 pub mod lane;
-pub mod login;
 pub mod measure;
 pub mod null;
 pub mod output;

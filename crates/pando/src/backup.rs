@@ -1,7 +1,7 @@
 //! `pando backup URI DIR`: has a running server copy all its data into a directory, which starts as it is.
 
-use crate::client::Address;
-use bson::{Doc, Writer};
+use crate::client::{Address, refusal};
+use bson::doc;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,7 +11,8 @@ Copies all data of a running server, consistent as of one moment, while it goes 
 
 Usage: pando backup URI DIR
 
-  URI   the server, as mongodb://127.0.0.1:27017/
+  URI   the server, as mongodb://127.0.0.1:27017/ or
+        mongodb://user:password@host/?authSource=admin&tls=true&tlsCAFile=ca.pem
   DIR   a directory of the server's machine that does not exist yet; a server starts from it with
         pando serve --dbpath DIR. On the file system of the data it shares the data files, and takes
         little time and space.
@@ -49,19 +50,12 @@ fn run(uri: &str, dir: &Path) -> Result<String, String> {
     let address = Address::parse(uri)?;
     let path = std::path::absolute(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let path = path.to_str().ok_or("the path is not UTF-8")?;
-    let mut body = Writer::new();
-    body.i32("pandoBackup", 1)
-        .str("path", path)
-        .str("$db", "admin");
-    let reply = address.ask(body.finish().as_doc())?;
-    let reply = Doc::new(&reply).ok_or("the server's reply is damaged")?;
-    if reply.get("ok").is_some_and(|v| v.truthy()) {
-        return Ok(format!(
+    let command = doc! { "pandoBackup": 1, "path": path };
+    let reply = address.ask("admin", command.as_doc())?;
+    match refusal(reply.as_doc()) {
+        Some(why) => Err(why),
+        None => Ok(format!(
             "The backup is in {path}. Start it with: pando serve --dbpath {path}"
-        ));
+        )),
     }
-    let text = reply.get("errmsg").and_then(|v| v.as_str());
-    Err(text
-        .unwrap_or("the server refused without a reason")
-        .to_string())
 }

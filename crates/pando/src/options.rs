@@ -207,6 +207,11 @@ pub const FLAGS: &[Flag] = &[
         Value("FILE"),
         "The server's certificate and private key, in PEM",
     ),
+    flag(
+        &["tlsCertificateKeyFilePassword"],
+        "net.tls.certificateKeyFilePassword",
+        Value("PASSWORD"),
+    ),
     own(
         &["tlsCAFile"],
         "net.tls.CAFile",
@@ -265,6 +270,11 @@ pub const FLAGS: &[Flag] = &[
         &["sslDisabledProtocols"],
         "net.ssl.disabledProtocols",
         Value("NAMES"),
+    ),
+    flag(
+        &["sslPEMKeyPassword"],
+        "net.ssl.PEMKeyPassword",
+        Value("PASSWORD"),
     ),
     flag(&["sslPEMKeyFile"], "net.ssl.PEMKeyFile", Value("FILE")),
     flag(&["sslCAFile"], "net.ssl.CAFile", Value("FILE")),
@@ -412,7 +422,6 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "operationProfiling.slowOpSampleRate",
     "processManagement.timeZoneInfo",
     "replication.enableMajorityReadConcern",
-    "security.clusterAuthMode",
     "security.javascriptEnabled",
     "security.redactClientLogData",
     "storage.directoryPerDB",

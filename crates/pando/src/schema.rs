@@ -8,7 +8,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 pando schema: what the documents of a collection look like: fields, types and how often, examples, and the indexes that serve them.
 
-Usage: pando schema [mongodb://host:port] DB.COLLECTION [options]
+Usage: pando schema [mongodb://[user:password@]host:port[/?authSource=…&tls=true…]] DB.COLLECTION [options]
 
   --sample N    look at N documents, chosen at random (1000); all of them when there are no more
   --json        the server's answer as JSON
@@ -85,9 +85,9 @@ fn parse(words: &[String]) -> Result<Options, String> {
     let url = url.unwrap_or_else(|| "mongodb://127.0.0.1:27017".into());
     let target = Address::parse(&url)?;
     let ns = ns.ok_or("name a collection as DB.COLLECTION")?;
-    let (db, coll) = match (ns.split_once('.'), &target.database) {
+    let (db, coll) = match (ns.split_once('.'), target.database()) {
         (Some((db, coll)), _) if !db.is_empty() && !coll.is_empty() => (db, coll),
-        (None, Some(db)) if !ns.is_empty() => (db.as_str(), ns.as_str()),
+        (None, Some(db)) if !ns.is_empty() => (db, ns.as_str()),
         _ => return Err(format!("'{ns}' is not of the form DB.COLLECTION")),
     };
     Ok(Options {
@@ -100,14 +100,13 @@ fn parse(words: &[String]) -> Result<Options, String> {
 }
 
 fn ask(o: &Options) -> Result<String, String> {
-    let command =
-        doc! { "pandoSchema": o.coll.as_str(), "sampleSize": o.sample, "$db": o.db.as_str() };
-    let reply = o.target.ask(command.as_doc())?;
-    let reply = Doc::new(&reply).ok_or("the server's reply is damaged")?;
+    let command = doc! { "pandoSchema": o.coll.as_str(), "sampleSize": o.sample };
+    let reply = o.target.ask(&o.db, command.as_doc())?;
+    let reply = reply.as_doc();
     if reply.get("ok").and_then(|v| v.to_f64()) != Some(1.0) {
         let code = reply.get("code").and_then(|v| v.to_i64_exact());
         return Err(match code {
-            Some(59) => format!("{} is no PandoDB, or an older one", o.target.host),
+            Some(59) => format!("{} is no PandoDB, or an older one", o.target.host()),
             _ => text(reply, "errmsg"),
         });
     }
@@ -228,7 +227,7 @@ mod tests {
 
     #[test]
     fn addresses_and_collections() {
-        let host = |o: &Options| o.target.host.clone();
+        let host = |o: &Options| o.target.host();
         let o = words("shop.orders").unwrap();
         assert_eq!(
             (o.db.as_str(), o.coll.as_str(), host(&o).as_str()),

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use service::config::{
-    Audit, AuditTo, Config, Durability, Personality, Security, Tls, TlsMode, Topology,
+    Audit, AuditTo, ClusterAuth, Config, Durability, Personality, Secret, Security, Tls, TlsMode,
+    Topology,
 };
 
 use crate::memory;
@@ -34,8 +35,8 @@ pub fn launch(
     let o = Reader(options);
     refuse(&o)?;
     let mongod = personality == Personality::Mongod;
-    let security = security(&o)?;
     let tls = tls(&o)?;
+    let security = security(&o, &tls)?;
     let port: u16 = o.parsed("net.port", "a port")?.unwrap_or(27017);
     let config = Config {
         personality,
@@ -83,7 +84,7 @@ pub fn launch(
         },
         verbosity: verbosity(&o)?,
         quiet: o.switch("systemLog.quiet")?.unwrap_or(false),
-        argv,
+        argv: without_passwords(argv),
         parsed: nested(options),
     };
     let fork = o.switch("processManagement.fork")?.unwrap_or(false);
@@ -153,14 +154,6 @@ fn bad(given: &Given, what: &str) -> String {
 
 /// What would be dangerous to pass over in silence.
 fn refuse(o: &Reader<'_>) -> Result<(), String> {
-    if let Some(given) = o.given("security.clusterAuthMode")
-        && given.value != "keyFile"
-    {
-        return Err(format!(
-            "{}: members of a cluster know each other by a key file alone, not by {}",
-            given.origin, given.value
-        ));
-    }
     if let Some(given) = o.given("sharding.clusterRole") {
         return Err(format!(
             "{}: this server cannot be part of a sharded cluster yet",
@@ -247,9 +240,11 @@ fn tls(o: &Reader<'_>) -> Result<Tls, String> {
             return Err("TLS needs --tlsCertificateKeyFile: a PEM file with the server's certificate and private key".into());
         }
     };
+    let password = given("certificateKeyFilePassword").or_else(|| given("PEMKeyPassword"));
     Ok(Tls {
         mode,
         certificate_key_file,
+        certificate_key_password: password.map(|g| Secret(g.value.clone())),
         ca_file: path("CAFile")?,
         crl_file: path("CRLFile")?,
         allow_without_certificates: switch("allowConnectionsWithoutCertificates")?,
@@ -259,13 +254,14 @@ fn tls(o: &Reader<'_>) -> Result<Tls, String> {
 }
 
 /// Whether commands are checked, and the key of the cluster. A key file asks for both.
-fn security(o: &Reader<'_>) -> Result<Security, String> {
+fn security(o: &Reader<'_>, tls: &Tls) -> Result<Security, String> {
     let keys = match o.given("security.keyFile") {
         Some(given) => read_keys(given)?,
         None => Vec::new(),
     };
+    let (cluster_auth, by_certificate) = cluster_auth(o, tls, !keys.is_empty())?;
     let authorization = match o.given("security.authorization") {
-        None => !keys.is_empty(),
+        None => !keys.is_empty() || by_certificate,
         Some(given) => match given.value.as_str() {
             "enabled" => true,
             "disabled" => false,
@@ -275,7 +271,39 @@ fn security(o: &Reader<'_>) -> Result<Security, String> {
     Ok(Security {
         authorization,
         keys,
+        cluster_auth,
     })
+}
+
+/// How members prove who they are, and whether that is by certificates, which asks for logins as a key
+/// file does.
+fn cluster_auth(o: &Reader<'_>, tls: &Tls, has_key: bool) -> Result<(ClusterAuth, bool), String> {
+    let Some(given) = o.given("security.clusterAuthMode") else {
+        return Ok((ClusterAuth::KeyFile, false));
+    };
+    let all = [
+        ClusterAuth::KeyFile,
+        ClusterAuth::SendKeyFile,
+        ClusterAuth::SendX509,
+        ClusterAuth::X509,
+    ];
+    let Some(mode) = all.into_iter().find(|m| m.name() == given.value) else {
+        return Err(bad(given, "keyFile, sendKeyFile, sendX509 or x509"));
+    };
+    let refused = |why: &str| Err(format!("{} {}: {why}", given.origin, given.value));
+    match mode {
+        ClusterAuth::KeyFile | ClusterAuth::SendKeyFile if !has_key => {
+            refused("there is no --keyFile")
+        }
+        ClusterAuth::KeyFile => Ok((mode, false)),
+        _ if tls.mode == TlsMode::Disabled => {
+            refused("certificates are shown over TLS alone: it needs --tlsMode")
+        }
+        _ if tls.ca_file.is_none() => {
+            refused("members' certificates are checked by their authority: it needs --tlsCAFile")
+        }
+        _ => Ok((mode, mode != ClusterAuth::SendKeyFile)),
+    }
 }
 
 fn read_keys(given: &Given) -> Result<Vec<String>, String> {
@@ -483,8 +511,39 @@ fn verbosity(o: &Reader<'_>) -> Result<u8, String> {
 }
 
 /// The options as `getCmdLineOpts` shows them.
+const PASSWORD_KEYS: [&str; 2] = [
+    "net.tls.certificateKeyFilePassword",
+    "net.ssl.PEMKeyPassword",
+];
+const PASSWORD_FLAGS: [&str; 2] = ["--tlsCertificateKeyFilePassword", "--sslPEMKeyPassword"];
+const HIDDEN: &str = "<password>";
+
+/// The words of the command line as they may be shown.
+fn without_passwords(argv: Vec<String>) -> Vec<String> {
+    let mut hide_next = false;
+    let show = |word: String| {
+        let hidden = std::mem::take(&mut hide_next);
+        let flag = word.split_once('=').map_or(word.as_str(), |(f, _)| f);
+        if hidden {
+            return HIDDEN.into();
+        }
+        if !PASSWORD_FLAGS.contains(&flag) {
+            return word;
+        }
+        match word.contains('=') {
+            true => format!("{flag}={HIDDEN}"),
+            false => {
+                hide_next = true;
+                word
+            }
+        }
+    };
+    argv.into_iter().map(show).collect()
+}
+
 fn nested(options: &Options) -> Value {
     let mut root = Map::new();
+    let hidden_value = HIDDEN.to_string();
     let parameters = options
         .parameters
         .iter()
@@ -495,7 +554,11 @@ fn nested(options: &Options) -> Value {
             "replication.replSetName" => "replication.replSet",
             key => key,
         };
-        (key.replace('.', "\0"), &given.value)
+        let hidden = PASSWORD_KEYS.contains(&key);
+        (
+            key.replace('.', "\0"),
+            if hidden { &hidden_value } else { &given.value },
+        )
     });
     for (path, value) in keys.chain(parameters) {
         let mut at = &mut root;
@@ -607,7 +670,7 @@ mod tests {
             ("--bind 127.0.0.1,10.0.0.1", "will not listen on 10.0.0.1"),
             ("--keyFile /nowhere/key", "/nowhere/key: No such file"),
             ("--keyFile /dev/null", "permissions are too open"),
-            ("--clusterAuthMode x509", "by a key file alone"),
+            ("--clusterAuthMode x509", "needs --tlsMode"),
             ("--auth --bind 10.0.0.1", "--tlsMode requireTLS"),
             ("--tlsMode requireTLS", "--tlsCertificateKeyFile"),
             ("--tlsMode maybe", "allowTLS"),

@@ -42,6 +42,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("replication", &["bson", "errors"]),
     ("auth", &["bson", "errors"]),
+    ("certificates", &[]),
+    ("outgoing", &["auth", "certificates", "bson"]),
     ("service", &["wire", "bson", "errors"]),
     (
         "commands",
@@ -50,8 +52,11 @@ const ROOMS: &[(&str, &[&str])] = &[
             "query", "bson", "errors",
         ],
     ),
-    ("server", &["service", "wire", "uring", "bson", "errors"]),
-    ("lab", &["own_process", "auth", "wire", "bson"]),
+    (
+        "server",
+        &["service", "certificates", "wire", "uring", "bson", "errors"],
+    ),
+    ("lab", &["outgoing", "own_process", "auth", "wire", "bson"]),
     (
         "pando",
         &[
@@ -62,6 +67,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "executor",
             "catalog",
             "storage",
+            "outgoing",
             "wire",
             "own_process",
             "alloc_meter",

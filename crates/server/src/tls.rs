@@ -14,25 +14,20 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
+use certificates::Identity;
 use mio::net::TcpStream;
 use parking_lot::Mutex;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ProtocolVersion, RootCertStore, ServerConfig, ServerConnection, version};
+use rustls::{ProtocolVersion, ServerConfig, ServerConnection, version};
 use service::config::{Tls as Options, TlsMode};
 use service::{OwnCertificate, PeerCertificate};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use x509_cert::Certificate;
-use x509_cert::der::Decode;
 
 /// The most of a reply that is encrypted at once.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -40,8 +35,6 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// What a client may send before its handshake is done: its hello and its certificates.
 const HANDSHAKE_BYTES: usize = 24 << 10;
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// So long before its end a certificate is warned of.
-const WARN_DAYS: i64 = 30;
 
 /// What listeners offer.
 pub struct Tls {
@@ -71,7 +64,7 @@ impl Tls {
     /// Reads certificates and key. The error is one line that names the file.
     pub fn open(options: &Options) -> Result<Tls, String> {
         let loaded = load(options)?;
-        warn_of_expiry(&loaded.own);
+        warn_of_end(&loaded.own);
         Ok(Tls {
             options: options.clone(),
             loaded: ArcSwap::from_pointee(loaded),
@@ -84,7 +77,7 @@ impl Tls {
     /// ones stay.
     pub fn rotate(&self) -> Result<(), String> {
         let loaded = load(&self.options)?;
-        warn_of_expiry(&loaded.own);
+        warn_of_end(&loaded.own);
         self.loaded.store(Arc::new(loaded));
         Ok(())
     }
@@ -117,37 +110,17 @@ impl Tls {
     }
 }
 
-/// Tells the operator from 30 days before.
-fn warn_of_expiry(own: &OwnCertificate) {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_millis() as i64);
-    let days = (own.expires_millis - now) / 86_400_000;
-    if days < WARN_DAYS {
-        tracing::warn!(target: "NETWORK", id = 23221, subject = own.subject, daysLeft = days, startup_warning = true,
-            "Server certificate expires soon, or has expired");
-    }
-}
-
-/// Subject and end of a certificate.
-fn read_certificate(der: &[u8]) -> Result<(String, i64), String> {
-    let certificate = Certificate::from_der(der).map_err(|e| e.to_string())?;
-    let body = certificate.tbs_certificate();
-    let end = body.validity().not_after.to_unix_duration();
-    Ok((body.subject().to_string(), end.as_millis() as i64))
+fn warn_of_end(own: &OwnCertificate) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    own.warn_of_end(now.map_or(0, |d| d.as_millis() as i64));
 }
 
 fn load(options: &Options) -> Result<Loaded, String> {
     let file = &options.certificate_key_file;
     let wrong = |e: &dyn fmt::Display| format!("{}: {e}", file.display());
-    let pem = read_private(file)?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let chain = chain.map_err(|e| wrong(&e))?;
-    if chain.is_empty() {
-        return Err(wrong(&"it holds no certificate"));
-    }
-    let key = PrivateKeyDer::from_pem_slice(&pem)
-        .map_err(|_| wrong(&"it holds no private key that is not encrypted"))?;
+    certificates::check_private(file)?;
+    let password = options.certificate_key_password.as_ref();
+    let own = Identity::read(file, file, password.map(|p| p.0.as_str()))?;
     let mut versions = Vec::new();
     if !options.disabled.iter().any(|p| p == "TLS1_2") {
         versions.push(&version::TLS12);
@@ -161,9 +134,12 @@ fn load(options: &Options) -> Result<Loaded, String> {
         .map_err(|e| wrong(&e))?;
     let builder = match &options.ca_file {
         Some(ca) if !options.allow_invalid_certificates => {
-            let roots = Arc::new(roots(ca)?);
+            let roots = Arc::new(certificates::read_authorities(ca)?);
+            let revoked = options.crl_file.as_deref();
+            let revoked = revoked.map(certificates::read_revocations).transpose()?;
+            let revoked = revoked.unwrap_or_default();
             let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
-                .with_crls(revocations(options.crl_file.as_deref())?)
+                .with_crls(revoked)
                 .only_check_end_entity_revocation()
                 .enforce_revocation_expiration();
             if options.allow_without_certificates {
@@ -182,10 +158,9 @@ fn load(options: &Options) -> Result<Loaded, String> {
         }
         _ => builder.with_no_client_auth(),
     };
-    let first = chain.first().map_or(&[][..], |c| c.as_ref());
-    let (subject, expires_millis) = read_certificate(first).map_err(|e| wrong(&e))?;
+    let certified = certificates::read(own.der()).map_err(|e| wrong(&e))?;
     let mut config = builder
-        .with_single_cert(chain, key)
+        .with_single_cert(own.chain, own.key)
         .map_err(|e| wrong(&e))?;
     // A session that is resumed would pass over the check of a certificate that has ended since.
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -193,53 +168,12 @@ fn load(options: &Options) -> Result<Loaded, String> {
     Ok(Loaded {
         config: Arc::new(config),
         own: OwnCertificate {
-            subject,
-            expires_millis,
+            subject: certified.subject,
+            organization: certified.organization,
+            expires_millis: certified.expires_millis,
             has_authority: options.ca_file.is_some(),
         },
     })
-}
-
-/// A file with a private key, which its owner alone may read.
-fn read_private(path: &Path) -> Result<Vec<u8>, String> {
-    let wrong = |e: io::Error| format!("{}: {e}", path.display());
-    let metadata = std::fs::metadata(path).map_err(wrong)?;
-    if metadata.permissions().mode() & 0o077 != 0 {
-        return Err(format!(
-            "{}: permissions are too open: only its owner may read a private key (chmod 600)",
-            path.display()
-        ));
-    }
-    std::fs::read(path).map_err(wrong)
-}
-
-fn roots(path: &Path) -> Result<RootCertStore, String> {
-    let wrong = |e: &dyn fmt::Display| format!("{}: {e}", path.display());
-    let pem = std::fs::read(path).map_err(|e| wrong(&e))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|e| wrong(&e))?;
-        roots.add(certificate).map_err(|e| wrong(&e))?;
-    }
-    match roots.is_empty() {
-        true => Err(wrong(&"it holds no certificate")),
-        false => Ok(roots),
-    }
-}
-
-fn revocations(path: Option<&Path>) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
-    let Some(path) = path else {
-        return Ok(Vec::new());
-    };
-    let wrong = |e: &dyn fmt::Display| format!("{}: {e}", path.display());
-    let pem = std::fs::read(path).map_err(|e| wrong(&e))?;
-    let all: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&pem).collect();
-    let all = all.map_err(|e| wrong(&e))?;
-    // No list would be no check.
-    match all.is_empty() {
-        true => Err(wrong(&"it holds no revocation list")),
-        false => Ok(all),
-    }
 }
 
 /// What lies between a socket and its messages.
@@ -385,8 +319,12 @@ impl Session {
         let newer = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
         self.tls.sessions[usize::from(newer)].fetch_add(1, Relaxed);
         let shown = self.connection.peer_certificates().and_then(|c| c.first());
-        if let Some((subject, _)) = shown.and_then(|der| read_certificate(der).ok()) {
-            let _ = self.certificate.set(PeerCertificate { subject });
+        if let Some(c) = shown.and_then(|der| certificates::read(der).ok()) {
+            let _ = self.certificate.set(PeerCertificate {
+                subject: c.subject,
+                organization: c.organization,
+                roles: c.roles.unwrap_or_default(),
+            });
         }
     }
 

@@ -36,8 +36,12 @@ impl fmt::Display for Address {
 /// A client's certificate, which the server has checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCertificate {
-    /// RFC 4514, the most particular part first: `CN=…,O=…`.
+    /// RFC 2253, the most particular part first: `CN=…,O=…`.
     pub subject: String,
+    /// Its parts O, OU and DC, sorted.
+    pub organization: Vec<String>,
+    /// Role and database, where the certificate itself says what its owner may do.
+    pub roles: Vec<(String, String)>,
 }
 
 /// A connected client: `S` is what the service keeps for it.

@@ -69,6 +69,8 @@ pub struct Tls {
     pub mode: TlsMode,
     /// PEM: the server's certificate, those that lead to its authority, and its private key.
     pub certificate_key_file: PathBuf,
+    /// What opens the key, where it is encrypted.
+    pub certificate_key_password: Option<Secret>,
     /// PEM: authorities of clients' certificates. Clients must show one then.
     pub ca_file: Option<PathBuf>,
     pub crl_file: Option<PathBuf>,
@@ -78,6 +80,49 @@ pub struct Tls {
     pub allow_invalid_certificates: bool,
     /// `TLS1_2`, `TLS1_3`; older ones are never spoken.
     pub disabled: Vec<String>,
+}
+
+/// A text that nobody is shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// How members of a cluster prove to one another that they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClusterAuth {
+    /// By the key file alone.
+    #[default]
+    KeyFile,
+    /// By the key file; certificates are taken too.
+    SendKeyFile,
+    /// By certificates; the key file is taken too.
+    SendX509,
+    X509,
+}
+
+impl ClusterAuth {
+    pub fn takes_key(self) -> bool {
+        self != ClusterAuth::X509
+    }
+
+    pub fn takes_certificates(self) -> bool {
+        self != ClusterAuth::KeyFile
+    }
+
+    /// As the option spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClusterAuth::KeyFile => "keyFile",
+            ClusterAuth::SendKeyFile => "sendKeyFile",
+            ClusterAuth::SendX509 => "sendX509",
+            ClusterAuth::X509 => "x509",
+        }
+    }
 }
 
 /// Where the audit log goes.
@@ -101,6 +146,7 @@ pub struct Security {
     pub authorization: bool,
     /// What the members of a cluster share; the first is the one to log in with.
     pub keys: Vec<String>,
+    pub cluster_auth: ClusterAuth,
 }
 
 impl std::fmt::Debug for Security {

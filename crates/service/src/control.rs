@@ -44,12 +44,29 @@ impl Default for Control {
 /// The certificate that the server shows.
 #[derive(Clone, Debug)]
 pub struct OwnCertificate {
-    /// RFC 4514.
+    /// RFC 2253.
     pub subject: String,
+    /// Its parts O, OU and DC, sorted: members of one cluster have them in common.
+    pub organization: Vec<String>,
     /// Milliseconds since 1970.
     pub expires_millis: i64,
     /// Clients' certificates are checked.
     pub has_authority: bool,
+}
+
+/// So long before its end a certificate is warned of.
+const WARN_DAYS: i64 = 30;
+const DAY_MILLIS: i64 = 86_400_000;
+
+impl OwnCertificate {
+    /// Tells the operator when it ends soon, or has ended.
+    pub fn warn_of_end(&self, now_millis: i64) {
+        let days = (self.expires_millis - now_millis) / DAY_MILLIS;
+        if days < WARN_DAYS {
+            tracing::warn!(target: "NETWORK", id = 23221, subject = self.subject, daysLeft = days, startup_warning = true,
+                "Server certificate expires soon, or has expired");
+        }
+    }
 }
 
 /// What the side of the sockets does with its certificates, for commands.

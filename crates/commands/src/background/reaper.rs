@@ -1,5 +1,6 @@
 //! Frees what clients leave behind: idle cursors, sessions that nobody uses any more, the records
-//! of their retryable writes, moments that were read.
+//! of their retryable writes, moments that were read. Looks daily at when the server's certificate
+//! ends.
 
 use crate::Commands;
 use crate::settings::parameters::TRANSACTION_LIFETIME;
@@ -12,6 +13,9 @@ use storage::Store;
 /// Records of retryable writes are looked through this often.
 const RECORDS_PERIOD: Duration = Duration::from_secs(600);
 
+/// The server's certificate is looked at this often.
+const CERTIFICATE_PERIOD: Duration = Duration::from_secs(24 * 3600);
+
 struct Reaper {
     cursors: Weak<Cursors>,
     sessions: Weak<Sessions>,
@@ -21,6 +25,8 @@ struct Reaper {
     parameters: Weak<crate::Parameters>,
     moments: Weak<executor::SnapshotHistory>,
     records: Instant,
+    control: Weak<service::Control>,
+    certificate: Instant,
 }
 
 /// Starts the thread that reaps for as long as the commands are there.
@@ -34,6 +40,8 @@ pub fn start(c: &Commands) -> Result<()> {
         parameters: Arc::downgrade(&c.parameters),
         moments: Arc::downgrade(&c.moments),
         records: Instant::now(),
+        control: Arc::downgrade(&c.control),
+        certificate: Instant::now(),
     };
     let run = move || {
         while let Some(pause) = reaper.round() {
@@ -68,6 +76,12 @@ impl Reaper {
             let store = self.store.upgrade()?;
             if let Err(e) = retries.delete_older(&store, before) {
                 tracing::warn!(target: "COMMAND", id = 20710, error = %e, "Old session records could not be deleted");
+            }
+        }
+        if self.certificate.elapsed() >= CERTIFICATE_PERIOD {
+            self.certificate = Instant::now();
+            if let Some(certificates) = self.control.upgrade()?.certificates.get() {
+                (certificates.own)().warn_of_end(crate::clock::now_millis());
             }
         }
         Some(Duration::from_secs(

@@ -17,7 +17,7 @@ use auth::scram::{self, Credential, Exchange, First, Hash, Step};
 use auth::{Privileges, RoleName, UserName};
 use errors::{Code, Error, Result, bail, err};
 use parking_lot::Mutex;
-use service::Client;
+use service::{Client, PeerCertificate};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,6 +38,8 @@ pub struct LoggedIn {
     /// Those and all that they lead to.
     pub all_roles: BTreeSet<RoleName>,
     pub privileges: Privileges,
+    /// Those that his certificate gives him; the stored user, if there is one, does not count then.
+    certified: Vec<RoleName>,
     /// [`Security::generation`] when this was read.
     generation: u64,
 }
@@ -168,11 +170,23 @@ pub fn by_certificate(cx: &mut CommandContext<'_, '_>, user: Option<&str>) -> Re
         );
     };
     let name = UserName::new(certificate.subject.clone(), "$external");
-    let outcome = match user.is_none_or(|u| u.is_empty() || u == name.user) {
-        true => log_in(cx, &name, X509),
-        false => Err(err!(
+    let named_right = user.is_none_or(|u| u.is_empty() || u == name.user);
+    let outcome = match (named_right, is_of_member(cx.app, certificate)) {
+        (false, _) => Err(err!(
             AuthenticationFailed,
             "There is no x.509 client certificate matching the user."
+        )),
+        (true, false) => {
+            let roles = certificate.roles.iter();
+            let roles: Vec<RoleName> = roles.map(|(r, db)| RoleName::new(r, db)).collect();
+            log_in(cx, &name, X509, &roles)
+        }
+        (true, true) if cx.app.config.security.cluster_auth.takes_certificates() => {
+            log_in(cx, &member_name(), X509, &[])
+        }
+        (true, true) => Err(err!(
+            AuthenticationFailed,
+            "The provided certificate can only be used for cluster authentication, not client authentication. The current configuration does not allow x.509 cluster authentication, check the --clusterAuthMode flag"
         )),
     };
     if let Err(e) = &outcome {
@@ -184,6 +198,12 @@ pub fn by_certificate(cx: &mut CommandContext<'_, '_>, user: Option<&str>) -> Re
         refuse(cx.app, cx.client, failure);
     }
     Ok(outcome.is_ok())
+}
+
+/// Whether a certificate is a member's of this cluster: it has the server's own O, OU and DC.
+fn is_of_member(app: &Commands, shown: &PeerCertificate) -> bool {
+    let own = app.control.certificates.get().map(|c| (c.own)());
+    own.is_some_and(|own| !own.organization.is_empty() && own.organization == shown.organization)
 }
 
 /// The name of whom a client's certificate speaks for.
@@ -213,7 +233,7 @@ pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<R
     };
     let mechanism = hash.mechanism();
     let outcome = match exchange.end(payload) {
-        Ok(Step::Proven(answer)) => log_in(cx, &name, mechanism).map(|()| answer),
+        Ok(Step::Proven(answer)) => log_in(cx, &name, mechanism, &[]).map(|()| answer),
         Ok(Step::Refused) => Err(err!(
             AuthenticationFailed,
             "SCRAM authentication failed, storedKey mismatch"
@@ -270,9 +290,15 @@ pub fn is_refused(cx: &CommandContext<'_, '_>) -> bool {
     cx.request.again && matches!(*exchange, Some(Pending::Refused(_)))
 }
 
-/// Makes `name` the connection's user, if nothing restricts him from where he is.
-fn log_in(cx: &CommandContext<'_, '_>, name: &UserName, mechanism: &str) -> Result<()> {
-    let Some(user) = cx.app.read_user(name)? else {
+/// Makes `name` the connection's user, if nothing restricts him from where he is. `certified` are the
+/// roles that his certificate gives him, if it gives any.
+fn log_in(
+    cx: &CommandContext<'_, '_>,
+    name: &UserName,
+    mechanism: &str,
+    certified: &[RoleName],
+) -> Result<()> {
+    let Some(user) = cx.app.read_user(name, certified)? else {
         return Err(failed());
     };
     check_restrictions(cx, name, &user.1)?;
@@ -307,7 +333,8 @@ impl Commands {
     /// The credential to prove, and whether there is one: else one that nobody can prove.
     fn credential(&self, name: &UserName, hash: Hash) -> Result<(Credential, bool)> {
         if *name == member_name() {
-            if let Some(credential) = self.security.of_member(hash) {
+            let takes_key = self.config.security.cluster_auth.takes_key();
+            if let Some(credential) = self.security.of_member(hash).filter(|_| takes_key) {
                 return Ok((credential, true));
             }
         } else if let Some(user) = users::find(&self.engine, name)?
@@ -325,6 +352,7 @@ impl Commands {
     fn read_user(
         &self,
         name: &UserName,
+        certified: &[RoleName],
     ) -> Result<Option<(LoggedIn, Vec<auth::restriction::Restrictions>)>> {
         // Before the reading: a change meanwhile makes what was read old.
         let generation = self.security.generation.load(Ordering::Acquire);
@@ -336,26 +364,31 @@ impl Commands {
                     all_roles: BTreeSet::from([role.clone()]),
                     roles: vec![role],
                     privileges: Privileges::all(),
+                    certified: Vec::new(),
                     generation,
                 },
                 Vec::new(),
             )));
         }
-        let Some(user) = users::find(&self.engine, name)? else {
-            return Ok(None);
+        let (given, own_restrictions) = match certified {
+            [] => match users::find(&self.engine, name)? {
+                Some(user) => (user.roles(), Some(user.restrictions()?)),
+                None => return Ok(None),
+            },
+            roles => (roles.to_vec(), None),
         };
-        let given = user.roles();
         let Resolved {
             privileges,
             roles: all_roles,
             mut restrictions,
         } = roles::resolve(&self.engine, &given)?;
-        restrictions.push(user.restrictions()?);
+        restrictions.extend(own_restrictions);
         let user = LoggedIn {
             name: name.clone(),
             roles: given,
             all_roles,
             privileges,
+            certified: certified.to_vec(),
             generation,
         };
         Ok(Some((user, restrictions)))
@@ -389,7 +422,7 @@ pub fn current(cx: &mut CommandContext<'_, '_>) -> Result<Option<Arc<LoggedIn>>>
         return Ok(Some(user));
     }
     cx.op.need_worker()?;
-    let again = cx.app.read_user(&user.name)?;
+    let again = cx.app.read_user(&user.name, &user.certified)?;
     let again = again.map(|(user, _)| Arc::new(user));
     if again.is_none() {
         tracing::info!(target: "ACCESS", id = 20245, user = %user.name,

@@ -74,12 +74,17 @@ impl TargetInfo {
             u64::try_from(cache.get("maximum bytes configured")?.to_i64_exact()?).ok()
         });
         let (product, version) = connection.product();
+        let mut settings = BTreeMap::new();
+        if connection.is_encrypted() {
+            settings.insert("tls".to_string(), "yes".to_string());
+        }
         TargetInfo {
             url: target.url.clone(),
             product,
             version,
             pid: connection.server_pid(),
             cache_bytes,
+            settings,
             ..TargetInfo::default()
         }
     }

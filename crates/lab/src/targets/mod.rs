@@ -6,22 +6,21 @@
 //!
 //! Invariant: a dialect's request gets exactly one whole reply, and `frame` never calls a reply whole before its end.
 
+mod encryption;
 pub mod local;
 pub mod mark;
 pub mod mongodb;
 pub mod mysql;
 pub mod postgres;
 pub mod split;
-mod url;
 
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
 use crate::terms::Durability;
 use mark::Owner;
+pub use outgoing::{Host, Stream, Url, without_password};
 use std::collections::BTreeMap;
-use std::net::TcpStream;
 use std::sync::Arc;
-pub use url::{Host, Url, without_password};
 
 /// How records are found again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +99,7 @@ pub struct Answer {
 /// Requests and replies about one table. Requests are appended to `out`.
 pub trait Dialect: Send {
     /// A socket that is ready for the requests below, and a number that `stamp` gets with each request on it.
-    fn connect(&self) -> Result<(TcpStream, u32)>;
+    fn connect(&self) -> Result<(Stream, u32)>;
     /// All rows of `rows`, each a key and all fields.
     fn insert(&mut self, rows: &Cells, out: &mut Vec<u8>);
     /// One record by its key; one field of it or all.
@@ -175,7 +174,7 @@ impl Cells {
 
 /// The target of a URL. Nothing is connected yet.
 pub fn open(url: &str) -> Result<Arc<dyn Target>> {
-    let parts = url::parts(url);
+    let parts = outgoing::parts(url);
     if parts.len() > 1 {
         return Ok(Arc::new(split::Split::open(&parts)?));
     }

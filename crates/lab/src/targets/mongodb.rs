@@ -10,7 +10,7 @@ use crate::report::{Sizes, TargetInfo};
 use crate::request::{InsertHead, Template, flags, set_request_id};
 use crate::terms::Durability;
 use bson::{Doc, ObjectId, Val, Writer, doc};
-use std::net::TcpStream;
+use outgoing::Stream;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -230,7 +230,7 @@ impl MongoDialect {
 }
 
 impl Dialect for MongoDialect {
-    fn connect(&self) -> Result<(TcpStream, u32)> {
+    fn connect(&self) -> Result<(Stream, u32)> {
         Ok((handshake(&self.address)?.0, 0))
     }
 

@@ -4,10 +4,11 @@
 //! `URL+URL+…` names it. Each server gets its share of the connections, and these touch only its keys.
 
 use super::mark::{self, Owner};
-use super::{Dialect, Table, Target, url};
+use super::{Dialect, Table, Target};
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
 use crate::terms::Durability;
+use outgoing as url;
 use std::sync::Arc;
 
 pub struct Split {

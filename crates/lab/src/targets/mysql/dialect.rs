@@ -1,10 +1,10 @@
 //! What is said to MySQL, and how its replies are judged.
 
+use super::Route;
 use super::packets::{ends_rows, length_encoded, number, packet, payload, refused, whole};
 use super::session::My;
 use crate::fault::{Fault, Result};
-use crate::targets::{Answer, Cells, Dialect, Table, Url};
-use std::net::TcpStream;
+use crate::targets::{Answer, Cells, Dialect, Stream, Table};
 use std::sync::Arc;
 
 pub(super) fn quoted(name: &str) -> String {
@@ -56,7 +56,7 @@ const UPDATE_ALL: usize = 5;
 const UPDATE_FIRST: usize = 6;
 
 pub(super) struct MyDialect {
-    url: Url,
+    route: Route,
     statements: Vec<String>,
     table: Arc<Table>,
 }
@@ -107,9 +107,9 @@ fn literal(out: &mut Vec<u8>, value: &[u8]) {
 }
 
 impl MyDialect {
-    pub(super) fn new(url: &Url, table: &Arc<Table>) -> MyDialect {
+    pub(super) fn new(route: &Route, table: &Arc<Table>) -> MyDialect {
         MyDialect {
-            url: url.clone(),
+            route: route.clone(),
             statements: statements(table),
             table: Arc::clone(table),
         }
@@ -126,8 +126,8 @@ impl MyDialect {
 }
 
 impl Dialect for MyDialect {
-    fn connect(&self) -> Result<(TcpStream, u32)> {
-        let mut c = My::connect(&self.url)?;
+    fn connect(&self) -> Result<(Stream, u32)> {
+        let mut c = My::connect(&self.route)?;
         let mut before = None;
         for (place, sql) in (1u32..).zip(&self.statements) {
             let id = c.prepare(sql)?;
@@ -256,8 +256,11 @@ mod tests {
     use crate::targets::examples;
 
     fn dialect() -> MyDialect {
-        let url = Url::parse("mysql://127.0.0.1", 1).unwrap();
-        MyDialect::new(&url, &examples::table())
+        let route = Route {
+            url: outgoing::Url::parse("mysql://127.0.0.1", 1).unwrap(),
+            encryption: Default::default(),
+        };
+        MyDialect::new(&route, &examples::table())
     }
 
     #[test]

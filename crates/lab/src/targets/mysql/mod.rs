@@ -9,6 +9,7 @@ mod dialect;
 mod packets;
 mod session;
 
+use super::encryption::{Encryption, Route};
 use super::mark::{self, Owner};
 use super::{Dialect, Key, Table, Target, Url, acknowledged_only};
 use crate::fault::{Fault, Result};
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub struct MySql {
-    url: Url,
+    route: Route,
     text: String,
     engine: &'static str,
 }
@@ -37,9 +38,10 @@ impl MySql {
                 url.text
             )));
         };
+        let encryption = Encryption::of_mysql(&url)?;
         Ok(MySql {
             text: url.text.clone(),
-            url,
+            route: Route { url, encryption },
             engine,
         })
     }
@@ -51,10 +53,13 @@ impl Target for MySql {
     }
 
     fn info(&self) -> Result<TargetInfo> {
-        let mut c = My::connect(&self.url)?;
+        let mut c = My::connect(&self.route)?;
         let version = c.value("SELECT VERSION()")?;
         let mut settings = BTreeMap::new();
         settings.insert("engine".to_string(), self.engine.to_string());
+        if c.stream.is_encrypted() {
+            settings.insert("tls".into(), "yes".into());
+        }
         let cache = match self.engine {
             "MyISAM" => "key_buffer_size",
             "Aria" => "aria_pagecache_buffer_size",
@@ -76,7 +81,7 @@ impl Target for MySql {
             .value("SELECT @@pid_file")
             .ok()
             .and_then(|file| std::fs::read_to_string(file).ok());
-        let local = self.url.host.is_local();
+        let local = self.route.url.host.is_local();
         Ok(TargetInfo {
             url: self.text.clone(),
             product: format!(
@@ -93,11 +98,11 @@ impl Target for MySql {
     }
 
     fn database(&self) -> Option<String> {
-        self.url.database.clone()
+        self.route.url.database.clone()
     }
 
     fn owner(&self, table: &Table) -> Result<Owner> {
-        let mut c = My::connect(&self.url)?;
+        let mut c = My::connect(&self.route)?;
         let rows = c.query(&format!(
             "SELECT table_comment FROM information_schema.tables \
              WHERE table_schema = '{}' AND table_name = '{}'",
@@ -112,7 +117,7 @@ impl Target for MySql {
 
     fn create(&self, table: &Table) -> Result<()> {
         mark::claim(self.owner(table)?, self.url(), &table.name)?;
-        let mut c = My::connect(&self.url)?;
+        let mut c = My::connect(&self.route)?;
         c.run(&format!(
             "CREATE DATABASE IF NOT EXISTS {}",
             quoted(&table.database)
@@ -143,7 +148,7 @@ impl Target for MySql {
 
     fn drop_table(&self, table: &Table) -> Result<()> {
         mark::claim(self.owner(table)?, self.url(), &table.name)?;
-        let mut c = My::connect(&self.url)?;
+        let mut c = My::connect(&self.route)?;
         let db = c.query(&format!("SHOW DATABASES LIKE '{}'", table.database))?;
         if db.is_empty() {
             return Ok(());
@@ -152,7 +157,7 @@ impl Target for MySql {
     }
 
     fn count(&self, table: &Table) -> Result<u64> {
-        let mut c = My::connect(&self.url)?;
+        let mut c = My::connect(&self.route)?;
         let there = c.value(&format!(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = '{}' AND table_name = '{}'",
             table.database, table.name
@@ -166,7 +171,7 @@ impl Target for MySql {
     }
 
     fn sizes(&self, table: &Table, at: f64) -> Result<Sizes> {
-        let mut c = My::connect(&self.url)?;
+        let mut c = My::connect(&self.route)?;
         let rows = c.query(&format!(
             "SELECT table_rows, data_length, index_length, data_free FROM information_schema.tables \
              WHERE table_schema = '{}' AND table_name = '{}'",
@@ -191,11 +196,11 @@ impl Target for MySql {
         acknowledged_only("MySQL", durability)?;
         if self.engine == "InnoDB" {
             let flush = if durability == Durability::W1 { 2 } else { 1 };
-            let mut c = My::connect(&self.url)?;
+            let mut c = My::connect(&self.route)?;
             c.run(&format!(
                 "SET GLOBAL innodb_flush_log_at_trx_commit = {flush}"
             ))?;
         }
-        Ok(Box::new(MyDialect::new(&self.url, table)))
+        Ok(Box::new(MyDialect::new(&self.route, table)))
     }
 }

@@ -3,16 +3,17 @@
 
 use super::packets::{ends_rows, number, numbered, payload, refused};
 use crate::fault::{Fault, Result, target};
-use crate::targets::Url;
+use crate::targets::encryption::Route;
+use crate::targets::{Stream, Url};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
-use std::net::TcpStream;
 
 mod capability {
     pub const FOUND_ROWS: u32 = 2;
     pub const PROTOCOL_41: u32 = 0x200;
     pub const TRANSACTIONS: u32 = 0x2000;
+    pub const SSL: u32 = 0x800;
     pub const SECURE_CONNECTION: u32 = 0x8000;
     pub const PLUGIN_AUTH: u32 = 0x8_0000;
     pub const DEPRECATE_EOF: u32 = 0x100_0000;
@@ -27,7 +28,7 @@ mod capability {
 
 /// One blocking connection.
 pub(super) struct My {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     input: Vec<u8>,
     sequence: u8,
 }
@@ -47,36 +48,31 @@ fn proof(plugin: &str, password: &str, salt: &[u8]) -> Vec<u8> {
     mixed(&once, &Sha1::digest([salt, &twice[..]].concat()))
 }
 
-impl My {
-    pub(super) fn connect(url: &Url) -> Result<My> {
-        let stream = url.host.connect()?;
-        let mut my = My {
-            stream,
-            input: Vec::new(),
-            sequence: 0,
-        };
-        my.log_in(url)?;
-        Ok(my)
-    }
+fn strange(url: &Url) -> Fault {
+    Fault::Target(format!("{}: this is not a MySQL server", url.text))
+}
 
-    fn log_in(&mut self, url: &Url) -> Result<()> {
-        let strange = || Fault::Target(format!("{}: this is not a MySQL server", url.text));
-        let greeting = self.next()?;
-        match greeting.first() {
-            Some(0xff) => return Err(refused(&greeting)),
+/// What a server says first.
+struct Greeting {
+    capabilities: u32,
+    salt: Vec<u8>,
+    /// How it would have the password proven.
+    plugin: String,
+}
+
+impl Greeting {
+    fn read(packet: &[u8], url: &Url) -> Result<Greeting> {
+        match packet.first() {
+            Some(0xff) => return Err(refused(packet)),
             Some(10) => {}
-            _ => return Err(strange()),
+            _ => return Err(strange(url)),
         }
-        let version = greeting[1..]
-            .iter()
-            .position(|b| *b == 0)
-            .ok_or_else(strange)?;
+        let version = packet[1..].iter().position(|b| *b == 0);
+        let version = version.ok_or_else(|| strange(url))?;
         // Thread, 8 bytes of salt, 0, capabilities, character set, status, capabilities, length of salt, 10 zeros, salt.
-        let rest = greeting.get(version + 2..).unwrap_or_default();
-        let (first, more) = (
-            rest.get(4..12).ok_or_else(strange)?,
-            rest.get(31..).unwrap_or_default(),
-        );
+        let rest = packet.get(version + 2..).unwrap_or_default();
+        let first = rest.get(4..12).ok_or_else(|| strange(url))?;
+        let more = rest.get(31..).unwrap_or_default();
         let has = |at: usize| {
             rest.get(at..at + 2)
                 .map_or(0, |b| u32::from(u16::from_le_bytes([b[0], b[1]])))
@@ -88,30 +84,62 @@ impl My {
                 url.text
             )));
         }
-        let mut salt = [first, more.get(..12).unwrap_or_default()].concat();
-        let name = more
-            .get(13..)
-            .unwrap_or_default()
-            .split(|b| *b == 0)
-            .next()
-            .unwrap_or_default();
-        let mut plugin = String::from_utf8_lossy(name).into_owned();
+        let name = more.get(13..).unwrap_or_default();
+        let name = name.split(|b| *b == 0).next().unwrap_or_default();
+        Ok(Greeting {
+            capabilities,
+            salt: [first, more.get(..12).unwrap_or_default()].concat(),
+            plugin: String::from_utf8_lossy(name).into_owned(),
+        })
+    }
+}
+
+impl My {
+    pub(super) fn connect(route: &Route) -> Result<My> {
+        let my = My {
+            stream: Stream::from(route.url.host.connect()?),
+            input: Vec::new(),
+            sequence: 0,
+        };
+        my.log_in(route)
+    }
+
+    fn log_in(mut self, route: &Route) -> Result<My> {
+        let url = &route.url;
+        let greeting = Greeting::read(&self.next()?, url)?;
         let user = url.user.as_deref().unwrap_or("root");
         let password = url.password.as_deref().unwrap_or("");
-        let answer = proof(&plugin, password, &salt);
-        self.reply(|out| {
-            out.extend_from_slice(&capability::WANTED.to_le_bytes());
+        let answer = proof(&greeting.plugin, password, &greeting.salt);
+        let offered = greeting.capabilities & capability::SSL != 0;
+        let encrypts = route.encryption.is_wanted() && offered;
+        let wanted = capability::WANTED | if encrypts { capability::SSL } else { 0 };
+        let head = |out: &mut Vec<u8>| {
+            out.extend_from_slice(&wanted.to_le_bytes());
             out.extend_from_slice(&(1u32 << 30).to_le_bytes());
             // utf8mb4, and 23 zeros.
             out.push(45);
             out.resize(out.len() + 23, 0);
+        };
+        if encrypts {
+            self.reply(head)?;
+            self.sequence = self.sequence.wrapping_add(1);
+        }
+        self.stream = route.encryption.apply(self.stream, url, offered)?;
+        self.reply(|out| {
+            head(out);
             out.extend_from_slice(user.as_bytes());
             out.push(0);
             out.push(answer.len() as u8);
             out.extend_from_slice(&answer);
-            out.extend_from_slice(plugin.as_bytes());
+            out.extend_from_slice(greeting.plugin.as_bytes());
             out.push(0);
         })?;
+        self.end_login(url, password)?;
+        Ok(self)
+    }
+
+    /// What the server asks until it lets the user in.
+    fn end_login(&mut self, url: &Url, password: &str) -> Result<()> {
         loop {
             let said = self.next()?;
             match said.first() {
@@ -119,7 +147,8 @@ impl My {
                 Some(0xff) => return Err(refused(&said)),
                 Some(0xfe) => {
                     let mut parts = said[1..].splitn(2, |b| *b == 0);
-                    plugin = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+                    let plugin = parts.next().unwrap_or_default();
+                    let plugin = String::from_utf8_lossy(plugin).into_owned();
                     if !matches!(
                         plugin.as_str(),
                         "mysql_native_password" | "caching_sha2_password"
@@ -129,20 +158,24 @@ impl My {
                             url.text
                         )));
                     }
-                    salt = parts.next().unwrap_or_default().to_vec();
+                    let mut salt = parts.next().unwrap_or_default().to_vec();
                     salt.truncate(20);
                     let answer = proof(&plugin, password, &salt);
                     self.reply(|out| out.extend_from_slice(&answer))?;
                 }
                 // The password's hash is in the server's cache.
                 Some(1) if said.get(1) == Some(&3) => {}
+                // It is not: the server wants the password itself, which TLS keeps from others.
+                Some(1) if self.stream.is_encrypted() => {
+                    self.reply(|out| out.extend_from_slice(&[password.as_bytes(), &[0]].concat()))?;
+                }
                 Some(1) => {
                     return Err(Fault::Target(format!(
-                        "{}: the server wants the password over TLS once; log in with its own client first, or give the user mysql_native_password",
+                        "{}: the server wants the password over TLS once: add ssl-mode=REQUIRED, or give the user mysql_native_password",
                         url.text
                     )));
                 }
-                _ => return Err(strange()),
+                _ => return Err(strange(url)),
             }
         }
     }

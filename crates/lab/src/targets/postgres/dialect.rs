@@ -1,14 +1,14 @@
 //! What is said to PostgreSQL, and how its replies are judged.
 
 use super::Layout;
+use super::Route;
 use super::messages::{Messages, cells, header, last_number, message, refused};
 use super::session::Pg;
 use crate::fault::{Fault, Result};
-use crate::targets::{Answer, Cells, Dialect, Table, Url};
+use crate::targets::{Answer, Cells, Dialect, Stream, Table};
 use crate::terms::Durability;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::TcpStream;
 use std::sync::Arc;
 
 pub(super) fn quoted(name: &str) -> String {
@@ -89,7 +89,7 @@ fn statements(layout: Layout, table: &Table) -> Vec<(String, String)> {
 }
 
 pub(super) struct PgDialect {
-    url: Url,
+    route: Route,
     layout: Layout,
     durability: Durability,
     statements: Vec<(String, String)>,
@@ -149,13 +149,13 @@ fn json<'a>(out: &mut Vec<u8>, fields: &[String], values: impl Iterator<Item = &
 
 impl PgDialect {
     pub(super) fn new(
-        url: &Url,
+        route: &Route,
         layout: Layout,
         durability: Durability,
         table: &Arc<Table>,
     ) -> PgDialect {
         PgDialect {
-            url: url.clone(),
+            route: route.clone(),
             layout,
             durability,
             statements: statements(layout, table),
@@ -171,8 +171,8 @@ impl PgDialect {
 }
 
 impl Dialect for PgDialect {
-    fn connect(&self) -> Result<(TcpStream, u32)> {
-        let mut c = Pg::connect(&self.url)?;
+    fn connect(&self) -> Result<(Stream, u32)> {
+        let mut c = Pg::connect(&self.route)?;
         let wait = if self.durability == Durability::W1 {
             "off"
         } else {
@@ -318,8 +318,11 @@ mod tests {
     use crate::targets::examples;
 
     fn dialect(layout: Layout) -> PgDialect {
-        let url = Url::parse("postgres://127.0.0.1", 1).unwrap();
-        PgDialect::new(&url, layout, Durability::W1, &examples::table())
+        let route = Route {
+            url: outgoing::Url::parse("postgres://127.0.0.1", 1).unwrap(),
+            encryption: Default::default(),
+        };
+        PgDialect::new(&route, layout, Durability::W1, &examples::table())
     }
 
     #[test]

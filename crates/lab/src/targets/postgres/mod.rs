@@ -8,6 +8,7 @@ mod dialect;
 mod messages;
 mod session;
 
+use super::encryption::{Encryption, Route};
 use super::mark::{self, Owner};
 use super::{Dialect, Key, Table, Target, Url, acknowledged_only};
 use crate::fault::{Fault, Result};
@@ -25,7 +26,7 @@ enum Layout {
 }
 
 pub struct Postgres {
-    url: Url,
+    route: Route,
     text: String,
     layout: Layout,
 }
@@ -43,15 +44,10 @@ impl Postgres {
                 )));
             }
         };
-        if url
-            .option("sslmode")
-            .is_some_and(|m| m.starts_with("require") || m.starts_with("verify"))
-        {
-            return Err(Fault::Usage(format!("{}: TLS is not supported", url.text)));
-        }
+        let encryption = Encryption::of_postgres(&url)?;
         Ok(Postgres {
             text: url.text.clone(),
-            url,
+            route: Route { url, encryption },
             layout,
         })
     }
@@ -63,7 +59,7 @@ impl Target for Postgres {
     }
 
     fn info(&self) -> Result<TargetInfo> {
-        let mut c = Pg::connect(&self.url)?;
+        let mut c = Pg::connect(&self.route)?;
         let mut settings = BTreeMap::new();
         for name in [
             "shared_buffers",
@@ -73,6 +69,9 @@ impl Target for Postgres {
             "max_wal_size",
         ] {
             settings.insert(name.to_string(), c.value(&format!("SHOW {name}"))?);
+        }
+        if c.stream.is_encrypted() {
+            settings.insert("tls".into(), "yes".into());
         }
         settings.insert("layout".into(), format!("{:?}", self.layout).to_lowercase());
         let version = c.value("SHOW server_version")?;
@@ -84,7 +83,7 @@ impl Target for Postgres {
             .value("SELECT pg_backend_pid()")
             .ok()
             .and_then(|p| p.parse().ok());
-        let local = self.url.host.is_local();
+        let local = self.route.url.host.is_local();
         Ok(TargetInfo {
             url: self.text.clone(),
             product: match self.layout {
@@ -100,11 +99,11 @@ impl Target for Postgres {
     }
 
     fn database(&self) -> Option<String> {
-        self.url.database.clone()
+        self.route.url.database.clone()
     }
 
     fn owner(&self, table: &Table) -> Result<Owner> {
-        let mut c = Pg::connect(&self.url)?;
+        let mut c = Pg::connect(&self.route)?;
         let name = quoted(&table.name);
         let comment = c.value(&format!(
             "SELECT CASE WHEN to_regclass('{name}') IS NULL THEN '-' \
@@ -119,7 +118,7 @@ impl Target for Postgres {
 
     fn create(&self, table: &Table) -> Result<()> {
         mark::claim(self.owner(table)?, &self.text, &table.name)?;
-        let mut c = Pg::connect(&self.url)?;
+        let mut c = Pg::connect(&self.route)?;
         let (name, key) = (quoted(&table.name), quoted(&table.key_name));
         c.run("SET client_min_messages = error")?;
         c.run(&format!("DROP TABLE IF EXISTS {name}"))?;
@@ -151,13 +150,13 @@ impl Target for Postgres {
 
     fn drop_table(&self, table: &Table) -> Result<()> {
         mark::claim(self.owner(table)?, &self.text, &table.name)?;
-        let mut c = Pg::connect(&self.url)?;
+        let mut c = Pg::connect(&self.route)?;
         c.run("SET client_min_messages = error")?;
         c.run(&format!("DROP TABLE IF EXISTS {}", quoted(&table.name)))
     }
 
     fn count(&self, table: &Table) -> Result<u64> {
-        let mut c = Pg::connect(&self.url)?;
+        let mut c = Pg::connect(&self.route)?;
         let name = quoted(&table.name);
         let there = c.value(&format!("SELECT to_regclass('{name}') IS NOT NULL"))?;
         if there != "t" {
@@ -169,7 +168,7 @@ impl Target for Postgres {
     }
 
     fn sizes(&self, table: &Table, at: f64) -> Result<Sizes> {
-        let mut c = Pg::connect(&self.url)?;
+        let mut c = Pg::connect(&self.route)?;
         let name = quoted(&table.name);
         let row = c.row(&format!(
             "SELECT pg_table_size('{name}'), pg_indexes_size('{name}'), greatest(reltuples, 0)::bigint, \
@@ -189,7 +188,7 @@ impl Target for Postgres {
 
     fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
         acknowledged_only("PostgreSQL", durability)?;
-        let dialect = PgDialect::new(&self.url, self.layout, durability, table);
+        let dialect = PgDialect::new(&self.route, self.layout, durability, table);
         Ok(Box::new(dialect))
     }
 }

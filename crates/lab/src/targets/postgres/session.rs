@@ -3,20 +3,31 @@
 
 use super::messages::{cells, header, message, refused};
 use crate::fault::{Fault, Result, target};
-use crate::targets::Url;
+use crate::targets::encryption::Route;
+use crate::targets::{Stream, Url};
 use auth::scram::{self, Client, Hash};
 use std::io::{Read, Write};
-use std::net::TcpStream;
 
 /// One blocking connection.
 pub(super) struct Pg {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     input: Vec<u8>,
 }
 
 impl Pg {
-    pub(super) fn connect(url: &Url) -> Result<Pg> {
-        let stream = url.host.connect()?;
+    pub(super) fn connect(route: &Route) -> Result<Pg> {
+        let url = &route.url;
+        let mut stream = Stream::from(url.host.connect()?);
+        if route.encryption.is_wanted() {
+            // SSLRequest, answered by one byte.
+            let ask = [8u32.to_be_bytes(), 80_877_103u32.to_be_bytes()].concat();
+            let mut said = [0];
+            stream
+                .write_all(&ask)
+                .and_then(|()| stream.read_exact(&mut said))
+                .map_err(target("asking PostgreSQL for TLS"))?;
+            stream = route.encryption.apply(stream, url, said == *b"S")?;
+        }
         let mut pg = Pg {
             stream,
             input: Vec::new(),

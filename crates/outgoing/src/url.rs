@@ -1,7 +1,7 @@
 //! URLs of targets: `scheme://[user[:password]@]host[:port][/database][?option=value&…]`; the host may be the path of a Unix socket
 //! with its slashes as `%2F`.
 
-use crate::fault::{Fault, Result, target};
+use crate::{Error, Result, failed};
 use std::fmt;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -23,19 +23,23 @@ impl Host {
         let stream = match self {
             Host::Tcp(addr) => {
                 let stream = TcpStream::connect_timeout(addr, Duration::from_secs(10))
-                    .map_err(target(what()))?;
-                stream.set_nodelay(true).map_err(target(what()))?;
+                    .map_err(failed(what()))?;
+                stream.set_nodelay(true).map_err(failed(what()))?;
                 stream
             }
             Host::Unix(path) => {
-                let stream = UnixStream::connect(path).map_err(target(what()))?;
+                let stream = UnixStream::connect(path).map_err(failed(what()))?;
                 TcpStream::from(OwnedFd::from(stream))
             }
         };
         stream
             .set_read_timeout(Some(REPLY_TIMEOUT))
-            .map_err(target(what()))?;
+            .map_err(failed(what()))?;
         Ok(stream)
+    }
+
+    pub fn is_tcp(&self) -> bool {
+        matches!(self, Host::Tcp(_))
     }
 
     /// Whether the server is on this machine, as far as the address tells.
@@ -59,20 +63,29 @@ impl fmt::Display for Host {
 /// Long enough for an index build on much data.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Url {
+    /// As it may be shown.
     pub text: String,
     pub user: Option<String>,
     pub password: Option<String>,
     pub host: Host,
+    /// The host as it was named, without its port: whom a certificate must be of.
+    pub name: String,
     pub database: Option<String>,
     pub options: Vec<(String, String)>,
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 impl Url {
     pub fn parse(text: &str, default_port: u16) -> Result<Url> {
         let shown = without_password(text);
-        let usage = |why: &str| Fault::Usage(format!("{shown}: {why}"));
+        let usage = |why: &str| Error::Usage(format!("{shown}: {why}"));
         let (scheme, rest) = text
             .split_once("://")
             .ok_or_else(|| usage("a target is a URL"))?;
@@ -92,6 +105,12 @@ impl Url {
         }
         let decode = |s: &str| decode(s).ok_or_else(|| usage("malformed %-escape"));
         let plain = decode(host)?;
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or(rest),
+            None => name,
+        };
+        let name = name.to_string();
         let host = if plain.starts_with('/') {
             Host::Unix(plain.into())
         } else {
@@ -115,6 +134,7 @@ impl Url {
             user,
             password,
             host,
+            name,
             database: Some(decode(database)?).filter(|d| !d.is_empty()),
             options: options
                 .split('&')
@@ -161,7 +181,7 @@ pub fn without_password(text: &str) -> String {
     let mut rest = text;
     while let Some(at) = rest.find("://") {
         let (scheme, after) = rest.split_at(at + 3);
-        shown.push_str(scheme);
+        shown.push_str(&without_secret_options(scheme));
         let end = after.find(['/', '?']).unwrap_or(after.len());
         let authority = &after[..end];
         rest = after;
@@ -172,6 +192,20 @@ pub fn without_password(text: &str) -> String {
             shown.push_str(":***");
             rest = &after[login.len()..];
         }
+    }
+    shown + &without_secret_options(rest)
+}
+
+/// The same with the values of options that are passwords (`sslpassword=…`) left out.
+fn without_secret_options(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.to_ascii_lowercase().find("password=") {
+        let (before, after) = rest.split_at(at + "password=".len());
+        shown.push_str(before);
+        shown.push_str("***");
+        let end = after.find(['&', '+', ',', ' ']).unwrap_or(after.len());
+        rest = &after[end..];
     }
     shown + rest
 }
@@ -209,6 +243,10 @@ mod tests {
         let at = |port: u16| Host::Tcp(([127, 0, 0, 1], port).into());
         assert_eq!((&u.host, u.database.as_deref()), (&at(5433), Some("lab")));
         assert_eq!(
+            (u.name.as_str(), u.database.as_deref()),
+            ("127.0.0.1", Some("lab"))
+        );
+        assert_eq!(
             (u.option("layout"), u.option("x"), u.option("y")),
             (Some("jsonb"), Some(""), None)
         );
@@ -224,6 +262,10 @@ mod tests {
         assert_eq!(
             without_password("1=mongodb://a:1,2=mongodb://u:p@b:2/+mongodb://v:q,r@c"),
             "1=mongodb://a:1,2=mongodb://u:***@b:2/+mongodb://v:***@c"
+        );
+        assert_eq!(
+            without_password("mongodb://h/?tlsCertificateKeyFilePassword=geheim&w=1"),
+            "mongodb://h/?tlsCertificateKeyFilePassword=***&w=1"
         );
         let srv = Url::parse("mongodb+srv://u:p@h.example/", 1).unwrap_err();
         assert!(srv.to_string().contains("not looked up"), "{srv}");

@@ -1,0 +1,48 @@
+//! Connections that we open ourselves, to servers of any make: connection strings, TLS, and logins in
+//! MongoDB's protocol.
+//!
+//! - [`Url`]: where a server is, and what its connection string says;
+//! - [`Tls`]: whom to trust, and what to show;
+//! - [`Stream`]: a socket, with or without TLS;
+//! - [`Login`]: SCRAM and certificates; [`MongoTarget`]: all of it for a `mongodb://` string.
+//!
+//! Invariant: a password is never shown, whatever is printed of these. Whoever is not proven to be the
+//! server that was named is told nothing, unless its user has said that he need not be.
+
+mod login;
+mod mongo_target;
+mod stream;
+mod tls;
+mod url;
+
+pub use login::{Converse, Login};
+pub use mongo_target::MongoTarget;
+pub use stream::Stream;
+pub use tls::{Check, Tls, TlsFiles};
+pub use url::{Host, Url, parts, without_password};
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// What was asked for makes no sense.
+    Usage(String),
+    /// The server, or the way to it.
+    Failed(String),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Usage(why) | Error::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Names what was tried in a failure of the system.
+fn failed(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+    move |e| Error::Failed(format!("{}: {e}", what.into()))
+}
