@@ -5,7 +5,7 @@ import ipaddress
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 NOW = datetime.datetime.now(datetime.timezone.utc)
@@ -61,9 +61,9 @@ class Authority:
             builder = builder.add_extension(extension, critical=False)
         return builder.sign(self.key, hashes.SHA256())
 
-    def issue(self, common_name, days=300, unit=None, roles=(), password=None, file=None):
+    def issue(self, common_name, days=300, unit=None, roles=(), password=None, file=None, rsa_bits=None):
         """A file with a certificate and its key; with a password the key is encrypted."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = rsa.generate_private_key(65537, rsa_bits) if rsa_bits else ec.generate_private_key(ec.SECP256R1())
         more = [roles_extension(roles)] if roles else []
         certificate = self.build(name(common_name, unit), key.public_key(), False, days, more)
         path = self.folder / f"{file or common_name}.pem"

@@ -18,6 +18,7 @@ use service::{Address, Client, Control, Service};
 use crate::Limits;
 use crate::establishment::{Arrival, Establishing};
 use crate::event_loop::{EventLoop, Shared, WAKE};
+use crate::handshakes::Handshakes;
 use crate::inbox::{Inbox, Item};
 use crate::net::{Listener, Listeners, Stream, unix_path};
 use crate::tls::Layer;
@@ -56,10 +57,12 @@ pub fn serve<S: Service>(
         Arc::clone(&control),
         limits.max_workers,
     ));
+    let handshakes = limits.tls.is_some().then(Handshakes::start).transpose()?;
     let shared = Arc::new(Shared {
         service: Arc::clone(&service),
         control: Arc::clone(&control),
         workers: Arc::clone(&workers),
+        handshakes: handshakes.clone(),
         limits: limits.clone(),
     });
     let loops = open_loops(&limits)?;
@@ -85,6 +88,7 @@ pub fn serve<S: Service>(
             Err(_) => result = result.and(Err(io::Error::other("an event loop has panicked"))),
         }
     }
+    handshakes.iter().for_each(|h| h.stop());
     if !workers.stop(Instant::now() + Duration::from_secs(5)) {
         tracing::warn!(target: "NETWORK", "Some commands have not stopped in time");
     }

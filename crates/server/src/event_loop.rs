@@ -34,6 +34,7 @@ use slab::Slab;
 
 use crate::Limits;
 use crate::connection::{Connection, Phase};
+use crate::handshakes::{Handshakes, Stepped};
 use crate::inbox::{Inbox, Item};
 use crate::net::Stream;
 use crate::runner::{Head, Runner};
@@ -52,6 +53,8 @@ pub(crate) struct Shared<S: Service> {
     pub service: Arc<S>,
     pub control: Arc<Control>,
     pub workers: Arc<Workers<S>>,
+    /// `None` where connections are plain.
+    pub handshakes: Option<Arc<Handshakes<S>>>,
     pub limits: Limits,
 }
 
@@ -274,6 +277,17 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
+    /// Takes back a handshake of which a step was computed: answers, and reads on.
+    fn on_stepped(&mut self, key: usize, c: &mut Connection<S>, stepped: Stepped) -> Fate {
+        let answered = c.stream.as_mut().map(|s| s.end_step(stepped));
+        if !matches!(answered, Some(Ok(()))) {
+            return Fate::Close;
+        }
+        c.readable = true;
+        self.go_on(key, c);
+        Fate::Keep
+    }
+
     /// Closes connections that have not ended their handshake in time.
     fn end_handshakes(&mut self) {
         while let Some(&(until, key, id)) = self.establishing.front() {
@@ -380,6 +394,9 @@ impl<S: Service> EventLoop<S> {
                 Item::Done(done) => {
                     self.with_id(done.key, done.id, |this, key, c| this.on_done(key, c, done))
                 }
+                Item::Stepped(stepped) => self.with_id(stepped.key, stepped.id, |this, key, c| {
+                    this.on_stepped(key, c, stepped)
+                }),
             }
         }
         accepted

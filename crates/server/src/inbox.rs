@@ -10,12 +10,14 @@ use mio::Waker;
 use parking_lot::Mutex;
 use service::{Client, Service};
 
+use crate::handshakes::Stepped;
 use crate::net::Stream;
 use crate::runner::Executed;
 
 pub(crate) enum Item<S: Service> {
     Accepted(Stream, Arc<Client<S::State>>),
     Done(Done),
+    Stepped(Stepped),
 }
 
 /// A request that a worker has run.

@@ -7,6 +7,7 @@
 //! event loops (one a core)  read, run short requests to their end, commit the writes of a turn as
 //!                           one group, reply
 //! workers (elastic)         run what may block; hand the reply back to the connection's loop
+//! handshake threads         compute what TLS handshakes ask for, behind all others
 //! ```
 //! Invariants: a connection belongs to one loop for life and has one request at a time, so replies
 //! keep their order; a reply to a staged write is sent only after its group is committed; nothing
@@ -20,6 +21,7 @@ mod acceptor;
 mod connection;
 mod establishment;
 mod event_loop;
+mod handshakes;
 mod inbox;
 mod net;
 pub mod null;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::tls::Layer;
+use crate::handshakes::Stepped;
+use crate::tls::{Layer, Session};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Poll, Registry, Token};
@@ -228,9 +229,26 @@ impl Stream {
                 }
                 match layer {
                     Layer::Session(session) => session.read(s, buf),
+                    Layer::Stepping => Ok(None),
                     _ => transfer(|| s.read(buf)),
                 }
             }
+        }
+    }
+
+    /// A handshake that has something to compute: it goes to another thread, and comes back to
+    /// [`Stream::end_step`].
+    pub fn take_step(&mut self) -> Option<Box<Session>> {
+        match self {
+            Stream::Tcp(_, layer) => layer.take_step(),
+            Stream::Unix(_) => None,
+        }
+    }
+
+    pub fn end_step(&mut self, stepped: Stepped) -> io::Result<()> {
+        match self {
+            Stream::Tcp(s, layer) => layer.end_step(s, stepped.session, stepped.outcome),
+            Stream::Unix(_) => Ok(()),
         }
     }
 
@@ -238,6 +256,8 @@ impl Stream {
     pub fn write(&mut self, buf: &[u8]) -> io::Result<Option<usize>> {
         match self {
             Stream::Tcp(s, Layer::Session(session)) => session.write(s, buf),
+            // Nothing goes out as plain text meanwhile.
+            Stream::Tcp(_, Layer::Stepping) => Ok(None),
             Stream::Tcp(s, _) => transfer(|| s.write(buf)),
             Stream::Unix(s) => transfer(|| s.write(buf)),
         }

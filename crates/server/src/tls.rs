@@ -8,6 +8,8 @@
 //! - A read that gives less than was asked for has emptied the socket: readiness is told once.
 //! - What was taken of a reply counts as sent when its encrypted form is with the kernel, and not
 //!   before.
+//! - A loop computes nothing of a handshake: a session that has something to compute goes to
+//!   `handshakes`, and comes back.
 //! - A peer that does not take the few bytes of a handshake, sends more than [`HANDSHAKE_BYTES`] for
 //!   one, or has not ended it in time (`event_loop`) is closed.
 //! - Each connection is checked by itself: no session is resumed.
@@ -182,6 +184,8 @@ pub(crate) enum Layer {
     /// The first bytes tell.
     Undecided(Arc<Tls>, Arc<OnceLock<PeerCertificate>>),
     Session(Box<Session>),
+    /// The session is away: a step of its handshake is being computed.
+    Stepping,
 }
 
 impl Layer {
@@ -197,6 +201,7 @@ impl Layer {
             Layer::Plain => false,
             Layer::Undecided(..) => true,
             Layer::Session(session) => !session.begun,
+            Layer::Stepping => true,
         }
     }
 
@@ -205,6 +210,29 @@ impl Layer {
             Layer::Undecided(_, certificate) => certificate.clone(),
             _ => Arc::default(),
         }
+    }
+
+    /// The session, if it has something to compute.
+    pub fn take_step(&mut self) -> Option<Box<Session>> {
+        match std::mem::replace(self, Layer::Stepping) {
+            Layer::Session(session) if session.fed => Some(session),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// Takes back a session whose step was computed, and sends what it answers.
+    pub fn end_step(
+        &mut self,
+        socket: &mut TcpStream,
+        mut session: Box<Session>,
+        outcome: Result<(), rustls::Error>,
+    ) -> io::Result<()> {
+        let answered = session.answer(socket, outcome);
+        *self = Layer::Session(session);
+        answered
     }
 
     /// Looks at the first bytes of a connection that is undecided; false while there are too few.
@@ -224,6 +252,7 @@ impl Layer {
                     certificate: certificate.clone(),
                     owed: 0,
                     shaken: 0,
+                    fed: false,
                     begun: false,
                 }));
                 Ok(true)
@@ -256,6 +285,8 @@ pub(crate) struct Session {
     certificate: Arc<OnceLock<PeerCertificate>>,
     /// Bytes that its handshake has sent.
     shaken: usize,
+    /// There are bytes of the handshake that were not computed on.
+    fed: bool,
     /// The handshake is done, and its session counted.
     begun: bool,
 }
@@ -263,6 +294,9 @@ pub(crate) struct Session {
 impl Session {
     /// As [`crate::net::Stream::read`].
     pub fn read(&mut self, socket: &mut TcpStream, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        if !self.begun {
+            return self.feed(socket);
+        }
         let mut filled = 0;
         loop {
             match self.connection.reader().read(&mut buf[filled..]) {
@@ -280,9 +314,9 @@ impl Session {
                 Err(e) => return Err(e),
             }
             match self.connection.read_tls(socket) {
-                Ok(n) => {
-                    self.shaken += if self.begun { 0 } else { n };
-                    self.process(socket)?;
+                Ok(_) => {
+                    let processed = self.connection.process_new_packets().map(drop);
+                    self.answer(socket, processed)?;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
@@ -293,9 +327,39 @@ impl Session {
         }
     }
 
-    /// Decrypts what has come, and sends what the handshake answers.
-    fn process(&mut self, socket: &mut TcpStream) -> io::Result<()> {
-        if let Err(e) = self.connection.process_new_packets() {
+    /// Takes bytes of a handshake, to be computed on elsewhere; `None` until that is done.
+    fn feed(&mut self, socket: &mut TcpStream) -> io::Result<Option<usize>> {
+        if self.fed {
+            return Ok(None);
+        }
+        loop {
+            match self.connection.read_tls(socket) {
+                Ok(0) => return Ok(Some(0)),
+                Ok(n) => {
+                    self.shaken += n;
+                    self.fed = true;
+                    return Ok(None);
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Computes on what was fed. Not for an event loop.
+    pub fn step(&mut self) -> Result<(), rustls::Error> {
+        self.fed = false;
+        self.connection.process_new_packets().map(drop)
+    }
+
+    /// Sends what follows from what has come in, which went as `processed` says.
+    fn answer(
+        &mut self,
+        socket: &mut TcpStream,
+        processed: Result<(), rustls::Error>,
+    ) -> io::Result<()> {
+        if let Err(e) = processed {
             // The alert that tells the peer why; whether it arrives is no matter any more.
             let _ = self.connection.write_tls(socket);
             self.tls.tell_failure(socket, &e);

@@ -1,0 +1,154 @@
+"""What logins cost those who are connected: the response times of point reads without and with logins over TLS beside them.
+
+    .venv/bin/python scripts/bench_logins.py target/release [--logins 200] [--reads 500] [--seconds 10] [--rounds 3] [--rsa 2048]
+
+The folder has `pando` and `pando-lab`. The laboratory reads in an open loop, over plain connections; processes of this script
+log in, each time with a connection, a handshake (RSA on the server's side) and SCRAM-SHA-256 of their own. Rounds with and
+without alternate. Fails where the median of the 99th percentiles is more than twice as high with logins. Client and server
+share the machine, so it wants a quiet one.
+"""
+
+import argparse
+import base64
+import hashlib
+import hmac
+import json
+import multiprocessing
+import os
+import pathlib
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/python"))
+import harness  # noqa: E402
+from certificates import Authority  # noqa: E402
+
+
+class Known:
+    """A user's password as SCRAM hashes it: drivers keep that too, between connections."""
+
+    def __init__(self, user, password):
+        self.user, self.password, self.salted = user, password, {}
+
+    def log_in(self, wire):
+        nonce = base64.b64encode(os.urandom(18)).decode()
+        bare = f"n={self.user},r={nonce}"
+        start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": f"n,,{bare}".encode(), "options": {"skipEmptyExchange": True}, "$db": "admin"}
+        first = bytes(wire.command(start)["payload"]).decode()
+        parts = dict(part.split("=", 1) for part in first.split(","))
+        salt = parts["s"]
+        if salt not in self.salted:
+            self.salted[salt] = hashlib.pbkdf2_hmac("sha256", self.password.encode(), base64.b64decode(salt), int(parts["i"]))
+
+        def mac(key, text):
+            return hmac.new(key, text if isinstance(text, bytes) else text.encode(), hashlib.sha256).digest()
+
+        key = mac(self.salted[salt], "Client Key")
+        last = f"c=biws,r={parts['r']}"
+        signature = mac(hashlib.sha256(key).digest(), f"{bare},{first},{last}")
+        proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature))).decode()
+        reply = wire.command({"saslContinue": 1, "conversationId": 1, "payload": f"{last},p={proof}".encode(), "$db": "admin"})
+        assert reply["done"] is True, reply
+
+
+def log_in_steadily(port, authority, rate, until, counted):
+    context = ssl.create_default_context(cafile=authority)
+    known = Known("reader", "geheim")
+    due = time.monotonic()
+    while time.monotonic() < until:
+        wire = harness.Wire(port)
+        wire.socket = context.wrap_socket(wire.socket, server_hostname="localhost")
+        known.log_in(wire)
+        wire.close()
+        with counted.get_lock():
+            counted.value += 1
+        due += 1 / rate
+        time.sleep(max(0, due - time.monotonic()))
+
+
+def cpu_by_thread(pid):
+    """Seconds of CPU of a process by the name of its threads."""
+    spent = {}
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        try:
+            name, rest = (task / "stat").read_text().split("(", 1)[1].rsplit(") ", 1)
+        except OSError:
+            continue
+        fields = rest.split()
+        name = name.rstrip("0123456789-")
+        spent[name] = spent.get(name, 0) + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
+
+
+def percentiles(report):
+    """The steps' 50th and 99th percentiles, wherever the laboratory's result has them."""
+    found = []
+
+    def look(value):
+        if isinstance(value, dict):
+            if "p99_us" in value and "p50_us" in value:
+                found.append((value["p50_us"], value["p99_us"]))
+            for inner in value.values():
+                look(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner)
+
+    look(report.get("steps", report))
+    return found
+
+
+def read(options, url, out):
+    words = [pathlib.Path(options.binaries) / "pando-lab", "run", "C.S5", "--records", 10_000, "--url", url, "--connections", 8, "--client-threads", 1]
+    words += ["--rate", options.reads, "--duration", f"{options.seconds}s", "--quiet", "--force", "--out", out]
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    p50, p99 = zip(*percentiles(json.loads(pathlib.Path(out).read_text())))
+    return statistics.median(p50), statistics.median(p99)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binaries")
+    for name, default in (("logins", 200), ("reads", 500), ("seconds", 10), ("rounds", 3), ("rsa", 2048)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        place = pathlib.Path(place)
+        authority = Authority(place)
+        given = ["--auth", "--tlsMode", "preferTLS", "--tlsCertificateKeyFile", authority.issue("server", rsa_bits=options.rsa)]
+        program = [pathlib.Path(options.binaries) / "pando", "serve"]
+        with harness.Server(place / "data", *given, program=program) as server:
+            server.client().admin.command("createUser", "reader", pwd="geheim", roles=["root"])
+            url = f"mongodb://reader:geheim@127.0.0.1:{server.port}/ycsb?authSource=admin"
+            read(options, url, place / "warm.json")
+            before = cpu_by_thread(server.process.pid)
+            counted = multiprocessing.Value("i", 0)
+            log_in_steadily(server.port, str(authority.file), options.logins, time.monotonic() + 3, counted)
+            after = cpu_by_thread(server.process.pid)
+            spent = {name: (seconds - before.get(name, 0)) * 1e6 / counted.value for name, seconds in after.items()}
+            print("CPU of a login, µs: " + ", ".join(f"{name} {micros:.0f}" for name, micros in sorted(spent.items()) if micros >= 1))
+            with_, without = [], []
+            for _ in range(options.rounds):
+                without.append(read(options, url, place / "r.json"))
+                counted = multiprocessing.Value("i", 0)
+                until = time.monotonic() + options.seconds + 1
+                arguments = (server.port, str(authority.file), options.logins / 2, until, counted)
+                clients = [multiprocessing.Process(target=log_in_steadily, args=arguments) for _ in range(2)]
+                [c.start() for c in clients]
+                with_.append(read(options, url, place / "r.json"))
+                [c.join() for c in clients]
+                print(f"{counted.value / (options.seconds + 1):.0f} logins a second: p50 {without[-1][0]:.0f} → {with_[-1][0]:.0f} µs, "
+                      f"p99 {without[-1][1]:.0f} → {with_[-1][1]:.0f} µs")
+    before, after = (statistics.median(p99 for _, p99 in rounds) for rounds in (without, with_))
+    print(f"p99 {before:.0f} → {after:.0f} µs, × {after / before:.2f}")
+    sys.exit(0 if after <= 2 * before else 1)
+
+
+if __name__ == "__main__":
+    main()
