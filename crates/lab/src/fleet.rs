@@ -2,6 +2,7 @@
 
 use crate::connection::{Address, handshake};
 use crate::fault::{Fault, Result};
+use crate::host::Ticks;
 use crate::lane::{Lane, Pace, Workload};
 use crate::measure::{Sample, Tick, histogram};
 use crate::process::{cpu_time_of, give_way};
@@ -47,6 +48,8 @@ pub struct Outcome {
     pub client_cpu: Duration,
     /// How late the requests of an open loop were sent, in nanoseconds.
     pub lag: Option<Histogram<u64>>,
+    /// What the whole machine did meanwhile.
+    pub machine: Ticks,
 }
 
 impl Outcome {
@@ -116,6 +119,7 @@ impl<W: Workload> Fleet<W> {
         observe: &mut dyn FnMut(&Sample),
     ) -> Result<Outcome> {
         let stop = AtomicBool::new(false);
+        let before = Ticks::now();
         let (ticks, received) = channel::<Tick>();
         let kinds = self.lanes.first().map_or(&[][..], |l| l.workload.kinds());
         let mut samples = Vec::new();
@@ -178,6 +182,7 @@ impl<W: Workload> Fleet<W> {
             samples,
             client_cpu: Duration::ZERO,
             lag: None,
+            machine: Ticks::now().since(before),
         };
         for lane in finished {
             if let Some(lag) = &lane.lag {

@@ -1,8 +1,9 @@
 //! What a server spends on an operation that only reads the request and answers: the floor under every target, and the
 //! yardstick for the load client, which must not cost more than a little above it.
 //!
-//! Measured once for each workload and number of connections, beside the targets' own steps, in CPU time, which stands
-//! when the machine has other work. Where this program cannot start itself as a null server there is no floor.
+//! Measured once for each workload, number of connections and repeat, beside the targets' own steps, in CPU time, which
+//! stands when the machine has other work. Its rate does not: a repeat in which the null server was slow was measured on
+//! a machine that had less to give. Where this program cannot start itself as a null server there is no floor.
 
 use crate::bench::place::NullProcess;
 use crate::connection::Address;
@@ -15,13 +16,29 @@ use crate::targets::mongodb::MongoDb;
 use crate::targets::{Dialect, Table, Target};
 use crate::terms::Durability;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const LENGTH: Duration = Duration::from_millis(250);
 
-static KNOWN: Mutex<BTreeMap<String, Option<f64>>> = Mutex::new(BTreeMap::new());
+/// What a null server made of a load.
+#[derive(Clone, Copy, Debug)]
+pub struct Floor {
+    /// CPU microseconds of an operation.
+    pub cpu_us: f64,
+    pub per_second: f64,
+}
+
+static KNOWN: Mutex<BTreeMap<String, Option<Floor>>> = Mutex::new(BTreeMap::new());
+/// Floors are measured anew in each repeat.
+static REPEAT: AtomicUsize = AtomicUsize::new(0);
+
+/// The next repeat begins.
+pub fn begin(repeat: usize) {
+    REPEAT.store(repeat, Ordering::Relaxed);
+}
+
 /// No null server comes up from this program: not tried again.
 static WITHOUT: AtomicBool = AtomicBool::new(false);
 
@@ -36,15 +53,19 @@ pub struct Kind<'a> {
 }
 
 impl Kind<'_> {
-    /// CPU microseconds of the null server for an operation. `make` gives the workload of a lane; it must not compare
+    /// What the null server makes of it in this repeat. `make` gives the workload of a lane; it must not compare
     /// records, which are always the same here.
     pub fn floor<W: Workload>(
         &self,
         make: impl FnMut(Box<dyn Dialect>, usize, usize) -> W,
-    ) -> Option<f64> {
+    ) -> Option<Floor> {
         let key = format!(
-            "{}, {:?}, {} on {}",
-            self.name, self.durability, self.connections, self.threads
+            "{}, {:?}, {} on {}, repeat {}",
+            self.name,
+            self.durability,
+            self.connections,
+            self.threads,
+            REPEAT.load(Ordering::Relaxed)
         );
         if let Ok(known) = KNOWN.lock()
             && let Some(floor) = known.get(&key)
@@ -65,7 +86,7 @@ impl Kind<'_> {
     fn measure<W: Workload>(
         &self,
         mut make: impl FnMut(Box<dyn Dialect>, usize, usize) -> W,
-    ) -> Result<Option<f64>> {
+    ) -> Result<Option<Floor>> {
         // Where the scheduler puts it, as it does with servers that run already.
         let anywhere = Placement {
             all: allowed_cores(),
@@ -87,7 +108,10 @@ impl Kind<'_> {
             .zip(null.pid().and_then(process::cpu_time))
             .map(|(b, a)| a.saturating_sub(b));
         let operations = outcome.operations.max(1) as f64;
-        let floor = spent.map(|s| s.as_secs_f64() * 1e6 / operations);
-        Ok(floor.filter(|f| *f > 0.0))
+        let floor = spent.map(|s| Floor {
+            cpu_us: s.as_secs_f64() * 1e6 / operations,
+            per_second: outcome.rate(),
+        });
+        Ok(floor.filter(|f| f.cpu_us > 0.0))
     }
 }

@@ -52,8 +52,7 @@ pub struct Conditions {
 /// Watches the machine from its making until `end`.
 pub struct Watch {
     load: f64,
-    steal: u64,
-    all: u64,
+    began: Ticks,
 }
 
 fn load() -> f64 {
@@ -64,30 +63,116 @@ fn load() -> f64 {
         .unwrap_or(0.0)
 }
 
-/// Steal and total of the first line of `/proc/stat`, in ticks.
-fn ticks() -> (u64, u64) {
-    let stat = read("/proc/stat");
-    let numbers: Vec<u64> = stat
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split_ascii_whitespace()
-        .skip(1)
-        .filter_map(|n| n.parse().ok())
-        .collect();
-    (
-        numbers.get(7).copied().unwrap_or(0),
-        numbers.iter().take(8).sum(),
-    )
+/// CPU time of all cores since the machine started, in ticks: what programs and the kernel spent for them, what the
+/// hypervisor gave to others, and all there was.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Ticks {
+    pub busy: u64,
+    pub steal: u64,
+    pub all: u64,
+}
+
+impl Ticks {
+    pub fn now() -> Ticks {
+        Ticks::of(&read("/proc/stat"))
+    }
+
+    pub fn since(self, before: Ticks) -> Ticks {
+        Ticks {
+            busy: self.busy.saturating_sub(before.busy),
+            steal: self.steal.saturating_sub(before.steal),
+            all: self.all.saturating_sub(before.all),
+        }
+    }
+
+    /// Of the first line of `/proc/stat`.
+    fn of(stat: &str) -> Ticks {
+        let numbers: Vec<u64> = stat
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split_ascii_whitespace()
+            .skip(1)
+            .filter_map(|n| n.parse().ok())
+            .collect();
+        Ticks {
+            // User, nice, system: interrupts are nobody's.
+            busy: numbers.iter().take(3).sum(),
+            steal: numbers.get(7).copied().unwrap_or(0),
+            all: numbers.iter().take(8).sum(),
+        }
+    }
+}
+
+/// What else the machine did during a step, in percent of all its cores. Where the server's processes are not known,
+/// nobody can say what others did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Noise {
+    pub others_percent: Option<f64>,
+    pub steal_percent: f64,
+    /// By how much the null server fell behind its best of the run.
+    pub null_behind_percent: Option<f64>,
+}
+
+impl Noise {
+    /// Above these a figure is not to be believed without another run.
+    const OTHERS: f64 = 8.0;
+    const STEAL: f64 = 3.0;
+    const BEHIND: f64 = 20.0;
+    /// A shorter step has too few ticks to tell.
+    const TICKS: u64 = 100;
+
+    /// `ours`: CPU time of client and server together, where it is known.
+    pub fn of(passed: Ticks, ours: Option<std::time::Duration>) -> Noise {
+        let percent = |ticks: f64| ticks * 100.0 / passed.all.max(1) as f64;
+        // A tick is 10 ms on every Linux that reports to programs.
+        let others = ours.map(|t| passed.busy as f64 - t.as_secs_f64() * 100.0);
+        let others = others.filter(|_| passed.all >= Noise::TICKS);
+        Noise {
+            // A few ticks are within what rounding makes.
+            others_percent: others.map(|t| percent((t - 3.0).max(0.0))),
+            steal_percent: percent(passed.steal as f64),
+            null_behind_percent: None,
+        }
+    }
+
+    /// The worse of two repeats.
+    pub fn worse(self, other: Noise) -> Noise {
+        let most = |a: Option<f64>, b: Option<f64>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.max(b)),
+            (a, b) => a.or(b),
+        };
+        Noise {
+            others_percent: most(self.others_percent, other.others_percent),
+            steal_percent: self.steal_percent.max(other.steal_percent),
+            null_behind_percent: most(self.null_behind_percent, other.null_behind_percent),
+        }
+    }
+
+    /// Why a figure is doubtful, in words; nothing where the machine was quiet.
+    pub fn said(&self) -> Option<String> {
+        let mut why = Vec::new();
+        if let Some(p) = self.others_percent.filter(|p| *p > Noise::OTHERS) {
+            why.push(format!("other processes took {p:.0}% of the cores"));
+        }
+        if self.steal_percent > Noise::STEAL {
+            why.push(format!("{:.0}% of the time was stolen", self.steal_percent));
+        }
+        if let Some(p) = self.null_behind_percent.filter(|p| *p > Noise::BEHIND) {
+            why.push(format!(
+                "the null server itself was {p:.0}% slower than at its best"
+            ));
+        }
+        (!why.is_empty()).then(|| why.join(", "))
+    }
 }
 
 impl Watch {
     pub fn start() -> Watch {
-        let (steal, all) = ticks();
         Watch {
             load: load(),
-            steal,
-            all,
+            began: Ticks::now(),
         }
     }
 
@@ -97,12 +182,11 @@ impl Watch {
     }
 
     pub fn end(&self) -> Conditions {
-        let (steal, all) = ticks();
-        let passed = all.saturating_sub(self.all).max(1);
+        let passed = Ticks::now().since(self.began);
         Conditions {
             load_before: self.load,
             load_after: load(),
-            steal_percent: steal.saturating_sub(self.steal) as f64 * 100.0 / passed as f64,
+            steal_percent: passed.steal as f64 * 100.0 / passed.all.max(1) as f64,
         }
     }
 }
@@ -149,6 +233,36 @@ mod tests {
         ] {
             assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(secs)), text);
         }
+    }
+
+    #[test]
+    fn what_others_took_is_told() {
+        let before = Ticks::of("cpu  100 0 50 800 0 9 9 10 0 0\ncpu0 1 1 1\n");
+        assert_eq!(
+            before,
+            Ticks {
+                busy: 150,
+                steal: 10,
+                all: 978
+            }
+        );
+        let passed = Ticks::of("cpu  250 20 80 900 0 9 9 10 0 0").since(before);
+        assert_eq!((passed.busy, passed.all), (200, 300));
+        // Of two seconds of work one was ours.
+        let loud = Noise::of(passed, Some(Duration::from_secs(1)));
+        assert!(
+            loud.said().unwrap().contains("32% of the cores"),
+            "{loud:?}"
+        );
+        let quiet = Noise::of(passed, Some(Duration::from_millis(1990)));
+        assert_eq!(quiet.said(), None);
+        assert_eq!(Noise::of(passed, None).others_percent, None);
+        assert_eq!(quiet.worse(loud), loud);
+        let stolen = Noise {
+            steal_percent: 5.0,
+            ..Noise::default()
+        };
+        assert!(stolen.said().unwrap().contains("stolen"));
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //!   the server that only reads and answers; [`floor`]: what that costs, beside each step.
 //! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study. [`reads`]: of data that is there.
 //! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`rates`]:
-//!   what steps say with intervals, [`overview`]: all studies with all targets, [`show`], [`html`]: tables and the page,
+//!   what steps say with intervals over [`repeat`]s, [`overview`]: all studies with all targets, [`verdict`]: what they say in a few sentences, [`show`], [`html`]: tables and the page,
 //!   [`output`]: where a result goes, and the steps of a run that died.
 //!
 //! Architecture invariant: this crate is a client. It knows nothing of the server's insides, and an error, a wrong count
@@ -40,6 +40,7 @@ pub mod progress;
 pub mod random;
 pub mod rates;
 pub mod reads;
+pub mod repeat;
 pub mod reply;
 pub mod report;
 pub mod request;
@@ -52,6 +53,7 @@ pub mod study;
 pub mod sweep;
 pub mod targets;
 pub mod terms;
+pub mod verdict;
 pub mod ycsb;
 
 use clap::error::ErrorKind;

@@ -117,7 +117,7 @@ impl Journal {
 
     /// Writes the result and prints it as tables, and says where it is.
     pub fn finish(mut self, draft: Draft, page: Page) -> Result<Report> {
-        let report = draft.end();
+        let report = draft.end()?;
         self.finished = true;
         show::report(&report);
         let Some(path) = self.result.clone() else {

@@ -1,8 +1,7 @@
 //! Results beside each other: those of one study become one with all its targets, and all studies become one table, a row
 //! for a step and a column for a target, with ratios and intervals.
 
-use crate::measure::median_interval;
-use crate::rates::interval;
+use crate::rates::{Ratio, interval, rates, reach};
 use crate::report::{Report, Step, TargetInfo};
 use crate::terms::{figure, grouped};
 use std::collections::BTreeSet;
@@ -95,11 +94,56 @@ pub struct Overview {
     pub rows: Vec<Row>,
 }
 
+/// What a step does, so that a sentence speaks of one kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Reads,
+    Writes,
+    Mixed,
+    /// Figures that are no rates.
+    Other,
+}
+
+impl Class {
+    /// By the names of the operations; where a study has no such names, writes have a durability.
+    pub fn of(s: &Step) -> Class {
+        let reads = |k: &String| match k.as_str() {
+            "READ" | "SCAN" | "DOWNLOAD" | "CHUNK-READ" => true,
+            "operation" => s.durability.is_none(),
+            other => other.starts_with("read") || other.starts_with("range"),
+        };
+        let all: Vec<bool> = s.latency.keys().map(reads).collect();
+        match (all.iter().any(|r| *r), all.iter().all(|r| *r)) {
+            (true, true) => Class::Reads,
+            (true, false) => Class::Mixed,
+            (false, _) => Class::Writes,
+        }
+    }
+
+    pub fn plural(self) -> &'static str {
+        match self {
+            Class::Reads => "reads",
+            Class::Writes => "writes",
+            Class::Mixed => "mixed work",
+            Class::Other => "figures",
+        }
+    }
+
+    pub fn each(self) -> &'static str {
+        match self {
+            Class::Reads => "a read",
+            Class::Writes => "a write",
+            _ => "an operation",
+        }
+    }
+}
+
 pub struct Row {
     /// Which of the results.
     pub report: usize,
     pub study: String,
     pub step: String,
+    pub class: Class,
     /// One for each target; those that did not run it have none.
     pub cells: Vec<Option<Cell>>,
 }
@@ -107,37 +151,11 @@ pub struct Row {
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub text: String,
-    /// What ratios are made of; none where a figure is no rate.
-    rate: Option<f64>,
-    interval: Option<[f64; 2]>,
-}
-
-/// The first target's rate divided by another's.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ratio {
-    pub value: f64,
-    pub interval: Option<[f64; 2]>,
-}
-
-/// Said of a ratio whose interval holds 1.
-pub const UNDECIDED: &str = "≈";
-
-impl Ratio {
-    /// With its interval, where it has one, and a mark where that leaves open which one is faster.
-    pub fn text(&self) -> String {
-        match self.interval {
-            Some([low, high]) => {
-                let open = if self.undecided() { UNDECIDED } else { "" };
-                format!("{:.2}× ({low:.2}–{high:.2}){open}", self.value)
-            }
-            None => format!("{:.2}×", self.value),
-        }
-    }
-
-    pub fn undecided(&self) -> bool {
-        self.interval
-            .is_some_and(|[low, high]| low <= 1.0 && high >= 1.0)
-    }
+    /// What ratios are made of: the rate of each repeat; none where a figure is no rate.
+    rates: Vec<f64>,
+    /// CPU microseconds an operation of the server.
+    pub cpu_us: Option<f64>,
+    pub noisy: bool,
 }
 
 impl Row {
@@ -145,18 +163,15 @@ impl Row {
     pub fn ratio(&self, i: usize) -> Option<Ratio> {
         let cell = |i: usize| self.cells.get(i)?.as_ref();
         let (first, other) = (cell(0)?, cell(i).filter(|_| i > 0)?);
-        let (a, b) = (first.rate?, other.rate.filter(|r| *r > 0.0)?);
-        let interval = first.interval.zip(other.interval);
-        Some(Ratio {
-            value: a / b,
-            interval: interval.map(|(a, b)| [a[0] / b[1].max(1e-9), a[1] / b[0].max(1e-9)]),
-        })
+        Ratio::of(&first.rates, &other.rates)
     }
-}
 
-/// An interval that bounds something.
-fn known([low, high]: [f64; 2]) -> Option<[f64; 2]> {
-    (low.is_finite() && high > low).then_some([low, high])
+    /// The first target's CPU an operation against the other's.
+    pub fn cpu_ratio(&self, i: usize) -> Option<f64> {
+        let cpu = |i: usize| self.cells.get(i)?.as_ref()?.cpu_us;
+        let ratio = cpu(0)? / cpu(i).filter(|c| i > 0 && *c > 0.0)?;
+        ratio.is_finite().then_some(ratio)
+    }
 }
 
 impl Overview {
@@ -188,7 +203,13 @@ impl Overview {
         }
     }
 
-    fn put(&mut self, (n, r): (usize, &Report), step: &str, target: &str, cell: Cell) {
+    fn put(
+        &mut self,
+        (n, r): (usize, &Report),
+        (step, class): (&str, Class),
+        target: &str,
+        cell: Cell,
+    ) {
         let column = self.column(target);
         let at = self
             .rows
@@ -199,6 +220,7 @@ impl Overview {
                 report: n,
                 study: short_title(r),
                 step: step.to_string(),
+                class,
                 cells: Vec::new(),
             });
             self.rows.len() - 1
@@ -250,7 +272,7 @@ impl Overview {
                     .filter(|o| o.target.as_deref().unwrap_or("–") == target);
                 let best = own.max_by(|a, b| a.per_second.total_cmp(&b.per_second));
                 if let Some(best) = best {
-                    self.put((n, r), &name, target, rate(best, many));
+                    self.put((n, r), (&name, Class::of(best)), target, rate(best, many));
                 }
             }
         }
@@ -267,16 +289,20 @@ impl Overview {
         let subject = if two { b } else { label(r.target.as_ref()) };
         for c in &r.comparisons {
             let name = format!("{} @{}", c.title, c.connections);
+            // Slices are paired, as repeats are.
             let cell = |side: &crate::report::Side| Cell {
                 text: format!("{}/s", grouped(side.per_second)),
-                rate: Some(side.per_second),
-                interval: Some(&side.slices_per_second)
-                    .filter(|s| s.len() >= 3)
-                    .and_then(|s| known(median_interval(s))),
+                rates: match side.slices_per_second.is_empty() {
+                    true => vec![side.per_second],
+                    false => side.slices_per_second.clone(),
+                },
+                cpu_us: side.cpu_us,
+                noisy: false,
             };
-            self.put((n, r), &name, &subject, cell(&c.subject));
+            let what = (name.as_str(), Class::Other);
+            self.put((n, r), what, &subject, cell(&c.subject));
             if two {
-                self.put((n, r), &name, &a, cell(&c.reference));
+                self.put((n, r), what, &a, cell(&c.reference));
             }
         }
     }
@@ -298,10 +324,11 @@ impl Overview {
             let text = format!("{} {}{verdict}", figure(c.value), c.unit);
             let cell = Cell {
                 text: text.replace("  ", " ").trim_end().to_string(),
-                rate: None,
-                interval: None,
+                rates: Vec::new(),
+                cpu_us: None,
+                noisy: false,
             };
-            self.put((n, r), name, &target, cell);
+            self.put((n, r), (name, Class::Other), &target, cell);
         }
     }
 }
@@ -311,38 +338,40 @@ fn rate(s: &Step, many: bool) -> Cell {
         Some(mb) => format!("{} MB/s", grouped(mb)),
         None => format!("{}/s", grouped(s.per_second)),
     };
+    text.push_str(&reach(s.per_second, interval(s)));
     if many {
         let _ = write!(text, " @{}", s.connections);
     }
     if s.client_bound {
         text.push_str(" *");
     }
+    if s.noise.said().is_some() {
+        let _ = write!(text, " {}", crate::show::NOISY);
+    }
     if s.interrupted {
         text.push_str(" (cut short)");
     }
     Cell {
         text,
-        rate: Some(s.per_second),
-        interval: known(interval(s)),
+        rates: rates(s),
+        cpu_us: s.server_cpu_us,
+        noisy: s.noise.said().is_some(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Sample;
+    use crate::rates::Word;
     use crate::report::{Check, Draft};
 
     fn step(name: &str, target: &str, connections: usize, rate: f64) -> Step {
-        let sample = |i: u64| Sample {
-            seconds: 1.0,
-            operations: (rate * (0.9 + 0.02 * (i % 11) as f64)) as u64,
-            ..Sample::default()
-        };
-        Step {
-            series: (0..22).map(sample).collect(),
-            ..Step::example(name, target, connections, rate)
-        }
+        Step::repeated(
+            name,
+            target,
+            connections,
+            &[0.99, 1.0, 1.01].map(|r| r * rate),
+        )
     }
 
     fn report(kind: &str, name: &str, steps: Vec<Step>) -> Report {
@@ -398,15 +427,14 @@ mod tests {
         );
         let ratio = all.rows[0].ratio(1).unwrap();
         assert_eq!(ratio.value, 2.0);
-        assert!(
-            !ratio.undecided() && ratio.text().starts_with("2.00× (1."),
-            "{}",
-            ratio.text()
+        assert_eq!(
+            (ratio.word(), ratio.text().as_str()),
+            (Word::Faster, "2.00× (2.00–2.00)")
         );
-        assert!(all.rows[0].ratio(2).unwrap().undecided());
+        assert_eq!(all.rows[0].ratio(2).unwrap().word(), Word::Open);
         assert!(all.rows[0].ratio(0).is_none() && all.rows[1].ratio(1).is_none());
         let best = all.rows[1].cells[0].as_ref().unwrap();
-        assert_eq!(best.text, "400/s @8");
+        assert_eq!(best.text, "400/s ±2.5% @8");
         let ready = all.rows[2].cells[0].as_ref().unwrap();
         assert_eq!(ready.text, "400 ms FAIL");
         assert!(all.rows.iter().all(|r| r.cells.len() == 3));

@@ -4,6 +4,7 @@ use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::say;
+use crate::repeat::{Repeat, turns};
 use crate::report::Draft;
 use crate::targets::local::given_or_own;
 use crate::terms::{Durability, count, duration, pause, positive};
@@ -33,8 +34,8 @@ pub struct Args {
     /// Single properties, over all files.
     #[arg(short = 'p', value_name = "KEY=VALUE")]
     pub properties: Vec<String>,
-    /// The target, as mongodb://host:port[/database][?w=…&journal=…], postgres://… or mysql://…; several run one after
-    /// the other.
+    /// The target, as mongodb://host:port[/database][?w=…&journal=…], postgres://… or mysql://…; several take
+    /// turns.
     #[arg(long)]
     pub url: Vec<String>,
     /// Connections, each with one operation under way; a list runs one after the other.
@@ -77,6 +78,8 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
+    pub repeat: Repeat,
+    #[command(flatten)]
     pub to: Output,
 }
 
@@ -104,7 +107,6 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("field_bytes", spec.field_length);
     draft.set("requests", format!("{:?}", spec.request).to_lowercase());
     draft.set("seed", args.seed);
-    let mut of_targets = Vec::new();
     if urls.is_empty() && args.phase != Phases::Both {
         return Err(Fault::Usage(
             "a server of this run's own has no records before it and none after it: give --url"
@@ -112,21 +114,14 @@ pub fn main(args: Args) -> Result<bool> {
         ));
     }
     let (own, targets) = given_or_own(&urls, args.to.quiet)?;
+    let repeats = args.repeat.times(targets.len())?;
+    draft.repeated(repeats);
+    let mut sessions = Vec::new();
     for target in targets {
         let durability = match args.durability {
             Some(d) => d,
             None => durability_of(target.url())?,
         };
-        of_targets.push((target, durability));
-    }
-    let mut durabilities: Vec<&str> = of_targets.iter().map(|(_, d)| d.name()).collect();
-    durabilities.dedup();
-    draft.set("durability", durabilities.join(", "));
-    let mut journal = Journal::open(&mut draft, &args.to)?;
-    for (target, durability) in of_targets {
-        if interrupted() {
-            break;
-        }
         let mut session = Session::open(target, &name, spec.clone(), durability)?;
         draft.tell_apart(&mut session.info);
         session.load_batch = args.load_batch;
@@ -134,9 +129,18 @@ pub fn main(args: Args) -> Result<bool> {
         session.seed = args.seed;
         session.quiet = args.to.quiet;
         draft.add_target(session.info.clone());
+        sessions.push(session);
+    }
+    let mut durabilities: Vec<&str> = sessions.iter().map(|s| s.durability.name()).collect();
+    durabilities.dedup();
+    draft.set("durability", durabilities.join(", "));
+    let mut journal = Journal::open(&mut draft, &args.to)?;
+    for (repeat, i) in turns(repeats, sessions.len()) {
+        draft.begin(repeat);
+        let one = &mut sessions[i];
         all(
             &args,
-            &mut session,
+            one,
             &connections,
             &properties,
             &mut draft,
@@ -144,7 +148,12 @@ pub fn main(args: Args) -> Result<bool> {
         )?;
     }
     drop(own);
-    journal.finish(draft, Page::None)?;
+    let page = if sessions.len() > 1 {
+        Page::Beside
+    } else {
+        Page::None
+    };
+    journal.finish(draft, page)?;
     Ok(true)
 }
 
@@ -156,30 +165,15 @@ fn all(
     draft: &mut Draft,
     journal: &mut Journal,
 ) -> Result<()> {
-    let mut reload = args.reload;
+    if args.phase == Phases::Load {
+        return load(args, session, connections[0], draft, journal);
+    }
     let (label, name) = (session.info.label(), session.name.clone());
+    let mut reload = args.reload;
     for &n in connections {
-        if interrupted() {
-            break;
-        }
-        let what = if args.phase == Phases::Load {
-            "load".to_string()
-        } else {
-            n.to_string()
-        };
-        let key = format!("{label} / {name} / {what}");
-        if draft.has(&key) {
+        let key = format!("{label} / {name} / {n}");
+        if interrupted() || draft.has(&key) {
             continue;
-        }
-        if args.phase == Phases::Load {
-            let plan = Plan {
-                limit: args.duration,
-                ..Plan::timed(n, Duration::ZERO)
-            };
-            let (_, step) = session.load(plan, &mut |_| {})?;
-            draft.push(&key, step);
-            journal.save(draft);
-            return Ok(());
         }
         if args.phase == Phases::Run && session.spec.writes() {
             session.claim()?;
@@ -196,6 +190,28 @@ fn all(
         draft.push(&key, step);
         journal.save(draft);
     }
+    Ok(())
+}
+
+/// The records brought in, measured.
+fn load(
+    args: &Args,
+    session: &mut Session,
+    connections: usize,
+    draft: &mut Draft,
+    journal: &mut Journal,
+) -> Result<()> {
+    let key = format!("{} / {} / load", session.info.label(), session.name);
+    if interrupted() || draft.has(&key) {
+        return Ok(());
+    }
+    let plan = Plan {
+        limit: args.duration,
+        ..Plan::timed(connections, Duration::ZERO)
+    };
+    let (_, step) = session.load(plan, &mut |_| {})?;
+    draft.push(&key, step);
+    journal.save(draft);
     Ok(())
 }
 

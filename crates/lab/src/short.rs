@@ -1,13 +1,14 @@
 //! `pando lab` without a word: the canonical short study, a few minutes on a server of its own, ending with a table and a
 //! page. One server is started for it and gone afterwards; `--with` lays installed databases beside it.
 
-use crate::bench::place::Room;
+use crate::bench::place::{Room, Server};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::null::Form;
 use crate::output::{Journal, Output, Page};
 use crate::process::Placement;
 use crate::progress::{self, say};
+use crate::repeat::{Repeat, turns};
 use crate::report::{Check, Draft};
 use crate::study::pains::shape;
 use crate::sweep::Turns;
@@ -43,6 +44,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
     #[command(flatten)]
+    pub repeat: Repeat,
+    #[command(flatten)]
     pub to: Output,
 }
 
@@ -56,14 +59,82 @@ pub fn main(args: Args) -> Result<bool> {
             "--records and --duration must be more than nothing".into(),
         ));
     }
+    // Known before anything is started: what is not installed is not waited for.
+    let beside = args.with.iter().filter(|p| installed(package(p).0)).count();
+    let repeats = args.repeat.times(args.url.len().max(1) + beside)?;
     let mut draft = Draft::new("study", "canonical");
     draft.set("records", args.records);
     draft.set("durability", args.durability.name());
     draft.set("seconds_a_point", args.duration.as_secs_f64());
+    draft.repeated(repeats);
     let mut journal = Journal::open(&mut draft, &args.to)?;
-    let mut beside = Started::default();
-    let mut own = None;
-    let mut list: Vec<Arc<dyn Target>> = if args.url.is_empty() {
+    let servers = Servers::start(&args, &mut draft)?;
+    let mut sessions = Vec::new();
+    for target in &servers.targets {
+        let spec = scenario::spec("C.S1", args.records)?;
+        let mut session = Session::open(Arc::clone(target), "load", spec, args.durability)?;
+        session.quiet = args.to.quiet;
+        draft.tell_apart(&mut session.info);
+        draft.add_target(session.info.clone());
+        sessions.push(session);
+    }
+    // The load, three workloads by connections, and two of them by load.
+    let each = 4 + 3 * args.connections.len() + 2 * 3 * 2;
+    let course = each * sessions.len() * repeats;
+    progress::course(course.saturating_sub(draft.done()) as f64);
+    let done = all(&args, repeats, &mut sessions, &mut draft, &mut journal);
+    drop(sessions);
+    drop(servers);
+    done?;
+    Ok(journal.finish(draft, Page::Beside)?.passed())
+}
+
+/// A product as the user names it: what it is installed as, and its layout.
+fn package(product: &str) -> (&str, &str) {
+    match product {
+        "postgres-jsonb" => ("postgres", "jsonb"),
+        other => (other, "columns"),
+    }
+}
+
+/// The databases of the study; those that were started for it end with it.
+struct Servers {
+    targets: Vec<Arc<dyn Target>>,
+    own: Option<(Server, Room)>,
+    _beside: Started,
+}
+
+impl Servers {
+    fn start(args: &Args, draft: &mut Draft) -> Result<Servers> {
+        let mut all = Servers {
+            targets: Vec::new(),
+            own: None,
+            _beside: Started::default(),
+        };
+        if args.url.is_empty() {
+            all.start_own(args, draft)?;
+        } else {
+            all.targets = targets::open_all(&args.url)?;
+        }
+        for product in &args.with {
+            let (name, layout) = package(product);
+            if !installed(name) {
+                let line = format!("{product}: skipped (not installed)");
+                eprintln!("{line}");
+                draft.note(line);
+                continue;
+            }
+            let up = Up {
+                layout: layout.into(),
+                ..Up::new(name, Means::with_memory(CACHE), 1)
+            };
+            let url = all._beside.add(&up, args.to.quiet)?;
+            all.targets.push(targets::open(&url)?);
+        }
+        Ok(all)
+    }
+
+    fn start_own(&mut self, args: &Args, draft: &mut Draft) -> Result<()> {
         let launch = match &args.launch {
             Some(line) => line.clone(),
             None => {
@@ -81,83 +152,34 @@ pub fn main(args: Args) -> Result<bool> {
         say(args.to.quiet, "starting a server");
         let server = room.start(&room.fresh_dbpath()?, &[])?;
         let ready = server.ready.as_secs_f64() * 1e3;
-        draft.check(Check::figure("ready after", ready, "ms"));
-        let target = targets::open(&server.target.url)?;
-        own = Some((server, room));
-        vec![target]
-    } else {
-        targets::open_all(&args.url)?
-    };
-    for product in &args.with {
-        let (name, layout) = match product.as_str() {
-            "postgres-jsonb" => ("postgres", "jsonb"),
-            other => (other, "columns"),
-        };
-        if !installed(name) {
-            let line = format!("{product}: skipped (not installed)");
-            eprintln!("{line}");
-            draft.note(line);
-            continue;
-        }
-        let up = Up {
-            layout: layout.into(),
-            ..Up::new(name, Means::with_memory(CACHE), 1)
-        };
-        list.push(targets::open(&beside.add(&up, args.to.quiet)?)?);
+        draft
+            .report
+            .checks
+            .push(Check::figure("ready after", ready, "ms"));
+        self.targets.push(targets::open(&server.target.url)?);
+        self.own = Some((server, room));
+        Ok(())
     }
-    // The load, three workloads by connections, and two of them by load.
-    let each = 4 + 3 * args.connections.len() + 2 * 3 * 2;
-    let done = draft.report.steps.len() + draft.report.turns.len();
-    progress::course((each * list.len()).saturating_sub(done) as f64);
-    for target in list {
-        if !interrupted() {
-            one(&args, target, &mut draft, &mut journal)?;
-        }
-    }
-    if let Some((mut server, _room)) = own {
-        server.stop();
-    }
-    drop(beside);
-    Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
-fn one(
+impl Drop for Servers {
+    fn drop(&mut self) {
+        if let Some((server, _)) = &mut self.own {
+            server.stop();
+        }
+    }
+}
+
+fn all(
     args: &Args,
-    target: Arc<dyn Target>,
+    repeats: usize,
+    sessions: &mut [Session],
     draft: &mut Draft,
     journal: &mut Journal,
 ) -> Result<()> {
-    let mut session = Session::open(
-        target,
-        "load",
-        scenario::spec("C.S1", args.records)?,
-        args.durability,
-    )?;
-    session.quiet = args.to.quiet;
-    draft.tell_apart(&mut session.info);
-    let label = session.info.label();
-    draft.add_target(session.info.clone());
-    let key = format!("{label} / load");
-    if !draft.has(&key) {
-        say(
-            args.to.quiet,
-            format_args!("{label}: {} inserts", args.records),
-        );
-        progress::step(4.0);
-        let plan = Plan {
-            limit: None,
-            ..Plan::timed(8, Duration::ZERO)
-        };
-        let (_, mut step) = session.load(plan, &mut |_| {})?;
-        step.name = "load".into();
-        for check in shape(&step) {
-            draft.check(Check {
-                name: format!("{label}: {}", check.name),
-                ..check
-            });
-        }
-        draft.push(&key, step);
-        journal.save(draft);
+    for (repeat, i) in turns(repeats, sessions.len()) {
+        draft.begin(repeat);
+        load(args, &mut sessions[i], draft, journal)?;
     }
     for (workload, latency) in [
         ("C.S5", &[50, 70, 90][..]),
@@ -165,24 +187,63 @@ fn one(
         ("C.S1", &[]),
     ] {
         if interrupted() {
-            return Ok(());
+            break;
         }
         let mut spec = scenario::spec(workload, args.records)?;
         if spec.only_inserts() {
             spec.table = "inserts".into();
         }
-        session.set_spec(workload, spec);
-        let turns = Turns {
+        for session in &mut *sessions {
+            session.set_spec(workload, spec.clone());
+        }
+        let sweep = Turns {
             connections: &args.connections,
             duration: args.duration,
-            rounds: 1,
+            repeats,
             latency,
             poisson: false,
             quiet: args.to.quiet,
         };
-        turns.run(&mut session, draft, journal)?;
+        sweep.run(sessions, draft, journal)?;
     }
-    session.drop_table()?;
-    session.set_spec("C.S5", scenario::spec("C.S5", args.records)?);
-    session.drop_table()
+    for session in sessions {
+        session.drop_table()?;
+        session.set_spec("C.S5", scenario::spec("C.S5", args.records)?);
+        session.drop_table()?;
+    }
+    Ok(())
+}
+
+/// The measured load, whose records the workloads read.
+fn load(
+    args: &Args,
+    session: &mut Session,
+    draft: &mut Draft,
+    journal: &mut Journal,
+) -> Result<()> {
+    let label = session.info.label();
+    let key = format!("{label} / load");
+    if interrupted() || draft.has(&key) {
+        return Ok(());
+    }
+    say(
+        args.to.quiet,
+        format_args!("{label}: {} inserts", args.records),
+    );
+    progress::step(4.0);
+    let plan = Plan {
+        limit: None,
+        ..Plan::timed(8, Duration::ZERO)
+    };
+    let (_, mut step) = session.load(plan, &mut |_| {})?;
+    step.name = "load".into();
+    for check in shape(&step) {
+        draft.check(Check {
+            name: format!("{label}: {}", check.name),
+            ..check
+        });
+    }
+    draft.push(&key, step);
+    journal.save(draft);
+    Ok(())
 }

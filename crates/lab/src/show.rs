@@ -2,8 +2,8 @@
 
 use crate::fault::{Fault, Result};
 use crate::measure::Latency;
-use crate::overview::{Overview, UNDECIDED, merge, short_title};
-use crate::rates::interval;
+use crate::overview::{Overview, merge, short_title};
+use crate::rates::{UNDECIDED, interval, reach};
 use crate::report::{CLIENT_BAR, Check, Comparison, Report, Shard, Step};
 use crate::terms::{bytes, figure, grouped, span};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
@@ -113,7 +113,7 @@ pub fn overview(all: &Overview) {
     println!("\n{t}");
     if !others.is_empty() {
         println!(
-            "×: the rate of {first} divided by the other's, with its interval; {UNDECIDED} where that holds 1 and neither is faster"
+            "×: the rate of {first} divided by the other's, with its 95% interval over repeats; {UNDECIDED} where that holds 1 and neither is faster, ? where it was measured once and nobody can tell"
         );
     }
     println!("of a step at several numbers of connections the best (@)");
@@ -166,6 +166,13 @@ pub fn report(r: &Report) {
     shards(r);
     for note in &r.notes {
         println!("- {note}");
+    }
+    println!();
+    for sentence in crate::verdict::of(r) {
+        println!("{}", sentence.text);
+    }
+    if !r.steps.is_empty() {
+        println!("{}", crate::verdict::trust(r).text);
     }
 }
 
@@ -224,6 +231,12 @@ pub fn steps(steps: &[Step]) {
         }
     }
     println!("\n{t}");
+    if steps.iter().any(|s| s.repeats.len() > 1) {
+        println!("ops/s of several repeats: their median, and how far its 95% interval reaches");
+    }
+    if let Some(why) = steps.iter().find_map(|s| s.noise.said()) {
+        println!("{NOISY} noisy: {why} (the first such step)");
+    }
     if steps.iter().any(|s| s.client_bound) {
         println!("* the client's core was full and the server's was not: the client's limit");
     }
@@ -241,8 +254,14 @@ fn percentiles(l: Option<&Latency>) -> [String; 5] {
     }
 }
 
+/// Marks a step during which the machine was not quiet.
+pub const NOISY: &str = "~";
+
 fn row(s: &Step, l: Option<&Latency>) -> Vec<String> {
-    let mark = if s.client_bound { " *" } else { "" };
+    let mut mark = String::from(if s.client_bound { " *" } else { "" });
+    if s.noise.said().is_some() {
+        mark.push_str(&format!(" {NOISY}"));
+    }
     let mut cells = vec![
         match &s.mode {
             Some(mode) => format!("{}, {mode}{mark}", s.name),
@@ -253,7 +272,11 @@ fn row(s: &Step, l: Option<&Latency>) -> Vec<String> {
         s.durability.clone().unwrap_or_else(|| "–".into()),
         grouped(s.operations as f64),
         format!("{:.1}", s.seconds),
-        grouped(s.per_second),
+        format!(
+            "{}{}",
+            grouped(s.per_second),
+            reach(s.per_second, interval(s))
+        ),
     ];
     cells.extend(percentiles(l));
     cells.push(optional(s.server_cpu_us, 1));
@@ -365,7 +388,7 @@ pub fn comparisons(list: &[Comparison]) {
             if c.verdict.is_empty() {
                 verdict(c.pass).into()
             } else {
-                format!("{} by {}", c.verdict, c.decided_by)
+                c.words().into()
             },
         ]);
     }
@@ -428,7 +451,7 @@ pub fn diff(before: &Report, after: &Report) -> Result<()> {
     }
     println!("\n{t}");
     println!(
-        "difference: higher or lower where the 95% intervals of both do not meet, {UNDECIDED} where they do; nothing where a figure has none"
+        "difference: higher or lower where the 95% intervals over the repeats of both do not meet, {UNDECIDED} where they do; nothing where a figure was measured once"
     );
     let missing = |have: &BTreeMap<String, Figure>, other: &BTreeMap<String, Figure>| {
         have.keys().filter(|k| !other.contains_key(*k)).count()
@@ -441,7 +464,7 @@ pub fn diff(before: &Report, after: &Report) -> Result<()> {
 }
 
 /// Settings that say how long was measured, not what was done.
-const MEASURING: [&str; 3] = ["rounds", "seconds_a_point", "seconds_a_turn"];
+const MEASURING: [&str; 4] = ["rounds", "repeats", "seconds_a_point", "seconds_a_turn"];
 
 /// Refuses two results whose figures mean different things.
 fn same_work(before: &Report, after: &Report) -> Result<()> {
@@ -500,7 +523,7 @@ fn figures(r: &Report) -> BTreeMap<String, Figure> {
         for part in [&s.mode, &s.target].into_iter().flatten() {
             name.push_str(&format!(", {part}"));
         }
-        put(format!("{name} ops/s"), s.per_second, Some(interval(s)));
+        put(format!("{name} ops/s"), s.per_second, interval(s));
         if let Some(cpu) = s.server_cpu_us {
             put(format!("{name} server CPU µs"), cpu, None);
         }

@@ -6,6 +6,7 @@ use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::{self, say};
 use crate::rates::peak_and_knee;
+use crate::repeat::{Repeat, turns};
 use crate::report::{Check, Draft, Step};
 use crate::targets::local::given_or_own;
 use crate::terms::{Durability, count, duration, grouped, positive};
@@ -18,7 +19,7 @@ pub struct Args {
     /// A built-in scenario (see `pando lab list`).
     #[arg(default_value = "C.S5")]
     pub workload: String,
-    /// Targets, one after the other; those that do not answer are skipped.
+    /// Targets, which take turns; those that do not answer are skipped.
     #[arg(long)]
     pub url: Vec<String>,
     /// Records: 1000, 50k, 5m …
@@ -35,9 +36,6 @@ pub struct Args {
     /// Length of one turn of a point.
     #[arg(long, default_value = "2s", value_parser = duration)]
     pub duration: Duration,
-    /// Turns of each point; they alternate, so that what else the machine does hits all.
-    #[arg(long, default_value_t = 3)]
-    pub rounds: usize,
     /// Percent of the peak at which response times are taken; none with 0.
     #[arg(long, value_delimiter = ',', default_value = "50,70,90")]
     pub latency: Vec<u32>,
@@ -51,13 +49,17 @@ pub struct Args {
     #[arg(long, default_value_t = 0)]
     pub client_threads: usize,
     #[command(flatten)]
+    pub repeat: Repeat,
+    #[command(flatten)]
     pub to: Output,
 }
+
+/// Turns of each point unless the user says otherwise: a knee needs intervals.
+const TURNS: usize = 3;
 
 pub fn main(args: Args) -> Result<bool> {
     catch_interrupts();
     positive("--connections", &args.connections)?;
-    positive("--rounds", &[args.rounds])?;
     if args.latency.iter().any(|p| *p > 150) || args.duration.is_zero() {
         return Err(Fault::Usage(
             "--latency takes percents up to 150, --duration more than nothing".into(),
@@ -65,17 +67,18 @@ pub fn main(args: Args) -> Result<bool> {
     }
     let spec = scenario::spec(&args.workload, args.records)?;
     let (own, targets) = given_or_own(&args.url, args.to.quiet)?;
+    let repeats = args.repeat.times(targets.len())?;
+    let repeats = args.repeat.repeat.map_or(repeats.max(TURNS), |n| n);
     let mut draft = Draft::new("sweep", &args.workload.to_ascii_uppercase());
     draft.set("records", args.records);
     draft.set("durability", args.durability.name());
-    draft.set("rounds", args.rounds);
     draft.set("seconds_a_turn", args.duration.as_secs_f64());
+    draft.repeated(repeats);
     let mut journal = Journal::open(&mut draft, &args.to)?;
     // The open loops take twice as long as a turn.
-    let turns = args.connections.len() * args.rounds;
-    let each = turns + 2 * args.latency.iter().filter(|p| **p > 0).count();
-    let done = draft.report.steps.len() * args.rounds + draft.report.turns.len();
-    progress::course((each * targets.len()).saturating_sub(done) as f64);
+    let each = args.connections.len() + 2 * args.latency.iter().filter(|p| **p > 0).count();
+    progress::course((each * targets.len() * repeats).saturating_sub(draft.done()) as f64);
+    let mut sessions = Vec::new();
     for target in targets {
         let name = args.workload.to_ascii_uppercase();
         let mut session = Session::open(target, &name, spec.clone(), args.durability)?;
@@ -83,16 +86,17 @@ pub fn main(args: Args) -> Result<bool> {
         session.quiet = args.to.quiet;
         session.client_threads = args.client_threads;
         draft.add_target(session.info.clone());
-        let turns = Turns {
-            connections: &args.connections,
-            duration: args.duration,
-            rounds: args.rounds,
-            latency: &args.latency,
-            poisson: args.poisson,
-            quiet: args.to.quiet,
-        };
-        turns.run(&mut session, &mut draft, &mut journal)?;
+        sessions.push(session);
     }
+    let sweep = Turns {
+        connections: &args.connections,
+        duration: args.duration,
+        repeats,
+        latency: &args.latency,
+        poisson: args.poisson,
+        quiet: args.to.quiet,
+    };
+    sweep.run(&mut sessions, &mut draft, &mut journal)?;
     drop(own);
     Ok(journal.finish(draft, Page::Beside)?.passed())
 }
@@ -101,112 +105,135 @@ pub fn main(args: Args) -> Result<bool> {
 pub struct Turns<'a> {
     pub connections: &'a [usize],
     pub duration: Duration,
-    pub rounds: usize,
+    pub repeats: usize,
     pub latency: &'a [u32],
     pub poisson: bool,
     pub quiet: bool,
 }
 
 impl Turns<'_> {
+    /// All sessions are of one workload; in each repeat each has its turn.
     pub fn run(
         &self,
-        session: &mut Session,
+        sessions: &mut [Session],
         draft: &mut Draft,
         journal: &mut Journal,
     ) -> Result<()> {
-        let label = session.info.label();
-        let name = session.name.clone();
-        let key = |n: usize| format!("{label} / {name} / {n}");
-        let left: Vec<usize> = self
-            .connections
-            .iter()
-            .copied()
-            .filter(|&n| !draft.has(&key(n)))
-            .collect();
-        for round in 0..self.rounds {
-            for &n in &left {
-                if interrupted() {
-                    break;
-                }
-                if draft.has_turn(&key(n), round) {
-                    continue;
-                }
-                if !session.prepare(false)? {
-                    break;
-                }
-                say(
-                    self.quiet,
-                    format_args!(
-                        "{label}, {name}: {n} connection(s), turn {} of {}",
-                        round + 1,
-                        self.rounds
-                    ),
-                );
-                let plan = Plan {
-                    warmup: self.duration / 5,
-                    ..Plan::timed(n, self.duration)
-                };
-                progress::step(1.0);
-                let (_, turn) = session.run(plan, &mut |_| {})?;
-                draft.push_turn(&key(n), round, turn);
-                journal.save(draft);
+        for (repeat, i) in turns(self.repeats, sessions.len()) {
+            draft.begin(repeat);
+            for &n in self.connections {
+                self.closed(&mut sessions[i], n, repeat, draft, journal)?;
             }
         }
-        for n in left {
-            let key = key(n);
-            let turns = draft.turns(&key, self.rounds);
-            let whole = turns.len() == self.rounds && !turns.iter().any(|t| t.interrupted);
-            if let Some(mut step) = Step::merged(turns)? {
-                step.interrupted |= !whole;
-                draft.push(&key, step);
-            }
-            if whole {
-                draft.forget_turns(&key, self.rounds);
-            }
-        }
+        // The rates offered are shares of peaks, which are medians.
+        draft.gather()?;
         journal.save(draft);
-        let own = |s: &&Step| {
-            s.name == name && s.target.as_deref() == Some(&label) && s.offered.is_none()
-        };
-        let points: Vec<Step> = draft.report.steps.iter().filter(own).cloned().collect();
-        let list: Vec<&Step> = points.iter().collect();
-        let Some((peak, knee)) = peak_and_knee(&list) else {
-            return Ok(());
-        };
-        for (what, s) in [("peak", peak), ("knee", knee)] {
-            let note = format!("{}/s", grouped(s.per_second));
-            let name = format!("{label}, {name}: {what}");
-            let unit = if s.connections == 1 {
-                "connection"
-            } else {
-                "connections"
-            };
-            draft.check(Check::figure(&name, s.connections as f64, unit).note(note));
+        let mut peaks = Vec::new();
+        for session in &*sessions {
+            peaks.push(peak(session, draft));
         }
-        for &percent in self.latency.iter().filter(|p| **p > 0) {
-            let key = format!("{label} / {name} / {percent}%");
-            if interrupted() || draft.has(&key) {
+        for (repeat, i) in turns(self.repeats, sessions.len()) {
+            let Some((connections, rate)) = peaks[i] else {
                 continue;
-            }
-            if !session.prepare(false)? {
-                break;
-            }
-            say(
-                self.quiet,
-                format_args!("{label}, {name}: response times at {percent}% of the peak"),
-            );
-            progress::step(2.0);
-            let rate = peak.per_second * f64::from(percent) / 100.0;
-            let plan = Plan {
-                rate: Some(rate),
-                poisson: self.poisson,
-                ..Plan::timed(peak.connections.max(8), self.duration * 2)
             };
-            let (_, mut step) = session.run(plan, &mut |_| {})?;
-            step.mode = Some(format!("{percent}% of the peak"));
-            draft.push(&key, step);
-            journal.save(draft);
+            draft.begin(repeat);
+            for &percent in self.latency.iter().filter(|p| **p > 0) {
+                let rate = rate * f64::from(percent) / 100.0;
+                let plan = Plan {
+                    rate: Some(rate),
+                    poisson: self.poisson,
+                    ..Plan::timed(connections.max(8), self.duration * 2)
+                };
+                self.open(&mut sessions[i], percent, plan, draft, journal)?;
+            }
         }
+        draft.gather()
+    }
+
+    /// One turn of a point in a closed loop.
+    fn closed(
+        &self,
+        session: &mut Session,
+        n: usize,
+        repeat: usize,
+        draft: &mut Draft,
+        journal: &mut Journal,
+    ) -> Result<()> {
+        let (label, name) = (session.info.label(), session.name.clone());
+        let key = format!("{label} / {name} / {n}");
+        if interrupted() || draft.has(&key) || !session.prepare(false)? {
+            return Ok(());
+        }
+        say(
+            self.quiet,
+            format_args!(
+                "{label}, {name}: {n} connection(s), turn {} of {}",
+                repeat + 1,
+                self.repeats
+            ),
+        );
+        let plan = Plan {
+            warmup: self.duration / 5,
+            ..Plan::timed(n, self.duration)
+        };
+        progress::step(1.0);
+        let (_, turn) = session.run(plan, &mut |_| {})?;
+        draft.push(&key, turn);
+        journal.save(draft);
         Ok(())
     }
+
+    /// One turn of an open loop at a share of the peak.
+    fn open(
+        &self,
+        session: &mut Session,
+        percent: u32,
+        plan: Plan,
+        draft: &mut Draft,
+        journal: &mut Journal,
+    ) -> Result<()> {
+        let (label, name) = (session.info.label(), session.name.clone());
+        let key = format!("{label} / {name} / {percent}%");
+        if interrupted() || draft.has(&key) || !session.prepare(false)? {
+            return Ok(());
+        }
+        say(
+            self.quiet,
+            format_args!("{label}, {name}: response times at {percent}% of the peak"),
+        );
+        progress::step(2.0);
+        let (_, mut step) = session.run(plan, &mut |_| {})?;
+        step.mode = Some(format!("{percent}% of the peak"));
+        draft.push(&key, step);
+        journal.save(draft);
+        Ok(())
+    }
+}
+
+/// Connections and rate of a session's peak; peak and knee become figures of the result.
+fn peak(session: &Session, draft: &mut Draft) -> Option<(usize, f64)> {
+    let (label, name) = (session.info.label(), &session.name);
+    let own =
+        |s: &&Step| s.name == *name && s.target.as_deref() == Some(&label) && s.offered.is_none();
+    let points: Vec<&Step> = draft.report.steps.iter().filter(own).collect();
+    let (peak, knee) = peak_and_knee(&points)?;
+    let found = (peak.connections, peak.per_second);
+    let said = [("peak", Some(peak)), ("knee", knee)];
+    let of = |(what, s): (&str, Option<&Step>)| {
+        let s = s?;
+        let unit = match s.connections {
+            1 => "connection",
+            _ => "connections",
+        };
+        let name = format!("{label}, {name}: {what}");
+        let figure = Check::figure(&name, s.connections as f64, unit);
+        Some(figure.note(format!("{}/s", grouped(s.per_second))))
+    };
+    let checks: Vec<Check> = said.into_iter().filter_map(of).collect();
+    draft
+        .report
+        .checks
+        .retain(|c| checks.iter().all(|n| n.name != c.name));
+    draft.report.checks.extend(checks);
+    Some(found)
 }

@@ -154,7 +154,7 @@ pub fn main(args: Args) -> Result<bool> {
                     Err(_) if interrupted() && !draft.report.comparisons.is_empty() => break,
                     Err(fault) => return Err(fault),
                 };
-                println!("{}", sentence(&c));
+                println!("{}", crate::verdict::compared(&c).text);
                 draft.push_comparison(c);
                 journal.save(&draft);
             }
@@ -247,22 +247,4 @@ fn judged(mut c: Comparison) -> Comparison {
     c.verdict = word.into();
     c.decided_by = by.into();
     c
-}
-
-/// A comparison in one line.
-fn sentence(c: &Comparison) -> String {
-    let cpu = match (c.cpu_ratio, c.cpu_interval) {
-        (Some(cpu), Some([low, high])) => format!("; CPU {cpu:.3} times A's, {low:.3}–{high:.3}"),
-        _ => String::new(),
-    };
-    format!(
-        "{}: B is {} by {} ({:.3} times A, {:.3}–{:.3}{cpu}; {} pairs)",
-        c.name,
-        c.verdict,
-        c.decided_by,
-        c.share,
-        c.share_interval[0],
-        c.share_interval[1],
-        c.subject.slices_per_second.len()
-    )
 }

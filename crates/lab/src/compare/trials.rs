@@ -1,12 +1,13 @@
 //! What a comparison can see on this machine: one build with itself, and with itself slowed down on purpose, many times.
 //! Both are measured with the same settings as any comparison, in turn, so that the machine is the same to both.
 
-use super::{Args, Duel, sentence};
+use super::{Args, Duel};
 use crate::fault::{Fault, Result};
 use crate::fleet::interrupted;
 use crate::measure::median;
 use crate::output::Journal;
 use crate::report::{Check, Comparison, Draft};
+use crate::verdict::compared;
 use crate::ycsb::Spec;
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ pub fn run(
                 let mut c = duel.fight(workload, spec, *percent)?;
                 c.title.clone_from(&name);
                 c.name = name;
-                println!("{}, {:.0} s", sentence(&c), c.took_seconds);
+                println!("{}, {:.0} s", compared(&c).text, c.took_seconds);
                 draft.push_comparison(c);
                 journal.save(draft);
             }

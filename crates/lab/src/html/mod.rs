@@ -1,7 +1,9 @@
 //! `pando lab report`: results as one HTML page that stands by itself, and each plot as an SVG file.
 //!
-//! No network, no library: styles and a few lines of script are inside. The page follows the reader's light or dark
-//! setting, a button overrides it, and plots are drawn at two widths so that a phone shows text at its size.
+//! It opens with a verdict and whether to believe it, then at most two plots, then the tables; all else is folded. No
+//! network: styles, script and the chart library (uPlot, 51 KB, MIT: it draws tens of thousands of points at once, zooms
+//! and reads values off, which SVG of our own does not) are inside. The page follows the reader's light or dark setting, a
+//! button overrides it; plots that are SVG are drawn at two widths so that a phone shows text at its size.
 //!
 //! Invariant: whatever comes from a result file is escaped; the page is written whole or not at all.
 
@@ -13,8 +15,9 @@ mod tables;
 use crate::fault::{Fault, Result, local};
 use crate::output::fresh_place;
 use crate::overview::{Overview, merge, short_title, title};
-use crate::report::{Report, Step};
-use crate::terms::{bytes, grouped, span};
+use crate::report::Report;
+use crate::terms::bytes;
+use crate::verdict::{self, Tone};
 use plot::{Body, Chart, escape};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -41,6 +44,11 @@ const COLOR_CSS: &str = include_str!("colors.css");
 const PLOT_CSS: &str = include_str!("plot.css");
 const PAGE_CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
+const CHART_SCRIPT: &str = include_str!("chart.js");
+/// uPlot 1.6.32, as npm has it; its licence is beside it and in the page.
+const LIBRARY: &str = include_str!("uplot/uPlot.iife.min.js");
+const LIBRARY_CSS: &str = include_str!("uplot/uPlot.min.css");
+const LIBRARY_LICENCE: &str = include_str!("uplot/LICENSE");
 
 pub fn main(args: Args) -> Result<bool> {
     let mut reports = Vec::new();
@@ -120,33 +128,72 @@ fn page(all: &[(&Report, Vec<Chart>)], overview: &Overview) -> String {
     let _ = write!(
         h,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\"><title>{} · pando lab</title><style>{COLOR_CSS}{PLOT_CSS}{PAGE_CSS}</style></head><body>\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>{} · pando lab</title><style>{LIBRARY_CSS}{COLOR_CSS}{PLOT_CSS}{PAGE_CSS}</style></head><body>\
          <header><div class=\"bar\"><span class=\"brand\">pando lab</span><button id=\"theme\" type=\"button\" aria-label=\"light or dark\">◐</button></div></header><main>",
         escape(&name)
     );
     if several {
+        let _ = write!(h, "<section><h1>{}</h1>", escape(&name));
+        for (r, _) in all {
+            let at = tables::anchor(&short_title(r));
+            let _ = write!(h, "<h2><a href=\"#{at}\">{}</a></h2>", escape(&title(r)));
+            verdict(&mut h, r);
+        }
         tables::overview(&mut h, overview);
+        h.push_str("</section>");
     }
     for (r, charts) in all {
-        // One by itself has its overview inside, where it has several targets.
+        let at = tables::anchor(&short_title(r));
+        if several {
+            let name = escape(&title(r));
+            let _ = write!(
+                h,
+                "<details class=\"study\" id=\"{at}\"><summary>{name}</summary>"
+            );
+            facts(&mut h, r);
+        } else {
+            let _ = write!(h, "<section id=\"{at}\"><h1>{}</h1>", escape(&title(r)));
+            verdict(&mut h, r);
+            facts(&mut h, r);
+        }
         let own = Some(overview).filter(|o| !several && o.targets.len() > 1);
         section(&mut h, r, charts, own);
+        h.push_str(if several { "</details>" } else { "</section>" });
     }
-    let _ = writeln!(h, "</main><script>{SCRIPT}</script></body></html>");
+    let licence = LIBRARY_LICENCE.replace("*/", "");
+    let _ = writeln!(
+        h,
+        "</main><script>/* uPlot\n{licence}\n*/\n{LIBRARY}\n{CHART_SCRIPT}\n{SCRIPT}</script></body></html>"
+    );
     h
 }
 
-fn section(h: &mut String, r: &Report, charts: &[Chart], overview: Option<&Overview>) {
-    let id = tables::anchor(&short_title(r));
-    let _ = write!(h, "<section id=\"{id}\"><h1>{}</h1>", escape(&title(r)));
-    let ended = if r.interrupted {
-        " · <strong>interrupted: what was measured until then</strong>"
-    } else {
-        ""
-    };
+/// What it says, and whether to believe it.
+fn verdict(h: &mut String, r: &Report) {
+    h.push_str("<ul class=\"verdict\">");
+    for s in verdict::of(r) {
+        let class = match s.tone {
+            Tone::Ahead => "ahead",
+            Tone::Behind => "behind",
+            Tone::Open => "open",
+            Tone::Plain => "plain",
+        };
+        let _ = write!(h, "<li class=\"{class}\">{}</li>", escape(&s.text));
+    }
+    let trust = verdict::trust(r);
+    let class = if trust.doubtful { "doubt" } else { "quiet" };
     let _ = write!(
         h,
-        "<p class=\"lead\">{} · {} · {} cores, {} memory · load {:.1} before, {:.1} after, steal {:.1}%{ended}</p>",
+        "</ul><p class=\"trust {class}\">{}</p>",
+        escape(&trust.text)
+    );
+}
+
+/// What was run, where and when.
+fn facts(h: &mut String, r: &Report) {
+    let _ = write!(
+        h,
+        "<p class=\"lead\">{} · {} · {} cores, {} memory · load {:.1} before, {:.1} after, steal {:.1}%</p>",
         escape(&r.started.replace('T', " ").replace('Z', " UTC")),
         escape(&r.host.cpu),
         r.host.cores,
@@ -155,26 +202,38 @@ fn section(h: &mut String, r: &Report, charts: &[Chart], overview: Option<&Overv
         r.conditions.load_after,
         r.conditions.steal_percent
     );
-    targets(h, r);
-    cards(h, r);
+}
+
+fn section(h: &mut String, r: &Report, charts: &[Chart], overview: Option<&Overview>) {
+    let first = charts::first(r, charts);
+    if !first.is_empty() {
+        h.push_str("<div class=\"charts\">");
+        first.iter().for_each(|&i| figure(h, &charts[i]));
+        h.push_str("</div>");
+    }
     if let Some(all) = overview {
         tables::overview(h, all);
     }
-    if !charts.is_empty() {
-        contents(h, charts);
-        h.push_str("<div class=\"charts\">");
-        for c in charts {
-            figure(h, c);
-        }
-        h.push_str("</div>");
-    }
     tables::checks(h, r);
-    tables::steps(h, r);
+    tables::comparisons(h, r);
+    tables::steps(h, r, overview.is_none());
+    let rest = || (0..charts.len()).filter(|i| !first.contains(i));
+    if rest().count() > 0 {
+        let _ = write!(
+            h,
+            "<details class=\"more\"><summary>All other plots ({})</summary>",
+            rest().count()
+        );
+        contents(h, rest().map(|i| &charts[i]));
+        h.push_str("<div class=\"charts\">");
+        rest().for_each(|i| figure(h, &charts[i]));
+        h.push_str("</div></details>");
+    }
     tables::sizes(h, r);
     tables::shards(h, r);
+    targets(h, r);
     findings(h, r);
     how(h, r);
-    h.push_str("</section>");
 }
 
 fn targets(h: &mut String, r: &Report) {
@@ -186,7 +245,7 @@ fn targets(h: &mut String, r: &Report) {
     if list.is_empty() {
         return;
     }
-    h.push_str("<ul class=\"targets\">");
+    h.push_str("<details><summary>Targets and their settings</summary><ul class=\"targets\">");
     for (i, t) in list.iter().enumerate() {
         let cache = t
             .cache_bytes
@@ -205,91 +264,19 @@ fn targets(h: &mut String, r: &Report) {
         );
         if !settings.is_empty() {
             let list = escape(&settings.join(", "));
-            let _ = write!(
-                h,
-                "<details class=\"settings\"><summary>settings</summary>{list}</details>"
-            );
+            let _ = write!(h, "<br><small>{list}</small>");
         }
         h.push_str("</span></li>");
     }
-    h.push_str("</ul>");
+    h.push_str("</ul></details>");
 }
 
-/// The figures that one came for.
-fn cards(h: &mut String, r: &Report) {
-    let mut cards: Vec<(String, String, String)> = Vec::new();
-    let rated: Vec<&Step> = r.steps.iter().filter(|s| s.offered.is_none()).collect();
-    for (what, reads) in [("Fastest writes", false), ("Fastest reads", true)] {
-        let own = rated.iter().filter(|s| reads_only(s) == reads);
-        if let Some(s) = own.max_by(|a, b| a.per_second.total_cmp(&b.per_second)) {
-            let value = format!("{}/s", grouped(s.per_second));
-            cards.push((what.into(), value, charts::headline(s)));
-        }
-    }
-    let longest = |s: &&Step| s.latency.values().map(|l| l.max_us).fold(0.0, f64::max);
-    // A backlog's waiting time is that of no operation.
-    let kept_up = r.steps.iter().filter(|s| !s.overloaded);
-    let slow = kept_up.max_by(|a, b| longest(a).total_cmp(&longest(b)));
-    if let Some(s) = slow.filter(|s| longest(s) > 0.0) {
-        cards.push((
-            "Slowest operation".into(),
-            span((longest(&s) * 1e3) as u64),
-            charts::headline(s),
-        ));
-    }
-    let bound = r.steps.iter().filter(|s| s.client_bound).count();
-    if bound > 0 {
-        cards.push((
-            "Bound by the client".into(),
-            format!("{bound} step(s)"),
-            "its core was full and the server's was not".into(),
-        ));
-    }
-    if let Some(failed) = Some(r.checks.iter().filter(|c| !c.pass).count()).filter(|n| *n > 0) {
-        cards.push((
-            "Below the bar".into(),
-            failed.to_string(),
-            "see the figures".into(),
-        ));
-    }
-    if cards.is_empty() {
-        return;
-    }
-    h.push_str("<div class=\"cards\">");
-    for (what, value, note) in cards {
-        let _ = write!(
-            h,
-            "<div class=\"card\"><span>{}</span><b>{}</b><small>{}</small></div>",
-            escape(&what),
-            escape(&value),
-            escape(&note)
-        );
-    }
-    h.push_str("</div>");
-}
-
-/// By what was done; a study whose kind of operation has no such name gives writes a durability.
-fn reads_only(s: &Step) -> bool {
-    s.latency.keys().all(|k| match k.as_str() {
-        "READ" | "SCAN" | "DOWNLOAD" | "CHUNK-READ" => true,
-        "operation" => s.durability.is_none(),
-        _ => false,
-    })
-}
-
-fn contents(h: &mut String, charts: &[Chart]) {
-    if charts.len() < 4 {
-        return;
-    }
-    let _ = write!(
-        h,
-        "<details class=\"nav\"><summary>{} plots</summary><ul>",
-        charts.len()
-    );
+fn contents<'a>(h: &mut String, charts: impl Iterator<Item = &'a Chart>) {
+    h.push_str("<ul class=\"nav\">");
     for c in charts {
         let _ = write!(h, "<li><a href=\"#{}\">{}</a></li>", c.id, escape(&c.title));
     }
-    h.push_str("</ul></details>");
+    h.push_str("</ul>");
 }
 
 fn figure(h: &mut String, c: &Chart) {
@@ -299,14 +286,44 @@ fn figure(h: &mut String, c: &Chart) {
     );
     let _ = write!(
         h,
-        "<figure id=\"{}\"{}><figcaption><h2>{}</h2><p>{}</p></figcaption><div class=\"wide\">{}</div><div class=\"narrow\">{}</div></figure>",
+        "<figure id=\"{}\"{}><figcaption><h3>{}</h3><p>{}</p></figcaption>",
         c.id,
         if tall { " class=\"tall\"" } else { "" },
         escape(&c.title),
-        escape(&c.caption),
-        c.svg(540.0),
-        c.svg(336.0)
+        escape(&c.caption)
     );
+    let _ = match c.data() {
+        Some(data) => write!(
+            h,
+            "<p class=\"axes\"><span>{}{}</span><span>{}</span></p><div class=\"plot\"><script type=\"application/json\">{data}</script></div>",
+            escape(&c.y.label),
+            if c.y.suffix.trim().is_empty() {
+                ""
+            } else {
+                c.y.suffix
+            },
+            events(c)
+        ),
+        None => write!(
+            h,
+            "<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>",
+            c.svg(540.0),
+            c.svg(336.0)
+        ),
+    };
+    h.push_str("</figure>");
+}
+
+/// What the blocks at a plot's foot are.
+fn events(c: &Chart) -> String {
+    let Body::Lines(lines) = &c.body else {
+        return String::new();
+    };
+    let one = |(row, (what, _)): (usize, &(String, Vec<f64>))| {
+        let color = (lines.len() + row + 1) % plot::COLORS;
+        format!("<i class=\"swatch b{color}\"></i> {} ", escape(what))
+    };
+    c.events.iter().enumerate().map(one).collect()
 }
 
 fn findings(h: &mut String, r: &Report) {
@@ -314,20 +331,22 @@ fn findings(h: &mut String, r: &Report) {
     if list.is_empty() {
         return;
     }
-    h.push_str("<div class=\"text\"><h2>What the published study saw</h2><ul>");
+    h.push_str("<details class=\"text\"><summary>What the published study saw</summary><ul>");
     for f in list {
         let _ = write!(h, "<li>{}</li>", escape(f));
     }
-    h.push_str("</ul></div>");
+    h.push_str("</ul></details>");
 }
 
 fn how(h: &mut String, r: &Report) {
-    h.push_str("<div class=\"text\"><h2>How it was measured</h2><ul>");
+    h.push_str("<details class=\"text\"><summary>How it was measured</summary><ul>");
     for n in &r.notes {
         let _ = write!(h, "<li>{}</li>", escape(n));
     }
     for n in [
         "Closed loop unless a rate is named: each connection has one request under way; figures are throughput and service time. Open loop: response time from the moment at which a request was due.",
+        "Several repeats: targets take turns, a figure is the median, ± how far its 95% interval over the repeats reaches (Student's t on logarithms); a ratio is called faster or slower only when its interval excludes 1.",
+        "Noisy (~): other processes took more than 8% of the cores during the step, more than 3% of the time was stolen, or the null server itself was more than 20% slower than at its best.",
         "Every reply is checked and counted, a sample compared with what it must be; an error ends a run without a result.",
         "\"× null server\" is the load client's CPU an operation against that of a server that only reads and answers the same load: what the client itself costs. An exclamation mark: above 1.3 on point reads.",
         "Client and server shared this machine unless the settings say otherwise: compare ratios and shapes.",
@@ -349,7 +368,7 @@ fn how(h: &mut String, r: &Report) {
     }
     let _ = write!(
         h,
-        "<li>Settings: {}.</li><li>pando lab {}, schema {}, {:.0} s in all.</li></ul></div>",
+        "<li>Settings: {}.</li><li>pando lab {}, schema {}, {:.0} s in all. Plots of lines are drawn by uPlot 1.6.32 (MIT).</li></ul></details>",
         escape(&settings.join(", ")),
         escape(&r.lab_version),
         escape(&r.schema),
@@ -370,7 +389,7 @@ pub fn beside(report: &Report, out: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Draft, TargetInfo};
+    use crate::report::{Draft, Step, TargetInfo};
 
     fn report(target: &str) -> Report {
         let mut d = Draft::new("study", "B-keys");
@@ -410,8 +429,13 @@ mod tests {
         );
         assert!(!page.contains("alert(1)</script>") && !page.contains("<b>\""));
         assert_eq!(page.matches("<script>").count(), 1);
+        assert!(
+            page.contains("Permission is hereby granted"),
+            "the library's licence"
+        );
         for outside in ["http://", "https://", "@import", "url("] {
             let own = page.replace("http://www.w3.org/2000/svg", "");
+            let own = own.replace("/*! https://github.com/leeoniya/uPlot (v1.6.32) */", "");
             assert!(!own.contains(outside), "{outside}");
         }
         assert!(page.contains("prefers-color-scheme: dark") && page.contains("name=\"viewport\""));

@@ -4,8 +4,9 @@
 use super::charts::slug;
 use super::plot::escape;
 use crate::measure::Latency;
-use crate::overview::{Overview, UNDECIDED};
-use crate::report::{Report, Shard};
+use crate::overview::Overview;
+use crate::rates::{UNDECIDED, Word, interval, reach};
+use crate::report::{Report, Shard, Step};
 use crate::terms::{self, bytes, grouped, span};
 use std::fmt::Write as _;
 
@@ -15,23 +16,56 @@ fn table(h: &mut String, name: &str, open: bool, head: &[&str], rows: Vec<Vec<St
     }
     let _ = write!(
         h,
-        "<details{}><summary>{} ({})</summary><div class=\"scroll\"><table><thead><tr>",
+        "<details class=\"sheet\"{}><summary>{} ({})</summary>",
         if open { " open" } else { "" },
         escape(name),
         rows.len()
     );
-    for c in head {
-        let _ = write!(h, "<th>{}</th>", escape(c));
+    // A column in which nothing stands is not drawn.
+    let used = |i: &usize| {
+        rows.iter()
+            .any(|r| r.get(*i).is_some_and(|c| !c.is_empty()))
+    };
+    let shown: Vec<usize> = (0..head.len()).filter(used).collect();
+    tools(h, rows.len());
+    h.push_str("<div class=\"scroll\"><table><thead><tr>");
+    for &i in &shown {
+        let class = if WORDS.contains(&head[i]) {
+            " class=\"text\""
+        } else {
+            ""
+        };
+        let _ = write!(h, "<th{class}>{}</th>", escape(head[i]));
     }
     h.push_str("</tr></thead><tbody>");
-    for row in rows {
+    for row in &rows {
         h.push_str("<tr>");
-        for (cell, column) in row.iter().zip(head) {
-            cell_of(h, column, cell, "");
+        for &i in &shown {
+            let class = if WORDS.contains(&head[i]) {
+                " class=\"text\""
+            } else {
+                ""
+            };
+            cell_of(h, head[i], row.get(i).map_or("", String::as_str), class);
         }
         h.push_str("</tr>");
     }
     h.push_str("</tbody></table></div></details>");
+}
+
+/// Columns of words, which may take several lines.
+const WORDS: [&str; 7] = [
+    "step", "target", "mode", "note", "noise", "figure", "workload",
+];
+
+/// What filters and, where heads are not drawn, sorts a table; a few rows need neither.
+fn tools(h: &mut String, rows: usize) {
+    if rows > 4 {
+        h.push_str(
+            "<p class=\"tools\"><input type=\"search\" placeholder=\"rows with …\" aria-label=\"show rows with these words\">\
+             <select aria-label=\"sort by\"><option value=\"\">sort by</option></select><output></output></p>",
+        );
+    }
 }
 
 /// A cell that knows its column, for where columns are not drawn; one without a text is not drawn there.
@@ -48,16 +82,27 @@ pub(super) fn overview(h: &mut String, all: &Overview) {
     let Some((first, others)) = all.targets.split_first() else {
         return;
     };
-    h.push_str("<div class=\"text overview\"><h2>All studies, all targets</h2><p>");
+    h.push_str("<div class=\"text overview sheet\"><h2>All steps, all targets</h2><p>");
     h.push_str("Operations a second; of a step at several numbers of connections the best (@).");
     if !others.is_empty() {
         let _ = write!(
             h,
-            " ×: the rate of {} divided by the other's, with its interval; above 1 it is faster. {UNDECIDED}: the interval holds 1, neither is faster. Without an interval the step was too short for one.",
+            " ×: the rate of {} divided by the other's, with its 95% interval over repeats; above 1 it is faster. {UNDECIDED}: the interval holds 1, neither is faster. ?: measured once, nobody can tell.",
             escape(first)
         );
     }
-    h.push_str("</p><div class=\"scroll\"><table><thead><tr><th>step</th>");
+    if all
+        .rows
+        .iter()
+        .flat_map(|r| &r.cells)
+        .flatten()
+        .any(|c| c.noisy)
+    {
+        h.push_str(" ~: the machine was not quiet meanwhile.");
+    }
+    h.push_str("</p>");
+    tools(h, all.rows.len());
+    h.push_str("<div class=\"scroll\"><table><thead><tr><th>step</th>");
     let _ = write!(h, "<th>{}</th>", escape(first));
     for t in others {
         let _ = write!(h, "<th>{}</th><th>×</th>", escape(t));
@@ -83,10 +128,11 @@ pub(super) fn overview(h: &mut String, all: &Overview) {
             cell_of(h, target, text, "");
             if i > 0 {
                 let ratio = row.ratio(i);
-                let class = match &ratio {
-                    Some(r) if r.undecided() => " class=\"open\"",
-                    Some(r) if r.value < 1.0 => " class=\"behind\"",
-                    _ => "",
+                let class = match ratio.map(|r| r.word()) {
+                    Some(Word::Open) => " class=\"open\"",
+                    Some(Word::Slower) => " class=\"behind\"",
+                    Some(Word::Faster) => " class=\"ahead\"",
+                    None => "",
                 };
                 let text = ratio.map_or_else(String::new, |r| r.text());
                 cell_of(h, &format!("{first} against it"), &text, class);
@@ -103,15 +149,16 @@ pub(super) fn anchor(study: &str) -> String {
 }
 
 pub(super) fn checks(h: &mut String, r: &Report) {
+    let barred = r.checks.iter().any(|c| c.at_least.or(c.at_most).is_some());
     let rows = r.checks.iter().map(|c| {
         let bar = match (c.at_least, c.at_most) {
             (Some(b), _) => format!("at least {b}"),
             (_, Some(b)) => format!("at most {b}"),
-            _ => "–".into(),
+            _ => String::new(),
         };
         let value = format!("{} {}", terms::figure(c.value), c.unit);
         let verdict = match (bar.as_str(), c.pass) {
-            ("–", _) => "",
+            ("", _) => "",
             (_, true) => "pass",
             (_, false) => "FAIL",
         };
@@ -120,55 +167,55 @@ pub(super) fn checks(h: &mut String, r: &Report) {
     table(
         h,
         "Figures",
-        true,
+        barred,
         &["figure", "value", "bar", "", "note"],
         rows.collect(),
     );
 }
 
-pub(super) fn steps(h: &mut String, r: &Report) {
-    let us = |v: f64| span((v * 1e3).max(0.0) as u64);
-    let percentiles = |l: Option<&Latency>| match l {
-        Some(l) => [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(us),
-        None => Default::default(),
-    };
-    let rows = r.steps.iter().flat_map(|s| {
-        let many = s.latency.len() > 1;
-        let mut row = vec![
-            s.name.clone(),
-            s.target.clone().unwrap_or_default(),
-            s.mode.clone().unwrap_or_default(),
-            s.connections.to_string(),
-            s.durability.clone().unwrap_or_else(|| "–".into()),
-            grouped(s.operations as f64),
-            format!(
-                "{}{}",
-                grouped(s.per_second),
-                if s.client_bound { " *" } else { "" }
-            ),
-        ];
-        row.extend(percentiles(s.latency.values().next().filter(|_| !many)));
-        row.push(s.server_cpu_us.map_or("–".into(), |c| format!("{c:.1}")));
-        row.push(format!("{:.1}", s.client_cpu_us));
-        row.push(s.client_ratio_text());
-        // Of a mixed workload each operation has a line of its own, under its own name.
-        let kinds = s.latency.iter().filter(move |_| many);
-        let kinds = kinds.map(move |(kind, l)| {
-            let mut row = vec![
-                format!("{}: {kind}", s.name),
-                s.target.clone().unwrap_or_default(),
-                s.mode.clone().unwrap_or_default(),
-                s.connections.to_string(),
-                String::new(),
-                grouped(l.count as f64),
-                grouped(l.count as f64 / s.seconds.max(1e-9)),
-            ];
-            row.extend(percentiles(Some(l)));
-            row.resize(14, String::new());
-            row
-        });
-        std::iter::once(row).chain(kinds).collect::<Vec<_>>()
+/// The sides of comparisons, in the words of the terminal.
+pub(super) fn comparisons(h: &mut String, r: &Report) {
+    let between = |i: [f64; 2]| format!("{:.3}–{:.3}", i[0], i[1]);
+    let number = |v: Option<f64>| v.map_or(String::new(), |v| format!("{v:.3}"));
+    let rows = r.comparisons.iter().map(|c| {
+        let judged = c.bar_share.or(c.bar_cpu).is_some();
+        let word = match (c.verdict.is_empty(), judged) {
+            (false, _) => c.words().to_string(),
+            (true, true) => String::from(if c.pass { "pass" } else { "FAIL" }),
+            (true, false) => String::new(),
+        };
+        vec![
+            c.title.clone(),
+            c.connections.to_string(),
+            word,
+            format!("{:.3}", c.share),
+            between(c.share_interval),
+            number(c.bar_share),
+            number(c.cpu_ratio),
+            c.cpu_interval.map_or(String::new(), between),
+            number(c.bar_cpu),
+            format!("{}/s", grouped(c.subject.per_second)),
+            format!("{}/s", grouped(c.reference.per_second)),
+        ]
     });
+    let head = [
+        "workload",
+        "conns",
+        "",
+        "× rate",
+        "interval",
+        "bar",
+        "× CPU",
+        "CPU interval",
+        "CPU bar",
+        "rate",
+        "reference",
+    ];
+    table(h, "Both sides", true, &head, rows.collect());
+}
+
+pub(super) fn steps(h: &mut String, r: &Report, open: bool) {
+    let rows = r.steps.iter().flat_map(|s| step_rows(r, s));
     let head = [
         "step",
         "target",
@@ -177,15 +224,74 @@ pub(super) fn steps(h: &mut String, r: &Report) {
         "durability",
         "operations",
         "ops/s",
+        "MB/s",
         "p50",
         "p99",
         "p99.9",
         "max",
-        "server CPU µs/op",
-        "client CPU µs/op",
-        "× null server",
+        "server µs/op",
+        "client µs/op",
+        "× null",
+        "noise",
     ];
-    table(h, "All steps", r.steps.len() <= 12, &head, rows.collect());
+    table(h, "All steps", open, &head, rows.collect());
+}
+
+/// A step, and of a mixed workload each operation in a line of its own, under its own name.
+fn step_rows(r: &Report, s: &Step) -> Vec<Vec<String>> {
+    let us = |v: f64| span((v * 1e3).max(0.0) as u64);
+    let percentiles = |l: Option<&Latency>| match l {
+        Some(l) => [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(us),
+        None => Default::default(),
+    };
+    let many = s.latency.len() > 1;
+    // What is the same in all rows says nothing.
+    let several = |of: fn(&Step) -> &Option<String>| r.steps.iter().any(|o| of(o) != of(s));
+    let target = s.target.clone().filter(|_| several(|s| &s.target));
+    let name = |kind: &str| {
+        let kind = if kind.is_empty() {
+            String::new()
+        } else {
+            format!(": {kind}")
+        };
+        vec![
+            format!("{}{kind}", s.name),
+            target.clone().unwrap_or_default(),
+            s.mode.clone().unwrap_or_default(),
+            s.connections.to_string(),
+        ]
+    };
+    let mut row = name("");
+    let bound = if s.client_bound { " *" } else { "" };
+    let noisy = if s.noise.said().is_some() { " ~" } else { "" };
+    let rate = grouped(s.per_second) + &reach(s.per_second, interval(s));
+    row.extend([
+        s.durability.clone().unwrap_or_default(),
+        grouped(s.operations as f64),
+        format!("{rate}{bound}{noisy}"),
+        s.megabytes_per_second.map_or(String::new(), grouped),
+    ]);
+    row.extend(percentiles(s.latency.values().next().filter(|_| !many)));
+    row.push(s.server_cpu_us.map_or(String::new(), |c| format!("{c:.1}")));
+    row.push(format!("{:.1}", s.client_cpu_us));
+    row.push(
+        s.client_ratio()
+            .map_or(String::new(), |_| s.client_ratio_text()),
+    );
+    row.push(s.noise.said().unwrap_or_default());
+    let mut rows = vec![row];
+    for (kind, l) in s.latency.iter().filter(|_| many) {
+        let mut row = name(kind);
+        row.extend([
+            String::new(),
+            grouped(l.count as f64),
+            grouped(l.count as f64 / s.seconds.max(1e-9)),
+            String::new(),
+        ]);
+        row.extend(percentiles(Some(l)));
+        rows.push(row);
+    }
+    rows
 }
 
 pub(super) fn sizes(h: &mut String, r: &Report) {
@@ -222,5 +328,5 @@ pub(super) fn sizes(h: &mut String, r: &Report) {
 
 pub(super) fn shards(h: &mut String, r: &Report) {
     let rows = r.shards.iter().map(|s| s.row().to_vec()).collect();
-    table(h, "Shards", true, &Shard::COLUMNS, rows);
+    table(h, "Shards", false, &Shard::COLUMNS, rows);
 }

@@ -1,6 +1,7 @@
 //! A report in the making.
 
 use super::{Check, Comparison, Report, SCHEMA, Step, TargetInfo};
+use crate::fault::Result;
 use crate::fleet;
 use crate::host::{Conditions, Host, Watch, timestamp};
 use serde_json::{Map, Value as Json};
@@ -8,8 +9,10 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
 fn turn_key(key: &str, turn: usize) -> String {
-    format!("{key} / turn {}", turn + 1)
+    format!("{key}{TURN}{}", turn + 1)
 }
+
+const TURN: &str = " / turn ";
 
 /// A report in the making: it watches the machine from here on.
 pub struct Draft {
@@ -19,6 +22,9 @@ pub struct Draft {
     stamp: String,
     /// Targets of the run that this one goes on with.
     before: Vec<TargetInfo>,
+    /// How many times everything is measured, and which of them is under way.
+    repeats: usize,
+    repeat: usize,
 }
 
 impl Draft {
@@ -50,7 +56,23 @@ impl Draft {
             watch: Watch::start(),
             began: Instant::now(),
             before: Vec::new(),
+            repeats: 1,
+            repeat: 0,
         }
+    }
+
+    /// Everything is to be measured so many times. Until all repeats of a step are there it is none, but turns.
+    pub fn repeated(&mut self, times: usize) {
+        self.repeats = times.max(1);
+        if self.repeats > 1 {
+            self.set("repeats", self.repeats);
+        }
+    }
+
+    /// What follows belongs to this repeat.
+    pub fn begin(&mut self, repeat: usize) {
+        self.repeat = repeat;
+        crate::floor::begin(repeat);
     }
 
     /// Goes on with what another run has measured whole.
@@ -88,8 +110,12 @@ impl Draft {
         self.report.settings.insert(name.into(), value.into());
     }
 
-    /// One more target; the first is *the* target of the report.
+    /// One more target; the first is *the* target of the report. One that comes again is known.
     pub fn add_target(&mut self, info: TargetInfo) {
+        let label = info.label();
+        if self.repeat > 0 && self.report.targets.iter().any(|t| t.label() == label) {
+            return;
+        }
         self.report.target.get_or_insert_with(|| info.clone());
         self.report.targets.push(info);
     }
@@ -108,37 +134,63 @@ impl Draft {
         }
     }
 
-    /// Whether the step of this key is done.
+    /// The repeat under way, from 0.
+    pub fn repeat(&self) -> usize {
+        self.repeat
+    }
+
+    /// Whether the step of this key is done, in the repeat under way.
     pub fn has(&self, key: &str) -> bool {
+        let turn = turn_key(key, self.repeat);
+        let turns = || self.report.turns.iter();
         self.report.steps.iter().any(|s| s.key == key)
+            || (self.repeats > 1 && turns().any(|s| s.key == turn))
     }
 
-    /// Whether this turn of a step is done.
-    pub fn has_turn(&self, key: &str, turn: usize) -> bool {
-        let key = turn_key(key, turn);
-        self.report.turns.iter().any(|s| s.key == key)
+    /// The step of this key as the repeat under way has it.
+    pub fn step(&self, key: &str) -> Option<&Step> {
+        let turn = turn_key(key, self.repeat);
+        let turns = self.report.turns.iter();
+        let mut all = turns.chain(&self.report.steps);
+        all.find(|s| s.key == turn || s.key == key)
     }
 
-    pub fn push_turn(&mut self, key: &str, turn: usize, mut step: Step) {
-        step.key = turn_key(key, turn);
-        self.report.turns.push(step);
+    /// How many steps are done, each repeat by itself.
+    pub fn done(&self) -> usize {
+        let whole = |s: &Step| s.repeats.len().max(1);
+        self.report.turns.len() + self.report.steps.iter().map(whole).sum::<usize>()
     }
 
-    /// The turns of a step, in order.
-    pub fn turns(&self, key: &str, of: usize) -> Vec<Step> {
-        let one = |turn| {
-            self.report
-                .turns
-                .iter()
-                .find(|s| s.key == turn_key(key, turn))
-        };
-        (0..of).filter_map(one).cloned().collect()
-    }
-
-    /// The step is whole: its turns have been merged.
-    pub fn forget_turns(&mut self, key: &str, of: usize) {
-        let keys: Vec<String> = (0..of).map(|turn| turn_key(key, turn)).collect();
-        self.report.turns.retain(|s| !keys.contains(&s.key));
+    /// Makes steps of the turns that are there; where the run ended early, of those that it came to, which a run that goes
+    /// on needs too.
+    pub fn gather(&mut self) -> Result<()> {
+        let mut keys: Vec<String> = Vec::new();
+        for turn in &self.report.turns {
+            let key = turn.key.rsplit_once(TURN).map_or(&*turn.key, |(k, _)| k);
+            if !keys.iter().any(|k| k == key) {
+                keys.push(key.to_string());
+            }
+        }
+        for key in keys {
+            let own = |turn| {
+                let name = turn_key(&key, turn);
+                self.report.turns.iter().find(|s| s.key == name).cloned()
+            };
+            let turns: Vec<Step> = (0..self.repeats).filter_map(own).collect();
+            let whole = turns.len() == self.repeats;
+            let Some(mut step) = Step::merged(turns)? else {
+                continue;
+            };
+            step.interrupted |= !whole && fleet::interrupted();
+            if !step.interrupted {
+                let names: Vec<String> = (0..self.repeats).map(|t| turn_key(&key, t)).collect();
+                self.report.turns.retain(|s| !names.contains(&s.key));
+            }
+            self.report.steps.retain(|s| s.key != key);
+            step.key = key;
+            self.report.steps.push(step);
+        }
+        Ok(())
     }
 
     /// Whether the comparison of this name is done.
@@ -151,21 +203,27 @@ impl Draft {
         self.report.comparisons.push(comparison);
     }
 
-    /// Whether there are figures whose names begin so.
+    /// Whether there are figures whose names begin so, of the repeat under way.
     pub fn has_check(&self, prefix: &str) -> bool {
-        self.report
-            .checks
-            .iter()
-            .any(|c| c.name.starts_with(prefix))
+        let here = |c: &Check| c.repeats.len() > self.repeat || self.repeats == 1;
+        let mut checks = self.report.checks.iter();
+        checks.any(|c| c.name.starts_with(prefix) && here(c))
     }
 
     pub fn push(&mut self, key: &str, mut step: Step) {
+        if self.repeats > 1 {
+            step.key = turn_key(key, self.repeat);
+            self.report.turns.push(step);
+            return;
+        }
         step.key = key.to_string();
         self.report.steps.push(step);
     }
 
     /// Takes a step back that has to be done again.
     pub fn forget(&mut self, key: &str) {
+        let turn = turn_key(key, self.repeat);
+        self.report.turns.retain(|s| s.key != turn);
         self.report.steps.retain(|s| s.key != key);
     }
 
@@ -178,10 +236,23 @@ impl Draft {
         }
     }
 
-    /// A figure; one of that name from before is replaced.
-    pub fn check(&mut self, check: Check) {
-        self.report.checks.retain(|c| c.name != check.name);
-        self.report.checks.push(check);
+    /// A figure; one of that name from before is replaced. Of several repeats it is the median.
+    pub fn check(&mut self, mut check: Check) {
+        let before = self.report.checks.iter().position(|c| c.name == check.name);
+        if self.repeats > 1 {
+            let values = before.map(|i| self.report.checks[i].repeats.clone());
+            check.repeats = values.unwrap_or_default();
+            check.repeats.truncate(self.repeat);
+            check.repeats.push(check.value);
+            check.value = crate::measure::median(&check.repeats);
+            check.pass = check.at_least.is_none_or(|b| check.value >= b)
+                && check.at_most.is_none_or(|b| check.value <= b);
+        }
+        // A figure stays in its place.
+        match before {
+            Some(i) => self.report.checks[i] = check,
+            None => self.report.checks.push(check),
+        }
     }
 
     /// Where the result goes when the user names no place.
@@ -190,7 +261,8 @@ impl Draft {
     }
 
     /// Ends the watch.
-    pub fn end(mut self) -> Report {
+    pub fn end(mut self) -> Result<Report> {
+        self.gather()?;
         // Targets whose steps were all done have not been asked again.
         let report = &mut self.report;
         let now = report.targets.iter().chain(&report.target);
@@ -205,6 +277,35 @@ impl Draft {
         self.report.conditions = self.watch.end();
         self.report.seconds = self.began.elapsed().as_secs_f64();
         self.report.interrupted = fleet::interrupted();
-        self.report
+        Ok(self.report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeats_are_gathered_and_figures_are_medians() {
+        let mut d = Draft::new("run", "x");
+        d.repeated(3);
+        for (repeat, rate) in [(0, 10.0), (1, 30.0), (2, 20.0)] {
+            d.begin(repeat);
+            assert!(!d.has("a"));
+            d.push("a", Step::example("a", "t", 1, rate));
+            assert!(d.has("a") && !d.has("b"));
+            assert_eq!(d.step("a").unwrap().per_second, rate);
+            d.check(Check::at_most("ready", rate, "ms", 25.0));
+            assert!(d.has_check("rea") && d.report.checks.len() == 1);
+        }
+        assert_eq!(d.done(), 3);
+        // One that the limit cut short in the other repeats stands by itself.
+        d.push("b", Step::example("b", "t", 1, 5.0));
+        let report = d.end().unwrap();
+        let rates: Vec<f64> = report.steps.iter().map(|s| s.per_second).collect();
+        assert_eq!(rates, [20.0, 5.0]);
+        assert_eq!(report.steps[0].repeats.len(), 3);
+        assert!(report.turns.is_empty() && report.steps.iter().all(|s| !s.interrupted));
+        assert!(report.checks[0].pass && report.checks[0].value == 20.0);
     }
 }

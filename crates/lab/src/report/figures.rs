@@ -57,6 +57,19 @@ pub struct Side {
     pub latency: Latency,
 }
 
+impl Comparison {
+    /// The verdict in words: what costs more CPU while its rate is as high is not called slower.
+    pub fn words(&self) -> &'static str {
+        match (self.verdict.as_str(), self.decided_by == "CPU") {
+            ("faster", false) => "B is faster",
+            ("slower", false) => "B is slower",
+            ("faster", true) => "B costs less CPU",
+            ("slower", true) => "B costs more CPU",
+            _ => "no difference that could be told",
+        }
+    }
+}
+
 /// One figure against one bar.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Check {
@@ -67,6 +80,9 @@ pub struct Check {
     pub at_most: Option<f64>,
     pub pass: bool,
     pub note: String,
+    /// Its value in each repeat, where there are several; then `value` is their median.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<f64>,
 }
 
 impl Check {

@@ -53,7 +53,7 @@ pub struct Report {
     /// What the user or the study set: records, durability, payload, seeds …
     pub settings: Map<String, Json>,
     pub steps: Vec<Step>,
-    /// Turns of steps that are not whole yet, for a run that is resumed.
+    /// Repeats of steps that are not whole yet, for a run that is resumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<Step>,
     pub comparisons: Vec<Comparison>,
@@ -138,7 +138,7 @@ mod tests {
         draft.set("records", 1000);
         let check = Check::at_most("ready", 200.0, "ms", 300.0);
         draft.report.checks.push(check);
-        let report = draft.end();
+        let report = draft.end().unwrap();
         report.write(&path).unwrap();
         assert!(report.passed());
         let words = ["pando lab", "run", "--url", "mongodb://h/?w=1", "it's"];

@@ -3,6 +3,8 @@
 use crate::connection::Connection;
 use crate::fault::{Fault, Result};
 use crate::fleet::Outcome;
+use crate::floor::Floor;
+use crate::host::Noise;
 use crate::measure::{Latency, Sample};
 use crate::reply;
 use crate::terms::{bytes, grouped};
@@ -36,6 +38,10 @@ pub struct Step {
     pub server_cpu_us: Option<f64>,
     /// The same of a null server under this load; the client's against it says how dear the client is.
     pub null_cpu_us: Option<f64>,
+    /// Operations a second of the null server under this load.
+    pub null_per_second: Option<f64>,
+    /// What else the machine did meanwhile.
+    pub noise: Noise,
     /// Every operation reads one record by its key: there the client has a bar.
     pub point_reads: bool,
     /// The client's core was full and the server's was not: the figure is the client's, not the server's.
@@ -58,6 +64,10 @@ pub struct Step {
     pub overloaded: bool,
     /// Ctrl-C came before its end: a run that is resumed does it again.
     pub interrupted: bool,
+    /// Each repeat whole, in order, where it was measured several times: then `per_second` is their median, and the series
+    /// are those of the repeat nearest to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<Step>,
 }
 
 /// One shard's part of a collection.
@@ -120,6 +130,17 @@ pub struct Sizes {
 pub const CLIENT_BAR: f64 = 1.3;
 
 impl Step {
+    /// What a null server made of the same load.
+    pub fn set_floor(&mut self, floor: Option<Floor>) {
+        self.null_cpu_us = floor.map(|f| f.cpu_us);
+        self.null_per_second = floor.map(|f| f.per_second);
+    }
+
+    /// The rate of each repeat; nothing of a step that was measured once.
+    pub fn rates(&self) -> Vec<f64> {
+        self.repeats.iter().map(|s| s.per_second).collect()
+    }
+
     /// The client's CPU an operation against the null server's.
     pub fn client_ratio(&self) -> Option<f64> {
         let ratio = self.client_cpu_us / self.null_cpu_us?;
@@ -168,6 +189,10 @@ impl Step {
                 .collect(),
             series: outcome.samples.clone(),
             lag: outcome.lag.as_ref().map(Latency::of),
+            noise: Noise::of(
+                outcome.machine,
+                server_cpu.map(|server| server + outcome.client_cpu),
+            ),
             interrupted: crate::fleet::interrupted(),
             ..Step::default()
         }
@@ -175,44 +200,72 @@ impl Step {
 }
 
 impl Step {
-    /// Several turns of one step: rates by their median, histograms merged, the series one after the other.
-    pub fn merged(steps: Vec<Step>) -> Result<Option<Step>> {
-        let rates: Vec<f64> = steps.iter().map(|s| s.per_second).collect();
-        let mut turns = steps.into_iter();
-        let Some(mut all) = turns.next() else {
+    /// The repeats of one step as one: its rate is their median, histograms are merged, CPU is weighted by operations; the
+    /// series are those of the repeat nearest to the median, and all of each stays beside.
+    pub fn merged(repeats: Vec<Step>) -> Result<Option<Step>> {
+        let rates: Vec<f64> = repeats.iter().map(|s| s.per_second).collect();
+        let middle = crate::measure::median(&rates);
+        let off = |s: &&Step| (s.per_second - middle).abs();
+        let nearest = repeats.iter().min_by(|a, b| off(a).total_cmp(&off(b)));
+        let Some(nearest) = nearest else {
             return Ok(None);
         };
-        let weighted = |a: f64, n: u64, b: f64, m: u64| {
-            (a * n as f64 + b * m as f64) / ((n + m).max(1)) as f64
-        };
-        for s in turns {
-            let (n, m) = (all.operations, s.operations);
-            all.client_cpu_us = weighted(all.client_cpu_us, n, s.client_cpu_us, m);
-            let both = all.server_cpu_us.zip(s.server_cpu_us);
-            all.null_cpu_us = all.null_cpu_us.or(s.null_cpu_us);
-            all.server_cpu_us = both.map(|(a, b)| weighted(a, n, b, m));
-            for (kind, l) in &s.latency {
-                let mut h = l.histogram()?;
-                if let Some(have) = all.latency.get(kind) {
-                    h.add(have.histogram()?)
-                        .map_err(|e| Fault::Local(format!("merging histograms: {e}")))?;
-                }
-                all.latency.insert(kind.clone(), Latency::of(&h));
-            }
-            let start = all.seconds;
-            all.series.extend(s.series.into_iter().map(|x| Sample {
-                at: x.at + start,
-                ..x
-            }));
-            all.operations += m;
-            all.seconds += s.seconds;
-            all.client_bound |= s.client_bound;
-            all.interrupted |= s.interrupted;
-            all.sizes = s.sizes;
+        if repeats.len() == 1 {
+            return Ok(repeats.into_iter().next());
         }
-        all.per_second = crate::measure::median(&rates);
+        let mut all = Step {
+            per_second: middle,
+            operations: repeats.iter().map(|s| s.operations).sum(),
+            seconds: repeats.iter().map(|s| s.seconds).sum(),
+            client_bound: repeats.iter().any(|s| s.client_bound),
+            interrupted: repeats.iter().any(|s| s.interrupted),
+            overloaded: repeats.iter().any(|s| s.overloaded),
+            latency: merged_latency(&repeats)?,
+            ..nearest.clone()
+        };
+        let mean = |of: fn(&Step) -> Option<f64>| {
+            let parts = repeats.iter().map(|s| Some(of(s)? * s.operations as f64));
+            Some(parts.sum::<Option<f64>>()? / all.operations.max(1) as f64)
+        };
+        let (client, server) = (mean(|s| Some(s.client_cpu_us)), mean(|s| s.server_cpu_us));
+        let files: Vec<f64> = repeats
+            .iter()
+            .filter_map(|s| s.megabytes_per_second)
+            .collect();
+        let floors: Vec<f64> = repeats.iter().filter_map(|s| s.null_cpu_us).collect();
+        (all.client_cpu_us, all.server_cpu_us) = (client.unwrap_or_default(), server);
+        let known = |v: f64| v.is_finite().then_some(v);
+        all.megabytes_per_second = known(crate::measure::median(&files));
+        all.null_cpu_us = known(crate::measure::median(&floors));
+        let best = repeats.iter().filter_map(|s| s.null_per_second);
+        let best = best.fold(0.0, f64::max);
+        for s in &repeats {
+            let behind = s.null_per_second.map(|r| (1.0 - r / best) * 100.0);
+            all.noise = all.noise.worse(Noise {
+                null_behind_percent: behind.filter(|p| p.is_finite()),
+                ..s.noise
+            });
+        }
+        all.repeats = repeats;
         Ok(Some(all))
     }
+}
+
+/// Histograms by kind, those of all repeats together.
+fn merged_latency(repeats: &[Step]) -> Result<BTreeMap<String, Latency>> {
+    let mut all = BTreeMap::new();
+    for (kind, latency) in repeats.iter().flat_map(|s| &s.latency) {
+        let one = latency.histogram()?;
+        match all.get_mut(kind) {
+            None => drop(all.insert(kind.clone(), one)),
+            Some(have) => hdrhistogram::Histogram::add(have, one)
+                .map_err(|e| Fault::Local(format!("merging histograms: {e}")))?,
+        }
+    }
+    Ok(all
+        .iter()
+        .map(|(k, h)| (k.clone(), Latency::of(h)))
+        .collect())
 }
 
 impl Sizes {
@@ -275,6 +328,43 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repeats_become_one_step_and_stay_beside_it() {
+        let one = |rate: f64, null: f64| Step {
+            operations: 100,
+            null_per_second: Some(null),
+            server_cpu_us: Some(rate / 10.0),
+            latency: [("READ".to_string(), {
+                let mut h = crate::measure::histogram();
+                h.saturating_record(rate as u64 * 1000);
+                Latency::of(&h)
+            })]
+            .into(),
+            ..Step::example("s", "t", 1, rate)
+        };
+        let all = Step::merged(vec![
+            one(90.0, 1000.0),
+            one(100.0, 1000.0),
+            one(50.0, 600.0),
+        ]);
+        let all = all.unwrap().unwrap();
+        assert_eq!((all.per_second, all.operations), (90.0, 300));
+        assert_eq!(all.series[0].operations, 90);
+        assert_eq!(all.latency["READ"].count, 3);
+        assert_eq!(all.server_cpu_us, Some(8.0));
+        assert_eq!(all.rates(), [90.0, 100.0, 50.0]);
+        assert!(
+            all.noise
+                .said()
+                .unwrap()
+                .contains("null server itself was 40% slower")
+        );
+        // One alone is itself.
+        let alone = Step::merged(vec![one(7.0, 1.0)]).unwrap().unwrap();
+        assert!(alone.repeats.is_empty() && alone.per_second == 7.0);
+        assert!(Step::merged(Vec::new()).unwrap().is_none());
+    }
 
     #[test]
     fn a_shard_says_how_large_each_index_is() {

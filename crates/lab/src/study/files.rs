@@ -13,6 +13,7 @@ use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::random::{Rng, mix};
+use crate::repeat::Repeat;
 use crate::reply;
 use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
 use crate::request::{InsertHead, command};
@@ -53,6 +54,8 @@ pub struct Args {
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
+    pub repeat: Repeat,
+    #[command(flatten)]
     pub to: Output,
 }
 
@@ -83,113 +86,171 @@ pub fn main(args: Args) -> Result<bool> {
     };
     let given = args.url.clone().unwrap_or_default();
     let url = launched.as_ref().map_or(given, Started::url);
-    let address = Address::parse(&url)?;
-    let mut control = address.connect()?;
-    let info = TargetInfo::of(&address, &mut control);
-    let mut draft = Draft::new("study", "F-files");
-    draft.set("files", args.files);
-    draft.set("file_bytes", args.size);
-    draft.set("chunk_bytes", CHUNK);
-    draft.set("durability", args.durability.name());
-    draft.add_target(info.clone());
-    draft.note("An operation is a whole file; its chunks are requests of their own.");
-    let mut journal = Journal::open(&mut draft, &args.to)?;
-    let mut rng = Rng::new(31);
-    let mut pool = Vec::with_capacity(POOL_BYTES + CHUNK as usize);
-    while pool.len() < POOL_BYTES + CHUNK as usize {
-        pool.extend_from_slice(&rng.next_u64().to_le_bytes());
-    }
-    let shared = Arc::new(Shared {
-        db: args.database.clone(),
-        pool,
-        files: args.files,
-        size: args.size,
-        durability: args.durability,
-        next: AtomicU64::new(0),
-    });
-    let label = info.label();
-    let key = |n: usize, name: &str| format!("{label} / {n} / {name}");
-    let done = draft.report.steps.len();
-    progress::course((args.connections.len() * 2).saturating_sub(done) as f64);
-    for &n in &args.connections {
-        // What was uploaded by a run that died may have gone with its server, or be only a part.
-        if !draft.has(&key(n, "download")) && !stored(&mut control, &args, args.files)? {
-            draft.forget(&key(n, "upload"));
-        }
-        for (download, name) in [(false, "upload"), (true, "download")] {
-            let key = key(n, name);
-            if interrupted() || draft.has(&key) {
-                continue;
-            }
-            say(
-                args.to.quiet,
-                format_args!("{name} of {} files, {n} connection(s)", args.files),
-            );
-            if !download {
-                for collection in ["fs.files", "fs.chunks"] {
-                    control.drop_collection(&args.database, collection)?;
-                }
-                if control.is_router() {
-                    // By hash: the ids of files grow, and would all go to the last shard.
-                    let hashed = Value::from("hashed");
-                    control.shard_collection(&args.database, "fs.chunks", "files_id", hashed)?;
-                }
-                control.create_indexes(&args.database, "fs.files", &[("filename", 1)])?;
-                let index = doc! {
-                    "createIndexes": "fs.chunks",
-                    "indexes": array![doc! {
-                        "key": doc! {"files_id": 1, "n": 1}, "name": "files_id_1_n_1", "unique": true,
-                    }],
-                };
-                control.command(&args.database, index.as_doc())?;
-                control.mark(&args.database, "fs.chunks")?;
-            }
-            progress::step(1.0);
-            shared.next.store(0, Ordering::Relaxed);
-            let threads = process::allowed_cores().len().min(n);
-            let mut fleet =
-                Fleet::connect(&address, n, threads, |_, _| Files::new(&shared, download))?;
-            let goal = Goal::Operations(args.files);
-            let progress = Progress::new(name, goal, info.pids(), args.to.quiet);
-            let (outcome, spent) = fleet.watched(None, progress, &mut |_| {})?;
-            let mut step = Step::new(name, n, threads, &outcome, spent);
-            step.target = Some(info.label());
-            step.mode = Some(name.to_string());
-            step.megabytes_per_second = Some(outcome.rate() * args.size as f64 / 1e6);
-            if !download {
-                step.durability = Some(args.durability.name().into());
-                // Downloads ask for chunks by their file's id, so a lost file document shows only here.
-                if !interrupted() && !stored(&mut control, &args, outcome.operations)? {
-                    return Err(Fault::Check(format!(
-                        "{} files of {} chunks were uploaded, and others are there",
-                        outcome.operations,
-                        args.size.div_ceil(CHUNK)
-                    )));
-                }
-                step.sizes.push(Sizes::of(
-                    &mut control,
-                    &args.database,
-                    "fs.chunks",
-                    step.seconds,
-                )?);
-            }
-            draft.push(&key, step);
-            journal.save(&draft);
+    let mut study = Study::open(&args, &url)?;
+    let repeats = args.repeat.times(1)?;
+    let done = study.draft.done();
+    progress::course((args.connections.len() * 2 * repeats).saturating_sub(done) as f64);
+    for repeat in 0..repeats {
+        study.draft.begin(repeat);
+        for &n in &args.connections {
+            study.with(n)?;
         }
     }
-    if control.is_router() {
-        let all = shards::statistics(&url, &args.database, "fs.chunks", 0)?;
-        let of = all.len() as u64;
-        draft.report.shards = all.into_iter().map(|s| Shard { of, ..s }).collect();
-    }
-    if !args.keep {
-        for collection in ["fs.files", "fs.chunks"] {
-            control.drop_collection(&args.database, collection)?;
-        }
-    }
+    let Study { draft, journal, .. } = study.end(&url)?;
     drop(launched);
     journal.finish(draft, Page::Beside)?;
     Ok(true)
+}
+
+/// The study under way on one server.
+struct Study<'a> {
+    args: &'a Args,
+    address: Address,
+    control: Connection,
+    info: TargetInfo,
+    shared: Arc<Shared>,
+    draft: Draft,
+    journal: Journal,
+}
+
+impl Study<'_> {
+    fn open<'a>(args: &'a Args, url: &str) -> Result<Study<'a>> {
+        let address = Address::parse(url)?;
+        let mut control = address.connect()?;
+        let info = TargetInfo::of(&address, &mut control);
+        let mut draft = Draft::new("study", "F-files");
+        draft.set("files", args.files);
+        draft.set("file_bytes", args.size);
+        draft.set("chunk_bytes", CHUNK);
+        draft.set("durability", args.durability.name());
+        draft.repeated(args.repeat.times(1)?);
+        draft.add_target(info.clone());
+        draft.note("An operation is a whole file; its chunks are requests of their own.");
+        let journal = Journal::open(&mut draft, &args.to)?;
+        let mut rng = Rng::new(31);
+        let mut pool = Vec::with_capacity(POOL_BYTES + CHUNK as usize);
+        while pool.len() < POOL_BYTES + CHUNK as usize {
+            pool.extend_from_slice(&rng.next_u64().to_le_bytes());
+        }
+        let shared = Arc::new(Shared {
+            db: args.database.clone(),
+            pool,
+            files: args.files,
+            size: args.size,
+            durability: args.durability,
+            next: AtomicU64::new(0),
+        });
+        Ok(Study {
+            args,
+            address,
+            control,
+            info,
+            shared,
+            draft,
+            journal,
+        })
+    }
+
+    /// Upload and download with so many connections.
+    fn with(&mut self, n: usize) -> Result<()> {
+        let label = self.info.label();
+        let key = |name: &str| format!("{label} / {n} / {name}");
+        // What was uploaded by a run that died may have gone with its server, or be only a part.
+        if !self.draft.has(&key("download"))
+            && !stored(&mut self.control, self.args, self.args.files)?
+        {
+            self.draft.forget(&key("upload"));
+        }
+        for (download, name) in [(false, "upload"), (true, "download")] {
+            let key = key(name);
+            if interrupted() || self.draft.has(&key) {
+                continue;
+            }
+            let files = self.args.files;
+            let line = format_args!("{name} of {files} files, {n} connection(s)");
+            say(self.args.to.quiet, line);
+            if !download {
+                self.empty()?;
+            }
+            let step = self.measure(name, download, n)?;
+            self.draft.push(&key, step);
+            self.journal.save(&self.draft);
+        }
+        Ok(())
+    }
+
+    /// The collections of GridFS with their indexes and nothing in them.
+    fn empty(&mut self) -> Result<()> {
+        let (control, db) = (&mut self.control, &self.args.database);
+        for collection in ["fs.files", "fs.chunks"] {
+            control.drop_collection(db, collection)?;
+        }
+        if control.is_router() {
+            // By hash: the ids of files grow, and would all go to the last shard.
+            let hashed = Value::from("hashed");
+            control.shard_collection(db, "fs.chunks", "files_id", hashed)?;
+        }
+        control.create_indexes(db, "fs.files", &[("filename", 1)])?;
+        let index = doc! {
+            "createIndexes": "fs.chunks",
+            "indexes": array![doc! {
+                "key": doc! {"files_id": 1, "n": 1}, "name": "files_id_1_n_1", "unique": true,
+            }],
+        };
+        control.command(db, index.as_doc())?;
+        control.mark(db, "fs.chunks")
+    }
+
+    fn measure(&mut self, name: &str, download: bool, n: usize) -> Result<Step> {
+        let (args, info) = (self.args, &self.info);
+        progress::step(1.0);
+        self.shared.next.store(0, Ordering::Relaxed);
+        let threads = process::allowed_cores().len().min(n);
+        let shared = &self.shared;
+        let mut fleet = Fleet::connect(&self.address, n, threads, |_, _| {
+            Files::new(shared, download)
+        })?;
+        let goal = Goal::Operations(args.files);
+        let progress = Progress::new(name, goal, info.pids(), args.to.quiet);
+        let (outcome, spent) = fleet.watched(None, progress, &mut |_| {})?;
+        let mut step = Step::new(name, n, threads, &outcome, spent);
+        step.target = Some(info.label());
+        step.mode = Some(name.to_string());
+        step.megabytes_per_second = Some(outcome.rate() * args.size as f64 / 1e6);
+        if download {
+            return Ok(step);
+        }
+        step.durability = Some(args.durability.name().into());
+        // Downloads ask for chunks by their file's id, so a lost file document shows only here.
+        if !interrupted() && !stored(&mut self.control, args, outcome.operations)? {
+            return Err(Fault::Check(format!(
+                "{} files of {} chunks were uploaded, and others are there",
+                outcome.operations,
+                args.size.div_ceil(CHUNK)
+            )));
+        }
+        let (db, at) = (&args.database, step.seconds);
+        let sizes = Sizes::of(&mut self.control, db, "fs.chunks", at)?;
+        step.sizes.push(sizes);
+        Ok(step)
+    }
+
+    /// The shards' statistics of a cluster; the files go, unless they are to stay.
+    fn end(mut self, url: &str) -> Result<Self> {
+        let db = &self.args.database;
+        if self.control.is_router() {
+            let all = shards::statistics(url, db, "fs.chunks", 0)?;
+            let of = all.len() as u64;
+            let all = all.into_iter().map(|s| Shard { of, ..s });
+            self.draft.report.shards = all.collect();
+        }
+        if !self.args.keep {
+            for collection in ["fs.files", "fs.chunks"] {
+                self.control.drop_collection(db, collection)?;
+            }
+        }
+        Ok(self)
+    }
 }
 
 /// Whether so many files are there, and all their chunks.

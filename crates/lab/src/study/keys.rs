@@ -7,11 +7,12 @@
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
-use crate::floor::Kind;
+use crate::floor::{Floor, Kind};
 use crate::lane::Issued;
 use crate::output::{Journal, Output, Page};
 use crate::progress::{Goal, Progress, course, say, step};
 use crate::random::{Permutation, Rng, mix};
+use crate::repeat::{Repeat, turns};
 use crate::reply::SAMPLE_EVERY;
 use crate::report::{Draft, Step, TargetInfo};
 use crate::spoken::Spoken;
@@ -54,6 +55,8 @@ pub struct Args {
     #[arg(long, value_parser = duration)]
     pub limit: Option<Duration>,
     #[command(flatten)]
+    pub repeat: Repeat,
+    #[command(flatten)]
     pub to: Output,
 }
 
@@ -84,12 +87,14 @@ pub fn main(args: Args) -> Result<bool> {
         ));
     }
     let (own, targets) = given_or_own(&args.url, args.to.quiet)?;
+    let repeats = args.repeat.times(targets.len())?;
     let mut draft = Draft::new("study", "B-keys");
     draft.set("records", args.records);
     draft.set("fields", FIELDS + 1);
     draft.set("fill", format!("{:?}", args.fields).to_lowercase());
     draft.set("durability", args.durability.name());
     draft.set("connections", 1);
+    draft.repeated(repeats);
     draft
         .note("44 fields beside the md5; reads take each key once, in the order of a permutation.");
     let mut journal = Journal::open(&mut draft, &args.to)?;
@@ -97,29 +102,52 @@ pub fn main(args: Args) -> Result<bool> {
     let reads: u64 = args.keys.iter().filter(|k| **k <= args.records).sum();
     let of_mode = |m: &String| args.records + if m == "none" { 0 } else { reads };
     let once: u64 = args.modes.iter().map(of_mode).sum();
-    let done: u64 = draft.report.steps.iter().map(|s| s.operations).sum();
-    course((once * targets.len() as u64).saturating_sub(done) as f64);
-    for target in targets {
+    let report = &draft.report;
+    let done: u64 = report
+        .steps
+        .iter()
+        .chain(&report.turns)
+        .map(|s| s.operations)
+        .sum();
+    course((once * (targets.len() * repeats) as u64).saturating_sub(done) as f64);
+    let mut infos = Vec::new();
+    for target in &targets {
         let mut info = target.info()?;
         draft.tell_apart(&mut info);
         draft.add_target(info.clone());
-        for (name, key, title) in MODES {
-            if interrupted() || !args.modes.iter().any(|m| m == name) {
-                continue;
-            }
-            let mode = Mode {
-                args: &args,
-                target: Arc::clone(&target),
-                info: &info,
-                table: Arc::new(table(&*target, name, key, args.fields)),
-                title,
-            };
-            mode.run(&mut draft, &mut journal)?;
+        infos.push(info);
+    }
+    for (repeat, (name, key, title), i) in order(repeats, targets.len()) {
+        if interrupted() || !args.modes.iter().any(|m| m == name) {
+            continue;
         }
+        draft.begin(repeat);
+        let mode = Mode {
+            args: &args,
+            target: Arc::clone(&targets[i]),
+            info: &infos[i],
+            table: Arc::new(table(&*targets[i], name, key, args.fields)),
+            title,
+        };
+        mode.run(&mut draft, &mut journal)?;
     }
     drop(own);
     journal.finish(draft, Page::Beside)?;
     Ok(true)
+}
+
+type ModeOf = (&'static str, Key, &'static str);
+
+/// Repeat, mode, target: within a repeat the targets take turns mode by mode.
+fn order(repeats: usize, targets: usize) -> Vec<(usize, ModeOf, usize)> {
+    let mut all: Vec<(usize, ModeOf, usize)> = Vec::new();
+    for repeat in 0..repeats {
+        for mode in MODES {
+            let own = turns(repeats, targets).filter(|(r, _)| *r == repeat);
+            all.extend(own.map(|(r, i)| (r, mode, i)));
+        }
+    }
+    all
 }
 
 /// One insert mode by itself, its table dropped afterwards: for study E.
@@ -139,6 +167,7 @@ pub fn insert(
         modes: Vec::new(),
         durability,
         limit: None,
+        repeat: Repeat::default(),
         to: Output {
             quiet,
             ..Output::default()
@@ -223,7 +252,7 @@ impl Mode<'_> {
     }
 
     /// What a null server spends on an operation of such a load.
-    fn floor(&self, work: Work) -> Option<f64> {
+    fn floor(&self, work: Work) -> Option<Floor> {
         let kind = Kind {
             name: match work {
                 Work::Insert => "study B, insert".into(),
@@ -288,7 +317,7 @@ impl Mode<'_> {
         step.at = matches!(work, Work::Read(_)).then_some(operations as f64);
         step.group = GROUP;
         step.point_reads = matches!(work, Work::Read(_));
-        step.null_cpu_us = self.floor(work);
+        step.set_floor(self.floor(work));
         step.group_seconds = fleet
             .lanes
             .iter_mut()

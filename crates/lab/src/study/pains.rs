@@ -15,6 +15,7 @@ use crate::null::Form;
 use crate::output::{Journal, Output, Page};
 use crate::process::Placement;
 use crate::progress::say;
+use crate::repeat::Repeat;
 use crate::report::{Check, Draft, Step};
 use crate::targets::local::own_server;
 use crate::targets::{self, Key, Target};
@@ -70,6 +71,8 @@ pub struct Args {
     #[arg(long)]
     pub dir: Option<PathBuf>,
     #[command(flatten)]
+    pub repeat: Repeat,
+    #[command(flatten)]
     pub to: Output,
 }
 
@@ -98,8 +101,19 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("durability", args.durability.name());
     draft.set("connections", args.connections);
     draft.set("memory_limit", args.memory);
-    let journal = Journal::open(&mut draft, &args.to)?;
-    let mut study = Pains::open(&args, draft, journal)?;
+    let repeats = args.repeat.times(1)?;
+    draft.repeated(repeats);
+    let mut journal = Journal::open(&mut draft, &args.to)?;
+    for repeat in 0..repeats {
+        draft.begin(repeat);
+        (draft, journal) = once(&args, draft, journal)?;
+    }
+    Ok(journal.finish(draft, Page::Beside)?.passed())
+}
+
+/// One repeat, on a server of its own where none is given.
+fn once(args: &Args, draft: Draft, journal: Journal) -> Result<(Draft, Journal)> {
+    let mut study = Pains::open(args, draft, journal)?;
     if let Err(fault) = study.run() {
         // A server that the memory limit ended explains more than the connection that broke.
         let ended = study.server.as_mut().and_then(Server::ended);
@@ -113,7 +127,7 @@ pub fn main(args: Args) -> Result<bool> {
         }));
     }
     let Pains { draft, journal, .. } = study;
-    Ok(journal.finish(draft, Page::Beside)?.passed())
+    Ok((draft, journal))
 }
 
 struct Pains<'a> {
@@ -214,12 +228,7 @@ impl<'a> Pains<'a> {
         }
         self.limit = None;
         if let Some(room) = self.room.as_ref().filter(|_| self.wants("recovery"))
-            && !self
-                .draft
-                .report
-                .checks
-                .iter()
-                .any(|c| c.name.starts_with("recovery: "))
+            && !self.draft.has_check("recovery: ")
         {
             let checks = recovery::measure(room, self.args.recover_gb, self.args.to.quiet)?;
             checks.into_iter().for_each(|c| self.draft.check(c));
@@ -290,8 +299,7 @@ impl<'a> Pains<'a> {
                 )?;
                 self.push(&name, step);
             }
-            let step = self.draft.report.steps.iter().find(|s| s.key == name);
-            rates.push(step.map_or(f64::NAN, |s| s.per_second));
+            rates.push(self.draft.step(&name).map_or(f64::NAN, |s| s.per_second));
         }
         self.draft.check(Check::figure(
             "ids: own key against generated",
@@ -317,14 +325,9 @@ impl<'a> Pains<'a> {
             step.name = "insert by threads".into();
             self.push(&key, step);
         }
-        let rates: Vec<f64> = self
-            .draft
-            .report
-            .steps
-            .iter()
-            .filter(|s| s.key.starts_with("threads "))
-            .map(|s| s.per_second)
-            .collect();
+        let of = |n: &usize| self.draft.step(&format!("threads {n}"));
+        let steps = self.args.threads.iter().filter_map(of);
+        let rates: Vec<f64> = steps.map(|s| s.per_second).collect();
         let peak = rates.iter().copied().fold(f64::NAN, f64::max);
         let last = rates.last().copied().unwrap_or(f64::NAN);
         self.draft.check(Check::figure(

@@ -11,6 +11,7 @@ use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::{course, say, step};
+use crate::repeat::{Repeat, turns};
 use crate::report::{Draft, Shard, sizes_of};
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
@@ -43,6 +44,8 @@ pub struct Args {
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
+    #[command(flatten)]
+    pub repeat: Repeat,
     #[command(flatten)]
     pub to: Output,
 }
@@ -78,77 +81,26 @@ pub fn main(args: Args) -> Result<bool> {
     for word in &args.shards {
         setups.push(Setup::parse(word)?);
     }
+    let repeats = args.repeat.times(setups.len())?;
     let mut draft = Draft::new("study", "D-shards");
     draft.set("records", args.records);
     draft.set("record_bytes", 2000);
     draft.set("connections", args.connections);
     draft.set("durability", args.durability.name());
+    draft.repeated(repeats);
     draft.note(
         "Shares of the mixed scenarios: 10/90, 65/35 (published) and 90/10 reads and updates.",
     );
     let mut journal = Journal::open(&mut draft, &args.to)?;
-    let steps = setups.len() * SCENARIOS.len();
-    course(steps.saturating_sub(draft.report.steps.len()) as f64);
+    let steps = setups.len() * SCENARIOS.len() * repeats;
+    course(steps.saturating_sub(draft.done()) as f64);
     let mut measured = 0;
-    for Setup { shards, url } in setups {
+    for (repeat, i) in turns(repeats, setups.len()) {
         if interrupted() {
             break;
         }
-        // What is done is not launched again.
-        if SCENARIOS
-            .iter()
-            .all(|(name, _, _)| draft.has(&key(shards, name)))
-        {
-            measured += 1;
-            continue;
-        }
-        let mut started = None;
-        let url = match url {
-            Some(url) => url,
-            None => {
-                let up = Up::new(&args.launch, args.means.clone(), shards as usize);
-                let launched = Started::of(&up, args.to.quiet)?;
-                started.insert(launched).url()
-            }
-        };
-        let target = targets::open(&url)?;
-        let shown = targets::without_password(&url);
-        let opened = Session::open(
-            Arc::clone(&target),
-            "D",
-            spec(args.records, 1.0)?,
-            args.durability,
-        );
-        let session = match opened {
-            Ok(session) => session,
-            Err(fault) => {
-                skip(
-                    &mut draft,
-                    format!("{shards} shard(s), {shown}: skipped ({fault})"),
-                );
-                continue;
-            }
-        };
-        let parts = target.parts().len() as u64;
-        if parts > 0 && parts != shards {
-            return Err(Fault::Usage(format!(
-                "--shards {shards}={shown}: those are {parts} processes"
-            )));
-        }
-        if shards > 1 && parts == 0 && !is_router(&url)? {
-            skip(
-                &mut draft,
-                format!(
-                    "{shards} shards, {shown}: skipped (no router answers there: it has no sharding)"
-                ),
-            );
-            continue;
-        }
-        if parts > 0 && !draft.report.notes.iter().any(|n| n == BY_CLIENT) {
-            draft.note(BY_CLIENT);
-        }
-        measured += 1;
-        one(&args, session, shards, &url, &mut draft, &mut journal)?;
+        draft.begin(repeat);
+        measured += usize::from(setups[i].measure(&args, &mut draft, &mut journal)?);
     }
     if measured == 0 {
         return Err(Fault::Target(
@@ -181,6 +133,55 @@ impl Setup {
                 "--shards {word}: a NUMBER to launch or NUMBER=URL is expected"
             ))),
         }
+    }
+
+    /// All scenarios on this number of shards, which are launched for it where they are not given; `false` when it has no
+    /// shards and was left out.
+    fn measure(&self, args: &Args, draft: &mut Draft, journal: &mut Journal) -> Result<bool> {
+        let shards = self.shards;
+        // What is done is not launched again.
+        if SCENARIOS
+            .iter()
+            .all(|(name, _, _)| draft.has(&key(shards, name)))
+        {
+            return Ok(true);
+        }
+        let mut started = None;
+        let url = match &self.url {
+            Some(url) => url.clone(),
+            None => {
+                let up = Up::new(&args.launch, args.means.clone(), shards as usize);
+                let launched = Started::of(&up, args.to.quiet)?;
+                started.insert(launched).url()
+            }
+        };
+        let target = targets::open(&url)?;
+        let shown = targets::without_password(&url);
+        let spec = spec(args.records, 1.0)?;
+        let session = match Session::open(Arc::clone(&target), "D", spec, args.durability) {
+            Ok(session) => session,
+            Err(fault) => {
+                let line = format!("{shards} shard(s), {shown}: skipped ({fault})");
+                skip(draft, line);
+                return Ok(false);
+            }
+        };
+        let parts = target.parts().len() as u64;
+        if parts > 0 && parts != shards {
+            return Err(Fault::Usage(format!(
+                "--shards {shards}={shown}: those are {parts} processes"
+            )));
+        }
+        if shards > 1 && parts == 0 && !is_router(&url)? {
+            let why = "no router answers there: it has no sharding";
+            skip(draft, format!("{shards} shards, {shown}: skipped ({why})"));
+            return Ok(false);
+        }
+        if parts > 0 {
+            draft.note(BY_CLIENT);
+        }
+        one(args, session, shards, &url, draft, journal)?;
+        Ok(true)
     }
 }
 
@@ -242,29 +243,33 @@ fn one(
         draft.push(&key, done);
         journal.save(draft);
     }
+    let shards = shards_of(&session, n, url, &db)?;
     draft.report.shards.retain(|s| s.of != n);
-    let parts = session.target.parts().to_vec();
-    if !parts.is_empty() {
-        for (i, part) in parts.iter().enumerate() {
-            let sizes = part.sizes(session.table(), 0.0)?;
-            draft.report.shards.push(Shard {
-                of: n,
-                name: format!("process {}", i + 1),
-                documents: sizes.documents,
-                data_bytes: sizes.data_bytes,
-                storage_bytes: sizes.storage_bytes,
-                index_bytes: sizes.index_bytes,
-                indexes: sizes.indexes,
-                chunks: 1,
-            });
-        }
-    } else if n > 1 {
-        draft
-            .report
-            .shards
-            .extend(statistics(url, &db, "microshard", n)?);
-    }
+    draft.report.shards.extend(shards);
     session.drop_table()
+}
+
+/// What each shard holds in the end: of processes side by side, or as a router says.
+fn shards_of(session: &Session, n: u64, url: &str, db: &str) -> Result<Vec<Shard>> {
+    let parts = session.target.parts();
+    if parts.is_empty() && n > 1 {
+        return statistics(url, db, "microshard", n);
+    }
+    let mut all = Vec::new();
+    for (i, part) in parts.iter().enumerate() {
+        let sizes = part.sizes(session.table(), 0.0)?;
+        all.push(Shard {
+            of: n,
+            name: format!("process {}", i + 1),
+            documents: sizes.documents,
+            data_bytes: sizes.data_bytes,
+            storage_bytes: sizes.storage_bytes,
+            index_bytes: sizes.index_bytes,
+            indexes: sizes.indexes,
+            chunks: 1,
+        });
+    }
+    Ok(all)
 }
 
 /// Whether a router of a cluster answers there.

@@ -14,6 +14,7 @@ use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
+use crate::repeat::Repeat;
 use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
 use crate::targets::Activity;
 use crate::targets::local::Launch;
@@ -68,6 +69,8 @@ pub struct Args {
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
+    pub repeat: Repeat,
+    #[command(flatten)]
     pub to: Output,
 }
 
@@ -118,7 +121,10 @@ pub fn main(args: Args) -> Result<bool> {
     }
     let target = Address::parse(args.url.as_deref().unwrap_or_default())?;
     let mut study = Single::open(args, target)?;
-    study.run()?;
+    for repeat in 0..study.repeats {
+        study.draft.begin(repeat);
+        study.run()?;
+    }
     let Single { draft, journal, .. } = study;
     drop(launched);
     journal.finish(draft, Page::Beside)?;
@@ -131,6 +137,7 @@ struct Single {
     control: Connection,
     pid: Option<u32>,
     data: Arc<Dataset>,
+    repeats: usize,
     draft: Draft,
     journal: Journal,
 }
@@ -174,6 +181,8 @@ impl Single {
         draft.set("indexes", "Number, Number1, Date descending");
         draft.set("documents_per_number", PER_NUMBER);
         draft.set("documents_per_range", PER_RANGE);
+        let repeats = args.repeat.times(1)?;
+        draft.repeated(repeats);
         let journal = Journal::open(&mut draft, &args.to)?;
         Ok(Single {
             args,
@@ -181,6 +190,7 @@ impl Single {
             control,
             pid,
             data,
+            repeats,
             draft,
             journal,
         })
@@ -212,8 +222,10 @@ impl Single {
         } else {
             0
         };
-        let done = self.draft.report.steps.len() as u64;
-        progress::course((single + grown).saturating_sub(done) as f64);
+        if self.draft.repeat() == 0 {
+            let all = (single + grown) * self.repeats as u64;
+            progress::course(all.saturating_sub(self.draft.done() as u64) as f64);
+        }
         for (test, title, durability) in inserts {
             if interrupted() {
                 break;

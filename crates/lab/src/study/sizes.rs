@@ -8,6 +8,7 @@ use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::{course, say, step};
+use crate::repeat::{Repeat, turns};
 use crate::report::Draft;
 use crate::targets;
 use crate::targets::local::Launch;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Targets, one after the other; those that do not answer are skipped. A router of a cluster is a target like others.
+    /// Targets, which take turns; those that do not answer are skipped. A router of a cluster is a target like others.
     #[arg(long)]
     pub url: Vec<String>,
     #[command(flatten)]
@@ -60,6 +61,8 @@ pub struct Args {
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
+    pub repeat: Repeat,
+    #[command(flatten)]
     pub to: Output,
 }
 
@@ -72,23 +75,7 @@ const PUBLISHED: [(&str, u64); 3] = [
 pub fn main(args: Args) -> Result<bool> {
     catch_interrupts();
     positive("--connections", &args.connections)?;
-    if args.records.contains(&0) || args.scale.is_nan() || args.scale <= 0.0 {
-        return Err(Fault::Usage(
-            "--records and --scale must be more than zero".into(),
-        ));
-    }
-    let sizes: Vec<(String, u64)> = if args.records.is_empty() {
-        let scaled = |n: u64| ((n as f64 * args.scale) as u64).max(1);
-        PUBLISHED
-            .iter()
-            .map(|(name, n)| ((*name).to_string(), scaled(*n)))
-            .collect()
-    } else {
-        args.records
-            .iter()
-            .map(|n| (format!("Test_{n}"), *n))
-            .collect()
-    };
+    let sizes = sizes(&args)?;
     for s in &args.scenarios {
         scenario::spec(s, None)?;
     }
@@ -97,35 +84,59 @@ pub fn main(args: Args) -> Result<bool> {
         Some(started) => targets::open_all(&[started.url()])?,
         None => targets::open_all(&args.url)?,
     };
+    let repeats = args.repeat.times(targets.len())?;
     let mut draft = Draft::new("study", "C-sizes");
     draft.set("records", sizes.iter().map(|(_, n)| *n).collect::<Vec<_>>());
     draft.set("durability", args.durability.name());
     draft.set("seconds_a_point", args.duration.as_secs_f64());
+    draft.repeated(repeats);
     draft.note("Published: 24 cores, 256 GB, 5, 30 and 100 million records; compare the shapes.");
     let mut journal = Journal::open(&mut draft, &args.to)?;
-    let points = sizes.len() * args.scenarios.len() * args.connections.len() * targets.len();
-    course(points.saturating_sub(draft.report.steps.len()) as f64);
+    let each = sizes.len() * args.scenarios.len() * args.connections.len();
+    course((each * targets.len() * repeats).saturating_sub(draft.done()) as f64);
+    let mut sessions = Vec::new();
     for target in targets {
-        let mut session =
-            Session::open(target, "C", spec("C.S5", "usertable", 1)?, args.durability)?;
+        let spec = spec("C.S5", "usertable", 1)?;
+        let mut session = Session::open(target, "C", spec, args.durability)?;
         draft.tell_apart(&mut session.info);
         session.quiet = args.to.quiet;
         session.client_threads = args.client_threads;
         draft.add_target(session.info.clone());
-        for (table, records) in &sizes {
-            one_size(
-                &args,
-                &mut session,
-                table,
-                *records,
-                &mut draft,
-                &mut journal,
-            )?;
-        }
+        sessions.push(session);
+    }
+    for (table, records) in &sizes {
+        let size = Size {
+            args: &args,
+            table,
+            records: *records,
+            repeats,
+        };
+        size.run(&mut sessions, &mut draft, &mut journal)?;
     }
     drop(launched);
     journal.finish(draft, Page::Beside)?;
     Ok(true)
+}
+
+/// The tables' names and how many records each has.
+fn sizes(args: &Args) -> Result<Vec<(String, u64)>> {
+    if args.records.contains(&0) || args.scale.is_nan() || args.scale <= 0.0 {
+        return Err(Fault::Usage(
+            "--records and --scale must be more than zero".into(),
+        ));
+    }
+    if args.duration.is_zero() {
+        return Err(Fault::Usage("--duration must be more than nothing".into()));
+    }
+    if args.records.is_empty() {
+        let scaled = |n: u64| ((n as f64 * args.scale) as u64).max(1);
+        let published = PUBLISHED.iter();
+        return Ok(published
+            .map(|(name, n)| ((*name).to_string(), scaled(*n)))
+            .collect());
+    }
+    let given = args.records.iter();
+    Ok(given.map(|n| (format!("Test_{n}"), *n)).collect())
 }
 
 fn spec(name: &str, table: &str, records: u64) -> Result<Spec> {
@@ -135,55 +146,83 @@ fn spec(name: &str, table: &str, records: u64) -> Result<Spec> {
     })
 }
 
-fn one_size(
-    args: &Args,
-    session: &mut Session,
-    table: &str,
+/// One data size, in a table of its own on each target.
+struct Size<'a> {
+    args: &'a Args,
+    table: &'a str,
     records: u64,
-    draft: &mut Draft,
-    journal: &mut Journal,
-) -> Result<()> {
-    let mut used = Vec::new();
-    for scenario in &args.scenarios {
-        let inserts = spec(scenario, table, records)?.only_inserts();
-        // Inserts start empty each time, and leave the table that the others read alone.
-        let place = if inserts {
-            format!("{table}_insert")
-        } else {
-            table.to_string()
-        };
-        session.set_spec(scenario, spec(scenario, &place, records)?);
-        for &n in &args.connections {
-            let key = format!("{} / {table} / {scenario} / {n}", session.info.label());
-            if interrupted() || draft.has(&key) {
-                continue;
-            }
-            step(1.0);
-            if !session.prepare(false)? {
-                continue;
-            }
-            say(
-                args.to.quiet,
-                format_args!("{table}, {scenario}, {n} connection(s)"),
-            );
-            let plan = Plan {
-                operations: if inserts { records } else { u64::MAX },
-                warmup: args.warmup,
-                ..Plan::timed(n, args.duration)
+    repeats: usize,
+}
+
+impl Size<'_> {
+    fn run(
+        &self,
+        sessions: &mut [Session],
+        draft: &mut Draft,
+        journal: &mut Journal,
+    ) -> Result<()> {
+        let mut used = Vec::new();
+        for scenario in &self.args.scenarios {
+            let inserts = spec(scenario, self.table, self.records)?.only_inserts();
+            // Inserts start empty each time, and leave the table that the others read alone.
+            let place = match inserts {
+                true => format!("{}_insert", self.table),
+                false => self.table.to_string(),
             };
-            let (_, mut point) = session.run(plan, &mut |_| {})?;
-            point.mode = Some(table.to_string());
-            point.at = Some(records as f64);
-            draft.push(&key, point);
-            journal.save(draft);
+            for session in &mut *sessions {
+                session.set_spec(scenario, spec(scenario, &place, self.records)?);
+            }
+            for (repeat, i) in turns(self.repeats, sessions.len()) {
+                draft.begin(repeat);
+                for &n in &self.args.connections {
+                    self.point(&mut sessions[i], n, draft, journal)?;
+                }
+            }
+            if !used.contains(&place) {
+                used.push(place);
+            }
         }
-        if !used.contains(&place) {
-            used.push(place);
+        for place in used.iter().filter(|_| !self.args.keep) {
+            for session in &mut *sessions {
+                session.set_spec("C", spec("C.S5", place, self.records)?);
+                session.drop_table()?;
+            }
         }
+        Ok(())
     }
-    for place in used.iter().filter(|_| !args.keep) {
-        session.set_spec("C", spec("C.S5", place, records)?);
-        session.drop_table()?;
+
+    /// The scenario that the session is set to, at one number of connections.
+    fn point(
+        &self,
+        session: &mut Session,
+        n: usize,
+        draft: &mut Draft,
+        journal: &mut Journal,
+    ) -> Result<()> {
+        let (label, scenario) = (session.info.label(), session.name.clone());
+        let key = format!("{label} / {} / {scenario} / {n}", self.table);
+        if interrupted() || draft.has(&key) {
+            return Ok(());
+        }
+        step(1.0);
+        if !session.prepare(false)? {
+            return Ok(());
+        }
+        say(
+            self.args.to.quiet,
+            format_args!("{label}, {}, {scenario}, {n} connection(s)", self.table),
+        );
+        let inserts = session.spec.only_inserts();
+        let plan = Plan {
+            operations: if inserts { self.records } else { u64::MAX },
+            warmup: self.args.warmup,
+            ..Plan::timed(n, self.args.duration)
+        };
+        let (_, mut point) = session.run(plan, &mut |_| {})?;
+        point.mode = Some(self.table.to_string());
+        point.at = Some(self.records as f64);
+        draft.push(&key, point);
+        journal.save(draft);
+        Ok(())
     }
-    Ok(())
 }

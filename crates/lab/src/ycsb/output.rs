@@ -361,6 +361,7 @@ mod tests {
             samples: Vec::new(),
             client_cpu: Duration::ZERO,
             lag: None,
+            machine: Default::default(),
         }
     }
 

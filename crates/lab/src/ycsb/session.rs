@@ -5,7 +5,7 @@ use super::spec::Spec;
 use crate::connection::NULL_SERVER;
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, Outcome, interrupted};
-use crate::floor::Kind;
+use crate::floor::{Floor, Kind};
 use crate::measure::Sample;
 use crate::process;
 use crate::progress::{Goal, Progress, say};
@@ -272,7 +272,7 @@ impl Session {
         step.point_reads = name != "load" && self.spec.proportions()[1..] == [0.0; 5];
         // An open loop spends its time waiting awake.
         if plan.rate.is_none() {
-            step.null_cpu_us = self.floor(name, plan.connections);
+            step.set_floor(self.floor(name, plan.connections));
         }
         step.overloaded = plan.rate.is_some_and(|r| outcome.rate() < r * KEPT_UP);
         let mut sizes = self
@@ -301,7 +301,7 @@ impl Session {
     }
 
     /// What a null server spends on an operation of such a load.
-    fn floor(&self, name: &str, connections: usize) -> Option<f64> {
+    fn floor(&self, name: &str, connections: usize) -> Option<Floor> {
         let mut spec = self.spec.clone();
         if name == "load" {
             spec.insert = 1.0;

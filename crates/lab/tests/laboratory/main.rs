@@ -4,6 +4,7 @@
 #[path = "../fake/mod.rs"]
 mod fake;
 
+mod browser;
 mod databases;
 mod faults;
 mod results;

@@ -24,7 +24,10 @@ impl Charts<'_> {
             .steps
             .iter()
             .filter(|s| s.group_seconds.len() >= 20 && s.name == "insert");
-        for (mode, steps) in grouped(timed, |s| s.mode.clone().unwrap_or_default()) {
+        // Targets are laid over each other; of one target its modes are.
+        let many = self.many_targets();
+        let of = |s: &Step| s.mode.clone().filter(|_| many).unwrap_or_default();
+        for (mode, steps) in grouped(timed, of) {
             let longest = steps
                 .iter()
                 .map(|s| s.group_seconds.len())
@@ -38,7 +41,8 @@ impl Charts<'_> {
             let group = steps.first().map_or(1000, |s| s.group);
             let lines: Vec<Line> = steps
                 .iter()
-                .map(|s| {
+                .enumerate()
+                .map(|(i, s)| {
                     let points: Vec<(f64, f64)> = s
                         .group_seconds
                         .chunks(part)
@@ -53,9 +57,10 @@ impl Charts<'_> {
                         })
                         .collect();
                     let marks = spikes(&points);
+                    let own = if many { &s.target } else { &s.mode };
                     Line {
-                        name: s.target.clone().unwrap_or_else(|| mode.clone()),
-                        color: self.color(s),
+                        name: own.clone().unwrap_or_default(),
+                        color: if many { self.color(s) } else { i },
                         points,
                         marks,
                         ..Line::default()
@@ -65,7 +70,10 @@ impl Charts<'_> {
             let events = self.events(&steps, inserted);
             self.push(
                 &format!("growth-{mode}"),
-                format!("Insert rate as data grows: {mode}"),
+                match mode.is_empty() {
+                    true => "Insert rate as data grows".into(),
+                    false => format!("Insert rate as data grows: {mode}"),
+                },
                 &format!(
                     "One value for every {} inserts. Level is good; rings mark values below half the median, blocks at the \
                      foot what the server did beside.",
@@ -143,91 +151,37 @@ impl Charts<'_> {
         }
     }
 
-    /// The rate against data size, and the published shape beside it.
+    /// The rate against data size, and the published shape beside it: of one target all scenarios in one plot, of several
+    /// a plot for each scenario.
     pub(super) fn by_size(&mut self) {
         if self.report.name != "C-sizes" {
             return;
         }
-        let report = self.report;
-        // The best over all connections at each size.
-        let mut best: Vec<(String, String, f64, f64)> = Vec::new();
-        for s in &report.steps {
-            let (Some(at), Some(target)) = (s.at, s.target.clone()) else {
-                continue;
-            };
-            match best
-                .iter_mut()
-                .find(|b| b.0 == target && b.1 == s.name && b.2 == at)
-            {
-                Some(b) => b.3 = b.3.max(s.per_second),
-                None => best.push((target, s.name.clone(), at, s.per_second)),
-            }
-        }
+        let best = self.best_by_size();
         let ticks = distinct(best.iter().map(|b| b.2));
         if ticks.len() < 2 {
             return;
         }
-        for (t, target) in self.targets.clone().iter().enumerate() {
-            let names: Vec<String> = grouped(report.steps.iter(), |s| s.name.clone())
-                .into_iter()
-                .map(|g| g.0)
-                .collect();
-            let mut lines = Vec::new();
-            let mut shapes = Vec::new();
-            for (color, name) in names.iter().enumerate() {
-                let points: Vec<(f64, f64)> = best
-                    .iter()
-                    .filter(|b| b.0 == *target && b.1 == *name)
-                    .map(|b| (b.2, b.3))
-                    .collect();
-                if let Some(first) = points.first().copied() {
-                    shapes.push(Line {
-                        name: format!("{name} here"),
-                        color,
-                        points: points
-                            .iter()
-                            .map(|p| (p.0 / first.0, p.1 / first.1))
-                            .collect(),
-                        dots: true,
-                        ..Line::default()
-                    });
-                    if let Some(rates) = published::c_by_size(name) {
-                        shapes.push(Line {
-                            name: format!("{name} published"),
-                            color,
-                            points: rates
-                                .iter()
-                                .map(|(n, r)| (n / rates[0].0, r / rates[0].1))
-                                .collect(),
-                            dashed: true,
-                            ..Line::default()
-                        });
-                    }
-                }
-                lines.push(Line {
-                    name: name.clone(),
-                    color,
-                    points,
-                    dots: true,
-                    ..Line::default()
-                });
-            }
-            let suffix = if self.many_targets() {
-                format!(", {target}")
-            } else {
-                String::new()
-            };
+        let mut names: Vec<String> = best.iter().map(|b| b.1.clone()).collect();
+        names.sort();
+        names.dedup();
+        let plots: Vec<(String, Vec<String>)> = match self.many_targets() {
+            true => names.iter().map(|n| (n.clone(), vec![n.clone()])).collect(),
+            false => vec![("all scenarios".into(), names)],
+        };
+        for (what, names) in plots {
+            let (lines, shapes) = self.size_lines(&best, &names);
             self.push(
-                &format!("size-{t}"),
-                format!("Rate against data size{suffix}"),
+                &format!("size-{what}"),
+                format!("Rate against data size: {what}"),
                 "The most operations a second at any number of connections. The fall with data size was the study's main finding.",
                 Axis::log("records", ticks.clone()),
                 Axis::linear("ops/s"),
                 Body::Lines(lines),
             );
             self.push(
-                &format!("size-shape-{t}"),
-                format!("The same as shapes, beside the published{suffix}"),
+                &format!("size-shape-{what}"),
+                format!("The same as shapes, beside the published: {what}"),
                 "Smallest size = 1. Dashed: published on 24 cores and 256 GB (5, 30, 100 million records). Compare slopes only.",
                 Axis {
                     suffix: "×",
@@ -237,6 +191,67 @@ impl Charts<'_> {
                 Body::Lines(shapes),
             );
         }
+    }
+
+    /// Target, scenario, records, and the best rate over all connections.
+    fn best_by_size(&self) -> Vec<(String, String, f64, f64)> {
+        let mut best: Vec<(String, String, f64, f64)> = Vec::new();
+        for s in &self.report.steps {
+            let (Some(at), Some(target)) = (s.at, s.target.clone()) else {
+                continue;
+            };
+            let here =
+                |b: &&mut (String, String, f64, f64)| b.0 == target && b.1 == s.name && b.2 == at;
+            match best.iter_mut().find(here) {
+                Some(b) => b.3 = b.3.max(s.per_second),
+                None => best.push((target, s.name.clone(), at, s.per_second)),
+            }
+        }
+        best
+    }
+
+    /// A line for each target and scenario; the same with the smallest size as 1, the published ones beside.
+    fn size_lines(
+        &self,
+        best: &[(String, String, f64, f64)],
+        names: &[String],
+    ) -> (Vec<Line>, Vec<Line>) {
+        let (mut lines, mut shapes) = (Vec::new(), Vec::new());
+        let many = self.many_targets();
+        for (n, name) in names.iter().enumerate() {
+            for (t, target) in self.targets.iter().enumerate() {
+                let color = if many { t } else { n };
+                let own = best.iter().filter(|b| b.0 == *target && b.1 == *name);
+                let points: Vec<(f64, f64)> = own.map(|b| (b.2, b.3)).collect();
+                let Some(first) = points.first().copied() else {
+                    continue;
+                };
+                let line = Line {
+                    name: if many { target.clone() } else { name.clone() },
+                    color,
+                    points,
+                    dots: true,
+                    ..Line::default()
+                };
+                let part = |p: &(f64, f64)| (p.0 / first.0, p.1 / first.1);
+                shapes.push(Line {
+                    points: line.points.iter().map(part).collect(),
+                    ..line.clone()
+                });
+                lines.push(line);
+            }
+            if let Some(rates) = published::c_by_size(name) {
+                let part = |(n, r): &(f64, f64)| (n / rates[0].0, r / rates[0].1);
+                shapes.push(Line {
+                    name: format!("{name} published"),
+                    color: if many { self.targets.len() } else { n },
+                    points: rates.iter().map(part).collect(),
+                    dashed: true,
+                    ..Line::default()
+                });
+            }
+        }
+        (lines, shapes)
     }
 
     pub(super) fn over_time(&mut self) {
@@ -358,7 +373,7 @@ mod tests {
         let mut report = crate::report::Draft::new("study", "B-keys").report;
         report.steps.push(s);
         let charts = super::super::of(&report);
-        let growth = charts.iter().find(|c| c.id == "growth-no-key").unwrap();
+        let growth = charts.iter().find(|c| c.id == "growth").unwrap();
         assert_eq!(
             growth.events,
             [("flush".to_string(), vec![10_000.0, 60_000.0])]

@@ -3,7 +3,7 @@
 use super::super::plot::{Axis, Body, Line};
 use super::{Charts, distinct, grouped};
 use crate::measure::Latency;
-use crate::rates::{peak_and_knee, rate_interval};
+use crate::rates::{interval, peak_and_knee};
 use crate::report::Step;
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ impl Charts<'_> {
                             )
                         };
                         marks.push((at(peak).0, at(peak).1, said("peak", peak)));
-                        if knee.connections != peak.connections {
+                        if let Some(knee) = knee.filter(|k| k.connections != peak.connections) {
                             marks.push((at(knee).0, at(knee).1, said("knee", knee)));
                         }
                     }
@@ -53,9 +53,9 @@ impl Charts<'_> {
                         points: own.iter().map(|s| at(s)).collect(),
                         band: own
                             .iter()
-                            .map(|s| {
-                                let [low, high] = rate_interval(s);
-                                (s.connections as f64, low, high)
+                            .filter_map(|s| {
+                                let [low, high] = interval(s)?;
+                                Some((s.connections as f64, low, high))
                             })
                             .collect(),
                         dots: true,
@@ -83,63 +83,77 @@ impl Charts<'_> {
         }
     }
 
+    /// All targets in one plot: of several, the median and the 99th percentile of each.
     pub(super) fn latency_by_load(&mut self) {
         let report = self.report;
         let open = report.steps.iter().filter(|s| s.offered.is_some());
-        for ((name, target), steps) in grouped(open, |s| {
-            (s.name.clone(), s.target.clone().unwrap_or_default())
-        }) {
-            let kinds: BTreeSet<&String> = steps.iter().flat_map(|s| s.latency.keys()).collect();
-            let quantiles: [(&str, fn(&Latency) -> f64); 4] = [
-                ("p50", |l| l.p50_us),
-                ("p90", |l| l.p90_us),
-                ("p99", |l| l.p99_us),
-                ("p99.9", |l| l.p999_us),
-            ];
-            // Each operation by its own name; of a mixed workload two lines for each.
-            let wanted = |what: &str| kinds.len() == 1 || what == "p50" || what == "p99";
+        for (name, steps) in grouped(open, |s| s.name.clone()) {
+            let many = self.many_targets();
             let mut lines: Vec<Line> = Vec::new();
-            for kind in &kinds {
-                for (what, of) in quantiles.iter().filter(|(what, _)| wanted(what)) {
-                    let points: Vec<(f64, f64)> = steps
-                        .iter()
-                        .filter_map(|s| Some((s.offered?, of(s.latency.get(*kind)?) / 1e3)))
-                        .collect();
-                    let highest = *what == if kinds.len() == 1 { "p99.9" } else { "p99" };
-                    let marks = steps
-                        .iter()
-                        .zip(&points)
-                        .filter(|(s, _)| s.overloaded && highest);
-                    lines.push(Line {
-                        name: match kinds.len() {
-                            1 => (*what).into(),
-                            _ => format!("{kind} {what}"),
-                        },
-                        color: lines.len(),
-                        marks: marks
-                            .map(|(_, p)| (p.0, p.1, "overloaded: the backlog grew".to_string()))
-                            .collect(),
-                        points,
-                        dots: true,
-                        ..Line::default()
-                    });
-                }
+            for (target, own) in grouped(steps.iter().copied(), |s| s.target.clone()) {
+                let of = target.filter(|_| many);
+                self.quantiles(&mut lines, &own, of.as_deref());
             }
             let ticks = distinct(steps.iter().filter_map(|s| s.offered));
             self.push(
-                &format!("latency-{name}-{target}"),
-                format!("Response time by load: {name}{}", if target.is_empty() { String::new() } else { format!(", {target}") }),
+                &format!("latency-{name}"),
+                format!("Response time by load: {name}"),
                 "Open loop: counted from the moment at which each operation was due, so that waiting counts.",
                 Axis {
-                    ticks,
+                    ticks: if many { Vec::new() } else { ticks },
                     ..Axis::linear("operations offered a second")
                 },
                 Axis {
                     suffix: " ms",
-                    ..Axis::log("milliseconds, logarithmic", Vec::new())
+                    ..Axis::log("response time,", Vec::new())
                 },
                 Body::Lines(lines),
             );
+        }
+    }
+
+    /// Each operation by its own name; of a mixed workload or of several targets two lines for each.
+    fn quantiles(&self, lines: &mut Vec<Line>, steps: &[&Step], target: Option<&str>) {
+        let kinds: BTreeSet<&String> = steps.iter().flat_map(|s| s.latency.keys()).collect();
+        let quantiles: [(&str, fn(&Latency) -> f64); 4] = [
+            ("p50", |l| l.p50_us),
+            ("p90", |l| l.p90_us),
+            ("p99", |l| l.p99_us),
+            ("p99.9", |l| l.p999_us),
+        ];
+        let few = kinds.len() > 1 || target.is_some();
+        let highest = if few { "p99" } else { "p99.9" };
+        for kind in &kinds {
+            for (what, of) in &quantiles {
+                if few && *what != "p50" && *what != "p99" {
+                    continue;
+                }
+                let points: Vec<(f64, f64)> = steps
+                    .iter()
+                    .filter_map(|s| Some((s.offered?, of(s.latency.get(*kind)?) / 1e3)))
+                    .collect();
+                let marks = steps
+                    .iter()
+                    .zip(&points)
+                    .filter(|(s, _)| s.overloaded && *what == highest);
+                let mut parts: Vec<&str> = target.into_iter().collect();
+                parts.extend(Some(kind.as_str()).filter(|_| kinds.len() > 1));
+                parts.push(what);
+                lines.push(Line {
+                    name: parts.join(" "),
+                    color: match target {
+                        Some(_) if kinds.len() == 1 => self.color(steps[0]),
+                        _ => lines.len(),
+                    },
+                    dashed: target.is_some() && *what == "p50",
+                    marks: marks
+                        .map(|(_, p)| (p.0, p.1, "overloaded: the backlog grew".to_string()))
+                        .collect(),
+                    points,
+                    dots: true,
+                    ..Line::default()
+                });
+            }
         }
     }
 }

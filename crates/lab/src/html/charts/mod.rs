@@ -8,7 +8,6 @@ mod targets;
 use super::plot::{Axis, Body, Chart};
 use crate::measure::median;
 use crate::report::{Report, Step};
-use crate::terms::span;
 
 /// Steps that belong together, in the order in which they came.
 fn grouped<'a, K: PartialEq>(
@@ -68,6 +67,51 @@ pub fn of(report: &Report) -> Vec<Chart> {
         ids.push(c.id.clone());
     }
     charts.all
+}
+
+/// Plots that a page of this result opens with, by what their names begin with; ranges of many rows are for those who
+/// unfold them.
+pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
+    let wanted: &[&str] = match (r.kind.as_str(), r.name.as_str()) {
+        (_, "A-single" | "A-sharded") => {
+            &["records-reads", "records-inserts", "time-test-2", "sizes"]
+        }
+        (_, "B-keys") => &["growth", "reads", "boxes-insert"],
+        (_, "C-sizes") => &["size-", "connections"],
+        (_, "D-shards") => &["shards", "gain"],
+        (_, "E-pains") => &["time-load", "connections"],
+        (_, "F-files") => &["files"],
+        ("sweep", _) | (_, "canonical") => &["connections", "latency"],
+        _ => &[
+            "ratios",
+            "comparison",
+            "connections",
+            "targets",
+            "mode",
+            "time",
+        ],
+    };
+    let mut out: Vec<usize> = Vec::new();
+    for prefix in wanted {
+        let own = charts
+            .iter()
+            .position(|c| c.id.starts_with(prefix) && small(&c.body));
+        out.extend(own.filter(|i| !out.contains(i)));
+    }
+    let others = (0..charts.len()).filter(|i| !out.contains(i) && small(&charts[*i].body));
+    if out.is_empty() {
+        out = others.collect();
+    }
+    out.truncate(2);
+    out
+}
+
+fn small(body: &Body) -> bool {
+    match body {
+        Body::Ranges { rows, .. } => rows.len() <= 12,
+        Body::Bars { groups, series } => groups.len() * series.len() <= 30,
+        _ => true,
+    }
 }
 
 pub(super) fn slug(s: &str) -> String {
@@ -155,25 +199,6 @@ fn distinct(values: impl Iterator<Item = f64>) -> Vec<f64> {
     all
 }
 
-/// What a figure is of: step, target, connections, and its p99.
-pub fn headline(s: &Step) -> String {
-    let mut parts = vec![s.name.clone()];
-    parts.extend(s.mode.clone());
-    parts.extend(s.target.clone());
-    parts.push(match s.connections {
-        1 => "1 connection".into(),
-        n => format!("{n} connections"),
-    });
-    for (kind, l) in &s.latency {
-        let of = match s.latency.len() {
-            1 => String::new(),
-            _ => format!("{kind} "),
-        };
-        parts.push(format!("{of}p99 {}", span((l.p99_us * 1e3) as u64)));
-    }
-    parts.join(" · ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,14 +215,9 @@ mod tests {
             };
             s.latency.insert(kind.into(), latency);
         }
-        assert!(
-            headline(&s).contains("READ p99 1.00 ms · UPDATE p99 2.00 ms"),
-            "{}",
-            headline(&s)
-        );
         report.steps.push(s);
         let mut rows = String::new();
-        super::super::tables::steps(&mut rows, &report);
+        super::super::tables::steps(&mut rows, &report, true);
         assert!(
             rows.contains("A: READ") && rows.contains("A: UPDATE"),
             "{rows}"
@@ -230,14 +250,18 @@ mod tests {
         let ids: Vec<String> = of(&report).into_iter().map(|c| c.id).collect();
         for want in [
             "connections-c-s5-test-100",
-            "size-0",
-            "size-shape-1",
-            "latency-c-s5-a-1",
+            "size-c-s5",
+            "size-shape-c-s5",
+            "latency-c-s5",
             "targets",
             "ratios",
         ] {
             assert!(ids.iter().any(|i| i == want), "{want} in {ids:?}");
         }
+        let all = of(&report);
+        let leading = first(&report, &all);
+        let ids: Vec<&str> = leading.iter().map(|&i| &*all[i].id).collect();
+        assert_eq!(ids, ["size-c-s5", "connections-c-s5-test-100"]);
         assert!(of(&crate::report::Draft::new("run", "x").report).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use super::super::plot::{Axis, Body, Range};
 use super::{Charts, grouped};
 use crate::overview::modes_are_targets;
-use crate::rates::interval;
+use crate::rates::{Ratio, rates};
 use crate::report::Step;
 use std::collections::BTreeMap;
 
@@ -76,7 +76,10 @@ impl Charts<'_> {
                 continue;
             };
             for other in list.iter().filter(|s| s.target.as_ref() != Some(&first)) {
-                let (a, b) = (interval(own), interval(other));
+                let Some(ratio) = Ratio::of(&rates(own), &rates(other)) else {
+                    continue;
+                };
+                let [low, high] = ratio.interval.unwrap_or([ratio.value; 2]);
                 let mode = mode.as_ref().map_or(String::new(), |m| format!(", {m}"));
                 rows.push(Range {
                     name: format!(
@@ -84,9 +87,9 @@ impl Charts<'_> {
                         other.target.as_deref().unwrap_or("–")
                     ),
                     color: self.color(other),
-                    value: own.per_second / other.per_second.max(1e-9),
-                    low: a[0] / b[1].max(1e-9),
-                    high: a[1] / b[0].max(1e-9),
+                    value: ratio.value,
+                    low,
+                    high,
                 });
             }
         }

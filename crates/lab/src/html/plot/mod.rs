@@ -1,4 +1,5 @@
-//! Plots as SVG: lines, boxes, bars and ranges, small and of our own, since a page must stand by itself.
+//! Plots: lines as data for the page's chart library, and everything as SVG of our own: boxes, bars and ranges, which
+//! that library has not, and each plot as a file.
 //!
 //! Colours are CSS variables (`--s0` …), so that one drawing serves the light and the dark page; a plot as a file of its
 //! own carries the variables with it. Each plot is drawn at two widths, because text that is scaled down cannot be read.
@@ -6,6 +7,7 @@
 //! Invariant: every text from a result is escaped; a value that is not finite is left out, never drawn.
 
 mod canvas;
+mod data;
 mod lines;
 mod rows;
 mod scale;

@@ -1,0 +1,537 @@
+//! What a result says in a few sentences, and whether to believe it: what the page opens with and the terminal ends with.
+//!
+//! Invariant: a target is called ahead or behind only by ratios whose intervals exclude 1; kinds of work are never mixed in
+//! one sentence.
+
+use crate::measure::median;
+use crate::overview::{Class, Overview, Row};
+use crate::rates::{Ratio, Word};
+use crate::report::{Check, Comparison, Report, Step};
+use crate::terms::{grouped, span};
+use std::fmt::Write as _;
+
+/// Which way a sentence goes, for its colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    Ahead,
+    Behind,
+    Open,
+    Plain,
+}
+
+#[derive(Clone, Debug)]
+pub struct Sentence {
+    pub tone: Tone,
+    pub text: String,
+}
+
+/// Whether the figures are to be believed, and why not.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    pub doubtful: bool,
+    pub text: String,
+}
+
+fn say(tone: Tone, text: impl Into<String>) -> Sentence {
+    Sentence {
+        tone,
+        text: text.into(),
+    }
+}
+
+/// The sentences of one result, and of results that were merged into it.
+pub fn of(r: &Report) -> Vec<Sentence> {
+    let overview = Overview::of(std::slice::from_ref(r));
+    let mut all = Vec::new();
+    if r.kind == "compare" {
+        all.extend(r.comparisons.iter().map(compared));
+    } else {
+        for i in 1..overview.targets.len() {
+            all.extend(against(&overview, i));
+        }
+    }
+    if let Some(bars) = bars(&r.checks, &r.comparisons) {
+        all.push(bars);
+    }
+    if overview.targets.len() < 2 {
+        all.extend(alone(r));
+    }
+    all.extend(shapes(r));
+    all
+}
+
+/// A comparison in the words of the terminal: what costs more CPU while its rate is higher is not called slower.
+pub fn compared(c: &Comparison) -> Sentence {
+    let (tone, word) = match c.verdict.as_str() {
+        "faster" => (Tone::Ahead, c.words()),
+        "slower" => (Tone::Behind, c.words()),
+        _ => (Tone::Open, c.words()),
+    };
+    let mut text = format!(
+        "{}: {word}: its rate is {:.3} times A's ({:.3}–{:.3})",
+        c.title, c.share, c.share_interval[0], c.share_interval[1]
+    );
+    if let (Some(cpu), Some([low, high])) = (c.cpu_ratio, c.cpu_interval) {
+        let _ = write!(
+            text,
+            ", its CPU an operation {cpu:.3} times ({low:.3}–{high:.3})"
+        );
+    }
+    let _ = write!(text, "; {} pairs.", c.subject.slices_per_second.len());
+    say(tone, text)
+}
+
+/// How the bars were held.
+fn bars(checks: &[Check], comparisons: &[Comparison]) -> Option<Sentence> {
+    let barred = |c: &&Check| c.at_least.or(c.at_most).is_some();
+    let checked = checks.iter().filter(barred);
+    let mut all: Vec<(&str, bool)> = checked.map(|c| (c.name.as_str(), c.pass)).collect();
+    let shares = comparisons.iter().filter(|c| c.bar_share.is_some());
+    all.extend(shares.map(|c| (c.title.as_str(), c.pass)));
+    if all.is_empty() {
+        return None;
+    }
+    let below: Vec<&str> = all.iter().filter(|b| !b.1).map(|b| b.0).collect();
+    Some(match below.len() {
+        0 => say(Tone::Ahead, format!("All {} bars were held.", all.len())),
+        n => {
+            let named = below.iter().take(4).copied().collect::<Vec<_>>().join(", ");
+            let more = if n > 4 { " and others" } else { "" };
+            let text = format!("{n} of {} bars were missed: {named}{more}.", all.len());
+            say(Tone::Behind, text)
+        }
+    })
+}
+
+/// The first target against another, a sentence for each kind of work.
+fn against(all: &Overview, i: usize) -> Vec<Sentence> {
+    let (first, other) = (&all.targets[0], &all.targets[i]);
+    let mut out = Vec::new();
+    for class in [Class::Reads, Class::Writes, Class::Mixed] {
+        let rows: Vec<(&Row, Ratio)> = all
+            .rows
+            .iter()
+            .filter(|r| r.class == class)
+            .filter_map(|r| Some((r, r.ratio(i)?)))
+            .collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let cpu: Vec<f64> = rows.iter().filter_map(|(r, _)| r.cpu_ratio(i)).collect();
+        let cpu = match cpu.is_empty() {
+            true => String::new(),
+            false => format!("; server CPU {} {} times", class.each(), times(&cpu)),
+        };
+        let of = |word: Word| -> Vec<f64> {
+            let own = rows.iter().filter(|(_, r)| r.word() == word);
+            own.map(|(_, r)| r.value).collect()
+        };
+        let (faster, slower) = (of(Word::Faster), of(Word::Slower));
+        let every: Vec<f64> = rows.iter().map(|(_, r)| r.value).collect();
+        let (n, what) = (rows.len(), class.plural());
+        let steps = |k: usize| match k {
+            _ if n == 1 => one(rows[0].0, &rows[0].1),
+            _ if k == n => format!(" in all {n} steps"),
+            _ => format!(" in {k} of {n} steps"),
+        };
+        let once = rows.iter().all(|(_, r)| r.interval.is_none());
+        out.push(if once {
+            let text = format!(
+                "{first} did {} times {other}'s {what}{}{cpu}; measured once, so this may be chance (--repeat 3).",
+                times(&every),
+                steps(n)
+            );
+            say(Tone::Open, text)
+        } else if slower.is_empty() && !faster.is_empty() {
+            let text = format!(
+                "{first} did {} times {other}'s {what}{}{cpu}.",
+                times(&faster),
+                steps(faster.len())
+            );
+            say(Tone::Ahead, text)
+        } else if faster.is_empty() && !slower.is_empty() {
+            let text = format!(
+                "{first} did only {} times {other}'s {what}{}{cpu}.",
+                times(&slower),
+                steps(slower.len())
+            );
+            say(Tone::Behind, text)
+        } else if faster.is_empty() {
+            let text = format!(
+                "Undecided: {first} did {} times {other}'s {what}{}, and every interval holds 1{cpu}.",
+                times(&every),
+                steps(n)
+            );
+            say(Tone::Open, text)
+        } else {
+            let text = format!(
+                "{first} did {} times {other}'s {what}{} and only {} times{}{cpu}.",
+                times(&faster),
+                steps(faster.len()),
+                times(&slower),
+                steps(slower.len())
+            );
+            say(Tone::Open, text)
+        });
+    }
+    out
+}
+
+/// Of the only step its interval and its name.
+fn one(row: &Row, ratio: &Ratio) -> String {
+    let interval = ratio.interval.map(|i| format!("{}, ", times(&i)));
+    format!(" ({}{})", interval.unwrap_or_default(), row.step)
+}
+
+/// `2.3` or `2.3–2.6`.
+fn times(values: &[f64]) -> String {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(0.0, f64::max);
+    let shown = |v: f64| match v {
+        v if v >= 10.0 => format!("{v:.0}"),
+        v if v >= 1.95 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    };
+    match (shown(low), shown(high)) {
+        (a, b) if a == b => a,
+        (a, b) => format!("{a}–{b}"),
+    }
+}
+
+/// One target by itself: what each workload came to at its best.
+fn alone(r: &Report) -> Vec<Sentence> {
+    let mut names: Vec<(&str, Option<&str>)> = Vec::new();
+    let closed = || r.steps.iter().filter(|s| s.offered.is_none());
+    for s in closed() {
+        let name = (s.name.as_str(), s.mode.as_deref());
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    // More would be a table.
+    let few = names.iter().take(5).map(|(name, mode)| {
+        let own = closed().filter(|s| (s.name.as_str(), s.mode.as_deref()) == (*name, *mode));
+        let best = own.max_by(|a, b| a.per_second.total_cmp(&b.per_second))?;
+        Some(best_of(best))
+    });
+    few.flatten().collect()
+}
+
+fn best_of(s: &Step) -> Sentence {
+    let mut text = s.name.clone();
+    if let Some(mode) = s.mode.as_ref().filter(|m| **m != s.name) {
+        let _ = write!(text, ", {mode}");
+    }
+    let at = match s.connections {
+        1 => "1 connection".into(),
+        n => format!("{n} connections"),
+    };
+    let _ = match s.megabytes_per_second {
+        Some(mb) => write!(text, ": {} MB/s at {at}", grouped(mb)),
+        None => write!(text, ": {}/s at {at}", grouped(s.per_second)),
+    };
+    if let Some((kind, l)) = s.latency.iter().max_by_key(|(_, l)| l.count) {
+        let of = match s.latency.len() {
+            1 => String::new(),
+            _ => format!("{kind} "),
+        };
+        let _ = write!(text, ", {of}p99 {}", span((l.p99_us * 1e3) as u64));
+    }
+    if let Some(cpu) = s.server_cpu_us {
+        let _ = write!(text, ", {cpu:.0} µs of server CPU an operation");
+    }
+    say(Tone::Plain, text + ".")
+}
+
+/// What the published studies were about: the fall with data size, the gain of shards, how even a load was.
+fn shapes(r: &Report) -> Vec<Sentence> {
+    match r.name.as_str() {
+        "C-sizes" => falls(r),
+        "D-shards" => gains(r),
+        _ => Vec::new(),
+    }
+}
+
+/// The best rate of a scenario at its smallest and its largest data size.
+fn falls(r: &Report) -> Vec<Sentence> {
+    let mut targets: Vec<&str> = r.steps.iter().filter_map(|s| s.target.as_deref()).collect();
+    targets.dedup();
+    let mut out = Vec::new();
+    for target in targets {
+        let mut parts = Vec::new();
+        let mut span = None;
+        for name in ["C.S5", "C.S2", "C.S3", "C.S4", "C.S1"] {
+            let own = |s: &&Step| s.name == name && s.target.as_deref() == Some(target);
+            let sizes = r.steps.iter().filter(own).filter_map(|s| s.at);
+            let (low, high) = sizes.fold((f64::INFINITY, 0.0), |(l, h): (f64, f64), n| {
+                (l.min(n), h.max(n))
+            });
+            let best = |size: f64| {
+                let at = r.steps.iter().filter(own).filter(|s| s.at == Some(size));
+                at.map(|s| s.per_second).fold(f64::NAN, f64::max)
+            };
+            let kept = best(high) / best(low);
+            if high > low && kept.is_finite() {
+                parts.push(format!("{name} {kept:.2}"));
+                span = Some((low, high));
+            }
+        }
+        if let Some((low, high)) = span {
+            let text = format!(
+                "{target}: of its rate at {} records this is left at {}: {}.",
+                grouped(low),
+                grouped(high),
+                parts.join(", ")
+            );
+            out.push(say(Tone::Plain, text));
+        }
+    }
+    out
+}
+
+/// Each scenario's rate with shards against one process, and where more shards stop to help.
+fn gains(r: &Report) -> Vec<Sentence> {
+    let mut names: Vec<&str> = r.steps.iter().map(|s| s.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut parts = Vec::new();
+    for name in names {
+        let mut own: Vec<(f64, f64)> = r
+            .steps
+            .iter()
+            .filter(|s| s.name == name)
+            .filter_map(|s| Some((s.at?, s.per_second)))
+            .collect();
+        own.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let Some((_, one)) = own.first().copied().filter(|(n, _)| *n == 1.0) else {
+            continue;
+        };
+        let most = own.iter().map(|o| o.1).fold(0.0, f64::max);
+        // The fewest that come within a twentieth of the most.
+        let enough = own.iter().find(|o| o.1 >= most * 0.95);
+        if let Some((shards, rate)) = enough.filter(|_| own.len() > 1) {
+            parts.push(match *shards {
+                1.0 => format!("{name} gains nothing"),
+                n => format!("{name} {:+.0}% with {n:.0}", (rate / one - 1.0) * 100.0),
+            });
+        }
+    }
+    match parts.is_empty() {
+        true => Vec::new(),
+        false => {
+            let text = format!(
+                "Shards against one process, where more add less than 5%: {}.",
+                parts.join(", ")
+            );
+            vec![say(Tone::Plain, text)]
+        }
+    }
+}
+
+/// Whether to believe it.
+pub fn trust(r: &Report) -> Trust {
+    let mut doubts = Vec::new();
+    let noisy: Vec<String> = r.steps.iter().filter_map(|s| s.noise.said()).collect();
+    if let Some(worst) = r
+        .steps
+        .iter()
+        .max_by(|a, b| loudness(a).total_cmp(&loudness(b)))
+        && let Some(why) = worst.noise.said()
+    {
+        let n = noisy.len();
+        doubts.push(format!(
+            "in {n} of {} step(s) the machine was not quiet (at worst {why}; marked {})",
+            r.steps.len(),
+            crate::show::NOISY
+        ));
+    }
+    if r.conditions.steal_percent > 3.0 {
+        doubts.push(format!(
+            "{:.0}% of the CPU time was stolen by the hypervisor",
+            r.conditions.steal_percent
+        ));
+    }
+    let repeats: Vec<f64> = r
+        .steps
+        .iter()
+        .map(|s| s.repeats.len().max(1) as f64)
+        .collect();
+    let repeats = median(&repeats);
+    let several = r.targets.len() > 1 && r.kind != "compare";
+    if several && repeats < 2.0 {
+        doubts
+            .push("each step was measured once, so nobody can say what the next run gives".into());
+    }
+    let bound = r.steps.iter().filter(|s| s.client_bound).count();
+    if bound > 0 {
+        doubts.push(format!(
+            "{bound} step(s) were limited by the client (marked *)"
+        ));
+    }
+    if r.interrupted {
+        doubts.push("the run was interrupted".into());
+    }
+    let measured = match repeats {
+        n if n >= 2.0 && several => format!("{n:.0} repeats, targets in turn"),
+        n if n >= 2.0 => format!("{n:.0} repeats"),
+        _ if r.steps.is_empty() => "alternating slices".into(),
+        _ => "measured once".into(),
+    };
+    match doubts.is_empty() {
+        true => Trust {
+            doubtful: false,
+            text: format!("The machine was quiet; {measured}."),
+        },
+        false => Trust {
+            doubtful: true,
+            text: format!("With care ({measured}): {}.", doubts.join("; ")),
+        },
+    }
+}
+
+fn loudness(s: &Step) -> f64 {
+    let n = &s.noise;
+    let all = [
+        n.others_percent,
+        Some(n.steal_percent),
+        n.null_behind_percent,
+    ];
+    all.into_iter().flatten().fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Draft, TargetInfo};
+
+    fn report(name: &str, steps: Vec<Step>) -> Report {
+        let mut d = Draft::new("study", name);
+        for s in &steps {
+            let label = s.target.clone().unwrap_or_default();
+            if d.report.targets.iter().all(|t| t.label() != label) {
+                d.add_target(TargetInfo {
+                    product: label,
+                    ..TargetInfo::default()
+                });
+            }
+        }
+        d.report.steps = steps;
+        d.report
+    }
+
+    fn step(kind: &str, name: &str, target: &str, rates: &[f64]) -> Step {
+        let mut s = Step::repeated(name, target, 8, rates);
+        if rates.len() == 1 {
+            s = Step::example(name, target, 8, rates[0]);
+        }
+        s.latency.insert(kind.into(), Default::default());
+        s.server_cpu_us = Some(1000.0 / rates[0]);
+        s
+    }
+
+    #[test]
+    fn a_target_is_called_ahead_only_where_the_interval_says_so() {
+        let r = report(
+            "canonical",
+            vec![
+                step("READ", "C.S5", "P", &[200.0, 202.0, 198.0]),
+                step("READ", "C.S5", "Q", &[100.0, 101.0, 99.0]),
+                step("INSERT", "C.S1", "P", &[100.0, 150.0, 50.0]),
+                step("INSERT", "C.S1", "Q", &[90.0, 120.0, 80.0]),
+            ],
+        );
+        let all = of(&r);
+        assert_eq!(all[0].tone, Tone::Ahead);
+        assert_eq!(
+            all[0].text,
+            "P did 2.0 times Q's reads (2.0, C.S5 @8); server CPU a read 0.50 times."
+        );
+        assert_eq!(all[1].tone, Tone::Open);
+        assert!(
+            all[1]
+                .text
+                .starts_with("Undecided: P did 1.11 times Q's writes"),
+            "{}",
+            all[1].text
+        );
+        assert!(!trust(&r).doubtful, "{}", trust(&r).text);
+        // The same measured once.
+        let once = report(
+            "canonical",
+            vec![
+                step("READ", "C.S5", "P", &[200.0]),
+                step("READ", "C.S5", "Q", &[1.0]),
+            ],
+        );
+        let said = of(&once);
+        assert!(said[0].tone == Tone::Open && said[0].text.contains("measured once"));
+        assert!(trust(&once).doubtful && trust(&once).text.contains("measured once"));
+    }
+
+    #[test]
+    fn one_target_is_told_by_its_workloads_and_noise_is_told_of() {
+        let mut s = step("READ", "C.S5", "P", &[200.0]);
+        s.noise.others_percent = Some(43.0);
+        let r = report("canonical", vec![s]);
+        let all = of(&r);
+        assert!(
+            all[0].text.starts_with("C.S5: 200/s at 8 connections"),
+            "{}",
+            all[0].text
+        );
+        let trust = trust(&r);
+        assert!(
+            trust.doubtful && trust.text.contains("other processes took 43%"),
+            "{}",
+            trust.text
+        );
+    }
+
+    #[test]
+    fn a_dearer_build_is_not_called_slower() {
+        let c = Comparison {
+            title: "C.S5".into(),
+            verdict: "slower".into(),
+            decided_by: "CPU".into(),
+            share: 1.005,
+            share_interval: [0.98, 1.03],
+            cpu_ratio: Some(1.05),
+            cpu_interval: Some([1.04, 1.06]),
+            ..Comparison::default()
+        };
+        let s = compared(&c);
+        assert!(
+            s.text.contains("costs more CPU") && !s.text.contains("slower"),
+            "{}",
+            s.text
+        );
+    }
+
+    #[test]
+    fn the_gain_of_shards_and_the_fall_with_size() {
+        let of_size = |at: f64, rate: f64| Step {
+            at: Some(at),
+            mode: Some(format!("{at}")),
+            ..step("READ", "C.S5", "P", &[rate])
+        };
+        let r = report(
+            "C-sizes",
+            vec![of_size(1000.0, 100.0), of_size(5000.0, 40.0)],
+        );
+        let fall = falls(&r).remove(0).text;
+        assert!(
+            fall.contains("1,000 records") && fall.contains("C.S5 0.40"),
+            "{fall}"
+        );
+        let shard = |n: f64, rate: f64| Step {
+            at: Some(n),
+            ..step("READ", "D.S5", &format!("{n}"), &[rate])
+        };
+        let r = report(
+            "D-shards",
+            vec![shard(1.0, 100.0), shard(2.0, 190.0), shard(4.0, 195.0)],
+        );
+        let gain = gains(&r).remove(0).text;
+        assert!(gain.contains("D.S5 +90% with 2"), "{gain}");
+    }
+}
