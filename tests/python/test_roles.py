@@ -3,6 +3,7 @@
 import pathlib
 
 import pytest
+from bson import Binary, Int64
 from pymongo.errors import OperationFailure
 
 from harness import refuses
@@ -302,3 +303,69 @@ def test_every_command_times_every_built_in_role(locked, root):
     if os.environ.get("PANDO_REFRESH"):
         MATRIX.write_text(head + text)
     assert MATRIX.read_text() == head + text
+
+
+# What these take for an argument is wrong, so that whoever may run them gets an error of another kind, and nothing happens.
+MALFORMED = {
+    "shutdown": {"shutdown": 1, "timeoutSecs": "soon"},
+    "fsync": {"fsync": 1, "lock": "maybe"},
+    "logRotate": {"logRotate": {"a": 1}},
+    "pandoBackup": {"pandoBackup": 1, "path": 5},
+    "replSetInitiate": {"replSetInitiate": "x"},
+    "setUserWriteBlockMode": {"setUserWriteBlockMode": 1, "global": "x"},
+    "autoCompact": {"autoCompact": "x"},
+}
+MAY = {
+    "shutdown": {"hostManager", "clusterAdmin", "root"},
+    "fsync": {"hostManager", "clusterAdmin", "root"},
+    "logRotate": {"hostManager", "clusterAdmin", "root"},
+    "pandoBackup": {"root"},
+    "replSetInitiate": {"clusterManager", "clusterAdmin", "root"},
+    "setUserWriteBlockMode": {"backup", "restore", "root"},
+    "autoCompact": {"hostManager", "clusterAdmin", "root"},
+}
+
+
+def test_who_may_run_what_would_end_the_server_or_change_it(locked, root):
+    """The commands that the matrix leaves out, and logout, which everybody may."""
+    assert UNSAFE == {*MALFORMED, "logout"}
+    found = {name: set() for name in MALFORMED}
+    for role in ROLES:
+        db = "shop" if role in ROLES[:5] else "admin"
+        root.admin.command("createUser", f"as_{role}", pwd="p", roles=[{"role": role, "db": db}])
+        with locked.client(username=f"as_{role}", password="p") as client:
+            for name, form in MALFORMED.items():
+                try:
+                    client.admin.command(form)
+                    raise AssertionError(f"{name} has run")
+                except OperationFailure as e:
+                    if e.code != 13:
+                        found[name].add(role)
+            assert client.admin.command("logout")["ok"] == 1
+        root.admin.command("dropUser", f"as_{role}")
+    assert found == MAY
+    assert locked.running() and root.admin.command("ping")["ok"] == 1
+
+
+# All that a client may ask before it has logged in. None of them reads or changes data, or tells of any.
+BEFORE_LOGIN = set(
+    "authenticate buildInfo connectionStatus endSessions features getLastError getnonce hello isMaster listCommands logout ping saslContinue"
+    " saslStart whatsmyuri".split()
+)
+
+
+def test_nothing_runs_before_login(locked, root):
+    root.shop.c.insert_one({"_id": 1})
+    commands = root.admin.command("listCommands")["commands"]
+    let_through = set()
+    with locked.client() as stranger:
+        for name, shown in commands.items():
+            where = "admin" if shown.get("adminOnly") else "shop"
+            form = FORMS.get(name) or MALFORMED.get(name) or {name: 1 if shown.get("adminOnly") else "c"}
+            if may(stranger, form, db=where):
+                let_through.add(name)
+        # Nor does a session, an old way of asking, or a command in another bring one in.
+        for command in ({"find": "c", "lsid": {"id": Binary(b"x" * 16, 4)}}, {"explain": {"find": "c"}}, {"getMore": Int64(1), "collection": "c"}):
+            assert not may(stranger, command), command
+    assert let_through == BEFORE_LOGIN
+    assert root.shop.c.find_one() == {"_id": 1}
