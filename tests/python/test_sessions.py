@@ -1,7 +1,10 @@
 """Logical sessions."""
 
+import hashlib
+
 from bson import Binary, Int64
 
+from auth_client import log_in
 from harness import expect_error
 
 
@@ -55,3 +58,69 @@ def test_cluster_time_moves_on(wire, coll):
 
     times = [insert(i) for i in range(5)]
     assert times == sorted(times) and len(set(times)) == 5
+
+
+def two_users(new_server):
+    server = new_server("--auth")
+    server.client().admin.command("createUser", "root", pwd="p", roles=["root"])
+    with server.client(username="root", password="p") as root:
+        for user in ("ann", "bob"):
+            root.shop.command("createUser", user, pwd="p", roles=["readWrite"])
+        root.shop.things.insert_many([{"_id": i} for i in range(10)])
+    wires = {}
+    for user, db in (("ann", "shop"), ("bob", "shop"), ("root", "admin")):
+        wires[user] = server.wire()
+        log_in(wires[user], user, "p", db)
+    return wires
+
+
+def test_a_session_is_its_users(new_server):
+    wires = two_users(new_server)
+    ann, bob, root = wires["ann"], wires["bob"], wires["root"]
+    lsid = {"id": Binary(b"the same for all", 4)}
+    begin = {"insert": "things", "documents": [{"_id": "ann"}], "lsid": lsid, "txnNumber": Int64(1), "autocommit": False, "startTransaction": True, "$db": "shop"}
+    assert ann.command(begin)["ok"] == 1
+    commit = {"commitTransaction": 1, "lsid": lsid, "txnNumber": Int64(1), "autocommit": False, "$db": "admin"}
+    expect_error(bob.command(commit), 251, "NoSuchTransaction")
+    assert bob.command({"find": "things", "filter": {"_id": "ann"}, "$db": "shop"})["cursor"]["firstBatch"] == []
+    assert ann.command(commit)["ok"] == 1
+    # A retryable write of one is not a retry of the other's.
+    for wire, user in ((ann, "a"), (bob, "b"), (ann, "a"), (bob, "b")):
+        write = {"insert": "retried", "documents": [{"_id": user}], "lsid": lsid, "txnNumber": Int64(9), "$db": "shop"}
+        assert wire.command(write)["n"] == 1
+    # Nobody says that a session is another's.
+    other = {**lsid, "uid": Binary(b"\x07" * 32, 0)}
+    for command in ({"ping": 1, "lsid": other}, {"killSessions": [other]}):
+        expect_error(bob.command({**command, "$db": "admin"}), 13, "Unauthorized")
+    assert root.command({"killSessions": [other], "$db": "admin"})["ok"] == 1
+
+
+def test_everybody_ends_his_own_sessions(new_server):
+    wires = two_users(new_server)
+    lsid = {"id": Binary(b"the same for all", 4)}
+    find = {"find": "things", "batchSize": 2, "lsid": lsid, "$db": "shop"}
+    open_ = {user: wires[user].command(find)["cursor"]["id"] for user in ("ann", "bob")}
+
+    def lives(user):
+        more = {"getMore": Int64(open_[user]), "collection": "things", "batchSize": 1, "lsid": lsid, "$db": "shop"}
+        return wires[user].command(more)["ok"] == 1
+
+    for kill in ({"killSessions": [lsid]}, {"endSessions": [lsid]}, {"killSessions": []}):
+        assert wires["bob"].command({**kill, "$db": "admin"})["ok"] == 1
+    assert lives("ann") and not lives("bob")
+    open_["bob"] = wires["bob"].command(find)["cursor"]["id"]
+    expect_error(wires["bob"].command({"killAllSessions": [{"user": "ann", "db": "shop"}], "$db": "admin"}), 13, "Unauthorized")
+    assert wires["root"].command({"killAllSessions": [{"user": "ann", "db": "shop"}], "$db": "admin"})["ok"] == 1
+    assert lives("bob") and not lives("ann")
+    listed = {"aggregate": 1, "cursor": {}, "$db": "admin"}
+
+    def owners(user, spec):
+        rows = wires[user].command({**listed, "pipeline": [{"$listLocalSessions": spec}]})
+        return {bytes(r["_id"]["uid"]) for r in rows["cursor"]["firstBatch"]}
+
+    bobs = hashlib.sha256(b"bob@shop").digest()
+    assert owners("bob", {}) == {bobs}
+    assert owners("root", {"users": [{"user": "bob", "db": "shop"}]}) == {bobs}
+    expect_error(wires["bob"].command({**listed, "pipeline": [{"$listLocalSessions": {"allUsers": True}}]}), 13, "Unauthorized")
+    assert wires["root"].command({"killAllSessionsByPattern": [{"users": [{"user": "bob", "db": "shop"}]}], "$db": "admin"})["ok"] == 1
+    assert not lives("bob")

@@ -2,6 +2,7 @@
 
 use bson::{Doc, Val, tag};
 use errors::{Result, bail};
+use sha2::{Digest, Sha256};
 use std::fmt;
 
 /// Names a user: no two have both parts alike.
@@ -29,6 +30,19 @@ impl UserName {
     /// The `_id` of its document in `system.users`.
     pub fn id(&self) -> String {
         format!("{}.{}", self.db, self.user)
+    }
+
+    /// What his sessions are told apart by: SHA-256 of `user@db`, of nothing where there is no name.
+    pub fn digest(&self) -> [u8; 32] {
+        if self.user.is_empty() && self.db.is_empty() {
+            return Sha256::digest([]).into();
+        }
+        Sha256::new()
+            .chain_update(&self.user)
+            .chain_update("@")
+            .chain_update(&self.db)
+            .finalize()
+            .into()
     }
 
     /// `"user"` of `db`, or `{user, db}`.

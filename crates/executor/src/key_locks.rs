@@ -3,6 +3,7 @@
 //! Invariants: a key is locked only with its latch held, and a plain write looks for locks only with its latches held, so
 //! neither misses the other. Transactions never wait for key locks, so there is no deadlock.
 
+use crate::session_id::Lsid;
 use errors::Result;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -131,7 +132,7 @@ impl KeyLocks {
 
 /// What is told of a transaction that is open.
 pub struct OpenTransaction {
-    pub lsid: [u8; 16],
+    pub lsid: Lsid,
     pub number: i64,
     pub started: Instant,
     /// A statement of it runs.

@@ -33,6 +33,7 @@ mod op;
 pub mod pipeline;
 mod read;
 mod records;
+pub mod session_id;
 mod snapshot_history;
 pub mod temp_collections;
 mod transaction;
@@ -57,6 +58,7 @@ pub use read::{
     FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, count, has_records,
 };
 pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
+pub use session_id::Lsid;
 pub use snapshot_history::{PinnedSnapshot, SnapshotHistory};
 pub use transaction::{Savepoint, Transaction};
 pub use write::{

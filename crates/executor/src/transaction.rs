@@ -15,6 +15,7 @@
 
 use crate::engine::Engine;
 use crate::key_locks::OpenTransaction;
+use crate::session_id::Lsid;
 use crate::snapshot_history::PinnedSnapshot;
 use bson::DocBuf;
 use catalog::{Collection, NewIndex, PendingCollection, WriteLock};
@@ -67,7 +68,7 @@ impl Transaction {
     pub fn begin(
         engine: &Arc<Engine>,
         snapshot: Option<Arc<PinnedSnapshot>>,
-        lsid: [u8; 16],
+        lsid: Lsid,
         number: i64,
     ) -> Transaction {
         let all = &engine.transactions;

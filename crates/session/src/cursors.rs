@@ -3,6 +3,7 @@
 //! Invariant: a cursor that is in use is not in the table, only its place is; whoever kills it then
 //! sets a flag that its user sees at the next step and on giving it back.
 
+use crate::Lsid;
 use bson::{DocBuf, Writer};
 use catalog::Tail;
 use errors::{Result, bail, err};
@@ -163,7 +164,7 @@ pub struct Cursor {
     /// `db.collection`, as replies name it.
     pub ns: String,
     pub results: Box<dyn Results>,
-    pub lsid: Option<[u8; 16]>,
+    pub lsid: Option<Lsid>,
     /// Who made it, where that is of account.
     pub owner: Option<String>,
     /// The multi-document transaction that it belongs to.
@@ -192,7 +193,7 @@ pub struct Cursor {
 pub struct IdleCursor {
     pub id: i64,
     pub ns: String,
-    pub lsid: Option<[u8; 16]>,
+    pub lsid: Option<Lsid>,
     pub no_timeout: bool,
     pub command: bson::DocBuf,
     pub created: Instant,
@@ -227,7 +228,7 @@ enum Slot {
     Idle(Box<Cursor>),
     InUse {
         ns: String,
-        lsid: Option<[u8; 16]>,
+        lsid: Option<Lsid>,
         owner: Option<String>,
         killed: Arc<AtomicBool>,
         no_timeout: bool,
@@ -274,7 +275,7 @@ impl Cursors {
         &self,
         id: i64,
         ns: &str,
-        lsid: Option<[u8; 16]>,
+        lsid: Option<Lsid>,
         txn_number: Option<i64>,
     ) -> Result<Box<Cursor>> {
         let mut slots = self.slots.lock();
@@ -380,7 +381,7 @@ impl Cursors {
         }
     }
 
-    fn kill_where(&self, which: impl Fn(&str, Option<[u8; 16]>, Option<&Cursor>) -> bool) -> u64 {
+    fn kill_where(&self, which: impl Fn(&str, Option<Lsid>, Option<&Cursor>) -> bool) -> u64 {
         let mut n = 0;
         let mut gone = Vec::new();
         let mut slots = self.slots.lock();
@@ -405,12 +406,12 @@ impl Cursors {
     }
 
     /// Kills all cursors of a session; how many.
-    pub fn kill_session(&self, lsid: [u8; 16]) -> u64 {
+    pub fn kill_session(&self, lsid: Lsid) -> u64 {
         self.kill_where(|_, l, _| l == Some(lsid))
     }
 
     /// Kills the cursors of a transaction, which has ended; how many.
-    pub fn kill_transaction(&self, lsid: [u8; 16], number: i64) -> u64 {
+    pub fn kill_transaction(&self, lsid: Lsid, number: i64) -> u64 {
         let of = |c: &Cursor| c.lsid == Some(lsid) && c.txn_number == Some(number);
         self.kill_where(|_, _, c| c.is_some_and(of))
     }

@@ -8,6 +8,7 @@ mod sessions;
 mod transaction;
 
 pub use cursors::{Cursor, Cursors, Figures, IdleCursor, Results};
-pub use retry::{Lsid, Retries, Retryable, Statements};
+pub use executor::Lsid;
+pub use retry::{Retries, Retryable, Statements};
 pub use sessions::{SESSION_TIMEOUT_MINUTES, Sessions};
 pub use transaction::TransactionHold;

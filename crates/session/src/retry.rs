@@ -10,7 +10,7 @@
 //! only if the one before it is full.
 //!
 //! ```text
-//! tablet 0 | space 3 | 0 | lsid [16] [| page u32 BE, from 1 on]
+//! tablet 0 | space 3 | 0 | record id [16] [| page u32 BE, from 1 on]
 //!     →  {txn: int64, date: date, done: [{i: first statement, c: count, n, m, u?: {v}, d?: image}]}
 //!     or {txn: int64, date: date, state: "committed"}      (crate::transaction)
 //! ```
@@ -20,14 +20,29 @@ use crate::transaction::Phase;
 use bson::{Doc, Value, Writer};
 use catalog::keyspace::{self, SPACE_SESSION, SYSTEM_TABLET};
 use errors::{Error, Result, bail};
-use executor::{OpCtx, Retry, StmtResult};
+use executor::session_id::NOBODY;
+use executor::{Lsid, OpCtx, Retry, StmtResult};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use storage::{Direction, Effect, Entry, OpSession, Store};
 
-/// A logical session's id.
-pub type Lsid = [u8; 16];
+/// What a session's record lies under: its id where it is nobody's, else a digest of id and owner, which
+/// nobody can make fall on another's.
+type RecordId = [u8; 16];
+
+fn record_id(lsid: &Lsid) -> RecordId {
+    if lsid.uid == NOBODY {
+        return lsid.id;
+    }
+    let digest = Sha256::new_with_prefix(lsid.id)
+        .chain_update(lsid.uid)
+        .finalize();
+    let mut id = RecordId::default();
+    id.iter_mut().zip(digest).for_each(|(to, from)| *to = from);
+    id
+}
 
 /// Sessions kept in memory; beyond it the oldest are read from the store again when they come back.
 const KEEP: usize = 50_000;
@@ -64,12 +79,13 @@ pub(crate) struct State {
 
 #[derive(Default)]
 pub struct Retries {
-    sessions: Mutex<HashMap<Lsid, Arc<Mutex<State>>>>,
+    sessions: Mutex<HashMap<RecordId, Arc<Mutex<State>>>>,
 }
 
 /// One request's hold on a session: there is one at a time.
 pub(crate) struct SessionGuard {
     lsid: Lsid,
+    record: RecordId,
     state: ArcMutexGuard<RawMutex, State>,
 }
 
@@ -90,11 +106,11 @@ impl SessionGuard {
             .date("date", now_millis)
             .str("state", COMMITTED);
         let session = OpSession {
-            lsid: self.lsid,
+            lsid: self.lsid.id,
             txn_number: self.state.txn,
             stmt_id: 0,
         };
-        let effect = Effect::Put(key(&self.lsid, 0), w.finish().into_vec());
+        let effect = Effect::Put(key(&self.record, 0), w.finish().into_vec());
         (session, effect)
     }
 }
@@ -105,6 +121,7 @@ const COMMITTED: &str = "committed";
 /// One retryable command's hold on its session.
 pub struct Retryable {
     lsid: Lsid,
+    record: RecordId,
     state: ArcMutexGuard<RawMutex, State>,
     now_millis: i64,
 }
@@ -113,8 +130,8 @@ fn prefix() -> keyspace::Prefix {
     keyspace::prefix(SYSTEM_TABLET, SPACE_SESSION, 0)
 }
 
-fn key(lsid: &Lsid, page: u32) -> Vec<u8> {
-    let mut key = keyspace::join(&prefix(), lsid);
+fn key(record: &RecordId, page: u32) -> Vec<u8> {
+    let mut key = keyspace::join(&prefix(), record);
     if page > 0 {
         key.extend_from_slice(&page.to_be_bytes());
     }
@@ -122,7 +139,7 @@ fn key(lsid: &Lsid, page: u32) -> Vec<u8> {
 }
 
 /// The session of a record's key.
-fn lsid_of(key: &[u8]) -> Option<Lsid> {
+fn record_of(key: &[u8]) -> Option<RecordId> {
     key.get(prefix().len()..)?.first_chunk::<16>().copied()
 }
 
@@ -212,6 +229,7 @@ impl State {
 impl Retries {
     /// Takes hold of a session. On an event loop fails with an offload where another request has it.
     pub(crate) fn enter(&self, ctx: &OpCtx, lsid: Lsid) -> Result<SessionGuard> {
+        let record = record_id(&lsid);
         let state = {
             let mut sessions = self.sessions.lock();
             if sessions.len() > KEEP {
@@ -221,7 +239,7 @@ impl Retries {
                     state.is_none_or(|s| s.has_open() || now_millis - s.used < 60_000)
                 });
             }
-            sessions.entry(lsid).or_default().clone()
+            sessions.entry(record).or_default().clone()
         };
         let mut state = if ctx.may_offload() {
             Mutex::try_lock_arc(&state).ok_or_else(Error::offload)?
@@ -230,29 +248,42 @@ impl Retries {
         };
         if !state.loaded {
             let latest = ctx.latest();
-            state.load(|page| Ok(latest.get(&key(&lsid, page))?.map(|v| v.to_vec())))?;
+            state.load(|page| Ok(latest.get(&key(&record, page))?.map(|v| v.to_vec())))?;
             state.loaded = true;
         }
-        Ok(SessionGuard { lsid, state })
+        Ok(SessionGuard {
+            lsid,
+            record,
+            state,
+        })
     }
 
     /// Takes hold of a session that is in memory and that no request has.
     pub(crate) fn try_enter(&self, lsid: Lsid) -> Option<SessionGuard> {
-        let state = self.sessions.lock().get(&lsid)?.clone();
+        let record = record_id(&lsid);
+        let state = self.sessions.lock().get(&record)?.clone();
         let state = Mutex::try_lock_arc(&state)?;
-        Some(SessionGuard { lsid, state })
+        Some(SessionGuard {
+            lsid,
+            record,
+            state,
+        })
     }
 
     /// Takes hold of a session for one retryable command. Fails when the session has gone on to a
     /// newer number.
     pub fn begin(&self, ctx: &OpCtx, lsid: Lsid, txn: i64, now_millis: i64) -> Result<Retryable> {
-        let SessionGuard { lsid, mut state } = self.enter(ctx, lsid)?;
+        let SessionGuard {
+            lsid,
+            record,
+            mut state,
+        } = self.enter(ctx, lsid)?;
         state.used = now_millis;
         if txn < state.txn {
             bail!(
                 TransactionTooOld,
                 "Retryable write with txnNumber {txn} is prohibited on session {} because a newer retryable write with txnNumber {} has already started on this session.",
-                bson::shell::val(Value::binary(4, &lsid).as_val()),
+                bson::shell::val(Value::binary(4, &lsid.id).as_val()),
                 state.txn
             );
         }
@@ -267,6 +298,7 @@ impl Retries {
         }
         Ok(Retryable {
             lsid,
+            record,
             state,
             now_millis,
         })
@@ -284,31 +316,31 @@ impl Retries {
         let view = store.view();
         let mut scan = view.scan(&prefix, &keyspace::prefix_end(&prefix), Direction::Forward);
         // One session at a time: its keys, and when it last wrote.
-        let (mut lsid, mut keys, mut newest) = (None, Vec::new(), i64::MIN);
+        let (mut record, mut keys, mut newest) = (None, Vec::new(), i64::MIN);
         let (mut old, mut held, mut n) = (Vec::new(), Vec::new(), 0);
         loop {
             let more = scan.next()?;
-            let of = if more { lsid_of(scan.key()) } else { None };
-            if of != lsid || !more {
+            let of = if more { record_of(scan.key()) } else { None };
+            if of != record || !more {
                 let keys = std::mem::take(&mut keys);
-                if let Some(lsid) = lsid.filter(|_| newest < before)
-                    && let Some(hold) = self.hold_idle(lsid, before)
+                if let Some(record) = record.filter(|_| newest < before)
+                    && let Some(hold) = self.hold_idle(record, before)
                 {
                     n += 1;
-                    held.push((lsid, hold));
+                    held.push((record, hold));
                     old.extend(keys.into_iter().map(Effect::Delete));
                 }
-                (lsid, newest) = (of, i64::MIN);
+                (record, newest) = (of, i64::MIN);
             }
             if !old.is_empty() && (!more || old.len() >= CHUNK) {
                 let effects = std::mem::take(&mut old);
                 store.propose(vec![Entry::noop(effects)])?;
                 let mut sessions = self.sessions.lock();
-                for (lsid, mut hold) in held.drain(..) {
+                for (record, mut hold) in held.drain(..) {
                     hold.loaded = false;
                     // Whoever waits for it has a share of his own, and goes on with this one.
                     if Arc::strong_count(ArcMutexGuard::mutex(&hold)) == 2 {
-                        sessions.remove(&lsid);
+                        sessions.remove(&record);
                     }
                 }
             }
@@ -322,8 +354,8 @@ impl Retries {
     }
 
     /// Keeps a session from being used, if it has not been since `before`.
-    fn hold_idle(&self, lsid: Lsid, before: i64) -> Option<ArcMutexGuard<RawMutex, State>> {
-        let state = self.sessions.lock().entry(lsid).or_default().clone();
+    fn hold_idle(&self, record: RecordId, before: i64) -> Option<ArcMutexGuard<RawMutex, State>> {
+        let state = self.sessions.lock().entry(record).or_default().clone();
         let hold = Mutex::try_lock_arc(&state)?;
         (hold.used < before).then_some(hold)
     }
@@ -334,7 +366,7 @@ impl Retries {
 
     /// Forgets what is kept in memory of a session.
     pub fn end(&self, lsid: &Lsid) {
-        self.sessions.lock().remove(lsid);
+        self.sessions.lock().remove(&record_id(lsid));
     }
 }
 
@@ -417,14 +449,14 @@ impl Retry for Statements<'_> {
         }
         let first_id = results.first().map_or(0, id_of);
         let session = OpSession {
-            lsid: self.hold.lsid,
+            lsid: self.hold.lsid.id,
             txn_number: self.hold.state.txn,
             stmt_id: first_id,
         };
         (
             session,
             Effect::Put(
-                key(&self.hold.lsid, self.hold.state.page),
+                key(&self.hold.record, self.hold.state.page),
                 self.hold.write(),
             ),
         )
@@ -442,7 +474,8 @@ mod tests {
         };
         state.clear(7);
         Retryable {
-            lsid: [9; 16],
+            lsid: Lsid::unowned([9; 16]),
+            record: [9; 16],
             state: Mutex::lock_arc(&Arc::new(Mutex::new(state))),
             now_millis: 1,
         }
@@ -468,6 +501,16 @@ mod tests {
     }
 
     #[test]
+    fn a_record_is_its_owners() {
+        let lsid = Lsid::unowned([5; 16]);
+        assert_eq!(record_id(&lsid), [5; 16]);
+        let owned = |uid| record_id(&Lsid { uid, ..lsid });
+        assert_ne!(owned([1; 32]), [5; 16]);
+        assert_ne!(owned([1; 32]), owned([2; 32]));
+        assert_eq!(owned([1; 32]), owned([1; 32]));
+    }
+
+    #[test]
     fn a_statement_costs_as_much_late_as_early() {
         let (mut hold, mut records) = (hold(), BTreeMap::new());
         let ids: Vec<i32> = (0..2000).collect();
@@ -479,7 +522,7 @@ mod tests {
             if at % 97 == 0 || at == 1999 {
                 let mut again = State::default();
                 again
-                    .load(|page| Ok(records.get(&key(&hold.lsid, page)).cloned()))
+                    .load(|page| Ok(records.get(&key(&hold.record, page)).cloned()))
                     .unwrap();
                 assert_eq!(again.txn, 7);
                 let known = |id: &i32| again.executed(*id).is_some();
@@ -509,7 +552,7 @@ mod tests {
         store(&mut records, effect);
         let mut again = State::default();
         again
-            .load(|page| Ok(records.get(&key(&hold.lsid, page)).cloned()))
+            .load(|page| Ok(records.get(&key(&hold.record, page)).cloned()))
             .unwrap();
         assert_eq!((again.txn, again.done.len()), (8, PAGE));
         // It goes on where the command stopped.

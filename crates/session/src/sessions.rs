@@ -59,7 +59,7 @@ impl Default for Sessions {
 
 impl Sessions {
     fn shard(&self, id: &Lsid) -> &Mutex<Shard> {
-        &self.shards[id[15] as usize % SHARDS]
+        &self.shards[id.id[15] as usize % SHARDS]
     }
 
     fn now(&self) -> i64 {
@@ -148,15 +148,20 @@ mod tests {
     #[test]
     fn known_until_they_end_or_expire() {
         let s = Sessions::default();
-        for id in [[1; 16], [1; 16], [2; 16]] {
+        let session = |n| Lsid::unowned([n; 16]);
+        for id in [1, 1, 2].map(session) {
             s.touch(&id).unwrap();
         }
         assert_eq!(s.len(), 2);
-        assert!(s.contains(&[1; 16]) && !s.contains(&[3; 16]));
-        s.end(&[1; 16]);
-        assert!(!s.contains(&[1; 16]));
+        assert!(s.contains(&session(1)) && !s.contains(&session(3)));
+        s.end(&session(1));
+        let others = Lsid {
+            uid: [7; 32],
+            ..session(2)
+        };
+        assert!(!s.contains(&session(1)) && !s.contains(&others));
         assert!(s.reap().is_empty());
-        assert_eq!(s.reap_older(0), [[2; 16]]);
+        assert_eq!(s.reap_older(0), [session(2)]);
         assert!(s.is_empty());
     }
 }

@@ -8,6 +8,7 @@
 //! Invariant: a commit and the record that says so are one log entry, so a commit that is sent again, also after a restart,
 //! is answered as the first one was.
 
+use crate::Lsid;
 use crate::retry::{Retries, SessionGuard};
 use errors::{Error, Result, bail, err};
 use executor::{OpCtx, OpenTransaction, PinnedSnapshot, Transaction};
@@ -77,7 +78,7 @@ impl Retries {
     pub fn start_transaction(
         &self,
         ctx: &OpCtx,
-        lsid: [u8; 16],
+        lsid: Lsid,
         number: i64,
         snapshot: impl FnOnce() -> Result<Option<Arc<PinnedSnapshot>>>,
         lifetime: Duration,
@@ -111,7 +112,7 @@ impl Retries {
     pub fn continue_transaction(
         &self,
         ctx: &OpCtx,
-        lsid: [u8; 16],
+        lsid: Lsid,
         number: i64,
         lifetime: Duration,
     ) -> Result<TransactionHold> {
@@ -128,7 +129,7 @@ impl Retries {
     pub fn find_transaction(
         &self,
         ctx: &OpCtx,
-        lsid: [u8; 16],
+        lsid: Lsid,
         number: i64,
         lifetime: Duration,
     ) -> Result<TransactionHold> {

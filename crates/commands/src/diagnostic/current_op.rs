@@ -8,6 +8,7 @@ use crate::monitoring::operations::{Operation, Operations};
 use crate::monitoring::profiler::operation_name;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
+use crate::sessions::append_session;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
 use executor::{Engine, OpenTransaction};
@@ -178,8 +179,8 @@ impl Watch {
         if o.killed.load(Relaxed) {
             w.bool("killPending", true);
         }
-        if let Some(id) = o.lsid {
-            w.open_doc("lsid").binary("id", 4, &id).close();
+        if let Some(lsid) = o.lsid {
+            append_session(&mut w, "lsid", &lsid);
         }
         w.int("secs_running", elapsed.as_secs() as i64)
             .i64("microsecs_running", elapsed.as_micros() as i64);
@@ -223,7 +224,7 @@ impl Watch {
         let mut w = Writer::new();
         w.str("type", "idleSession").str("host", &self.host);
         w.str("desc", "inactive transaction").bool("active", false);
-        w.open_doc("lsid").binary("id", 4, &t.lsid).close();
+        append_session(&mut w, "lsid", &t.lsid);
         w.open_doc("transaction").open_doc("parameters");
         w.i64("txnNumber", t.number)
             .bool("autocommit", false)
@@ -240,8 +241,8 @@ impl Watch {
         let ago = |at: std::time::Instant| now_millis() - at.elapsed().as_millis() as i64;
         let mut w = Writer::new();
         w.str("type", "idleCursor").str("host", &self.host);
-        if let Some(id) = c.lsid {
-            w.open_doc("lsid").binary("id", 4, &id).close();
+        if let Some(lsid) = c.lsid {
+            append_session(&mut w, "lsid", &lsid);
         }
         w.str("ns", &c.ns).open_doc("cursor");
         w.i64("cursorId", c.id)

@@ -165,7 +165,7 @@ mod tests {
             connection: 1,
             client: String::new(),
             app_name: String::new(),
-            lsid: Some([1; 16]),
+            lsid: Some(Lsid::unowned([1; 16])),
             user: None,
             started: Instant::now(),
             killed: Arc::default(),

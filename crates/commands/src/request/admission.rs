@@ -16,6 +16,7 @@ use crate::security::authorize;
 use crate::settings::fail_point::CommandFailure;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail};
+use executor::session_id::{Lsid, NOBODY};
 use service::{Client, Mode, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -106,6 +107,23 @@ impl Commands {
                 "Failing write due to failpoint. The write must not be reflected.",
             ))),
         }
+    }
+
+    /// Makes a session the client's own: another user's of the same id is another one.
+    pub(super) fn own_session(&self, client: &Client<Connection>, lsid: &mut Lsid) -> Result<()> {
+        if !self.security.enabled {
+            lsid.uid = NOBODY;
+            return Ok(());
+        }
+        let own = client.state.login.uid();
+        if lsid.uid != NOBODY && lsid.uid != own {
+            bail!(
+                Unauthorized,
+                "Unauthorized to set user digest in LogicalSessionId"
+            );
+        }
+        lsid.uid = own;
+        Ok(())
     }
 
     /// Checks what the session and the transaction number of a request allow, and keeps the session

@@ -4,6 +4,7 @@
 use crate::request::idl;
 use bson::{Doc, Elem, Val, tag};
 use errors::{Error, Result, bail, err};
+use executor::session_id::NOBODY;
 use session::Lsid;
 use smallvec::SmallVec;
 
@@ -91,15 +92,23 @@ fn lsid(v: Val<'_>) -> Result<Option<Lsid>> {
             v.type_name()
         ));
     };
-    let mut id = None;
+    let (mut id, mut uid) = (None, NOBODY);
     for e in d {
         match e.name {
             "id" => id = idl::uuid("lsid", e)?,
-            "uid" | "txnNumber" | "txnUUID" => {}
+            "uid" => uid = digest(e.val).unwrap_or(uid),
+            "txnNumber" | "txnUUID" => {}
             name => return Err(idl::unknown("lsid", name)),
         }
     }
-    idl::required("lsid", "id", id).map(Some)
+    let id = idl::required("lsid", "id", id)?;
+    Ok(Some(Lsid { id, uid }))
+}
+
+/// Whose a session is said to be.
+pub fn digest(v: Val<'_>) -> Option<[u8; 32]> {
+    let (_, bytes) = v.as_binary()?;
+    bytes.try_into().ok()
 }
 
 /// What a client heard from another server of the deployment: only its form matters to a server
@@ -316,7 +325,11 @@ mod tests {
             ["filter", "limit"]
         );
         assert_eq!(
-            (a.generic.lsid, a.generic.max_time_ms, a.generic.txn_number),
+            (
+                a.generic.lsid.map(|l| l.id),
+                a.generic.max_time_ms,
+                a.generic.txn_number
+            ),
             (Some([3; 16]), 5, Some(7))
         );
     }

@@ -119,7 +119,10 @@ impl Commands {
         left: &mut Left,
     ) -> Result<Outcome> {
         let start = out.len();
-        let args = Args::parse(call.command.name, call.request.body, call.request.legacy_db)?;
+        let mut args = Args::parse(call.command.name, call.request.body, call.request.legacy_db)?;
+        if let Some(lsid) = &mut args.generic.lsid {
+            self.own_session(call.client, lsid)?;
+        }
         let admission = match self.admit(call, &args) {
             Ok(admission) => admission,
             Err(Refusal::Close) => return Ok(Outcome::Close),

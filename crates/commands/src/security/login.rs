@@ -16,6 +16,7 @@ use auth::role::Resolved;
 use auth::scram::{self, Credential, Exchange, First, Hash, Step};
 use auth::{Privileges, RoleName, UserName};
 use errors::{Code, Error, Result, bail, err};
+use executor::session_id::NOBODY;
 use parking_lot::Mutex;
 use service::{Client, PeerCertificate};
 use std::collections::BTreeSet;
@@ -33,6 +34,8 @@ const ITERATIONS: [(Hash, u32); 2] = [(Hash::Sha1, 10_000), (Hash::Sha256, 15_00
 /// Somebody who has proven who he is.
 pub struct LoggedIn {
     pub name: UserName,
+    /// Whose his sessions are.
+    pub uid: [u8; 32],
     /// Those that he was given.
     pub roles: Vec<RoleName>,
     /// Those and all that they lead to.
@@ -64,6 +67,11 @@ impl Login {
     /// Who is logged in, as he was known when that was read.
     pub fn user(&self) -> Option<Arc<LoggedIn>> {
         self.user.load_full()
+    }
+
+    /// Whose the sessions of the connection are.
+    pub fn uid(&self) -> [u8; 32] {
+        self.user.load().as_ref().map_or(NOBODY, |u| u.uid)
     }
 
     pub fn log_out(&self) {
@@ -361,6 +369,7 @@ impl Commands {
             return Ok(Some((
                 LoggedIn {
                     name: name.clone(),
+                    uid: name.digest(),
                     all_roles: BTreeSet::from([role.clone()]),
                     roles: vec![role],
                     privileges: Privileges::all(),
@@ -385,6 +394,7 @@ impl Commands {
         restrictions.extend(own_restrictions);
         let user = LoggedIn {
             name: name.clone(),
+            uid: name.digest(),
             roles: given,
             all_roles,
             privileges,

@@ -6,7 +6,7 @@ use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
-    let ids = ids("endSessions", cx.args.first)?;
+    let ids = ids(cx, "endSessions", cx.args.first)?;
     if ids.len() > 10_000 {
         bail!(BadValue, "Too many sessions to end at once");
     }
@@ -18,7 +18,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 
 pub fn refresh(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
-    for id in ids("refreshSessions", cx.args.first)? {
+    for id in ids(cx, "refreshSessions", cx.args.first)? {
         cx.app.sessions.touch(&id)?;
     }
     Ok(Done::Reply)

@@ -1,17 +1,20 @@
 //! `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: ends sessions with their cursors
 //! and running operations.
 
-use super::ids;
+use super::{ids, own_uid};
+use crate::request::args::digest;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use auth::UserName;
 use bson::{Doc, Val};
 use errors::Result;
 use session::Lsid;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let ids = ids("killSessions", cx.args.first)?;
+    let ids = ids(cx, "killSessions", cx.args.first)?;
     if ids.is_empty() {
-        kill(cx, &all(cx));
+        let own = own_uid(cx);
+        kill(cx, &those(cx, |l| l.uid == own));
     } else {
         kill(cx, &ids);
     }
@@ -20,6 +23,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 
 pub fn run_all(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let users = patterns("killAllSessions", cx.args.first)?;
+    let mut owners = Vec::new();
     for (i, v) in users.values().enumerate() {
         let within = format!("killAllSessions.killAllSessions.{i}");
         let (mut user, mut db) = (None, None);
@@ -31,13 +35,12 @@ pub fn run_all(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 name => return Err(idl::unknown(&within, name)),
             }
         }
-        idl::required(&within, "user", user)?;
-        idl::required(&within, "db", db)?;
+        let user = idl::required(&within, "user", user)?;
+        let db = idl::required(&within, "db", db)?;
+        owners.push(UserName::new(user, db).digest());
     }
-    // There are no users: a list of them names nobody's sessions.
-    if users.is_empty() {
-        kill(cx, &all(cx));
-    }
+    let named = |l: &Lsid| users.is_empty() || owners.contains(&l.uid);
+    kill(cx, &those(cx, named));
     Ok(Done::Reply)
 }
 
@@ -45,7 +48,7 @@ pub fn run_by_pattern(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let patterns = patterns("killAllSessionsByPattern", cx.args.first)?;
     let mut which = if patterns.is_empty() {
-        all(cx)
+        those(cx, |_| true)
     } else {
         Vec::new()
     };
@@ -55,9 +58,19 @@ pub fn run_by_pattern(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             match e.name {
                 "lsid" => {
                     let d = idl::doc(&within, e)?.unwrap_or(Doc::EMPTY);
-                    which.extend(super::id(&within, d)?);
+                    which.extend(super::id(cx, &within, d)?);
                 }
-                "uid" | "users" | "roles" => {}
+                "uid" => {
+                    let uid = digest(e.val);
+                    which.extend(those(cx, |l| Some(l.uid) == uid));
+                }
+                "users" => {
+                    let list = e.val.as_array().unwrap_or(Doc::EMPTY);
+                    let named = |v| UserName::parse(v, "").map(|n| n.digest());
+                    let owners = list.values().map(named).collect::<Result<Vec<_>>>()?;
+                    which.extend(those(cx, |l| owners.contains(&l.uid)));
+                }
+                "roles" => {}
                 name => return Err(idl::unknown(&within, name)),
             }
         }
@@ -87,14 +100,15 @@ fn patterns<'a>(command: &'static str, v: Val<'a>) -> Result<Doc<'a>> {
     }
 }
 
-fn all(cx: &CommandContext<'_, '_>) -> Vec<Lsid> {
+/// The sessions of a kind, without the one that the command itself runs in.
+fn those(cx: &CommandContext<'_, '_>, kind: impl Fn(&Lsid) -> bool) -> Vec<Lsid> {
     let own = cx.args.generic.lsid;
     cx.app
         .sessions
         .list()
         .into_iter()
         .map(|(id, _)| id)
-        .filter(|id| Some(*id) != own)
+        .filter(|id| Some(*id) != own && kind(id))
         .collect()
 }
 

@@ -5,13 +5,33 @@ pub mod kill_sessions;
 pub mod start_session;
 pub mod transactions;
 
-use crate::request::idl;
-use bson::{Doc, Elem, Val};
+use crate::request::args::digest;
+use crate::request::{CommandContext, idl};
+use crate::security::authorize;
+use auth::{Action, Target};
+use bson::{Doc, Elem, Val, Writer};
 use errors::{Result, bail};
+use executor::session_id::NOBODY;
 use session::Lsid;
 
-/// The ids of an array of `{id: <uuid>}`.
-fn ids(command: &'static str, v: Val<'_>) -> Result<Vec<Lsid>> {
+/// Whose the sessions of this client are.
+pub fn own_uid(cx: &CommandContext<'_, '_>) -> [u8; 32] {
+    match cx.app.security.enabled {
+        true => cx.client.state.login.uid(),
+        false => NOBODY,
+    }
+}
+
+/// A session as it is shown.
+pub fn append_session(w: &mut Writer, field: &str, lsid: &Lsid) {
+    w.open_doc(field)
+        .binary("id", 4, &lsid.id)
+        .binary("uid", 0, &lsid.uid)
+        .close();
+}
+
+/// The sessions of an array of `{id: <uuid>}`, which are the client's own unless they say whose.
+fn ids(cx: &CommandContext<'_, '_>, command: &'static str, v: Val<'_>) -> Result<Vec<Lsid>> {
     let Some(list) = v.as_array() else {
         if v.is_nullish() {
             return Err(idl::missing(command, command));
@@ -30,20 +50,28 @@ fn ids(command: &'static str, v: Val<'_>) -> Result<Vec<Lsid>> {
                 v.type_name()
             );
         };
-        all.extend(id(command, d)?);
+        all.extend(id(cx, command, d)?);
     }
     Ok(all)
 }
 
-fn id(command: &str, d: Doc<'_>) -> Result<Option<Lsid>> {
-    let mut id = None;
+fn id(cx: &CommandContext<'_, '_>, command: &str, d: Doc<'_>) -> Result<Option<Lsid>> {
+    let own = own_uid(cx);
+    let (mut id, mut uid) = (None, own);
     for e in d {
         let e: Elem<'_> = e;
         match e.name {
             "id" => id = idl::uuid(command, e)?,
-            "uid" => {}
+            "uid" => uid = digest(e.val).unwrap_or(own),
             name => return Err(idl::unknown(command, name)),
         }
     }
-    idl::required(command, "id", id).map(Some)
+    let id = idl::required(command, "id", id)?;
+    if uid != own && !authorize::may(cx, Action::KillAnySession, Target::Cluster) {
+        bail!(
+            Unauthorized,
+            "Unauthorized to set user digest in LogicalSessionId"
+        );
+    }
+    Ok(Some(Lsid { id, uid }))
 }

@@ -2,13 +2,15 @@
 
 use crate::request::{CommandContext, Done};
 use errors::Result;
+use session::Lsid;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let id = crate::request::connection::new_uuid();
-    cx.app.sessions.touch(&id)?;
-    cx.w.open_doc("id")
-        .binary("id", 4, &id)
-        .close()
-        .i32("timeoutMinutes", 30);
+    let lsid = Lsid {
+        id: crate::request::connection::new_uuid(),
+        uid: super::own_uid(cx),
+    };
+    cx.app.sessions.touch(&lsid)?;
+    super::append_session(&mut cx.w, "id", &lsid);
+    cx.w.i32("timeoutMinutes", 30);
     Ok(Done::Reply)
 }

@@ -12,6 +12,8 @@ use crate::monitoring::metrics::Counters;
 use crate::replication::oplog;
 use crate::request::CommandContext;
 use crate::security::authorize;
+use crate::sessions::{append_session, own_uid};
+use auth::UserName;
 use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
 use executor::{Engine, ServerRows};
@@ -25,6 +27,7 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
     let (engine, sessions) = (app.engine.clone(), app.sessions.clone());
     let (watch, counters) = (Watch::new(app), app.counters.clone());
     let me = app.security.enabled.then(|| authorize::name(cx));
+    let own = app.security.enabled.then(|| own_uid(cx));
     let (port, settings) = (app.config.port, app.query_settings.clone());
     Arc::new(move |stage: &RowsStage| {
         let host = || format!("{}:{port}", process::host_name());
@@ -47,10 +50,8 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
                 Ok(watch.documents(wanted))
             }
             RowsKind::ListSessions | RowsKind::ListLocalSessions => {
-                if names_users(stage.spec.as_doc()) {
-                    return Ok(Vec::new());
-                }
-                Ok(list_sessions(&sessions))
+                let owners = owners_wanted(stage.spec.as_doc(), own)?;
+                Ok(list_sessions(&sessions, owners.as_deref()))
             }
             RowsKind::QuerySettings => {
                 let shape = stage.spec.as_doc().get("showDebugQueryShape");
@@ -167,36 +168,32 @@ fn cluster_catalog(engine: &Engine, stage: &RowsStage) -> Vec<DocBuf> {
     rows
 }
 
-/// Whether only the sessions of some users are asked for: there are no users but nobody.
-fn names_users(spec: Doc<'_>) -> bool {
-    let users = spec.get("users").and_then(|v| v.as_array());
-    let mut users = users
-        .unwrap_or(Doc::EMPTY)
-        .values()
-        .filter_map(|v| v.as_doc())
-        .peekable();
-    let nobody = |u: Doc<'_>| u.get("user").and_then(|v| v.as_str()) == Some("");
-    users.peek().is_some() && !users.any(nobody)
-}
-
-fn list_sessions(sessions: &Sessions) -> Vec<DocBuf> {
-    // The digest of nobody's name: there are no users.
-    let nobody = [
-        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9,
-        0x24, 0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52,
-        0xb8, 0x55,
-    ];
+/// The sessions of `owners`; everybody's without them.
+fn list_sessions(sessions: &Sessions, owners: Option<&[[u8; 32]]>) -> Vec<DocBuf> {
     let mut rows = Vec::new();
-    for (id, idle_seconds) in sessions.list() {
+    for (lsid, idle_seconds) in sessions.list() {
+        if owners.is_some_and(|all| !all.contains(&lsid.uid)) {
+            continue;
+        }
         let mut w = Writer::new();
-        w.open_doc("_id")
-            .binary("id", 4, &id)
-            .binary("uid", 0, &nobody)
-            .close();
+        append_session(&mut w, "_id", &lsid);
         w.date("lastUse", now_millis() - idle_seconds * 1000);
         rows.push(w.finish());
     }
     rows
+}
+
+/// Whose sessions a stage asks for: those of users that it names, its client's own, or all (`None`).
+fn owners_wanted(spec: Doc<'_>, own: Option<[u8; 32]>) -> Result<Option<Vec<[u8; 32]>>> {
+    if spec.get("allUsers").is_some_and(|v| v.truthy()) {
+        return Ok(None);
+    }
+    let users = spec.get("users").and_then(|v| v.as_array());
+    let named = users.filter(|l| !l.is_empty()).map(|list| {
+        let digests = list.values().map(|v| Ok(UserName::parse(v, "")?.digest()));
+        digests.collect::<Result<Vec<_>>>()
+    });
+    Ok(named.transpose()?.or(own.map(|uid| vec![uid])))
 }
 
 /// Whether a pipeline asks for what only a worker sees: the operation itself among those that run.
