@@ -36,9 +36,13 @@ pub(crate) fn next_tablet_key() -> Prefix {
 }
 
 /// The number that [`next_tablet_key`] holds.
-pub(crate) fn next_tablet_of(value: &[u8]) -> Option<u64> {
-    let n = Doc::new(value)?.get("nextTablet")?.as_i64()?;
-    u64::try_from(n).ok()
+pub(crate) fn next_tablet_of(value: &[u8]) -> Result<u64> {
+    let number = || {
+        let n = Doc::new(value)?.get("nextTablet")?.as_i64()?;
+        u64::try_from(n).ok()
+    };
+    // A tablet number that is given twice would show one collection's records in another.
+    number().ok_or_else(|| Error::internal("the catalog is damaged (nextTablet)"))
 }
 
 /// A collection from its record, as the store has it.
@@ -113,7 +117,7 @@ impl Published {
                 }
                 Effect::Delete(key) => gone.extend(uuid_of(key, &records)),
                 Effect::Put(key, value) if *key == number[..] => {
-                    let taken = next_tablet_of(value).unwrap_or(0);
+                    let taken = next_tablet_of(value)?;
                     self.next_tablet.fetch_max(taken, Ordering::AcqRel);
                 }
                 _ => {}

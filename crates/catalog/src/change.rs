@@ -127,7 +127,7 @@ impl Catalog {
         let snapshot = Snapshot::read(&view)?;
         let mut next_tablet = snapshot.all().map(|c| c.tablet + 1).max().unwrap_or(1);
         if let Some(v) = view.get(&applied::next_tablet_key())? {
-            next_tablet = next_tablet.max(applied::next_tablet_of(&v).unwrap_or(0));
+            next_tablet = next_tablet.max(applied::next_tablet_of(&v)?);
         }
         drop(view);
         let current = Arc::new(Published::new(snapshot, next_tablet));

@@ -30,7 +30,7 @@ pub fn prefix(tablet: u64, space: u8, id: u32) -> Prefix {
 
 /// The least key above every key of the prefix.
 pub fn prefix_end(p: &Prefix) -> Vec<u8> {
-    bson::key::successor(p).unwrap_or_default()
+    bson::key::successor(p).expect("no space is numbered 255")
 }
 
 /// `[low, high)` of all that belongs to a tablet.

@@ -48,11 +48,17 @@ pub(crate) fn read(d: Doc<'_>) -> Result<Collection> {
         .ok_or_else(|| bad("options"))?;
     let uuid = uuid.try_into().map_err(|_| bad("uuid"))?;
     let mut c = Collection::new(ns.into(), uuid, tablet as u64, options.to_buf())?;
-    c.since_millis = d.get("since").and_then(|v| v.as_i64()).unwrap_or(0);
-    if d.get("numbered").is_some_and(|v| v.truthy()) {
+    // A collection without a bound would lose all of its records at the next insert.
+    if c.capped.as_ref().is_some_and(|c| c.size_bytes == 0) {
+        return Err(bad("options.size"));
+    }
+    c.since_millis = number(d, "since").ok_or_else(|| bad("since"))?;
+    if flag(d, "numbered").ok_or_else(|| bad("numbered"))? {
         c.number()?;
     }
-    c.highest_index = d.get("nextIndex").and_then(|v| v.as_i64()).unwrap_or(0) as u32;
+    c.highest_index = number(d, "nextIndex")
+        .and_then(|n| u32::try_from(n).ok())
+        .ok_or_else(|| bad("nextIndex"))?;
     for i in d
         .get("indexes")
         .and_then(|v| v.as_array())
@@ -60,16 +66,15 @@ pub(crate) fn read(d: Doc<'_>) -> Result<Collection> {
         .values()
     {
         let i = i.as_doc().ok_or_else(|| bad("index"))?;
-        let id = i
-            .get("id")
-            .and_then(|v| v.as_i64())
-            .ok_or_else(|| bad("index id"))? as u32;
+        let id = number(i, "id")
+            .and_then(|n| u32::try_from(n).ok())
+            .ok_or_else(|| bad("index id"))?;
         let spec = i
             .get("spec")
             .and_then(|v| v.as_doc())
             .ok_or_else(|| bad("index spec"))?;
-        let multikey = i.get("multikey").and_then(|v| v.as_i64()).unwrap_or(0) as u64;
-        let building = i.get("building").is_some_and(|v| v.truthy());
+        let multikey = number(i, "multikey").ok_or_else(|| bad("index multikey"))? as u64;
+        let building = flag(i, "building").ok_or_else(|| bad("index building"))?;
         let mut index = build_index(
             c.tablet,
             id,
@@ -81,11 +86,19 @@ pub(crate) fn read(d: Doc<'_>) -> Result<Collection> {
             },
         )?;
         index.info.multikey = multikey;
-        index.since_millis = i.get("since").and_then(|v| v.as_i64()).unwrap_or(0);
+        index.since_millis = number(i, "since").ok_or_else(|| bad("index since"))?;
         c.indexes.push(Arc::new(index));
     }
     c.refresh();
     Ok(c)
+}
+
+fn number(d: Doc<'_>, name: &str) -> Option<i64> {
+    d.get(name).and_then(|v| v.as_i64())
+}
+
+fn flag(d: Doc<'_>, name: &str) -> Option<bool> {
+    d.get(name).and_then(|v| v.as_bool())
 }
 
 /// An index from its (validated) specification.
@@ -108,7 +121,7 @@ pub(crate) fn build_index(tablet: u64, id: u32, spec: Doc<'_>, state: IndexState
             name: spec
                 .get("name")
                 .and_then(|v| v.as_str())
-                .unwrap_or("")
+                .ok_or_else(|| Error::internal(format!("an index without a name: {spec}")))?
                 .to_string(),
             key: pattern,
             // New values are checked alike; `prepareUnique` only promises nothing of the old ones.
@@ -126,4 +139,70 @@ pub(crate) fn build_index(tablet: u64, id: u32, spec: Doc<'_>, state: IndexState
         zones,
         since_millis: crate::collection::now_millis(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::doc;
+
+    fn collection(options: DocBuf) -> Collection {
+        let mut c = Collection::new("d.c".into(), [7; 16], 3, options).unwrap();
+        let spec = doc! { "v": 2, "key": doc! { "a": 1 }, "name": "a_1" };
+        let index = build_index(3, 1, spec.as_doc(), IndexState::Building).unwrap();
+        c.indexes.push(Arc::new(index));
+        c
+    }
+
+    #[test]
+    fn a_record_without_one_of_its_fields_is_damaged() {
+        let whole = write(&collection(DocBuf::new())).into_vec();
+        let there = read(Doc::new(&whole).unwrap()).unwrap();
+        assert_eq!(there.indexes[0].state, IndexState::Building);
+        for name in [
+            "ns",
+            "uuid",
+            "tablet",
+            "options",
+            "since",
+            "numbered",
+            "nextIndex",
+            "indexes",
+            "id",
+            "spec",
+            "multikey",
+            "building",
+        ] {
+            let mut bytes = whole.clone();
+            let field = [name.as_bytes(), b"\0"].concat();
+            let at = bytes.windows(field.len()).position(|w| w == field);
+            bytes[at.expect(name)] = b'x';
+            let said = read(Doc::new(&bytes).unwrap()).map(|_| ()).unwrap_err();
+            assert!(said.message.contains("damaged ("), "{name}: {said}");
+            assert!(said.message.contains(name), "{name}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_capped_collection_without_a_bound_is_damaged() {
+        let c = collection(doc! { "capped": true, "size": 4096 });
+        read(write(&c).as_doc()).unwrap();
+        let c = collection(doc! { "capped": true });
+        let said = read(write(&c).as_doc()).map(|_| ()).unwrap_err();
+        assert!(said.message.contains("(options.size)"), "{said}");
+    }
+
+    #[test]
+    fn a_damaged_count_of_tablets_is_an_error() {
+        let number = |d: DocBuf| crate::applied::next_tablet_of(d.as_bytes());
+        assert_eq!(number(doc! { "nextTablet": 7i64 }).unwrap(), 7);
+        let bad = [
+            DocBuf::new(),
+            doc! { "nextTablet": "x" },
+            doc! { "nextTablet": -1i64 },
+        ];
+        for bad in bad {
+            assert!(number(bad).unwrap_err().message.contains("nextTablet"));
+        }
+    }
 }

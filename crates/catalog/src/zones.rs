@@ -118,7 +118,7 @@ impl Map {
             return;
         };
         let shared = alike(first, last);
-        self.shared = Key::from_slice(first.get(..shared).unwrap_or(&[]));
+        self.shared = Key::from_slice(&first[..shared]);
         let behind = self.starts.iter().skip(1);
         self.digests = behind.map(|start| digest(start, shared)).collect();
     }
@@ -415,7 +415,7 @@ impl storage::Watcher for Zones {
         let (State::Filling(map) | State::Ready(map, _)) = &mut *state else {
             return;
         };
-        let entries = keys.map(|key| self.split(key.get(PREFIX..).unwrap_or(&[])));
+        let entries = keys.map(|key| self.split(&key[PREFIX..]));
         let Some(mut entries) = entries.collect::<Option<SmallVec<[_; 16]>>>() else {
             // No entry of ours: nothing is known of its record.
             *state = State::None;

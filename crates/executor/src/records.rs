@@ -82,10 +82,19 @@ pub fn prepare(doc: Doc<'_>, next_stamp: impl FnMut() -> u64) -> Result<DocBuf> 
     Ok(prepared)
 }
 
-/// A stored record as a document; an error that names the collection when it is damaged.
+/// A stored record as a document; an error that names collection and record key when it is damaged.
+/// `key` may have the store's prefix.
 #[inline]
-pub(crate) fn stored<'r>(coll: &Collection, record: &'r [u8]) -> Result<Doc<'r>> {
-    Doc::new(record).ok_or_else(|| Error::internal(format!("a record of {} is damaged", coll.ns)))
+pub(crate) fn stored<'r>(coll: &Collection, key: &[u8], record: &'r [u8]) -> Result<Doc<'r>> {
+    Doc::new(record).ok_or_else(|| damaged_record(coll, key))
+}
+
+#[cold]
+fn damaged_record(coll: &Collection, key: &[u8]) -> Error {
+    let key = key.strip_prefix(&coll.record_prefix[..]).unwrap_or(key);
+    let mut hex = String::with_capacity(key.len() * 2);
+    key.iter().for_each(|b| hex.push_str(&format!("{b:02x}")));
+    Error::internal(format!("the record {hex} of {} is damaged", coll.ns))
 }
 
 /// What of a key of the store is not its prefix: a record key as index entries end with it.
@@ -249,10 +258,10 @@ pub fn told<'e>(
 
 /// The types that the key of an entry forgot.
 #[inline]
-pub(crate) fn types<'e>(index: &Index, value: &'e [u8]) -> &'e [u8] {
+pub(crate) fn types<'e>(index: &Index, value: &'e [u8]) -> Result<&'e [u8]> {
     match index.id {
-        ID_INDEX => value.get(NUMBER..).unwrap_or(&[]),
-        _ => value,
+        ID_INDEX => value.get(NUMBER..).ok_or_else(|| damaged_entry(index)),
+        _ => Ok(value),
     }
 }
 
@@ -299,7 +308,7 @@ pub fn check_unique(
             _ => view.check_first_writer(&low),
         };
     }
-    let high = key::successor(&low).unwrap_or_default();
+    let high = key::successor(&low).expect("no space is numbered 255");
     let mut scan = view.scan(&low, &high, Direction::Forward);
     while scan.next()? {
         if scan.key().get(low.len()..) != own {
@@ -320,12 +329,7 @@ pub fn duplicate(coll: &Collection, index: &Index, index_key: &[u8], types: &[u8
             v.as_ref().map_or(Val::NULL, |v| v.as_val()),
         );
     }
-    let pattern = index
-        .spec
-        .get("key")
-        .and_then(|v| v.as_doc())
-        .map(|d| d.to_buf())
-        .unwrap_or_default();
+    let pattern = index.info.key.as_doc().to_buf();
     duplicate_error(&coll.ns, index.name(), &pattern, &w.finish())
 }
 

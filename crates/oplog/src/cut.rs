@@ -41,7 +41,7 @@ impl Cuts {
     /// and the number of cuts so far.
     pub fn since(&self, seen: usize) -> (Option<u64>, usize) {
         let after = self.after.lock();
-        let newer = after.get(seen..).unwrap_or_default();
+        let newer = &after[seen..];
         (newer.iter().min().copied(), after.len())
     }
 

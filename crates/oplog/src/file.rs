@@ -142,7 +142,7 @@ pub(crate) fn write_all_at(file: &dyn LogFile, mut buf: &[u8], mut offset: u64) 
                 ));
             }
             Ok(n) => {
-                buf = buf.get(n..).unwrap_or(&[]);
+                buf = &buf[n..];
                 offset += n as u64;
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

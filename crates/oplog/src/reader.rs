@@ -78,7 +78,7 @@ impl Frames {
     pub fn next(&mut self) -> std::io::Result<Step> {
         let mut want = FRAME_HEAD_BYTES;
         loop {
-            let rest = self.buf.get(self.at..).unwrap_or(&[]);
+            let rest = &self.buf[self.at..];
             match frame::parse(rest) {
                 Parsed::Frame(f, total) => {
                     let found = Found {
@@ -124,9 +124,7 @@ impl Frames {
     }
 
     pub fn payload(&self, found: Found) -> &[u8] {
-        self.buf
-            .get(found.start..found.start + found.len)
-            .unwrap_or(&[])
+        &self.buf[found.start..found.start + found.len]
     }
 
     /// Skips bytes that are not a frame.

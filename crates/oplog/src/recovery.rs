@@ -152,7 +152,7 @@ impl<'o> Recovery<'o> {
         let bytes = Frames::new(&behind)
             .rest()
             .map_err(|e| unreadable(path, &e))?;
-        let later = rest.get(1..).unwrap_or_default();
+        let later = &rest[1..];
         if unread || proven(&bytes, later, index)? {
             return Err(corrupt(path, 0, index, "the segment has no header"));
         }

@@ -28,8 +28,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use storage::{Direction, Effect, Entry, OpSession, Store};
 
-/// What a session's record lies under: its id where it is nobody's, else a digest of id and owner, which
-/// nobody can make fall on another's.
+/// What a session's record lies under: its id where it is nobody's, else a digest of id and owner,
+/// which nobody can make fall on another's.
 type RecordId = [u8; 16];
 
 fn record_id(lsid: &Lsid) -> RecordId {
@@ -227,7 +227,8 @@ impl State {
 }
 
 impl Retries {
-    /// Takes hold of a session. On an event loop fails with an offload where another request has it.
+    /// Takes hold of a session. On an event loop fails with an offload where another request has
+    /// it.
     pub(crate) fn enter(&self, ctx: &OpCtx, lsid: Lsid) -> Result<SessionGuard> {
         let record = record_id(&lsid);
         let state = {

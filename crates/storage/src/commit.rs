@@ -91,6 +91,11 @@ struct Queue {
     waiting: VecDeque<Arc<Waiter>>,
 }
 
+/// The place of a group's last entry. A group has at least one.
+pub(crate) fn last_place(places: &[Committed]) -> Committed {
+    *places.last().expect("a place for each entry of a group")
+}
+
 /// The progress of the current group.
 #[derive(Default)]
 enum Progress {
@@ -285,7 +290,7 @@ impl<E: CommitEnv> Committer<E> {
         places.clear();
         env.append(&group, places)?;
         *progress = Progress::UnderWay;
-        if let Err(e) = env.decide(places.last().copied().unwrap_or_default()) {
+        if let Err(e) = env.decide(last_place(places)) {
             *progress = Progress::Idle;
             return Err(e);
         }
@@ -300,13 +305,11 @@ impl<E: CommitEnv> Committer<E> {
             done += entries.len();
             places.get(done.wrapping_sub(1)).copied()
         };
-        let own_end = end(own).unwrap_or_default();
+        let own_end = end(own).expect("a place for each entry that was appended");
         for follower in followers {
             *follower.outcome.lock() = end(&follower.entries).map(Ok);
         }
-        if let Some(last) = places.last() {
-            self.set_applied(*last);
-        }
+        self.set_applied(last_place(places));
         Ok(own_end)
     }
 
@@ -324,9 +327,7 @@ impl<E: CommitEnv> Committer<E> {
             followers: &[],
         };
         pipeline.env.apply(&group, places)?;
-        if let Some(last) = places.last() {
-            self.set_applied(*last);
-        }
+        self.set_applied(last_place(places));
         pipeline.progress = Progress::Idle;
         Ok(())
     }

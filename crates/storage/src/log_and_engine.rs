@@ -9,7 +9,7 @@
 //!   read, and before its proposer returns.
 
 use crate::batch::Batch;
-use crate::commit::{CommitEnv, Group};
+use crate::commit::{CommitEnv, Group, last_place};
 use crate::counts::{Counts, Touched};
 use crate::engine::Engine;
 use crate::entry::MAX_ENTRY_BYTES;
@@ -162,7 +162,7 @@ impl CommitEnv for LogAndEngine {
     }
 
     fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Result<()> {
-        let last = places.last().copied().unwrap_or_default();
+        let last = last_place(places);
         let may_be_cached = self.stage(group, last);
         self.watches.tell(group.entries());
         let begun = Instant::now();

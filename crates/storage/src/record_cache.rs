@@ -457,7 +457,7 @@ impl Shard {
             since,
             row,
         };
-        let key = slot.row.get(..key_len).unwrap_or(&[]);
+        let key = &slot.row[..key_len];
         if let Some(at) = self.find(hash, key) {
             self.take(at);
         }

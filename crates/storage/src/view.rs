@@ -793,7 +793,7 @@ impl Slice {
 
     /// The value in a row of the record cache, which begins with its key.
     fn of_row(row: Row, key_len: usize) -> Slice {
-        let value = row.get(key_len..).unwrap_or(&[]);
+        let value = &row[key_len..];
         Slice {
             data: value.as_ptr(),
             len: value.len(),

@@ -412,7 +412,7 @@ fn look_up(ctx: &OpCtx, change: &Change<'_>, new: Doc<'_>) -> Result<Option<DocB
         return Ok(None);
     };
     match view.get(&key)? {
-        Some(record) => Ok(Some(records::stored(&coll, &record)?.to_buf())),
+        Some(record) => Ok(Some(records::stored(&coll, &key, &record)?.to_buf())),
         None => Ok(None),
     }
 }

@@ -8,6 +8,7 @@
 use super::log_tail::{Follower, LogTail};
 use crate::op::OpCtx;
 use crate::read::find::FindRequest;
+use crate::read::step::built;
 use bson::{Doc, DocBuf, Val, Writer, tag};
 use changes::{Stamp, oplog_entry};
 use errors::{Error, Result, bail, err};
@@ -289,7 +290,7 @@ impl OplogCursor {
             None => doc,
             Some(p) => {
                 p.apply(doc, None, &vars, &mut projected)?;
-                Doc::new(&projected).unwrap_or(Doc::EMPTY)
+                built(&projected)
             }
         };
         if !batch.empty && w.len() - batch.start + shaped.len() + 16 > batch.max_bytes {

@@ -521,14 +521,9 @@ fn index_stats(c: &Collection) -> Vec<DocBuf> {
         c.since_millis,
     )];
     for i in c.secondary() {
-        let key = i
-            .spec
-            .get("key")
-            .and_then(|v| v.as_doc())
-            .unwrap_or(Doc::EMPTY);
         rows.push(row(
             i.name(),
-            key,
+            i.info.key.as_doc(),
             i.spec.as_doc(),
             i.accesses.load(Relaxed),
             i.since_millis,

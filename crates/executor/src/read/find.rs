@@ -5,7 +5,8 @@ use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use crate::read::RecordStream;
 use crate::read::request::ReadRequest;
-use crate::records::latch_hash;
+use crate::read::step::built;
+use crate::records::{self, latch_hash};
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
 use catalog::numbers::sequence_of;
@@ -115,7 +116,7 @@ impl Shape {
                 let key = index_key(doc, coll, plan, self.by_id)?;
                 if !key.as_doc().is_empty() {
                     let mut w = Writer::with_capacity(self.scratch.len() + key.as_bytes().len());
-                    w.extend(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY));
+                    w.extend(built(&self.scratch));
                     for name in p.index_key_fields() {
                         w.doc(name, key.as_doc());
                     }
@@ -127,7 +128,7 @@ impl Shape {
         }
         if self.show_record_id && !self.return_key {
             let mut w = Writer::with_capacity(self.scratch.len() + 32);
-            w.extend(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY));
+            w.extend(built(&self.scratch));
             record_id(&mut w, coll, record_key);
             self.scratch = w.finish().into_vec();
         }
@@ -135,7 +136,7 @@ impl Shape {
     }
 
     fn shaped(&self) -> Doc<'_> {
-        Doc::new(&self.scratch).unwrap_or(Doc::EMPTY)
+        built(&self.scratch)
     }
 }
 
@@ -171,10 +172,12 @@ fn index_key(
             index.info.key.extract(doc, false, &mut keys)?;
             let inside = |k: &[u8]| a.holds(&index.info.key.fields, k);
             let found = keys.iter().find(|(k, _)| inside(k));
-            let shown = found
-                .or(keys.iter().next())
-                .and_then(|(k, types)| index.info.key.decode(k, types, false));
-            Ok(shown.unwrap_or_default())
+            // A sparse index may have none.
+            let Some((k, types)) = found.or(keys.iter().next()) else {
+                return Ok(DocBuf::new());
+            };
+            let shown = index.info.key.decode(k, types, false);
+            shown.ok_or_else(|| records::damaged_entry(index))
         }
         Some((Access::Ids(_), _)) => by_id(),
         Some((Access::Records { .. }, p)) if ordered || !p.id_bounds.is_empty() => by_id(),

@@ -4,11 +4,11 @@ use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen};
 use crate::read::multi_range::{KeyRange, Place, Several};
 use crate::read::skip_scan::{SEEK, Skipping, record_at};
-use crate::read::step::{Current, Step};
-use crate::records::{told, types};
+use crate::read::step::{Current, Step, checked};
+use crate::records::{self, told, types};
 use bson::key::Decoder;
-use bson::{Doc, Val, Writer};
-use catalog::keyspace::{self, PREFIX};
+use bson::{Val, Writer};
+use catalog::keyspace;
 use catalog::numbers::sequence_key;
 use catalog::{Collection, Index};
 use errors::{Error, Result};
@@ -79,11 +79,11 @@ impl Position {
     }
 
     pub(crate) fn key(&self) -> &[u8] {
-        self.scan.as_ref().map_or(&[], |s| s.key())
+        self.scan.as_ref().expect("it is on an entry").key()
     }
 
     pub(crate) fn value(&self) -> &[u8] {
-        self.scan.as_ref().map_or(&[], |s| s.value())
+        self.scan.as_ref().expect("it is on an entry").value()
     }
 
     /// Drops the scan; the next one starts behind this key, or where it did if there is none.
@@ -379,11 +379,11 @@ impl IndexScan {
             return Ok(false);
         };
         let begin = self.several.as_mut().and_then(|s| s.target());
+        if let Some(begin) = begin {
+            step.examined.seeks += 1;
+            return position.seek(step.view, begin);
+        }
         match &mut self.skipping {
-            _ if begin.is_some() => {
-                step.examined.seeks += 1;
-                position.seek(step.view, begin.unwrap_or(&[]))
-            }
             None => position.next(step.view),
             Some(s) => {
                 if s.seeks() {
@@ -421,7 +421,7 @@ impl IndexScan {
         let Some(position) = &self.position else {
             return Ok(None);
         };
-        let rest = position.key().get(PREFIX..).unwrap_or(&[]);
+        let rest = records::own_part(position.key());
         let at = match &mut self.skipping {
             None => record_at(&self.index, rest)?,
             Some(s) => match s.admit(&self.index, rest)? {
@@ -466,7 +466,7 @@ impl IndexScan {
     fn is_first(&mut self, ctx: &OpCtx, doc: &[u8], record_key: &[u8], key: &[u8]) -> Result<bool> {
         let info = &self.index.info;
         let keys = self.keys.get_or_insert_default();
-        let doc = Doc::new(doc).ok_or_else(|| Error::internal("a record is damaged"))?;
+        let doc = checked(doc);
         info.key.extract(doc, info.sparse, keys)?;
         let before = |other: &[u8]| match self.access.reverse {
             false => other < key,
@@ -488,7 +488,8 @@ impl IndexScan {
 
     /// A document of the index's fields, from the current entry.
     fn build(&self) -> Result<Vec<u8>> {
-        let types = (self.position.as_ref()).map_or(&[][..], |p| types(&self.index, p.value()));
+        let position = self.position.as_ref().expect("it is on an entry");
+        let types = types(&self.index, position.value())?;
         let mut d = Decoder::new(&self.key, types);
         let mut fields = Vec::with_capacity(self.index.info.key.fields.len());
         for f in &self.index.info.key.fields {
@@ -518,7 +519,8 @@ impl IndexScan {
             self.sound = true;
             while let Some((at, slice)) = self.ready.next(step.view)? {
                 self.sound = false;
-                let key = self.ready.key(at).get(PREFIX..).unwrap_or(&[]);
+                let key = records::own_part(self.ready.key(at));
+                records::stored(step.coll, key, &slice)?;
                 step.record_key.clear();
                 step.record_key.extend_from_slice(key);
                 if let Some(key) = self.ready.undecided(at)

@@ -4,6 +4,7 @@ use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen, given_by};
 use crate::read::index_scan::IndexScan;
 use crate::read::step::{Current, KEPT_BYTES, Step, test};
+use crate::records;
 use bson::Doc;
 use errors::Result;
 use planner::{Branch, IndexAccess};
@@ -102,12 +103,15 @@ impl Merge {
             }
             let current = match current {
                 Current::Left => match step.view.get(&step.coll.record_key(&record_key))? {
-                    Some(found) => Current::Fetched(found),
+                    Some(found) => {
+                        records::stored(step.coll, &record_key, &found)?;
+                        Current::Fetched(found)
+                    }
                     None => continue,
                 },
                 held => held,
             };
-            let earlier = self.branches.get(..at).unwrap_or(&[]);
+            let earlier = &self.branches[..at];
             if known == Known::Nothing && given_by(ctx, earlier, document(&current), step.vars)? {
                 continue;
             }
@@ -127,9 +131,5 @@ impl Merge {
 }
 
 fn document(current: &Current) -> Doc<'_> {
-    match current {
-        Current::Fetched(s) => Doc::new(s).unwrap_or(Doc::EMPTY),
-        Current::Built(x) => Doc::new(x).unwrap_or(Doc::EMPTY),
-        _ => Doc::EMPTY,
-    }
+    current.doc().expect("an index scan gives a document")
 }

@@ -213,6 +213,9 @@ impl RecordStream {
         if trivial && let Source::Records(scan) = &mut self.source {
             ctx.tick(1)?;
             let more = scan.next(&self.view)?;
+            if more {
+                records::stored(&self.coll, scan.key(), scan.value())?;
+            }
             self.examined.docs += u64::from(more);
             let now = if more {
                 Current::Scanned
@@ -250,10 +253,8 @@ impl RecordStream {
     /// The document of the current result.
     pub fn doc(&self) -> Doc<'_> {
         match &self.current {
-            Current::None | Current::Left => Doc::EMPTY,
             Current::Scanned => doc_of_scan(&self.source),
-            Current::Fetched(s) => Doc::new(s).unwrap_or(Doc::EMPTY),
-            Current::Built(b) => Doc::new(b).unwrap_or(Doc::EMPTY),
+            held => held.doc().expect("a result that was not let go"),
         }
     }
 
@@ -344,6 +345,9 @@ impl RecordStream {
     pub(crate) fn read_current(&mut self) -> Result<bool> {
         if matches!(self.current, Current::Left) {
             let found = self.view.get(&self.coll.record_key(&self.record_key))?;
+            if let Some(record) = &found {
+                records::stored(&self.coll, &self.record_key, record)?;
+            }
             self.current = found.map_or(Current::None, Current::Fetched);
         }
         Ok(!matches!(self.current, Current::None))

@@ -2,8 +2,9 @@
 //! (query settings, index filters, `notablescan`) is heeded.
 
 use crate::engine::Engine;
+use crate::records;
 use bson::Doc;
-use catalog::keyspace::{self, PREFIX};
+use catalog::keyspace;
 use catalog::{Collection, Index, IndexFilter, QueryShape};
 use errors::{Error, Result, bail};
 use planner::{DistinctRequest, Hint, Plan, PlanRequest};
@@ -253,10 +254,9 @@ fn sample(view: &View, index: &Index) -> Result<u64> {
     let descending = index.info.key.fields.first().is_some_and(|f| f.descending);
     let (mut entries, mut values, mut last) = (0, 0, Vec::new());
     while entries < SAMPLED && scan.next()? {
-        let key = scan.key().get(PREFIX..).unwrap_or(&[]);
-        let first = &key[..bson::key::field_len(key, descending)
-            .unwrap_or(0)
-            .min(key.len())];
+        let key = records::own_part(scan.key());
+        let first = bson::key::field_len(key, descending).and_then(|len| key.get(..len));
+        let first = first.ok_or_else(|| records::damaged_entry(index))?;
         entries += 1;
         if values == 0 || first != last {
             values += 1;

@@ -69,8 +69,7 @@ impl Skipping {
     /// is not to be given.
     pub(crate) fn given(&mut self, index: &Index, entry: &[u8], types: &[u8]) -> bool {
         let Some(d) = self.distinct else { return true };
-        let start = d.field.checked_sub(1).and_then(|f| self.ends.get(f));
-        let start = start.copied().unwrap_or(0);
+        let start = d.field.checked_sub(1).map_or(0, |before| self.ends[before]);
         let Some(value) = self.ends.get(d.field).and_then(|end| entry.get(..*end)) else {
             return true;
         };

@@ -8,6 +8,7 @@
 
 use crate::op::OpCtx;
 use crate::read::step::{Current, Step};
+use crate::records;
 use bson::Doc;
 use errors::{Error, Result, bail};
 use query::pipeline::{Merge, Runs, Share, SpillFile, SpillTarget};
@@ -236,6 +237,9 @@ impl Row {
         let (has_doc, rest) = bytes.split_first()?;
         let (len, rest) = rest.split_first_chunk::<4>()?;
         let (record_key, doc) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        if *has_doc != 0 {
+            Doc::new(doc)?;
+        }
         Some(Row {
             key: Vec::new(),
             seq: 0,
@@ -319,6 +323,7 @@ impl Sorted {
         loop {
             if let Some((key, slice)) = self.ready.pop_front() {
                 let Some(slice) = slice else { continue };
+                records::stored(step.coll, &key, &slice)?;
                 step.record_key.clear();
                 step.record_key.extend_from_slice(&key);
                 return Ok(Some(Current::Fetched(slice)));

@@ -6,7 +6,7 @@ use crate::op::OpCtx;
 use crate::read::index_scan::{IndexScan, RecordScan};
 use crate::read::merge::Merge;
 use crate::read::sorter::Sorted;
-use crate::read::step::{Current, Step};
+use crate::read::step::{Current, Step, checked};
 use crate::read::union::Union;
 use crate::records;
 use bson::{Doc, Value};
@@ -116,11 +116,12 @@ fn gather_uses<'c>(coll: &'c Collection, access: &Access, out: &mut Vec<&'c Arc<
     }
 }
 
+/// The document of [`Current::Scanned`].
 pub(crate) fn doc_of_scan(source: &Source) -> Doc<'_> {
     match source {
-        Source::Records(s) => Doc::new(s.value()).unwrap_or(Doc::EMPTY),
+        Source::Records(s) => checked(s.value()),
         Source::Or(u) => u.scanned(),
-        _ => Doc::EMPTY,
+        _ => unreachable!("only a scan of records holds its document itself"),
     }
 }
 
@@ -143,6 +144,7 @@ pub(crate) fn step_source(
                 step.examined.keys += 1;
                 if let (Some(slice), Some(key)) = (found, key) {
                     step.examined.docs += 1;
+                    records::stored(step.coll, &key, &slice)?;
                     step.record_key.clear();
                     step.record_key.extend_from_slice(records::own_part(&key));
                     return Ok(Some(Current::Fetched(slice)));
@@ -154,6 +156,7 @@ pub(crate) fn step_source(
             ctx.tick(1)?;
             if scan.next(step.view)? {
                 step.examined.docs += 1;
+                records::stored(step.coll, scan.key(), scan.value())?;
                 Ok(Some(Current::Scanned))
             } else {
                 Ok(None)

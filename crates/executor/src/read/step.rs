@@ -22,6 +22,29 @@ pub(crate) enum Current {
     Left,
 }
 
+impl Current {
+    /// The document, where the source does not hold it itself.
+    pub(crate) fn doc(&self) -> Option<Doc<'_>> {
+        match self {
+            Current::Fetched(record) => Some(checked(record)),
+            Current::Built(bytes) => Some(built(bytes)),
+            Current::None | Current::Scanned | Current::Left => None,
+        }
+    }
+}
+
+/// A record that [`crate::records::stored`] has checked where it was read.
+#[inline]
+pub(crate) fn checked(record: &[u8]) -> Doc<'_> {
+    Doc::new(record).expect("a record that was checked where it was read")
+}
+
+/// A document that was made here.
+#[inline]
+pub(crate) fn built(bytes: &[u8]) -> Doc<'_> {
+    Doc::new(bytes).expect("a document that was built here")
+}
+
 /// What one step of a source works with.
 pub(crate) struct Step<'s> {
     pub view: &'s View,

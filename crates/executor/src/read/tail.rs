@@ -6,8 +6,8 @@
 use crate::op::OpCtx;
 use crate::read::find::{FindRequest, Shape};
 use crate::read::index_scan::RecordScan;
-use bson::{Doc, Writer};
-use catalog::keyspace::PREFIX;
+use crate::records;
+use bson::Writer;
 use catalog::numbers::{sequence_key, sequence_of};
 use catalog::{Collection, Tail};
 use errors::{Error, Result, bail};
@@ -98,10 +98,10 @@ impl TailCursor {
             if !scan.next(&view)? {
                 break;
             }
-            let key = scan.key().get(PREFIX..).unwrap_or(&[]);
+            let key = records::own_part(scan.key());
             let number = sequence_of(key)
                 .ok_or_else(|| Error::internal("a record key of a capped collection is damaged"))?;
-            let doc = Doc::new(scan.value()).unwrap_or(Doc::EMPTY);
+            let doc = records::stored(&coll, key, scan.value())?;
             if crate::read::step::test(&self.filter, doc, vars.as_deref())? {
                 if self.skip > 0 {
                     self.skip -= 1;

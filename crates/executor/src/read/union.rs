@@ -6,8 +6,8 @@ use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen, given_by};
 use crate::read::source::{Source, doc_of_scan, release_source, step_source};
 use crate::read::step::{Current, Step, test};
+use crate::records;
 use bson::Doc;
-use catalog::keyspace::PREFIX;
 use errors::Result;
 use planner::{Access, Branch};
 use std::sync::Arc;
@@ -41,14 +41,12 @@ impl Union {
             };
             let doc = match &c {
                 Current::Scanned => doc_of_scan(source),
-                Current::Fetched(s) => Doc::new(s).unwrap_or(Doc::EMPTY),
-                Current::Built(b) => Doc::new(b).unwrap_or(Doc::EMPTY),
-                Current::None | Current::Left => Doc::EMPTY,
+                held => held.doc().expect("a source gives a document"),
             };
             if let (Current::Scanned, Source::Records(s)) = (&c, &*source) {
                 step.record_key.clear();
                 step.record_key
-                    .extend_from_slice(s.key().get(PREFIX..).unwrap_or(&[]));
+                    .extend_from_slice(records::own_part(s.key()));
             }
             if !test(&branch.residual, doc, step.vars)? {
                 continue;
@@ -62,7 +60,7 @@ impl Union {
                 Known::Given => continue,
                 Known::Nothing => {
                     self.seen.forget();
-                    let earlier = self.branches.get(..self.at).unwrap_or(&[]);
+                    let earlier = &self.branches[..self.at];
                     if given_by(ctx, earlier, doc, step.vars)? {
                         continue;
                     }
@@ -75,7 +73,7 @@ impl Union {
 
     /// The document that a scan of records stands on.
     pub(crate) fn scanned(&self) -> Doc<'_> {
-        self.sources.get(self.at).map_or(Doc::EMPTY, doc_of_scan)
+        doc_of_scan(&self.sources[self.at])
     }
 
     pub(crate) fn release(&mut self) {

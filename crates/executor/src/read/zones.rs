@@ -4,7 +4,8 @@
 //! that reads what lies in each block while what is put meanwhile is told. It takes half of a core at most.
 
 use crate::engine::Engine;
-use catalog::keyspace::{self, PREFIX};
+use crate::records;
+use catalog::keyspace;
 use catalog::{Collection, Index, IndexState, Samples};
 use errors::Result;
 use query::index_keys::FieldKind;
@@ -116,7 +117,7 @@ fn each(
         let begun = Instant::now();
         batch.clear();
         while batch.len() < BATCH && scan.next()? {
-            batch.push(scan.key().get(PREFIX..).unwrap_or(&[]).to_vec());
+            batch.push(records::own_part(scan.key()).to_vec());
         }
         if batch.is_empty() {
             return Ok(true);

@@ -89,10 +89,11 @@ fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
         .catalog
         .get(ns)
         .ok_or_else(|| aborted("the collection was dropped"))?;
-    let name = coll
-        .index(id)
-        .map(|i| i.name().to_string())
-        .unwrap_or_default();
+    let index = coll.index(id);
+    let name = index
+        .ok_or_else(|| aborted("the index was dropped"))?
+        .name();
+    let name = name.to_string();
     let progress = Arc::new(Progress {
         ns: ns.to_string(),
         name,
@@ -213,7 +214,7 @@ fn entries(
     let mut conflict = false;
     view.get_each(&refs, |n, record| {
         let key = &keys[n];
-        let doc = records::stored(write.coll(), record)?;
+        let doc = records::stored(write.coll(), key, record)?;
         let bits = records::keys_of(&index, doc, &mut set)?;
         if bits & !write.coll().indexes[at].info.multikey != 0 {
             write.target.mark_multikey(ctx, at, bits)?;

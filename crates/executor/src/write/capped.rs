@@ -125,7 +125,7 @@ fn remove(
     ctx.latest().get_each(&refs, |at, value| {
         let key = &oldest[at];
         let versions = Versions {
-            before: Some(records::stored(coll, value)?),
+            before: Some(records::stored(coll, key, value)?),
             after: None,
             update: None,
         };

@@ -73,7 +73,7 @@ fn delete_one(
     let Some(record) = ctx.latest().get(&key)? else {
         return Ok(only.then(Deleted::default));
     };
-    let before = records::stored(write.coll(), &record)?;
+    let before = records::stored(write.coll(), &key, &record)?;
     if !crate::read::step::test(req.filter, before, req.vars.as_deref())? {
         return Ok(only.then(Deleted::default));
     }

@@ -84,14 +84,13 @@ fn dates_before(index: Option<&Index>, before_millis: i64) -> (Vec<u8>, Vec<u8>)
         key::encode(Value::date(millis).as_val(), descending, &mut k, None);
         k
     };
+    // Without one the range would have no bound, and all documents would expire.
+    let successor = |date: &[u8]| key::successor(date).expect("a date's key begins with its type");
     let (first, end) = (encode(i64::MIN), encode(before_millis));
     match descending {
         false => (first, end),
         // The newest come first: from behind the limit up to and with the oldest date there is.
-        true => (
-            key::successor(&end).unwrap_or_default(),
-            key::successor(&first).unwrap_or_default(),
-        ),
+        true => (successor(&end), successor(&first)),
     }
 }
 

@@ -186,7 +186,7 @@ impl RecordWrite {
             changed: 0,
         };
         ctx.latest().get_each(&refs, |at, record| {
-            let before = records::stored(self.coll(), record)?;
+            let before = records::stored(self.coll(), &keys[at], record)?;
             let after = match decide(ctx, self.coll(), before)? {
                 Decision::Skip => return Ok(true),
                 Decision::Keep => {

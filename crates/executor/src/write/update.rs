@@ -150,7 +150,7 @@ fn update_record(
     let Some(record) = ctx.latest().get(&key)? else {
         return Ok(Some(Updated::default()));
     };
-    let before = records::stored(write.coll(), &record)?;
+    let before = records::stored(write.coll(), &key, &record)?;
     if !req.filter.matches_with(before, req.vars)? {
         return Ok(Some(Updated::default()));
     }

@@ -17,7 +17,8 @@ use crate::read::sorter::{Sorted, Sorter};
 use crate::read::source::Source;
 use crate::read::step::{Step, test};
 use crate::read::zones;
-use bson::{Doc, key};
+use crate::records;
+use bson::key;
 use catalog::{Collection, Expected, Index, alike, digest};
 use errors::{Error, Result};
 use planner::{Access, Plan};
@@ -165,16 +166,8 @@ impl Narrow {
             self.expected = expected;
         }
         let expected = &self.expected;
-        let best = |n: u32| {
-            expected
-                .get(n as usize)
-                .map_or(&[][..], |e| e.best.as_slice())
-        };
-        let worst = |n: u32| {
-            expected
-                .get(n as usize)
-                .map_or(&[][..], |e| e.worst.as_slice())
-        };
+        let best = |n: u32| expected[n as usize].best.as_slice();
+        let worst = |n: u32| expected[n as usize].worst.as_slice();
         let mut order = by_key((0..self.ends.len() as u32).map(|n| (n, best(n))), best);
         if whole && self.ended && self.before == 0 {
             // So many come before a record or are it, at most: of those that are skipped no other may come behind.
@@ -225,7 +218,7 @@ impl Narrow {
                     let expected = self.expected.get(*n as usize);
                     expected.is_none_or(|e| e.best.as_slice() <= last)
                 };
-                let some = self.order.get(self.at..self.at + most).unwrap_or(&[]);
+                let some = &self.order[self.at..self.at + most];
                 some.iter().take_while(|n| may_come(n)).count()
             }
         };
@@ -293,9 +286,9 @@ fn by_key<'k>(
 
 /// One of keys that lie one behind the other.
 fn nth<'k>(keys: &'k [u8], ends: &[u32], n: usize) -> &'k [u8] {
-    let end = |n: usize| ends.get(n).map_or(0, |end| *end as usize);
+    let end = |n: usize| ends[n] as usize;
     let start = n.checked_sub(1).map_or(0, end);
-    keys.get(start..end(n)).unwrap_or(&[])
+    &keys[start..end(n)]
 }
 
 /// A field of an entry's key.
@@ -402,7 +395,7 @@ impl RecordStream {
 
     fn read_until(&mut self, ctx: &mut OpCtx, narrow: &mut Narrow, until: usize) -> Result<()> {
         while narrow.at < until {
-            let some = narrow.order.get(narrow.at..until).unwrap_or(&[]);
+            let some = &narrow.order[narrow.at..until];
             let keys: Vec<Vec<u8>> = some
                 .iter()
                 .map(|n| self.coll.record_key(narrow.key(*n as usize)))
@@ -418,14 +411,14 @@ impl RecordStream {
             self.lost = true;
             for (n, slice) in some.into_iter().zip(found) {
                 let Some(slice) = slice else { continue };
-                let doc = Doc::new(&slice).ok_or_else(|| Error::internal("a record is damaged"))?;
+                let record_key = nth(&narrow.keys, &narrow.ends, n as usize);
+                let doc = records::stored(&self.coll, record_key, &slice)?;
                 if !self.plan.residual.is_trivial()
                     && !test(&self.plan.residual, doc, self.vars.as_deref())?
                 {
                     continue;
                 }
                 let seq = narrow.before + u64::from(n) + 1;
-                let record_key = nth(&narrow.keys, &narrow.ends, n as usize);
                 if let Some(sorter) = &mut narrow.sorter {
                     let keep = sorter.may_keep(doc.len());
                     sorter.add_as(ctx, doc, record_key, keep, seq)?;
