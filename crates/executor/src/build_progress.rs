@@ -1,11 +1,11 @@
-//! The index builds that run, for those who ask how far they are or want them to stop.
+//! Running index builds: their progress, and how to abort them.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A build that runs, as currentOp shows it.
+/// A running build, as currentOp shows it.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub ns: String,

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 use storage::{Entry, Store};
 
-/// What idle cursors hold at most, in bytes, besides what each may hold uncounted.
+/// The most memory that idle cursors hold, in bytes, besides the uncounted part of each.
 const CURSOR_MEMORY: usize = 64 << 20;
 
 /// What every operation shares: the store and its catalog.
@@ -24,12 +24,12 @@ pub struct Engine {
     /// Index builds that run: see [`crate::write::build`].
     pub builds: Builds,
     pub gate: Gate,
-    /// For what sorts and groups hold, and what scans remember.
+    /// The memory budget of sorts, groups and the deduplication of scans.
     pub stage_memory: Arc<StageMemory>,
-    /// For what cursors hold that nobody uses now.
+    /// The memory budget of idle cursors.
     pub cursor_memory: Arc<StageMemory>,
     pub zones: ZoneMaps,
-    /// The end of the log, for those who follow it.
+    /// The end of the log, for cursors that follow it.
     pub log_tail: Arc<LogTail>,
     /// Queries that would have to read a whole collection are refused (`notablescan`).
     pub no_table_scan: AtomicBool,
@@ -64,8 +64,8 @@ impl Engine {
         }))
     }
 
-    /// A timestamp for what is written at this time: not before the last entry of the log, which may be ahead of the clock, nor
-    /// behind the clock, as the log is while nothing is written.
+    /// A timestamp for a write at this time: after the last entry of the log, which may be ahead of
+    /// the clock, and not behind the clock, which may be ahead of an idle log.
     pub fn stamp_at(&self, now_millis: i64) -> u64 {
         let seconds = u64::try_from(now_millis / 1000).unwrap_or(0);
         (seconds << 32 | 1).max(self.store.last_ts() + 1)
@@ -77,7 +77,7 @@ impl Engine {
         since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// A timestamp in place of an empty one: each is greater than the one before.
+    /// A timestamp that replaces an empty one in a document; each is greater than the one before.
     pub fn next_stamp(&self) -> u64 {
         let floor = self.stamp_at(self.now_millis());
         let next = |last: u64| floor.max(last + 1);

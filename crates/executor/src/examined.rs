@@ -1,4 +1,4 @@
-//! What the plans of an operation examine, as explain and the profiler show it.
+//! Counters of what the plans of an operation examine, for explain and the profiler.
 
 /// What a plan has examined so far.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,8 +1,9 @@
 //! Cursors that follow the log: change streams and `local.oplog.rs`.
 //!
-//! [`LogTail`] watches the end of the log once for all of them. A cursor that it tells of nothing costs nothing.
+//! [`LogTail`] watches the end of the log once for all cursors. A cursor without news costs
+//! nothing.
 //!
-//! Invariant: what a cursor gives comes from entries that are durable, in the order of the log.
+//! Invariant: cursors give only durable entries, in the order of the log.
 
 mod change_stream;
 mod log_tail;

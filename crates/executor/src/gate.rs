@@ -1,10 +1,10 @@
-//! The gate that every write passes: closed while the server is locked against writes.
+//! The write gate: closed while the server is locked against writes.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long who waits does so before he looks whether he was told to stop.
+/// How often a waiting write checks whether it was interrupted.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Keeps writes out while the server is locked against them (`fsync` with `lock`). Locks nest.
@@ -21,7 +21,7 @@ impl Gate {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// One lock more; how many there are.
+    /// Adds a lock; returns the number of locks.
     pub fn close(&self) -> i64 {
         let mut locks = self.locks.lock();
         *locks += 1;
@@ -29,7 +29,7 @@ impl Gate {
         *locks
     }
 
-    /// One lock less; how many are left, `None` when there was none.
+    /// Removes a lock; returns how many are left, `None` when there was none.
     pub fn open(&self) -> Option<i64> {
         let mut locks = self.locks.lock();
         if *locks == 0 {
@@ -47,7 +47,7 @@ impl Gate {
         *self.locks.lock()
     }
 
-    /// Waits until it is open; `check` fails when the one who waits must stop.
+    /// Waits until the gate is open; `check` fails when the waiting operation must stop.
     pub(crate) fn wait(&self, check: impl Fn() -> errors::Result<()>) -> errors::Result<()> {
         let mut locks = self.locks.lock();
         while *locks > 0 {

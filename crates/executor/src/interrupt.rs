@@ -1,8 +1,9 @@
-//! What expressions are told to stop by: a long evaluation asks in between, and so does whatever is made while the
-//! operation holds much memory.
+//! Interruption of expressions: a long evaluation checks in between, and so does building large
+//! values.
 //!
-//! Variables are shared by the stages of a pipeline and outlive a batch of a cursor, the operation does not. So the variables
-//! hold this cell, and whoever runs a batch puts into it what stops the operation of that batch.
+//! Variables are shared by the stages of a pipeline and outlive a cursor's batch; an operation does
+//! not. So the variables hold this cell, and each batch puts its operation's stop conditions into
+//! it.
 
 use bson::{Doc, Val, Value};
 use errors::{Error, Result, bail};
@@ -13,19 +14,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// How often expressions may ask on an event loop (each time after some thousand steps) before a worker takes over.
+/// The number of checks on an event loop (one after some thousand steps) before a worker takes
+/// over.
 const INLINE_CHECKS: u32 = 40;
-/// What the values that an operation makes may take, in bytes, as far as they are large. That of many operations is not shared out: who
-/// waits for others holds what he has, and most end before others get so far (tried: three times the memory, and most refused).
+/// The limit of the large values of one operation, in bytes. There is no common budget of all
+/// operations: a waiting operation would hold its memory, and most operations end before others
+/// grow so large. (A common budget was tried: it took three times the memory and refused most
+/// operations.)
 const MOST_BYTES: isize = 512 << 20;
 
-/// What an operation is stopped by.
+/// The stop conditions of an operation.
 #[derive(Clone, Copy)]
 pub(crate) struct StoppedBy<'a> {
     pub deadline: Option<Instant>,
     pub killed: Option<&'a Arc<AtomicBool>>,
     pub cancelled: Option<&'a Arc<AtomicBool>>,
-    /// It runs on an event loop, and may go to a worker.
+    /// The operation runs on an event loop, and may move to a worker.
     pub inline: bool,
     /// It may run scripts.
     pub scripting: bool,
@@ -60,14 +64,14 @@ struct State {
     deadline: Option<Instant>,
     killed: Option<Arc<AtomicBool>>,
     cancelled: Option<Arc<AtomicBool>>,
-    /// On an event loop: how often it may still be asked.
+    /// On an event loop: the number of checks left.
     left: Option<u32>,
-    /// What the thread held before the operation ([`alloc_meter::held`]).
+    /// The thread's memory before the operation ([`alloc_meter::held`]).
     before: isize,
 }
 
 impl Interrupt {
-    /// The variables with a new cell of this operation in them.
+    /// The variables with a new cell for this operation.
     pub fn bind(by: StoppedBy, vars: &Vars) -> (Arc<Interrupt>, Arc<Vars>) {
         let cell = Arc::new_cyclic(|this| Interrupt {
             state: Mutex::new(State::of(by)),
@@ -81,7 +85,7 @@ impl Interrupt {
         (cell, Arc::new(vars))
     }
 
-    /// From here on another run goes on with the same variables.
+    /// Another run continues with the same variables.
     pub fn renew(&self, by: StoppedBy) {
         *self.state.lock() = State::of(by);
     }
@@ -129,7 +133,7 @@ impl Watchdog for Interrupt {
                 "Cannot run server-side javascript without the javascript engine enabled"
             );
         }
-        // A loop has other clients.
+        // An event loop serves other clients meanwhile.
         if self.state.lock().left.is_some() {
             return Err(Error::offload());
         }
@@ -143,7 +147,7 @@ impl Interrupt {
             let this = self.this.clone();
             Box::new(move || this.upgrade().is_none_or(|i| i.check().is_err()))
         });
-        // What ended a script tells why better than the script.
+        // The cause that ended a script is a better error than the script's own.
         if made.is_err() {
             self.check()?;
         }

@@ -1,7 +1,9 @@
-//! Which keys transactions have locked, who waits for them, and what is told of all transactions.
+//! Key locks: the keys that transactions have locked, the plain writes that wait for them, and
+//! figures of all transactions.
 //!
-//! Invariants: a key is locked only with its latch held, and a plain write looks for locks only with its latches held, so
-//! neither misses the other. Transactions never wait for key locks, so there is no deadlock.
+//! Invariants: a key is locked only with its latch held, and a plain write looks for locks only
+//! with its latches held, so neither misses the other. Transactions never wait for key locks, so
+//! there is no deadlock.
 
 use crate::session_id::Lsid;
 use errors::Result;
@@ -12,10 +14,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use storage::write_conflict;
 
-/// So many plain writes may wait for transactions at a time: they hold worker threads, of which some must stay free.
+/// The most plain writes that may wait for transactions at a time. Each holds a worker thread, and
+/// some threads must stay free.
 const MOST_WAITING: usize = 100;
 
-/// Which keys are locked by transactions, by their latch hash. Two keys of one hash cost a needless conflict.
+/// Which keys are locked by transactions, by their latch hash. Two keys of one hash cost a needless
+/// conflict.
 #[derive(Default)]
 pub struct KeyLocks {
     /// How many keys are locked: plain writes look no further while there are none.
@@ -27,13 +31,14 @@ pub struct KeyLocks {
 
 #[derive(Default)]
 struct Table {
-    /// The transaction that holds each.
+    /// The transaction that holds each key.
     owners: HashMap<u64, u64>,
-    /// How many plain writes wait for each. No transaction gets a key that is waited for, so they come to their turn.
+    /// The number of plain writes that wait for each key. No transaction gets a key that a plain
+    /// write waits for, so plain writes are not starved.
     waiters: HashMap<u64, u32>,
 }
 
-/// A plain write's place among those who wait for keys; given back when it is dropped.
+/// A plain write's place in the queue for keys, given back on drop.
 pub(crate) struct Waiting<'l> {
     locks: &'l KeyLocks,
     hashes: Vec<u64>,
@@ -55,7 +60,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Waiting<'_> {
-    /// Waits for at most `patience` until none of the keys is locked; whether that is so.
+    /// Waits for at most `patience` until none of the keys is locked; returns whether that is so.
     pub fn wait(&self, patience: Duration) -> bool {
         let mut table = self.locks.table.lock();
         if !table.holds(&self.hashes) {
@@ -76,11 +81,11 @@ impl KeyLocks {
     /// Whether a transaction has locked one of these keys. Asked with their latches held.
     #[inline]
     pub(crate) fn meets(&self, hashes: &[u64]) -> bool {
-        // The latch orders this look after the lock of whoever held the latch before.
+        // The latch orders this read after the locking by the previous holder of the latch.
         self.locked.load(Ordering::Relaxed) != 0 && self.table.lock().holds(hashes)
     }
 
-    /// A place among those who wait for these keys; a write conflict when too many wait already.
+    /// Queues for these keys; a write conflict when too many wait already.
     pub(crate) fn queue(&self, hashes: &[u64]) -> Result<Waiting<'_>> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MOST_WAITING {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -96,8 +101,9 @@ impl KeyLocks {
         })
     }
 
-    /// Locks keys for the transaction `id`, which has their latches, and adds those that are new to `locked`; a write
-    /// conflict when another transaction has one of them, or a plain write waits for it.
+    /// Locks keys for the transaction `id`, which has their latches, and adds those that are new to
+    /// `locked`; a write conflict when another transaction has one of them, or a plain write waits
+    /// for it.
     pub(crate) fn lock(&self, id: u64, hashes: &[u64], locked: &mut Vec<u64>) -> Result<()> {
         let mut table = self.table.lock();
         for hash in hashes {
@@ -130,12 +136,12 @@ impl KeyLocks {
     }
 }
 
-/// What is told of a transaction that is open.
+/// Figures of an open transaction.
 pub struct OpenTransaction {
     pub lsid: Lsid,
     pub number: i64,
     pub started: Instant,
-    /// A statement of it runs.
+    /// Whether one of its statements runs.
     pub active: AtomicBool,
     pub operations: AtomicU64,
     pub bytes: AtomicUsize,
@@ -149,7 +155,7 @@ pub struct Transactions {
     pub started: AtomicU64,
     pub committed: AtomicU64,
     pub aborted: AtomicU64,
-    /// What the writes of one may hold in memory, in bytes.
+    /// The most memory that one transaction's writes may hold, in bytes.
     pub most_bytes: AtomicUsize,
     /// How long one waits for DDL (`maxTransactionLockRequestTimeoutMillis`).
     pub lock_patience_millis: AtomicU64,

@@ -9,8 +9,8 @@
 //!
 //! ```text
 //! records, examined, gate, interrupt, build_progress, zone_maps, key_locks,
-//!     temp_collections, write_group    what knows no operation
-//! engine                               what all operations share
+//!     temp_collections, write_group    independent of operations
+//! engine                               state shared by all operations
 //! snapshot_history                     states of the past that can be read
 //! transaction                          a multi-document transaction in progress
 //! op                                   one operation: budget, interruption, latches, commit
@@ -19,8 +19,9 @@
 //! pipeline                             aggregations, which read and (`$out`, `$merge`) write
 //! ```
 //!
-//! Architecture invariants: the executor knows no command and no socket; every write becomes log entries given to
-//! [`OpCtx::commit`], and nothing else changes records or (builds aside) index entries.
+//! Architecture invariants: the executor knows no command and no socket; every write becomes log
+//! entries given to [`OpCtx::commit`], and nothing else changes records or (builds aside) index
+//! entries.
 
 mod build_progress;
 mod engine;

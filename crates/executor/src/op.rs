@@ -1,12 +1,14 @@
-//! One running operation: what it may spend, where its writes go, when it must stop.
+//! One running operation: its budget, its write group, its interruption.
 //!
-//! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries, reads only what is in the
-//! cache and never waits. When that is not enough it fails with `Error::offload()` before it has had any effect, and is run
-//! again on a worker. Inline, commits are deferred: the entries gather in the loop's [`WriteGroup`],
-//! and latches and locks stay held until the group is written. On a worker a commit is made at once, in one group with whoever
-//! else commits.
+//! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries,
+//! reads only what is in the cache and never waits. When that is not enough it fails with
+//! `Error::offload()` before it has had any effect, and is run again on a worker. Inline, commits
+//! are deferred: the entries gather in the loop's [`WriteGroup`], and latches and locks stay held
+//! until the group is written. On a worker a commit is made at once, in one group with whoever else
+//! commits.
 //!
-//! Invariant: after an operation has staged anything it never offloads; what it still needs it waits for.
+//! Invariant: after an operation has staged anything it never offloads; what it still needs it
+//! waits for.
 
 mod locking;
 mod spent;
@@ -54,43 +56,43 @@ pub struct OpCtx<'a> {
     budget: u32,
     ticks: u32,
     pub deadline: Option<Instant>,
-    /// Set by killOp, killCursors, a vanished client, shutdown.
+    /// Set by killOp, killCursors, a client's disconnect, shutdown.
     pub killed: Option<&'a Arc<AtomicBool>>,
-    /// As `killed`: set when the client is gone.
+    /// As `killed`: set when the client has disconnected.
     pub cancelled: Option<&'a Arc<AtomicBool>>,
-    /// Writes are not tested by validators (`bypassDocumentValidation`).
+    /// Validators are bypassed (`bypassDocumentValidation`).
     pub bypass_validation: bool,
-    /// Blocking stages may go to temporary files (`allowDiskUse`).
+    /// Blocking stages may use temporary files (`allowDiskUse`).
     pub disk_use: bool,
-    /// `None`: a batch may be as long as it likes.
+    /// The memory for long replies; `None`: no limit.
     pub room: Option<&'a dyn ReplyMemory>,
-    /// Without room for more, a batch may end early.
+    /// A batch may end early when there is no room for more.
     pub may_cut: bool,
-    /// Nothing was changed so far: rather than to wait for room half-way, the command fails with `wants_room` set, and is run
-    /// again when there is.
+    /// The command may start over, because it has changed nothing: instead of waiting for room
+    /// half-way, it fails with `wants_room` set, and runs again when there is room.
     pub may_start_over: bool,
     pub wants_room: bool,
-    /// How many bytes each scan may take to remember what it has given.
+    /// The bytes that each scan may use to remember given records.
     pub(crate) remembered: usize,
-    /// What it reads, when that is not the newest state.
+    /// The pinned snapshot to read; `None`: the newest state.
     pub moment: Option<Arc<PinnedSnapshot>>,
     staged: bool,
-    /// A commit on a worker has failed: what was noted of its statements may not have happened.
+    /// A commit on a worker has failed: recorded results of its statements may not have happened.
     pub commit_failed: bool,
-    /// The multi-document transaction that the operation is a statement of.
+    /// The multi-document transaction that this operation belongs to.
     pub transaction: Option<Box<Transaction>>,
-    /// Keys that a transaction had locked when they were wanted: waited for before the next latch.
+    /// Keys that a transaction holds: the operation waits for them before the next latch.
     blocked: Vec<u64>,
-    /// Told while it waits for writes to be let through ([`Gate`]).
+    /// Set while the operation waits at the [`Gate`].
     pub waiting: Option<&'a AtomicBool>,
-    /// Log index of the last commit made on a worker; 0 when there was none.
+    /// The log index of the last commit on a worker; 0 when there was none.
     pub last_index: u64,
-    /// The first plan that was run, and what all of them examined: for the profiler.
+    /// For the profiler: the first plan that ran, and what all plans examined.
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
     /// Collections that it has made because something was written to them.
     pub made: SmallVec<[String; 1]>,
-    /// Counters of indexes that it added to while it may be run again elsewhere.
+    /// Index counters that were incremented; taken back when the operation runs again.
     used: SmallVec<[Arc<AtomicU64>; 2]>,
 }
 
@@ -141,14 +143,14 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// The operation failed only to be run again: what it counted will be counted then.
+    /// Takes back counts, because the operation failed only to run again.
     pub fn run_again(&mut self) {
         for accesses in self.used.drain(..) {
             accesses.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// What it was about and has examined, for when it goes on in another run.
+    /// What the operation has spent, for the run that continues it.
     pub fn spent(&self) -> Spent {
         Spent {
             plan: self.plan.clone(),
@@ -157,7 +159,7 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// Takes over what an earlier run of the same operation did.
+    /// Continues an earlier run of the same operation.
     pub fn go_on(&mut self, spent: Spent) {
         spent.used.iter().for_each(|accesses| self.uses(accesses));
         self.plan = spent.plan;
@@ -169,7 +171,7 @@ impl<'a> OpCtx<'a> {
         self.budget
     }
 
-    /// Counts what earlier runs of the same operation have examined.
+    /// Reduces the budget by what earlier runs of the same operation examined.
     pub fn reduce_budget(&mut self, left: u32) {
         self.budget = self.budget.min(left);
     }
@@ -184,7 +186,8 @@ impl<'a> OpCtx<'a> {
         self.staged || self.last_index != 0
     }
 
-    /// Hands the operation to a worker when it still may be: for what is known to be long.
+    /// Moves the operation to a worker if that is still possible: for work that is known to be
+    /// long.
     pub fn need_worker(&self) -> Result<()> {
         if self.may_offload() {
             Err(Error::offload())
@@ -193,22 +196,23 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// Lets a moment pass in which others may give back memory of [`Engine::stage_memory`].
+    /// Pauses, so that others may release memory of [`Engine::stage_memory`].
     pub fn wait_for_memory(&mut self) -> Result<()> {
         self.need_worker()?;
         std::thread::sleep(Duration::from_millis(10));
         self.check()
     }
 
-    /// Lets a moment pass in which others may end what is in the way.
+    /// Pauses, so that a conflicting operation may end.
     pub(crate) fn let_others(&mut self) -> Result<()> {
         self.need_worker()?;
         std::thread::sleep(Duration::from_millis(5));
         self.check()
     }
 
-    /// Whether a batch of `so_far` bytes may take a document of `more`. A long one takes room first; when there is none it ends
-    /// early, if it may and has something to give, else it waits.
+    /// Whether a batch of `so_far` bytes may take a document of `more` bytes. A long batch takes
+    /// room first. When there is no room it ends early, if it may and is not empty; otherwise it
+    /// waits.
     #[inline]
     pub fn may_grow(&mut self, so_far: usize, more: usize) -> Result<bool> {
         if self.room.is_none() || so_far + more <= SMALL_REPLY_BYTES {
@@ -217,7 +221,7 @@ impl<'a> OpCtx<'a> {
         self.take_room(self.may_cut && so_far > 0)
     }
 
-    /// Takes room for a long reply, once; false when there is none and `may_do_without`.
+    /// Takes room for a long reply, once; false when there is no room and `may_do_without` is set.
     pub fn take_room(&mut self, may_do_without: bool) -> Result<bool> {
         let Some(room) = self.room else {
             return Ok(true);
@@ -228,7 +232,7 @@ impl<'a> OpCtx<'a> {
             }
             self.need_worker()?;
             if self.may_start_over {
-                // Who waits should not hold the document that was too long.
+                // A waiting operation should not hold the long document.
                 self.wants_room = true;
                 return Err(Error::offload());
             }
@@ -238,7 +242,7 @@ impl<'a> OpCtx<'a> {
         Ok(true)
     }
 
-    /// On a worker: takes room for a long reply, however long that takes.
+    /// On a worker: waits for room for a long reply.
     pub fn wait_for_room(&mut self) -> Result<()> {
         self.wants_room = false;
         if let Some(room) = self.room {
@@ -250,7 +254,8 @@ impl<'a> OpCtx<'a> {
         Ok(())
     }
 
-    /// Accounts for `n` examined entries. Fails when the inline budget is spent, the time is up or somebody killed it.
+    /// Counts `n` examined entries. Fails when the inline budget is spent, the time limit is
+    /// reached, or the operation was killed.
     #[inline]
     pub fn tick(&mut self, n: u32) -> Result<()> {
         if self.group.is_some() {
@@ -267,7 +272,7 @@ impl<'a> OpCtx<'a> {
         Ok(())
     }
 
-    /// Fails when the time is up or somebody killed the operation.
+    /// Fails when the time limit is reached or the operation was killed.
     pub fn check(&self) -> Result<()> {
         let flags = [self.killed, self.cancelled].map(|f| f.map(|f| &**f));
         interrupted(self.deadline, flags)
@@ -283,7 +288,7 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// The variables of a command that is done in one go, so that its expressions stop when it must.
+    /// Variables whose expressions stop when the operation must: for a command without a cursor.
     pub fn interruptible(&self, vars: &Vars) -> Arc<Vars> {
         Interrupt::bind(self.stopped_by(), vars).1
     }
@@ -316,7 +321,8 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// What decides a write: the newest state, without a snapshot; in a transaction its snapshot with its own writes.
+    /// The view on which a write is decided: the newest state, without a snapshot; in a transaction
+    /// its snapshot with its own writes.
     pub fn latest(&self) -> View {
         match &self.transaction {
             None => self.newest(),
@@ -337,7 +343,7 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// Refuses a collection of the operation's moment that is not wholly there any more.
+    /// Refuses a collection of the pinned snapshot that has lost data since.
     pub(crate) fn check_moment(&self, coll: &Collection) -> Result<()> {
         if self.moment.is_none() || coll.is_view() {
             return Ok(());

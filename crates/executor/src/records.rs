@@ -1,4 +1,4 @@
-//! From documents to records and index entries: what one document's change means in the keyspace.
+//! Records and index entries: how documents are laid out in the keyspace.
 
 use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, ObjectId, Val, Writer, key, tag};
 use catalog::keyspace::{self, PREFIX, Prefix};
@@ -9,7 +9,7 @@ use query::index_keys::KeySet;
 use std::borrow::Cow;
 use storage::{Direction, Effect, View};
 
-/// What is shorter cannot nest too deep.
+/// A shorter document cannot be nested too deeply.
 const DEEP_BYTES: usize = 1024;
 
 /// The hash under which a key of the keyspace is latched.
@@ -24,8 +24,8 @@ pub fn latch_hash(key: &[u8]) -> u64 {
     h ^ (h >> 32)
 }
 
-/// A document as it is stored: `_id` first, generated when missing; empty timestamps at the top level are filled by `next_stamp`. Checks
-/// what MongoDB checks of a document to insert.
+/// A document as it is stored: `_id` first, generated when missing; empty timestamps at the top
+/// level are filled by `next_stamp`. Checks what MongoDB checks of a document to insert.
 pub fn prepare(doc: Doc<'_>, next_stamp: impl FnMut() -> u64) -> Result<DocBuf> {
     let mut first = None;
     let mut unstamped = false;
@@ -97,10 +97,10 @@ fn damaged_record(coll: &Collection, key: &[u8]) -> Error {
     Error::internal(format!("the record {hex} of {} is damaged", coll.ns))
 }
 
-/// What of a key of the store is not its prefix: a record key as index entries end with it.
+/// A key of the store without its prefix: for a record, the record key that index entries end with.
 ///
-/// Every such key was made with a prefix, or lies in a range of keys that have it; anything else is a bug, and would become
-/// index entries that lead nowhere.
+/// Every such key was made with a prefix, or comes from a range of keys with one. Anything else is
+/// a bug, and would make index entries that point nowhere.
 #[inline]
 pub fn own_part(store_key: &[u8]) -> &[u8] {
     assert!(
@@ -116,8 +116,8 @@ pub fn id_of(doc: Doc<'_>) -> Result<Val<'_>> {
         .ok_or_else(|| Error::internal("a stored document has no _id"))
 }
 
-/// The store's key of the record with that `_id`, wherever it lies; it need not exist where records lie under their `_id`.
-/// `None`: there is no such record.
+/// The store's key of the record with this `_id`. Where records lie under their `_id` the record
+/// need not exist. `None`: there is no such record.
 pub fn locate(view: &View, coll: &Collection, id: Val<'_>) -> Result<Option<Vec<u8>>> {
     if !coll.is_numbered() {
         return Ok(Some(record_key(coll, id)));
@@ -135,12 +135,13 @@ pub fn locate(view: &View, coll: &Collection, id: Val<'_>) -> Result<Option<Vec<
     Ok(Some(coll.record_key(number)))
 }
 
-/// An `_id` of so many bytes is taken for a hash, or for one of the identifiers that are as long: too long to stand in every index entry.
+/// A string `_id` of at least so many bytes is taken for a hash or a similar identifier: too long
+/// to be part of every index entry.
 const LONG_STRING: usize = 32;
 const LONG_BINARY: usize = 16;
 
-/// Whether `_id`s like this one are likely to come in no order, as hashes and random UUIDs do, so that records had better not lie
-/// under them.
+/// Whether `_id`s like this one probably come in random order, as hashes and random UUIDs do. Then
+/// records are better stored under sequence numbers.
 pub(crate) fn comes_in_no_order(id: Val<'_>) -> bool {
     match id.tag {
         tag::STRING => id.as_str().is_some_and(|s| s.len() >= LONG_STRING),
@@ -153,7 +154,8 @@ pub(crate) fn comes_in_no_order(id: Val<'_>) -> bool {
     }
 }
 
-/// The store's keys of so many new records of a collection whose records lie under numbers.
+/// The store's keys of `many` new records, in a collection that stores records under sequence
+/// numbers.
 pub(crate) fn new_keys(view: &View, coll: &Collection, many: usize) -> Result<Vec<Vec<u8>>> {
     let numbers = coll.numbers.as_ref();
     let numbers = numbers
@@ -170,7 +172,7 @@ pub(crate) fn none(view: &View, coll: &Collection) -> Result<bool> {
     Ok(!scan.next()?)
 }
 
-/// The number of the newest record.
+/// The sequence number of the newest record.
 fn last_number(view: &View, coll: &Collection) -> Result<Option<u64>> {
     let prefix = &coll.record_prefix;
     let mut scan = view.scan(prefix, &keyspace::prefix_end(prefix), Direction::Backward);
@@ -183,7 +185,8 @@ fn last_number(view: &View, coll: &Collection) -> Result<Option<u64>> {
         .ok_or_else(|| Error::internal(format!("a record of {} lies under no number", coll.ns)))
 }
 
-/// The store's key of the record whose `_id` this is, in a collection whose records lie under their `_id`.
+/// The store's key of the record whose `_id` this is, in a collection whose records lie under their
+/// `_id`.
 pub fn record_key(coll: &Collection, id: Val<'_>) -> Vec<u8> {
     let mut k = Vec::with_capacity(PREFIX + 1 + id.bytes.len().max(9));
     k.extend_from_slice(&coll.record_prefix);
@@ -199,7 +202,8 @@ pub fn indexed(index: &Index, doc: Doc<'_>) -> Result<bool> {
     }
 }
 
-/// The index keys of a document, and which fields of the index were arrays. `keys` is cleared first.
+/// The index keys of a document, and which fields of the index were arrays. `keys` is cleared
+/// first.
 pub fn keys_of(index: &Index, doc: Doc<'_>, keys: &mut KeySet) -> Result<u64> {
     keys.clear();
     if !indexed(index, doc)? {
@@ -208,8 +212,8 @@ pub fn keys_of(index: &Index, doc: Doc<'_>, keys: &mut KeySet) -> Result<u64> {
     Ok(index.info.key.extract(doc, index.info.sparse, keys)?.0)
 }
 
-/// What identifies each entry that an index must have for a record, for whoever compares the two: [`identity`] says the same of one that
-/// is there. `record_key` is without prefix.
+/// The identity of each entry that an index must have for a record; [`identity`] gives that of an
+/// existing entry. Used to verify indexes. `record_key` is without prefix.
 pub fn entries_of(index: &Index, doc: Doc<'_>, record_key: &[u8]) -> Result<Vec<Vec<u8>>> {
     let mut keys = KeySet::default();
     keys_of(index, doc, &mut keys)?;
@@ -225,7 +229,7 @@ pub fn identity<'e>(index: &Index, entry: &'e [u8], value: &[u8]) -> Cow<'e, [u8
     }
 }
 
-/// Whether an entry that [`entries_of`] names is there.
+/// Whether an entry with an identity from [`entries_of`] exists.
 pub fn has_entry(view: &View, index: &Index, identity: &[u8]) -> Result<bool> {
     match index.id {
         ID_INDEX => {
@@ -240,8 +244,8 @@ pub fn has_entry(view: &View, index: &Index, identity: &[u8]) -> Result<bool> {
     }
 }
 
-/// What an entry tells besides its fields: the key of the record, without prefix, and the types that the key forgot. `entry` is without
-/// the index's prefix, and its fields end at `at`.
+/// The rest of an entry after its fields: the record key, without prefix, and the type information
+/// that the index key lacks. `entry` is without the index's prefix, and its fields end at `at`.
 #[inline]
 pub fn told<'e>(
     index: &Index,
@@ -256,7 +260,7 @@ pub fn told<'e>(
     told.ok_or_else(|| damaged_entry(index))
 }
 
-/// The types that the key of an entry forgot.
+/// The type information of an entry, which its key lacks.
 #[inline]
 pub(crate) fn types<'e>(index: &Index, value: &'e [u8]) -> Result<&'e [u8]> {
     match index.id {
@@ -287,7 +291,8 @@ pub fn unique_hash(index: &Index, index_key: &[u8]) -> u64 {
         ^ u64::from_be_bytes(index.prefix[..8].try_into().unwrap_or([0; 8]))
 }
 
-/// Fails when a unique index holds `index_key` for another record than `record_key`, the store's key of a record that exists.
+/// Fails when a unique index has `index_key` for another record than `record_key`, the store's key
+/// of an existing record.
 pub fn check_unique(
     view: &View,
     coll: &Collection,
@@ -318,7 +323,7 @@ pub fn check_unique(
     view.check_unchanged(&low, &high)
 }
 
-/// The error of a second value in a unique index.
+/// The error for a duplicate value in a unique index.
 pub fn duplicate(coll: &Collection, index: &Index, index_key: &[u8], types: &[u8]) -> Error {
     let mut d = key::Decoder::new(index_key, types);
     let mut w = Writer::new();
@@ -333,7 +338,7 @@ pub fn duplicate(coll: &Collection, index: &Index, index_key: &[u8], types: &[u8
     duplicate_error(&coll.ns, index.name(), &pattern, &w.finish())
 }
 
-/// The error of a second `_id`.
+/// The error for a duplicate `_id`.
 pub fn duplicate_id(coll: &Collection, id: Val<'_>) -> Error {
     let mut w = Writer::new();
     w.val("_id", id);

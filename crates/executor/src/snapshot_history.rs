@@ -1,9 +1,10 @@
-//! A moment of the past that reads are made of: `readConcern: {level: "snapshot"}` outside of transactions.
+//! Snapshot history: past states for `readConcern: {level: "snapshot"}` outside transactions.
 //!
-//! The first read of a session takes a moment and tells its cluster time; later ones name that time and must find the same
-//! state. A moment is therefore kept for a while after it was taken, with the records and the catalog of its time.
-//! Invariant: what one cluster time shows never changes for as long as it can be read. What the engine may have let go of
-//! since (a collection or an index that was dropped) is refused, not read.
+//! The first read of a session pins a snapshot and returns its cluster time; later reads name that
+//! time and must see the same state. So a snapshot is kept for a while, with the records and the
+//! catalog of its time. Invariant: the state of a cluster time never changes while it can be read.
+//! A collection or index that was dropped since is refused, because the engine may have removed its
+//! data.
 
 use crate::engine::Engine;
 use catalog::Snapshot;
@@ -14,12 +15,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::View;
 
-/// How long a moment can be read: MongoDB's `minSnapshotHistoryWindowInSeconds`.
+/// How long a snapshot can be read: MongoDB's `minSnapshotHistoryWindowInSeconds`.
 const WINDOW: Duration = Duration::from_secs(300);
-/// A moment holds up the engine's cleaning behind it; with more of them than this the oldest goes early.
+/// The most snapshots. Each keeps the engine from removing old versions; beyond this number the
+/// oldest is released early.
 const MOST: usize = 4096;
 
-/// A state of everything, and the cluster time that stands for it.
+/// A pinned state of records and catalog, and its cluster time.
 pub struct PinnedSnapshot {
     pub ts: u64,
     pub view: View,
@@ -27,7 +29,7 @@ pub struct PinnedSnapshot {
 }
 
 impl PinnedSnapshot {
-    /// The newest state. Its time is not after what the view shows.
+    /// Pins the newest state. Its cluster time is not later than what the view shows.
     pub(crate) fn now(engine: &Engine) -> Arc<PinnedSnapshot> {
         PinnedSnapshot::of(engine, engine.store.last_ts())
     }
@@ -44,14 +46,14 @@ impl PinnedSnapshot {
     }
 }
 
-/// The moments that can be read, by their cluster time.
+/// The snapshots that can be read, by cluster time.
 #[derive(Default)]
 pub struct SnapshotHistory(Mutex<BTreeMap<u64, (Instant, Arc<PinnedSnapshot>)>>);
 
 impl SnapshotHistory {
     /// The newest state.
     pub fn newest(&self, engine: &Engine) -> Arc<PinnedSnapshot> {
-        // The time before the view: it shows all that was acknowledged by then.
+        // The time is taken before the view, so the view shows all that was acknowledged by then.
         let ts = engine.store.last_ts();
         let mut kept = self.0.lock();
         let now = Instant::now();
@@ -67,7 +69,7 @@ impl SnapshotHistory {
         moment
     }
 
-    /// The state at a cluster time that a reply told before.
+    /// The state at a cluster time that an earlier reply returned.
     pub fn at(&self, engine: &Engine, ts: u64) -> Result<Arc<PinnedSnapshot>> {
         if let Some((_, moment)) = self.0.lock().get(&ts) {
             return Ok(moment.clone());
@@ -95,7 +97,7 @@ impl SnapshotHistory {
         );
     }
 
-    /// Lets go of those that were taken too long ago.
+    /// Releases snapshots that are too old.
     pub fn forget_old(&self) {
         self.0
             .lock()

@@ -1,17 +1,18 @@
-//! Collections that an operation fills before they take the place of another (`$out`, convertToCapped): what a kill leaves of
-//! them is dropped at the next start. They are known by their names, as nobody else would choose them.
+//! Temporary collections: an operation (`$out`, convertToCapped) fills one before it replaces
+//! another collection. Those that a kill leaves behind are dropped at the next start. They are
+//! recognized by their reserved names.
 
 use catalog::Catalog;
 
 const OUT: &str = "tmp.agg_out.";
 const CAPPED: &str = ".convertToCapped";
 
-/// A new name for what `$out` fills.
+/// A new name for a temporary collection of `$out`.
 pub(crate) fn of_out(db: &str) -> String {
     format!("{db}.{OUT}{:016x}", rand::random::<u64>())
 }
 
-/// A new name for what convertToCapped fills.
+/// A new name for a temporary collection of convertToCapped.
 pub fn of_convert_to_capped(db: &str) -> String {
     format!("{db}.tmp{:016x}{CAPPED}", rand::random::<u64>())
 }
@@ -26,7 +27,8 @@ fn is_one(ns: &str) -> bool {
         .is_some_and(|n| n.len() == 16 && n.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
 }
 
-/// Drops them. Where that fails they stay for the next start: nothing is wrong with the rest.
+/// Drops all temporary collections. One that cannot be dropped stays until the next start; it does
+/// no harm.
 pub(crate) fn drop_all(catalog: &Catalog) {
     for coll in catalog.snapshot().all().filter(|c| is_one(&c.ns)) {
         match catalog.drop_collection(&coll.ns) {

@@ -1,4 +1,4 @@
-//! Multi-document transactions: what one reads, has written, and keeps others away from.
+//! Multi-document transactions: a transaction's snapshot, its writes and its locks.
 //!
 //! ```text
 //! statement ─ reads: snapshot + own writes                      (storage::View::with_writes)
@@ -7,11 +7,12 @@
 //! abort     ─ forgotten
 //! ```
 //!
-//! Snapshot isolation, the first writer wins: a transaction locks each key when it first writes it, and a key that was
-//! changed since the snapshot, or that another transaction has locked, is a write conflict. So nothing has to be checked at
-//! the commit. A plain write that meets a locked key waits until the transaction has ended.
+//! Snapshot isolation, first writer wins. A transaction locks each key when it first writes it. A
+//! key that changed since the snapshot, or that another transaction has locked, is a write
+//! conflict. So the commit needs no check. A plain write that meets a locked key waits until the
+//! transaction has ended.
 //!
-//! Invariant: a transaction that is dropped has given back all that it held.
+//! Invariant: dropping a transaction releases all that it holds.
 
 use crate::engine::Engine;
 use crate::key_locks::OpenTransaction;
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 use storage::{Entry, Op, View, WriteSet};
 
-/// Where a transaction stood before a statement, so that the statement can be taken back.
+/// The state of a transaction before a statement, to roll the statement back.
 pub struct Savepoint {
     writes: WriteSet,
     entries: usize,
@@ -39,12 +40,12 @@ pub struct Transaction {
     engine: Arc<Engine>,
     snapshot: Arc<PinnedSnapshot>,
     writes: WriteSet,
-    /// What the statements meant, in order: the parts of the log entry.
+    /// The entries of its statements, in order: the parts of the log entry.
     entries: Vec<Entry>,
     locked: Vec<u64>,
-    /// Keeps DDL away from what was written to, until the end.
+    /// Write locks on the collections written to: they block DDL until the transaction ends.
     collections: HashMap<[u8; 16], WriteLock>,
-    /// Collections that it has made.
+    /// Collections that the transaction has created.
     created: Vec<PendingCollection>,
     told: Arc<OpenTransaction>,
     committed: bool,
@@ -64,7 +65,7 @@ impl Drop for Transaction {
 }
 
 impl Transaction {
-    /// Begins with the newest state, or with a snapshot that is given.
+    /// Begins with the newest state, or with a given snapshot.
     pub fn begin(
         engine: &Arc<Engine>,
         snapshot: Option<Arc<PinnedSnapshot>>,
@@ -109,7 +110,7 @@ impl Transaction {
         !self.entries.is_empty()
     }
 
-    /// Memory that it holds, about, in bytes.
+    /// The approximate memory held, in bytes.
     pub fn bytes(&self) -> usize {
         self.writes.bytes() * 2
     }
@@ -122,7 +123,7 @@ impl Transaction {
         }
     }
 
-    /// Takes back what was written since; the keys stay locked.
+    /// Rolls back to the savepoint; the keys stay locked.
     pub fn return_to(&mut self, savepoint: Savepoint) {
         self.writes = savepoint.writes;
         self.entries.truncate(savepoint.entries);
@@ -132,18 +133,18 @@ impl Transaction {
         }
     }
 
-    /// A state with the transaction's own writes.
+    /// A view of the snapshot with the transaction's own writes.
     pub(crate) fn reading(&self) -> View {
         self.snapshot.view.with_writes(self.writes.clone())
     }
 
-    /// The state that decides what is written.
+    /// The view on which writes are decided.
     pub(crate) fn writing(&self, newest: View) -> View {
         (self.snapshot.view).for_writing(self.writes.clone(), newest)
     }
 
-    /// A collection as it was in the snapshot, but with all the fields of indexes that hold arrays by now: the transaction's
-    /// own entries may be among them.
+    /// A collection as of the snapshot, but with the newest multikey information of its indexes:
+    /// the transaction's own entries may be among them.
     pub(crate) fn collection(&self, ns: &str) -> Option<Arc<Collection>> {
         if let Some(created) = self.created(ns) {
             return Some(created.clone());
@@ -157,7 +158,7 @@ impl Transaction {
         }
     }
 
-    /// A collection that the transaction has made itself.
+    /// A collection that this transaction has created.
     pub fn created(&self, ns: &str) -> Option<&Arc<Collection>> {
         let mut created = self.created.iter().map(PendingCollection::get);
         created.find(|c| *c.ns == *ns)
@@ -172,7 +173,7 @@ impl Transaction {
         }
     }
 
-    /// Makes a collection that others see when the transaction commits; false when there is one of that name.
+    /// Creates a collection that others see after the commit; false when the name exists.
     pub fn create(&mut self, ns: &str, options: DocBuf) -> Result<bool> {
         if self.created(ns).is_some() {
             return Ok(false);
@@ -186,13 +187,13 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Adds indexes to a collection that the transaction has made, and that has no records yet.
+    /// Adds indexes to an empty collection that the transaction has created.
     pub fn create_indexes(&mut self, ns: &str, new: &[NewIndex]) -> Result<()> {
         let engine = self.engine.clone();
         self.alter_created(ns, |c| engine.catalog.add_pending_indexes(c, new))
     }
 
-    /// Notes which fields of an index hold arrays, in a collection that the transaction has made.
+    /// Marks fields of an index as multikey, in a collection that the transaction has created.
     pub(crate) fn mark_multikey(&mut self, ns: &str, id: u32, bits: u64) -> Result<()> {
         let engine = self.engine.clone();
         self.alter_created(ns, |c| engine.catalog.set_pending_multikey(c, id, bits))
@@ -218,8 +219,8 @@ impl Transaction {
         held.then(|| coll.write_lock_again())
     }
 
-    /// Keeps a collection locked until the end. Fails when its snapshot does not show the collection as it is, or when it
-    /// is one that transactions do not write to.
+    /// Keeps a collection locked until the transaction ends. Fails when the collection changed
+    /// since the snapshot, or when transactions may not write to it.
     pub(crate) fn keep_locked(&mut self, coll: &Collection) -> Result<()> {
         if coll.capped.is_some() {
             bail!(
@@ -249,7 +250,7 @@ impl Transaction {
             .lock(self.id, hashes, &mut self.locked)
     }
 
-    /// Takes what a statement would commit.
+    /// Adds the entries of a statement.
     pub(crate) fn stage(&mut self, entries: Vec<Entry>) -> Result<()> {
         for entry in &entries {
             for effect in &entry.effects {
@@ -270,8 +271,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// The log entry of all that was written, without the session's record. When it is applied, the transaction has
-    /// committed.
+    /// Takes the log entry of all writes, without the session's record. The transaction has
+    /// committed when it is applied.
     pub(crate) fn take_entry(&mut self) -> Entry {
         self.committed = true;
         let mut entry = Entry::noop(Vec::new());

@@ -1,25 +1,26 @@
 //! The writes of one turn of an event loop, committed together.
 //!
-//! Invariant: latches and locks of a staged write are held until the group is applied, or has failed.
+//! Invariant: latches and locks of a staged write are held until the group is applied, or has
+//! failed.
 
 use catalog::{Tail, WriteLock};
 use errors::{Error, Result};
 use std::sync::Arc;
 use storage::{Entry, LatchGuard, Store};
 
-/// What is held until a staged write is applied: it keeps others away from what the write touches.
+/// The latches and locks that are held until a staged write is applied.
 #[derive(Default)]
 pub struct Held {
     pub latches: Option<LatchGuard>,
     pub lock: Option<WriteLock>,
-    /// Whatever else is to be dropped then: the transaction that commits, with its key locks.
+    /// Anything else to be dropped then: a committing transaction with its key locks.
     pub kept: Option<Box<dyn Send>>,
-    /// The capped collection that grows: whoever waits for that is told then.
+    /// The tail of a capped collection that grows: its waiting cursors are notified then.
     pub grown: Option<Arc<Tail>>,
 }
 
 impl Held {
-    /// Lets go of the latches and the lock, and then wakes who waits for the collection to grow.
+    /// Releases latches and locks, and then wakes the cursors that wait for the collection to grow.
     pub(crate) fn release(self) {
         drop((self.latches, self.lock, self.kept));
         if let Some(tail) = self.grown {
@@ -47,7 +48,7 @@ impl WriteGroup {
         self.held.push(held);
     }
 
-    /// Writes and applies what was staged; then lets go of latches and locks.
+    /// Writes and applies what was staged; then releases latches and locks.
     pub fn flush(&mut self, store: &Store) {
         if self.entries.is_empty() {
             return;
@@ -60,8 +61,9 @@ impl WriteGroup {
         self.held.drain(..).for_each(Held::release);
     }
 
-    /// Flushes and tells how all that was staged since the last call fared: a log index at or after its last entry. It is
-    /// not before entries that others made, which the answer to a retried write stands for.
+    /// Flushes; returns the outcome of all writes staged since the last call: a log index at or
+    /// after their last entry. The index also covers earlier entries of other writers, because a
+    /// reply to a retried write may stand for one of those.
     pub fn commit(&mut self, store: &Store) -> Result<u64> {
         self.flush(store);
         match self.failed.take() {

@@ -1,13 +1,13 @@
-//! The zone maps that there are (`catalog::Zones`): how many, and whether one is being made.
+//! The registry of zone maps (`catalog::Zones`): how many exist, and whether one is being built.
 
 use parking_lot::Mutex;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Maps that there may be.
+/// The most zone maps.
 const MOST: usize = 64;
 
-/// The maps that there are, and whether one is being made.
+/// The existing zone maps, and whether one is being built.
 #[derive(Default)]
 pub struct ZoneMaps {
     made: Mutex<Made>,
@@ -21,7 +21,7 @@ struct Made {
 }
 
 impl ZoneMaps {
-    /// How many there are.
+    /// The number of zone maps.
     pub fn count(&self) -> usize {
         let made = self.made.lock();
         let ready =
@@ -29,7 +29,7 @@ impl ZoneMaps {
         made.maps.iter().filter(ready).count()
     }
 
-    /// How many records sorts have not read that they would have read otherwise, whatever told of them.
+    /// The number of records that sorts did not have to read, by zone maps or index keys.
     pub fn spared(&self) -> u64 {
         self.spared.load(Relaxed)
     }
@@ -38,7 +38,7 @@ impl ZoneMaps {
         self.spared.fetch_add(many as u64, Relaxed);
     }
 
-    /// Whether another may be made; then it is being made.
+    /// Whether another map may be built; if so, its build counts as begun.
     pub(crate) fn begin(&self) -> bool {
         let mut made = self.made.lock();
         let ready =

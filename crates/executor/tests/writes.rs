@@ -1,4 +1,5 @@
-//! Writes through the executor: records, indexes and counts stay in step; a restart finds them again.
+//! Writes through the executor: records, indexes and counts stay in step; a restart finds them
+//! again.
 
 use bson::{Doc, DocBuf, doc, json};
 use catalog::NewIndex;

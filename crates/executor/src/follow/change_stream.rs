@@ -1,9 +1,10 @@
 //! Change streams: a cursor over the log, as its events.
 //!
-//! Between batches a stream holds where it stands, and nothing of the log. A batch reads on from there as far as the log is
-//! durable; on one node that is what a majority has.
+//! Between batches a stream holds its position, and nothing of the log. A batch reads on from there
+//! up to the durable index; on one node that is the majority.
 //!
-//! Invariant: `token` says what the stream has seen: one that resumes behind it sees exactly what this one would see next.
+//! Invariant: `token` says what the stream has seen. A stream that resumes after it sees exactly
+//! what this one would see next.
 
 use super::log_tail::{Follower, LogTail};
 use crate::op::OpCtx;
@@ -18,10 +19,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use storage::{Entry, Glance, LogMark, Record, Store};
 
-/// What an event's reply adds at most to its document: MongoDB's allowance for what the server adds.
+/// The largest event: a document, and MongoDB's allowance for what the server adds.
 const EVENT_BYTES: usize = MAX_DOC_BYTES + 16 * 1024;
 
-/// Events that were made and not given yet are kept between batches when they are no more than this, in bytes.
+/// Pending events up to this size in bytes are kept between batches.
 const READY_BYTES: usize = 64 << 10;
 
 /// Which whole documents an event shows.
@@ -39,9 +40,9 @@ pub enum ShowImage {
 #[derive(Clone, Copy, Debug)]
 pub enum Start {
     Now,
-    /// At the first entry that is not below a timestamp.
+    /// At the first entry whose timestamp is at least this.
     At(u64),
-    /// Behind a token.
+    /// After a token.
     After(Token),
 }
 
@@ -50,7 +51,7 @@ pub struct ChangeStreamRequest {
     pub full: ShowImage,
     pub before: ShowImage,
     pub start: Start,
-    /// The stages after it.
+    /// The stages after `$changeStream`.
     pub pipeline: PerDocument,
     pub vars: Arc<Vars>,
     /// Events that are too large come in fragments.
@@ -65,13 +66,14 @@ pub struct ChangeStream {
     mark: LogMark,
     /// Before the entry that was read last.
     last: LogMark,
-    /// What is not above this was seen.
+    /// The stream has seen everything up to this token.
     seen: Token,
-    /// The stream shows the event that it resumes behind. Without, it fails at the first one that it would show.
+    /// Whether the stream's own filters show the event that it resumes after. If not, the stream
+    /// fails at the first event.
     is_there: bool,
-    /// Events of changes that were read, to be given.
+    /// Events that are ready to be returned.
     ready: VecDeque<(Token, DocBuf)>,
-    /// It has read up to what was durable.
+    /// Whether the stream has read up to the durable index.
     caught_up: bool,
     invalidated: bool,
     token: Token,
@@ -102,7 +104,8 @@ fn decode(record: &Record<'_>) -> Result<Entry> {
         .ok_or_else(|| Error::internal(format!("entry {} of the log is damaged", record.index)))
 }
 
-/// Before the first entry that is not below `ts`; fails when entries from there on may be gone.
+/// The position before the first entry whose timestamp is at least `ts`. Fails when entries from
+/// there on may have been trimmed.
 fn seek(store: &Store, ts: u64) -> Result<LogMark> {
     let first = store.first_log_index();
     let oldest = store.read_log(first)?.next()?.map(|r| r.ts);
@@ -119,7 +122,8 @@ impl ChangeStream {
             Scope::Database(db) => db,
             Scope::Deployment => "",
         };
-        // First the follower, then what is durable: nothing comes between.
+        // The follower is registered first, then the durable index is read, so no entry is missed
+        // in between.
         let follower = tail.follow(name);
         let store = tail.store();
         let mut is_there = true;
@@ -188,7 +192,7 @@ impl ChangeStream {
         Ok(self.invalidated && self.ready.is_empty())
     }
 
-    /// Between batches: lets go of events that are many bytes. They are made again.
+    /// Between batches: drops large pending events. They will be made again.
     pub fn release(&mut self) {
         let bytes = |(_, doc): &(Token, DocBuf)| doc.as_bytes().len();
         if self.ready.iter().map(bytes).sum::<usize>() > READY_BYTES {
@@ -199,7 +203,7 @@ impl ChangeStream {
         }
     }
 
-    /// Appends what is ready; false when the batch is full.
+    /// Appends the ready events; false when the batch is full.
     fn give(&mut self, w: &mut Writer, batch: &mut Batch) -> bool {
         while let Some((token, doc)) = self.ready.front() {
             if !batch.takes(w, doc) {
@@ -215,7 +219,7 @@ impl ChangeStream {
 
     fn read_on(&mut self, ctx: &mut OpCtx, w: &mut Writer, batch: &mut Batch) -> Result<()> {
         let store = self.tail.store().clone();
-        // In this order: see the tail's invariant.
+        // The order matters: see the invariant of [`LogTail`].
         let (scanned, scanned_ts) = self.tail.scanned();
         let news = self.follower.take_news();
         let durable = store.durable_index();
@@ -312,7 +316,7 @@ impl ChangeStream {
         let now;
         let mut images = Images::default();
         if let What::Update(_, new) = change.what {
-            // Whoever keeps the images before keeps those after: they are in the entry.
+            // A collection that keeps pre-images also has post-images: they are in the entry.
             let after = change.pre_image.map(|_| new);
             images.full = match self.request.full {
                 ShowImage::Off => None,
@@ -400,7 +404,7 @@ impl Batch {
     }
 }
 
-/// A document as it is now; `None` when it is gone, or its collection is.
+/// The current version of a document; `None` when it or its collection no longer exists.
 fn look_up(ctx: &OpCtx, change: &Change<'_>, new: Doc<'_>) -> Result<Option<DocBuf>> {
     let store = &ctx.engine.store;
     let catalog = &ctx.engine.catalog;
@@ -427,7 +431,7 @@ fn missing_image(which: &str, of: &str, stamp: &Stamp, change: &Change<'_>) -> E
     .with_label("NonResumableChangeStreamError")
 }
 
-/// Whether the stream shows the change that the token is of.
+/// Whether the stream shows the change of this token.
 fn shows(store: &Store, mark: LogMark, token: &Token, shown: &Shown) -> Result<bool> {
     let mut reader = store.read_log_at(mark)?;
     let Some(record) = reader.next()?.filter(|r| r.ts == token.ts) else {

@@ -1,12 +1,13 @@
-//! The end of the log, watched once for all who follow it.
+//! Log tail: watches the end of the log once for all followers.
 //!
-//! One thread reads what becomes durable and looks whom it concerns, by the namespace in the first bytes of an entry. Whoever is
-//! not concerned need not look at the log at all. The thread lives as long as somebody follows.
+//! One thread reads the entries that become durable, and finds the followers of each by the
+//! namespace in its first bytes. Other followers need not read the log at all. The thread runs
+//! while there are followers.
 //!
 //! Invariants:
-//! - A follower that has no news has missed nothing up to [`LogTail::scanned`], if he had read up to the durable index when he
-//!   took his last news.
-//! - Only what is durable is news: what a follower has seen is there after a loss of power.
+//! - A follower without news has missed nothing up to [`LogTail::scanned`], if it had read up to
+//!   the durable index when it took its last news.
+//! - Only durable entries are news: what a follower has seen survives a loss of power.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -15,14 +16,15 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use storage::{Glance, LogMark, LogReader, Store};
 
-/// Followers wait at most so long for what is written but not yet on disk: the sync of others, or one asked for here.
+/// The longest time that followers wait for a written entry to become durable, by a sync of others
+/// or by one requested here.
 const LOOK: Duration = Duration::from_millis(10);
-/// Entries looked at before the list of followers is given free for a moment.
+/// The number of entries read before the list of followers is unlocked for a moment.
 const RUN: usize = 4096;
 
-/// Somebody who follows the log.
+/// A follower of the log.
 pub struct Follower {
-    /// Before the first entry that may concern him.
+    /// The position before the first entry that may concern this follower.
     news: Mutex<Option<LogMark>>,
 }
 
@@ -35,7 +37,7 @@ impl Follower {
         self.news.lock().take()
     }
 
-    /// Says whether that was no news to him.
+    /// Returns whether the follower had no news before.
     fn tell(&self, mark: LogMark) -> bool {
         let mut news = self.news.lock();
         let first = news.is_none();
@@ -46,7 +48,8 @@ impl Follower {
 
 #[derive(Default)]
 struct Followers {
-    /// By `database.collection`, by database, and under the empty name those of everything.
+    /// Followers by `database.collection`, by database, and under the empty name those of the whole
+    /// server.
     by_name: HashMap<String, Vec<Weak<Follower>>>,
     running: bool,
     scanned: u64,
@@ -54,7 +57,7 @@ struct Followers {
 }
 
 impl Followers {
-    /// Tells those under a name; whether that was news to anybody.
+    /// Notifies the followers under a name; returns whether it was news to any.
     fn tell(&self, name: &str, mark: LogMark) -> bool {
         let list = self.by_name.get(name).into_iter().flatten();
         let told = list.filter_map(Weak::upgrade).filter(|f| f.tell(mark));
@@ -65,7 +68,7 @@ impl Followers {
 pub struct LogTail {
     store: Arc<Store>,
     followers: Mutex<Followers>,
-    /// Something became durable.
+    /// Signalled when entries became durable.
     durable: Condvar,
     following: AtomicUsize,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -91,7 +94,8 @@ impl LogTail {
         tail
     }
 
-    /// What to call when there is news for somebody; the first call counts.
+    /// Sets the function that is called when a follower has news. Only the first call has an
+    /// effect.
     pub fn on_news(&self, wake: Box<dyn Fn() + Send + Sync>) {
         let _ = self.wake.set(wake);
     }
@@ -100,13 +104,14 @@ impl LogTail {
         &self.store
     }
 
-    /// Up to which index, and its timestamp, everybody who is concerned was told.
+    /// The index, and its timestamp, up to which all followers were notified.
     pub fn scanned(&self) -> (u64, u64) {
         let followers = self.followers.lock();
         (followers.scanned, followers.scanned_ts)
     }
 
-    /// Follows what is written to a collection (`database.collection`), to a database, or (empty) at all.
+    /// Follows what is written to a collection (`database.collection`), to a database, or (empty)
+    /// at all.
     pub fn follow(self: &Arc<LogTail>, name: &str) -> Arc<Follower> {
         let follower = Arc::new(Follower {
             news: Mutex::default(),
@@ -119,7 +124,7 @@ impl LogTail {
         if !followers.running {
             followers.running = true;
             followers.scanned = self.store.durable_index();
-            // What is below the first entry that is looked at is not told apart: no mark goes ahead of it.
+            // Entries before the first scanned one are unknown, so no mark may be ahead of it.
             followers.scanned_ts = 0;
             let tail = self.clone();
             let started = std::thread::Builder::new()
@@ -133,7 +138,7 @@ impl LogTail {
         follower
     }
 
-    /// Looks at what has become durable; false when nobody follows any more.
+    /// Scans the new durable entries; false when there are no followers left.
     fn turn(&self, reader: &mut Option<LogReader>) -> bool {
         let mut followers = self.followers.lock();
         if self.store.durable_index() <= followers.scanned {
@@ -155,7 +160,7 @@ impl LogTail {
             self.store.request_sync();
         }
         if durable > followers.scanned && self.scan(&mut followers, reader, durable).is_err() {
-            // The log could not be read: those who follow it see why when they read it themselves.
+            // The log could not be read. Followers get the error when they read it themselves.
             *reader = None;
             let mark = self.store.read_log(durable).map(|r| r.mark());
             if let Ok(mark) = mark {

@@ -1,9 +1,9 @@
-//! `local.oplog.rs`: the log as a capped collection that nobody writes to.
+//! `local.oplog.rs`: the log as a read-only capped collection.
 //!
-//! Nothing is stored for it: its documents are made of the log's entries when they are read, and bounds on `ts` say where to
-//! begin. It ends where the log is durable, as change streams do.
+//! Nothing is stored for it. Its documents are made from the log's entries when they are read, and
+//! bounds on `ts` say where reading begins. It ends at the durable index, as change streams do.
 //!
-//! Invariant: between batches a cursor holds where it stands, and nothing of the log.
+//! Invariant: between batches a cursor holds its position, and nothing of the log.
 
 use super::log_tail::{Follower, LogTail};
 use crate::op::OpCtx;
@@ -19,15 +19,15 @@ use std::sync::Arc;
 use storage::{Entry, LogMark, LogReader, Record};
 
 pub const OPLOG: &str = "local.oplog.rs";
-/// Without a replica set's own terms there is one.
+/// The term when there is no replica set.
 const TERM: i64 = 1;
-/// So many entries are looked at together on the way back, the first time, and at most.
+/// The number of entries that a backward scan reads at once: the first time, and at most.
 const BACK: u64 = 16;
 const MOST_BACK: u64 = 1 << 14;
 
 enum Position {
     Forward(LogMark),
-    /// The entries below an index, by runs of so many.
+    /// Backward from an index, in runs of so many entries.
     Backward {
         below: u64,
         run: u64,
@@ -43,13 +43,13 @@ pub struct OplogCursor {
     bounds: Bounds,
     skip: u64,
     left: Option<u64>,
-    /// Of a tailable cursor that waits.
+    /// The follower of a tailable, awaiting cursor.
     follower: Option<Arc<Follower>>,
     tailable: bool,
     caught_up: bool,
 }
 
-/// Timestamps from `low` to `high`, both within.
+/// Timestamps from `low` to `high`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub low: u64,
@@ -57,7 +57,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// What a filter says of `ts` at its top.
+    /// The bounds on `ts` from the top level of a filter.
     pub fn of(filter: Doc<'_>) -> Bounds {
         let mut bounds = Bounds {
             low: 0,
@@ -116,7 +116,7 @@ fn document(record: &Record<'_>) -> Result<DocBuf> {
 }
 
 impl OplogCursor {
-    /// `given`: the filter as it was written. `backward`: the newest first.
+    /// `given`: the filter as the client wrote it. `backward`: newest first.
     pub fn open(
         tail: &Arc<LogTail>,
         given: Doc<'_>,

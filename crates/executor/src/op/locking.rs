@@ -1,7 +1,8 @@
-//! How an operation gets at what it writes, and commits it: the gate, the collection's write lock, latches, the group.
+//! Locking and commit of an operation: the gate, the collection's write lock, latches, the write
+//! group.
 //!
-//! Invariant: an operation on an event loop waits for nothing here. What is in its way it hands to a worker, unless it has
-//! staged a write.
+//! Invariant: on an event loop an operation does not wait here. On a conflict it moves to a worker,
+//! unless it has staged a write.
 
 use super::OpCtx;
 use crate::engine::Engine;
@@ -16,21 +17,22 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use storage::{Entry, LatchGuard};
 
-/// Whether keys could be latched.
+/// The outcome of latching keys.
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Latched {
     Held,
-    /// Another holds one of them, and more were held already: let go of everything and start again.
+    /// Another operation holds one of them, and this one held others: it must release everything
+    /// and start again.
     Conflict,
 }
 
-/// How long a later statement of a command waits on an event loop for a transaction. The first statement goes to a worker;
-/// one after it cannot, because the command has written.
+/// How long a later statement of a command waits on an event loop for a transaction. The first
+/// statement goes to a worker; one after it cannot, because the command has written.
 const LOOP_PATIENCE: Duration = Duration::from_millis(20);
 
 impl<'a> OpCtx<'a> {
-    /// The collection with its write lock held, in its version of that moment.
+    /// Locks the collection for writing; returns its version under the lock.
     pub fn lock(&mut self, ns: &str) -> Result<Option<(Arc<Collection>, WriteLock)>> {
         if let Some(again) = self.relock(ns) {
             return Ok(Some(again));
@@ -43,17 +45,18 @@ impl<'a> OpCtx<'a> {
             let lock = match c.try_write_lock() {
                 Some(l) => l,
                 None => {
-                    // DDL waits for what our own group holds, perhaps.
+                    // DDL may wait for locks that this loop's own group holds.
                     self.flush();
                     self.need_worker()?;
                     self.wait_for_lock(&c)?
                 }
             };
-            // Whoever closes the gate then waits for all who hold such locks: nobody may take one and go on.
+            // A thread that closes the gate then waits for all holders of such locks: no operation
+            // may take one afterwards.
             if self.engine.gate.is_closed() {
                 continue;
             }
-            // DDL may have changed or dropped it before we had the lock.
+            // DDL may have changed or dropped it before the lock was taken.
             match self.engine.catalog.get(ns) {
                 Some(now) if now.uuid == c.uuid => {
                     if let Some(t) = &mut self.transaction {
@@ -67,7 +70,7 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// The collection with its lock, where the transaction has written to it before.
+    /// The collection with its lock, when the transaction has already written to it.
     fn relock(&self, ns: &str) -> Option<(Arc<Collection>, WriteLock)> {
         let transaction = self.transaction.as_ref()?;
         let created = transaction.created(ns).cloned();
@@ -98,8 +101,8 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// Waits until no write is under way on a collection whose DDL comes next, and which then waits for the few that began
-    /// meanwhile: that cannot be interrupted, and a write may scan for minutes.
+    /// Before DDL: waits, interruptibly, until no write is under way on the collection. The DDL's
+    /// own wait cannot be interrupted; it then waits only for the few writes that began meanwhile.
     pub fn wait_for_writers(&self, ns: &str) -> Result<()> {
         loop {
             match self.engine.catalog.get(ns) {
@@ -127,22 +130,24 @@ impl<'a> OpCtx<'a> {
         passed
     }
 
-    /// Latches keys by their hashes ([`crate::records::latch_hash`], [`crate::records::unique_hash`]), besides what is held
-    /// already. Every latch of every write of records is taken here.
+    /// Latches keys by their hashes ([`crate::records::latch_hash`],
+    /// [`crate::records::unique_hash`]), in addition to those held. Every latch of every write of
+    /// records is taken here.
     ///
-    /// On an event loop an earlier command of the same turn may hold one of them, until the loop's group is committed. So a
-    /// latch that is in the way commits the group, with the writes of all commands of the turn so far: none of their replies
-    /// has been sent, and how the commit fared is kept for them ([`WriteGroup::commit`]). If that does not help the operation
-    /// goes to a worker.
+    /// On an event loop an earlier command of the same turn may hold one of them until the loop's
+    /// group is committed. So a conflict first commits the group, with the writes of all commands
+    /// of the turn so far. None of their replies has been sent, and the outcome is kept for them
+    /// ([`WriteGroup::commit`]). If the conflict remains, the operation moves to a worker.
     ///
-    /// Who holds no latch waits for those asked for, so he is never told of a conflict; who holds some does not wait.
+    /// An operation that holds no latch waits, so it never gets a conflict; one that holds some
+    /// does not wait.
     pub(crate) fn latch_keys(
         &mut self,
         held: &mut Option<LatchGuard>,
         hashes: &[u64],
     ) -> Result<Latched> {
         if held.is_none() && self.engine.store.is_stalled() {
-            // The engine makes writers wait: let it be a worker that waits, not the readers of a loop.
+            // The engine stalls writers: a worker should wait, not a loop with its readers.
             self.flush();
             self.need_worker()?;
         }
@@ -160,7 +165,7 @@ impl<'a> OpCtx<'a> {
             if !self.engine.transactions.locks.meets(hashes) {
                 return Ok(Latched::Held);
             }
-            // A transaction has one of them. Whoever waits for it holds nothing.
+            // A transaction has locked one of them. An operation that waits for it holds nothing.
             self.blocked = hashes.to_vec();
             *held = None;
             if !first {
@@ -169,8 +174,8 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// Waits until no transaction holds the keys that were in the way of the last latch. Gives the place among those who
-    /// wait, to be kept until the keys are latched.
+    /// Waits until no transaction holds the keys that blocked the last latch. Returns the place in
+    /// the queue, which the caller keeps until the keys are latched.
     fn wait_for_transactions(&mut self, holds_nothing: bool) -> Result<Option<Waiting<'a>>> {
         if self.blocked.is_empty() || !holds_nothing {
             return Ok(None);
@@ -242,7 +247,8 @@ impl<'a> OpCtx<'a> {
         Ok(())
     }
 
-    /// Commits a transaction: all that it wrote is one entry, to which `record` adds the session's record.
+    /// Commits a transaction: all that it wrote is one entry, to which `record` adds the session's
+    /// record.
     pub fn commit_transaction(
         &mut self,
         mut transaction: Box<Transaction>,
@@ -257,14 +263,14 @@ impl<'a> OpCtx<'a> {
         self.commit(vec![entry], held)
     }
 
-    /// Writes what the loop's group holds so far, so that this operation sees it.
+    /// Commits the loop's group so far, so that this operation sees it.
     pub fn flush(&mut self) {
         if let Some(g) = &mut self.group {
             g.flush(&self.engine.store);
         }
     }
 
-    /// Before a statement that must see the earlier ones of its own command.
+    /// Called before a statement that must see the earlier statements of its command.
     pub fn flush_own(&mut self) {
         if self.staged {
             self.flush();

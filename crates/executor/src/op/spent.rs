@@ -1,4 +1,4 @@
-//! What an operation did in a run, for the run that goes on from there.
+//! What an operation spent in a run, for the run that continues it.
 
 use crate::examined::Examined;
 use planner::Plan;
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// What an operation did in a run that it goes on from in another.
+/// What an operation spent in a run that another run continues.
 pub struct Spent {
     pub(super) plan: Option<Arc<Plan>>,
     pub(super) examined: Examined,

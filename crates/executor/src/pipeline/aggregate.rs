@@ -1,5 +1,5 @@
-//! Pipelines over collections: the beginning is answered by a query, the rest by the pipeline's own operators; what those ask
-//! of the world ([`Host`]) is answered here.
+//! Pipelines over collections: a query answers the leading stages, and the pipeline's own operators
+//! do the rest. This file gives the operators their environment ([`Host`]).
 
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
@@ -24,7 +24,7 @@ use std::any::Any;
 use std::sync::Arc;
 use storage::View;
 
-/// Answers stages that tell about the server (`$currentOp`, …): whoever knows it.
+/// Gives the rows of stages that report on the server (`$currentOp`, …).
 pub type ServerRows = Arc<dyn Fn(&RowsStage) -> Result<Vec<DocBuf>> + Send + Sync>;
 
 /// How a pipeline is run.
@@ -66,16 +66,17 @@ impl pipeline::DocumentSource for Leaf {
 pub(crate) struct Outside<'a, 'c> {
     pub ctx: &'a mut OpCtx<'c>,
     pub request: &'a AggregateRequest,
-    /// The pipeline is explained: nothing is written.
+    /// Set when the pipeline is explained: nothing is written.
     pub watch: Option<&'a mut StageProfiler>,
     pub under_way: usize,
 }
 
-/// What running a pipeline for each document of another takes of the stack, in stages.
+/// The stack use of running a pipeline for each document of another, counted in stages.
 const NESTING_STAGES: usize = 50;
 
 impl PipelineCursor {
-    /// Opens a pipeline. One that is run inline must not write (see [`Pipeline::writes`]): it could not be started over.
+    /// Opens a pipeline. An inline run must not write (see [`Pipeline::writes`]), because it may
+    /// have to start again.
     pub fn open(ctx: &mut OpCtx, mut request: AggregateRequest) -> Result<PipelineCursor> {
         ctx.disk_use = request.allow_disk_use;
         let (interrupt, vars) = Interrupt::bind(ctx.stopped_by(), &request.vars);
@@ -154,13 +155,14 @@ impl PipelineCursor {
             n += 1;
         }
         if max_docs == 0 && self.request.pipeline.writes() {
-            // Nobody asks for documents, but what is to be written is written now.
+            // No documents are requested, but a writing pipeline writes now.
             return Ok(!self.advance(ctx)?);
         }
         Ok(false)
     }
 
-    /// As [`FindCursor::release`]. Fails where a long document can be kept neither in memory nor in a file.
+    /// As [`FindCursor::release`]. Fails where a long document can be kept neither in memory nor in
+    /// a file.
     pub fn release(&mut self, ctx: &mut OpCtx) -> Result<()> {
         self.idle = Some(Idle::leave(ctx, &mut *self.source, self.pending)?);
         Ok(())
@@ -183,7 +185,7 @@ fn open(
     if let Some(r) = ctx.catalog().resolve(&full)? {
         let whole = r.pipeline.then(pipeline);
         let opened = open(ctx, &r.on, &whole, vars, hint, watch)?;
-        // The cursor is on the view: the collection below may go.
+        // The cursor belongs to the view: the collection below may be dropped.
         return Ok((opened.0, None));
     }
     let begun = begin(ctx, &full, pipeline, vars, hint)?;
@@ -198,9 +200,9 @@ fn open(
     Ok((pipeline.attach(begun.from, leaf, vars), uuid))
 }
 
-/// What answers the beginning of a pipeline.
+/// The source that answers the leading stages of a pipeline.
 pub(crate) enum Start {
-    /// Known without looking: there is nothing, or only a number was asked for.
+    /// Known without reading: no result, or only a count was asked for.
     Docs(Vec<DocBuf>),
     Rows(Box<FindCursor>),
 }
@@ -256,14 +258,15 @@ pub(crate) fn begin(
             return begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll));
         }
     }
-    // A projection to what is read lets an index cover the query; it is dropped again when none does.
+    // A projection to the needed fields may let an index cover the query; it is dropped when none
+    // does.
     find.projection = push.needed.as_ref().and_then(covering);
     let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
     cursor.drop_projection_unless_covered();
     begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))
 }
 
-/// The plan by which an index gives nothing but the document of each group that its results are made of.
+/// The plan by which an index gives one document for each group.
 fn group_plan(
     ctx: &OpCtx,
     view: &View,
@@ -297,7 +300,7 @@ fn group_plan(
     Ok(None)
 }
 
-/// The inclusion of these paths, where a projection can say so.
+/// An inclusion projection of these paths, where one can express them.
 pub(crate) fn covering(paths: &std::collections::BTreeSet<String>) -> Option<Projection> {
     if paths.is_empty() || paths.iter().any(|p| p.is_empty() || p.contains('$')) {
         return None;
@@ -397,7 +400,8 @@ impl Host for Outside<'_, '_> {
                 "namespace '{target}' is capped so it can't be used for $out"
             );
         }
-        // Filled aside and then put in the target's place: readers see the old collection or the whole new one.
+        // A temporary collection is filled and then replaces the target: readers see the old
+        // collection or the complete new one.
         let aside = crate::temp_collections::of_out(&spec.target.db);
         let options = before
             .as_ref()

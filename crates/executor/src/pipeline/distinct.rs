@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::View;
 
-/// The values of `path` in order of comparison; arrays on the way and at the end are taken apart, as MongoDB does.
+/// The distinct values of `path`, in comparison order. Arrays on the path and at its end are
+/// unwound, as in MongoDB.
 pub fn distinct(
     ctx: &mut OpCtx,
     ns: &str,
@@ -46,7 +47,7 @@ pub fn distinct(
     Ok(found.values.into_values().collect())
 }
 
-/// How a distinct is answered, and what of the documents is needed where an index holds all of it.
+/// The plan of a distinct, and the projection when an index covers it.
 pub fn distinct_plan(
     ctx: &OpCtx,
     view: &View,
@@ -70,7 +71,7 @@ pub fn distinct_plan(
     Ok((plan, needed))
 }
 
-/// The same over what a pipeline gives.
+/// The same over the results of a pipeline.
 pub fn distinct_of(
     ctx: &mut OpCtx,
     request: AggregateRequest,
@@ -87,21 +88,21 @@ pub fn distinct_of(
     Ok(found.values.into_values().collect())
 }
 
-/// Of a value that was found, beside its bytes and those of its key.
+/// The memory of a distinct value besides its bytes and those of its key.
 const ENTRY_BYTES: usize = 96;
 
 #[derive(Default)]
 struct Found {
     values: BTreeMap<Vec<u8>, Value>,
     scratch: Vec<u8>,
-    /// Of the reply.
+    /// Bytes in the reply.
     bytes: usize,
-    /// In memory, about: small values take many times their length.
+    /// The approximate memory: small values take many times their length.
     held: usize,
 }
 
 impl Found {
-    /// Has `share` hold what is in memory.
+    /// Charges the memory to `share`.
     fn count(&self, share: &mut Share, ctx: &mut OpCtx) -> Result<()> {
         share.hold(self.held, "distinct", || ctx.wait_for_memory())
     }

@@ -1,7 +1,8 @@
-//! Pipelines as explain sees them: the query that answers the beginning, and what a run of every stage counted.
+//! Explain of pipelines: the query that answers the leading stages, and the counters of every
+//! stage.
 //!
-//! Invariant: the run is the one that `aggregate` would make (the same plan, projection and operators), but that nothing is
-//! written.
+//! Invariant: the run is the one that `aggregate` would make (the same plan, projection and
+//! operators), but that nothing is written.
 
 use crate::examined::Examined;
 use crate::interrupt::Interrupt;
@@ -21,17 +22,18 @@ use std::time::Instant;
 /// What explain tells about a pipeline over a collection.
 pub struct ExplainedPipeline {
     pub coll: Option<Arc<Collection>>,
-    /// Of the query; none where nothing is looked at.
+    /// The query's plan; `None` when nothing is read.
     pub plan: Option<Plan>,
-    /// What a covered query gives.
+    /// The projection of a covered query.
     pub projection: Option<Projection>,
-    /// A number that the engine keeps is all that was asked for.
+    /// The pipeline asks only for the stored record count.
     pub fast_count: bool,
-    /// What was counted, when the pipeline was run: the query's figures, then those of the stages after it.
+    /// The counters of a run: the query's, then those of the stages after it.
     pub ran: Option<(StageProfiler, Vec<usize>)>,
 }
 
-/// Plans a pipeline (not over a view, and not one that makes its own input) and, with `run`, runs it to its end.
+/// Plans a pipeline (not over a view, and not one that makes its own input) and, with `run`, runs
+/// it to its end.
 pub fn explain_pipeline(
     ctx: &mut OpCtx,
     mut request: AggregateRequest,
@@ -94,7 +96,7 @@ pub fn explain_pipeline(
     Ok(explained)
 }
 
-/// The rows of a collection; what they examine is counted for a stage.
+/// The rows of a collection, counted for a stage.
 struct WatchedLeaf {
     cursor: FindCursor,
     stage: usize,
@@ -168,7 +170,7 @@ fn used(access: &Access, coll: &Collection, f: &mut StageCounters) {
     }
 }
 
-/// What a stage that writes does instead when it is explained.
+/// Replaces the writing stage when a pipeline is explained: reads all input and writes nothing.
 pub(crate) fn exhaust(host: &mut Outside<'_, '_>, input: &mut dyn Source) -> Result<()> {
     while input.advance(host)? {}
     Ok(())

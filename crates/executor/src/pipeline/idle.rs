@@ -1,11 +1,11 @@
-//! What a pipeline's cursor keeps between two batches.
+//! Idle pipelines: what a pipeline's cursor keeps between two batches.
 //!
-//! Nothing of the engine but the snapshots: scans are let go of, and of a long document only its record's key is kept, where it
-//! has one. What was made on the way stays in memory while [`crate::Engine::cursor_memory`] has room, and goes to a file
-//! otherwise.
+//! A cursor keeps its snapshots and releases its scans. Of a long stored document it keeps only the
+//! record key. Computed documents stay in memory while [`crate::Engine::cursor_memory`] has room,
+//! and go to a file otherwise.
 //!
-//! Invariant: what is left and what is resumed is the same, in the same order: a pipeline shows its parts the same way as long as
-//! it is not advanced.
+//! Invariant: leaving and resuming visit the same documents in the same order. A pipeline that is
+//! not advanced shows its parts in the same order.
 
 use crate::op::OpCtx;
 use crate::pipeline::aggregate::Leaf;
@@ -18,17 +18,18 @@ use std::io::{self, Read, Seek, Write};
 /// Shorter documents stay in memory and are not counted, in bytes.
 const LONG: usize = 16 << 10;
 
-/// Of a cursor that nobody uses now.
+/// The saved documents of an idle cursor.
 pub(crate) struct Idle {
     share: Share,
     held: usize,
-    /// The lengths of the documents in the order in which they are shown; none of those that stayed where they are.
+    /// The lengths of the documents in the order of the visit; `None` for documents that stayed in
+    /// place.
     left: VecDeque<Option<usize>>,
     file: Option<File>,
 }
 
 impl Idle {
-    /// `pending`: the pipeline's last document was not given yet.
+    /// `pending`: the pipeline's current document has not been returned yet.
     pub(crate) fn leave(ctx: &mut OpCtx, source: &mut dyn Source, pending: bool) -> Result<Idle> {
         let mut idle = Idle {
             share: ctx.engine.cursor_memory.share(),
@@ -46,7 +47,7 @@ impl Idle {
         Ok(idle)
     }
 
-    /// `pending` as it was when it was left.
+    /// `pending`: as it was in [`Idle::leave`].
     pub(crate) fn resume(mut self, source: &mut dyn Source, pending: bool) -> Result<()> {
         if let Some(file) = &mut self.file {
             file.rewind().map_err(failed)?;

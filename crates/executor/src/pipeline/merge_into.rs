@@ -1,7 +1,8 @@
-//! `$merge`: documents that come are looked for in the target by the fields of `on`, and update what is found or are inserted.
+//! `$merge`: finds each incoming document in the target by the fields of `on`, and updates or
+//! inserts it.
 //!
-//! As in MongoDB a batch of documents is written unordered: one that cannot be written keeps none of the others from it, and
-//! the first failure is told when the batch is done.
+//! As in MongoDB a batch of documents is written unordered: a document that cannot be written does
+//! not stop the others, and the first error is reported at the end of the batch.
 
 use crate::op::OpCtx;
 use crate::write::{UpdateRequest, update};
@@ -14,7 +15,7 @@ use query::pipeline::{Matched, MergeSpec, NotMatched};
 use query::update::Update;
 use std::sync::Arc;
 
-/// What a batch of MongoDB's holds at most.
+/// The largest batch, as in MongoDB.
 const BATCH_BYTES: usize = 16 << 20;
 const BATCH_DOCUMENTS: usize = 100_000;
 
@@ -45,7 +46,8 @@ impl<'a> MergeInto<'a> {
         })
     }
 
-    /// Writes one document; a failure that is its own is kept for the end of the batch.
+    /// Writes one document. An error that concerns only this document is kept for the end of the
+    /// batch.
     pub fn put(&mut self, ctx: &mut OpCtx<'_>, new: Doc<'_>) -> Result<()> {
         let generated;
         let new = match self.spec.on.iter().any(|p| p.is_id()) {
@@ -76,7 +78,7 @@ impl<'a> MergeInto<'a> {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// What finds the document that the new one is to be merged with.
+    /// The filter that finds the document to merge with.
     fn filter(&self, new: Doc<'_>) -> Result<Filter> {
         let mut key = Writer::new();
         for p in &self.spec.on {
@@ -123,7 +125,7 @@ impl<'a> MergeInto<'a> {
             filter,
             update: &update_spec,
             multi: false,
-            // A pipeline is for what is there; what is new goes in as it came.
+            // A pipeline applies to existing documents; a new document is inserted unchanged.
             upsert: inserts && !transforms,
             sort: None,
             hint: None,
@@ -175,7 +177,7 @@ fn told(e: Error) -> Error {
     }
 }
 
-/// Failures after which the others of a batch are written all the same.
+/// Whether an error concerns one document, so that the rest of the batch is still written.
 fn concerns_one_document(e: &Error) -> bool {
     matches!(
         e.code,
@@ -198,7 +200,8 @@ fn with_id(d: Doc<'_>) -> DocBuf {
     w.finish()
 }
 
-/// `$merge` needs a unique index on the fields that identify a document. Whether one of them holds nulls.
+/// Checks that a unique index is on the fields that identify a document, as `$merge` needs. Returns
+/// whether one of these indexes holds nulls.
 pub(crate) fn check_key(ctx: &OpCtx<'_>, spec: &MergeSpec) -> Result<bool> {
     let mut on: Vec<&str> = spec.on.iter().map(|p| p.as_str()).collect();
     on.sort_unstable();

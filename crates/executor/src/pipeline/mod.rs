@@ -1,4 +1,5 @@
-//! Pipelines: aggregations over the storage, what they write (`$out`, `$merge`), and their explanation.
+//! Pipelines: aggregations over the storage, what they write (`$out`, `$merge`), and their
+//! explanation.
 
 pub(crate) mod aggregate;
 mod distinct;

@@ -1,4 +1,4 @@
-//! Counting: how many records match, where possible without reading them.
+//! Counts matching records, where possible without reading them.
 
 use crate::examined::Examined;
 use crate::op::OpCtx;
@@ -13,7 +13,7 @@ use planner::{Access, IndexAccess};
 use std::sync::Arc;
 use storage::View;
 
-/// Up to so many ranges are counted by a scan each, which costs least for each entry.
+/// Up to so many ranges are counted by one scan each, the cheapest way for each entry.
 const FEW_RANGES: usize = 8;
 
 /// Whether the operation sees records in a collection.
@@ -24,7 +24,7 @@ pub fn has_records(ctx: &OpCtx, ns: &str) -> Result<bool> {
     }
 }
 
-/// How many records match, without giving them: `limit` and `skip` as count's.
+/// The number of matching records; `limit` and `skip` as in the count command.
 pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64) -> Result<u64> {
     let (view, Some(coll)) = ctx.view(ns) else {
         return Ok(0);
@@ -79,7 +79,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
     Ok(bounded(n))
 }
 
-/// How many entries the ranges of an index hold, where they are all that was asked for.
+/// The number of entries in an index's ranges, when they alone answer the count.
 fn count_ranges(
     ctx: &mut OpCtx,
     view: &View,
@@ -99,7 +99,7 @@ fn count_ranges(
     Ok(n)
 }
 
-/// How many entries a scan gives; no document is built or fetched.
+/// The number of entries that a scan gives; no document is built or fetched.
 fn count_entries(
     ctx: &mut OpCtx,
     view: &View,

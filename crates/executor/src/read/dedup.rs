@@ -1,11 +1,12 @@
-//! Which records a scan has given, where it may come to one more than once.
+//! Deduplication: the records that a scan has given, when it may meet a record more than once.
 //!
-//! To remember them is the cheap way, but they are as many as the scan gives. So they are remembered up to
-//! [`OpCtx::remembered`] bytes, while there is memory for stages; past that whoever asked finds out from the document itself,
-//! which tells everything that leads to it: its keys in an index ([`crate::read::index_scan::IndexScan`]), the branches that it matches
-//! ([`given_by`]).
+//! Remembering them is cheap, but they are as many as the scan gives. So they are remembered up to
+//! [`OpCtx::remembered`] bytes, within the memory budget of stages. Past that the caller decides
+//! from the document itself, which tells every way to it: its keys in an index
+//! ([`crate::read::index_scan::IndexScan`]), and the branches that it matches ([`given_by`]).
 //!
-//! Invariant: both ways give each record once, and the one can follow the other in the middle of a scan.
+//! Invariant: both ways give each record once, and a scan may change from the first way to the
+//! second in the middle.
 
 use crate::op::OpCtx;
 use crate::read::step::test;
@@ -17,11 +18,11 @@ use query::filter::{Filter, Node};
 use query::pipeline::Share;
 use std::collections::HashSet;
 
-/// So little is not counted among what stages hold.
+/// Up to this size the memory is not charged to the budget.
 const UNCOUNTED: usize = 16 << 10;
-/// What is counted at least: less would be given to anybody.
+/// The least amount that is charged.
 const COUNTED: usize = 256 << 10;
-/// What a key takes besides its bytes: its place in the set, of which a part is empty, and what an allocation costs.
+/// The overhead of a key: its slot in the partly empty set, and its allocation.
 const OVERHEAD: usize = 48;
 
 /// What is known of a record.
@@ -29,7 +30,7 @@ const OVERHEAD: usize = 48;
 pub(crate) enum Known {
     New,
     Given,
-    /// It is not among those that are remembered, and there are others.
+    /// It is not remembered, but not all records are.
     Nothing,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What is known of a record; from now on it is among those that were given, if there is room.
+    /// What is known of a record; remembers it as given, if there is room.
     pub(crate) fn add(&mut self, ctx: &OpCtx, record_key: &[u8]) -> Known {
         let bytes = self.bytes.saturating_add(record_key.len() + OVERHEAD);
         if self.full || !self.fits(ctx, bytes) {
@@ -74,7 +75,7 @@ impl Seen {
             })
     }
 
-    /// Gives the memory back: nothing is known from here on.
+    /// Releases the memory: nothing is known from here on.
     pub(crate) fn forget(&mut self) {
         *self = Seen {
             full: true,
@@ -82,7 +83,7 @@ impl Seen {
         };
     }
 
-    /// What was given will not come again: every record is new.
+    /// Starts again: records given so far will not come again, so every record is new.
     pub(crate) fn restart(&mut self) {
         if self.bytes > UNCOUNTED {
             *self = Seen::default();
@@ -106,7 +107,8 @@ pub(crate) fn given_by<A>(
             Ok(false) => {}
             Ok(true) => return Ok(true),
             Err(e) if stops(&e) || chooses(whole) => return Err(e),
-            // What the branch tests of its own documents fails in the same place: it has none for which it does.
+            // The branch's own test would fail for this document too, so the branch does not give
+            // it.
             Err(_) => {}
         }
     }
@@ -117,7 +119,7 @@ fn stops(e: &Error) -> bool {
     e.is_offload() || e.is_interruption()
 }
 
-/// Whether a document may be found by one part of the filter where testing another fails.
+/// Whether one part of the filter may accept a document for which testing another part fails.
 fn chooses(filter: &Filter) -> bool {
     filter.root().any(&mut |n| match n {
         Node::Or(_) => true,

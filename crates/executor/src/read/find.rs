@@ -1,4 +1,4 @@
-//! A query's results as a cursor gives them: skip, limit and projection over [`RecordStream`].
+//! Find cursor: skip, limit and projection over [`RecordStream`].
 
 use crate::examined::Examined;
 use crate::interrupt::Interrupt;
@@ -32,7 +32,7 @@ pub struct FindRequest<'a> {
     pub vars: Arc<Vars>,
     pub show_record_id: bool,
     pub return_key: bool,
-    /// How it is answered, where that is decided already.
+    /// The plan, if one is already chosen.
     pub plan: Option<Arc<Plan>>,
 }
 
@@ -55,13 +55,13 @@ impl FindRequest<'_> {
     }
 }
 
-/// What becomes of a document on its way into a batch.
+/// The shape of a result: how a document is projected on its way into a batch.
 pub(crate) struct Shape {
     pub projection: Option<Projection>,
     vars: Arc<Vars>,
     show_record_id: bool,
     return_key: bool,
-    /// Records are read for the order of their `_id`, which is then the index that found them.
+    /// Records are scanned in `_id` order, so `_id` counts as the index that found them.
     by_id: bool,
     scratch: Vec<u8>,
 }
@@ -83,13 +83,14 @@ impl Shape {
         }
     }
 
-    /// Whether documents go as they are.
+    /// Whether documents are returned unchanged.
     #[inline]
     fn is_plain(&self) -> bool {
         self.projection.is_none() && !self.show_record_id && !self.return_key
     }
 
-    /// A result that `filter` matched, in its shape. `plan`: by which it was found; none is a collection scan.
+    /// Shapes a document that `filter` matched. `plan`: the plan that found it; `None` for a
+    /// collection scan.
     pub(crate) fn apply<'d>(
         &'d mut self,
         filter: &Filter,
@@ -140,8 +141,9 @@ impl Shape {
     }
 }
 
-/// `$recordId`: the number of the record where records lie under numbers, the key itself in a clustered collection. Elsewhere they have no
-/// number; one that stays the same for as long as the document has its `_id` stands for it.
+/// `$recordId`: the sequence number where records have one, or the key itself in a clustered
+/// collection. Other records have no number; a hash of the key, which is stable for an `_id`,
+/// stands for it.
 fn record_id(w: &mut Writer, coll: &Collection, record_key: &[u8]) {
     const NAME: &str = "$recordId";
     match sequence_of(record_key).filter(|_| coll.is_numbered()) {
@@ -151,7 +153,7 @@ fn record_id(w: &mut Writer, coll: &Collection, record_key: &[u8]) {
     };
 }
 
-/// `returnKey`: the fields of the index that found the document, as they stand in it; empty without an index.
+/// `returnKey`: the document's fields in the index that found it; empty without an index.
 fn index_key(
     doc: Doc<'_>,
     coll: &Collection,
@@ -192,19 +194,19 @@ pub struct FindCursor {
     shape: Shape,
     skip: u64,
     left: Option<u64>,
-    /// `rows` stands on a result that did not fit into the last batch.
+    /// The current result of `rows` did not fit into the last batch.
     pending: bool,
-    /// The next result is looked for.
+    /// A search for the next result is under way.
     seeking: bool,
     pub returned: u64,
-    /// When expressions are evaluated.
+    /// Present when expressions are evaluated.
     interrupt: Option<Arc<Interrupt>>,
 }
 
 impl FindCursor {
     /// Plans and opens; `None` when there is no such collection.
     pub fn open(ctx: &mut OpCtx, ns: &str, req: FindRequest) -> Result<Option<FindCursor>> {
-        // One record by its key needs no snapshot.
+        // A lookup of one record needs no snapshot.
         let (view, coll) = match planner::id_lookup(&req.filter) {
             Some(_)
                 if req.hint.is_none()
@@ -236,7 +238,7 @@ impl FindCursor {
         let wants_vars = req.filter.wants_vars();
         let mut interrupt = None;
         let computes = wants_vars || req.projection.as_ref().is_some_and(|p| !p.is_simple());
-        // Those of a pipeline have one already, which the pipeline keeps up to date.
+        // In a pipeline the variables have a watchdog already, which the pipeline keeps up to date.
         if computes && !req.vars.has_watchdog() {
             let (cell, vars) = Interrupt::bind(ctx.stopped_by(), &req.vars);
             (interrupt, req.vars) = (Some(cell), vars);
@@ -279,7 +281,7 @@ impl FindCursor {
         &self.rows.plan
     }
 
-    /// What is kept of each document; nothing is all of it.
+    /// The projection; `None` returns whole documents.
     pub fn projection(&self) -> Option<&Projection> {
         self.shape.projection.as_ref()
     }
@@ -288,7 +290,7 @@ impl FindCursor {
         self.rows.examined
     }
 
-    /// What a blocking sort held at most (bytes) and how many rows it took in.
+    /// The peak memory of a blocking sort (bytes), and the number of rows sorted.
     pub fn sorted(&self) -> (usize, u64) {
         (self.rows.sort_bytes, self.rows.sort_rows)
     }
@@ -324,22 +326,23 @@ impl FindCursor {
             .apply(&self.filter, rows.doc(), &rows.coll, plan, key)
     }
 
-    /// From here on what is not in the cache is read from the disk: for a cursor that was opened on an event loop and goes on
-    /// on a worker.
+    /// From here on, cache misses are read from the disk: for a cursor that was opened on an event
+    /// loop and continues on a worker.
     pub fn read_anywhere(&mut self) {
         if self.rows.is_cached_only() {
             self.release();
         }
     }
 
-    /// Keeps the projection only where an index covers it: elsewhere it would cost more than it saves.
+    /// Keeps the projection only when an index covers it: otherwise it would cost more than it
+    /// saves.
     pub(crate) fn drop_projection_unless_covered(&mut self) {
         if !self.rows.plan.covered {
             self.shape.projection = None;
         }
     }
 
-    /// Computes what [`FindCursor::projected`] shows, after a step.
+    /// Computes the projection for [`FindCursor::projected`], after a step.
     pub(crate) fn project(&mut self) -> Result<()> {
         if self.shape.projection.is_some() {
             self.doc()?;
@@ -355,8 +358,8 @@ impl FindCursor {
         }
     }
 
-    /// Appends results to the open array of `w`: at most `max_docs`, and no more than fit into `max_bytes` (but always one).
-    /// `true`: there are no more.
+    /// Appends results to the open array of `w`: at most `max_docs`, and as many as fit into
+    /// `max_bytes` (but always one). `true`: the cursor is exhausted.
     pub fn fill(
         &mut self,
         ctx: &mut OpCtx,
@@ -387,23 +390,25 @@ impl FindCursor {
             n += 1;
             self.returned += 1;
         }
-        // Only a limit tells that nothing is left without looking.
+        // Only a limit shows, without a further step, that no result is left.
         Ok(self.left == Some(0) && !self.pending)
     }
 
-    /// Whether a first [`FindCursor::fill`] that failed for want of records from the disk, or of time on an event loop, may be called
-    /// again, there or elsewhere.
+    /// Whether a first [`FindCursor::fill`] that failed because it needed disk reads, or more time
+    /// on an event loop, may be called again on any thread.
     pub fn can_go_on(&self) -> bool {
         self.returned == 0 && self.seeking && self.rows.can_go_on()
     }
 
-    /// Between batches: keeps the snapshot and the place, lets go of all else. The next batch reads from the disk if need be
-    /// (a batch cannot be started over, so it must not be handed to a worker half-way).
+    /// Between batches: keeps the snapshot and the position, and releases everything else. The next
+    /// batch may read from the disk: a later batch cannot start over, so it must not move to a
+    /// worker half-way.
     pub fn release(&mut self) {
         self.leave(self.pending);
     }
 
-    /// [`FindCursor::release`], where the current result will be asked for again or not ([`FindCursor::resume`]).
+    /// As [`FindCursor::release`]; `wanted` says whether the current result will be requested again
+    /// ([`FindCursor::resume`]).
     pub(crate) fn leave(&mut self, wanted: bool) {
         match wanted {
             true => self.rows.keep_current(),
@@ -413,7 +418,7 @@ impl FindCursor {
         self.rows.read_all(true);
     }
 
-    /// Makes the current result what it was before [`FindCursor::leave`].
+    /// Restores the current result as before [`FindCursor::leave`].
     pub(crate) fn resume(&mut self) -> Result<()> {
         match self.rows.read_current()? {
             true => self.project(),

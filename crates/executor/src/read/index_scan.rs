@@ -1,4 +1,4 @@
-//! Scans: of records, and of an index with the fetch of what it points to.
+//! Scans: of records, and of an index with the fetch of its records.
 
 use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen};
@@ -19,12 +19,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use storage::{Direction, Scan, Slice, View};
 
-/// Who has so many keys is remembered where documents are asked; as these become too many, only who has more.
+/// Where documents decide, only records with at least so many keys are remembered; the number grows
+/// when these become too many.
 const MANY: usize = 16;
-/// How many records an index scan fetches at once, at most.
+/// The most records that an index scan fetches at once.
 const FETCH_BATCH: usize = 64;
 
-/// A range of the keyspace and where a scan of it stands; survives letting go of the scan.
+/// A range of the keyspace and the position of a scan in it, which outlives the scan.
 pub(crate) struct Position {
     low: Vec<u8>,
     high: Vec<u8>,
@@ -47,7 +48,7 @@ impl Position {
         }
     }
 
-    /// The ranges of the keyspace that bounds of an index mean, ascending.
+    /// The ranges of the keyspace for bounds of an index, ascending.
     pub(crate) fn ranges(index: &Index, bounds: &Bounds) -> Vec<(Vec<u8>, Vec<u8>)> {
         let Bounds::Ranges(ranges) = bounds;
         ranges
@@ -70,7 +71,7 @@ impl Position {
         scan.next()
     }
 
-    /// To the first entry at or behind `key`, within the range; in reverse, at or before it.
+    /// Moves to the first entry at or after `key` within the range; in reverse, at or before it.
     pub(crate) fn seek(&mut self, view: &View, key: &[u8]) -> Result<bool> {
         let scan = self
             .scan
@@ -86,7 +87,7 @@ impl Position {
         self.scan.as_ref().expect("it is on an entry").value()
     }
 
-    /// Drops the scan; the next one starts behind this key, or where it did if there is none.
+    /// Drops the scan; the next one starts after this key, or at the old start if there is none.
     fn rewind(&mut self, last: Option<Vec<u8>>) {
         self.scan = None;
         match (last, self.direction) {
@@ -99,9 +100,9 @@ impl Position {
         }
     }
 
-    /// Drops the scan; the next one starts behind where it stood.
+    /// Drops the scan; the next one starts after the current position.
     pub(crate) fn release(&mut self) {
-        // Where it is not on an entry it is at the end, behind which nothing is left, or has not begun.
+        // A scan that is not on an entry is at its end, or has not begun.
         let on = self.scan.as_ref().filter(|scan| scan.valid());
         self.rewind(on.map(|scan| scan.key().to_vec()));
     }
@@ -115,7 +116,8 @@ pub(crate) struct RecordScan {
 impl RecordScan {
     pub(crate) fn new(coll: &Collection, low: &[u8], high: &[u8], reverse: bool) -> RecordScan {
         let p = &coll.record_prefix;
-        // The oldest of a capped collection is not where the prefix begins, but behind all that were removed.
+        // The oldest record of a capped collection lies after all that were removed, whose
+        // tombstones a scan from the prefix would meet.
         let first = coll.capped.as_ref().map(|c| c.tail.settled_first());
         let first = first.map(sequence_key).unwrap_or_default();
         let low = match coll.capped {
@@ -155,18 +157,19 @@ impl RecordScan {
     }
 }
 
-/// Records gathered and not yet given, in order; the buffers are used again for the next batch.
+/// Gathered records that were not given yet, in order; the buffers are reused for the next batch.
 #[derive(Default)]
 struct Ready {
-    /// The records' keys one after the other, and where each ends.
+    /// The records' keys, concatenated, and the end of each.
     keys: Vec<u8>,
     ends: Vec<usize>,
-    /// Those that are fetched, of which the first is the one to be given next: not all at once where they are long.
-    /// `None`: gone, which cannot be with one snapshot.
+    /// The fetched records; the first is given next. Long ones are not fetched all at once. `None`:
+    /// the record is gone, which a snapshot rules out.
     found: VecDeque<Option<Slice>>,
-    /// The index keys of those of which only the document tells whether they are given, and which they are.
+    /// The index keys, with their positions, of records of which only the document decides whether
+    /// they are given.
     undecided: VecDeque<(usize, Vec<u8>)>,
-    /// The next one to be given.
+    /// The position of the next record to be given.
     at: usize,
 }
 
@@ -194,7 +197,7 @@ impl Ready {
         &self.keys[start..self.ends[at]]
     }
 
-    /// The next record that is there: which it is, and the document.
+    /// The next existing record: its position and its document.
     fn next(&mut self, view: &View) -> Result<Option<(usize, Slice)>> {
         while self.at < self.len() {
             let Some(found) = self.found.pop_front() else {
@@ -213,7 +216,7 @@ impl Ready {
         Ok(None)
     }
 
-    /// The index key of one that is undecided.
+    /// The index key of an undecided record.
     fn undecided(&mut self, at: usize) -> Option<Vec<u8>> {
         while self.undecided.front().is_some_and(|(n, _)| *n < at) {
             self.undecided.pop_front();
@@ -224,45 +227,46 @@ impl Ready {
     }
 }
 
-/// Where a step of an index scan ended.
+/// The outcome of a step of an index scan.
 enum Found {
     End,
     Entry,
-    /// At an entry that is given if none of the document's others comes before it.
+    /// At an entry that is given if it is the first of the document's entries in this scan.
     Undecided,
 }
 
-/// Scans ranges of an index, tests what the key can tell, fetches in batches.
+/// Scans ranges of an index, tests what the key can decide, and fetches records in batches.
 ///
-/// A document may have several keys in the bounds, and is given where the scan meets the first of them. Which records were
-/// given is remembered while that is little; past that the document tells its keys. The two agree at every entry, so that
-/// nothing has to be remembered then: only records of many keys are, which would be asked at each of them.
+/// A document may have several keys in the bounds; it is given at the first of them. Given records
+/// are remembered while they are few. Past that the document's keys decide. Both ways agree at
+/// every entry. In the second way only records with many keys are remembered, because their
+/// documents would be tested at each key.
 pub(crate) struct IndexScan {
     index: Arc<Index>,
     access: Arc<IndexAccess>,
     covered: bool,
-    /// Those that are not begun, unless they are several.
+    /// The ranges that are not begun; empty with a multi-range scan.
     ranges: VecDeque<KeyRange>,
     position: Option<Position>,
     several: Option<Box<Several>>,
-    /// Where later fields have bounds, or one entry of each value is wanted.
+    /// Present when later fields have bounds, or one entry of each value is wanted.
     skipping: Option<Box<Skipping>>,
     seen: Seen,
-    /// Documents are asked, and who has at least so many keys is remembered.
+    /// Set when documents decide: records with at least so many keys are remembered.
     many: Option<usize>,
-    /// Of the document that is asked.
+    /// The keys of the document that decides.
     keys: Option<Box<KeySet>>,
     ready: Ready,
-    /// How many results are wanted at most, skipped ones included.
+    /// The most results wanted, skipped ones included.
     limit: Option<u64>,
-    /// How many to gather before the next fetch.
+    /// The number of records to gather before the next fetch.
     batch: usize,
     /// The index part of the current entry's key, for merging.
     pub(crate) key: Vec<u8>,
-    /// All that follows the prefix in the key of the last entry of the current range that was given.
+    /// The key, without prefix, of the last given entry of the current range.
     last: Vec<u8>,
     done: bool,
-    /// After an error: nothing was lost to it.
+    /// Whether an error has lost no result.
     sound: bool,
 }
 
@@ -273,7 +277,7 @@ impl IndexScan {
         covered: bool,
         limit: Option<u64>,
     ) -> IndexScan {
-        // One entry of each value may be another's document than the one that comes first.
+        // With one entry for each value, that entry need not be the document's first.
         debug_assert!(!access.dedup || access.distinct.is_none());
         let mut ranges: VecDeque<_> = Position::ranges(&index, &access.bounds).into();
         let several = Several::of(&mut ranges, access.reverse);
@@ -309,7 +313,8 @@ impl IndexScan {
         &self.index
     }
 
-    /// To the next entry that is given; its record key goes into `record_key`. Reads documents only where they have to be asked.
+    /// Moves to the next entry that is given, and puts its record key into `record_key`. Reads
+    /// documents only where they must decide.
     pub(crate) fn next_entry(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<bool> {
         loop {
             match self.find(ctx, step)? {
@@ -330,7 +335,7 @@ impl IndexScan {
         }
     }
 
-    /// To the next entry that passes the key's own tests.
+    /// Moves to the next entry that passes the tests on its key.
     fn find(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<Found> {
         loop {
             if !self.begin_range(step) {
@@ -354,7 +359,7 @@ impl IndexScan {
         }
     }
 
-    /// Stands in a range; false when there is none left.
+    /// Makes sure that a range is begun; false when none is left.
     #[inline]
     fn begin_range(&mut self, step: &mut Step) -> bool {
         if self.position.is_some() {
@@ -372,7 +377,7 @@ impl IndexScan {
         true
     }
 
-    /// To the range's next entry; false at its end.
+    /// Moves to the range's next entry; false at its end.
     #[inline]
     fn advance(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<bool> {
         let Some(position) = &mut self.position else {
@@ -387,7 +392,7 @@ impl IndexScan {
             None => position.next(step.view),
             Some(s) => {
                 if s.seeks() {
-                    // It counts as what it costs.
+                    // A seek counts by its cost.
                     ctx.tick(SEEK)?;
                     step.examined.seeks += 1;
                 }
@@ -396,14 +401,14 @@ impl IndexScan {
         }
     }
 
-    /// Whether the entry lies in one of several ranges that are read as one.
+    /// Whether the entry lies in one of the ranges of a multi-range scan.
     #[inline]
     fn is_inside(&mut self) -> bool {
         let (Some(several), Some(position)) = (&mut self.several, &self.position) else {
             return true;
         };
         let place = several.place(position.key());
-        // What was sought in the range before is no matter in the next.
+        // A target in the previous range has no meaning in the next.
         if matches!(place, Place::Entered | Place::Outside)
             && let Some(s) = &mut self.skipping
         {
@@ -415,7 +420,7 @@ impl IndexScan {
         matches!(place, Place::Inside | Place::Entered)
     }
 
-    /// Takes the entry, if its key passes its tests and its record was not given already.
+    /// Takes the entry, if its key passes the tests and its record was not given before.
     #[inline]
     fn take(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<Option<Found>> {
         let Some(position) = &self.position else {
@@ -462,7 +467,7 @@ impl IndexScan {
         Ok(Some(found))
     }
 
-    /// Whether no other key of a document comes before this one, of those that the scan lets in.
+    /// Whether this is the first of the document's keys that the scan admits.
     fn is_first(&mut self, ctx: &OpCtx, doc: &[u8], record_key: &[u8], key: &[u8]) -> Result<bool> {
         let info = &self.index.info;
         let keys = self.keys.get_or_insert_default();
@@ -472,10 +477,10 @@ impl IndexScan {
             false => other < key,
             true => other > key,
         };
-        // What `key_filter` tests goes through no array: it holds for all of them, as it does for this one.
+        // `key_filter` tests no multikey field, so it holds for all keys of the document alike.
         let mut others = keys.iter().map(|(other, _)| other);
         let first = !others.any(|k| before(k) && self.access.holds(&info.key.fields, k));
-        // Either it is given now or it was.
+        // The record is given now, or was given before.
         if let Some(many) = &mut self.many
             && keys.len() >= *many
             && self.seen.add(ctx, record_key) == Known::Nothing
@@ -548,7 +553,8 @@ impl IndexScan {
                         let at = batch.len();
                         batch.undecided.push_back((at, self.key.clone()));
                     }
-                    // In another run, and perhaps on another thread, it gives these and goes on behind them.
+                    // The next run, perhaps on another thread, gives these and continues after
+                    // them.
                     Err(e) => {
                         self.sound = self.can_rewind(&e);
                         gathered = Err(e);
@@ -560,7 +566,7 @@ impl IndexScan {
             let n = batch.len();
             self.ready = batch;
             step.examined.docs += n as u64;
-            // More than is wanted is never fetched, however often it is interrupted.
+            // Interruptions never cause more records to be fetched than are wanted.
             self.batch = match gathered {
                 Ok(()) => (self.batch * 2).min(FETCH_BATCH),
                 Err(_) => self.batch.saturating_sub(n).max(1),
@@ -570,20 +576,21 @@ impl IndexScan {
         }
     }
 
-    /// After [`IndexScan::next_entry`] failed with this: whether it may be called again is then for [`IndexScan::can_go_on`] to tell.
+    /// Called after [`IndexScan::next_entry`] failed with `e`; then [`IndexScan::can_go_on`] says
+    /// whether it may be called again.
     pub(crate) fn interrupted(&mut self, e: &Error) {
         self.sound = self.can_rewind(e);
     }
 
-    /// Whether [`IndexScan::next`], having failed for want of reads or time, may be called again.
+    /// Whether [`IndexScan::next`] may be called again after it failed for want of reads or time.
     pub(crate) fn can_go_on(&self) -> bool {
         self.sound
     }
 
-    /// Sees to it that the next entry is looked for behind the last one, after `find` has failed with this.
+    /// After `find` failed with `e`: makes the scan continue after the last given entry, if it can.
     fn can_rewind(&mut self, e: &Error) -> bool {
         if !e.is_for_disk() {
-            // It did not begin to move.
+            // The scan did not move.
             return e.is_offload();
         }
         if self.several.is_some() || self.skipping.is_some() {
@@ -596,7 +603,7 @@ impl IndexScan {
         true
     }
 
-    /// Told when `n` of the results were passed over: no more is fetched than is still wanted.
+    /// Called when `n` results were skipped, so that no more is fetched than is still wanted.
     pub(crate) fn skipped(&mut self, n: u64) {
         self.limit = self.limit.map(|l| l.saturating_sub(n));
         self.batch = first_batch(self.limit);
@@ -636,7 +643,8 @@ fn passes(index: &Index, access: &IndexAccess, key: &[u8], types: &[u8]) -> Resu
     Ok(true)
 }
 
-/// Writes `fields` (dotted paths, in index order) as a document, fields of one parent together; missing ones are left out.
+/// Writes `fields` (dotted paths, in index order) as a document, grouped by parent; missing fields
+/// are left out.
 fn nest(w: &mut Writer, fields: &[(&str, Option<bson::Value>)], depth: usize) {
     let mut done: Vec<&str> = Vec::new();
     for (path, v) in fields {

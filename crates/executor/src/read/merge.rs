@@ -1,4 +1,5 @@
-//! Several index scans, each in the wanted order, merged into one; a record comes once.
+//! Sorted merge: several index scans, each in the requested order, merged into one; each record
+//! comes once.
 
 use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen, given_by};
@@ -22,14 +23,14 @@ pub(crate) struct Merge {
     branches: Arc<[Branch<Arc<IndexAccess>>]>,
     inputs: Vec<Input>,
     pattern: SortPattern,
-    /// Several branches may come to one record.
+    /// Whether several branches may give one record.
     shared: bool,
-    /// The rows of one record follow each other but for others of the same sort key: nothing goes through an array.
+    /// Whether the rows of one record have the same sort key: no field is multikey.
     together: bool,
     /// The sort key of the last row, where it matters.
     last: Vec<u8>,
-    /// Records of which a row was taken. It may be full but forgets nothing: of a record that is not among them no row was,
-    /// so that the one of the first branch that gives it is still to come.
+    /// The records of which a row was taken. When it is full it keeps what it has: of a record that
+    /// it does not know no row was taken, so the first branch that has the record still gives it.
     seen: Seen,
 }
 
@@ -68,7 +69,8 @@ impl Merge {
                     if test(&branch.residual, doc, step.vars)? {
                         let mut key = Vec::new();
                         self.pattern.sort_key(doc, &mut key)?;
-                        // Others may come first for long; there are many branches.
+                        // It may have to wait for long, and there are many branches: a long
+                        // document is read again later.
                         let c = match c {
                             Current::Fetched(long) if long.len() > KEPT_BYTES => Current::Left,
                             short => short,

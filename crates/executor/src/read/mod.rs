@@ -1,7 +1,7 @@
 //! Reading: from a plan to documents, in order.
 //!
-//! Index scans gather record keys and fetch them in batches. Each file uses only those above it in this list, but `source` and
-//! `union`, which know each other.
+//! Index scans gather record keys and fetch the records in batches. Each file uses only those above
+//! it in this list, except `source` and `union`, which use each other.
 
 pub(crate) mod count;
 pub(crate) mod dedup;

@@ -1,14 +1,15 @@
-//! The ranges of an index scan that has more than one: one scan of the engine goes over all of them, from each to the next by
-//! a seek, or by none where the scan has arrived there already. Making a scan costs more than moving one.
+//! Multi-range scan: one engine scan covers all ranges of an index scan. It seeks from each range
+//! to the next, unless it is already there. Creating a scan costs more than moving one.
 //!
-//! Invariant: each entry inside a range is let in, no other is, and there is no more than one seek for a range.
+//! Invariant: exactly the entries inside a range are admitted, with at most one seek for each
+//! range.
 
 use std::collections::VecDeque;
 
 /// `[low, high)` in the keyspace.
 pub(crate) type KeyRange = (Vec<u8>, Vec<u8>);
 
-/// Where an entry lies.
+/// The place of an entry relative to the ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Inside,
@@ -20,7 +21,7 @@ pub(crate) enum Place {
 }
 
 pub(crate) struct Several {
-    /// Those that are not done, in the scan's direction; the first is the one that the scan is in or goes to.
+    /// The remaining ranges, in the scan's direction; the scan is in the first one, or moves to it.
     ranges: VecDeque<KeyRange>,
     reverse: bool,
     /// The next move is a seek to where the first range begins.
@@ -31,7 +32,7 @@ pub(crate) struct Several {
 }
 
 impl Several {
-    /// Takes over `ranges` if there are several, which are ascending; gives what lies around all of them.
+    /// Takes ascending `ranges` if there are several; returns the range around all of them.
     pub(crate) fn of(
         ranges: &mut VecDeque<KeyRange>,
         reverse: bool,
@@ -62,7 +63,7 @@ impl Several {
         (!at.is_empty()).then_some(at)
     }
 
-    /// Where the entry lies that the scan is on; afterwards the first range is the one that it is in or before.
+    /// The place of the current entry; afterwards the scan is in or before the first range.
     pub(crate) fn place(&mut self, key: &[u8]) -> Place {
         loop {
             let Some((low, high)) = self.ranges.front() else {
@@ -81,7 +82,8 @@ impl Several {
                 continue;
             }
             if before {
-                // A seek backward finds the end itself, which is outside: from there it is one step.
+                // A backward seek may find the range's end itself, which is outside: then one step
+                // is enough.
                 self.seek = !self.sought && key != high.as_slice();
                 return Place::Outside;
             }
@@ -97,7 +99,8 @@ impl Several {
 mod tests {
     use super::*;
 
-    /// Goes over `keys` as an engine's scan would; gives what was let in and how many moves were seeks.
+    /// Goes over `keys` as an engine's scan would; gives what was let in and how many moves were
+    /// seeks.
     fn scan(keys: &[u8], ranges: &[(u8, u8)], reverse: bool) -> (Vec<u8>, usize) {
         let key = |k: u8| vec![k];
         let mut all: VecDeque<KeyRange> = ranges.iter().map(|(l, h)| (key(*l), key(*h))).collect();

@@ -1,6 +1,7 @@
-//! The records that match, one at a time, in the order asked for; skip, limit and projection are its users'.
+//! Record stream: the matching records, one at a time, in the requested order. Its users add skip,
+//! limit and projection.
 //!
-//! Between batches of a cursor nothing of the engine is held but the snapshot ([`RecordStream::release`]).
+//! Between batches of a cursor only the snapshot is held ([`RecordStream::release`]).
 
 use self::top_k::Narrow;
 use crate::examined::Examined;
@@ -20,7 +21,7 @@ use query::sort::SortPattern;
 use std::sync::Arc;
 use storage::View;
 
-/// A step of some rows' source: of fields, so that the source is still free.
+/// Makes a [`Step`] from the stream's fields, so that the source can be borrowed separately.
 macro_rules! step {
     ($rows:expr) => {
         Step {
@@ -35,15 +36,15 @@ macro_rules! step {
 
 mod top_k;
 
-/// A blocking sort of some rows.
+/// The state of a blocking sort.
 enum Order {
-    /// None is wanted, or it is made.
+    /// No sort is needed, or it is done.
     There,
-    /// The order, and how many results of it are wanted.
+    /// The requested order, and the number of wanted results.
     Wanted(SortPattern, Option<u64>),
-    /// Some rows are in it; it was interrupted.
+    /// An interrupted sort that already has some rows.
     Begun(Box<Sorter>),
-    /// The same, where not all rows are read.
+    /// A top-k sort.
     Narrow(Box<Narrow>),
 }
 
@@ -57,15 +58,16 @@ pub struct RecordStream {
     record_key: Vec<u8>,
     /// The order to be made first.
     order: Order,
-    /// A row that had been fetched was lost to an error.
+    /// Whether a fetched row was lost because of an error.
     lost: bool,
-    /// Whether that may go to temporary files.
+    /// Whether the sort may use temporary files.
     disk_use: bool,
-    /// How many of the results will be skipped, as far as is known before the order is made; how many of these are not in it.
+    /// The number of results that will be skipped, as known before the sort; and how many of these
+    /// the sort has already left out.
     will_skip: u64,
     passed: u64,
     pub examined: Examined,
-    /// What the sort held at most, in bytes, and how many rows it saw.
+    /// The peak memory of the sort in bytes, and the number of rows it saw.
     pub sort_bytes: usize,
     pub sort_rows: u64,
 }
@@ -131,7 +133,7 @@ impl RecordStream {
         more
     }
 
-    /// Passes over `n` results, or those that are left of them; what the order and the index decide alone is never fetched.
+    /// Skips up to `n` results. Records are not fetched where order and index alone decide.
     pub fn skip(&mut self, ctx: &mut OpCtx, n: &mut u64) -> Result<()> {
         let before = self.examined;
         let skipped = self.pass_over(ctx, n);
@@ -168,7 +170,7 @@ impl RecordStream {
         Ok(())
     }
 
-    /// Whether [`RecordStream::next_key`] tells keys without reading the documents.
+    /// Whether [`RecordStream::next_key`] gives keys without reading documents.
     pub(crate) fn tells_keys(&self) -> bool {
         let known = match &self.source {
             Source::Ids { .. } => !self.coll.is_numbered(),
@@ -178,8 +180,9 @@ impl RecordStream {
         known && matches!(self.order, Order::There) && self.plan.residual.is_trivial()
     }
 
-    /// To the next record that matches, for one who reads it anyway: its key is told and, if possible, no more. Where
-    /// records lie under their `_id` there may be none under the key.
+    /// Moves to the next matching record, for a caller that will read the record itself: gives its
+    /// key and, if possible, nothing more. Where records lie under their `_id` the record need not
+    /// exist.
     pub(crate) fn next_key(&mut self, ctx: &mut OpCtx) -> Result<bool> {
         if !self.tells_keys() {
             return self.next(ctx);
@@ -209,7 +212,7 @@ impl RecordStream {
 
     fn next_unsorted(&mut self, ctx: &mut OpCtx) -> Result<bool> {
         let trivial = self.plan.residual.is_trivial() || matches!(self.source, Source::Sorted(_));
-        // Most of what a scan of records costs besides the engine would be the way through `step_source`.
+        // A shortcut: besides the engine, `step_source` would be most of the cost of a record scan.
         if trivial && let Source::Records(scan) = &mut self.source {
             ctx.tick(1)?;
             let more = scan.next(&self.view)?;
@@ -266,7 +269,7 @@ impl RecordStream {
         }
     }
 
-    /// Sorts first, if the order has yet to be made.
+    /// Performs the sort, if it is not done yet.
     fn make_order(&mut self, ctx: &mut OpCtx) -> Result<()> {
         let mut sorter = match std::mem::replace(&mut self.order, Order::There) {
             Order::There => return Ok(()),
@@ -310,8 +313,8 @@ impl RecordStream {
         Ok(())
     }
 
-    /// Whether [`RecordStream::next`], having failed for want of records, may be called again: those that an index or a sort wants next are
-    /// still to be told.
+    /// Whether [`RecordStream::next`] may be called again after it failed for want of records:
+    /// nothing that was read is lost.
     pub(crate) fn can_go_on(&self) -> bool {
         match &self.source {
             _ if self.lost => false,
@@ -322,7 +325,7 @@ impl RecordStream {
         }
     }
 
-    /// Lets go of everything but the snapshot; the next `next` goes on from the same place.
+    /// Releases everything but the snapshot; the next `next` continues at the same place.
     pub fn release(&mut self) {
         release_source(&mut self.source);
         if !matches!(self.current, Current::Built(_) | Current::Left) {
@@ -330,18 +333,19 @@ impl RecordStream {
         }
     }
 
-    /// Makes the current result survive [`RecordStream::release`]: as a copy, or where that would be long by its key. To be called
-    /// before it, and [`RecordStream::read_current`] before the result is asked for again.
+    /// Keeps the current result across [`RecordStream::release`]: as a copy, or, when it is long,
+    /// by its key. Called before `release`; [`RecordStream::read_current`] restores the result.
     pub(crate) fn keep_current(&mut self) {
         self.record_key = self.record_key().to_vec();
         self.current = match self.doc().as_bytes() {
-            // What was made of an index is in no record.
+            // A document built from an index cannot be read again.
             long if long.len() > KEPT_BYTES && !self.plan.covered => Current::Left,
             short => Current::Built(short.to_vec()),
         };
     }
 
-    /// Reads what [`RecordStream::keep_current`] has left; `false` when it is gone, which cannot be with a snapshot.
+    /// Restores what [`RecordStream::keep_current`] kept; `false` when the record is gone, which a
+    /// snapshot rules out.
     pub(crate) fn read_current(&mut self) -> Result<bool> {
         if matches!(self.current, Current::Left) {
             let found = self.view.get(&self.coll.record_key(&self.record_key))?;
@@ -361,7 +365,7 @@ impl RecordStream {
         self.view.is_cached_only()
     }
 
-    /// Reads from here on also what is not in the cache (`true`), or only what is.
+    /// From here on reads may go to the disk (`true`), or are answered from memory only.
     pub fn read_all(&mut self, all: bool) {
         self.release();
         self.view = if all {

@@ -1,5 +1,5 @@
-//! What a reader asks for, and the plan for it: how much lies in a range is asked of the store, what an operator has laid down
-//! (query settings, index filters, `notablescan`) is heeded.
+//! Read requests and their plans. The planner asks the store for the size of ranges, and obeys the
+//! operator's rules (query settings, index filters, `notablescan`).
 
 use crate::engine::Engine;
 use crate::records;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use storage::{Store, View};
 
-/// What a reader asks for.
+/// A read request.
 #[derive(Clone)]
 pub struct ReadRequest<'a> {
     pub filter: &'a Filter,
     pub sort: Option<&'a SortPattern>,
     pub projection: Option<&'a Projection>,
-    /// How many results are wanted at most, skipped ones included.
+    /// The most results wanted, skipped ones included.
     pub limit: Option<u64>,
     pub hint: Option<Hint>,
     pub min: Option<Doc<'a>>,
@@ -55,7 +55,7 @@ impl<'a> ReadRequest<'a> {
         }
         let (sort, projection) = (
             self.sort.map(|s| s.to_doc()),
-            // What distinct reads of the documents is our own doing.
+            // The projection of a distinct was not given by the client.
             self.projection
                 .filter(|_| self.distinct.is_none_or(|d| d.group))
                 .map(|p| p.to_doc()),
@@ -68,7 +68,7 @@ impl<'a> ReadRequest<'a> {
         ))
     }
 
-    /// Plans over a collection; `view` and the store tell how much lies in a range, when there is a choice.
+    /// Chooses a plan; `view` and the store estimate the size of ranges when there is a choice.
     pub fn plan(
         &self,
         engine: &Engine,
@@ -83,7 +83,7 @@ impl<'a> ReadRequest<'a> {
         Ok(plan)
     }
 
-    /// Refuses what reads a whole collection for some of its documents, but not in the server's own.
+    /// Refuses a collection scan with a filter, except in the server's own databases.
     fn check_scan(&self, plan: &Plan, ns: &str) -> Result<()> {
         let (db, name) = ns.split_once('.').unwrap_or((ns, ""));
         let own = matches!(db, "admin" | "config" | "local") || name.starts_with("system.");
@@ -107,7 +107,8 @@ impl<'a> ReadRequest<'a> {
         let estimate =
             |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high, &lacks);
         let plan = self.plan_by(&estimate, coll, count)?;
-        // An event loop may lack what would tell, and a plan that was made without is any: it comes first.
+        // On an event loop an estimate may need a disk read. A plan made without it would be
+        // arbitrary, so the read comes first.
         match lacks.take().filter(Error::is_offload) {
             Some(e) => Err(e),
             None => Ok(plan),
@@ -145,7 +146,7 @@ impl<'a> ReadRequest<'a> {
             ns: &coll.ns,
             estimate: Some(estimate),
         };
-        // Query settings are stronger than an index filter, and that is stronger than a hint.
+        // Query settings take precedence over an index filter, and that over a hint.
         if let Some(Hint::Among(list)) = &self.hint
             && let Some(plan) = plan_among(list, &request)?
         {
@@ -166,7 +167,8 @@ impl<'a> ReadRequest<'a> {
     }
 }
 
-/// Plans with nothing but what query settings allow; `None` when none of it serves the query.
+/// Plans with only the indexes that query settings allow; `None` when none of them serves the
+/// query.
 fn plan_among(list: &[Hint], request: &PlanRequest<'_>) -> Result<Option<Plan>> {
     let named = request.indexes.iter();
     let named: Vec<_> = named
@@ -192,13 +194,15 @@ fn plan_among(list: &[Hint], request: &PlanRequest<'_>) -> Result<Option<Plan>> 
     Ok(serves.then_some(plan))
 }
 
-/// How many entries are counted one by one before the engine's own estimate is taken.
+/// The number of entries that are counted one by one before the engine's estimate is used.
 const COUNTED: u64 = 64;
-/// How many entries of an index are sampled.
+/// The number of index entries in a sample.
 const SAMPLED: u64 = 1024;
 
-/// About how many entries of an index (0: records) lie in `[low, high)`. A single value is answered from what its index
-/// looked like when it had half as many records, without reading. Where a read fails it is what was read until then, and `lacks` says why.
+/// The approximate number of entries of an index (0: records) in `[low, high)`. For a single value
+/// the index's cached sample answers without a read; the sample is renewed when the number of
+/// records has doubled. When a read fails the result is what was counted until then, and `lacks`
+/// holds the error.
 fn estimate(
     store: &Store,
     view: &View,
@@ -247,7 +251,7 @@ fn estimate(
     (store.approximate_size(&low, &high) / 48).clamp(COUNTED, records.max(COUNTED))
 }
 
-/// Entries for each value of the first field, among the first ones of an index.
+/// The entries for each value of the first field, in a sample of an index's first entries.
 fn sample(view: &View, index: &Index) -> Result<u64> {
     let end = keyspace::prefix_end(&index.prefix);
     let mut scan = view.scan(&index.prefix, &end, storage::Direction::Forward);
@@ -264,7 +268,7 @@ fn sample(view: &View, index: &Index) -> Result<u64> {
         }
     }
     Ok(match (entries, values) {
-        // One value fills the sample: many entries, nobody knows how many.
+        // One value fills the sample: it has an unknown, large number of entries.
         (SAMPLED, 1) => SAMPLED * 16,
         (_, 0) => 1,
         (e, v) => (e / v).max(1),

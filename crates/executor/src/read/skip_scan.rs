@@ -1,10 +1,13 @@
-//! The way of an index scan past entries that the bounds of later fields exclude, or whose value was seen already.
+//! Skip scan: moves an index scan past entries that the bounds of later fields exclude, or whose
+//! value was already given.
 //!
-//! An entry outside names where the next one inside can be. Steps are cheapest when it is near, a seek when it is far. How far
-//! it is nobody knows, but mostly as far as the last time: steps that did not arrive make the next steps fewer, steps that did
-//! make them more.
+//! An entry outside the bounds tells the next possible entry inside (the target). When the target
+//! is near, single steps are cheapest; when it is far, a seek is. The distance is usually like the
+//! last one. So when steps did not reach the target, fewer are tried the next time; when they did,
+//! more are.
 //!
-//! Invariant: no entry inside is passed over, and every entry that the engine showed was counted by the caller.
+//! Invariant: no entry inside the bounds is skipped, and the caller counts every entry that the
+//! engine returned.
 
 use crate::read::index_scan::Position;
 use crate::records::damaged_entry;
@@ -19,26 +22,26 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use storage::View;
 
-/// About how many steps cost what a seek does.
+/// The approximate cost of a seek, in steps.
 pub(crate) const SEEK: u32 = 8;
 
 pub(crate) struct Skipping {
     access: Arc<IndexAccess>,
     reverse: bool,
-    /// Where the next entry inside can be, without the index's prefix.
+    /// The next possible entry inside the bounds, without the index's prefix.
     target: Vec<u8>,
-    /// How many steps are still made towards the target before a seek; `None`: not under way.
+    /// The steps left towards the target before a seek; `None`: no target.
     left: Option<u32>,
-    /// How many are made the next time: 1 to [`SEEK`].
+    /// The number of steps to try the next time: 1 to [`SEEK`].
     patience: u32,
-    /// Where the fields of the current entry's key end.
+    /// The end offset of each field in the current entry's key.
     ends: SmallVec<[usize; 4]>,
     /// One entry of each value of a field is wanted.
     distinct: Option<Distinct>,
 }
 
 impl Skipping {
-    /// `None` where every entry is wanted: such a scan has nothing to do with this.
+    /// `None` when every entry is wanted.
     pub(crate) fn new(access: &Arc<IndexAccess>) -> Option<Box<Skipping>> {
         let distinct = access.distinct;
         (!access.skip.is_empty() || distinct.is_some()).then(|| {
@@ -47,7 +50,7 @@ impl Skipping {
                 reverse: access.reverse,
                 target: Vec::new(),
                 left: None,
-                // Values mostly have more entries than a few.
+                // A value usually has more than a few entries.
                 patience: if distinct.is_some() { 1 } else { SEEK },
                 ends: SmallVec::new(),
                 distinct,
@@ -55,7 +58,7 @@ impl Skipping {
         })
     }
 
-    /// The scan goes on in another range.
+    /// Resets the state: the scan continues in another range.
     pub(crate) fn restart(&mut self) {
         self.left = None;
     }
@@ -65,8 +68,8 @@ impl Skipping {
         self.left == Some(0)
     }
 
-    /// Told when the entry that was let in last is given: others of its value need not be. `false`: it shows no value, and
-    /// is not to be given.
+    /// Called when the last admitted entry is given: other entries of its value are then skipped.
+    /// `false`: the entry has no value, and must not be given.
     pub(crate) fn given(&mut self, index: &Index, entry: &[u8], types: &[u8]) -> bool {
         let Some(d) = self.distinct else { return true };
         let start = d.field.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -82,7 +85,7 @@ impl Skipping {
             if empty || first == key::rank_byte(tag::NULL) {
                 let arrays = Multikey(index.info.multikey).field(d.field);
                 if arrays {
-                    // Only the document tells.
+                    // Only the document can tell.
                     return true;
                 }
                 if !empty && !shows(index, d.field, entry, types) {
@@ -102,7 +105,7 @@ impl Skipping {
         true
     }
 
-    /// To the next entry, or the first at the target.
+    /// Moves to the next entry, or seeks to the target.
     pub(crate) fn advance(
         &mut self,
         position: &mut Position,
@@ -116,14 +119,14 @@ impl Skipping {
         position.seek(view, &keyspace::join(&index.prefix, &self.target))
     }
 
-    /// Where the record's key begins in an entry, if it is inside.
+    /// The offset of the record key in an entry, if the entry is inside the bounds.
     pub(crate) fn admit(&mut self, index: &Index, entry: &[u8]) -> Result<Option<usize>> {
         if let Some(left) = self.left {
             let arrived = match self.reverse {
                 false => entry >= self.target.as_slice(),
                 true => entry <= self.target.as_slice(),
             };
-            // A seek arrives, wherever it was aimed.
+            // A seek always reaches the target.
             if !arrived && left > 0 {
                 self.left = Some(left - 1);
                 return Ok(None);
@@ -158,7 +161,7 @@ fn shows(index: &Index, field: usize, entry: &[u8], types: &[u8]) -> bool {
     matches!(last, Some(Some(_)))
 }
 
-/// Where the record's key begins in an entry.
+/// The offset of the record key in an entry.
 #[inline]
 pub(crate) fn record_at(index: &Index, entry: &[u8]) -> Result<usize> {
     let mut at = 0;

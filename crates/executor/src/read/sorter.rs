@@ -1,6 +1,7 @@
-//! The blocking sort. It keeps sort keys and record keys; documents only while they are few, since the snapshot can give
-//! them again. With a limit it is a heap of that size. What is too much for memory goes to temporary files in sorted runs; who
-//! did not give leave for that is refused where MongoDB, which sorts documents, would run out of memory.
+//! The blocking sort. It keeps sort keys and record keys. It keeps documents only while they are
+//! few, since they can be read again from the snapshot. With a limit it is a heap of that size.
+//! What exceeds memory goes to temporary files in sorted runs. Without `allowDiskUse` the sort
+//! fails where MongoDB, which sorts documents, would run out of memory.
 //!
 //! ```text
 //! spilled row = has document u8 | record key length u32 LE | record key | document
@@ -15,9 +16,9 @@ use query::pipeline::{Merge, Runs, Share, SpillFile, SpillTarget};
 use query::sort::SortPattern;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// What a sort may hold in memory; MongoDB's default.
+/// The memory limit of a sort; MongoDB's default.
 const MEMORY_LIMIT: usize = 100 << 20;
-/// Documents are kept beside their keys up to this size in all.
+/// Documents are kept beside their keys up to this total size.
 const KEEP_DOCS: usize = 4 << 20;
 const FETCH_BATCH: usize = 64;
 
@@ -28,7 +29,7 @@ struct Row {
     seq: u64,
     record_key: Vec<u8>,
     doc: Option<Vec<u8>>,
-    /// What is counted for a document that is not kept.
+    /// The bytes that are charged for a document that is not kept.
     charged: usize,
 }
 
@@ -42,14 +43,14 @@ pub(crate) struct Sorter {
     bytes: usize,
     peak: usize,
     docs_bytes: usize,
-    /// What runs hold.
+    /// The bytes in runs.
     spilled_bytes: u64,
     share: Share,
     disk_use: bool,
     runs: Runs,
 }
 
-/// Where its runs go.
+/// The temporary files for runs.
 struct Files<'a, 'c>(&'a mut OpCtx<'c>);
 
 impl SpillTarget for Files<'_, '_> {
@@ -98,7 +99,7 @@ impl Sorter {
         self.add_as(ctx, doc, record_key, keep, self.rows + 1)
     }
 
-    /// Adds the row that is the `seq`th of those that are sorted, whenever it comes.
+    /// Adds the row with sequence number `seq`, in any order of calls.
     pub(crate) fn add_as(
         &mut self,
         ctx: &mut OpCtx,
@@ -142,7 +143,8 @@ impl Sorter {
             self.all.push(row);
         }
         if self.bytes > MEMORY_LIMIT || !self.share.fits(self.bytes) {
-            // Who gave no leave for files is refused for what is his, not for what others hold.
+            // Without `allowDiskUse` only the sort's own memory can make it fail, not that of
+            // others.
             let before = self.limit.map_or(self.spilled_bytes, |_| 0);
             if !self.disk_use && self.bytes as u64 + before > MEMORY_LIMIT as u64 {
                 bail!(
@@ -155,7 +157,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// What is in memory, in order.
+    /// Takes the rows in memory, in order.
     fn drain(&mut self) -> Vec<Row> {
         (self.bytes, self.docs_bytes) = (0, 0);
         if self.limit.is_some() {
@@ -166,7 +168,7 @@ impl Sorter {
         rows
     }
 
-    /// Writes what is in memory as a run.
+    /// Writes the rows in memory as a run.
     fn spill(&mut self, ctx: &mut OpCtx) -> Result<()> {
         self.runs.prepare(&mut Files(ctx))?;
         self.spilled_bytes += self.bytes as u64;
@@ -178,7 +180,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// What it held at most.
+    /// The peak memory, in bytes.
     pub(crate) fn peak_bytes(&self) -> usize {
         self.peak
     }
@@ -196,13 +198,13 @@ impl Sorter {
         self.limit
     }
 
-    /// How many rows it takes before it puts any out.
+    /// The number of rows that still fit before one is dropped.
     pub(crate) fn room(&self) -> usize {
         let limit = self.limit.unwrap_or(usize::MAX);
         limit.saturating_sub(self.heap.len())
     }
 
-    /// The key that what it keeps is not behind, once it puts rows out.
+    /// The key of the last kept row, once the heap is full.
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
         let last = self.heap.peek().filter(|_| self.room() == 0);
         last.map(|row| row.key.as_slice())
@@ -262,14 +264,14 @@ fn size(r: &Row) -> usize {
 #[derive(Default)]
 pub(crate) struct Sorted {
     rows: VecDeque<Row>,
-    /// What comes after them, when it was too much for memory.
+    /// The rows after them, when they were spilled.
     spilled: Option<Merge>,
     ready: VecDeque<(Vec<u8>, Option<storage::Slice>)>,
     share: Share,
 }
 
 impl Sorted {
-    /// Passes over the first `n` rows without fetching them; how many there were.
+    /// Skips the first `n` rows without fetching them; returns how many there were.
     pub(crate) fn skip(&mut self, n: usize) -> Result<usize> {
         let mut skipped = 0;
         while skipped < n {
@@ -284,12 +286,12 @@ impl Sorted {
         Ok(skipped)
     }
 
-    /// Whether the next that is done is to fetch documents.
+    /// Whether the next step fetches documents.
     pub(crate) fn has_keys(&self) -> bool {
         self.ready.is_empty() && self.rows.front().is_some_and(|r| r.doc.is_none())
     }
 
-    /// Lets go of documents that can be fetched again.
+    /// Releases documents that can be fetched again.
     pub(crate) fn release(&mut self) {
         while let Some((record_key, _)) = self.ready.pop_back() {
             self.rows.push_front(Row {
@@ -302,7 +304,7 @@ impl Sorted {
         }
     }
 
-    /// Brings the next rows into memory, when there are none.
+    /// Loads the next rows into memory, when there are none.
     fn refill(&mut self) -> Result<()> {
         while self.rows.len() < FETCH_BATCH
             && let Some(spilled) = &mut self.spilled

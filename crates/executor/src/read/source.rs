@@ -1,6 +1,7 @@
-//! Where records come from: the accesses of a plan as scans, one step at a time.
+//! Sources: the accesses of a plan as scans, one step at a time.
 //!
-//! A union's branches are sources themselves, so `source` and `union` know each other; no other two files here do.
+//! A union's branches are sources themselves, so `source` and `union` use each other; no other two
+//! files here do.
 
 use crate::op::OpCtx;
 use crate::read::index_scan::{IndexScan, RecordScan};

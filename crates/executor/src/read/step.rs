@@ -1,4 +1,4 @@
-//! One step of a source: what it works with, and the document that it ends on.
+//! One step of a source: its inputs, and the document that it reaches.
 
 use crate::examined::Examined;
 use bson::Doc;
@@ -11,19 +11,19 @@ use storage::{Slice, View};
 /// A document up to this length is copied to outlast a batch of its cursor, in bytes.
 pub(crate) const KEPT_BYTES: usize = 16 << 10;
 
-/// The document that a source stands on.
+/// The current document of a source.
 pub(crate) enum Current {
     None,
-    /// The scan's own value.
+    /// The document is the scan's current value.
     Scanned,
     Fetched(Slice),
     Built(Vec<u8>),
-    /// The record of the current key, to be read again.
+    /// The document was released; the record key allows to read it again.
     Left,
 }
 
 impl Current {
-    /// The document, where the source does not hold it itself.
+    /// The document, unless the source holds it itself.
     pub(crate) fn doc(&self) -> Option<Doc<'_>> {
         match self {
             Current::Fetched(record) => Some(checked(record)),
@@ -45,7 +45,7 @@ pub(crate) fn built(bytes: &[u8]) -> Doc<'_> {
     Doc::new(bytes).expect("a document that was built here")
 }
 
-/// What one step of a source works with.
+/// The inputs of one step of a source.
 pub(crate) struct Step<'s> {
     pub view: &'s View,
     pub coll: &'s Arc<Collection>,

@@ -1,7 +1,8 @@
-//! Tailable cursors: a capped collection read from its oldest record on, and on, as it grows.
+//! Tailable cursors: read a capped collection from its oldest record on, and continue as it grows.
 //!
-//! Between batches nothing is held but the number of the last record that was looked at; each batch reads a new snapshot from
-//! there. When that very record is gone, others may be gone with it that the cursor never saw: it is lost, and says so.
+//! Between batches a cursor holds only the number of the last examined record; each batch continues
+//! from there with a new snapshot. When that record has been removed, unseen records may have been
+//! removed too: the cursor fails.
 
 use crate::op::OpCtx;
 use crate::read::find::{FindRequest, Shape};
@@ -23,14 +24,15 @@ pub struct TailCursor {
     filter: Filter,
     filter_vars: Option<Arc<Vars>>,
     shape: Shape,
-    /// The number of the record that was looked at last; 0 before the first.
+    /// The number of the last examined record; 0 before the first.
     position: u64,
     skip: u64,
     left: Option<u64>,
 }
 
 impl TailCursor {
-    /// Opens on a capped collection; `None` when it is empty, since there is no place to go on from.
+    /// Opens a cursor on a capped collection; `None` when the collection is empty, since there is
+    /// no position to continue from.
     pub fn open(
         view: &View,
         coll: &Arc<Collection>,
@@ -63,7 +65,7 @@ impl TailCursor {
         &self.tail
     }
 
-    /// Appends what has come since the last batch, within limits as [`crate::FindCursor::fill`].
+    /// Appends new records, within limits as [`crate::FindCursor::fill`].
     pub fn fill(
         &mut self,
         ctx: &mut OpCtx,

@@ -1,6 +1,7 @@
-//! Several sources one after the other; a record comes once.
+//! Union: several sources, one after the other; each record comes once.
 //!
-//! Invariant: a source gives each of its records once, and a record is that of the first branch that gives it.
+//! Invariant: a source gives each of its records once, and a record is given by the first branch
+//! that has it.
 
 use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen, given_by};
@@ -34,7 +35,7 @@ impl Union {
             (self.sources.get_mut(self.at), self.branches.get(self.at))
         {
             let Some(c) = step_source(source, ctx, step)? else {
-                // What it holds is of no more use.
+                // The source is exhausted; it releases what it holds.
                 *source = Source::Eof;
                 self.at += 1;
                 continue;
@@ -71,7 +72,7 @@ impl Union {
         Ok(None)
     }
 
-    /// The document that a scan of records stands on.
+    /// The current document of a record scan.
     pub(crate) fn scanned(&self) -> Doc<'_> {
         doc_of_scan(&self.sources[self.at])
     }

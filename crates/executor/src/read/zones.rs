@@ -1,7 +1,9 @@
-//! Zone maps of indexes (see `catalog::Zones`): which one tells how records would sort, and how it is made.
+//! Zone maps of indexes (see `catalog::Zones`): which one bounds a sort order, and how a map is
+//! built.
 //!
-//! A map is made in the background, in two passes over the index: one that looks whether it follows the order of the records, and one
-//! that reads what lies in each block while what is put meanwhile is told. It takes half of a core at most.
+//! A map is built in the background, in two passes over the index. The first checks whether the
+//! index is correlated with the order of the records. The second reads the bounds of each block,
+//! while a watcher reports concurrent puts. It uses at most half of a core.
 
 use crate::engine::Engine;
 use crate::records;
@@ -14,16 +16,16 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 use storage::{View, Watcher};
 
-/// Entries that are read between two looks around.
+/// The number of entries read between two pauses.
 const BATCH: usize = 2048;
-/// The index whose zone map tells how records would sort, if it has one.
+/// The index whose zone map bounds this sort order, if there is one.
 pub(crate) fn telling<'c>(coll: &'c Collection, pattern: &SortPattern) -> Option<&'c Arc<Index>> {
     let sorted = pattern.fields.first().filter(|f| f.meta.is_none())?;
     coll.secondary().find(|index| {
         let info = &index.info;
         let first = info.key.fields.first();
         index.state == IndexState::Ready
-            // Every record has one entry, and that says what the record is sorted by.
+            // Every record has exactly one entry, with the value that the record is sorted by.
             && !info.sparse
             && info.partial.is_none()
             && info.multikey == 0
@@ -33,7 +35,7 @@ pub(crate) fn telling<'c>(coll: &'c Collection, pattern: &SortPattern) -> Option
     })
 }
 
-/// Notes that a sort read `many` records that a zone map might have spared, and has one made when that was worth it.
+/// Notes that a zone map might have saved a sort `many` reads, and builds one when that pays.
 pub(crate) fn wasted(engine: &Arc<Engine>, coll: &Collection, pattern: &SortPattern, many: u64) {
     let Some(index) = telling(coll, pattern) else {
         return;
@@ -66,7 +68,8 @@ pub(crate) fn wasted(engine: &Arc<Engine>, coll: &Collection, pattern: &SortPatt
     }
 }
 
-/// Makes the map of an index, or finds that it would tell nothing. An error, or the end of the server, leaves none.
+/// Builds the map of an index, unless it would be useless. An error, or the end of the server,
+/// leaves no map.
 fn make(engine: &Weak<Engine>, index: &Arc<Index>) -> Result<()> {
     let Some(view) = engine.upgrade().map(|e| e.store.view()) else {
         return Ok(());
@@ -104,7 +107,8 @@ fn make(engine: &Weak<Engine>, index: &Arc<Index>) -> Result<()> {
     Ok(())
 }
 
-/// Shows all entries of an index, without its prefix, some at a time until it says `false`; whether it came to the end.
+/// Calls `show` with all entries of an index, without its prefix, in batches until it returns
+/// `false`; returns whether the end was reached.
 fn each(
     engine: &Weak<Engine>,
     view: &View,
@@ -125,7 +129,7 @@ fn each(
         if !show(&batch) || engine.strong_count() == 0 {
             return Ok(false);
         }
-        // Queries come first.
+        // Leaves half of the time to queries.
         std::thread::sleep(begun.elapsed());
     }
 }

@@ -1,9 +1,10 @@
-//! Index builds on a live collection. Writers maintain an index from the moment it is in the catalog; the build walks the
-//! records in key order and adds the entries of those that were there before.
+//! Online index builds. Writers maintain an index from the moment it is in the catalog; the build
+//! scans the records in key order and adds the entries of older ones.
 //!
-//! Invariant: the build latches the records of a batch and reads their newest version, so it can neither bring back an entry
-//! that a writer removed nor miss one. Entries go past the log (they can be derived again), together with the place the
-//! build has come to: both reach the disk in the same engine batch, so that a crash resumes where it was.
+//! Invariant: the build latches the records of a batch and reads their newest version, so it
+//! neither restores an entry that a writer removed nor misses one. Entries are not logged, because
+//! they can be derived again. They are written in one engine batch with the build's progress, so
+//! that a crash resumes at the right place.
 
 use crate::build_progress::Progress;
 use crate::engine::Engine;
@@ -20,10 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use storage::{Direction, Effect};
 
-/// Records a batch holds: latched together, so kept short.
+/// The number of records in a batch. They are latched together, so it is small.
 const BATCH: usize = 128;
 
-/// Creates indexes and waits until they are ready. On an error none of them stays.
+/// Creates indexes and waits until they are ready. On an error all of them are dropped.
 pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()> {
     ctx.need_worker()?;
     let engine = ctx.engine.clone();
@@ -50,7 +51,7 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
     Ok(())
 }
 
-/// Builds an index anew and waits until it is ready. One that cannot be built any more is dropped.
+/// Rebuilds an index and waits until it is ready. An index that cannot be rebuilt is dropped.
 pub fn rebuild_index(ctx: &mut OpCtx, ns: &str, name: &str) -> Result<()> {
     ctx.need_worker()?;
     let engine = ctx.engine.clone();
@@ -60,7 +61,8 @@ pub fn rebuild_index(ctx: &mut OpCtx, ns: &str, name: &str) -> Result<()> {
     })
 }
 
-/// Resumes the builds that a stop interrupted, each on a thread of its own. One that fails is dropped, and `report` told.
+/// Resumes the builds that a stop interrupted, each on its own thread. An index whose build fails
+/// is dropped, and `report` is called.
 pub fn resume(
     engine: &Arc<Engine>,
     report: impl Fn(&str, &str, &Result<()>) + Send + Sync + 'static,
@@ -82,7 +84,7 @@ pub fn resume(
     }
 }
 
-/// Builds one index from where it stands, and makes it ready.
+/// Continues the build of one index from its stored progress, and makes the index ready.
 fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
     let engine = ctx.engine.clone();
     let coll = engine
@@ -106,7 +108,8 @@ fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
     let r = fill(ctx, ns, &coll, id, &progress);
     engine.builds.end(coll.uuid, id);
     r?;
-    // The log will say that the index is ready, and a recovery replays only the log: the entries must be on disk first.
+    // The log will say that the index is ready, and recovery replays only the log: the entries must
+    // be on disk before.
     engine.store.flush()?;
     engine.catalog.finish_build(ns, id)
 }
@@ -124,7 +127,7 @@ fn fill(
 ) -> Result<()> {
     let engine = ctx.engine.clone();
     let progress_key = build_progress_key(coll.tablet, id);
-    // Not a snapshot of the whole time: records that come later are indexed by their writers.
+    // A new snapshot for each batch: later records are indexed by their writers.
     let mut low = coll.record_prefix.to_vec();
     if let Some(done) = engine.store.latest().get(&progress_key)? {
         low = keyspace::join(&coll.record_prefix, &done);
@@ -164,7 +167,8 @@ fn fill(
     }
 }
 
-/// Adds the entries of these records. The collection's write lock is held: the index cannot be dropped meanwhile.
+/// Adds the entries of these records. The collection's write lock is held: the index cannot be
+/// dropped meanwhile.
 fn batch(
     ctx: &mut OpCtx,
     ns: &str,
@@ -196,7 +200,8 @@ fn batch(
     )
 }
 
-/// The entries of latched records in the index at position `at`. `None`: a key of a unique index is latched by another.
+/// The entries of latched records in the index at position `at`. `None`: another operation has
+/// latched a key of a unique index.
 fn entries(
     ctx: &mut OpCtx,
     write: &mut RecordWrite,
@@ -204,7 +209,7 @@ fn entries(
     keys: &[Vec<u8>],
 ) -> Result<Option<Vec<Effect>>> {
     let index: Arc<Index> = write.coll().indexes[at].clone();
-    // One that is only prepared to become unique may be built over what is there.
+    // An index with `prepareUnique` may be built over existing duplicates.
     let checked = index.spec.get("unique").is_some_and(|v| v.truthy());
     let view = ctx.latest();
     let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();

@@ -1,5 +1,5 @@
-//! Finding what a statement may change: keys of records that matched when they were read. The write decides for itself, on
-//! the newest version and with the record latched.
+//! Candidates of a statement: keys of records that matched in a snapshot. The write decides again,
+//! on the newest version, with the record latched.
 
 use crate::op::OpCtx;
 use crate::read::RecordStream;
@@ -12,31 +12,32 @@ use catalog::Collection;
 use errors::{Result, bail};
 use std::sync::Arc;
 
-/// How many records a statement for many prepares before it commits them together.
+/// The number of records that a multi-document statement commits together.
 const BATCH: usize = 128;
 
 /// The key of one record that may match.
 pub(crate) struct Candidate {
     /// The store's key of the record.
     pub key: Vec<u8>,
-    /// There can be no other: when this one does not match, none does.
+    /// No other record can match: when this one does not match, none does.
     pub only: bool,
 }
 
 impl Candidate {
-    /// The first record that matches, in the order asked for. `None`: there is none.
+    /// The first matching record in the requested order; `None` when there is none.
     pub fn first(
         ctx: &mut OpCtx,
         coll: &Arc<Collection>,
         read: &ReadRequest,
     ) -> Result<Option<Candidate>> {
-        // By `_id`: the newest version, read with the latch held, is all there is to read.
+        // By `_id`: only the newest version has to be read, with the latch held.
         if read.sort.is_none()
             && read.hint.is_none()
             && let Some(id) = planner::id_lookup(read.filter)
         {
             ctx.tick(1)?;
-            // Where the key has to be looked up, another record may have that `_id` by the time it is latched.
+            // When the key was looked up by `_id`, another record may have that `_id` by the time
+            // it is latched.
             let only = !coll.is_numbered();
             let key = records::locate(&ctx.latest(), coll, id)?;
             return Ok(key.map(|key| Candidate { key, only }));
@@ -55,7 +56,7 @@ impl Candidate {
 pub(crate) struct CandidateBatches {
     coll: Arc<Collection>,
     rows: RecordStream,
-    /// The keys are told by an index, so that the write is the first to read the documents.
+    /// The keys come from an index alone, so the write is the first to read the documents.
     pub unread: bool,
     more: bool,
 }
@@ -88,15 +89,15 @@ impl CandidateBatches {
         Ok(keys)
     }
 
-    /// Whether the collection has an index in which two records of a batch may meet.
+    /// Whether the collection has a unique index, in which two records of a batch may collide.
     pub fn has_unique(&self) -> bool {
         self.coll.indexes.iter().any(|i| i.info.unique)
     }
 
-    /// Changes the records of a batch as `decide` says, and gives how many matched and how many were changed. `what` is done to
-    /// them, for the error when the collection is another one.
+    /// Changes the records of a batch as `decide` says; returns how many matched and how many
+    /// changed. `what` names the operation in the error when the collection was replaced.
     ///
-    /// Not atomic as a whole: what was done before an error stays done, as in MongoDB.
+    /// Not atomic as a whole: changes before an error stay, as in MongoDB.
     pub fn change<'u>(
         &self,
         ctx: &mut OpCtx,

@@ -1,9 +1,10 @@
-//! Where new records go in a collection whose records lie under numbers. In a capped one, room is made for them first: the
-//! oldest records are removed.
+//! Placement of new records under sequence numbers. In a capped collection the oldest records are
+//! removed first, to make room.
 //!
-//! Invariant: whoever makes room holds the latch [`tail_hash`] until his entry is applied, and the entry holds the deletes as
-//! well as the puts. So insertions into one capped collection come one after another, its bounds hold after each (an update
-//! may grow a document beyond them until the next insertion, as in MongoDB), and a crash sees both or neither.
+//! Invariant: an insertion into a capped collection holds the latch [`tail_hash`] until its entry
+//! is applied, and the entry has both the deletes and the puts. So insertions are serialized, the
+//! bounds hold after each (an update may exceed them until the next insertion, as in MongoDB), and
+//! a crash keeps both or neither.
 
 use crate::op::{Latched, OpCtx};
 use crate::records::{self, latch_hash};
@@ -14,31 +15,34 @@ use catalog::{Capped, Collection};
 use errors::Result;
 use storage::{Direction, Effect, LatchGuard};
 
-/// No more than this goes in one step: bounds that were made much smaller are reached little by little.
+/// The most records that one insertion removes: bounds that were lowered a lot are reached step by
+/// step.
 const MOST_REMOVED: usize = 20_000;
 const MOST_REMOVED_BYTES: i64 = 64 << 20;
 
-/// Where new records go, and what is removed for them.
+/// The keys of new records, and the deletes that make room for them.
 #[derive(Default)]
 pub(crate) struct Placement {
     /// The store's keys of the new records, in order.
     pub keys: Vec<Vec<u8>>,
-    /// So many of the first ones do not even fit together with those after them: they are inserted and gone at once.
+    /// The number of leading documents that do not fit together with the later ones: they are
+    /// removed at once.
     pub dropped: usize,
     /// The deletes of the oldest records.
     pub effects: Vec<Effect>,
-    /// Records and bytes that the effects remove.
+    /// The number of records and bytes that the effects remove.
     pub records: i64,
     pub bytes: i64,
 }
 
-/// The latch of those who insert into a capped collection.
+/// The latch of insertions into a capped collection.
 pub(crate) fn tail_hash(coll: &Collection) -> u64 {
     latch_hash(&coll.record_prefix)
 }
 
-/// Says where records of these sizes go, and makes room for them where the collection is capped. The caller holds the latch
-/// of its tail. `None`: a record that is to go is latched by another; let go of everything and start again.
+/// Places records of these sizes, and makes room for them in a capped collection. The caller holds
+/// the latch of its tail. `None`: another operation has latched a record to be removed; the caller
+/// releases everything and starts again.
 pub(crate) fn place(
     ctx: &mut OpCtx,
     coll: &Collection,
@@ -53,21 +57,22 @@ pub(crate) fn place(
         }
         placement.dropped = dropped(capped, oldest.left, sizes);
     }
-    // A number is not given twice, even if nothing comes of this insertion: a cursor may have read up to it.
+    // A number is never used twice, even if this insertion fails: a cursor may have read up to it.
     placement.keys = records::new_keys(&ctx.newest(), coll, sizes.len())?;
     Ok(Some(placement))
 }
 
-/// The oldest records, which go.
+/// The oldest records, which are removed.
 #[derive(Default)]
 struct Oldest {
     /// The store's keys.
     keys: Vec<Vec<u8>>,
-    /// Records and bytes that there will be with the new documents, when nothing older is left to remove.
+    /// The number of records and bytes with the new documents, when no older record is left to
+    /// remove.
     left: Option<(i64, i64)>,
 }
 
-/// Finds the oldest records, until the new documents fit or nothing is left to remove.
+/// Finds the oldest records to remove, until the new documents fit or no record is left.
 fn oldest(ctx: &mut OpCtx, coll: &Collection, capped: &Capped, sizes: &[usize]) -> Result<Oldest> {
     let (records, bytes) = ctx.engine.store.counts(coll.tablet);
     let mut records = records as i64 + sizes.len() as i64;
@@ -119,7 +124,7 @@ fn remove(
     if ctx.latch_keys(latches, &hashes)? == Latched::Conflict {
         return Ok(Latched::Conflict);
     }
-    // Another may have changed or deleted some of them before they were latched.
+    // Another operation may have changed or deleted some of them before they were latched.
     let refs: Vec<&[u8]> = oldest.iter().map(|k| k.as_slice()).collect();
     let mut changes = IndexChanges::default();
     ctx.latest().get_each(&refs, |at, value| {
@@ -140,7 +145,8 @@ fn remove(
     Ok(Latched::Held)
 }
 
-/// How many of the first new documents go at once, where they are too much even without any older ones.
+/// The number of leading new documents that are removed at once, because the new ones alone are too
+/// many.
 fn dropped(capped: &Capped, left: Option<(i64, i64)>, sizes: &[usize]) -> usize {
     let Some((mut records, mut bytes)) = left else {
         return 0;

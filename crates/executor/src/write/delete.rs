@@ -1,4 +1,4 @@
-//! Deleting documents: as updates do it, with a candidate, a latch, a second look.
+//! Deletes documents. Like an update: find a candidate, latch it, read it again.
 
 use crate::op::{Latched, OpCtx};
 use crate::read::request::ReadRequest;
@@ -20,7 +20,7 @@ pub struct DeleteRequest<'a> {
     pub sort: Option<&'a SortPattern>,
     pub hint: Option<planner::Hint>,
     pub vars: Option<Arc<query::expr::Vars>>,
-    /// Whether the deleted document is wanted (findAndModify).
+    /// Whether to return the deleted document (findAndModify).
     pub images: bool,
 }
 
@@ -51,7 +51,8 @@ pub fn delete(
     bail!(WriteConflict, "the delete conflicted with others too often")
 }
 
-/// Deletes the first match. `None`: the candidate was changed by another meanwhile, look again.
+/// Deletes the first match. `None`: another operation changed the candidate meanwhile; search
+/// again.
 fn delete_one(
     ctx: &mut OpCtx,
     ns: &str,

@@ -1,4 +1,4 @@
-//! What stands in the way of an index becoming a unique one: values that it holds for several records.
+//! Duplicates that prevent an index from becoming unique: values with several records.
 
 use crate::op::OpCtx;
 use crate::records;
@@ -8,7 +8,7 @@ use catalog::{Collection, Index};
 use errors::Result;
 use storage::{Direction, View};
 
-/// No more than so many values, and records of each, are told.
+/// The most values that are reported, and the most records of each.
 const MOST: usize = 100;
 
 /// The `_id`s of the records that share a value, for each such value.

@@ -1,8 +1,9 @@
-//! Removing documents whose time is over: one batch of what a TTL index, or a clustered collection, says is old.
+//! Expiry: deletes one batch of documents that a TTL index, or a clustered collection, says have
+//! expired.
 //!
-//! Invariant: the index only proposes. What is deleted is decided on the newest version of the document, under its latch: it
-//! still has a date before the limit, in that index (so a partial index keeps what it leaves out, and of an array the earliest
-//! date counts).
+//! Invariant: the index only proposes. The newest version of the document decides, under its latch:
+//! it must still have a date before the limit in that index. So a partial index never expires what
+//! it leaves out, and of an array the earliest date counts.
 
 use crate::op::OpCtx;
 use crate::records;
@@ -16,16 +17,17 @@ use query::index_keys::KeySet;
 use std::sync::Arc;
 use storage::Direction;
 
-/// What one batch did.
+/// The outcome of one batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
     pub deleted: u64,
-    /// Nothing older is left.
+    /// No expired document is left.
     pub done: bool,
 }
 
-/// Deletes up to `most` documents of `started` whose date is before `before_millis`: the date in the field of the index with
-/// this name, or `_id` without one. Ends early, as done, when the collection or the index is gone or has become another.
+/// Deletes up to `most` documents of `started` whose date is before `before_millis`: the date in
+/// the field of the index with this name, or `_id` without one. Ends early, as done, when the
+/// collection or the index is gone or has become another.
 pub fn expire(
     ctx: &mut OpCtx,
     started: &Collection,
@@ -89,12 +91,12 @@ fn dates_before(index: Option<&Index>, before_millis: i64) -> (Vec<u8>, Vec<u8>)
     let (first, end) = (encode(i64::MIN), encode(before_millis));
     match descending {
         false => (first, end),
-        // The newest come first: from behind the limit up to and with the oldest date there is.
+        // Descending: the range begins after the limit and ends with the oldest date.
         true => (successor(&end), successor(&first)),
     }
 }
 
-/// The keys of the records that the range holds, up to `most`, each once.
+/// The keys of up to `most` records in the range, each once.
 fn old_records(
     ctx: &mut OpCtx,
     coll: &Arc<Collection>,

@@ -1,4 +1,4 @@
-//! findAndModify: one document updated or deleted, and given as it was before or is after.
+//! findAndModify: updates or deletes one document, and returns it as before or after the change.
 
 use crate::op::OpCtx;
 use crate::write::delete::{DeleteRequest, delete};
@@ -55,7 +55,7 @@ pub fn find_and_modify(
     }
 }
 
-/// What a retry of findAndModify answers: both images, as `{before?, after?}`.
+/// The retry record's image of findAndModify: `{before?, after?}`.
 pub(crate) fn retry_image(req: &UpdateRequest, u: &Updated) -> Option<DocBuf> {
     if !req.images {
         return None;

@@ -1,8 +1,8 @@
-//! What changes of records mean for indexes: the entries that come, that go, and that keep other types.
+//! Index changes: the index entries that a record's change adds, removes or retypes.
 //!
-//! Invariant: every write of records (insert, update, delete, expiry, room in a capped collection) takes its index effects
-//! from here, computed from the document before and the document after. So an index cannot be maintained by one kind of
-//! write and forgotten by another.
+//! Invariant: every write of records (insert, update, delete, expiry, room in a capped collection)
+//! takes its index effects from here, computed from the document before and the document after. So
+//! an index cannot be maintained by one kind of write and forgotten by another.
 
 use crate::records;
 use bson::Doc;
@@ -15,16 +15,18 @@ use std::collections::HashSet;
 use std::ops::Range;
 use storage::{Effect, View};
 
-/// A document before and after a write. Without `before` it is inserted, without `after` it is deleted.
+/// A document before and after a write. Without `before` it is inserted, without `after` it is
+/// deleted.
 #[derive(Clone, Copy)]
 pub(crate) struct Versions<'d> {
     pub before: Option<Doc<'d>>,
     pub after: Option<Doc<'d>>,
-    /// The update between the two: indexes on paths that it cannot touch are passed over.
+    /// The update between the two. Indexes on paths that it cannot touch are skipped.
     pub update: Option<&'d Update>,
 }
 
-/// The index changes of some records, in buffers that are reused. Each record's changes are a range of them.
+/// The index changes of some records, in buffers that are reused. Each record's changes are a range
+/// of them.
 #[derive(Default)]
 pub(crate) struct IndexChanges {
     changes: Vec<IndexChange>,
@@ -64,7 +66,7 @@ impl IndexChanges {
         self.bytes.clear();
     }
 
-    /// Adds the changes of one record, and gives their range. On an error nothing is added.
+    /// Adds the changes of one record; returns their range. On an error nothing is added.
     pub fn add(&mut self, coll: &Collection, versions: Versions<'_>) -> Result<Range<usize>> {
         let (first, bytes) = (self.changes.len(), self.bytes.len());
         self.multikey.resize(coll.indexes.len(), 0);
@@ -78,7 +80,7 @@ impl IndexChanges {
         Ok(first..self.changes.len())
     }
 
-    /// Adds what becomes of one record's entries in one index.
+    /// Adds the changes of one record's entries in one index.
     fn compare(&mut self, i: usize, index: &Index, versions: Versions<'_>) -> Result<()> {
         if let Some(update) = versions.update
             && index.info.partial.is_none()
@@ -151,7 +153,7 @@ impl IndexChanges {
         self.bytes[change.start..change.end].split_at(change.key_end - change.start)
     }
 
-    /// What is latched for new entries in unique indexes.
+    /// The latch hashes of new entries in unique indexes.
     pub fn unique_hashes<'c>(
         &'c self,
         coll: &'c Collection,
@@ -161,8 +163,8 @@ impl IndexChanges {
             .map(|(i, key, _)| records::unique_hash(&coll.indexes[i], key))
     }
 
-    /// Fails with DuplicateKey when another record than `own` has one of the new keys of a unique index. Their latches are
-    /// held. `own` is the store's key of the record; a record that has none yet is new.
+    /// Fails with DuplicateKey when another record than `own` has one of the new unique keys, whose
+    /// latches are held. `own` is the store's key of the record; `None` for a new record.
     pub fn check_unique(
         &self,
         view: &View,
@@ -176,7 +178,7 @@ impl IndexChanges {
             })
     }
 
-    /// The same against the earlier records of a batch.
+    /// The same check against the earlier records of a batch.
     pub fn check_taken(
         &self,
         coll: &Collection,

@@ -1,4 +1,4 @@
-//! Inserting documents. A batch is cut into chunks; a chunk is one log entry.
+//! Inserts documents. A batch is split into chunks; a chunk is one log entry.
 
 use crate::op::OpCtx;
 use crate::records;
@@ -13,11 +13,11 @@ use errors::{Error, Result, bail};
 /// A chunk ends when it holds this many documents or bytes.
 const CHUNK_DOCS: usize = 500;
 const CHUNK_BYTES: usize = 4 << 20;
-/// What may be inserted on an event loop in one go.
+/// The most that an event loop inserts at once.
 const INLINE_DOCS: usize = 64;
 const INLINE_BYTES: usize = 256 << 10;
 
-/// What the record key of a clustered collection may take; its `_id` stands in every index entry.
+/// The longest record key of a clustered collection. Its `_id` is part of every index entry.
 const MAX_CLUSTERED_KEY_BYTES: usize = 8 << 20;
 
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ pub fn insert(
         if ordered && failed {
             break;
         }
-        // After those of the chunk: an ordered one was cut off before the document that failed.
+        // These come after the chunk's: an ordered chunk ends before the document that failed.
         out.errors.extend(chunk.errors);
         if ordered && !out.errors.is_empty() {
             break;
@@ -78,16 +78,17 @@ pub fn insert(
     Ok(out)
 }
 
-/// The beginning of a batch, made ready to be stored.
+/// The prepared first part of a batch.
 #[derive(Default)]
 struct Chunk {
-    /// How many documents of the batch it is made of.
+    /// The number of documents of the batch in it.
     read: usize,
     records: Vec<NewRecord>,
     errors: Vec<(usize, Error)>,
 }
 
-/// Prepares documents, the first of which is at position `at`, until a chunk is full; an ordered one ends with an error.
+/// Prepares documents, the first of which is at position `at`, until a chunk is full; an ordered
+/// one ends with an error.
 fn next_chunk(
     ctx: &OpCtx,
     target: &LockedCollection,

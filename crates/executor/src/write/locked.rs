@@ -1,7 +1,7 @@
-//! A collection that is about to be written to: found or created, with its write lock held.
+//! A locked collection: found or created for a write, with its write lock held.
 //!
-//! Invariant: nobody writes to a view, nor to the collection that lists the views. While the lock is held the collection is
-//! not dropped and its indexes keep their positions.
+//! Invariant: writes to a view, or to the collection that lists the views, are refused. While the
+//! lock is held the collection is not dropped, and its indexes keep their positions.
 
 use crate::op::OpCtx;
 use crate::records;
@@ -40,7 +40,8 @@ impl LockedCollection {
                 continue;
             }
             match ctx.engine.catalog.create(ns, DocBuf::new()) {
-                // A transaction is about to make it: it is there, or free, when that has ended.
+                // A transaction is about to create it: when that ends, the collection exists or the
+                // name is free.
                 Err(e) if e.code == Code::WriteConflict => ctx.let_others()?,
                 // Somebody else may have been faster.
                 made => {
@@ -52,8 +53,8 @@ impl LockedCollection {
         }
     }
 
-    /// Decides where the records of an empty collection are going to lie, by the `_id` of the first one that comes: under
-    /// their `_id`, or under numbers (see `catalog::numbers`).
+    /// Decides the layout of an empty collection by the first `_id`: records under their `_id`, or
+    /// under sequence numbers (see `catalog::numbers`).
     pub fn lay_out(self, ctx: &mut OpCtx, id: Val<'_>) -> Result<LockedCollection> {
         let coll = &self.coll;
         if ctx.transaction.is_some()
@@ -68,7 +69,7 @@ impl LockedCollection {
         drop(lock);
         let store = ctx.engine.store.clone();
         match (ctx.engine.catalog).number_records(&coll.ns, |c| records::none(&store.latest(), c)) {
-            // Dropped meanwhile; the next line makes it anew, where one is as good as the other.
+            // Dropped meanwhile; the next line creates it again, where either layout is right.
             Err(e) if e.code == Code::NamespaceNotFound => {}
             done => {
                 done?;
@@ -77,7 +78,7 @@ impl LockedCollection {
         LockedCollection::or_create(ctx, &coll.ns)
     }
 
-    /// Has the catalog know which fields of the index at this position hold arrays.
+    /// Marks fields of the index at this position as multikey in the catalog.
     pub fn mark_multikey(&mut self, ctx: &mut OpCtx, at: usize, bits: u64) -> Result<()> {
         let (coll, wait) = (&self.coll, !ctx.may_offload());
         let id = coll.indexes[at].id;
@@ -94,7 +95,7 @@ impl LockedCollection {
     }
 }
 
-/// Nobody writes to views, nor to the collection that lists them.
+/// Refuses writes to views, and to the collection that lists them.
 #[inline]
 pub(crate) fn check_writable(coll: &Collection) -> Result<()> {
     if coll.is_view() {

@@ -1,7 +1,8 @@
 //! Writing: insert, update, delete, findAndModify, expiry of documents, and index builds.
 //!
-//! [`record_write`] is the protocol that all writes of records share; the files of commands say what is looked for and what
-//! becomes of it. Invariant: latches are held from the first look at what a write changes until its entry is applied.
+//! [`record_write`] is the write protocol that all statements share; the statements' own files say
+//! what is searched and how it changes. Invariant: latches are held from the first read that
+//! decides a write until its entry is applied.
 
 pub mod build;
 mod candidate;

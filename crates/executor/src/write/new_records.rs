@@ -1,5 +1,5 @@
-//! New records, as insert and upsert make them: a chunk of documents becomes one log entry, with the session record of what
-//! was inserted, so it is there whole or not at all.
+//! New records of insert and upsert: a chunk of documents becomes one atomic log entry, with the
+//! session's record of it.
 
 use crate::op::OpCtx;
 use crate::records::{self, duplicate_id, latch_hash};
@@ -21,14 +21,14 @@ pub(crate) struct NewRecord {
     doc: DocBuf,
     /// The store's key of the record. Empty where records lie under numbers, until it has one.
     key: Vec<u8>,
-    /// Its changes of indexes, in the write's.
+    /// The range of its index changes among those of the write.
     changed: Range<usize>,
-    /// Why it cannot be inserted.
+    /// The error of a document that cannot be inserted.
     refused: Option<Error>,
 }
 
 impl NewRecord {
-    /// `doc` as it is to be stored, in the collection as it has been laid out.
+    /// Prepares `doc` for the collection, whose layout is decided.
     pub fn new(target: &LockedCollection, at: usize, doc: DocBuf) -> Result<NewRecord> {
         let key = match target.coll.is_numbered() {
             false => records::record_key(&target.coll, records::id_of(doc.as_doc())?),
@@ -48,7 +48,7 @@ impl NewRecord {
     }
 }
 
-/// What became of a chunk.
+/// The outcome of a chunk.
 #[derive(Default)]
 pub(crate) struct InsertedChunk {
     pub n: usize,
@@ -56,8 +56,8 @@ pub(crate) struct InsertedChunk {
     pub errors: Vec<(usize, Error)>,
 }
 
-/// Inserts a chunk. Ordered: the first document that is refused keeps out those after it. `result` is what the retry record
-/// says of the document at a position.
+/// Inserts a chunk. When ordered, the first refused document ends it. `result` gives the retry
+/// record's result for the document at a position.
 pub(crate) fn insert_chunk(
     ctx: &mut OpCtx,
     target: LockedCollection,
@@ -110,7 +110,8 @@ fn accepted(chunk: &[NewRecord]) -> impl Iterator<Item = &NewRecord> {
     chunk.iter().filter(|new| new.refused.is_none())
 }
 
-/// Computes the index keys of the documents, before anything is held: they decide the latches, and they may fail.
+/// Computes the index keys of the documents before any latch is taken: they decide which latches
+/// are needed, and may fail.
 fn latches_of(
     ctx: &mut OpCtx,
     write: &mut RecordWrite,
@@ -142,8 +143,8 @@ fn latches_of(
     Ok(hashes)
 }
 
-/// Refuses the documents that have the `_id` or a unique key of another, once all is latched that their keys depend on. An
-/// ordered chunk ends with the first that is refused.
+/// Refuses documents with a duplicate `_id` or unique key; all their keys are latched. An ordered
+/// chunk ends with the first refused document.
 fn refuse_duplicates(
     view: &View,
     write: &RecordWrite,
@@ -180,7 +181,8 @@ fn refuse_duplicates(
     Ok(())
 }
 
-/// Fails with DuplicateKey when a record, or one of the chunk that comes before, has the document's `_id` or unique keys.
+/// Fails with DuplicateKey when a record, or an earlier document of the chunk, has the document's
+/// `_id` or unique keys.
 fn check(
     view: &View,
     write: &RecordWrite,
@@ -201,7 +203,7 @@ fn check(
     (write.changes).check_unique(view, coll, new.changed.clone(), None)
 }
 
-/// Stages the accepted documents, as one entry.
+/// Stages the accepted documents as one entry.
 fn stage(write: &mut RecordWrite, chunk: Vec<NewRecord>, placement: Placement) {
     let coll = write.coll();
     let mut effects = placement.effects;

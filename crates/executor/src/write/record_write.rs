@@ -1,19 +1,20 @@
-//! The write protocol: what every write of records goes through, whatever command it comes from.
+//! The write protocol: the steps of every write of records, for all commands.
 //!
 //! ```text
 //! lock ─► latch ─► look ─► match ─► unique check ─► stage ─► retry record ─► commit
 //! ```
 //!
 //! 1. *Lock*: the collection cannot be dropped or get other indexes ([`LockedCollection`]).
-//! 2. *Latch*: record keys, and new keys of unique indexes, by [`OpCtx::latch_keys`] alone.
-//! 3. *Look*: what is written is decided on [`OpCtx::latest`], read with the latches held. What a candidate's snapshot showed
-//!    decides nothing.
-//! 4. *Stage*: a log entry with absolute effects: the record and its index entries ([`IndexChanges`]).
-//! 5. *Commit*: the statement's retry record joins the entry, and all goes to [`OpCtx::commit`], with the latches and the lock
-//!    that are let go when it is applied.
+//! 2. *Latch*: record keys, and new keys of unique indexes, only by [`OpCtx::latch_keys`].
+//! 3. *Look*: the write is decided on [`OpCtx::latest`], read with the latches held. The
+//!    candidate's snapshot decides nothing.
+//! 4. *Stage*: a log entry with absolute effects: the record and its index entries
+//!    ([`IndexChanges`]).
+//! 5. *Commit*: the statement's retry record joins the entry. [`OpCtx::commit`] takes the entry
+//!    with the latches and the lock, which are released when it is applied.
 //!
-//! Invariant: latches are held from the first look until the entry is applied. Nobody waits for a latch while he holds others:
-//! he lets go of all and starts again ([`Latched::Conflict`]).
+//! Invariant: latches are held from the first look until the entry is applied. A write never waits
+//! for a latch while it holds others: it releases all and starts again ([`Latched::Conflict`]).
 
 use crate::op::{Latched, OpCtx};
 use crate::records::{self, latch_hash};
@@ -29,13 +30,13 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use storage::{Effect, Entry, LatchGuard, Op};
 
-/// How often a statement starts again because others were faster, before it gives up.
+/// The most times that a statement starts again after conflicts.
 pub(crate) const ATTEMPTS: usize = 1000;
 
-/// What the new documents of one group come to at most, but for the last of them, in bytes.
+/// The limit of the new documents of one group, in bytes; the last one may exceed it.
 const GROUP_BYTES: usize = 1 << 20;
 
-/// The retry record of one statement: its position in the command, and who keeps the results of statements.
+/// The retry record of one statement: its position in the command, and the recorder of results.
 pub(crate) struct Statement<'r, 's> {
     pub at: usize,
     pub retry: Option<&'r mut (dyn Retry + 's)>,
@@ -50,19 +51,19 @@ pub(crate) struct RecordChange<'d> {
     pub after: Option<(Applied, &'d Update)>,
 }
 
-/// What a statement makes of a latched record that it looks at.
+/// A statement's decision on a latched record.
 pub(crate) enum Decision<'u> {
-    /// It does not match, or no longer does.
+    /// The record does not match.
     Skip,
-    /// It matches, and stays as it is.
+    /// The record matches, and stays unchanged.
     Keep,
     Update(Applied, &'u Update),
     Delete,
 }
 
-/// What was staged of a batch of latched records.
+/// The outcome of staging a batch of latched records.
 pub(crate) struct StagedBatch {
-    /// So many of them were looked at: a group of entries ends when it is large.
+    /// The number of records decided: a group of entries ends early when it is large.
     pub read: usize,
     pub matched: u64,
     pub changed: u64,
@@ -74,7 +75,8 @@ pub(crate) struct RecordWrite {
     pub latches: Option<LatchGuard>,
     pub changes: IndexChanges,
     entries: Vec<Entry>,
-    /// Records were added: who waits for a capped collection to grow is told when they are applied.
+    /// Records were added to a capped collection: its waiting cursors are notified when they are
+    /// applied.
     grows: bool,
 }
 
@@ -89,7 +91,7 @@ impl RecordWrite {
         }
     }
 
-    /// A write with these records latched. It holds no others yet, so it gets them, if need be after it has waited.
+    /// A write with these records latched. It holds no other latches yet, so it may wait for them.
     pub fn of_records(
         ctx: &mut OpCtx,
         target: LockedCollection,
@@ -101,7 +103,7 @@ impl RecordWrite {
         Ok(write)
     }
 
-    /// The first latches of the write, waiting for them if need be.
+    /// Takes the first latches of the write, and waits for them if necessary.
     pub fn latch(&mut self, ctx: &mut OpCtx, hashes: &[u64]) -> Result<()> {
         let latched = ctx.latch_keys(&mut self.latches, hashes)?;
         assert!(latched == Latched::Held, "who holds no latch waits for one");
@@ -112,14 +114,15 @@ impl RecordWrite {
         &self.target.coll
     }
 
-    /// Lets go of the latches and of what is staged, and lets another go first.
+    /// Releases the latches, drops what is staged, and yields to another write.
     pub fn let_go(&mut self) {
         self.latches = None;
         self.entries.clear();
         std::thread::yield_now();
     }
 
-    /// Stages the change of a latched record: latches its new values in unique indexes, checks them, makes the log entry.
+    /// Stages the change of a latched record: latches and checks its new unique keys, and makes the
+    /// log entry.
     pub fn stage(&mut self, ctx: &mut OpCtx, change: RecordChange<'_>) -> Result<Latched> {
         let RecordChange { key, before, after } = change;
         ctx.latest().check_first_writer(&key)?;
@@ -141,7 +144,7 @@ impl RecordWrite {
             self.changes
                 .check_unique(&ctx.latest(), coll, changed.clone(), Some(&key))?;
         }
-        // The session's record may join them.
+        // Capacity for the session's record as well.
         let mut effects = Vec::with_capacity(2 + changed.len());
         self.changes.effects(coll, changed, &key, &mut effects);
         let old_len = before.len() as i64;
@@ -170,8 +173,9 @@ impl RecordWrite {
         Ok(Latched::Held)
     }
 
-    /// Shows `decide` those of the latched records that are there, with their position in `keys`, and stages what it says.
-    /// `None`: [`Latched::Conflict`]. After an error, what was staged before it may be committed.
+    /// Calls `decide` for each latched record that exists, with its position in `keys`, and stages
+    /// the decision. `None`: [`Latched::Conflict`]. After an error, what was staged before it may
+    /// be committed.
     pub fn change_each<'u>(
         &mut self,
         ctx: &mut OpCtx,
@@ -210,7 +214,8 @@ impl RecordWrite {
         Ok((!conflict).then_some(staged))
     }
 
-    /// Stages the insertion of records, as one entry. `records` and `bytes`: by how much the collection grows.
+    /// Stages the insertion of records as one entry. `records` and `bytes`: the growth of the
+    /// collection.
     pub fn stage_insert(&mut self, effects: Vec<Effect>, records: i64, bytes: i64) {
         let coll = &self.target.coll;
         let mut entry = Entry::new(coll.ns.clone(), coll.uuid, Op::Insert, effects);
@@ -219,7 +224,7 @@ impl RecordWrite {
         self.grows = true;
     }
 
-    /// Makes sure that the catalog knows which fields of which index hold arrays, before such an entry is staged.
+    /// Marks multikey fields in the catalog, before such an entry is staged.
     pub fn mark_multikey(&mut self, ctx: &mut OpCtx) -> Result<()> {
         for (i, bits) in self.changes.multikey().iter().enumerate() {
             let index = &self.target.coll.indexes[i];
@@ -230,8 +235,8 @@ impl RecordWrite {
         Ok(())
     }
 
-    /// Commits what is staged. With a retry record, `results` says what the statement did; it is kept also when it changed
-    /// nothing. The one place where writes of records are committed.
+    /// Commits what is staged. With a retry record, `results` says what the statement did; it is
+    /// recorded even when nothing changed. All writes of records are committed here.
     pub fn commit(
         mut self,
         ctx: &mut OpCtx,
@@ -260,7 +265,7 @@ impl RecordWrite {
         ctx.commit(self.entries, held)
     }
 
-    /// Commits what belongs to no retryable statement.
+    /// Commits a write that belongs to no retryable statement.
     pub fn commit_unrecorded(self, ctx: &mut OpCtx) -> Result<()> {
         self.commit(ctx, None, Vec::new)
     }

@@ -1,9 +1,10 @@
-//! Retryable writes: the results of a session's statements travel in the log entry of the write itself.
+//! Retryable writes: the results of a session's statements travel in the log entry of the write
+//! itself.
 
 use bson::{DocBuf, Value};
 use storage::{Effect, OpSession};
 
-/// What a statement did, to be answered again when it is retried.
+/// The result of a statement, returned again when it is retried.
 #[derive(Clone, Debug, Default)]
 pub struct StmtResult {
     /// Position of the statement in its command.
@@ -15,8 +16,9 @@ pub struct StmtResult {
     pub image: Option<DocBuf>,
 }
 
-/// Given by whoever keeps sessions; the effect it makes is committed with the write.
+/// The recorder of results, given by the session layer. Its effect is committed with the write.
 pub trait Retry {
-    /// Records what statements did: the session of the log entry, and the put of the session's record.
+    /// Records what statements did: the session of the log entry, and the put of the session's
+    /// record.
     fn record(&mut self, results: &[StmtResult]) -> (OpSession, Effect);
 }

@@ -30,7 +30,7 @@ pub struct UpdateRequest<'a> {
     pub vars: &'a Arc<Vars>,
     /// Milliseconds since 1970 of `$currentDate`.
     pub now_millis: i64,
-    /// Whether images of the document are wanted (findAndModify).
+    /// Whether to return images of the document (findAndModify).
     pub images: bool,
 }
 
@@ -67,7 +67,7 @@ pub fn update(
             return Ok(done);
         }
         match upsert(ctx, ns, req, &mut stmt) {
-            // Somebody inserted the document meanwhile: it can be updated now.
+            // Another operation inserted the document meanwhile: it can be updated now.
             Err(e) if e.code == Code::DuplicateKey && may_retry_upsert(&e, req) => {
                 duplicate = Some(e);
             }
@@ -80,8 +80,9 @@ pub fn update(
     }
 }
 
-/// MongoDB retries an upsert's duplicate key where the document that is in the way must match the filter: the filter is
-/// equalities on exactly the fields of that index, with the values that collided, and nothing else.
+/// MongoDB retries an upsert after a duplicate key when the existing document must match the
+/// filter: the filter has only equalities, on exactly the fields of that index, with the values
+/// that collided.
 fn may_retry_upsert(e: &Error, req: &UpdateRequest) -> bool {
     if req.multi {
         return false;
@@ -105,7 +106,8 @@ fn may_retry_upsert(e: &Error, req: &UpdateRequest) -> bool {
         })
 }
 
-/// Updates the first match. `None`: the candidate was changed by another meanwhile, look again.
+/// Updates the first match. `None`: another operation changed the candidate meanwhile; search
+/// again.
 fn update_one(
     ctx: &mut OpCtx,
     ns: &str,
@@ -139,7 +141,7 @@ fn read_request<'a>(req: &UpdateRequest<'a>) -> ReadRequest<'a> {
     }
 }
 
-/// Updates the latched record, if it is there and matches. `None`: look again.
+/// Updates the latched record, if it exists and matches. `None`: search again.
 fn update_record(
     ctx: &mut OpCtx,
     mut write: RecordWrite,
@@ -188,7 +190,7 @@ fn update_record(
     Ok(Some(out))
 }
 
-/// The document's new version, which the collection's validator allows; `None` when nothing changes.
+/// The document's new version, which has passed the validator; `None` when nothing changes.
 fn apply(
     ctx: &OpCtx,
     coll: &Collection,
@@ -220,7 +222,7 @@ fn update_many(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest) -> Result<Updated
         if keys.is_empty() {
             return Ok(out);
         }
-        // Documents of one group could meet in a unique index: then each is a group of its own.
+        // Documents of one group could collide in a unique index: then each is its own group.
         let group = if batches.has_unique() { 1 } else { keys.len() };
         for keys in keys.chunks(group) {
             let decide = |ctx: &OpCtx, coll: &Collection, before: Doc<'_>| {
@@ -242,7 +244,7 @@ fn update_many(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest) -> Result<Updated
     }
 }
 
-/// Inserts what the filter's equalities and the update make together.
+/// Inserts the document made from the filter's equalities and the update.
 fn upsert(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest, stmt: &mut Statement) -> Result<Updated> {
     let target = LockedCollection::or_create(ctx, ns)?;
     let doc = req.update.upsert(req.filter, &update_ctx(ctx, req))?;

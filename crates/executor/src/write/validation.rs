@@ -1,6 +1,6 @@
-//! Tests of new versions of documents against their collection's validator.
+//! Validation: tests new versions of documents against the collection's validator.
 //!
-//! A collection without one costs a look at a pointer; the rest is out of the writers' way.
+//! A collection without a validator costs one pointer check.
 
 use crate::op::OpCtx;
 use bson::{Doc, Writer};
@@ -8,7 +8,8 @@ use catalog::{Collection, Validator};
 use errors::{Result, err};
 use query::expr::Vars;
 
-/// Fails with DocumentValidationFailure when `new` may not be stored. `old`: the version that it replaces.
+/// Fails with DocumentValidationFailure when `new` may not be stored. `old`: the version that it
+/// replaces.
 #[inline]
 pub(crate) fn check(
     ctx: &OpCtx,
@@ -22,7 +23,7 @@ pub(crate) fn check(
     }
 }
 
-/// Longer documents may take so long that their operation can be ended in between.
+/// For longer documents the validation can be interrupted.
 const LONG_BYTES: usize = 64 << 10;
 
 #[cold]
@@ -39,7 +40,7 @@ fn test(
     } else {
         Vars::default()
     };
-    // An event loop could not hand the rest of a batch to a worker here.
+    // On an event loop the rest of a batch could not be handed to a worker here.
     let long = new.len() + old.map_or(0, |d| d.len()) > LONG_BYTES && !ctx.may_offload();
     let bound = long.then(|| ctx.interruptible(&vars));
     let vars = bound.as_deref().unwrap_or(&vars);

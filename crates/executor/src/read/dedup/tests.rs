@@ -1,4 +1,5 @@
-//! Scans that may remember nothing, little or all of what they gave, against each other and against testing every document.
+//! Scans that may remember nothing, little or all of what they gave, against each other and against
+//! testing every document.
 
 use super::*;
 use crate::op::REMEMBERED;
@@ -494,7 +495,8 @@ fn a_delete_counts_a_record_once() {
     }
 }
 
-/// A branch's tests fail for documents that only others give; that is no matter, as it is none while they are remembered.
+/// A branch's tests fail for documents that only others give; that is no matter, as it is none
+/// while they are remembered.
 #[test]
 fn what_a_branch_never_tests_does_not_fail() {
     let docs = [

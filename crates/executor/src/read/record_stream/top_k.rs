@@ -1,15 +1,17 @@
-//! A sort with a limit that does not read what cannot be among its first results.
+//! Top-k sort: a sort with a limit that does not read records which cannot be among its results.
 //!
-//! The index that finds the records often tells how each would sort before it is read: the order's first field is one of its own, or is
-//! `_id`, under which the records lie; or a zone map of another index tells where it would be at most (`catalog::Zones`). So the keys are
-//! gathered first; then records are read, the most promising first, until none of those that are left can come before the last that
-//! is kept. What is certain to be skipped is not read either.
+//! Often a record's sort key, or a bound of it, is known before the record is read: the first sort
+//! field is a field of the scanned index, or is `_id` and the records lie under it, or a zone map
+//! of another index gives a bound (`catalog::Zones`). So the record keys are gathered first. Then
+//! records are read, the most promising first, until no remaining one can come before the last
+//! result. Records that `skip` will certainly drop are not read either.
 //!
 //! ```text
 //! gather keys ─► what to expect of each ─► best first: read, test, sort ─► the next key cannot be better: done
 //!      └──────────── again, when there were more than one round takes ◄──────────────────┘
 //! ```
-//! Invariant: the results are those of a sort of all records, ties included: these come in the order in which the index has them.
+//! Invariant: the results are those of a full sort, ties included: ties keep the order of the
+//! index.
 
 use super::{Order, RecordStream};
 use crate::op::OpCtx;
@@ -28,21 +30,21 @@ use query::sort::SortPattern;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Records of which keys are held at a time, and what the keys may come to, in bytes.
+/// The limits of a round: the number of record keys, and their size in bytes.
 const ROUND: usize = 8 << 10;
 const ROUND_BYTES: usize = 1 << 20;
-/// After so many more it is asked whether there is memory for what is held, and a round ends where there is not.
+/// After so many more keys the memory budget is checked; a round ends when there is no memory left.
 const ASK: usize = 512;
-/// Who wants more results than that sorts all.
+/// A sort that wants more results than this reads all records.
 const MOST_WANTED: u64 = ROUND as u64;
-/// How many records are read at once, at most.
+/// The most records that are read at once.
 const FETCH_BATCH: usize = 64;
-/// So many are looked up in a zone map while its writers wait.
+/// The number of lookups in a zone map while its writers wait.
 const LOOKUP: usize = 256;
 
-/// What tells how a record would sort.
+/// The source of a record's expected sort key.
 enum Known {
-    /// A field of the index that is scanned; whether it has the other direction.
+    /// A field of the scanned index; whether it has the opposite direction.
     Field(usize, bool),
     /// The key of the record; whether the order is descending.
     RecordKey(bool),
@@ -54,23 +56,23 @@ pub(super) struct Narrow {
     known: Known,
     pattern: SortPattern,
     wanted: u64,
-    /// How many of the results will be skipped.
+    /// The number of results that will be skipped.
     skip: u64,
     sorter: Option<Box<Sorter>>,
-    /// Record keys one behind the other, and where each ends.
+    /// The record keys, concatenated, and the end of each.
     keys: Vec<u8>,
     ends: Vec<u32>,
-    /// Of each; for a zone map filled in when all are gathered.
+    /// The expectation for each key; with a zone map, filled in when all keys are gathered.
     expected: Vec<Expected>,
-    /// The keys by what is expected, best first, and how far they have been read.
+    /// The keys ordered by expectation, best first, and how far they have been read.
     order: Vec<u32>,
     at: usize,
     reading: bool,
-    /// There are no more keys than those that were gathered.
+    /// Whether all keys have been gathered.
     ended: bool,
-    /// Keys in the rounds before.
+    /// The number of keys in earlier rounds.
     before: u64,
-    /// Results that were passed over, since they are skipped for certain.
+    /// The number of results that were certainly skipped, and never read.
     passed: u64,
     batch: usize,
     gathered: usize,
@@ -79,7 +81,7 @@ pub(super) struct Narrow {
 }
 
 impl Narrow {
-    /// `None`: nothing tells how records would sort, or all are wanted.
+    /// `None`: no expectation of sort keys is possible, or all records are wanted.
     pub(super) fn of(
         coll: &Collection,
         plan: &Plan,
@@ -112,7 +114,7 @@ impl Narrow {
         })
     }
 
-    /// Whether it is between two reads of records, so that after a read that failed it may go on.
+    /// Whether it is between two reads of records, so that it may continue after a failed read.
     pub(super) fn is_reading(&self) -> bool {
         self.reading
     }
@@ -131,7 +133,7 @@ impl Narrow {
         many == 0 || !many.is_multiple_of(ASK) || self.share.fits(held)
     }
 
-    /// Takes a key in; `entry` is what the index has before it.
+    /// Adds a key; `entry` is the part of the index entry before it.
     fn push(&mut self, index: &Index, entry: &[u8], record_key: &[u8]) -> Result<()> {
         self.keys.extend_from_slice(record_key);
         self.ends.push(self.keys.len() as u32);
@@ -147,7 +149,8 @@ impl Narrow {
         Ok(())
     }
 
-    /// Orders the keys that were gathered, and leaves out what is skipped for certain. `whole`: every key is a result.
+    /// Orders the gathered keys, and drops those that are certainly skipped. `whole`: every key is
+    /// a result.
     fn arrange(&mut self, ctx: &OpCtx, sequence: u64, disk_use: bool, whole: bool) {
         if let Known::Zones(index, descending) = &self.known {
             let mut expected = std::mem::take(&mut self.expected);
@@ -159,7 +162,7 @@ impl Narrow {
                     .expect(sequence, some, *descending, &mut expected)
                     .is_none()
                 {
-                    // It was given up meanwhile: anything may come.
+                    // The zone map was given up meanwhile: nothing is known.
                     expected.resize_with(self.ends.len(), Expected::anything);
                 }
             }
@@ -170,7 +173,8 @@ impl Narrow {
         let worst = |n: u32| expected[n as usize].worst.as_slice();
         let mut order = by_key((0..self.ends.len() as u32).map(|n| (n, best(n))), best);
         if whole && self.ended && self.before == 0 {
-            // So many come before a record or are it, at most: of those that are skipped no other may come behind.
+            // The highest possible rank of a record. If it is within the skipped ranks, the record
+            // is certainly skipped.
             let place = |n: u32| order.partition_point(|other| best(*other) <= worst(n)) as u64;
             let certain: SmallVec<[bool; 64]> = order
                 .iter()
@@ -198,14 +202,14 @@ impl Narrow {
         self.reading = true;
     }
 
-    /// Up to where in `order` records are to be read next.
+    /// The end, in `order`, of the next records to read.
     fn until(&mut self, whole: bool) -> usize {
         let room = self.sorter.as_ref().map_or(0, |s| s.room());
         let rest = self.order.len() - self.at;
         let most = match room {
-            // As many as the limit leaves can be before the last one.
+            // The sort is full: read up to a whole batch.
             0 => FETCH_BATCH,
-            // Where not all pass the filter, more and more are read for it.
+            // When not all records pass the filter, the batch grows.
             _ if !whole => room.max(self.batch * 2).min(FETCH_BATCH),
             _ => room.min(FETCH_BATCH),
         };
@@ -267,7 +271,7 @@ fn known(coll: &Collection, plan: &Plan, pattern: &SortPattern, sequence: u64) -
     ready.then(|| Known::Zones(index.clone(), sorted.descending))
 }
 
-/// Numbers by their keys, and those of one key ascending, as they come.
+/// Numbers ordered by their keys; with equal keys, in ascending order.
 fn by_key<'k>(
     numbered: impl Iterator<Item = (u32, &'k [u8])> + Clone,
     key: impl Fn(u32) -> &'k [u8],
@@ -275,7 +279,7 @@ fn by_key<'k>(
     let first = numbered.clone().next().map_or(&[][..], |(_, key)| key);
     let shared = numbered.clone().map(|(_, key)| alike(first, key)).min();
     let shared = shared.unwrap_or(0);
-    // Comparing numbers does nearly all of it.
+    // Nearly all comparisons are decided by these numbers.
     let mut order: Vec<(u64, u32)> = numbered.map(|(n, key)| (digest(key, shared), n)).collect();
     order.sort_unstable_by(|a, b| {
         let keys = || key(a.1).cmp(key(b.1));
@@ -284,7 +288,7 @@ fn by_key<'k>(
     order.into_iter().map(|(_, n)| n).collect()
 }
 
-/// One of keys that lie one behind the other.
+/// The `n`th of the concatenated keys.
 fn nth<'k>(keys: &'k [u8], ends: &[u32], n: usize) -> &'k [u8] {
     let end = |n: usize| ends[n] as usize;
     let start = n.checked_sub(1).map_or(0, end);
@@ -303,7 +307,7 @@ fn field<'e>(index: &Index, mut entry: &'e [u8], at: usize) -> Result<&'e [u8]> 
     entry.get(..len).ok_or_else(damaged)
 }
 
-/// Notes, after a sort of all records, how many a zone map might have spared.
+/// After a sort of all records: notes how many reads a zone map might have saved.
 pub(super) fn note_wasted(ctx: &OpCtx, coll: &Collection, plan: &Plan, sorter: &Sorter) {
     let Some(pattern) = &plan.sort else { return };
     let spare = match (&plan.access, sorter.limit()) {
@@ -318,7 +322,7 @@ pub(super) fn note_wasted(ctx: &OpCtx, coll: &Collection, plan: &Plan, sorter: &
 }
 
 impl RecordStream {
-    /// Sorts as far as it is wanted.
+    /// Sorts as far as results are wanted.
     pub(super) fn make_narrow(&mut self, ctx: &mut OpCtx, mut narrow: Box<Narrow>) -> Result<()> {
         match self.sort_narrowly(ctx, &mut narrow) {
             Ok(sorted) => {
