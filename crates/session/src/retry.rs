@@ -17,7 +17,7 @@
 //! Pages of an older transaction number than the first page's are leftovers.
 
 use crate::transaction::Phase;
-use bson::{Doc, Value, Writer};
+use bson::{Doc, Val, Value, Writer};
 use catalog::keyspace::{self, SPACE_SESSION, SYSTEM_TABLET};
 use errors::{Error, Result, bail};
 use executor::session_id::NOBODY;
@@ -154,24 +154,30 @@ impl State {
         self.on_page.clear();
     }
 
-    /// Reads the pages that there are; `get` gives a page's bytes.
-    fn load(&mut self, mut get: impl FnMut(u32) -> Result<Option<Vec<u8>>>) -> Result<()> {
+    /// Reads the pages that there are of a session; `get` gives a page's bytes.
+    fn load(
+        &mut self,
+        record_id: &RecordId,
+        mut get: impl FnMut(u32) -> Result<Option<Vec<u8>>>,
+    ) -> Result<()> {
         self.clear(-1);
+        let damaged = |field: &str| damaged(record_id, field);
         for page in 0.. {
             let Some(bytes) = get(page)? else { break };
-            let record = Doc::new(&bytes).unwrap_or(Doc::EMPTY);
-            let txn = number(record, "txn").unwrap_or(-1);
+            let record = Doc::new(&bytes).ok_or_else(|| damaged("it is no document"))?;
+            let txn = number(record, "txn").ok_or_else(|| damaged("txn"))?;
             if page == 0 {
                 self.txn = txn;
                 if record.get("state").and_then(|v| v.as_str()) == Some(COMMITTED) {
                     self.phase = Phase::Committed;
+                    break;
                 }
             } else if txn != self.txn {
                 break;
             }
             self.page = page;
             self.on_page.clear();
-            for done in results(record) {
+            for done in results(record).ok_or_else(|| damaged("done"))? {
                 self.on_page.push(done.first);
                 self.done.insert(done.first, done);
             }
@@ -249,7 +255,9 @@ impl Retries {
         };
         if !state.loaded {
             let latest = ctx.latest();
-            state.load(|page| Ok(latest.get(&key(&record, page))?.map(|v| v.to_vec())))?;
+            state.load(&record, |page| {
+                Ok(latest.get(&key(&record, page))?.map(|v| v.to_vec()))
+            })?;
             state.loaded = true;
         }
         Ok(SessionGuard {
@@ -349,7 +357,8 @@ impl Retries {
                 return Ok(n);
             }
             let date = Doc::new(scan.value()).and_then(|d| d.get("date")?.as_date());
-            newest = newest.max(date.unwrap_or(0));
+            // A damaged record stays, for whoever looks into the damage.
+            newest = newest.max(date.unwrap_or(i64::MAX));
             keys.push(scan.key().to_vec());
         }
     }
@@ -409,26 +418,35 @@ fn number(d: Doc<'_>, name: &str) -> Option<i64> {
     d.get(name).and_then(|v| v.to_i64_exact())
 }
 
+/// A session's record that cannot be read: without it a statement could be done twice.
+#[cold]
+fn damaged(record: &RecordId, field: &str) -> Error {
+    let session = u128::from_be_bytes(*record);
+    Error::internal(format!(
+        "the record of session {session:032x} is damaged ({field})"
+    ))
+}
+
 /// The results in a record.
-fn results(record: Doc<'_>) -> impl Iterator<Item = Done> {
-    let done = record.get("done").and_then(|v| v.as_array());
-    done.unwrap_or(Doc::EMPTY).values().filter_map(|v| {
+fn results(record: Doc<'_>) -> Option<Vec<Done>> {
+    let result = |v: Val<'_>| {
         let d = v.as_doc()?;
-        let int = |name: &str| number(d, name).unwrap_or(0);
         Some(Done {
-            first: int("i") as i32,
-            count: int("c") as i32,
+            first: i32::try_from(number(d, "i")?).ok()?,
+            count: i32::try_from(number(d, "c")?).ok()?,
             result: StmtResult {
                 at: 0,
-                n: int("n") as u64,
-                n_modified: int("m") as u64,
+                n: number(d, "n")? as u64,
+                n_modified: number(d, "m")? as u64,
                 upserted: d
                     .get("u")
                     .and_then(|v| v.as_doc()?.get("v").map(|v| v.to_value())),
                 image: d.get("d").and_then(|v| v.as_doc()).map(|d| d.to_buf()),
             },
         })
-    })
+    };
+    let done = record.get("done").and_then(|v| v.as_array())?;
+    done.values().map(result).collect()
 }
 
 /// Records statements of one command.
@@ -444,7 +462,7 @@ impl Retry for Statements<'_> {
             state.page += 1;
             state.on_page.clear();
         }
-        let id_of = |r: &StmtResult| self.ids.get(r.at).copied().unwrap_or(0);
+        let id_of = |r: &StmtResult| self.ids[r.at];
         for r in results {
             state.add(id_of(r), r);
         }
@@ -523,7 +541,9 @@ mod tests {
             if at % 97 == 0 || at == 1999 {
                 let mut again = State::default();
                 again
-                    .load(|page| Ok(records.get(&key(&hold.record, page)).cloned()))
+                    .load(&hold.record, |page| {
+                        Ok(records.get(&key(&hold.record, page)).cloned())
+                    })
                     .unwrap();
                 assert_eq!(again.txn, 7);
                 let known = |id: &i32| again.executed(*id).is_some();
@@ -553,7 +573,9 @@ mod tests {
         store(&mut records, effect);
         let mut again = State::default();
         again
-            .load(|page| Ok(records.get(&key(&hold.record, page)).cloned()))
+            .load(&hold.record, |page| {
+                Ok(records.get(&key(&hold.record, page)).cloned())
+            })
             .unwrap();
         assert_eq!((again.txn, again.done.len()), (8, PAGE));
         // It goes on where the command stopped.
@@ -562,6 +584,29 @@ mod tests {
         store(&mut records, effect);
         assert_eq!(hold.state.page, 1);
         assert!(hold.executed(PAGE as i32).is_some() && hold.executed(PAGE as i32 + 1).is_none());
+    }
+
+    #[test]
+    fn a_damaged_record_is_an_error() {
+        let (mut hold, mut records) = (hold(), BTreeMap::new());
+        let (_, effect) = hold.statements(&[0]).record(&[updated(0)]);
+        store(&mut records, effect);
+        let lsid = hold.record;
+        let whole = records.remove(&key(&lsid, 0)).unwrap();
+        let load = |bytes: Vec<u8>| {
+            let mut state = State::default();
+            state.load(&lsid, |page| Ok((page == 0).then(|| bytes.clone())))
+        };
+        load(whole.clone()).unwrap();
+        for name in [&b"txn\0"[..], b"done\0", b"i\0", b"n\0"] {
+            let at = whole.windows(name.len()).position(|w| w == name).unwrap();
+            let mut bytes = whole.clone();
+            bytes[at] = b'x';
+            let said = load(bytes).unwrap_err().to_string();
+            assert!(said.contains("of session 09090909"), "{said}");
+        }
+        let cut = whole[..whole.len() - 1].to_vec();
+        assert!(load(cut).unwrap_err().message.contains("is damaged"));
     }
 
     #[test]
