@@ -274,9 +274,12 @@ fn of_folded(test: &Test, kind: FieldKind<'_>) -> Option<FieldBounds> {
             let (low, high, _) = bracket(tag::DOUBLE)?;
             exact(vec![Interval::new(low, true, high, true)], false)
         }
-        Test::Size(_) | Test::Bits { .. } | Test::ElemMatchObject(_) | Test::ElemMatchValue(_) => {
-            None
-        }
+        Test::Size(_)
+        | Test::Bits { .. }
+        | Test::ElemMatchObject(_)
+        | Test::ElemMatchValue(_)
+        | Test::Geo(_)
+        | Test::Near(_) => None,
     }
 }
 

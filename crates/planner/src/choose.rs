@@ -5,9 +5,11 @@
 //! from the estimator when there is one and a choice to make, else from rules of thumb about operators.
 
 mod by_index;
+mod near;
 
 use crate::ID_INDEX;
 use crate::bounds::{self, FieldKind};
+use crate::cells;
 use crate::hint::{self, Hinted};
 use crate::implied::implies;
 use crate::interval::{Interval, bounded, intersect};
@@ -73,6 +75,9 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
         return Ok(plan);
     }
     let hinted = hint::resolve(req)?;
+    if let Some((path, near)) = req.filter.near() {
+        return near::plan(req, path, near, &hinted);
+    }
     let sort = req.sort.filter(|s| !s.is_empty());
     let none = Vars::default();
     let p = Planner {
@@ -239,7 +244,7 @@ impl<'p> Planner<'p> {
                         _ => 0.0,
                     })
                     .sum(),
-                Access::Ids(_) | Access::Eof => continue,
+                Access::Ids(_) | Access::Eof | Access::Near(_) => continue,
             }
             .max(1.0);
         }
@@ -367,7 +372,7 @@ impl<'p> Planner<'p> {
 
     /// Ready, visible, and holding every document that can match.
     pub(crate) fn usable(&self, info: &IndexInfo, root: &Node, preds: &[Predicate<'_>]) -> bool {
-        if !info.ready || info.hidden {
+        if !info.ready || info.hidden || !cells::serves(info, preds) {
             return false;
         }
         if let Some(partial) = &info.partial
@@ -712,6 +717,12 @@ impl Chosen {
                     let (list, exact) = hashed(preds, f, collation);
                     out.intervals.push(list);
                     out.exact.push(exact);
+                    continue;
+                }
+                KeyKind::Cells => {
+                    let (list, clauses) = cells::bounds(preds, f, info);
+                    out.intervals.push(list);
+                    out.exact.push(clauses);
                     continue;
                 }
                 KeyKind::WildcardPath => {

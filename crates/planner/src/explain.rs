@@ -3,10 +3,10 @@
 //! [`stages`] gives the tree of stages; who ran the plan may add what was counted before turning it into a document.
 
 use crate::interval::Interval;
-use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan};
+use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, NearAccess, Plan};
 use bson::{DocBuf, Value, Writer, doc, tag};
 use query::filter::{Filter, Node};
-use query::index_keys::Multikey;
+use query::index_keys::{Geospatial, Multikey};
 use query::projection::Projection;
 use query::sort::SortPattern;
 use std::borrow::Cow;
@@ -351,6 +351,14 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Stag
             let or = Stage::new("OR", doc! {}).over_all(inputs);
             if residual.is_trivial() { or } else { fetch(or) }
         }
+        Access::Near(n) => {
+            let near = near_scan(e, n);
+            if residual.is_trivial() {
+                near
+            } else {
+                fetch(near)
+            }
+        }
         Access::Merge(branches, sort) => {
             let merge = Stage::new("SORT_MERGE", doc! { "sortPattern": sort.to_doc() });
             if branches.iter().all(|b| b.residual.is_trivial()) {
@@ -483,6 +491,25 @@ fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> Stage {
     };
     let mut s = Stage::new(name, w.finish());
     s.index = Some(a.index);
+    s
+}
+
+/// A search for what is near; how far it goes shows in what it examines.
+fn near_scan(e: &Explain<'_>, n: &NearAccess) -> Stage {
+    let info = e.indexes.iter().find(|i| i.id == n.index);
+    let kind = info.and_then(|i| i.key.geospatial());
+    let name = match kind {
+        Some(Geospatial::Plane(_)) => "GEO_NEAR_2D",
+        _ => "GEO_NEAR_2DSPHERE",
+    };
+    let mut w = Writer::new();
+    if let Some(info) = info {
+        w.doc("keyPattern", info.key.as_doc())
+            .str("indexName", &info.name)
+            .i32("indexVersion", 2);
+    }
+    let mut s = Stage::new(name, w.finish());
+    s.index = Some(n.index);
     s
 }
 

@@ -4,7 +4,8 @@
 //! * [`Plan`] says where candidates come from ([`Access`]), what is still to be tested on them, and what order they need.
 //! * `interval`: sets of values; `bounds`: which values a predicate can hold for, and the byte ranges of an index that hold
 //!   them; `skip`: bounds of later fields, and where the next entry inside can be; `implied`: whether a filter implies another
-//!   (partial and sparse indexes); `choose`: candidates and their cost; `distinct`: scans that go from value to value.
+//!   (partial and sparse indexes); `choose`: candidates and their cost; `cells`: of
+//!   indexes of shapes; `distinct`: scans that go from value to value.
 //! * [`explain`]: a plan as MongoDB's explain prints it.
 //!
 //! Invariant: the entries inside the bounds, tested with the key filter and the residual, are exactly the matching
@@ -13,6 +14,7 @@
 //! Architecture invariant: the planner knows neither the store nor the catalog; it sees indexes as [`IndexInfo`].
 
 mod bounds;
+mod cells;
 mod choose;
 mod distinct;
 pub mod explain;
@@ -32,7 +34,8 @@ pub use distinct::{Distinct, DistinctRequest};
 pub use implied::implies;
 pub use interval::Interval;
 pub use plan::{
-    Access, Bounds, Branch, Hint, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup,
+    Access, Bounds, Branch, Hint, IndexAccess, IndexInfo, NearAccess, Plan, PlanRequest, Starts,
+    id_lookup,
 };
 pub use skip::SkipBounds;
 

@@ -5,7 +5,7 @@ use crate::interval::Interval;
 use crate::skip::SkipBounds;
 use bson::{Doc, DocBuf, Val, Value, key};
 use query::expr::Vars;
-use query::filter::{Filter, Node, Test};
+use query::filter::{Filter, NearTest, Node, Test};
 use query::index_keys::{KeyField, KeyPattern};
 use query::path::FieldPath;
 use query::projection::Projection;
@@ -119,6 +119,8 @@ pub enum Access {
     Index(Arc<IndexAccess>),
     /// The union; a record comes once.
     Or(Arc<[Branch<Access>]>),
+    /// What an index of shapes has near to a point, the nearest first; a record comes once.
+    Near(Arc<NearAccess>),
     /// Index scans that are each in the wanted order, merged; a record comes once.
     Merge(Arc<[Branch<Arc<IndexAccess>>]>, SortPattern),
 }
@@ -152,6 +154,28 @@ pub struct IndexAccess {
     pub intervals: Vec<Vec<Interval>>,
     /// Of a wildcard index: the path that it stands for, `$_path` for all.
     pub wildcard: Option<FieldPath>,
+}
+
+/// A search of an index of shapes for what is near to a point.
+#[derive(Clone, Debug)]
+pub struct NearAccess {
+    pub index: u32,
+    /// The field of the index that has the cells, and its path.
+    pub field: usize,
+    pub path: FieldPath,
+    pub test: Arc<NearTest>,
+    pub starts: Starts,
+    /// Tests on single fields of the key, as those of [`IndexAccess`].
+    pub key_filter: Vec<(usize, Filter)>,
+}
+
+/// Where the fields before the cells are bound to.
+#[derive(Clone, Debug)]
+pub enum Starts {
+    /// To these values, encoded: cells follow.
+    Prefixes(Vec<Vec<u8>>),
+    /// Somewhere in these ranges of keys.
+    Ranges(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 /// Which entries of an index are wanted.

@@ -4,11 +4,14 @@
 //! (a multikey index). Two fields may share an array, but not go through two different ones.
 //! Missing fields are null, an empty array at the end of a path is undefined (MongoDB, "Multikey Indexes").
 //!
-//! A hashed field keeps the hash of its value; a wildcard index (see `wildcard`) has the path of each value before it.
+//! A hashed field keeps the hash of its value; a wildcard index (see `wildcard`) has the path of each value before it; indexes
+//! of shapes have cells (see `geospatial`).
 
+mod geospatial;
 mod hashed;
 mod wildcard;
 
+pub use geospatial::Geospatial;
 pub use wildcard::Wildcard;
 
 use crate::collation::Collation;
@@ -37,6 +40,7 @@ enum PatternKind {
     Ordered,
     Hashed,
     Wildcard(Arc<Wildcard>),
+    Geospatial(Geospatial),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub enum FieldKind {
     WildcardPath,
     /// The value on that path.
     Wildcard,
+    /// The number of a cell, as an int64, for each cell of a shape.
+    Cells,
 }
 
 impl KeyField {
@@ -424,6 +430,7 @@ fn kind_of(e: Elem<'_>, is_wildcard: bool) -> Result<(FieldKind, bool)> {
         Some(f) => Ok((FieldKind::Ordered, f < 0.0)),
         None => match e.val.as_str() {
             Some("hashed") if !is_wildcard => Ok((FieldKind::Hashed, false)),
+            Some("2d" | "2dsphere") if !is_wildcard => Ok((FieldKind::Cells, false)),
             Some("hashed" | "text" | "2d" | "2dsphere" | "geoHaystack") => bail!(
                 CannotCreateIndex,
                 "indexes of type '{}' are not supported",
@@ -437,6 +444,28 @@ fn kind_of(e: Elem<'_>, is_wildcard: bool) -> Result<(FieldKind, bool)> {
                 e.val.type_name()
             ),
         },
+    }
+}
+
+/// Which cells a pattern's shapes go into, if it has any.
+fn geospatial_kind(pattern: Doc<'_>) -> Result<Option<Geospatial>> {
+    let of = |kind: &str| {
+        let fields = pattern.iter().enumerate();
+        let named = fields.filter(move |(_, e)| e.val.as_str() == Some(kind));
+        named.map(|(i, _)| i).collect::<Vec<_>>()
+    };
+    let (plane, sphere) = (of("2d"), of("2dsphere"));
+    if plane.len() > 1 {
+        bail!(16800, "can't have 2 geo fields");
+    }
+    match plane.first() {
+        Some(_) if !sphere.is_empty() => bail!(
+            CannotCreateIndex,
+            "Index key pattern cannot be of several kinds: {pattern}"
+        ),
+        Some(0) => Ok(Some(Geospatial::Plane(geo::Grid::DEFAULT))),
+        Some(_) => bail!(16801, "2d has to be first in index"),
+        None => Ok((!sphere.is_empty()).then_some(Geospatial::Sphere { version: 3 })),
     }
 }
 
@@ -517,6 +546,10 @@ impl KeyPattern {
                 CannotCreateIndex,
                 "wildcard indexes do not allow hashed fields"
             ),
+            Some(_) if geospatial_kind(doc)?.is_some() => bail!(
+                CannotCreateIndex,
+                "wildcard indexes do not allow geospatial fields"
+            ),
             Some((at, scope)) => {
                 let others = fields.iter().filter(|f| f.kind == FieldKind::Ordered);
                 PatternKind::Wildcard(Arc::new(Wildcard::parse(
@@ -527,7 +560,10 @@ impl KeyPattern {
                 )?))
             }
             None if hashed => PatternKind::Hashed,
-            None => PatternKind::Ordered,
+            None => match geospatial_kind(doc)? {
+                Some(kind) => PatternKind::Geospatial(kind),
+                None => PatternKind::Ordered,
+            },
         };
         Ok(KeyPattern {
             fields,
@@ -546,6 +582,9 @@ impl KeyPattern {
             Some(c) => Collation::new(c)?,
             None => None,
         };
+        if let PatternKind::Geospatial(kind) = &out.kind {
+            out.kind = PatternKind::Geospatial(kind.of_spec(spec)?);
+        }
         Ok(out)
     }
 
@@ -555,6 +594,14 @@ impl KeyPattern {
 
     pub fn is_hashed(&self) -> bool {
         self.kind == PatternKind::Hashed
+    }
+
+    /// What makes the cells of an index of shapes.
+    pub fn geospatial(&self) -> Option<&Geospatial> {
+        match &self.kind {
+            PatternKind::Geospatial(g) => Some(g),
+            _ => None,
+        }
     }
 
     pub fn wildcard(&self) -> Option<&Wildcard> {
@@ -637,6 +684,7 @@ impl KeyPattern {
             PatternKind::Ordered => extract(&self.fields, doc, sparse, out),
             PatternKind::Hashed => hashed::extract(&self.fields, doc, sparse, out),
             PatternKind::Wildcard(w) => w.extract(&self.fields, doc, out),
+            PatternKind::Geospatial(g) => g.extract(&self.fields, doc, out),
         }
     }
 

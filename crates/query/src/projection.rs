@@ -22,6 +22,7 @@ pub struct Projection {
     source: DocBuf,
     /// Fields that show the index's key.
     index_key: Vec<Box<str>>,
+    near: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,6 +61,8 @@ struct Parser<'p> {
     elem_match: bool,
     positional: Option<FieldPath>,
     index_key: Vec<Box<str>>,
+    /// Some `$meta` may ask how far documents are from a point.
+    near: bool,
     root: Branch,
 }
 
@@ -74,6 +77,7 @@ impl Projection {
             elem_match: false,
             positional: None,
             index_key: Vec::new(),
+            near: false,
             root: Branch::default(),
         };
         for e in doc {
@@ -97,8 +101,14 @@ impl Projection {
             root: p.root,
             positional: p.positional.is_some(),
             index_key: p.index_key,
+            near: p.near,
             source: doc.to_buf(),
         })
+    }
+
+    /// Whether it may ask how far documents are from a point.
+    pub fn reads_near(&self) -> bool {
+        self.near
     }
 
     /// The specification as it was given.
@@ -363,7 +373,9 @@ impl Parser<'_> {
                 if op.val.as_str() == Some("indexKey") && !path.is_dotted() {
                     self.index_key.push(path.as_str().into());
                 }
-                let expr = Expression::parse(whole, self.env)?;
+                let near = self.filter.is_some_and(|f| f.near().is_some());
+                self.near |= near;
+                let expr = Expression::parse(whole, &self.env.clone().with_near(near))?;
                 return self.root.insert(&path, 0, Child::Computed(expr));
             }
             name if !crate::expr::is_operator(name) => bail!(31325, "Unknown expression {name}"),

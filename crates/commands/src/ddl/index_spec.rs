@@ -287,6 +287,10 @@ impl IndexSpec {
         if let Some(c) = collation.filter(|_| !options.collated) {
             options.w.doc("collation", c.spec());
         }
+        let sphere = key.iter().any(|k| k.val.as_str() == Some("2dsphere"));
+        if sphere && !d.contains("2dsphereIndexVersion") {
+            options.w.i32("2dsphereIndexVersion", 3);
+        }
         let spec = options.w.finish();
         check_kind(&spec, options.old)?;
         Ok(IndexSpec { spec })

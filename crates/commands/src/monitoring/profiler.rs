@@ -359,6 +359,14 @@ fn summary(access: &Access, coll: Option<&Collection>) -> String {
             let all: Vec<String> = branches.iter().map(|b| summary(&b.access, coll)).collect();
             all.join(", ")
         }
+        Access::Near(n) => {
+            let spec = coll.and_then(|c| c.index(n.index)).map(|i| &i.spec);
+            let key = spec.and_then(|s| s.get("key"));
+            let key = key.map(|k| bson::shell::val(k)).unwrap_or_default();
+            let plane = key.contains("\"2d\"");
+            let stage = if plane { "GEO_NEAR_2D" } else { "GEO_NEAR_2DSPHERE" };
+            format!("{stage} {key}")
+        }
         Access::Merge(branches, _) => {
             let all: Vec<String> = branches.iter().map(|b| index(&b.access)).collect();
             all.join(", ")

@@ -4,6 +4,7 @@
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
 use crate::pipeline::explain;
+use crate::pipeline::geo_near;
 use crate::pipeline::idle::Idle;
 use crate::pipeline::merge_into::MergeInto;
 use crate::read::find::{FindCursor, FindRequest};
@@ -188,6 +189,8 @@ fn open(
         // The cursor belongs to the view: the collection below may be dropped.
         return Ok((opened.0, None));
     }
+    let resolved = geo_near::resolved(ctx, &full, pipeline, vars)?;
+    let pipeline = &*resolved;
     let begun = begin(ctx, &full, pipeline, vars, hint)?;
     let uuid = begun.coll.map(|c| c.uuid);
     let leaf = match begun.start {

@@ -7,6 +7,7 @@
 use crate::examined::Examined;
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
+use crate::pipeline::geo_near;
 use crate::pipeline::aggregate::{AggregateRequest, Outside, Start, begin};
 use crate::read::find::FindCursor;
 use bson::Doc;
@@ -48,6 +49,8 @@ pub fn explain_pipeline(
         crate::pipeline::merge_into::check_key(ctx, spec)?;
     }
     let alone = pipeline.makes_input();
+    let resolved = geo_near::resolved(ctx, &request.ns.to_string(), pipeline, vars)?;
+    let pipeline = &*resolved;
     let mut explained = ExplainedPipeline {
         coll: None,
         plan: None,
@@ -61,7 +64,7 @@ pub fn explain_pipeline(
         (pipeline::over_docs(Vec::new()), 0)
     } else {
         let ns = request.ns.to_string();
-        let begun = begin(ctx, &ns, pipeline, vars, request.hint.clone())?;
+        let begun = begin(ctx, &ns, &resolved, vars, request.hint.clone())?;
         explained.coll = begun.coll;
         let leaf = match begun.start {
             Start::Rows(cursor) => {
@@ -161,6 +164,9 @@ fn used(access: &Access, coll: &Collection, f: &mut StageCounters) {
             index("_id_");
         }
         Access::Index(a) => {
+            named(a.index);
+        }
+        Access::Near(a) => {
             named(a.index);
         }
         Access::Merge(scans, _) => scans.iter().for_each(|b| {

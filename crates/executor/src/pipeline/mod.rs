@@ -4,6 +4,7 @@
 pub(crate) mod aggregate;
 mod distinct;
 pub(crate) mod explain;
+pub(crate) mod geo_near;
 mod idle;
 pub(crate) mod merge_into;
 

@@ -13,8 +13,9 @@ use catalog::numbers::sequence_of;
 use errors::{Error, Result, bail};
 use planner::{Access, Hint, Plan};
 use query::expr::Vars;
-use query::filter::Filter;
+use query::filter::{Filter, nearest};
 use query::index_keys::KeySet;
+use query::pipeline::geo_near;
 use query::projection::Projection;
 use query::sort::SortPattern;
 use std::sync::Arc;
@@ -112,7 +113,16 @@ impl Shape {
             } else {
                 None
             };
-            p.apply(doc, matched, &self.vars, &mut self.scratch)?;
+            match plan.filter(|_| p.reads_near()).and_then(|p| near_of(p, doc)) {
+                None => p.apply(doc, matched, &self.vars, &mut self.scratch)?,
+                Some((distance, shape)) => {
+                    let doc = geo_near::with_meta(doc, distance, shape);
+                    let doc = Doc::new(&doc).unwrap_or(Doc::EMPTY);
+                    p.apply(doc, matched, &self.vars, &mut self.scratch)?;
+                    self.scratch =
+                        geo_near::without_meta(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY));
+                }
+            }
             if !p.index_key_fields().is_empty() {
                 let key = index_key(doc, coll, plan, self.by_id)?;
                 if !key.as_doc().is_empty() {
@@ -151,6 +161,14 @@ fn record_id(w: &mut Writer, coll: &Collection, record_key: &[u8]) {
         None if coll.option("clusteredIndex").is_some() => w.binary(NAME, 0, record_key),
         None => w.i64(NAME, latch_hash(record_key) as i64 & i64::MAX),
     };
+}
+
+/// How far a document is from the point that its plan looked near to, and its nearest shape.
+fn near_of<'d>(plan: &Plan, doc: Doc<'d>) -> Option<(f64, Val<'d>)> {
+    match &plan.access {
+        Access::Near(a) => nearest(&a.path, &a.test.near, doc),
+        _ => None,
+    }
 }
 
 /// `returnKey`: the document's fields in the index that found it; empty without an index.

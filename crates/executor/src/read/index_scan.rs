@@ -13,6 +13,7 @@ use catalog::numbers::sequence_key;
 use catalog::{Collection, Index};
 use errors::{Error, Result};
 use planner::{Bounds, IndexAccess};
+use query::filter::Filter;
 use query::index_keys::{FieldKind, KeySet};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -435,7 +436,7 @@ impl IndexScan {
             },
         };
         let (record, types) = told(&self.index, rest, at, position.value())?;
-        if !self.access.key_filter.is_empty() && !passes(&self.index, &self.access, rest, types)? {
+        if !self.access.key_filter.is_empty() && !passes(&self.index, &self.access.key_filter, rest, types)? {
             return Ok(None);
         }
         let mut found = Found::Entry;
@@ -625,18 +626,19 @@ fn first_batch(limit: Option<u64>) -> usize {
 }
 
 /// Whether an entry passes the tests on single fields of its key.
-fn passes(index: &Index, access: &IndexAccess, key: &[u8], types: &[u8]) -> Result<bool> {
+pub(crate) fn passes(
+    index: &Index,
+    tests: &[(usize, Filter)],
+    key: &[u8],
+    types: &[u8],
+) -> Result<bool> {
     let mut d = Decoder::new(key, types);
     for (i, f) in index.info.key.fields.iter().enumerate() {
         let v = d
             .field(f.descending)
             .ok_or_else(|| Error::internal("an index entry does not decode"))?;
         let v = v.as_ref().map_or(Val::NULL, |v| v.as_val());
-        if access
-            .key_filter
-            .iter()
-            .any(|(n, t)| *n == i && !t.matches_value(v))
-        {
+        if tests.iter().any(|(n, t)| *n == i && !t.matches_value(v)) {
             return Ok(false);
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod find;
 pub(crate) mod index_scan;
 pub(crate) mod merge;
 pub(crate) mod multi_range;
+pub(crate) mod near_scan;
 pub(crate) mod record_stream;
 pub(crate) mod request;
 pub(crate) mod skip_scan;

@@ -93,6 +93,10 @@ impl RecordStream {
         vars: Option<Arc<query::expr::Vars>>,
     ) -> Result<RecordStream> {
         let batch_hint = if plan.sort.is_some() { None } else { limit };
+        // What a search has found so far cannot be found again half-way.
+        if matches!(plan.access, planner::Access::Near(_)) {
+            ctx.need_worker()?;
+        }
         let source = open_source(&coll, &plan.access, plan.covered, batch_hint)?;
         count_uses(ctx, &coll, &plan.access);
         let order = match plan.sort.clone() {

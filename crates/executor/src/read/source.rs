@@ -6,6 +6,7 @@
 use crate::op::OpCtx;
 use crate::read::index_scan::{IndexScan, RecordScan};
 use crate::read::merge::Merge;
+use crate::read::near_scan::NearScan;
 use crate::read::sorter::Sorted;
 use crate::read::step::{Current, Step, checked};
 use crate::read::union::Union;
@@ -24,6 +25,7 @@ pub(crate) enum Source {
     Index(Box<IndexScan>),
     Or(Box<Union>),
     Merge(Box<Merge>),
+    Near(Box<NearScan>),
     Sorted(Sorted),
 }
 
@@ -55,6 +57,7 @@ pub(crate) fn open_source(
             }
             Source::Or(Box::new(Union::new(branches.clone(), open)))
         }
+        Access::Near(a) => Source::Near(Box::new(NearScan::new(index(coll, a.index)?, a))),
         Access::Merge(branches, pattern) => {
             let mut scans = Vec::with_capacity(branches.len());
             for b in branches.iter() {
@@ -85,6 +88,11 @@ pub(crate) fn count_uses(ctx: &mut OpCtx, coll: &Collection, access: &Access) {
                 ctx.uses(&i.accesses);
             }
         }
+        Access::Near(a) => {
+            if let Some(i) = coll.index(a.index) {
+                ctx.uses(&i.accesses);
+            }
+        }
         Access::Or(_) | Access::Merge(..) => {
             let mut seen: Vec<&Arc<AtomicU64>> = Vec::new();
             gather_uses(coll, access, &mut seen);
@@ -104,6 +112,10 @@ fn gather_uses<'c>(coll: &'c Collection, access: &Access, out: &mut Vec<&'c Arc<
         Access::Records { .. } if access.is_scan() => {}
         Access::Ids(_) | Access::Records { .. } => add(&coll.id_index_accesses),
         Access::Index(a) => coll
+            .index(a.index)
+            .into_iter()
+            .for_each(|i| add(&i.accesses)),
+        Access::Near(a) => coll
             .index(a.index)
             .into_iter()
             .for_each(|i| add(&i.accesses)),
@@ -166,6 +178,7 @@ pub(crate) fn step_source(
         Source::Index(scan) => scan.next(ctx, step),
         Source::Or(u) => u.next(ctx, step),
         Source::Merge(m) => m.next(ctx, step),
+        Source::Near(n) => n.next(ctx, step),
         Source::Sorted(s) => s.next(ctx, step),
     }
 }
@@ -177,6 +190,7 @@ pub(crate) fn release_source(source: &mut Source) {
         Source::Or(u) => u.release(),
         Source::Merge(m) => m.release(),
         Source::Sorted(s) => s.release(),
+        Source::Near(n) => n.release(),
         Source::Eof | Source::Ids { .. } => {}
     }
 }

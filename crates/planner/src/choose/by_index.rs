@@ -203,7 +203,7 @@ fn decided_by_existence(info: &IndexInfo, preds: &[Predicate<'_>], done: &mut [b
 }
 
 /// Tests that a key alone decides, by field, for clauses that are not decided yet.
-fn key_filter(
+pub(super) fn key_filter(
     info: &IndexInfo,
     preds: &[Predicate<'_>],
     intervals: &[Vec<Interval>],

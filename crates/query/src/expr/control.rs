@@ -1,7 +1,8 @@
 //! Operators that choose or repeat: `$cond $ifNull $switch $let $map $filter $reduce`, and `$literal`, `$meta`.
 
-use super::node::{Call, Computed, EvalCtx, Node, Prepared, Scope, check_depth};
+use super::node::{Call, Computed, EvalCtx, Node, Prepared, Scope, System, check_depth};
 use super::parse::{ParseEnv, Parsed, arguments, check_variable_name, fields, operand, optional};
+use super::path::ExprPath;
 use super::table::{Named, Op};
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
@@ -502,12 +503,16 @@ const METADATA: &[&str] = &[
     "stream",
 ];
 
-fn parse_meta(_: &'static Op, arg: Val<'_>, _: &ParseEnv) -> Result<Parsed> {
+fn parse_meta(_: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let Some(name) = arg.as_str() else {
         bail!(17307, "$meta only supports string arguments");
     };
     if !METADATA.contains(&name) {
         bail!(17308, "Unsupported argument to $meta: {name}");
+    }
+    if env.has_near() && matches!(name, "geoNearDistance" | "geoNearPoint") {
+        let path = ExprPath::unchecked(&format!("${name}"));
+        return Ok(Parsed::Node(Node::System(System::Root, path)));
     }
     if matches!(
         name,

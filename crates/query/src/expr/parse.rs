@@ -19,8 +19,10 @@ pub struct ParseEnv {
     collation: Option<Collation>,
     /// Constant parts that fail are left to the documents.
     late_errors: bool,
-    /// A query may have `$where`.
+    /// A query may have `$where`, and `$near`.
     allows_where: bool,
+    /// How far a document is from a point is known.
+    near: bool,
 }
 
 impl ParseEnv {
@@ -57,6 +59,16 @@ impl ParseEnv {
     pub fn allow_where(mut self, allowed: bool) -> ParseEnv {
         self.allows_where = allowed;
         self
+    }
+
+    /// Says whether `$meta` may ask for the distance from a point.
+    pub(crate) fn with_near(mut self, near: bool) -> ParseEnv {
+        self.near = near;
+        self
+    }
+
+    pub(crate) fn has_near(&self) -> bool {
+        self.near
     }
 
     pub(crate) fn allows_where(&self) -> bool {

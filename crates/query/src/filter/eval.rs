@@ -133,6 +133,8 @@ impl Test {
             Test::In(_) => 13,
             Test::Bits { .. } => 14,
             Test::Type(_) => 22,
+            Test::Geo(_) => 1,
+            Test::Near(_) => 0,
             Test::Collated(c) => c.source.rank(),
         }
     }
@@ -216,6 +218,8 @@ impl Test {
             }
             Test::Bits { test, mask } => v.is_some_and(|v| mask.test(*test, v)),
             Test::Collated(c) => c.passes(v, watch),
+            Test::Geo(g) => v.is_some_and(|v| !watch.spent_bytes(v.bytes.len()) && g.matches(v)),
+            Test::Near(_) => true,
         }
     }
 

@@ -4,12 +4,13 @@
 //! MongoDB 8: arrays are traversed, comparisons hold only within one type bracket, a missing field equals null.
 //!
 //! * [`parse`](Filter::parse): the query document into [`Node`]s, with MongoDB's errors.
-//! * `eval`: testing. `failure`: why a document does not match. `render`: back into a document, for explain. `regex`: PCRE2. `bits`, `types`, `schema`: the operators
+//! * `geospatial`: `$geoWithin`, `$geoIntersects`, `$near` and its kin. `eval`: testing. `failure`: why a document does not match. `render`: back into a document, for explain. `regex`: PCRE2. `bits`, `types`, `schema`: the operators
 //!   of those names. `watch`: what a test has done.
 
 mod bits;
 mod eval;
 mod failure;
+mod geospatial;
 mod parse;
 mod regex;
 mod render;
@@ -23,6 +24,8 @@ mod watch;
 
 pub use bits::{BitMask, BitTest};
 pub use failure::explain_failure;
+pub(crate) use geospatial::not_allowed as near_not_allowed;
+pub use geospatial::{GeoTest, NearTest, nearest};
 pub use regex::Regex;
 pub use schema::Schema;
 pub use types::TypeSet;
@@ -32,6 +35,7 @@ use crate::expr::{Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
 use bson::{Doc, DocBuf, Val, Value};
 use errors::{Result, err};
+use std::sync::Arc;
 use watch::WorkMeter;
 
 /// With so many nodes a test goes over its document so often at most, which takes a second where that has 16 MB.
@@ -92,6 +96,10 @@ pub enum Test {
     },
     /// A comparison with strings under a collation.
     Collated(Box<Collated>),
+    /// `$geoWithin`, `$geoIntersects`.
+    Geo(Arc<GeoTest>),
+    /// `$near` and its kin, which say how results are found and ordered: of a document it is always true.
+    Near(Arc<NearTest>),
 }
 
 /// A test in the order of a collation.
@@ -113,9 +121,14 @@ pub struct InList {
 
 impl Filter {
     pub fn parse(doc: Doc<'_>, env: &ParseEnv) -> Result<Filter> {
-        Ok(Filter {
-            root: parse::parse(doc, env)?,
-        })
+        let root = parse::parse(doc, env)?;
+        geospatial::check_near(&root)?;
+        Ok(Filter { root })
+    }
+
+    /// What its results are to be near to.
+    pub fn near(&self) -> Option<(&FieldPath, &Arc<NearTest>)> {
+        geospatial::near_of(&self.root)
     }
 
     /// The filter that matches everything.

@@ -1,5 +1,6 @@
 //! From query documents to nodes, with MongoDB's errors.
 
+use super::geospatial;
 use super::{BitMask, BitTest, Filter, InList, Node, Regex, Schema, Test, TypeSet};
 use crate::expr::{Expression, ParseEnv};
 use crate::path::FieldPath;
@@ -200,6 +201,14 @@ fn parse_operators(path: &FieldPath, ops: Doc<'_>, env: &ParseEnv) -> Result<Vec
         options: OnceCell::new(),
     };
     let mut has_regex = false;
+    // Its limits stand beside it.
+    if let Some(near) = geospatial::near(ops, env)? {
+        out.push(Node::Pred {
+            path: path.clone(),
+            test: near,
+        });
+        return Ok(out);
+    }
     for e in ops {
         match e.name {
             // `$regex` reads its neighbour `$options`.
@@ -290,8 +299,9 @@ fn parse_operator(
         "$bitsAllClear" => bits(path, BitTest::AllClear, v)?,
         "$bitsAnySet" => bits(path, BitTest::AnySet, v)?,
         "$bitsAnyClear" => bits(path, BitTest::AnyClear, v)?,
-        "$geoWithin" | "$within" | "$geoIntersects" | "$near" | "$nearSphere" | "$geoNear" => {
-            bail!(NotImplemented, "{} is not supported", e.name)
+        "$geoWithin" | "$within" | "$geoIntersects" => pred(geospatial::test(e, all.all)?),
+        "$near" | "$nearSphere" | "$geoNear" => {
+            bail!(BadValue, "near must be first in: {}", all.all)
         }
         name => bail!(BadValue, "unknown operator: {name}"),
     })

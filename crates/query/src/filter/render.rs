@@ -136,6 +136,8 @@ fn write_test(test: &Test, w: &mut Writer) {
             w.close()
         }
         Test::Bits { test, mask } => w.value(test.name(), mask.to_value()),
+        Test::Geo(g) => w.extend(g.source()),
+        Test::Near(n) => w.extend(n.source()),
         Test::Collated(c) => {
             write_test(&c.source, w);
             w

@@ -65,6 +65,8 @@ fn of_test(test: &Test) -> String {
         Test::Mod { .. } => "mod".to_string(),
         Test::Size(_) => "size".to_string(),
         Test::Collated(c) => of_test(&c.source),
+        Test::Geo(g) => g.name().to_string(),
+        Test::Near(_) => "near".to_string(),
     }
 }
 

@@ -15,6 +15,7 @@ mod bucket;
 mod densify;
 mod facet;
 mod fill;
+pub mod geo_near;
 mod granularity;
 mod graph_lookup;
 mod group;
@@ -228,6 +229,7 @@ pub(crate) enum Op {
     Out(Arc<OutSpec>),
     Merge(Arc<MergeSpec>),
     Rows(Arc<RowsStage>),
+    GeoNear(Arc<geo_near::GeoNear>),
 }
 
 impl Stage {
@@ -295,6 +297,29 @@ impl Pipeline {
         Pipeline {
             stages: parse::coalesce(stages),
         }
+    }
+
+    /// The `$geoNear` that it begins with.
+    pub fn geo_near(&self) -> Option<&geo_near::GeoNear> {
+        match self.stages.first().map(|s| &s.op) {
+            Some(Op::GeoNear(g)) => Some(g),
+            _ => None,
+        }
+    }
+
+    /// A `$geoNear` elsewhere than at the beginning: behind the stages of a view.
+    pub fn misplaces_geo_near(&self) -> bool {
+        let mut rest = self.stages.iter().skip(1);
+        rest.any(|s| matches!(s.op, Op::GeoNear(_)))
+    }
+
+    /// The same with another `$geoNear` at its beginning.
+    pub fn with_geo_near(&self, g: geo_near::GeoNear) -> Pipeline {
+        let mut out = self.clone();
+        if let Some(first) = out.stages.first_mut() {
+            first.op = Op::GeoNear(Arc::new(g));
+        }
+        out
     }
 
     /// The first stage makes documents itself: no collection is read.
@@ -377,12 +402,20 @@ impl Pipeline {
             )
         };
         let built = self.stages.iter().skip(from).any(builds);
+        let mut meta = self.geo_near().is_some_and(|g| g.meta);
         let mut out = self.narrowed(from, source);
         for s in self.stages.iter().skip(from) {
             if built && matches!(s.op, Op::Out(_) | Op::Merge(_)) {
                 out = Box::new(stream::Shallow { input: out });
             }
+            let ends = matches!(s.op, Op::Out(_) | Op::Merge(_));
+            if ends && std::mem::take(&mut meta) {
+                out = Box::new(geo_near::Strip::new(out));
+            }
             out = s.op.attach(out, vars);
+        }
+        if meta {
+            out = Box::new(geo_near::Strip::new(out));
         }
         if built && !self.writes() {
             out = Box::new(stream::Checked { input: out });
@@ -453,6 +486,7 @@ impl Op {
             Op::Out(o) => Box::new(write::Out::new(input, o.clone())),
             Op::Merge(m) => Box::new(write::Merge::new(input, m.clone(), vars)),
             Op::Rows(r) => Box::new(rows::Run::new(r.clone())),
+            Op::GeoNear(g) => Box::new(geo_near::Run::new(input, g.clone())),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Stage names, the places where each may stand, and their specifications.
 
+use super::geo_near::GeoNear;
 use super::group::Group;
 use super::lookup_unwind;
 use super::rows::{RowsKind, RowsStage};
@@ -78,7 +79,6 @@ impl ParseCtx {
 const UNSUPPORTED: &[&str] = &[
     "$changeStream",
     "$changeStreamSplitLargeEvent",
-    "$geoNear",
     "$listCatalog",
     "$listSampledQueries",
     "$listSearchIndexes",
@@ -103,6 +103,7 @@ const SUPPORTED: &[&str] = &[
     "$documents",
     "$facet",
     "$fill",
+    "$geoNear",
     "$graphLookup",
     "$group",
     "$indexStats",
@@ -199,6 +200,8 @@ impl Pipeline {
             );
         }
         let mut out = Vec::with_capacity(n);
+        // Where the distance from a point is known.
+        let mut behind_near: Option<ParseCtx> = None;
         for v in list.values() {
             let Some(d) = v.as_doc() else {
                 bail!(
@@ -230,12 +233,36 @@ impl Pipeline {
                     "$match with $text is only allowed as the first pipeline stage"
                 );
             }
-            parse_stage(e.name, e.val, ctx, &mut out)?;
+            if e.name == "$geoNear" && !out.is_empty() {
+                bail!(40603, "$geoNear was not the first stage in the pipeline.");
+            }
+            match &behind_near {
+                Some(ctx) => parse_stage(e.name, e.val, ctx, &mut out)?,
+                None => parse_stage(e.name, e.val, ctx, &mut out)?,
+            }
+            if e.name == "$geoNear" {
+                behind_near = Some(ParseCtx {
+                    env: ctx.env.clone().with_near(true),
+                    ..ctx.clone()
+                });
+            }
         }
         check_places(list, ctx)?;
+        if behind_near.is_some() {
+            note_meta(list, &mut out);
+        }
         Ok(Pipeline {
             stages: coalesce(out),
         })
+    }
+}
+
+/// Whether a stage behind `$geoNear` may ask how far a document is.
+fn note_meta(list: Doc<'_>, stages: &mut [Stage]) {
+    let mut rest = list.values().skip(1);
+    let asks = rest.any(|s| memchr::memmem::find(s.bytes, b"geoNear").is_some());
+    if let Some(Op::GeoNear(g)) = stages.first_mut().map(|s| &mut s.op).filter(|_| asks) {
+        Arc::make_mut(g).meta = true;
     }
 }
 
@@ -484,6 +511,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
         )?)))
     };
     let op = match name {
+        "$geoNear" => Op::GeoNear(Arc::new(GeoNear::parse(spec, &ctx.env)?)),
         "$match" => Op::Match(Arc::new(parse_match(spec, &ctx.env)?)),
         "$group" => Op::Group(Arc::new(Group::parse(spec, &ctx.env)?)),
         "$sort" => parse_sort(spec, ctx)?,
@@ -563,11 +591,7 @@ fn check_match(d: Doc<'_>) -> Result<()> {
                         .iter()
                         .any(|o| matches!(o.name, "$near" | "$nearSphere" | "$geoNear"))
                 {
-                    bail!(
-                        5626500,
-                        "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators require \
-                         sorting geospatial data. If you do not need sort, consider using $geoWithin instead."
-                    );
+                    return Err(crate::filter::near_not_allowed());
                 }
             }
         }

@@ -83,6 +83,18 @@ impl Pipeline {
     pub fn pushdown(&self) -> Pushdown {
         let mut filters: Vec<&Arc<Filter>> = Vec::new();
         let (mut sort, mut skip, mut limit) = (None, 0u64, None::<u64>);
+        if let Some(g) = self.geo_near() {
+            return Pushdown {
+                filter: g.filter(),
+                sort: None,
+                skip: 0,
+                limit: None,
+                needed: None,
+                count_only: false,
+                group: None,
+                consumed: 0,
+            };
+        }
         let mut consumed = 0;
         for s in &self.stages {
             match &s.op {
