@@ -16,7 +16,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = pathlib.Path(os.environ["FUZZ_DIR"])
 # Inputs of the query language may stand for any of these.
-LANGUAGE = ["pipelines", "expressions", "updates", "filters", "projections"]
+LANGUAGE = ["pipelines", "expressions", "updates", "filters", "shapes", "projections"]
 LONGEST = {"pipelines": 2048, "wire": 512, "log": 300, "keys": 256, "entries": 256}
 
 

@@ -130,7 +130,10 @@ fn read(kind: Kind, d: Doc<'_>, winding: Winding, parts: &mut Vec<Part>) -> Resu
         Kind::MultiPoint => {
             let before = parts.len();
             let Some(list) = v.and_then(|v| v.as_array()) else {
-                bail!(BadValue, "GeoJSON coordinates must be an array of coordinates");
+                bail!(
+                    BadValue,
+                    "GeoJSON coordinates must be an array of coordinates"
+                );
             };
             for v in list.values() {
                 let (flat, sphere) = point::position(v)?;
@@ -141,7 +144,10 @@ fn read(kind: Kind, d: Doc<'_>, winding: Winding, parts: &mut Vec<Part>) -> Resu
                 }));
             }
             if parts.len() == before {
-                bail!(BadValue, "MultiPoint coordinates must have at least 1 element");
+                bail!(
+                    BadValue,
+                    "MultiPoint coordinates must have at least 1 element"
+                );
             }
             Ok(())
         }

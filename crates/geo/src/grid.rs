@@ -133,7 +133,10 @@ impl Grid {
     /// The key of what a document holds, a pair of numbers.
     pub fn key(&self, v: Val<'_>) -> Result<i64> {
         let Some(d) = v.as_container() else {
-            bail!(16804, "location object expected, location array not in correct format");
+            bail!(
+                16804,
+                "location object expected, location array not in correct format"
+            );
         };
         let mut values = d.values();
         let (Some(x), Some(y)) = (values.next(), values.next()) else {
@@ -263,9 +266,10 @@ fn relation(region: &Region, r: &Rectangle) -> Relation {
             // No edge goes through it: it is all on one side.
             false => (!o.contains(r.min), o.contains(r.min)),
         },
-        Region::Cap { center, radius, .. } => {
-            (on_sphere(*center, r).0 > radius + crate::sphere::MARGIN, false)
-        }
+        Region::Cap { center, radius, .. } => (
+            on_sphere(*center, r).0 > radius + crate::sphere::MARGIN,
+            false,
+        ),
         Region::Geometry(_) => (false, false),
     };
     match (apart, inside) {

@@ -80,7 +80,10 @@ pub(crate) fn lng_lat(p: Point) -> Result<s2::Point> {
 /// A position of GeoJSON; what follows longitude and latitude (a height) is no matter.
 pub(crate) fn position(v: Val<'_>) -> Result<(Point, s2::Point)> {
     if v.as_container().is_none() {
-        bail!(BadValue, "GeoJSON coordinates must be an array of coordinates");
+        bail!(
+            BadValue,
+            "GeoJSON coordinates must be an array of coordinates"
+        );
     }
     let p = flat(v, true)?;
     Ok((p, lng_lat(p)?))
@@ -89,7 +92,10 @@ pub(crate) fn position(v: Val<'_>) -> Result<(Point, s2::Point)> {
 /// A list of positions.
 pub(crate) fn positions(v: Option<Val<'_>>) -> Result<Vec<s2::Point>> {
     let Some(list) = v.and_then(|v| v.as_array()) else {
-        bail!(BadValue, "GeoJSON coordinates must be an array of coordinates");
+        bail!(
+            BadValue,
+            "GeoJSON coordinates must be an array of coordinates"
+        );
     };
     list.values().map(|v| Ok(position(v)?.1)).collect()
 }
@@ -133,6 +139,13 @@ impl Location {
         };
         if is_legacy(v) {
             return legacy(v, false);
+        }
+        if d.get("type").is_some_and(|t| t.as_str() != Some("Point")) {
+            bail!(
+                BadValue,
+                "invalid point: expected a GeoJSON point, got {}",
+                bson::shell::doc(d)
+            );
         }
         crate::geojson::crs(d, false)?;
         geojson(d)

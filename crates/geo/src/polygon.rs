@@ -8,8 +8,8 @@ use crate::geometry::Area;
 use crate::point;
 use bson::{Val, shell};
 use errors::{Result, bail};
-use s2rst::s2::shape_index::ShapeIndex;
 use s2rst::s2::crossing_edge_query::CrossingType;
+use s2rst::s2::shape_index::ShapeIndex;
 use s2rst::s2::shape_util::visit_crossing_edge_pairs;
 use s2rst::s2::{Loop, Point, Polygon};
 use std::collections::HashSet;
@@ -88,7 +88,11 @@ fn check_rings(polygon: &Polygon, v: Val<'_>) -> Result<()> {
         interior || touches > MOST_TOUCHES
     });
     if crossed {
-        bail!(BadValue, "Polygon isn't valid: loops cross {}", shell::val(v));
+        bail!(
+            BadValue,
+            "Polygon isn't valid: loops cross {}",
+            shell::val(v)
+        );
     }
     if let Some(e) = polygon.find_validation_error() {
         bail!(BadValue, "Polygon isn't valid: {e} {}", shell::val(v));

@@ -42,7 +42,14 @@ impl Region {
         };
         let mut region = None;
         for e in d.iter().filter(|e| e.name != "$uniqueDocs") {
-            region = Some(specified(e)?);
+            let first = region.replace(specified(e)?);
+            if first.is_some() {
+                bail!(
+                    BadValue,
+                    "geo query has more than one geometry: {}",
+                    shell::val(v)
+                );
+            }
         }
         let Some(region) = region else {
             bail!(BadValue, "geo query doesn't have any geometry");
@@ -104,7 +111,10 @@ fn specified(e: Elem<'_>) -> Result<Region> {
             let mut corners = d.values();
             let mut corner = || match corners.next() {
                 Some(v) => point::flat(v, false),
-                None => bail!(BadValue, "Point must be an array or object, instead got type missing"),
+                None => bail!(
+                    BadValue,
+                    "Point must be an array or object, instead got type missing"
+                ),
             };
             Region::Box(Rectangle::new(corner()?, corner()?))
         }
@@ -144,7 +154,10 @@ fn specified(e: Elem<'_>) -> Result<Region> {
 fn circle(d: Doc<'_>) -> Result<(Point, f64)> {
     let mut values = d.values();
     let Some(center) = values.next() else {
-        bail!(BadValue, "Point must be an array or object, instead got type missing");
+        bail!(
+            BadValue,
+            "Point must be an array or object, instead got type missing"
+        );
     };
     let center = point::flat(center, false)?;
     let v = values.next();

@@ -4,13 +4,13 @@ use crate::TOUCH;
 use crate::geometry::{Area, Geometry, Line, Part};
 use crate::point::Point;
 use crate::region::{Predicate, Region};
+use s2rst::s2;
 use s2rst::s2::boolean_operation::{OpType, Options, PolygonModel, S2BooleanOperation};
-use s2rst::s2::closest_edge_query::{PointTarget};
+use s2rst::s2::closest_edge_query::PointTarget;
+use s2rst::s2::crossing_edge_query::CrossingType;
 use s2rst::s2::lax_polygon::LaxPolygon;
 use s2rst::s2::shape_index::ShapeIndex;
-use s2rst::s2::crossing_edge_query::CrossingType;
 use s2rst::s2::shape_util::visit_crossing_edge_pairs_ab;
-use s2rst::s2;
 use std::f64::consts::PI;
 use std::ops::ControlFlow;
 

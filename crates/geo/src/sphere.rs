@@ -136,7 +136,9 @@ impl Cells for FromPoint {
     type Cell = CellId;
 
     fn roots(&self) -> Vec<CellId> {
-        (0..6u64).map(|face| CellId((face << 61) | (1 << 60))).collect()
+        (0..6u64)
+            .map(|face| CellId((face << 61) | (1 << 60)))
+            .collect()
     }
 
     fn children(&self, cell: CellId) -> Vec<CellId> {

@@ -14,7 +14,9 @@ struct Random(u64);
 
 impl Random {
     fn seeded() -> Random {
-        let seed = std::env::var("PANDO_SEED").ok().and_then(|s| s.parse().ok());
+        let seed = std::env::var("PANDO_SEED")
+            .ok()
+            .and_then(|s| s.parse().ok());
         let seed = seed.unwrap_or(0x5EED_0006_E0A1);
         println!("PANDO_SEED={seed}");
         Random(seed)
@@ -88,14 +90,13 @@ fn angle(a: Vector, b: Vector) -> f64 {
 
 /// Where one comes to who goes so many degrees from a place, in a direction.
 fn destination((lng, lat): (f64, f64), turn: f64, degrees: f64) -> (f64, f64) {
-    let (lng, lat, d) = (lng.to_radians(), lat.to_radians(), degrees.to_radians());
-    let to = (lat.sin() * d.cos() + lat.cos() * d.sin() * turn.cos()).clamp(-1.0, 1.0);
-    let lat2 = to.asin();
-    let y = turn.sin() * d.sin() * lat.cos();
-    let x = d.cos() - lat.sin() * lat2.sin();
-    let lng2 = lng + y.atan2(x);
-    let lng2 = (lng2.to_degrees() + 540.0).rem_euclid(360.0) - 180.0;
-    (lng2, lat2.to_degrees().clamp(-90.0, 90.0))
+    let (p, x, d) = (vector((lng, lat)), lng.to_radians(), degrees.to_radians());
+    let east = [-x.sin(), x.cos(), 0.0];
+    let north = cross(p, east);
+    let at = |i: usize| p[i] * d.cos() + (north[i] * turn.cos() + east[i] * turn.sin()) * d.sin();
+    let q = [at(0), at(1), at(2)];
+    let lat = q[2].atan2(q[0].hypot(q[1])).to_degrees();
+    (q[1].atan2(q[0]).to_degrees(), lat)
 }
 
 /// The least sine of the angles between a point and the planes of a convex ring that is walked against the clock: positive
@@ -181,14 +182,16 @@ fn polygons_with_holes() {
         let ring = |size: f64, back: bool| -> Vec<(f64, f64)> {
             let turn = |i: usize| 2.0 * PI * i as f64 / n as f64;
             // Directions go with the clock.
-            let mut r: Vec<_> = (0..n).map(|i| destination(center, -turn(i), size)).collect();
+            let mut r: Vec<_> = (0..n)
+                .map(|i| destination(center, -turn(i), size))
+                .collect();
             if back {
                 r.reverse();
             }
             r
         };
         let (outer, hole) = (ring(degrees, false), ring(degrees / 4.0, false));
-        let back = random.next() % 2 == 0;
+        let back = random.next().is_multiple_of(2);
         let text = format!(
             r#"{{"$geometry": {{"type": "Polygon", "coordinates": [{}, {}]}}}}"#,
             ring_text(&ring(degrees, back)),
@@ -279,17 +282,26 @@ fn distances_and_the_bounds_of_cells() {
             let far = angle(vector(center), vector(p));
             let shape = point(p);
             let metres = near.distance(&shape);
-            assert!((metres / 6_378_100.0 - far).abs() < 1e-9, "{center:?} {p:?}");
+            assert!(
+                (metres / 6_378_100.0 - far).abs() < 1e-9,
+                "{center:?} {p:?}"
+            );
             let mut cell = cells.of_key(sphere::keys(&shape)[0]).unwrap();
             for _ in 0..30 {
                 let (least, most) = cells.distances(cell);
-                assert!(least <= far && far <= most, "{center:?} {p:?} {least} {most}");
+                assert!(
+                    least <= far && far <= most,
+                    "{center:?} {p:?} {least} {most}"
+                );
                 cell = cell.parent();
             }
             let v = json::parse(&format!(r#"{{"v": [{:?}, {:?}]}}"#, p.0, p.1)).unwrap();
             let key = Grid::DEFAULT.key(v.get("v").unwrap()).unwrap();
             let (least, most) = plane.distances(plane.of_key(key).unwrap());
-            assert!(least <= far && far <= most, "{center:?} {p:?} {least} {most}");
+            assert!(
+                least <= far && far <= most,
+                "{center:?} {p:?} {least} {most}"
+            );
         }
     }
 }
@@ -316,7 +328,11 @@ fn regions_of_the_plane() {
         let size = random.between(0.5, 60.0);
         let (text, test): (String, Box<dyn Fn(f64, f64) -> bool>) = match round % 3 {
             0 => (
-                format!(r#"{{"$box": [[{x:?}, {y:?}], [{:?}, {:?}]]}}"#, x + size, y + size),
+                format!(
+                    r#"{{"$box": [[{x:?}, {y:?}], [{:?}, {:?}]]}}"#,
+                    x + size,
+                    y + size
+                ),
                 Box::new(move |a, b| a >= x && a <= x + size && b >= y && b <= y + size),
             ),
             1 => (
@@ -362,9 +378,18 @@ fn big_polygons() {
             "properties": {{"name": "urn:x-mongodb:crs:strictwinding:EPSG:4326"}}}}}}}}"#
         )
     };
-    let against = region(Predicate::Within, &text("[[0,0],[10,0],[10,10],[0,10],[0,0]]"));
-    let with = region(Predicate::Within, &text("[[0,0],[0,10],[10,10],[10,0],[0,0]]"));
-    let (small, big) = (sphere::ranges(&against).unwrap(), sphere::ranges(&with).unwrap());
+    let against = region(
+        Predicate::Within,
+        &text("[[0,0],[10,0],[10,10],[0,10],[0,0]]"),
+    );
+    let with = region(
+        Predicate::Within,
+        &text("[[0,0],[0,10],[10,10],[10,0],[0,0]]"),
+    );
+    let (small, big) = (
+        sphere::ranges(&against).unwrap(),
+        sphere::ranges(&with).unwrap(),
+    );
     for (p, inside) in [
         ((5.0, 5.0), true),
         ((50.0, 50.0), false),

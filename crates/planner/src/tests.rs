@@ -189,6 +189,7 @@ impl Collection {
         let mut out = Vec::new();
         match access {
             Access::Eof => {}
+            Access::Near(_) => unreachable!("no query here asks for what is near"),
             Access::Ids(ids) => {
                 for id in ids {
                     let k = key::of(id.as_val());

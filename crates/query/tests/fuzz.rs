@@ -7,6 +7,7 @@ mod targets;
 
 const FILTERS: &str = include_str!("../../../tests/fuzz/seeds/filters.json");
 const UPDATES: &str = include_str!("../../../tests/fuzz/seeds/updates.json");
+const SHAPES: &str = include_str!("../../../tests/fuzz/seeds/shapes.json");
 const PIPELINES: &str = include_str!("../../../tests/fuzz/seeds/pipelines.json");
 
 /// Each seed twice: as text, which bends into other shapes, and as BSON, which bends into other values.
@@ -23,6 +24,11 @@ fn seeds(lines: &str) -> Vec<Vec<u8>> {
 #[test]
 fn filters() {
     mutate::fuzz("filters", &seeds(FILTERS), targets::filters);
+}
+
+#[test]
+fn shapes() {
+    mutate::fuzz("shapes", &seeds(SHAPES), targets::shapes);
 }
 
 #[test]

@@ -127,6 +127,48 @@ fn doc_names(doc: Doc<'_>, names: &[&str]) -> bool {
         .any(|n| hay.windows(n.len()).any(|w| w == n.as_bytes()))
 }
 
+/// Shapes: read as a document holds them, covered, measured, compared with themselves; as regions, with what a document has.
+pub fn shapes(input: &[u8]) {
+    let Some(doc) = read_doc(input) else { return };
+    let pattern = |spec: &str| {
+        let spec = bson::json::parse(spec).expect("JSON");
+        KeyPattern::of_spec(spec.as_doc()).expect("a pattern")
+    };
+    let patterns = [
+        pattern(r#"{"key": {"a": "2dsphere", "b": 1}}"#),
+        pattern(r#"{"key": {"a": "2d", "b": 1}, "bits": 32}"#),
+    ];
+    let mut w = Writer::new();
+    w.doc("a", doc.as_doc()).i32("b", 1);
+    let stored = w.finish();
+    let mut keys = KeySet::new();
+    for p in &patterns {
+        let _ = p.extract(stored.as_doc(), false, &mut keys);
+    }
+    let vars = vars();
+    let env = ParseEnv::new().allow_where(true);
+    for operator in ["$geoWithin", "$geoIntersects", "$near", "$nearSphere"] {
+        let mut w = Writer::new();
+        w.open_doc("a")
+            .open_doc(operator)
+            .doc("$geometry", doc.as_doc());
+        w.close().close();
+        let whole = w.finish();
+        let mut w = Writer::new();
+        w.open_doc("a").doc(operator, doc.as_doc()).close();
+        for query in [whole, w.finish()] {
+            let Ok(filter) = Filter::parse(query.as_doc(), &env) else {
+                continue;
+            };
+            sound(filter.to_doc().as_doc());
+            let _ = filter.matches_with(stored.as_doc(), &vars);
+            for d in DOCUMENTS.iter() {
+                let _ = filter.matches_with(d.as_doc(), &vars);
+            }
+        }
+    }
+}
+
 pub fn expressions(input: &[u8]) {
     let Some(value) = read(input) else { return };
     for env in envs(input) {

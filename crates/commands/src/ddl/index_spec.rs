@@ -230,8 +230,17 @@ impl<'a> IndexOptions<'a> {
                 e.name
             );
         }
+        let number = matches!(e.name, "2dsphereIndexVersion" | "bits" | "min" | "max");
+        if number && !e.val.is_number() {
+            return Err(wrong_type(e, "a number"));
+        }
         check_text_option(e)?;
-        self.w.val(e.name, e.val);
+        // As MongoDB keeps them.
+        match (e.name, e.val.to_f64(), e.val.to_i64_exact()) {
+            ("min" | "max", Some(n), _) => self.w.f64(e.name, n),
+            ("bits" | "2dsphereIndexVersion", _, Some(n)) => self.w.int(e.name, n),
+            _ => self.w.val(e.name, e.val),
+        };
         Ok(())
     }
 }
@@ -603,7 +612,7 @@ fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
                 for op in ops {
                     match op.name {
                         "$eq" | "$gt" | "$gte" | "$lt" | "$lte" | "$type" | "$all"
-                        | "$geoWithin" | "$within" => {}
+                        | "$geoWithin" | "$within" | "$geoIntersects" => {}
                         "$in" => {
                             let regex = op
                                 .val

@@ -364,7 +364,11 @@ fn summary(access: &Access, coll: Option<&Collection>) -> String {
             let key = spec.and_then(|s| s.get("key"));
             let key = key.map(|k| bson::shell::val(k)).unwrap_or_default();
             let plane = key.contains("\"2d\"");
-            let stage = if plane { "GEO_NEAR_2D" } else { "GEO_NEAR_2DSPHERE" };
+            let stage = if plane {
+                "GEO_NEAR_2D"
+            } else {
+                "GEO_NEAR_2DSPHERE"
+            };
             format!("{stage} {key}")
         }
         Access::Merge(branches, _) => {

@@ -7,8 +7,8 @@
 use crate::examined::Examined;
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
-use crate::pipeline::geo_near;
 use crate::pipeline::aggregate::{AggregateRequest, Outside, Start, begin};
+use crate::pipeline::geo_near;
 use crate::read::find::FindCursor;
 use bson::Doc;
 use catalog::Collection;

@@ -113,7 +113,10 @@ impl Shape {
             } else {
                 None
             };
-            match plan.filter(|_| p.reads_near()).and_then(|p| near_of(p, doc)) {
+            match plan
+                .filter(|_| p.reads_near())
+                .and_then(|p| near_of(p, doc))
+            {
                 None => p.apply(doc, matched, &self.vars, &mut self.scratch)?,
                 Some((distance, shape)) => {
                     let doc = geo_near::with_meta(doc, distance, shape);

@@ -436,7 +436,9 @@ impl IndexScan {
             },
         };
         let (record, types) = told(&self.index, rest, at, position.value())?;
-        if !self.access.key_filter.is_empty() && !passes(&self.index, &self.access.key_filter, rest, types)? {
+        if !self.access.key_filter.is_empty()
+            && !passes(&self.index, &self.access.key_filter, rest, types)?
+        {
             return Ok(None);
         }
         let mut found = Found::Entry;

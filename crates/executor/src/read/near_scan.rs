@@ -88,11 +88,22 @@ impl Steps for Nothing {
 /// What the queue holds.
 enum What<C> {
     /// A document at its distance, and its bytes where there is room for them.
-    Document { record: Vec<u8>, bytes: Vec<u8> },
-    Entry { record: Vec<u8> },
+    Document {
+        record: Vec<u8>,
+        bytes: Vec<u8>,
+    },
+    Entry {
+        record: Vec<u8>,
+    },
     /// Entries in a range of keys, which are as near as its cell.
-    Range { low: Vec<u8>, high: Vec<u8> },
-    Cell { prefix: usize, cell: C },
+    Range {
+        low: Vec<u8>,
+        high: Vec<u8>,
+    },
+    Cell {
+        prefix: usize,
+        cell: C,
+    },
 }
 
 impl<C> What<C> {
@@ -290,7 +301,14 @@ where
     fn entry_distance(&self, key: &[u8], types: &[u8]) -> Result<Option<f64>> {
         let mut d = Decoder::new(key, types);
         let mut number = None;
-        for f in self.index.info.key.fields.iter().take(self.access.field + 1) {
+        for f in self
+            .index
+            .info
+            .key
+            .fields
+            .iter()
+            .take(self.access.field + 1)
+        {
             number = d
                 .field(f.descending)
                 .ok_or_else(|| Error::internal("an index entry does not decode"))?;

@@ -87,12 +87,32 @@ fn key(e: bson::Elem<'_>) -> Result<FieldPath> {
         );
     };
     if s.is_empty() {
-        bail!(BadValue, "$geoNear parameter 'key' cannot be the empty string");
+        bail!(
+            BadValue,
+            "$geoNear parameter 'key' cannot be the empty string"
+        );
     }
-    if s.split('.').count() > bson::MAX_DEPTH {
-        bail!(5729100, "$geoNear parameter 'key' has too many components");
+    if (bson::MAX_DEPTH + 1..MAX_PATH).contains(&s.split('.').count()) {
+        bail!(5729100, "a path of $geoNear has too many components");
     }
-    field_path(s)
+    path(s, 5729100)
+}
+
+/// The most components of a path, as in MongoDB.
+const MAX_PATH: usize = 200;
+
+fn path(s: &str, too_deep: i32) -> Result<FieldPath> {
+    match s.split('.').count() {
+        n if n > MAX_PATH => bail!(
+            Overflow,
+            "FieldPath is too long: {n} components, at most {MAX_PATH}"
+        ),
+        MAX_PATH => Err(Error::coded(
+            too_deep,
+            "a path of $geoNear has too many components",
+        )),
+        _ => field_path(s),
+    }
 }
 
 impl GeoNear {
@@ -117,8 +137,8 @@ impl GeoNear {
         for e in d.iter().filter(|_| spec.tag != tag::ARRAY) {
             match e.name {
                 "near" => near = Some(constant(e, env, 5860402)?),
-                "distanceField" => out.distance_field = Some(field_path(name_of(e, 16606)?)?),
-                "includeLocs" => out.include_locs = Some(field_path(name_of(e, 16607)?)?),
+                "distanceField" => out.distance_field = Some(path(name_of(e, 16606)?, 5984700)?),
+                "includeLocs" => out.include_locs = Some(path(name_of(e, 16607)?, 5984700)?),
                 "minDistance" => out.min = Some(constant(e, env, 7555701)?),
                 "maxDistance" => out.max = Some(constant(e, env, 7555702)?),
                 "distanceMultiplier" => out.multiplier = Some(multiplier(e.val)?),
@@ -131,10 +151,7 @@ impl GeoNear {
                     "$geoNear no longer supports the '{}' parameter. Use a $limit stage instead.",
                     e.name
                 ),
-                "start" => bail!(
-                    50856,
-                    "$geoNear no longer supports the 'start' parameter."
-                ),
+                "start" => bail!(50856, "$geoNear no longer supports the 'start' parameter."),
                 name => bail!(BadValue, "Unknown argument to $geoNear: {name}"),
             }
         }
@@ -180,13 +197,17 @@ impl GeoNear {
                 w.open_doc(operator).val("$geometry", near);
             }
         }
-        for (name, n) in limits.into_iter().filter(|(_, n)| n.is_finite()) {
-            w.f64(&format!("${name}"), n);
+        // Endless limits are none, or leave nothing: no query can say so.
+        for (name, n) in limits.iter().filter(|(_, n)| n.is_finite()) {
+            w.f64(&format!("${name}"), *n);
         }
         if !legacy {
             w.close();
         }
-        let test = NearTest::parse(w.finish().as_doc())?;
+        let mut test = NearTest::parse(w.finish().as_doc())?;
+        if limits.contains(&("minDistance", f64::INFINITY)) {
+            test.near.min = f64::INFINITY;
+        }
         Ok(GeoNear {
             resolved: Some((key, Arc::new(test))),
             ..self.clone()

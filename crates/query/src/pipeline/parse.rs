@@ -233,8 +233,12 @@ impl Pipeline {
                     "$match with $text is only allowed as the first pipeline stage"
                 );
             }
-            if e.name == "$geoNear" && !out.is_empty() {
-                bail!(40603, "$geoNear was not the first stage in the pipeline.");
+            if e.name == "$geoNear" {
+                // What lets everything through is as if it were not there.
+                out.retain(|s: &Stage| !matches!(&s.op, Op::Match(f) if f.is_trivial()));
+                if !out.is_empty() {
+                    bail!(40603, "$geoNear was not the first stage in the pipeline.");
+                }
             }
             match &behind_near {
                 Some(ctx) => parse_stage(e.name, e.val, ctx, &mut out)?,
@@ -363,9 +367,6 @@ fn check_places(list: Doc<'_>, ctx: &ParseCtx) -> Result<()> {
         if i == 1 && name == "$listClusterCatalog" && nowhere {
             let first = list.values().next().map_or("", name_of);
             check_collectionless(first)?;
-        }
-        if i > 0 && name == "$geoNear" {
-            bail!(40603, "$geoNear was not the first stage in the pipeline.");
         }
         if i > 0 && must_be_first(name) {
             bail!(

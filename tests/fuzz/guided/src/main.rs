@@ -49,6 +49,11 @@ const TARGETS: &[Target] = &[
         documents: true,
     },
     Target {
+        name: "shapes",
+        run: target_query::shapes,
+        documents: true,
+    },
+    Target {
         name: "expressions",
         run: target_query::expressions,
         documents: true,
