@@ -3,9 +3,9 @@
 use crate::connection::{Address, handshake};
 use crate::fault::{Fault, Result};
 use crate::host::Ticks;
-use crate::lane::{Lane, Pace, Workload};
-use crate::measure::{Sample, Tick, histogram};
-use crate::process::{cpu_time_of, give_way};
+use crate::lane::{Lane, LaneOutcome, Pace, Workload};
+use crate::measure::{Sample, Single, Tick, histogram};
+use crate::process::{Counters, cpu_time_of, give_way};
 use crate::progress::Progress;
 use crate::targets::Dialect;
 use hdrhistogram::Histogram;
@@ -50,11 +50,63 @@ pub struct Outcome {
     pub lag: Option<Histogram<u64>>,
     /// What the whole machine did meanwhile.
     pub machine: Ticks,
+    /// What the server's processes counted meanwhile, where they are known.
+    pub counters: Option<Counters>,
+    /// Of an open loop: times from the sending on, by kind.
+    pub served: Vec<(&'static str, Histogram<u64>)>,
+    /// Each operation by itself, where that is wanted, in no order.
+    pub singles: Vec<Single>,
 }
 
 impl Outcome {
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Outcome {
+    /// All lanes together.
+    fn of(
+        lanes: Vec<LaneOutcome>,
+        kinds: &[&'static str],
+        samples: Vec<Sample>,
+        machine: Ticks,
+    ) -> Result<Outcome> {
+        let mut outcome = Outcome {
+            operations: 0,
+            requests: 0,
+            elapsed: Duration::ZERO,
+            kinds: kinds.iter().map(|k| (*k, histogram())).collect(),
+            samples,
+            client_cpu: Duration::ZERO,
+            lag: None,
+            machine,
+            counters: None,
+            served: kinds.iter().map(|k| (*k, histogram())).collect(),
+            singles: Vec::new(),
+        };
+        let add = |all: &mut Vec<(&str, Histogram<u64>)>, one: Vec<Histogram<u64>>| {
+            all.iter_mut().zip(one).try_for_each(|((_, all), one)| {
+                let merged = all.add(&one);
+                merged.map_err(|e| Fault::Local(format!("merging histograms: {e}")))
+            })
+        };
+        for mut lane in lanes {
+            if let Some(lag) = &lane.lag {
+                // Same bounds.
+                let _ = outcome.lag.get_or_insert_with(histogram).add(lag);
+            }
+            outcome.operations += lane.recorder.operations;
+            outcome.requests += lane.recorder.requests;
+            outcome.elapsed = outcome.elapsed.max(lane.elapsed);
+            outcome.client_cpu += lane.cpu;
+            outcome.singles.append(&mut lane.recorder.take_singles());
+            add(&mut outcome.served, lane.recorder.take_served())?;
+            add(&mut outcome.kinds, lane.recorder.into_totals())?;
+        }
+        outcome.kinds.retain(|(_, h)| !h.is_empty());
+        outcome.served.retain(|(_, h)| !h.is_empty());
+        Ok(outcome)
     }
 }
 
@@ -102,10 +154,16 @@ impl<W: Workload> Fleet<W> {
 
     /// Makes the loop open: `rate` operations a second in all. `None` closes it again.
     pub fn set_pace(&mut self, rate: Option<f64>, poisson: bool) {
+        self.set_ramp(rate, None, poisson);
+    }
+
+    /// The same with a rate that comes to another one, evenly over so long.
+    pub fn set_ramp(&mut self, rate: Option<f64>, ramp: Option<(f64, Duration)>, poisson: bool) {
         let lanes = self.lanes.len() as f64;
         for (i, lane) in self.lanes.iter_mut().enumerate() {
             lane.pace = rate.map(|r| Pace {
                 rate: r / lanes,
+                ramp: ramp.map(|(end, over)| (end / lanes, over)),
                 poisson,
                 seed: i as u64 + 1,
             });
@@ -174,32 +232,8 @@ impl<W: Workload> Fleet<W> {
                 })
                 .collect::<Result<Vec<_>>>()
         })?;
-        let mut outcome = Outcome {
-            operations: 0,
-            requests: 0,
-            elapsed: Duration::ZERO,
-            kinds: kinds.iter().map(|k| (*k, histogram())).collect(),
-            samples,
-            client_cpu: Duration::ZERO,
-            lag: None,
-            machine: Ticks::now().since(before),
-        };
-        for lane in finished {
-            if let Some(lag) = &lane.lag {
-                // Same bounds.
-                let _ = outcome.lag.get_or_insert_with(histogram).add(lag);
-            }
-            outcome.operations += lane.recorder.operations;
-            outcome.requests += lane.recorder.requests;
-            outcome.elapsed = outcome.elapsed.max(lane.elapsed);
-            outcome.client_cpu += lane.cpu;
-            for ((_, all), one) in outcome.kinds.iter_mut().zip(lane.recorder.into_totals()) {
-                all.add(&one)
-                    .map_err(|e| Fault::Local(format!("merging histograms: {e}")))?;
-            }
-        }
-        outcome.kinds.retain(|(_, h)| !h.is_empty());
-        Ok(outcome)
+        let machine = Ticks::now().since(before);
+        Outcome::of(finished, kinds, samples, machine)
     }
 
     /// The same with progress on the screen; gives the CPU time too that the server's processes spent meanwhile, where
@@ -211,12 +245,15 @@ impl<W: Workload> Fleet<W> {
         observe: &mut dyn FnMut(&Sample),
     ) -> Result<(Outcome, Option<Duration>)> {
         let pids = progress.pids().to_vec();
+        let counted = Counters::of(&pids);
         let before = cpu_time_of(&pids);
-        let outcome = self.run(limit, &mut |s| {
+        let mut outcome = self.run(limit, &mut |s| {
             progress.sample(s);
             observe(s);
         })?;
         let spent = before.zip(cpu_time_of(&pids));
+        let counters = counted.zip(Counters::of(&pids));
+        outcome.counters = counters.map(|(before, after)| after.since(before));
         Ok((outcome, spent.map(|(b, a)| a.saturating_sub(b))))
     }
 

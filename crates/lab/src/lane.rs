@@ -91,15 +91,31 @@ pub trait Workload: Send {
 pub struct Pace {
     /// Operations a second, of this lane.
     pub rate: f64,
+    /// The rate that it comes to, evenly over so long.
+    pub ramp: Option<(f64, Duration)>,
     /// Exponentially distributed gaps (a Poisson process) instead of equal ones.
     pub poisson: bool,
     pub seed: u64,
+}
+
+impl Pace {
+    /// Operations a second so long after the start.
+    fn at(&self, since: Duration) -> f64 {
+        match self.ramp {
+            Some((end, over)) => {
+                let share = (since.as_secs_f64() / over.as_secs_f64().max(1e-9)).min(1.0);
+                self.rate + (end - self.rate) * share
+            }
+            None => self.rate,
+        }
+    }
 }
 
 /// An open loop under way.
 struct Schedule {
     pace: Pace,
     rng: Rng,
+    start: Instant,
     due: Instant,
     idle: Vec<usize>,
     /// The longest that a request was late.
@@ -109,10 +125,10 @@ struct Schedule {
 
 impl Schedule {
     fn next(&mut self) {
-        let gap = if self.pace.poisson {
-            -(1.0 - self.rng.unit()).ln() / self.pace.rate
-        } else {
-            1.0 / self.pace.rate
+        let rate = self.pace.at(self.due - self.start);
+        let gap = match self.pace.poisson {
+            true => -(1.0 - self.rng.unit()).ln() / rate,
+            false => 1.0 / rate,
         };
         self.due += Duration::from_secs_f64(gap.clamp(0.0, 60.0));
     }
@@ -136,6 +152,8 @@ struct Conn {
     issued: Option<Issued>,
     operation_started: Instant,
     request_started: Instant,
+    /// How late the open loop's operation and its first request were sent.
+    late: [Duration; 2],
     request_id: i32,
     /// What the dialect gave with the socket.
     number: u32,
@@ -167,6 +185,8 @@ pub struct Lane<W> {
     peer: String,
     deadline: Option<Instant>,
     ping: Template,
+    /// Whether each operation is kept by itself.
+    pub singles: bool,
     /// Set for an open loop.
     pub pace: Option<Pace>,
     schedule: Option<Schedule>,
@@ -213,6 +233,7 @@ impl<W: Workload> Lane<W> {
                 issued: None,
                 operation_started: Instant::now(),
                 request_started: Instant::now(),
+                late: [Duration::ZERO; 2],
                 request_id: 0,
                 number,
                 unsynced: false,
@@ -228,6 +249,7 @@ impl<W: Workload> Lane<W> {
             ready: Vec::new(),
             again: Vec::new(),
             live: 0,
+            singles: false,
             peer: other,
             deadline: None,
             ping: command("admin", doc! {"ping": 1}.as_doc()),
@@ -244,13 +266,15 @@ impl<W: Workload> Lane<W> {
         ticks: &Sender<Tick>,
     ) -> Result<LaneOutcome> {
         let (start, cpu) = (Instant::now(), thread_cpu_time());
-        self.recorder = Recorder::new(self.workload.kinds().len());
+        let kinds = self.workload.kinds().len();
+        self.recorder = Recorder::detailed(kinds, self.pace.is_some(), self.singles);
         self.deadline = limit.map(|l| start + l);
         self.live = 0;
         self.again.clear();
         self.schedule = self.pace.map(|pace| Schedule {
             pace,
             rng: Rng::new(pace.seed),
+            start,
             due: start,
             idle: Vec::new(),
             worst_lag: Duration::ZERO,
@@ -343,6 +367,7 @@ impl<W: Workload> Lane<W> {
             let ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
             schedule.lag.saturating_record(ns.max(1));
             schedule.next();
+            self.conns[c].late = [late; 2];
             self.begin(c, due)?;
         }
     }
@@ -410,12 +435,8 @@ impl<W: Workload> Lane<W> {
         let conn = &mut self.conns[c];
         conn.unsynced = true;
         if let Some(issued) = conn.issued.take() {
-            self.recorder
-                .request(issued.kind, now - conn.request_started);
-            if let Some(kind) = issued.whole {
-                self.recorder.whole(kind, now - conn.operation_started);
-            }
-            self.recorder.done(issued.units);
+            self.finished(c, &issued, now);
+            self.ended(c, &issued, now);
         }
         now
     }
@@ -521,8 +542,7 @@ impl<W: Workload> Lane<W> {
         let follow_up = self
             .workload
             .message(&issued, message, conn.request_id, &mut self.out)?;
-        self.recorder
-            .request(issued.kind, now - conn.request_started);
+        self.finished(c, &issued, now);
         if let Some(next) = follow_up {
             self.send(c, next, now)?;
             if next.acknowledged || !self.conns[c].output.is_empty() {
@@ -531,10 +551,35 @@ impl<W: Workload> Lane<W> {
             let now = self.written(c);
             return self.issue(c, now);
         }
+        self.ended(c, &issued, now);
+        self.issue(c, now)
+    }
+
+    /// A request is done.
+    #[inline]
+    fn finished(&mut self, c: usize, issued: &Issued, now: Instant) {
+        let conn = &mut self.conns[c];
+        let took = now - conn.request_started;
+        self.recorder.request(issued.kind, took);
+        if self.schedule.is_some() || self.singles {
+            // What follows within the operation is sent at once.
+            let late = std::mem::take(&mut conn.late[1]);
+            self.recorder.detail(issued.kind, took, late);
+        }
+    }
+
+    /// A whole operation is done.
+    #[inline]
+    fn ended(&mut self, c: usize, issued: &Issued, now: Instant) {
+        let conn = &mut self.conns[c];
         if let Some(kind) = issued.whole {
-            self.recorder.whole(kind, now - conn.operation_started);
+            let took = now - conn.operation_started;
+            self.recorder.whole(kind, took);
+            if self.schedule.is_some() || self.singles {
+                let late = std::mem::take(&mut conn.late[0]);
+                self.recorder.detail(kind, took, late);
+            }
         }
         self.recorder.done(issued.units);
-        self.issue(c, now)
     }
 }

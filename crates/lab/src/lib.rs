@@ -13,7 +13,8 @@
 //!   the server that only reads and answers; [`floor`]: what that costs, beside each step.
 //! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study. [`reads`]: of data that is there.
 //! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`rates`]:
-//!   what steps say with intervals over [`repeat`]s, [`overview`]: all studies with all targets, [`verdict`]: what they say in a few sentences, [`show`], [`html`]: tables and the page,
+//!   what steps say with intervals over [`repeat`]s, [`overview`]: all studies with all targets, [`verdict`]: what they say in a few sentences, [`show`], [`html`], [`formats`]: tables, the page, other
+//!   tools' formats, [`threshold`]: bars of the user's,
 //!   [`output`]: where a result goes, and the steps of a run that died.
 //!
 //! Architecture invariant: this crate is a client. It knows nothing of the server's insides, and an error, a wrong count
@@ -28,6 +29,7 @@ pub mod distribution;
 pub mod fault;
 pub mod fleet;
 pub mod floor;
+pub mod formats;
 pub mod host;
 pub mod html;
 pub mod lane;
@@ -53,6 +55,7 @@ pub mod study;
 pub mod sweep;
 pub mod targets;
 pub mod terms;
+pub mod threshold;
 pub mod verdict;
 pub mod ycsb;
 
@@ -107,6 +110,9 @@ enum Command {
     Show {
         #[arg(required = true)]
         results: Vec<PathBuf>,
+        /// As tables, or for other tools.
+        #[arg(long, value_enum, default_value = "table")]
+        format: formats::Format,
     },
     /// Result files as one HTML page, and each plot as an SVG file.
     Report(html::Args),
@@ -251,14 +257,16 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Null(args) => null::main(args),
         Command::Record(args) => study::record::main(args),
         Command::Calibrate(args) => calibrate::main(args),
-        Command::Show { results } => {
+        Command::Show { results, format } => {
             let reports: Vec<_> = results
                 .iter()
                 .map(|p| report::Report::read(p))
                 .collect::<Result<_>>()?;
-            match reports.as_slice() {
-                [one] => show::report(one),
-                all => show::several(all),
+            match (format, reports.as_slice()) {
+                (formats::Format::Csv, all) => print!("{}", formats::csv(all)),
+                (formats::Format::Prometheus, all) => print!("{}", formats::prometheus(all)),
+                (formats::Format::Table, [one]) => show::report(one),
+                (formats::Format::Table, all) => show::several(all),
             }
             Ok(true)
         }

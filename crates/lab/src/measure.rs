@@ -93,6 +93,18 @@ pub struct Tick {
     pub latencies: Vec<(u8, Histogram<u64>)>,
 }
 
+/// One operation by itself, as YCSB's raw output has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Single {
+    pub kind: u8,
+    /// Milliseconds since 1970 at its end.
+    pub at_ms: u64,
+    /// From when it was due.
+    pub took: Duration,
+    /// How late it was sent: the rest of `took` is what the server took.
+    pub late: Duration,
+}
+
 /// One lane's record: histograms by kind of operation for the whole run, and the interval since the last tick.
 pub struct Recorder {
     totals: Vec<Histogram<u64>>,
@@ -100,9 +112,49 @@ pub struct Recorder {
     interval_operations: u64,
     pub operations: u64,
     pub requests: u64,
+    /// What is kept beside: of open loops times from the sending on.
+    served: Vec<Histogram<u64>>,
+    singles: Option<Vec<Single>>,
 }
 
 impl Recorder {
+    /// Keeps times from the sending on beside those from when an operation was due; `singles`: each operation too.
+    pub fn detailed(kinds: usize, open: bool, singles: bool) -> Recorder {
+        let served = if open { kinds } else { 0 };
+        Recorder {
+            served: (0..served).map(|_| histogram()).collect(),
+            singles: singles.then(Vec::new),
+            ..Recorder::new(kinds)
+        }
+    }
+
+    /// The same request as recorded, for what is kept beside.
+    #[inline]
+    pub fn detail(&mut self, kind: u8, took: Duration, late: Duration) {
+        if let Some(h) = self.served.get_mut(usize::from(kind)) {
+            let ns = took.saturating_sub(late).as_nanos();
+            h.saturating_record(u64::try_from(ns).unwrap_or(u64::MAX));
+        }
+        if let Some(singles) = &mut self.singles {
+            let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+            singles.push(Single {
+                kind,
+                at_ms: now.as_millis() as u64,
+                took,
+                late,
+            });
+        }
+    }
+
+    pub fn take_singles(&mut self) -> Vec<Single> {
+        self.singles.take().unwrap_or_default()
+    }
+
+    /// Times from the sending on, of an open loop.
+    pub fn take_served(&mut self) -> Vec<Histogram<u64>> {
+        std::mem::take(&mut self.served)
+    }
+
     pub fn new(kinds: usize) -> Recorder {
         Recorder {
             totals: (0..kinds).map(|_| histogram()).collect(),
@@ -110,6 +162,8 @@ impl Recorder {
             interval_operations: 0,
             operations: 0,
             requests: 0,
+            served: Vec::new(),
+            singles: None,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::fault::{Fault, Result, local};
 use crate::html;
 use crate::report::{Draft, Report};
 use crate::show;
+use crate::threshold::{self, Threshold, threshold};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -23,6 +24,10 @@ pub struct Output {
     /// Replace a result that is there.
     #[arg(long)]
     pub force: bool,
+    /// A bar such as "p99<5ms", "READ p99.9<20ms", "C.S5: rate>10000" or "cpu<30" (server µs an operation); a step that
+    /// misses it makes the exit code 1.
+    #[arg(long, value_name = "BAR", value_parser = threshold)]
+    pub threshold: Vec<Threshold>,
     /// Go on after the last step that a run with the same --out finished.
     #[arg(long)]
     pub resume: bool,
@@ -43,6 +48,7 @@ pub struct Journal {
     kept: usize,
     told: bool,
     finished: bool,
+    thresholds: Vec<Threshold>,
 }
 
 impl Journal {
@@ -71,6 +77,7 @@ impl Journal {
             kept: 0,
             told: false,
             finished: false,
+            thresholds: to.threshold.clone(),
         };
         journal.probe(draft)?;
         Ok(journal)
@@ -117,7 +124,12 @@ impl Journal {
 
     /// Writes the result and prints it as tables, and says where it is.
     pub fn finish(mut self, draft: Draft, page: Page) -> Result<Report> {
-        let report = draft.end()?;
+        let mut report = draft.end()?;
+        let bars = threshold::checks(&self.thresholds, &report);
+        report
+            .checks
+            .retain(|c| bars.iter().all(|b| b.name != c.name));
+        report.checks.extend(bars);
         self.finished = true;
         show::report(&report);
         let Some(path) = self.result.clone() else {

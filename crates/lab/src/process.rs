@@ -127,6 +127,87 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(kb * 1024)
 }
 
+/// Memory of a process and of those that it started (PostgreSQL has one for each connection); what several of them share
+/// counts once. `None` where one of them cannot be read: a part would pass for the whole.
+pub fn memory_bytes(pid: u32) -> Option<u64> {
+    let more = children(pid);
+    if more.is_empty() {
+        return resident_bytes(pid);
+    }
+    let share = |pid: &u32| {
+        let all = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let line = all.lines().find(|l| l.starts_with("Pss:"))?;
+        let kb: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        Some(kb * 1024)
+    };
+    let children = more.iter().map(|p| match share(p) {
+        // One that ended meanwhile has none.
+        None if own_cpu_time(*p).is_none() => Some(0),
+        held => held,
+    });
+    Some(share(&pid)? + children.sum::<Option<u64>>()?)
+}
+
+/// What processes counted since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub page_faults: u64,
+    /// How often a thread gave up its core to wait.
+    pub sleeps: u64,
+}
+
+impl Counters {
+    /// Of processes and those that they started; `None` when there are none or one cannot be read.
+    pub fn of(pids: &[u32]) -> Option<Counters> {
+        let known = Some(pids).filter(|p| !p.is_empty())?;
+        let mut all = Counters::default();
+        for &pid in known {
+            all.add(Counters::of_one(pid)?);
+            children(pid)
+                .into_iter()
+                .filter_map(Counters::of_one)
+                .for_each(|c| all.add(c));
+        }
+        Some(all)
+    }
+
+    pub fn since(self, before: Counters) -> Counters {
+        Counters {
+            page_faults: self.page_faults.saturating_sub(before.page_faults),
+            sleeps: self.sleeps.saturating_sub(before.sleeps),
+        }
+    }
+
+    fn add(&mut self, more: Counters) {
+        self.page_faults += more.page_faults;
+        self.sleeps += more.sleeps;
+    }
+
+    fn of_one(pid: u32) -> Option<Counters> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // minflt and majflt are the 8th and 10th fields after the name in parentheses.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let field = |i: usize| fields.get(i)?.parse::<u64>().ok();
+        let mut all = Counters {
+            page_faults: field(7)? + field(9)?,
+            sleeps: 0,
+        };
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task"))
+            .ok()?
+            .flatten()
+        {
+            let status = std::fs::read_to_string(thread.path().join("status"));
+            let status = status.unwrap_or_default();
+            let line = status
+                .lines()
+                .find(|l| l.starts_with("voluntary_ctxt_switches:"));
+            let number = line.and_then(|l| l.split_ascii_whitespace().nth(1)?.parse().ok());
+            all.sleeps += number.unwrap_or(0);
+        }
+        Some(all)
+    }
+}
+
 /// Bytes that a process and those that it started have sent to the disk.
 pub fn written_bytes(pid: u32) -> Option<u64> {
     let of = |pid: u32| {
@@ -374,6 +455,11 @@ mod tests {
         let spent = cpu_time(std::process::id()).unwrap() - before;
         assert!(spent >= Duration::from_millis(25), "{spent:?}");
         assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
+        let before = Counters::of(&[std::process::id()]).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        let after = Counters::of(&[std::process::id()]).unwrap();
+        assert!(after.since(before).sleeps >= 1 && after.page_faults > 0);
+        assert_eq!(Counters::of(&[]), None);
         assert!(ticks(std::process::id(), 11).is_some());
         assert!(cpu_time(MAX_PID).is_none() && cpu_time(u32::MAX).is_none());
         assert!(!allowed_cores().is_empty());

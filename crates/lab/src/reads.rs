@@ -294,8 +294,7 @@ pub fn main(args: Args) -> Result<bool> {
         draft.push(title, step);
         journal.save(&draft);
     }
-    journal.finish(draft, Page::None)?;
-    Ok(true)
+    Ok(journal.finish(draft, Page::None)?.passed())
 }
 
 fn measure(

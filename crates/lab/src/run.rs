@@ -56,9 +56,10 @@ pub struct Args {
     /// Run so long before measuring (not with workloads that only insert).
     #[arg(long, default_value = "0s", value_parser = pause)]
     pub warmup: Duration,
-    /// Open loop: so many operations a second, response times counted from when each was due.
-    #[arg(long)]
-    pub rate: Option<f64>,
+    /// Open loop: so many operations a second, response times counted from when each was due; 1000..9000 rises evenly over
+    /// --duration.
+    #[arg(long, value_parser = rate)]
+    pub rate: Option<Rate>,
     /// Random gaps between the operations of an open loop instead of equal ones.
     #[arg(long)]
     pub poisson: bool,
@@ -153,8 +154,7 @@ pub fn main(args: Args) -> Result<bool> {
     } else {
         Page::None
     };
-    journal.finish(draft, page)?;
-    Ok(true)
+    Ok(journal.finish(draft, page)?.passed())
 }
 
 fn all(
@@ -238,13 +238,44 @@ fn plan(args: &Args, spec: &Spec, connections: usize, properties: &Properties) -
             "a run that only inserts starts empty: leave out --phase run".into(),
         ));
     }
+    let ramp = args.rate.and_then(|r| r.to);
+    if ramp.is_some() && limit.is_none() {
+        return Err(Fault::Usage("a rate that rises needs --duration".into()));
+    }
+    let rate = args.rate.map(|r| r.from);
     Ok(Plan {
         connections,
         operations,
         limit,
         warmup: args.warmup,
-        rate: args.rate.or((target > 0.0).then_some(target)),
+        rate: rate.or((target > 0.0).then_some(target)),
+        ramp,
         poisson: args.poisson,
+    })
+}
+
+/// A rate, and the one that it comes to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    from: f64,
+    to: Option<f64>,
+}
+
+fn rate(text: &str) -> std::result::Result<Rate, String> {
+    let number = |s: &str| {
+        let n = s.trim().parse::<f64>().ok();
+        n.filter(|n| n.is_finite() && *n > 0.0)
+            .ok_or_else(|| format!("'{s}' is not a rate (such as 5000 or 1000..9000)"))
+    };
+    Ok(match text.split_once("..") {
+        Some((from, to)) => Rate {
+            from: number(from)?,
+            to: Some(number(to)?),
+        },
+        None => Rate {
+            from: number(text)?,
+            to: None,
+        },
     })
 }
 

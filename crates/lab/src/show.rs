@@ -181,8 +181,8 @@ fn shards(r: &Report) {
         return;
     }
     let mut t = table(&Shard::COLUMNS);
-    for s in &r.shards {
-        t.add_row(s.row());
+    for row in Shard::rows(&r.shards) {
+        t.add_row(row);
     }
     println!("\n{t}");
 }

@@ -98,18 +98,36 @@ fn tables_of_others_are_refused_and_stay() {
     assert_eq!(c.count("precious", "Test_200").unwrap(), 7);
 }
 
-/// YCSB's load adds to the table that is there, as YCSB's does.
+/// YCSB's load adds to the table that is there, as YCSB's does, once it is told to or made the table itself.
 #[test]
-fn ycsb_drops_nothing() {
+fn ycsb_drops_nothing_and_asks_before_it_writes() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("mongodb://{}/ycsb", fake::start(Honesty::Honest));
     let mut c = Address::parse(&url).unwrap().connect().unwrap();
     let insert = doc! {"insert": "usertable", "documents": bson::array![doc! {"_id": "mine"}]};
     c.command("ycsb", insert.as_doc()).unwrap();
-    let words = format!("ycsb load mongodb -p recordcount=5 -p mongodb.url={url}");
-    let done = lab(&words, dir.path());
+    let load = format!("ycsb load mongodb -p recordcount=5 -p mongodb.url={url}");
+    let updates = format!(
+        "ycsb run mongodb -p recordcount=5 -p operationcount=9 -p mongodb.url={url} -p updateproportion=1 -p readproportion=0"
+    );
+    for words in [&load, &updates] {
+        let done = lab(words, dir.path());
+        assert_eq!(done.status.code(), Some(2), "{words}: {}", said(&done));
+        assert!(said(&done).contains("--overwrite"), "{}", said(&done));
+        assert_eq!(c.count("ycsb", "usertable").unwrap(), 1);
+    }
+    let done = lab(&format!("{load} --overwrite"), dir.path());
     assert!(done.status.success(), "{}", said(&done));
     assert_eq!(c.count("ycsb", "usertable").unwrap(), 6);
+    // Reads are free, and so is what it made itself.
+    let reads = updates.replace("updateproportion=1", "updateproportion=0");
+    let reads = reads.replace("readproportion=0", "readproportion=1");
+    assert!(lab(&reads, dir.path()).status.success());
+    let own = |words: &str| format!("{words} -p table=own");
+    for words in [&load, &updates] {
+        let done = lab(&own(words), dir.path());
+        assert!(done.status.success(), "{words}: {}", said(&done));
+    }
     let done = lab("ycsb load mongodb -p recordcount=5", dir.path());
     assert_eq!(done.status.code(), Some(2));
     assert!(said(&done).contains("mongodb.url="));

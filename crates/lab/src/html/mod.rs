@@ -297,10 +297,10 @@ fn figure(h: &mut String, c: &Chart) {
             h,
             "<p class=\"axes\"><span>{}{}</span><span>{}</span></p><div class=\"plot\"><script type=\"application/json\">{data}</script></div>",
             escape(&c.y.label),
-            if c.y.suffix.trim().is_empty() {
-                ""
-            } else {
+            if c.y.label.ends_with(',') {
                 c.y.suffix
+            } else {
+                ""
             },
             events(c)
         ),
@@ -347,6 +347,7 @@ fn how(h: &mut String, r: &Report) {
         "Closed loop unless a rate is named: each connection has one request under way; figures are throughput and service time. Open loop: response time from the moment at which a request was due.",
         "Several repeats: targets take turns, a figure is the median, ± how far its 95% interval over the repeats reaches (Student's t on logarithms); a ratio is called faster or slower only when its interval excludes 1.",
         "Noisy (~): other processes took more than 8% of the cores during the step, more than 3% of the time was stolen, or the null server itself was more than 20% slower than at its best.",
+        "Spread: the standard deviation of the time of every 1,000 operations, as a share of their mean. Faults and sleeps: page faults of the server's processes, and how often one of their threads waited for something, an operation.",
         "Every reply is checked and counted, a sample compared with what it must be; an error ends a run without a result.",
         "\"× null server\" is the load client's CPU an operation against that of a server that only reads and answers the same load: what the client itself costs. An exclamation mark: above 1.3 on point reads.",
         "Client and server shared this machine unless the settings say otherwise: compare ratios and shapes.",

@@ -31,7 +31,7 @@ fn table(h: &mut String, name: &str, open: bool, head: &[&str], rows: Vec<Vec<St
     h.push_str("<div class=\"scroll\"><table><thead><tr>");
     for &i in &shown {
         let class = if WORDS.contains(&head[i]) {
-            " class=\"text\""
+            " class=\"words\""
         } else {
             ""
         };
@@ -42,7 +42,7 @@ fn table(h: &mut String, name: &str, open: bool, head: &[&str], rows: Vec<Vec<St
         h.push_str("<tr>");
         for &i in &shown {
             let class = if WORDS.contains(&head[i]) {
-                " class=\"text\""
+                " class=\"words\""
             } else {
                 ""
             };
@@ -225,16 +225,66 @@ pub(super) fn steps(h: &mut String, r: &Report, open: bool) {
         "operations",
         "ops/s",
         "MB/s",
+        "spread",
         "p50",
         "p99",
         "p99.9",
         "max",
+    ];
+    table(h, "All steps", open, &head, rows.collect());
+    costs(h, r);
+}
+
+/// What each step cost, and what disturbed it.
+fn costs(h: &mut String, r: &Report) {
+    let few = |v: Option<f64>| v.map_or(String::new(), |v| format!("{v:.2}"));
+    let rows = r.steps.iter().map(|s| {
+        let mut row = name_of(r, s, "");
+        row.extend([
+            s.server_cpu_us.map_or(String::new(), |c| format!("{c:.1}")),
+            format!("{:.1}", s.client_cpu_us),
+            s.client_ratio()
+                .map_or(String::new(), |_| s.client_ratio_text()),
+            few(s.server_page_faults),
+            few(s.server_sleeps),
+            s.noise.said().unwrap_or_default(),
+        ]);
+        row
+    });
+    let head = [
+        "step",
+        "target",
+        "mode",
+        "conns",
         "server µs/op",
         "client µs/op",
         "× null",
+        "faults/op",
+        "sleeps/op",
         "noise",
     ];
-    table(h, "All steps", open, &head, rows.collect());
+    table(
+        h,
+        "CPU, waits and noise of all steps",
+        false,
+        &head,
+        rows.collect(),
+    );
+}
+
+/// The cells that say which step it is; what is the same in all rows says nothing.
+fn name_of(r: &Report, s: &Step, kind: &str) -> Vec<String> {
+    let several = r.steps.iter().any(|o| o.target != s.target);
+    let kind = match kind {
+        "" => String::new(),
+        kind => format!(": {kind}"),
+    };
+    vec![
+        format!("{}{kind}", s.name),
+        s.target.clone().filter(|_| several).unwrap_or_default(),
+        s.mode.clone().unwrap_or_default(),
+        s.connections.to_string(),
+    ]
 }
 
 /// A step, and of a mixed workload each operation in a line of its own, under its own name.
@@ -245,23 +295,7 @@ fn step_rows(r: &Report, s: &Step) -> Vec<Vec<String>> {
         None => Default::default(),
     };
     let many = s.latency.len() > 1;
-    // What is the same in all rows says nothing.
-    let several = |of: fn(&Step) -> &Option<String>| r.steps.iter().any(|o| of(o) != of(s));
-    let target = s.target.clone().filter(|_| several(|s| &s.target));
-    let name = |kind: &str| {
-        let kind = if kind.is_empty() {
-            String::new()
-        } else {
-            format!(": {kind}")
-        };
-        vec![
-            format!("{}{kind}", s.name),
-            target.clone().unwrap_or_default(),
-            s.mode.clone().unwrap_or_default(),
-            s.connections.to_string(),
-        ]
-    };
-    let mut row = name("");
+    let mut row = name_of(r, s, "");
     let bound = if s.client_bound { " *" } else { "" };
     let noisy = if s.noise.said().is_some() { " ~" } else { "" };
     let rate = grouped(s.per_second) + &reach(s.per_second, interval(s));
@@ -269,23 +303,19 @@ fn step_rows(r: &Report, s: &Step) -> Vec<Vec<String>> {
         s.durability.clone().unwrap_or_default(),
         grouped(s.operations as f64),
         format!("{rate}{bound}{noisy}"),
-        s.megabytes_per_second.map_or(String::new(), grouped),
+        s.megabytes().map_or(String::new(), |mb| format!("{mb:.1}")),
+        s.spread()
+            .map_or(String::new(), |v| format!("{:.0}%", v * 100.0)),
     ]);
     row.extend(percentiles(s.latency.values().next().filter(|_| !many)));
-    row.push(s.server_cpu_us.map_or(String::new(), |c| format!("{c:.1}")));
-    row.push(format!("{:.1}", s.client_cpu_us));
-    row.push(
-        s.client_ratio()
-            .map_or(String::new(), |_| s.client_ratio_text()),
-    );
-    row.push(s.noise.said().unwrap_or_default());
     let mut rows = vec![row];
     for (kind, l) in s.latency.iter().filter(|_| many) {
-        let mut row = name(kind);
+        let mut row = name_of(r, s, kind);
         row.extend([
             String::new(),
             grouped(l.count as f64),
             grouped(l.count as f64 / s.seconds.max(1e-9)),
+            String::new(),
             String::new(),
         ]);
         row.extend(percentiles(Some(l)));
@@ -327,6 +357,6 @@ pub(super) fn sizes(h: &mut String, r: &Report) {
 }
 
 pub(super) fn shards(h: &mut String, r: &Report) {
-    let rows = r.shards.iter().map(|s| s.row().to_vec()).collect();
+    let rows = Shard::rows(&r.shards).iter().map(|s| s.to_vec()).collect();
     table(h, "Shards", false, &Shard::COLUMNS, rows);
 }

@@ -58,6 +58,11 @@ pub struct Step {
     pub offered: Option<f64>,
     /// Of files.
     pub megabytes_per_second: Option<f64>,
+    /// Bytes of records that an operation moves, where that is fixed.
+    pub bytes_per_operation: Option<f64>,
+    /// Of the server's processes, an operation: pages that had to be got from somewhere, and how often a thread slept.
+    pub server_page_faults: Option<f64>,
+    pub server_sleeps: Option<f64>,
     /// How late an open loop's requests were sent.
     pub lag: Option<Latency>,
     /// The backlog grew: less was done than was offered.
@@ -89,9 +94,46 @@ pub struct Shard {
 
 impl Shard {
     /// What a table says of it.
-    pub const COLUMNS: [&str; 6] = ["shard", "documents", "data", "on disk", "indexes", "chunks"];
+    pub const COLUMNS: [&str; 7] = [
+        "shard",
+        "documents",
+        "average",
+        "data",
+        "on disk",
+        "indexes",
+        "chunks",
+    ];
 
-    pub fn row(&self) -> [String; 6] {
+    /// Rows of a table: each shard, and after those of a cluster their totals.
+    pub fn rows(all: &[Shard]) -> Vec<[String; 7]> {
+        let mut rows = Vec::new();
+        for (i, shard) in all.iter().enumerate() {
+            rows.push(shard.row());
+            let last = all.get(i + 1).is_none_or(|next| next.of != shard.of);
+            let own: Vec<&Shard> = all[..=i].iter().filter(|s| s.of == shard.of).collect();
+            if last && own.len() > 1 {
+                let sum = |of: fn(&Shard) -> u64| own.iter().map(|s| of(s)).sum();
+                let mut indexes = BTreeMap::new();
+                for (name, size) in own.iter().flat_map(|s| &s.indexes) {
+                    *indexes.entry(name.clone()).or_insert(0) += size;
+                }
+                let total = Shard {
+                    of: shard.of,
+                    name: "all".into(),
+                    documents: sum(|s| s.documents),
+                    data_bytes: sum(|s| s.data_bytes),
+                    storage_bytes: sum(|s| s.storage_bytes),
+                    index_bytes: sum(|s| s.index_bytes),
+                    indexes,
+                    chunks: sum(|s| s.chunks),
+                };
+                rows.push(total.row());
+            }
+        }
+        rows
+    }
+
+    fn row(&self) -> [String; 7] {
         let each: Vec<String> = self
             .indexes
             .iter()
@@ -104,6 +146,7 @@ impl Shard {
         [
             format!("{} of {}", self.name, self.of),
             grouped(self.documents as f64),
+            bytes(self.data_bytes / self.documents.max(1)),
             bytes(self.data_bytes),
             bytes(self.storage_bytes),
             indexes,
@@ -134,6 +177,23 @@ impl Step {
     pub fn set_floor(&mut self, floor: Option<Floor>) {
         self.null_cpu_us = floor.map(|f| f.cpu_us);
         self.null_per_second = floor.map(|f| f.per_second);
+    }
+
+    /// Megabytes of records a second.
+    pub fn megabytes(&self) -> Option<f64> {
+        let moved = self.bytes_per_operation.map(|b| b * self.per_second / 1e6);
+        self.megabytes_per_second.or(moved)
+    }
+
+    /// How uneven the times of groups are: their standard deviation as a share of their mean.
+    pub fn spread(&self) -> Option<f64> {
+        let n = self.group_seconds.len() as f64;
+        if n < 3.0 {
+            return None;
+        }
+        let mean = self.group_seconds.iter().sum::<f64>() / n;
+        let off = self.group_seconds.iter().map(|t| (t - mean).powi(2));
+        Some((off.sum::<f64>() / (n - 1.0)).sqrt() / mean)
     }
 
     /// The rate of each repeat; nothing of a step that was measured once.
@@ -189,6 +249,8 @@ impl Step {
                 .collect(),
             series: outcome.samples.clone(),
             lag: outcome.lag.as_ref().map(Latency::of),
+            server_page_faults: outcome.counters.map(|c| c.page_faults as f64 / operations),
+            server_sleeps: outcome.counters.map(|c| c.sleeps as f64 / operations),
             noise: Noise::of(
                 outcome.machine,
                 server_cpu.map(|server| server + outcome.client_cpu),
@@ -377,8 +439,13 @@ mod tests {
         };
         let row = shard.row();
         assert_eq!(row[0], "shard1 of 3");
-        assert_eq!(row[4], "5.0 MB (Number_1 3.0 MB, _id_ 2.0 MB)");
+        assert_eq!(row[5], "5.0 MB (Number_1 3.0 MB, _id_ 2.0 MB)");
+        (shard.documents, shard.data_bytes) = (100, 100_000);
+        let all = Shard::rows(&[shard.clone(), shard.clone(), shard.clone()]);
+        assert_eq!(all.len(), 4);
+        assert_eq!(all[3][..4], ["all of 3", "300", "1000 B", "300.0 KB"]);
+        assert_eq!(all[3][5], "15.0 MB (Number_1 9.0 MB, _id_ 6.0 MB)");
         shard.indexes.clear();
-        assert_eq!(shard.row()[4], "5.0 MB");
+        assert_eq!(shard.row()[5], "5.0 MB");
     }
 }

@@ -44,11 +44,11 @@ impl TargetInfo {
         crate::process::cpu_time_of(&self.pids())
     }
 
-    /// Resident memory of all its processes.
-    pub fn resident_bytes(&self) -> Option<u64> {
-        let of = crate::process::resident_bytes;
-        let more = self.more_pids.iter().map(|p| of(*p));
-        Some(of(self.pid?)? + more.sum::<Option<u64>>()?)
+    /// Memory of all its processes and of those that they started, shared memory once; nothing where a part cannot be read.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        let pids = self.pids();
+        let of = |pid: &u32| crate::process::memory_bytes(*pid);
+        (!pids.is_empty()).then(|| pids.iter().map(of).sum())?
     }
 
     /// Product and version, as tables and plots name it.

@@ -98,8 +98,7 @@ pub fn main(args: Args) -> Result<bool> {
     }
     let Study { draft, journal, .. } = study.end(&url)?;
     drop(launched);
-    journal.finish(draft, Page::Beside)?;
-    Ok(true)
+    Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
 /// The study under way on one server.

@@ -1,6 +1,6 @@
 //! The operations of study A and of the table of bars, each as a workload.
 
-use super::dataset::{Dataset, PER_NUMBER, PER_RANGE};
+use super::dataset::{DOCUMENT_BYTES, Dataset, PER_NUMBER, PER_RANGE};
 use crate::fault::{Fault, Result};
 use crate::lane::{Issued, Workload};
 use crate::random::Rng;
@@ -34,6 +34,22 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Bytes of documents that it moves.
+    pub fn bytes(self) -> f64 {
+        let documents = |n: f64| n * DOCUMENT_BYTES as f64;
+        match self {
+            // Of a batch each document is an operation.
+            Operation::PointRead | Operation::Update(_) | Operation::Insert { .. } => {
+                documents(1.0)
+            }
+            Operation::CountRange | Operation::CountAll => 0.0,
+            Operation::OneNumber | Operation::SortedRange => documents(10.0),
+            // Ten times two small fields.
+            Operation::TwoNumbers => 200.0,
+            Operation::First => documents(100.0),
+        }
+    }
+
     /// The name in results, and of recorded replies.
     pub fn name(self) -> &'static str {
         match self {

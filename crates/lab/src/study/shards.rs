@@ -12,10 +12,10 @@ use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::{course, say, step};
 use crate::repeat::{Repeat, turns};
-use crate::report::{Draft, Shard, sizes_of};
+use crate::report::{Check, Draft, Shard, sizes_of};
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
-use crate::terms::{Durability, count, duration};
+use crate::terms::{Durability, count, duration, positive};
 use crate::ycsb::session::Plan;
 use crate::ycsb::{Properties, Session, Spec};
 use bson::{Val, doc};
@@ -35,9 +35,9 @@ pub struct Args {
     /// Records of 2 KB (published: 5m).
     #[arg(long, default_value = "100k", value_parser = count)]
     pub records: u64,
-    /// Connections (published: 32, found by trial).
-    #[arg(long, alias = "threads", default_value_t = 32)]
-    pub connections: usize,
+    /// Connections (published: 32, found by trial); of several the one that gives the most on the first target.
+    #[arg(long, alias = "threads", value_delimiter = ',', default_value = "32")]
+    pub connections: Vec<usize>,
     /// Length of each scenario but the load.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub duration: Duration,
@@ -72,11 +72,8 @@ fn spec(records: u64, reads: f64) -> Result<Spec> {
 
 pub fn main(args: Args) -> Result<bool> {
     catch_interrupts();
-    if args.connections == 0 || args.records == 0 {
-        return Err(Fault::Usage(
-            "--connections and --records must be at least 1".into(),
-        ));
-    }
+    positive("--connections", &args.connections)?;
+    positive("--records", &[args.records as usize])?;
     let mut setups = Vec::new();
     for word in &args.shards {
         setups.push(Setup::parse(word)?);
@@ -85,7 +82,7 @@ pub fn main(args: Args) -> Result<bool> {
     let mut draft = Draft::new("study", "D-shards");
     draft.set("records", args.records);
     draft.set("record_bytes", 2000);
-    draft.set("connections", args.connections);
+    draft.set("connections", args.connections.clone());
     draft.set("durability", args.durability.name());
     draft.repeated(repeats);
     draft.note(
@@ -107,8 +104,7 @@ pub fn main(args: Args) -> Result<bool> {
             "nothing to measure: none of the targets answered with shards".into(),
         ));
     }
-    journal.finish(draft, Page::Beside)?;
-    Ok(true)
+    Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
 const BY_CLIENT: &str = "Sharding by the client: each key lives on the process that its hash names, and each process \
@@ -205,6 +201,7 @@ fn one(
     session.quiet = args.to.quiet;
     draft.add_target(session.info.clone());
     let db = session.target.database().unwrap_or_else(|| "ycsb".into());
+    let connections = search(args, &mut session, draft)?;
     let mut loaded = !draft.has(&key(n, "D.S1"));
     for (name, title, reads) in SCENARIOS {
         let key = key(n, name);
@@ -214,7 +211,7 @@ fn one(
         step(1.0);
         say(args.to.quiet, format_args!("{n} shard(s): {name} {title}"));
         session.set_spec(name, spec(args.records, reads)?);
-        let plan = Plan::timed(args.connections, args.duration);
+        let plan = Plan::timed(connections, args.duration);
         let mut done = if name == "D.S1" {
             session.empty()?;
             let plan = Plan {
@@ -247,6 +244,39 @@ fn one(
     draft.report.shards.retain(|s| s.of != n);
     draft.report.shards.extend(shards);
     session.drop_table()
+}
+
+/// The figure that says how many connections were taken.
+const FOUND: &str = "connections that gave the most in the trial";
+
+/// How many connections: the only number, or of several the best in a short run of D.S4 each, tried once for all targets.
+fn search(args: &Args, session: &mut Session, draft: &mut Draft) -> Result<usize> {
+    if let [only] = args.connections[..] {
+        return Ok(only);
+    }
+    if let Some(found) = draft.report.checks.iter().find(|c| c.name == FOUND) {
+        return Ok(found.value as usize);
+    }
+    session.set_spec("D.S4", spec(args.records, 0.9)?);
+    if !session.prepare(false)? {
+        return Ok(args.connections[0]);
+    }
+    let mut best = (args.connections[0], 0.0);
+    for &n in &args.connections {
+        say(args.to.quiet, format_args!("trial with {n} connection(s)"));
+        let (outcome, _) = session.run(Plan::timed(n, args.duration / 5), &mut |_| {})?;
+        let rate = outcome.rate();
+        if rate > best.1 {
+            best = (n, rate);
+        }
+        let name = format!("trial with {n} connection(s)");
+        draft.report.checks.push(Check::figure(&name, rate, "/s"));
+    }
+    draft
+        .report
+        .checks
+        .push(Check::figure(FOUND, best.0 as f64, ""));
+    Ok(best.0)
 }
 
 /// What each shard holds in the end: of processes side by side, or as a router says.

@@ -127,8 +127,7 @@ pub fn main(args: Args) -> Result<bool> {
     }
     let Single { draft, journal, .. } = study;
     drop(launched);
-    journal.finish(draft, Page::Beside)?;
-    Ok(true)
+    Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
 struct Single {
@@ -455,6 +454,15 @@ impl Single {
         step.durability = operation.durability().map(|d| d.name().to_string());
         step.sizes = sizes;
         step.activity = activity.0;
+        step.bytes_per_operation = Some(operation.bytes());
+        if place.collection == "single" {
+            // How many documents there were, at the end of an insert test.
+            step.at = Some(if inserting {
+                place.insert_end
+            } else {
+                place.loaded
+            } as f64);
+        }
         Ok(step)
     }
 }

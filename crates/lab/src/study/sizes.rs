@@ -114,8 +114,7 @@ pub fn main(args: Args) -> Result<bool> {
         size.run(&mut sessions, &mut draft, &mut journal)?;
     }
     drop(launched);
-    journal.finish(draft, Page::Beside)?;
-    Ok(true)
+    Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
 /// The tables' names and how many records each has.

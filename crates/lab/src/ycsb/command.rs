@@ -5,15 +5,17 @@
 //! ```
 //! Results go to standard output in YCSB's text form, the status line of `-s` to standard error.
 
-use super::output::{self, Measurements, Series, Status};
+use super::client::OPERATIONS;
+use super::export::Exporter;
+use super::output::{Form, Interval, Measurements, Series, Status};
 use super::session::{Plan, Session};
 use super::{Properties, Spec};
-use crate::fault::{Fault, Result};
-use crate::fleet::{catch_interrupts, interrupted};
+use crate::fault::{Fault, Result, local};
+use crate::fleet::{Outcome, catch_interrupts, interrupted};
 use crate::measure::Sample;
 use crate::report::write_whole;
 use crate::run::durability_of;
-use crate::targets;
+use crate::targets::{self, mark};
 use crate::terms::Durability;
 use std::ffi::OsString;
 use std::path::Path;
@@ -29,7 +31,8 @@ Usage: pando lab ycsb load|run BINDING [options]
   -threads N     connections (threadcount)
   -target N      operations a second in all (target)
   -l TEXT        a label for the status line
-  -db CLASS      accepted and ignored";
+  -db CLASS      accepted and ignored
+  --overwrite    write into a table that the laboratory did not make";
 
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
@@ -46,6 +49,7 @@ struct Request {
     properties: Properties,
     status: bool,
     label: String,
+    overwrite: bool,
 }
 
 fn parse(words: &[String]) -> Result<Request> {
@@ -82,6 +86,7 @@ fn parse(words: &[String]) -> Result<Request> {
                 value()?;
             }
             "-load" => request.load = true,
+            "--overwrite" => request.overwrite = true,
             other => return Err(usage(format!("unknown option {other}"))),
         }
     }
@@ -184,15 +189,73 @@ pub fn main(args: Args) -> Result<bool> {
     }
     catch_interrupts();
     let request = parse(&words)?;
+    if request.overwrite {
+        mark::overwrite();
+    }
     let p = &request.properties;
     let (mut spec, warnings) = Spec::new(p)?;
     for w in warnings {
         eprintln!("warning: {w}");
     }
-    let form = output::Form::of(p)?;
+    let wanted = Wanted {
+        forms: Form::all(p)?,
+        interval: Interval::of(p)?,
+        exporter: Exporter::of(p)?,
+    };
     let url = url(&request.binding, p)?;
     let target = targets::open(&url)?;
     let durability = durability(&url, p)?;
+    if request.load {
+        // The load phase inserts one by one unless the binding was told otherwise.
+        spec.operations = spec.insert_count;
+    }
+    let plan = plan(&request, &spec)?;
+    let mut session = Session::open(target, "ycsb", spec, durability)?;
+    session.quiet = true;
+    session.singles = wanted.raw();
+    let started = Instant::now();
+    let (outcome, series) = run(&request, &mut session, plan, &wanted)?;
+    let measurements = Measurements {
+        outcome: &outcome,
+        elapsed: outcome.elapsed,
+        cleanup: plan.connections as u64,
+        forms: &wanted.forms,
+        interval: wanted.interval,
+        series: &series,
+        names: &OPERATIONS,
+    };
+    print(&measurements, wanted.exporter, p.get("exportfile"))?;
+    if interrupted() {
+        eprintln!("interrupted after {:.1} s", started.elapsed().as_secs_f64());
+    }
+    Ok(true)
+}
+
+/// What the output is to hold.
+struct Wanted {
+    forms: Vec<(&'static str, Form)>,
+    interval: Interval,
+    exporter: Exporter,
+}
+
+impl Wanted {
+    fn raw(&self) -> bool {
+        self.forms
+            .iter()
+            .any(|(_, f)| matches!(f, Form::Raw { .. }))
+    }
+
+    /// Milliseconds of a series.
+    fn granularity(&self) -> Option<u64> {
+        self.forms.iter().find_map(|(_, f)| match f {
+            Form::Series { granularity } => Some(*granularity),
+            _ => None,
+        })
+    }
+}
+
+fn plan(request: &Request, spec: &Spec) -> Result<Plan> {
+    let p = &request.properties;
     let connections: usize = p.parse("threadcount", 1)?;
     crate::terms::positive("threadcount", &[connections])?;
     let rate: f64 = p.parse("target", 0.0)?;
@@ -202,78 +265,81 @@ pub fn main(args: Args) -> Result<bool> {
             "operationcount must be set (or maxexecutiontime)".into(),
         ));
     }
-    if rate > 0.0 {
-        eprintln!(
-            "latencies count from when each operation was due (measurement.interval=intended)"
-        );
+    let series = p.get("measurementtype") == Some("timeseries");
+    if rate > 0.0 && (request.status || series) {
+        eprintln!("the status line and series count latencies from when each operation was due");
     }
-    if request.load {
-        // The load phase inserts one by one unless the binding was told otherwise.
-        spec.operations = spec.insert_count;
-    }
-    let operations = match spec.operations {
-        0 => u64::MAX,
-        n => n,
-    };
-    let mut session = Session::open(target, "ycsb", spec, durability)?;
-    session.quiet = true;
-    let plan = Plan {
+    Ok(Plan {
         connections,
-        operations,
+        operations: match spec.operations {
+            0 => u64::MAX,
+            n => n,
+        },
         limit: (most > 0).then(|| Duration::from_secs(most)),
         warmup: Duration::ZERO,
         rate: (rate > 0.0).then_some(rate),
+        ramp: None,
         poisson: false,
+    })
+}
+
+/// The phase, with the status line beside.
+fn run(
+    request: &Request,
+    session: &mut Session,
+    plan: Plan,
+    wanted: &Wanted,
+) -> Result<(Outcome, Series)> {
+    let every = request.properties.parse("status.interval", 10u64)?.max(1);
+    let goal = match request.load {
+        true => session.spec.insert_count,
+        false => plan.operations,
     };
-    let every = p.parse("status.interval", 10u64)?.max(1);
-    let goal = if request.load {
-        session.spec.insert_count
-    } else {
-        operations
-    };
-    let mut status = Status::new(
-        request.status,
-        &request.label,
-        Duration::from_secs(every),
-        goal,
-    );
-    let started = Instant::now();
+    let every = Duration::from_secs(every);
+    let mut status = Status::new(request.status, &request.label, every, goal);
+    let granularity = wanted.granularity();
     let mut series = Series::default();
     let mut observe = |s: &Sample| {
         status.sample(s);
-        if let output::Form::Series { granularity } = form {
+        if let Some(granularity) = granularity {
             series.sample(s, granularity);
         }
     };
-    let done = if request.load {
-        session.add(plan, &mut observe)
-    } else {
-        session.go(plan, &mut observe)
+    let outcome = match request.load {
+        true => session.add(plan, &mut observe)?,
+        false => session.go(plan, &mut observe)?,
     };
-    let outcome = done?;
     status.end(&outcome);
-    if let output::Form::Series { granularity } = form {
+    if let Some(granularity) = granularity {
         series.end(&outcome, granularity);
     }
-    let text = Measurements {
-        outcome: &outcome,
-        elapsed: outcome.elapsed,
-        cleanup: connections as u64,
-        form: &form,
-        series: &series,
-    }
-    .to_string();
-    match p.get("exportfile") {
-        // Figures are not lost with the file.
-        Some(file) => {
-            write_whole(Path::new(file), &text).inspect_err(|_| print!("{text}"))?;
+    Ok((outcome, series))
+}
+
+/// Raw lines first, as YCSB has it, then the figures, to the export's file or the output.
+fn print(all: &Measurements<'_>, exporter: Exporter, file: Option<&str>) -> Result<()> {
+    match all.raw_lines() {
+        Some((Some(file), lines)) => {
+            use std::io::Write;
+            let open = std::fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(file);
+            open.and_then(|mut f| f.write_all(lines.as_bytes()))
+                .map_err(local(file.display()))?;
         }
-        None => print!("{text}"),
+        Some((None, lines)) => print!("{lines}"),
+        None => {}
     }
-    if interrupted() {
-        eprintln!("interrupted after {:.1} s", started.elapsed().as_secs_f64());
+    let text = exporter.text(&all.entries());
+    match file {
+        // Figures are not lost with the file.
+        Some(file) => write_whole(Path::new(file), &text).inspect_err(|_| print!("{text}")),
+        None => {
+            print!("{text}");
+            Ok(())
+        }
     }
-    Ok(true)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod command;
+mod export;
 mod output;
 pub mod properties;
 pub mod scenario;

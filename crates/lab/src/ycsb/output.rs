@@ -2,13 +2,14 @@
 //! `TextMeasurementsExporter` and `StatusThread`.
 
 use super::Properties;
+use super::export::{Entry, Value};
 use crate::fault::{Fault, Result};
 use crate::fleet::Outcome;
 use crate::host::timestamp;
-use crate::measure::{Sample, histogram};
+use crate::measure::{Sample, Single, histogram};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
-use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How operations are reported.
@@ -20,11 +21,28 @@ pub enum Form {
     Buckets { buckets: u64, print: bool },
     /// `measurementtype=timeseries`: the average of every so many milliseconds.
     Series { granularity: u64 },
+    /// `measurementtype=raw`: every operation, to a file or among the rest, and a summary unless that is not wanted.
+    Raw {
+        file: Option<PathBuf>,
+        summary: bool,
+    },
 }
 
 impl Form {
-    pub fn of(p: &Properties) -> Result<Form> {
-        match p.get("measurementtype").unwrap_or("hdrhistogram") {
+    /// The forms that are wanted, each with what stands before an operation's name.
+    pub fn all(p: &Properties) -> Result<Vec<(&'static str, Form)>> {
+        let hdr = || Form::of(p, "hdrhistogram");
+        Ok(match p.get("measurementtype").unwrap_or("hdrhistogram") {
+            "hdrhistogram+histogram" => {
+                vec![("Hdr", hdr()?), ("Bucket", Form::of(p, "histogram")?)]
+            }
+            "hdrhistogram+raw" => vec![("Hdr", hdr()?), ("Raw", Form::of(p, "raw")?)],
+            one => vec![("", Form::of(p, one)?)],
+        })
+    }
+
+    fn of(p: &Properties, name: &str) -> Result<Form> {
+        match name {
             "histogram" => Ok(Form::Buckets {
                 buckets: p.parse("histogram.buckets", 1000)?,
                 print: p.flag("measurement.histogram.verbose", false),
@@ -38,7 +56,7 @@ impl Form {
                 }
                 Ok(Form::Series { granularity })
             }
-            "hdrhistogram" | "hdrhistogram+histogram" => {
+            "hdrhistogram" => {
                 let list = p.get("hdrhistogram.percentiles").unwrap_or("95,99");
                 let wrong =
                     || Fault::Usage(format!("hdrhistogram.percentiles={list} cannot be read"));
@@ -48,10 +66,39 @@ impl Form {
                     .collect();
                 Ok(Form::Hdr(all.ok_or_else(wrong)?))
             }
-            other => {
-                eprintln!("warning: measurementtype={other} is not kept; hdrhistogram instead");
-                Ok(Form::Hdr(vec![95.0, 99.0]))
+            "raw" => {
+                let file = p.get("measurement.raw.output_file");
+                Ok(Form::Raw {
+                    file: file.filter(|f| !f.is_empty()).map(PathBuf::from),
+                    summary: !p.flag("measurement.raw.no_summary", false),
+                })
             }
+            other => Err(Fault::Usage(format!(
+                "measurementtype={other} is not known"
+            ))),
+        }
+    }
+}
+
+/// From when latencies count: `measurement.interval`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// From when an operation was sent.
+    Op,
+    /// From when it was due.
+    Intended,
+    Both,
+}
+
+impl Interval {
+    pub fn of(p: &Properties) -> Result<Interval> {
+        match p.get("measurement.interval").unwrap_or("op") {
+            "op" => Ok(Interval::Op),
+            "intended" => Ok(Interval::Intended),
+            "both" => Ok(Interval::Both),
+            other => Err(Fault::Usage(format!(
+                "measurement.interval={other} is not known (op, intended, both)"
+            ))),
         }
     }
 }
@@ -62,8 +109,11 @@ pub struct Measurements<'a> {
     pub elapsed: Duration,
     /// Connections that were closed.
     pub cleanup: u64,
-    pub form: &'a Form,
+    pub forms: &'a [(&'static str, Form)],
+    pub interval: Interval,
     pub series: &'a Series,
+    /// The kinds of operation by number, for raw output.
+    pub names: &'static [&'static str],
 }
 
 /// Averages over time, by kind of operation: what `timeseries` prints.
@@ -118,80 +168,174 @@ fn ordinal(p: f64) -> String {
     format!("{n}{suffix}")
 }
 
-/// A Java double always shows a fraction.
-fn double(x: f64) -> String {
-    if x.fract() == 0.0 {
-        format!("{x:.1}")
-    } else {
-        x.to_string()
-    }
-}
-
-impl fmt::Display for Measurements<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Measurements<'_> {
+    /// What the exporter writes, in YCSB's order.
+    pub fn entries(&self) -> Vec<Entry> {
         let ms = self.elapsed.as_millis().max(1);
         let rate = self.outcome.operations as f64 * 1000.0 / ms as f64;
-        writeln!(f, "[OVERALL], RunTime(ms), {ms}")?;
-        writeln!(f, "[OVERALL], Throughput(ops/sec), {}", double(rate))?;
-        for (kind, h) in &self.outcome.kinds {
-            self.block(f, kind, h)?;
+        let mut all = vec![
+            Entry::new("OVERALL", "RunTime(ms)", Value::Whole(ms as u64)),
+            Entry::new("OVERALL", "Throughput(ops/sec)", Value::Real(rate)),
+        ];
+        // A closed loop sends when it is due.
+        let open = !self.outcome.served.is_empty();
+        let sent = if open {
+            &self.outcome.served
+        } else {
+            &self.outcome.kinds
+        };
+        if self.interval != Interval::Intended {
+            self.kinds(&mut all, sent, "", false);
+        }
+        match self.interval {
+            Interval::Op => {}
+            Interval::Intended => self.kinds(&mut all, &self.outcome.kinds, "", true),
+            Interval::Both => self.kinds(&mut all, &self.outcome.kinds, "Intended-", true),
         }
         let mut cleanup = histogram();
         let _ = cleanup.record_n(1_000, self.cleanup);
-        self.block(f, "CLEANUP", &cleanup)
+        for (before, form) in self.forms {
+            self.block(
+                &mut all,
+                &format!("{before}CLEANUP"),
+                form,
+                "CLEANUP",
+                &cleanup,
+            );
+        }
+        all
     }
-}
 
-impl Measurements<'_> {
-    fn block(&self, f: &mut fmt::Formatter<'_>, kind: &str, h: &Histogram<u64>) -> fmt::Result {
-        let us = |ns: u64| ns / 1000;
-        writeln!(f, "[{kind}], Operations, {}", h.len())?;
-        writeln!(
-            f,
-            "[{kind}], AverageLatency(us), {}",
-            double(h.mean() / 1000.0)
-        )?;
-        writeln!(f, "[{kind}], MinLatency(us), {}", us(h.min()))?;
-        writeln!(f, "[{kind}], MaxLatency(us), {}", us(h.max()))?;
-        let percentiles = match self.form {
+    fn kinds(
+        &self,
+        all: &mut Vec<Entry>,
+        kinds: &[(&'static str, Histogram<u64>)],
+        prefix: &str,
+        intended: bool,
+    ) {
+        for (kind, h) in kinds {
+            for (before, form) in self.forms {
+                let name = format!("{before}{prefix}{kind}");
+                match form {
+                    Form::Raw { summary, .. } => self.raw(all, &name, kind, *summary, intended),
+                    _ => self.block(all, &name, form, kind, h),
+                }
+            }
+            let name = format!("{}{prefix}{kind}", self.forms.first().map_or("", |f| f.0));
+            all.push(Entry::new(&name, "Return=OK", Value::Whole(h.len())));
+        }
+    }
+
+    fn block(&self, all: &mut Vec<Entry>, name: &str, form: &Form, kind: &str, h: &Histogram<u64>) {
+        let mut put = |what: &str, value: Value| all.push(Entry::new(name, what, value));
+        let us = |ns: u64| Value::Whole(ns / 1000);
+        put("Operations", Value::Whole(h.len()));
+        put("AverageLatency(us)", Value::Real(h.mean() / 1000.0));
+        put("MinLatency(us)", us(h.min()));
+        put("MaxLatency(us)", us(h.max()));
+        let percentiles = match form {
             Form::Hdr(list) => list.as_slice(),
             Form::Buckets { .. } => &[95.0, 99.0],
             // YCSB's series have none.
-            Form::Series { .. } => &[],
+            _ => &[],
         };
         for p in percentiles {
-            let value = us(h.value_at_percentile(*p));
-            writeln!(f, "[{kind}], {}PercentileLatency(us), {value}", ordinal(*p))?;
+            let what = format!("{}PercentileLatency(us)", ordinal(*p));
+            put(&what, us(h.value_at_percentile(*p)));
         }
-        if kind != "CLEANUP" {
-            writeln!(f, "[{kind}], Return=OK, {}", h.len())?;
+        match form {
+            Form::Series { .. } => {
+                for (at, (count, sum)) in self.series.0.get(kind).into_iter().flatten() {
+                    let average = sum / (*count).max(1) as f64;
+                    put(&at.to_string(), Value::Real(average));
+                }
+            }
+            Form::Buckets {
+                buckets,
+                print: true,
+            } => {
+                let mut counts = vec![0u64; usize::try_from(*buckets).unwrap_or(1000) + 1];
+                for v in h.iter_recorded() {
+                    let ms = v.value_iterated_to() / 1_000_000;
+                    counts[ms.min(*buckets) as usize] += v.count_at_value();
+                }
+                let last = counts.pop().unwrap_or(0);
+                for (ms, n) in counts.iter().enumerate() {
+                    put(&ms.to_string(), Value::Whole(*n));
+                }
+                put(&format!(">{buckets}"), Value::Whole(last));
+            }
+            _ => {}
         }
-        if let (Form::Series { .. }, Some(units)) = (self.form, self.series.0.get(kind)) {
-            for (at, (count, sum)) in units {
-                let average = double(sum / (*count).max(1) as f64);
-                writeln!(f, "[{kind}], {at}, {average}")?;
+    }
+
+    /// Times in microseconds of the operations of a kind, with the milliseconds at which they ended.
+    fn singles(&self, kind: &str, intended: bool) -> Vec<(u64, u64)> {
+        let own = self.outcome.singles.iter();
+        let own = own.filter(|s| self.names.get(usize::from(s.kind)) == Some(&kind));
+        let took = |s: &Single| {
+            if intended {
+                s.took
+            } else {
+                s.took.saturating_sub(s.late)
+            }
+        };
+        let mut all: Vec<(u64, u64)> = own.map(|s| (s.at_ms, took(s).as_micros() as u64)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The summary of raw output: exact percentiles.
+    fn raw(&self, all: &mut Vec<Entry>, name: &str, kind: &str, summary: bool, intended: bool) {
+        let mut us: Vec<u64> = self.singles(kind, intended).iter().map(|s| s.1).collect();
+        us.sort_unstable();
+        let total = us.len();
+        all.push(Entry::new(
+            name,
+            "Total Operations",
+            Value::Whole(total as u64),
+        ));
+        let (Some(first), Some(last), true) = (us.first(), us.last(), summary) else {
+            return;
+        };
+        let heading = "Below is a summary of latency in microseconds:";
+        all.push(Entry::new(name, heading, Value::Heading));
+        let mean = us.iter().sum::<u64>() as f64 / total as f64;
+        all.push(Entry::new(name, "Average", Value::Real(mean)));
+        all.push(Entry::new(name, "Min", Value::Whole(*first)));
+        all.push(Entry::new(name, "Max", Value::Whole(*last)));
+        for p in [1.0, 5.0, 50.0, 90.0, 95.0, 99.0, 99.9, 99.99] {
+            let at = (total as f64 * p / 100.0) as usize;
+            let value = us[at.min(total - 1)];
+            all.push(Entry::new(name, format!("p{p}"), Value::Whole(value)));
+        }
+    }
+
+    /// Every operation, as raw output lists them; the file that they belong into, if it is not the output.
+    pub fn raw_lines(&self) -> Option<(Option<&Path>, String)> {
+        let raw = self.forms.iter().find_map(|(before, form)| match form {
+            Form::Raw { file, .. } => Some((*before, file.as_deref())),
+            _ => None,
+        });
+        let (before, file) = raw?;
+        let mut text = String::new();
+        let sides: &[(&str, bool)] = match self.interval {
+            Interval::Op => &[("", false)],
+            Interval::Intended => &[("", true)],
+            Interval::Both => &[("", false), ("Intended-", true)],
+        };
+        for (prefix, intended) in sides {
+            for (kind, _) in &self.outcome.kinds {
+                let name = format!("{before}{prefix}{kind}");
+                text.push_str(&format!(
+                    "{name} latency raw data: op, timestamp(ms), latency(us)\n"
+                ));
+                for (at, us) in self.singles(kind, *intended) {
+                    text.push_str(&format!("{name},{at},{us}\n"));
+                }
             }
         }
-        if let Form::Buckets {
-            buckets,
-            print: true,
-        } = self.form
-        {
-            let mut counts = vec![0u64; usize::try_from(*buckets).unwrap_or(1000) + 1];
-            for v in h.iter_recorded() {
-                let ms = v.value_iterated_to() / 1_000_000;
-                counts[ms.min(*buckets) as usize] += v.count_at_value();
-            }
-            for (ms, n) in counts.iter().enumerate().take(counts.len() - 1) {
-                writeln!(f, "[{kind}], {ms}, {n}")?;
-            }
-            writeln!(
-                f,
-                "[{kind}], >{buckets}, {}",
-                counts.last().copied().unwrap_or(0)
-            )?;
-        }
-        Ok(())
+        Some((file, text))
     }
 }
 
@@ -347,6 +491,7 @@ fn remaining(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ycsb::export::Exporter;
 
     fn outcome() -> Outcome {
         let mut h = histogram();
@@ -362,6 +507,9 @@ mod tests {
             client_cpu: Duration::ZERO,
             lag: None,
             machine: Default::default(),
+            counters: None,
+            served: Vec::new(),
+            singles: Vec::new(),
         }
     }
 
@@ -379,14 +527,17 @@ mod tests {
             series.sample(&sample, 2000);
         }
         let text = |form: Form| {
-            Measurements {
+            let entries = Measurements {
                 outcome: &outcome,
                 elapsed: outcome.elapsed,
                 cleanup: 2,
-                form: &form,
+                forms: &[("", form)],
+                interval: Interval::Op,
                 series: &series,
+                names: &["READ"],
             }
-            .to_string()
+            .entries();
+            Exporter::Text.text(&entries)
         };
         let hdr = text(Form::Hdr(vec![50.0, 95.0, 99.9]));
         let lines: Vec<&str> = hdr.lines().collect();
@@ -423,6 +574,56 @@ mod tests {
     }
 
     #[test]
+    fn latencies_count_from_the_sending_or_from_when_due() {
+        let mut outcome = outcome();
+        let mut h = histogram();
+        h.record_n(7_000, 100).unwrap();
+        outcome.served = vec![("READ", h)];
+        outcome.singles = vec![Single {
+            kind: 0,
+            at_ms: 5,
+            took: Duration::from_micros(30),
+            late: Duration::from_micros(20),
+        }];
+        let mut p = Properties::default();
+        p.set("measurementtype", "hdrhistogram+raw");
+        let series = Series::default();
+        let mut text = |interval: &str| {
+            p.set("measurement.interval", interval);
+            let forms = Form::all(&p).unwrap();
+            let all = Measurements {
+                outcome: &outcome,
+                elapsed: outcome.elapsed,
+                cleanup: 1,
+                forms: &forms,
+                interval: Interval::of(&p).unwrap(),
+                series: &series,
+                names: &["READ"],
+            };
+            let (file, raw) = all.raw_lines().unwrap();
+            assert!(file.is_none());
+            Exporter::Text.text(&all.entries()) + &raw
+        };
+        let op = text("op");
+        assert!(op.contains("[HdrREAD], MaxLatency(us), 7\n"), "{op}");
+        assert!(
+            op.contains("RawREAD,5,10\n") && op.contains("[RawREAD], p99.99, 10"),
+            "{op}"
+        );
+        let intended = text("intended");
+        assert!(intended.contains("RawREAD,5,30\n") && !intended.contains("Intended-"));
+        assert!(!intended.contains("[HdrREAD], MaxLatency(us), 7\n"));
+        let both = text("both");
+        assert!(both.contains("[HdrREAD], MaxLatency(us), 7\n"));
+        assert!(
+            both.contains("[HdrIntended-READ], Operations, 100"),
+            "{both}"
+        );
+        p.set("measurement.interval", "sometimes");
+        assert!(Interval::of(&p).is_err());
+    }
+
+    #[test]
     fn forms_and_words() {
         assert_eq!(
             ordinal(1.0) + &ordinal(12.0) + &ordinal(23.0),
@@ -434,20 +635,23 @@ mod tests {
         assert_eq!(remaining(90_000), "1 day 1 hour");
         let mut p = Properties::default();
         p.set("measurementtype", "histogram");
+        let of = |p: &Properties| Form::all(p).map(|mut f| f.remove(0).1);
         assert_eq!(
-            Form::of(&p).unwrap(),
+            of(&p).unwrap(),
             Form::Buckets {
                 buckets: 1000,
                 print: false
             }
         );
         p.set("measurementtype", "timeseries");
-        assert_eq!(Form::of(&p).unwrap(), Form::Series { granularity: 1000 });
+        assert_eq!(of(&p).unwrap(), Form::Series { granularity: 1000 });
         p.set("timeseries.granularity", "250");
-        assert!(Form::of(&p).is_err());
+        assert!(of(&p).is_err());
         p.set("measurementtype", "hdrhistogram");
         p.set("hdrhistogram.percentiles", "50,x");
-        assert!(Form::of(&p).is_err());
+        assert!(of(&p).is_err());
+        p.set("measurementtype", "nosuch");
+        assert!(of(&p).is_err());
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Session {
     pub client_threads: usize,
     pub seed: u64,
     pub quiet: bool,
+    /// Whether each operation is kept by itself.
+    pub singles: bool,
     db: String,
     table: Table,
     /// What the server was busy with in the last phase.
@@ -44,6 +46,8 @@ pub struct Plan {
     pub warmup: Duration,
     /// Operations a second of an open loop; none for a closed one.
     pub rate: Option<f64>,
+    /// The rate that an open loop comes to, evenly over its limit.
+    pub ramp: Option<f64>,
     pub poisson: bool,
 }
 
@@ -55,6 +59,7 @@ impl Plan {
             limit: Some(limit),
             warmup: Duration::ZERO,
             rate: None,
+            ramp: None,
             poisson: false,
         }
     }
@@ -85,6 +90,7 @@ impl Session {
             client_threads: 0,
             seed: 1,
             quiet: false,
+            singles: false,
             db,
             activity: BTreeMap::new(),
         })
@@ -241,6 +247,7 @@ impl Session {
     /// YCSB's load phase: into the table that is there, or a new one.
     pub fn add(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<Outcome> {
         // As YCSB's users know it, a load does not empty a table; keys that are there make it fail.
+        self.claim()?;
         if self.target.owner(&self.table)? == Owner::Nobody {
             self.empty()?;
         }
@@ -252,6 +259,9 @@ impl Session {
 
     /// YCSB's run phase, on the table that is there.
     pub fn go(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<Outcome> {
+        if self.spec.writes() {
+            self.claim()?;
+        }
         let spec = self.spec.clone();
         Ok(self.drive(Phase::Run, spec, plan, observe)?.0)
     }
@@ -268,17 +278,20 @@ impl Session {
         step.target = Some(self.info.label());
         step.durability = Some(self.durability.name().into());
         step.activity.clone_from(&self.activity);
-        step.offered = plan.rate;
+        // Of a ramp the mean.
+        step.offered = plan
+            .rate
+            .map(|r| plan.ramp.map_or(r, |end| f64::midpoint(r, end)));
         step.point_reads = name != "load" && self.spec.proportions()[1..] == [0.0; 5];
         // An open loop spends its time waiting awake.
         if plan.rate.is_none() {
             step.set_floor(self.floor(name, plan.connections));
         }
-        step.overloaded = plan.rate.is_some_and(|r| outcome.rate() < r * KEPT_UP);
+        step.overloaded = step.offered.is_some_and(|r| outcome.rate() < r * KEPT_UP);
         let mut sizes = self
             .target
             .sizes(&self.table, outcome.elapsed.as_secs_f64())?;
-        sizes.server_resident_bytes = self.info.resident_bytes();
+        sizes.server_resident_bytes = self.info.memory_bytes();
         step.sizes.push(sizes);
         Ok(step)
     }
@@ -420,7 +433,11 @@ impl Session {
             (None, Phase::Run) => Goal::Operations(plan.operations),
         };
         let (mut fleet, spec) = self.fleet_of(spec, phase, plan)?;
-        fleet.set_pace(plan.rate, plan.poisson);
+        fleet.set_ramp(plan.rate, plan.ramp.zip(plan.limit), plan.poisson);
+        fleet
+            .lanes
+            .iter_mut()
+            .for_each(|l| l.singles = self.singles);
         let progress = Progress::new(title, goal, self.info.pids(), self.quiet);
         let writes = phase == Phase::Load || spec.update + spec.insert > 0.0;
         let mut activity = Activity::default();

@@ -130,6 +130,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "measurement.interval",
     "measurement.histogram.verbose",
     "measurement.raw.output_file",
+    "measurement.raw.no_summary",
+    "measurement.trackjvm",
     "histogram.buckets",
     "timeseries.granularity",
     "hdrhistogram.percentiles",
@@ -165,6 +167,20 @@ const WITHOUT_EFFECT: &[&str] = &[
     "postgrenosql.autocommit",
     "debug",
     "dotransactions",
+];
+
+/// Properties that YCSB heeds and we do not, with the values that ask for nothing: anything else is named.
+const NOT_HONOURED: &[(&str, &[&str])] = &[
+    ("measurement.trackjvm", &["false"]),
+    ("hdrhistogram.fileoutput", &["false"]),
+    ("reportlatencyforeacherror", &["false"]),
+    ("core_workload_insertion_retry_limit", &["0"]),
+    ("mongodb.readPreference", &["primary"]),
+    ("jdbc.autocommit", &["true"]),
+    ("jdbc.batchupdateapi", &["false"]),
+    ("db.batchsize", &["0", "1", "-1"]),
+    ("postgrenosql.autocommit", &["true"]),
+    ("debug", &["false"]),
 ];
 
 /// Properties that change the load.
@@ -235,9 +251,13 @@ impl Spec {
             }
         }
         let mut warnings = Vec::new();
-        for (key, _) in p.iter() {
+        for (key, value) in p.iter() {
             if !known(key) {
                 warnings.push(format!("property {key} is not known"));
+            }
+            let named = NOT_HONOURED.iter().find(|(k, _)| *k == key);
+            if named.is_some_and(|(_, nothing)| !nothing.contains(&value.trim())) {
+                warnings.push(format!("{key}={value} is not honoured"));
             }
         }
         let request = match p.get("requestdistribution").unwrap_or("uniform") {
@@ -421,13 +441,16 @@ mod tests {
             updateproportion=0.2\ninsertproportion=0.3\nscanproportion=0.25\nreadmodifywriteproportion=0.15\n\
             requestdistribution=hotspot\nminscanlength=2\nmaxscanlength=20\nscanlengthdistribution=zipfian\n\
             insertorder=ordered\nzeropadding=8\nhotspotdatafraction=0.3\nhotspotopnfraction=0.7\n\
-            exponential.percentile=90\nexponential.frac=0.5\ncore_workload_insertion_retry_limit=1\n\
+            exponential.percentile=90\nexponential.frac=0.5\ncore_workload_insertion_retry_limit=0\n\
             core_workload_insertion_retry_interval=3\nmeasurementtype=timeseries\ntimeseries.granularity=1000\n\
             histogram.buckets=100\nmeasurement.interval=both\nmeasurement.histogram.verbose=true\n\
             hdrhistogram.percentiles=50,99\nhdrhistogram.fileoutput=false\nhdrhistogram.output.path=x\n\
             measurement.raw.output_file=x\nreportlatencyforeacherror=false\nlatencytrackederrors=x";
         let (s, warnings) = spec(text).unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");
+        let named =
+            spec("recordcount=1\nhdrhistogram.fileoutput=true\nmongodb.readPreference=nearest");
+        assert_eq!(named.unwrap().1.len(), 2);
         assert_eq!((s.records, s.operations), (1000, 500));
         assert_eq!((s.insert_start, s.insert_count), (100, 800));
         assert_eq!((s.table.as_str(), s.field_prefix.as_str()), ("t", "f"));

@@ -78,6 +78,21 @@ fn study_b_keeps_the_time_of_every_thousand() {
     let other = [&again[..], &["--durability", "journaled"]].concat();
     assert!(!lab.run(&other));
 
+    // A limit that cuts the inserts short leaves keys to read all the same.
+    let cut = [
+        "--limit",
+        "100ms",
+        "--records",
+        "100m",
+        "--keys",
+        "1",
+        "--modes",
+        "id",
+    ];
+    assert!(lab.run(&[&["study", "keys"][..], &cut].concat()));
+    let names: Vec<String> = lab.report().steps.into_iter().map(|s| s.name).collect();
+    assert_eq!(names, ["insert", "read of 1 keys"]);
+
     let liar = Lab::new(Honesty::LosesInserts);
     assert!(!liar.run(&STUDY_B), "lost inserts");
     let liar = Lab::new(Honesty::MixesUp);
@@ -98,7 +113,7 @@ fn study_c_sweeps_connections_over_data_sizes() {
         "--connections",
         "1,3",
         "--duration",
-        "40ms",
+        "120ms",
         "--warmup",
         "0s",
     ];
@@ -144,6 +159,23 @@ fn study_d_takes_what_has_shards() {
     ]
     .concat()));
     assert!(!run(&[&args[..], &["--shards", "two"], &tail].concat()));
+    // Of several numbers of connections the best, by trial.
+    let one = &shards[..shards.find(',').unwrap()];
+    let tried = [
+        "--duration",
+        "50ms",
+        "--connections",
+        "1,4",
+        "--shards",
+        one,
+    ];
+    assert!(run(&[&args[..4], &tried, &tail].concat()));
+    let report = lab.report();
+    let mut checks = report.checks.iter();
+    let found = checks.find(|c| c.name.starts_with("connections that gave"));
+    let found = found.unwrap().value as usize;
+    assert!(found == 1 || found == 4);
+    assert!(report.steps.iter().all(|s| s.connections == found));
 }
 
 #[test]

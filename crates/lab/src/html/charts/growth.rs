@@ -108,6 +108,92 @@ impl Charts<'_> {
         events
     }
 
+    /// Study A: tests 4 to 7 by the number of records.
+    pub(super) fn reads_by_records(&mut self) {
+        let report = self.report;
+        if !report.name.starts_with("A-") {
+            return;
+        }
+        let reads = report
+            .steps
+            .iter()
+            .filter(|s| s.at.is_some() && s.durability.is_none());
+        let many = self.many_targets();
+        // `test 4: one number, 10 documents, of 1000`
+        let test = |s: &Step| {
+            s.name
+                .rsplit_once(", of ")
+                .map_or(&*s.name, |n| n.0)
+                .to_string()
+        };
+        let key = |s: &Step| (test(s), s.target.clone().filter(|_| many));
+        let mut lines: Vec<Line> = Vec::new();
+        for ((test, target), steps) in grouped(reads, key) {
+            lines.push(Line {
+                name: target.map_or(test.clone(), |t| format!("{t}, {test}")),
+                color: lines.len(),
+                points: steps
+                    .iter()
+                    .filter_map(|s| Some((s.at?, s.per_second)))
+                    .collect(),
+                dots: true,
+                ..Line::default()
+            });
+        }
+        if lines.iter().all(|l| l.points.len() < 2) {
+            return;
+        }
+        self.push(
+            "records-reads",
+            "Tests 4 to 7 as data grows".into(),
+            "Operations a second after each step of the load. Published: tests 4 and 5 steady, 6 falling once indexes outgrew memory.",
+            Axis::linear("records"),
+            Axis::log("ops/s", Vec::new()),
+            Body::Lines(lines),
+        );
+    }
+
+    /// Study A: the inserts of all steps of test 2 as one curve, second by second.
+    pub(super) fn inserts_by_records(&mut self) {
+        let report = self.report;
+        if !report.name.starts_with("A-") {
+            return;
+        }
+        let steps = report.steps.iter().filter(|s| s.name.starts_with("test 2"));
+        let mut lines = Vec::new();
+        for (target, steps) in grouped(steps, |s| s.target.clone()) {
+            let mut points = Vec::new();
+            for s in steps {
+                let mut inserted =
+                    s.at.unwrap_or(0.0) - s.operations as f64 / s.repeats.len().max(1) as f64;
+                for x in &s.series {
+                    inserted += x.operations as f64;
+                    if x.seconds > 0.3 {
+                        points.push((inserted, x.operations as f64 / x.seconds));
+                    }
+                }
+            }
+            lines.push(Line {
+                name: target.unwrap_or_else(|| "batch insert".into()),
+                color: lines.len(),
+                marks: spikes(&points),
+                points,
+                ..Line::default()
+            });
+        }
+        if lines.iter().all(|l| l.points.len() < 3) {
+            return;
+        }
+        self.push(
+            "records-inserts",
+            "Inserts over the whole run".into(),
+            "One value a second of all steps of test 2. Published: 25 MB/s until memory was full, then 2 MB/s.",
+            Axis::linear("records inserted"),
+            Axis::linear("inserts/s"),
+            Body::Lines(lines),
+        );
+    }
+
     pub(super) fn reads_by_keys(&mut self) {
         let report = self.report;
         let reads = report
@@ -326,13 +412,26 @@ impl Charts<'_> {
 
     pub(super) fn sizes_over_time(&mut self) {
         let report = self.report;
-        let grown: Vec<&Step> = report.steps.iter().filter(|s| s.sizes.len() >= 3).collect();
-        for s in grown.into_iter().take(6) {
+        // Of study A the steps of test 2 are one load.
+        let of = |s: &Step| match s.name.starts_with("test 2") {
+            true => ("test 2".to_string(), s.target.clone()),
+            false => (s.name.clone(), s.target.clone()),
+        };
+        let all = grouped(report.steps.iter().filter(|s| !s.sizes.is_empty()), of);
+        let grown = all.into_iter().map(|((name, target), steps)| {
+            let sizes: Vec<&Sizes> = steps.iter().flat_map(|s| &s.sizes).collect();
+            let own = target.filter(|_| self.many_targets());
+            (own.map_or(name.clone(), |t| format!("{name}, {t}")), sizes)
+        });
+        let grows = |s: &(String, Vec<&Sizes>)| {
+            let grown = s.1.windows(2).all(|w| w[0].documents <= w[1].documents);
+            grown && s.1.len() >= 3 && s.1[0].documents < s.1[s.1.len() - 1].documents
+        };
+        for (name, sizes) in grown.filter(grows).take(6).collect::<Vec<_>>() {
             let line = |name: &str, color, of: fn(&Sizes) -> u64| Line {
                 name: name.into(),
                 color,
-                points: s
-                    .sizes
+                points: sizes
                     .iter()
                     .map(|z| (z.documents as f64, of(z) as f64 / 1e6))
                     .collect(),
@@ -345,8 +444,8 @@ impl Charts<'_> {
                 line("server memory", 3, |z| z.server_resident_bytes.unwrap_or(0)),
             ];
             self.push(
-                &format!("sizes-{}", s.name),
-                format!("Sizes as data grows: {}", s.name),
+                &format!("sizes-{name}"),
+                format!("Sizes as data grows: {name}"),
                 "What the server says of the table, and the memory that its process holds.",
                 Axis::linear("documents"),
                 Axis {

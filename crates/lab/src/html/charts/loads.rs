@@ -83,6 +83,75 @@ impl Charts<'_> {
         }
     }
 
+    /// Study C: latency by threads at each data size, and by data size at the threads that gave the most.
+    pub(super) fn latency_by_threads(&mut self) {
+        let report = self.report;
+        if report.name != "C-sizes" {
+            return;
+        }
+        let p99 = |s: &Step| {
+            let all = s.latency.values().max_by_key(|l| l.count);
+            all.map(|l| l.p99_us / 1e3)
+        };
+        let many = self.many_targets();
+        let named = |s: &Step| match many {
+            true => format!("{}, {}", s.target.clone().unwrap_or_default(), s.name),
+            false => s.name.clone(),
+        };
+        let line = |name: String, color: usize, points: Vec<(f64, f64)>| Line {
+            name,
+            color,
+            points,
+            dots: true,
+            ..Line::default()
+        };
+        let y = || Axis {
+            suffix: " ms",
+            ..Axis::log("p99 of the operation that ran most,", Vec::new())
+        };
+        for (size, steps) in grouped(report.steps.iter(), |s| s.mode.clone().unwrap_or_default()) {
+            let ticks = distinct(steps.iter().map(|s| s.connections as f64));
+            let lines = grouped(steps.into_iter(), named).into_iter().enumerate();
+            let lines = lines.map(|(i, (name, own))| {
+                let points = own
+                    .iter()
+                    .filter_map(|s| Some((s.connections as f64, p99(s)?)));
+                line(name, i, points.collect())
+            });
+            let lines = lines.collect();
+            self.push(
+                &format!("p99-{size}"),
+                format!("Latency by connections: {size}"),
+                "Closed loop: service time. Published: more writes, more variance and latency.",
+                Axis::log("connections", ticks),
+                y(),
+                Body::Lines(lines),
+            );
+        }
+        let mut lines = Vec::new();
+        for (name, own) in grouped(report.steps.iter(), named) {
+            let best = grouped(own.into_iter(), |s| s.at.unwrap_or(0.0)).into_iter();
+            let best = best.filter_map(|(at, steps)| {
+                let most = steps
+                    .into_iter()
+                    .max_by(|a, b| a.per_second.total_cmp(&b.per_second))?;
+                Some((at, p99(most)?))
+            });
+            lines.push(line(name, lines.len(), best.collect()));
+        }
+        let ticks = distinct(report.steps.iter().filter_map(|s| s.at));
+        if ticks.len() > 1 {
+            self.push(
+                "p99-by-size",
+                "Latency by data size".into(),
+                "At the number of connections that gave the most operations a second.",
+                Axis::log("records", ticks),
+                y(),
+                Body::Lines(lines),
+            );
+        }
+    }
+
     /// All targets in one plot: of several, the median and the 99th percentile of each.
     pub(super) fn latency_by_load(&mut self) {
         let report = self.report;

@@ -50,11 +50,14 @@ pub fn of(report: &Report) -> Vec<Chart> {
     charts.by_mode();
     charts.files();
     charts.boxes();
+    charts.reads_by_records();
+    charts.inserts_by_records();
     charts.growth();
     charts.reads_by_keys();
     charts.by_connections();
     charts.by_size();
     charts.by_shards();
+    charts.latency_by_threads();
     charts.latency_by_load();
     charts.over_time();
     charts.sizes_over_time();

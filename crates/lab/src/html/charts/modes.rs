@@ -156,6 +156,7 @@ impl Charts<'_> {
                 series: series.clone(),
             },
         );
+        self.gain(&groups);
         series.truncate(1);
         if let Some((name, rates)) = series.first_mut() {
             *rates = base(rates);
@@ -169,6 +170,45 @@ impl Charts<'_> {
             Axis::linear("rate, load = 1"),
             Axis::default(),
             Body::Bars { groups: names, series },
+        );
+    }
+
+    /// Each scenario with shards against itself on one process.
+    fn gain(&mut self, groups: &[(String, Vec<&Step>)]) {
+        let mut lines = Vec::new();
+        for (color, (name, steps)) in groups.iter().enumerate() {
+            let one = steps.iter().find(|s| s.at == Some(1.0));
+            let Some(one) = one.map(|s| s.per_second).filter(|r| *r > 0.0) else {
+                continue;
+            };
+            let points = steps
+                .iter()
+                .filter_map(|s| Some((s.at?, s.per_second / one)));
+            lines.push(Line {
+                name: name.clone(),
+                color,
+                points: points.collect(),
+                dots: true,
+                ..Line::default()
+            });
+        }
+        let ticks = distinct(lines.iter().flat_map(|l| l.points.iter().map(|p| p.0)));
+        if ticks.len() < 2 {
+            return;
+        }
+        self.push(
+            "gain",
+            "Gain by number of shards".into(),
+            "One process = 1. Published: mixed loads gain 275%, reads alone nothing, six shards saturate the machine.",
+            Axis {
+                ticks,
+                ..Axis::linear("shards")
+            },
+            Axis {
+                suffix: "×",
+                ..Axis::linear("rate, one process = 1,")
+            },
+            Body::Lines(lines),
         );
     }
 }

@@ -56,105 +56,120 @@ impl Chart {
         let y = self.y_map(c, y0, y1);
         c.y_axis(&y, &self.y);
         c.x_axis(&x, &self.x);
+        let plane = Plane { x, y };
         for l in lines {
-            let color = l.color % COLORS;
-            if l.band.len() > 1 {
-                let mut path = String::new();
-                let forth = l.band.iter().map(|b| (b.0, b.2));
-                let back = l.band.iter().rev().map(|b| (b.0, b.1));
-                for (i, (px, py)) in forth.chain(back).enumerate() {
-                    let _ = write!(
-                        path,
-                        "{}{:.1} {:.1}",
-                        if i == 0 { "M" } else { "L" },
-                        x.at(px),
-                        y.at(py)
-                    );
-                }
-                let _ = write!(c.out, "<path d=\"{path}Z\" class=\"band f{color}\"/>");
-            }
-            let mut path = String::new();
-            for (px, py) in thin(&l.points, 900).iter().filter(|p| p.1.is_finite()) {
-                let _ = write!(
-                    path,
-                    "{}{:.1} {:.1}",
-                    if path.is_empty() { "M" } else { "L" },
-                    x.at(*px),
-                    y.at(*py)
-                );
-            }
-            let dash = if l.dashed {
-                " stroke-dasharray=\"5 4\""
-            } else {
-                ""
-            };
-            let fine = if l.points.len() > 150 { " fine" } else { "" };
-            let _ = write!(
-                c.out,
-                "<path d=\"{path}\" class=\"line s{color}{fine}\"{dash}/>"
-            );
-            if l.dots {
-                for (px, py) in l.points.iter().filter(|p| p.1.is_finite()) {
-                    let _ = write!(
-                        c.out,
-                        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" class=\"f{color} dot\"><title>{}: {}{} → {}{}</title></circle>",
-                        x.at(*px),
-                        y.at(*py),
-                        escape(&l.name),
-                        short(*px),
-                        self.x.suffix,
-                        short(*py),
-                        self.y.suffix
-                    );
-                }
-            }
+            plane.line(self, c, l);
         }
         for (row, (what, places)) in self.events.iter().enumerate() {
-            let py = c.bottom - 5.0 - 9.0 * row as f64;
             let color = (lines.len() + row + 1) % COLORS;
-            for px in places.iter().filter(|p| **p >= x0 && **p <= x.high) {
-                let _ = write!(
-                    c.out,
-                    "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"3\" height=\"7\" class=\"f{color}\"><title>{} at {} s</title></rect>",
-                    x.at(*px) - 1.5,
-                    py - 3.5,
-                    escape(what),
-                    short(*px)
-                );
-            }
+            plane.events(c, row, color, what, places);
         }
         // What is pointed out lies above all lines, its words kept inside.
         let mut said: Vec<(f64, f64)> = Vec::new();
         for l in lines {
-            let color = l.color % COLORS;
-            for (px, py, what) in l.marks.iter().filter(|m| m.1.is_finite()) {
-                let (cx, cy) = (x.at(*px), y.at(*py));
-                let _ = write!(
-                    c.out,
-                    "<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"4.5\" class=\"mark s{color}\"><title>{}</title></circle>",
-                    escape(what)
-                );
-                let short_text = what.split(": ").next().unwrap_or_default();
-                let half = text_width(short_text) / 2.0;
-                let tx = cx.clamp(c.left + half, c.right - half);
-                let ty = if cy - 10.0 < c.top + 4.0 {
-                    cy + 18.0
-                } else {
-                    cy - 9.0
-                };
-                let free = said
-                    .iter()
-                    .all(|(ox, oy)| (ox - tx).abs() > half * 2.0 || (oy - ty).abs() > 13.0);
-                if free && !short_text.is_empty() {
-                    said.push((tx, ty));
-                    let _ = write!(
-                        c.out,
-                        "<text x=\"{tx:.1}\" y=\"{ty:.1}\" class=\"note\" text-anchor=\"middle\">{}</text>",
-                        escape(short_text)
-                    );
-                }
-            }
+            plane.marks(c, l, &mut said);
         }
         height
+    }
+}
+
+/// Both axes mapped to pixels.
+struct Plane {
+    x: Map,
+    y: Map,
+}
+
+impl Plane {
+    /// `M` and `L` to each of the points.
+    fn path(&self, points: impl Iterator<Item = (f64, f64)>) -> String {
+        let mut path = String::new();
+        for (px, py) in points {
+            let step = if path.is_empty() { "M" } else { "L" };
+            let _ = write!(path, "{step}{:.1} {:.1}", self.x.at(px), self.y.at(py));
+        }
+        path
+    }
+
+    fn line(&self, chart: &Chart, c: &mut Canvas, l: &Line) {
+        let color = l.color % COLORS;
+        if l.band.len() > 1 {
+            let forth = l.band.iter().map(|b| (b.0, b.2));
+            let back = l.band.iter().rev().map(|b| (b.0, b.1));
+            let path = self.path(forth.chain(back));
+            let _ = write!(c.out, "<path d=\"{path}Z\" class=\"band f{color}\"/>");
+        }
+        let drawn = thin(&l.points, 900);
+        let path = self.path(drawn.into_iter().filter(|p| p.1.is_finite()));
+        let dash = if l.dashed {
+            " stroke-dasharray=\"5 4\""
+        } else {
+            ""
+        };
+        let fine = if l.points.len() > 150 { " fine" } else { "" };
+        let _ = write!(
+            c.out,
+            "<path d=\"{path}\" class=\"line s{color}{fine}\"{dash}/>"
+        );
+        for (px, py) in l.points.iter().filter(|p| l.dots && p.1.is_finite()) {
+            let _ = write!(
+                c.out,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" class=\"f{color} dot\"><title>{}: {}{} → {}{}</title></circle>",
+                self.x.at(*px),
+                self.y.at(*py),
+                escape(&l.name),
+                short(*px),
+                chart.x.suffix,
+                short(*py),
+                chart.y.suffix
+            );
+        }
+    }
+
+    /// Blocks at the foot.
+    fn events(&self, c: &mut Canvas, row: usize, color: usize, what: &str, places: &[f64]) {
+        let py = c.bottom - 5.0 - 9.0 * row as f64;
+        let inside = |p: &&f64| **p >= self.x.low && **p <= self.x.high;
+        for px in places.iter().filter(inside) {
+            let _ = write!(
+                c.out,
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"3\" height=\"7\" class=\"f{color}\"><title>{} at {} s</title></rect>",
+                self.x.at(*px) - 1.5,
+                py - 3.5,
+                escape(what),
+                short(*px)
+            );
+        }
+    }
+
+    /// Rings with a word each; `said` is where words stand already.
+    fn marks(&self, c: &mut Canvas, l: &Line, said: &mut Vec<(f64, f64)>) {
+        let color = l.color % COLORS;
+        for (px, py, what) in l.marks.iter().filter(|m| m.1.is_finite()) {
+            let (cx, cy) = (self.x.at(*px), self.y.at(*py));
+            let _ = write!(
+                c.out,
+                "<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"4.5\" class=\"mark s{color}\"><title>{}</title></circle>",
+                escape(what)
+            );
+            let short_text = what.split(": ").next().unwrap_or_default();
+            let half = text_width(short_text) / 2.0;
+            let tx = cx.clamp(c.left + half, c.right - half);
+            let ty = if cy - 10.0 < c.top + 4.0 {
+                cy + 18.0
+            } else {
+                cy - 9.0
+            };
+            let free = said
+                .iter()
+                .all(|(ox, oy)| (ox - tx).abs() > half * 2.0 || (oy - ty).abs() > 13.0);
+            if free && !short_text.is_empty() {
+                said.push((tx, ty));
+                let _ = write!(
+                    c.out,
+                    "<text x=\"{tx:.1}\" y=\"{ty:.1}\" class=\"note\" text-anchor=\"middle\">{}</text>",
+                    escape(short_text)
+                );
+            }
+        }
     }
 }
