@@ -150,7 +150,7 @@ def test_sigterm_with_clients_connected(new_server):
     acknowledged = []
     thread = threading.Thread(target=work)
     thread.start()
-    time.sleep(0.5)
+    until("writes are acknowledged", lambda: len(acknowledged) > 100)
     assert server.stop() == 0
     stop.set()
     thread.join()

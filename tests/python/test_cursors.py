@@ -1,12 +1,11 @@
 """Cursors: batches, getMore, killCursors, time-outs, and what is gone."""
 
-import time
 
 import pytest
 from bson import Int64
 
 from exact import ids
-from harness import expect_error, refuses
+from harness import expect_error, refuses, until
 
 
 @pytest.fixture
@@ -140,7 +139,8 @@ def test_idle_cursors_time_out(new_server):
         coll.insert_many([{"_id": i} for i in range(10)])
         cursor = run(coll, "find", batchSize=2)
         kept = run(coll, "find", batchSize=2, noCursorTimeout=True)
-        time.sleep(3)
+        timed_out = lambda: client.admin.command("serverStatus")["metrics"]["cursor"]["timedOut"]
+        until("an idle cursor times out", lambda: timed_out() == 1)
         with refuses(43, "CursorNotFound"):
             more(coll, cursor["id"])
         del kept  # sessions end such cursors too, on MongoDB: nothing is promised of it

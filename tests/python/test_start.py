@@ -34,7 +34,7 @@ def test_help_names_every_option():
 
 def test_says_how_to_connect(new_server):
     server = new_server()
-    time.sleep(0.2)
+    until("the banner", lambda: "mongodb://" in server.tail(200))
     said = server.tail(200)
     # The name that clients hear: drivers compare the two.
     me = server.client().admin.command("hello")["me"]

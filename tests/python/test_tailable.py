@@ -6,7 +6,7 @@ import time
 import pytest
 from pymongo import CursorType
 
-from harness import refuses
+from harness import refuses, until
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def log(db):
 
 def take(cursor, n, timeout_s=20):
     """The next n documents, as users wait for them."""
-    got, until = [], time.monotonic() + timeout_s
-    while len(got) < n and time.monotonic() < until and cursor.alive:
+    got, end = [], time.monotonic() + timeout_s
+    while len(got) < n and time.monotonic() < end and cursor.alive:
         for d in cursor:
             got.append(d["_id"])
             if len(got) == n:
@@ -176,7 +176,8 @@ def test_waiting_cursors_leave_room_for_work(new_server):
         threads = [threading.Thread(target=wait) for _ in range(300)]
         for t in threads:
             t.start()
-        time.sleep(3)
+        open_cursors = lambda: client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"]
+        until("all wait", lambda: open_cursors() == 300)
         begun = time.monotonic()
         client.t.other.insert_many([{"x": i} for i in range(1000)])
         assert client.t.other.count_documents({"x": {"$gte": 0}}) == 1000
