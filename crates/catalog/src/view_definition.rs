@@ -32,7 +32,7 @@ pub struct ViewDefinition {
 }
 
 /// What a view comes down to.
-pub struct Resolved {
+pub struct ResolvedView {
     /// The collection (or nothing, when it is missing) below all views.
     pub on: Namespace,
     pub pipeline: Pipeline,
@@ -61,7 +61,7 @@ fn parse(db: &str, on: &str, stages: Val<'_>, collation: Option<Val<'_>>) -> Res
 
 impl Snapshot {
     /// The collection below a view, and the pipelines on the way joined; `None` when `ns` is not a view.
-    pub fn resolve(&self, ns: &str) -> Result<Option<Resolved>> {
+    pub fn resolve(&self, ns: &str) -> Result<Option<ResolvedView>> {
         let Some(mut view) = self.get(ns).and_then(|c| c.view.as_ref()) else {
             return Ok(None);
         };
@@ -76,7 +76,7 @@ impl Snapshot {
                 }
                 None => {
                     let on = Namespace::new(db, &view.on);
-                    return Ok(Some(Resolved { on, pipeline }));
+                    return Ok(Some(ResolvedView { on, pipeline }));
                 }
             }
         }

@@ -4,7 +4,7 @@
 //!
 //! Invariant: what a stream sees is decided by its [`Scope`] and the change alone, so resuming sees it again.
 
-use crate::{Change, Place, Stamp, Token, What, description, text};
+use crate::{Change, EntryStamp, Token, TokenPlace, What, description, text};
 use bson::{Doc, DocBuf, Writer};
 
 /// What a stream is opened on.
@@ -140,10 +140,10 @@ pub struct Images<'a> {
 }
 
 /// The token of a change's event.
-pub fn token(stamp: &Stamp, change: &Change<'_>) -> Token {
+pub fn token(stamp: &EntryStamp, change: &Change<'_>) -> Token {
     Token {
         ts: stamp.ts,
-        place: Place::Event {
+        place: TokenPlace::Event {
             at: change.at,
             fragment: 0,
         },
@@ -151,7 +151,7 @@ pub fn token(stamp: &Stamp, change: &Change<'_>) -> Token {
     }
 }
 
-fn head(w: &mut Writer, token: &Token, kind: &str, stamp: &Stamp) {
+fn head(w: &mut Writer, token: &Token, kind: &str, stamp: &EntryStamp) {
     w.doc("_id", token.to_doc().as_doc())
         .str("operationType", kind)
         .timestamp("clusterTime", stamp.ts);
@@ -172,7 +172,7 @@ fn image(w: &mut Writer, name: &str, image: Option<Option<Doc<'_>>>) {
 
 /// The event of a change.
 pub fn write(
-    stamp: &Stamp,
+    stamp: &EntryStamp,
     change: &Change<'_>,
     kind: Kind,
     expanded: bool,
@@ -277,9 +277,9 @@ fn operation(w: &mut Writer, d: Doc<'_>, kind: Kind, expanded: bool) {
 }
 
 /// The event that ends a stream, behind that of `change`.
-pub fn invalidate(stamp: &Stamp, change: &Change<'_>) -> (Token, DocBuf) {
+pub fn invalidate(stamp: &EntryStamp, change: &Change<'_>) -> (Token, DocBuf) {
     let token = Token {
-        place: Place::Invalidate { at: change.at },
+        place: TokenPlace::Invalidate { at: change.at },
         ..token(stamp, change)
     };
     let mut w = Writer::new();

@@ -12,7 +12,7 @@ pub mod event;
 pub mod oplog_entry;
 mod token;
 
-pub use token::{Place, Token};
+pub use token::{Token, TokenPlace};
 
 use bson::Doc;
 use catalog::keyspace::SPACE_RECORD;
@@ -20,7 +20,7 @@ use storage::{Effect, Entry, Op, OpSession, Uuid};
 
 /// What the log's frame says of an entry.
 #[derive(Clone, Copy, Debug)]
-pub struct Stamp {
+pub struct EntryStamp {
     /// seconds << 32 | increment
     pub ts: u64,
     pub term: u64,

@@ -8,7 +8,7 @@
 //!
 //! Source: the oplog of MongoDB 8 as its tools and those who tail it read it; the manual names few of its fields.
 
-use crate::{Change, Stamp, What, changes, coll_of, text};
+use crate::{Change, EntryStamp, What, changes, coll_of, text};
 use bson::{Doc, DocBuf, Writer, tag};
 use storage::{Entry, OpSession};
 
@@ -19,7 +19,7 @@ const NO_USER: [u8; 32] = [
 ];
 
 /// The document of an entry. `term`: what to say where the log's frame has none.
-pub fn write(stamp: &Stamp, entry: &Entry, term: i64) -> DocBuf {
+pub fn write(stamp: &EntryStamp, entry: &Entry, term: i64) -> DocBuf {
     let all = changes(entry);
     let mut w = Writer::with_capacity(512);
     if let Some(session) = &entry.session {

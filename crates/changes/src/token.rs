@@ -20,7 +20,7 @@ const END: u8 = 0x04;
 
 /// A place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum TokenPlace {
     /// Before everything of that timestamp.
     Mark,
     /// At the change of this position in its entry, and this fragment of its event.
@@ -33,7 +33,7 @@ pub enum Place {
 pub struct Token {
     /// seconds << 32 | increment
     pub ts: u64,
-    pub place: Place,
+    pub place: TokenPlace,
     pub uuid: [u8; 16],
 }
 
@@ -42,7 +42,7 @@ impl Token {
     pub fn mark(ts: u64) -> Token {
         Token {
             ts,
-            place: Place::Mark,
+            place: TokenPlace::Mark,
             uuid: [0; 16],
         }
     }
@@ -50,8 +50,8 @@ impl Token {
     /// The same change, and a fragment of its event.
     pub fn fragment(&self, fragment: u32) -> Token {
         match self.place {
-            Place::Event { at, .. } => Token {
-                place: Place::Event { at, fragment },
+            TokenPlace::Event { at, .. } => Token {
+                place: TokenPlace::Event { at, fragment },
                 ..*self
             },
             _ => *self,
@@ -68,12 +68,12 @@ impl Token {
         out.push(FORM);
         out.extend_from_slice(&self.ts.to_be_bytes());
         let (at, rank) = match self.place {
-            Place::Mark => {
+            TokenPlace::Mark => {
                 out.extend_from_slice(&[MARK, END]);
                 return out;
             }
-            Place::Event { at, fragment } => (at, fragment),
-            Place::Invalidate { at } => (at, u32::MAX),
+            TokenPlace::Event { at, fragment } => (at, fragment),
+            TokenPlace::Invalidate { at } => (at, u32::MAX),
         };
         out.push(EVENT);
         out.extend_from_slice(&at.to_be_bytes());
@@ -137,8 +137,8 @@ impl Token {
                 let (rank, rest) = rest.split_first_chunk()?;
                 let at = u32::from_be_bytes(*at);
                 let place = match u32::from_be_bytes(*rank) {
-                    u32::MAX => Place::Invalidate { at },
-                    fragment => Place::Event { at, fragment },
+                    u32::MAX => TokenPlace::Invalidate { at },
+                    fragment => TokenPlace::Event { at, fragment },
                 };
                 Some(Token {
                     ts,
@@ -187,13 +187,13 @@ mod tests {
                 for fragment in [0, 1] {
                     tokens.push(Token {
                         ts,
-                        place: Place::Event { at, fragment },
+                        place: TokenPlace::Event { at, fragment },
                         uuid: [at as u8; 16],
                     });
                 }
                 tokens.push(Token {
                     ts,
-                    place: Place::Invalidate { at },
+                    place: TokenPlace::Invalidate { at },
                     uuid: [at as u8; 16],
                 });
             }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(code(bson::doc! { "_data": "00", "_typeBits": "x" }), 40648);
         let token = Token {
             ts: 7,
-            place: Place::Event { at: 1, fragment: 0 },
+            place: TokenPlace::Event { at: 1, fragment: 0 },
             uuid: [3; 16],
         };
         let whole = token.hex();

@@ -48,7 +48,9 @@ use monitoring::metrics::{self, Counters};
 use monitoring::operations::Operations;
 use monitoring::profiler::Profiler;
 use parking_lot::Mutex;
-use service::{Address, Client, Config, Control, DiskRead, Mode, Needs, Outcome, Request, Service};
+use service::{
+    Address, Client, Control, DiskRead, Mode, Needs, Outcome, Request, ServerConfig, Service,
+};
 use session::{Cursors, Lsid, Retries, Sessions};
 use settings::fail_point::FailPoints;
 use settings::parameters::{self, Parameters};
@@ -72,7 +74,7 @@ pub struct Commands {
     pub retries: Arc<Retries>,
     pub sessions: Arc<Sessions>,
     pub(crate) moments: Arc<executor::SnapshotHistory>,
-    pub config: Config,
+    pub config: ServerConfig,
     pub control: Arc<Control>,
     /// Names this process among others (`topologyVersion.processId`, serverStatus).
     pub process_id: ObjectId,
@@ -91,12 +93,12 @@ pub struct Commands {
     /// The host that replSetInitiate gave this member.
     pub(crate) initiated_host: Mutex<Option<String>>,
     pub(crate) initiated: Mutex<bool>,
-    pub(crate) topology: topology::monitor::Topology,
+    pub(crate) topology: topology::monitor::TopologyMonitor,
     pub(crate) security: Arc<security::Security>,
 }
 
 impl Commands {
-    pub fn new(store: Arc<Store>, config: Config, control: Arc<Control>) -> Result<Commands> {
+    pub fn new(store: Arc<Store>, config: ServerConfig, control: Arc<Control>) -> Result<Commands> {
         let engine = executor::Engine::open(store.clone())?;
         executor::build::resume(&engine, |ns, name, result| match result {
             Ok(()) => {
@@ -152,7 +154,7 @@ impl Commands {
             expired: Arc::default(),
             initiated_host: Mutex::default(),
             initiated: Mutex::default(),
-            topology: topology::monitor::Topology::default(),
+            topology: topology::monitor::TopologyMonitor::default(),
             security,
         };
         let control = commands.control.clone();

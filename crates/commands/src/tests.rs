@@ -3,7 +3,7 @@
 use crate::{Commands, Connection, Local};
 use bson::{Doc, DocBuf, Val, json};
 use service::config::Topology;
-use service::{Address, Client, Config, Control, Mode, Outcome, Request, Service};
+use service::{Address, Client, Control, Mode, Outcome, Request, ServerConfig, Service};
 use std::sync::Arc;
 use storage::{Store, StoreOptions};
 
@@ -16,10 +16,10 @@ struct Server {
 
 impl Server {
     fn new() -> Server {
-        Server::with(Config::default())
+        Server::with(ServerConfig::default())
     }
 
-    fn with(config: Config) -> Server {
+    fn with(config: ServerConfig) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let mut options = StoreOptions::new(dir.path().join("data"));
         options.cache_bytes = 16 << 20;
@@ -171,9 +171,9 @@ fn handshake() {
 
 #[test]
 fn standalone() {
-    let mut s = Server::with(Config {
+    let mut s = Server::with(ServerConfig {
         topology: Topology::Standalone,
-        ..Config::default()
+        ..ServerConfig::default()
     });
     let r = s.ok(r#"{"isMaster": 1, "$db": "admin"}"#);
     assert_eq!(

@@ -53,7 +53,7 @@ pub(crate) fn interrupted(
 pub(crate) struct Interrupt {
     state: Mutex<State>,
     /// The operation's scripts: nothing until one is called.
-    scripts: script::Engine,
+    scripts: script::ScriptEngine,
     scripting: bool,
     /// Itself, for the scripts to ask.
     this: Weak<Interrupt>,
@@ -142,7 +142,7 @@ impl Watchdog for Interrupt {
 }
 
 impl Interrupt {
-    fn run(&self, call: script::Call<'_>) -> Result<Value> {
+    fn run(&self, call: script::FunctionCall<'_>) -> Result<Value> {
         let made = self.scripts.call(&call, || {
             let this = self.this.clone();
             Box::new(move || this.upgrade().is_none_or(|i| i.check().is_err()))
@@ -163,7 +163,7 @@ impl Scripts for Interrupt {
         args: &[Val<'_>],
         globals: Globals<'_>,
     ) -> Result<Value> {
-        self.run(script::Call {
+        self.run(script::FunctionCall {
             source: &function.source,
             this,
             args,
@@ -173,7 +173,7 @@ impl Scripts for Interrupt {
     }
 
     fn map(&self, function: &Function, this: Doc<'_>, globals: Globals<'_>) -> Result<Value> {
-        self.run(script::Call {
+        self.run(script::FunctionCall {
             source: &function.source,
             this: Some(this),
             args: &[],
@@ -183,8 +183,8 @@ impl Scripts for Interrupt {
     }
 }
 
-fn given(globals: Globals<'_>) -> script::Globals<'_> {
-    script::Globals {
+fn given(globals: Globals<'_>) -> script::RealmGlobals<'_> {
+    script::RealmGlobals {
         scope: globals.scope,
         stored: globals.stored,
     }

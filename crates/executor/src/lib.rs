@@ -45,7 +45,7 @@ mod zone_maps;
 pub use engine::Engine;
 pub use examined::Examined;
 pub use follow::{
-    ChangeStream, ChangeStreamRequest, LogTail, OPLOG, OplogCursor, ShowImage, Start,
+    ChangeStream, ChangeStreamRequest, LogTail, OPLOG, OplogCursor, ShowImage, StreamStart,
 };
 pub use gate::Gate;
 pub use key_locks::{OpenTransaction, Transactions};

@@ -4,7 +4,7 @@
 //! Invariant: the password is never shown, whatever is printed of a login.
 
 use crate::{Error, Result, Url};
-use auth::scram::{Client, Hash, digest_password, nonce};
+use auth::scram::{Hash, ScramClient, digest_password, nonce};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use std::fmt;
 
@@ -148,7 +148,7 @@ impl Login {
         c: &mut C,
         hash: Hash,
     ) -> std::result::Result<(), C::Failure> {
-        let mut scram = Client::new(hash, &self.user, &self.prepared(hash), &nonce());
+        let mut scram = ScramClient::new(hash, &self.user, &self.prepared(hash), &nonce());
         let start = doc! {
             "saslStart": 1, "mechanism": hash.mechanism(),
             "payload": Value::binary(0, scram.first().as_bytes()),

@@ -1,6 +1,6 @@
 //! `pando backup URI DIR`: has a running server copy all its data into a directory, which starts as it is.
 
-use crate::client::{Address, refusal};
+use crate::client::{ServerAddress, refusal};
 use bson::doc;
 use std::ffi::OsString;
 use std::path::Path;
@@ -47,7 +47,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
 }
 
 fn run(uri: &str, dir: &Path) -> Result<String, String> {
-    let address = Address::parse(uri)?;
+    let address = ServerAddress::parse(uri)?;
     let path = std::path::absolute(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let path = path.to_str().ok_or("the path is not UTF-8")?;
     let command = doc! { "pandoBackup": 1, "path": path };

@@ -7,14 +7,14 @@ use std::io::{Read, Write};
 
 /// A server by its connection string, which says who asks and whether it is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct ServerAddress {
     target: MongoTarget,
 }
 
-impl Address {
-    pub fn parse(uri: &str) -> Result<Address, String> {
+impl ServerAddress {
+    pub fn parse(uri: &str) -> Result<ServerAddress, String> {
         let target = MongoTarget::parse(uri).map_err(|e| e.to_string())?;
-        Ok(Address { target })
+        Ok(ServerAddress { target })
     }
 
     /// `host:port`, or the path of a Unix socket.
@@ -126,9 +126,12 @@ mod tests {
             ("mongodb://[::1]", "[::1]:27017", None),
             ("mongodb://%2Ftmp%2Fm.sock", "/tmp/m.sock", None),
         ] {
-            let is = Address::parse(uri).unwrap();
+            let is = ServerAddress::parse(uri).unwrap();
             assert_eq!((&*is.host(), is.database()), (host, database), "{uri}");
         }
-        assert!(Address::parse("http://a").is_err() && Address::parse("mongodb:///x").is_err());
+        assert!(
+            ServerAddress::parse("http://a").is_err()
+                && ServerAddress::parse("mongodb:///x").is_err()
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! `pando schema`: what the documents of a collection look like, as a table for people.
 
-use crate::client::Address;
+use crate::client::ServerAddress;
 use bson::{Doc, doc};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ array, and in .* for the fields of an object whose names are data. An index in p
 ";
 
 struct Options {
-    target: Address,
+    target: ServerAddress,
     db: String,
     coll: String,
     sample: i64,
@@ -83,7 +83,7 @@ fn parse(words: &[String]) -> Result<Options, String> {
         }
     }
     let url = url.unwrap_or_else(|| "mongodb://127.0.0.1:27017".into());
-    let target = Address::parse(&url)?;
+    let target = ServerAddress::parse(&url)?;
     let ns = ns.ok_or("name a collection as DB.COLLECTION")?;
     let (db, coll) = match (ns.split_once('.'), target.database()) {
         (Some((db, coll)), _) if !db.is_empty() && !coll.is_empty() => (db, coll),

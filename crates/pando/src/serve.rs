@@ -14,7 +14,7 @@ use std::time::Instant;
 use commands::Commands;
 use server::tls::Tls;
 use server::{Limits, Listeners};
-use service::config::{Config, Personality, TlsMode, Topology};
+use service::config::{Personality, ServerConfig, TlsMode, Topology};
 use service::{Control, logging};
 use storage::{Store, StoreOptions};
 
@@ -212,7 +212,7 @@ fn leave(code: u8) -> ! {
     unsafe { libc::_exit(i32::from(code)) }
 }
 
-fn init_log(config: &Config) -> Result<(), Failure> {
+fn init_log(config: &ServerConfig) -> Result<(), Failure> {
     let mongod = config.personality == Personality::Mongod;
     let (sink, warnings_only) = match &config.log_path {
         Some(path) => (logging::Sink::File(path.clone()), false),
@@ -232,7 +232,7 @@ fn init_log(config: &Config) -> Result<(), Failure> {
     })
 }
 
-fn log_start(config: &Config, warnings: &[String]) {
+fn log_start(config: &ServerConfig, warnings: &[String]) {
     tracing::info!(target: "CONTROL", id = 4615611, ctx = "initandlisten", pid = std::process::id(), port = config.port,
         dbPath = %config.db_path.display(), version = env!("CARGO_PKG_VERSION"), compatibleWith = commands::VERSION,
         "PandoDB starting");
@@ -247,7 +247,7 @@ fn log_start(config: &Config, warnings: &[String]) {
 }
 
 /// Says that the server is ready: to people on stdout, to scripts as mongod says it in its log.
-fn announce(config: &Config, listeners: &Listeners, began: Instant, lacks_users: bool) {
+fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, lacks_users: bool) {
     for address in listeners.addresses() {
         tracing::info!(target: "NETWORK", id = 23015, ctx = "listener", address = %address, "Listening on");
     }
@@ -297,7 +297,7 @@ fn announce(config: &Config, listeners: &Listeners, began: Instant, lacks_users:
 
 /// `host:port` for people and drivers: the same as `hello` gives to who comes in on loopback, as
 /// drivers compare the two.
-fn reached_under(config: &Config, addresses: &[SocketAddr]) -> String {
+fn reached_under(config: &ServerConfig, addresses: &[SocketAddr]) -> String {
     let first = addresses.iter().find(|a| a.is_ipv4()).or(addresses.first());
     let port = first.map_or(config.port, |a| a.port());
     let named = config.bind.iter().any(|b| b == "localhost");

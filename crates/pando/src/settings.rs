@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use service::config::{
-    Audit, AuditTo, ClusterAuth, Config, Durability, Personality, Secret, Security, Tls, TlsMode,
-    Topology,
+    AuditOptions, AuditTo, ClusterAuth, Durability, Personality, Secret, SecurityOptions,
+    ServerConfig, TlsMode, TlsOptions, Topology,
 };
 
 use crate::memory;
@@ -17,7 +17,7 @@ use crate::options::{Given, Options, WITHOUT_EFFECT};
 /// A configuration and what concerns the process alone.
 #[derive(Debug)]
 pub struct Launch {
-    pub config: Config,
+    pub config: ServerConfig,
     pub fork: bool,
     pub pid_file: Option<PathBuf>,
     /// Percent of the CPU time that is spent once more in vain.
@@ -38,7 +38,7 @@ pub fn launch(
     let tls = tls(&o)?;
     let security = security(&o, &tls)?;
     let port: u16 = o.parsed("net.port", "a port")?.unwrap_or(27017);
-    let config = Config {
+    let config = ServerConfig {
         personality,
         db_path: absolute(o.text("storage.dbPath").unwrap_or(if mongod {
             "/data/db"
@@ -180,7 +180,7 @@ fn refuse(o: &Reader<'_>) -> Result<(), String> {
 }
 
 /// Where the audit log goes, if there is one.
-fn audit(o: &Reader<'_>) -> Result<Option<Audit>, String> {
+fn audit(o: &Reader<'_>) -> Result<Option<AuditOptions>, String> {
     let path = o.given("auditLog.path");
     if let Some(given) = o.given("auditLog.format")
         && given.value != "JSON"
@@ -200,11 +200,11 @@ fn audit(o: &Reader<'_>) -> Result<Option<Audit>, String> {
         },
     };
     let filter = o.text("auditLog.filter").map(str::to_string);
-    Ok(Some(Audit { to, filter }))
+    Ok(Some(AuditOptions { to, filter }))
 }
 
 /// Which connections are encrypted, and with what.
-fn tls(o: &Reader<'_>) -> Result<Tls, String> {
+fn tls(o: &Reader<'_>) -> Result<TlsOptions, String> {
     // The old names of the same options.
     let key = |name: &str| [format!("net.tls.{name}"), format!("net.ssl.{name}")];
     let given = |name: &str| key(name).iter().find_map(|k| o.given(k));
@@ -241,7 +241,7 @@ fn tls(o: &Reader<'_>) -> Result<Tls, String> {
         }
     };
     let password = given("certificateKeyFilePassword").or_else(|| given("PEMKeyPassword"));
-    Ok(Tls {
+    Ok(TlsOptions {
         mode,
         certificate_key_file,
         certificate_key_password: password.map(|g| Secret(g.value.clone())),
@@ -254,7 +254,7 @@ fn tls(o: &Reader<'_>) -> Result<Tls, String> {
 }
 
 /// Whether commands are checked, and the key of the cluster. A key file asks for both.
-fn security(o: &Reader<'_>, tls: &Tls) -> Result<Security, String> {
+fn security(o: &Reader<'_>, tls: &TlsOptions) -> Result<SecurityOptions, String> {
     let keys = match o.given("security.keyFile") {
         Some(given) => read_keys(given)?,
         None => Vec::new(),
@@ -268,7 +268,7 @@ fn security(o: &Reader<'_>, tls: &Tls) -> Result<Security, String> {
             _ => return Err(bad(given, "enabled or disabled")),
         },
     };
-    Ok(Security {
+    Ok(SecurityOptions {
         authorization,
         keys,
         cluster_auth,
@@ -277,7 +277,11 @@ fn security(o: &Reader<'_>, tls: &Tls) -> Result<Security, String> {
 
 /// How members prove who they are, and whether that is by certificates, which asks for logins as a key
 /// file does.
-fn cluster_auth(o: &Reader<'_>, tls: &Tls, has_key: bool) -> Result<(ClusterAuth, bool), String> {
+fn cluster_auth(
+    o: &Reader<'_>,
+    tls: &TlsOptions,
+    has_key: bool,
+) -> Result<(ClusterAuth, bool), String> {
     let Some(given) = o.given("security.clusterAuthMode") else {
         return Ok((ClusterAuth::KeyFile, false));
     };
@@ -325,7 +329,7 @@ fn absolute(path: impl Into<PathBuf>) -> Result<PathBuf, String> {
         .map_err(|e| format!("cannot make sense of the path {}: {e}", path.display()))
 }
 
-fn bind(o: &Reader<'_>, security: &Security, tls: TlsMode) -> Result<Vec<String>, String> {
+fn bind(o: &Reader<'_>, security: &SecurityOptions, tls: TlsMode) -> Result<Vec<String>, String> {
     let all = o.switch("net.bindIpAll")?.unwrap_or(false);
     let hosts: Vec<String> = match o.text("net.bindIp") {
         _ if all => vec!["0.0.0.0".into()],

@@ -30,17 +30,17 @@ pub struct Explain<'a> {
 
 /// A stage: its name, its own fields, and the stages it reads from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stage {
+pub struct PlanStage {
     pub name: &'static str,
     pub fields: DocBuf,
-    pub inputs: Vec<Stage>,
+    pub inputs: Vec<PlanStage>,
     /// Which index it scans, or [`crate::ID_INDEX`] for records.
     pub index: Option<u32>,
 }
 
-impl Stage {
-    fn new(name: &'static str, fields: DocBuf) -> Stage {
-        Stage {
+impl PlanStage {
+    fn new(name: &'static str, fields: DocBuf) -> PlanStage {
+        PlanStage {
             name,
             fields,
             inputs: Vec::new(),
@@ -48,24 +48,24 @@ impl Stage {
         }
     }
 
-    fn over(self, input: Stage) -> Stage {
+    fn over(self, input: PlanStage) -> PlanStage {
         self.over_all(vec![input])
     }
 
-    fn over_all(mut self, inputs: Vec<Stage>) -> Stage {
+    fn over_all(mut self, inputs: Vec<PlanStage>) -> PlanStage {
         self.inputs = inputs;
         self
     }
 
     /// A `GROUP` that takes in what this plan gives: as the documents of its query are read field by field there, a projection
     /// that only leaves fields out is not part of the plan.
-    pub fn grouped(mut self) -> Stage {
+    pub fn grouped(mut self) -> PlanStage {
         if self.name == "PROJECTION_SIMPLE"
             && let Some(input) = self.inputs.pop()
         {
             self = input;
         }
-        Stage::new("GROUP", doc! {}).over(self)
+        PlanStage::new("GROUP", doc! {}).over(self)
     }
 
     /// The stages by numbers from 1 on, inputs before those who read them.
@@ -86,13 +86,13 @@ impl Stage {
     }
 
     /// The stage and those below as a document; `more` may append fields to each.
-    pub fn to_doc(&self, more: &dyn Fn(&Stage, &mut Writer)) -> DocBuf {
+    pub fn to_doc(&self, more: &dyn Fn(&PlanStage, &mut Writer)) -> DocBuf {
         let mut w = Writer::new();
         self.write(&mut w, more);
         w.finish()
     }
 
-    fn write(&self, w: &mut Writer, more: &dyn Fn(&Stage, &mut Writer)) {
+    fn write(&self, w: &mut Writer, more: &dyn Fn(&PlanStage, &mut Writer)) {
         w.str("stage", self.name);
         w.extend(self.fields.as_doc());
         more(self, w);
@@ -116,7 +116,7 @@ impl Stage {
     }
 
     /// This stage and all below, top down.
-    pub fn walk<'s>(&'s self, f: &mut impl FnMut(&'s Stage)) {
+    pub fn walk<'s>(&'s self, f: &mut impl FnMut(&'s PlanStage)) {
         f(self);
         self.inputs.iter().for_each(|s| s.walk(f));
     }
@@ -128,7 +128,7 @@ pub fn winning_plan(e: &Explain<'_>) -> DocBuf {
 }
 
 /// The stages of a plan.
-pub fn stages(e: &Explain<'_>) -> Stage {
+pub fn stages(e: &Explain<'_>) -> PlanStage {
     let plan = e.plan;
     if e.count {
         return counting(e);
@@ -138,13 +138,13 @@ pub fn stages(e: &Explain<'_>) -> Stage {
     }
     let mut top = access(e, &plan.access, &plan.residual, plan.covered);
     if matches!(plan.access, Access::Or(_)) && matches!(e.filter.root(), Node::Or(_)) {
-        top = Stage::new("SUBPLAN", doc! {}).over(top);
+        top = PlanStage::new("SUBPLAN", doc! {}).over(top);
     }
     if let Some(s) = &plan.sort {
         top = sorting(s, e).over(top);
     }
     if e.skip > 0 {
-        let skip = Stage::new("SKIP", doc! { "skipAmount": e.skip as i64 });
+        let skip = PlanStage::new("SKIP", doc! { "skipAmount": e.skip as i64 });
         // Where the index decides alone, what is skipped is not fetched.
         let before_fetch = plan.sort.is_none()
             && plan.residual.is_trivial()
@@ -166,15 +166,15 @@ pub fn stages(e: &Explain<'_>) -> Stage {
         } else {
             "PROJECTION_DEFAULT"
         };
-        top = Stage::new(name, doc! { "transformBy": p.to_doc() }).over(top);
+        top = PlanStage::new(name, doc! { "transformBy": p.to_doc() }).over(top);
     }
     if e.limit > 0 && plan.sort.is_none() {
-        top = Stage::new("LIMIT", doc! { "limitAmount": e.limit as i64 }).over(top);
+        top = PlanStage::new("LIMIT", doc! { "limitAmount": e.limit as i64 }).over(top);
     }
     top
 }
 
-fn sorting(s: &SortPattern, e: &Explain<'_>) -> Stage {
+fn sorting(s: &SortPattern, e: &Explain<'_>) -> PlanStage {
     let mut w = Writer::new();
     w.doc("sortPattern", s.to_doc().as_doc())
         .i32("memLimit", 104_857_600);
@@ -182,13 +182,13 @@ fn sorting(s: &SortPattern, e: &Explain<'_>) -> Stage {
         w.int("limitAmount", e.limit.saturating_add(e.skip) as i64);
     }
     w.str("type", "simple");
-    Stage::new("SORT", w.finish())
+    PlanStage::new("SORT", w.finish())
 }
 
-fn counting(e: &Explain<'_>) -> Stage {
+fn counting(e: &Explain<'_>) -> PlanStage {
     let plan = e.plan;
     if e.filter.is_trivial() && plan.access.is_scan() {
-        return Stage::new("RECORD_STORE_FAST_COUNT", doc! {});
+        return PlanStage::new("RECORD_STORE_FAST_COUNT", doc! {});
     }
     if let Access::Index(a) = &plan.access
         && plan.residual.is_trivial()
@@ -228,12 +228,12 @@ fn counting(e: &Explain<'_>) -> Stage {
             );
         }
         w.close();
-        let mut scan = Stage::new("COUNT_SCAN", w.finish());
+        let mut scan = PlanStage::new("COUNT_SCAN", w.finish());
         scan.index = Some(a.index);
-        return Stage::new("COUNT", doc! {}).over(scan);
+        return PlanStage::new("COUNT", doc! {}).over(scan);
     }
     let below = access(e, &plan.access, &plan.residual, plan.covered);
-    Stage::new("COUNT", doc! {}).over(below)
+    PlanStage::new("COUNT", doc! {}).over(below)
 }
 
 fn filter_fields(f: &Filter) -> DocBuf {
@@ -246,7 +246,7 @@ fn filter_fields(f: &Filter) -> DocBuf {
 
 /// The stage of a read that finds at most one document by one key: by `_id`, or by an index on the only field that the
 /// filter asks for, where that index is unique or one document is all that is wanted.
-fn express(e: &Explain<'_>) -> Option<Stage> {
+fn express(e: &Explain<'_>) -> Option<PlanStage> {
     let plan = e.plan;
     if !plan.residual.is_trivial() || e.skip > 0 {
         return None;
@@ -277,7 +277,7 @@ fn express(e: &Explain<'_>) -> Option<Stage> {
         w.doc("projection", p.to_doc().as_doc())
             .bool("projectionCovered", plan.covered);
     }
-    let mut s = Stage::new(name, w.finish());
+    let mut s = PlanStage::new(name, w.finish());
     s.index = Some(index);
     Some(s)
 }
@@ -296,15 +296,15 @@ fn has_one_exact_key(filter: &Filter) -> bool {
     }
 }
 
-fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Stage {
-    let fetch = |input: Stage| Stage::new("FETCH", filter_fields(residual)).over(input);
+fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> PlanStage {
+    let fetch = |input: PlanStage| PlanStage::new("FETCH", filter_fields(residual)).over(input);
     match a {
-        Access::Eof => Stage::new("EOF", doc! {}),
+        Access::Eof => PlanStage::new("EOF", doc! {}),
         Access::Records { reverse, .. } if a.is_scan() && e.plan.id_bounds.is_empty() => {
             let mut w = Writer::new();
             w.extend(filter_fields(residual).as_doc());
             w.str("direction", direction(*reverse));
-            let mut s = Stage::new("COLLSCAN", w.finish());
+            let mut s = PlanStage::new("COLLSCAN", w.finish());
             s.index = Some(crate::ID_INDEX);
             s
         }
@@ -342,13 +342,13 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Stag
                         _ => None,
                     })
                     .collect();
-                return fetch(Stage::new("OR", doc! {}).over_all(inputs));
+                return fetch(PlanStage::new("OR", doc! {}).over_all(inputs));
             }
             let inputs = branches
                 .iter()
                 .map(|b| access(e, &b.access, &b.residual, false))
                 .collect();
-            let or = Stage::new("OR", doc! {}).over_all(inputs);
+            let or = PlanStage::new("OR", doc! {}).over_all(inputs);
             if residual.is_trivial() { or } else { fetch(or) }
         }
         Access::Near(n) => {
@@ -360,7 +360,7 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Stag
             }
         }
         Access::Merge(branches, sort) => {
-            let merge = Stage::new("SORT_MERGE", doc! { "sortPattern": sort.to_doc() });
+            let merge = PlanStage::new("SORT_MERGE", doc! { "sortPattern": sort.to_doc() });
             if branches.iter().all(|b| b.residual.is_trivial()) {
                 let inputs = branches.iter().map(|b| index_scan(e, &b.access)).collect();
                 return fetch(merge.over_all(inputs));
@@ -368,7 +368,7 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Stag
             let inputs = branches
                 .iter()
                 .map(|b| {
-                    let fetch = Stage::new("FETCH", filter_fields(&b.residual));
+                    let fetch = PlanStage::new("FETCH", filter_fields(&b.residual));
                     fetch.over(index_scan(e, &b.access))
                 })
                 .collect();
@@ -402,7 +402,7 @@ fn decoded(low: &[u8], high: &[u8]) -> Interval {
 }
 
 /// A range of a collection that a clustered index orders: the records themselves are read.
-fn clustered_scan(bounds: &[Interval], residual: &Filter, reverse: bool) -> Stage {
+fn clustered_scan(bounds: &[Interval], residual: &Filter, reverse: bool) -> PlanStage {
     let mut w = Writer::new();
     w.extend(filter_fields(residual).as_doc());
     w.str("direction", direction(reverse));
@@ -410,12 +410,12 @@ fn clustered_scan(bounds: &[Interval], residual: &Filter, reverse: bool) -> Stag
         w.val("minRecord", first.low.as_val())
             .val("maxRecord", last.high.as_val());
     }
-    let mut s = Stage::new("CLUSTERED_IXSCAN", w.finish());
+    let mut s = PlanStage::new("CLUSTERED_IXSCAN", w.finish());
     s.index = Some(crate::ID_INDEX);
     s
 }
 
-fn id_scan(bounds: &[Interval], reverse: bool) -> Stage {
+fn id_scan(bounds: &[Interval], reverse: bool) -> PlanStage {
     let mut w = Writer::new();
     w.doc("keyPattern", doc! { "_id": 1 }.as_doc())
         .str("indexName", "_id_")
@@ -429,7 +429,7 @@ fn id_scan(bounds: &[Interval], reverse: bool) -> Stage {
     w.open_doc("indexBounds");
     texts(&mut w, "_id", bounds, reverse);
     w.close();
-    let mut s = Stage::new("IXSCAN", w.finish());
+    let mut s = PlanStage::new("IXSCAN", w.finish());
     s.index = Some(crate::ID_INDEX);
     s
 }
@@ -469,10 +469,10 @@ fn describe(info: &IndexInfo, w: &mut Writer) {
         .i32("indexVersion", 2);
 }
 
-fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> Stage {
+fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> PlanStage {
     let mut w = Writer::new();
     let Some(info) = described(e, a) else {
-        return Stage::new("IXSCAN", doc! {});
+        return PlanStage::new("IXSCAN", doc! {});
     };
     let info = &*info;
     if !a.key_filter.is_empty() {
@@ -489,13 +489,13 @@ fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> Stage {
         Some(_) => "DISTINCT_SCAN",
         None => "IXSCAN",
     };
-    let mut s = Stage::new(name, w.finish());
+    let mut s = PlanStage::new(name, w.finish());
     s.index = Some(a.index);
     s
 }
 
 /// A search for what is near; how far it goes shows in what it examines.
-fn near_scan(e: &Explain<'_>, n: &NearAccess) -> Stage {
+fn near_scan(e: &Explain<'_>, n: &NearAccess) -> PlanStage {
     let info = e.indexes.iter().find(|i| i.id == n.index);
     let kind = info.and_then(|i| i.key.geospatial());
     let name = match kind {
@@ -508,7 +508,7 @@ fn near_scan(e: &Explain<'_>, n: &NearAccess) -> Stage {
             .str("indexName", &info.name)
             .i32("indexVersion", 2);
     }
-    let mut s = Stage::new(name, w.finish());
+    let mut s = PlanStage::new(name, w.finish());
     s.index = Some(n.index);
     s
 }

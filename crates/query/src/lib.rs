@@ -14,7 +14,7 @@
 //! * [`arithmetic`]: the four number types. [`shape`]: which fields and types documents have.
 //!
 //! Invariant: pure. No I/O, no clock, no random numbers, no locks: what may differ between two runs
-//! comes in from outside ([`expr::Vars`], [`pipeline::Host`]).
+//! comes in from outside ([`expr::Vars`], [`pipeline::PipelineHost`]).
 
 pub mod accumulator;
 pub mod arithmetic;

@@ -6,7 +6,7 @@
 //! Invariant: whatever a script made of its realm, what comes back is well-formed BSON of at most
 //! [`MAX_BYTES`], or an error: nothing here trusts a property that a script may have set.
 
-use crate::fault::Fault;
+use crate::fault::ScriptFault;
 use bson::{Decimal128, Doc, ObjectId, Val, Writer, tag};
 use errors::err;
 use rquickjs::object::Filter;
@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 150;
 /// Bytes of one value that comes back.
 const MAX_BYTES: usize = 16 << 20;
 
-type Result<T> = std::result::Result<T, Fault>;
+type Result<T> = std::result::Result<T, ScriptFault>;
 
 fn helper<'js>(ctx: &Ctx<'js>, name: &str) -> rquickjs::Result<Function<'js>> {
     let helpers: Object<'js> = ctx.globals().get("__bson")?;
@@ -121,7 +121,7 @@ pub fn write<'js>(
     depth: usize,
 ) -> Result<()> {
     if depth > MAX_DEPTH {
-        return Err(Fault::Own(err!(
+        return Err(ScriptFault::Own(err!(
             17279,
             "Exceeded depth limit of {MAX_DEPTH} when converting js object to BSON. Do you have a cycle?"
         )));
@@ -155,7 +155,7 @@ pub fn write<'js>(
 
 fn check_size(w: &Writer) -> Result<()> {
     if w.len() > MAX_BYTES {
-        return Err(Fault::Own(err!(
+        return Err(ScriptFault::Own(err!(
             17260,
             "Converting from JavaScript to BSON failed: Object size {} exceeds limit of {MAX_BYTES} bytes.",
             w.len()
@@ -182,7 +182,7 @@ fn write_object<'js>(
         let (key, value) = property?;
         let key = text(ctx, &key)?;
         if key.contains('\0') {
-            return Err(Fault::Own(err!(
+            return Err(ScriptFault::Own(err!(
                 BadValue,
                 "JavaScript property (name) contains a null char which is not allowed in BSON. {}",
                 key.escape_debug()
@@ -205,12 +205,13 @@ fn write_special<'js>(
 ) -> Result<()> {
     let parts: Array<'js> = helper(ctx, "unmake")?.call((o.clone(),))?;
     let part = |i: usize| parts.get::<Value<'js>>(i);
-    let number = |i: usize| Ok::<f64, Fault>(part(i)?.as_number().unwrap_or(0.0));
+    let number = |i: usize| Ok::<f64, ScriptFault>(part(i)?.as_number().unwrap_or(0.0));
     let string = |i: usize| match part(i)?.as_string() {
         Some(s) => text(ctx, s),
         None => Ok(String::new()),
     };
-    let malformed = |what: &str| Fault::Own(err!(BadValue, "malformed {what} in a script's value"));
+    let malformed =
+        |what: &str| ScriptFault::Own(err!(BadValue, "malformed {what} in a script's value"));
     match u8::try_from(kind).unwrap_or(0) {
         tag::BINARY => {
             let bytes = bson::json::from_base64(&string(1)?).ok_or_else(|| malformed("BinData"))?;

@@ -3,13 +3,13 @@
 use errors::Error;
 
 /// An exception of the script waits in its context; anything else is ready to be told.
-pub enum Fault {
+pub enum ScriptFault {
     Script(rquickjs::Error),
     Own(Error),
 }
 
-impl From<rquickjs::Error> for Fault {
-    fn from(e: rquickjs::Error) -> Fault {
-        Fault::Script(e)
+impl From<rquickjs::Error> for ScriptFault {
+    fn from(e: rquickjs::Error) -> ScriptFault {
+        ScriptFault::Script(e)
     }
 }

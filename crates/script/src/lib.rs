@@ -1,9 +1,9 @@
 //! JavaScript for `$where`, `$function`, `$accumulator` and `mapReduce`: a small interface before an
 //! embedded engine (QuickJS).
 //!
-//! * [`Engine`]: the realm of one operation, made at its first call. It compiles a function once and
+//! * [`ScriptEngine`]: the realm of one operation, made at its first call. It compiles a function once and
 //!   calls it for many documents.
-//! * [`Call`]: one call: the function's text, `this`, the arguments, as BSON.
+//! * [`FunctionCall`]: one call: the function's text, `this`, the arguments, as BSON.
 //!
 //! Invariant: a script reaches nothing but what it is given. There is no file, no network, no
 //! environment; the realm holds the language, the clock and `prelude.js`. It takes at most
@@ -17,7 +17,7 @@ mod source;
 
 use bson::{Doc, Val, Value, Writer};
 use errors::{Code, Error, err};
-use fault::Fault;
+use fault::ScriptFault;
 use rquickjs::context::intrinsic;
 use rquickjs::function::{Args, Rest};
 use rquickjs::{Context, Ctx, Function, Persistent, Runtime};
@@ -41,7 +41,7 @@ pub type Interrupted = Box<dyn Fn() -> bool + Send>;
 
 /// What a realm begins with.
 #[derive(Default)]
-pub struct Globals<'a> {
+pub struct RealmGlobals<'a> {
     /// `scope` of mapReduce: a global variable for each field.
     pub scope: Option<Doc<'a>>,
     /// The documents of `system.js`: `{_id: name, value: a function or a value}`.
@@ -49,7 +49,7 @@ pub struct Globals<'a> {
 }
 
 /// One call of a function.
-pub struct Call<'a> {
+pub struct FunctionCall<'a> {
     /// The function's text. Compiled once for each `Arc`.
     pub source: &'a Arc<str>,
     pub this: Option<Doc<'a>>,
@@ -57,11 +57,11 @@ pub struct Call<'a> {
     /// The answer is not what the function returns, but what it emitted: an array of `{k, v}`.
     pub emits: bool,
     /// For the realm, if this call is the first.
-    pub globals: Globals<'a>,
+    pub globals: RealmGlobals<'a>,
 }
 
 /// The scripts of one operation.
-pub struct Engine {
+pub struct ScriptEngine {
     realm: Mutex<Option<Realm>>,
 }
 
@@ -84,23 +84,23 @@ struct Realm {
 
 /// SAFETY: a realm counts references to its runtime and to `shared` without atomics. All that hold one
 /// are inside of the realm itself (its fields, and the functions that its runtime owns), none is handed
-/// out, and the realm is used through the mutex of [`Engine`] only. So one thread at a time sees them.
+/// out, and the realm is used through the mutex of [`ScriptEngine`] only. So one thread at a time sees them.
 /// QuickJS keeps nothing for a thread but the top of its stack, which is renewed at each entry.
 unsafe impl Send for Realm {}
 
-impl Default for Engine {
-    fn default() -> Engine {
-        Engine {
+impl Default for ScriptEngine {
+    fn default() -> ScriptEngine {
+        ScriptEngine {
             realm: Mutex::new(None),
         }
     }
 }
 
-impl Engine {
+impl ScriptEngine {
     /// Runs a function and gives what it returns, or emitted. `interrupted` is kept by the first call.
     pub fn call(
         &self,
-        call: &Call<'_>,
+        call: &FunctionCall<'_>,
         interrupted: impl FnOnce() -> Interrupted,
     ) -> Result<Value, Error> {
         let mut realm = match self.realm.lock() {
@@ -118,7 +118,7 @@ impl Engine {
 }
 
 impl Realm {
-    fn new(interrupted: Interrupted, globals: &Globals<'_>) -> Result<Realm, Error> {
+    fn new(interrupted: Interrupted, globals: &RealmGlobals<'_>) -> Result<Realm, Error> {
         let broken = |e: rquickjs::Error| err!(JSInterpreterFailure, "no realm for scripts: {e}");
         let runtime = Runtime::new().map_err(broken)?;
         runtime.set_memory_limit(MEMORY_BYTES);
@@ -168,15 +168,15 @@ impl Realm {
     /// Does something in the realm; an exception becomes MongoDB's error.
     fn enter<T>(
         &self,
-        f: impl for<'js> FnOnce(&Ctx<'js>, &Rc<Shared>) -> Result<T, Fault>,
+        f: impl for<'js> FnOnce(&Ctx<'js>, &Rc<Shared>) -> Result<T, ScriptFault>,
     ) -> Result<T, Error> {
         self.shared.ended.set(false);
         self.context.with(|ctx| {
             f(&ctx, &self.shared).map_err(|fault| {
                 let failure = self.shared.failure.borrow_mut().take();
                 let told = match fault {
-                    Fault::Own(e) => e,
-                    Fault::Script(e) => exception(&ctx, e),
+                    ScriptFault::Own(e) => e,
+                    ScriptFault::Script(e) => exception(&ctx, e),
                 };
                 if self.shared.ended.get() {
                     return err!(Interrupted, "operation was interrupted");
@@ -186,7 +186,7 @@ impl Realm {
         })
     }
 
-    fn call(&mut self, call: &Call<'_>) -> Result<Value, Error> {
+    fn call(&mut self, call: &FunctionCall<'_>) -> Result<Value, Error> {
         let key = Arc::as_ptr(call.source).cast::<u8>() as usize;
         if !self.functions.contains_key(&key) {
             let compiled = self.enter(|ctx, _| {
@@ -232,9 +232,9 @@ impl Shared {
     }
 
     /// `emit(key, value)`.
-    fn emit<'js>(&self, ctx: &Ctx<'js>, args: &[rquickjs::Value<'js>]) -> Result<(), Fault> {
+    fn emit<'js>(&self, ctx: &Ctx<'js>, args: &[rquickjs::Value<'js>]) -> Result<(), ScriptFault> {
         let [k, v] = args else {
-            return Err(Fault::Own(err!(31220, "emit takes 2 args")));
+            return Err(ScriptFault::Own(err!(31220, "emit takes 2 args")));
         };
         let mut w = self.emitted.replace(Writer::new_array());
         w.open_doc("");
@@ -246,7 +246,7 @@ impl Shared {
         write_one(ctx, &mut w, "v", v)?;
         w.close();
         if w.len() > EMIT_BYTES {
-            return Err(Fault::Own(err!(
+            return Err(ScriptFault::Own(err!(
                 31292,
                 "Size of emitted values exceeds the set size limit of {EMIT_BYTES} bytes"
             )));
@@ -262,7 +262,7 @@ fn write_one<'js>(
     w: &mut Writer,
     name: &str,
     v: &rquickjs::Value<'js>,
-) -> Result<(), Fault> {
+) -> Result<(), ScriptFault> {
     if let Some(n) = v.as_number() {
         w.f64(name, n);
     } else if let Some(s) = v.as_string() {
@@ -276,7 +276,7 @@ fn write_one<'js>(
 }
 
 /// Runs the prelude, and gives it what only Rust can do.
-fn prepare<'js>(ctx: &Ctx<'js>, shared: &Rc<Shared>) -> Result<(), Fault> {
+fn prepare<'js>(ctx: &Ctx<'js>, shared: &Rc<Shared>) -> Result<(), ScriptFault> {
     let native = rquickjs::Object::new(ctx.clone())?;
     native.set("decimal", Function::new(ctx.clone(), convert::decimal)?)?;
     let md5 = |text: String| format!("{:x}", md5::compute(text));
@@ -296,8 +296,8 @@ fn prepare<'js>(ctx: &Ctx<'js>, shared: &Rc<Shared>) -> Result<(), Fault> {
     let emitter = shared.clone();
     let emit = move |ctx: Ctx<'js>, args: Rest<rquickjs::Value<'js>>| {
         emitter.emit(&ctx, &args).map_err(|fault| match fault {
-            Fault::Script(e) => e,
-            Fault::Own(e) => {
+            ScriptFault::Script(e) => e,
+            ScriptFault::Own(e) => {
                 let thrown = rquickjs::Exception::throw_message(&ctx, &e.message);
                 emitter.failure.replace(Some(e));
                 thrown
@@ -311,7 +311,7 @@ fn prepare<'js>(ctx: &Ctx<'js>, shared: &Rc<Shared>) -> Result<(), Fault> {
 }
 
 /// Makes the functions and values of `system.js` known by their names. One that does not compile is left out.
-fn load_stored<'js>(ctx: &Ctx<'js>, stored: Doc<'_>) -> Result<(), Fault> {
+fn load_stored<'js>(ctx: &Ctx<'js>, stored: Doc<'_>) -> Result<(), ScriptFault> {
     for d in stored.values().filter_map(Val::as_doc) {
         let (Some(name), Some(value)) = (d.get("_id").and_then(Val::as_str), d.get("value")) else {
             continue;

@@ -8,7 +8,7 @@ fn never() -> Interrupted {
     Box::new(|| false)
 }
 
-fn run_in(engine: &Engine, source: &str, args: &str) -> Result<Value, Error> {
+fn run_in(engine: &ScriptEngine, source: &str, args: &str) -> Result<Value, Error> {
     let source: Arc<str> = source.into();
     let args = json::parse(&format!("{{\"a\": {args}}}")).unwrap();
     let args: Vec<Val<'_>> = args
@@ -19,18 +19,18 @@ fn run_in(engine: &Engine, source: &str, args: &str) -> Result<Value, Error> {
         .unwrap()
         .values()
         .collect();
-    let call = Call {
+    let call = FunctionCall {
         source: &source,
         this: None,
         args: &args,
         emits: false,
-        globals: Globals::default(),
+        globals: RealmGlobals::default(),
     };
     engine.call(&call, never)
 }
 
 fn run(source: &str, args: &str) -> Result<Value, Error> {
-    run_in(&Engine::default(), source, args)
+    run_in(&ScriptEngine::default(), source, args)
 }
 
 fn gives(source: &str, args: &str, expected: &str) {
@@ -208,17 +208,17 @@ fn errors_tell_name_and_line() {
 
 #[test]
 fn compiled_once_and_kept_apart() {
-    let engine = Engine::default();
+    let engine = ScriptEngine::default();
     let source: Arc<str> =
         "function (x) { this.n = (globalThis.n = (globalThis.n || 0) + 1); return x + n }".into();
     let ten = Value::from(10);
     for i in 0..3 {
-        let call = Call {
+        let call = FunctionCall {
             source: &source,
             this: Some(Doc::EMPTY),
             args: &[ten.as_val()],
             emits: false,
-            globals: Globals::default(),
+            globals: RealmGlobals::default(),
         };
         let got = engine.call(&call, never).unwrap();
         assert_eq!(got.as_val().to_f64(), Some(11.0 + f64::from(i)));
@@ -248,17 +248,17 @@ fn emits_and_globals() {
         "function () { emit(undefined, 1); emit(this.k, {n: twice(this.n) * factor + seven}) }"
             .into();
     let doc = json::parse(r#"{"k": "x", "n": 2}"#).unwrap();
-    let call = Call {
+    let call = FunctionCall {
         source: &source,
         this: Some(doc.as_doc()),
         args: &[],
         emits: true,
-        globals: Globals {
+        globals: RealmGlobals {
             scope: Some(scope.as_doc()),
             stored: stored.as_doc().get("a").and_then(Val::as_array),
         },
     };
-    let got = Engine::default().call(&call, never).unwrap();
+    let got = ScriptEngine::default().call(&call, never).unwrap();
     assert_eq!(
         got.as_val().to_string(),
         r#"[{"k": null, "v": 1.0}, {"k": "x", "v": {"n": 19.0}}]"#
@@ -301,7 +301,7 @@ fn no_bomb_is_more_than_an_error() {
         "() => 2n ** 70n",
     ] {
         // An answer or an error, and afterwards the engine goes on.
-        let engine = Engine::default();
+        let engine = ScriptEngine::default();
         let begun = Instant::now();
         let _ = run_in(&engine, bomb, "[]");
         assert!(begun.elapsed() < Duration::from_secs(20), "{bomb}");
@@ -337,15 +337,15 @@ fn an_endless_loop_ends_when_it_must() {
             told.store(true, Ordering::Relaxed);
             Instant::now()
         });
-        let call = Call {
+        let call = FunctionCall {
             source: &source,
             this: None,
             args: &[],
             emits: false,
-            globals: Globals::default(),
+            globals: RealmGlobals::default(),
         };
         let asked = stop.clone();
-        let engine = Engine::default();
+        let engine = ScriptEngine::default();
         let answer = engine.call(&call, || Box::new(move || asked.load(Ordering::Relaxed)));
         let late = Instant::now().saturating_duration_since(teller.join().unwrap());
         assert_eq!(answer.unwrap_err().code, Code::Interrupted, "{endless}");
@@ -404,7 +404,7 @@ fn random_scripts_never_panic() {
         seed ^= seed << 17;
         (seed % n as u64) as usize
     };
-    let engine = Engine::default();
+    let engine = ScriptEngine::default();
     for _ in 0..3000 {
         let source: String = (0..1 + next(12))
             .map(|_| pieces[next(pieces.len())])

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use rustls::crypto::ring;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ProtocolVersion, ServerConfig, ServerConnection, version};
-use service::config::{Tls as Options, TlsMode};
+use service::config::{TlsMode, TlsOptions};
 use service::{OwnCertificate, PeerCertificate};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -40,7 +40,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// What listeners offer.
 pub struct Tls {
-    options: Options,
+    options: TlsOptions,
     loaded: ArcSwap<Loaded>,
     /// Sessions by version: 1.2 and 1.3.
     sessions: [AtomicU64; 2],
@@ -64,7 +64,7 @@ impl fmt::Debug for Tls {
 
 impl Tls {
     /// Reads certificates and key. The error is one line that names the file.
-    pub fn open(options: &Options) -> Result<Tls, String> {
+    pub fn open(options: &TlsOptions) -> Result<Tls, String> {
         let loaded = load(options)?;
         warn_of_end(&loaded.own);
         Ok(Tls {
@@ -117,7 +117,7 @@ fn warn_of_end(own: &OwnCertificate) {
     own.warn_of_end(now.map_or(0, |d| d.as_millis() as i64));
 }
 
-fn load(options: &Options) -> Result<Loaded, String> {
+fn load(options: &TlsOptions) -> Result<Loaded, String> {
     let file = &options.certificate_key_file;
     let wrong = |e: &dyn fmt::Display| format!("{}: {e}", file.display());
     certificates::check_private(file)?;

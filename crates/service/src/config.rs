@@ -65,7 +65,7 @@ pub enum TlsMode {
 
 /// Certificates, and whose are taken.
 #[derive(Clone, Debug, Default)]
-pub struct Tls {
+pub struct TlsOptions {
     pub mode: TlsMode,
     /// PEM: the server's certificate, those that lead to its authority, and its private key.
     pub certificate_key_file: PathBuf,
@@ -133,7 +133,7 @@ pub enum AuditTo {
 }
 
 #[derive(Clone, Debug)]
-pub struct Audit {
+pub struct AuditOptions {
     pub to: AuditTo,
     /// A query on lines, in Extended JSON.
     pub filter: Option<String>,
@@ -141,7 +141,7 @@ pub struct Audit {
 
 /// Who may do what.
 #[derive(Clone, Default)]
-pub struct Security {
+pub struct SecurityOptions {
     /// Commands are checked.
     pub authorization: bool,
     /// What the members of a cluster share; the first is the one to log in with.
@@ -149,7 +149,7 @@ pub struct Security {
     pub cluster_auth: ClusterAuth,
 }
 
-impl std::fmt::Debug for Security {
+impl std::fmt::Debug for SecurityOptions {
     /// Without the keys.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Security")
@@ -159,7 +159,7 @@ impl std::fmt::Debug for Security {
 }
 
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ServerConfig {
     pub personality: Personality,
     pub db_path: PathBuf,
     pub port: u16,
@@ -184,9 +184,9 @@ pub struct Config {
     pub max_connections: usize,
     /// Scripts are run: `$where`, `$function`, `$accumulator`, `mapReduce`.
     pub scripting: bool,
-    pub security: Security,
-    pub tls: Tls,
-    pub audit: Option<Audit>,
+    pub security: SecurityOptions,
+    pub tls: TlsOptions,
+    pub audit: Option<AuditOptions>,
     /// Event loops; as many as cores when 0.
     pub loops: usize,
     /// `setParameter`, name and value as text, in the order given.
@@ -206,9 +206,9 @@ pub struct Config {
     pub parsed: serde_json::Value,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig {
             personality: Personality::Pando,
             db_path: PathBuf::from("pando-data"),
             port: 27017,
@@ -226,8 +226,8 @@ impl Default for Config {
             log_retain_bytes: 1 << 30,
             max_connections: 65_536,
             scripting: true,
-            security: Security::default(),
-            tls: Tls::default(),
+            security: SecurityOptions::default(),
+            tls: TlsOptions::default(),
             audit: None,
             loops: 0,
             parameters: Vec::new(),

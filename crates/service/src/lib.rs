@@ -23,7 +23,7 @@ pub mod in_flight;
 pub mod logging;
 
 pub use client::{Address, Client, PeerCertificate};
-pub use config::Config;
+pub use config::ServerConfig;
 pub use control::{Certificates, Control, Metrics, OwnCertificate};
 pub use in_flight::InFlight;
 

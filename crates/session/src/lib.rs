@@ -9,6 +9,6 @@ mod transaction;
 
 pub use cursors::{Cursor, Cursors, Figures, IdleCursor, Results};
 pub use executor::Lsid;
-pub use retry::{Retries, Retryable, Statements};
+pub use retry::{Retries, Retryable, StatementRecorder};
 pub use sessions::{SESSION_TIMEOUT_MINUTES, Sessions};
 pub use transaction::TransactionHold;

@@ -387,8 +387,8 @@ impl Retryable {
     }
 
     /// The recorder for statements: `ids[at]` is the id of the statement at that position.
-    pub fn statements<'a>(&'a mut self, ids: &'a [i32]) -> Statements<'a> {
-        Statements { hold: self, ids }
+    pub fn statements<'a>(&'a mut self, ids: &'a [i32]) -> StatementRecorder<'a> {
+        StatementRecorder { hold: self, ids }
     }
 
     fn write(&self) -> Vec<u8> {
@@ -450,12 +450,12 @@ fn results(record: Doc<'_>) -> Option<Vec<Done>> {
 }
 
 /// Records statements of one command.
-pub struct Statements<'a> {
+pub struct StatementRecorder<'a> {
     hold: &'a mut Retryable,
     ids: &'a [i32],
 }
 
-impl Retry for Statements<'_> {
+impl Retry for StatementRecorder<'_> {
     fn record(&mut self, results: &[StmtResult]) -> (OpSession, Effect) {
         let state = &mut *self.hold.state;
         if state.on_page.len() >= PAGE {

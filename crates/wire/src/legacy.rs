@@ -85,15 +85,15 @@ pub fn query(out: &mut Vec<u8>, request_id: i32, ns: &str, limit: i32, document:
 
 /// An OP_REPLY.
 #[derive(Debug)]
-pub struct Reply<'a> {
+pub struct OpReply<'a> {
     pub flags: i32,
     pub cursor_id: i64,
     /// The documents, one after the other, each framed but not validated.
     pub documents: &'a [u8],
 }
 
-impl<'a> Reply<'a> {
-    pub(crate) fn parse(payload: &'a [u8]) -> Result<Reply<'a>, Fault> {
+impl<'a> OpReply<'a> {
+    pub(crate) fn parse(payload: &'a [u8]) -> Result<OpReply<'a>, Fault> {
         let cut = || Fault::close(err!(ProtocolError, "OP_REPLY is cut short"));
         let mut r = Reader::new(payload);
         let flags = r.i32().ok_or_else(cut)?;
@@ -112,7 +112,7 @@ impl<'a> Reply<'a> {
                 "OP_REPLY has {found} documents and says {count}"
             )));
         }
-        Ok(Reply {
+        Ok(OpReply {
             flags,
             cursor_id,
             documents,

@@ -52,7 +52,7 @@ mod msg;
 mod read;
 
 pub use compress::{Codec, Compressed, Compressor, may_compress, plain_bytes};
-pub use legacy::{OpQuery, Reply, begin_reply, query, reply_flags};
+pub use legacy::{OpQuery, OpReply, begin_reply, query, reply_flags};
 pub use msg::{
     CHECKSUM_PRESENT, EXHAUST_ALLOWED, MORE_TO_COME, Msg, Sequence, begin_body, begin_msg,
     begin_sequence, end, end_checksummed, end_sequence, set_flags,
@@ -173,7 +173,7 @@ pub fn frame(buf: &[u8]) -> Result<Frame, Fault> {
 pub enum Message<'a> {
     Msg(Msg<'a>),
     Query(OpQuery<'a>),
-    Reply(Reply<'a>),
+    Reply(OpReply<'a>),
     Compressed(Compressed<'a>),
     /// An operation that MongoDB dropped in 6.0 (OP_INSERT, OP_UPDATE, OP_DELETE, OP_GET_MORE, OP_KILL_CURSORS): see
     /// [`removed`] for what is due.
@@ -196,7 +196,7 @@ pub fn parse(message: &[u8]) -> Result<(Header, Message<'_>), Fault> {
     let parsed = match header.op_code {
         op::MSG => Message::Msg(Msg::parse(message)?),
         op::QUERY => Message::Query(OpQuery::parse(payload)?),
-        op::REPLY => Message::Reply(Reply::parse(payload)?),
+        op::REPLY => Message::Reply(OpReply::parse(payload)?),
         op::COMPRESSED => Message::Compressed(Compressed::parse(payload)?),
         op::UPDATE | op::INSERT | op::GET_MORE | op::DELETE | op::KILL_CURSORS => {
             Message::Removed(header.op_code)

@@ -10,8 +10,8 @@ use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use query::filter::{Filter, explain_failure};
 use query::index_keys::{KeyPattern, KeySet};
 use query::pipeline::{
-    DocumentSource, Host, MergeSpec, Namespace, OutSpec, ParseCtx, Pipeline, Pushdown, RowsStage,
-    Source, SpillFile, over_docs,
+    DocumentSource, MergeSpec, Namespace, OutSpec, ParseCtx, Pipeline, PipelineHost, Pushdown,
+    RowsStage, Source, SpillFile, over_docs,
 };
 use query::projection::Projection;
 use query::update::{Update, UpdateCtx};
@@ -314,7 +314,7 @@ impl Memory {
     }
 }
 
-impl Host for Memory {
+impl PipelineHost for Memory {
     fn check(&mut self) -> Result<()> {
         self.checks += 1;
         match self.offload_every {

@@ -1,7 +1,7 @@
 //! What a client sends before it is anybody: the two messages of a SCRAM exchange, parted by a zero,
 //! and the text of a key file.
 
-use auth::scram::{Credential, Exchange, First, Hash, Step};
+use auth::scram::{Credential, Exchange, First, Hash, ScramStep};
 
 pub fn messages(input: &[u8]) {
     if let Ok(text) = std::str::from_utf8(input) {
@@ -19,6 +19,6 @@ pub fn messages(input: &[u8]) {
         let (exchange, reply) = Exchange::begin(first, credential, true, "server");
         assert!(reply.starts_with("r=") && reply.contains("server,s="));
         // Nobody finds a proof by chance.
-        assert!(!matches!(exchange.end(last), Ok(Step::Proven(_))));
+        assert!(!matches!(exchange.end(last), Ok(ScramStep::Proven(_))));
     }
 }

@@ -3,7 +3,7 @@
 use super::{Hash, decode, encode, xor};
 
 /// A login under way.
-pub struct Client {
+pub struct ScramClient {
     hash: Hash,
     first_bare: String,
     password: String,
@@ -14,12 +14,12 @@ pub struct Client {
 /// More iterations than any server asks for; a server that does wants to keep us busy.
 const MOST_ITERATIONS: u32 = 1_000_000;
 
-impl Client {
+impl ScramClient {
     /// `nonce` must not have been used before. The password is what the mechanism hashes: for
     /// MongoDB's SCRAM-SHA-1 its digest.
-    pub fn new(hash: Hash, user: &str, password: &str, nonce: &str) -> Client {
+    pub fn new(hash: Hash, user: &str, password: &str, nonce: &str) -> ScramClient {
         let user = user.replace('=', "=3D").replace(',', "=2C");
-        Client {
+        ScramClient {
             hash,
             first_bare: format!("n={user},r={nonce}"),
             password: password.to_string(),

@@ -14,9 +14,9 @@ mod client;
 mod credential;
 mod server;
 
-pub use client::Client;
+pub use client::ScramClient;
 pub use credential::{Credential, digest_password};
-pub use server::{Exchange, First, Step};
+pub use server::{Exchange, First, ScramStep};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -28,7 +28,7 @@ pub struct Exchange {
 }
 
 /// How an exchange ended.
-pub enum Step {
+pub enum ScramStep {
     /// The password is right; this is the server's last message.
     Proven(String),
     Refused,
@@ -118,7 +118,7 @@ impl Exchange {
     }
 
     /// Checks a client's last message: `c=biws,r=NONCE,p=PROOF`.
-    pub fn end(self, payload: &[u8]) -> Result<Step> {
+    pub fn end(self, payload: &[u8]) -> Result<ScramStep> {
         let whole = text(payload)?;
         let bad = || malformed("Incorrect number of arguments for second SCRAM client message");
         let (without_proof, proof) = whole.rsplit_once(",p=").ok_or_else(bad)?;
@@ -143,8 +143,8 @@ impl Exchange {
         let right: bool = c.hash.digest(&client_key).ct_eq(&c.stored_key).into();
         let answer = encode(&c.hash.hmac(&c.server_key, signed.as_bytes()));
         match right & self.genuine {
-            true => Ok(Step::Proven(format!("v={answer}"))),
-            false => Ok(Step::Refused),
+            true => Ok(ScramStep::Proven(format!("v={answer}"))),
+            false => Ok(ScramStep::Refused),
         }
     }
 }

@@ -3,15 +3,15 @@
 use super::*;
 use bson::doc;
 
-fn exchange(client: &mut Client, credential: Credential, genuine: bool) -> Step {
+fn exchange(client: &mut ScramClient, credential: Credential, genuine: bool) -> ScramStep {
     let first = First::parse(client.first().as_bytes()).unwrap();
     let (server, reply) = Exchange::begin(first, credential, genuine, &nonce());
     let last = client.last(&reply).unwrap();
     server.end(last.as_bytes()).unwrap()
 }
 
-fn proven(step: &Step, client: &Client) -> bool {
-    matches!(step, Step::Proven(last) if client.proven(last))
+fn proven(step: &ScramStep, client: &ScramClient) -> bool {
+    matches!(step, ScramStep::Proven(last) if client.proven(last))
 }
 
 /// The example of RFC 7677.
@@ -28,7 +28,7 @@ fn the_example_of_the_standard() {
         "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     );
     let last = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
-    let Step::Proven(reply) = exchange.end(last).unwrap() else {
+    let ScramStep::Proven(reply) = exchange.end(last).unwrap() else {
         panic!("refused")
     };
     assert_eq!(reply, "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=");
@@ -47,11 +47,11 @@ fn the_right_password_is_proven_and_no_other() {
                 Hash::Sha1 => digest_password("a=b,c", password),
                 Hash::Sha256 => password.to_string(),
             };
-            let mut client = Client::new(hash, "a=b,c", &password, &nonce());
+            let mut client = ScramClient::new(hash, "a=b,c", &password, &nonce());
             let step = exchange(&mut client, credential.clone(), true);
             assert_eq!(proven(&step, &client), right);
             let step = exchange(&mut client, credential.clone(), false);
-            assert!(matches!(step, Step::Refused));
+            assert!(matches!(step, ScramStep::Refused));
         }
     }
 }
@@ -128,7 +128,7 @@ fn damaged_credentials_are_none() {
 /// The example of RFC 5802, and the client's part of it.
 #[test]
 fn the_client_of_the_older_standard() {
-    let mut s = Client::new(Hash::Sha1, "user", "pencil", "fyko+d2lbbFgONRv9qkxdawL");
+    let mut s = ScramClient::new(Hash::Sha1, "user", "pencil", "fyko+d2lbbFgONRv9qkxdawL");
     assert!(!s.proven("v="));
     assert_eq!(s.first(), "n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL");
     let last = s.last("r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096");
@@ -144,7 +144,7 @@ fn challenges_that_make_no_sense_are_not_answered() {
     assert_eq!(Hash::named("SCRAM-SHA-1"), Some(Hash::Sha1));
     assert_eq!(Hash::named("MONGODB-X509"), None);
     assert_ne!(nonce(), nonce());
-    let mut s = Client::new(Hash::Sha256, "a=b,c", "p", "x");
+    let mut s = ScramClient::new(Hash::Sha256, "a=b,c", "p", "x");
     assert_eq!(s.first(), "n,,n=a=3Db=2Cc,r=x");
     for bad in [
         "",

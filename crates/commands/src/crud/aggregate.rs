@@ -14,7 +14,7 @@ use bson::{Doc, DocBuf, Elem, Val, Writer};
 use errors::{Result, bail};
 use executor::{AggregateRequest, ExplainedPipeline, FindRequest, PipelineCursor};
 use planner::Hint;
-use planner::explain::{Explain, Stage, stages};
+use planner::explain::{Explain, PlanStage, stages};
 use query::filter::Filter;
 use query::pipeline::{Namespace, ParseCtx, Pipeline, Pushdown, StageProfiler, write_common};
 
@@ -364,7 +364,7 @@ fn query_stages(
     explained: &ExplainedPipeline,
     pipeline: &AggregateRequest,
     push: &Pushdown,
-) -> Stage {
+) -> PlanStage {
     match (&explained.plan, &explained.coll) {
         (Some(plan), Some(coll)) => stages(&Explain {
             plan,
@@ -386,7 +386,7 @@ fn query_stages(
 /// one document and a scan of distinct keys are answered by another engine there.
 fn is_grouped_by_query(
     explained: &ExplainedPipeline,
-    tree: &Stage,
+    tree: &PlanStage,
     rest: &[query::pipeline::Stage],
 ) -> bool {
     let mut other_engine = explained.plan.is_none();
@@ -403,7 +403,7 @@ struct ExplainedQuery<'a> {
     index_filter_set: bool,
     settings: Option<Doc<'a>>,
     hash: &'a str,
-    tree: Stage,
+    tree: PlanStage,
     /// The top of the tree is the first stage after the query.
     grouped: bool,
     /// More than one index bears on the filter.

@@ -9,7 +9,7 @@ use super::batch::{self, Common, Statements};
 use super::cursor::{self, Keep};
 use super::{delete, update, variables};
 use crate::ddl::create::check_uuid;
-use crate::monitoring::metrics::{Kind, Usage};
+use crate::monitoring::metrics::{OperationKind, Usage};
 use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -290,9 +290,9 @@ impl Run<'_> {
                 Err(e) => self.fail_all(at, end, &e),
             }
             let kind = match self.operations[at].what {
-                Kinded::Insert(_) => Kind::Insert,
-                Kinded::Update(_) => Kind::Update,
-                Kinded::Delete(_) => Kind::Delete,
+                Kinded::Insert(_) => OperationKind::Insert,
+                Kinded::Update(_) => OperationKind::Update,
+                Kinded::Delete(_) => OperationKind::Delete,
             };
             self.count(cx, self.operations[at].target, kind, began.elapsed());
             if self.ordered && self.report.errors > errors {
@@ -304,7 +304,13 @@ impl Run<'_> {
     }
 
     /// Counts one operation, or one batch of inserts, for `top`.
-    fn count(&self, cx: &mut CommandContext<'_, '_>, target: usize, kind: Kind, elapsed: Duration) {
+    fn count(
+        &self,
+        cx: &mut CommandContext<'_, '_>,
+        target: usize,
+        kind: OperationKind,
+        elapsed: Duration,
+    ) {
         let ns = &self.targets[target].ns;
         let row = cx.spent.iter().position(|s| s.1 == kind && s.0 == *ns);
         let row = row.unwrap_or_else(|| {
@@ -368,7 +374,9 @@ impl Run<'_> {
                 _ => None,
             })
             .collect();
-        cx.app.counters.add(Kind::Insert, docs.len() as u64);
+        cx.app
+            .counters
+            .add(OperationKind::Insert, docs.len() as u64);
         let ids: Vec<i32> = new.iter().map(|at| self.shared.id(*at)).collect();
         let ns = self.targets[self.operations[from].target].ns.clone();
         let mut statements = self.shared.hold.as_mut().map(|h| h.statements(&ids));
@@ -427,7 +435,7 @@ impl Run<'_> {
         let ns = &targets[operation.target].ns;
         let (failed, update) = match &operation.what {
             Kinded::Update(s) => {
-                cx.app.counters.add(Kind::Update, 1);
+                cx.app.counters.add(OperationKind::Update, 1);
                 match update::execute(cx, ns, s, shared, at) {
                     Ok(u) => {
                         cx.work.wrote(&u);
@@ -438,7 +446,7 @@ impl Run<'_> {
                 }
             }
             Kinded::Delete(s) => {
-                cx.app.counters.add(Kind::Delete, 1);
+                cx.app.counters.add(OperationKind::Delete, 1);
                 match delete::execute(cx, ns, s, shared, at) {
                     Ok(d) => {
                         cx.work.deleted += d.n;

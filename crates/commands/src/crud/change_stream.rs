@@ -10,7 +10,7 @@ use bson::{Doc, Elem, Val, tag};
 use changes::Token;
 use changes::event::{Scope, Shown};
 use errors::{Result, bail};
-use executor::{ChangeStream, ChangeStreamRequest, ShowImage, Start};
+use executor::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart};
 use query::pipeline::per_document::PerDocument;
 
 const STAGE: &str = "$changeStream";
@@ -131,7 +131,7 @@ impl Spec {
             );
         }
         if let Some(token) = spec.resume_after
-            && matches!(token.place, changes::Place::Invalidate { .. })
+            && matches!(token.place, changes::TokenPlace::Invalidate { .. })
         {
             bail!(
                 InvalidResumeToken,
@@ -141,11 +141,11 @@ impl Spec {
         Ok(spec)
     }
 
-    fn start(&self) -> Start {
+    fn start(&self) -> StreamStart {
         match (self.resume_after.or(self.start_after), self.at) {
-            (Some(token), _) => Start::After(token),
-            (None, Some(ts)) => Start::At(ts),
-            (None, None) => Start::Now,
+            (Some(token), _) => StreamStart::After(token),
+            (None, Some(ts)) => StreamStart::At(ts),
+            (None, None) => StreamStart::Now,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::version;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail, err};
 use executor::{FindCursor, FindRequest, OpCtx};
-use planner::explain::{Explain, Stage, stages};
+use planner::explain::{Explain, PlanStage, stages};
 use query::collation::Collation;
 use query::filter::Filter;
 use query::path::FieldPath;
@@ -325,7 +325,7 @@ fn hashes(s: &Subject<'_>, command: Doc<'_>) -> (String, String) {
 
 /// What the planner makes of a query.
 struct Planned {
-    tree: Stage,
+    tree: PlanStage,
     /// Of a run, where one was asked for.
     counted: Option<Counted>,
     /// There was more than one plan to choose from.
@@ -585,8 +585,8 @@ pub(super) fn finish(cx: &mut CommandContext, command: Doc<'_>) {
         .close();
 }
 
-pub(super) fn stage(name: &'static str) -> Stage {
-    Stage {
+pub(super) fn stage(name: &'static str) -> PlanStage {
+    PlanStage {
         name,
         fields: DocBuf::new(),
         inputs: Vec::new(),
@@ -602,7 +602,12 @@ fn with_cached(d: DocBuf) -> DocBuf {
 }
 
 /// A count is run as count runs it, so that the figures are those of the command.
-fn count_run(cx: &mut CommandContext, ns: &str, filter: &Filter, tree: &Stage) -> Result<Counted> {
+fn count_run(
+    cx: &mut CommandContext,
+    ns: &str,
+    filter: &Filter,
+    tree: &PlanStage,
+) -> Result<Counted> {
     let started = Instant::now();
     let mut c = Counted::default();
     let below = tree.inputs.first().map_or(tree.name, |s| s.name);
@@ -627,7 +632,7 @@ fn count_run(cx: &mut CommandContext, ns: &str, filter: &Filter, tree: &Stage) -
 }
 
 /// What a run counted at each stage; a `GROUP` at the top gave `groups`.
-pub(super) fn execution_stages(tree: &Stage, c: &Counted, groups: Option<u64>) -> DocBuf {
+pub(super) fn execution_stages(tree: &PlanStage, c: &Counted, groups: Option<u64>) -> DocBuf {
     tree.to_doc(&|s, w| {
         let returned = match s.name {
             "GROUP" => groups.unwrap_or(c.returned),

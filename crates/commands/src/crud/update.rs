@@ -18,7 +18,7 @@ use query::update::Update;
 use std::sync::Arc;
 
 /// One statement of an update command, parsed.
-pub struct Statement {
+pub struct UpdateStatement {
     pub filter: Filter,
     pub update: Update,
     pub multi: bool,
@@ -98,7 +98,7 @@ pub(super) fn array_filters<'a>(within: &str, filters: Option<Doc<'a>>) -> Resul
     Ok(docs)
 }
 
-fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement> {
+fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<UpdateStatement> {
     let &Written {
         q,
         u,
@@ -139,7 +139,7 @@ fn parse(s: &Written<'_>, env: &ParseEnv, vars: &Arc<Vars>) -> Result<Statement>
         Some(s) => Some(SortPattern::parse(s)?.collated(env.collation())),
         None => None,
     };
-    Ok(Statement {
+    Ok(UpdateStatement {
         filter: Filter::parse(q, &env)?,
         update,
         multi,

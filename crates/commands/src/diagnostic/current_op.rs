@@ -28,7 +28,7 @@ const TRUNCATED_BYTES: usize = 1000;
 
 /// What is to be shown.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct OperationFilter {
     pub idle_connections: bool,
     pub idle_cursors: bool,
     pub truncate: bool,
@@ -36,11 +36,11 @@ pub struct Wanted {
     pub only: Option<String>,
 }
 
-impl Wanted {
+impl OperationFilter {
     /// From the options of the stage.
-    pub fn from_stage(spec: Doc<'_>) -> Wanted {
+    pub fn from_stage(spec: Doc<'_>) -> OperationFilter {
         let on = |name: &str| spec.get(name).and_then(|v| v.as_bool()).unwrap_or(false);
-        Wanted {
+        OperationFilter {
             idle_connections: on("idleConnections"),
             idle_cursors: on("idleCursors"),
             truncate: on("truncateOps"),
@@ -76,10 +76,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let filter = Filter::parse(filter.finish().as_doc(), &ParseEnv::new())?;
     let vars = Vars::new(now_millis());
-    let wanted = Wanted {
+    let wanted = OperationFilter {
         idle_connections: all,
         only,
-        ..Wanted::default()
+        ..OperationFilter::default()
     };
     let docs = Watch::new(cx.app).documents(wanted);
     cx.w.open_array("inprog");
@@ -110,7 +110,7 @@ impl Watch {
     }
 
     /// What there is now.
-    pub fn documents(&self, wanted: Wanted) -> Vec<DocBuf> {
+    pub fn documents(&self, wanted: OperationFilter) -> Vec<DocBuf> {
         let mut running = self.operations.list();
         if let Some(user) = &wanted.only {
             running.retain(|o| o.user.as_ref() == Some(user));

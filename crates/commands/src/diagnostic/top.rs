@@ -1,7 +1,7 @@
 //! `top`: where time went, by collection.
 
 use crate::monitoring::latency::Class;
-use crate::monitoring::metrics::{Kind, Usage};
+use crate::monitoring::metrics::{OperationKind, Usage};
 use crate::request::{CommandContext, Done};
 use errors::Result;
 
@@ -11,7 +11,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     w.open_doc("totals")
         .str("note", "all times in microseconds");
     for row in &rows {
-        let of = |k: Kind| row.usage[k as usize];
+        let of = |k: OperationKind| row.usage[k as usize];
         let total = row.usage.iter().fold(Usage::default(), |a, u| Usage {
             micros: a.micros + u.micros,
             count: a.count + u.count,
@@ -30,12 +30,12 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             ("total", total),
             ("readLock", reads),
             ("writeLock", writes),
-            ("queries", of(Kind::Query)),
-            ("getmore", of(Kind::GetMore)),
-            ("insert", of(Kind::Insert)),
-            ("update", of(Kind::Update)),
-            ("remove", of(Kind::Delete)),
-            ("commands", of(Kind::Command)),
+            ("queries", of(OperationKind::Query)),
+            ("getmore", of(OperationKind::GetMore)),
+            ("insert", of(OperationKind::Insert)),
+            ("update", of(OperationKind::Update)),
+            ("remove", of(OperationKind::Delete)),
+            ("commands", of(OperationKind::Command)),
         ] {
             w.open_doc(name)
                 .int("time", v.micros as i64)

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Kinds of operation that `opcounters` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OperationKind {
     Insert,
     Query,
     Update,
@@ -21,24 +21,24 @@ pub enum Kind {
 }
 
 /// How `opcounters` names them, in its order.
-pub const KINDS: [(&str, Kind); 6] = [
-    ("insert", Kind::Insert),
-    ("query", Kind::Query),
-    ("update", Kind::Update),
-    ("delete", Kind::Delete),
-    ("getmore", Kind::GetMore),
-    ("command", Kind::Command),
+pub const KINDS: [(&str, OperationKind); 6] = [
+    ("insert", OperationKind::Insert),
+    ("query", OperationKind::Query),
+    ("update", OperationKind::Update),
+    ("delete", OperationKind::Delete),
+    ("getmore", OperationKind::GetMore),
+    ("command", OperationKind::Command),
 ];
 
 /// The kind that a command is counted as.
-pub fn kind_of(command: &str) -> Kind {
+pub fn kind_of(command: &str) -> OperationKind {
     match command {
-        "find" => Kind::Query,
-        "getMore" => Kind::GetMore,
-        "insert" => Kind::Insert,
-        "update" => Kind::Update,
-        "delete" => Kind::Delete,
-        _ => Kind::Command,
+        "find" => OperationKind::Query,
+        "getMore" => OperationKind::GetMore,
+        "insert" => OperationKind::Insert,
+        "update" => OperationKind::Update,
+        "delete" => OperationKind::Delete,
+        _ => OperationKind::Command,
     }
 }
 
@@ -84,9 +84,9 @@ impl Work {
 
 /// What was spent on one namespace.
 #[derive(Clone, Debug, Default)]
-pub struct Namespace {
+pub struct NamespaceCounters {
     pub ns: String,
-    /// By [`Kind`].
+    /// By [`OperationKind`].
     pub usage: [Usage; 6],
     /// By [`Class`].
     pub latencies: [Latency; 3],
@@ -123,7 +123,7 @@ pub struct Counters {
 /// What one event loop or worker has counted: each has its own, so that none waits for another.
 #[derive(Default)]
 pub struct Top {
-    namespaces: HashMap<u64, Namespace>,
+    namespaces: HashMap<u64, NamespaceCounters>,
     latencies: [Latency; 3],
     work: Work,
 }
@@ -134,7 +134,7 @@ const MOST_NAMESPACES: usize = 10_000;
 
 impl Top {
     /// One operation on a collection, or several.
-    pub fn used(&mut self, db: &str, coll: &str, kind: Kind, class: Class, more: Usage) {
+    pub fn used(&mut self, db: &str, coll: &str, kind: OperationKind, class: Class, more: Usage) {
         // No name of a field, and of no collection either.
         if coll.contains('\0') {
             return;
@@ -161,14 +161,22 @@ impl Top {
     }
 
     /// The figures of a namespace, unless there are too many already.
-    fn namespace(&mut self, hash: u64, ns: impl FnOnce() -> String) -> Option<&mut Namespace> {
+    fn namespace(
+        &mut self,
+        hash: u64,
+        ns: impl FnOnce() -> String,
+    ) -> Option<&mut NamespaceCounters> {
         if self.namespaces.len() >= MOST_NAMESPACES && !self.namespaces.contains_key(&hash) {
             return None;
         }
-        Some(self.namespaces.entry(hash).or_insert_with(|| Namespace {
-            ns: ns(),
-            ..Namespace::default()
-        }))
+        Some(
+            self.namespaces
+                .entry(hash)
+                .or_insert_with(|| NamespaceCounters {
+                    ns: ns(),
+                    ..NamespaceCounters::default()
+                }),
+        )
     }
 }
 
@@ -204,8 +212,8 @@ impl Top {
     }
 }
 
-impl Namespace {
-    fn merge(&mut self, other: &Namespace) {
+impl NamespaceCounters {
+    fn merge(&mut self, other: &NamespaceCounters) {
         for (sum, u) in self.usage.iter_mut().zip(&other.usage) {
             sum.micros += u.micros;
             sum.count += u.count;
@@ -220,11 +228,11 @@ impl Namespace {
 impl Counters {
     /// Counts `n` operations: documents of an insert, statements of an update or delete, else
     /// commands.
-    pub fn add(&self, kind: Kind, n: u64) {
+    pub fn add(&self, kind: OperationKind, n: u64) {
         self.kinds[kind as usize].fetch_add(n, Relaxed);
     }
 
-    pub fn get(&self, kind: Kind) -> u64 {
+    pub fn get(&self, kind: OperationKind) -> u64 {
         self.kinds[kind as usize].load(Relaxed)
     }
 
@@ -255,7 +263,7 @@ impl Counters {
     }
 
     /// What was spent by namespace, over all loops and workers that are or were.
-    pub fn top(&self) -> Vec<Namespace> {
+    pub fn top(&self) -> Vec<NamespaceCounters> {
         let mut all = Top::default();
         self.each(|top| all.add(top));
         let mut rows: Vec<_> = all.namespaces.into_values().collect();
@@ -264,8 +272,8 @@ impl Counters {
     }
 
     /// The same of one namespace.
-    pub fn namespace(&self, db: &str, coll: &str) -> Namespace {
-        let (hash, mut sum) = (hash_of(db, coll), Namespace::default());
+    pub fn namespace(&self, db: &str, coll: &str) -> NamespaceCounters {
+        let (hash, mut sum) = (hash_of(db, coll), NamespaceCounters::default());
         self.each(|top| {
             if let Some(n) = top.namespaces.get(&hash) {
                 sum.merge(n);
@@ -298,7 +306,7 @@ impl Counters {
 mod tests {
     use super::*;
 
-    fn spent(top: &Mutex<Top>, db: &str, coll: &str, kind: Kind, micros: u64) {
+    fn spent(top: &Mutex<Top>, db: &str, coll: &str, kind: OperationKind, micros: u64) {
         let usage = Usage { micros, count: 1 };
         top.lock().used(db, coll, kind, Class::Reads, usage);
     }
@@ -307,9 +315,9 @@ mod tests {
     fn sums_over_shards() {
         let c = Counters::default();
         let (a, b) = (c.shard(), c.shard());
-        spent(&a, "db", "x", Kind::Query, 5);
-        spent(&b, "db", "x", Kind::Query, 7);
-        spent(&b, "db", "y", Kind::Insert, 1);
+        spent(&a, "db", "x", OperationKind::Query, 5);
+        spent(&b, "db", "x", OperationKind::Query, 7);
+        spent(&b, "db", "y", OperationKind::Insert, 1);
         // A worker leaves; what it counted stays.
         drop(b);
         let top = c.top();
@@ -317,7 +325,7 @@ mod tests {
             top.iter().map(|n| n.ns.as_str()).collect::<Vec<_>>(),
             ["db.x", "db.y"]
         );
-        let u = top[0].usage[Kind::Query as usize];
+        let u = top[0].usage[OperationKind::Query as usize];
         assert_eq!((u.micros, u.count), (12, 2));
         let reads = &c.namespace("db", "x").latencies[Class::Reads as usize];
         assert_eq!((reads.micros, reads.ops), (12, 2));
@@ -351,15 +359,15 @@ mod tests {
         let c = Counters::default();
         let (a, b) = (c.shard(), c.shard());
         for n in 0..MOST_NAMESPACES {
-            spent(&a, "db", &n.to_string(), Kind::Query, 1);
+            spent(&a, "db", &n.to_string(), OperationKind::Query, 1);
         }
         let counted = |ns: &str| c.top().iter().any(|n| n.ns == ns);
-        spent(&b, "db", "7", Kind::Query, 1);
-        spent(&a, "db2", "one more", Kind::Query, 1);
+        spent(&b, "db", "7", OperationKind::Query, 1);
+        spent(&a, "db2", "one more", OperationKind::Query, 1);
         assert!(!counted("db2.one more"), "there is no room");
         c.forget("db", Some("7"));
         assert!(!counted("db.7"));
-        spent(&a, "db2", "one more", Kind::Query, 1);
+        spent(&a, "db2", "one more", OperationKind::Query, 1);
         assert!(counted("db2.one more"));
         c.forget("db", None);
         assert_eq!(

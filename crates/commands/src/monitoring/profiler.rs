@@ -31,7 +31,7 @@ const PROFILE_BYTES: i64 = 1 << 20;
 
 /// How one database is profiled.
 #[derive(Clone, Default)]
-pub struct Settings {
+pub struct ProfilerSettings {
     /// 0: not; 1: what is slow; 2: everything.
     pub level: i32,
     /// In place of slowness: what matches.
@@ -47,7 +47,7 @@ pub struct Profiler {
     slow_ms: AtomicI64,
     /// The bits of an f64.
     sample_rate: AtomicU64,
-    databases: RwLock<HashMap<String, Settings>>,
+    databases: RwLock<HashMap<String, ProfilerSettings>>,
 }
 
 impl Profiler {
@@ -77,14 +77,14 @@ impl Profiler {
         self.sample_rate.store(rate.to_bits(), Relaxed);
     }
 
-    pub fn settings(&self, db: &str) -> Settings {
+    pub fn settings(&self, db: &str) -> ProfilerSettings {
         if !self.any.load(Relaxed) {
-            return Settings::default();
+            return ProfilerSettings::default();
         }
         self.databases.read().get(db).cloned().unwrap_or_default()
     }
 
-    pub fn set(&self, db: &str, settings: Settings) {
+    pub fn set(&self, db: &str, settings: ProfilerSettings) {
         let mut databases = self.databases.write();
         if settings.level == 0 && settings.filter.is_none() {
             databases.remove(db);

@@ -3,7 +3,7 @@
 use super::dispatch::Call;
 use crate::Commands;
 use crate::monitoring::latency::class_of;
-use crate::monitoring::metrics::{Kind, Top, Usage, Work, kind_of};
+use crate::monitoring::metrics::{OperationKind, Top, Usage, Work, kind_of};
 use crate::monitoring::profiler::Observed;
 use crate::request::Done;
 use crate::request::args::Args;
@@ -29,7 +29,7 @@ pub(super) struct Account<'a, 'r> {
     pub statements: u64,
     pub work: Work,
     /// By collection, of a command on several.
-    pub spent: Vec<(String, Kind, Usage)>,
+    pub spent: Vec<(String, OperationKind, Usage)>,
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
     /// Collections that it made because something was written to them.

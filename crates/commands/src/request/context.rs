@@ -2,13 +2,13 @@
 
 use crate::Commands;
 use crate::crud::cursor::PendingBatch;
-use crate::monitoring::metrics::{Kind, Usage, Work};
+use crate::monitoring::metrics::{OperationKind, Usage, Work};
 use crate::request::Call;
 use crate::request::args::Args;
 use crate::request::concern::{self, Acknowledge, WriteConcern};
 use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
-use crate::request::transaction::Statement;
+use crate::request::transaction::TransactionStatement;
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
@@ -55,9 +55,9 @@ pub struct CommandContext<'c, 'r> {
     /// A first batch that an earlier run began; set again when this run is suspended.
     pub begun: Option<Box<PendingBatch>>,
     /// For `top`, of a command on several collections.
-    pub spent: Vec<(String, Kind, Usage)>,
+    pub spent: Vec<(String, OperationKind, Usage)>,
     /// The transaction that it is a statement of, or that it ends.
-    pub transaction: Option<Statement>,
+    pub transaction: Option<TransactionStatement>,
     /// The reply document, open.
     pub w: Writer,
 }

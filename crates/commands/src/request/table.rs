@@ -1,8 +1,8 @@
 //! The table of commands: wire name, manners, and the function that runs each.
 
 use crate::request::{CommandContext, Done};
-use crate::security::needs::{self, Needs};
-use Needs::*;
+use crate::security::needs::{self, RequiredAccess};
+use RequiredAccess::*;
 use auth::Action::*;
 use bson::Val;
 use errors::Result;
@@ -42,7 +42,7 @@ pub struct Command {
     pub name: &'static str,
     pub flags: u16,
     /// What it needs of who runs it, where authorization is on.
-    pub needs: Needs,
+    pub needs: RequiredAccess,
     pub run: Run,
     /// For `listCommands`.
     pub help: &'static str,

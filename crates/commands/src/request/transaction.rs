@@ -156,7 +156,7 @@ impl Commands {
         call: &Call<'_, '_>,
         args: &Args<'_>,
         op: &mut OpCtx,
-    ) -> Result<Option<Statement>> {
+    ) -> Result<Option<TransactionStatement>> {
         let g = &args.generic;
         if !is_statement(args) {
             return Ok(None);
@@ -168,7 +168,7 @@ impl Commands {
         if ends(call.command) {
             let hold = self.retries.find_transaction(op, lsid, number, lifetime)?;
             let before = None;
-            return Ok(Some(Statement {
+            return Ok(Some(TransactionStatement {
                 hold,
                 lsid,
                 number,
@@ -194,7 +194,7 @@ impl Commands {
         };
         let before = Some(transaction.savepoint());
         op.join(transaction);
-        Ok(Some(Statement {
+        Ok(Some(TransactionStatement {
             hold,
             lsid,
             number,
@@ -211,7 +211,7 @@ impl Commands {
 }
 
 /// A request's hold on its transaction.
-pub struct Statement {
+pub struct TransactionStatement {
     pub hold: TransactionHold,
     pub lsid: Lsid,
     pub number: i64,
@@ -221,7 +221,7 @@ pub struct Statement {
 
 /// After a statement has run: its transaction goes back to the session, or is aborted. Says whether it was aborted.
 pub(super) fn leave(
-    statement: &mut Statement,
+    statement: &mut TransactionStatement,
     transaction: Option<Box<Transaction>>,
     done: &Result<Done>,
     reply: &[u8],

@@ -14,7 +14,7 @@ use errors::{Code, Error, Result, err};
 use parking_lot::Mutex;
 use query::expr::Vars;
 use query::filter::Filter;
-use service::config::{Audit as Options, AuditTo};
+use service::config::{AuditOptions, AuditTo};
 use service::{Address, Client};
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -40,7 +40,7 @@ pub struct Ended<'a> {
 }
 
 impl Audit {
-    pub fn open(options: &Options) -> Result<Audit> {
+    pub fn open(options: &AuditOptions) -> Result<Audit> {
         let filter = match &options.filter {
             None => Filter::all(),
             Some(text) => {

@@ -3,7 +3,7 @@
 //! Invariant: with authorization off it costs one look at a flag.
 
 use super::login::{self, LoggedIn};
-use super::needs::Needs;
+use super::needs::RequiredAccess;
 use super::redact;
 use crate::request::CommandContext;
 use crate::request::args::Args;
@@ -58,13 +58,15 @@ impl<'r> Check<'_, 'r> {
     }
 
     /// Whether the user may do what the table says that the command needs.
-    pub fn meets(&self, needs: &Needs) -> Result<bool> {
+    pub fn meets(&self, needs: &RequiredAccess) -> Result<bool> {
         Ok(match needs {
-            Needs::Nothing | Needs::Login => true,
-            Needs::Cluster(actions) => self.may_all(actions, Target::Cluster),
-            Needs::Database(actions) => self.may_all(actions, Target::Database(self.args.db)),
-            Needs::Collection(actions) => self.may_all(actions, self.target()),
-            Needs::Own(decide) => decide(self)?,
+            RequiredAccess::Nothing | RequiredAccess::Login => true,
+            RequiredAccess::Cluster(actions) => self.may_all(actions, Target::Cluster),
+            RequiredAccess::Database(actions) => {
+                self.may_all(actions, Target::Database(self.args.db))
+            }
+            RequiredAccess::Collection(actions) => self.may_all(actions, self.target()),
+            RequiredAccess::Own(decide) => decide(self)?,
         })
     }
 }
@@ -72,7 +74,7 @@ impl<'r> Check<'_, 'r> {
 /// Fails where the client may not run its command.
 #[inline]
 pub fn check(cx: &mut CommandContext<'_, '_>) -> Result<()> {
-    if !cx.app.security.enabled || matches!(cx.command.needs, Needs::Nothing) {
+    if !cx.app.security.enabled || matches!(cx.command.needs, RequiredAccess::Nothing) {
         return Ok(());
     }
     check_client(cx)

@@ -13,7 +13,7 @@ use crate::request::connection::Connection;
 use crate::request::{CommandContext, Done};
 use arc_swap::ArcSwapOption;
 use auth::role::Resolved;
-use auth::scram::{self, Credential, Exchange, First, Hash, Step};
+use auth::scram::{self, Credential, Exchange, First, Hash, ScramStep};
 use auth::{Privileges, RoleName, UserName};
 use errors::{Code, Error, Result, bail, err};
 use executor::session_id::NOBODY;
@@ -241,8 +241,8 @@ pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<R
     };
     let mechanism = hash.mechanism();
     let outcome = match exchange.end(payload) {
-        Ok(Step::Proven(answer)) => log_in(cx, &name, mechanism, &[]).map(|()| answer),
-        Ok(Step::Refused) => Err(err!(
+        Ok(ScramStep::Proven(answer)) => log_in(cx, &name, mechanism, &[]).map(|()| answer),
+        Ok(ScramStep::Refused) => Err(err!(
             AuthenticationFailed,
             "SCRAM authentication failed, storedKey mismatch"
         )),

@@ -29,7 +29,7 @@ use bson::doc;
 use errors::Result;
 use executor::Engine;
 use parking_lot::Mutex;
-use service::{Client, Config};
+use service::{Client, ServerConfig};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -73,7 +73,7 @@ struct Failures {
 }
 
 impl Security {
-    pub fn open(config: &Config) -> Result<Security> {
+    pub fn open(config: &ServerConfig) -> Result<Security> {
         Ok(Security {
             enabled: config.security.authorization,
             keys: config.security.keys.clone(),

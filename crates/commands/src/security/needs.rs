@@ -12,7 +12,7 @@ use catalog::{collection_of, db_of};
 use errors::Result;
 
 /// What a command needs of who runs it.
-pub enum Needs {
+pub enum RequiredAccess {
     /// Anybody may, before a login too.
     Nothing,
     Login,

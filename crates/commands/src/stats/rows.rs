@@ -5,7 +5,7 @@ use super::{coll_stats, sizes};
 use crate::Commands;
 use crate::clock::now_millis;
 use crate::ddl::list_collections;
-use crate::diagnostic::current_op::{Wanted, Watch};
+use crate::diagnostic::current_op::{OperationFilter, Watch};
 use crate::diagnostic::process;
 use crate::monitoring::latency;
 use crate::monitoring::metrics::Counters;
@@ -43,7 +43,7 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
                     );
                 }
                 let spec = stage.spec.as_doc();
-                let mut wanted = Wanted::from_stage(spec);
+                let mut wanted = OperationFilter::from_stage(spec);
                 if !spec.get("allUsers").is_some_and(|v| v.truthy()) {
                     wanted.only = me.clone().flatten();
                 }

@@ -22,7 +22,7 @@ const AT: &str = "hello.topologyVersion";
 
 /// What of hello changes while the process lives.
 #[derive(Default)]
-pub struct Topology {
+pub struct TopologyMonitor {
     counter: AtomicI64,
     pub figures: Arc<HelloCounters>,
 }
@@ -35,7 +35,7 @@ pub struct HelloCounters {
     pub exhaust_is_master: AtomicI64,
 }
 
-impl Topology {
+impl TopologyMonitor {
     pub fn counter(&self) -> i64 {
         self.counter.load(SeqCst)
     }

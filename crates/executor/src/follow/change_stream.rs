@@ -11,7 +11,7 @@ use crate::op::OpCtx;
 use crate::records;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, Writer};
 use changes::event::{self, Images, Kind, Scope, Shown};
-use changes::{Change, Place, Stamp, Token, What, changes};
+use changes::{Change, EntryStamp, Token, TokenPlace, What, changes};
 use errors::{Error, Result, bail, err};
 use query::expr::Vars;
 use query::pipeline::per_document::PerDocument;
@@ -38,7 +38,7 @@ pub enum ShowImage {
 
 /// Where a stream begins.
 #[derive(Clone, Copy, Debug)]
-pub enum Start {
+pub enum StreamStart {
     Now,
     /// At the first entry whose timestamp is at least this.
     At(u64),
@@ -50,7 +50,7 @@ pub struct ChangeStreamRequest {
     pub shown: Shown,
     pub full: ShowImage,
     pub before: ShowImage,
-    pub start: Start,
+    pub start: StreamStart,
     /// The stages after `$changeStream`.
     pub pipeline: PerDocument,
     pub vars: Arc<Vars>,
@@ -91,8 +91,8 @@ fn history_lost() -> Error {
     .with_label("NonResumableChangeStreamError")
 }
 
-fn stamp_of(record: &Record<'_>) -> Stamp {
-    Stamp {
+fn stamp_of(record: &Record<'_>) -> EntryStamp {
+    EntryStamp {
         ts: record.ts,
         term: record.term,
         wall_millis: record.wall_millis,
@@ -128,15 +128,15 @@ impl ChangeStream {
         let store = tail.store();
         let mut is_there = true;
         let (mark, token) = match request.start {
-            Start::Now => {
+            StreamStart::Now => {
                 let ts = store.last_ts();
                 (seek(store, ts + 1)?, Token::mark(ts + 1))
             }
-            Start::At(ts) => (seek(store, ts)?, Token::mark(ts)),
-            Start::After(token) => {
+            StreamStart::At(ts) => (seek(store, ts)?, Token::mark(ts)),
+            StreamStart::After(token) => {
                 let mark = seek(store, token.ts)?;
                 is_there =
-                    token.place == Place::Mark || shows(store, mark, &token, &request.shown)?;
+                    token.place == TokenPlace::Mark || shows(store, mark, &token, &request.shown)?;
                 (mark, token)
             }
         };
@@ -312,7 +312,13 @@ impl ChangeStream {
         Ok(())
     }
 
-    fn event(&self, ctx: &OpCtx, stamp: &Stamp, change: &Change<'_>, kind: Kind) -> Result<DocBuf> {
+    fn event(
+        &self,
+        ctx: &OpCtx,
+        stamp: &EntryStamp,
+        change: &Change<'_>,
+        kind: Kind,
+    ) -> Result<DocBuf> {
         let now;
         let mut images = Images::default();
         if let What::Update(_, new) = change.what {
@@ -421,7 +427,7 @@ fn look_up(ctx: &OpCtx, change: &Change<'_>, new: Doc<'_>) -> Result<Option<DocB
     }
 }
 
-fn missing_image(which: &str, of: &str, stamp: &Stamp, change: &Change<'_>) -> Error {
+fn missing_image(which: &str, of: &str, stamp: &EntryStamp, change: &Change<'_>) -> Error {
     err!(
         NoMatchingDocument,
         "Change stream was configured to require a {which}-image for all {of} events, but the {which}-image was not found for event: {{ _id: {}, ns: \"{}\" }}",
@@ -438,7 +444,7 @@ fn shows(store: &Store, mark: LogMark, token: &Token, shown: &Shown) -> Result<b
         return Ok(false);
     };
     let entry = decode(&record)?;
-    let (Place::Event { at, .. } | Place::Invalidate { at }) = token.place else {
+    let (TokenPlace::Event { at, .. } | TokenPlace::Invalidate { at }) = token.place else {
         return Ok(true);
     };
     let all = changes(&entry);

@@ -10,7 +10,7 @@ use crate::op::OpCtx;
 use crate::read::find::FindRequest;
 use crate::read::step::built;
 use bson::{Doc, DocBuf, Val, Writer, tag};
-use changes::{Stamp, oplog_entry};
+use changes::{EntryStamp, oplog_entry};
 use errors::{Error, Result, bail, err};
 use query::expr::Vars;
 use query::filter::Filter;
@@ -40,7 +40,7 @@ pub struct OplogCursor {
     projection: Option<Projection>,
     vars: Arc<Vars>,
     position: Position,
-    bounds: Bounds,
+    bounds: TimestampBounds,
     skip: u64,
     left: Option<u64>,
     /// The follower of a tailable, awaiting cursor.
@@ -51,15 +51,15 @@ pub struct OplogCursor {
 
 /// Timestamps from `low` to `high`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct TimestampBounds {
     pub low: u64,
     pub high: u64,
 }
 
-impl Bounds {
+impl TimestampBounds {
     /// The bounds on `ts` from the top level of a filter.
-    pub fn of(filter: Doc<'_>) -> Bounds {
-        let mut bounds = Bounds {
+    pub fn of(filter: Doc<'_>) -> TimestampBounds {
+        let mut bounds = TimestampBounds {
             low: 0,
             high: u64::MAX,
         };
@@ -107,7 +107,7 @@ impl Bounds {
 fn document(record: &Record<'_>) -> Result<DocBuf> {
     let entry = Entry::decode(record.payload)
         .ok_or_else(|| Error::internal(format!("entry {} of the log is damaged", record.index)))?;
-    let stamp = Stamp {
+    let stamp = EntryStamp {
         ts: record.ts,
         term: record.term,
         wall_millis: record.wall_millis,
@@ -125,7 +125,7 @@ impl OplogCursor {
         tailable: bool,
         awaits: bool,
     ) -> Result<OplogCursor> {
-        let bounds = Bounds::of(given);
+        let bounds = TimestampBounds::of(given);
         let store = tail.store();
         let follower = awaits.then(|| tail.follow(""));
         let position = if backward {
@@ -321,7 +321,7 @@ mod tests {
     fn bounds_come_from_the_top_of_a_filter() {
         let at = |n: u32| format!(r#"{{"$timestamp":{{"t":{n},"i":0}}}}"#);
         let of = |text: String| {
-            let bounds = Bounds::of(bson::json::parse(&text).unwrap().as_doc());
+            let bounds = TimestampBounds::of(bson::json::parse(&text).unwrap().as_doc());
             (bounds.low, bounds.high)
         };
         let (five, nine) = (5 << 32, 9 << 32);

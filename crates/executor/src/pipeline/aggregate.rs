@@ -1,5 +1,5 @@
 //! Pipelines over collections: a query answers the leading stages, and the pipeline's own operators
-//! do the rest. This file gives the operators their environment ([`Host`]).
+//! do the rest. This file gives the operators their environment ([`PipelineHost`]).
 
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
@@ -17,7 +17,7 @@ use planner::{Access, DistinctRequest, Hint, Plan};
 use query::expr::Vars;
 use query::path::FieldPath;
 use query::pipeline::{
-    self, Foreign, GroupPushdown, Host, MergeSpec, Namespace, OutSpec, Pipeline, RowsKind,
+    self, Foreign, GroupPushdown, MergeSpec, Namespace, OutSpec, Pipeline, PipelineHost, RowsKind,
     RowsStage, Share, Source, StageProfiler,
 };
 use query::projection::Projection;
@@ -325,7 +325,7 @@ pub(crate) fn covering(paths: &std::collections::BTreeSet<String>) -> Option<Pro
     Projection::parse(w.finish().as_doc(), None, &Default::default()).ok()
 }
 
-impl Host for Outside<'_, '_> {
+impl PipelineHost for Outside<'_, '_> {
     fn check(&mut self) -> Result<()> {
         self.ctx.tick(1)
     }

@@ -14,7 +14,7 @@ use bson::Doc;
 use catalog::Collection;
 use errors::Result;
 use planner::{Access, Plan};
-use query::pipeline::{self, Host, Source, StageCounters, StageProfiler};
+use query::pipeline::{self, PipelineHost, Source, StageCounters, StageProfiler};
 use query::projection::Projection;
 use std::any::Any;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ pub(crate) fn watched_rows(cursor: FindCursor, watch: &mut StageProfiler) -> Box
     }))
 }
 
-/// [`Host::advance_rows`] for rows that are counted.
+/// [`PipelineHost::advance_rows`] for rows that are counted.
 pub(crate) fn advance(
     host: &mut Outside<'_, '_>,
     rows: &mut dyn pipeline::DocumentSource,

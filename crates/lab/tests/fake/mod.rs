@@ -3,7 +3,7 @@
 
 pub mod gate;
 
-use auth::scram::{Client, Hash};
+use auth::scram::{Hash, ScramClient};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use gate::Gate;
 use std::collections::BTreeMap;
@@ -191,7 +191,7 @@ impl Guest {
                 }
                 let first = payload()?;
                 let nonce = first.split("r=").nth(1)?;
-                let mut scram = Client::new(*hash, name, password, nonce);
+                let mut scram = ScramClient::new(*hash, name, password, nonce);
                 if first != scram.first() {
                     return Some(failed);
                 }

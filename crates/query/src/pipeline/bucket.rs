@@ -7,7 +7,7 @@ use super::granularity::{Granularity, granularity};
 use super::group::{self, Field};
 use super::parse::ParseCtx;
 use super::stage_memory::hold;
-use super::{Host, IdleVisitor, Op, Share, Source, Stage, sort};
+use super::{IdleVisitor, Op, PipelineHost, Share, Source, Stage, sort};
 use crate::accumulator::Accumulator;
 use crate::collation::{Collation, compare};
 use crate::expr::join_paths;
@@ -300,7 +300,7 @@ struct Valued {
 }
 
 impl Source for Valued {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
             return Ok(false);
         }
@@ -421,7 +421,7 @@ impl Run {
     }
 
     /// Reads the next row unless it is there.
-    fn look(&mut self, host: &mut dyn Host) -> Result<()> {
+    fn look(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         if self.next.is_none() && !self.ended {
             self.ended = !self.input.advance(host)?;
             if !self.ended {
@@ -490,7 +490,7 @@ impl Run {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         let limit = host.memory_limit();
         loop {
             if let Some(b) = &self.bucket {

@@ -6,7 +6,7 @@
 use super::options::{field_path, object, options, required, string};
 use super::unwind::set_path;
 use super::window::Unit;
-use super::{Host, IdleVisitor, Source, sort};
+use super::{IdleVisitor, PipelineHost, Source, sort};
 use crate::arithmetic::{Number, add, multiply};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -302,7 +302,7 @@ impl Run {
     }
 
     /// Reads the next row unless it is there; true when it is one without a value, which is given at once.
-    fn look(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn look(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if self.next.is_some() || self.ended {
             host.check()?;
             return Ok(false);
@@ -395,7 +395,7 @@ impl Run {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         loop {
             if self.look(host)? {
                 return Ok(true);

@@ -3,7 +3,7 @@
 use super::parse::{Inside, ParseCtx};
 use super::spill::{Tape, TapeWriter};
 use super::stage_memory::hold;
-use super::{Host, IdleVisitor, Pipeline, Share, Source, check_size, too_much_memory};
+use super::{IdleVisitor, Pipeline, PipelineHost, Share, Source, check_size, too_much_memory};
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
@@ -59,7 +59,7 @@ struct Shared {
 }
 
 impl Source for Shared {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         host.check()?;
         let more = match &*self.input {
             Collected::Docs(docs) => self.next < docs.len(),
@@ -135,7 +135,7 @@ impl Run {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if self.done {
             return Ok(false);
         }

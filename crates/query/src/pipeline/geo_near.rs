@@ -9,7 +9,7 @@
 
 use super::options::field_path;
 use super::parse::parse_match;
-use super::{Host, IdleVisitor, Source};
+use super::{IdleVisitor, PipelineHost, Source};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::filter::{Filter, NearTest, Node, Test, nearest};
 use crate::path::FieldPath;
@@ -337,7 +337,7 @@ impl Run {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
             return Ok(false);
         }
@@ -372,7 +372,7 @@ impl Strip {
 }
 
 impl Source for Strip {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
             return Ok(false);
         }

@@ -5,7 +5,7 @@ use super::options::field_path;
 use super::parse::ParseCtx;
 use super::stage_memory::hold;
 use super::unwind::set_path;
-use super::{Host, IdleVisitor, Namespace, Pipeline, Share, Source};
+use super::{IdleVisitor, Namespace, Pipeline, PipelineHost, Share, Source};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, Node};
@@ -198,7 +198,7 @@ impl Run {
         }
     }
 
-    fn begin(&self, host: &dyn Host) -> Result<Search> {
+    fn begin(&self, host: &dyn PipelineHost) -> Result<Search> {
         let ctx = EvalCtx::new(self.input.doc(), &self.vars);
         let start = self.spec.start.evaluate(&ctx)?;
         let mut s = Search {
@@ -225,7 +225,12 @@ impl Run {
 
 impl Search {
     /// Runs to the end of the search.
-    fn run(&mut self, spec: &GraphLookup, vars: &Arc<Vars>, host: &mut dyn Host) -> Result<()> {
+    fn run(
+        &mut self,
+        spec: &GraphLookup,
+        vars: &Arc<Vars>,
+        host: &mut dyn PipelineHost,
+    ) -> Result<()> {
         let Search {
             seen,
             depth,
@@ -288,7 +293,7 @@ impl Search {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         let search = match &mut self.search {
             Some(s) => s,
             None => {

@@ -5,7 +5,9 @@
 
 use super::spill::{Merge, Runs};
 use super::stage_memory::hold;
-use super::{Host, IdleVisitor, Share, Source, StageProfiler, too_much_memory, unspillable};
+use super::{
+    IdleVisitor, PipelineHost, Share, Source, StageProfiler, too_much_memory, unspillable,
+};
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -146,14 +148,14 @@ impl Run {
     }
 
     /// Tells explain what the groups in memory hold.
-    fn measure(&self, host: &mut dyn Host) {
+    fn measure(&self, host: &mut dyn PipelineHost) {
         if let Some(f) = host.watch().and_then(StageProfiler::now) {
             f.held(self.groups.iter().map(|g| g.accumulators.as_slice()));
         }
     }
 
     /// Writes the groups in memory as a run.
-    fn spill(&mut self, host: &mut dyn Host) -> Result<()> {
+    fn spill(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         self.runs.prepare(host)?;
         self.measure(host);
         let mut keys: Vec<(Box<[u8]>, usize)> =
@@ -180,7 +182,7 @@ impl Run {
     }
 
     /// The next group of the merged runs.
-    fn merged(&mut self, host: &mut dyn Host) -> Result<Option<State>> {
+    fn merged(&mut self, host: &mut dyn PipelineHost) -> Result<Option<State>> {
         let limit = host.memory_limit();
         let Some(m) = &mut self.merge else {
             return Ok(None);
@@ -283,7 +285,7 @@ pub(super) fn finish(
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if self.input.is_some() {
             let limit = host.memory_limit();
             while let Some(input) = &mut self.input {

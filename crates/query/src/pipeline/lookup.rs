@@ -5,7 +5,7 @@ use super::options::{field_path, object, options, required, string, wrong_type};
 use super::parse::{Inside, ParseCtx};
 use super::stage_memory::hold;
 use super::unwind::{Unwind, set_path};
-use super::{Host, IdleVisitor, Namespace, Op, Pipeline, Share, Source, Stage};
+use super::{IdleVisitor, Namespace, Op, Pipeline, PipelineHost, Share, Source, Stage};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, InList, Node, Test};
@@ -182,7 +182,7 @@ impl Lookup {
     pub fn open(
         &self,
         doc: Doc<'_>,
-        host: &mut dyn Host,
+        host: &mut dyn PipelineHost,
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
         let vars = bind(&self.lets, doc, vars)?;
@@ -346,7 +346,7 @@ impl Run {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if self.joining.is_none() {
             if !self.input.advance(host)? {
                 return Ok(false);

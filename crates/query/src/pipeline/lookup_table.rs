@@ -11,7 +11,7 @@
 //! - What the table holds counts in the memory of stages ([`Share`]); where it does not fit, queries go on.
 
 use super::lookup::{Lookup, join_values};
-use super::{Host, IdleVisitor, Op, Share, Source};
+use super::{IdleVisitor, Op, PipelineHost, Share, Source};
 use crate::expr::Vars;
 use crate::index_keys::{KeyPattern, KeySet};
 use bson::{Doc, Val, Writer, key, tag};
@@ -67,7 +67,7 @@ impl Joiner {
     pub fn open(
         &mut self,
         doc: Doc<'_>,
-        host: &mut dyn Host,
+        host: &mut dyn PipelineHost,
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
         if matches!(self.state, State::Queries) && self.wants_table(host) {
@@ -90,7 +90,7 @@ impl Joiner {
         self.spec.open(doc, host, vars)
     }
 
-    fn wants_table(&mut self, host: &mut dyn Host) -> bool {
+    fn wants_table(&mut self, host: &mut dyn PipelineHost) -> bool {
         if self.queries < FEWEST {
             return false;
         }
@@ -101,7 +101,7 @@ impl Joiner {
         self.queries >= after
     }
 
-    fn begin(&mut self, host: &mut dyn Host, vars: &Arc<Vars>) -> Result<()> {
+    fn begin(&mut self, host: &mut dyn PipelineHost, vars: &Arc<Vars>) -> Result<()> {
         let (Some(ns), Some((_, path))) = (&self.spec.from, &self.spec.fields) else {
             return Ok(());
         };
@@ -117,7 +117,7 @@ impl Joiner {
     }
 
     /// Reads the foreign collection to its end; gives the table up where it gets too large.
-    fn read(&mut self, host: &mut dyn Host) -> Result<()> {
+    fn read(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         let State::Reading(source, table) = &mut self.state else {
             return Ok(());
         };
@@ -163,7 +163,7 @@ fn may_have_table(spec: &Lookup) -> bool {
         && spec.pipeline.stages.iter().all(|s| filters(&s.op))
 }
 
-fn table_after(spec: &Lookup, host: &mut dyn Host) -> u64 {
+fn table_after(spec: &Lookup, host: &mut dyn PipelineHost) -> u64 {
     let (Some(ns), Some((_, path))) = (&spec.from, &spec.fields) else {
         return u64::MAX;
     };
@@ -296,7 +296,7 @@ struct Found {
 }
 
 impl Source for Found {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         host.check()?;
         self.next = self.rows.len().min(self.next) + 1;
         Ok(self.next <= self.rows.len())

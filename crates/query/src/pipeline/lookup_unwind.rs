@@ -6,7 +6,7 @@
 use super::lookup::Lookup;
 use super::lookup_table::Joiner;
 use super::unwind::{self, Unwind};
-use super::{Host, IdleVisitor, Op, Share, Source, Stage};
+use super::{IdleVisitor, Op, PipelineHost, Share, Source, Stage};
 use crate::expr::Vars;
 use crate::filter::{Filter, Node};
 use crate::path::FieldPath;
@@ -147,7 +147,7 @@ impl Run {
         }
     }
 
-    fn remember(&mut self, host: &dyn Host) {
+    fn remember(&mut self, host: &dyn PipelineHost) {
         let (Some(known), Matches::Running(source)) = (&mut self.known, &self.matches) else {
             return;
         };
@@ -167,7 +167,7 @@ fn emit(out: &mut Vec<u8>, input: Doc<'_>, unwind: &Unwind, joined: Option<(Val<
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         loop {
             match &mut self.matches {
                 Matches::Over => {

@@ -6,7 +6,7 @@
 //!
 //! Operators pass on views of documents; one that builds a document keeps it in a buffer of its own, so that streaming
 //! allocates nothing per document. What needs the outside (other collections, writing, statistics, limits) goes through
-//! the [`Host`] that each pull brings along.
+//! the [`PipelineHost`] that each pull brings along.
 //!
 //! Invariant: after an error for which `is_offload()` holds, a source may be advanced again and has lost nothing. The
 //! check that fails so is made before a document is taken from anywhere.
@@ -93,7 +93,7 @@ impl std::fmt::Display for Namespace {
 /// A stream of documents.
 pub trait Source: Send {
     /// To the next document; `false` at the end (and from then on).
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool>;
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool>;
     /// The document that the last `advance` reached.
     fn doc(&self) -> Doc<'_>;
     /// Shows `to` the rows and single documents that it holds, always in the same order. `wanted`: [`Source::doc`] will be asked
@@ -123,14 +123,14 @@ fn show_input(input: &mut Option<Box<dyn Source>>, to: &mut dyn IdleVisitor) -> 
     input.as_mut().map_or(Ok(()), |i| i.parts(false, to))
 }
 
-/// The rows of a collection, as whoever reads it keeps them; see [`Host::advance_rows`].
+/// The rows of a collection, as whoever reads it keeps them; see [`PipelineHost::advance_rows`].
 pub trait DocumentSource: Send {
     fn doc(&self) -> Doc<'_>;
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
 /// What the stages may ask of the world. One lives as long as one command (or one batch of a cursor).
-pub trait Host {
+pub trait PipelineHost {
     /// Deadline, kill and budget: called once for each document that an operator makes or takes in.
     fn check(&mut self) -> Result<()>;
 

@@ -3,7 +3,7 @@
 //!
 //! Invariant: the results are those of whole documents. So a pipeline is left alone that gives documents of its input.
 
-use super::{Host, IdleVisitor, Op, Pipeline, Source, Stage};
+use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
 use bson::{Doc, Writer};
 use errors::Result;
 use std::collections::BTreeSet;
@@ -51,7 +51,7 @@ impl Narrow {
 }
 
 impl Source for Narrow {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
             return Ok(false);
         }

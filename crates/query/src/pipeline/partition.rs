@@ -10,7 +10,7 @@
 //! and of these at least one. Of the rest only where each page begins is known.
 
 use super::spill::{SpillFile, failed, read_part, write_part};
-use super::{Host, Share, too_much_memory};
+use super::{PipelineHost, Share, too_much_memory};
 use bson::DocBuf;
 use errors::{Error, Result};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -53,7 +53,7 @@ impl Partition {
 
     /// To be called before each [`Partition::push`]: makes room for the row. After an error for which `is_offload()` holds it may
     /// be called again.
-    pub fn prepare(&mut self, row: &Row, host: &mut dyn Host) -> Result<()> {
+    pub fn prepare(&mut self, row: &Row, host: &mut dyn PipelineHost) -> Result<()> {
         let (limit, bytes) = (host.memory_limit(), self.bytes + row.bytes());
         if self.len == 0 {
             return Ok(());

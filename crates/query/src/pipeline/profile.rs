@@ -4,9 +4,9 @@
 //! of the host's [`StageProfiler`]: what it says of itself, and what the collections that it opens examine, is counted there.
 //!
 //! Invariant: where nobody asks for an explanation none of this is there. No operator is wrapped, no clock is read, and
-//! [`Host::watch`] is asked once for a whole input or a spill, never for a document.
+//! [`PipelineHost::watch`] is asked once for a whole input or a spill, never for a document.
 
-use super::{Host, IdleVisitor, Op, Pipeline, Source, Stage};
+use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
 use crate::accumulator::Accumulator;
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Writer};
@@ -114,7 +114,7 @@ pub(super) struct Watched {
 }
 
 impl Source for Watched {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         let Some((started, before)) = host.watch().map(|w| {
             let before = std::mem::replace(&mut w.current, self.stage);
             ((w.clock)(), before)

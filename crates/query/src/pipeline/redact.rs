@@ -1,6 +1,6 @@
 //! `$redact`: an expression that says of each document and each document inside it whether it stays.
 
-use super::{Host, IdleVisitor, Source};
+use super::{IdleVisitor, PipelineHost, Source};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Scope, Vars};
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail};
@@ -150,7 +150,7 @@ impl Walk<'_> {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         while self.input.advance(host)? {
             self.out.clear();
             let doc = self.input.doc();

@@ -2,13 +2,13 @@
 
 use super::options::{options, required, string, wrong_type};
 use super::stage_memory::hold;
-use super::{Host, IdleVisitor, Namespace, Share, Source};
+use super::{IdleVisitor, Namespace, PipelineHost, Share, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
 use bson::{Doc, DocBuf, Val, Value, tag};
 use errors::{Result, bail};
 use std::sync::Arc;
 
-/// What a stage wants to know; [`Host::rows`] answers.
+/// What a stage wants to know; [`PipelineHost::rows`] answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowsKind {
     CollStats,
@@ -294,7 +294,7 @@ impl Run {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         let rows = match &mut self.rows {
             Some(r) => r,
             None => {
@@ -369,7 +369,7 @@ impl Documents {
 }
 
 impl Source for Documents {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         host.check()?;
         let array = match &self.array {
             Some(array) => array,

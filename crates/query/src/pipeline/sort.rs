@@ -5,7 +5,7 @@ use super::bucket::BucketAuto;
 use super::densify::Ranking;
 use super::spill::{Merge, Runs};
 use super::window::Window;
-use super::{Host, IdleVisitor, Share, Source, StageProfiler, too_much_memory};
+use super::{IdleVisitor, PipelineHost, Share, Source, StageProfiler, too_much_memory};
 use crate::expr::Vars;
 use crate::sort::SortPattern;
 use bson::Doc;
@@ -136,14 +136,14 @@ impl Run {
     }
 
     /// Tells explain what is in memory.
-    fn measure(&self, host: &mut dyn Host) {
+    fn measure(&self, host: &mut dyn PipelineHost) {
         if let Some(f) = host.watch().and_then(StageProfiler::now) {
             f.sorted_bytes += self.bytes as u64;
         }
     }
 
     /// Writes what is in memory as a run.
-    fn spill(&mut self, host: &mut dyn Host) -> Result<()> {
+    fn spill(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         self.runs.prepare(host)?;
         self.measure(host);
         let mut rows = self.drain();
@@ -203,7 +203,7 @@ impl Run {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if self.input.is_some() {
             let limit = host.memory_limit();
             while let Some(input) = &mut self.input {

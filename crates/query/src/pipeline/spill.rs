@@ -10,7 +10,7 @@
 //! whose runs are therefore the earlier ones: neither files nor what a merge holds grow with the number of runs, which may be
 //! large where there is little memory.
 
-use super::Host;
+use super::PipelineHost;
 use errors::{Error, Result};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -35,13 +35,13 @@ pub trait SpillTarget {
     fn check(&mut self) -> Result<()>;
 }
 
-impl SpillTarget for dyn Host + '_ {
+impl SpillTarget for dyn PipelineHost + '_ {
     fn file(&mut self) -> Result<Box<dyn SpillFile>> {
         self.spill()
     }
 
     fn check(&mut self) -> Result<()> {
-        Host::check(self)
+        PipelineHost::check(self)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory that the blocking stages of all operations share.
 //!
-//! One stage may hold up to its own limit ([`Host::memory_limit`]), all together what [`StageMemory`] says. What can go to a file
+//! One stage may hold up to its own limit ([`PipelineHost::memory_limit`]), all together what [`StageMemory`] says. What can go to a file
 //! asks with [`Share::fits`], and goes there early when others have the memory: each may hold four times what is free beside it,
 //! so that one alone gets nearly all, many get even shares, and whoever comes next always finds some. What cannot go to a file
 //! ([`hold`]) may take all that is free and half as much again; past that it waits, and is refused when that was in vain. Where
@@ -8,7 +8,7 @@
 //!
 //! Invariant: what can be spilled never waits, so that its memory comes back whatever those do who wait.
 
-use super::Host;
+use super::PipelineHost;
 use errors::{Result, err};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 const LEAST: usize = 128 << 10;
 /// Memory is taken in steps of this.
 const STEP: usize = 128 << 10;
-/// How often what cannot be spilled lets others go first: see [`Host::wait_for_memory`].
+/// How often what cannot be spilled lets others go first: see [`PipelineHost::wait_for_memory`].
 const TURNS: u32 = 1000;
 
 /// Such memory, and how much of it is held.
@@ -147,7 +147,12 @@ impl Drop for Share {
 
 /// Has `share` hold `bytes` of `what`, which cannot be written to a file; waits for them, up to a point.
 #[inline]
-pub(super) fn hold(share: &mut Share, bytes: usize, host: &mut dyn Host, what: &str) -> Result<()> {
+pub(super) fn hold(
+    share: &mut Share,
+    bytes: usize,
+    host: &mut dyn PipelineHost,
+    what: &str,
+) -> Result<()> {
     share.hold(bytes, what, || host.wait_for_memory())
 }
 

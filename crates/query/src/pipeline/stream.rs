@@ -1,6 +1,6 @@
 //! The operators that hold at most one document: filter, transformation, limit, skip, count, and the sources.
 
-use super::{DocumentSource, Host, IdleVisitor, MAX_UNDER_WAY, Source};
+use super::{DocumentSource, IdleVisitor, MAX_UNDER_WAY, PipelineHost, Source};
 use crate::expr::{EvalCtx, Vars, check_depth};
 use crate::filter::Filter;
 use crate::transform::Transform;
@@ -13,7 +13,7 @@ pub(super) struct Leaf {
 }
 
 impl Source for Leaf {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         host.advance_rows(&mut *self.rows)
     }
 
@@ -29,7 +29,7 @@ impl Source for Leaf {
 pub(super) struct Empty;
 
 impl Source for Empty {
-    fn advance(&mut self, _host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, _host: &mut dyn PipelineHost) -> Result<bool> {
         Ok(false)
     }
 
@@ -58,7 +58,7 @@ impl Docs {
 }
 
 impl Source for Docs {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         host.check()?;
         match self.docs.next() {
             Some(d) => {
@@ -95,7 +95,7 @@ impl Match {
 }
 
 impl Source for Match {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         while self.input.advance(host)? {
             if self.filter.matches_with(self.input.doc(), &self.vars)? {
                 return Ok(true);
@@ -133,7 +133,7 @@ impl Map {
 }
 
 impl Source for Map {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
             return Ok(false);
         }
@@ -159,7 +159,7 @@ pub(super) struct Checked {
 }
 
 impl Source for Checked {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
             return Ok(false);
         }
@@ -183,7 +183,7 @@ pub(super) struct Shallow {
 }
 
 impl Source for Shallow {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
             return Ok(false);
         }
@@ -207,7 +207,7 @@ pub(super) struct Nested {
 }
 
 impl Source for Nested {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         let before = *host.under_way();
         let now = before.saturating_add(self.stages);
         if now > MAX_UNDER_WAY {
@@ -237,7 +237,7 @@ pub(super) struct Limit {
 }
 
 impl Source for Limit {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if self.left == 0 || !self.input.advance(host)? {
             return Ok(false);
         }
@@ -260,7 +260,7 @@ pub(super) struct Skip {
 }
 
 impl Source for Skip {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         while self.left > 0 {
             if !self.input.advance(host)? {
                 return Ok(false);
@@ -299,7 +299,7 @@ impl Count {
 }
 
 impl Source for Count {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         let Some(input) = &mut self.input else {
             return Ok(false);
         };

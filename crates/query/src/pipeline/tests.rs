@@ -33,7 +33,7 @@ pub(super) struct Memory {
     pub(super) under_way: usize,
 }
 
-impl Host for Memory {
+impl PipelineHost for Memory {
     fn check(&mut self) -> Result<()> {
         self.checks += 1;
         let held = self.shared.as_ref().map_or(0, |s| s.used());

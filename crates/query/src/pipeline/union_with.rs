@@ -3,7 +3,7 @@
 use super::lookup::collection;
 use super::options::{options, string};
 use super::parse::{Inside, ParseCtx};
-use super::{Host, IdleVisitor, Namespace, Pipeline, Source};
+use super::{IdleVisitor, Namespace, Pipeline, PipelineHost, Source};
 use crate::expr::Vars;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail};
@@ -71,7 +71,7 @@ impl Run {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if let Some(s) = &mut self.first {
             if s.advance(host)? {
                 return Ok(true);

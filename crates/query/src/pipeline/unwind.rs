@@ -1,7 +1,7 @@
 //! `$unwind`: a document for each element of an array.
 
 use super::options::field_path;
-use super::{Host, IdleVisitor, Source};
+use super::{IdleVisitor, PipelineHost, Source};
 use crate::path::FieldPath;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail};
@@ -187,7 +187,7 @@ pub(super) fn set_path(
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         loop {
             if self.at < self.len {
                 host.check()?;

@@ -9,7 +9,7 @@ use super::stage_memory::hold;
 use super::unwind::set_path;
 use super::window_function::Function;
 use super::window_values::{Progress, Surroundings, heap_bytes};
-use super::{Host, IdleVisitor, Share, Source, sort};
+use super::{IdleVisitor, PipelineHost, Share, Source, sort};
 use crate::collation::Collation;
 use crate::expr::join_paths;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -362,7 +362,7 @@ impl Run {
     }
 
     /// Reads until the partition is whole.
-    fn fill(&mut self, host: &mut dyn Host) -> Result<()> {
+    fn fill(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         while !self.whole {
             if self.next.is_none() {
                 if !self.input.advance(host)? {
@@ -437,7 +437,7 @@ impl Window {
 }
 
 impl Source for Run {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         loop {
             self.fill(host)?;
             host.check()?;

@@ -2,7 +2,7 @@
 
 use super::options::{field_path, options, required, string, wrong_type};
 use super::parse::{ParseCtx, parse_transforms};
-use super::{Host, IdleVisitor, Namespace, Source};
+use super::{IdleVisitor, Namespace, PipelineHost, Source};
 use crate::collation::Collation;
 use crate::expr::{Expression, Vars};
 use crate::path::FieldPath;
@@ -402,7 +402,7 @@ impl Out {
 }
 
 impl Source for Out {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if let Some(input) = &mut self.input {
             host.out(&self.spec, &mut **input)?;
             self.input = None;
@@ -436,7 +436,7 @@ impl Merge {
 }
 
 impl Source for Merge {
-    fn advance(&mut self, host: &mut dyn Host) -> Result<bool> {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if let Some(input) = &mut self.input {
             host.merge(&self.spec, &mut **input, &self.vars)?;
             self.input = None;

@@ -5,7 +5,7 @@
 
 use super::array::decimal;
 use super::diff::{MAX_PADDING, Notes};
-use super::operator::{Creation, Target, UpdateOp, ValueChange, not_viable, through_array};
+use super::operator::{Creation, UpdateOp, UpdateTarget, ValueChange, not_viable, through_array};
 use super::tree::{Elements, Fields, Operators, UpdateNode, merge, too_deep};
 use super::{Applied, UpdateCtx, dollar_prefixed, too_large};
 use bson::{Doc, DocBuf, MAX_DEPTH, MAX_DOC_BYTES, Val, Writer, tag};
@@ -394,7 +394,7 @@ impl<'a> Walk<'a> {
         if let (UpdateOp::RenameTo(_), Some(a)) = (op, &self.array) {
             return Err(through_array("destination", &self.path, a, self.root));
         }
-        let at = Target {
+        let at = UpdateTarget {
             root: self.root,
             path: &self.path,
             name: e.name,

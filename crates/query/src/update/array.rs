@@ -1,7 +1,7 @@
 //! The operators on whole arrays: `$push` with its modifiers, `$addToSet`, `$pop`, `$pull`, `$pullAll`.
 
 use super::UpdateCtx;
-use super::operator::{Target, ValueChange};
+use super::operator::{UpdateTarget, ValueChange};
 use crate::collation::{Collation, compare, equal};
 use crate::expr::ParseEnv;
 use crate::filter::Filter;
@@ -146,7 +146,7 @@ impl Push {
         self.arrange(Value::array(Default::default()).as_val())
     }
 
-    pub fn apply<'a>(&self, v: Val<'_>, at: &Target<'_>) -> Result<ValueChange<'a>> {
+    pub fn apply<'a>(&self, v: Val<'_>, at: &UpdateTarget<'_>) -> Result<ValueChange<'a>> {
         if v.tag != tag::ARRAY {
             bail!(
                 BadValue,
@@ -311,7 +311,7 @@ impl AddToSet {
         self.values.values().to_value()
     }
 
-    pub fn apply<'a>(&self, v: Val<'_>, at: &Target<'_>) -> Result<ValueChange<'a>> {
+    pub fn apply<'a>(&self, v: Val<'_>, at: &UpdateTarget<'_>) -> Result<ValueChange<'a>> {
         if v.tag != tag::ARRAY {
             bail!(
                 BadValue,
@@ -329,7 +329,7 @@ impl AddToSet {
     }
 }
 
-pub fn pop<'a>(first: bool, v: Val<'_>, at: &Target<'_>) -> Result<ValueChange<'a>> {
+pub fn pop<'a>(first: bool, v: Val<'_>, at: &UpdateTarget<'_>) -> Result<ValueChange<'a>> {
     if v.tag != tag::ARRAY {
         bail!(
             TypeMismatch,

@@ -66,13 +66,13 @@ pub enum Creation<'a> {
 }
 
 /// Who asks: for error messages.
-pub struct Target<'a> {
+pub struct UpdateTarget<'a> {
     pub root: Doc<'a>,
     pub path: &'a str,
     pub name: &'a str,
 }
 
-impl Target<'_> {
+impl UpdateTarget<'_> {
     /// `{_id: …}` of the document.
     pub fn id(&self) -> String {
         match self.root.get("_id") {
@@ -171,7 +171,7 @@ impl UpdateOp {
     pub fn apply<'a>(
         &'a self,
         v: Val<'a>,
-        at: &Target<'a>,
+        at: &UpdateTarget<'a>,
         ctx: &UpdateCtx<'_>,
     ) -> Result<ValueChange<'a>> {
         Ok(match self {
@@ -260,7 +260,7 @@ fn arithmetic<'a>(
     name: &str,
     v: Val<'_>,
     operand: Val<'_>,
-    at: &Target<'_>,
+    at: &UpdateTarget<'_>,
 ) -> Result<ValueChange<'a>> {
     let (Some(a), Some(b)) = (Number::of(v), Number::of(operand)) else {
         bail!(
@@ -408,7 +408,7 @@ fn bits(ops: &[(Bit, i64, bool)], start: i64, long: bool) -> Value {
     }
 }
 
-fn bit<'a>(ops: &[(Bit, i64, bool)], v: Val<'_>, at: &Target<'_>) -> Result<ValueChange<'a>> {
+fn bit<'a>(ops: &[(Bit, i64, bool)], v: Val<'_>, at: &UpdateTarget<'_>) -> Result<ValueChange<'a>> {
     if !matches!(v.tag, tag::INT32 | tag::INT64) {
         bail!(
             BadValue,

@@ -72,14 +72,14 @@ pub struct Settings {
     /// -1: never.
     pub catch_up_takeover_delay_ms: i64,
     /// Write concerns by name (`getLastErrorModes`): of each tag, how many different values.
-    pub modes: Vec<Mode>,
+    pub modes: Vec<WriteConcernMode>,
     pub replica_set_id: Option<ObjectId>,
 }
 
 /// A write concern by name: a write must be on members that have, of each tag named, so many
 /// different values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mode {
+pub struct WriteConcernMode {
     pub name: String,
     pub tags: Vec<(String, i32)>,
 }

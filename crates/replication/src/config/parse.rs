@@ -3,7 +3,7 @@
 //! What is wrong with a document is InvalidReplicaSetConfig with the sentence that MongoDB's
 //! parser has, whatever code that parser raises it with.
 
-use super::{Config, Host, INITIAL_TERM, MAX_MEMBERS, Member, Mode, NO_TERM, Settings};
+use super::{Config, Host, INITIAL_TERM, MAX_MEMBERS, Member, NO_TERM, Settings, WriteConcernMode};
 use bson::{Doc, Elem, ObjectId, Val, tag};
 use errors::{Error, Result, bail, err};
 
@@ -250,7 +250,7 @@ fn check_defaults(d: Doc<'_>) -> Result<()> {
     Ok(())
 }
 
-fn modes(v: Val<'_>) -> Result<Vec<Mode>> {
+fn modes(v: Val<'_>) -> Result<Vec<WriteConcernMode>> {
     const AT: &str = "getLastErrorModes";
     let Some(d) = v.as_doc() else {
         bail!(
@@ -259,7 +259,7 @@ fn modes(v: Val<'_>) -> Result<Vec<Mode>> {
             v.type_name()
         );
     };
-    let mut modes: Vec<Mode> = Vec::new();
+    let mut modes: Vec<WriteConcernMode> = Vec::new();
     for e in d {
         let name = e.name;
         if modes.iter().any(|m| m.name == name) {
@@ -272,7 +272,7 @@ fn modes(v: Val<'_>) -> Result<Vec<Mode>> {
                 e.val.type_name()
             );
         };
-        let mut mode = Mode {
+        let mut mode = WriteConcernMode {
             name: name.to_string(),
             tags: Vec::new(),
         };

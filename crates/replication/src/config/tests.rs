@@ -320,7 +320,7 @@ fn writes_that_reached_their_members() {
     assert!(!reached(Wanted::Members(2), &[0]));
     assert!(reached(Wanted::Majority, &[0, 2]));
     assert!(!reached(Wanted::Majority, &[0, 3]));
-    let two = || Wanted::Mode("two".into());
+    let two = || Wanted::WriteConcernMode("two".into());
     assert!(reached(two(), &[1, 2]));
     assert!(!reached(two(), &[0, 1]));
     let tags = |n| Wanted::Tags(vec![("dc".into(), n)]);
@@ -330,7 +330,7 @@ fn writes_that_reached_their_members() {
     assert_eq!(config.check_reachable(&two()), Ok(()));
     assert_eq!(config.check_reachable(&Wanted::Members(4)), Ok(()));
     assert_eq!(unreachable(Wanted::Members(5)), 100);
-    assert_eq!(unreachable(Wanted::Mode("three".into())), 100);
-    assert_eq!(unreachable(Wanted::Mode("none".into())), 79);
+    assert_eq!(unreachable(Wanted::WriteConcernMode("three".into())), 100);
+    assert_eq!(unreachable(Wanted::WriteConcernMode("none".into())), 79);
     assert_eq!(unreachable(Wanted::Tags(vec![("nope".into(), 1)])), 100);
 }

@@ -11,7 +11,7 @@ pub enum Wanted {
     /// A majority of those that vote.
     Majority,
     /// The mode of that name.
-    Mode(String),
+    WriteConcernMode(String),
     /// Of each tag, so many different values.
     Tags(Vec<(String, i32)>),
 }
@@ -55,7 +55,7 @@ impl<F: Fn(i32) -> bool> Reached for F {
 impl Config {
     /// Whether a write concern could be met if all members had the write.
     pub fn check_reachable(&self, wanted: &Wanted) -> Result<(), Unreachable> {
-        if let Wanted::Mode(name) = wanted
+        if let Wanted::WriteConcernMode(name) = wanted
             && self.mode(name).is_none()
         {
             return Err(Unreachable::UnknownMode(name.clone()));
@@ -75,7 +75,7 @@ impl Config {
                 let voters = with_data.filter(|m| m.votes && by.has(m.id)).count();
                 voters >= self.write_majority_count()
             }
-            Wanted::Mode(name) => self
+            Wanted::WriteConcernMode(name) => self
                 .mode(name)
                 .is_some_and(|tags| self.are_tags_reached(tags, by)),
             Wanted::Tags(tags) => self.are_tags_reached(tags, by),

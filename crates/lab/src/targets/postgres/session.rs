@@ -5,7 +5,7 @@ use super::messages::{cells, header, message, refused};
 use crate::fault::{Fault, Result, target};
 use crate::targets::encryption::Route;
 use crate::targets::{Stream, Url};
-use auth::scram::{self, Client, Hash};
+use auth::scram::{self, Hash, ScramClient};
 use std::io::{Read, Write};
 
 /// One blocking connection.
@@ -84,7 +84,7 @@ impl Pg {
                         // What SASLprep forbids PostgreSQL takes as it is.
                         let password = stringprep::saslprep(&password)
                             .map_or_else(|_| password.clone(), |p| p.into_owned());
-                        let s = Client::new(Hash::Sha256, "", &password, &scram::nonce());
+                        let s = ScramClient::new(Hash::Sha256, "", &password, &scram::nonce());
                         let first = s.first();
                         let mut out = b"SCRAM-SHA-256\0".to_vec();
                         out.extend_from_slice(&(first.len() as u32).to_be_bytes());
