@@ -6,11 +6,13 @@
 //!               └─ put of the next tablet's number → numbers below it are taken
 //! ```
 //! Invariants:
-//! - The published catalog changes here and nowhere else, when the engine has an entry: by the same code on the member that
-//!   proposed it and on one that was sent it. So it is what [`Snapshot::read`] would read.
-//! - A version shares with the one before it what is kept in memory only ([`Collection::adopt`]): locks, counters, maps.
-//! - A name that is pending is made by nobody else. A pending collection is published when the entry that makes it is applied;
-//!   when its transaction goes before that, the name is free again.
+//! - The published catalog changes here and nowhere else, when the engine has an entry: by the same
+//!   code on the member that proposed it and on one that was sent it. So it is what
+//!   [`Snapshot::read`] would read.
+//! - A version shares with the one before it what is kept in memory only ([`Collection::adopt`]):
+//!   locks, counters, maps.
+//! - A name that is pending is made by nobody else. A pending collection is published when the
+//!   entry that makes it is applied; when its transaction goes before that, the name is free again.
 
 use crate::change::Snapshot;
 use crate::collection::Collection;
@@ -100,7 +102,8 @@ impl Published {
         taken
     }
 
-    /// Changes a catalog as a plain entry of DDL says. `made` are the pending collections of the transaction around it.
+    /// Changes a catalog as a plain entry of DDL says. `made` are the pending collections of the
+    /// transaction around it.
     fn change(
         &self,
         next: &mut Snapshot,
@@ -151,8 +154,8 @@ fn uuid_of(key: &[u8], records: &Prefix) -> Option<Uuid> {
 }
 
 impl Observer for Published {
-    /// Panics where a record cannot be read, which its proposer has written: nothing is appended after that, and a restart
-    /// refuses to open the same record.
+    /// Panics where a record cannot be read, which its proposer has written: nothing is appended
+    /// after that, and a restart refuses to open the same record.
     fn applied(&self, at: Committed, entry: &Entry) {
         let is_ddl = |e: &Entry| matches!(e.op, Op::Ddl(_));
         // Most entries are neither: told without a look at their effects.

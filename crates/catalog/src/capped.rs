@@ -2,16 +2,17 @@
 //!
 //! Its records lie under [numbers](crate::numbers), so their order is that of their insertion.
 //!
-//! Invariant: its numbers are given out by whoever holds the latch on [`Tail`], from before he looks until what he inserted is
-//! applied. A snapshot therefore holds every number that was given out before the newest one it holds: whoever has read up to
-//! a number has missed nothing below it.
+//! Invariant: its numbers are given out by whoever holds the latch on [`Tail`], from before he
+//! looks until what he inserted is applied. A snapshot therefore holds every number that was given
+//! out before the newest one it holds: whoever has read up to a number has missed nothing below it.
 
 use bson::Doc;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a newly found first number is kept from readers: a view that is older could hold a smaller one.
+/// How long a newly found first number is kept from readers: a view that is older could hold a
+/// smaller one.
 const SETTLING: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -57,7 +58,8 @@ pub struct Tail {
     added: Condvar,
 }
 
-/// Where the oldest record is: without this, every look at it would step over all that were removed before it.
+/// Where the oldest record is: without this, every look at it would step over all that were removed
+/// before it.
 #[derive(Default)]
 struct Head {
     /// No record has a smaller number.
@@ -97,7 +99,8 @@ impl Tail {
         }
     }
 
-    /// How often something was added: to be asked before looking at the newest state, and given to [`Tail::wait`] after.
+    /// How often something was added: to be asked before looking at the newest state, and given to
+    /// [`Tail::wait`] after.
     pub fn additions(&self) -> u64 {
         *self.additions.lock()
     }

@@ -1,5 +1,6 @@
-//! Reading the catalog and changing it. Lock order: a collection's write lock, then the catalog's mutex; never the other
-//! way round, since a statement that holds the former may need the latter (`set_multikey`).
+//! Reading the catalog and changing it. Lock order: a collection's write lock, then the catalog's
+//! mutex; never the other way round, since a statement that holds the former may need the latter
+//! (`set_multikey`).
 
 use crate::applied::{self, PendingCollection, Published};
 use crate::collection::{Collection, Frozen, Index, IndexState, now_millis};
@@ -58,7 +59,8 @@ impl Snapshot {
         self.collections.values().find(|c| c.uuid == *uuid)
     }
 
-    /// The collection of that UUID, where it has one of `names` or belongs to the database of the first.
+    /// The collection of that UUID, where it has one of `names` or belongs to the database of the
+    /// first.
     pub(crate) fn find(&self, uuid: &[u8; 16], names: &[Arc<str>]) -> Option<Arc<Collection>> {
         let is = |c: &&Arc<Collection>| c.uuid == *uuid;
         let named = names.iter().find_map(|ns| self.get(ns).filter(is));
@@ -81,7 +83,8 @@ impl Snapshot {
     /// Names of databases that have a collection, sorted.
     pub fn databases(&self) -> Vec<String> {
         let mut dbs: Vec<&str> = self.collections.values().map(|c| c.db()).collect();
-        // Names that begin with another's name and then something less than its dot stand between its collections.
+        // Names that begin with another's name and then something less than its dot stand between
+        // its collections.
         dbs.dedup();
         dbs.sort_unstable();
         dbs.dedup();
@@ -121,7 +124,8 @@ pub fn build_progress_key(tablet: u64, index: u32) -> Vec<u8> {
 }
 
 impl Catalog {
-    /// Reads all records. Unfinished index builds come back as `Building`: whoever runs builds resumes them.
+    /// Reads all records. Unfinished index builds come back as `Building`: whoever runs builds
+    /// resumes them.
     pub fn open(store: Arc<Store>) -> Result<Catalog> {
         let view = store.view();
         let snapshot = Snapshot::read(&view)?;
@@ -156,8 +160,8 @@ impl Catalog {
         snapshot.get(ns).and_then(|c| c.collation.clone())
     }
 
-    /// A view and the catalog as it was for that view: neither may be newer than the other, or a reader could use an index
-    /// whose entries its view does not hold.
+    /// A view and the catalog as it was for that view: neither may be newer than the other, or a
+    /// reader could use an index whose entries its view does not hold.
     pub fn consistent(
         &self,
         ns: &str,
@@ -173,7 +177,8 @@ impl Catalog {
         }
     }
 
-    /// Writes the change `what` of a collection. When this returns, readers see what `effects` do to its record.
+    /// Writes the change `what` of a collection. When this returns, readers see what `effects` do
+    /// to its record.
     fn propose(&self, c: &Collection, what: DocBuf, effects: Vec<Effect>) -> Result<()> {
         self.propose_with(c, what, effects, None)
     }
@@ -229,13 +234,15 @@ impl Catalog {
         self.applied(ns)
     }
 
-    /// The version that was published from what was proposed just now, with the catalog's mutex held.
+    /// The version that was published from what was proposed just now, with the catalog's mutex
+    /// held.
     fn applied(&self, ns: &str) -> Result<Arc<Collection>> {
         self.get(ns)
             .ok_or_else(|| Error::internal(format!("no {ns} after its entry was applied")))
     }
 
-    /// Fails with WriteConflict where a transaction has made a collection of that name and not ended yet.
+    /// Fails with WriteConflict where a transaction has made a collection of that name and not
+    /// ended yet.
     fn check_not_pending(&self, ns: &str) -> Result<()> {
         match self.current.is_pending(ns) {
             true => Err(storage::write_conflict()),
@@ -243,8 +250,8 @@ impl Catalog {
         }
     }
 
-    /// A new collection that only its transaction sees until the entry, which is a part of the transaction's, is applied.
-    /// `None`: there is one of that name.
+    /// A new collection that only its transaction sees until the entry, which is a part of the
+    /// transaction's, is applied. `None`: there is one of that name.
     pub fn begin_create(
         &self,
         ns: &str,
@@ -261,7 +268,8 @@ impl Catalog {
         Ok(Some((PendingCollection::new(&self.current, c), entry)))
     }
 
-    /// Adds indexes to a pending collection that has no records. Gives the new version and its part of the transaction.
+    /// Adds indexes to a pending collection that has no records. Gives the new version and its part
+    /// of the transaction.
     pub fn add_pending_indexes(
         &self,
         coll: &Collection,
@@ -300,7 +308,8 @@ impl Catalog {
         }
     }
 
-    /// Runs `f` with the collection's write lock held exclusively and the catalog's mutex: no write is in flight on it.
+    /// Runs `f` with the collection's write lock held exclusively and the catalog's mutex: no write
+    /// is in flight on it.
     fn exclusive<R>(&self, ns: &str, f: impl FnOnce(&Arc<Collection>) -> Result<R>) -> Result<R> {
         loop {
             let c = self
@@ -316,7 +325,8 @@ impl Catalog {
         }
     }
 
-    /// Waits until whatever was being written or changed when this was called is done; false when that takes past `deadline`.
+    /// Waits until whatever was being written or changed when this was called is done; false when
+    /// that takes past `deadline`.
     pub fn drain(&self, deadline: Instant) -> bool {
         let all_over = self
             .snapshot()
@@ -325,7 +335,8 @@ impl Catalog {
         all_over && self.change.try_lock_until(deadline).is_some()
     }
 
-    /// Drops a collection; the dropped one, or NamespaceNotFound. The views of a database go with its `system.views`.
+    /// Drops a collection; the dropped one, or NamespaceNotFound. The views of a database go with
+    /// its `system.views`.
     pub fn drop_collection(&self, ns: &str) -> Result<Arc<Collection>> {
         self.exclusive(ns, |c| {
             let mut gone = vec![c.clone()];
@@ -364,7 +375,8 @@ impl Catalog {
         Ok(dropped)
     }
 
-    /// Renames within or across databases (tablets carry no names); `drop_target` replaces an existing target.
+    /// Renames within or across databases (tablets carry no names); `drop_target` replaces an
+    /// existing target.
     pub fn rename(&self, from: &str, to: &str, drop_target: bool) -> Result<()> {
         check_collection_name(to)?;
         if from == to {
@@ -375,8 +387,9 @@ impl Catalog {
         if target.is_some() && !drop_target {
             bail!(NamespaceExists, "target namespace exists");
         }
-        // The target's lock before the source's mutex section; a rename the other way round at the same time waits on the
-        // same source lock first, so the two cannot hold one each: both take the alphabetically first lock first.
+        // The target's lock before the source's mutex section; a rename the other way round at the
+        // same time waits on the same source lock first, so the two cannot hold one each: both take
+        // the alphabetically first lock first.
         let first_target = to < from;
         let held = if first_target {
             target.as_ref().map(|t| RwLock::write_arc(&t.lock))
@@ -443,7 +456,8 @@ impl Catalog {
         )
     }
 
-    /// Replaces a collection's version by what `change` makes of it, with the write lock held exclusively.
+    /// Replaces a collection's version by what `change` makes of it, with the write lock held
+    /// exclusively.
     fn alter<R>(
         &self,
         ns: &str,
@@ -461,8 +475,8 @@ impl Catalog {
         })
     }
 
-    /// Has the records of a collection lie under numbers, if there is none yet and nothing else says where they lie; whether they do
-    /// now. `empty` is asked with the write lock held.
+    /// Has the records of a collection lie under numbers, if there is none yet and nothing else
+    /// says where they lie; whether they do now. `empty` is asked with the write lock held.
     pub fn number_records(
         &self,
         ns: &str,
@@ -482,8 +496,8 @@ impl Catalog {
         })
     }
 
-    /// Adds indexes in the state `Building` (`Ready` at once when the collection is empty): from now on writers maintain
-    /// them. Returns their ids. `empty` is asked with the write lock held.
+    /// Adds indexes in the state `Building` (`Ready` at once when the collection is empty): from
+    /// now on writers maintain them. Returns their ids. `empty` is asked with the write lock held.
     pub fn add_indexes(
         &self,
         ns: &str,
@@ -513,8 +527,8 @@ impl Catalog {
         })
     }
 
-    /// Has an index built anew, under a number of its own: from now on writers maintain it, and nobody reads it before it is
-    /// ready. Returns the number.
+    /// Has an index built anew, under a number of its own: from now on writers maintain it, and
+    /// nobody reads it before it is ready. Returns the number.
     pub fn rebuild_index(&self, ns: &str, name: &str) -> Result<u32> {
         self.alter(ns, doc! { "reIndex": ns, "index": name }, |c| {
             let highest = c.indexes.iter().map(|i| i.id).max().unwrap_or(0);
@@ -588,8 +602,9 @@ impl Catalog {
         })
     }
 
-    /// Remembers that fields of an index hold arrays, before the first such entry is written. The caller holds the
-    /// collection's write lock (read side); `wait` false gives `Error::offload()` instead of waiting for the mutex.
+    /// Remembers that fields of an index hold arrays, before the first such entry is written. The
+    /// caller holds the collection's write lock (read side); `wait` false gives `Error::offload()`
+    /// instead of waiting for the mutex.
     pub fn set_multikey(
         &self,
         ns: &str,

@@ -37,14 +37,16 @@ pub struct Index {
     pub id: u32,
     /// The specification as listIndexes shows it (`v`, `key`, `name`, options).
     pub spec: DocBuf,
-    /// What planner and writers need: key pattern, unique, sparse, partial filter, hidden, multikey, ready.
+    /// What planner and writers need: key pattern, unique, sparse, partial filter, hidden,
+    /// multikey, ready.
     pub info: IndexInfo,
     pub state: IndexState,
     pub prefix: Prefix,
     /// How often a plan used it (`$indexStats`), since `since` (ms since 1970).
     pub accesses: Arc<AtomicU64>,
     pub since_millis: i64,
-    /// About how many entries share a value of the first field, and the number of records when that was looked up (0: never).
+    /// About how many entries share a value of the first field, and the number of records when that
+    /// was looked up (0: never).
     pub spread: Arc<(AtomicU64, AtomicU64)>,
     pub zones: Arc<Zones>,
 }
@@ -70,15 +72,18 @@ pub struct Collection {
     pub ns: Arc<str>,
     pub uuid: [u8; 16],
     pub tablet: u64,
-    /// The options of `create`, as listCollections shows them. Changed by [`Collection::set_options`] only.
+    /// The options of `create`, as listCollections shows them. Changed by
+    /// [`Collection::set_options`] only.
     pub options: DocBuf,
     /// What `viewOn` and `pipeline` say, when this is a view.
     pub view: Option<Arc<ViewDefinition>>,
     /// What `validator` says, when documents are tested at all.
     pub validator: Option<Arc<Validator>>,
-    /// All but `_id_`, building ones included, in order of creation. Where records lie under numbers it is `_id_` that they begin with.
+    /// All but `_id_`, building ones included, in order of creation. Where records lie under
+    /// numbers it is `_id_` that they begin with.
     pub indexes: Vec<Arc<Index>>,
-    /// The highest index id ever given: ids are not reused, since a range delete of an old one may still be pending.
+    /// The highest index id ever given: ids are not reused, since a range delete of an old one may
+    /// still be pending.
     pub(crate) highest_index: u32,
     /// What the planner may choose from: of `indexes` those that are ready.
     pub usable: Vec<IndexInfo>,
@@ -193,7 +198,8 @@ impl Collection {
         keyspace::prefix(tablet, space, id)
     }
 
-    /// After a change of `indexes` or `options`. A collection stays capped or not: its records lie where they lie.
+    /// After a change of `indexes` or `options`. A collection stays capped or not: its records lie
+    /// where they lie.
     pub(crate) fn refresh(&mut self) {
         if let Some(capped) = &mut self.capped {
             let tail = capped.tail.clone();
@@ -279,7 +285,8 @@ impl Collection {
         keyspace::join(&self.record_prefix, key)
     }
 
-    /// Whether log entries carry documents as they were before a change (`changeStreamPreAndPostImages`).
+    /// Whether log entries carry documents as they were before a change
+    /// (`changeStreamPreAndPostImages`).
     pub fn keeps_images(&self) -> bool {
         let images = self.option("changeStreamPreAndPostImages");
         let enabled = images.and_then(|v| v.as_doc()?.get("enabled"));

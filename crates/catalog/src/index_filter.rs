@@ -1,5 +1,5 @@
-//! Index filters: which indexes the planner may choose from for queries of one shape (`planCacheSetFilter`). They live as
-//! long as the process does, as in MongoDB.
+//! Index filters: which indexes the planner may choose from for queries of one shape
+//! (`planCacheSetFilter`). They live as long as the process does, as in MongoDB.
 
 use bson::{Doc, DocBuf, Value};
 use parking_lot::RwLock;
@@ -96,7 +96,8 @@ impl IndexFilters {
         self.all.read().clone()
     }
 
-    /// The filter for a query. Where no string is compared, its collation is not known and makes no difference.
+    /// The filter for a query. Where no string is compared, its collation is not known and makes no
+    /// difference.
     pub fn find(&self, shape: &QueryShape) -> Option<IndexFilter> {
         let all = self.all.read();
         let fits = |f: &&IndexFilter| {

@@ -1,5 +1,5 @@
-//! Collections by name, in order. A copy shares with the original all but what is changed afterwards, so that a change of the
-//! catalog costs little however many collections there are.
+//! Collections by name, in order. A copy shares with the original all but what is changed
+//! afterwards, so that a change of the catalog costs little however many collections there are.
 //!
 //! ```text
 //! leaves ─┬─ leaf: a.a … a.f        at most LARGEST entries each, none empty
@@ -119,7 +119,8 @@ mod tests {
         Arc::new(Collection::new(ns.into(), [0; 16], number, options).unwrap())
     }
 
-    /// Against a map of the standard library, under random changes, and old copies stay what they were.
+    /// Against a map of the standard library, under random changes, and old copies stay what they
+    /// were.
     #[test]
     fn is_a_sorted_map() {
         let seed: u64 = rand::random();

@@ -1,4 +1,5 @@
-//! Names of databases and collections, checked as MongoDB checks them (manual: Naming Restrictions).
+//! Names of databases and collections, checked as MongoDB checks them (manual: Naming
+//! Restrictions).
 
 use errors::{Result, bail};
 

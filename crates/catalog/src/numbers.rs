@@ -1,13 +1,16 @@
-//! Records under numbers: the layout of a collection whose `_id`s come in no order, and of a capped one.
+//! Records under numbers: the layout of a collection whose `_id`s come in no order, and of a capped
+//! one.
 //!
 //! ```text
 //! record key = sequence number u64 BE, from 1
 //! tablet | space 4 | 0 | key of `_id`    → the record's number u64 BE | types that the key forgot
 //! ```
-//! New records come behind all others, whatever their `_id`, and index entries end with eight bytes. `_id_` is index number
-//! [`ID_INDEX`], unique as others are, but with one entry for a value: it is found by its whole key.
+//! New records come behind all others, whatever their `_id`, and index entries end with eight
+//! bytes. `_id_` is index number [`ID_INDEX`], unique as others are, but with one entry for a
+//! value: it is found by its whole key.
 //!
-//! Invariant: a number is given to one record only while the process lives, and never to two that are there at once.
+//! Invariant: a number is given to one record only while the process lives, and never to two that
+//! are there at once.
 
 use errors::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +29,9 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Takes so many numbers that follow each other, and gives the first. `last` looks for the highest one that a record has: it is asked
-    /// before the first number of the process is given, when nobody can have put a record.
+    /// Takes so many numbers that follow each other, and gives the first. `last` looks for the
+    /// highest one that a record has: it is asked before the first number of the process is given,
+    /// when nobody can have put a record.
     pub fn take(&self, many: u64, last: impl FnOnce() -> Result<Option<u64>>) -> Result<u64> {
         if self.next.load(Ordering::Acquire) == 0 {
             let first = last()?.map_or(1, |n| n.saturating_add(1));

@@ -1,5 +1,5 @@
-//! A collection's record in the store: BSON
-//! `{ns, uuid, tablet, options, since, numbered, nextIndex, indexes: [{id, spec, multikey, building, since}]}`. `_id_` is not among them.
+//! A collection's record in the store: BSON `{ns, uuid, tablet, options, since, numbered,
+//! nextIndex, indexes: [{id, spec, multikey, building, since}]}`. `_id_` is not among them.
 
 use crate::collection::{Collection, Index, IndexState};
 use bson::{Doc, DocBuf, Writer};

@@ -6,10 +6,12 @@ use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 
-/// Documents must match `filter`: the collection's own, and that fields which clients encrypt hold what is encrypted.
+/// Documents must match `filter`: the collection's own, and that fields which clients encrypt hold
+/// what is encrypted.
 #[derive(Debug)]
 pub struct Validator {
-    /// An error when it was stored by a version that knew more operators: writes fail with it, the server starts.
+    /// An error when it was stored by a version that knew more operators: writes fail with it, the
+    /// server starts.
     pub filter: Result<Filter>,
     pub source: DocBuf,
     /// A document that did not match before may stay so (`validationLevel: "moderate"`).

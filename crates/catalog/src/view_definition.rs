@@ -1,10 +1,12 @@
-//! Views: what a collection's `viewOn` and `pipeline` say, how views stand on each other, and the rows of `system.views`.
+//! Views: what a collection's `viewOn` and `pipeline` say, how views stand on each other, and the
+//! rows of `system.views`.
 //!
-//! Invariant: the views of a database form no cycle and are at most [`MAX_DEPTH`] deep. This is checked when a view is
-//! defined or redefined, so whoever follows them comes to an end.
+//! Invariant: the views of a database form no cycle and are at most [`MAX_DEPTH`] deep. This is
+//! checked when a view is defined or redefined, so whoever follows them comes to an end.
 //!
-//! A view is a collection record like any other, with a tablet that stays empty. Tools look for views in `system.views`
-//! too: that is a real collection, whose documents are written by the log entries that change the views, and by nothing else.
+//! A view is a collection record like any other, with a tablet that stays empty. Tools look for
+//! views in `system.views` too: that is a real collection, whose documents are written by the log
+//! entries that change the views, and by nothing else.
 
 use crate::change::Snapshot;
 use crate::collection::Collection;
@@ -27,7 +29,8 @@ const MAX_PIPELINE_BYTES: usize = 16_000_000;
 pub struct ViewDefinition {
     /// The collection or view that it reads, in the same database.
     pub on: String,
-    /// An error when it was stored by a version that knew more stages: reads fail with it, the server starts.
+    /// An error when it was stored by a version that knew more stages: reads fail with it, the
+    /// server starts.
     pub pipeline: Result<Pipeline>,
 }
 
@@ -60,7 +63,8 @@ fn parse(db: &str, on: &str, stages: Val<'_>, collation: Option<Val<'_>>) -> Res
 }
 
 impl Snapshot {
-    /// The collection below a view, and the pipelines on the way joined; `None` when `ns` is not a view.
+    /// The collection below a view, and the pipelines on the way joined; `None` when `ns` is not a
+    /// view.
     pub fn resolve(&self, ns: &str) -> Result<Option<ResolvedView>> {
         let Some(mut view) = self.get(ns).and_then(|c| c.view.as_ref()) else {
             return Ok(None);
@@ -104,8 +108,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Checks what a view of the name `ns` is to be: its stages, that it reads other views under their collation, and that
-    /// the views stay without cycles and not too deep.
+    /// Checks what a view of the name `ns` is to be: its stages, that it reads other views under
+    /// their collation, and that the views stay without cycles and not too deep.
     pub fn check_view(
         &self,
         ns: &str,
@@ -184,7 +188,8 @@ impl Graph<'_> {
         self.nodes.insert(ns, (reads, size));
     }
 
-    /// How many views there are from this one down, and the bytes of the largest chain of pipelines.
+    /// How many views there are from this one down, and the bytes of the largest chain of
+    /// pipelines.
     fn depth(&mut self, ns: &str) -> Result<(usize, usize)> {
         let Some((reads, size)) = self.nodes.get(ns).cloned() else {
             return Ok((0, 0));

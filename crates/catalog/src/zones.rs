@@ -1,17 +1,20 @@
 //! Zone maps: where in an index the records of a part of a collection lie, at most.
 //!
-//! Records lie in the order of their keys; a block of them (from one key to the next block's) has its entries of another index between a
-//! least and a greatest key. Where the index follows the order of the records, as a date of creation does, that is a narrow
-//! interval, and tells of a record whose key is known how it would sort before it is read.
+//! Records lie in the order of their keys; a block of them (from one key to the next block's) has
+//! its entries of another index between a least and a greatest key. Where the index follows the
+//! order of the records, as a date of creation does, that is a narrow interval, and tells of a
+//! record whose key is known how it would sort before it is read.
 //!
 //! ```text
 //! record keys   |   block 0   |   block 1   |   block 2   | …          up to 4,096 blocks, 400 KB
 //! index keys     [least…greatest] of the index's first field in each
 //! ```
-//! A map is kept in memory only, made when it would have spared reads, and given up where it spares few.
+//! A map is kept in memory only, made when it would have spared reads, and given up where it spares
+//! few.
 //!
-//! Invariant: for every state of the store since [`Zones::is_ready_for`], every entry lies in the interval of its record's block.
-//! Intervals only grow; what is deleted leaves them wider than they need be.
+//! Invariant: for every state of the store since [`Zones::is_ready_for`], every entry lies in the
+//! interval of its record's block. Intervals only grow; what is deleted leaves them wider than they
+//! need be.
 
 use crate::keyspace::PREFIX;
 use parking_lot::RwLock;
@@ -58,7 +61,8 @@ fn ceiling(key: &[u8]) -> Key {
 #[derive(Clone, Debug)]
 struct Interval(Key, Key);
 
-/// The bytes that follow the first `shared` ones, as a number: keys that begin alike compare as these do, where these differ.
+/// The bytes that follow the first `shared` ones, as a number: keys that begin alike compare as
+/// these do, where these differ.
 pub fn digest(key: &[u8], shared: usize) -> u64 {
     let rest = key.get(shared..).unwrap_or(&[]);
     if let Some(whole) = rest.first_chunk() {
@@ -81,11 +85,13 @@ pub fn alike(a: &[u8], b: &[u8]) -> usize {
 struct Map {
     /// Where blocks begin; the first does so before all keys.
     starts: Vec<Key>,
-    /// What all but the first begin with, and what follows that in each: most of a search is numbers.
+    /// What all but the first begin with, and what follows that in each: most of a search is
+    /// numbers.
     shared: Key,
     digests: Vec<u64>,
     intervals: Vec<Option<Interval>>,
-    /// The highest record that was taken in: no block begins at or before it any more, or its entry would lie in another's interval.
+    /// The highest record that was taken in: no block begins at or before it any more, or its entry
+    /// would lie in another's interval.
     highest: Key,
     /// Entries that were put into the last block, and how many make one.
     last: u64,
@@ -165,7 +171,8 @@ impl Map {
         }
     }
 
-    /// Widens, and begins a new block where the last is full: records that come behind all others would make it as wide as they are many.
+    /// Widens, and begins a new block where the last is full: records that come behind all others
+    /// would make it as wide as they are many.
     fn put(&mut self, key: &[u8], record: &[u8]) {
         let start = floor(record);
         if self.starts.last().is_some_and(|last| *last < start) {
@@ -234,7 +241,8 @@ pub struct Zones {
     vain: AtomicU32,
 }
 
-/// What a sort on the index's first field may expect of a record: its key in the order asked for is not before `best` and not behind `worst`.
+/// What a sort on the index's first field may expect of a record: its key in the order asked for is
+/// not before `best` and not behind `worst`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub best: Key,
@@ -242,7 +250,8 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Of a record whose key is known, in the order asked for or (`flip`) in the opposite one. Of a long key only the beginning tells.
+    /// Of a record whose key is known, in the order asked for or (`flip`) in the opposite one. Of a
+    /// long key only the beginning tells.
     pub fn of(key: &[u8], flip: bool) -> Expected {
         let told = key.get(..=KEPT).unwrap_or(key);
         let flipped: SmallVec<[u8; KEPT + 1]>;
@@ -278,7 +287,8 @@ impl Zones {
         }
     }
 
-    /// The first field of an entry and the key of its record; `entry` is without the index's prefix.
+    /// The first field of an entry and the key of its record; `entry` is without the index's
+    /// prefix.
     pub fn split<'e>(&self, entry: &'e [u8]) -> Option<(&'e [u8], &'e [u8])> {
         let mut at = 0;
         let mut first = None;
@@ -294,8 +304,9 @@ impl Zones {
         matches!(&*self.state.read(), State::Ready(_, from) if *from <= sequence)
     }
 
-    /// What to expect of records, by their keys: for some of them, as many as are asked about at a time so that writers do not wait long.
-    /// `None`: there is no map any more that holds for this state; another may have been made since it was asked for.
+    /// What to expect of records, by their keys: for some of them, as many as are asked about at a
+    /// time so that writers do not wait long. `None`: there is no map any more that holds for this
+    /// state; another may have been made since it was asked for.
     pub fn expect<'k>(
         &self,
         sequence: u64,
@@ -333,8 +344,9 @@ impl Zones {
         Some(())
     }
 
-    /// Notes that `many` records were read that a map might have spared, of an index of about so many entries; whether to make one now,
-    /// which is for the caller to do and to end with [`Zones::give_up`] or [`Zones::finish`].
+    /// Notes that `many` records were read that a map might have spared, of an index of about so
+    /// many entries; whether to make one now, which is for the caller to do and to end with
+    /// [`Zones::give_up`] or [`Zones::finish`].
     pub fn wasted(&self, many: u64, entries: u64) -> bool {
         let wasted = self.wasted.fetch_add(many, Relaxed).saturating_add(many);
         if wasted < (entries / WASTED_PART).max(WASTED_LEAST) {
@@ -353,8 +365,8 @@ impl Zones {
         wanted
     }
 
-    /// Notes how a use went: of so many records so many were read, and so many were wanted, of an index of about so many entries. Gives a
-    /// map up that spares little.
+    /// Notes how a use went: of so many records so many were read, and so many were wanted, of an
+    /// index of about so many entries. Gives a map up that spares little.
     pub fn used(&self, records: usize, read: usize, wanted: usize, entries: u64) {
         let (spare, spared) = (records.saturating_sub(wanted), records.saturating_sub(read));
         if spared >= spare / 2 {
@@ -375,7 +387,8 @@ impl Zones {
         *self.state.write() = State::None;
     }
 
-    /// Begins a map over what samples of the index told, if it would tell anything: entries that are put are noted from here on.
+    /// Begins a map over what samples of the index told, if it would tell anything: entries that
+    /// are put are noted from here on.
     pub fn begin(&self, samples: Samples) -> bool {
         let each = samples.step;
         let Some(record_keys) = samples.order() else {
@@ -481,7 +494,8 @@ impl Samples {
         self.seen
     }
 
-    /// The keys of the records in their order, where those that are near each other are so in the index as well.
+    /// The keys of the records in their order, where those that are near each other are so in the
+    /// index as well.
     fn order(self) -> Option<Vec<Key>> {
         let mut records: Vec<(Key, usize)> = self.records.into_iter().zip(0..).collect();
         let all = records.len();
@@ -547,7 +561,8 @@ mod tests {
         Some(zones)
     }
 
-    /// Whether a record's own key lies in what is expected of it, and how wide that is in dates of `d`.
+    /// Whether a record's own key lies in what is expected of it, and how wide that is in dates of
+    /// `d`.
     fn check(zones: &Zones, record: u64, d: &Value) {
         for descending in [false, true] {
             let mut out = Vec::new();

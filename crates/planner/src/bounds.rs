@@ -1,7 +1,7 @@
 //! Which values a predicate can hold for.
 //!
-//! Bounds are always complete: a document that matches has a key inside. They are exact when, besides, every document with
-//! a key inside matches.
+//! Bounds are always complete: a document that matches has a key inside. They are exact when,
+//! besides, every document with a key inside matches.
 
 use crate::interval::{Interval, complement, union};
 use crate::predicate::{Predicate, excludes_missing};
@@ -36,7 +36,8 @@ pub(crate) fn of(p: &Predicate<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> 
     if let Some(c) = &p.compared {
         return compared(c, kind);
     }
-    // `a.0` also looks for a field "0" in the documents of an array: that they lack it shows in no key.
+    // `a.0` also looks for a field "0" in the documents of an array: that they lack it shows in no
+    // key.
     if kind.indexed && !excludes_missing(p.test) {
         return None;
     }
@@ -58,8 +59,8 @@ pub(crate) fn of(p: &Predicate<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> 
     Some(b)
 }
 
-/// Of a comparison of `$expr`, which knows no type brackets and sees an array as one value. Its key does not tell whether a
-/// field is missing or null, so that it is never exact.
+/// Of a comparison of `$expr`, which knows no type brackets and sees an array as one value. Its key
+/// does not tell whether a field is missing or null, so that it is never exact.
 fn compared(c: &Comparison, kind: FieldKind<'_>) -> Option<FieldBounds> {
     if kind.multikey || kind.indexed {
         return None;
@@ -142,11 +143,13 @@ fn compares_strings(test: &Test) -> bool {
     }
 }
 
-/// Bounds of a hashed field: the hashes of the values that the test holds for. A hash may be another value's too.
+/// Bounds of a hashed field: the hashes of the values that the test holds for. A hash may be
+/// another value's too.
 pub(crate) fn hashed(p: &Predicate<'_>, collation: Option<&Collation>) -> Option<FieldBounds> {
     let point = |v: &Value| {
         let v = v.as_val();
-        // Arrays are not in the index, but may be asked for; undefined is what no filter compares with.
+        // Arrays are not in the index, but may be asked for; undefined is what no filter compares
+        // with.
         (!matches!(v.tag, tag::ARRAY | tag::UNDEFINED))
             .then(|| Interval::point(Value::from(hash64(v))))
     };
@@ -285,7 +288,8 @@ fn of_folded(test: &Test, kind: FieldKind<'_>) -> Option<FieldBounds> {
 
 fn equality(v: Val<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> {
     if let Some(items) = v.as_array() {
-        // The key is the first element's (an empty array's is undefined), or the array's own when it lies in another.
+        // The key is the first element's (an empty array's is undefined), or the array's own when
+        // it lies in another.
         let first = items.values().next().unwrap_or(Val::UNDEFINED);
         return exact(
             vec![
@@ -295,7 +299,8 @@ fn equality(v: Val<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> {
             false,
         );
     }
-    // In an array of scalars `a.b` has the key null, but no value that a predicate could be tried on.
+    // In an array of scalars `a.b` has the key null, but no value that a predicate could be tried
+    // on.
     let sure = v.tag != tag::NULL || !(kind.multikey && kind.dotted);
     Some(FieldBounds {
         intervals: vec![Interval::point(v.to_value())],
@@ -330,8 +335,8 @@ fn is_nan(v: Val<'_>) -> bool {
     v.is_number() && v.to_f64().is_some_and(f64::is_nan)
 }
 
-/// The least and the greatest value that a comparison with a value of type `t` can hold for, and whether the latter
-/// belongs to them. NaN, which no other number compares with, stays outside.
+/// The least and the greatest value that a comparison with a value of type `t` can hold for, and
+/// whether the latter belongs to them. NaN, which no other number compares with, stays outside.
 fn bracket(t: u8) -> Option<(Value, Value, bool)> {
     let zeros = Value::from(ObjectId([0; 12]));
     Some(match t {

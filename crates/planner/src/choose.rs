@@ -1,8 +1,9 @@
 //! Candidates and the choice among them.
 //!
-//! A query that an index can answer is not answered by a collection scan, as in MongoDB. Among indexes the least cost wins:
-//! keys read, documents fetched, rows sorted, and how much of that a limit saves when the index gives the order. Sizes come
-//! from the estimator when there is one and a choice to make, else from rules of thumb about operators.
+//! A query that an index can answer is not answered by a collection scan, as in MongoDB. Among
+//! indexes the least cost wins: keys read, documents fetched, rows sorted, and how much of that a
+//! limit saves when the index gives the order. Sizes come from the estimator when there is one and
+//! a choice to make, else from rules of thumb about operators.
 
 mod by_index;
 mod near;
@@ -142,7 +143,8 @@ impl<'p> Planner<'p> {
         }
     }
 
-    /// By what has to be there for the filter to hold, where a wildcard index cannot be asked for the values.
+    /// By what has to be there for the filter to hold, where a wildcard index cannot be asked for
+    /// the values.
     fn by_existence(&self, info: &IndexInfo, root: &Node) -> Option<Candidate> {
         let mut preds = collect(clauses(root), self.vars);
         let there: Vec<Predicate<'_>> = preds.iter().filter_map(Predicate::existence).collect();
@@ -470,7 +472,8 @@ impl<'p> Planner<'p> {
                 _ => continue,
             };
             let others = all.iter().enumerate().filter(|(j, _)| *j != i);
-            // What is left to chance is asked once for a document, not once for each branch that comes to it.
+            // What is left to chance is asked once for a document, not once for each branch that
+            // comes to it.
             let (chance, others): (Vec<Node>, Vec<Node>) =
                 others.map(|(_, n)| n.clone()).partition(Node::varies);
             if let Some(c) = self.union_of(branches, &others, chance)
@@ -745,7 +748,8 @@ impl Chosen {
             let mut list: Option<Vec<Interval>> = None;
             let mut exact = Vec::new();
             if kind.multikey {
-                // Two predicates may hold for two elements: one of them bounds, unless both are about one element.
+                // Two predicates may hold for two elements: one of them bounds, unless both are
+                // about one element.
                 let shared: Vec<Option<usize>> = arrays
                     .iter()
                     .filter(|(j, _)| fields[*j].path.first() == f.path.first())
@@ -817,8 +821,9 @@ struct Spread {
     skip: SkipBounds,
 }
 
-/// The byte ranges of the entries inside the intervals: points multiply, the first field with more than points ends them, and
-/// the fields behind it are for the scan to test. Those of wildcard indexes are not: their intervals are set to all values.
+/// The byte ranges of the entries inside the intervals: points multiply, the first field with more
+/// than points ends them, and the fields behind it are for the scan to test. Those of wildcard
+/// indexes are not: their intervals are set to all values.
 fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
     let mut prefixes: Vec<Vec<u8>> = vec![Vec::new()];
     let mut used = 0;
@@ -892,7 +897,8 @@ fn key_order(list: &[Interval], descending: bool) -> impl Iterator<Item = &Inter
     (0..n).filter_map(move |i| list.get(if descending { n - 1 - i } else { i }))
 }
 
-/// The byte range behind `prefix` of an interval of the field before `next`, whose ends the bounds of later fields narrow.
+/// The byte range behind `prefix` of an interval of the field before `next`, whose ends the bounds
+/// of later fields narrow.
 fn within(
     i: &Interval,
     prefix: &[u8],

@@ -1,8 +1,9 @@
-//! Scans of an index that go from value to value of a field: for `distinct`, and for `$group` where the first document of each
-//! group is all that counts.
+//! Scans of an index that go from value to value of a field: for `distinct`, and for `$group` where
+//! the first document of each group is all that counts.
 //!
-//! Invariant: the documents of the entries that such a scan gives hold every value of the path that any matching document
-//! holds; for a group, the first entry of each value is that of the document that comes first in the order asked for.
+//! Invariant: the documents of the entries that such a scan gives hold every value of the path that
+//! any matching document holds; for a group, the first entry of each value is that of the document
+//! that comes first in the order asked for.
 
 use crate::choose::{Candidate, Planner};
 use crate::hint::Hinted;
@@ -20,8 +21,9 @@ pub struct DistinctRequest<'a> {
     pub path: &'a FieldPath,
     /// Under which values are equal.
     pub collation: Option<&'a Collation>,
-    /// Documents are grouped by the path, where no value is null and an array is one value. Otherwise values are
-    /// gathered: a document without one gives none, and one with an array gives the elements.
+    /// Documents are grouped by the path, where no value is null and an array is one value.
+    /// Otherwise values are gathered: a document without one gives none, and one with an array
+    /// gives the elements.
     pub group: bool,
 }
 
@@ -30,13 +32,14 @@ pub struct DistinctRequest<'a> {
 pub struct Distinct {
     /// The field of the index; entries that share it and those before it are one value.
     pub field: usize,
-    /// Entries that lack the field, or that stand for an empty array, are values like others. Otherwise they say nothing
-    /// about the entries behind them that have the same key.
+    /// Entries that lack the field, or that stand for an empty array, are values like others.
+    /// Otherwise they say nothing about the entries behind them that have the same key.
     pub missing: bool,
 }
 
 impl Planner<'_> {
-    /// The best scan from value to value, when an index allows one that leaves nothing to be tested.
+    /// The best scan from value to value, when an index allows one that leaves nothing to be
+    /// tested.
     pub(crate) fn by_distinct(
         &self,
         d: &DistinctRequest<'_>,
@@ -73,7 +76,8 @@ impl Planner<'_> {
         if !fields.iter().take(field + 1).all(plain) || d.path.has_index_part() {
             return None;
         }
-        // Values that such an index tells apart are at least as many as those asked for; one with a collation keeps none.
+        // Values that such an index tells apart are at least as many as those asked for; one with a
+        // collation keeps none.
         if info.key.collation().is_some() && info.key.collation() != d.collation {
             return None;
         }
@@ -111,7 +115,8 @@ impl Planner<'_> {
             missing: d.group,
         });
         if !d.group {
-            // An array's elements are gathered from the document: an entry may stand for a part that is no value of it.
+            // An array's elements are gathered from the document: an entry may stand for a part
+            // that is no value of it.
             c.covered = info.key.collation().is_none() && !multikey.field(field);
         }
         Some(c)

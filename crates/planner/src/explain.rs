@@ -1,6 +1,7 @@
 //! Plans as MongoDB's explain prints them (`queryPlanner.winningPlan`).
 //!
-//! [`stages`] gives the tree of stages; who ran the plan may add what was counted before turning it into a document.
+//! [`stages`] gives the tree of stages; who ran the plan may add what was counted before turning it
+//! into a document.
 
 use crate::interval::Interval;
 use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, NearAccess, Plan};
@@ -57,8 +58,8 @@ impl PlanStage {
         self
     }
 
-    /// A `GROUP` that takes in what this plan gives: as the documents of its query are read field by field there, a projection
-    /// that only leaves fields out is not part of the plan.
+    /// A `GROUP` that takes in what this plan gives: as the documents of its query are read field
+    /// by field there, a projection that only leaves fields out is not part of the plan.
     pub fn grouped(mut self) -> PlanStage {
         if self.name == "PROJECTION_SIMPLE"
             && let Some(input) = self.inputs.pop()
@@ -244,8 +245,9 @@ fn filter_fields(f: &Filter) -> DocBuf {
     }
 }
 
-/// The stage of a read that finds at most one document by one key: by `_id`, or by an index on the only field that the
-/// filter asks for, where that index is unique or one document is all that is wanted.
+/// The stage of a read that finds at most one document by one key: by `_id`, or by an index on the
+/// only field that the filter asks for, where that index is unique or one document is all that is
+/// wanted.
 fn express(e: &Explain<'_>) -> Option<PlanStage> {
     let plan = e.plan;
     if !plan.residual.is_trivial() || e.skip > 0 {
@@ -282,7 +284,8 @@ fn express(e: &Explain<'_>) -> Option<PlanStage> {
     Some(s)
 }
 
-/// A filter that is one equality with a value whose index keys are exactly those of the documents that match.
+/// A filter that is one equality with a value whose index keys are exactly those of the documents
+/// that match.
 fn has_one_exact_key(filter: &Filter) -> bool {
     let inexact = |v: &bson::Val<'_>| {
         matches!(

@@ -139,7 +139,8 @@ fn covers_rank(set: TypeSet, v: Val<'_>) -> bool {
         .all(|t| set.contains(t))
 }
 
-/// `high` is at least (or, `strictly`, above) `low`, both of one type bracket and neither without neighbours.
+/// `high` is at least (or, `strictly`, above) `low`, both of one type bracket and neither without
+/// neighbours.
 fn bounded(high: Val<'_>, low: Val<'_>, strictly: bool) -> bool {
     let plain = |v: Val<'_>| {
         let without = matches!(v.tag, tag::MIN_KEY | tag::MAX_KEY | tag::NULL | tag::ARRAY);

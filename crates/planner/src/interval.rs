@@ -1,6 +1,7 @@
 //! Sets of values as lists of intervals in MongoDB's comparison order.
 //!
-//! Invariant: a list is ascending and its intervals are disjoint; each interval holds at least one possible value.
+//! Invariant: a list is ascending and its intervals are disjoint; each interval holds at least one
+//! possible value.
 
 use bson::{Val, Value, key, order, shell, tag};
 use std::cmp::Ordering;
@@ -76,9 +77,11 @@ impl Interval {
             && (high.is_lt() || high.is_eq() && self.high_inclusive)
     }
 
-    /// The key bytes behind `prefix` of the values in the interval, as `[low, high)`; an empty `high` is the end.
+    /// The key bytes behind `prefix` of the values in the interval, as `[low, high)`; an empty
+    /// `high` is the end.
     pub fn range(&self, prefix: &[u8], descending: bool) -> (Vec<u8>, Vec<u8>) {
-        // A key goes on behind the value, so "after the value" is the successor of the value's bytes as a prefix.
+        // A key goes on behind the value, so "after the value" is the successor of the value's
+        // bytes as a prefix.
         let at = |v: &Value, after: bool| {
             let mut k = Vec::with_capacity(prefix.len() + v.as_val().bytes.len() + 4);
             k.extend_from_slice(prefix);

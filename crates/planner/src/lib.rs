@@ -1,17 +1,21 @@
 //! From a filter and the indexes there are to a plan. Pure: no I/O, no locks.
 //!
 //! * [`plan`]: chooses. [`id_lookup`]: the shortcut for `{_id: x}`, taken before anything else.
-//! * [`Plan`] says where candidates come from ([`Access`]), what is still to be tested on them, and what order they need.
-//! * `interval`: sets of values; `bounds`: which values a predicate can hold for, and the byte ranges of an index that hold
-//!   them; `skip`: bounds of later fields, and where the next entry inside can be; `implied`: whether a filter implies another
-//!   (partial and sparse indexes); `choose`: candidates and their cost; `cells`: of
-//!   indexes of shapes; `distinct`: scans that go from value to value.
+//! * [`Plan`] says where candidates come from ([`Access`]), what is still to be tested on them, and
+//!   what order they need.
+//! * `interval`: sets of values; `bounds`: which values a predicate can hold for, and the byte
+//!   ranges of an index that hold them; `skip`: bounds of later fields, and where the next entry
+//!   inside can be; `implied`: whether a filter implies another (partial and sparse indexes);
+//!   `choose`: candidates and their cost; `cells`: of indexes of shapes; `distinct`: scans that go
+//!   from value to value.
 //! * [`explain`]: a plan as MongoDB's explain prints it.
 //!
-//! Invariant: the entries inside the bounds, tested with the key filter and the residual, are exactly the matching
-//! documents, whatever plan is chosen; property tests compare with testing every document.
+//! Invariant: the entries inside the bounds, tested with the key filter and the residual, are
+//! exactly the matching documents, whatever plan is chosen; property tests compare with testing
+//! every document.
 //!
-//! Architecture invariant: the planner knows neither the store nor the catalog; it sees indexes as [`IndexInfo`].
+//! Architecture invariant: the planner knows neither the store nor the catalog; it sees indexes as
+//! [`IndexInfo`].
 
 mod bounds;
 mod cells;

@@ -7,8 +7,8 @@ use query::index_keys::{KeyField, Multikey};
 use query::path::FieldPath;
 use query::sort::{SortField, SortPattern};
 
-/// `Some(reverse)` when scanning the index forward (or in reverse) over ranges that bound the given intervals gives the
-/// order.
+/// `Some(reverse)` when scanning the index forward (or in reverse) over ranges that bound the given
+/// intervals gives the order.
 pub(crate) fn given_by(
     sort: &SortPattern,
     fields: &[KeyField],
@@ -51,7 +51,8 @@ pub(crate) fn given_by(
     if sorts_by_array && (0..fields.len()).any(|i| multikey.field(i) && bounded(i)) {
         return None;
     }
-    // Behind the fields an entry has the record's key, which is that of `_id` (not in capped collections).
+    // Behind the fields an entry has the record's key, which is that of `_id` (not in capped
+    // collections).
     let id = KeyField::new(FieldPath::new("_id"), false);
     let mut keys = fields
         .iter()

@@ -12,8 +12,8 @@ use query::projection::Projection;
 use query::sort::SortPattern;
 use std::sync::Arc;
 
-/// An index as the planner sees it. `_id_` is among them only where records do not lie under their `_id`
-/// ([`PlanRequest::clustered`]).
+/// An index as the planner sees it. `_id_` is among them only where records do not lie under their
+/// `_id` ([`PlanRequest::clustered`]).
 #[derive(Clone, Debug)]
 pub struct IndexInfo {
     pub id: u32,
@@ -75,15 +75,17 @@ pub struct PlanRequest<'a> {
     pub min: Option<Doc<'a>>,
     pub max: Option<Doc<'a>>,
     pub indexes: &'a [IndexInfo],
-    /// The records lie in the order of `_id`. Otherwise they lie in that of insertion, and `_id_` is one of `indexes`.
+    /// The records lie in the order of `_id`. Otherwise they lie in that of insertion, and `_id_`
+    /// is one of `indexes`.
     pub clustered: bool,
     /// Only the number of results matters.
     pub count: bool,
-    /// Only one document of each value of a path matters, where an index can go from value to value.
+    /// Only one document of each value of a path matters, where an index can go from value to
+    /// value.
     pub distinct: Option<DistinctRequest<'a>>,
     pub ns: &'a str,
-    /// About how many entries lie in `[low, high)` of an index (0: the records), when somebody can tell. Asked only when
-    /// there is a choice.
+    /// About how many entries lie in `[low, high)` of an index (0: the records), when somebody can
+    /// tell. Asked only when there is a choice.
     pub estimate: Option<&'a dyn Fn(u32, &[u8], &[u8]) -> u64>,
 }
 
@@ -91,13 +93,13 @@ pub struct PlanRequest<'a> {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub access: Access,
-    /// What is still to be tested on a fetched document; trivial when the access decides everything. Branches of `Or` have
-    /// theirs.
+    /// What is still to be tested on a fetched document; trivial when the access decides
+    /// everything. Branches of `Or` have theirs.
     pub residual: Filter,
     /// The order the results still need; `None` when the access gives it (or none was asked for).
     pub sort: Option<SortPattern>,
-    /// The index entries hold all that the projection (and residual) needs: nothing is fetched. The executor builds a
-    /// document of the index's fields and projects that.
+    /// The index entries hold all that the projection (and residual) needs: nothing is fetched. The
+    /// executor builds a document of the index's fields and projects that.
     pub covered: bool,
     /// The values of `_id` that `Ids` and `Records` stand for, when they are not all: for explain.
     pub id_bounds: Vec<Interval>,
@@ -110,7 +112,8 @@ pub enum Access {
     Eof,
     /// Records by `_id`, in the order given, without duplicates.
     Ids(Vec<Value>),
-    /// Records in `[low, high)` of record keys (`high` empty: to the end). Both empty: a collection scan.
+    /// Records in `[low, high)` of record keys (`high` empty: to the end). Both empty: a collection
+    /// scan.
     Records {
         low: Vec<u8>,
         high: Vec<u8>,
@@ -131,8 +134,8 @@ pub struct Branch<A> {
     pub access: A,
     /// What is still to be tested on its documents.
     pub residual: Filter,
-    /// What decides whether a document is among its results, whatever it is found by, and the same each time. `None`: no
-    /// other branch comes to its records.
+    /// What decides whether a document is among its results, whatever it is found by, and the same
+    /// each time. `None`: no other branch comes to its records.
     pub whole: Option<Filter>,
 }
 
@@ -146,7 +149,8 @@ pub struct IndexAccess {
     pub skip: SkipBounds,
     /// One entry of each value of a field is wanted.
     pub distinct: Option<Distinct>,
-    /// Tests on single fields of the key (by position, on the value itself) before anything is fetched.
+    /// Tests on single fields of the key (by position, on the value itself) before anything is
+    /// fetched.
     pub key_filter: Vec<(usize, Filter)>,
     /// A record may come more than once (multikey): duplicates are to be dropped.
     pub dedup: bool,
@@ -181,7 +185,8 @@ pub enum Starts {
 /// Which entries of an index are wanted.
 #[derive(Clone, Debug)]
 pub enum Bounds {
-    /// Ranges `[low, high)` of index keys (after the index's prefix; `high` empty: to the end), ascending and disjoint.
+    /// Ranges `[low, high)` of index keys (after the index's prefix; `high` empty: to the end),
+    /// ascending and disjoint.
     Ranges(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
@@ -243,7 +248,8 @@ impl Plan {
     }
 }
 
-/// The `_id` of a filter that is `{_id: <equality>}` and nothing else (not a regular expression, which is a pattern).
+/// The `_id` of a filter that is `{_id: <equality>}` and nothing else (not a regular expression,
+/// which is a pattern).
 pub fn id_lookup(filter: &Filter) -> Option<Val<'_>> {
     match filter.root() {
         Node::Pred {

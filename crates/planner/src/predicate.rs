@@ -140,7 +140,8 @@ fn of_value<'a>(path: &FieldPath, inner: &'a Node, clause: usize, out: &mut Vec<
 }
 
 impl Predicate<'_> {
-    /// That there is something on the path (up to a position in an array), without which it cannot hold.
+    /// That there is something on the path (up to a position in an array), without which it cannot
+    /// hold.
     pub fn existence<'b>(&self) -> Option<Predicate<'b>> {
         if self.negated || self.compared.is_some() || !excludes_missing(self.test) {
             return None;
@@ -189,7 +190,8 @@ impl Predicate<'_> {
     }
 }
 
-/// Whether the test fails for a missing field (and so for null, for index keys do not tell them apart).
+/// Whether the test fails for a missing field (and so for null, for index keys do not tell them
+/// apart).
 pub(crate) fn excludes_missing(test: &Test) -> bool {
     !test.matches(None)
 }

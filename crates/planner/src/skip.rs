@@ -1,7 +1,7 @@
 //! Bounds of fields behind those that the ranges of an index scan bound.
 //!
-//! A range of `{a, b}` that bounds `a` by more than one value holds entries with any `b`. What is wanted of `b` is tested
-//! on the entry's bytes, and tells where the next entry can be that has it:
+//! A range of `{a, b}` that bounds `a` by more than one value holds entries with any `b`. What is
+//! wanted of `b` is tested on the entry's bytes, and tells where the next entry can be that has it:
 //!
 //! ```text
 //! bounds  a in [2, 9], b in {5}
@@ -18,7 +18,8 @@ use query::index_keys::KeyField;
 #[derive(Clone, Debug)]
 struct Stretch {
     low: Vec<u8>,
-    /// `low` is the key of a value, which belongs to the stretch: the next field's bytes may follow.
+    /// `low` is the key of a value, which belongs to the stretch: the next field's bytes may
+    /// follow.
     starts_with_value: bool,
     /// Behind all values; empty: the end.
     high: Vec<u8>,
@@ -48,8 +49,8 @@ impl Stretch {
     }
 }
 
-/// What the later fields of an index's entries must lie in; a scan that meets an entry outside seeks to the next that can
-/// be inside.
+/// What the later fields of an index's entries must lie in; a scan that meets an entry outside
+/// seeks to the next that can be inside.
 #[derive(Clone, Debug, Default)]
 pub struct SkipBounds {
     /// For each field of the index its stretches, ascending as the keys are; none: any value.
@@ -84,8 +85,9 @@ impl SkipBounds {
         self.fields.is_empty()
     }
 
-    /// Whether an entry is inside; `key` without the index's prefix, its fields ending at `ends`. When it is not, `target` is
-    /// where the next one can be in the scan's direction: at or behind it, in reverse before it.
+    /// Whether an entry is inside; `key` without the index's prefix, its fields ending at `ends`.
+    /// When it is not, `target` is where the next one can be in the scan's direction: at or behind
+    /// it, in reverse before it.
     pub fn admit(&self, key: &[u8], ends: &[usize], reverse: bool, target: &mut Vec<u8>) -> bool {
         let mut start = 0;
         for (i, (stretches, &end)) in self.fields.iter().zip(ends).enumerate() {
@@ -150,7 +152,8 @@ impl SkipBounds {
         }
     }
 
-    /// Behind a value of field `i - 1`, where [`SkipBounds::bounds_end`] holds: bytes behind all entries.
+    /// Behind a value of field `i - 1`, where [`SkipBounds::bounds_end`] holds: bytes behind all
+    /// entries.
     pub(crate) fn append_ends(&self, i: usize, out: &mut Vec<u8>) {
         if let Some(s) = self.fields.get(i).and_then(|f| f.last()) {
             self.append_end(s, i, out);

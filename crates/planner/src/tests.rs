@@ -1,5 +1,5 @@
-//! Plans against brute force: whatever plan is chosen, running it over real index entries gives the documents that the
-//! filter matches, in the order asked for.
+//! Plans against brute force: whatever plan is chosen, running it over real index entries gives the
+//! documents that the filter matches, in the order asked for.
 
 use crate::explain::{Explain, winning_plan};
 use crate::plan::*;
@@ -134,8 +134,8 @@ impl Collection {
         .unwrap()
     }
 
-    /// The entries of a range that are inside an access's bounds, ascending: as a scan finds them, going from one that is
-    /// outside to where the next can be, and in both directions the same.
+    /// The entries of a range that are inside an access's bounds, ascending: as a scan finds them,
+    /// going from one that is outside to where the next can be, and in both directions the same.
     fn scan<'c>(&'c self, n: usize, a: &IndexAccess, low: &[u8], high: &[u8]) -> Vec<Entry<'c>> {
         let fields = &self.infos[n].key.fields;
         let all: Vec<Entry<'c>> = self.entries[n]
@@ -921,7 +921,8 @@ fn explained_plans() {
     }
 }
 
-/// Bounds of later fields against a look at every entry: they decide without a test, and nothing inside is passed over.
+/// Bounds of later fields against a look at every entry: they decide without a test, and nothing
+/// inside is passed over.
 #[test]
 fn later_fields_are_skipped_by_their_bounds() {
     let mut r = Random(7);

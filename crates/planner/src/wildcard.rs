@@ -1,9 +1,10 @@
 //! Wildcard indexes as the planner uses them: as the index of one path at a time.
 //!
-//! Such an index has entries only for documents that have a value on the path, so it answers predicates that fail without
-//! one; and it has none for documents and arrays themselves, so it answers none about those. That a field is there shows in
-//! entries on its path or on a longer one. A compound wildcard index has at least one entry for every document, so that its
-//! other fields may be used alone.
+//! Such an index has entries only for documents that have a value on the path, so it answers
+//! predicates that fail without one; and it has none for documents and arrays themselves, so it
+//! answers none about those. That a field is there shows in entries on its path or on a longer one.
+//! A compound wildcard index has at least one entry for every document, so that its other fields
+//! may be used alone.
 
 use crate::interval::{Interval, union};
 use crate::plan::IndexInfo;
@@ -26,7 +27,8 @@ pub(crate) enum Asked {
 /// The path that stands for all paths.
 const ANY: &str = "$_path";
 
-/// The wildcard index as an index of each path that the predicates ask for; a compound one also as that of no path.
+/// The wildcard index as an index of each path that the predicates ask for; a compound one also as
+/// that of no path.
 pub(crate) fn expansions(info: &IndexInfo, preds: &[Predicate<'_>]) -> Vec<IndexInfo> {
     let Some(w) = info.key.wildcard() else {
         return Vec::new();
@@ -109,7 +111,8 @@ pub(crate) fn bounds_value(p: &Predicate<'_>) -> bool {
     !p.negated && excludes_missing(p.test) && of_scalars(p.test)
 }
 
-/// Whether the bounds of such a predicate may decide it: a document with fields that no query reaches looks empty.
+/// Whether the bounds of such a predicate may decide it: a document with fields that no query
+/// reaches looks empty.
 pub(crate) fn decides(p: &Predicate<'_>) -> bool {
     !matches!(p.test, Test::Eq(v) if v.tag() == tag::DOCUMENT)
 }

@@ -1,9 +1,11 @@
 //! Collations: the order of strings in a language, as ICU has it.
 //!
-//! A string is compared by its sort key. [`Collation::fold`] puts sort keys in the place of strings, so that folded values
-//! compare, hash and encode like any others: filters, sorts and index keys all use the same folded values.
+//! A string is compared by its sort key. [`Collation::fold`] puts sort keys in the place of
+//! strings, so that folded values compare, hash and encode like any others: filters, sorts and
+//! index keys all use the same folded values.
 //!
-//! Invariant: two values are equal (or in order) under a collation exactly when their folded values are.
+//! Invariant: two values are equal (or in order) under a collation exactly when their folded values
+//! are.
 
 use bson::{Doc, DocBuf, Val, Value, Writer, tag};
 use errors::{Result, err};
@@ -56,7 +58,8 @@ const VARIANTS: [(&str, &str); 14] = [
     ("eor", "eor"),
     ("emoji", "emoji"),
 ];
-/// Languages with the root's order: only for these can the accents be compared backwards, as Canadian French does.
+/// Languages with the root's order: only for these can the accents be compared backwards, as
+/// Canadian French does.
 const UNTAILORED: [&str; 8] = ["en", "fr", "de", "it", "pt", "nl", "ga", "id"];
 
 /// A name such as `de_AT@collation=phonebook` in BCP 47; `None` when it is no locale's.
@@ -308,7 +311,8 @@ mod tests {
         }
     }
 
-    /// Filters and indexes go by folded values, sorts and sets of expressions by `compare`: they must not differ.
+    /// Filters and indexes go by folded values, sorts and sets of expressions by `compare`: they
+    /// must not differ.
     #[test]
     fn compares_as_folded_values_do() {
         use rand::{Rng, SeedableRng, seq::IndexedRandom};

@@ -1,11 +1,12 @@
 //! Index key patterns and the keys that a document has in an index.
 //!
-//! A document has one key unless a field of the pattern goes through an array: then it has one for each element
-//! (a multikey index). Two fields may share an array, but not go through two different ones.
-//! Missing fields are null, an empty array at the end of a path is undefined (MongoDB, "Multikey Indexes").
+//! A document has one key unless a field of the pattern goes through an array: then it has one for
+//! each element (a multikey index). Two fields may share an array, but not go through two different
+//! ones. Missing fields are null, an empty array at the end of a path is undefined (MongoDB,
+//! "Multikey Indexes").
 //!
-//! A hashed field keeps the hash of its value; a wildcard index (see `wildcard`) has the path of each value before it; indexes
-//! of shapes have cells (see `geospatial`).
+//! A hashed field keeps the hash of its value; a wildcard index (see `wildcard`) has the path of
+//! each value before it; indexes of shapes have cells (see `geospatial`).
 
 mod geospatial;
 mod hashed;
@@ -95,8 +96,8 @@ pub struct KeySet {
     full: bool,
 }
 
-/// What the keys of one document may come to: a long value beside an array, of which each element has it in its key, would fill
-/// any memory.
+/// What the keys of one document may come to: a long value beside an array, of which each element
+/// has it in its key, would fill any memory.
 const MOST_BYTES: usize = 64 << 20;
 
 /// `bytes[start..key_end]` is the key, `bytes[key_end..end]` its types.
@@ -676,8 +677,8 @@ impl KeyPattern {
         matches!(&self.fields[..], [f] if f.path.is_id())
     }
 
-    /// Replaces the content of `out` by the document's keys, in key order without duplicates. `sparse`: none when the
-    /// document has none of the fields.
+    /// Replaces the content of `out` by the document's keys, in key order without duplicates.
+    /// `sparse`: none when the document has none of the fields.
     pub fn extract(&self, doc: Doc<'_>, sparse: bool, out: &mut KeySet) -> Result<Multikey> {
         out.collation.clone_from(&self.collation);
         match &self.kind {
@@ -688,8 +689,9 @@ impl KeyPattern {
         }
     }
 
-    /// Decodes an index entry's key (from its first field on) into values named by their paths; missing fields are left
-    /// out when `omit_missing`, else null. `None` when the bytes are no key of this pattern.
+    /// Decodes an index entry's key (from its first field on) into values named by their paths;
+    /// missing fields are left out when `omit_missing`, else null. `None` when the bytes are no key
+    /// of this pattern.
     pub fn decode(&self, key: &[u8], types: &[u8], omit_missing: bool) -> Option<DocBuf> {
         let mut d = key::Decoder::new(key, types);
         let mut w = Writer::new();

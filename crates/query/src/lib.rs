@@ -7,7 +7,8 @@
 //! * [`expr`]: aggregation expressions (`{$add: ["$a", 1]}`), one table of all operators.
 //! * [`projection`]: find's projections. [`transform`]: `$project`, `$addFields` and their kin.
 //! * [`update`]: update operators, positional paths, pipelines as updates, upserts.
-//! * [`accumulator`]: what `$group` and windows sum up. [`pipeline`]: stages, their order, their memory.
+//! * [`accumulator`]: what `$group` and windows sum up. [`pipeline`]: stages, their order, their
+//!   memory.
 //! * [`sort`]: sort patterns and their keys. [`index_keys`]: the keys of a document in an index.
 //! * [`path`]: dotted paths and MongoDB's walk along them. [`collation`]: the order of strings.
 //! * [`script`]: what functions in JavaScript ask of an engine.

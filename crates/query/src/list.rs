@@ -1,5 +1,6 @@
-//! A list in which many values are looked up: what a client sends may be as long as what a collection holds, and whoever goes over
-//! the one for each item of the other is busy for hours, in a call that nobody can end.
+//! A list in which many values are looked up: what a client sends may be as long as what a
+//! collection holds, and whoever goes over the one for each item of the other is busy for hours, in
+//! a call that nobody can end.
 
 use crate::collation::{Collation, equal};
 use bson::{Doc, Val, Value, order};
@@ -173,7 +174,8 @@ pub fn distinct<'a>(array: Val<'a>, collation: Option<&Collation>) -> Vec<Val<'a
     kept.map(|(v, _)| v).collect()
 }
 
-/// Names of the fields of a specification, and where each is; up to [`FEW`] are looked for one after the other.
+/// Names of the fields of a specification, and where each is; up to [`FEW`] are looked for one
+/// after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Places(HashMap<Box<str>, usize>);
 
@@ -212,7 +214,8 @@ pub mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    /// A value of any kind, from so few that many are equal, often of another type or in another order of fields.
+    /// A value of any kind, from so few that many are equal, often of another type or in another
+    /// order of fields.
     pub fn any_value(r: &mut StdRng, depth: u32) -> Value {
         let n = r.random_range(0..6);
         match r.random_range(0..if depth == 0 { 8 } else { 11 }) {

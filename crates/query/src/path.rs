@@ -1,10 +1,11 @@
 //! Dotted field paths and the walk that MongoDB's queries make along them.
 //!
-//! The walk ([`FieldPath::visit`]) yields every value that a predicate on the path has to be tried on, in MongoDB's order:
-//! documents are entered by name; an array on the way is entered element by element, and by position where the next
-//! component is a number; an array at the end yields its elements and then itself ([`Leaf::Expand`]) or only itself
-//! ([`Leaf::Whole`]). A place that is not there yields `None`, once for each document that lacks it; an array on the way
-//! that holds no document yields nothing at all.
+//! The walk ([`FieldPath::visit`]) yields every value that a predicate on the path has to be tried
+//! on, in MongoDB's order: documents are entered by name; an array on the way is entered element by
+//! element, and by position where the next component is a number; an array at the end yields its
+//! elements and then itself ([`Leaf::Expand`]) or only itself ([`Leaf::Whole`]). A place that is
+//! not there yields `None`, once for each document that lacks it; an array on the way that holds no
+//! document yields nothing at all.
 
 use bson::{Doc, Val, tag};
 use smallvec::SmallVec;
@@ -28,8 +29,9 @@ struct Part {
     index: Option<u32>,
 }
 
-/// The arrays that a walk went through without success, each with the component it was entered for. A number is a position and a
-/// name, so that with many of them there are as many ways to a place as a Fibonacci number tells: 90 would take for ever.
+/// The arrays that a walk went through without success, each with the component it was entered for.
+/// A number is a position and a name, so that with many of them there are as many ways to a place
+/// as a Fibonacci number tells: 90 would take for ever.
 type Seen = Option<HashSet<(usize, usize)>>;
 
 /// With fewer numbers in a path there are few ways, and nothing is noted.
@@ -56,7 +58,8 @@ pub fn array_index(component: &str) -> Option<u32> {
 }
 
 impl FieldPath {
-    /// Splits at dots. Any text is a path; who must refuse empty components asks [`FieldPath::has_empty_part`].
+    /// Splits at dots. Any text is a path; who must refuse empty components asks
+    /// [`FieldPath::has_empty_part`].
     pub fn new(text: &str) -> FieldPath {
         let mut parts = SmallVec::new();
         let mut start = 0;
@@ -196,8 +199,8 @@ impl FieldPath {
         None
     }
 
-    /// Walks the path and calls `f` with each value and the array position that a positional `$` would stand for, until
-    /// `f` says true; says whether it did.
+    /// Walks the path and calls `f` with each value and the array position that a positional `$`
+    /// would stand for, until `f` says true; says whether it did.
     #[inline]
     pub fn visit<'a>(
         &self,

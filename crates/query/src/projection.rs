@@ -1,8 +1,9 @@
 //! Find's projections: document bytes to document bytes.
 //!
-//! A projection is a tree of names. Applying it copies elements of the document as they are; only computed fields, slices
-//! and picked array elements are built. Included fields keep the document's order, computed ones follow in the order of
-//! the specification (manual, "Project Fields to Return from Query").
+//! A projection is a tree of names. Applying it copies elements of the document as they are; only
+//! computed fields, slices and picked array elements are built. Included fields keep the document's
+//! order, computed ones follow in the order of the specification (manual, "Project Fields to Return
+//! from Query").
 
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::filter::{Filter, Node, Test};
@@ -86,7 +87,8 @@ impl Projection {
         let inclusion = p.inclusion.unwrap_or(p.elem_match || p.id == Some(true));
         let id_given = p.root.children.iter().any(|(n, _)| &**n == "_id");
         if !id_given {
-            // In an inclusion `_id` comes along unless refused; in an exclusion it goes only when refused.
+            // In an inclusion `_id` comes along unless refused; in an exclusion it goes only when
+            // refused.
             match (inclusion, p.id) {
                 (true, None | Some(true)) | (false, Some(false)) => {
                     p.root.children.insert(0, ("_id".into(), Child::Leaf));
@@ -133,17 +135,20 @@ impl Projection {
             .all(|(_, c)| matches!(c, Child::Leaf))
     }
 
-    /// Whether [`Projection::apply`] needs the position that the filter matched at ([`Filter::first_matched_index`]).
+    /// Whether [`Projection::apply`] needs the position that the filter matched at
+    /// ([`Filter::first_matched_index`]).
     pub fn needs_match_index(&self) -> bool {
         self.positional
     }
 
-    /// Fields that are to show the key of the index that found the document, which who runs the query adds.
+    /// Fields that are to show the key of the index that found the document, which who runs the
+    /// query adds.
     pub fn index_key_fields(&self) -> &[Box<str>] {
         &self.index_key
     }
 
-    /// Appends the projected document to `out`. `matched`: what [`Filter::first_matched_index`] said, where needed.
+    /// Appends the projected document to `out`. `matched`: what [`Filter::first_matched_index`]
+    /// said, where needed.
     pub fn apply(
         &self,
         doc: Doc<'_>,
@@ -160,7 +165,8 @@ impl Projection {
         pass.document(&self.root, doc, out)
     }
 
-    /// Dotted fields that suffice to compute the projection; `None` when the whole document is needed.
+    /// Dotted fields that suffice to compute the projection; `None` when the whole document is
+    /// needed.
     pub fn needed_fields(&self) -> Option<Vec<String>> {
         if !self.inclusion {
             return None;
@@ -236,7 +242,8 @@ impl Branch {
 }
 
 impl Parser<'_> {
-    /// One element of the specification; `prefix` (with its dot) is the path of the object that it stands in.
+    /// One element of the specification; `prefix` (with its dot) is the path of the object that it
+    /// stands in.
     fn field(&mut self, prefix: &str, e: Elem<'_>) -> Result<()> {
         let full = match prefix {
             "" => Cow::Borrowed(e.name),
@@ -512,7 +519,8 @@ impl<'a> Pass<'a> {
     fn document(&self, branch: &Branch, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
         let start = open(out);
         let mut it = doc.iter();
-        // Fields whose place is taken, as bits; computed ones among the first 64 only, which is all that matters.
+        // Fields whose place is taken, as bits; computed ones among the first 64 only, which is all
+        // that matters.
         let mut placed = 0u64;
         let mut left = branch.children.len();
         while let Some((name, v)) = it.next_raw() {
@@ -592,7 +600,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Each element of an array by itself; what is no document is dropped by an inclusion, kept by an exclusion.
+    /// Each element of an array by itself; what is no document is dropped by an inclusion, kept by
+    /// an exclusion.
     fn array(&self, b: &Branch, v: Val<'_>, out: &mut Vec<u8>) -> Result<()> {
         let start = open(out);
         let mut n = 0;
@@ -622,7 +631,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// `a.$`: of an array only the element that the query matched (projected further when the path goes on).
+    /// `a.$`: of an array only the element that the query matched (projected further when the path
+    /// goes on).
     fn picked(&self, v: Val<'_>, below: Option<&Branch>, out: &mut Vec<u8>) -> Result<()> {
         let Some(items) = v.as_array() else {
             out.extend_from_slice(v.bytes);

@@ -1,4 +1,5 @@
-//! Scripts in the language: what `$where`, `$function`, `$accumulator` and `mapReduce` ask of an engine.
+//! Scripts in the language: what `$where`, `$function`, `$accumulator` and `mapReduce` ask of an
+//! engine.
 //!
 //! Invariant: no engine is known here. It comes in from outside with the variables of the command
 //! ([`crate::expr::Watchdog::scripts`]), as the clock and other collections do.

@@ -1,10 +1,11 @@
-//! The shape of documents as they are: which fields occur, with which types, how often, for example.
+//! The shape of documents as they are: which fields occur, with which types, how often, for
+//! example.
 //!
 //! ```text
 //! {_id: 1, tags: ["a"], items: [{qty: 2}]}   →   _id   tags   tags[]   items   items[]   items[].qty
 //! ```
-//! Invariant: memory is bounded by [`ShapeLimits`], whatever the documents are. Where fields are too many (keys that are data), those
-//! of one object are told together, as `parent.*`.
+//! Invariant: memory is bounded by [`ShapeLimits`], whatever the documents are. Where fields are
+//! too many (keys that are data), those of one object are told together, as `parent.*`.
 
 use bson::{Doc, Val, Value, tag};
 use std::collections::HashMap;

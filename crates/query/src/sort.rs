@@ -1,7 +1,8 @@
 //! Sort patterns and the keys that make sorting a comparison of bytes.
 //!
-//! Invariant: the order of two sort keys is MongoDB's order of the two documents; for an array the least element counts
-//! when ascending, the greatest when descending, and with several fields the least of the combined keys.
+//! Invariant: the order of two sort keys is MongoDB's order of the two documents; for an array the
+//! least element counts when ascending, the greatest when descending, and with several fields the
+//! least of the combined keys.
 
 use crate::collation::Collation;
 use crate::index_keys::{self, KeyField, KeySet};
@@ -38,7 +39,8 @@ pub enum SortMeta {
 }
 
 impl SortPattern {
-    /// Parses the specification of find's `sort` and of `$sort`. An empty document gives a pattern without fields.
+    /// Parses the specification of find's `sort` and of `$sort`. An empty document gives a pattern
+    /// without fields.
     pub fn parse(doc: Doc<'_>) -> Result<SortPattern> {
         let mut fields: Vec<SortField> = Vec::new();
         let mut seen = HashSet::new();

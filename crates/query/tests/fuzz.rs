@@ -1,4 +1,5 @@
-//! Bent filters, updates, expressions and pipelines: whatever they are, parsing and running them ends with a value or an error.
+//! Bent filters, updates, expressions and pipelines: whatever they are, parsing and running them
+//! ends with a value or an error.
 
 #[path = "../../../tests/fuzz/mutate.rs"]
 mod mutate;
@@ -10,7 +11,8 @@ const UPDATES: &str = include_str!("../../../tests/fuzz/seeds/updates.json");
 const SHAPES: &str = include_str!("../../../tests/fuzz/seeds/shapes.json");
 const PIPELINES: &str = include_str!("../../../tests/fuzz/seeds/pipelines.json");
 
-/// Each seed twice: as text, which bends into other shapes, and as BSON, which bends into other values.
+/// Each seed twice: as text, which bends into other shapes, and as BSON, which bends into other
+/// values.
 fn seeds(lines: &str) -> Vec<Vec<u8>> {
     lines
         .lines()

@@ -1,5 +1,6 @@
-//! How many new connections a second are let in (the parameters `ingressConnectionEstablishment…` of MongoDB 8), and what was
-//! counted. The acceptor asks at each connection; the settings change while it runs.
+//! How many new connections a second are let in (the parameters `ingressConnectionEstablishment…`
+//! of MongoDB 8), and what was counted. The acceptor asks at each connection; the settings change
+//! while it runs.
 
 use parking_lot::Mutex;
 use std::net::IpAddr;

@@ -1,12 +1,13 @@
-//! The multi-document transaction of a session: begun, gone on with by one request at a time, committed or aborted.
+//! The multi-document transaction of a session: begun, gone on with by one request at a time,
+//! committed or aborted.
 //!
 //! ```text
 //! none ─ start ─► in progress ─ commit ─► committed      (kept in the session's record, in the commit's own log entry)
 //!                     └─ abort, error, lifetime, a newer number ─► aborted
 //! ```
 //!
-//! Invariant: a commit and the record that says so are one log entry, so a commit that is sent again, also after a restart,
-//! is answered as the first one was.
+//! Invariant: a commit and the record that says so are one log entry, so a commit that is sent
+//! again, also after a restart, is answered as the first one was.
 
 use crate::Lsid;
 use crate::retry::{Retries, SessionGuard};
@@ -73,8 +74,8 @@ fn committed(number: i64) -> Error {
 }
 
 impl Retries {
-    /// Begins the transaction `number` of a session. What the session had in progress is aborted. `snapshot`: the state to
-    /// read, when that is not the newest.
+    /// Begins the transaction `number` of a session. What the session had in progress is aborted.
+    /// `snapshot`: the state to read, when that is not the newest.
     pub fn start_transaction(
         &self,
         ctx: &OpCtx,
@@ -149,7 +150,8 @@ impl Retries {
         Ok(TransactionHold { session, lifetime })
     }
 
-    /// Aborts transactions that have been open for longer than their lifetime and that no request is at work on.
+    /// Aborts transactions that have been open for longer than their lifetime and that no request
+    /// is at work on.
     pub fn abort_expired(&self, open: &[Arc<OpenTransaction>], lifetime: Duration) {
         for told in open.iter().filter(|t| t.started.elapsed() > lifetime) {
             let Some(mut session) = self.try_enter(told.lsid) else {
@@ -180,8 +182,8 @@ fn no_such(number: i64, newest: i64) -> Error {
 }
 
 impl TransactionHold {
-    /// The transaction, for the request to run in; [`TransactionHold::give_back`] returns it. `None`: it has ended, and
-    /// [`TransactionHold::check_committed`] tells how.
+    /// The transaction, for the request to run in; [`TransactionHold::give_back`] returns it.
+    /// `None`: it has ended, and [`TransactionHold::check_committed`] tells how.
     pub fn take(&mut self) -> Option<Box<Transaction>> {
         let phase = &mut self.session.state().phase;
         match std::mem::replace(phase, Phase::Running) {
@@ -196,7 +198,8 @@ impl TransactionHold {
         }
     }
 
-    /// After a statement: the transaction goes on with the next. `again`: the same statement is to be run again.
+    /// After a statement: the transaction goes on with the next. `again`: the same statement is to
+    /// be run again.
     pub fn give_back(&mut self, transaction: Box<Transaction>, again: bool) {
         let told = transaction.told();
         told.active.store(false, Relaxed);

@@ -112,7 +112,8 @@ impl Planner<'_> {
         })
     }
 
-    /// The order by merging scans, one for each combination of leading points: the intervals of each, and the direction.
+    /// The order by merging scans, one for each combination of leading points: the intervals of
+    /// each, and the direction.
     fn merged_order(
         &self,
         sort: &SortPattern,

@@ -1,7 +1,7 @@
 //! Accumulators of `$group`: states that take one value a document.
 //!
-//! Invariant: `$sum $avg $min $max $first $last $stdDev*` hold one value; the others hold what they return, and
-//! [`Accumulator::memory_bytes`] says how much that is.
+//! Invariant: `$sum $avg $min $max $first $last $stdDev*` hold one value; the others hold what they
+//! return, and [`Accumulator::memory_bytes`] says how much that is.
 
 pub(crate) mod percentile;
 mod script;
@@ -18,7 +18,8 @@ mod tests {
     use bson::{Doc, Val, json};
     use errors::Result;
 
-    /// Runs an accumulator; `split`: in two halves that are merged through partial states, as a spilling group does it.
+    /// Runs an accumulator; `split`: in two halves that are merged through partial states, as a
+    /// spilling group does it.
     fn run(spec: &str, docs: &str, split: bool) -> Result<String> {
         let (spec, docs) = (
             json::parse_value(spec).expect(spec),

@@ -1,4 +1,5 @@
-//! `$percentile` and `$median`: the specification and the computation, shared by accumulators and expressions.
+//! `$percentile` and `$median`: the specification and the computation, shared by accumulators and
+//! expressions.
 
 use crate::expr::{ParseEnv, constant_of};
 use bson::{Val, Value, Writer};
@@ -44,7 +45,8 @@ pub(crate) fn check_method(v: Val<'_>) -> Result<()> {
     }
 }
 
-/// The values at the fractions `p` (each the least value that so large a part does not exceed); nulls of nothing.
+/// The values at the fractions `p` (each the least value that so large a part does not exceed);
+/// nulls of nothing.
 pub(crate) fn compute(numbers: &mut Vec<f64>, p: &[f64]) -> Value {
     numbers.retain(|x| !x.is_nan());
     numbers.sort_unstable_by(f64::total_cmp);

@@ -214,7 +214,8 @@ impl AccumulatorSpec {
         self.name
     }
 
-    /// A fresh state. `group`: a context whose root is the group's `{_id: …}` (the `n` of `$firstN` may depend on it).
+    /// A fresh state. `group`: a context whose root is the group's `{_id: …}` (the `n` of `$firstN`
+    /// may depend on it).
     pub fn start(&self, group: &EvalCtx<'_>) -> Result<Accumulator> {
         let n = match &self.n {
             Some(e) => count_of(self.name, e.evaluate(group)?.or_null())?,
@@ -338,8 +339,8 @@ impl AccumulatorSpec {
     }
 }
 
-/// The named options of an accumulator, all required. Codes: not an object, unknown, the first missing (the next ones
-/// follow it).
+/// The named options of an accumulator, all required. Codes: not an object, unknown, the first
+/// missing (the next ones follow it).
 fn options<'a, const N: usize>(
     name: &str,
     arg: Val<'a>,
@@ -388,7 +389,8 @@ fn check_constant_n(name: &str, n: &Expression) -> Result<()> {
     }
 }
 
-/// The `n` of an accumulator (`$group` has another code for it than the expressions of the same names).
+/// The `n` of an accumulator (`$group` has another code for it than the expressions of the same
+/// names).
 fn count_of(name: &str, v: Val<'_>) -> Result<usize> {
     crate::expr::count_of(name, v).map_err(|e| err!(7548606, "{}", e.message))
 }

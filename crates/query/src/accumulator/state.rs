@@ -108,7 +108,8 @@ impl Few {
     }
 }
 
-/// The first or last `n` values by a sort key; later arrivals come after earlier ones of the same key.
+/// The first or last `n` values by a sort key; later arrivals come after earlier ones of the same
+/// key.
 pub struct Bounded {
     kept: BTreeMap<(Vec<u8>, u64), Value>,
     n: usize,
@@ -342,7 +343,8 @@ impl Accumulator {
         }
     }
 
-    /// The state as a value that [`Accumulator::merge`] takes back: how a `$group` that spills writes it.
+    /// The state as a value that [`Accumulator::merge`] takes back: how a `$group` that spills
+    /// writes it.
     pub fn to_partial(&self) -> Value {
         let mut w = Writer::new();
         match self {

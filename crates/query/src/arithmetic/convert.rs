@@ -1,4 +1,5 @@
-//! Conversions between numbers and text, as `$convert` and its kin do them. Errors are the sentence without its context.
+//! Conversions between numbers and text, as `$convert` and its kin do them. Errors are the sentence
+//! without its context.
 
 use super::decimal;
 use bson::Decimal128;
@@ -25,7 +26,8 @@ pub fn f64_to_string(f: f64) -> String {
     }
 }
 
-/// A double as C++ streams print it: at most six significant digits. What `$toLower` and `$substr` make of a double.
+/// A double as C++ streams print it: at most six significant digits. What `$toLower` and `$substr`
+/// make of a double.
 pub fn f64_to_short_string(f: f64) -> String {
     if f.is_nan() {
         return "nan".into();

@@ -1,7 +1,8 @@
 //! Decimal128 arithmetic: a bridge between `bson::Decimal128` and libdecnumber (crate `dec`).
 //!
-//! Basic operations round once, half to even, to 34 digits, with IEEE 754's ideal exponents. The elementary functions
-//! work with 50 digits and round once more at the end, so that results are those of a correctly rounding library.
+//! Basic operations round once, half to even, to 34 digits, with IEEE 754's ideal exponents. The
+//! elementary functions work with 50 digits and round once more at the end, so that results are
+//! those of a correctly rounding library.
 
 use bson::Decimal128;
 use bson::decimal::{DecimalParts, MAX_COEFFICIENT, MAX_EXPONENT, MIN_EXPONENT};
@@ -261,7 +262,8 @@ fn from_f64_digits(f: f64, fraction_digits: usize) -> Decimal128 {
     Decimal128::from_parts(f < 0.0, coefficient, exponent).unwrap_or(Decimal128::NAN)
 }
 
-/// Trailing zeros of the coefficient removed towards exponent 0, as results of exact functions print.
+/// Trailing zeros of the coefficient removed towards exponent 0, as results of exact functions
+/// print.
 fn tidy(w: &mut Wide) {
     if w.is_finite() && !w.is_zero() {
         let mut reduced = *w;
@@ -309,7 +311,8 @@ pub fn log10(a: Decimal128) -> Decimal128 {
     d.to_i64_exact().map_or(d, Decimal128::from_i64)
 }
 
-/// Logarithm of `a` to the base `b`: the quotient of the rounded natural logarithms, as MongoDB computes it.
+/// Logarithm of `a` to the base `b`: the quotient of the rounded natural logarithms, as MongoDB
+/// computes it.
 pub fn log(a: Decimal128, b: Decimal128) -> Decimal128 {
     div(ln(a), ln(b))
 }

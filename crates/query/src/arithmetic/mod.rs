@@ -1,5 +1,5 @@
-//! Arithmetic over BSON's four number types with MongoDB's widening rules: int32 overflows into int64, int64 into double
-//! (or not at all, for updates), a double meets a decimal as a decimal.
+//! Arithmetic over BSON's four number types with MongoDB's widening rules: int32 overflows into
+//! int64, int64 into double (or not at all, for updates), a double meets a decimal as a decimal.
 
 pub mod convert;
 pub mod decimal;

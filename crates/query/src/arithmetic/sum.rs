@@ -1,4 +1,5 @@
-//! Running totals for `$sum`, `$avg` and `$stdDev*`: exact enough that the order of the input does not show.
+//! Running totals for `$sum`, `$avg` and `$stdDev*`: exact enough that the order of the input does
+//! not show.
 
 use super::{Number, decimal};
 use bson::{Decimal128, Val, Value, tag};

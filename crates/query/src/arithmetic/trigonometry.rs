@@ -1,4 +1,5 @@
-//! Trigonometric and hyperbolic functions of Decimal128, by series with 56 digits and one last rounding to 34.
+//! Trigonometric and hyperbolic functions of Decimal128, by series with 56 digits and one last
+//! rounding to 34.
 
 use super::decimal::{Wide, narrow, widen, working};
 use bson::Decimal128;

@@ -99,7 +99,8 @@ static ZIP: Named = Named {
     unknown: 34464,
 };
 
-/// Arguments: `useLongestLength` as a constant, the number of inputs' nodes, then as many defaults (or none).
+/// Arguments: `useLongestLength` as a constant, the number of inputs' nodes, then as many defaults
+/// (or none).
 fn parse_zip(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let f = fields(op, &ZIP, arg)?;
     let list = |v: Val<'_>, code: i32, what: &str| -> Result<Vec<Node>> {

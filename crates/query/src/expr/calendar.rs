@@ -14,7 +14,8 @@ pub(crate) struct Civil {
 
 pub(crate) const DAY_MS: i64 = 86_400_000;
 
-/// Days since 1970-01-01 of a date (Howard Hinnant's algorithm). `month` from 1 to 12; `day` may be anything.
+/// Days since 1970-01-01 of a date (Howard Hinnant's algorithm). `month` from 1 to 12; `day` may be
+/// anything.
 pub(crate) fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let y = if month <= 2 { year - 1 } else { year };
     let era = y.div_euclid(400);

@@ -1,7 +1,9 @@
-//! What an `$expr` demands of single fields: comparisons with values that no document changes, which an index can look up.
+//! What an `$expr` demands of single fields: comparisons with values that no document changes,
+//! which an index can look up.
 //!
-//! As in MongoDB these are `$eq`, `$lt`, `$lte`, `$gt` and `$gte` between a field and a value, also under `$and`. They hold for
-//! values of all types, and for a missing field as for something less than null.
+//! As in MongoDB these are `$eq`, `$lt`, `$lte`, `$gt` and `$gte` between a field and a value, also
+//! under `$and`. They hold for values of all types, and for a missing field as for something less
+//! than null.
 
 use super::node::{Call, Node, Prepared, System};
 use super::{EvalCtx, Expression, Vars};
@@ -52,7 +54,8 @@ impl Order {
 }
 
 impl Expression {
-    /// Comparisons that hold for every document for which the expression does, with `vars` as the variables' values.
+    /// Comparisons that hold for every document for which the expression does, with `vars` as the
+    /// variables' values.
     pub fn comparisons(&self, vars: &Vars) -> Vec<Comparison> {
         let mut out = Vec::new();
         gather(&self.node, vars, &mut out);
@@ -137,7 +140,8 @@ mod tests {
                 r#"a Gt 1, b Eq "x""#,
             ),
             (r#"{"$eq":["$a",null]}"#, "a Eq null"),
-            // What depends on the document, on chance, or on nothing; arrays, which compare in another way in filters.
+            // What depends on the document, on chance, or on nothing; arrays, which compare in
+            // another way in filters.
             (r#"{"$eq":["$a","$b"]}"#, ""),
             (r#"{"$eq":["$a",{"$add":["$b",1]}]}"#, ""),
             (r#"{"$gt":["$a",{"$rand":{}}]}"#, ""),

@@ -1,4 +1,5 @@
-//! Operators that choose or repeat: `$cond $ifNull $switch $let $map $filter $reduce`, and `$literal`, `$meta`.
+//! Operators that choose or repeat: `$cond $ifNull $switch $let $map $filter $reduce`, and
+//! `$literal`, `$meta`.
 
 use super::node::{Call, Computed, EvalCtx, Node, Prepared, Scope, System, check_depth};
 use super::parse::{ParseEnv, Parsed, arguments, check_variable_name, fields, operand, optional};
@@ -180,7 +181,8 @@ fn switch<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     default.eval(ctx)
 }
 
-/// Takes the branch that constant conditions leave, without looking at the others. `Some`: what stands in the call's place.
+/// Takes the branch that constant conditions leave, without looking at the others. `Some`: what
+/// stands in the call's place.
 pub(super) fn choose(c: &mut Call) -> Result<Option<Node>> {
     match c.op.name {
         "$cond" => {

@@ -67,7 +67,8 @@ static CONVERT: Named = Named {
     unknown: 9,
 };
 
-/// Arguments: those of `CONVERT`, then the subtype of a `to` that is `{type, subtype}` (whether it was is the last one).
+/// Arguments: those of `CONVERT`, then the subtype of a `to` that is `{type, subtype}` (whether it
+/// was is the last one).
 fn parse_convert(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let f = fields(op, &CONVERT, arg)?;
     let (mut to, mut subtype) = (f[1], None);

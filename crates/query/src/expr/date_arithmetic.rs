@@ -1,5 +1,5 @@
-//! `$dateAdd $dateSubtract $dateDiff $dateTrunc`: in the local time of a zone for days and longer units, in absolute time
-//! for hours and shorter ones.
+//! `$dateAdd $dateSubtract $dateDiff $dateTrunc`: in the local time of a zone for days and longer
+//! units, in absolute time for hours and shorter ones.
 
 use super::calendar::{Civil, DAY_MS, days_from_civil, days_in_month};
 use super::date::date_value;

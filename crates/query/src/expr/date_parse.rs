@@ -291,7 +291,8 @@ const WEEKDAYS: &[&str] = &[
     "sunday",
 ];
 
-/// An absolute date in ISO 8601 or a common way of writing dates in English. Fields may come in any order.
+/// An absolute date in ISO 8601 or a common way of writing dates in English. Fields may come in any
+/// order.
 pub(super) fn free_form(s: &str, zone: Option<&Zone>) -> Result<i64> {
     let mut f = Fields::default();
     let mut c = Cursor {

@@ -1,4 +1,5 @@
-//! Time zones: names of the IANA database (bundled, so that every machine gives the same answer) and fixed offsets.
+//! Time zones: names of the IANA database (bundled, so that every machine gives the same answer)
+//! and fixed offsets.
 
 use super::calendar::Civil;
 use super::node::{Call, EvalCtx};
@@ -76,8 +77,8 @@ impl Zone {
         Civil::of_ms(ms.saturating_add(self.offset_at(ms)))
     }
 
-    /// The moment of a local time given as if it were UTC. A time that a clock change skips is moved forward; of one that
-    /// comes twice the first is taken.
+    /// The moment of a local time given as if it were UTC. A time that a clock change skips is
+    /// moved forward; of one that comes twice the first is taken.
     pub(crate) fn to_utc(&self, local_ms: i64) -> i64 {
         let Zone::Named(_) = self else {
             return local_ms.saturating_sub(self.offset_at(local_ms));

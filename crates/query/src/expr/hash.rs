@@ -11,7 +11,8 @@ fn hashed_key<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     own(hash64(c.arg(0, ctx)?.or_null()))
 }
 
-/// The first 64 bits of an MD5 over types and contents, in which equal numbers of different types are one.
+/// The first 64 bits of an MD5 over types and contents, in which equal numbers of different types
+/// are one.
 pub fn hash64(v: Val<'_>) -> i64 {
     let mut h = md5::Context::new();
     // The seed.

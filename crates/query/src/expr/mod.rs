@@ -1,10 +1,10 @@
 //! Aggregation expressions: parsed once into an owned tree of nodes, evaluated over document bytes.
 //!
-//! Every operator is one row of the table in `table.rs`: its name, how its argument is written and the function that
-//! computes it. A family of operators has a file.
+//! Every operator is one row of the table in `table.rs`: its name, how its argument is written and
+//! the function that computes it. A family of operators has a file.
 //!
-//! Invariant: evaluation borrows from the document whenever it can (a field path, a comparison allocates nothing) and
-//! never builds a tree of values.
+//! Invariant: evaluation borrows from the document whenever it can (a field path, a comparison
+//! allocates nothing) and never builds a tree of values.
 
 mod arithmetic;
 mod array;
@@ -64,10 +64,12 @@ pub trait Watchdog: Send + Sync {
     /// Asked now and then inside of long evaluations (time limits, kills, a loop's work budget).
     fn check(&self) -> Result<()>;
 
-    /// Asked as often while the thread holds more than [`NOTABLE_BYTES`] in large blocks: whether it may hold as much, and more.
+    /// Asked as often while the thread holds more than [`NOTABLE_BYTES`] in large blocks: whether
+    /// it may hold as much, and more.
     fn weigh(&self) -> Result<()>;
 
-    /// What runs the command's scripts. Fails where there is none, and where a script would hold up others.
+    /// What runs the command's scripts. Fails where there is none, and where a script would hold up
+    /// others.
     fn scripts(&self) -> Result<&dyn Scripts> {
         no_scripts()
     }
@@ -117,7 +119,8 @@ impl Vars {
         self.now
     }
 
-    /// Evaluations ask it whenever they have done a good deal of work (`work.rs`), and when they hold much.
+    /// Evaluations ask it whenever they have done a good deal of work (`work.rs`), and when they
+    /// hold much.
     pub fn set_watchdog(&mut self, watchdog: Arc<dyn Watchdog>) {
         self.watchdog = Some(watchdog);
     }
@@ -176,8 +179,9 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Parses any operand: a constant, `"$path"`, `"$$variable"`, an operator object, an object or array of expressions.
-    /// Constant parts are computed here, so their errors show even when there is no document, unless `env` wants them late.
+    /// Parses any operand: a constant, `"$path"`, `"$$variable"`, an operator object, an object or
+    /// array of expressions. Constant parts are computed here, so their errors show even when there
+    /// is no document, unless `env` wants them late.
     pub fn parse(val: Val<'_>, env: &ParseEnv) -> Result<Expression> {
         let mut node = parse::operand(val, env)?;
         let written = env.has_late_errors().then(|| node.clone());
@@ -259,7 +263,8 @@ impl Expression {
         }
     }
 
-    /// The name of a variable that only a running command has (`NOW`, `CLUSTER_TIME`), if the expression reads one.
+    /// The name of a variable that only a running command has (`NOW`, `CLUSTER_TIME`), if the
+    /// expression reads one.
     pub fn runtime_variable(&self) -> Option<&'static str> {
         self.node.runtime_variable()
     }

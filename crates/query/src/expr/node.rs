@@ -179,7 +179,8 @@ pub(crate) struct Call {
 pub(crate) const COLLATED: usize = 16;
 
 impl Call {
-    /// The value of argument `i`, to be read: its length counts as work. Missing when it was not given.
+    /// The value of argument `i`, to be read: its length counts as work. Missing when it was not
+    /// given.
     #[inline]
     pub(crate) fn arg<'a>(&'a self, i: usize, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         match self.args.get(i) {
@@ -188,8 +189,8 @@ impl Call {
         }
     }
 
-    /// The value of argument `i` for an operator that looks at its type or its beginning at most, hands it on, or counts itself what
-    /// it looks at.
+    /// The value of argument `i` for an operator that looks at its type or its beginning at most,
+    /// hands it on, or counts itself what it looks at.
     #[inline]
     pub(crate) fn peek<'a>(&'a self, i: usize, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         match self.args.get(i) {
@@ -220,7 +221,8 @@ impl Call {
         v
     }
 
-    /// How much dearer than others' the operator's comparisons are: a collation makes keys of strings for each.
+    /// How much dearer than others' the operator's comparisons are: a collation makes keys of
+    /// strings for each.
     #[inline]
     pub(crate) fn weight(&self) -> usize {
         match &self.prepared {
@@ -493,7 +495,8 @@ fn variable<'a>(name: &str, path: &ExprPath, ctx: &EvalCtx<'a>) -> Result<Comput
 /// The deepest nesting a computed document may have.
 const MAX_COMPUTED_DEPTH: usize = 200;
 
-/// Refuses values nested deeper than anything that could be stored: what recursion over them could not bear.
+/// Refuses values nested deeper than anything that could be stored: what recursion over them could
+/// not bear.
 pub(crate) fn check_depth(v: Val<'_>) -> Result<()> {
     fn within(v: Val<'_>, left: usize) -> bool {
         let Some(d) = v.as_doc().or_else(|| v.as_array()) else {

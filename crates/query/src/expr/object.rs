@@ -25,7 +25,8 @@ pub(super) const OPS: &[Op] = &[
     ),
 ];
 
-/// A document of these fields; of fields of one name the last value stands at the first one's place.
+/// A document of these fields; of fields of one name the last value stands at the first one's
+/// place.
 pub(crate) fn document_of(fields: Vec<(&str, Val<'_>)>) -> DocBuf {
     let mut last: HashMap<&str, usize> = HashMap::with_capacity(fields.len());
     let mut kept: Vec<(&str, Val<'_>)> = Vec::with_capacity(fields.len());

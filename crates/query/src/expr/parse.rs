@@ -30,7 +30,8 @@ impl ParseEnv {
         ParseEnv::default()
     }
 
-    /// The same, where an error of a constant part shows on the first document that it is computed for.
+    /// The same, where an error of a constant part shows on the first document that it is computed
+    /// for.
     pub fn with_late_errors(&self) -> ParseEnv {
         ParseEnv {
             late_errors: true,
@@ -42,7 +43,8 @@ impl ParseEnv {
         self.late_errors
     }
 
-    /// Makes a user variable known (`let` of a command or of `$lookup`); refuses names MongoDB refuses.
+    /// Makes a user variable known (`let` of a command or of `$lookup`); refuses names MongoDB
+    /// refuses.
     pub fn define(&mut self, name: &str) -> Result<()> {
         check_variable_name(name, true)?;
         self.define_unchecked(name);
@@ -55,7 +57,8 @@ impl ParseEnv {
         self.names.push(Arc::from(name));
     }
 
-    /// Whether queries that are parsed with it may have `$where`: those of commands, not those of stages, indexes and validators.
+    /// Whether queries that are parsed with it may have `$where`: those of commands, not those of
+    /// stages, indexes and validators.
     pub fn allow_where(mut self, allowed: bool) -> ParseEnv {
         self.allows_where = allowed;
         self
@@ -261,7 +264,8 @@ const COLLATED: [&str; 18] = [
     "$setUnion",
 ];
 
-/// In the condition of a query MongoDB looks a field up in a constant list byte by byte, whatever the collation.
+/// In the condition of a query MongoDB looks a field up in a constant list byte by byte, whatever
+/// the collation.
 pub(super) fn look_up(condition: &mut Node) {
     let constant = |n: &Node| match n {
         Node::Const(_) => true,

@@ -1,4 +1,5 @@
-//! Field paths: `a.b.c` walked over documents; an array on the way gives the array of what its documents hold.
+//! Field paths: `a.b.c` walked over documents; an array on the way gives the array of what its
+//! documents hold.
 
 use super::{Computed, Vars};
 use bson::{Doc, Val, Writer, tag};

@@ -94,8 +94,8 @@ fn compile(c: &Call, pattern: Val<'_>, options: Val<'_>) -> Result<Option<Regex>
             "Invalid Regex in {name}: regular expression is too large"
         );
     }
-    // In this mode a match does not check again that all of the subject is UTF-8, which would make finding all matches
-    // take quadratic time; `(?a)` gives \d, \w and \s their ASCII meaning back.
+    // In this mode a match does not check again that all of the subject is UTF-8, which would make
+    // finding all matches take quadratic time; `(?a)` gives \d, \w and \s their ASCII meaning back.
     if !text.starts_with("(*")
         && let Ok(r) = builder.ucp(true).build(&format!("(?a){text}"))
     {
@@ -108,7 +108,8 @@ fn compile(c: &Call, pattern: Val<'_>, options: Val<'_>) -> Result<Option<Regex>
         .map_err(|e| err!(51111, "Invalid Regex in {name}: {e}"))
 }
 
-/// What a match counts as work before it is known how often the pattern goes back: a loop asks after a few.
+/// What a match counts as work before it is known how often the pattern goes back: a loop asks
+/// after a few.
 const MATCH_UNITS: usize = 64;
 /// Bytes of a text that count as a unit of work: more is done with them than reading.
 const BYTES_OF_UNIT: usize = 16;

@@ -170,7 +170,8 @@ fn substr_bytes<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     }
 }
 
-/// A number's whole part. A double that an int64 cannot hold is refused; such a decimal becomes the least int64.
+/// A number's whole part. A double that an int64 cannot hold is refused; such a decimal becomes the
+/// least int64.
 fn whole(v: Val<'_>) -> Result<i64> {
     if let (tag::DOUBLE, Some(f)) = (v.tag, v.as_f64())
         && !(-9223372036854775808.0..9223372036854775808.0).contains(&f)

@@ -27,7 +27,8 @@ pub(crate) enum Syntax {
     },
 }
 
-/// Named operands, each with the error code when it is missing (0: optional), and the codes of the two other mistakes.
+/// Named operands, each with the error code when it is missing (0: optional), and the codes of the
+/// two other mistakes.
 pub(crate) struct Named {
     pub(crate) fields: &'static [(&'static str, i32)],
     pub(crate) not_object: i32,

@@ -39,7 +39,8 @@ pub(super) const OPS: &[Op] = &[
     }),
 ];
 
-/// The largest value an expression may build on its way; results have the smaller limit of documents.
+/// The largest value an expression may build on its way; results have the smaller limit of
+/// documents.
 const MAX_INTERMEDIATE_BYTES: usize = 128 * 1024 * 1024;
 
 pub(super) fn check_size(bytes: usize) -> Result<()> {

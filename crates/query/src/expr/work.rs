@@ -1,16 +1,18 @@
 //! How much an evaluation has done: whoever may end it is asked in proportion.
 //!
-//! Loops that each count their own turns are not enough: three of 255 turns inside one another take millions, and a turn may sort
-//! an array of 16 MB. So there is one count for all that an evaluation does. A unit is about what a small operator takes, and
-//! about what going over [`BYTES_OF_UNIT`] bytes does. Counted are
+//! Loops that each count their own turns are not enough: three of 255 turns inside one another take
+//! millions, and a turn may sort an array of 16 MB. So there is one count for all that an
+//! evaluation does. A unit is about what a small operator takes, and about what going over
+//! [`BYTES_OF_UNIT`] bytes does. Counted are
 //!
 //! * each call of an operator and each turn of a loop;
-//! * the length of every operand that an operator reads ([`super::node::Call::arg`]) and of every value it makes, so that an operator
-//!   that is linear in both needs nothing of its own;
-//! * by the operator itself, what is more than that (sorting, regular expressions) or where the length says too much
-//!   ([`super::node::Call::peek`]).
+//! * the length of every operand that an operator reads ([`super::node::Call::arg`]) and of every
+//!   value it makes, so that an operator that is linear in both needs nothing of its own;
+//! * by the operator itself, what is more than that (sorting, regular expressions) or where the
+//!   length says too much ([`super::node::Call::peek`]).
 //!
-//! Invariant: an evaluation counts from zero ([`Vars::begin_work`]), so that a small one never asks, however many there were before.
+//! Invariant: an evaluation counts from zero ([`Vars::begin_work`]), so that a small one never
+//! asks, however many there were before.
 
 use super::{NOTABLE_BYTES, Vars};
 use errors::{Error, Result};
@@ -31,7 +33,8 @@ const ELEMENTS_OF_UNIT: usize = 8;
 /// Comparisons for a unit.
 const COMPARISONS_OF_UNIT: usize = 4;
 
-/// Units left until the next question. One thread evaluates at a time; were there two, a few units would be lost.
+/// Units left until the next question. One thread evaluates at a time; were there two, a few units
+/// would be lost.
 pub(super) struct Left(AtomicUsize);
 
 impl Default for Left {
@@ -64,8 +67,8 @@ impl Vars {
         Ok(())
     }
 
-    /// `over`: units done since the question became due. Large values are made by much work, so what the thread holds is asked
-    /// here too.
+    /// `over`: units done since the question became due. Large values are made by much work, so
+    /// what the thread holds is asked here too.
     #[cold]
     fn ask(&self, over: usize) -> Result<()> {
         self.left.0.store(TURN - over % TURN, Relaxed);
@@ -75,7 +78,8 @@ impl Vars {
         if alloc_meter::held() > NOTABLE_BYTES as isize {
             w.weigh()?;
         }
-        // Much at once is asked for as often as if it were done bit by bit: an answer may be how much there may be.
+        // Much at once is asked for as often as if it were done bit by bit: an answer may be how
+        // much there may be.
         (0..=over / TURN).try_for_each(|_| w.check())
     }
 
@@ -97,7 +101,8 @@ impl Vars {
         self.work(elements / ELEMENTS_OF_UNIT)
     }
 
-    /// Counts the sorting of so many items of together so many bytes; `weight`: how much dearer than others' their comparison is.
+    /// Counts the sorting of so many items of together so many bytes; `weight`: how much dearer
+    /// than others' their comparison is.
     #[inline]
     pub(crate) fn work_sort(&self, items: usize, bytes: usize, weight: usize) -> Result<()> {
         let levels = (usize::BITS - items.leading_zeros()) as usize;
@@ -120,7 +125,8 @@ impl Vars {
     }
 }
 
-/// Questions until a constant is left to be computed for each document, where it can be ended: it is about 16 MB that are gone over.
+/// Questions until a constant is left to be computed for each document, where it can be ended: it
+/// is about 16 MB that are gone over.
 const CONSTANT_TURNS: u32 = 256;
 
 #[cfg(test)]
@@ -152,7 +158,8 @@ mod tests {
         }
     }
 
-    /// `{a: [0, 1, …], o: [{x: 0}, …], s: "aaa…", w: {f0: 0, …}, l: "after all that"}`, a few hundred thousand bytes each.
+    /// `{a: [0, 1, …], o: [{x: 0}, …], s: "aaa…", w: {f0: 0, …}, l: "after all that"}`, a few
+    /// hundred thousand bytes each.
     fn long() -> DocBuf {
         let mut w = Writer::new();
         w.open_array("a");
@@ -194,7 +201,8 @@ mod tests {
         }
     }
 
-    /// The work of an operator shows in how often it asks, whether the length is that of its operands or of its result.
+    /// The work of an operator shows in how often it asks, whether the length is that of its
+    /// operands or of its result.
     #[test]
     fn long_values_count() {
         let doc = long();
@@ -257,7 +265,8 @@ mod tests {
         }
     }
 
-    /// What does not look at all of a value does not pay for its length, and small evaluations never ask.
+    /// What does not look at all of a value does not pay for its length, and small evaluations
+    /// never ask.
     #[test]
     fn what_is_short_does_not_ask() {
         let doc = long();

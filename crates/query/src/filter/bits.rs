@@ -1,7 +1,8 @@
 //! `$bitsAllSet`, `$bitsAllClear`, `$bitsAnySet`, `$bitsAnyClear`.
 //!
-//! A bit position counts from the least significant bit. Numbers are 64-bit two's complement, so that any position past 63
-//! reads the sign; binary data is little-endian, and any position past its end reads zero.
+//! A bit position counts from the least significant bit. Numbers are 64-bit two's complement, so
+//! that any position past 63 reads the sign; binary data is little-endian, and any position past
+//! its end reads zero.
 
 use bson::{Val, Value, Writer, tag};
 use errors::{Result, err};

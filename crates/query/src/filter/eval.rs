@@ -33,8 +33,8 @@ pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &WorkMeter<'_>) -> bool 
     }
 }
 
-/// Tests a value that is not in a document (an array element): predicates with an empty path apply to the value itself,
-/// without entering it; others to the document that the value is.
+/// Tests a value that is not in a document (an array element): predicates with an empty path apply
+/// to the value itself, without entering it; others to the document that the value is.
 pub(super) fn matches_value(node: &Node, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
     match node {
         Node::Pred { path, test } if path.is_empty() => {
@@ -56,7 +56,8 @@ fn pred(path: &FieldPath, test: &Test, doc: Doc<'_>, watch: &WorkMeter<'_>) -> b
     !watch.spent_bytes(doc.len()) && path.visit(doc, test.leaf(), &mut |v, _| test.passes(v, watch))
 }
 
-/// `None`: no match; `Some(i)`: matched, and `i` is the array position that the last deciding predicate went through.
+/// `None`: no match; `Some(i)`: matched, and `i` is the array position that the last deciding
+/// predicate went through.
 pub(super) fn matched_index(
     node: &Node,
     doc: Doc<'_>,
@@ -85,7 +86,8 @@ pub(super) fn matched_index(
             found.then_some(at)
         }
         Node::And(c) => {
-            // MongoDB tests in the order of operators and names, and the last that knows a position says it.
+            // MongoDB tests in the order of operators and names, and the last that knows a position
+            // says it.
             let mut c: Vec<&Node> = c.iter().collect();
             c.sort_by_key(|n| n.rank());
             let mut at = None;
@@ -246,7 +248,8 @@ impl Test {
     }
 }
 
-/// A comparison holds within one type bracket only. `equal`: whether the operator holds for equal values.
+/// A comparison holds within one type bracket only. `equal`: whether the operator holds for equal
+/// values.
 #[inline]
 fn compare(
     v: Option<Val<'_>>,

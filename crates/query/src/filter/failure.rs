@@ -1,6 +1,8 @@
-//! Why a document does not match: the `details` of a failed validation, in the shape that MongoDB's manual shows.
+//! Why a document does not match: the `details` of a failed validation, in the shape that MongoDB's
+//! manual shows.
 //!
-//! Runs over the query as it was written, and only after a document has failed: nothing here is fast.
+//! Runs over the query as it was written, and only after a document has failed: nothing here is
+//! fast.
 
 use super::{Filter, schema_failure};
 use crate::expr::Vars;
@@ -59,7 +61,8 @@ fn holds(query: Doc<'_>, doc: Doc<'_>, vars: &Vars) -> bool {
         .unwrap_or(false)
 }
 
-/// The clauses that decide against the document: those that fail, or under a negation those that hold.
+/// The clauses that decide against the document: those that fail, or under a negation those that
+/// hold.
 fn all(clauses: &[DocBuf], name: &str, doc: Doc<'_>, vars: &Vars, negated: bool) -> DocBuf {
     if let [one] = clauses
         && name == "$and"
@@ -165,7 +168,8 @@ fn describe(clause: Doc<'_>, doc: Doc<'_>, vars: &Vars, negated: bool) -> DocBuf
     w.finish()
 }
 
-/// `$and`, `$or` and `$nor` as they were written; each of their clauses may be a conjunction itself.
+/// `$and`, `$or` and `$nor` as they were written; each of their clauses may be a conjunction
+/// itself.
 fn group(name: &str, list: &[DocBuf], doc: Doc<'_>, vars: &Vars, negated: bool) -> DocBuf {
     deciding(name, list, doc, vars, negated, |c| {
         all(&clauses(c), "$and", doc, vars, negated)

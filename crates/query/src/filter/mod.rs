@@ -1,11 +1,13 @@
 //! Query predicates: parsed once into an owned tree, tested on document bytes.
 //!
-//! Invariant: testing a document allocates little if anything (`$expr` aside) and never fails (`$expr` aside). Matching follows
-//! MongoDB 8: arrays are traversed, comparisons hold only within one type bracket, a missing field equals null.
+//! Invariant: testing a document allocates little if anything (`$expr` aside) and never fails
+//! (`$expr` aside). Matching follows MongoDB 8: arrays are traversed, comparisons hold only within
+//! one type bracket, a missing field equals null.
 //!
 //! * [`parse`](Filter::parse): the query document into [`Node`]s, with MongoDB's errors.
-//! * `geospatial`: `$geoWithin`, `$geoIntersects`, `$near` and its kin. `eval`: testing. `failure`: why a document does not match. `render`: back into a document, for explain. `regex`: PCRE2. `bits`, `types`, `schema`: the operators
-//!   of those names. `watch`: what a test has done.
+//! * `geospatial`: `$geoWithin`, `$geoIntersects`, `$near` and its kin. `eval`: testing. `failure`:
+//!   why a document does not match. `render`: back into a document, for explain. `regex`: PCRE2.
+//!   `bits`, `types`, `schema`: the operators of those names. `watch`: what a test has done.
 
 mod bits;
 mod eval;
@@ -38,7 +40,8 @@ use errors::{Result, err};
 use std::sync::Arc;
 use watch::WorkMeter;
 
-/// With so many nodes a test goes over its document so often at most, which takes a second where that has 16 MB.
+/// With so many nodes a test goes over its document so often at most, which takes a second where
+/// that has 16 MB.
 pub(crate) const FEW_NODES: usize = 32;
 
 /// A parsed query document.
@@ -57,7 +60,8 @@ pub enum Node {
     Or(Vec<Node>),
     Nor(Vec<Node>),
     Not(Box<Node>),
-    /// Some value on the path passes the test. Inside `$elemMatch` of values the path is empty: the element itself.
+    /// Some value on the path passes the test. Inside `$elemMatch` of values the path is empty: the
+    /// element itself.
     Pred {
         path: FieldPath,
         test: Test,
@@ -69,7 +73,8 @@ pub enum Node {
     Schema(Box<Schema>),
 }
 
-/// A test of one value. `$ne`, `$nin` and `$exists: false` are `Not` around a node; `$all` is an `And`.
+/// A test of one value. `$ne`, `$nin` and `$exists: false` are `Not` around a node; `$all` is an
+/// `And`.
 #[derive(Clone, Debug)]
 pub enum Test {
     Eq(Value),
@@ -98,7 +103,8 @@ pub enum Test {
     Collated(Box<Collated>),
     /// `$geoWithin`, `$geoIntersects`.
     Geo(Arc<GeoTest>),
-    /// `$near` and its kin, which say how results are found and ordered: of a document it is always true.
+    /// `$near` and its kin, which say how results are found and ordered: of a document it is always
+    /// true.
     Near(Arc<NearTest>),
 }
 
@@ -166,7 +172,8 @@ impl Filter {
         WorkMeter::over(None, |watch| eval::matches(&self.root, doc, watch))
     }
 
-    /// The same with values for variables that `$expr` names, and with whom they ask whether a long test may go on.
+    /// The same with values for variables that `$expr` names, and with whom they ask whether a long
+    /// test may go on.
     #[inline]
     pub fn matches_with(&self, doc: Doc<'_>, vars: &Vars) -> Result<bool> {
         vars.begin_work();
@@ -179,8 +186,8 @@ impl Filter {
         WorkMeter::over(Some(vars), |watch| eval::matches(&self.root, doc, watch))
     }
 
-    /// Tests a single value, for filters whose operators apply to a value itself (`$pull: {a: {$gt: 3}}`): the node's
-    /// paths are empty.
+    /// Tests a single value, for filters whose operators apply to a value itself (`$pull: {a: {$gt:
+    /// 3}}`): the node's paths are empty.
     pub fn matches_value(&self, v: Val<'_>) -> bool {
         eval::matches_value(&self.root, v, &WorkMeter::none())
     }
@@ -210,8 +217,8 @@ impl Filter {
             .any(&mut |n| matches!(n, Node::Expr(e) if e.has_script()))
     }
 
-    /// Whether a test needs variables ([`Filter::matches_with`]): an `$expr` reads them, and what may take long for one document asks
-    /// by them whether it may go on.
+    /// Whether a test needs variables ([`Filter::matches_with`]): an `$expr` reads them, and what
+    /// may take long for one document asks by them whether it may go on.
     pub fn wants_vars(&self) -> bool {
         let mut nodes = 0;
         self.root.any(&mut |n| {
@@ -229,8 +236,8 @@ impl Filter {
         })
     }
 
-    /// When the document matches: the array position that a positional `$` stands for, if matching went through an array.
-    /// `None` when it does not match.
+    /// When the document matches: the array position that a positional `$` stands for, if matching
+    /// went through an array. `None` when it does not match.
     pub fn first_matched_index(&self, doc: Doc<'_>, vars: &Vars) -> Result<Option<Option<u32>>> {
         vars.begin_work();
         WorkMeter::over(Some(vars), |watch| {
@@ -238,8 +245,8 @@ impl Filter {
         })
     }
 
-    /// Fields and values that an upsert takes over from the query. Fails as MongoDB does when two of them disagree on
-    /// where they go (NotSingleValueField).
+    /// Fields and values that an upsert takes over from the query. Fails as MongoDB does when two
+    /// of them disagree on where they go (NotSingleValueField).
     pub fn equalities(&self) -> Result<Vec<(&FieldPath, Val<'_>)>> {
         let mut out: Vec<(&FieldPath, Val<'_>)> = Vec::new();
         self.root.equalities(&mut out);
@@ -264,7 +271,8 @@ impl Filter {
         Ok(out)
     }
 
-    /// The fields and values of a filter that is equalities, one for each field, and nothing else. None for any other.
+    /// The fields and values of a filter that is equalities, one for each field, and nothing else.
+    /// None for any other.
     pub fn nothing_but_equalities(&self) -> Option<Vec<(&FieldPath, Val<'_>)>> {
         let clauses = match &self.root {
             Node::And(c) => c.len(),
@@ -284,7 +292,8 @@ impl Filter {
 fn first_conflict(paths: &[(&FieldPath, Val<'_>)]) -> Option<usize> {
     let mut sorted: Vec<usize> = (0..paths.len()).collect();
     sorted.sort_by(|a, b| paths[*a].0.parts().cmp(paths[*b].0.parts()));
-    // Those that the path at hand starts with, the longest last; with each, the first of it and those below it on the stack.
+    // Those that the path at hand starts with, the longest last; with each, the first of it and
+    // those below it on the stack.
     let mut above: Vec<(usize, usize)> = Vec::new();
     let mut found: Option<usize> = None;
     for i in sorted {

@@ -62,7 +62,8 @@ fn parse_field(e: Elem<'_>, env: &ParseEnv, nodes: &mut Vec<Node>) -> Result<()>
     Ok(())
 }
 
-/// Whether a document holds operators rather than being a value: its first name starts with `$` and it is no DBRef.
+/// Whether a document holds operators rather than being a value: its first name starts with `$` and
+/// it is no DBRef.
 fn is_operators(d: Doc<'_>, incomplete_ref: bool) -> bool {
     let Some(first) = d.first() else {
         return false;
@@ -149,7 +150,8 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             }
             Node::Expr(Expression::parse_where(e.val, env)?)
         }
-        // The fields of a DBRef that `$elemMatch` asks for. Names of collections and databases know no collation.
+        // The fields of a DBRef that `$elemMatch` asks for. Names of collections and databases know
+        // no collation.
         "ref" | "id" | "db" if place == Place::Element => {
             let test = Test::Eq(operand(e.val)?.to_value());
             Node::Pred {
@@ -307,7 +309,8 @@ fn parse_operator(
     })
 }
 
-/// Whether the language has an operator on fields of that name: other names may begin with `$` in a value.
+/// Whether the language has an operator on fields of that name: other names may begin with `$` in a
+/// value.
 fn is_operator(name: &str) -> bool {
     matches!(
         name,
@@ -541,8 +544,8 @@ fn elem_match(v: Val<'_>, env: &ParseEnv) -> Result<Test> {
     })
 }
 
-/// Rewrites that keep the meaning: constants fold, single clauses stand alone, `$or` of equalities on one field is `$in`,
-/// `$in` of one value is equality.
+/// Rewrites that keep the meaning: constants fold, single clauses stand alone, `$or` of equalities
+/// on one field is `$in`, `$in` of one value is equality.
 pub(super) fn simplify(node: Node) -> Node {
     match node {
         Node::And(c) => Node::and(c.into_iter().map(simplify).collect()),

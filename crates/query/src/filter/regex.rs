@@ -1,7 +1,9 @@
-//! Regular expressions: PCRE2 with MongoDB's options, and plain byte comparison where the pattern is only a literal.
+//! Regular expressions: PCRE2 with MongoDB's options, and plain byte comparison where the pattern
+//! is only a literal.
 //!
-//! PCRE2 bounds the steps of one match, so no pattern hangs; a match that runs into the bound is no match. A pattern is
-//! compiled to machine code only after it has been used a while: compiling costs more than a few matches.
+//! PCRE2 bounds the steps of one match, so no pattern hangs; a match that runs into the bound is no
+//! match. A pattern is compiled to machine code only after it has been used a while: compiling
+//! costs more than a few matches.
 
 use bson::Value;
 use errors::{Result, err};
@@ -108,8 +110,8 @@ impl Regex {
         }
     }
 
-    /// What every match must start with, and whether starting with it is all that the expression asks: `^abc` gives
-    /// `("abc", true)`, `^abc.*d` `("abc", false)`, `abc` `("", false)`.
+    /// What every match must start with, and whether starting with it is all that the expression
+    /// asks: `^abc` gives `("abc", true)`, `^abc.*d` `("abc", false)`, `abc` `("", false)`.
     pub fn prefix(&self) -> (String, bool) {
         prefix(&self.pattern, &self.options)
     }
@@ -167,12 +169,14 @@ fn prefix(pattern: &str, options: &str) -> (String, bool) {
     while let Some(c) = chars.next() {
         let literal = match c {
             '\\' => match chars.next() {
-                // An escaped non-alphanumeric is itself; an escaped letter or digit is a class or an assertion.
+                // An escaped non-alphanumeric is itself; an escaped letter or digit is a class or
+                // an assertion.
                 Some(e) if e.is_ascii() && !e.is_ascii_alphanumeric() => e,
                 _ => return (out, false),
             },
             '.' => {
-                // A `.*` at the end adds nothing (with `s`, or for texts without newlines: only `s` is exact).
+                // A `.*` at the end adds nothing (with `s`, or for texts without newlines: only `s`
+                // is exact).
                 let all: String = std::iter::once(c).chain(chars).collect();
                 return (out, all == ".*" && options.contains('s'));
             }

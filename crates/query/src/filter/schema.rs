@@ -1,6 +1,7 @@
 //! `$jsonSchema`: draft 4 with BSON types, as MongoDB's manual describes it.
 //!
-//! A keyword that is about values of one kind passes every value of another kind. Nothing here enters arrays implicitly.
+//! A keyword that is about values of one kind passes every value of another kind. Nothing here
+//! enters arrays implicitly.
 
 use super::watch::WorkMeter;
 use super::{Regex, TypeSet};
@@ -699,7 +700,8 @@ fn same_by_order(a: Val<'_>, b: Val<'_>) -> bool {
     order::equal(x, y.as_ref().map_or(b, Value::as_val))
 }
 
-/// The value with the fields of documents by name, so that two are the same when they are equal; none where it is so already.
+/// The value with the fields of documents by name, so that two are the same when they are equal;
+/// none where it is so already.
 fn canonical(v: Val<'_>) -> Option<Value> {
     if is_canonical(v) {
         return None;
@@ -767,7 +769,8 @@ fn unique(a: Doc<'_>) -> bool {
     repeated(&values).is_none()
 }
 
-/// A decimal number, `coefficient · 10^exponent`; doubles count with 15 digits, so that 0.3 is a multiple of 0.1.
+/// A decimal number, `coefficient · 10^exponent`; doubles count with 15 digits, so that 0.3 is a
+/// multiple of 0.1.
 #[derive(Clone, Debug, PartialEq)]
 struct Scaled {
     negative: bool,

@@ -1,10 +1,12 @@
-//! Which rules of a `$jsonSchema` a value does not satisfy, in the shape that MongoDB's manual shows.
+//! Which rules of a `$jsonSchema` a value does not satisfy, in the shape that MongoDB's manual
+//! shows.
 
 use super::Regex;
 use super::schema::{Names, compile, holds, unique_pair};
 use bson::{Doc, DocBuf, Val, Writer};
 
-/// Keywords in the order in which MongoDB tells of them. Companions (`exclusiveMinimum`) go with theirs.
+/// Keywords in the order in which MongoDB tells of them. Companions (`exclusiveMinimum`) go with
+/// theirs.
 const KEYWORDS: &[&str] = &[
     "maximum",
     "minimum",
@@ -271,7 +273,8 @@ fn items(w: &mut Writer, value: Val<'_>, schema: Doc<'_>, v: Val<'_>) {
     }
 }
 
-/// Fields that neither `properties` nor `patternProperties` speak of, as long as `additionalProperties` refuses them.
+/// Fields that neither `properties` nor `patternProperties` speak of, as long as
+/// `additionalProperties` refuses them.
 fn others<'a>(schema: Doc<'_>, v: Val<'a>) -> Vec<(&'a str, Val<'a>)> {
     let d = v.as_doc().unwrap_or(Doc::EMPTY);
     let named = schema.get("properties").and_then(|p| p.as_doc());

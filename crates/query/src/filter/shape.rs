@@ -1,4 +1,5 @@
-//! The shape of a query: its operators and paths without the values. Queries of one shape share index filters.
+//! The shape of a query: its operators and paths without the values. Queries of one shape share
+//! index filters.
 
 use super::{Filter, Node, Test};
 use crate::collation::Collation;

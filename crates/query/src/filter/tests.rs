@@ -258,7 +258,8 @@ fn elements_that_are_dbrefs() {
         r#"{"m":{"$elemMatch":{"$gt":1,"$id":1}}}"#,
     ] {
         let got = parse(q).map(|_| ()).unwrap_err().code.0;
-        // The last has a field of a DBRef, so it is a query on documents, where `$gt` names no clause.
+        // The last has a field of a DBRef, so it is a query on documents, where `$gt` names no
+        // clause.
         assert_eq!(got, 2, "{q}");
     }
 }
@@ -318,7 +319,8 @@ fn matched_positions() {
     }
 }
 
-/// The first of two equalities that contradict each other, as when each is held against all before it.
+/// The first of two equalities that contradict each other, as when each is held against all before
+/// it.
 #[test]
 fn conflicts() {
     use crate::path::FieldPath;
@@ -362,7 +364,8 @@ fn long_queries() {
     assert!(Filter::parse(w.finish().as_doc(), &ParseEnv::new()).is_ok());
 }
 
-/// What a test goes over again and again can be ended, within the one document; what is short is never asked about.
+/// What a test goes over again and again can be ended, within the one document; what is short is
+/// never asked about.
 #[test]
 fn long_tests_ask() {
     use std::sync::Arc;

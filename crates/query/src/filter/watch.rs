@@ -1,9 +1,11 @@
-//! What a test has done: whoever may end it is asked in proportion, as evaluations are (`expr/work.rs`).
+//! What a test has done: whoever may end it is asked in proportion, as evaluations are
+//! (`expr/work.rs`).
 //!
-//! Tests answer yes or no and nothing else, so an end is noted here, and whatever is answered after it counts for nothing. Loops look at
-//! it, so that they come to their own end soon.
+//! Tests answer yes or no and nothing else, so an end is noted here, and whatever is answered after
+//! it counts for nothing. Loops look at it, so that they come to their own end soon.
 //!
-//! Invariant: what has ended answers with its error, whatever the test said: [`WorkMeter::over`] sees to it.
+//! Invariant: what has ended answers with its error, whatever the test said: [`WorkMeter::over`]
+//! sees to it.
 
 use crate::expr::{Vars, byte_units};
 use errors::{Error, Result};
@@ -25,7 +27,8 @@ impl<'a> WorkMeter<'a> {
         }
     }
 
-    /// What `test` answers, or the error that ended it. Without variables nobody is asked, and only an `$expr` can fail.
+    /// What `test` answers, or the error that ended it. Without variables nobody is asked, and only
+    /// an `$expr` can fail.
     #[inline]
     pub fn over<T>(vars: Option<&'a Vars>, test: impl FnOnce(&WorkMeter<'a>) -> T) -> Result<T> {
         let watch = WorkMeter {

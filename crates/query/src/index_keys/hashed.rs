@@ -1,11 +1,13 @@
-//! The keys of hashed indexes: one for each document, with the hash in the place of one field's value.
+//! The keys of hashed indexes: one for each document, with the hash in the place of one field's
+//! value.
 
 use super::{FieldKind, KeyField, KeySet, Multikey, Stop, walk};
 use crate::expr::hash64;
 use bson::{Doc, Val, Value};
 use errors::{Result, bail};
 
-/// Replaces the content of `out` by the key of `doc`. Arrays are refused anywhere on the paths, as MongoDB does.
+/// Replaces the content of `out` by the key of `doc`. Arrays are refused anywhere on the paths, as
+/// MongoDB does.
 pub(super) fn extract(
     fields: &[KeyField],
     doc: Doc<'_>,

@@ -3,9 +3,10 @@
 //! ```text
 //! entry = fields before | path (a string) | value | fields after
 //! ```
-//! A document has an entry for each value that is no document, under the path to it; positions in arrays are no part of a
-//! path. An empty document is a value, an empty array is undefined, an array inside an array is a value. In a compound
-//! wildcard index a document without any such value has the path and the value MinKey.
+//! A document has an entry for each value that is no document, under the path to it; positions in
+//! arrays are no part of a path. An empty document is a value, an empty array is undefined, an
+//! array inside an array is a value. In a compound wildcard index a document without any such value
+//! has the path and the value MinKey.
 
 use super::{FieldKind, KeyField, KeySet, Multikey, Stop, walk};
 use crate::path::FieldPath;

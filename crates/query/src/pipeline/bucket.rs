@@ -1,7 +1,7 @@
 //! `$bucket`, which is a `$group` by a `$switch` and a `$sort`, and `$bucketAuto`.
 //!
-//! The input of `$bucketAuto` is sorted, outside memory when it is much; then the buckets are given one by one. What their
-//! accumulators hold can go nowhere and is bounded.
+//! The input of `$bucketAuto` is sorted, outside memory when it is much; then the buckets are given
+//! one by one. What their accumulators hold can go nowhere and is bounded.
 
 use super::granularity::{Granularity, granularity};
 use super::group::{self, Field};
@@ -160,7 +160,8 @@ fn check_boundaries(list: Doc<'_>, env: &ParseEnv) -> Result<Vec<Value>> {
     Ok(values)
 }
 
-/// `{$switch: {branches: [{case: {$and: [{$gte: [by, lower]}, {$lt: [by, upper]}]}, then: lower}, …], default}}`.
+/// `{$switch: {branches: [{case: {$and: [{$gte: [by, lower]}, {$lt: [by, upper]}]}, then: lower},
+/// …], default}}`.
 fn switch(by: Val<'_>, boundaries: &[Value], default: Option<&Value>) -> Value {
     let literal = |w: &mut Writer, name: &str, v: Val<'_>| {
         w.open_doc(name).val("$literal", v).close();
@@ -291,7 +292,8 @@ impl BucketAuto {
     }
 }
 
-/// The input as rows `{v: what is grouped by, d: the document}`: asked again, an expression may give another value.
+/// The input as rows `{v: what is grouped by, d: the document}`: asked again, an expression may
+/// give another value.
 struct Valued {
     input: Box<dyn Source>,
     spec: Arc<BucketAuto>,
@@ -628,7 +630,8 @@ mod tests {
         assert_eq!(apart.unwrap().len(), 4);
     }
 
-    /// What is grouped by is asked for once: asked again, it would be another value than the one sorted by.
+    /// What is grouped by is asked for once: asked again, it would be another value than the one
+    /// sorted by.
     #[test]
     fn a_random_value_stays_what_it_was() {
         let input = list(200, |i| format!(r#"{{"_id":{i}}}"#));

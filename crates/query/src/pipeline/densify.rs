@@ -1,7 +1,7 @@
 //! `$densify`: documents for the steps of a sequence of numbers or dates that are missing.
 //!
-//! The input is sorted by partition and value, outside memory when it is much, with what has no value before all; then rows and
-//! the documents between them are given one by one.
+//! The input is sorted by partition and value, outside memory when it is much, with what has no
+//! value before all; then rows and the documents between them are given one by one.
 
 use super::options::{field_path, object, options, required, string};
 use super::unwind::set_path;
@@ -206,7 +206,8 @@ pub(super) struct Ranking {
 
 struct Ends {
     least: Value,
-    /// The key of its row: of equal values the one of the first partition says whether the steps are doubles.
+    /// The key of its row: of equal values the one of the first partition says whether the steps
+    /// are doubles.
     key: Vec<u8>,
     greatest: Value,
 }
@@ -301,7 +302,8 @@ impl Run {
         }
     }
 
-    /// Reads the next row unless it is there; true when it is one without a value, which is given at once.
+    /// Reads the next row unless it is there; true when it is one without a value, which is given
+    /// at once.
     fn look(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if self.next.is_some() || self.ended {
             host.check()?;
@@ -329,7 +331,8 @@ impl Run {
         Ok(false)
     }
 
-    /// Begins with the partition of the next row, or, where there was none and bounds are given, with one that is empty.
+    /// Begins with the partition of the next row, or, where there was none and bounds are given,
+    /// with one that is empty.
     fn begin(&mut self) -> Result<bool> {
         let first = self.next.as_ref();
         let explicit = matches!(self.spec.bounds, Bounds::Explicit(..));

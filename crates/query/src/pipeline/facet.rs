@@ -45,7 +45,8 @@ impl Facet {
     }
 }
 
-/// The whole input: in memory, or, when it is too much for that, in a file. The pipelines read it one after another.
+/// The whole input: in memory, or, when it is too much for that, in a file. The pipelines read it
+/// one after another.
 enum Collected {
     Docs(Vec<DocBuf>),
     Tape(Mutex<Tape>),

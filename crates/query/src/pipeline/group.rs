@@ -1,7 +1,8 @@
 //! `$group`: a hash table from the memcomparable key of the group's id to accumulators.
 //!
-//! Groups come out in the order in which their first documents came in, or, once some were spilled, in order of their ids.
-//! A spilled group is `{_id, s: [states]}`; states of one group from several runs are merged in order of the runs.
+//! Groups come out in the order in which their first documents came in, or, once some were spilled,
+//! in order of their ids. A spilled group is `{_id, s: [states]}`; states of one group from several
+//! runs are merged in order of the runs.
 
 use super::spill::{Merge, Runs};
 use super::stage_memory::hold;
@@ -209,7 +210,8 @@ impl Run {
     }
 }
 
-/// Refuses a single state that alone is more than may be held: writing it out would not make it smaller.
+/// Refuses a single state that alone is more than may be held: writing it out would not make it
+/// smaller.
 fn check_states(fields: &[Field], states: &[Accumulator], limit: usize) -> Result<()> {
     for (f, a) in fields.iter().zip(states) {
         // When all of it is too much and this is nearly all, it is this.
@@ -291,7 +293,8 @@ impl Source for Run {
             while let Some(input) = &mut self.input {
                 let share = self.share.get_or_insert_with(|| host.share());
                 if self.bytes > limit || !share.fits(self.bytes) {
-                    // Who gave no leave for files is refused for what is his, not for what others hold.
+                    // Who gave no leave for files is refused for what is his, not for what others
+                    // hold.
                     if self.bytes > limit && !host.allow_disk_use() {
                         return Err(too_much_memory("$group", limit));
                     }

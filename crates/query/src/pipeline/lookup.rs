@@ -252,7 +252,8 @@ pub(super) fn bind(
     Ok(Arc::new(inner))
 }
 
-/// The values at a path that a join looks up: through arrays on the way, and of an array at the end its elements.
+/// The values at a path that a join looks up: through arrays on the way, and of an array at the end
+/// its elements.
 pub(super) fn join_values<'a>(doc: Doc<'a>, path: &FieldPath) -> Vec<Val<'a>> {
     fn walk<'a>(v: Val<'a>, path: &FieldPath, depth: usize, out: &mut Vec<Val<'a>>) {
         if depth == path.len() {

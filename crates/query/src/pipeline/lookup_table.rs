@@ -1,4 +1,5 @@
-//! The foreign side of a `$lookup` as a hash table, where it is small beside what has to be looked up.
+//! The foreign side of a `$lookup` as a hash table, where it is small beside what has to be looked
+//! up.
 //!
 //! ```text
 //! the first documents of the input ── a query each
@@ -6,9 +7,10 @@
 //! all others                       ── a look into the table; a query for what it cannot answer
 //! ```
 //! Invariants:
-//! - A table answers only where its keys are exactly the matches: one or more values that are neither null, missing, undefined
-//!   nor arrays, and no collation.
-//! - What the table holds counts in the memory of stages ([`Share`]); where it does not fit, queries go on.
+//! - A table answers only where its keys are exactly the matches: one or more values that are
+//!   neither null, missing, undefined nor arrays, and no collation.
+//! - What the table holds counts in the memory of stages ([`Share`]); where it does not fit,
+//!   queries go on.
 
 use super::lookup::{Lookup, join_values};
 use super::{IdleVisitor, Op, PipelineHost, Share, Source};
@@ -153,7 +155,8 @@ impl Joiner {
     }
 }
 
-/// Whether the matches of all documents come from one table: the inner pipeline filters at most, and is the same for each.
+/// Whether the matches of all documents come from one table: the inner pipeline filters at most,
+/// and is the same for each.
 fn may_have_table(spec: &Lookup) -> bool {
     let filters = |op: &Op| matches!(op, Op::Match(_));
     spec.from.is_some()

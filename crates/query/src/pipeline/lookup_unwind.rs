@@ -1,7 +1,9 @@
-//! `$lookup` with the `$unwind` of its array, as one stage: the matches are given one by one, and there is no array. A
-//! `$match` on what was joined becomes the last stage of the pipeline that is run for each document.
+//! `$lookup` with the `$unwind` of its array, as one stage: the matches are given one by one, and
+//! there is no array. A `$match` on what was joined becomes the last stage of the pipeline that is
+//! run for each document.
 //!
-//! Invariant: the results are those of the stages one after another, but that no array has to fit into memory.
+//! Invariant: the results are those of the stages one after another, but that no array has to fit
+//! into memory.
 
 use super::lookup::Lookup;
 use super::lookup_table::Joiner;
@@ -35,7 +37,8 @@ fn join(stage: &Stage, next: &Op) -> Option<Stage> {
     let mut matched = None;
     match (&lookup.unwinding, next) {
         (None, Op::Unwind(u)) if u.path == lookup.as_ => lookup.unwinding = Some(u.clone()),
-        // What is kept where nothing matches, and positions among all matches, are seen before the filter.
+        // What is kept where nothing matches, and positions among all matches, are seen before the
+        // filter.
         (Some(u), Op::Match(f)) if u.index.is_none() && !u.preserve => {
             let filter = Filter::from_node(below(f.root(), &lookup.as_)?);
             let spec = filter.to_doc();
@@ -116,8 +119,8 @@ pub(super) struct Run {
     matches: Matches,
     /// How many were given for this document.
     given: usize,
-    /// The matches so far, or all of them once they are `Known`, where they are the same for every document of the input
-    /// and not too much.
+    /// The matches so far, or all of them once they are `Known`, where they are the same for every
+    /// document of the input and not too much.
     known: Option<Vec<DocBuf>>,
     known_bytes: usize,
     share: Option<Share>,
@@ -288,7 +291,8 @@ mod tests {
         assert_eq!(shown, want.unwrap());
     }
 
-    /// The same results as of the stages one after another, which a stage between them that changes nothing keeps apart.
+    /// The same results as of the stages one after another, which a stage between them that changes
+    /// nothing keeps apart.
     #[test]
     fn gives_what_the_stages_alone_give() {
         let input = r#"[{"_id":1,"k":1},{"_id":2,"k":[1,2],"j":{"a":0,"b":9,"c":1}},{"_id":3,"k":5,"j":4},{"_id":4,"k":6,"j":{"b":1}}]"#;

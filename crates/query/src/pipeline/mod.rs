@@ -1,15 +1,18 @@
-//! Aggregation pipelines: parsed once into stages, run as a chain of operators that are pulled document by document.
+//! Aggregation pipelines: parsed once into stages, run as a chain of operators that are pulled
+//! document by document.
 //!
 //! * [`Pipeline::parse`] checks stages and their places with MongoDB's errors.
-//! * [`Pipeline::pushdown`] says what of its beginning a query can answer (filter, sort, skip, limit, needed fields).
+//! * [`Pipeline::pushdown`] says what of its beginning a query can answer (filter, sort, skip,
+//!   limit, needed fields).
 //! * [`Pipeline::attach`] puts the operators of the remaining stages on top of a [`Source`].
 //!
-//! Operators pass on views of documents; one that builds a document keeps it in a buffer of its own, so that streaming
-//! allocates nothing per document. What needs the outside (other collections, writing, statistics, limits) goes through
-//! the [`PipelineHost`] that each pull brings along.
+//! Operators pass on views of documents; one that builds a document keeps it in a buffer of its
+//! own, so that streaming allocates nothing per document. What needs the outside (other
+//! collections, writing, statistics, limits) goes through the [`PipelineHost`] that each pull
+//! brings along.
 //!
-//! Invariant: after an error for which `is_offload()` holds, a source may be advanced again and has lost nothing. The
-//! check that fails so is made before a document is taken from anywhere.
+//! Invariant: after an error for which `is_offload()` holds, a source may be advanced again and has
+//! lost nothing. The check that fails so is made before a document is taken from anywhere.
 
 mod bucket;
 mod densify;
@@ -96,13 +99,13 @@ pub trait Source: Send {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool>;
     /// The document that the last `advance` reached.
     fn doc(&self) -> Doc<'_>;
-    /// Shows `to` the rows and single documents that it holds, always in the same order. `wanted`: [`Source::doc`] will be asked
-    /// for before the next `advance`.
+    /// Shows `to` the rows and single documents that it holds, always in the same order. `wanted`:
+    /// [`Source::doc`] will be asked for before the next `advance`.
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()>;
 }
 
-/// Whoever makes a pipeline idle between two batches, or wakes it: is shown what it holds. What blocking stages have taken in is
-/// not shown; it counts in their [`Share`].
+/// Whoever makes a pipeline idle between two batches, or wakes it: is shown what it holds. What
+/// blocking stages have taken in is not shown; it counts in their [`Share`].
 pub trait IdleVisitor {
     /// `wanted`: the document that they stand on will be asked for again.
     fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()>;
@@ -118,7 +121,8 @@ fn show_doc(doc: &mut DocBuf, wanted: bool, to: &mut dyn IdleVisitor) -> Result<
     shown
 }
 
-/// [`Source::parts`] of an input that may have come to its end, and of which no document is asked for twice.
+/// [`Source::parts`] of an input that may have come to its end, and of which no document is asked
+/// for twice.
 fn show_input(input: &mut Option<Box<dyn Source>>, to: &mut dyn IdleVisitor) -> Result<()> {
     input.as_mut().map_or(Ok(()), |i| i.parts(false, to))
 }
@@ -129,12 +133,14 @@ pub trait DocumentSource: Send {
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
-/// What the stages may ask of the world. One lives as long as one command (or one batch of a cursor).
+/// What the stages may ask of the world. One lives as long as one command (or one batch of a
+/// cursor).
 pub trait PipelineHost {
     /// Deadline, kill and budget: called once for each document that an operator makes or takes in.
     fn check(&mut self) -> Result<()>;
 
-    /// Moves rows to the next one: [`DocumentSource::as_any`] gives the implementor its own type back.
+    /// Moves rows to the next one: [`DocumentSource::as_any`] gives the implementor its own type
+    /// back.
     fn advance_rows(&mut self, rows: &mut dyn DocumentSource) -> Result<bool>;
 
     /// Runs a pipeline over another collection (or a view; or nothing when it is missing).
@@ -145,7 +151,8 @@ pub trait PipelineHost {
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>>;
 
-    /// The size of a collection that a stage looks values of `path` up in; `None` for a view, and where it is not known.
+    /// The size of a collection that a stage looks values of `path` up in; `None` for a view, and
+    /// where it is not known.
     fn foreign(&mut self, _ns: &Namespace, _path: &FieldPath) -> Option<Foreign> {
         None
     }
@@ -174,7 +181,8 @@ pub trait PipelineHost {
         Share::default()
     }
 
-    /// Called when a stage needs memory that others hold: lets a moment pass in which they may give some back.
+    /// Called when a stage needs memory that others hold: lets a moment pass in which they may give
+    /// some back.
     fn wait_for_memory(&mut self) -> Result<()> {
         self.check()
     }
@@ -182,7 +190,8 @@ pub trait PipelineHost {
     /// A new temporary file for spilling.
     fn spill(&mut self) -> Result<Box<dyn SpillFile>>;
 
-    /// How many stages are being advanced inside of one another right now; starts at 0. See [`nested`].
+    /// How many stages are being advanced inside of one another right now; starts at 0. See
+    /// [`nested`].
     fn under_way(&mut self) -> &mut usize;
 
     /// Where to count what is done, when the pipeline is explained.
@@ -241,8 +250,8 @@ impl Stage {
         }
     }
 
-    /// What comes of `n` documents where only their number matters: `$count`, and a `$group` of all that counts them, which is how
-    /// drivers count. `None` for every other stage.
+    /// What comes of `n` documents where only their number matters: `$count`, and a `$group` of all
+    /// that counts them, which is how drivers count. `None` for every other stage.
     pub fn counted(&self, n: u64) -> Option<Vec<DocBuf>> {
         let total = i64::try_from(n).unwrap_or(i64::MAX);
         let mut w = Writer::new();
@@ -434,8 +443,8 @@ impl Pipeline {
 
 /// A pipeline with no more stages than these is not counted.
 const FEW_STAGES: usize = 50;
-/// The most stages that are advanced inside of one another: of one pipeline (a view on a view may be long), and of those that its
-/// stages run in turn. Each takes some of the stack of its thread.
+/// The most stages that are advanced inside of one another: of one pipeline (a view on a view may
+/// be long), and of those that its stages run in turn. Each takes some of the stack of its thread.
 const MAX_UNDER_WAY: usize = 2500;
 
 /// `source` as so many stages in whatever is under way: refused when it would be too many.

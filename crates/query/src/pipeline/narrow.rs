@@ -1,7 +1,9 @@
-//! Documents without the fields that no stage reads, before a stage that copies or keeps them: `$unwind` makes a document for
-//! each element, `$sort`, `$facet` and `$setWindowFields` hold all of them.
+//! Documents without the fields that no stage reads, before a stage that copies or keeps them:
+//! `$unwind` makes a document for each element, `$sort`, `$facet` and `$setWindowFields` hold all
+//! of them.
 //!
-//! Invariant: the results are those of whole documents. So a pipeline is left alone that gives documents of its input.
+//! Invariant: the results are those of whole documents. So a pipeline is left alone that gives
+//! documents of its input.
 
 use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
 use bson::{Doc, Writer};
@@ -9,7 +11,8 @@ use errors::Result;
 use std::collections::BTreeSet;
 
 impl Pipeline {
-    /// `source` without what no stage from `from` on reads, where one of them copies the documents that it takes in.
+    /// `source` without what no stage from `from` on reads, where one of them copies the documents
+    /// that it takes in.
     pub(super) fn narrowed(&self, from: usize, source: Box<dyn Source>) -> Box<dyn Source> {
         let stages = self.stages.get(from..).unwrap_or_default();
         let ends = |s: &Stage| matches!(s.op, Op::Group(_) | Op::Transform(_) | Op::Count(_));

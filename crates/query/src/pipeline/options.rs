@@ -1,10 +1,12 @@
-//! Specifications of stages: the checks that MongoDB's generated parsers make, with their codes and sentences.
+//! Specifications of stages: the checks that MongoDB's generated parsers make, with their codes and
+//! sentences.
 
 use crate::path::FieldPath;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
 
-/// Takes the named options out of a specification: each known, at most once. Null counts as left out.
+/// Takes the named options out of a specification: each known, at most once. Null counts as left
+/// out.
 pub(super) fn options<'a, const N: usize>(
     stage: &str,
     spec: Doc<'a>,

@@ -270,8 +270,8 @@ fn note_meta(list: Doc<'_>, stages: &mut [Stage]) {
     }
 }
 
-/// `$sort` then `$limit` (with `$skip` between): the sort keeps only as many as are wanted. `$lookup` then `$unwind` of its array: one
-/// stage.
+/// `$sort` then `$limit` (with `$skip` between): the sort keeps only as many as are wanted.
+/// `$lookup` then `$unwind` of its array: one stage.
 pub(super) fn coalesce(mut stages: Vec<Stage>) -> Vec<Stage> {
     for i in 0..stages.len() {
         if !matches!(stages[i].op, Op::Sort(_, None)) {
@@ -468,7 +468,8 @@ pub fn parse_transforms(stages: Doc<'_>, env: &ParseEnv) -> Result<Vec<Transform
         .collect()
 }
 
-/// What MongoDB answers without its search server. Drivers and tools look for the name in the sentence.
+/// What MongoDB answers without its search server. Drivers and tools look for the name in the
+/// sentence.
 pub const SEARCH_INDEXES_NOT_ENABLED: &str = "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires additional configuration. Please connect to Atlas or an AtlasCLI local deployment to enable. For more information on how to connect, see https://dochub.mongodb.org/core/atlas-cli-deploy-local-reqs.";
 
 fn search_not_enabled(stage: &str) -> Option<errors::Error> {

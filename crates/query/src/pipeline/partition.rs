@@ -1,13 +1,15 @@
 //! The rows of one partition of `$setWindowFields`, asked for by their number.
 //!
-//! They are in memory, or, when they are too much for that, in a temporary file that is read by pages:
+//! They are in memory, or, when they are too much for that, in a temporary file that is read by
+//! pages:
 //!
 //! ```text
 //! page = row*
 //! row  = key length u32 LE | key | document length u32 LE | document
 //! ```
-//! Invariant: what is held is at most the memory limit, and what is shared with others: all rows, or the pages looked at last,
-//! and of these at least one. Of the rest only where each page begins is known.
+//! Invariant: what is held is at most the memory limit, and what is shared with others: all rows,
+//! or the pages looked at last, and of these at least one. Of the rest only where each page begins
+//! is known.
 
 use super::spill::{SpillFile, failed, read_part, write_part};
 use super::{PipelineHost, Share, too_much_memory};
@@ -51,8 +53,8 @@ impl Partition {
         *self = Partition::default();
     }
 
-    /// To be called before each [`Partition::push`]: makes room for the row. After an error for which `is_offload()` holds it may
-    /// be called again.
+    /// To be called before each [`Partition::push`]: makes room for the row. After an error for
+    /// which `is_offload()` holds it may be called again.
     pub fn prepare(&mut self, row: &Row, host: &mut dyn PipelineHost) -> Result<()> {
         let (limit, bytes) = (host.memory_limit(), self.bytes + row.bytes());
         if self.len == 0 {

@@ -1,5 +1,5 @@
-//! A pipeline of stages that make at most one document of each document, run over one at a time: what may follow
-//! `$changeStream`.
+//! A pipeline of stages that make at most one document of each document, run over one at a time:
+//! what may follow `$changeStream`.
 //!
 //! Invariant: nothing is kept from one document to the next.
 

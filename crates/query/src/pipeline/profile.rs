@@ -1,10 +1,12 @@
 //! What a run of a pipeline counted, stage by stage, for explain.
 //!
-//! [`Pipeline::attach_watched`] puts an observer around each operator. While an operator is advanced it is the current one
-//! of the host's [`StageProfiler`]: what it says of itself, and what the collections that it opens examine, is counted there.
+//! [`Pipeline::attach_watched`] puts an observer around each operator. While an operator is
+//! advanced it is the current one of the host's [`StageProfiler`]: what it says of itself, and what
+//! the collections that it opens examine, is counted there.
 //!
-//! Invariant: where nobody asks for an explanation none of this is there. No operator is wrapped, no clock is read, and
-//! [`PipelineHost::watch`] is asked once for a whole input or a spill, never for a document.
+//! Invariant: where nobody asks for an explanation none of this is there. No operator is wrapped,
+//! no clock is read, and [`PipelineHost::watch`] is asked once for a whole input or a spill, never
+//! for a document.
 
 use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
 use crate::accumulator::Accumulator;
@@ -172,14 +174,15 @@ impl Pipeline {
 }
 
 impl Stage {
-    /// Whether the stage before does all that this one would: a `$limit` behind a `$sort` that keeps no more. Explain shows
-    /// the two as one.
+    /// Whether the stage before does all that this one would: a `$limit` behind a `$sort` that
+    /// keeps no more. Explain shows the two as one.
     pub fn is_part_of(&self, before: &Stage) -> bool {
         matches!((&before.op, &self.op), (Op::Sort(_, Some(l)), Op::Limit(n)) if l == n)
     }
 
-    /// Whether MongoDB 8 has its query engine do this stage where it follows a query at once: a `$group` of accumulators that
-    /// this engine knows. Explain shows it as the top of the query's plan.
+    /// Whether MongoDB 8 has its query engine do this stage where it follows a query at once: a
+    /// `$group` of accumulators that this engine knows. Explain shows it as the top of the query's
+    /// plan.
     pub fn is_group_of_query(&self) -> bool {
         let outside = [
             "$accumulator",
@@ -190,7 +193,8 @@ impl Stage {
         matches!(&self.op, Op::Group(g) if g.fields.iter().all(|f| !outside.contains(&f.spec.name())))
     }
 
-    /// The stage as explain prints it: `{$name: specification}`, and behind it what its run counted.
+    /// The stage as explain prints it: `{$name: specification}`, and behind it what its run
+    /// counted.
     pub fn explain(&self, counted: Option<(&StageProfiler, usize)>) -> DocBuf {
         let figures = counted.and_then(|(w, n)| Some((w, w.figures(n)?)));
         let mut w = Writer::new();

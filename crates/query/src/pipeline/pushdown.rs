@@ -19,9 +19,11 @@ pub struct Pushdown {
     pub skip: u64,
     /// `Some(0)` means no document at all.
     pub limit: Option<u64>,
-    /// Dotted paths that the stages after these read; `None` when they may read all of the document.
+    /// Dotted paths that the stages after these read; `None` when they may read all of the
+    /// document.
     pub needed: Option<BTreeSet<String>>,
-    /// The next stage only counts (see [`Stage::counted`](super::Stage::counted)): nothing else of the documents matters.
+    /// The next stage only counts (see [`Stage::counted`](super::Stage::counted)): nothing else of
+    /// the documents matters.
     pub count_only: bool,
     /// The next stage makes its groups of one document each.
     pub group: Option<GroupPushdown>,
@@ -29,7 +31,8 @@ pub struct Pushdown {
     pub consumed: usize,
 }
 
-/// A `$group` by a field whose results need only the first document of each group in one of these orders.
+/// A `$group` by a field whose results need only the first document of each group in one of these
+/// orders.
 #[derive(Clone, Debug)]
 pub struct GroupPushdown {
     pub path: FieldPath,
@@ -59,7 +62,8 @@ impl GroupPushdown {
     }
 }
 
-/// Orders by `path` and then as `sort` says, or as it says backwards: within one value of `path` those are the same.
+/// Orders by `path` and then as `sort` says, or as it says backwards: within one value of `path`
+/// those are the same.
 fn orders(path: &str, sort: &SortPattern, backwards: bool) -> Vec<Option<SortPattern>> {
     let order = |first: bool| {
         let mut w = Writer::new();
@@ -141,7 +145,8 @@ impl Pipeline {
         }
     }
 
-    /// Paths that the stages from `from` on read of their input; `None` when they may read all of it, or give it.
+    /// Paths that the stages from `from` on read of their input; `None` when they may read all of
+    /// it, or give it.
     pub(super) fn needed(&self, from: usize) -> Option<BTreeSet<String>> {
         let mut all = Some(BTreeSet::new());
         for s in self.stages.iter().skip(from) {

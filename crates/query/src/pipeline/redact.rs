@@ -1,4 +1,5 @@
-//! `$redact`: an expression that says of each document and each document inside it whether it stays.
+//! `$redact`: an expression that says of each document and each document inside it whether it
+//! stays.
 
 use super::{IdleVisitor, PipelineHost, Source};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Scope, Vars};

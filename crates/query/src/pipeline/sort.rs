@@ -1,5 +1,5 @@
-//! `$sort` (with a limit: only the first of them are kept), `$sample`, and the order of `$setWindowFields`, `$bucketAuto` and
-//! `$densify`.
+//! `$sort` (with a limit: only the first of them are kept), `$sample`, and the order of
+//! `$setWindowFields`, `$bucketAuto` and `$densify`.
 
 use super::bucket::BucketAuto;
 use super::densify::Ranking;
@@ -209,7 +209,8 @@ impl Source for Run {
             while let Some(input) = &mut self.input {
                 let share = self.share.get_or_insert_with(|| host.share());
                 if self.bytes > limit || !share.fits(self.bytes) {
-                    // Who gave no leave for files is refused for what is his, not for what others hold.
+                    // Who gave no leave for files is refused for what is his, not for what others
+                    // hold.
                     let before = self.limit.map_or(self.spilled_bytes, |_| 0);
                     if !host.allow_disk_use() && self.bytes as u64 + before > limit as u64 {
                         return Err(too_much_memory(self.order.stage(), limit));

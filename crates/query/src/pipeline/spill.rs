@@ -4,11 +4,12 @@
 //! run   = entry*                    ascending by key
 //! entry = key length u32 LE | key | payload length u32 LE | payload
 //! ```
-//! Runs are numbered in order of writing; of equal keys the one from the earlier run comes first, so that merging is stable.
+//! Runs are numbered in order of writing; of equal keys the one from the earlier run comes first,
+//! so that merging is stable.
 //!
-//! Runs of one level lie in one file, one after the other. When there are many they are merged into one run of the next level,
-//! whose runs are therefore the earlier ones: neither files nor what a merge holds grow with the number of runs, which may be
-//! large where there is little memory.
+//! Runs of one level lie in one file, one after the other. When there are many they are merged into
+//! one run of the next level, whose runs are therefore the earlier ones: neither files nor what a
+//! merge holds grow with the number of runs, which may be large where there is little memory.
 
 use super::PipelineHost;
 use errors::{Error, Result};
@@ -127,8 +128,8 @@ impl Runs {
         self.levels.is_empty()
     }
 
-    /// To be called before each [`Runs::write`]: makes its file, and room in it. After an error for which `is_offload()` holds
-    /// it may be called again.
+    /// To be called before each [`Runs::write`]: makes its file, and room in it. After an error for
+    /// which `is_offload()` holds it may be called again.
     pub fn prepare(&mut self, disk: &mut (impl SpillTarget + ?Sized)) -> Result<()> {
         if self.levels.is_empty() {
             self.levels.push(Level::new(disk.file()?));

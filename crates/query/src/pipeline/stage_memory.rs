@@ -1,12 +1,15 @@
 //! Memory that the blocking stages of all operations share.
 //!
-//! One stage may hold up to its own limit ([`PipelineHost::memory_limit`]), all together what [`StageMemory`] says. What can go to a file
-//! asks with [`Share::fits`], and goes there early when others have the memory: each may hold four times what is free beside it,
-//! so that one alone gets nearly all, many get even shares, and whoever comes next always finds some. What cannot go to a file
-//! ([`hold`]) may take all that is free and half as much again; past that it waits, and is refused when that was in vain. Where
-//! nobody else holds any it is left to its own limit: nothing would come of waiting.
+//! One stage may hold up to its own limit ([`PipelineHost::memory_limit`]), all together what
+//! [`StageMemory`] says. What can go to a file asks with [`Share::fits`], and goes there early when
+//! others have the memory: each may hold four times what is free beside it, so that one alone gets
+//! nearly all, many get even shares, and whoever comes next always finds some. What cannot go to a
+//! file ([`hold`]) may take all that is free and half as much again; past that it waits, and is
+//! refused when that was in vain. Where nobody else holds any it is left to its own limit: nothing
+//! would come of waiting.
 //!
-//! Invariant: what can be spilled never waits, so that its memory comes back whatever those do who wait.
+//! Invariant: what can be spilled never waits, so that its memory comes back whatever those do who
+//! wait.
 
 use super::PipelineHost;
 use errors::{Result, err};
@@ -89,8 +92,8 @@ impl Share {
             })
     }
 
-    /// Has it hold `bytes` of `what`, which cannot be written to a file. Where there is no room others go first, with each call of
-    /// `wait` for a moment; refuses when that was in vain.
+    /// Has it hold `bytes` of `what`, which cannot be written to a file. Where there is no room
+    /// others go first, with each call of `wait` for a moment; refuses when that was in vain.
     #[inline]
     pub fn hold(
         &mut self,
@@ -145,7 +148,8 @@ impl Drop for Share {
     }
 }
 
-/// Has `share` hold `bytes` of `what`, which cannot be written to a file; waits for them, up to a point.
+/// Has `share` hold `bytes` of `what`, which cannot be written to a file; waits for them, up to a
+/// point.
 #[inline]
 pub(super) fn hold(
     share: &mut Share,

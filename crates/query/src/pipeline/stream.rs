@@ -1,4 +1,5 @@
-//! The operators that hold at most one document: filter, transformation, limit, skip, count, and the sources.
+//! The operators that hold at most one document: filter, transformation, limit, skip, count, and
+//! the sources.
 
 use super::{DocumentSource, IdleVisitor, MAX_UNDER_WAY, PipelineHost, Source};
 use crate::expr::{EvalCtx, Vars, check_depth};
@@ -177,7 +178,8 @@ impl Source for Checked {
     }
 }
 
-/// What is written is no deeper than what anybody could insert and read. Its size is whoever writes it to check.
+/// What is written is no deeper than what anybody could insert and read. Its size is whoever writes
+/// it to check.
 pub(super) struct Shallow {
     pub input: Box<dyn Source>,
 }

@@ -165,8 +165,8 @@ pub(super) fn run_under(
     }
 }
 
-/// A stage with `limit` bytes gives from files what it gives in memory, however often it is interrupted; without leave for
-/// files it is refused. Gives the results.
+/// A stage with `limit` bytes gives from files what it gives in memory, however often it is
+/// interrupted; without leave for files it is refused. Gives the results.
 pub(super) fn outside_memory(input: &str, stage: &str, collation: &str, limit: usize) -> String {
     let stages = format!("[{stage}]");
     let want = run_under(&mut Memory::default(), input, &stages, collation);

@@ -141,8 +141,8 @@ pub(super) fn replace(
     *out = w.finish_into();
 }
 
-/// Copies `doc` with the value at a path replaced (or removed); makes what is missing on the way. Anything on the way that
-/// is no document becomes one.
+/// Copies `doc` with the value at a path replaced (or removed); makes what is missing on the way.
+/// Anything on the way that is no document becomes one.
 pub(super) fn set_path(
     w: &mut Writer,
     doc: Doc<'_>,

@@ -1,7 +1,8 @@
 //! `$setWindowFields`: fields computed over a window of neighbours in a sorted partition.
 //!
-//! The input is sorted by partition and sort key, then one partition at a time is read whole; both go outside memory when
-//! they are much. What a function gives for a row is made when the output comes to the row.
+//! The input is sorted by partition and sort key, then one partition at a time is read whole; both
+//! go outside memory when they are much. What a function gives for a row is made when the output
+//! comes to the row.
 
 use super::options::{field_path, object, options, required};
 use super::partition::{Partition, Row};
@@ -328,7 +329,8 @@ pub(super) struct Run {
     partition: Vec<u8>,
     /// The partition is whole: it ends here, or with it the input.
     whole: bool,
-    /// The row that was read last, while it is not in the partition: in the end the first of the next one.
+    /// The row that was read last, while it is not in the partition: in the end the first of the
+    /// next one.
     next: Option<(Vec<u8>, Row)>,
     ended: bool,
     /// The row to be given next, and what was made for it so far.

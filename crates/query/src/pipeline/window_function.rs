@@ -1,4 +1,5 @@
-//! The functions of `$setWindowFields` as they are written; what they give is made in `window_values`.
+//! The functions of `$setWindowFields` as they are written; what they give is made in
+//! `window_values`.
 
 use super::options::options;
 use super::window::Unit;

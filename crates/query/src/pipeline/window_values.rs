@@ -1,8 +1,9 @@
-//! What the functions of `$setWindowFields` give for the rows of a partition, row by row in their order.
+//! What the functions of `$setWindowFields` give for the rows of a partition, row by row in their
+//! order.
 //!
-//! Invariant: what is held does not grow with the partition, but for a function whose value does: that stops now and then, so that
-//! what it holds can be counted ([`Progress::bytes`]). A function that has failed because of an interruption may be asked for the
-//! same row again.
+//! Invariant: what is held does not grow with the partition, but for a function whose value does:
+//! that stops now and then, so that what it holds can be counted ([`Progress::bytes`]). A function
+//! that has failed because of an interruption may be asked for the same row again.
 
 use super::partition::{Partition, Row};
 use super::window::{Edge, Frame, Output, Unit};
@@ -65,7 +66,8 @@ impl Progress {
         state + self.last.as_ref().map_or(0, heap_bytes)
     }
 
-    /// The value for the row `at`. None when it is not made yet: to be asked for again when [`Progress::bytes`] are counted.
+    /// The value for the row `at`. None when it is not made yet: to be asked for again when
+    /// [`Progress::bytes`] are counted.
     pub fn value(
         &mut self,
         at: usize,
@@ -429,7 +431,8 @@ fn deviates(spec: &AccumulatorSpec, frame: &Frame) -> bool {
     slides && matches!(spec.name(), "$stdDevPop" | "$stdDevSamp")
 }
 
-/// The deviation over a frame that loses documents: null while anything infinite or NaN is in it, and a plain 0 for one.
+/// The deviation over a frame that loses documents: null while anything infinite or NaN is in it,
+/// and a plain 0 for one.
 fn sliding_deviation(
     spec: &AccumulatorSpec,
     frame: Range<usize>,

@@ -1,7 +1,8 @@
-//! `$project`, `$addFields`/`$set`, `$unset`, `$replaceRoot`/`$replaceWith`: document bytes in, document bytes out.
+//! `$project`, `$addFields`/`$set`, `$unset`, `$replaceRoot`/`$replaceWith`: document bytes in,
+//! document bytes out.
 //!
-//! A specification is a tree of names. Elements that stay are copied as they are; kept fields hold the document's order,
-//! computed ones that are new follow in the order of the specification.
+//! A specification is a tree of names. Elements that stay are copied as they are; kept fields hold
+//! the document's order, computed ones that are new follow in the order of the specification.
 
 mod parse;
 
@@ -49,7 +50,8 @@ enum Child {
     Branch(Branch),
 }
 
-/// The largest document between two stages. What a client gets or a collection stores has the smaller limit of documents.
+/// The largest document between two stages. What a client gets or a collection stores has the
+/// smaller limit of documents.
 const MAX_BETWEEN_STAGES_BYTES: usize = 64 * 1024 * 1024;
 
 impl Transform {
@@ -149,7 +151,8 @@ impl Branch {
         Some((i, &self.children[i].1))
     }
 
-    /// Writes the fields of `input` (none when there is no document to start from) into the open document of `w`.
+    /// Writes the fields of `input` (none when there is no document to start from) into the open
+    /// document of `w`.
     fn apply(
         &self,
         mode: Mode,

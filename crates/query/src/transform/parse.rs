@@ -18,7 +18,8 @@ struct Project<'e> {
 }
 
 impl Transform {
-    /// The specification of an aggregation `$project`. (One that is no object is the caller's to refuse, code 15969.)
+    /// The specification of an aggregation `$project`. (One that is no object is the caller's to
+    /// refuse, code 15969.)
     pub fn project(d: Doc<'_>, env: &ParseEnv) -> Result<Transform> {
         let context = |e: Error| e.context("Invalid $project");
         if d.is_empty() {
@@ -64,7 +65,8 @@ impl Transform {
         }
     }
 
-    /// `$addFields` and `$set`; `stage` is the name for messages. (One that is no object: code 40272, the caller's.)
+    /// `$addFields` and `$set`; `stage` is the name for messages. (One that is no object: code
+    /// 40272, the caller's.)
     pub fn add_fields(stage: &str, d: Doc<'_>, env: &ParseEnv) -> Result<Transform> {
         let mut root = Branch::default();
         for e in d.iter() {

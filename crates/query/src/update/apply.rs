@@ -1,7 +1,8 @@
 //! The walk of a document and an operator tree together.
 //!
-//! Output is one buffer. Unchanged elements are copied in runs: everything between the last change and the next one is one
-//! `memcpy`. A container in which nothing changes leaves no trace in the output.
+//! Output is one buffer. Unchanged elements are copied in runs: everything between the last change
+//! and the next one is one `memcpy`. A container in which nothing changes leaves no trace in the
+//! output.
 
 use super::array::decimal;
 use super::diff::{MAX_PADDING, Notes};
@@ -13,7 +14,8 @@ use errors::{Result, bail, err};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 
-/// When what is written comes to more, no document can come of it, and nothing more is written. Less may still be taken back.
+/// When what is written comes to more, no document can come of it, and nothing more is written.
+/// Less may still be taken back.
 const MAX_WRITTEN: usize = 2 * MAX_DOC_BYTES;
 
 pub fn operators(ops: &Operators, doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<Applied>> {
@@ -128,8 +130,8 @@ impl<'a> Walk<'a> {
         Ok(Cow::Owned(out))
     }
 
-    /// Writes `doc` (the value of `name`) with the changes to its fields; says whether there are any. Without, nothing is
-    /// written.
+    /// Writes `doc` (the value of `name`) with the changes to its fields; says whether there are
+    /// any. Without, nothing is written.
     fn container(
         &mut self,
         fields: &Fields,
@@ -189,7 +191,8 @@ impl<'a> Walk<'a> {
                     self.blocked(&c.node, &c.name, name, doc.as_array_val())?;
                     continue;
                 }
-                // The run before, so that the new element comes after it. It stays if there is none: the next one needs it.
+                // The run before, so that the new element comes after it. It stays if there is
+                // none: the next one needs it.
                 self.out.extend_from_slice(&bytes[copied..bytes.len() - 1]);
                 copied = bytes.len() - 1;
                 let mark = self.out.len();
@@ -258,7 +261,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Writes one element with its changes. `copied`: up to where `bytes` are in the output already.
+    /// Writes one element with its changes. `copied`: up to where `bytes` are in the output
+    /// already.
     fn element(
         &mut self,
         node: &UpdateNode,
@@ -294,7 +298,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Copies the run up to the value of `e`, and lets `f` write the value; takes all of it back when nothing changes.
+    /// Copies the run up to the value of `e`, and lets `f` write the value; takes all of it back
+    /// when nothing changes.
     fn inside(
         &mut self,
         e: &Element<'a>,
@@ -444,7 +449,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Notes only the new elements of an array, which is written at `start`: those from position `from` on.
+    /// Notes only the new elements of an array, which is written at `start`: those from position
+    /// `from` on.
     fn note_growth(&mut self, name: &'a str, start: usize, from: u32) {
         let value_at = start + name.len() + 2;
         let Some(array) = self.out.get(value_at..).and_then(Doc::new) else {
@@ -513,7 +519,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// `child` cannot exist below the value `v` of `name`: an error unless the operators there ask for nothing.
+    /// `child` cannot exist below the value `v` of `name`: an error unless the operators there ask
+    /// for nothing.
     fn blocked(&mut self, node: &UpdateNode, child: &str, name: &str, v: Val<'_>) -> Result<()> {
         self.ctx.vars.work(1)?;
         match node {

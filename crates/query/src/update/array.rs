@@ -1,4 +1,5 @@
-//! The operators on whole arrays: `$push` with its modifiers, `$addToSet`, `$pop`, `$pull`, `$pullAll`.
+//! The operators on whole arrays: `$push` with its modifiers, `$addToSet`, `$pop`, `$pull`,
+//! `$pullAll`.
 
 use super::UpdateCtx;
 use super::operator::{UpdateTarget, ValueChange};

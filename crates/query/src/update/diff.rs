@@ -4,9 +4,11 @@
 //! document = {d: {name: false, …}, u: {name: value, …}, i: {name: value, …}, s<name>: inside, …}
 //! array    = {a: true, l: new length, u<position>: value, s<position>: inside, …}
 //! ```
-//! `d` removes, `u` sets where the field stands, `i` appends, `s` goes inside. Parts that say nothing are left out.
+//! `d` removes, `u` sets where the field stands, `i` appends, `s` goes inside. Parts that say
+//! nothing are left out.
 //!
-//! * [`Notes`] are taken by the walk that writes the new document. They point into its output, so noting copies no value.
+//! * [`Notes`] are taken by the walk that writes the new document. They point into its output, so
+//!   noting copies no value.
 //! * [`between`] compares two documents, as MongoDB does after an update by a pipeline.
 //! * [`apply`] makes the new document of the old one.
 //!
@@ -206,7 +208,8 @@ fn write_array(to: &mut Vec<u8>, notes: &[Note<'_>], base: usize, out: &[u8]) {
     close(to, start);
 }
 
-/// The diff of two documents; `None` when it would be larger than the new one, which then says it better.
+/// The diff of two documents; `None` when it would be larger than the new one, which then says it
+/// better.
 pub(super) fn between(old: Doc<'_>, new: Doc<'_>) -> Option<Vec<u8>> {
     let mut to = Vec::with_capacity(new.len().min(256));
     document_diff(&mut to, old, new);

@@ -1,15 +1,16 @@
 //! Updates: parsed once from the `u` of a statement, applied to document bytes.
 //!
-//! * [`tree`] holds the operators of an update by path, as MongoDB does, so that conflicts show while parsing and new
-//!   fields appear in order of their names.
-//! * [`apply`] walks a document and that tree together and copies what stays as runs of bytes: the cost of setting one
-//!   field is a scan up to it and two copies.
+//! * [`tree`] holds the operators of an update by path, as MongoDB does, so that conflicts show
+//!   while parsing and new fields appear in order of their names.
+//! * [`apply`] walks a document and that tree together and copies what stays as runs of bytes: the
+//!   cost of setting one field is a scan up to it and two copies.
 //! * [`operator`] and [`array`] say what one operator makes of one value.
 //! * [`diff`] is what changed, in the form of MongoDB's oplog.
 //! * [`upsert`] derives the document that an upsert starts from.
 //!
-//! Invariant: no I/O, no clock; everything that may differ between two runs comes in through [`UpdateCtx`].
-//! Source of the behaviour: MongoDB 8 manual, "Update Operators" and "Updates with Aggregation Pipeline".
+//! Invariant: no I/O, no clock; everything that may differ between two runs comes in through
+//! [`UpdateCtx`]. Source of the behaviour: MongoDB 8 manual, "Update Operators" and "Updates with
+//! Aggregation Pipeline".
 
 mod apply;
 mod array;
@@ -53,9 +54,11 @@ pub struct UpdateCtx<'a> {
     pub vars: &'a Vars,
     /// Milliseconds since 1970: the date of `$currentDate`.
     pub now_millis: i64,
-    /// seconds << 32 | increment: the timestamp of `$currentDate` and of empty timestamps in a replacement.
+    /// seconds << 32 | increment: the timestamp of `$currentDate` and of empty timestamps in a
+    /// replacement.
     pub ts: u64,
-    /// The array position that the query matched, for the positional `$`: found out by [`Update::apply`].
+    /// The array position that the query matched, for the positional `$`: found out by
+    /// [`Update::apply`].
     position: Option<u32>,
     /// The document is about to be inserted by an upsert.
     pub is_insert: bool,
@@ -77,13 +80,14 @@ impl<'a> UpdateCtx<'a> {
 #[derive(Debug)]
 pub struct Applied {
     pub doc: DocBuf,
-    /// What changed, see [`diff`]; `None` when the new document is to be taken whole: a replacement, or a pipeline that
-    /// changed so much that the diff would be larger.
+    /// What changed, see [`diff`]; `None` when the new document is to be taken whole: a
+    /// replacement, or a pipeline that changed so much that the diff would be larger.
     pub diff: Option<Vec<u8>>,
 }
 
 impl Update {
-    /// Parses the `u` of an update statement: a document of operators, a replacement, or a pipeline.
+    /// Parses the `u` of an update statement: a document of operators, a replacement, or a
+    /// pipeline.
     pub fn parse(u: Val<'_>, array_filters: &[Doc<'_>], env: &ParseEnv) -> Result<Update> {
         let kind = match u.tag {
             tag::ARRAY => {
@@ -135,7 +139,8 @@ impl Update {
         matches!(self.kind, Kind::Pipeline(_))
     }
 
-    /// Whether it needs variables that are asked whether it may go on: it computes, or may take long on one document.
+    /// Whether it needs variables that are asked whether it may go on: it computes, or may take
+    /// long on one document.
     pub fn wants_vars(&self) -> bool {
         match &self.kind {
             Kind::Operators(o) => o.may_take_long(),
@@ -144,12 +149,14 @@ impl Update {
         }
     }
 
-    /// Whether a positional `$` occurs: then [`Update::apply`] tests the filter on the document once more.
+    /// Whether a positional `$` occurs: then [`Update::apply`] tests the filter on the document
+    /// once more.
     pub fn needs_position(&self) -> bool {
         matches!(&self.kind, Kind::Operators(o) if o.positional)
     }
 
-    /// Paths, cut before the first array position, outside of which nothing changes; `None` when anything may change.
+    /// Paths, cut before the first array position, outside of which nothing changes; `None` when
+    /// anything may change.
     pub fn touched_paths(&self) -> Option<&[String]> {
         match &self.kind {
             Kind::Operators(o) => Some(&o.touched),
@@ -169,7 +176,8 @@ impl Update {
 
     /// Applies the update. `None` when the document stays as it is.
     ///
-    /// `filter`: the query that found the document, asked for the array position that a positional `$` stands for.
+    /// `filter`: the query that found the document, asked for the array position that a positional
+    /// `$` stands for.
     pub fn apply(
         &self,
         doc: Doc<'_>,
@@ -300,7 +308,8 @@ fn replace(doc: Doc<'_>, new: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<App
     {
         return Err(dollar_prefixed(e.name, e.name));
     }
-    // A replacement that says nothing of `_id` is no repetition to MongoDB, and counts as a change, whatever comes of it.
+    // A replacement that says nothing of `_id` is no repetition to MongoDB, and counts as a change,
+    // whatever comes of it.
     let out = with_id_of(doc, new)?;
     Ok(Some(Applied {
         doc: stamp(out, ctx.ts),

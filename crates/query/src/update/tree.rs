@@ -1,7 +1,7 @@
 //! The operators of an update, arranged by path.
 //!
-//! Invariant: no path is a prefix of another (conflicts are refused here), and the fields under a node are in the order in
-//! which new ones are created: by name, numbers by value.
+//! Invariant: no path is a prefix of another (conflicts are refused here), and the fields under a
+//! node are in the order in which new ones are created: by name, numbers by value.
 
 use super::array::decimal;
 use super::operator::UpdateOp;
@@ -143,7 +143,8 @@ impl Fields {
         self.find(decimal(index as usize, &mut digits))
     }
 
-    /// Adds a child of a new name, and says where it is. When all are there, [`Fields::arrange`] must follow.
+    /// Adds a child of a new name, and says where it is. When all are there, [`Fields::arrange`]
+    /// must follow.
     pub fn add(&mut self, name: &str, node: UpdateNode) -> usize {
         let child = Child {
             name: name.to_string(),
@@ -171,7 +172,8 @@ impl Fields {
         self.by_name = known.map(|(i, c)| (c.name.clone(), i)).collect();
     }
 
-    /// Puts many children in order: numbers and other names each in theirs, where one precedes is sought as for few.
+    /// Puts many children in order: numbers and other names each in theirs, where one precedes is
+    /// sought as for few.
     pub fn arrange(&mut self) {
         if self.by_name.is_empty() {
             return;

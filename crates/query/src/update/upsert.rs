@@ -5,7 +5,8 @@ use crate::path::FieldPath;
 use bson::{DocBuf, Val, Writer};
 use errors::{Result, bail};
 
-/// The document made of the query's equalities, in order of their paths. For a replacement only `_id` counts.
+/// The document made of the query's equalities, in order of their paths. For a replacement only
+/// `_id` counts.
 pub fn base(filter: &Filter, replacement: bool) -> Result<DocBuf> {
     let mut fields = filter.equalities()?;
     if replacement {
@@ -29,7 +30,8 @@ pub fn base(filter: &Filter, replacement: bool) -> Result<DocBuf> {
     Ok(w.finish())
 }
 
-/// Writes the fields whose paths agree in their first `depth` components; neighbours share containers.
+/// Writes the fields whose paths agree in their first `depth` components; neighbours share
+/// containers.
 fn write(w: &mut Writer, fields: &[(&FieldPath, Val<'_>)], depth: usize) {
     let mut rest = fields;
     while let Some(((path, v), _)) = rest.split_first() {
