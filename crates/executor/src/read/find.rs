@@ -120,10 +120,8 @@ impl Shape {
                 None => p.apply(doc, matched, &self.vars, &mut self.scratch)?,
                 Some((distance, shape)) => {
                     let doc = geo_near::with_meta(doc, distance, shape);
-                    let doc = Doc::new(&doc).unwrap_or(Doc::EMPTY);
-                    p.apply(doc, matched, &self.vars, &mut self.scratch)?;
-                    self.scratch =
-                        geo_near::without_meta(Doc::new(&self.scratch).unwrap_or(Doc::EMPTY));
+                    p.apply(built(&doc), matched, &self.vars, &mut self.scratch)?;
+                    self.scratch = geo_near::without_meta(built(&self.scratch));
                 }
             }
             if !p.index_key_fields().is_empty() {

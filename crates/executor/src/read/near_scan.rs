@@ -11,11 +11,11 @@ use crate::op::OpCtx;
 use crate::read::index_scan::passes;
 use crate::read::skip_scan::record_at;
 use crate::read::step::{Current, KEPT_BYTES, Step};
-use crate::records::told;
+use crate::records::{self, told};
+use bson::Value;
 use bson::key::{self, Decoder};
-use bson::{Doc, Value};
 use catalog::Index;
-use catalog::keyspace::{self, PREFIX};
+use catalog::keyspace;
 use errors::{Error, Result, bail};
 use geo::{Cells, Metric, grid, sphere};
 use planner::{NearAccess, Starts};
@@ -283,7 +283,7 @@ where
             }
             n += 1;
             step.examined.keys += 1;
-            let rest = scan.key().get(PREFIX..).unwrap_or(&[]);
+            let rest = records::own_part(scan.key());
             let at = record_at(&self.index, rest)?;
             let (record, types) = told(&self.index, rest, at, scan.value())?;
             let tests = &self.access.key_filter;
@@ -369,7 +369,7 @@ where
         let Some(found) = step.view.get(&step.coll.record_key(&record))? else {
             return Ok(());
         };
-        let doc = Doc::new(&found).unwrap_or(Doc::EMPTY);
+        let doc = records::stored(step.coll, &record, &found)?;
         let near = &self.access.test.near;
         let Some((distance, _)) = nearest(&self.access.path, near, doc) else {
             return Ok(());
