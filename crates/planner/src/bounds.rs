@@ -8,7 +8,7 @@ use crate::predicate::{Predicate, excludes_missing};
 use bson::{ObjectId, Val, Value, doc, tag};
 use query::collation::Collation;
 use query::expr::{Comparison, Order, hash64};
-use query::filter::{Regex, Test};
+use query::filter::{InList, Regex, Test, TypeSet};
 
 /// The values of one field, and whether they alone decide the predicate.
 #[derive(Clone, Debug)]
@@ -186,92 +186,13 @@ fn of_folded(test: &Test, kind: FieldKind<'_>) -> Option<FieldBounds> {
     match test {
         Test::Collated(_) => None,
         Test::Eq(v) => equality(v.as_val(), kind),
-        Test::In(list) => {
-            let (mut all, mut sure) = (Vec::new(), true);
-            for v in &list.values {
-                let b = equality(v.as_val(), kind)?;
-                sure &= b.exact;
-                all.extend(b.intervals);
-            }
-            for re in &list.regexes {
-                let b = regex(re, kind);
-                sure &= b.exact;
-                all.extend(b.intervals);
-            }
-            exact(all, sure)
-        }
-        Test::Lt(v) | Test::Lte(v) | Test::Gt(v) | Test::Gte(v) => {
-            let up = matches!(test, Test::Gt(_) | Test::Gte(_));
-            let inclusive = matches!(test, Test::Lte(_) | Test::Gte(_));
-            let val = v.as_val();
-            match val.tag {
-                tag::NULL if inclusive => equality(val, kind),
-                tag::NULL => exact(Vec::new(), true),
-                // An array compares as a whole, but its elements are what is indexed.
-                tag::ARRAY | tag::REGEX | tag::UNDEFINED => None,
-                _ if is_nan(val) => match inclusive {
-                    true => equality(val, kind),
-                    false => exact(Vec::new(), true),
-                },
-                // An array as a whole lies between the two as well.
-                tag::MIN_KEY | tag::MAX_KEY if kind.multikey => None,
-                tag::MIN_KEY | tag::MAX_KEY => {
-                    let i = if up {
-                        Interval::new(v.clone(), inclusive, Val::MAX_KEY.into(), true)
-                    } else {
-                        Interval::new(Val::MIN_KEY.into(), true, v.clone(), inclusive)
-                    };
-                    exact(vec![i], true)
-                }
-                t => {
-                    let (low, high, high_inclusive) = bracket(t)?;
-                    let i = if up {
-                        Interval::new(v.clone(), inclusive, high, high_inclusive)
-                    } else {
-                        Interval::new(low, true, v.clone(), inclusive)
-                    };
-                    exact(vec![i], true)
-                }
-            }
-        }
+        Test::In(list) => members(list, kind),
+        Test::Lt(v) => comparison(v, false, false, kind),
+        Test::Lte(v) => comparison(v, false, true, kind),
+        Test::Gt(v) => comparison(v, true, false, kind),
+        Test::Gte(v) => comparison(v, true, true, kind),
         Test::Exists => exact(vec![Interval::all()], false),
-        Test::Type(set) => {
-            if set.contains(tag::ARRAY) {
-                return None;
-            }
-            let mut all = Vec::new();
-            for t in set.tags() {
-                all.push(match t {
-                    tag::NULL | tag::UNDEFINED | tag::MIN_KEY | tag::MAX_KEY => {
-                        Interval::point(Value::new(t, &[]))
-                    }
-                    _ => {
-                        let (low, high, inclusive) = bracket(t)?;
-                        if tag::is_number(t) {
-                            Interval::new(f64::NAN.into(), true, high, inclusive)
-                        } else {
-                            Interval::new(low, true, high, inclusive)
-                        }
-                    }
-                });
-            }
-            let sure = set.tags().iter().all(|t| {
-                matches!(
-                    *t,
-                    tag::DOCUMENT
-                        | tag::BINARY
-                        | tag::OBJECT_ID
-                        | tag::BOOL
-                        | tag::DATE
-                        | tag::TIMESTAMP
-                        | tag::REGEX
-                ) || (tag::is_number(*t)
-                    && [tag::DOUBLE, tag::INT32, tag::INT64, tag::DECIMAL128]
-                        .iter()
-                        .all(|n| set.contains(*n)))
-            });
-            exact(all, sure)
-        }
+        Test::Type(set) => of_types(set),
         Test::Regex(re) => Some(regex(re, kind)),
         Test::Mod { .. } => {
             let (low, high, _) = bracket(tag::DOUBLE)?;
@@ -284,6 +205,95 @@ fn of_folded(test: &Test, kind: FieldKind<'_>) -> Option<FieldBounds> {
         | Test::Geo(_)
         | Test::Near(_) => None,
     }
+}
+
+/// The bounds of `$in`.
+fn members(list: &InList, kind: FieldKind<'_>) -> Option<FieldBounds> {
+    let (mut all, mut sure) = (Vec::new(), true);
+    for v in &list.values {
+        let b = equality(v.as_val(), kind)?;
+        sure &= b.exact;
+        all.extend(b.intervals);
+    }
+    for re in &list.regexes {
+        let b = regex(re, kind);
+        sure &= b.exact;
+        all.extend(b.intervals);
+    }
+    exact(all, sure)
+}
+
+/// The bounds of `$lt`, `$lte`, `$gt` and `$gte`; `up`: of the latter two.
+fn comparison(v: &Value, up: bool, inclusive: bool, kind: FieldKind<'_>) -> Option<FieldBounds> {
+    let val = v.as_val();
+    match val.tag {
+        tag::NULL if inclusive => equality(val, kind),
+        tag::NULL => exact(Vec::new(), true),
+        // An array compares as a whole, but its elements are what is indexed.
+        tag::ARRAY | tag::REGEX | tag::UNDEFINED => None,
+        _ if is_nan(val) => match inclusive {
+            true => equality(val, kind),
+            false => exact(Vec::new(), true),
+        },
+        // An array as a whole lies between the two as well.
+        tag::MIN_KEY | tag::MAX_KEY if kind.multikey => None,
+        tag::MIN_KEY | tag::MAX_KEY => {
+            let i = if up {
+                Interval::new(v.clone(), inclusive, Val::MAX_KEY.into(), true)
+            } else {
+                Interval::new(Val::MIN_KEY.into(), true, v.clone(), inclusive)
+            };
+            exact(vec![i], true)
+        }
+        t => {
+            let (low, high, high_inclusive) = bracket(t)?;
+            let i = if up {
+                Interval::new(v.clone(), inclusive, high, high_inclusive)
+            } else {
+                Interval::new(low, true, v.clone(), inclusive)
+            };
+            exact(vec![i], true)
+        }
+    }
+}
+
+/// The bounds of `$type`.
+fn of_types(set: &TypeSet) -> Option<FieldBounds> {
+    if set.contains(tag::ARRAY) {
+        return None;
+    }
+    let mut all = Vec::new();
+    for t in set.tags() {
+        all.push(match t {
+            tag::NULL | tag::UNDEFINED | tag::MIN_KEY | tag::MAX_KEY => {
+                Interval::point(Value::new(t, &[]))
+            }
+            _ => {
+                let (low, high, inclusive) = bracket(t)?;
+                if tag::is_number(t) {
+                    Interval::new(f64::NAN.into(), true, high, inclusive)
+                } else {
+                    Interval::new(low, true, high, inclusive)
+                }
+            }
+        });
+    }
+    let sure = set.tags().iter().all(|t| {
+        matches!(
+            *t,
+            tag::DOCUMENT
+                | tag::BINARY
+                | tag::OBJECT_ID
+                | tag::BOOL
+                | tag::DATE
+                | tag::TIMESTAMP
+                | tag::REGEX
+        ) || (tag::is_number(*t)
+            && [tag::DOUBLE, tag::INT32, tag::INT64, tag::DECIMAL128]
+                .iter()
+                .all(|n| set.contains(*n)))
+    });
+    exact(all, sure)
 }
 
 fn equality(v: Val<'_>, kind: FieldKind<'_>) -> Option<FieldBounds> {
