@@ -1,5 +1,5 @@
-//! The event loops with the null service: `null PORT [REPLY_BYTES] [LOOPS]`. What a request costs here beyond what it costs
-//! the laboratory's null server is the loops' own work.
+//! The event loops with the null service: `null PORT [REPLY_BYTES] [LOOPS]`. What a request costs
+//! here beyond what it costs the laboratory's null server is the loops' own work.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The acceptor: takes connections in, and starts and stops the event loops and workers behind it.
+//! The acceptor: accepts connections, and starts and stops event loops and workers.
 //!
 //! Invariant: when [`serve`] returns, no socket is open and no event loop runs.
 
@@ -97,7 +97,7 @@ pub fn serve<S: Service>(
 
 type OpenLoop<S> = (Poll, Arc<Inbox<S>>);
 
-/// What each event loop waits on.
+/// Opens the poll of each event loop.
 fn open_loops<S: Service>(limits: &Limits) -> io::Result<Vec<OpenLoop<S>>> {
     let count = match limits.loops {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -111,7 +111,7 @@ fn open_loops<S: Service>(limits: &Limits) -> io::Result<Vec<OpenLoop<S>>> {
     (0..count).map(|_| open()).collect()
 }
 
-/// Has the event loops, and `acceptor`, woken by what other threads change.
+/// Wakes the event loops and `acceptor` on changes by other threads.
 fn wake_on_changes<S: Service>(shared: &Shared<S>, inboxes: &[Arc<Inbox<S>>], acceptor: Waker) {
     let wake_all = |inboxes: &[Arc<Inbox<S>>]| inboxes.iter().for_each(|inbox| inbox.wake());
     let inboxes = inboxes.to_vec();
@@ -163,7 +163,7 @@ struct Acceptor<S: Service> {
     inboxes: Vec<Arc<Inbox<S>>>,
     limits: Limits,
     complained: AtomicBool,
-    /// Connections that wait to be let in.
+    /// Connections that wait for admission.
     establishing: Establishing<(Stream, Address)>,
     next_id: i64,
 }
@@ -200,7 +200,7 @@ impl<S: Service> Acceptor<S> {
         due.into_iter().chain(again).min()
     }
 
-    /// Accepts all who wait; false when that failed and must be tried again.
+    /// Accepts all pending connections; false when that failed and must be tried again.
     fn drain(&mut self, listener: &Listener) -> bool {
         while !self.control.is_stopping() {
             let accepted = match listener {
@@ -232,7 +232,7 @@ impl<S: Service> Acceptor<S> {
         true
     }
 
-    /// Lets a connection in, has it wait for its turn, or closes it.
+    /// Admits a connection, queues it, or closes it.
     fn arrive(&mut self, stream: Stream, peer: Address) {
         let figures = &self.control.establishment;
         let Some(rate) = figures.rate() else {
@@ -310,7 +310,7 @@ impl<S: Service> Acceptor<S> {
     }
 }
 
-/// Peers of a Unix socket have no name of their own: that of the socket says more.
+/// Peers of a Unix socket have no name; the name of the socket tells more.
 fn unix_peer(peer: String, listener: &Path) -> Address {
     Address::Unix(if peer.is_empty() {
         listener.display().to_string()

@@ -19,26 +19,27 @@ use crate::runner::Head;
 pub(crate) enum Phase {
     /// The next message.
     Idle,
-    /// The commit of its loop's group.
+    /// The commit of the loop's group.
     Staged,
     /// A worker.
     Working,
     /// Reads from the disk, after which it is run again.
     Reading,
-    /// The disk. The reply is in `output`, not complete yet.
+    /// The durable index. The reply is in `output`, not complete yet.
     AwaitsDurable(Head),
-    /// That moment, or an event before it. Then what is in `again` is run.
+    /// The deadline, or an event before it. Then `again` is run.
     Waiting(Instant),
 }
 
 impl Phase {
-    /// Whether its request is in other hands, and comes back to the connection.
+    /// Whether the request is elsewhere (on a worker, or in the disk queue), and comes back to the
+    /// connection.
     pub fn is_elsewhere(&self) -> bool {
         matches!(self, Phase::Working | Phase::Reading)
     }
 }
 
-/// A request that is to be run again: when its last reply is on its way, or when it has waited.
+/// A request that runs again: after its last reply is sent, or after it has waited.
 pub(crate) struct Again {
     pub message: Vec<u8>,
     pub respond_to: i32,
@@ -48,9 +49,9 @@ pub(crate) struct Again {
 pub(crate) struct Resume {
     /// What the service has kept for it.
     pub kept: Option<Kept>,
-    /// When the request was run first.
+    /// When the request first ran.
     pub since: Instant,
-    /// How often it was run.
+    /// The number of runs so far.
     pub rounds: u8,
 }
 
@@ -65,30 +66,30 @@ pub(crate) struct Connection<S: Service> {
     /// The reply; what comes before `sent` is with the kernel.
     pub output: Vec<u8>,
     pub sent: usize,
-    /// The socket may hold bytes that were not read.
+    /// The socket may hold unread bytes.
     pub readable: bool,
     /// The peer has closed its side: read until the end shows.
     pub hung_up: bool,
     /// The end of the stream was read.
     pub ended: bool,
-    /// No reply is wanted to the request that is under way.
+    /// The client wants no reply to the current request.
     pub silent: bool,
     pub wants_writable: bool,
-    /// Bytes taken from the budget for the message that is read or run.
+    /// The bytes that the current message has taken from the memory budget.
     pub reserved: usize,
     /// Waits for the budget.
     pub parked: bool,
-    /// When the long message began to be received, when its long reply was first kept waiting, and
-    /// when either last got on.
+    /// When the long message began to arrive, or its long reply began to wait; and when either last
+    /// made progress.
     pub since: Instant,
     pub reply_since: Option<Instant>,
     pub progress: Instant,
     pub again: Option<Box<Again>>,
-    /// For the worker that goes on with what the loop has begun.
+    /// For the worker that continues a run of the loop.
     pub resume: Option<Resume>,
 }
 
-/// What a write to the socket came to.
+/// The outcome of a write to the socket.
 pub(crate) enum Sent {
     All,
     Blocked,
@@ -120,12 +121,12 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    /// Nothing is under way: the next message may be run.
+    /// Whether no request is under way, so that the next message may run.
     pub fn is_free(&self) -> bool {
         matches!(self.phase, Phase::Idle) && self.output.is_empty()
     }
 
-    /// There may be something to run, when it is free.
+    /// Whether there may be another message to run, once the connection is free.
     pub fn has_more(&self) -> bool {
         self.again.is_some()
             || self.at < self.input.len()
@@ -133,8 +134,8 @@ impl<S: Service> Connection<S> {
             || self.ended
     }
 
-    /// For a long message that holds memory and is waited for, from the peer or to be taken by the
-    /// peer: how long and how far it has come.
+    /// For a long message that holds memory and waits for the peer to send or to receive: since
+    /// when, and how many bytes have passed.
     pub fn long_under_way(&self) -> Option<(Duration, usize)> {
         if !matches!(self.phase, Phase::Idle) {
             return None;
@@ -153,7 +154,7 @@ impl<S: Service> Connection<S> {
         &self.input[self.at..]
     }
 
-    /// Writes what is left of the reply, and has the poll tell when there is room for more.
+    /// Writes the rest of the reply, and registers for writability when the socket is full.
     pub fn flush(&mut self, registry: &Registry, key: usize, bytes_out: &mut u64) -> Sent {
         let Some(stream) = &mut self.stream else {
             return Sent::Failed;

@@ -1,25 +1,24 @@
-//! Connections that wait to be let in while there are more of them a second than the operator allows: a token bucket and a
-//! queue in the order of arrival.
+//! Rate limit for new connections: a token bucket, and a queue in the order of arrival.
 //!
-//! Invariant: no clock and no socket here; time comes in with each call.
+//! Invariant: no clock and no socket here; the caller passes the time.
 
 use service::establishment::EstablishmentRate;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What becomes of a connection that came in.
+/// The decision on a new connection.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Arrival<T> {
     LetIn(T),
     Queued,
-    /// Too many wait.
+    /// The queue is full.
     Rejected(T),
 }
 
 pub(crate) struct Establishing<T> {
     waiting: VecDeque<T>,
     tokens: f64,
-    /// When tokens were last added; the bucket is full before.
+    /// When tokens were last added; `None`: the bucket is full.
     since: Option<Instant>,
 }
 
@@ -49,7 +48,7 @@ impl<T> Establishing<T> {
         Arrival::Queued
     }
 
-    /// The next that may be let in; without a rate, whoever waits.
+    /// The next connection to admit; without a rate, the first in the queue.
     pub fn next(&mut self, rate: Option<&EstablishmentRate>, now: Instant) -> Option<T> {
         if self.waiting.is_empty() || rate.is_some_and(|r| !self.take(r, now)) {
             return None;
@@ -57,7 +56,7 @@ impl<T> Establishing<T> {
         self.waiting.pop_front()
     }
 
-    /// How long until the next of those who wait may be let in; `None` when nobody waits.
+    /// The time until the next queued connection may be admitted; `None` when the queue is empty.
     pub fn pause(&self, rate: Option<&EstablishmentRate>) -> Option<Duration> {
         if self.waiting.is_empty() {
             return None;

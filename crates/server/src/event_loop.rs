@@ -8,8 +8,8 @@
 //! ```
 //! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in a read
 //! for a client that has the loop to itself ([`lone_client`]); every reply made or staged in a turn
-//! leaves or is refused in that turn; readiness is edge-triggered, so whoever stops short of
-//! `WouldBlock` or a short read keeps `readable` set.
+//! is sent or replaced by an error in that turn; readiness is edge-triggered, so `readable` stays
+//! set until a read gives `WouldBlock` or fewer bytes than asked.
 
 mod disk_queue;
 mod lone_client;
@@ -71,7 +71,7 @@ enum Fate {
     Close,
 }
 
-/// What became of a message that was run inline.
+/// The outcome of running a message inline.
 enum Ran {
     /// A reply is sent, staged or waiting, or there is none.
     Handled,
@@ -89,9 +89,9 @@ pub(crate) struct EventLoop<S: Service> {
     /// Connections that may have more to run without a new event.
     ready: Vec<usize>,
     parked: Vec<usize>,
-    /// What was known of the memory for messages when the parked ones last tried.
+    /// [`service::in_flight::InFlight::given`] when the parked connections last tried.
     given: usize,
-    /// When messages that have stalled were last looked for.
+    /// When stalled messages were last looked for.
     looked: Instant,
     /// Connections whose replies are whole and not sent yet.
     unsent: Vec<(usize, i64)>,
@@ -101,13 +101,13 @@ pub(crate) struct EventLoop<S: Service> {
     committed: Vec<(Staged, Result<u64, Error>)>,
     /// Connections whose replies wait for the disk, with the index that they wait for.
     awaiting: Vec<(usize, i64, u64)>,
-    /// Connections whose requests wait for a moment, or for an event before it.
+    /// Connections whose requests wait for a deadline or an event.
     waits: BTreeSet<(Instant, usize, i64)>,
     /// Connections that may have to be told apart or to shake hands, and until when, in order.
     establishing: VecDeque<(Instant, usize, i64)>,
-    /// What was known of events when they were last run.
+    /// [`Control::stirred`] when they were last run.
     stirred: usize,
-    /// The last known answer of the service.
+    /// The durable index that the service last gave.
     durable: u64,
     /// A reply has begun to wait for the disk in this turn.
     ask_sync: bool,
@@ -223,7 +223,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Runs `step` on a connection, and closes it if that is its fate.
+    /// Runs `step` on a connection, and closes the connection if the step says so.
     fn with(
         &mut self,
         key: usize,
@@ -304,7 +304,8 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Closes the socket at once; the rest goes when no worker runs a request of the connection.
+    /// Closes the socket at once; the rest is freed when no worker runs a request of the
+    /// connection.
     fn close(&mut self, key: usize, mut connection: Box<Connection<S>>) {
         connection.client.cancelled.store(true, SeqCst);
         let waits_for_reply = !matches!(connection.phase, Phase::Idle | Phase::Waiting(_));
@@ -415,8 +416,8 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Whether the loop may end: after a shutdown has begun, when the last connection is closed or
-    /// patience is over.
+    /// Whether the loop may end: during a shutdown, when the last connection is closed or the grace
+    /// period is over.
     fn is_done(&mut self) -> bool {
         if !self.shared.control.is_stopping() {
             return false;

@@ -1,13 +1,14 @@
-//! Handshakes of TLS, computed beside the event loops: a signature with RSA takes a loop a millisecond,
-//! in which all its clients would wait.
+//! Handshakes of TLS, computed beside the event loops: a signature with RSA takes a loop a
+//! millisecond, in which all its clients would wait.
 //!
 //! ```text
 //! loop: bytes of the peer → session ─┐                     ┌→ session → bytes to the peer
 //!                                    └ thread: compute one step ┘
 //! ```
-//! Invariants: a loop never computes a step, a thread never touches a socket; a session has one step
-//! under way at most, and its loop feeds it nothing meanwhile, so what waits here is bounded by the
-//! connections and [`crate::tls`]'s limit for each. The threads give way to all others of the process.
+//! Invariants: a loop never computes a step, a thread never touches a socket; a session has one
+//! step under way at most, and its loop feeds it nothing meanwhile, so what waits here is bounded
+//! by the connections and [`crate::tls`]'s limit for each. The threads give way to all others of
+//! the process.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

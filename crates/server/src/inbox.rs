@@ -1,4 +1,4 @@
-//! What other threads hand to an event loop.
+//! Inbox: what other threads hand to an event loop.
 //!
 //! Invariant: after `push` or `wake` the loop makes a turn in which it sees what was handed over;
 //! wakes that it has not yet seen are merged into one system call.
@@ -20,7 +20,7 @@ pub(crate) enum Item<S: Service> {
     Stepped(Stepped),
 }
 
-/// A request that a worker has run.
+/// A request that has run on a worker.
 pub(crate) struct Done {
     pub key: usize,
     pub id: i64,
@@ -61,7 +61,7 @@ impl<S: Service> Inbox<S> {
         }
     }
 
-    /// Everything handed over so far. Later pushes wake again.
+    /// Takes everything handed over so far. Later pushes wake the loop again.
     pub fn take(&self) -> Vec<Item<S>> {
         self.woken.store(false, SeqCst);
         std::mem::take(&mut *self.items.lock())

@@ -1,11 +1,11 @@
-//! A service that answers recorded bytes: what the loops cost by themselves, and a stand-in in
-//! their tests.
+//! Null service: answers recorded bytes. It measures the cost of the loops alone, and stands in for
+//! a service in their tests.
 
 use bson::doc;
 use errors::Result;
 use service::{Address, Client, Mode, Outcome, Request, Service};
 
-/// Answers `hello` well enough for a driver to connect, and everything else with the same document.
+/// Answers `hello` so that a driver can connect, and everything else with the same document.
 pub struct Null {
     reply: Vec<u8>,
     hello: Vec<u8>,

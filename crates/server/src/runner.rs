@@ -1,8 +1,8 @@
 //! From a message to a reply: parse, validate, run, frame. The same on an event loop and on a
 //! worker.
 //!
-//! Invariant: `out` holds nothing but the one message that is built in it; whatever the message or
-//! the service does (a panic included), the outcome is one that the connection can act on.
+//! Invariant: `out` holds only the message that is built in it. Whatever the message contains and
+//! the service does (even a panic), the connection can act on the outcome.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use wire::{Codec, Compressor, Fault, Header, Message, Sequence};
 /// How deep a command or a document in it may nest (MongoDB's limit for messages; for stored
 /// documents it is lower).
 const MESSAGE_DEPTH: usize = 200;
-/// A scratch buffer that grew past this is given back.
+/// A larger scratch buffer is freed.
 const KEPT_SCRATCH_BYTES: usize = 1 << 20;
 
 static NEXT_REPLY_ID: AtomicI32 = AtomicI32::new(1);
@@ -27,7 +27,7 @@ pub(crate) struct Runner<S: Service> {
     service: Arc<S>,
     local: S::Local,
     mode: Mode,
-    /// A message that decompresses to more than this is not for an event loop.
+    /// A message that decompresses to more bytes than this goes to a worker.
     inline_bytes: usize,
     codec: Codec,
     plain: Vec<u8>,
@@ -64,7 +64,7 @@ pub(crate) struct Executed {
     pub outcome: Outcome,
     /// `None` when nothing is to be sent.
     pub head: Option<Head>,
-    /// The service panicked: what it keeps for this thread must not be used again.
+    /// The service panicked: its state for this thread must not be used again.
     pub panicked: bool,
 }
 
@@ -78,7 +78,7 @@ impl Executed {
     }
 }
 
-/// A message that has been understood, or what is wrong with it.
+/// A parsed message, or what is wrong with it.
 struct Incoming<'a> {
     header: Header,
     legacy: bool,
@@ -107,7 +107,7 @@ impl<S: Service> Runner<S> {
         }
     }
 
-    /// After a panic: what the service was in the middle of must not be used again.
+    /// After a panic: replaces the service's state for this thread, which must not be used again.
     pub fn reset(&mut self) {
         self.local = self.service.local();
     }
@@ -122,8 +122,8 @@ impl<S: Service> Runner<S> {
         })
     }
 
-    /// Runs `message`, a whole one. `respond_to` is the message that the reply answers, when that
-    /// is not `message` itself; `resumed`: what it lacked when it was run before.
+    /// Runs a complete `message`. `respond_to` is the message that the reply answers, when that is
+    /// not `message` itself; `resumed`: the reads that its last run needed.
     pub fn execute(
         &mut self,
         client: &Client<S::State>,
@@ -225,7 +225,7 @@ impl<S: Service> Runner<S> {
         }
     }
 
-    /// Has the service run a request, and holds it to its contract. The second value: whether it
+    /// Runs a request in the service, and checks its outcome. The second value: whether the service
     /// panicked.
     fn call(
         &mut self,
@@ -268,8 +268,8 @@ impl<S: Service> Runner<S> {
         self.service.write_error(error, out);
     }
 
-    /// Holds the service to its contract: an outcome that the mode or the request does not allow,
-    /// or a reply that is no document, becomes InternalError.
+    /// Checks the service's outcome: one that the mode or the request does not allow, or a reply
+    /// that is no document, becomes InternalError.
     fn enforce_contract(
         &self,
         outcome: Outcome,
@@ -303,7 +303,7 @@ impl<S: Service> Runner<S> {
         tracing::error!(target: "COMMAND", error = %error.message, "A command broke its contract");
         self.refuse(head, out, &error);
         match outcome {
-            // What was staged is in the group all the same.
+            // The staged write is in the group nevertheless.
             Outcome::Staged { .. } if self.mode.on_loop() => outcome,
             _ => Outcome::Reply,
         }

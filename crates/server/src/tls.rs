@@ -10,8 +10,8 @@
 //!   before.
 //! - A loop computes nothing of a handshake: a session that has something to compute goes to
 //!   `handshakes`, and comes back.
-//! - A peer that does not take the few bytes of a handshake, sends more than [`HANDSHAKE_BYTES`] for
-//!   one, or has not ended it in time (`event_loop`) is closed.
+//! - A peer that does not take the few bytes of a handshake, sends more than [`HANDSHAKE_BYTES`]
+//!   for one, or has not ended it in time (`event_loop`) is closed.
 //! - Each connection is checked by itself: no session is resumed.
 
 use std::fmt;

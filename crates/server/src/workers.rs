@@ -1,5 +1,6 @@
-//! Threads for requests that may block. They come when a request finds nobody idle, up to a limit
-//! (of those that work: those that wait for an event come on top), and go when idle.
+//! Worker threads, for requests that may block. A thread is started when a request finds no idle
+//! one, up to a limit (threads that wait for an event are not counted). Idle threads end after a
+//! while.
 //!
 //! Invariant: every request that is submitted comes back to its loop exactly once, also when the
 //! service panics and when the pool is being stopped.
@@ -28,7 +29,7 @@ pub(crate) struct Job<S: Service> {
     pub client: Arc<Client<S::State>>,
     pub message: Vec<u8>,
     pub respond_to: Option<i32>,
-    /// What the run on the loop has left, if there was one.
+    /// What an earlier run on the loop has kept.
     pub resume: Option<Resume>,
     pub out: Vec<u8>,
     pub back: Arc<Inbox<S>>,
@@ -37,8 +38,8 @@ pub(crate) struct Job<S: Service> {
 struct Queue<S: Service> {
     jobs: VecDeque<Job<S>>,
     threads: usize,
-    /// Those that sleep, the last to fall asleep at the end: it is called first. So as few work as
-    /// are needed, whose memory is warm, and the others leave with theirs.
+    /// Idle threads, the most recent one last. The most recent one is woken first, so that few
+    /// threads work, with warm memory, and the others end.
     idle: Vec<Arc<Condvar>>,
 }
 
@@ -91,7 +92,7 @@ impl<S: Service> Workers<S> {
             tracing::error!(target: "NETWORK", error = %e, "Cannot start a worker thread");
             let mut queue = self.queue.lock();
             queue.threads -= 1;
-            // With no thread at all nobody would come for the job.
+            // Without any thread the job would never run.
             if queue.threads == 0 {
                 let jobs = std::mem::take(&mut queue.jobs);
                 drop(queue);
@@ -145,7 +146,7 @@ impl<S: Service> Workers<S> {
         self.left.notify_all();
     }
 
-    /// The next job, or none for a thread that is to leave; `wake` is its own.
+    /// The next job, or `None` when the thread should end; `wake` is the thread's own.
     fn next(&self, wake: &Arc<Condvar>) -> Option<Job<S>> {
         let mut queue = self.queue.lock();
         loop {
@@ -156,7 +157,7 @@ impl<S: Service> Workers<S> {
             if !leave {
                 queue.idle.push(wake.clone());
                 let timed_out = wake.wait_for(&mut queue, IDLE).timed_out();
-                // Who was called is no longer among them, and somebody counts on it.
+                // A thread that was woken is no longer in the list, and a job counts on it.
                 if let Some(at) = queue.idle.iter().position(|w| Arc::ptr_eq(w, wake)) {
                     queue.idle.remove(at);
                     leave = timed_out && queue.jobs.is_empty();
@@ -189,8 +190,8 @@ impl<S: Service> Workers<S> {
         }));
     }
 
-    /// After the loops have stopped: waits for the threads to leave, up to the deadline; false when
-    /// some did not.
+    /// After the loops have stopped: waits until all threads have ended, up to the deadline; false
+    /// when some have not.
     pub fn stop(&self, deadline: Instant) -> bool {
         let mut queue = self.queue.lock();
         queue.jobs.clear();

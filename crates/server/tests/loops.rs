@@ -1,4 +1,5 @@
-//! The loops with a scripted service: order, group commit, workers, limits, and clients that misbehave.
+//! The loops with a scripted service: order, group commit, workers, limits, and clients that
+//! misbehave.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -948,7 +949,8 @@ fn who_hangs_up_while_waiting_for_room_is_let_go() {
     until("room was taken", || {
         server.control.in_flight.used() > 1 << 20
     });
-    // In the middle of theirs: torn down, and closed. All that was sent fits the socket, so that the end of it is seen.
+    // In the middle of theirs: torn down, and closed. All that was sent fits the socket, so that
+    // the end of it is seen.
     for reset in [true, false].repeat(20) {
         let mut p = server.client();
         p.socket.write_all(&big[..100_000]).unwrap();

@@ -1,11 +1,11 @@
-//! The reads that the event loop has the kernel do for suspended requests, in the order in which
-//! the requests came.
+//! Disk queue: reads for suspended requests, which the kernel does while the loop continues, in the
+//! order of the requests.
 //!
-//! No more is under way than keeps a disk busy; the requests behind wait for their turn. Where the
-//! kernel lets the loop have no [`Ring`] there is no queue, and workers read instead.
+//! Only as many reads are under way as keep a disk busy; other requests wait for their turn.
+//! Without a [`Ring`] from the kernel there is no queue, and workers read instead.
 //!
-//! Invariant: a request that was taken comes back once from [`DiskQueue::take_ready`], when none of
-//! its reads is under way.
+//! Invariant: each request that was taken is returned once by [`DiskQueue::take_ready`], when none
+//! of its reads is under way.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -23,9 +23,9 @@ pub(crate) const RING: Token = Token(usize::MAX - 1);
 const READS: usize = 256;
 /// The most that is under way, in bytes; a read alone may be longer.
 const BYTES: usize = 16 << 20;
-/// Requests that wait for their turn at most.
+/// The most requests that wait for their turn.
 const REQUESTS: usize = 1024;
-/// What one request may lack at once.
+/// The most reads of one request at once.
 const REQUEST_READS: usize = 255;
 const REQUEST_BYTES: usize = 2 << 20;
 /// Spare buffers, and the shortest and the longest of them in pages.
@@ -36,7 +36,7 @@ const LONGEST_PAGES: usize = 16;
 /// A request of the queue, with its reads.
 struct Entry<R> {
     request: R,
-    /// Those that are not pushed yet.
+    /// The reads that are not pushed yet.
     lacking: Vec<DiskRead>,
     done: Vec<(DiskRead, Buffer)>,
     under_way: usize,
@@ -58,7 +58,7 @@ pub(super) struct DiskQueue<R> {
     turns: VecDeque<usize>,
     /// What is under way, in bytes.
     bytes: usize,
-    /// A client that is alone waits for what is queued: so does the loop.
+    /// The only client waits for the queued reads, so the loop waits too.
     wait: bool,
     buffers: Buffers,
 }
@@ -104,7 +104,7 @@ impl<R> DiskQueue<R> {
         self.push_some();
     }
 
-    /// Pushes the reads of those whose turn it is.
+    /// Pushes the reads of the requests whose turn it is.
     fn push_some(&mut self) {
         while let Some(&key) = self.turns.front() {
             let Some(entry) = self.requests.get_mut(key) else {
@@ -149,7 +149,7 @@ impl<R> DiskQueue<R> {
         }
     }
 
-    /// Whether there is something to do for it in the next turn.
+    /// Whether the queue needs the next turn soon.
     pub fn is_busy(&mut self) -> bool {
         self.ring.has_queued() || self.ring.has_completed()
     }

@@ -1,20 +1,20 @@
-//! Whether one client has the event loop to itself, as far as can be known: then nobody else loses
+//! Lone client: detects that one client has the event loop to itself, so that no other client loses
 //! when the loop waits.
 //!
-//! Invariant: a request of another client ends it at once.
+//! Invariant: a request of another client ends this state at once.
 
-/// Requests of one client in a row after which it is taken for the only one.
+/// The number of successive requests of one client after which it counts as the only one.
 const IN_A_ROW: u32 = 32;
 
 #[derive(Default)]
 pub(super) struct LoneClient {
-    /// Whose requests came last, and how many in a row.
+    /// The client of the last requests, and how many came in a row.
     client: i64,
     requests: u32,
 }
 
 impl LoneClient {
-    /// A request of a client is about to be run.
+    /// Notes that a request of a client is about to run.
     pub fn note(&mut self, client: i64) {
         if self.client != client {
             (self.client, self.requests) = (client, 0);
@@ -22,7 +22,7 @@ impl LoneClient {
         self.requests = self.requests.saturating_add(1);
     }
 
-    /// Whether the request noted last is of a client that is alone.
+    /// Whether the last noted request is from a lone client.
     pub fn is_there(&self) -> bool {
         self.requests > IN_A_ROW
     }

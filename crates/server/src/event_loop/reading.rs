@@ -1,8 +1,8 @@
-//! From sockets to messages: an event loop's reading side.
+//! The reading side of an event loop: from sockets to messages.
 //!
-//! Invariant: bytes are read only for a connection that is free to run them; a long message takes
-//! its share of the memory for messages before its buffer grows past what a short one has, or the
-//! connection is parked until there is some.
+//! Invariant: bytes are read only for a connection that can run them. Before the buffer of a long
+//! message grows, the message takes its share of the memory for messages; when there is none, the
+//! connection is parked.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +17,15 @@ use crate::runner::log_close;
 
 /// The most that one system call reads of a long message.
 const READ_BYTES: usize = 256 << 10;
-/// Messages of one connection that are run before others get their turn.
+/// The most messages of one connection in a turn.
 const MESSAGES_A_TURN: usize = 32;
 /// A long message that is slower than this, in bytes a second, has stalled.
 const SLOWEST: u64 = 16 << 10;
-/// How often messages that have stalled are looked for.
+/// How often stalled messages are looked for.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The memory that a message of `len` bytes takes, of which the beginning is there: once for itself
-/// (decompressed, once more) and once for what is made of it while it is run; nothing for short
-/// ones.
+/// The memory that a message of `len` bytes takes, of which `start` has arrived: once for itself
+/// (twice if compressed), and once for processing it; nothing for short messages.
 fn claim(len: usize, start: &[u8]) -> usize {
     let plain = wire::plain_bytes(start);
     match (len > SMALL_BYTES, plain > SMALL_BYTES) {
@@ -37,8 +36,7 @@ fn claim(len: usize, start: &[u8]) -> usize {
 }
 
 impl<S: Service> EventLoop<S> {
-    /// Runs messages of a connection until there is none whole, one is under way, or it is others'
-    /// turn.
+    /// Runs messages of a connection until none is complete, one is under way, or its turn is over.
     pub(super) fn pump(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
         for _ in 0..MESSAGES_A_TURN {
             if !c.is_free() || self.stopping_since.is_some() {
@@ -66,8 +64,8 @@ impl<S: Service> EventLoop<S> {
                         self.run_buffered(key, c, len)
                     }
                     Ok(Frame::Incomplete { need }) => match self.read_on(key, c, need) {
-                        // A long message is read a piece a turn, so that short ones do not wait for
-                        // all of it.
+                        // A long message is read in parts, one in each turn, so that short messages
+                        // do not wait for all of it.
                         Some(Fate::Keep) if c.reserved > 0 && c.input.len() < need => {
                             if c.readable {
                                 self.ready.push(key);
@@ -97,7 +95,7 @@ impl<S: Service> EventLoop<S> {
         Fate::Keep
     }
 
-    /// Reads into the loop's buffer, and runs what is whole in it where it lies.
+    /// Reads into the loop's buffer, and runs complete messages in place.
     fn read_fresh(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
         let mut buffer = std::mem::take(&mut self.buffer);
         let fate = self.read_and_run(key, c, &mut buffer);
@@ -173,14 +171,14 @@ impl<S: Service> EventLoop<S> {
             c.input.drain(..c.at);
             c.at = 0;
         }
-        // One that sends a byte now and then holds nothing until it has sent what a short message
-        // may have.
+        // A client that sends byte by byte takes no memory until it has sent as much as a short
+        // message.
         let early = SMALL_BYTES.saturating_sub(c.input.len());
         if need > SMALL_BYTES && c.reserved == 0 && early == 0 {
             let claim = claim(need, c.buffered());
             if !self.take_room(key, c, claim) {
-                // Who has hung up in the middle of it would wait for nothing, and many may do so
-                // while there is no room.
+                // A client that hung up in the middle of a message would wait for nothing, and many
+                // may do so while there is no room.
                 let arrived = c.input.len() + c.stream.as_ref().map_or(0, Stream::unread);
                 return (c.hung_up && arrived < need).then_some(Fate::Close);
             }
@@ -219,8 +217,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Takes memory for a message that holds none yet; where there is none the connection is
-    /// parked.
+    /// Takes memory for a message that holds none yet; the connection is parked when there is none.
     fn take_room(&mut self, key: usize, c: &mut Connection<S>, bytes: usize) -> bool {
         if bytes == 0 || c.reserved > 0 {
             return true;
@@ -270,8 +267,7 @@ impl<S: Service> EventLoop<S> {
         Fate::Keep
     }
 
-    /// Lets those who wait for memory try again; gives up messages that hold memory and have
-    /// stalled.
+    /// Lets parked connections try again; closes connections whose stalled messages hold memory.
     pub(super) fn unpark(&mut self) {
         let in_flight = &self.shared.control.in_flight;
         if !in_flight.has_waiting() {
@@ -317,8 +313,8 @@ impl<S: Service> EventLoop<S> {
     }
 }
 
-/// Whether bytes that would be the beginning of a message of 66,000 bytes and more are that of a TLS
-/// handshake: a record (0x16, version 3.x) with a ClientHello (1, version 3.x).
+/// Whether bytes that would be the beginning of a message of 66,000 bytes and more are that of a
+/// TLS handshake: a record (0x16, version 3.x) with a ClientHello (1, version 3.x).
 fn is_client_hello(bytes: &[u8]) -> bool {
     matches!(bytes, [0x16, 3, 1..=3, _, _, 1, _, _, _, 3, ..])
 }

@@ -1,11 +1,11 @@
-//! Requests that lack reads from the disk: they are suspended, and run again with what was read.
+//! Suspended requests: they need disk reads, and run again with the results.
 //!
-//! Such a request holds no worker and no thread. Its reads are submitted with those of all others
-//! at the end of the turn; when the last of them has come the request is run again. It may then
-//! lack others, a bounded number of times.
+//! A suspended request holds no thread. Its reads are submitted with those of all others at the end
+//! of the turn; the request runs again when all of them are done. It may need further reads, a
+//! bounded number of times.
 //!
-//! Invariant: a suspended request is run again on the loop or handed to a worker exactly once,
-//! whatever became of its reads.
+//! Invariant: a suspended request runs again on the loop, or is handed to a worker, exactly once,
+//! whether or not its reads succeed.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,8 +18,7 @@ use super::requests::{Earlier, is_silent};
 use super::{EventLoop, Fate, Ran};
 use crate::connection::{Connection, Phase, Resume};
 
-/// How often a request may be run. What it may examine on a loop, in all its runs, mostly ends it
-/// before.
+/// The most runs of a request. Usually its inline budget, which all runs share, is spent earlier.
 const ROUNDS: u8 = 64;
 
 /// A request that waits for reads.
@@ -32,13 +31,12 @@ pub(super) struct Suspended {
 }
 
 impl<S: Service> EventLoop<S> {
-    /// Whether the reads that a request lacks after so many runs can be done while the loop goes
-    /// on.
+    /// Whether the reads that a request needs after so many runs can be queued.
     pub(super) fn can_have_read(&self, reads: &[DiskRead], rounds: u8) -> bool {
         rounds <= ROUNDS && self.disk.as_ref().is_some_and(|q| q.has_room(reads))
     }
 
-    /// Has the reads done that a request lacks; there is room for them.
+    /// Queues the reads that a request needs; there is room for them.
     pub(super) fn suspend(
         &mut self,
         key: usize,
@@ -68,7 +66,7 @@ impl<S: Service> EventLoop<S> {
         self.spare(output);
     }
 
-    /// Runs the requests whose reads have come.
+    /// Runs the requests whose reads are done.
     pub(super) fn take_reads(&mut self) {
         let Some(queue) = &mut self.disk else {
             return;
@@ -92,7 +90,7 @@ impl<S: Service> EventLoop<S> {
             ..
         } = ready.request;
         let ran = match ready.reads {
-            // The worker meets the error where it can be reported.
+            // A worker will meet the error where it can be reported.
             None => {
                 c.resume = Some(resume);
                 Ran::ToWorker

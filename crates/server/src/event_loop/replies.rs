@@ -1,8 +1,8 @@
-//! An event loop's replies, and its group of writes.
+//! Replies of an event loop, and its write group.
 //!
 //! Invariant: a reply to a staged write goes out after the commit of its group and never before;
-//! when that fails, the error goes out in its place. Replies that wait for the disk are released by
-//! whoever moves the durable index.
+//! when that fails, the error goes out in its place. Replies that wait for the disk are released
+//! when the durable index advances.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use super::{EventLoop, Fate};
 use crate::connection::{Connection, Phase, Sent};
 use crate::runner::Head;
 
-/// Replies that leave together: whoever takes them is woken for the first and finds the others,
-/// where one by one he would be woken for each.
+/// The number of replies that are sent together: a receiver is woken for the first and finds the
+/// others, instead of being woken for each.
 const TOGETHER: usize = 16;
-/// For how long a reply may wait for others, beside what runs at that moment.
+/// The longest time that a reply waits for others, besides the request that runs at that moment.
 const LINGER: Duration = Duration::from_micros(200);
 /// Buffers kept for the next reply, and the largest worth keeping.
 const SPARES: usize = 16;
@@ -44,8 +44,7 @@ impl<S: Service> EventLoop<S> {
         Fate::Keep
     }
 
-    /// To be called between connections: sends the replies that are there if they are enough, or
-    /// have waited enough.
+    /// Called between connections: sends the unsent replies if they are many, or have waited long.
     pub(super) fn send_some(&mut self) {
         if self.unsent.len() >= TOGETHER
             || (!self.unsent.is_empty() && self.unsent_since.elapsed() > LINGER)
@@ -175,7 +174,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Asks for the disk on behalf of the replies that wait for it.
+    /// Requests a sync for the replies that wait for it.
     pub(super) fn await_durable(&mut self) {
         if !std::mem::take(&mut self.ask_sync) {
             return;
@@ -183,11 +182,11 @@ impl<S: Service> EventLoop<S> {
         let highest = self.awaiting.iter().map(|w| w.2).max().unwrap_or(0);
         self.inbox.awaits_durable.store(true, SeqCst);
         self.shared.service.request_sync(highest);
-        // The disk may have got there before anyone knew that this loop waits.
+        // The sync may have finished before this loop was registered as waiting.
         self.release_durable();
     }
 
-    /// Sends the replies that need not wait for the disk any longer.
+    /// Sends the replies whose entries are durable.
     pub(super) fn release_durable(&mut self) {
         let reached = self.shared.service.durable();
         let known = reached.as_ref().copied().unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-//! Requests on an event loop: each is run where it was read, and goes on elsewhere or later where
-//! that does not suffice.
+//! Requests on an event loop: each runs where it was read, and continues on a worker, or later, if
+//! that is not enough.
 //!
 //! Invariant: a message that is run ends in one of these: a reply is made or staged, there is none,
 //! it waits for an event or for reads, a worker has it, or the connection is closed.
@@ -15,19 +15,19 @@ use crate::inbox::Done;
 use crate::runner::{Executed, Head};
 use crate::workers::Job;
 
-/// Staged writes after which a group is committed although the turn goes on: replies should not
-/// wait for too many.
+/// The number of staged writes after which the group is committed within the turn, so that replies
+/// do not wait for too many.
 const GROUP: usize = 256;
 
 /// The run of a request before this one.
 #[derive(Clone, Copy)]
 pub(super) struct Earlier<'a> {
     pub resumed: Resumed<'a>,
-    /// How often it was run.
+    /// The number of runs so far.
     pub rounds: u8,
 }
 
-/// Whether no reply is wanted to the message.
+/// Whether the client wants no reply to the message.
 pub(super) fn is_silent(message: &[u8]) -> bool {
     wire::Header::read(message).is_some_and(|h| h.op_code == wire::op::MSG)
         && wire::Msg::peek_flags(message) & wire::MORE_TO_COME != 0
@@ -90,7 +90,7 @@ impl<S: Service> EventLoop<S> {
         let runner = &mut self.runner;
         let executed = runner.execute(&c.client, message, respond_to, resumed, &mut c.output);
         if executed.panicked {
-            // The group is sound, what the service was in the middle of is not.
+            // The group is intact; the service's state for this request is not.
             self.commit();
             self.runner.reset();
         }
@@ -122,7 +122,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Does what the outcome of a run asks for. `message`: the request, should it run again.
+    /// Acts on the outcome of a run. `message`: the request, in case it runs again.
     fn conclude(
         &mut self,
         key: usize,
@@ -162,8 +162,7 @@ impl<S: Service> EventLoop<S> {
                 self.recycle(c);
                 Fate::Keep
             }
-            // Who calls takes suspensions out; those of workers were turned into errors where they
-            // ran.
+            // The caller handles suspensions; a suspension on a worker has already become an error.
             Outcome::Close | Outcome::Suspended(_) => Fate::Close,
         }
     }

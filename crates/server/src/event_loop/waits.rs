@@ -1,9 +1,9 @@
-//! Requests that wait for a moment or an event ([`service::Outcome::Await`]): an awaited hello,
-//! say. They hold no worker, no thread and no buffer but their own message.
+//! Requests that wait for a deadline or an event ([`service::Outcome::Await`]), such as an awaited
+//! hello. They hold no thread, and no buffer but their own message.
 //!
-//! Invariant: a connection is in `waits` exactly as long as its phase says so, under the moment
-//! that its phase names; whoever waits is run again after every event that the service had not seen
-//! when it chose to wait.
+//! Invariant: a connection is in `waits` exactly while its phase is `Waiting`, under the deadline
+//! in that phase. A waiting request runs again after every event that the service had not seen when
+//! it began to wait.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::{EventLoop, Fate};
 use crate::connection::{Again, Connection, Phase};
 
 impl<S: Service> EventLoop<S> {
-    /// Has `again` run at the moment `until`, or once `seen` is history.
+    /// Runs `again` at the deadline `until`, or when events after `seen` have happened.
     pub(super) fn wait(
         &mut self,
         key: usize,
@@ -37,7 +37,7 @@ impl<S: Service> EventLoop<S> {
         Fate::Keep
     }
 
-    /// Runs those whose moment has come; all of them, if something has happened.
+    /// Runs the requests whose deadline has passed; all of them after an event.
     pub(super) fn resume(&mut self) {
         let stirred = self.shared.control.stirred();
         let all = std::mem::replace(&mut self.stirred, stirred) != stirred;
