@@ -79,6 +79,8 @@ pub(crate) struct Connection<S: Service> {
     pub reserved: usize,
     /// Waits for the budget.
     pub parked: bool,
+    /// Its handshake is counted among those under way.
+    pub shaking: bool,
     /// When the long message began to arrive, or its long reply began to wait; and when either last
     /// made progress.
     pub since: Instant,
@@ -113,6 +115,7 @@ impl<S: Service> Connection<S> {
             wants_writable: false,
             reserved: 0,
             parked: false,
+            shaking: false,
             since: Instant::now(),
             reply_since: None,
             progress: Instant::now(),

@@ -38,6 +38,7 @@ use crate::handshakes::{Handshakes, Stepped};
 use crate::inbox::{Inbox, Item};
 use crate::net::Stream;
 use crate::runner::{Head, Runner};
+use crate::tls::Session;
 use crate::workers::Workers;
 use disk_queue::{DiskQueue, RING};
 use lone_client::LoneClient;
@@ -105,6 +106,8 @@ pub(crate) struct EventLoop<S: Service> {
     waits: BTreeSet<(Instant, usize, i64)>,
     /// Connections that may have to be told apart or to shake hands, and until when, in order.
     establishing: VecDeque<(Instant, usize, i64)>,
+    /// Connections whose handshakes have begun, the oldest first; some have ended since.
+    shaking: VecDeque<(usize, i64)>,
     /// [`Control::stirred`] when they were last run.
     stirred: usize,
     /// The durable index that the service last gave.
@@ -146,6 +149,7 @@ impl<S: Service> EventLoop<S> {
             awaiting: Vec::new(),
             waits: BTreeSet::new(),
             establishing: VecDeque::new(),
+            shaking: VecDeque::new(),
             stirred: 0,
             durable: 0,
             ask_sync: false,
@@ -283,9 +287,71 @@ impl<S: Service> EventLoop<S> {
         if !matches!(answered, Some(Ok(()))) {
             return Fate::Close;
         }
+        if !c.stream.as_ref().is_some_and(Stream::is_establishing) {
+            self.count_shaken(c);
+        }
         c.readable = true;
         self.go_on(key, c);
         Fate::Keep
+    }
+
+    /// Has a step of a handshake computed. `Close` where there are too many, and this is the oldest.
+    fn compute_step(&mut self, key: usize, c: &mut Connection<S>, step: Box<Session>) -> Fate {
+        let Some(handshakes) = self.shared.handshakes.clone() else {
+            return Fate::Close;
+        };
+        if !c.shaking {
+            c.shaking = true;
+            self.shaking.push_back((key, c.client.id));
+            if !handshakes.begin()
+                && let Fate::Close = self.close_oldest_handshake(c.client.id)
+            {
+                return Fate::Close;
+            }
+        }
+        handshakes.submit(key, &c.client, step, &self.inbox);
+        Fate::Keep
+    }
+
+    /// Closes the oldest connection of those whose handshakes are under way; `Close` where that is the
+    /// one in hand.
+    fn close_oldest_handshake(&mut self, in_hand: i64) -> Fate {
+        while let Some((key, id)) = self.shaking.pop_front() {
+            if id == in_hand {
+                return Fate::Close;
+            }
+            let mut closed = false;
+            self.with_id(key, id, |_, _, c| {
+                closed = c.shaking;
+                if closed { Fate::Close } else { Fate::Keep }
+            });
+            if closed {
+                break;
+            }
+        }
+        Fate::Keep
+    }
+
+    fn count_shaken(&mut self, c: &mut Connection<S>) {
+        if !std::mem::take(&mut c.shaking) {
+            return;
+        }
+        if let Some(handshakes) = &self.shared.handshakes {
+            handshakes.end();
+        }
+        // Those that have ended go as they come to the front.
+        while let Some(&(key, id)) = self.shaking.front() {
+            let slot = self.connections.get(key);
+            // A slot that is empty for the moment is that of the connection in hand.
+            let there = slot.is_some_and(|slot| {
+                slot.as_ref()
+                    .is_some_and(|o| o.client.id == id && o.shaking)
+            });
+            if there {
+                break;
+            }
+            self.shaking.pop_front();
+        }
     }
 
     /// Closes connections that have not ended their handshake in time.
@@ -308,6 +374,7 @@ impl<S: Service> EventLoop<S> {
     /// connection.
     fn close(&mut self, key: usize, mut connection: Box<Connection<S>>) {
         connection.client.cancelled.store(true, SeqCst);
+        self.count_shaken(&mut connection);
         let waits_for_reply = !matches!(connection.phase, Phase::Idle | Phase::Waiting(_));
         if waits_for_reply || !connection.output.is_empty() {
             connection.client.undelivered.store(true, Relaxed);

@@ -7,26 +7,33 @@
 //! ```
 //! Invariants: a loop never computes a step, a thread never touches a socket; a session has one
 //! step under way at most, and its loop feeds it nothing meanwhile, so what waits here is bounded
-//! by the connections and [`crate::tls`]'s limit for each. The threads give way to all others of
-//! the process.
+//! by the connections that are open and [`crate::tls`]'s limit for each; steps of closed
+//! connections are dropped before they are many. The newest step is computed first: under a flood
+//! the old ones are lost anyway. No more than [`AT_ONCE`] handshakes are under way: for a further
+//! one a loop closes its oldest, since an honest client is done in milliseconds. The threads give
+//! way to all others of the process.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::{Condvar, Mutex};
-use service::Service;
+use service::{Client, Service};
 
 use crate::inbox::{Inbox, Item};
 use crate::tls::Session;
 
+/// A handshake holds 10 KB.
+const AT_ONCE: usize = 4096;
 /// Behind loops and workers in the system's order, so that many logins take what those leave.
 const NICENESS: libc::c_int = 5;
 
+/// Steps of closed connections that may lie about.
+const CLOSED: usize = 1024;
+
 struct Step<S: Service> {
     key: usize,
-    id: i64,
+    client: Arc<Client<S::State>>,
     session: Box<Session>,
     back: Arc<Inbox<S>>,
 }
@@ -40,8 +47,9 @@ pub(crate) struct Stepped {
 }
 
 pub(crate) struct Handshakes<S: Service> {
-    steps: Mutex<VecDeque<Step<S>>>,
+    steps: Mutex<Vec<Step<S>>>,
     come: Condvar,
+    under_way: AtomicUsize,
     stopped: AtomicBool,
 }
 
@@ -51,6 +59,7 @@ impl<S: Service> Handshakes<S> {
         let this = Arc::new(Handshakes {
             steps: Mutex::default(),
             come: Condvar::new(),
+            under_way: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
         });
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -63,14 +72,34 @@ impl<S: Service> Handshakes<S> {
         Ok(this)
     }
 
-    pub fn submit(&self, key: usize, id: i64, session: Box<Session>, back: &Arc<Inbox<S>>) {
-        let back = Arc::clone(back);
-        self.steps.lock().push_back(Step {
+    /// Counts a handshake that begins; false when there are too many.
+    pub fn begin(&self) -> bool {
+        self.under_way.fetch_add(1, Relaxed) < AT_ONCE
+    }
+
+    /// Counts one that has ended, or whose connection is closed.
+    pub fn end(&self) {
+        self.under_way.fetch_sub(1, Relaxed);
+    }
+
+    pub fn submit(
+        &self,
+        key: usize,
+        client: &Arc<Client<S::State>>,
+        session: Box<Session>,
+        back: &Arc<Inbox<S>>,
+    ) {
+        let mut steps = self.steps.lock();
+        if steps.len() >= AT_ONCE + CLOSED {
+            steps.retain(|s| !s.client.is_cancelled());
+        }
+        steps.push(Step {
             key,
-            id,
+            client: Arc::clone(client),
             session,
-            back,
+            back: Arc::clone(back),
         });
+        drop(steps);
         self.come.notify_one();
     }
 
@@ -87,10 +116,12 @@ impl<S: Service> Handshakes<S> {
         while let Some(step) = self.next() {
             let Step {
                 key,
-                id,
+                client,
                 mut session,
                 back,
             } = step;
+            let id = client.id;
+            drop(client);
             let computed = catch_unwind(AssertUnwindSafe(|| session.step()));
             let outcome =
                 computed.unwrap_or_else(|_| Err(rustls::Error::General("a panic".into())));
@@ -109,8 +140,10 @@ impl<S: Service> Handshakes<S> {
             if self.stopped.load(SeqCst) {
                 return None;
             }
-            if let Some(step) = steps.pop_front() {
-                return Some(step);
+            while let Some(step) = steps.pop() {
+                if !step.client.is_cancelled() {
+                    return Some(step);
+                }
             }
             self.come.wait(&mut steps);
         }

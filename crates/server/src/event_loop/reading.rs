@@ -115,12 +115,10 @@ impl<S: Service> EventLoop<S> {
             Ok(Some(n)) => n,
             Ok(None) => {
                 c.readable = false;
-                if let (Some(step), Some(handshakes)) =
-                    (stream.take_step(), &self.shared.handshakes)
-                {
-                    handshakes.submit(key, c.client.id, step, &self.inbox);
-                }
-                return Fate::Keep;
+                return match stream.take_step() {
+                    Some(step) => self.compute_step(key, c, step),
+                    None => Fate::Keep,
+                };
             }
             Err(_) => return Fate::Close,
         };

@@ -12,6 +12,8 @@ mod faulty_disk;
 mod mutator;
 #[path = "../../targets/bson.rs"]
 mod target_bson;
+#[path = "../../targets/certificates.rs"]
+mod target_certificates;
 #[cfg(feature = "entries")]
 #[path = "../../targets/entries.rs"]
 mod target_entries;
@@ -81,6 +83,11 @@ const TARGETS: &[Target] = &[
     Target {
         name: "sasl",
         run: target_sasl::messages,
+        documents: false,
+    },
+    Target {
+        name: "certificates",
+        run: target_certificates::read,
         documents: false,
     },
     Target {

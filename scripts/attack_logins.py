@@ -1,0 +1,224 @@
+"""Attacks on what comes before a login: what they cost the server in memory, and its clients in time.
+
+    .venv/bin/python scripts/attack_logins.py target/release/pando [--connections 10000] [--seconds 10] [--again]
+
+Kinds: `half` sends half of a ClientHello and no more; `flight` a whole one, and never answers the server's; `garbage` what looks
+like a handshake and is none; `renegotiate` asks for a new handshake on a session of TLS 1.2 (with openssl); `guess` logs in
+with wrong passwords; `mixed` is all but the last two. A client who is logged in reads all the while. Fails where the server
+takes more than 100 MB beyond what it had, tells the log of each failure, dies, or answers a user who is not there in another way
+than a wrong password: in words, or in time (medians of trials that take turns).
+"""
+
+import argparse
+import multiprocessing
+import os
+import pathlib
+import resource
+import selectors
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/python"))
+import harness  # noqa: E402
+from certificates import Authority  # noqa: E402
+from encrypted import Secure  # noqa: E402
+
+
+def client_hello():
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    session = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    try:
+        session.do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return outgoing.read()
+
+
+def attack(kind, port, count, again, until):
+    """Opens so many connections, a hundred in a turn, and holds them; with `again` those that are closed are replaced."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    hello = client_hello()
+    what = {"half": lambda: hello[: len(hello) // 2], "flight": lambda: hello, "garbage": lambda: b"\x16\x03\x01\x02\x00" + os.urandom(600)}
+    kinds = list(what) if kind == "mixed" else [kind]
+    poll, made, open_ = selectors.DefaultSelector(), 0, set()
+    while time.monotonic() < until:
+        for _ in range(min(100, count - (len(open_) if again else made))):
+            s = socket.socket()
+            s.setblocking(False)
+            s.connect_ex(("127.0.0.1", port))
+            # Sent when it is connected.
+            poll.register(s, selectors.EVENT_WRITE, what[kinds[made % len(kinds)]]())
+            open_.add(s)
+            made += 1
+        for key, events in poll.select(0.05):
+            s = key.fileobj
+            try:
+                if key.data is not None:
+                    s.sendall(key.data)
+                    poll.modify(s, selectors.EVENT_READ, None)
+                elif not s.recv(1 << 16):
+                    raise ConnectionError
+            except OSError:
+                poll.unregister(s)
+                open_.discard(s)
+                s.close()
+    print(f"    {made} connections, {len(open_)} of them open at the end")
+
+
+def guess(port, authority, until):
+    context = ssl.create_default_context(cafile=authority)
+    tried = 0
+    with harness.Wire(port) as wire:
+        wire.socket = context.wrap_socket(wire.socket, server_hostname="localhost")
+        while time.monotonic() < until:
+            tried += 1
+            assert log_in_wrongly(wire, "reader")[1]["code"] == 18
+    print(f"    {tried} guesses")
+
+
+def log_in_wrongly(wire, user):
+    """The two replies, and how long each took."""
+    nonce = os.urandom(12).hex()
+    begun = time.perf_counter()
+    first = wire.command({"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": f"n,,n={user},r={nonce}".encode(), "$db": "admin"})
+    between = time.perf_counter()
+    server = bytes(first["payload"]).decode().split(",")[0]
+    proof = f"c=biws,{server},p={'A' * 43}=".encode()
+    last = wire.command({"saslContinue": 1, "conversationId": 1, "payload": proof, "$db": "admin"})
+    return first, last, between - begun, time.perf_counter() - between
+
+
+def renegotiate(port, authority):
+    asked = subprocess.run(
+        ["openssl", "s_client", "-connect", f"localhost:{port}", "-tls1_2", "-CAfile", authority], input="R\n", capture_output=True, text=True, timeout=20
+    )
+    return asked.stdout + asked.stderr
+
+
+class Reader:
+    """A client who was logged in before the attack, and reads a document every 5 ms."""
+
+    def __init__(self, server, authority):
+        self.times, self.failure, self.ends = [], None, False
+        self.arguments = (server.port, str(authority.file))
+        self.thread = threading.Thread(target=self.work)
+        self.ready = threading.Event()
+        self.thread.start()
+        assert self.ready.wait(30)
+
+    def work(self):
+        import pymongo
+
+        port, file = self.arguments
+        with pymongo.MongoClient("localhost", port, directConnection=True, tls=True, tlsCAFile=file, username="reader", password="geheim", maxPoolSize=1) as c:
+            things = c.shop.things
+            things.find_one()
+            self.ready.set()
+            while not self.ends:
+                begun = time.perf_counter()
+                try:
+                    assert things.find_one({"_id": 1})
+                except Exception as e:  # noqa: BLE001
+                    self.failure = e
+                    return
+                self.times.append(time.perf_counter() - begun)
+                time.sleep(0.005)
+
+    def take(self):
+        assert self.failure is None, self.failure
+        times, self.times = sorted(self.times), []
+        return f"p50 {times[len(times) // 2] * 1e3:.2f} ms, p99 {times[int(len(times) * 0.99)] * 1e3:.2f} ms"
+
+
+def resident(pid):
+    line = next(x for x in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmRSS"))
+    return int(line.split()[1]) // 1024
+
+
+def compare_answers(port, authority, trials):
+    """Whether an unknown user can be told from a wrong password."""
+    context = ssl.create_default_context(cafile=str(authority.file))
+    replies, times = {}, {"reader": ([], []), "nobody": ([], [])}
+    with harness.Wire(port) as wire:
+        wire.socket = context.wrap_socket(wire.socket, server_hostname="localhost")
+        for _ in range(trials):
+            for user in times:
+                first, last, *took = log_in_wrongly(wire, user)
+                parts = dict(p.split("=", 1) for p in bytes(first["payload"]).decode().split(","))
+                replies[user] = (parts["i"], len(parts["s"]), len(parts["r"]), last["code"], last["errmsg"])
+                for one, all_ in zip(took, times[user]):
+                    all_.append(one)
+    assert replies["reader"] == replies["nobody"], replies
+    fault = False
+    for step, name in enumerate(("saslStart", "saslContinue")):
+        known, unknown = (statistics.median(times[user][step]) * 1e6 for user in ("reader", "nobody"))
+        spread = statistics.quantiles(times["reader"][step], n=4)
+        between = (spread[2] - spread[0]) * 1e6
+        print(f"{name}: {known:.0f} µs for a wrong password, {unknown:.0f} µs for a user who is not there; half of the trials lie within {between:.0f} µs")
+        fault |= abs(known - unknown) > max(between, 0.05 * known)
+    return fault
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary")
+    parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--again", action="store_true", help="connections that the server closes are replaced at once")
+    parser.add_argument("--trials", type=int, default=100)
+    options = parser.parse_args()
+    fault = False
+    with tempfile.TemporaryDirectory() as place:
+        place = pathlib.Path(place)
+        authority = Authority(place)
+        given = ["--auth", "--tlsMode", "requireTLS", "--tlsCertificateKeyFile", authority.issue("server", rsa_bits=2048)]
+        server = Secure(place / "data", *given, program=[options.binary, "serve"])
+        server.start()
+        try:
+            from encrypted import tls_client
+
+            with tls_client(server, authority, serverSelectionTimeoutMS=20_000) as c:
+                c.admin.command("createUser", "reader", pwd="geheim", roles=["root"])
+            with tls_client(server, authority, username="reader", password="geheim") as c:
+                c.shop.things.insert_many([{"_id": i} for i in range(1000)])
+            reader = Reader(server, authority)
+            time.sleep(3)
+            base = resident(server.process.pid)
+            print(f"quiet: {base} MB, {reader.take()}")
+            for kind in ("half", "flight", "garbage", "mixed", "guess"):
+                until = time.monotonic() + options.seconds
+                arguments = (server.port, str(authority.file), until) if kind == "guess" else (kind, server.port, options.connections, options.again, until)
+                target = guess if kind == "guess" else attack
+                clients = [multiprocessing.Process(target=target, args=arguments) for _ in range(20 if kind == "guess" else 1)]
+                [c.start() for c in clients]
+                most = base
+                while any(c.is_alive() for c in clients):
+                    most = max(most, resident(server.process.pid))
+                    time.sleep(0.1)
+                print(f"{kind}: {most - base} MB more, {reader.take()}")
+                fault |= most - base > 100 or not server.running()
+            said = [renegotiate(server.port, authority.file) for _ in range(20)]
+            refused = sum("no renegotiation" in s.lower() for s in said)
+            print(f"renegotiate: {refused} of 20 refused, {reader.take()}")
+            lines = sum("Failed to authenticate" in line for line in server.log.read_text(errors="replace").splitlines())
+            print(f"log: {lines} lines of failed logins")
+            fault |= lines > 10 + options.seconds
+            fault |= compare_answers(server.port, authority, options.trials)
+            reader.ends = True
+            reader.thread.join()
+            assert reader.failure is None, reader.failure
+        finally:
+            server.kill()
+    sys.exit(1 if fault else 0)
+
+
+if __name__ == "__main__":
+    main()
