@@ -340,6 +340,9 @@ fn check_restrictions(
 impl Commands {
     /// The credential to prove, and whether there is one: else one that nobody can prove.
     fn credential(&self, name: &UserName, hash: Hash) -> Result<(Credential, bool)> {
+        // Made for everybody, so that it takes no longer for one who is not there.
+        let (secret, text) = (&self.security.secret, name.to_string());
+        let nobody = Credential::of_nobody(hash, &text, secret, iterations(hash));
         if *name == member_name() {
             let takes_key = self.config.security.cluster_auth.takes_key();
             if let Some(credential) = self.security.of_member(hash).filter(|_| takes_key) {
@@ -350,9 +353,6 @@ impl Commands {
         {
             return Ok((credential, true));
         }
-        let secret = &self.security.secret;
-        let name = name.to_string();
-        let nobody = Credential::of_nobody(hash, &name, secret, iterations(hash));
         Ok((nobody, false))
     }
 
