@@ -1,4 +1,4 @@
-//! What readers see of the catalog, and how an applied entry changes it.
+//! The published catalog, and how an applied entry changes it.
 //!
 //! ```text
 //! entry of DDL ─┬─ put of a collection's record    → a version in the place of the one before
@@ -6,13 +6,13 @@
 //!               └─ put of the next tablet's number → numbers below it are taken
 //! ```
 //! Invariants:
-//! - The published catalog changes here and nowhere else, when the engine has an entry: by the same
-//!   code on the member that proposed it and on one that was sent it. So it is what
+//! - The published catalog changes only here, when the engine has applied an entry, by the same
+//!   code on the member that proposed it and on other members. So it always equals what
 //!   [`Snapshot::read`] would read.
-//! - A version shares with the one before it what is kept in memory only ([`Collection::adopt`]):
-//!   locks, counters, maps.
-//! - A name that is pending is made by nobody else. A pending collection is published when the
-//!   entry that makes it is applied; when its transaction goes before that, the name is free again.
+//! - A version shares in-memory state with the previous version ([`Collection::adopt`]): locks,
+//!   counters, maps.
+//! - A pending name is reserved for its transaction. A pending collection is published when its
+//!   entry is applied; when its transaction aborts, the name is free again.
 
 use crate::change::Snapshot;
 use crate::collection::Collection;
@@ -53,14 +53,14 @@ pub(crate) fn read_record(value: &[u8]) -> Result<Collection> {
     record::read(d)
 }
 
-/// What readers see of the catalog, and what waits to be seen.
+/// The published catalog, and the pending collections.
 pub(crate) struct Published {
     pub snapshot: ArcSwap<Snapshot>,
-    /// No tablet has this number or a higher one.
+    /// The next tablet number: no tablet has it, or a higher one.
     next_tablet: AtomicU64,
     /// By name, in their newest versions.
     pending: Mutex<HashMap<Arc<str>, Arc<Collection>>>,
-    /// How many there are: most entries are applied while there is none.
+    /// The number of pending collections: mostly there are none.
     many: AtomicUsize,
 }
 
@@ -74,7 +74,7 @@ impl Published {
         }
     }
 
-    /// A number for a new tablet; given once, whatever becomes of the tablet.
+    /// A number for a new tablet. A number is given only once.
     pub fn take_tablet(&self) -> u64 {
         self.next_tablet.fetch_add(1, Ordering::AcqRel)
     }
@@ -158,7 +158,7 @@ impl Observer for Published {
     /// after that, and a restart refuses to open the same record.
     fn applied(&self, at: Committed, entry: &Entry) {
         let is_ddl = |e: &Entry| matches!(e.op, Op::Ddl(_));
-        // Most entries are neither: told without a look at their effects.
+        // Most entries are neither; this is known without reading their effects.
         if !matches!(entry.op, Op::Ddl(_) | Op::Transaction(_)) || !entry.plain().any(is_ddl) {
             return;
         }
@@ -173,7 +173,7 @@ impl Observer for Published {
     }
 }
 
-/// A transaction's hold on a collection that it has made.
+/// A transaction's handle of a collection that it has created.
 pub struct PendingCollection {
     published: Arc<Published>,
     coll: Arc<Collection>,
@@ -188,12 +188,12 @@ impl PendingCollection {
         }
     }
 
-    /// Its newest version.
+    /// The newest version of the collection.
     pub fn get(&self) -> &Arc<Collection> {
         &self.coll
     }
 
-    /// Puts another version in its place.
+    /// Replaces the version.
     pub fn set(&mut self, coll: Arc<Collection>) {
         self.published.set_pending(&coll);
         self.coll = coll;

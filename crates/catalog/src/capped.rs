@@ -1,25 +1,25 @@
-//! What a capped collection has that others do not: its bounds, and who follows it as it grows.
+//! Capped collections: their bounds, and the cursors that wait for them to grow.
 //!
 //! Its records lie under [numbers](crate::numbers), so their order is that of their insertion.
 //!
-//! Invariant: its numbers are given out by whoever holds the latch on [`Tail`], from before he
-//! looks until what he inserted is applied. A snapshot therefore holds every number that was given
-//! out before the newest one it holds: whoever has read up to a number has missed nothing below it.
+//! Invariant: a writer takes numbers only while it holds the latch on [`Tail`], from its first read
+//! until its entry is applied. So a snapshot that shows a number also shows every lower one, and a
+//! reader that has read up to a number has missed none below it.
 
 use bson::Doc;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a newly found first number is kept from readers: a view that is older could hold a
+/// How long a newly found first number is withheld from readers: an older view could still show a
 /// smaller one.
 const SETTLING: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 pub struct Capped {
-    /// What its documents may take, in bytes.
+    /// The most bytes of its documents.
     pub size_bytes: u64,
-    /// How many documents there may be.
+    /// The most documents.
     pub max: Option<u64>,
     /// Shared by all versions of the collection.
     pub tail: Arc<Tail>,
@@ -49,17 +49,17 @@ impl Capped {
     }
 }
 
-/// Where a capped collection grows, and who waits for it to grow.
+/// The growing end of a capped collection, and the cursors that wait for it.
 #[derive(Default)]
 pub struct Tail {
     head: Mutex<Head>,
-    /// How often something was added since the process started.
+    /// The number of additions since the process started.
     additions: Mutex<u64>,
     added: Condvar,
 }
 
-/// Where the oldest record is: without this, every look at it would step over all that were removed
-/// before it.
+/// The position of the oldest record: without it, a scan would step over all removed records before
+/// it.
 #[derive(Default)]
 struct Head {
     /// No record has a smaller number.
@@ -71,12 +71,12 @@ struct Head {
 }
 
 impl Tail {
-    /// A number that no record of the newest state is below.
+    /// A lower bound of the numbers in the newest state.
     pub fn first(&self) -> u64 {
         self.head.lock().first
     }
 
-    /// A number that no record of a fresh view is below.
+    /// A lower bound of the numbers in a fresh view.
     pub fn settled_first(&self) -> u64 {
         self.head.lock().settled
     }
@@ -99,19 +99,19 @@ impl Tail {
         }
     }
 
-    /// How often something was added: to be asked before looking at the newest state, and given to
-    /// [`Tail::wait`] after.
+    /// The number of additions: read it before reading the newest state, and pass it to
+    /// [`Tail::wait`] afterwards.
     pub fn additions(&self) -> u64 {
         *self.additions.lock()
     }
 
-    /// Something was added and can be seen.
+    /// Notes an addition that is visible.
     pub fn tell(&self) {
         *self.additions.lock() += 1;
         self.added.notify_all();
     }
 
-    /// Waits until something was added since `seen` was current, or until `deadline`.
+    /// Waits for an addition after `seen`, or until `deadline`.
     pub fn wait(&self, seen: u64, deadline: Instant) {
         let mut additions = self.additions.lock();
         while *additions == seen {

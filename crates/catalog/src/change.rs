@@ -1,5 +1,5 @@
-//! Reading the catalog and changing it. Lock order: a collection's write lock, then the catalog's
-//! mutex; never the other way round, since a statement that holds the former may need the latter
+//! Reads and changes the catalog. Lock order: a collection's write lock, then the catalog's mutex;
+//! never the other way round, since a statement that holds the former may need the latter
 //! (`set_multikey`).
 
 use crate::applied::{self, PendingCollection, Published};
@@ -23,7 +23,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The catalog as a view of the store has it.
+    /// The catalog as of a view of the store.
     pub fn read(view: &View) -> Result<Snapshot> {
         let mut snapshot = Snapshot::default();
         let p = applied::collection_records();
@@ -48,7 +48,7 @@ impl Snapshot {
         &mut self.collections
     }
 
-    /// With collections that only their transaction sees.
+    /// Adds collections that only their transaction sees.
     pub fn with(&self, collections: impl Iterator<Item = Arc<Collection>>) -> Snapshot {
         let mut all = self.clone();
         collections.for_each(|c| all.collections.insert(c));
@@ -83,8 +83,8 @@ impl Snapshot {
     /// Names of databases that have a collection, sorted.
     pub fn databases(&self) -> Vec<String> {
         let mut dbs: Vec<&str> = self.collections.values().map(|c| c.db()).collect();
-        // Names that begin with another's name and then something less than its dot stand between
-        // its collections.
+        // Between the collections of a database lie those of databases whose name continues with a
+        // character below the dot.
         dbs.dedup();
         dbs.sort_unstable();
         dbs.dedup();
@@ -101,7 +101,7 @@ pub struct NewIndex {
 pub struct Catalog {
     store: Arc<Store>,
     current: Arc<Published>,
-    /// Held from the look at what is to be changed until the change is applied.
+    /// Held from reading what is to be changed until the change is applied.
     change: Mutex<()>,
 }
 
@@ -124,8 +124,8 @@ pub fn build_progress_key(tablet: u64, index: u32) -> Vec<u8> {
 }
 
 impl Catalog {
-    /// Reads all records. Unfinished index builds come back as `Building`: whoever runs builds
-    /// resumes them.
+    /// Reads all records. Unfinished index builds have the state `Building`; the executor resumes
+    /// them.
     pub fn open(store: Arc<Store>) -> Result<Catalog> {
         let view = store.view();
         let snapshot = Snapshot::read(&view)?;
@@ -160,8 +160,8 @@ impl Catalog {
         snapshot.get(ns).and_then(|c| c.collation.clone())
     }
 
-    /// A view and the catalog as it was for that view: neither may be newer than the other, or a
-    /// reader could use an index whose entries its view does not hold.
+    /// A view and the catalog of the same state. If one were newer, a reader could use an index
+    /// whose entries its view lacks.
     pub fn consistent(
         &self,
         ns: &str,
@@ -241,8 +241,7 @@ impl Catalog {
             .ok_or_else(|| Error::internal(format!("no {ns} after its entry was applied")))
     }
 
-    /// Fails with WriteConflict where a transaction has made a collection of that name and not
-    /// ended yet.
+    /// Fails with WriteConflict when an open transaction has created a collection of that name.
     fn check_not_pending(&self, ns: &str) -> Result<()> {
         match self.current.is_pending(ns) {
             true => Err(storage::write_conflict()),
@@ -317,7 +316,7 @@ impl Catalog {
                 .ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
             let _write = RwLock::write_arc(&c.lock);
             let _change = self.change.lock();
-            // It may have been dropped or replaced while we waited.
+            // It may have been dropped or replaced during the wait.
             match self.get(ns) {
                 Some(now) if now.uuid == c.uuid => return f(&now),
                 _ => continue,
@@ -325,8 +324,8 @@ impl Catalog {
         }
     }
 
-    /// Waits until whatever was being written or changed when this was called is done; false when
-    /// that takes past `deadline`.
+    /// Waits until all writes and changes that were under way at the call are done; false when
+    /// `deadline` passes first.
     pub fn drain(&self, deadline: Instant) -> bool {
         let all_over = self
             .snapshot()
@@ -429,14 +428,14 @@ impl Catalog {
             if let Some(t) = &there {
                 what.binary("targetUUID", 4, &t.uuid);
             }
-            // Under the old name: that is what its followers know.
+            // Logged under the old name, which its followers know.
             self.propose(&now, what.finish(), effects)
         };
         drop(held);
         result
     }
 
-    /// Puts one collection in the place of another, which is frozen and goes.
+    /// Replaces a frozen collection, which is dropped, by another.
     pub fn replace(&self, with: &str, ns: &str, frozen: &Frozen) -> Result<()> {
         let _change = self.change.lock();
         let (Some(new), Some(old)) = (self.get(with), self.get(ns)) else {
@@ -475,8 +474,8 @@ impl Catalog {
         })
     }
 
-    /// Has the records of a collection lie under numbers, if there is none yet and nothing else
-    /// says where they lie; whether they do now. `empty` is asked with the write lock held.
+    /// Changes an empty collection to sequence numbers, if nothing else decides its layout; returns
+    /// whether it uses numbers now. `empty` is called with the write lock held.
     pub fn number_records(
         &self,
         ns: &str,
@@ -527,8 +526,8 @@ impl Catalog {
         })
     }
 
-    /// Has an index built anew, under a number of its own: from now on writers maintain it, and
-    /// nobody reads it before it is ready. Returns the number.
+    /// Begins to rebuild an index, under a new number: from now on writers maintain it; readers do
+    /// not use it before it is ready. Returns the number.
     pub fn rebuild_index(&self, ns: &str, name: &str) -> Result<u32> {
         self.alter(ns, doc! { "reIndex": ns, "index": name }, |c| {
             let highest = c.indexes.iter().map(|i| i.id).max().unwrap_or(0);
@@ -588,7 +587,7 @@ impl Catalog {
         })
     }
 
-    /// Notes a collMod that asks for what is: its followers are told of it all the same.
+    /// Logs a collMod that changes nothing: followers see it nevertheless.
     pub fn note_coll_mod(&self, ns: &str) -> Result<()> {
         self.alter(ns, doc! { "collMod": ns }, |_| Ok(((), vec![])))
     }
@@ -602,9 +601,9 @@ impl Catalog {
         })
     }
 
-    /// Remembers that fields of an index hold arrays, before the first such entry is written. The
-    /// caller holds the collection's write lock (read side); `wait` false gives `Error::offload()`
-    /// instead of waiting for the mutex.
+    /// Marks fields of an index as multikey, before the first such entry is written. The caller
+    /// holds the collection's write lock (read side); `wait` false gives `Error::offload()` instead
+    /// of waiting for the mutex.
     pub fn set_multikey(
         &self,
         ns: &str,

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Held by a write statement from prepare until applied.
 pub type WriteLock = ArcRwLockReadGuard<RawRwLock, ()>;
 
-/// Keeps all writes away from a collection: see [`Collection::freeze`].
+/// Blocks all writes to a collection: see [`Collection::freeze`].
 pub struct Frozen {
     pub(crate) uuid: [u8; 16],
     _lock: ArcRwLockWriteGuard<RawRwLock, ()>,
@@ -45,8 +45,8 @@ pub struct Index {
     /// How often a plan used it (`$indexStats`), since `since` (ms since 1970).
     pub accesses: Arc<AtomicU64>,
     pub since_millis: i64,
-    /// About how many entries share a value of the first field, and the number of records when that
-    /// was looked up (0: never).
+    /// The approximate number of entries for each value of the first field, and the number of
+    /// records when it was sampled (0: never).
     pub spread: Arc<(AtomicU64, AtomicU64)>,
     pub zones: Arc<Zones>,
 }
@@ -75,9 +75,9 @@ pub struct Collection {
     /// The options of `create`, as listCollections shows them. Changed by
     /// [`Collection::set_options`] only.
     pub options: DocBuf,
-    /// What `viewOn` and `pipeline` say, when this is a view.
+    /// The view's definition, if this is a view.
     pub view: Option<Arc<ViewDefinition>>,
-    /// What `validator` says, when documents are tested at all.
+    /// The validator, if documents are tested.
     pub validator: Option<Arc<Validator>>,
     /// All but `_id_`, building ones included, in order of creation. Where records lie under
     /// numbers it is `_id_` that they begin with.
@@ -85,13 +85,13 @@ pub struct Collection {
     /// The highest index id ever given: ids are not reused, since a range delete of an old one may
     /// still be pending.
     pub(crate) highest_index: u32,
-    /// What the planner may choose from: of `indexes` those that are ready.
+    /// The ready ones of `indexes`, from which the planner chooses.
     pub usable: Vec<IndexInfo>,
     pub id_index_accesses: Arc<AtomicU64>,
     pub record_prefix: Prefix,
     pub since_millis: i64,
     pub capped: Option<Capped>,
-    /// `None`: its records lie under their `_id`.
+    /// The source of sequence numbers; `None`: records lie under their `_id`.
     pub numbers: Option<Arc<Numbers>>,
     /// The collation of commands that give none.
     pub collation: Option<Collation>,
@@ -165,7 +165,7 @@ impl Collection {
         self.numbers.is_some()
     }
 
-    /// Shares with the version before what is kept in memory only.
+    /// Takes over the in-memory state of the previous version.
     pub(crate) fn adopt(&mut self, before: &Collection) {
         self.lock = before.lock.clone();
         self.id_index_accesses = before.id_index_accesses.clone();

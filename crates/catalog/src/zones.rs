@@ -1,20 +1,19 @@
-//! Zone maps: where in an index the records of a part of a collection lie, at most.
+//! Zone maps: for each block of records, the range of an index in which their entries lie.
 //!
-//! Records lie in the order of their keys; a block of them (from one key to the next block's) has
-//! its entries of another index between a least and a greatest key. Where the index follows the
-//! order of the records, as a date of creation does, that is a narrow interval, and tells of a
-//! record whose key is known how it would sort before it is read.
+//! Records lie in the order of their keys. The entries of a block of records in another index lie
+//! between a least and a greatest key. Where the index is correlated with the order of the records,
+//! as a creation date is, this interval is narrow. Then a record's key bounds its sort position
+//! before the record is read.
 //!
 //! ```text
 //! record keys   |   block 0   |   block 1   |   block 2   | …          up to 4,096 blocks, 400 KB
 //! index keys     [least…greatest] of the index's first field in each
 //! ```
-//! A map is kept in memory only, made when it would have spared reads, and given up where it spares
-//! few.
+//! A map is kept in memory only. It is built when it would have saved reads, and given up when it
+//! saves few.
 //!
 //! Invariant: for every state of the store since [`Zones::is_ready_for`], every entry lies in the
-//! interval of its record's block. Intervals only grow; what is deleted leaves them wider than they
-//! need be.
+//! interval of its record's block. Intervals only grow; deletions leave them wider than necessary.
 
 use crate::keyspace::PREFIX;
 use parking_lot::RwLock;
@@ -23,34 +22,34 @@ use smallvec::SmallVec;
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// What is kept of a key, in bytes; of a longer one a bound.
+/// The bytes that are kept of a key; a longer key is replaced by a bound.
 const KEPT: usize = 23;
-/// Blocks a map has at first and at most; there two become one.
+/// The initial and the largest number of blocks; at the largest number pairs of blocks are merged.
 const BLOCKS: usize = 2048;
 const MOST_BLOCKS: usize = 2 * BLOCKS;
-/// How many entries of each block are looked at to see whether a map would tell anything.
+/// The number of sampled entries of each block, to decide whether a map would be useful.
 const SAMPLES: usize = 8;
-/// A block spans this part of the index in the mean, or less, where a map is worth keeping.
+/// A map is useful when a block spans at most this part of the index on average.
 const NARROW: usize = 8;
-/// After so many uses in a row that spared little it is given up.
+/// A map is given up after so many successive uses that saved little.
 const PATIENCE: u32 = 256;
-/// Records that were read in vain before a map is made: a part of all, but so many at least.
+/// A map is built after so many wasted reads: a part of all records, but at least this number.
 const WASTED_PART: u64 = 64;
 const WASTED_LEAST: u64 = 2_000;
 
 type Key = SmallVec<[u8; KEPT]>;
 
-/// The bytes of a key that are kept: not above it.
+/// The kept bytes of a key, as a lower bound.
 fn floor(key: &[u8]) -> Key {
     Key::from_slice(key.get(..KEPT).unwrap_or(key))
 }
 
-/// Not below the key, nor below any that begins with what is kept of it.
+/// The kept bytes of a key, as an upper bound of all keys with this prefix.
 fn ceiling(key: &[u8]) -> Key {
     match key.get(..KEPT) {
         Some(kept) if key.len() > KEPT => match bson::key::successor(kept) {
             Some(next) => Key::from_vec(next),
-            // All of them are the highest byte there is.
+            // All kept bytes are 0xff.
             None => Key::from_slice(key),
         },
         _ => Key::from_slice(key),
@@ -61,8 +60,8 @@ fn ceiling(key: &[u8]) -> Key {
 #[derive(Clone, Debug)]
 struct Interval(Key, Key);
 
-/// The bytes that follow the first `shared` ones, as a number: keys that begin alike compare as
-/// these do, where these differ.
+/// The eight bytes after the first `shared` ones, as a number. Keys with the same first bytes
+/// compare as these numbers, when the numbers differ.
 pub fn digest(key: &[u8], shared: usize) -> u64 {
     let rest = key.get(shared..).unwrap_or(&[]);
     if let Some(whole) = rest.first_chunk() {
@@ -76,30 +75,30 @@ pub fn digest(key: &[u8], shared: usize) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// How many bytes two keys begin with alike.
+/// The length of the common prefix of two keys.
 pub fn alike(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[derive(Debug)]
 struct Map {
-    /// Where blocks begin; the first does so before all keys.
+    /// The first key of each block; the first block begins before all keys.
     starts: Vec<Key>,
-    /// What all but the first begin with, and what follows that in each: most of a search is
-    /// numbers.
+    /// The common prefix of all but the first, and the digest of the rest of each: most of a search
+    /// compares numbers.
     shared: Key,
     digests: Vec<u64>,
     intervals: Vec<Option<Interval>>,
-    /// The highest record that was taken in: no block begins at or before it any more, or its entry
-    /// would lie in another's interval.
+    /// The highest record in the map: a new block must begin after it, because its entry widened an
+    /// existing block.
     highest: Key,
-    /// Entries that were put into the last block, and how many make one.
+    /// The number of entries in the last block, and in a full block.
     last: u64,
     block_entries: u64,
 }
 
 impl Map {
-    /// Over record keys that are sorted, of which each stands for so many entries.
+    /// A map over sorted record keys, each of which stands for so many entries.
     fn new(record_keys: &[Key], entries_each: u64) -> Map {
         let mut starts = vec![Key::new()];
         let first = record_keys.get(SAMPLES..).unwrap_or(&[]);
@@ -118,7 +117,7 @@ impl Map {
         map
     }
 
-    /// Makes `shared` and `digests` anew.
+    /// Computes `shared` and `digests` again.
     fn digest(&mut self) {
         let (Some(first), Some(last)) = (self.starts.get(1), self.starts.last()) else {
             return;
@@ -171,8 +170,8 @@ impl Map {
         }
     }
 
-    /// Widens, and begins a new block where the last is full: records that come behind all others
-    /// would make it as wide as they are many.
+    /// Widens a block. Begins a new block when the last one is full; otherwise records inserted at
+    /// the end would widen it without limit.
     fn put(&mut self, key: &[u8], record: &[u8]) {
         let start = floor(record);
         if self.starts.last().is_some_and(|last| *last < start) {
@@ -196,7 +195,7 @@ impl Map {
         self.widen(key, record);
     }
 
-    /// Makes one block of two that follow each other.
+    /// Merges pairs of neighbouring blocks.
     fn halve(&mut self) {
         let mut at = 0;
         self.starts.retain(|_| {
@@ -221,13 +220,13 @@ fn union(a: Interval, b: Interval) -> Interval {
 enum State {
     #[default]
     None,
-    /// Somebody looks whether a map would tell anything.
+    /// The index is being sampled.
     Asked,
-    /// Told of what is put while what was there before is still being read.
+    /// The map is being filled: puts are reported while older entries are still being read.
     Filling(Map),
-    /// It holds for this state and later ones.
+    /// The map holds for this state and later ones.
     Ready(Map, u64),
-    /// It would have told nothing when there were so many records.
+    /// A map was useless when there were so many records.
     Useless(u64),
 }
 
@@ -237,12 +236,12 @@ pub struct Zones {
     descending: SmallVec<[bool; 4]>,
     state: RwLock<State>,
     wasted: AtomicU64,
-    /// How often in a row the map spared little.
+    /// The number of successive uses that saved little.
     vain: AtomicU32,
 }
 
-/// What a sort on the index's first field may expect of a record: its key in the order asked for is
-/// not before `best` and not behind `worst`.
+/// Bounds of a record's key in a sort on the index's first field: not before `best`, and not after
+/// `worst`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub best: Key,
@@ -250,8 +249,8 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Of a record whose key is known, in the order asked for or (`flip`) in the opposite one. Of a
-    /// long key only the beginning tells.
+    /// The bounds when the key is known, in the requested order or (`flip`) in the opposite one. Of
+    /// a long key only a prefix counts.
     pub fn of(key: &[u8], flip: bool) -> Expected {
         let told = key.get(..=KEPT).unwrap_or(key);
         let flipped: SmallVec<[u8; KEPT + 1]>;
@@ -268,7 +267,7 @@ impl Expected {
         }
     }
 
-    /// Of a record that nothing tells of.
+    /// The bounds when nothing is known.
     pub fn anything() -> Expected {
         Expected {
             best: Key::new(),
@@ -299,14 +298,14 @@ impl Zones {
         Some((entry.get(..first?)?, entry.get(at..)?))
     }
 
-    /// Whether there is a map that holds for a state.
+    /// Whether there is a map that is valid for a state.
     pub fn is_ready_for(&self, sequence: u64) -> bool {
         matches!(&*self.state.read(), State::Ready(_, from) if *from <= sequence)
     }
 
-    /// What to expect of records, by their keys: for some of them, as many as are asked about at a
-    /// time so that writers do not wait long. `None`: there is no map any more that holds for this
-    /// state; another may have been made since it was asked for.
+    /// The bounds of records, by their keys. Few keys are looked up at a time, so that writers do
+    /// not wait long. `None`: there is no valid map for this state any more; another one may have
+    /// been built since.
     pub fn expect<'k>(
         &self,
         sequence: u64,
@@ -337,16 +336,16 @@ impl Zones {
                         false => anything_with(&complement(least)),
                     },
                 },
-                // The entry would lie here; whoever asks knows of a record that has none.
+                // The entry would lie here, but this record has no entry.
                 None => Expected::anything(),
             });
         }
         Some(())
     }
 
-    /// Notes that `many` records were read that a map might have spared, of an index of about so
-    /// many entries; whether to make one now, which is for the caller to do and to end with
-    /// [`Zones::give_up`] or [`Zones::finish`].
+    /// Notes that a map might have saved `many` reads, for an index of about so many entries.
+    /// Returns whether to build one now; the caller builds it and ends with [`Zones::give_up`] or
+    /// [`Zones::finish`].
     pub fn wasted(&self, many: u64, entries: u64) -> bool {
         let wasted = self.wasted.fetch_add(many, Relaxed).saturating_add(many);
         if wasted < (entries / WASTED_PART).max(WASTED_LEAST) {
@@ -365,8 +364,8 @@ impl Zones {
         wanted
     }
 
-    /// Notes how a use went: of so many records so many were read, and so many were wanted, of an
-    /// index of about so many entries. Gives a map up that spares little.
+    /// Notes a use: the number of candidates, of records read and of records wanted, for an index
+    /// of about so many entries. Gives up a map that saves little.
     pub fn used(&self, records: usize, read: usize, wanted: usize, entries: u64) {
         let (spare, spared) = (records.saturating_sub(wanted), records.saturating_sub(read));
         if spared >= spare / 2 {
@@ -382,13 +381,13 @@ impl Zones {
         *self.state.write() = State::Useless(entries);
     }
 
-    /// As if nobody had asked: the making of a map was interrupted.
+    /// Resets the state, because building a map was interrupted.
     pub fn forget(&self) {
         *self.state.write() = State::None;
     }
 
-    /// Begins a map over what samples of the index told, if it would tell anything: entries that
-    /// are put are noted from here on.
+    /// Begins a map from the samples of the index, if it would be useful. From here on puts are
+    /// noted.
     pub fn begin(&self, samples: Samples) -> bool {
         let each = samples.step;
         let Some(record_keys) = samples.order() else {
@@ -398,7 +397,7 @@ impl Zones {
         true
     }
 
-    /// Takes in entries that were there before; `false`: they are not wanted any more.
+    /// Adds entries that existed before; `false`: they are no longer needed.
     pub fn fill<'e>(&self, entries: impl Iterator<Item = &'e [u8]>) -> bool {
         let mut state = self.state.write();
         let State::Filling(map) = &mut *state else {
@@ -412,7 +411,7 @@ impl Zones {
         true
     }
 
-    /// All entries of this state have been taken in.
+    /// All entries of this state have been added.
     pub fn finish(&self, sequence: u64) {
         let mut state = self.state.write();
         *state = match std::mem::take(&mut *state) {
@@ -430,11 +429,11 @@ impl storage::Watcher for Zones {
         };
         let entries = keys.map(|key| self.split(&key[PREFIX..]));
         let Some(mut entries) = entries.collect::<Option<SmallVec<[_; 16]>>>() else {
-            // No entry of ours: nothing is known of its record.
+            // The entry cannot be parsed, so nothing is known about its record.
             *state = State::None;
             return;
         };
-        // Blocks begin behind all that is there: in this order they can.
+        // New blocks begin after all existing records, which this order allows.
         entries.sort_unstable_by_key(|(_, record)| *record);
         for (first, record) in entries {
             map.put(first, record);
@@ -446,7 +445,7 @@ fn complement(key: &Key) -> Key {
     key.iter().map(|b| !b).collect()
 }
 
-/// Not below any key that begins so.
+/// An upper bound of all keys with this prefix.
 fn anything_with(key: &Key) -> Key {
     match bson::key::successor(key) {
         Some(next) => Key::from_vec(next),
@@ -454,7 +453,7 @@ fn anything_with(key: &Key) -> Key {
     }
 }
 
-/// Entries of an index, each so many of them one, in its order.
+/// A sample of an index's entries, in index order.
 pub struct Samples {
     records: Vec<Key>,
     step: u64,

@@ -1,7 +1,7 @@
 //! Open cursors: found by id, used by one request at a time, killed, timed out.
 //!
-//! Invariant: a cursor that is in use is not in the table, only its place is; whoever kills it then
-//! sets a flag that its user sees at the next step and on giving it back.
+//! Invariant: a cursor in use is not in the table, only its place is. Killing it sets a flag, which
+//! its user sees at the next step and when returning it.
 
 use crate::Lsid;
 use bson::{DocBuf, Writer};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a cursor gives its batches from.
+/// The source of a cursor's batches.
 pub trait Results: Send {
     /// Appends documents to the open array of `w`: at most `max_docs`, no more than fit into
     /// `max_bytes` (but always one). `true`: there are no more.
@@ -28,22 +28,21 @@ pub trait Results: Send {
         max_bytes: usize,
     ) -> Result<bool>;
 
-    /// Whether a first `fill` that failed for want of reads from the disk, or of time on an event
-    /// loop, may be called again and then gives what it would have given: it has come to nothing
-    /// yet, and knows where it stands.
+    /// Whether a first `fill` that failed because it needed disk reads, or more time on an event
+    /// loop, may be called again and then gives the same results: it has given none yet, and knows
+    /// its position.
     fn can_go_on(&self) -> bool {
         false
     }
 
-    /// From here on reads go to the disk: it goes on on a worker.
+    /// From here on reads may go to the disk: the cursor continues on a worker.
     fn read_anywhere(&mut self) {}
 
-    /// Between batches: lets go of what can be had again, or may be long. Fails when there is no
-    /// place for it: then the cursor is of no use any more.
+    /// Between batches: releases what can be read again, or is long. Fails when there is no place
+    /// to save it: then the cursor is unusable.
     fn release(&mut self, ctx: &mut OpCtx) -> Result<()>;
 
-    /// Of a cursor that waits for the log to grow: whether there is nothing for it yet. It costs
-    /// next to nothing to ask.
+    /// For a cursor that waits for the log to grow: whether it has no news yet. A cheap check.
     fn is_quiet(&self) -> Option<bool> {
         None
     }
@@ -165,7 +164,7 @@ pub struct Cursor {
     pub ns: String,
     pub results: Box<dyn Results>,
     pub lsid: Option<Lsid>,
-    /// Who made it, where that is of account.
+    /// The user who created it, if users are checked.
     pub owner: Option<String>,
     /// The multi-document transaction that it belongs to.
     pub txn_number: Option<i64>,
@@ -235,7 +234,7 @@ enum Slot {
     },
 }
 
-/// Figures for serverStatus.
+/// The figures for serverStatus.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     pub open: u64,
@@ -253,7 +252,7 @@ pub struct Cursors {
 }
 
 impl Cursors {
-    /// Takes a cursor in and gives it its id.
+    /// Registers a cursor and gives it an id.
     pub fn insert(&self, mut cursor: Cursor) -> i64 {
         let mut slots = self.slots.lock();
         let id = loop {
@@ -269,8 +268,7 @@ impl Cursors {
         id
     }
 
-    /// Takes a cursor out for one request; it must be given back or dropped with
-    /// [`Cursors::remove`].
+    /// Takes a cursor for one request, which must return it or drop it with [`Cursors::remove`].
     pub fn take(
         &self,
         id: i64,
@@ -347,7 +345,7 @@ impl Cursors {
         }
     }
 
-    /// Gives a cursor back; one that was killed meanwhile is dropped.
+    /// Returns a cursor; one that was killed meanwhile is dropped.
     pub fn give_back(&self, mut cursor: Box<Cursor>) {
         cursor.used = Instant::now();
         let mut slots = self.slots.lock();
@@ -358,7 +356,7 @@ impl Cursors {
         }
     }
 
-    /// Forgets a cursor that its user has used up.
+    /// Removes an exhausted cursor.
     pub fn remove(&self, id: i64) {
         self.slots.lock().remove(&id);
     }
@@ -421,7 +419,7 @@ impl Cursors {
         self.kill_where(|_, _, _| true)
     }
 
-    /// Drops cursors that nobody used for so long.
+    /// Drops cursors that were idle for so long.
     pub fn reap(&self, idle: Duration) {
         let n =
             self.kill_where(|_, _, c| c.is_some_and(|c| !c.no_timeout && c.used.elapsed() > idle));

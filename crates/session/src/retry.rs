@@ -1,5 +1,5 @@
-//! Retryable writes: what the newest transaction number of each session has done, so that a retry
-//! does nothing twice.
+//! Retryable writes: the results of each session's newest transaction number, so that a retry does
+//! nothing twice.
 //!
 //! The record of a session travels in the log entry of the write itself, so record and write are
 //! there together or not at all, also after a restart. In memory it is known as soon as the write
@@ -46,7 +46,7 @@ fn record_id(lsid: &Lsid) -> RecordId {
 
 /// Sessions kept in memory; beyond it the oldest are read from the store again when they come back.
 const KEEP: usize = 50_000;
-/// A page with as many results is full.
+/// The number of results on a full page.
 const PAGE: usize = 16;
 /// Records deleted at a time.
 const CHUNK: usize = 1000;
@@ -347,7 +347,7 @@ impl Retries {
                 let mut sessions = self.sessions.lock();
                 for (record, mut hold) in held.drain(..) {
                     hold.loaded = false;
-                    // Whoever waits for it has a share of his own, and goes on with this one.
+                    // A waiting request has its own reference, and continues with this state.
                     if Arc::strong_count(ArcMutexGuard::mutex(&hold)) == 2 {
                         sessions.remove(&record);
                     }
@@ -357,7 +357,7 @@ impl Retries {
                 return Ok(n);
             }
             let date = Doc::new(scan.value()).and_then(|d| d.get("date")?.as_date());
-            // A damaged record stays, for whoever looks into the damage.
+            // A damaged record is kept, so that the damage can be examined.
             newest = newest.max(date.unwrap_or(i64::MAX));
             keys.push(scan.key().to_vec());
         }
