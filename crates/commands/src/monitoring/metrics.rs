@@ -93,7 +93,7 @@ pub struct NamespaceCounters {
     pub scans: u64,
 }
 
-/// Where threads count, and what those counted that have left.
+/// The counters of all threads, and the sums of ended threads.
 #[derive(Default)]
 struct Shards {
     live: Vec<Arc<Mutex<Top>>>,
@@ -120,7 +120,7 @@ pub struct Counters {
     shards: Mutex<Shards>,
 }
 
-/// What one event loop or worker has counted: each has its own, so that none waits for another.
+/// The counters of one event loop or worker: each has its own, so that none waits for another.
 #[derive(Default)]
 pub struct Top {
     namespaces: HashMap<u64, NamespaceCounters>,
@@ -318,7 +318,7 @@ mod tests {
         spent(&a, "db", "x", OperationKind::Query, 5);
         spent(&b, "db", "x", OperationKind::Query, 7);
         spent(&b, "db", "y", OperationKind::Insert, 1);
-        // A worker leaves; what it counted stays.
+        // A worker thread ends; its counts stay.
         drop(b);
         let top = c.top();
         assert_eq!(

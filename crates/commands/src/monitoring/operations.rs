@@ -85,7 +85,7 @@ impl Operations {
         self.running.lock().get(&id).map(|o| o.user.clone())
     }
 
-    /// Asks an operation to stop; whether there was one.
+    /// Asks an operation to stop; returns whether it exists.
     pub fn kill(&self, id: i32) -> bool {
         let running = self.running.lock();
         running

@@ -1,6 +1,6 @@
-//! What took long, and what the profiler writes: after a command, one document tells what it did;
-//! it goes to the log when the command was slow, and to `<database>.system.profile` when the
-//! database is profiled.
+//! Slow-command log and profiler: after a command one document describes it. The document goes to
+//! the log when the command was slow, and to `<database>.system.profile` when the database is
+//! profiled.
 //!
 //! Invariant: a command whose database is not profiled pays for two loads of atomics. One whose
 //! database is runs on a worker, so that its profile is written before its reply is sent.
@@ -34,11 +34,11 @@ const PROFILE_BYTES: i64 = 1 << 20;
 pub struct ProfilerSettings {
     /// 0: not; 1: what is slow; 2: everything.
     pub level: i32,
-    /// In place of slowness: what matches.
+    /// A filter that replaces the time limit.
     pub filter: Option<Arc<Filter>>,
 }
 
-/// How all are.
+/// The profiler of all databases.
 pub struct Profiler {
     /// Some database has settings of its own, or every command is logged.
     any: AtomicBool,
@@ -113,7 +113,7 @@ impl Profiler {
         self.any.load(Relaxed) && db().is_some_and(|db| self.settings(db).level > 0)
     }
 
-    /// Whether a command that took so long is to be looked at.
+    /// Whether a command of this duration is logged or profiled.
     #[inline]
     pub fn wants(&self, elapsed: Duration) -> bool {
         self.any.load(Relaxed) || elapsed.as_millis() as i64 >= self.slow_ms()

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// What a command did, for those who count it.
+/// What a command did, for the counters.
 pub(super) struct Account<'a, 'r> {
     pub args: &'a Args<'r>,
     pub done: &'a Result<Done>,
     /// The reply document.
     pub reply: &'a [u8],
-    /// Without the time that it waited for others.
+    /// The duration, without the time spent waiting for other operations.
     pub elapsed: Duration,
     pub statements: u64,
     pub work: Work,
@@ -39,8 +39,8 @@ pub(super) struct Account<'a, 'r> {
 }
 
 impl Commands {
-    /// Counts a command that has come to its end, in the counters of its thread (`top`) and of the
-    /// server, and shows it to the profiler.
+    /// Counts a finished command in the counters of its thread (`top`) and of the server, and
+    /// passes it to the profiler.
     pub(super) fn account(&self, call: &Call<'_, '_>, top: &Mutex<Top>, account: Account<'_, '_>) {
         call.command.total.fetch_add(1, Relaxed);
         self.counters

@@ -1,8 +1,8 @@
-//! Before a command runs: what its session, the fail points, the concerns and the server's state
-//! allow.
+//! Admission: the checks before a command runs, of its session, fail points, concerns and the
+//! server's state.
 //!
-//! Invariant: what an [`Admission`] holds for the command is given back by [`Admission::release`],
-//! or by its drop where the request ends in an error or a panic.
+//! Invariant: [`Admission::release`] releases what an [`Admission`] holds; its drop does so after
+//! an error or a panic.
 
 use super::dispatch::Call;
 use crate::Commands;
@@ -21,7 +21,7 @@ use service::{Client, Mode, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a request that may run holds until it has run.
+/// What an admitted request holds until it has run.
 pub(super) struct Admission {
     /// When the request was run first.
     pub started: Instant,
@@ -35,14 +35,14 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// After the command has run and was accounted for: what it held goes back. The place where a
-    /// statement of a multi-document transaction gives its transaction back to the session.
+    /// Called after the command has run and was accounted for: releases what it held. Here a
+    /// statement of a multi-document transaction returns its transaction to the session.
     pub fn release(self) {
         drop(self.registered);
     }
 }
 
-/// A request that is not run.
+/// A request that is not admitted.
 pub(super) enum Refusal {
     /// A fail point closes its connection.
     Close,
@@ -56,7 +56,7 @@ impl From<Error> for Refusal {
 }
 
 impl Commands {
-    /// Lets a request in: its session, its transaction, its place among the operations, and the
+    /// Admits a request: checks its session and transaction, registers the operation, applies the
     /// fail points.
     pub(super) fn admit(&self, call: &Call<'_, '_>, args: &Args<'_>) -> Result<Admission, Refusal> {
         self.enter_session(call.command, args)?;

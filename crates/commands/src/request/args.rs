@@ -1,5 +1,5 @@
-//! The arguments that every command takes (`lsid`, `maxTimeMS`, `writeConcern`, …), parted from the
-//! command's own in one pass.
+//! The arguments that every command takes (`lsid`, `maxTimeMS`, `writeConcern`, …), separated from
+//! the command's own in one pass.
 
 use crate::request::idl;
 use bson::{Doc, Elem, Val, tag};
@@ -8,7 +8,7 @@ use executor::session_id::NOBODY;
 use session::Lsid;
 use smallvec::SmallVec;
 
-/// What is said about the versioned API.
+/// The arguments of the versioned API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Api {
     pub version: bool,
@@ -105,14 +105,14 @@ fn lsid(v: Val<'_>) -> Result<Option<Lsid>> {
     Ok(Some(Lsid { id, uid }))
 }
 
-/// Whose a session is said to be.
+/// The user that a session id names.
 pub fn digest(v: Val<'_>) -> Option<[u8; 32]> {
     let (_, bytes) = v.as_binary()?;
     bytes.try_into().ok()
 }
 
-/// What a client heard from another server of the deployment: only its form matters to a server
-/// that is alone.
+/// A time that a client received from another server of the deployment: a single server checks only
+/// its form.
 fn check_cluster_time(command: &str, e: Elem<'_>) -> Result<()> {
     let Some(d) = e.val.as_doc().filter(|_| e.val.tag == tag::DOCUMENT) else {
         return Err(idl::mismatch(command, e.name, e.val, &["object"]));
@@ -217,8 +217,8 @@ impl<'a> Generic<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// Parts the body into the command's fields and the generic ones. `db` is the message's, when
-    /// the body has none.
+    /// Separates the body into the command's fields and the generic ones. `db` is the message's,
+    /// when the body has none.
     pub fn parse(command: &'static str, body: Doc<'a>, db: Option<&'a str>) -> Result<Args<'a>> {
         let mut args = Args {
             command,

@@ -1,4 +1,4 @@
-//! Read concern, write concern, and what the latter asks of durability.
+//! Read concern, write concern, and the durability that a write concern requires.
 //!
 //! One node is its own majority: a majority write is one that is on this node's disk.
 
@@ -10,7 +10,7 @@ use service::config::Topology;
 /// The most members that a replica set can have, and so the greatest `w`.
 const MAX_MEMBERS: i64 = 50;
 
-/// How far a write must have come before it is acknowledged.
+/// When a write is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledge {
     /// Not at all.
@@ -21,8 +21,8 @@ pub enum Acknowledge {
     Durable,
 }
 
-/// Why a write concern that is well formed cannot be met: the `writeConcernError` of the reply. The
-/// write was made.
+/// Why a valid write concern cannot be satisfied: the `writeConcernError` of the reply. The write
+/// was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unmet {
     /// `w` is more than there are members.

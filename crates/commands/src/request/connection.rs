@@ -1,4 +1,4 @@
-//! What is kept for a connection.
+//! The state of a connection.
 
 use crate::security::login::Login;
 use crate::topology::monitor::Monitor;
@@ -16,18 +16,18 @@ pub struct Connection {
     pub metadata: OnceLock<DocBuf>,
     /// `client.application.name`, for currentOp and fail points.
     pub app_name: OnceLock<String>,
-    /// How the last write fared, for getLastError.
+    /// The outcome of the last write, for getLastError.
     pub last_write: Mutex<LastWrite>,
-    /// The cursor that the last request opened, or 0: until the reply has arrived nobody else knows
-    /// of it.
+    /// The cursor that the last request opened, or 0. Until the reply has arrived the client does
+    /// not know it.
     pub opened: AtomicI64,
-    /// Who is logged in.
+    /// The logged-in users.
     pub login: Login,
-    /// What a hello that waits, or a stream of them, has come to.
+    /// The state of an awaited hello, or of a stream of hellos.
     pub monitor: Mutex<Monitor>,
 }
 
-/// What `getLastError` tells.
+/// The result for `getLastError`.
 #[derive(Clone, Debug, Default)]
 pub struct LastWrite {
     pub n: i64,

@@ -1,4 +1,4 @@
-//! What a command is run with: its arguments, the connection, the reply under construction.
+//! Command context: a command's arguments, its connection, and the reply under construction.
 
 use crate::Commands;
 use crate::crud::cursor::PendingBatch;
@@ -15,7 +15,7 @@ use executor::OpCtx;
 use service::{Client, Request};
 use std::time::{Duration, Instant};
 
-/// How a command that did not fail ended.
+/// The outcome of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// The reply is written; the dispatcher adds `ok: 1`.
@@ -39,10 +39,11 @@ pub struct CommandContext<'c, 'r> {
     pub write_concern: WriteConcern,
     /// The operation: budget, deadline, where writes go.
     pub op: OpCtx<'c>,
-    /// The reply tells what a staged or earlier write did, and must not be sent before that is
+    /// The reply reports a staged or earlier write, and must not be sent before that write is
     /// committed.
     pub after_commit: bool,
-    /// How many operations it counts as: documents of an insert, statements of an update or delete.
+    /// The number of operations it counts as: documents of an insert, statements of an update or
+    /// delete.
     pub statements: u64,
     /// The reply says `ok: 1` as an int32, as MongoDB does where one command answers for another.
     pub int_ok: bool,
@@ -50,13 +51,13 @@ pub struct CommandContext<'c, 'r> {
     pub originating: Option<DocBuf>,
     /// What it did to documents, as far as only the command knows.
     pub work: Work,
-    /// How long it waited for what others do: no time that it took.
+    /// The time spent waiting for other operations, which does not count as its own.
     pub waited: Duration,
     /// A first batch that an earlier run began; set again when this run is suspended.
     pub begun: Option<Box<PendingBatch>>,
     /// For `top`, of a command on several collections.
     pub spent: Vec<(String, OperationKind, Usage)>,
-    /// The transaction that it is a statement of, or that it ends.
+    /// The transaction that the request belongs to, or ends.
     pub transaction: Option<TransactionStatement>,
     /// The reply document, open.
     pub w: Writer,

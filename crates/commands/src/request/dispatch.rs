@@ -1,6 +1,6 @@
-//! From a request to the command that answers it, and from what the command did to the reply: look
-//! the command up, admit the request ([`admission`](super::admission)), run it, account for it
-//! ([`accounting`](super::accounting)), tell the outcome.
+//! Dispatch: looks up the command of a request, admits the request
+//! ([`admission`](super::admission)), runs it, accounts for it ([`accounting`](super::accounting)),
+//! and returns the outcome.
 
 use super::accounting::Account;
 use super::admission::{
@@ -24,7 +24,7 @@ use service::{Client, Kept, Mode, Needs, Outcome, Request, Suspension};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// One run of a request: who asks for what, and where it runs.
+/// One run of a request: client, command, and the mode of the run.
 #[derive(Clone, Copy)]
 pub struct Call<'c, 'r> {
     pub mode: Mode,
@@ -33,11 +33,11 @@ pub struct Call<'c, 'r> {
     pub command: &'static Command,
 }
 
-/// What a command leaves behind, whether it failed or not.
+/// What is known after a command, whether it failed or not.
 #[derive(Default)]
 struct Left {
     wrote: bool,
-    /// For its next run, where it only lacked reads from the disk or time.
+    /// For its next run, when it only needed disk reads or time.
     kept: Option<Kept>,
 }
 
@@ -58,9 +58,9 @@ impl Commands {
             service::write_error(&err!(CommandNotFound, "no such command: '{name}'"), out);
             return Outcome::Reply;
         };
-        // A fail point may close, block or fail: whatever it does is not for an event loop.
+        // A fail point may close, block or fail, which an event loop must not do.
         if mode.on_loop()
-            // What waited looks on the loop whether it has to go on waiting.
+            // A request that waited checks on the loop whether it has to wait again.
             && (command.is(flag::WORKER) && !request.again
                 || self.fail_points.any()
                 || self.profiler.may_write(|| request.db()))
@@ -83,8 +83,8 @@ impl Commands {
         }
     }
 
-    /// The outcome of a request that was not answered: on a loop it may be run again, else its
-    /// reply is the error.
+    /// The outcome of a failed request: on a loop it may run again, otherwise its reply is the
+    /// error.
     fn failed(&self, call: &Call<'_, '_>, e: Error, left: Left, out: &mut Vec<u8>) -> Outcome {
         let on_loop = call.mode.on_loop();
         if e.is_offload() && on_loop {
@@ -102,7 +102,7 @@ impl Commands {
             e
         };
         service::write_error(&e, out);
-        // What it staged before it failed must be committed all the same.
+        // What it staged before it failed must be committed nevertheless.
         if left.wrote && on_loop {
             Outcome::Staged { durable: false }
         } else {
@@ -164,7 +164,7 @@ impl Commands {
             out.truncate(start);
         } else if silent && done.is_ok() {
             out.truncate(start);
-            // An unacknowledged write tells nothing, not even that a statement failed.
+            // An unacknowledged write reports nothing, not even a failed statement.
             out.extend_from_slice(bson::doc! { "ok": 1.0 }.as_bytes());
         }
         if let Some(statement) = &mut cx.transaction
@@ -237,7 +237,7 @@ impl Commands {
         done.is_ok() && cx.op.has_written() && lost(count).is_some_and(|l| l.close_connection)
     }
 
-    /// What the reply of a command has to wait for.
+    /// What a command's reply has to wait for.
     fn durability(&self, cx: &CommandContext<'_, '_>, mode: Mode, wrote: bool) -> Awaits {
         let durable = cx.durable();
         match wrote {
@@ -251,14 +251,15 @@ impl Commands {
     }
 }
 
-/// What the runs of a request so far leave to the next.
+/// What earlier runs of a request pass to the next.
 struct Progress {
     /// The entries that it may still examine on an event loop.
     budget: u32,
     begun: Option<Box<PendingBatch>>,
 }
 
-/// A request that is to run again, where it cannot block: after reads that it lacks, or on a worker.
+/// A request that is to run again, where it cannot block: after reads that it lacks, or on a
+/// worker.
 fn suspended(for_disk: bool, kept: Option<Kept>) -> Outcome {
     let needs = match for_disk {
         // Which reads they are is known where they were recorded.

@@ -1,5 +1,5 @@
-//! The arguments of commands: declared with [`arguments!`], read with the type checks and messages of
-//! MongoDB's IDL.
+//! The arguments of commands: declared with [`arguments!`], read with the type checks and messages
+//! of MongoDB's IDL.
 //!
 //! Every reader takes `within`, the path that messages print before the field's name (`find`,
 //! `update.updates`), and gives `None` for null and undefined: to MongoDB an argument of null is
@@ -51,7 +51,8 @@ pub fn duplicate(within: &str, field: &str) -> Error {
     )
 }
 
-/// Declares the arguments of a command, or of a document in one, as a struct with a reader for each.
+/// Declares the arguments of a command, or of a document in one, as a struct with a reader for
+/// each.
 ///
 /// ```text
 /// arguments! {

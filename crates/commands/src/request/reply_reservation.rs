@@ -1,8 +1,7 @@
-//! The memory that a long reply holds among the messages in flight, from when it begins to grow
-//! until it is sent.
+//! Reply reservation: the memory of a long reply, from when it begins to grow until it is sent.
 //!
-//! Invariant: what was taken is either given back here or, from [`ReplyReservation::settle`] on,
-//! the connection's to give back.
+//! Invariant: reserved memory is released here or, after [`ReplyReservation::settle`], by the
+//! connection.
 
 use crate::request::connection::Connection;
 use bson::MAX_DOC_BYTES;
@@ -13,9 +12,9 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// The most that a reply comes to, twice: it is made from documents as long.
+/// Twice the largest reply, because it is made from documents of the same size.
 const MOST_BYTES: usize = 2 * (MAX_DOC_BYTES + (64 << 10));
-/// Whoever waits looks this often whether he still should.
+/// How often a waiting request checks whether it was interrupted.
 const LOOK: Duration = Duration::from_millis(250);
 
 pub struct ReplyReservation<'c> {
@@ -40,7 +39,7 @@ impl<'c> ReplyReservation<'c> {
         }
     }
 
-    /// The reply has come to so many bytes; they are held until it is sent.
+    /// The final size of the reply, held until it is sent.
     pub fn settle(&self, bytes: usize) {
         let taken = self.taken.take();
         if taken > 0 {

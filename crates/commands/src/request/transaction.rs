@@ -1,7 +1,8 @@
-//! Statements of multi-document transactions (`txnNumber` with `autocommit: false`): which commands may be one, the
-//! transaction that they run in, and the labels of their errors.
+//! Statements of multi-document transactions (`txnNumber` with `autocommit: false`): which commands
+//! may be one, the transaction that they run in, and the labels of their errors.
 //!
-//! Invariant: a statement that fails aborts its transaction, as in MongoDB; one that is to be run again leaves it as it was.
+//! Invariant: a statement that fails aborts its transaction, as in MongoDB; one that is to be run
+//! again leaves it as it was.
 
 use super::dispatch::Call;
 use crate::Commands;
@@ -150,7 +151,8 @@ impl Commands {
         Duration::from_secs(seconds.unsigned_abs())
     }
 
-    /// Takes hold of the transaction that a request names, and has the operation run in it. `None`: it names none.
+    /// Takes the transaction that a request names, and runs the operation in it. `None`: it names
+    /// none.
     pub(super) fn enter_transaction(
         &self,
         call: &Call<'_, '_>,
@@ -215,11 +217,12 @@ pub struct TransactionStatement {
     pub hold: TransactionHold,
     pub lsid: Lsid,
     pub number: i64,
-    /// Where the transaction stood before the statement.
+    /// The savepoint before the statement.
     before: Option<Savepoint>,
 }
 
-/// After a statement has run: its transaction goes back to the session, or is aborted. Says whether it was aborted.
+/// After a statement: returns its transaction to the session, or aborts it; returns whether it was
+/// aborted.
 pub(super) fn leave(
     statement: &mut TransactionStatement,
     transaction: Option<Box<Transaction>>,
@@ -248,15 +251,15 @@ pub(super) fn leave(
     }
 }
 
-/// Whether a reply tells of writes that failed: in `writeErrors`, or in the `nErrors` of bulkWrite.
+/// Whether a reply reports failed writes: in `writeErrors`, or in the `nErrors` of bulkWrite.
 fn has_write_errors(reply: &[u8]) -> bool {
     let reply = Doc::new(reply).unwrap_or(Doc::EMPTY);
     let failed = |n: Val<'_>| n.to_i64_exact().is_some_and(|n| n > 0);
     reply.contains("writeErrors") || reply.get("nErrors").is_some_and(failed)
 }
 
-/// Adds the label that MongoDB gives an error of a statement: drivers begin the whole transaction again, or send the
-/// commit again.
+/// Adds the label that MongoDB gives an error of a statement: drivers begin the whole transaction
+/// again, or send the commit again.
 pub(super) fn with_label(e: Error, command: &Command, args: &Args<'_>) -> Error {
     if !is_statement(args) || !e.labels.is_empty() || e.is_offload() {
         return e;
