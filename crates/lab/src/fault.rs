@@ -25,6 +25,16 @@ impl fmt::Display for Fault {
     }
 }
 
+impl Fault {
+    /// A fault of a target with the URL that the user knows it by.
+    pub fn at(self, url: &str) -> Fault {
+        match self {
+            Fault::Target(m) if !m.contains(url) => Fault::Target(format!("{url}: {m}")),
+            other => other,
+        }
+    }
+}
+
 impl std::error::Error for Fault {}
 
 impl From<outgoing::Error> for Fault {
@@ -44,4 +54,21 @@ pub fn local(doing: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Fault {
 /// The same for the socket to a target.
 pub fn target(doing: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Fault {
     move |e| Fault::Target(format!("{doing}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_named_once() {
+        let url = "mongodb://h:1/";
+        let lost = Fault::Target("127.0.0.1:1 closed a connection".into()).at(url);
+        assert_eq!(
+            lost.to_string(),
+            "mongodb://h:1/: 127.0.0.1:1 closed a connection"
+        );
+        assert_eq!(lost.clone().at(url).to_string(), lost.to_string());
+        assert!(matches!(Fault::Check("x".into()).at(url), Fault::Check(_)));
+    }
 }

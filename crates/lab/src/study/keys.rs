@@ -312,11 +312,12 @@ impl Mode<'_> {
             self.args.to.quiet,
         );
         let mut activity = Activity::default();
-        let (outcome, spent) = fleet.watched(self.args.limit, progress, &mut |s| {
+        let done = fleet.watched(self.args.limit, progress, &mut |s| {
             if work == Work::Insert {
                 activity.look(&*self.target, s.at);
             }
-        })?;
+        });
+        let (outcome, spent) = done.map_err(|f| f.at(&self.info.url))?;
         let mut step = Step::new(name, connections, 1, &outcome, spent);
         step.activity = activity.0;
         step.target = Some(self.info.label());

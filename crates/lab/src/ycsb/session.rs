@@ -447,7 +447,8 @@ impl Session {
             if writes {
                 activity.look(target, s.at);
             }
-        })?;
+        });
+        let done = done.map_err(|f| f.at(&self.info.url))?;
         self.activity = activity.0;
         Ok(done)
     }
