@@ -189,6 +189,37 @@ class TestWhereNearMayStand:
         assert [set(d) for d in found] == [{"_id", "at", "d"}] * 2
         fails(40218, lambda: list(coll.find({}, {"d": {"$meta": "geoNearDistance"}})))
 
+    def test_inside_of_other_pipelines(self, coll):
+        coll.create_index([("at", "2dsphere")])
+        coll.insert_many([{"_id": i, "at": point(i, 0)} for i in range(10)])
+        other = coll.database["other"]
+        other.insert_many([{"_id": i, "w": point(i, 0)} for i in (2, 7)])
+        near = lambda p: {"$geoNear": {"near": p, "distanceField": "d", "maxDistance": 120000}}
+        lookup = {"from": coll.name, "let": {"w": "$w"}, "pipeline": [near("$$w"), {"$project": {"d": 1}}], "as": "n"}
+        found = list(other.aggregate([{"$lookup": lookup}, {"$sort": {"_id": 1}}]))
+        assert [sorted(ids(d["n"])) for d in found] == [[1, 2, 3], [6, 7, 8]] and found[0]["n"][0] == {"_id": 2, "d": 0}
+        union = {"coll": coll.name, "pipeline": [near(point(5, 0)), {"$limit": 1}]}
+        assert ids(other.aggregate([{"$unionWith": union}])) == [2, 7, 5]
+
+    def test_a_transaction_sees_its_own(self, coll):
+        coll.create_index([("at", "2dsphere")])
+        coll.insert_many([{"_id": i, "at": point(i, 0)} for i in range(3)])
+        near = {"at": {"$near": {"$geometry": point(0.4, 0)}}}
+        with coll.database.client.start_session() as session, session.start_transaction():
+            coll.insert_one({"_id": 9, "at": point(0.5, 0)}, session=session)
+            assert ids(coll.find(near, session=session)) == [9, 0, 1, 2]
+            assert ids(coll.find(near)) == [0, 1, 2]
+            session.abort_transaction()
+        assert ids(coll.find(near)) == [0, 1, 2]
+
+    def test_each_once_over_many_batches(self, coll):
+        coll.create_index([("area", "2dsphere")])
+        coll.create_index([("flat", "2d")])
+        areas = [polygon(square(i % 100, 0, 3)) for i in range(500)]
+        coll.insert_many([{"_id": i, "area": a, "flat": [i % 60, i % 77]} for i, a in enumerate(areas)])
+        for query in [{"area": {"$near": {"$geometry": point(50, 1)}}}, {"flat": {"$near": [10, 10]}}]:
+            assert sorted(ids(coll.find(query, batch_size=40))) == list(range(500))
+
     def test_a_view(self, coll):
         coll.create_index([("at", "2dsphere")])
         coll.insert_many([{"_id": i, "at": point(i, 0)} for i in range(5)])

@@ -1207,3 +1207,65 @@ fn chance_is_asked_once() {
         assert!(inside.access.is_scan(), "{inside:?}");
     }
 }
+
+/// Which index of shapes answers what, and by what stage; none is an error for `$near`.
+#[test]
+fn indexes_of_shapes() {
+    let infos = [
+        index(1, r#"{"at": "2dsphere", "n": 1}"#, ""),
+        index(2, r#"{"k": 1, "at": "2dsphere"}"#, ""),
+        index(3, r#"{"flat": "2d"}"#, ""),
+        index(4, r#"{"part": "2dsphere"}"#, r#"partial {"open": true}"#),
+    ];
+    let stage = |text: &str| {
+        let env = query::expr::ParseEnv::new().allow_where(true);
+        let f = Filter::parse(d(text).as_doc(), &env).unwrap();
+        let plan = plan(&PlanRequest {
+            vars: None,
+            filter: &f,
+            sort: None,
+            projection: None,
+            limit: None,
+            hint: None,
+            min: None,
+            max: None,
+            indexes: &infos,
+            count: false,
+            distinct: None,
+            clustered: true,
+            ns: "t.c",
+            estimate: None,
+        });
+        match plan.map(|p| p.access) {
+            Ok(Access::Near(a)) => format!("near {}", a.index),
+            Ok(Access::Index(a)) => format!("scan {}", a.index),
+            Ok(other) if other.is_scan() => "all".to_string(),
+            Ok(other) => format!("{other:?}"),
+            Err(e) => format!("{}", e.code.0),
+        }
+    };
+    let near = r#"{"$near": {"$geometry": {"type": "Point", "coordinates": [0, 0]}}}"#;
+    let within = r#"{"$geoWithin": {"$centerSphere": [[0, 0], 0.1]}}"#;
+    let flat = r#"{"$geoWithin": {"$box": [[0, 0], [1, 1]]}}"#;
+    for (query, want) in [
+        (format!(r#"{{"at": {near}}}"#), "near 1"),
+        (format!(r#"{{"at": {near}, "n": 5}}"#), "near 1"),
+        (r#"{"at": {"$nearSphere": [0, 0]}}"#.into(), "near 1"),
+        (r#"{"at": {"$near": [0, 0]}}"#.into(), "291"),
+        (r#"{"flat": {"$near": [0, 0]}}"#.into(), "near 3"),
+        (r#"{"flat": {"$near": [200, 0]}}"#.into(), "16433"),
+        (format!(r#"{{"flat": {near}}}"#), "291"),
+        (format!(r#"{{"part": {near}}}"#), "291"),
+        (format!(r#"{{"part": {near}, "open": true}}"#), "near 4"),
+        (format!(r#"{{"at": {within}}}"#), "scan 1"),
+        (format!(r#"{{"flat": {within}}}"#), "scan 3"),
+        (format!(r#"{{"flat": {flat}}}"#), "scan 3"),
+        (format!(r#"{{"at": {flat}}}"#), "all"),
+        (format!(r#"{{"at": {{"$not": {within}}}}}"#), "all"),
+        // A document without a shape is in none of them.
+        (r#"{"k": 1}"#.into(), "all"),
+        (r#"{"at": null}"#.into(), "all"),
+    ] {
+        assert_eq!(stage(&query), want, "{query}");
+    }
+}
