@@ -5,8 +5,8 @@
 #     scripts/fuzz.sh TARGET replay FILE…                        runs inputs once
 #     scripts/fuzz.sh TARGET save                                the smallest corpus that covers as much, into tests/fuzz/corpus
 #
-# Targets: pipelines expressions updates filters shapes projections wire sasl certificates log bson keys json entries (which links
-# RocksDB).
+# Targets: pipelines expressions updates filters shapes projections wire sasl certificates text log bson keys json entries (which
+# links RocksDB).
 # The corpus grows, and findings are kept, in $FUZZ_DIR (target/fuzz-work), with a line for each run in its ledger.tsv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

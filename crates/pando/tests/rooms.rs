@@ -14,10 +14,11 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("own_process", &[]),
     ("script", &["bson", "errors"]),
     ("wire", &["errors"]),
-    ("query", &["geo", "alloc_meter", "bson", "errors"]),
+    ("text", &["bson", "errors"]),
+    ("query", &["geo", "text", "alloc_meter", "bson", "errors"]),
     ("oplog", &["errors"]),
     ("storage", &["oplog", "uring", "errors"]),
-    ("planner", &["query", "geo", "bson", "errors"]),
+    ("planner", &["query", "geo", "text", "bson", "errors"]),
     (
         "catalog",
         &["storage", "planner", "query", "bson", "errors"],
@@ -51,7 +52,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "commands",
         &[
             "service", "auth", "session", "executor", "changes", "catalog", "storage", "planner",
-            "query", "bson", "errors",
+            "query", "text", "bson", "errors",
         ],
     ),
     (

@@ -6,7 +6,10 @@
 //! a choice to make, else from rules of thumb about operators.
 
 mod by_index;
+mod by_text;
 mod near;
+
+pub(crate) use by_text::reads_terms;
 
 use crate::ID_INDEX;
 use crate::bounds::{self, FieldKind};
@@ -28,6 +31,7 @@ use query::index_keys::{FieldKind as KeyKind, KeyField, Multikey};
 use query::path::FieldPath;
 use query::sort::SortPattern;
 use std::sync::Arc;
+use text::Matcher;
 
 /// The most ranges that several fields' points multiply to.
 const MAX_RANGES: usize = 4096;
@@ -75,6 +79,10 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
         plan.id_bounds = vec![Interval::point(id)];
         return Ok(plan);
     }
+    let text = req.filter.text().is_some();
+    if text {
+        by_text::check(req)?;
+    }
     let hinted = hint::resolve(req)?;
     if let Some((path, near)) = req.filter.near() {
         return near::plan(req, path, near, &hinted);
@@ -94,6 +102,9 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
         return Ok(Plan::new(Access::Eof, Filter::all()));
     }
     let root = req.filter.root();
+    if text {
+        return p.plan_text(root);
+    }
     if let Some(d) = &req.distinct
         && let Some(c) = p.by_distinct(d, &hinted)
     {
@@ -139,6 +150,7 @@ impl<'p> Planner<'p> {
             residual: c.residual,
             sort: if c.sorted { None } else { self.sort.cloned() },
             covered: c.covered,
+            text: self.req.filter.text().cloned(),
             id_bounds: c.id_bounds,
         }
     }
@@ -160,6 +172,9 @@ impl<'p> Planner<'p> {
 
     /// The cheapest candidate that uses bounds or gives the order.
     fn best(&self, root: &Node) -> Option<Candidate> {
+        if root.text().is_some() {
+            return self.by_text(root);
+        }
         let mut all: Vec<Candidate> = Vec::with_capacity(2);
         let preds = collect(clauses(root), self.vars);
         let indexes = match self.only {
@@ -375,6 +390,10 @@ impl<'p> Planner<'p> {
     /// Ready, visible, and holding every document that can match.
     pub(crate) fn usable(&self, info: &IndexInfo, root: &Node, preds: &[Predicate<'_>]) -> bool {
         if !info.ready || info.hidden || !cells::serves(info, preds) {
+            return false;
+        }
+        // It has nothing to tell of documents without terms.
+        if info.key.text().is_some() && root.text().is_none() {
             return false;
         }
         if let Some(partial) = &info.partial
@@ -659,7 +678,7 @@ fn paths_of(node: &Node, f: &mut impl FnMut(&FieldPath) -> bool) -> bool {
         Node::Expr(e) => e
             .needed_paths()
             .is_some_and(|p| p.iter().all(|p| f(&FieldPath::new(p)))),
-        Node::Schema(_) => false,
+        Node::Schema(_) | Node::Text(_) => false,
     }
 }
 
@@ -696,7 +715,8 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn of(preds: &[Predicate<'_>], info: &IndexInfo) -> Chosen {
+    /// `text`: the clause that is a `$text`, for its index.
+    fn of(preds: &[Predicate<'_>], info: &IndexInfo, text: Option<(usize, &Matcher)>) -> Chosen {
         let (fields, multikey) = (&info.key.fields, Multikey(info.multikey));
         let sparse = info.sparse;
         let collation = info.key.collation();
@@ -735,6 +755,14 @@ impl Chosen {
                     continue;
                 }
                 KeyKind::Wildcard => wildcard::asked(preds, &f.path),
+                KeyKind::Term | KeyKind::Score => {
+                    let (list, exact) = text
+                        .filter(|_| f.kind == KeyKind::Term)
+                        .map_or((vec![Interval::all()], Vec::new()), by_text::bounds);
+                    out.intervals.push(list);
+                    out.exact.push(exact);
+                    continue;
+                }
             };
             let sure = |p: &Predicate<'_>| f.kind == KeyKind::Ordered || wildcard::decides(p);
             let here = preds.iter().filter(|p| {

@@ -5,9 +5,10 @@
 
 use crate::interval::Interval;
 use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, NearAccess, Plan};
+use crate::predicate::clauses;
 use bson::{DocBuf, Value, Writer, doc, tag};
 use query::filter::{Filter, Node};
-use query::index_keys::{Geospatial, Multikey};
+use query::index_keys::{FieldKind, Geospatial, Multikey};
 use query::projection::Projection;
 use query::sort::SortPattern;
 use std::borrow::Cow;
@@ -198,6 +199,7 @@ fn counting(e: &Explain<'_>) -> PlanStage {
         && let Bounds::Ranges(r) = &a.bounds
         && r.len() == 1
         && !a.dedup
+        && plan.text.is_none()
         && let Some(info) = described(e, a)
     {
         let mut w = Writer::new();
@@ -329,6 +331,9 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Plan
             }
             fetch(id_scan(&bounds, false))
         }
+        Access::Index(i) if e.plan.text.is_some() && crate::choose::reads_terms(a, e.indexes) => {
+            text_match(e, i, residual)
+        }
         Access::Index(i) => {
             let scan = index_scan(e, i);
             if covered { scan } else { fetch(scan) }
@@ -382,6 +387,55 @@ fn access(e: &Explain<'_>, a: &Access, residual: &Filter, covered: bool) -> Plan
                 fetch(merge)
             }
         }
+    }
+}
+
+/// The documents that a text index finds, by terms, with their scores where these are asked for.
+fn text_match(e: &Explain<'_>, a: &IndexAccess, residual: &Filter) -> PlanStage {
+    let mut w = Writer::new();
+    let info = e.indexes.iter().find(|i| i.id == a.index);
+    w.open_doc("indexPrefix");
+    let fields = info.map_or(&[][..], |i| &i.key.fields);
+    for (f, list) in fields.iter().zip(&a.intervals) {
+        match list.first() {
+            Some(i) if f.kind == FieldKind::Ordered => {
+                w.val(f.path.as_str(), i.low.as_val());
+            }
+            _ => break,
+        }
+    }
+    w.close();
+    w.str("indexName", info.map_or("", |i| &i.name));
+    if let Some(m) = e.plan.text.as_ref().and_then(|t| t.matcher.as_ref()) {
+        let p = &m.parsed;
+        let list = |w: &mut Writer, name: &str, words: &mut dyn Iterator<Item = &String>| {
+            w.open_array(name);
+            words.for_each(|word| {
+                w.push_value(word.as_str());
+            });
+            w.close();
+        };
+        w.open_doc("parsedTextQuery");
+        list(&mut w, "terms", &mut p.terms.iter());
+        list(&mut w, "negatedTerms", &mut p.negated_terms.iter());
+        list(&mut w, "phrases", &mut p.phrases.iter());
+        list(&mut w, "negatedPhrases", &mut p.negated_phrases.iter());
+        w.close();
+        w.i32("textIndexVersion", m.index.version as i32);
+    }
+    let scored = e.plan.sort.as_ref().is_some_and(SortPattern::by_text_score)
+        || e.projection.is_some_and(|p| p.asks_for("textScore"));
+    let below = match scored {
+        true => PlanStage::new("TEXT_OR", doc! {}),
+        false => PlanStage::new("FETCH", doc! {}),
+    };
+    let found = PlanStage::new("TEXT_MATCH", w.finish()).over(below.over(index_scan(e, a)));
+    let others = clauses(residual.root()).iter();
+    let others = others.filter(|n| !matches!(n, Node::Text(_))).cloned();
+    let rest = Filter::from_node(Node::and(others.collect()));
+    match rest.is_trivial() {
+        true => found,
+        false => PlanStage::new("FETCH", filter_fields(&rest)).over(found),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::interval::Interval;
 use crate::skip::SkipBounds;
 use bson::{Doc, DocBuf, Val, Value, key};
 use query::expr::Vars;
-use query::filter::{Filter, NearTest, Node, Test};
+use query::filter::{Filter, NearTest, Node, Test, TextSearch};
 use query::index_keys::{KeyField, KeyPattern};
 use query::path::FieldPath;
 use query::projection::Projection;
@@ -84,6 +84,9 @@ pub struct PlanRequest<'a> {
     /// value.
     pub distinct: Option<DistinctRequest<'a>>,
     pub ns: &'a str,
+    /// Which of several ranges of an index holds the fewest entries, exactly. Asked only where a
+    /// phrase is looked for.
+    pub fewest: Option<&'a dyn Fn(u32, &[(Vec<u8>, Vec<u8>)]) -> usize>,
     /// About how many entries lie in `[low, high)` of an index (0: the records), when somebody can
     /// tell. Asked only when there is a choice.
     pub estimate: Option<&'a dyn Fn(u32, &[u8], &[u8]) -> u64>,
@@ -101,6 +104,8 @@ pub struct Plan {
     /// The index entries hold all that the projection (and residual) needs: nothing is fetched. The
     /// executor builds a document of the index's fields and projects that.
     pub covered: bool,
+    /// The `$text` that finds the documents, bound to its index: it knows their scores.
+    pub text: Option<Arc<TextSearch>>,
     /// The values of `_id` that `Ids` and `Records` stand for, when they are not all: for explain.
     pub id_bounds: Vec<Interval>,
 }
@@ -243,6 +248,7 @@ impl Plan {
             residual,
             sort: None,
             covered: false,
+            text: None,
             id_bounds: Vec::new(),
         }
     }

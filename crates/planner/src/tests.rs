@@ -129,6 +129,7 @@ impl Collection {
             distinct: None,
             clustered: true,
             ns: "t.c",
+            fewest: None,
             estimate: Some(&estimate),
         })
         .unwrap()
@@ -703,6 +704,7 @@ fn explain(indexes: &[(&str, &str)], f: &str, sort: &str, projection: &str) -> S
         distinct: None,
         clustered: true,
         ns: "t.c",
+        fewest: None,
         estimate: None,
     })
     .unwrap();
@@ -1085,6 +1087,7 @@ fn hints() {
             distinct: None,
             clustered: true,
             ns: "t.c",
+            fewest: None,
             estimate: None,
         })
     };
@@ -1149,6 +1152,7 @@ fn records_in_the_order_of_insertion() {
             distinct: None,
             clustered: false,
             ns: "t.c",
+            fewest: None,
             estimate: None,
         })
         .unwrap()
@@ -1188,6 +1192,7 @@ fn chance_is_asked_once() {
             distinct: None,
             clustered: true,
             ns: "t.c",
+            fewest: None,
             estimate: None,
         })
         .unwrap()

@@ -6,10 +6,12 @@
 //! "Multikey Indexes").
 //!
 //! A hashed field keeps the hash of its value; a wildcard index (see `wildcard`) has the path of
-//! each value before it; indexes of shapes have cells (see `geospatial`).
+//! each value before it; indexes of shapes have cells (see `geospatial`); a text
+//! index (see `text`) has an entry for each term.
 
 mod geospatial;
 mod hashed;
+mod text;
 mod wildcard;
 
 pub use geospatial::Geospatial;
@@ -17,6 +19,7 @@ pub use wildcard::Wildcard;
 
 use crate::collation::Collation;
 use crate::path::FieldPath;
+use ::text::TextIndex;
 use bson::key::{self, Types};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
@@ -42,6 +45,7 @@ enum PatternKind {
     Hashed,
     Wildcard(Arc<Wildcard>),
     Geospatial(Geospatial),
+    Text(Arc<TextIndex>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +67,10 @@ pub enum FieldKind {
     Wildcard,
     /// The number of a cell, as an int64, for each cell of a shape.
     Cells,
+    /// A term of the document.
+    Term,
+    /// What the document scores by that term.
+    Score,
 }
 
 impl KeyField {
@@ -432,7 +440,8 @@ fn kind_of(e: Elem<'_>, is_wildcard: bool) -> Result<(FieldKind, bool)> {
         None => match e.val.as_str() {
             Some("hashed") if !is_wildcard => Ok((FieldKind::Hashed, false)),
             Some("2d" | "2dsphere") if !is_wildcard => Ok((FieldKind::Cells, false)),
-            Some("hashed" | "text" | "2d" | "2dsphere" | "geoHaystack") => bail!(
+            Some("text") => Ok((FieldKind::Term, false)),
+            Some("hashed" | "2d" | "2dsphere" | "geoHaystack") => bail!(
                 CannotCreateIndex,
                 "indexes of type '{}' are not supported",
                 e.val.as_str().unwrap_or("")
@@ -490,11 +499,20 @@ fn check_dollars(path: &FieldPath, is_wildcard: bool) -> Result<()> {
 impl KeyPattern {
     /// Parses `{a: 1, "b.c": -1}`: positive numbers ascend, negative descend.
     pub fn parse(doc: Doc<'_>) -> Result<KeyPattern> {
-        KeyPattern::parse_with(doc, None)
+        KeyPattern::parse_of(doc, None, None)
     }
 
     /// The same with the `wildcardProjection` of a wildcard index.
     pub fn parse_with(doc: Doc<'_>, projection: Option<Doc<'_>>) -> Result<KeyPattern> {
+        KeyPattern::parse_of(doc, projection, None)
+    }
+
+    /// The same, or with what a text index is over.
+    fn parse_of(
+        doc: Doc<'_>,
+        projection: Option<Doc<'_>>,
+        text: Option<Arc<TextIndex>>,
+    ) -> Result<KeyPattern> {
         let mut fields = Vec::new();
         let (mut hashed, mut wildcard) = (false, None);
         if doc.is_empty() {
@@ -514,6 +532,10 @@ impl KeyPattern {
             let is_wildcard = path.last() == "$**";
             let (mut kind, descending) = kind_of(e, is_wildcard)?;
             hashed |= kind == FieldKind::Hashed;
+            let behind = fields.last().map(|f: &KeyField| f.kind);
+            if behind == Some(FieldKind::Term) && e.name == "_ftsx" {
+                kind = FieldKind::Score;
+            }
             if is_wildcard {
                 if wildcard.is_some() {
                     bail!(
@@ -542,7 +564,15 @@ impl KeyPattern {
                 "Index key pattern contains more than {MAX_FIELDS} fields"
             );
         }
+        let has_terms = fields.iter().any(|f| f.kind == FieldKind::Term);
         let kind = match wildcard {
+            _ if has_terms => match text {
+                Some(text) if wildcard.is_none() && !hashed => PatternKind::Text(text),
+                _ => bail!(
+                    CannotCreateIndex,
+                    "a text index has no hashed fields and is over '$**' as a text only"
+                ),
+            },
             Some(_) if hashed => bail!(
                 CannotCreateIndex,
                 "wildcard indexes do not allow hashed fields"
@@ -578,7 +608,11 @@ impl KeyPattern {
     pub fn of_spec(spec: Doc<'_>) -> Result<KeyPattern> {
         let part = |name: &str| spec.get(name).and_then(|v| v.as_doc());
         let key = part("key").unwrap_or(Doc::EMPTY);
-        let mut out = KeyPattern::parse_with(key, part("wildcardProjection"))?;
+        let text = match TextIndex::is_pattern(key) {
+            true => Some(Arc::new(TextIndex::of_spec(spec)?)),
+            false => None,
+        };
+        let mut out = KeyPattern::parse_of(key, part("wildcardProjection"), text)?;
         out.collation = match part("collation") {
             Some(c) => Collation::new(c)?,
             None => None,
@@ -601,6 +635,13 @@ impl KeyPattern {
     pub fn geospatial(&self) -> Option<&Geospatial> {
         match &self.kind {
             PatternKind::Geospatial(g) => Some(g),
+            _ => None,
+        }
+    }
+
+    pub fn text(&self) -> Option<&Arc<TextIndex>> {
+        match &self.kind {
+            PatternKind::Text(t) => Some(t),
             _ => None,
         }
     }
@@ -640,7 +681,9 @@ impl KeyPattern {
 
     /// Whether a change of what `touched` holds for may change a document's keys.
     pub fn concerned(&self, touched: impl Fn(&str) -> bool) -> bool {
-        self.wildcard().is_some() || self.fields.iter().any(|f| touched(f.path.as_str()))
+        self.wildcard().is_some()
+            || self.text().is_some_and(|t| t.concerned(&touched))
+            || self.fields.iter().any(|f| touched(f.path.as_str()))
     }
 
     /// The pattern as it was given.
@@ -686,6 +729,7 @@ impl KeyPattern {
             PatternKind::Hashed => hashed::extract(&self.fields, doc, sparse, out),
             PatternKind::Wildcard(w) => w.extract(&self.fields, doc, out),
             PatternKind::Geospatial(g) => g.extract(&self.fields, doc, out),
+            PatternKind::Text(t) => text::extract(t, &self.fields, doc, out),
         }
     }
 

@@ -8,6 +8,7 @@
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::filter::{Filter, Node, Test};
 use crate::list::Places;
+use crate::metadata::{self, Metadata};
 use crate::path::FieldPath;
 use crate::sort::field_path;
 use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
@@ -147,6 +148,11 @@ impl Projection {
         &self.index_key
     }
 
+    /// Whether it shows `$meta` of that name.
+    pub fn asks_for(&self, name: &str) -> bool {
+        self.root.computed && metadata::asks_for(self.source.as_doc().as_val(), name)
+    }
+
     /// Appends the projected document to `out`. `matched`: what [`Filter::first_matched_index`]
     /// said, where needed.
     pub fn apply(
@@ -156,11 +162,24 @@ impl Projection {
         vars: &Vars,
         out: &mut Vec<u8>,
     ) -> Result<()> {
+        self.apply_with(doc, matched, vars, Metadata::NONE, out)
+    }
+
+    /// The same where something is known of the document.
+    pub fn apply_with(
+        &self,
+        doc: Doc<'_>,
+        matched: Option<u32>,
+        vars: &Vars,
+        meta: &Metadata,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let pass = Pass {
             inclusion: self.inclusion,
             root: doc,
             matched,
             vars,
+            meta,
         };
         pass.document(&self.root, doc, out)
     }
@@ -488,6 +507,7 @@ struct Pass<'a> {
     root: Doc<'a>,
     matched: Option<u32>,
     vars: &'a Vars,
+    meta: &'a Metadata,
 }
 
 fn open(out: &mut Vec<u8>) -> usize {
@@ -686,7 +706,7 @@ impl<'a> Pass<'a> {
     fn computed(&self, name: &str, child: &Child, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
         match child {
             Child::Computed(e) => {
-                let ctx = EvalCtx::new(self.root, self.vars);
+                let ctx = EvalCtx::new(self.root, self.vars).with_meta(self.meta);
                 let v = e.evaluate(&ctx)?;
                 if let Some(v) = v.as_val() {
                     head(out, v.tag, name.as_bytes());

@@ -6,6 +6,7 @@
 
 use crate::collation::Collation;
 use crate::index_keys::{self, KeyField, KeySet};
+use crate::metadata::Metadata;
 use crate::path::FieldPath;
 use bson::key;
 use bson::{Doc, DocBuf, Elem, Val, Value, order, tag};
@@ -34,6 +35,7 @@ pub struct SortField {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SortMeta {
     RandVal,
+    TextScore,
     /// Nothing has one yet: equal for all documents.
     SearchScore,
 }
@@ -42,6 +44,31 @@ impl SortPattern {
     /// Parses the specification of find's `sort` and of `$sort`. An empty document gives a pattern
     /// without fields.
     pub fn parse(doc: Doc<'_>) -> Result<SortPattern> {
+        let pattern = SortPattern::parse_found(doc)?;
+        pattern.check_meta(false)?;
+        Ok(pattern)
+    }
+
+    /// Refuses an order by a text's score where there is none.
+    pub fn check_meta(&self, has_text_score: bool) -> Result<()> {
+        if self.by_text_score() && !has_text_score {
+            bail!(
+                40218,
+                "query requires text score metadata, but it is not available"
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether it orders by `$meta: "textScore"`.
+    pub fn by_text_score(&self) -> bool {
+        self.fields
+            .iter()
+            .any(|f| f.meta == Some(SortMeta::TextScore))
+    }
+
+    /// As [`SortPattern::parse`], where [`SortPattern::check_meta`] is still to be asked.
+    pub fn parse_found(doc: Doc<'_>) -> Result<SortPattern> {
         let mut fields: Vec<SortField> = Vec::new();
         let mut seen = HashSet::new();
         for e in doc {
@@ -95,10 +122,15 @@ impl SortPattern {
 
     /// Appends the document's sort key: memcmp of two keys is the order of the documents.
     pub fn sort_key(&self, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
+        self.sort_key_with(doc, Metadata::NONE, out)
+    }
+
+    /// The same where something is known of the document.
+    pub fn sort_key_with(&self, doc: Doc<'_>, known: &Metadata, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         for f in &self.fields {
             if let Some(meta) = f.meta {
-                meta_key(meta, out);
+                meta_key(meta, known, out);
                 continue;
             }
             match plain(&f.path, doc) {
@@ -108,7 +140,7 @@ impl SortPattern {
                 Some(None) => key::encode_missing(f.descending, out, None),
                 None => {
                     out.truncate(start);
-                    return self.array_key(doc, out);
+                    return self.array_key(doc, known, out);
                 }
             }
         }
@@ -116,7 +148,7 @@ impl SortPattern {
     }
 
     /// The key of a document in which a field goes through an array.
-    fn array_key(&self, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
+    fn array_key(&self, doc: Doc<'_>, known: &Metadata, out: &mut Vec<u8>) -> Result<()> {
         if let [f] = &self.fields[..]
             && !f.path.is_dotted()
             && let Some(items) = doc.get(f.path.first()).and_then(|v| v.as_array())
@@ -157,7 +189,7 @@ impl SortPattern {
         }
         for f in &self.fields {
             if let Some(meta) = f.meta {
-                meta_key(meta, out);
+                meta_key(meta, known, out);
             }
         }
         Ok(())
@@ -196,9 +228,14 @@ fn as_sort(e: Error) -> Error {
     }
 }
 
-fn meta_key(meta: SortMeta, out: &mut Vec<u8>) {
-    if meta == SortMeta::RandVal {
-        out.extend_from_slice(&rand::random::<[u8; 8]>());
+fn meta_key(meta: SortMeta, known: &Metadata, out: &mut Vec<u8>) {
+    match meta {
+        SortMeta::RandVal => out.extend_from_slice(&rand::random::<[u8; 8]>()),
+        SortMeta::TextScore => {
+            let score = Value::from(known.text_score.unwrap_or(0.0));
+            key::encode(score.as_val(), true, out, None);
+        }
+        SortMeta::SearchScore => {}
     }
 }
 
@@ -235,15 +272,11 @@ fn parse_field(e: Elem<'_>) -> Result<SortField> {
             );
         }
         let meta = match m.val.as_str() {
-            Some(name @ ("textScore" | "geoNearDistance")) => bail!(
+            Some("geoNearDistance") => bail!(
                 40218,
-                "query requires {} metadata, but it is not available",
-                if name == "textScore" {
-                    "text score"
-                } else {
-                    "$geoNear distance"
-                }
+                "query requires $geoNear distance metadata, but it is not available"
             ),
+            Some("textScore") => SortMeta::TextScore,
             Some("randVal") => SortMeta::RandVal,
             Some("searchScore" | "vectorSearchScore") => SortMeta::SearchScore,
             _ => bail!(31138, "Illegal $meta sort: {}: {}", m.name, m.val),

@@ -200,7 +200,11 @@ fn subject<'a>(cx: &CommandContext<'_, 'a>, command: &str) -> Result<Subject<'a>
         None => None,
     };
     request.sort = match sort.filter(|s| !s.is_empty()) {
-        Some(s) => Some(SortPattern::parse(s)?.collated(env.collation())),
+        Some(s) => {
+            let pattern = SortPattern::parse_found(s)?.collated(env.collation());
+            pattern.check_meta(request.filter.text().is_some())?;
+            Some(pattern)
+        }
         None => None,
     };
     if command == "count" {

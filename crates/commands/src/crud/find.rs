@@ -104,12 +104,14 @@ fn check_tailable(a: &Arguments<'_>) -> Result<()> {
 fn parse_sort(
     sort: Option<Doc<'_>>,
     env: &ParseEnv,
+    has_text_score: bool,
 ) -> Result<(Option<SortPattern>, Option<Hint>)> {
     let Some(d) = sort else {
         return Ok((None, None));
     };
     let Some(v) = d.get("$natural") else {
-        let pattern = SortPattern::parse(d)?.collated(env.collation());
+        let pattern = SortPattern::parse_found(d)?.collated(env.collation());
+        pattern.check_meta(has_text_score)?;
         return Ok((Some(pattern), None));
     };
     if d.count() > 1 {
@@ -133,7 +135,12 @@ pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
     check_tailable(&a)?;
     let (env, vars) = variables::variables(cx, &ns, &a.collation, a.let_)?;
     let filter = Filter::parse(a.filter.unwrap_or(Doc::EMPTY), &env)?;
-    let (sort, natural) = parse_sort(a.sort, &env)?;
+    let scored = filter.text().is_some();
+    if scored && a.tailable {
+        bail!(BadValue, "text expressions not allowed in tailable cursors");
+    }
+    let (sort, natural) = parse_sort(a.sort, &env, scored)?;
+    let env = env.with_text_score(scored);
     let projection = match a.projection {
         Some(d) => Some(Projection::parse(d, Some(&filter), &env)?),
         None => None,

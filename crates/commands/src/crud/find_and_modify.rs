@@ -79,7 +79,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (env, vars) = variables::variables(cx, &ns, &a.collation, common.let_)?;
     let filter = Filter::parse(a.query.unwrap_or(Doc::EMPTY), &env)?;
     let sort = match a.sort {
-        Some(d) => Some(SortPattern::parse(d)?.collated(env.collation())),
+        Some(d) => Some(found_sort(d, &filter, &env)?),
         None => None,
     };
     let projection = match a.fields {
@@ -190,6 +190,13 @@ fn done_before(done: &StmtResult, what: &FindAndModify<'_>) -> FoundAndModified 
         updated_existing: !removed && done.upserted.is_none() && done.n > 0,
         upserted: done.upserted.clone(),
     }
+}
+
+/// A sort, which may be by the score of the filter's `$text`.
+fn found_sort(d: Doc<'_>, filter: &Filter, env: &query::expr::ParseEnv) -> Result<SortPattern> {
+    let pattern = SortPattern::parse_found(d)?.collated(env.collation());
+    pattern.check_meta(filter.text().is_some())?;
+    Ok(pattern)
 }
 
 fn project(p: &Projection, d: &DocBuf, filter: &Filter, vars: &Vars) -> Result<DocBuf> {

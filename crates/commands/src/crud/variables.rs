@@ -30,7 +30,7 @@ pub fn variables(
         vars.set(query::script::STORED, stored);
     }
     let env = ParseEnv::new().collated(collation::effective(cx, ns, given)?);
-    let mut env = env.allow_where(true);
+    let mut env = env.allow_where(true).allow_text(true);
     if let Some(d) = let_ {
         // One may name those before it.
         for e in d {

@@ -7,6 +7,7 @@ use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::index_keys::KeyPattern;
+use text::TextIndex;
 
 /// The most indexes of one collection, `_id_` included.
 pub const MAX_INDEXES: usize = 64;
@@ -24,6 +25,13 @@ const SIGNATURE: [&str; 5] = [
     "partialFilterExpression",
     "collation",
     "wildcardProjection",
+];
+/// Options of text indexes.
+const TEXT_OPTIONS: [&str; 4] = [
+    "weights",
+    "default_language",
+    "language_override",
+    "textIndexVersion",
 ];
 /// Options that are true or false.
 const FLAGS: [&str; 6] = [
@@ -219,10 +227,7 @@ impl<'a> IndexOptions<'a> {
     }
 
     fn read_kind_option(&mut self, e: Elem<'a>) -> Result<()> {
-        let text = matches!(
-            e.name,
-            "weights" | "default_language" | "language_override" | "textIndexVersion"
-        );
+        let text = TEXT_OPTIONS.contains(&e.name);
         if text && !self.key.iter().any(|k| k.val.as_str() == Some("text")) {
             bail!(
                 CannotCreateIndex,
@@ -300,9 +305,49 @@ impl IndexSpec {
         if sphere && !d.contains("2dsphereIndexVersion") {
             options.w.i32("2dsphereIndexVersion", 3);
         }
-        let spec = options.w.finish();
+        let mut spec = options.w.finish();
+        if TextIndex::is_pattern(key) {
+            spec = TextIndex::normalize(spec.as_doc())?;
+        }
         check_kind(&spec, options.old)?;
         Ok(IndexSpec { spec })
+    }
+
+    /// A collection has one text index.
+    fn is_the_text_index(&self, existing: &[DocBuf]) -> Result<bool> {
+        for e in existing {
+            let e = e.as_doc();
+            let (key, name) = (e.get("key"), e.get("name").and_then(|v| v.as_str()));
+            let key = key.and_then(|v| v.as_doc()).unwrap_or(Doc::EMPTY);
+            let same = |field: &&str| match (self.spec.get(field), e.get(field)) {
+                (None, None) => true,
+                (Some(a), Some(b)) => order::equal(a, b),
+                _ => false,
+            };
+            match (name == Some(self.name()), TextIndex::is_pattern(key)) {
+                (true, true)
+                    if TEXT_OPTIONS.iter().all(same)
+                        && matches!(self.compare(e), Likeness::Identical) =>
+                {
+                    return Ok(true);
+                }
+                (_, true) => bail!(
+                    IndexOptionsConflict,
+                    "An equivalent index already exists with a different name and options. Requested index: {}, \
+                     existing index: {e} (only one text index per collection allowed, found existing text index \
+                     \"{}\")",
+                    self.spec.as_doc(),
+                    name.unwrap_or("")
+                ),
+                (true, false) => bail!(
+                    IndexKeySpecsConflict,
+                    "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and can cause conflicts. Please refer to our documentation. Requested index: {}, existing index: {e}",
+                    self.spec.as_doc()
+                ),
+                (false, false) => {}
+            }
+        }
+        Ok(false)
     }
 
     /// How this specification stands to an existing one.
@@ -331,6 +376,9 @@ impl IndexSpec {
 
     /// Whether `existing` is this very index already; an error when both cannot be.
     pub fn exists_among(&self, existing: &[DocBuf]) -> Result<bool> {
+        if TextIndex::is_pattern(self.key()) {
+            return self.is_the_text_index(existing);
+        }
         for e in existing {
             let e = e.as_doc();
             let name = e.get("name").and_then(|v| v.as_str()).unwrap_or("");
@@ -399,6 +447,13 @@ fn check_kind(spec: &DocBuf, old: bool) -> Result<()> {
         bail!(
             16764,
             "Currently hashed indexes cannot guarantee uniqueness. Use a regular index."
+        );
+    }
+    if pattern.text().is_some() && has("collation") {
+        bail!(
+            CannotCreateIndex,
+            "Index type 'text' does not support collation: {}",
+            spec.as_doc()
         );
     }
     if pattern.wildcard().is_some() {

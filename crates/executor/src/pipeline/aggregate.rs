@@ -9,12 +9,14 @@ use crate::pipeline::idle::Idle;
 use crate::pipeline::merge_into::MergeInto;
 use crate::read::find::{FindCursor, FindRequest};
 use crate::read::request::ReadRequest;
+use crate::read::text;
 use bson::{Doc, DocBuf, Writer, doc};
 use catalog::numbers::ID_INDEX;
 use catalog::{Collection, NewIndex};
 use errors::{Result, bail};
 use planner::{Access, DistinctRequest, Hint, Plan};
 use query::expr::Vars;
+use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::{
     self, Foreign, GroupPushdown, MergeSpec, Namespace, OutSpec, Pipeline, PipelineHost, RowsKind,
@@ -57,6 +59,10 @@ pub(crate) struct Leaf(pub FindCursor);
 impl pipeline::DocumentSource for Leaf {
     fn doc(&self) -> Doc<'_> {
         self.0.projected()
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.0.known()
     }
 
     fn as_any(&mut self) -> &mut dyn Any {
@@ -227,6 +233,15 @@ pub(crate) fn begin(
 ) -> Result<Begun> {
     let push = pipeline.pushdown();
     let (view, coll) = ctx.view(ns);
+    if pipeline.searches_text(push.consumed) {
+        bail!(
+            17313,
+            "$match with $text is only allowed as the first pipeline stage"
+        );
+    }
+    if coll.is_none() {
+        text::bound(&push.filter, None)?;
+    }
     let begun = |start, from, coll| Ok(Begun { start, from, coll });
     let coll = match coll {
         Some(coll) if push.limit != Some(0) => coll,
@@ -266,6 +281,9 @@ pub(crate) fn begin(
     find.projection = push.needed.as_ref().and_then(covering);
     let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
     cursor.drop_projection_unless_covered();
+    if cursor.plan().text.is_some() && pipeline.asks_for(push.consumed, "textScore") {
+        cursor.keep_score();
+    }
     begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))
 }
 

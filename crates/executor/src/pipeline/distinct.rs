@@ -4,6 +4,7 @@ use crate::op::OpCtx;
 use crate::pipeline::aggregate::{AggregateRequest, PipelineCursor, covering};
 use crate::read::RecordStream;
 use crate::read::request::ReadRequest;
+use crate::read::text;
 use bson::{Doc, Value, key};
 use catalog::Collection;
 use errors::{Result, bail};
@@ -26,7 +27,7 @@ pub fn distinct(
     collation: Option<&Collation>,
 ) -> Result<Vec<Value>> {
     let (view, Some(coll)) = ctx.view(ns) else {
-        return Ok(Vec::new());
+        return text::bound(req.filter, None).map(|_| Vec::new());
     };
     if coll.is_view() {
         bail!(

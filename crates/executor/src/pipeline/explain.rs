@@ -111,6 +111,10 @@ impl pipeline::DocumentSource for WatchedLeaf {
         self.cursor.projected()
     }
 
+    fn meta(&self) -> &query::metadata::Metadata {
+        self.cursor.known()
+    }
+
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }

@@ -5,6 +5,7 @@ use crate::op::OpCtx;
 use crate::read::index_scan::{IndexScan, Position};
 use crate::read::source::{count_uses, index};
 use crate::read::step::Step;
+use crate::read::text;
 use crate::read::{ReadRequest, RecordStream};
 use crate::records;
 use catalog::{Collection, Index};
@@ -27,7 +28,7 @@ pub fn has_records(ctx: &OpCtx, ns: &str) -> Result<bool> {
 /// The number of matching records; `limit` and `skip` as in the count command.
 pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64) -> Result<u64> {
     let (view, Some(coll)) = ctx.view(ns) else {
-        return Ok(0);
+        return text::bound(req.filter, None).map(|_| 0);
     };
     if coll.is_view() {
         bail!(

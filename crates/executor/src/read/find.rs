@@ -6,6 +6,7 @@ use crate::op::OpCtx;
 use crate::read::RecordStream;
 use crate::read::request::ReadRequest;
 use crate::read::step::built;
+use crate::read::text;
 use crate::records::{self, latch_hash};
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
@@ -15,9 +16,11 @@ use planner::{Access, Hint, Plan};
 use query::expr::Vars;
 use query::filter::{Filter, nearest};
 use query::index_keys::KeySet;
+use query::metadata::Metadata;
 use query::pipeline::geo_near;
 use query::projection::Projection;
 use query::sort::SortPattern;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// A parsed find. Owned, so that a cursor can keep what it needs.
@@ -59,6 +62,8 @@ impl FindRequest<'_> {
 /// The shape of a result: how a document is projected on its way into a batch.
 pub(crate) struct Shape {
     pub projection: Option<Projection>,
+    /// It has `$meta: "textScore"`.
+    shows_score: bool,
     vars: Arc<Vars>,
     show_record_id: bool,
     return_key: bool,
@@ -75,6 +80,7 @@ impl Shape {
         return_key: bool,
     ) -> Shape {
         Shape {
+            shows_score: projection.as_ref().is_some_and(|p| p.asks_for("textScore")),
             projection,
             vars,
             show_record_id,
@@ -113,14 +119,18 @@ impl Shape {
             } else {
                 None
             };
+            let known = match plan.filter(|_| self.shows_score) {
+                Some(plan) => text::metadata(plan, doc),
+                None => Metadata::default(),
+            };
             match plan
                 .filter(|_| p.reads_near())
                 .and_then(|p| near_of(p, doc))
             {
-                None => p.apply(doc, matched, &self.vars, &mut self.scratch)?,
+                None => p.apply_with(doc, matched, &self.vars, &known, &mut self.scratch)?,
                 Some((distance, shape)) => {
                     let doc = geo_near::with_meta(doc, distance, shape);
-                    p.apply(built(&doc), matched, &self.vars, &mut self.scratch)?;
+                    p.apply_with(built(&doc), matched, &self.vars, &known, &mut self.scratch)?;
                     self.scratch = geo_near::without_meta(built(&self.scratch));
                 }
             }
@@ -220,6 +230,9 @@ pub struct FindCursor {
     pub returned: u64,
     /// Present when expressions are evaluated.
     interrupt: Option<Arc<Interrupt>>,
+    /// What is known of the current result, where somebody asks.
+    known: Metadata,
+    wants_score: bool,
 }
 
 impl FindCursor {
@@ -237,7 +250,9 @@ impl FindCursor {
             }
             _ => ctx.view(ns),
         };
-        let Some(coll) = coll else { return Ok(None) };
+        let Some(coll) = coll else {
+            return text::bound(&req.filter, None).map(|_| None);
+        };
         if coll.is_view() {
             bail!(
                 CommandNotSupportedOnView,
@@ -254,6 +269,9 @@ impl FindCursor {
         coll: Arc<Collection>,
         mut req: FindRequest,
     ) -> Result<FindCursor> {
+        if let Cow::Owned(filter) = text::bound(&req.filter, Some(&coll))? {
+            req.filter = filter;
+        }
         let wants_vars = req.filter.wants_vars();
         let mut interrupt = None;
         let computes = wants_vars || req.projection.as_ref().is_some_and(|p| !p.is_simple());
@@ -289,6 +307,8 @@ impl FindCursor {
             seeking: false,
             returned: 0,
             interrupt,
+            known: Metadata::default(),
+            wants_score: false,
         })
     }
 
@@ -361,8 +381,21 @@ impl FindCursor {
         }
     }
 
+    /// From here on [`FindCursor::known`] tells the score of a text search.
+    pub(crate) fn keep_score(&mut self) {
+        self.wants_score = true;
+    }
+
+    /// What is known of the current result, as [`FindCursor::project`] left it.
+    pub(crate) fn known(&self) -> &Metadata {
+        &self.known
+    }
+
     /// Computes the projection for [`FindCursor::projected`], after a step.
     pub(crate) fn project(&mut self) -> Result<()> {
+        if self.wants_score {
+            self.known = text::metadata(&self.rows.plan, self.rows.doc());
+        }
         if self.shape.projection.is_some() {
             self.doc()?;
         }

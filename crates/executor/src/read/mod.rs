@@ -17,6 +17,7 @@ pub(crate) mod sorter;
 pub(crate) mod source;
 pub(crate) mod step;
 pub(crate) mod tail;
+pub(crate) mod text;
 pub(crate) mod union;
 pub(crate) mod zones;
 

@@ -293,7 +293,9 @@ impl RecordStream {
                 }
                 let limit = limit.and_then(|l| usize::try_from(l).ok());
                 let limit = limit.filter(|l| *l > 0);
-                Box::new(Sorter::new(ctx, pattern, limit, self.disk_use))
+                let mut sorter = Box::new(Sorter::new(ctx, pattern, limit, self.disk_use));
+                sorter.score_by(&self.plan);
+                sorter
             }
         };
         loop {

@@ -2,6 +2,7 @@
 //! operator's rules (query settings, index filters, `notablescan`).
 
 use crate::engine::Engine;
+use crate::read::text;
 use crate::records;
 use bson::Doc;
 use catalog::keyspace;
@@ -11,6 +12,7 @@ use planner::{DistinctRequest, Hint, Plan, PlanRequest};
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,6 +78,13 @@ impl<'a> ReadRequest<'a> {
         coll: &Collection,
         count: bool,
     ) -> Result<Plan> {
+        if let Cow::Owned(filter) = text::bound(self.filter, Some(coll))? {
+            let bound = ReadRequest {
+                filter: &filter,
+                ..self.clone()
+            };
+            return bound.plan(engine, view, coll, count);
+        }
         let plan = self.plan_any(&engine.store, view, coll, count)?;
         if engine.no_table_scan.load(Ordering::Relaxed) {
             self.check_scan(&plan, &coll.ns)?;
@@ -106,7 +115,11 @@ impl<'a> ReadRequest<'a> {
         let lacks = Cell::new(None);
         let estimate =
             |id: u32, low: &[u8], high: &[u8]| estimate(store, view, coll, id, low, high, &lacks);
-        let plan = self.plan_by(&estimate, coll, count)?;
+        let size = |low: &[u8], high: &[u8]| store.approximate_size(low, high);
+        let fewest = |id: u32, ranges: &[(Vec<u8>, Vec<u8>)]| {
+            text::fewest(view, coll, id, ranges, &size, &lacks)
+        };
+        let plan = self.plan_by(&estimate, &fewest, coll, count)?;
         // On an event loop an estimate may need a disk read. A plan made without it would be
         // arbitrary, so the read comes first.
         match lacks.take().filter(Error::is_offload) {
@@ -118,6 +131,7 @@ impl<'a> ReadRequest<'a> {
     fn plan_by(
         &self,
         estimate: &dyn Fn(u32, &[u8], &[u8]) -> u64,
+        fewest: &dyn Fn(u32, &[(Vec<u8>, Vec<u8>)]) -> usize,
         coll: &Collection,
         count: bool,
     ) -> Result<Plan> {
@@ -144,6 +158,7 @@ impl<'a> ReadRequest<'a> {
             count,
             distinct: self.distinct,
             ns: &coll.ns,
+            fewest: Some(fewest),
             estimate: Some(estimate),
         };
         // Query settings take precedence over an index filter, and that over a hint.

@@ -9,12 +9,15 @@
 
 use crate::op::OpCtx;
 use crate::read::step::{Current, Step};
+use crate::read::text;
 use crate::records;
 use bson::Doc;
 use errors::{Error, Result, bail};
+use planner::Plan;
 use query::pipeline::{Merge, Runs, Share, SpillFile, SpillTarget};
 use query::sort::SortPattern;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
 
 /// The memory limit of a sort; MongoDB's default.
 const MEMORY_LIMIT: usize = 100 << 20;
@@ -35,6 +38,8 @@ struct Row {
 
 pub(crate) struct Sorter {
     pattern: SortPattern,
+    /// Gives the scores that documents are sorted by.
+    scores: Option<Arc<Plan>>,
     limit: Option<usize>,
     heap: BinaryHeap<Row>,
     all: Vec<Row>,
@@ -73,6 +78,7 @@ impl Sorter {
     ) -> Sorter {
         Sorter {
             pattern,
+            scores: None,
             limit,
             heap: BinaryHeap::new(),
             all: Vec::new(),
@@ -86,6 +92,11 @@ impl Sorter {
             disk_use,
             runs: Runs::default(),
         }
+    }
+
+    /// To be called where the order may be by what the plan knows of documents.
+    pub(crate) fn score_by(&mut self, plan: &Arc<Plan>) {
+        self.scores = self.pattern.by_text_score().then(|| plan.clone());
     }
 
     /// `keep`: the document cannot be fetched again (it was built from an index).
@@ -109,7 +120,13 @@ impl Sorter {
         seq: u64,
     ) -> Result<()> {
         self.scratch.clear();
-        self.pattern.sort_key(doc, &mut self.scratch)?;
+        match &self.scores {
+            None => self.pattern.sort_key(doc, &mut self.scratch)?,
+            Some(plan) => {
+                let known = text::metadata(plan, doc);
+                self.pattern.sort_key_with(doc, &known, &mut self.scratch)?;
+            }
+        }
         self.rows += 1;
         if let Some(limit) = self.limit
             && self.heap.len() >= limit

@@ -2,6 +2,7 @@
 
 use crate::op::{Latched, OpCtx};
 use crate::read::request::ReadRequest;
+use crate::read::text;
 use crate::records;
 use crate::write::candidate::{Candidate, CandidateBatches};
 use crate::write::locked::LockedCollection;
@@ -12,6 +13,7 @@ use catalog::Collection;
 use errors::{Result, bail};
 use query::filter::Filter;
 use query::sort::SortPattern;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 pub struct DeleteRequest<'a> {
@@ -38,6 +40,20 @@ pub fn delete(
     at: usize,
     retry: Option<&mut dyn Retry>,
 ) -> Result<Deleted> {
+    if req.filter.text().is_some()
+        && let Cow::Owned(filter) = text::bound(req.filter, ctx.view(ns).1.as_deref())?
+    {
+        let filter = &filter;
+        let bound = DeleteRequest {
+            filter,
+            vars: req.vars.clone(),
+            multi: req.multi,
+            sort: req.sort,
+            hint: req.hint.clone(),
+            images: req.images,
+        };
+        return delete(ctx, ns, &bound, at, retry);
+    }
     ctx.flush_own();
     if req.multi {
         return delete_many(ctx, ns, req);

@@ -2,6 +2,7 @@
 
 use crate::op::{Latched, OpCtx};
 use crate::read::request::ReadRequest;
+use crate::read::text;
 use crate::records;
 use crate::write::candidate::{Candidate, CandidateBatches};
 use crate::write::find_and_modify::retry_image;
@@ -17,6 +18,7 @@ use query::expr::Vars;
 use query::filter::Filter;
 use query::sort::SortPattern;
 use query::update::{Applied, Update, UpdateCtx};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 pub struct UpdateRequest<'a> {
@@ -52,6 +54,23 @@ pub fn update(
     at: usize,
     retry: Option<&mut dyn Retry>,
 ) -> Result<Updated> {
+    if req.filter.text().is_some()
+        && let Cow::Owned(filter) = text::bound(req.filter, ctx.view(ns).1.as_deref())?
+    {
+        let filter = &filter;
+        let bound = UpdateRequest {
+            filter,
+            update: req.update,
+            upsert: req.upsert,
+            now_millis: req.now_millis,
+            vars: req.vars,
+            multi: req.multi,
+            sort: req.sort,
+            hint: req.hint.clone(),
+            images: req.images,
+        };
+        return update(ctx, ns, &bound, at, retry);
+    }
     let mut stmt = Statement { at, retry };
     let mut duplicate = None;
     for _ in 0..ATTEMPTS {

@@ -5,8 +5,8 @@
 //! what the index holds decide it for every document.
 
 use super::{
-    Candidate, Chosen, DEFAULT_DOCS, MAX_MERGED, Planner, Spread, decided_by_key, ranges, rest,
-    share,
+    Candidate, Chosen, DEFAULT_DOCS, MAX_MERGED, Planner, Spread, by_text, decided_by_key, ranges,
+    rest, share,
 };
 use crate::implied::implies;
 use crate::interval::{Interval, bounded};
@@ -30,7 +30,11 @@ impl Planner<'_> {
     ) -> Option<Candidate> {
         let all = clauses(root);
         let fields = &info.key.fields;
-        let mut chosen = Chosen::of(preds, info);
+        let text = (info.key.text()).and_then(|_| by_text::clause(all));
+        let mut chosen = Chosen::of(preds, info, text);
+        if let Some((_, matcher)) = text {
+            self.keep_rarest(info, matcher, &mut chosen)?;
+        }
         let spread = ranges(fields, &mut chosen.intervals);
         if chosen.intervals.iter().any(Vec::is_empty) {
             return Some(nothing());

@@ -85,7 +85,7 @@ fn by(
     }
     let all = clauses(root);
     let preds = collect(all, p.vars);
-    let mut chosen = Chosen::of(&preds, info);
+    let mut chosen = Chosen::of(&preds, info, None);
     let before = chosen.intervals.get(..field).unwrap_or(&[]);
     if !before.iter().all(|list| bounded(list)) {
         return Ok(None);

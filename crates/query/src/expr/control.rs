@@ -26,12 +26,20 @@ pub(super) const OPS: &[Op] = &[
     .varying(),
     Op::custom("$literal", parse_literal, &[], absent),
     Op::custom("$const", parse_literal, &[], absent),
-    // No stage of ours attaches metadata that an expression could read.
-    Op::custom("$meta", parse_meta, &[], absent).varying(),
+    Op::custom("$meta", parse_meta, &[], meta).varying(),
 ];
 
 fn absent<'a>(_: &'a Call, _: &EvalCtx<'a>) -> Result<Computed<'a>> {
     Ok(Computed::Missing)
+}
+
+fn meta<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
+    let name = match c.args.first() {
+        Some(Node::Const(v)) => v.as_val().as_str(),
+        _ => None,
+    };
+    let found = name.and_then(|name| ctx.meta.get(name));
+    Ok(found.map_or(Computed::Missing, Computed::Owned))
 }
 
 fn parse_literal(_: &'static Op, arg: Val<'_>, _: &ParseEnv) -> Result<Parsed> {
@@ -516,9 +524,15 @@ fn parse_meta(_: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
         let path = ExprPath::unchecked(&format!("${name}"));
         return Ok(Parsed::Node(Node::System(System::Root, path)));
     }
+    if name == "textScore" && !env.has_text_score() {
+        bail!(
+            40218,
+            "query requires text score metadata, but it is not available"
+        );
+    }
     if matches!(
         name,
-        "textScore" | "geoNearDistance" | "geoNearPoint" | "score" | "scoreDetails"
+        "geoNearDistance" | "geoNearPoint" | "score" | "scoreDetails"
     ) {
         bail!(
             40218,

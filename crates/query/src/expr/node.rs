@@ -5,6 +5,7 @@ use super::table::Op;
 use super::values::check_size;
 use super::{Vars, control, regex, table};
 use crate::collation::Collation;
+use crate::metadata::Metadata;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
 use std::collections::BTreeSet;
@@ -24,6 +25,8 @@ pub(crate) struct Scope<'a> {
 pub struct EvalCtx<'a> {
     pub root: Doc<'a>,
     pub vars: &'a Vars,
+    /// Of the document.
+    pub meta: &'a Metadata,
     pub(crate) scope: Option<&'a Scope<'a>>,
 }
 
@@ -32,8 +35,14 @@ impl<'a> EvalCtx<'a> {
         EvalCtx {
             root,
             vars,
+            meta: Metadata::NONE,
             scope: None,
         }
+    }
+
+    /// The same where something is known of the document.
+    pub fn with_meta(self, meta: &'a Metadata) -> EvalCtx<'a> {
+        EvalCtx { meta, ..self }
     }
 
     /// The same with another document.
@@ -48,6 +57,7 @@ impl<'a> EvalCtx<'a> {
         EvalCtx {
             root: self.root,
             vars: self.vars,
+            meta: self.meta,
             scope: Some(scope),
         }
     }

@@ -23,6 +23,10 @@ pub struct ParseEnv {
     allows_where: bool,
     /// How far a document is from a point is known.
     near: bool,
+    /// A query may have `$text`.
+    allows_text: bool,
+    /// The documents were found by `$text`: there is `$meta: "textScore"`.
+    has_text_score: bool,
 }
 
 impl ParseEnv {
@@ -76,6 +80,26 @@ impl ParseEnv {
 
     pub(crate) fn allows_where(&self) -> bool {
         self.allows_where
+    }
+
+    /// Whether queries that are parsed with it may have `$text`: those that an index answers.
+    pub fn allow_text(mut self, allowed: bool) -> ParseEnv {
+        self.allows_text = allowed;
+        self
+    }
+
+    pub(crate) fn allows_text(&self) -> bool {
+        self.allows_text
+    }
+
+    /// Whether what is parsed with it is computed of documents that `$text` found.
+    pub fn with_text_score(mut self, there: bool) -> ParseEnv {
+        self.has_text_score = there;
+        self
+    }
+
+    pub fn has_text_score(&self) -> bool {
+        self.has_text_score
     }
 
     /// The same for expressions and filters under a collation.

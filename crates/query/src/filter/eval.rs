@@ -9,6 +9,9 @@ use bson::{Doc, Val, Value, order, tag};
 use errors::Result;
 use std::cmp::Ordering;
 
+/// What making words of a text takes, in times of what going over it does.
+const TEXT_WORK: usize = 32;
+
 /// Tests a document. Without variables an `$expr` sees only the system's constants.
 pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &WorkMeter<'_>) -> bool {
     match node {
@@ -30,6 +33,10 @@ pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &WorkMeter<'_>) -> bool 
         }
         Node::Sample(rate) => rand::random::<f64>() < *rate,
         Node::Schema(s) => s.passes(doc, watch),
+        Node::Text(t) => {
+            !watch.spent_bytes(TEXT_WORK.saturating_mul(doc.len()))
+                && t.matcher.as_ref().is_some_and(|m| m.matches(doc))
+        }
     }
 }
 
@@ -47,7 +54,7 @@ pub(super) fn matches_value(node: &Node, v: Val<'_>, watch: &WorkMeter<'_>) -> b
         Node::Not(n) => !matches_value(n, v, watch),
         Node::Const(b) => *b,
         Node::Schema(s) => v.as_doc().is_some_and(|d| s.passes(d, watch)),
-        Node::Expr(_) | Node::Sample(_) => false,
+        Node::Expr(_) | Node::Sample(_) | Node::Text(_) => false,
     }
 }
 
@@ -113,7 +120,9 @@ impl Node {
             Node::Or(_) => (1, ""),
             Node::Not(n) => (20, n.rank().1),
             Node::Nor(_) => (21, ""),
-            Node::Expr(_) | Node::Schema(_) | Node::Sample(_) | Node::Const(_) => (30, ""),
+            Node::Expr(_) | Node::Schema(_) | Node::Sample(_) | Node::Text(_) | Node::Const(_) => {
+                (30, "")
+            }
         }
     }
 }

@@ -7,7 +7,8 @@
 //! * [`parse`](Filter::parse): the query document into [`Node`]s, with MongoDB's errors.
 //! * `geospatial`: `$geoWithin`, `$geoIntersects`, `$near` and its kin. `eval`: testing. `failure`:
 //!   why a document does not match. `render`: back into a document, for explain. `regex`: PCRE2.
-//!   `bits`, `types`, `schema`: the operators of those names. `watch`: what a test has done.
+//!   `bits`, `types`, `schema`, `text_search`: the operators of those names. `watch`: what a test
+//!   has done.
 
 mod bits;
 mod eval;
@@ -21,6 +22,7 @@ mod schema_failure;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod text_search;
 mod types;
 mod watch;
 
@@ -30,6 +32,7 @@ pub(crate) use geospatial::not_allowed as near_not_allowed;
 pub use geospatial::{GeoTest, NearTest, nearest};
 pub use regex::Regex;
 pub use schema::Schema;
+pub use text_search::TextSearch;
 pub use types::TypeSet;
 
 use crate::collation::Collation;
@@ -71,6 +74,8 @@ pub enum Node {
     Sample(f64),
     /// `$jsonSchema` on the whole document.
     Schema(Box<Schema>),
+    /// `$text`
+    Text(Arc<TextSearch>),
 }
 
 /// A test of one value. `$ne`, `$nin` and `$exists: false` are `Not` around a node; `$all` is an
@@ -129,6 +134,9 @@ impl Filter {
     pub fn parse(doc: Doc<'_>, env: &ParseEnv) -> Result<Filter> {
         let root = parse::parse(doc, env)?;
         geospatial::check_near(&root)?;
+        if env.allows_text() {
+            text_search::check(&root)?;
+        }
         Ok(Filter { root })
     }
 
@@ -225,7 +233,7 @@ impl Filter {
             nodes += 1;
             nodes > FEW_NODES
                 || match n {
-                    Node::Expr(_) | Node::Schema(_) => true,
+                    Node::Expr(_) | Node::Schema(_) | Node::Text(_) => true,
                     Node::Pred { test, .. } => match test.written() {
                         Test::Regex(_) => true,
                         Test::In(l) => !l.regexes.is_empty(),

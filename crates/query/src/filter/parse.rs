@@ -1,12 +1,13 @@
 //! From query documents to nodes, with MongoDB's errors.
 
 use super::geospatial;
-use super::{BitMask, BitTest, Filter, InList, Node, Regex, Schema, Test, TypeSet};
+use super::{BitMask, BitTest, Filter, InList, Node, Regex, Schema, Test, TextSearch, TypeSet};
 use crate::expr::{Expression, ParseEnv};
 use crate::path::FieldPath;
 use bson::{Doc, Elem, Val, tag};
 use errors::{Result, bail, err};
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 /// What the surroundings of a predicate allow.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -167,7 +168,15 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             if e.val.tag != tag::DOCUMENT {
                 bail!(TypeMismatch, "$text expects an object");
             }
-            bail!(IndexNotFound, "text index required for $text query");
+            let d = e.val.as_doc().unwrap_or(Doc::EMPTY);
+            let search = ::text::Search::parse(d)?;
+            if !env.allows_text() {
+                bail!(BadValue, "$text is not allowed in this context");
+            }
+            Node::Text(Arc::new(TextSearch {
+                search,
+                matcher: None,
+            }))
         }
         _ => bail!(
             BadValue,

@@ -74,6 +74,9 @@ fn write(node: &Node, w: &mut Writer) {
         Node::Sample(rate) => {
             w.f64("$sampleRate", *rate);
         }
+        Node::Text(t) => {
+            w.doc("$text", t.search.to_doc().as_doc());
+        }
         Node::Schema(s) => {
             w.doc("$jsonSchema", s.source().as_doc());
         }

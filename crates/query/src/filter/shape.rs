@@ -46,6 +46,7 @@ fn of(node: &Node) -> String {
         Node::Expr(e) if e.as_where().is_some() => "where".to_string(),
         Node::Expr(_) => "expr".to_string(),
         Node::Sample(_) => "sample".to_string(),
+        Node::Text(_) => "text".to_string(),
         Node::Schema(s) => format!("schema({})", s.source().as_doc()),
     }
 }

@@ -304,7 +304,7 @@ impl Source for Run {
                 if !input.advance(host)? {
                     break;
                 }
-                let ctx = EvalCtx::new(input.doc(), &self.vars);
+                let ctx = EvalCtx::new(input.doc(), &self.vars).with_meta(input.meta());
                 let id = self.spec.id.evaluate(&ctx)?;
                 self.scratch.clear();
                 Collation::with(self.spec.collation.as_ref(), id.or_null(), |id| {

@@ -9,6 +9,7 @@ use super::{IdleVisitor, Namespace, Op, Pipeline, PipelineHost, Share, Source, S
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, InList, Node, Test};
+use crate::metadata::Metadata;
 use crate::path::FieldPath;
 use bson::{Doc, Val, Value, Writer, order, tag};
 use errors::{Result, bail};
@@ -399,6 +400,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {

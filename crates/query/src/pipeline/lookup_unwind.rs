@@ -11,6 +11,7 @@ use super::unwind::{self, Unwind};
 use super::{IdleVisitor, Op, PipelineHost, Share, Source, Stage};
 use crate::expr::Vars;
 use crate::filter::{Filter, Node};
+use crate::metadata::Metadata;
 use crate::path::FieldPath;
 use bson::{Doc, DocBuf, Val, Value, Writer};
 use errors::Result;
@@ -219,6 +220,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {

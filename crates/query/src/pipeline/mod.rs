@@ -63,6 +63,7 @@ pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
 
 use crate::expr::{Expression, Vars};
 use crate::filter::Filter;
+use crate::metadata::{self, Metadata};
 use crate::path::FieldPath;
 use crate::sort::SortPattern;
 use crate::transform::Transform;
@@ -99,6 +100,10 @@ pub trait Source: Send {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool>;
     /// The document that the last `advance` reached.
     fn doc(&self) -> Doc<'_>;
+    /// What is known of that document.
+    fn meta(&self) -> &Metadata {
+        Metadata::NONE
+    }
     /// Shows `to` the rows and single documents that it holds, always in the same order. `wanted`:
     /// [`Source::doc`] will be asked for before the next `advance`.
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()>;
@@ -130,6 +135,10 @@ fn show_input(input: &mut Option<Box<dyn Source>>, to: &mut dyn IdleVisitor) -> 
 /// The rows of a collection, as whoever reads it keeps them; see [`PipelineHost::advance_rows`].
 pub trait DocumentSource: Send {
     fn doc(&self) -> Doc<'_>;
+    /// What is known of that document.
+    fn meta(&self) -> &Metadata {
+        Metadata::NONE
+    }
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
@@ -329,6 +338,18 @@ impl Pipeline {
             first.op = Op::GeoNear(Arc::new(g));
         }
         out
+    }
+
+    /// Whether a stage from number `from` on is a `$match` with `$text`, which no index can answer there.
+    pub fn searches_text(&self, from: usize) -> bool {
+        let mut stages = self.stages.iter().skip(from);
+        stages.any(|s| matches!(&s.op, Op::Match(f) if f.text().is_some()))
+    }
+
+    /// Whether a stage from number `from` on asks for `$meta` of that name.
+    pub fn asks_for(&self, from: usize, name: &str) -> bool {
+        let mut stages = self.stages.iter().skip(from);
+        stages.any(|s| metadata::asks_for(s.spec.as_val(), name))
     }
 
     /// The first stage makes documents itself: no collection is read.

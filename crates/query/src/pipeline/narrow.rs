@@ -6,6 +6,7 @@
 //! documents of its input.
 
 use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
+use crate::metadata::Metadata;
 use bson::{Doc, Writer};
 use errors::Result;
 use std::collections::BTreeSet;
@@ -81,6 +82,10 @@ impl Source for Narrow {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {

@@ -67,7 +67,7 @@ impl ParseCtx {
                 Inside::Facet => self.coll.clone(),
                 _ => from.map(|n| n.coll.clone()),
             },
-            env,
+            env: env.with_text_score(false),
             inside,
             in_facet: self.in_facet || inside == Inside::Facet,
             depth: self.depth + 1,
@@ -202,6 +202,7 @@ impl Pipeline {
         let mut out = Vec::with_capacity(n);
         // Where the distance from a point is known.
         let mut behind_near: Option<ParseCtx> = None;
+        let mut found_by_text = false;
         for v in list.values() {
             let Some(d) = v.as_doc() else {
                 bail!(
@@ -217,6 +218,18 @@ impl Pipeline {
                 );
             };
             check_inside(e.name, ctx)?;
+            // The documents that `$text` found have their scores until a stage makes others of them.
+            let scored;
+            let ctx = match found_by_text {
+                true => {
+                    scored = ParseCtx {
+                        env: ctx.env.clone().with_text_score(true),
+                        ..ctx.clone()
+                    };
+                    &scored
+                }
+                false => ctx,
+            };
             if !out.is_empty() && UNSUPPORTED.contains(&e.name) && must_be_first(e.name) {
                 bail!(
                     40602,
@@ -224,10 +237,8 @@ impl Pipeline {
                     e.name
                 );
             }
-            if !out.is_empty()
-                && e.name == "$match"
-                && e.val.as_doc().is_some_and(|q| q.contains("$text"))
-            {
+            let by_text = e.name == "$match" && e.val.as_doc().is_some_and(has_text);
+            if by_text && (!out.is_empty() || ctx.inside == Inside::Facet) {
                 bail!(
                     17313,
                     "$match with $text is only allowed as the first pipeline stage"
@@ -250,6 +261,7 @@ impl Pipeline {
                     ..ctx.clone()
                 });
             }
+            found_by_text = by_text || found_by_text && !makes_others(e.name);
         }
         check_places(list, ctx)?;
         if behind_near.is_some() {
@@ -294,6 +306,26 @@ pub(super) fn coalesce(mut stages: Vec<Stage>) -> Vec<Stage> {
         }
     }
     lookup_unwind::coalesce(stages)
+}
+
+/// Whether a query has `$text` where it can be.
+fn has_text(q: Doc<'_>) -> bool {
+    q.iter().any(|e| match e.name {
+        "$text" => true,
+        "$and" | "$or" => {
+            let list = e.val.as_array().unwrap_or(Doc::EMPTY);
+            list.values().any(|q| q.as_doc().is_some_and(has_text))
+        }
+        _ => false,
+    })
+}
+
+/// Stages that make documents of several others.
+fn makes_others(stage: &str) -> bool {
+    matches!(
+        stage,
+        "$group" | "$bucket" | "$bucketAuto" | "$count" | "$sortByCount" | "$facet"
+    )
 }
 
 fn name_of(stage: Val<'_>) -> &str {
@@ -514,7 +546,10 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
     };
     let op = match name {
         "$geoNear" => Op::GeoNear(Arc::new(GeoNear::parse(spec, &ctx.env)?)),
-        "$match" => Op::Match(Arc::new(parse_match(spec, &ctx.env)?)),
+        "$match" => {
+            let env = ctx.env.clone().allow_text(true);
+            Op::Match(Arc::new(parse_match(spec, &env)?))
+        }
         "$group" => Op::Group(Arc::new(Group::parse(spec, &ctx.env)?)),
         "$sort" => parse_sort(spec, ctx)?,
         "$limit" => Op::Limit(whole(name, 5107201, "limit", spec).and_then(|n| {
@@ -608,7 +643,8 @@ fn parse_sort(spec: Val<'_>, ctx: &ParseCtx) -> Result<Op> {
     if d.is_empty() {
         bail!(15976, "$sort stage must have at least one sort key");
     }
-    let pattern = SortPattern::parse(d)?.collated(ctx.env.collation());
+    let pattern = SortPattern::parse_found(d)?.collated(ctx.env.collation());
+    pattern.check_meta(ctx.env.has_text_score())?;
     Ok(Op::Sort(Arc::new(pattern), None))
 }
 

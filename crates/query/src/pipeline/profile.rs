@@ -11,6 +11,7 @@
 use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
 use crate::accumulator::Accumulator;
 use crate::expr::Vars;
+use crate::metadata::Metadata;
 use bson::{Doc, DocBuf, Writer};
 use errors::Result;
 use std::collections::BTreeSet;
@@ -140,6 +141,10 @@ impl Source for Watched {
 
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {

@@ -214,7 +214,7 @@ fn walk(node: &Node, all: &mut Option<BTreeSet<String>>) {
             }
         }
         Node::Expr(e) => join_paths(all, e.needed_paths()),
-        Node::Schema(_) => *all = None,
+        Node::Schema(_) | Node::Text(_) => *all = None,
         Node::Const(_) | Node::Sample(_) => {}
     }
 }

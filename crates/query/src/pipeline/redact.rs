@@ -3,6 +3,7 @@
 
 use super::{IdleVisitor, PipelineHost, Source};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Scope, Vars};
+use crate::metadata::Metadata;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail};
 use std::sync::Arc;
@@ -164,6 +165,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {

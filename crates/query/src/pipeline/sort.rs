@@ -7,6 +7,7 @@ use super::spill::{Merge, Runs};
 use super::window::Window;
 use super::{IdleVisitor, PipelineHost, Share, Source, StageProfiler, too_much_memory};
 use crate::expr::Vars;
+use crate::metadata::Metadata;
 use crate::sort::SortPattern;
 use bson::Doc;
 use errors::Result;
@@ -18,6 +19,7 @@ struct Row {
     key: Vec<u8>,
     /// Order of arrival: the sort is stable.
     seq: u64,
+    /// With what is known of it.
     doc: Vec<u8>,
 }
 
@@ -35,9 +37,9 @@ pub(super) enum Order {
 }
 
 impl Order {
-    fn key(&mut self, doc: Doc<'_>, out: &mut Vec<u8>) -> Result<()> {
+    fn key(&mut self, doc: Doc<'_>, meta: &Metadata, out: &mut Vec<u8>) -> Result<()> {
         match self {
-            Order::By(pattern) => pattern.sort_key(doc, out),
+            Order::By(pattern) => pattern.sort_key_with(doc, meta, out),
             Order::Random => {
                 out.extend_from_slice(&rand::random::<u64>().to_be_bytes());
                 Ok(())
@@ -81,6 +83,7 @@ pub(super) struct Run {
     merge: Option<Merge>,
     key: Vec<u8>,
     out: Vec<u8>,
+    meta: Metadata,
 }
 
 impl Run {
@@ -102,6 +105,7 @@ impl Run {
             merge: None,
             key: Vec::new(),
             out: Vec::new(),
+            meta: Metadata::default(),
         }
     }
 
@@ -167,13 +171,13 @@ impl Run {
         limit: Option<usize>,
         key: &[u8],
         seq: u64,
-        doc: Doc<'_>,
+        (doc, meta): (Doc<'_>, &Metadata),
     ) -> isize {
         let size = |r: &Row| (r.key.len() + r.doc.len() + size_of::<Row>()) as isize;
         let row = || Row {
             key: key.to_vec(),
             seq,
-            doc: doc.as_bytes().to_vec(),
+            doc: meta.pack(doc),
         };
         match limit {
             None => {
@@ -223,7 +227,7 @@ impl Source for Run {
                 }
                 let doc = input.doc();
                 self.scratch.clear();
-                self.order.key(doc, &mut self.scratch)?;
+                self.order.key(doc, input.meta(), &mut self.scratch)?;
                 self.seq += 1;
                 let grown = Run::take_in(
                     &mut self.heap,
@@ -231,7 +235,7 @@ impl Source for Run {
                     self.limit,
                     &self.scratch,
                     self.seq,
-                    doc,
+                    (doc, input.meta()),
                 );
                 self.bytes = self.bytes.saturating_add_signed(grown);
             }
@@ -257,11 +261,16 @@ impl Source for Run {
         };
         self.given += 1;
         (self.key, self.out) = (key, doc);
+        self.meta = Metadata::unpack(&mut self.out);
         Ok(true)
     }
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn meta(&self) -> &Metadata {
+        &self.meta
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {

@@ -4,6 +4,7 @@
 use super::{DocumentSource, IdleVisitor, MAX_UNDER_WAY, PipelineHost, Source};
 use crate::expr::{EvalCtx, Vars, check_depth};
 use crate::filter::Filter;
+use crate::metadata::Metadata;
 use crate::transform::Transform;
 use bson::{Doc, DocBuf, Writer};
 use errors::{Result, err};
@@ -20,6 +21,10 @@ impl Source for Leaf {
 
     fn doc(&self) -> Doc<'_> {
         self.rows.doc()
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.rows.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
@@ -109,6 +114,10 @@ impl Source for Match {
         self.input.doc()
     }
 
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
+    }
+
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
@@ -139,13 +148,17 @@ impl Source for Map {
             return Ok(false);
         }
         self.out.clear();
-        let ctx = EvalCtx::new(self.input.doc(), &self.vars);
+        let ctx = EvalCtx::new(self.input.doc(), &self.vars).with_meta(self.input.meta());
         self.transform.apply(&ctx, &mut self.out)?;
         Ok(true)
     }
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
@@ -173,6 +186,10 @@ impl Source for Checked {
         self.input.doc()
     }
 
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
+    }
+
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
@@ -195,6 +212,10 @@ impl Source for Shallow {
 
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
@@ -228,6 +249,10 @@ impl Source for Nested {
         self.input.doc()
     }
 
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
+    }
+
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
@@ -249,6 +274,10 @@ impl Source for Limit {
 
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
@@ -274,6 +303,10 @@ impl Source for Skip {
 
     fn doc(&self) -> Doc<'_> {
         self.input.doc()
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {

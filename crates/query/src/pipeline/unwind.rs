@@ -2,6 +2,7 @@
 
 use super::options::field_path;
 use super::{IdleVisitor, PipelineHost, Source};
+use crate::metadata::Metadata;
 use crate::path::FieldPath;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail};
@@ -242,6 +243,10 @@ impl Source for Run {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {

@@ -23,6 +23,8 @@ mod target_log;
 mod target_query;
 #[path = "../../targets/sasl.rs"]
 mod target_sasl;
+#[path = "../../targets/text.rs"]
+mod target_text;
 #[path = "../../targets/wire.rs"]
 mod target_wire;
 
@@ -88,6 +90,11 @@ const TARGETS: &[Target] = &[
     Target {
         name: "certificates",
         run: target_certificates::read,
+        documents: false,
+    },
+    Target {
+        name: "text",
+        run: target_text::searches,
         documents: false,
     },
     Target {

@@ -1,0 +1,58 @@
+//! The keys of text indexes: one for each term of a document.
+//!
+//! ```text
+//! entry = fields before | term (a string) | score (a double) | fields after
+//! ```
+
+use super::{FieldKind, KeyField, KeySet, Multikey, Stop, walk};
+use bson::{Doc, Val, Value};
+use errors::{Result, bail};
+use smallvec::SmallVec;
+use text::{TextIndex, term_key};
+
+/// Replaces the content of `out` by the keys of `doc`. A document without terms has none.
+pub(super) fn extract(
+    index: &TextIndex,
+    fields: &[KeyField],
+    doc: Doc<'_>,
+    out: &mut KeySet,
+) -> Result<Multikey> {
+    out.clear();
+    let mut regular: SmallVec<[Option<Val<'_>>; 4]> = SmallVec::new();
+    for f in fields {
+        regular.push(match f.kind {
+            FieldKind::Ordered => match walk(&f.path, doc, 0) {
+                Stop::Leaf(v) => v,
+                Stop::Array { .. } => bail!(
+                    CannotBuildIndexKeys,
+                    "Field '{}' of text index contains an array in document: {doc}",
+                    f.path
+                ),
+            },
+            _ => None,
+        });
+    }
+    let mut at = 0;
+    for (term, score) in index.terms(doc)? {
+        let term = Value::from(&*term_key(&term, index.version));
+        let score = Value::from(score);
+        let start = out.begin();
+        for (i, (f, regular)) in fields.iter().zip(&regular).enumerate() {
+            match f.kind {
+                FieldKind::Term => {
+                    at = i;
+                    out.put_as_is(term.as_val(), false);
+                }
+                FieldKind::Score => out.put_as_is(score.as_val(), false),
+                _ => out.put(*regular, f.descending),
+            }
+        }
+        out.end(start);
+    }
+    out.complete()?;
+    out.sort();
+    Ok(Multikey(match out.len() {
+        0 | 1 => 0,
+        _ => 1 << at.min(63),
+    }))
+}

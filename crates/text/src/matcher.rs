@@ -1,0 +1,90 @@
+//! A search in one text index: by which terms it finds documents, which of these match, and how well.
+
+use crate::document::add_scores;
+use crate::tokens::Sensitivity;
+use crate::{Language, Parsed, Search, TextIndex};
+use bson::Doc;
+use errors::Result;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matcher {
+    pub index: Arc<TextIndex>,
+    pub parsed: Parsed,
+    sensitivity: Sensitivity,
+}
+
+impl Matcher {
+    pub fn new(search: &Search, index: Arc<TextIndex>) -> Result<Matcher> {
+        let language = match search.language.as_str() {
+            "" => index.language,
+            name => Language::find(name, index.version)?,
+        };
+        Ok(Matcher {
+            parsed: search.parse_for(&index.tokens(language)),
+            sensitivity: search.sensitivity,
+            index,
+        })
+    }
+
+    /// Whether having one of the terms is all that is asked of a document.
+    pub fn is_by_terms(&self) -> bool {
+        let p = &self.parsed;
+        self.sensitivity == Sensitivity::default()
+            && p.phrases.is_empty()
+            && p.negated_phrases.is_empty()
+            && p.negated_terms.is_empty()
+    }
+
+    pub fn matches(&self, doc: Doc<'_>) -> bool {
+        let p = &self.parsed;
+        self.has_term(doc, &p.terms)
+            && !self.has_term(doc, &p.negated_terms)
+            && p.phrases.iter().all(|x| self.has_phrase(doc, x))
+            && !p.negated_phrases.iter().any(|x| self.has_phrase(doc, x))
+    }
+
+    fn has_term(&self, doc: Doc<'_>, terms: &BTreeSet<String>) -> bool {
+        if terms.is_empty() {
+            return false;
+        }
+        let mut found = false;
+        // A document whose language is unknown is in no index.
+        let _ = self.index.texts(doc, &mut |t| {
+            t.tokens.each(t.text, self.sensitivity, true, |w| {
+                found = terms.contains(w);
+                !found
+            });
+            match found {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        found
+    }
+
+    fn has_phrase(&self, doc: Doc<'_>, phrase: &str) -> bool {
+        let mut found = false;
+        let _ = self.index.texts(doc, &mut |t| {
+            found = t.tokens.has_phrase(t.text, phrase, self.sensitivity);
+            match found {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        found
+    }
+
+    /// The sum of the document's scores of the terms it is found by.
+    pub fn score(&self, doc: Doc<'_>) -> f64 {
+        let mut scores = BTreeMap::new();
+        let _ = self.index.texts(doc, &mut |t| {
+            add_scores(&t, &mut scores);
+            ControlFlow::Continue(())
+        });
+        let each = self.parsed.bounds.iter();
+        each.filter_map(|term| scores.get(term)).sum()
+    }
+}
