@@ -142,3 +142,12 @@ test('cursors past the first batch', async () => {
   );
   assert.equal(sum, 124750);
 });
+
+test('the window of the oplog', async () => {
+  const [info] = await evaluate('db.getReplicationInfo()');
+  assert.equal(info.configuredLogSizeMB, 1024);
+  assert.ok(info.usedMB > 0 && info.timeDiff >= 0 && info.tFirst && info.tLast, JSON.stringify(info));
+  const printed = await run('--quiet', '--eval', 'rs.printReplicationInfo()');
+  assert.match(printed, /configured oplog size/);
+  assert.match(printed, /log length start to end/);
+});

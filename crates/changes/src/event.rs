@@ -170,6 +170,54 @@ fn image(w: &mut Writer, name: &str, image: Option<Option<Doc<'_>>>) {
     };
 }
 
+/// The fields of [`summary`].
+pub const SUMMARY_FIELDS: [&str; 5] = [
+    "operationType",
+    "clusterTime",
+    "wallTime",
+    "ns",
+    "documentKey",
+];
+
+/// The fields of a change's event that say what it is about: each as it is in the event.
+pub fn summary(stamp: &EntryStamp, change: &Change<'_>, kind: Kind) -> DocBuf {
+    let mut w = Writer::with_capacity(256);
+    w.str("operationType", kind.name())
+        .timestamp("clusterTime", stamp.ts)
+        .date("wallTime", stamp.wall_millis);
+    name(&mut w, change, kind);
+    key_of(&mut w, change);
+    w.finish()
+}
+
+/// `ns` of the event of a change to documents of a collection.
+pub fn ns_only(of: &str) -> DocBuf {
+    let mut w = Writer::with_capacity(64);
+    ns(&mut w, "ns", of);
+    w.finish()
+}
+
+fn name(w: &mut Writer, change: &Change<'_>, kind: Kind) {
+    match kind {
+        Kind::DropDatabase => {
+            w.open_doc("ns").str("db", change.db()).close();
+        }
+        _ => ns(w, "ns", change.ns),
+    }
+}
+
+fn key_of(w: &mut Writer, change: &Change<'_>) {
+    let key = match change.what {
+        What::Insert(d) | What::Replace(d) | What::Update(_, d) | What::Delete(d) => d,
+        What::Ddl(_) => return,
+    };
+    w.open_doc("documentKey");
+    if let Some(id) = key.get("_id") {
+        w.val("_id", id);
+    }
+    w.close();
+}
+
 /// The event of a change.
 pub fn write(
     stamp: &EntryStamp,
@@ -188,26 +236,14 @@ pub fn write(
         w.i64("txnNumber", s.txn_number);
         w.open_doc("lsid").binary("id", 4, &s.lsid).close();
     }
-    let (full, key) = match change.what {
-        What::Insert(d) | What::Replace(d) => (Some(Some(d)), Some(d)),
-        What::Update(_, d) => (images.full, Some(d)),
-        What::Delete(d) => (None, Some(d)),
-        What::Ddl(_) => (None, None),
+    let full = match change.what {
+        What::Insert(d) | What::Replace(d) => Some(Some(d)),
+        What::Update(..) => images.full,
+        What::Delete(_) | What::Ddl(_) => None,
     };
     image(&mut w, "fullDocument", full);
-    match kind {
-        Kind::DropDatabase => {
-            w.open_doc("ns").str("db", change.db()).close();
-        }
-        _ => ns(&mut w, "ns", change.ns),
-    }
-    if let Some(key) = key {
-        w.open_doc("documentKey");
-        if let Some(id) = key.get("_id") {
-            w.val("_id", id);
-        }
-        w.close();
-    }
+    name(&mut w, change, kind);
+    key_of(&mut w, change);
     if let What::Update(diff, _) = change.what {
         description::write(&mut w, diff, expanded);
     }

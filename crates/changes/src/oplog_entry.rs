@@ -1,4 +1,4 @@
-//! The documents of `local.oplog.rs`: one of each entry of the log.
+//! The documents of `local.oplog.rs`: one of each entry of the log, several of a large transaction.
 //!
 //! ```text
 //! {lsid, txnNumber, op: i|u|d|c|n, ns, ui, o, o2, stmtId, ts, t, v: 2, wall, prevOpTime}
@@ -6,11 +6,15 @@
 //! Several documents in one entry, and transactions, are one `c` with `o: {applyOps: [{op, ns, ui, o, o2}, …]}`: MongoDB 8 writes
 //! an insert of several documents so, too.
 //!
+//! A transaction of more than [`PART_BYTES`] is several of them, as MongoDB's oplog entry has to be a document: all but the last with
+//! `partialTxn`, each with the `prevOpTime` of the one before, the last with their `count`. Their timestamps were reserved when
+//! the entry was written (`storage::Entry`).
+//!
 //! Source: the oplog of MongoDB 8 as its tools and those who tail it read it; the manual names few of its fields.
 
 use crate::{Change, EntryStamp, What, changes, coll_of, text};
 use bson::{Doc, DocBuf, Writer, tag};
-use storage::{Entry, OpSession};
+use storage::{Entry, Op, OpSession};
 
 /// SHA-256 of nothing: the user of a session without authentication.
 const NO_USER: [u8; 32] = [
@@ -18,15 +22,84 @@ const NO_USER: [u8; 32] = [
     0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
 ];
 
-/// The document of an entry. `term`: what to say where the log's frame has none.
-pub fn write(stamp: &EntryStamp, entry: &Entry, term: i64) -> DocBuf {
-    let all = changes(entry);
-    let mut w = Writer::with_capacity(512);
+/// Operations of one document, in bytes, unless it is a single one.
+pub const PART_BYTES: usize = 15 << 20;
+
+/// The documents of an entry. `term`: what to say where the log's frame has none.
+pub fn documents(stamp: &EntryStamp, entry: &Entry, term: i64) -> Vec<DocBuf> {
+    // None of its operations is larger here than there, nor are all of them.
+    match matches!(entry.op, Op::Transaction(_)) && entry.size_bound() > PART_BYTES {
+        true => chain(stamp, entry, term),
+        false => vec![write(stamp, entry, term)],
+    }
+}
+
+/// The parts of a transaction.
+fn chain(stamp: &EntryStamp, entry: &Entry, term: i64) -> Vec<DocBuf> {
+    let term = i64::try_from(stamp.term).unwrap_or(0).max(term);
+    let operations: Vec<DocBuf> = changes(entry)
+        .iter()
+        .map(|change| {
+            let mut w = Writer::with_capacity(512);
+            operation(&mut w, change);
+            w.finish()
+        })
+        .collect();
+    let mut parts: Vec<&[DocBuf]> = Vec::new();
+    let mut rest = operations.as_slice();
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = rest.iter().take_while(|op| {
+            bytes += op.as_bytes().len() + 16;
+            bytes <= PART_BYTES
+        });
+        let (part, behind) = rest.split_at(fits.count().max(1));
+        parts.push(part);
+        rest = behind;
+    }
+    let last = parts.len().saturating_sub(1);
+    let ts_of = |at: usize| stamp.ts.saturating_sub((last - at) as u64);
+    let part = |(at, part): (usize, &&[DocBuf])| {
+        let mut w = Writer::with_capacity(512);
+        session(&mut w, entry);
+        w.str("op", "c").str("ns", "admin.$cmd");
+        w.open_doc("o").open_array("applyOps");
+        part.iter().for_each(|op| {
+            w.push(op.as_doc().as_val());
+        });
+        w.close();
+        match (at == last, last) {
+            (false, _) => w.bool("partialTxn", true),
+            (true, 0) => &mut w,
+            (true, _) => w.i64("count", operations.len() as i64),
+        };
+        w.close();
+        w.timestamp("ts", ts_of(at)).i64("t", term).i64("v", 2);
+        w.date("wall", stamp.wall_millis);
+        let before = match at.checked_sub(1) {
+            Some(before) => (ts_of(before), term),
+            None => (0, -1),
+        };
+        w.open_doc("prevOpTime").timestamp("ts", before.0);
+        w.i64("t", before.1).close();
+        w.finish()
+    };
+    parts.iter().enumerate().map(part).collect()
+}
+
+fn session(w: &mut Writer, entry: &Entry) {
     if let Some(session) = &entry.session {
         w.open_doc("lsid").binary("id", 4, &session.lsid);
         w.binary("uid", 0, &NO_USER).close();
         w.i64("txnNumber", session.txn_number);
     }
+}
+
+/// The document of an entry that is one.
+fn write(stamp: &EntryStamp, entry: &Entry, term: i64) -> DocBuf {
+    let all = changes(entry);
+    let mut w = Writer::with_capacity(512);
+    session(&mut w, entry);
     match all.as_slice() {
         [] => {
             w.str("op", "n").str("ns", "").open_doc("o");

@@ -121,6 +121,9 @@ impl Commands {
                 write_block.clone(),
                 query_settings.clone(),
                 Arc::new(version),
+                Arc::new(admin::cluster_parameter::ImageExpiry(Arc::downgrade(
+                    &engine,
+                ))),
             ],
         )?;
         let security = Arc::new(security::Security::open(&config)?);
@@ -157,9 +160,6 @@ impl Commands {
             topology: topology::monitor::TopologyMonitor::default(),
             security,
         };
-        let control = commands.control.clone();
-        let log_tail = &commands.engine.log_tail;
-        log_tail.on_news(Box::new(move || control.stir()));
         background::reaper::start(&commands)?;
         background::ttl_monitor::start(&commands)?;
         Ok(commands)
@@ -202,6 +202,11 @@ impl Service for Commands {
         let opened = client.state.opened.swap(0, Ordering::Relaxed);
         if opened != 0 && client.undelivered.load(Ordering::Relaxed) {
             self.cursors.kill(opened);
+        }
+        // As a getMore that runs ends with its client, and its cursor with it.
+        let awaited = client.state.awaited.swap(0, Ordering::Relaxed);
+        if awaited != 0 {
+            self.cursors.kill(awaited);
         }
     }
 

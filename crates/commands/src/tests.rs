@@ -34,6 +34,7 @@ impl Server {
             cancelled: Arc::default(),
             reply_held: Default::default(),
             undelivered: Default::default(),
+            waker: Default::default(),
             state: Connection::default(),
         };
         let local = commands.local();

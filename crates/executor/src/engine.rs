@@ -31,6 +31,8 @@ pub struct Engine {
     pub zones: ZoneMaps,
     /// The end of the log, for cursors that follow it.
     pub log_tail: Arc<LogTail>,
+    /// Seconds after which change streams show the images of documents no more; 0: as long as the log has them.
+    pub image_expiry_seconds: AtomicU64,
     /// Queries that would have to read a whole collection are refused (`notablescan`).
     pub no_table_scan: AtomicBool,
     /// Scripts are run (`security.javascriptEnabled`).
@@ -44,12 +46,14 @@ impl Engine {
     pub fn open(store: Arc<Store>) -> Result<Arc<Engine>> {
         if store.last_index() == 0 {
             // A replica set's first entry: cluster time is never zero.
-            store.propose(vec![Entry::noop(vec![])])?;
+            let first = store.propose(vec![Entry::noop(vec![])])?;
+            // So that nobody finds an oplog without an entry.
+            store.wait_durable(first.index)?;
         }
         let catalog = Catalog::open(store.clone())?;
         temp_collections::drop_all(&catalog);
         Ok(Arc::new(Engine {
-            log_tail: LogTail::new(store.clone()),
+            log_tail: LogTail::new(store.clone())?,
             store,
             catalog,
             builds: Default::default(),
@@ -57,6 +61,7 @@ impl Engine {
             stage_memory: Arc::default(),
             cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
             zones: Default::default(),
+            image_expiry_seconds: AtomicU64::new(0),
             no_table_scan: AtomicBool::new(false),
             scripting: AtomicBool::new(true),
             transactions: Transactions::default(),

@@ -45,7 +45,8 @@ mod zone_maps;
 pub use engine::Engine;
 pub use examined::Examined;
 pub use follow::{
-    ChangeStream, ChangeStreamRequest, LogTail, OPLOG, OplogCursor, ShowImage, StreamStart,
+    ChangeStream, ChangeStreamRequest, LogTail, OPLOG, OplogCursor, ShowImage, StreamStart, Wake,
+    Wanted,
 };
 pub use gate::Gate;
 pub use key_locks::{OpenTransaction, Transactions};

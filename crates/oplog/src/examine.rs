@@ -31,7 +31,21 @@ pub struct Examined {
 
 /// Reads every segment and passes each intact entry to `each`, in order.
 pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Examined> {
-    let paths = segment_paths(opts)?;
+    examine_from(opts, 0, |record| {
+        each(record);
+        true
+    })
+}
+
+/// As [`examine`], from the segment on that holds entry `from`, and until `each` wants no more.
+pub fn examine_from(
+    opts: &LogOptions,
+    from: u64,
+    mut each: impl FnMut(Record<'_>) -> bool,
+) -> Result<Examined> {
+    let mut paths = segment_paths(opts)?;
+    let holding = paths.partition_point(|(first, _)| *first <= from);
+    paths.drain(..holding.saturating_sub(1));
     let mut examination = Examination::default();
     let last = paths.len().saturating_sub(1);
     for (at, (first_index, path)) in paths.iter().enumerate() {
@@ -42,10 +56,25 @@ pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Ex
         };
         if let Some((segment, follows)) = examination.open(opts, place)? {
             examination.begin(place, follows);
-            examination.read(&segment, place, &mut each);
+            if !examination.read(&segment, place, &mut each) {
+                break;
+            }
         }
     }
     Ok(examination.found)
+}
+
+/// The first index of a segment behind which all entries are whose timestamp is not below `ts`. It looks at one entry of each
+/// segment that is later.
+pub fn segment_before(opts: &LogOptions, ts: u64) -> Result<u64> {
+    for (first_index, path) in segment_paths(opts)?.into_iter().rev() {
+        let opened = Segment::open_to_read(opts, &path, first_index)?;
+        let first_ts = opened.map_or(0, |(segment, _)| segment.first_ts());
+        if (1..ts).contains(&first_ts) {
+            return Ok(first_index);
+        }
+    }
+    Ok(0)
 }
 
 /// The segment files, ordered by the first index in their names.
@@ -132,12 +161,13 @@ impl Examination {
         self.expected = first_index;
     }
 
+    /// False once `each` wants no more.
     fn read(
         &mut self,
         segment: &Arc<Segment>,
         place: Place<'_>,
-        each: &mut impl FnMut(Record<'_>),
-    ) {
+        each: &mut impl FnMut(Record<'_>) -> bool,
+    ) -> bool {
         let mut frames = Frames::new(segment);
         loop {
             let offset = frames.offset();
@@ -149,8 +179,10 @@ impl Examination {
                 }
                 Ok(Step::End) => break,
                 Ok(Step::Frame(f)) => {
-                    if self.takes(f.stamp.index, place, offset) {
-                        each(Record::new(&f.stamp, frames.payload(f)));
+                    if self.takes(f.stamp.index, place, offset)
+                        && !each(Record::new(&f.stamp, frames.payload(f)))
+                    {
+                        return false;
                     }
                 }
                 Ok(Step::Damaged(why)) => {
@@ -161,6 +193,7 @@ impl Examination {
             }
         }
         self.found.bytes += frames.offset();
+        true
     }
 
     /// Counts an intact entry; false for an index that was already read.

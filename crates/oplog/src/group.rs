@@ -57,11 +57,16 @@ impl<'a> Group<'a> {
 
     /// Adds an entry. `fill` appends its payload to the given buffer.
     pub fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Stamp {
+        self.add_behind(0, fill)
+    }
+
+    /// As [`Group::add`], with so many timestamps before its own that no other entry gets.
+    pub fn add_behind(&mut self, reserved: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Stamp {
         // The first increment of a second is 1, as in MongoDB.
         let now_ts = (self.now_millis / 1000) << 32 | 1;
         let stamp = Stamp {
             index: self.last.index + 1,
-            ts: now_ts.max(self.last.ts + 1),
+            ts: now_ts.max(self.last.ts + 1) + reserved,
             term: self.tail.term,
             wall_millis: self.now_millis as i64,
         };

@@ -41,7 +41,7 @@ mod segment;
 mod sync;
 
 pub use error::{Error, Result};
-pub use examine::{Examined, examine};
+pub use examine::{Examined, examine, examine_from, segment_before};
 pub use file::{Disk, FileSystem, LogFile};
 pub use group::{Group, Stamp};
 pub use reader::{LogMark, LogReader, Record};
@@ -69,10 +69,8 @@ pub struct LogOptions {
     /// The longest time that a written entry stays unsynced when no client asked for a sync; zero
     /// syncs after every group.
     pub sync_interval: Duration,
-    /// Old segments are kept while the log is no larger than this and they are no older than
-    /// `retain_age`.
-    pub retain_bytes: u64,
-    pub retain_age: Duration,
+    /// How much of its past is kept at first; [`Log::set_window`] changes it.
+    pub window: Window,
     pub file_system: Arc<dyn FileSystem>,
     /// The clock behind timestamps: milliseconds since 1970.
     pub clock: fn() -> u64,
@@ -84,12 +82,34 @@ impl LogOptions {
             dir: dir.into(),
             segment_bytes: 64 << 20,
             sync_interval: Duration::from_millis(100),
-            retain_bytes: 1 << 30,
-            retain_age: Duration::from_secs(24 * 3600),
+            window: Window::default(),
             file_system: Arc::new(Disk),
             clock: wall_clock,
         }
     }
+}
+
+/// How much of its past a log keeps: a segment goes when the log is larger than `max_bytes` and all in it is older than `min_age`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub max_bytes: u64,
+    pub min_age: Duration,
+}
+
+impl Default for Window {
+    fn default() -> Window {
+        Window {
+            max_bytes: 1 << 30,
+            min_age: Duration::ZERO,
+        }
+    }
+}
+
+/// The segments that were removed since the log was opened, and how long that took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    pub segments: u64,
+    pub took: Duration,
 }
 
 fn wall_clock() -> u64 {
@@ -127,6 +147,8 @@ impl Tail {
 pub(crate) struct Shared {
     opts: LogOptions,
     segments: Mutex<Segments>,
+    window: Mutex<Window>,
+    trimmed: Mutex<Trimmed>,
     /// The last index whose write returned.
     written: AtomicU64,
     last_ts: AtomicU64,
@@ -261,6 +283,16 @@ impl Log {
     /// A reader placed before the first kept entry whose timestamp is at least `ts`. To find it,
     /// the entries of one segment are read.
     pub fn seek(&self, ts: u64) -> Result<LogReader> {
+        loop {
+            match self.seek_once(ts) {
+                // The segment went meanwhile.
+                Err(Error::Missing { wanted, .. }) if wanted < self.first_index() => {}
+                found => return found,
+            }
+        }
+    }
+
+    fn seek_once(&self, ts: u64) -> Result<LogReader> {
         let all: Vec<_> = self.shared.segments.lock().all.iter().cloned().collect();
         // The last one may be empty, and then has no first timestamp.
         let later = all.partition_point(|s| (1..ts).contains(&s.first_ts()));
@@ -291,9 +323,18 @@ impl Log {
         )
     }
 
-    /// The size that the log may reach before old segments are removed.
-    pub fn retain_bytes(&self) -> u64 {
-        self.shared.opts.retain_bytes
+    /// How much of its past it keeps.
+    pub fn window(&self) -> Window {
+        *self.shared.window.lock()
+    }
+
+    /// The next [`Log::trim`] goes by this.
+    pub fn set_window(&self, window: Window) {
+        *self.shared.window.lock() = window;
+    }
+
+    pub fn trimmed(&self) -> Trimmed {
+        *self.shared.trimmed.lock()
     }
 
     /// Removes the oldest segments that are outside the retention window and hold nothing at or

@@ -281,6 +281,8 @@ impl<'o> Recovery<'o> {
 fn start_log(opts: LogOptions, end: End) -> Result<Log> {
     let last_index = end.next_index - 1;
     let shared = Arc::new(Shared {
+        window: Mutex::new(opts.window),
+        trimmed: Mutex::default(),
         opts,
         segments: Mutex::new(Segments { all: end.kept }),
         written: AtomicU64::new(last_index),

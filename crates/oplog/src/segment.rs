@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 pub(crate) struct Segment {
     pub first_index: u64,
@@ -177,20 +178,25 @@ impl Segments {
 }
 
 impl Shared {
-    /// Removes the oldest segments that lie outside the retention window and end before
-    /// `needed_from`.
+    /// Removes the oldest segments beyond the window that `needed_from` does not need.
     pub(crate) fn trim(&self, needed_from: u64, open_bytes: u64) -> Result<usize> {
+        let began = Instant::now();
         let opts = &self.opts;
-        let oldest_ts = ((opts.clock)() / 1000).saturating_sub(opts.retain_age.as_secs()) << 32;
+        let window = *self.window.lock();
+        let age = u64::try_from(window.min_age.as_millis()).unwrap_or(u64::MAX);
+        let kept_from = ((opts.clock)().saturating_sub(age) / 1000) << 32;
         let mut removed = Vec::new();
         {
             let mut segments = self.segments.lock();
             let mut total = segments.closed_bytes() + open_bytes;
             while let (Some(first), Some(second)) = (segments.all.front(), segments.all.get(1)) {
-                let next_ts = second.first_ts.load(Ordering::Relaxed);
-                let too_old = next_ts != 0 && next_ts < oldest_ts;
-                // What recovery needs stays, whatever the retention window says.
-                if second.first_index > needed_from || !(total > opts.retain_bytes || too_old) {
+                // Nothing is removed that recovery needs, whatever the window says.
+                if second.first_index > needed_from || total <= window.max_bytes {
+                    break;
+                }
+                // All in a segment is older than the first entry of the next. One that has none yet tells nothing.
+                let young = || !(1..kept_from).contains(&second.first_ts());
+                if age > 0 && young() {
                     break;
                 }
                 total = total.saturating_sub(first.bytes.load(Ordering::Relaxed));
@@ -201,6 +207,11 @@ impl Shared {
             opts.file_system
                 .remove(&segment.path)
                 .map_err(|e| Error::io(format!("cannot remove {}", segment.path.display()), &e))?;
+        }
+        if !removed.is_empty() {
+            let mut trimmed = self.trimmed.lock();
+            trimmed.segments += removed.len() as u64;
+            trimmed.took += began.elapsed();
         }
         Ok(removed.len())
     }

@@ -1,5 +1,5 @@
-//! A client for the tools that ask a running server one thing: `pando schema` and `pando backup`.
-//! Invariant: one command a connection, waited for as long as it takes.
+//! A client for the tools that ask a running server one thing: `pando schema`, `pando backup` and
+//! `pando oplog`. Invariant: one command a connection, waited for as long as it takes.
 
 use bson::{Doc, DocBuf, Writer};
 use outgoing::{Converse, Error, MongoTarget, Stream};

@@ -8,7 +8,10 @@ mod config_file;
 mod daemon;
 mod laboratory;
 mod memory;
+mod moment;
+mod oplog;
 mod options;
+mod restore;
 mod salvage;
 mod schema;
 mod serve;
@@ -34,6 +37,8 @@ Usage: pando <command> [options]
   check     reads a data directory that no server has open, and says what is damaged: pando check DIR
   salvage   saves what can be read of a data directory, for mongorestore: pando salvage DIR OUT
   backup    copies the data of a running server into a directory of its machine: pando backup URI DIR
+  restore   a data directory as of a moment, from a backup and the log: pando restore BACKUP TARGET
+  oplog     shows the log of a data directory or a server (see: pando oplog --help)
   schema    what the documents of a collection look like (see: pando schema --help)
   lab       the benchmark laboratory (see: pando lab --help)
 
@@ -65,6 +70,8 @@ fn run() -> ExitCode {
         Some("check") => check::main(&rest),
         Some("salvage") => salvage::main(&rest),
         Some("backup") => backup::main(&rest),
+        Some("restore") => restore::main(&rest),
+        Some("oplog") => oplog::main(&rest),
         Some("lab") => laboratory::main(&rest),
         Some("schema") => schema::main(rest),
         Some("--version" | "-V" | "version") => {

@@ -157,6 +157,12 @@ pub const FLAGS: &[Flag] = &[
         "How much of the log's past to keep [default: 1024]",
     ),
     own(
+        &["oplogMinRetentionHours"],
+        "storage.oplogMinRetentionHours",
+        Value("HOURS"),
+        "Keep what is younger however large the log is",
+    ),
+    own(
         &["event-loops"],
         "pando.eventLoops",
         Value("N"),
@@ -329,11 +335,6 @@ pub const FLAGS: &[Flag] = &[
     ),
     flag(&["directoryperdb"], "storage.directoryPerDB", Switch),
     flag(&["syncdelay"], "storage.syncPeriodSecs", Value("SECONDS")),
-    flag(
-        &["oplogMinRetentionHours"],
-        "storage.oplogMinRetentionHours",
-        Value("HOURS"),
-    ),
     flag(&["repair"], "storage.repair", Switch),
     flag(
         &["enableMajorityReadConcern"],
@@ -427,7 +428,6 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "storage.directoryPerDB",
     "storage.inMemory.engineConfig.inMemorySizeGB",
     "storage.journal.enabled",
-    "storage.oplogMinRetentionHours",
     "storage.repair",
     "storage.syncPeriodSecs",
     "storage.wiredTiger.collectionConfig.blockCompressor",

@@ -16,7 +16,7 @@ use server::tls::Tls;
 use server::{Limits, Listeners};
 use service::config::{Personality, ServerConfig, TlsMode, Topology};
 use service::{Control, logging};
-use storage::{Store, StoreOptions};
+use storage::{LogWindow, Store, StoreOptions};
 
 use crate::config_file;
 use crate::daemon::{self, Forked, PidFile, Ready};
@@ -159,7 +159,11 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     let store = Store::open(StoreOptions {
         cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
         sync_interval: config.durability.interval,
-        log_retain_bytes: config.log_retain_bytes,
+        log_window: LogWindow {
+            max_bytes: config.log_retain_bytes,
+            min_age: config.log_retain_at_least,
+        },
+        log_segment_bytes: segment_bytes(config.log_retain_bytes),
         open_files: usize::try_from(files * TABLES_PERCENT / 100 / OPEN_TIMES)
             .unwrap_or(usize::MAX),
         direct_io: config.direct_io,
@@ -202,6 +206,11 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         Some(says) => Err(Failure { code: 1, says }),
         None => leave(0),
     }
+}
+
+/// A log is trimmed by whole segments: a small window has small ones.
+fn segment_bytes(window: u64) -> u64 {
+    (window / 16).clamp(1 << 20, 64 << 20)
 }
 
 /// Ends the process at once. Threads of the engine may still be merging, which is as well broken off: a usual exit would destroy the

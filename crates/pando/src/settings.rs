@@ -60,8 +60,16 @@ pub fn launch(
         log_retain_bytes: o
             .parsed::<u64>("replication.oplogSizeMB", "a number of megabytes")?
             .unwrap_or(1024)
-            .max(1)
+            .clamp(1, MOST_LOG_MB)
             << 20,
+        log_retain_at_least: match o
+            .parsed::<f64>("storage.oplogMinRetentionHours", "a number of hours")?
+            .map(|hours| Duration::try_from_secs_f64(hours * 3600.0))
+        {
+            None => Duration::ZERO,
+            Some(Ok(age)) => age,
+            Some(Err(_)) => return Err("--oplogMinRetentionHours wants 0 or more hours".into()),
+        },
         max_connections: match o.parsed("net.maxIncomingConnections", "a number")? {
             Some(0) => return Err("--max-connections must be at least 1".into()),
             given => given.unwrap_or(1_000_000),
@@ -419,6 +427,9 @@ fn topology(o: &Reader<'_>, mongod: bool) -> Result<Topology, String> {
     }
 }
 
+/// A petabyte.
+const MOST_LOG_MB: u64 = 1 << 30;
+
 const LEAST_CACHE_BYTES: u64 = 16 << 20;
 
 fn cache_bytes(o: &Reader<'_>) -> Result<u64, String> {
@@ -632,7 +643,7 @@ mod tests {
 
     #[test]
     fn values() {
-        let line = "--port 1 --cache 64MB --durability 20ms --advertise db.example:2 --replSet a/b --max-connections 9 --oplogSize 5 -vv";
+        let line = "--port 1 --cache 64MB --durability 20ms --advertise db.example:2 --replSet a/b --max-connections 9 --oplogSize 5 --oplogMinRetentionHours 1.5 -vv";
         let c = launched(Personality::Mongod, line).unwrap().config;
         assert_eq!((c.port, c.cache_bytes, c.max_connections), (1, 64 << 20, 9));
         assert_eq!(
@@ -644,6 +655,7 @@ mod tests {
         );
         assert_eq!(c.topology.set_name(), Some("a"));
         assert_eq!((c.log_retain_bytes, c.verbosity), (5 << 20, 2));
+        assert_eq!(c.log_retain_at_least, Duration::from_secs(5400));
         assert_eq!(c.parsed["net"]["port"], 1);
         assert_eq!(c.parsed["replication"]["replSet"], "a/b");
         let c = launched(
@@ -687,6 +699,7 @@ mod tests {
             ("--storageEngine mmapv1", "unknown storage engine"),
             ("--standalone --replSet x", "give one of"),
             ("--cache 12", "a size"),
+            ("--oplogMinRetentionHours -1", "0 or more hours"),
             ("--cache 101%", "a size"),
             ("--durability never", "default, always"),
             ("--advertise host", "HOST:PORT"),

@@ -68,6 +68,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "server",
             "service",
             "executor",
+            "changes",
             "catalog",
             "storage",
             "outgoing",

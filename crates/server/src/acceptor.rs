@@ -294,6 +294,7 @@ impl<S: Service> Acceptor<S> {
         }
         let state = self.service.connected(id, &peer);
         let client = Arc::new(Client {
+            waker: Default::default(),
             id,
             peer,
             local,

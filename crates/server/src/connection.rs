@@ -87,6 +87,8 @@ pub(crate) struct Connection<S: Service> {
     pub reply_since: Option<Instant>,
     pub progress: Instant,
     pub again: Option<Box<Again>>,
+    /// Its waker was called while its request was elsewhere.
+    pub woken: bool,
     /// For the worker that continues a run of the loop.
     pub resume: Option<Resume>,
 }
@@ -120,6 +122,7 @@ impl<S: Service> Connection<S> {
             reply_since: None,
             progress: Instant::now(),
             again: None,
+            woken: false,
             resume: None,
         }
     }

@@ -29,7 +29,7 @@ use errors::Error;
 use mio::event::Event;
 use mio::{Events, Poll, Token};
 use service::in_flight::SMALL_BYTES;
-use service::{Client, Control, Mode, Service};
+use service::{Client, Control, Mode, Service, Waker};
 use slab::Slab;
 
 use crate::Limits;
@@ -265,6 +265,12 @@ impl<S: Service> EventLoop<S> {
 
     fn accept(&mut self, mut stream: Stream, client: Arc<Client<S::State>>) {
         let slot = self.connections.vacant_entry();
+        let (inbox, key, id) = (Arc::downgrade(&self.inbox), slot.key(), client.id);
+        let _ = client.waker.set(Waker::new(move || {
+            if let Some(inbox) = inbox.upgrade() {
+                inbox.push(Item::Woken(key, id));
+            }
+        }));
         if stream.is_establishing() {
             let until = Instant::now() + HANDSHAKE;
             self.establishing.push_back((until, slot.key(), client.id));
@@ -465,6 +471,7 @@ impl<S: Service> EventLoop<S> {
                 Item::Stepped(stepped) => self.with_id(stepped.key, stepped.id, |this, key, c| {
                     this.on_stepped(key, c, stepped)
                 }),
+                Item::Woken(key, id) => self.with_id(key, id, |this, key, c| this.woken(key, c)),
             }
         }
         accepted

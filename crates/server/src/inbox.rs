@@ -18,6 +18,8 @@ pub(crate) enum Item<S: Service> {
     Accepted(Stream, Arc<Client<S::State>>),
     Done(Done),
     Stepped(Stepped),
+    /// What the request of a connection (its slot and number) waits for may have happened.
+    Woken(usize, i64),
 }
 
 /// A request that has run on a worker.

@@ -44,6 +44,27 @@ pub struct PeerCertificate {
     pub roles: Vec<(String, String)>,
 }
 
+/// Has one connection's request that waits ([`crate::Outcome::Await`]) run again. It may be called from any thread, and after the
+/// connection is gone.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn Fn() + Send + Sync>);
+
+impl Waker {
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Waker {
+        Waker(Arc::new(wake))
+    }
+
+    pub fn wake(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waker")
+    }
+}
+
 /// A connected client: `S` is what the service keeps for it.
 #[derive(Debug)]
 pub struct Client<S> {
@@ -63,6 +84,8 @@ pub struct Client<S> {
     pub reply_held: AtomicUsize,
     /// Set when it is gone and its last reply was not sent in whole.
     pub undelivered: AtomicBool,
+    /// Set before its first request is run.
+    pub waker: OnceLock<Waker>,
     pub state: S,
 }
 

@@ -181,6 +181,8 @@ pub struct ServerConfig {
     /// The log's past is kept up to this size, in bytes: what change streams and `local.oplog.rs`
     /// can read.
     pub log_retain_bytes: u64,
+    /// What is younger is kept however large the log is.
+    pub log_retain_at_least: Duration,
     pub max_connections: usize,
     /// Scripts are run: `$where`, `$function`, `$accumulator`, `mapReduce`.
     pub scripting: bool,
@@ -224,6 +226,7 @@ impl Default for ServerConfig {
             engine_options: String::new(),
             durability: Durability::default(),
             log_retain_bytes: 1 << 30,
+            log_retain_at_least: Duration::ZERO,
             max_connections: 65_536,
             scripting: true,
             security: SecurityOptions::default(),

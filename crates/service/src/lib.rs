@@ -22,7 +22,7 @@ pub mod establishment;
 pub mod in_flight;
 pub mod logging;
 
-pub use client::{Address, Client, PeerCertificate};
+pub use client::{Address, Client, PeerCertificate, Waker};
 pub use config::ServerConfig;
 pub use control::{Certificates, Control, Metrics, OwnCertificate};
 pub use in_flight::InFlight;
@@ -137,7 +137,8 @@ pub enum Outcome {
     /// As `Reply`, and the same request shall run again once this reply is on its way: an exhaust
     /// cursor. The reply is marked as one that another follows. Only if the request allowed it.
     ReplyMore,
-    /// There is nothing to say yet. Run it again at this moment, or as soon as [`Control::stirred`]
+    /// There is nothing to say yet. Run it again at this moment, when the client's [`Waker`] was
+    /// called since this run began, or as soon as [`Control::stirred`]
     /// is no longer what was seen; until then it costs a place in a list.
     Await { until: Instant, seen: usize },
     /// Inline only. The reply document is appended to `out`, but may be sent only after the group

@@ -8,7 +8,8 @@ use bson::{DocBuf, Writer};
 use catalog::Tail;
 use errors::{Result, bail, err};
 use executor::{
-    ChangeStream, FindCursor, OpCtx, OplogCursor, PinnedSnapshot, PipelineCursor, Share, TailCursor,
+    ChangeStream, FindCursor, OpCtx, OplogCursor, PinnedSnapshot, PipelineCursor, Share,
+    TailCursor, Wake,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -47,6 +48,10 @@ pub trait Results: Send {
         None
     }
 
+    /// Of such a cursor: has `wake` called, once, when there is something; to be called before
+    /// [`Results::is_quiet`].
+    fn on_news(&self, _wake: Wake) {}
+
     /// Of a change stream: `postBatchResumeToken`.
     fn resume_token(&self) -> Option<DocBuf> {
         None
@@ -72,6 +77,10 @@ impl Results for OplogCursor {
     fn is_quiet(&self) -> Option<bool> {
         OplogCursor::is_quiet(self)
     }
+
+    fn on_news(&self, wake: Wake) {
+        OplogCursor::on_news(self, wake);
+    }
 }
 
 impl Results for ChangeStream {
@@ -92,6 +101,10 @@ impl Results for ChangeStream {
 
     fn is_quiet(&self) -> Option<bool> {
         Some(ChangeStream::is_quiet(self))
+    }
+
+    fn on_news(&self, wake: Wake) {
+        ChangeStream::on_news(self, wake);
     }
 
     fn resume_token(&self) -> Option<DocBuf> {

@@ -4,6 +4,7 @@
 //! PANDO        "pando data format 4\n": the stamp; a directory without it is new or somebody else's
 //! pando.lock   flock(2)ed while a process has the directory open; holds its pid
 //! log/         segments of the log
+//! log-window   how much of the log's past is kept, once somebody has said so
 //! engine/      RocksDB
 //! ```
 
@@ -87,6 +88,10 @@ impl DataDir {
                 self.dir.display()
             )),
         }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.dir
     }
 
     pub fn log(&self) -> PathBuf {

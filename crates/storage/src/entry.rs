@@ -249,6 +249,16 @@ impl Entry {
         ENTRY_HEAD_BYTES + own + parts + effects.sum::<usize>()
     }
 
+    /// How many timestamps before its own a transaction has: whoever shows it in parts gives each its own. A part of more than this
+    /// has one more, so the parts may be of twice as many bytes and still not fill up.
+    pub(crate) fn reserved(&self) -> u64 {
+        const PART_BYTES: usize = 6 << 20;
+        match &self.op {
+            Op::Transaction(_) => (self.size_bound() / PART_BYTES) as u64,
+            _ => 0,
+        }
+    }
+
     /// Adds to the entry's count.
     pub fn count(&mut self, tablet: u64, records: i64, bytes: i64) {
         if records != 0 || bytes != 0 {

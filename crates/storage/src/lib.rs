@@ -32,10 +32,13 @@ mod ghost_list;
 mod insert_order;
 mod latch;
 mod log_and_engine;
+mod log_window;
 mod maintenance;
 mod nonblocking_read;
 mod offline;
 mod record_cache;
+mod replay;
+mod restore;
 mod store;
 mod tuning;
 mod view;
@@ -48,7 +51,10 @@ pub use entry::{Effect, Entry, Glance, Key, MAX_ENTRY_BYTES, Op, OpSession, Uuid
 pub use latch::{LatchGuard, Latches};
 pub use nonblocking_read::{Block, Missing, without};
 pub use offline::{LogFindings, Offline, Unreadable};
-pub use oplog::{LogMark, LogReader, Record};
+pub use oplog::{LogMark, LogReader, Record, Trimmed as LogTrimmed, Window as LogWindow};
+pub use restore::{
+    Completion, LogFiles, Moment, RestoreError, RestoreRequest, Restored, Until, log_files, restore,
+};
 pub use store::{Committed, HasRoom, Store, StoreOptions, StoreStats};
 pub use tuning::EngineOptions;
 pub use view::{Direction, SOME_BYTES, Scan, Slice, View, write_conflict};

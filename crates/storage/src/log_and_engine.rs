@@ -146,7 +146,7 @@ impl CommitEnv for LogAndEngine {
     fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()> {
         let mut appending = self.log.group();
         for entry in group.entries() {
-            let stamp = appending.add(|buf| entry.encode(buf));
+            let stamp = appending.add_behind(entry.reserved(), |buf| entry.encode(buf));
             places.push(Committed {
                 index: stamp.index,
                 ts: stamp.ts,

@@ -3,26 +3,26 @@
 use crate::batch::Batch;
 use crate::batched_read;
 use crate::commit::Committer;
-use crate::counts::{Counts, Touched};
+use crate::counts::Counts;
 use crate::data_dir::DataDir;
 use crate::engine::Engine;
 use crate::log_and_engine::{LogAndEngine, Shared, check_size};
+use crate::log_window;
 use crate::maintenance::{self, Keeper};
 use crate::nonblocking_read::PageCacheRoom;
 use crate::record_cache::{Rows, Writing};
+use crate::replay::Replay;
+use crate::restore::{BackupRecord, fingerprint};
 use crate::tuning::EngineOptions;
 use crate::{Effect, Entry, Latches, Observer, View, Watcher};
-use errors::{Error, Result, err};
-use oplog::{Log, LogMark, LogOptions, LogReader};
+use errors::Result;
+use oplog::{Log, LogMark, LogOptions, LogReader, Trimmed as LogTrimmed, Window as LogWindow};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Recovery applies entries in batches of about this size.
-const REPLAY_BATCH_BYTES: usize = 1 << 20;
-
-/// The options of a store.
+/// How a store is opened.
 #[derive(Clone)]
 pub struct StoreOptions {
     pub dir: PathBuf,
@@ -34,11 +34,9 @@ pub struct StoreOptions {
     /// The longest time that an acknowledged write stays unsynced when it asked for no sync.
     pub sync_interval: Duration,
     pub log_segment_bytes: u64,
-    /// Applied log segments are kept while the log is no larger than this and they are no older
-    /// than `log_retain_age`.
-    pub log_retain_bytes: u64,
-    pub log_retain_age: Duration,
-    /// The number of threads that flush and compact.
+    /// How much of the log's past is kept, unless [`Store::set_log_window`] has said otherwise before.
+    pub log_window: LogWindow,
+    /// Threads that flush and compact.
     pub background_jobs: usize,
     /// The uncompressed block size of records and ids.
     pub block_bytes: usize,
@@ -63,8 +61,7 @@ impl StoreOptions {
             row_percent: 50,
             sync_interval: Duration::from_millis(100),
             log_segment_bytes: 64 << 20,
-            log_retain_bytes: 1 << 30,
-            log_retain_age: Duration::from_secs(24 * 3600),
+            log_window: LogWindow::default(),
             background_jobs: std::thread::available_parallelism().map_or(2, |n| n.get()),
             block_bytes: 8 << 10,
             open_files: 1000,
@@ -93,8 +90,7 @@ impl StoreOptions {
         LogOptions {
             segment_bytes: self.log_segment_bytes,
             sync_interval: self.sync_interval,
-            retain_bytes: self.log_retain_bytes,
-            retain_age: self.log_retain_age,
+            window: self.log_window,
             file_system: self.log_file_system.clone(),
             ..LogOptions::new(dir)
         }
@@ -148,8 +144,10 @@ pub struct StoreStats {
     pub background_error: Option<String>,
     pub snapshots: u64,
     pub log_bytes: u64,
-    /// The size that the log may reach before old segments are removed.
-    pub log_retain_bytes: u64,
+    /// How much of its past the log keeps.
+    pub log_window: LogWindow,
+    /// Segments of the log that were removed since the start.
+    pub log_trimmed: LogTrimmed,
     pub log_segments: u64,
     pub last_index: u64,
     pub durable_index: u64,
@@ -175,6 +173,8 @@ impl Store {
     pub fn open(opts: StoreOptions) -> Result<Arc<Store>> {
         let data_dir = DataDir::open(&opts.dir)?;
         let log_dir = data_dir.log();
+        let mut opts = opts;
+        opts.log_window = log_window::load(&opts.dir)?.unwrap_or(opts.log_window);
         let engine = Arc::new(Engine::open(data_dir, &opts.engine())?);
         let log_options = opts.log(log_dir);
         let (counts, counted) = Counts::load(&engine)?;
@@ -308,7 +308,14 @@ impl Store {
         Ok(self.log.seek(ts)?)
     }
 
-    /// The index of the first kept entry of the log.
+    /// Says how much of its past the log keeps, from now on and after restarts.
+    pub fn set_log_window(&self, window: LogWindow) -> Result<()> {
+        log_window::save(self.engine.data_dir().path(), &window)?;
+        self.log.set_window(window);
+        Ok(())
+    }
+
+    /// The first entry of the log that is still kept.
     pub fn first_log_index(&self) -> u64 {
         self.log.first_index()
     }
@@ -368,7 +375,8 @@ impl Store {
             background_error: engine.last_trouble(),
             snapshots: engine.figure(c"rocksdb.num-snapshots"),
             log_bytes,
-            log_retain_bytes: self.log.retain_bytes(),
+            log_window: self.log.window(),
+            log_trimmed: self.log.trimmed(),
             log_segments,
             last_index: self.last_index(),
             durable_index: self.log.durable_index(),
@@ -397,10 +405,28 @@ impl Store {
         self.engine.compact(low, high, go_on)
     }
 
-    /// Makes a consistent copy (hard links where possible) that is a data directory of its own;
-    /// `dir` must not exist.
+    /// A consistent copy (hard links where they can be) that is a data directory of its own, and says from which entry of which
+    /// log it can be brought further ([`crate::restore`]); `dir` must not exist.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
-        self.engine.checkpoint(dir)
+        self.engine.checkpoint(dir)?;
+        // What was written while the files were copied may be in them.
+        let complete = self.last();
+        let fingerprint = || -> Result<u64> {
+            let mut reader = self.log.read(complete.index)?;
+            let last = reader.next()?;
+            Ok(last.map_or(0, |record| fingerprint(record.payload)))
+        };
+        let saved = fingerprint().and_then(|fingerprint| {
+            let record = BackupRecord {
+                complete,
+                fingerprint,
+                log: self.engine.data_dir().log(),
+            };
+            record.save(dir)
+        });
+        saved.inspect_err(|_| {
+            let _ = std::fs::remove_dir_all(dir);
+        })
     }
 
     pub fn latches(&self) -> &Latches {
@@ -424,44 +450,10 @@ fn replay(
     counts: &Counts,
     applied: Committed,
 ) -> Result<(Log, u64)> {
-    let mut batch = Batch::new(engine);
-    let mut touched = Touched::default();
-    let mut last = applied;
-    let apply = |batch: &mut Batch, touched: &mut Touched, at: Committed| {
-        touched.stage(batch, at);
-        batch.set_applied(at);
-        engine.write(batch)?;
-        counts.publish(touched);
-        touched.clear();
-        batch.clear(usize::MAX);
-        Ok::<(), Error>(())
-    };
+    let mut replay = Replay::new(engine, counts);
     let (log, recovered) = Log::open(opts, applied.index + 1, applied.ts, |record| {
-        let entry = Entry::decode(record.payload).ok_or_else(|| {
-            // The checksum was right, so other code than this wrote the entry.
-            err!(
-                UnsupportedFormat,
-                "entry {} of the log has a form that this version does not know",
-                record.index
-            )
-        })?;
-        for plain in entry.plain() {
-            batch.push_all(&plain.effects);
-            if let Some(delta) = &plain.count {
-                counts.touch(&mut touched, delta);
-            }
-        }
-        last = Committed {
-            index: record.index,
-            ts: record.ts,
-        };
-        if batch.len() > REPLAY_BATCH_BYTES {
-            apply(&mut batch, &mut touched, last)?;
-        }
-        Ok::<(), Error>(())
+        replay.entry(&record).map(drop)
     })?;
-    if recovered.replayed > 0 {
-        apply(&mut batch, &mut touched, last)?;
-    }
+    replay.finish()?;
     Ok((log, recovered.replayed))
 }

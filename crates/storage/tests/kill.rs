@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use storage::{Direction, Effect, Entry, Op, Store, StoreOptions};
+use storage::{Direction, Effect, Entry, LogWindow, Op, Store, StoreOptions};
 
 const THREADS: u64 = 3;
 /// Keys of one thread; each proposal writes one of them and a key of an "index" that must agree
@@ -24,7 +24,10 @@ fn open(dir: &Path) -> Arc<Store> {
         // Small, so that flushes, new segments and trimming all happen within a second.
         cache_bytes: 8 << 20,
         log_segment_bytes: 1 << 20,
-        log_retain_bytes: 3 << 20,
+        log_window: LogWindow {
+            max_bytes: 3 << 20,
+            ..LogWindow::default()
+        },
         ..StoreOptions::new(dir)
     })
     .expect("open")

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use storage::{Committed, Direction, Effect, Entry, Op, Store, StoreOptions};
+use storage::{Committed, Direction, Effect, Entry, LogWindow, Op, Store, StoreOptions};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -601,7 +601,10 @@ fn random_writes_and_crashes_agree_with_a_model() {
     for round in 1..12 {
         let mut store = Store::open(StoreOptions {
             log_segment_bytes: 60_000,
-            log_retain_bytes: 100_000,
+            log_window: LogWindow {
+                max_bytes: 100_000,
+                ..LogWindow::default()
+            },
             sync_interval: std::time::Duration::from_secs(1000),
             ..options(dir)
         })

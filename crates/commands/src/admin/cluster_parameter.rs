@@ -4,9 +4,12 @@
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use crate::settings::stored;
+use crate::settings::stored::{self, InMemory};
 use bson::{Doc, DocBuf, Val, Writer, doc, tag};
 use errors::{Result, bail};
+use executor::Engine;
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
 
 fn defaults(name: &str) -> Option<DocBuf> {
     Some(match name {
@@ -28,6 +31,26 @@ const NAMES: [&str; 5] = [
     "fleDisableSubstringPreviewParameterLimits",
     "pauseMigrationsDuringMultiUpdates",
 ];
+
+/// After how long change streams show the images of documents no more, where the engine looks.
+pub struct ImageExpiry(pub Weak<Engine>);
+
+impl InMemory for ImageExpiry {
+    fn id(&self) -> &'static str {
+        "clusterParameter.changeStreamOptions"
+    }
+
+    fn take(&self, setting: Option<Doc<'_>>) {
+        let images = setting.and_then(|d| d.get("preAndPostImages")?.as_doc());
+        let seconds = images.and_then(|d| d.get("expireAfterSeconds")?.as_i64());
+        let seconds = seconds.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        if let Some(engine) = self.0.upgrade() {
+            engine
+                .image_expiry_seconds
+                .store(seconds, Ordering::Relaxed);
+        }
+    }
+}
 
 fn setting(name: &str) -> String {
     format!("clusterParameter.{name}")

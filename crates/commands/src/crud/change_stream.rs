@@ -6,11 +6,13 @@ use super::cursor::{self, FIRST_BATCH, Keep};
 use super::variables;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, Elem, Val, tag};
+use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
 use changes::Token;
-use changes::event::{Scope, Shown};
+use changes::event::{SUMMARY_FIELDS, Scope, Shown};
 use errors::{Result, bail};
-use executor::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart};
+use executor::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart, Wanted};
+use query::expr::ParseEnv;
+use query::filter::{Filter, part_on};
 use query::pipeline::per_document::PerDocument;
 
 const STAGE: &str = "$changeStream";
@@ -192,6 +194,22 @@ fn scope(cx: &CommandContext<'_, '_>, coll: Option<&str>, spec: &Spec) -> Result
     Ok(Scope::Collection(ns))
 }
 
+/// What filters say of these fields alone; `None` where that is nothing.
+fn wanted(filters: &[Doc<'_>], fields: &[&str], env: &ParseEnv) -> Result<Option<Filter>> {
+    let parts = filters.iter().map(|f| part_on(*f, fields));
+    let parts: Vec<DocBuf> = parts.filter(|p| !p.as_doc().is_empty()).collect();
+    if parts.is_empty() {
+        return Ok(None);
+    }
+    let mut w = Writer::new();
+    w.open_array("$and");
+    parts.iter().for_each(|p| {
+        w.push(p.as_doc().as_val());
+    });
+    w.close();
+    Filter::parse(w.finish().as_doc(), env).map(Some)
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.op.need_worker()?;
     let coll = cx.args.first.as_str();
@@ -248,6 +266,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
     let (env, vars) = variables::variables(cx, &ns, &collation, let_)?;
     let (mut pipeline, mut split) = (PerDocument::default(), false);
+    // The conditions of the matches that come first.
+    let (mut matches, mut leading) = (Vec::new(), true);
     for stage in stages {
         let Some(e) = stage
             .as_doc()
@@ -262,6 +282,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         if split {
             bail!(7182802, "{SPLIT} must be the last stage in the pipeline");
         }
+        leading &= e.name == "$match";
+        matches.extend(e.val.as_doc().filter(|_| leading));
         if e.name == SPLIT {
             split = true;
         } else if !pipeline.add(e.name, e.val, &env)? {
@@ -282,6 +304,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         full: spec.full,
         before: spec.before,
         start: spec.start(),
+        wanted: Wanted {
+            ns: wanted(&matches, &["ns"], &env)?,
+            summary: wanted(&matches, &SUMMARY_FIELDS, &env)?,
+        },
         pipeline,
         vars,
         split,

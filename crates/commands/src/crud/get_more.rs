@@ -65,10 +65,15 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         Some(until) => until,
         None => started + asked.unwrap_or(AWAIT),
     };
+    let follows_log = cursor.results.is_quiet().is_some();
+    if follows_log && let Some(waker) = cx.client.waker.get().cloned() {
+        // Before it is asked for news.
+        cursor.results.on_news(Box::new(move || waker.wake()));
+    }
     let quiet = cursor.results.is_quiet();
-    let follows_log = quiet.is_some();
     if quiet == Some(true) && may_wait(cx, &cursor, until) {
         cursor.await_until = Some(until);
+        cx.client.state.awaited.store(id, Relaxed);
         cx.app.cursors.give_back(cursor);
         return Ok(Done::Await { until, seen });
     }
@@ -97,6 +102,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let empty = cx.w.len() == start;
     if follows_log && empty && !done && may_wait(cx, &cursor, until) {
         cursor.await_until = Some(until);
+        cx.client.state.awaited.store(id, Relaxed);
         keep(cx, cursor, started)?;
         return Ok(Done::Await { until, seen });
     }

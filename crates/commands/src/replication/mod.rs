@@ -6,6 +6,7 @@ pub mod repl_set_freeze;
 pub mod repl_set_get_config;
 pub mod repl_set_get_status;
 pub mod repl_set_initiate;
+pub mod repl_set_resize_oplog;
 pub mod repl_set_step_down;
 
 use crate::request::CommandContext;

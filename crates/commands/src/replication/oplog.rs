@@ -92,7 +92,7 @@ pub fn append_stats(w: &mut Writer, store: &Store, scale: i64) {
         .int("freeStorageSize", 0)
         .bool("capped", true)
         .int("max", 0)
-        .int("maxSize", scaled(stats.log_retain_bytes));
+        .int("maxSize", scaled(stats.log_window.max_bytes));
     w.i32("nindexes", 0).open_doc("indexDetails").close();
     w.open_array("indexBuilds").close().i32("totalIndexSize", 0);
     w.int("totalSize", scaled(stats.log_bytes))
@@ -107,7 +107,7 @@ pub fn describe(store: &Store, name_only: bool) -> DocBuf {
     w.str("name", "oplog.rs").str("type", "collection");
     if !name_only {
         w.open_doc("options").bool("capped", true);
-        let bytes = store.stats().log_retain_bytes;
+        let bytes = store.stats().log_window.max_bytes;
         w.i64("size", i64::try_from(bytes).unwrap_or(i64::MAX));
         w.bool("autoIndexId", false).close();
         w.open_doc("info").bool("readOnly", false).close();

@@ -21,6 +21,8 @@ pub struct Connection {
     /// The cursor that the last request opened, or 0. Until the reply has arrived the client does
     /// not know it.
     pub opened: AtomicI64,
+    /// The cursor for which a getMore waits, or 0.
+    pub awaited: AtomicI64,
     /// The logged-in users.
     pub login: Login,
     /// The state of an awaited hello, or of a stream of hellos.

@@ -52,6 +52,7 @@ impl Commands {
     ) -> Outcome {
         let start = out.len();
         client.state.opened.store(0, Relaxed);
+        client.state.awaited.store(0, Relaxed);
         let name = request.command();
         let Some(command) = table::lookup(name) else {
             self.counters.failed();

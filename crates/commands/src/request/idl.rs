@@ -167,6 +167,12 @@ pub fn int(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
     })
 }
 
+/// Any number.
+pub fn number(within: &str, e: Elem<'_>) -> Result<Option<f64>> {
+    let read = e.val.is_number().then(|| e.val.to_f64()).flatten();
+    given(e.val, read, || mismatch(within, e.name, e.val, NUMBERS))
+}
+
 /// A number as an i64, as [`int`] reads it.
 pub fn whole(v: Val<'_>) -> Option<i64> {
     use bson::decimal::DecimalParts;

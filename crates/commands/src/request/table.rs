@@ -215,6 +215,7 @@ commands! {
     "updateSearchIndex" => OF_COLLECTION, Collection(&[UpdateSearchIndex]), crate::ddl::search_indexes::run, "changes a search index";
     "dropSearchIndex" => OF_COLLECTION, Collection(&[DropSearchIndex]), crate::ddl::search_indexes::run, "removes a search index";
     "listSearchIndexes" => OF_COLLECTION, Collection(&[ListSearchIndexes]), crate::ddl::search_indexes::run, "the search indexes of a collection";
+    "replSetResizeOplog" => ADMIN | WORKER, Cluster(&[ReplSetResizeOplog]), crate::replication::repl_set_resize_oplog::run, "changes how much of the oplog is kept";
     "replSetInitiate" => ADMIN, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_initiate::run, "makes the replica set";
 }
 

@@ -6,7 +6,7 @@
 //! Invariant: `token` says what the stream has seen. A stream that resumes after it sees exactly
 //! what this one would see next.
 
-use super::log_tail::{Follower, LogTail};
+use super::log_tail::{Follower, LogTail, Wake};
 use crate::op::OpCtx;
 use crate::records;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, Writer};
@@ -14,9 +14,11 @@ use changes::event::{self, Images, Kind, Scope, Shown};
 use changes::{Change, EntryStamp, Token, TokenPlace, What, changes};
 use errors::{Error, Result, bail, err};
 use query::expr::Vars;
+use query::filter::Filter;
 use query::pipeline::per_document::PerDocument;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use storage::{Entry, Glance, LogMark, Record, Store};
 
 /// The largest event: a document, and MongoDB's allowance for what the server adds.
@@ -51,11 +53,21 @@ pub struct ChangeStreamRequest {
     pub full: ShowImage,
     pub before: ShowImage,
     pub start: StreamStart,
+    /// What the stages after it let through, as far as that can be told before an event is made.
+    pub wanted: Wanted,
     /// The stages after `$changeStream`.
     pub pipeline: PerDocument,
     pub vars: Arc<Vars>,
     /// Events that are too large come in fragments.
     pub split: bool,
+}
+
+/// Conditions that an event meets, or the stages drop it: on its namespace alone, for changes of documents; and on
+/// [`event::summary`]. `None`: there are none.
+#[derive(Default)]
+pub struct Wanted {
+    pub ns: Option<Filter>,
+    pub summary: Option<Filter>,
 }
 
 pub struct ChangeStream {
@@ -158,6 +170,11 @@ impl ChangeStream {
     /// Whether there is nothing to read: asked often, of many.
     pub fn is_quiet(&self) -> bool {
         self.caught_up && self.ready.is_empty() && !self.invalidated && !self.follower.has_news()
+    }
+
+    /// Has `wake` called when it is quiet no longer; to be called before that is asked.
+    pub fn on_news(&self, wake: Wake) {
+        self.follower.on_news(wake);
     }
 
     /// What the stream has seen: `postBatchResumeToken`.
@@ -278,7 +295,7 @@ impl ChangeStream {
                 Scope::Database(db) => ns.split_once('.').is_some_and(|(d, _)| d == db),
                 Scope::Deployment => true,
             };
-            if !sees {
+            if !sees || !self.wants_ns(ctx, ns)? {
                 return Ok(());
             }
         }
@@ -297,8 +314,10 @@ impl ChangeStream {
                         self.seen.to_doc().as_doc()
                     )));
                 }
-                let event = self.event(ctx, &stamp, &change, kind)?;
-                self.offer(ctx, token, event)?;
+                if self.wants(ctx, &stamp, &change, kind)? {
+                    let event = self.event(ctx, &stamp, &change, kind)?;
+                    self.offer(ctx, token, event)?;
+                }
             }
             if self.request.shown.ends(&change, kind) {
                 let (token, event) = event::invalidate(&stamp, &change);
@@ -312,6 +331,34 @@ impl ChangeStream {
         Ok(())
     }
 
+    /// Whether events of changes to documents of a collection may be given. A stream that looks for the event that it resumes
+    /// behind has to see them all.
+    fn wants_ns(&self, ctx: &OpCtx, ns: &str) -> Result<bool> {
+        match &self.request.wanted.ns {
+            Some(filter) if self.is_there => {
+                let vars = ctx.interruptible(&self.request.vars);
+                filter.matches_with(event::ns_only(ns).as_doc(), &vars)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn wants(
+        &self,
+        ctx: &OpCtx,
+        stamp: &EntryStamp,
+        change: &Change<'_>,
+        kind: Kind,
+    ) -> Result<bool> {
+        match &self.request.wanted.summary {
+            Some(filter) => {
+                let vars = ctx.interruptible(&self.request.vars);
+                filter.matches_with(event::summary(stamp, change, kind).as_doc(), &vars)
+            }
+            None => Ok(true),
+        }
+    }
+
     fn event(
         &self,
         ctx: &OpCtx,
@@ -321,9 +368,15 @@ impl ChangeStream {
     ) -> Result<DocBuf> {
         let now;
         let mut images = Images::default();
+        let seconds = ctx.engine.image_expiry_seconds.load(Ordering::Relaxed);
+        let expiry = i64::try_from(seconds)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(1000);
+        let age = ctx.engine.now_millis().saturating_sub(stamp.wall_millis);
+        let pre_image = change.pre_image.filter(|_| seconds == 0 || age < expiry);
         if let What::Update(_, new) = change.what {
             // A collection that keeps pre-images also has post-images: they are in the entry.
-            let after = change.pre_image.map(|_| new);
+            let after = pre_image.map(|_| new);
             images.full = match self.request.full {
                 ShowImage::Off => None,
                 ShowImage::UpdateLookup => {
@@ -340,7 +393,7 @@ impl ChangeStream {
         images.before = match self.request.before {
             ShowImage::Off | ShowImage::UpdateLookup => None,
             ShowImage::Required
-                if change.pre_image.is_none()
+                if pre_image.is_none()
                     && matches!(kind, Kind::Update | Kind::Replace | Kind::Delete) =>
             {
                 return Err(missing_image(
@@ -350,7 +403,7 @@ impl ChangeStream {
                     change,
                 ));
             }
-            _ => Some(change.pre_image),
+            _ => Some(pre_image),
         };
         let expanded = self.request.shown.expanded;
         Ok(event::write(stamp, change, kind, expanded, images))

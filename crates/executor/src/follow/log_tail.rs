@@ -9,23 +9,43 @@
 //!   the durable index when it took its last news.
 //! - Only durable entries are news: what a follower has seen survives a loss of power.
 
+use bson::Doc;
+use errors::Result;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-use storage::{Glance, LogMark, LogReader, Store};
+use storage::{Committed, Entry, Glance, LogMark, LogReader, Observer, Op, Store};
 
-/// The longest time that followers wait for a written entry to become durable, by a sync of others
-/// or by one requested here.
-const LOOK: Duration = Duration::from_millis(10);
+/// So often the thread looks whether it is still needed.
+const LOOK: Duration = Duration::from_millis(250);
 /// The number of entries read before the list of followers is unlocked for a moment.
 const RUN: usize = 4096;
+
+/// What to call when there is news.
+pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// A follower of the log.
 pub struct Follower {
     /// The position before the first entry that may concern this follower.
     news: Mutex<Option<LogMark>>,
+    wake: Mutex<Option<Wake>>,
+    census: Arc<Census>,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.census.following.fetch_sub(1, SeqCst);
+        self.census.changed.store(true, SeqCst);
+    }
+}
+
+/// How many there are, and whether one has gone since the lists were last cleared of such.
+#[derive(Default)]
+struct Census {
+    following: AtomicUsize,
+    changed: AtomicBool,
 }
 
 impl Follower {
@@ -37,12 +57,17 @@ impl Follower {
         self.news.lock().take()
     }
 
-    /// Returns whether the follower had no news before.
-    fn tell(&self, mark: LogMark) -> bool {
-        let mut news = self.news.lock();
-        let first = news.is_none();
-        news.get_or_insert(mark);
-        first
+    /// Has `wake` called, once, when there is news from now on. Who then looks whether there was news before has missed none.
+    pub fn on_news(&self, wake: Wake) {
+        *self.wake.lock() = Some(wake);
+    }
+
+    fn tell(&self, mark: LogMark) {
+        self.news.lock().get_or_insert(mark);
+        let wake = self.wake.lock().take();
+        if let Some(wake) = wake {
+            wake();
+        }
     }
 }
 
@@ -57,47 +82,93 @@ struct Followers {
 }
 
 impl Followers {
-    /// Notifies the followers under a name; returns whether it was news to any.
-    fn tell(&self, name: &str, mark: LogMark) -> bool {
+    /// Notifies the followers under a name.
+    fn tell(&self, name: &str, mark: LogMark) {
         let list = self.by_name.get(name).into_iter().flatten();
-        let told = list.filter_map(Weak::upgrade).filter(|f| f.tell(mark));
-        told.count() > 0
+        list.filter_map(Weak::upgrade).for_each(|f| f.tell(mark));
+    }
+
+    /// Tells those who follow a collection, its database, or everything.
+    fn tell_of(&self, ns: &str, mark: LogMark) {
+        self.tell(ns, mark);
+        if let Some((db, _)) = ns.split_once('.') {
+            self.tell(db, mark);
+        }
+        self.tell("", mark);
+    }
+
+    fn tell_all(&self, mark: LogMark) {
+        for name in self.by_name.keys() {
+            self.tell(name, mark);
+        }
+    }
+
+    /// Tells those whom a transaction, DDL or the server's own bookkeeping concerns.
+    fn tell_entry(&self, payload: &[u8], mark: LogMark) {
+        let Some(entry) = Entry::decode(payload) else {
+            return self.tell_all(mark);
+        };
+        self.tell("", mark);
+        for part in entry.plain() {
+            self.tell_of(&part.ns, mark);
+            // A collection is renamed to another name, which may be of another database.
+            if let Op::Ddl(what) = &part.op {
+                let texts = Doc::new(what).unwrap_or(Doc::EMPTY).values();
+                let names = texts.filter_map(|v| v.as_str());
+                names.for_each(|name| self.tell_of(name, mark));
+            }
+        }
     }
 }
 
 pub struct LogTail {
     store: Arc<Store>,
     followers: Mutex<Followers>,
-    /// Signalled when entries became durable.
-    durable: Condvar,
-    following: AtomicUsize,
-    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Something became durable since the thread looked.
+    durable: Mutex<bool>,
+    became_durable: Condvar,
+    census: Arc<Census>,
+}
+
+/// Asks for the sync of what is written while somebody follows: it is news only once it is on disk.
+struct AskForSync(Weak<LogTail>);
+
+impl Observer for AskForSync {
+    fn applied(&self, _: Committed, _: &Entry) {
+        if let Some(tail) = self.0.upgrade()
+            && tail.census.following.load(SeqCst) > 0
+        {
+            tail.store.request_sync();
+        }
+    }
 }
 
 impl LogTail {
-    pub fn new(store: Arc<Store>) -> Arc<LogTail> {
+    pub fn new(store: Arc<Store>) -> Result<Arc<LogTail>> {
         let tail = Arc::new(LogTail {
             store,
             followers: Mutex::default(),
-            durable: Condvar::new(),
-            following: AtomicUsize::new(0),
-            wake: OnceLock::new(),
+            durable: Mutex::new(false),
+            became_durable: Condvar::new(),
+            census: Arc::default(),
         });
+        let ask = AskForSync(Arc::downgrade(&tail));
+        tail.store.observe(Arc::new(ask))?;
         let weak = Arc::downgrade(&tail);
         tail.store.on_durable(Box::new(move |_| {
             if let Some(tail) = weak.upgrade()
-                && tail.following.load(SeqCst) > 0
+                && tail.census.following.load(SeqCst) > 0
             {
-                tail.durable.notify_one();
+                tail.look();
             }
         }));
-        tail
+        Ok(tail)
     }
 
-    /// Sets the function that is called when a follower has news. Only the first call has an
-    /// effect.
-    pub fn on_news(&self, wake: Box<dyn Fn() + Send + Sync>) {
-        let _ = self.wake.set(wake);
+    /// Has the thread look at the log.
+    fn look(&self) {
+        *self.durable.lock() = true;
+        self.became_durable.notify_one();
     }
 
     pub fn store(&self) -> &Arc<Store> {
@@ -115,12 +186,16 @@ impl LogTail {
     pub fn follow(self: &Arc<LogTail>, name: &str) -> Arc<Follower> {
         let follower = Arc::new(Follower {
             news: Mutex::default(),
+            wake: Mutex::default(),
+            census: self.census.clone(),
         });
+        self.census.following.fetch_add(1, SeqCst);
+        // What was written before was asked for by nobody.
+        *self.durable.lock() = true;
         let mut followers = self.followers.lock();
         let list = followers.by_name.entry(name.to_string()).or_default();
         list.retain(|f| f.strong_count() > 0);
         list.push(Arc::downgrade(&follower));
-        self.following.fetch_add(1, SeqCst);
         if !followers.running {
             followers.running = true;
             followers.scanned = self.store.durable_index();
@@ -140,18 +215,21 @@ impl LogTail {
 
     /// Scans the new durable entries; false when there are no followers left.
     fn turn(&self, reader: &mut Option<LogReader>) -> bool {
-        let mut followers = self.followers.lock();
-        if self.store.durable_index() <= followers.scanned {
-            self.durable.wait_for(&mut followers, LOOK);
+        {
+            let mut durable = self.durable.lock();
+            if !*durable {
+                self.became_durable.wait_for(&mut durable, LOOK);
+            }
+            *durable = false;
         }
-        let mut left = 0;
-        followers.by_name.retain(|_, list| {
-            list.retain(|f| f.strong_count() > 0);
-            left += list.len();
-            !list.is_empty()
-        });
-        self.following.store(left, SeqCst);
-        if left == 0 {
+        let mut followers = self.followers.lock();
+        if self.census.changed.swap(false, SeqCst) {
+            followers.by_name.retain(|_, list| {
+                list.retain(|f| f.strong_count() > 0);
+                !list.is_empty()
+            });
+        }
+        if self.census.following.load(SeqCst) == 0 {
             followers.running = false;
             return false;
         }
@@ -164,23 +242,14 @@ impl LogTail {
             *reader = None;
             let mark = self.store.read_log(durable).map(|r| r.mark());
             if let Ok(mark) = mark {
-                let names: Vec<String> = followers.by_name.keys().cloned().collect();
-                names.iter().for_each(|name| {
-                    followers.tell(name, mark);
-                });
+                followers.tell_all(mark);
             }
             followers.scanned = durable;
-            drop(followers);
-            self.call();
-            return true;
+        }
+        if followers.scanned < durable {
+            *self.durable.lock() = true;
         }
         true
-    }
-
-    fn call(&self) {
-        if let Some(wake) = self.wake.get() {
-            wake();
-        }
     }
 
     fn scan(
@@ -188,34 +257,23 @@ impl LogTail {
         followers: &mut Followers,
         reader: &mut Option<LogReader>,
         durable: u64,
-    ) -> errors::Result<()> {
+    ) -> Result<()> {
         let reader = match reader {
             Some(reader) => reader,
             none => none.insert(self.store.read_log(followers.scanned + 1)?),
         };
-        let mut news = false;
         for _ in 0..RUN {
             let mark = reader.mark();
             if mark.index > durable {
                 break;
             }
             let Some(record) = reader.next()? else { break };
-            news |= match Glance::at(record.payload) {
-                Some(Glance::Documents(ns)) => {
-                    let db = ns.split_once('.').map_or(ns, |(db, _)| db);
-                    let of_coll = followers.tell(ns, mark);
-                    followers.tell(db, mark) | followers.tell("", mark) | of_coll
-                }
-                _ => {
-                    let names = followers.by_name.keys();
-                    names.fold(false, |any, name| followers.tell(name, mark) | any)
-                }
-            };
+            match Glance::at(record.payload) {
+                Some(Glance::Documents(ns)) => followers.tell_of(ns, mark),
+                _ => followers.tell_entry(record.payload, mark),
+            }
             followers.scanned = record.index;
             followers.scanned_ts = record.ts;
-        }
-        if news {
-            self.call();
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //!
 //! Invariant: between batches a cursor holds its position, and nothing of the log.
 
-use super::log_tail::{Follower, LogTail};
+use super::log_tail::{Follower, LogTail, Wake};
 use crate::op::OpCtx;
 use crate::read::find::FindRequest;
 use crate::read::step::built;
@@ -21,6 +21,8 @@ use storage::{Entry, LogMark, LogReader, Record};
 pub const OPLOG: &str = "local.oplog.rs";
 /// The term when there is no replica set.
 const TERM: i64 = 1;
+/// No entry has more timestamps before its own.
+const MOST_RESERVED: u64 = 64;
 /// The number of entries that a backward scan reads at once: the first time, and at most.
 const BACK: u64 = 16;
 const MOST_BACK: u64 = 1 << 14;
@@ -40,6 +42,8 @@ pub struct OplogCursor {
     projection: Option<Projection>,
     vars: Arc<Vars>,
     position: Position,
+    /// So many documents of the entry at the position were given, or passed over.
+    within: usize,
     bounds: TimestampBounds,
     skip: u64,
     left: Option<u64>,
@@ -103,8 +107,8 @@ impl TimestampBounds {
     }
 }
 
-/// The document of a log record.
-fn document(record: &Record<'_>) -> Result<DocBuf> {
+/// The documents of a log record.
+fn documents(record: &Record<'_>) -> Result<Vec<DocBuf>> {
     let entry = Entry::decode(record.payload)
         .ok_or_else(|| Error::internal(format!("entry {} of the log is damaged", record.index)))?;
     let stamp = EntryStamp {
@@ -112,7 +116,7 @@ fn document(record: &Record<'_>) -> Result<DocBuf> {
         term: record.term,
         wall_millis: record.wall_millis,
     };
-    Ok(oplog_entry::write(&stamp, &entry, TERM))
+    Ok(oplog_entry::documents(&stamp, &entry, TERM))
 }
 
 impl OplogCursor {
@@ -130,7 +134,8 @@ impl OplogCursor {
         let follower = awaits.then(|| tail.follow(""));
         let position = if backward {
             let below = match bounds.high.checked_add(1) {
-                Some(end) => store.seek_log(end)?.mark().index,
+                // The entry there may be a transaction whose first documents are before.
+                Some(end) => store.seek_log(end)?.mark().index + 1,
                 None => u64::MAX,
             };
             Position::Backward {
@@ -146,6 +151,7 @@ impl OplogCursor {
             projection: req.projection,
             vars: req.vars,
             position,
+            within: 0,
             bounds,
             skip: req.skip,
             left: req.limit,
@@ -159,6 +165,13 @@ impl OplogCursor {
     pub fn is_quiet(&self) -> Option<bool> {
         let follower = self.follower.as_ref()?;
         Some(self.caught_up && !follower.has_news())
+    }
+
+    /// Has `wake` called when it is quiet no longer; to be called before that is asked.
+    pub fn on_news(&self, wake: Wake) {
+        if let Some(follower) = &self.follower {
+            follower.on_news(wake);
+        }
     }
 
     /// Appends documents, within limits as [`crate::FindCursor::fill`]; true: there are no more.
@@ -216,11 +229,16 @@ impl OplogCursor {
             let Some(record) = reader.next()? else {
                 return Ok(!self.tailable);
             };
-            if record.ts > self.bounds.high {
+            // The first documents of a transaction are before its timestamp.
+            let beyond = record.ts.saturating_sub(self.bounds.high);
+            if beyond > MOST_RESERVED {
                 return Ok(!self.tailable);
             }
-            if !self.give(ctx, w, batch, &document(&record)?)? {
+            if !self.give_all(ctx, w, batch, &documents(&record)?)? {
                 return Ok(false);
+            }
+            if beyond > 0 {
+                return Ok(!self.tailable);
             }
         }
     }
@@ -253,8 +271,9 @@ impl OplogCursor {
                 if record.ts < self.bounds.low || self.left == Some(0) {
                     return Ok(true);
                 }
-                let wanted = record.ts <= self.bounds.high;
-                if wanted && !self.give(ctx, w, batch, &document(&record)?)? {
+                let mut documents = documents(&record)?;
+                documents.reverse();
+                if !self.give_all(ctx, w, batch, &documents)? {
                     return Ok(false);
                 }
                 self.position = Position::Backward {
@@ -263,6 +282,27 @@ impl OplogCursor {
                 };
             }
         }
+    }
+
+    /// Appends the documents of the entry at the position; false when one has to wait for the next batch.
+    fn give_all(
+        &mut self,
+        ctx: &mut OpCtx,
+        w: &mut Writer,
+        batch: &mut Batch,
+        documents: &[DocBuf],
+    ) -> Result<bool> {
+        for doc in documents.get(self.within..).unwrap_or(&[]) {
+            if self.left == Some(0) {
+                break;
+            }
+            if !self.give(ctx, w, batch, doc)? {
+                return Ok(false);
+            }
+            self.within += 1;
+        }
+        self.within = 0;
+        Ok(true)
     }
 
     /// Appends a document if it matches; false when it has to wait for the next batch.

@@ -7,7 +7,7 @@ mod mutate;
 mod targets;
 
 use faulty_disk::{Faults, FaultyDisk};
-use oplog::{Error, Log, LogOptions, Record, Recovered};
+use oplog::{Error, Log, LogOptions, Record, Recovered, Window};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::path::{Path, PathBuf};
@@ -716,7 +716,7 @@ fn old_segments_go_when_they_are_neither_needed_nor_kept() {
     let disk = FaultyDisk::default();
     let opts = LogOptions {
         segment_bytes: 300,
-        retain_bytes: 1000,
+        window: window(1000, 0),
         ..options(&disk)
     };
     let (log, _, _) = open_with(opts.clone(), 1).unwrap();
@@ -746,14 +746,44 @@ fn old_segments_go_when_they_are_neither_needed_nor_kept() {
     let (log, found, _) = open_with(opts.clone(), first).unwrap();
     assert_eq!(found, expected(50)[first as usize - 1..]);
     drop(log);
-    // By age: the clock says that all are a day old.
-    let old = LogOptions {
-        retain_bytes: u64::MAX,
+}
+
+fn window(max_bytes: u64, min_hours: u64) -> Window {
+    Window {
+        max_bytes,
+        min_age: Duration::from_secs(min_hours * 3600),
+    }
+}
+
+#[test]
+fn what_is_young_stays_however_large_the_log_is() {
+    let disk = FaultyDisk::default();
+    let opts = LogOptions {
+        segment_bytes: 300,
+        window: window(1000, 24),
+        ..options(&disk)
+    };
+    let (log, _, _) = open_with(opts.clone(), 1).unwrap();
+    append(&log, 1, 50);
+    assert_eq!(log.trim(51).unwrap(), 0);
+    drop(log);
+    // The times of segments that the start did not read are read when they are asked for.
+    let (log, _, _) = open_with(opts.clone(), 51).unwrap();
+    assert_eq!(log.trim(51).unwrap(), 0);
+    drop(log);
+    let tomorrow = LogOptions {
         clock: || (LogOptions::new("/").clock)() + 25 * 3_600_000,
         ..opts
     };
-    let (log, _, _) = open_with(old, first).unwrap();
+    let (log, _, _) = open_with(tomorrow, 51).unwrap();
+    log.set_window(window(u64::MAX, 24));
+    assert_eq!(log.trim(51).unwrap(), 0, "it is not too large");
+    log.set_window(window(1000, 26));
+    assert_eq!(log.trim(51).unwrap(), 0, "none is as old");
+    log.set_window(window(1000, 24));
     assert!(log.trim(51).unwrap() > 0);
+    assert!(log.size().0 <= 1000);
+    assert!(log.trimmed().segments > 0);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a connection is in `waits` exactly while its phase is `Waiting`, under the deadline
 //! in that phase. A waiting request runs again after every event that the service had not seen when
-//! it began to wait.
+//! it began to wait, and after a call of its own waker.
 
 use std::time::Instant;
 
@@ -26,7 +26,8 @@ impl<S: Service> EventLoop<S> {
         if c.hung_up {
             return Fate::Close;
         }
-        let until = if seen == self.stirred {
+        let woken = std::mem::take(&mut c.woken);
+        let until = if seen == self.stirred && !woken {
             until
         } else {
             Instant::now()
@@ -35,6 +36,23 @@ impl<S: Service> EventLoop<S> {
         c.phase = Phase::Waiting(until);
         self.waits.insert((until, key, c.client.id));
         Fate::Keep
+    }
+
+    /// Runs one that its waker was called for.
+    pub(super) fn woken(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+        match c.phase {
+            Phase::Waiting(until) => {
+                self.waits.remove(&(until, key, c.client.id));
+                c.phase = Phase::Idle;
+                self.pump(key, c)
+            }
+            // Its run may have begun before.
+            Phase::Working | Phase::Reading => {
+                c.woken = true;
+                Fate::Keep
+            }
+            _ => Fate::Keep,
+        }
     }
 
     /// Runs the requests whose deadline has passed; all of them after an event.

@@ -277,7 +277,10 @@ fn main() {
         row_percent: number("row_percent", 50) as u8,
         block_bytes: number("block", default.block_bytes as _) as usize,
         direct_io: number("direct", 0) != 0,
-        log_retain_bytes: number("retain_mb", 1024) << 20,
+        log_window: storage::LogWindow {
+            max_bytes: number("retain_mb", 1024) << 20,
+            ..Default::default()
+        },
         engine_options: text("engine").unwrap_or_default(),
         ..default
     })
