@@ -15,10 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::View;
 
-/// How long a snapshot can be read: MongoDB's `minSnapshotHistoryWindowInSeconds`.
-const WINDOW: Duration = Duration::from_secs(300);
-/// The most snapshots. Each keeps the engine from removing old versions; beyond this number the
-/// oldest is released early.
+/// A moment holds up the engine's cleaning behind it; with more of them than this the oldest goes early.
 const MOST: usize = 4096;
 
 /// A pinned state of records and catalog, and its cluster time.
@@ -97,10 +94,10 @@ impl SnapshotHistory {
         );
     }
 
-    /// Releases snapshots that are too old.
-    pub fn forget_old(&self) {
+    /// Lets go of those that were taken longer ago than `window`: MongoDB's `minSnapshotHistoryWindowInSeconds`.
+    pub fn forget_old(&self, window: Duration) {
         self.0
             .lock()
-            .retain(|_, (taken, _)| taken.elapsed() < WINDOW);
+            .retain(|_, (taken, _)| taken.elapsed() < window);
     }
 }

@@ -9,7 +9,7 @@ use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
 use parking_lot::RwLock;
 use service::config::Topology;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 const SETTING: &str = "ReadWriteConcernDefaults";
 const SET: &str = "setDefaultRWConcern";
@@ -17,6 +17,8 @@ const SET: &str = "setDefaultRWConcern";
 /// The defaults that were set, and the one that every write needs at hand.
 pub struct Defaults {
     acknowledge: AtomicU8,
+    /// Reads without a read concern show what a majority has.
+    majority: AtomicBool,
     given: RwLock<Given>,
     /// What a write concern is read for.
     topology: Topology,
@@ -65,6 +67,9 @@ impl stored::InMemory for Defaults {
         let acknowledge = (given.write.as_ref())
             .and_then(|d| concern::write_concern(d.as_doc().as_val(), &self.topology).ok())
             .map_or(Acknowledge::Durable, |c| c.acknowledge);
+        let level = given.read.as_ref().and_then(|d| d.as_doc().get("level"));
+        let majority = level.is_some_and(|v| v.as_str() == Some("majority"));
+        self.majority.store(majority, Relaxed);
         *self.given.write() = given;
         self.acknowledge.store(code(acknowledge), Relaxed);
     }
@@ -75,9 +80,15 @@ impl Defaults {
     pub fn new(topology: &Topology) -> Defaults {
         Defaults {
             acknowledge: AtomicU8::new(code(Acknowledge::Durable)),
+            majority: AtomicBool::new(false),
             given: RwLock::default(),
             topology: topology.clone(),
         }
+    }
+
+    /// Whether a read without a read concern shows what a majority has.
+    pub fn reads_majority(&self) -> bool {
+        self.majority.load(Relaxed)
     }
 
     /// What a write without a write concern gets.

@@ -3,7 +3,7 @@
 //! ends.
 
 use crate::Commands;
-use crate::settings::parameters::TRANSACTION_LIFETIME;
+use crate::settings::parameters::{SNAPSHOT_WINDOW, TRANSACTION_LIFETIME};
 use errors::{Error, Result};
 use session::{Cursors, Retries, SESSION_TIMEOUT_MINUTES, Sessions};
 use std::sync::{Arc, Weak};
@@ -61,7 +61,9 @@ impl Reaper {
         let parameters = self.parameters.upgrade()?;
         let idle = parameters.int("cursorTimeoutMillis");
         cursors.reap(Duration::from_millis(idle.unsigned_abs()));
-        self.moments.upgrade()?.forget_old();
+        let window = parameters.int(SNAPSHOT_WINDOW).unsigned_abs();
+        let moments = self.moments.upgrade()?;
+        moments.forget_old(Duration::from_secs(window));
         let retries = self.retries.upgrade()?;
         let lifetime = parameters.int(TRANSACTION_LIFETIME).unsigned_abs();
         let open = self.engine.upgrade()?.transactions.open();

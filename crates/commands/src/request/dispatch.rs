@@ -247,9 +247,21 @@ impl Commands {
                 0 if cx.after_commit => self.store.last_index(),
                 n => n,
             }),
+            false if shows_durable(cx) => Awaits::Disk(self.store.last_index()),
             _ => Awaits::Nothing,
         }
     }
+}
+
+/// Whether a read may show only what a loss of power does not take back: what a majority has, on one node. It reads the newest,
+/// and its reply waits for the disk.
+fn shows_durable(cx: &CommandContext<'_, '_>) -> bool {
+    let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());
+    let durable = match concern.and_then(|d| d.get("level")?.as_str()) {
+        Some(level) => matches!(level, "majority" | "linearizable" | "snapshot"),
+        None => cx.command.is(flag::READ) && cx.app.rw_defaults.reads_majority(),
+    };
+    durable && cx.transaction.is_none()
 }
 
 /// What earlier runs of a request pass to the next.

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 pub const NO_TABLE_SCAN: &str = "notablescan";
 /// Seconds that a transaction may be open.
 pub const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
+/// How long a moment can be read (`readConcern: snapshot`).
+pub const SNAPSHOT_WINDOW: &str = "minSnapshotHistoryWindowInSeconds";
 /// What limits how many connections a second are let in.
 pub const ESTABLISHMENT: [&str; 5] = [
     "ingressConnectionEstablishmentRateLimiterEnabled",
@@ -41,6 +43,7 @@ const EFFECTIVE: &[&str] = &[
     FRAMEWORK,
     "logComponentVerbosity",
     "logLevel",
+    SNAPSHOT_WINDOW,
     TRANSACTION_LOCK_PATIENCE,
     TRANSACTION_LIFETIME,
     "ttlMonitorEnabled",
@@ -118,6 +121,7 @@ parameters! {
     "maxIndexBuildMemoryUsageMegabytes" => 200.0, BOTH, Some((50, i64::from(i32::MAX)));
     "maxSessions" => 1_000_000, START, POSITIVE;
     TRANSACTION_LOCK_PATIENCE => 5, BOTH, None;
+    SNAPSHOT_WINDOW => 300, BOTH, NATURAL;
     NO_TABLE_SCAN => false, BOTH, None;
     "periodicNoopIntervalSecs" => 10, START, POSITIVE;
     "quiet" => false, BOTH, None;
