@@ -57,6 +57,11 @@ need_compilers() {
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
 }
 
+# What the drivers' tests make certificates with (tests/certificates.sh).
+need_openssl() {
+    command -v openssl >/dev/null || apt_install openssl
+}
+
 rust_wanted=1.88
 
 rust_is_good() {

@@ -96,6 +96,7 @@ need_rust
 need_rust_lints
 case " ${steps[*]} " in *" python "* | *" node "* | *" csharp "*) need_python ;; esac
 case " ${steps[*]} " in *" node "* | *" csharp "*) need_node ;; esac
+case " ${steps[*]} " in *" node "* | *" rust "* | *" go "* | *" java "*) need_openssl ;; esac
 case " ${steps[*]} " in *" csharp "*) need_mono ;; esac
 
 summary=() failed=0 built= verdict=
