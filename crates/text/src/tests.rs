@@ -1,3 +1,5 @@
+//! Words, scores, searches and specifications, case by case; and whatever texts there may be.
+
 use crate::{Matcher, Search, TextIndex};
 use bson::{Doc, DocBuf, json};
 use std::sync::Arc;
