@@ -82,3 +82,18 @@ def test_db_hash(db):
     db.a.delete_one({"_id": 3})
     assert db.command("dbHash")["md5"] == first["md5"]
     assert set(db.command("dbHash", collections=["b"])["collections"]) == {"b"}
+
+
+def test_idle_transactions_can_be_left_out(client, coll):
+    coll.insert_one({"_id": 1})
+    with client.start_session() as session, session.start_transaction():
+        coll.update_one({"_id": 1}, {"$set": {"v": 1}}, session=session)
+
+        def idle_sessions(**options):
+            shown = client.admin.aggregate([{"$currentOp": options}, {"$match": {"type": "idleSession"}}])
+            return [d["lsid"]["id"] for d in shown]
+
+        own = session.session_id["id"]
+        assert own in idle_sessions() and own in idle_sessions(idleSessions=True)
+        assert idle_sessions(idleSessions=False) == []
+        session.abort_transaction()

@@ -31,6 +31,8 @@ const TRUNCATED_BYTES: usize = 1000;
 pub struct OperationFilter {
     pub idle_connections: bool,
     pub idle_cursors: bool,
+    /// Open transactions between two statements.
+    pub idle_sessions: bool,
     pub truncate: bool,
     /// Only this user's operations.
     pub only: Option<String>,
@@ -39,10 +41,12 @@ pub struct OperationFilter {
 impl OperationFilter {
     /// From the options of the stage.
     pub fn from_stage(spec: Doc<'_>) -> OperationFilter {
-        let on = |name: &str| spec.get(name).and_then(|v| v.as_bool()).unwrap_or(false);
+        let given = |name: &str| spec.get(name).and_then(|v| v.as_bool());
+        let on = |name: &str| given(name).unwrap_or(false);
         OperationFilter {
             idle_connections: on("idleConnections"),
             idle_cursors: on("idleCursors"),
+            idle_sessions: given("idleSessions").unwrap_or(true),
             truncate: on("truncateOps"),
             only: None,
         }
@@ -78,6 +82,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let vars = Vars::new(now_millis());
     let wanted = OperationFilter {
         idle_connections: all,
+        idle_sessions: true,
         only,
         ..OperationFilter::default()
     };
@@ -136,9 +141,11 @@ impl Watch {
                 .close();
             docs.push(w.finish());
         }
-        let open = self.engine.transactions.open();
-        let idle = open.iter().filter(|t| !t.active.load(Relaxed));
-        docs.extend(idle.map(|t| self.idle_transaction(t)));
+        if wanted.idle_sessions {
+            let open = self.engine.transactions.open();
+            let idle = open.iter().filter(|t| !t.active.load(Relaxed));
+            docs.extend(idle.map(|t| self.idle_transaction(t)));
+        }
         if wanted.idle_connections {
             let busy: HashSet<i64> = running.iter().map(|o| o.connection).collect();
             for (id, peer) in self.connections.lock().iter() {
