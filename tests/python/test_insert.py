@@ -227,3 +227,15 @@ def test_system_collections_that_there_are_none_of(db):
             write(db["system.nothing"])
     assert db.list_collection_names() == []
     db["system.js"].insert_one({"_id": "f", "value": 1})
+
+
+def test_a_dbref_as_id(coll):
+    """`$ref` (a string), `$id`, then maybe `$db` (a string) may stand in an _id; nothing else with a `$`."""
+    good = [{"$ref": "c", "$id": 1}, {"$ref": "c", "$id": 1, "$db": "d"}, {"$ref": "c", "$id": 1, "x": 1}]
+    for key in good:
+        coll.insert_one({"_id": key})
+        assert coll.find_one({"_id": {"$eq": key}}) is not None
+    bad = [{"$ref": 1, "$id": 1}, {"$ref": "c"}, {"$id": 1, "$ref": "c"}, {"$ref": "c", "$id": 1, "$db": 1}, {"a": 1, "$ref": "c", "$id": 1}]
+    for key in bad:
+        with refuses(52, containing="is not valid for storage"):
+            coll.insert_one({"_id": key})

@@ -268,19 +268,32 @@ pub fn check_id(id: Val<'_>) -> Result<()> {
             "The '_id' value cannot be of type {}",
             id.type_name()
         ),
-        tag::DOCUMENT => match id
-            .as_doc()
-            .and_then(|d| d.iter().find(|e| e.name.starts_with('$')))
-        {
-            Some(e) => bail!(
+        tag::DOCUMENT => match id.as_doc().and_then(forbidden_dollar_field) {
+            Some(name) => bail!(
                 DollarPrefixedFieldName,
-                "_id fields may not contain '$'-prefixed fields: {} is not valid for storage.",
-                e.name
+                "_id fields may not contain '$'-prefixed fields: {name} is not valid for storage."
             ),
             None => Ok(()),
         },
         _ => Ok(()),
     }
+}
+
+/// The first field with a `$` that is not part of a DBRef. A DBRef begins with `$ref` (a string)
+/// and `$id`, then maybe `$db` (a string).
+fn forbidden_dollar_field<'a>(doc: Doc<'a>) -> Option<&'a str> {
+    let mut fields = doc.iter().peekable();
+    if fields
+        .peek()
+        .is_some_and(|e| e.name == "$ref" && e.val.tag == tag::STRING)
+    {
+        let reference = fields.next();
+        if fields.next_if(|e| e.name == "$id").is_none() {
+            return reference.map(|e| e.name);
+        }
+        fields.next_if(|e| e.name == "$db" && e.val.tag == tag::STRING);
+    }
+    fields.map(|e| e.name).find(|name| name.starts_with('$'))
 }
 
 fn id_first(id: Val<'_>, rest: Doc<'_>) -> DocBuf {
