@@ -132,3 +132,92 @@ func TestIndexesAndAggregation(t *testing.T) {
 		t.Fatal(sums)
 	}
 }
+
+// Eight transfer at once: drivers repeat what conflicted.
+func TestWithTransaction(t *testing.T) {
+	things, ctx := start(t), context.Background()
+	client := things.Database().Client()
+	others := client.Database("golang_other").Collection("accounts")
+	_, err := things.InsertOne(ctx, bson.M{"_id": "a", "n": 100})
+	check(t, err)
+	_, err = others.InsertOne(ctx, bson.M{"_id": "b", "n": 0})
+	check(t, err)
+	transfer := func(ctx context.Context) (any, error) {
+		var from struct{ N int }
+		if err := things.FindOne(ctx, bson.M{"_id": "a"}).Decode(&from); err != nil {
+			return nil, err
+		}
+		if _, err := things.UpdateOne(ctx, bson.M{"_id": "a"}, bson.M{"$set": bson.M{"n": from.N - 1}}); err != nil {
+			return nil, err
+		}
+		return others.UpdateOne(ctx, bson.M{"_id": "b"}, bson.M{"$inc": bson.M{"n": 1}})
+	}
+	results := make(chan error)
+	for i := 0; i < 8; i++ {
+		go func() {
+			results <- client.UseSession(ctx, func(ctx context.Context) error {
+				_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, transfer)
+				return err
+			})
+		}()
+	}
+	for i := 0; i < 8; i++ {
+		check(t, <-results)
+	}
+	count, err := things.CountDocuments(ctx, bson.M{"_id": "a", "n": 92})
+	check(t, err)
+	other, err := others.CountDocuments(ctx, bson.M{"_id": "b", "n": 8})
+	check(t, err)
+	if count != 1 || other != 1 {
+		t.Fatal(count, other)
+	}
+	mine := fmt.Errorf("mine")
+	err = client.UseSession(ctx, func(ctx context.Context) error {
+		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) {
+			_, err := things.InsertOne(ctx, bson.M{"_id": "never"})
+			check(t, err)
+			return nil, mine
+		})
+		return err
+	})
+	if err != mine {
+		t.Fatal(err)
+	}
+	if count, err = things.CountDocuments(ctx, bson.M{"_id": "never"}); err != nil || count != 0 {
+		t.Fatal(count, err)
+	}
+}
+
+func TestChangeStream(t *testing.T) {
+	things, ctx := start(t), context.Background()
+	stream, err := things.Watch(ctx, mongo.Pipeline{})
+	check(t, err)
+	for i := 0; i < 3; i++ {
+		_, err = things.InsertOne(ctx, bson.M{"_id": i})
+		check(t, err)
+	}
+	var event struct {
+		OperationType string
+		DocumentKey   struct {
+			ID int `bson:"_id"`
+		} `bson:"documentKey"`
+	}
+	next := func(stream *mongo.ChangeStream, id int) {
+		t.Helper()
+		if !stream.Next(ctx) {
+			t.Fatal(stream.Err())
+		}
+		check(t, stream.Decode(&event))
+		if event.OperationType != "insert" || event.DocumentKey.ID != id {
+			t.Fatal(event)
+		}
+	}
+	next(stream, 0)
+	token := stream.ResumeToken()
+	check(t, stream.Close(ctx))
+	resumed, err := things.Watch(ctx, mongo.Pipeline{}, options.ChangeStream().SetResumeAfter(token))
+	check(t, err)
+	next(resumed, 1)
+	next(resumed, 2)
+	check(t, resumed.Close(ctx))
+}

@@ -184,3 +184,48 @@ test('a capped collection is followed', async () => {
   assert.deepEqual(seen, [0, 1, 2, 3, 4, 5]);
   assert.deepEqual((await log.find().toArray()).map((d) => d._id), [3, 4, 5]);
 });
+
+test('withTransaction over two databases, alone and against another', async () => {
+  const others = client.db('node_other').collection('accounts');
+  await others.drop();
+  await things.insertOne({ _id: 'a', n: 100 });
+  await others.insertOne({ _id: 'b', n: 0 });
+  const transfer = () =>
+    client.withSession((session) =>
+      session.withTransaction(async () => {
+        const { n } = await things.findOne({ _id: 'a' }, { session });
+        await things.updateOne({ _id: 'a' }, { $set: { n: n - 1 } }, { session });
+        await others.updateOne({ _id: 'b' }, { $inc: { n: 1 } }, { session });
+      }),
+    );
+  await Promise.all(Array.from({ length: 8 }, transfer));
+  assert.deepEqual([(await things.findOne({ _id: 'a' })).n, (await others.findOne({ _id: 'b' })).n], [92, 8]);
+  const failed = client.withSession((session) =>
+    session.withTransaction(async () => {
+      await things.insertOne({ _id: 'never' }, { session });
+      throw new Error('mine');
+    }),
+  );
+  await assert.rejects(failed, { message: 'mine' });
+  assert.equal(await things.countDocuments({ _id: 'never' }), 0);
+});
+
+test('a change stream shows a transaction at its commit, and is resumed', async () => {
+  await db.createCollection('things');
+  const stream = things.watch([], { fullDocument: 'updateLookup' });
+  await stream.tryNext();
+  await client.withSession((session) =>
+    session.withTransaction(async () => {
+      await things.insertOne({ _id: 1 }, { session });
+      await things.updateOne({ _id: 1 }, { $set: { a: 1 } }, { session });
+    }),
+  );
+  const seen = [await stream.next(), await stream.next()];
+  assert.deepEqual(seen.map((e) => e.operationType), ['insert', 'update']);
+  assert.deepEqual(seen[1].fullDocument, { _id: 1, a: 1 });
+  assert.ok(seen[0].clusterTime.equals(seen[1].clusterTime));
+  await stream.close();
+  const resumed = things.watch([], { resumeAfter: seen[0]._id });
+  assert.equal((await resumed.next()).operationType, 'update');
+  await resumed.close();
+});

@@ -84,3 +84,41 @@ test('queries and aggregation', async () => {
   const result = await Book.bulkWrite([{ deleteOne: { filter: { title: 'Book 0' } } }, { insertOne: { document: { title: 'New' } } }]);
   assert.equal(result.deletedCount, 1);
 });
+
+test('connection.transaction and withTransaction', async () => {
+  await Author.deleteMany({});
+  await Book.deleteMany({});
+  const bob = new Author({ name: 'Bob' });
+  await mongoose.connection.transaction(async (session) => {
+    await bob.save({ session });
+    await Book.create([{ title: 'Both', author: bob._id, pages: 1 }], { session });
+    assert.equal(await Author.countDocuments({}).session(session), 1);
+    assert.equal(await Author.countDocuments({}), 0);
+  });
+  assert.equal((await Book.findOne({ title: 'Both' }).populate('author')).author.name, 'Bob');
+
+  // What fails leaves nothing, in the database and in the document.
+  const book = await Book.findOne({ title: 'Both' });
+  const failed = mongoose.connection.transaction(async (session) => {
+    book.pages = 2;
+    await book.save({ session });
+    await Author.create([{ name: 'Bob' }], { session });
+  });
+  await assert.rejects(failed, { code: 11000 });
+  assert.equal((await Book.findById(book._id)).pages, 1);
+  assert.ok(book.isModified('pages'));
+
+  const session = await mongoose.startSession();
+  await session.withTransaction(() => Book.updateOne({ title: 'Both' }, { $inc: { pages: 5 } }, { session }));
+  await session.endSession();
+  assert.equal((await Book.findById(book._id)).pages, 6);
+});
+
+test('a change stream on a model', async () => {
+  const stream = Book.watch([{ $match: { operationType: 'insert' } }]);
+  await new Promise((resolve) => stream.on('ready', resolve));
+  const seen = new Promise((resolve) => stream.once('change', resolve));
+  await Book.create({ title: 'Watched' });
+  assert.equal((await seen).fullDocument.title, 'Watched');
+  await stream.close();
+});

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.mongodb.MongoCommandException;
 import com.mongodb.MongoWriteException;
 import com.mongodb.client.ClientSession;
+import com.mongodb.client.MongoChangeStreamCursor;
 import com.mongodb.client.MongoClient;
 import com.mongodb.client.MongoClients;
 import com.mongodb.client.MongoCollection;
@@ -18,14 +19,19 @@ import com.mongodb.client.model.ReturnDocument;
 import com.mongodb.client.model.Sorts;
 import com.mongodb.client.model.UpdateOptions;
 import com.mongodb.client.model.Updates;
+import com.mongodb.client.model.changestream.ChangeStreamDocument;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import org.bson.BsonDocument;
 import org.bson.Document;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -114,6 +120,58 @@ class DriverTest {
         try (ClientSession session = client.startSession()) {
             things.insertOne(session, new Document("_id", "s"));
             assertEquals("s", things.find(session).first().getString("_id"));
+        }
+    }
+
+    void transfer(MongoCollection<Document> others) {
+        try (ClientSession session = client.startSession()) {
+            session.withTransaction(() -> {
+                int n = things.find(session, Filters.eq("_id", "a")).first().getInteger("n");
+                things.updateOne(session, Filters.eq("_id", "a"), Updates.set("n", n - 1));
+                return others.updateOne(session, Filters.eq("_id", "b"), Updates.inc("n", 1));
+            });
+        }
+    }
+
+    /** Eight transfer at once: drivers repeat what conflicted. */
+    @Test
+    void withTransaction() throws Exception {
+        MongoCollection<Document> others = client.getDatabase("java_other").getCollection("accounts");
+        others.drop();
+        things.insertOne(new Document("_id", "a").append("n", 100));
+        others.insertOne(new Document("_id", "b").append("n", 0));
+        ExecutorService threads = Executors.newFixedThreadPool(8);
+        List<Future<?>> transfers = new ArrayList<>();
+        for (int i = 0; i < 8; i++) {
+            transfers.add(threads.submit(() -> transfer(others)));
+        }
+        for (Future<?> transfer : transfers) {
+            transfer.get(60, TimeUnit.SECONDS);
+        }
+        threads.shutdown();
+        assertEquals(92, things.find(Filters.eq("_id", "a")).first().getInteger("n"));
+        assertEquals(8, others.find(Filters.eq("_id", "b")).first().getInteger("n"));
+        try (ClientSession session = client.startSession()) {
+            assertThrows(IllegalStateException.class, () -> session.withTransaction(() -> {
+                things.insertOne(session, new Document("_id", "never"));
+                throw new IllegalStateException("mine");
+            }));
+        }
+        assertEquals(0, things.countDocuments(Filters.eq("_id", "never")));
+    }
+
+    @Test
+    void changeStream() {
+        client.getDatabase("java").createCollection("things");
+        BsonDocument token;
+        try (MongoChangeStreamCursor<ChangeStreamDocument<Document>> stream = things.watch().cursor()) {
+            things.insertMany(numbers(3));
+            assertEquals(0, stream.next().getFullDocument().getInteger("_id"));
+            token = stream.getResumeToken();
+        }
+        try (MongoChangeStreamCursor<ChangeStreamDocument<Document>> stream = things.watch().resumeAfter(token).cursor()) {
+            assertEquals(1, stream.next().getFullDocument().getInteger("_id"));
+            assertEquals(2, stream.next().getFullDocument().getInteger("_id"));
         }
     }
 }
