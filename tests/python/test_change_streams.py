@@ -298,3 +298,32 @@ def test_a_transaction_comes_at_its_commit(client, db):
         s.abort_transaction()
         db.a.insert_one({"_id": 6})
         assert take(stream, 1)[0]["documentKey"] == {"_id": 6}
+
+
+@pytest.mark.parametrize("kind", ["change stream", "oplog"])
+def test_a_kill_ends_a_getmore_that_waits(client, coll, kind):
+    """At once, and it says that the cursor was killed: nobody waits for `maxTimeMS`."""
+    coll.insert_one({"_id": 1})
+    if kind == "oplog":
+        at = client.admin.command("ping")["operationTime"]
+        db, name = client.local, "oplog.rs"
+        opened = db.command("find", name, filter={"ts": {"$gt": at}}, tailable=True, awaitData=True)
+    else:
+        db, name = coll.database, coll.name
+        opened = db.command("aggregate", name, pipeline=[{"$changeStream": {}}], cursor={})
+    cursor = opened["cursor"]["id"]
+    outcome = []
+
+    def wait():
+        try:
+            outcome.append(db.command("getMore", cursor, collection=name, maxTimeMS=60_000))
+        except OperationFailure as e:
+            outcome.append((e.code, e.details["codeName"], e.details.get("errorLabels")))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.3)
+    started = time.monotonic()
+    assert db.command("killCursors", name, cursors=[cursor])["cursorsKilled"] == [cursor]
+    waiting.join()
+    assert outcome == [(237, "CursorKilled", None)] and time.monotonic() - started < 20

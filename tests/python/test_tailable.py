@@ -96,7 +96,7 @@ def test_a_cursor_that_was_overrun_says_so(db):
 
 
 def test_drop_and_kill_end_it(db, log):
-    for end, code in [(lambda c: log.drop(), 175), (lambda c: db.command("killCursors", "log", cursors=[c]), 43)]:
+    for end, code in [(lambda c: log.drop(), 175), (lambda c: db.command("killCursors", "log", cursors=[c]), 237)]:
         if "log" not in db.list_collection_names():
             db.create_collection("log", capped=True, size=4096)
             log.insert_one({"_id": 0})

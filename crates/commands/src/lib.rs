@@ -160,6 +160,8 @@ impl Commands {
             topology: topology::monitor::TopologyMonitor::default(),
             security,
         };
+        let control = commands.control.clone();
+        (commands.cursors).on_kill_of_waiting(Box::new(move || control.stir()));
         background::reaper::start(&commands)?;
         background::ttl_monitor::start(&commands)?;
         Ok(commands)
@@ -201,12 +203,12 @@ impl Service for Commands {
         // times out.
         let opened = client.state.opened.swap(0, Ordering::Relaxed);
         if opened != 0 && client.undelivered.load(Ordering::Relaxed) {
-            self.cursors.kill(opened);
+            self.cursors.abandon(opened);
         }
         // As a getMore that runs ends with its client, and its cursor with it.
         let awaited = client.state.awaited.swap(0, Ordering::Relaxed);
         if awaited != 0 {
-            self.cursors.kill(awaited);
+            self.cursors.abandon(awaited);
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a cursor in use is not in the table, only its place is. Killing it sets a flag, which
 //! its user sees at the next step and when returning it.
+//! A getMore that waits for news leaves its cursor in the table: whoever kills that has the getMore
+//! run again.
 
 use crate::Lsid;
 use bson::{DocBuf, Writer};
@@ -13,8 +15,8 @@ use executor::{
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The source of a cursor's batches.
@@ -262,9 +264,22 @@ pub struct Cursors {
     slots: Mutex<HashMap<i64, Slot>>,
     timed_out: AtomicU64,
     opened: AtomicU64,
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Cursors {
+    /// What to call when a cursor was killed on which a request may be waiting. To be said once.
+    pub fn on_kill_of_waiting(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.wake.set(wake);
+    }
+
+    /// To be called without the table's lock.
+    fn tell_waiting(&self, waited: bool) {
+        if let Some(wake) = self.wake.get().filter(|_| waited) {
+            wake();
+        }
+    }
+
     /// Registers a cursor and gives it an id.
     pub fn insert(&self, mut cursor: Cursor) -> i64 {
         let mut slots = self.slots.lock();
@@ -376,24 +391,32 @@ impl Cursors {
 
     /// Kills a cursor: `false` when there is none.
     pub fn kill(&self, id: i64) -> bool {
+        let waited = self.end(id);
+        self.tell_waiting(waited == Some(true));
+        waited.is_some()
+    }
+
+    /// Ends the cursor of a client that is gone: nobody waits on it any more.
+    pub fn abandon(&self, id: i64) {
+        self.end(id);
+    }
+
+    /// Ends a cursor; whether a request may be waiting on it, `None` where there is none.
+    fn end(&self, id: i64) -> Option<bool> {
         let mut slots = self.slots.lock();
-        match slots.get(&id) {
-            Some(Slot::Idle(_)) => {
-                let gone = slots.remove(&id);
-                drop(slots);
-                drop(gone);
-                true
-            }
-            Some(Slot::InUse { killed, .. }) => {
-                killed.store(true, Ordering::Relaxed);
-                true
-            }
-            None => false,
+        let slot = slots.get(&id)?;
+        if let Slot::InUse { killed, .. } = slot {
+            killed.store(true, Ordering::Relaxed);
+            return Some(true);
         }
+        let gone = slots.remove(&id);
+        drop(slots);
+        Some(matches!(gone, Some(Slot::Idle(c)) if c.await_until.is_some()))
     }
 
     fn kill_where(&self, which: impl Fn(&str, Option<Lsid>, Option<&Cursor>) -> bool) -> u64 {
         let mut n = 0;
+        let mut waited = false;
         let mut gone = Vec::new();
         let mut slots = self.slots.lock();
         let ids: Vec<i64> = slots
@@ -408,11 +431,14 @@ impl Cursors {
             n += 1;
             if let Some(Slot::InUse { killed, .. }) = slots.get(&id) {
                 killed.store(true, Ordering::Relaxed);
-            } else {
-                gone.push(slots.remove(&id));
+                waited = true;
+            } else if let Some(Slot::Idle(c)) = slots.remove(&id) {
+                waited |= c.await_until.is_some();
+                gone.push(c);
             }
         }
         drop(slots);
+        self.tell_waiting(waited);
         n
     }
 

@@ -8,7 +8,7 @@ use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use bson::{Elem, Val};
 use catalog::Tail;
-use errors::{Error, Result, bail, err};
+use errors::{Code, Error, Result, bail, err};
 use session::{Cursor, Results};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -54,7 +54,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         authorize::check_owner(cx, owner.as_deref(), id)?;
     }
     let number = cx.transaction.as_ref().map(|s| s.number);
-    let mut cursor = (cx.app.cursors).take(id, &ns, cx.args.generic.lsid, number)?;
+    let taken = (cx.app.cursors).take(id, &ns, cx.args.generic.lsid, number);
+    // It was there when this getMore came, and began to wait.
+    let killed = |e: Error| match cx.request.again && e.code == Code::CursorNotFound {
+        true => cursor_killed(),
+        false => e,
+    };
+    let mut cursor = taken.map_err(killed)?;
     cx.originating = Some(cursor.command.clone());
     check_cursor(cx, &cursor, id, &ns)?;
     let started = Instant::now();
@@ -128,6 +134,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     )
 }
 
+/// What a getMore is told whose cursor was killed under its hands.
+fn cursor_killed() -> Error {
+    err!(CursorKilled, "operation was interrupted")
+}
+
 /// Ends a cursor whose collection is not the one that it was opened on, or that a fail point ends.
 fn check_cursor(cx: &CommandContext<'_, '_>, cursor: &Cursor, id: i64, ns: &str) -> Result<()> {
     if let Some(code) = cx.app.fail_points.get_more() {
@@ -166,9 +177,7 @@ fn fill(
         Some(tail) => await_data(cx, cursor, &tail, batch, until),
     };
     let filled = match filled {
-        Ok(_) if cursor.killed.load(Relaxed) => {
-            Err(err!(CursorNotFound, "cursor id {} not found", cursor.id))
-        }
+        Ok(_) if cursor.killed.load(Relaxed) => Err(cursor_killed()),
         Ok(done) => Ok(done),
         Err(e) => Err(resumable(e, &*cursor.results)),
     };
