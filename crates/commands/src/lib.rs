@@ -40,8 +40,9 @@ mod users;
 pub use request::connection::Connection;
 pub use version::VERSION;
 
+use ::replication::{Changed, Driver};
 use admin::set_feature_compatibility_version::AsParameter as FeatureVersion;
-use bson::{DocBuf, ObjectId, Writer};
+use bson::{Doc, DocBuf, ObjectId, Writer};
 use diagnostic::current_op::Connections;
 use errors::Result;
 use monitoring::metrics::{self, Counters};
@@ -56,9 +57,9 @@ use settings::fail_point::FailPoints;
 use settings::parameters::{self, Parameters};
 use settings::query_settings;
 use smallvec::SmallVec;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use storage::{Missing, Store};
+use storage::{Missing, Op, Store};
 
 /// What an event loop or a worker keeps between requests.
 pub struct Local {
@@ -90,24 +91,40 @@ pub struct Commands {
     pub(crate) auto_compact: Mutex<Option<(i64, bool)>>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) expired: Arc<background::ttl_monitor::TtlCounters>,
-    /// The host that replSetInitiate gave this member.
-    pub(crate) initiated_host: Mutex<Option<String>>,
-    pub(crate) initiated: Mutex<bool>,
-    pub(crate) topology: topology::monitor::TopologyMonitor,
+    /// The member's part in a replica set that was given a name.
+    pub(crate) replica: Option<Driver>,
+    pub(crate) topology: Arc<topology::monitor::TopologyMonitor>,
     pub(crate) security: Arc<security::Security>,
+}
+
+/// Goes on with the index builds that a stop interrupted.
+fn resume_builds(engine: &Arc<executor::Engine>) {
+    executor::build::resume(engine, |ns, name, result| match result {
+        Ok(()) => {
+            tracing::info!(target: "INDEX", id = 20345, namespace = ns, index = name, "Index build: done building")
+        }
+        Err(e) => {
+            tracing::warn!(target: "INDEX", id = 20649, namespace = ns, index = name, error = %e, "Index build failed")
+        }
+    });
 }
 
 impl Commands {
     pub fn new(store: Arc<Store>, config: ServerConfig, control: Arc<Control>) -> Result<Commands> {
+        Commands::of_member(store, config, control, None)
+    }
+
+    /// As a member of a replica set, which begins its part now.
+    pub fn of_member(
+        store: Arc<Store>,
+        config: ServerConfig,
+        control: Arc<Control>,
+        replica: Option<Driver>,
+    ) -> Result<Commands> {
         let engine = executor::Engine::open(store.clone())?;
-        executor::build::resume(&engine, |ns, name, result| match result {
-            Ok(()) => {
-                tracing::info!(target: "INDEX", id = 20345, namespace = ns, index = name, "Index build: done building")
-            }
-            Err(e) => {
-                tracing::warn!(target: "INDEX", id = 20649, namespace = ns, index = name, error = %e, "Index build failed")
-            }
-        });
+        if replica.is_none() {
+            resume_builds(&engine);
+        }
         let slow_ms = config.slow_ms;
         let rw_defaults = Arc::new(admin::rw_concern::Defaults::new(&config.topology));
         let write_block = Arc::<admin::write_block::WriteBlock>::default();
@@ -155,16 +172,52 @@ impl Commands {
             auto_compact: Mutex::default(),
             connections: Arc::default(),
             expired: Arc::default(),
-            initiated_host: Mutex::default(),
-            initiated: Mutex::default(),
-            topology: topology::monitor::TopologyMonitor::default(),
+            replica,
+            topology: Arc::default(),
             security,
         };
         let control = commands.control.clone();
         (commands.cursors).on_kill_of_waiting(Box::new(move || control.stir()));
+        commands.follow_set()?;
         background::reaper::start(&commands)?;
         background::ttl_monitor::start(&commands)?;
         Ok(commands)
+    }
+
+    /// Has clients told of elections, and forgets what only a primary knows when another is elected.
+    fn follow_set(&self) -> Result<()> {
+        let Some(driver) = &self.replica else {
+            return Ok(());
+        };
+        let (topology, control) = (self.topology.clone(), self.control.clone());
+        let retries = self.retries.clone();
+        let (engine, member) = (self.engine.clone(), driver.clone());
+        let was_primary = AtomicBool::new(false);
+        driver.on_change(Box::new(move |changed| {
+            if changed == Changed::Topology {
+                retries.forget();
+                topology.changed(&control);
+                let is_primary = member.is_open();
+                if is_primary && !was_primary.swap(is_primary, Ordering::Relaxed) {
+                    resume_builds(&engine);
+                }
+                was_primary.store(is_primary, Ordering::Relaxed);
+            }
+        }));
+        let engine = self.engine.clone();
+        driver.before_ddl(Box::new(move |entry| {
+            let Op::Ddl(what) = &entry.op else {
+                return Ok(());
+            };
+            let what = Doc::new(what).unwrap_or(Doc::EMPTY);
+            let ns = what.get("commitIndexBuild").and_then(|v| v.as_str());
+            let index = what.get("index").and_then(|v| v.to_i64_exact());
+            match (ns, index.and_then(|n| u32::try_from(n).ok())) {
+                (Some(ns), Some(index)) => executor::build::catch_up(&engine, ns, index),
+                _ => Ok(()),
+            }
+        }));
+        driver.run()
     }
 
     /// Whether nobody can log in yet, although everybody has to.
@@ -248,6 +301,10 @@ impl Service for Commands {
 
     fn durable(&self) -> Result<u64> {
         self.store.healthy()?;
+        if self.replica.as_ref().is_some_and(|r| !r.is_leading()) {
+            let e = errors::err!(InterruptedDueToReplStateChange, "operation was interrupted");
+            return Err(e.with_label("RetryableWriteError"));
+        }
         Ok(self.store.durable_index())
     }
 
@@ -263,7 +320,11 @@ impl Service for Commands {
         if self.config.topology.set_name().is_none() {
             return;
         }
-        service::append_fields(out, body_start, cluster_time(self.store.last_ts()).as_doc());
+        // A member that has nothing yet knows of no time.
+        let ts = self.store.last_ts();
+        if ts > 0 {
+            service::append_fields(out, body_start, cluster_time(ts).as_doc());
+        }
     }
 }
 

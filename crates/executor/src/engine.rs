@@ -44,14 +44,17 @@ pub struct Engine {
 
 impl Engine {
     pub fn open(store: Arc<Store>) -> Result<Arc<Engine>> {
-        if store.last_index() == 0 {
+        let replicated = store.is_replicated();
+        if store.last_index() == 0 && !replicated {
             // A replica set's first entry: cluster time is never zero.
             let first = store.propose(vec![Entry::noop(vec![])])?;
             // So that nobody finds an oplog without an entry.
             store.wait_durable(first.index)?;
         }
         let catalog = Catalog::open(store.clone())?;
-        temp_collections::drop_all(&catalog);
+        if !replicated {
+            temp_collections::drop_all(&catalog);
+        }
         Ok(Arc::new(Engine {
             log_tail: LogTail::new(store.clone())?,
             store,

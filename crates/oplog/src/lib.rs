@@ -246,6 +246,11 @@ impl Log {
         self.shared.syncer.durable()
     }
 
+    /// Runs the callbacks of [`Log::on_durable`], as after a sync.
+    pub fn call_back(&self) {
+        self.shared.syncer.call_back();
+    }
+
     /// Asks the sync thread for an fdatasync now; [`Log::on_durable`] callbacks tell when it is
     /// done.
     pub fn request_sync(&self) {

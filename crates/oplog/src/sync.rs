@@ -129,7 +129,7 @@ impl Syncer {
         self.callbacks.write().push(callback);
     }
 
-    fn call_back(&self) {
+    pub fn call_back(&self) {
         let durable = self.durable();
         for callback in self.callbacks.read().iter() {
             callback(durable);

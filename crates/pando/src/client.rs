@@ -32,7 +32,16 @@ impl ServerAddress {
         self.try_ask(db, command).map_err(|e| e.to_string())
     }
 
+    /// A connection that is kept, logged in.
+    pub fn open(&self) -> Result<Conversation, String> {
+        self.converse().map_err(|e| e.to_string())
+    }
+
     fn try_ask(&self, db: &str, command: Doc<'_>) -> Result<DocBuf, Error> {
+        self.converse()?.ask(db, command)
+    }
+
+    fn converse(&self) -> Result<Conversation, Error> {
         let stream = self.target.connect()?;
         stream.wait_without_end()?;
         let mut c = Conversation {
@@ -48,13 +57,21 @@ impl ServerAddress {
             let hello = c.ask("admin", hello.finish().as_doc())?;
             login.perform(&mut c, hello.as_doc())?;
         }
-        c.ask(db, command)
+        Ok(c)
     }
 }
 
-struct Conversation {
+/// A connection, logged in.
+pub struct Conversation {
     stream: Stream,
     host: String,
+}
+
+impl Conversation {
+    /// Runs one command and gives its reply, an error reply too.
+    pub fn run(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf, String> {
+        self.ask(db, command).map_err(|e| e.to_string())
+    }
 }
 
 impl Converse for Conversation {

@@ -11,6 +11,7 @@ mod memory;
 mod moment;
 mod oplog;
 mod options;
+mod peers;
 mod restore;
 mod salvage;
 mod schema;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use commands::Commands;
+use replication::Driver;
 use server::tls::Tls;
 use server::{Limits, Listeners};
 use service::config::{Personality, ServerConfig, TlsMode, Topology};
@@ -22,6 +23,7 @@ use crate::config_file;
 use crate::daemon::{self, Forked, PidFile, Ready};
 use crate::memory;
 use crate::options::{self, Asked};
+use crate::peers::Peers;
 use crate::settings::{self, Launch};
 
 const BAD_OPTIONS: u8 = 2;
@@ -156,7 +158,16 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         code: CANNOT_OPEN_DATA,
         says: e.into_message(),
     };
+    let member = matches!(config.topology, Topology::ReplicaSet { named: true, .. });
+    // What a majority of the other members may not have is not applied at the start.
+    let apply_up_to = match member {
+        true => replication::state_file::load(&config.db_path)
+            .map_err(cannot_open)?
+            .map_or(u64::MAX, |state| state.hard.commit),
+        false => u64::MAX,
+    };
     let store = Store::open(StoreOptions {
+        apply_up_to,
         cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
         sync_interval: config.durability.interval,
         log_window: LogWindow {
@@ -174,8 +185,17 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     .map_err(cannot_open)?;
     memory::keep_within(config.cache_bytes);
     let control = Arc::new(Control::default());
-    let commands = Commands::new(Arc::clone(&store), config.clone(), Arc::clone(&control))
-        .map_err(cannot_open)?;
+    let replica = match (member, config.topology.set_name()) {
+        (true, Some(name)) => Some(join_set(&store, &config, name).map_err(cannot_open)?),
+        _ => None,
+    };
+    let commands = Commands::of_member(
+        Arc::clone(&store),
+        config.clone(),
+        Arc::clone(&control),
+        replica.clone(),
+    )
+    .map_err(cannot_open)?;
     let pid_file = pid_file
         .map(|path| PidFile::write(&path))
         .transpose()
@@ -194,6 +214,9 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         ..Limits::default()
     };
     let served = server::serve(listeners, Arc::new(commands), Arc::clone(&control), limits);
+    if let Some(replica) = &replica {
+        replica.stop();
+    }
     let closed = store.close();
     drop(pid_file);
     let failed = served
@@ -211,6 +234,34 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
 /// A log is trimmed by whole segments: a small window has small ones.
 fn segment_bytes(window: u64) -> u64 {
     (window / 16).clamp(1 << 20, 64 << 20)
+}
+
+/// This server as a member of the replica set that it was given the name of.
+fn join_set(store: &Arc<Store>, config: &ServerConfig, name: &str) -> errors::Result<Driver> {
+    let peers = Arc::new(Peers::new(config));
+    Driver::new(
+        store,
+        config.db_path.clone(),
+        name.into(),
+        peers,
+        Box::new(start_again),
+    )
+}
+
+/// Begins the process anew, with the arguments and under the number that it has: what memory holds of
+/// writes that no majority had is forgotten, and a start applies what a majority had.
+fn start_again(_why: &str) {
+    use std::os::unix::process::CommandExt;
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    let Ok(program) = std::env::current_exe() else {
+        return;
+    };
+    let failure = std::process::Command::new(program)
+        .arg0(name)
+        .args(arguments)
+        .exec();
+    tracing::error!(target: "CONTROL", error = %failure, "Cannot start again");
 }
 
 /// Ends the process at once. Threads of the engine may still be merging, which is as well broken off: a usual exit would destroy the

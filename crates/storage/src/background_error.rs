@@ -5,6 +5,7 @@
 //! error through a listener, but the C interface does not report the recovery. So the error is kept
 //! here until a write has succeeded again.
 
+use crate::replicator::FlushGate;
 use errors::Error;
 use parking_lot::Mutex;
 use rocksdb::AsRawPtr;
@@ -18,6 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Trouble {
     known: AtomicBool,
     last: Mutex<Option<String>>,
+    /// Passed by each flush before it begins.
+    pub gate: Arc<FlushGate>,
 }
 
 impl Trouble {
@@ -31,7 +34,7 @@ impl Trouble {
             let listener = ffi::rocksdb_eventlistener_create(
                 state,
                 Some(destroy),
-                Some(ignore_flush),
+                Some(flush_begins),
                 Some(ignore_flush),
                 Some(ignore_compaction),
                 Some(ignore_compaction),
@@ -90,6 +93,16 @@ unsafe extern "C" fn failed(
     };
     *trouble.last.lock() = Some(text);
     trouble.known.store(true, Ordering::Release);
+}
+
+/// RocksDB calls this without its lock, after it has chosen up to which memory table it flushes.
+unsafe extern "C" fn flush_begins(
+    state: *mut c_void,
+    _: *mut ffi::rocksdb_t,
+    _: *const ffi::rocksdb_flushjobinfo_t,
+) {
+    // SAFETY: the state outlives the listener.
+    unsafe { &*state.cast::<Trouble>() }.gate.pass();
 }
 
 unsafe extern "C" fn ignore_flush(

@@ -230,6 +230,30 @@ impl<E: CommitEnv> Committer<E> {
         self.commit(&entries, &[])
     }
 
+    /// Applies entries that are in the log, at the places given: what a secondary does with those
+    /// that it was sent. They have to follow on what is applied.
+    pub fn apply_appended(&self, entries: &[Entry], places: &[Committed]) -> Result<()> {
+        let mut pipeline = self.pipeline.lock();
+        if !matches!(pipeline.progress, Progress::Idle) {
+            self.finish_refused(&mut pipeline)?;
+        }
+        pipeline.progress = Progress::UnderWay;
+        let group = Group {
+            own: entries,
+            followers: &[],
+        };
+        let outcome = pipeline.env.apply(&group, places);
+        pipeline.progress = match outcome {
+            Ok(()) => Progress::Idle,
+            Err(_) => Progress::Refused(entries.to_vec(), places.to_vec()),
+        };
+        outcome?;
+        if let Some(last) = places.last() {
+            self.set_applied(*last);
+        }
+        Ok(())
+    }
+
     fn follow(&self, waiter: &Arc<Waiter>) -> Result<Committed> {
         loop {
             match waiter.state.load(Ordering::Acquire) {

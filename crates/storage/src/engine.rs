@@ -16,6 +16,7 @@ use crate::data_dir::{self, DataDir};
 use crate::family::Family;
 use crate::ghost_list::Ghost;
 use crate::record_cache::{Rows, Writing};
+use crate::replicator::FlushGate;
 use crate::tuning::{EngineOptions, Load, Tuned, records_compression};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
@@ -512,6 +513,11 @@ impl Engine {
             });
             text.unwrap_or(0)
         })
+    }
+
+    /// What flushes wait at.
+    pub fn gate(&self) -> &FlushGate {
+        &self.trouble.gate
     }
 
     /// The last error in the engine's background work.

@@ -14,6 +14,7 @@
 //!   3 delete       the document's `_id` as a BSON document, bytes
 //!   4 ddl          BSON document, bytes
 //!   5 transaction  number of parts varint | (entry as bytes)*
+//!   6 membership   configuration of the replica set, BSON bytes | change of voters, bytes
 //! effect    = 0x01 key bytes value bytes   put
 //!           | 0x00 key bytes               delete
 //!           | 0x02 low bytes high bytes    delete of [low, high)
@@ -91,6 +92,12 @@ pub enum Op {
     /// The writes of a transaction with several documents, in order. The entry around them carries
     /// the session, and has the effects on the session's own record.
     Transaction(Vec<Entry>),
+    /// A configuration of the replica set, and the change of its voters in the form of the
+    /// consensus, empty where there is none. This room looks at neither.
+    Membership {
+        config: Vec<u8>,
+        change: Vec<u8>,
+    },
 }
 
 /// One write, or one transaction: in the log one entry, in the engine one atomic change.
@@ -119,6 +126,7 @@ const KIND_UPDATE: u8 = 2;
 const KIND_DELETE: u8 = 3;
 const KIND_DDL: u8 = 4;
 const KIND_TRANSACTION: u8 = 5;
+const KIND_MEMBERSHIP: u8 = 6;
 const WITH_SESSION: u8 = 0x80;
 const WITH_COUNT: u8 = 0x40;
 const WITH_PRE_IMAGE: u8 = 0x20;
@@ -242,6 +250,7 @@ impl Entry {
             Op::Update { diff, record_key } => diff.len() + record_key.len(),
             Op::Delete { record_key } => record_key.len(),
             Op::Ddl(doc) => doc.len(),
+            Op::Membership { config, change } => config.len() + change.len(),
             Op::Noop | Op::Insert => 0,
         };
         let effects = self.effects.iter().map(|e| e.size() + EFFECT_HEAD_BYTES);
@@ -279,6 +288,7 @@ impl Entry {
             Op::Delete { .. } => KIND_DELETE,
             Op::Ddl(_) => KIND_DDL,
             Op::Transaction(_) => KIND_TRANSACTION,
+            Op::Membership { .. } => KIND_MEMBERSHIP,
         };
         let mut head = kind;
         if self.session.is_some() {
@@ -315,11 +325,41 @@ impl Entry {
             Op::Delete { record_key } => put_bytes(buf, record_key),
             Op::Ddl(doc) => put_bytes(buf, doc),
             Op::Transaction(parts) => encode_parts(parts, buf),
+            Op::Membership { config, change } => {
+                put_bytes(buf, config);
+                put_bytes(buf, change);
+            }
         }
         put_varint(buf, self.effects.len());
         for effect in &self.effects {
             effect.encode(buf);
         }
+    }
+
+    /// The configuration and the change of voters, where `bytes` are an entry of that kind.
+    pub fn membership(bytes: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+        if bytes.first()? & !(WITH_SESSION | WITH_COUNT | WITH_PRE_IMAGE) != KIND_MEMBERSHIP {
+            return None;
+        }
+        match Entry::decode(bytes)?.op {
+            Op::Membership { config, change } => Some((config, change)),
+            _ => None,
+        }
+    }
+
+    /// Whether the bytes of an entry say that it is one of DDL.
+    pub fn is_ddl(bytes: &[u8]) -> bool {
+        let kind = bytes
+            .first()
+            .map(|b| b & !(WITH_SESSION | WITH_COUNT | WITH_PRE_IMAGE));
+        matches!(kind, Some(KIND_DDL))
+    }
+
+    /// Its bytes, as they are in the log.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        bytes
     }
 
     /// Decodes an entry; `None` unless `bytes` hold exactly one.
@@ -365,6 +405,10 @@ impl Entry {
                 record_key: rest.bytes()?.to_vec(),
             },
             KIND_DDL => Op::Ddl(rest.bytes()?.to_vec()),
+            KIND_MEMBERSHIP => Op::Membership {
+                config: rest.bytes()?.to_vec(),
+                change: rest.bytes()?.to_vec(),
+            },
             KIND_TRANSACTION if depth == Depth::Whole => Op::Transaction(decode_parts(&mut rest)?),
             _ => return None,
         };

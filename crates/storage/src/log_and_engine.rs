@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::entry::MAX_ENTRY_BYTES;
 use crate::insert_order::{Arrival, Highest};
 use crate::record_cache::Writing;
+use crate::replicator::{Appended, Replicator};
 use crate::watch::{Observer, Watches};
 use crate::write_throttle::Pace;
 use crate::{Committed, Effect, Entry, Op};
@@ -82,6 +83,8 @@ pub(crate) struct LogAndEngine {
     shared: Shared,
     pub watches: Watches,
     pub observers: Vec<Arc<dyn Observer>>,
+    /// Where the log is one of several members'.
+    pub replicator: Option<Arc<dyn Replicator>>,
     batch: Batch,
     touched: Touched,
     writing: Writing,
@@ -98,6 +101,7 @@ impl LogAndEngine {
             shared,
             watches: Watches::default(),
             observers: Vec::new(),
+            replicator: None,
             touched: Touched::default(),
             writing: Writing::default(),
             highest: Highest::default(),
@@ -137,6 +141,9 @@ impl LogAndEngine {
 
 impl CommitEnv for LogAndEngine {
     fn admit(&mut self) -> Result<()> {
+        if let Some(replicator) = &self.replicator {
+            replicator.admit()?;
+        }
         if let Some(pause) = self.shared.throttle.pause() {
             std::thread::sleep(pause);
         }
@@ -145,14 +152,34 @@ impl CommitEnv for LogAndEngine {
 
     fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()> {
         let mut appending = self.log.group();
+        let mut sent = Vec::new();
         for entry in group.entries() {
-            let stamp = appending.add_behind(entry.reserved(), |buf| entry.encode(buf));
+            let mut payload = Vec::new();
+            let stamp = appending.add_behind(entry.reserved(), |buf| {
+                let start = buf.len();
+                entry.encode(buf);
+                if self.replicator.is_some() {
+                    payload.extend_from_slice(buf.get(start..).unwrap_or_default());
+                }
+            });
             places.push(Committed {
                 index: stamp.index,
                 ts: stamp.ts,
             });
+            if self.replicator.is_some() {
+                sent.push(Appended {
+                    index: stamp.index,
+                    ts: stamp.ts,
+                    term: stamp.term,
+                    wall_millis: stamp.wall_millis,
+                    payload,
+                });
+            }
         }
         appending.write()?;
+        if let Some(replicator) = &self.replicator {
+            replicator.appended(sent);
+        }
         Ok(())
     }
 
@@ -163,6 +190,7 @@ impl CommitEnv for LogAndEngine {
 
     fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Result<()> {
         let last = last_place(places);
+        self.engine.gate().applying(last.index);
         let may_be_cached = self.stage(group, last);
         self.watches.tell(group.entries());
         let begun = Instant::now();

@@ -12,11 +12,14 @@ use crate::maintenance::{self, Keeper};
 use crate::nonblocking_read::PageCacheRoom;
 use crate::record_cache::{Rows, Writing};
 use crate::replay::Replay;
+use crate::replicator::{FlushGate, Replicator};
 use crate::restore::{BackupRecord, fingerprint};
 use crate::tuning::EngineOptions;
 use crate::{Effect, Entry, Latches, Observer, View, Watcher};
-use errors::Result;
-use oplog::{Log, LogMark, LogOptions, LogReader, Trimmed as LogTrimmed, Window as LogWindow};
+use errors::{Error, Result, err};
+use oplog::{
+    Log, LogMark, LogOptions, LogReader, Record, Trimmed as LogTrimmed, Window as LogWindow,
+};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -51,6 +54,8 @@ pub struct StoreOptions {
     pub engine_options: String,
     /// The log's file system; a faulty one in tests.
     pub log_file_system: Arc<dyn oplog::FileSystem>,
+    /// The last index that opening applies of the log, where what is behind it is not decided yet.
+    pub apply_up_to: u64,
 }
 
 impl StoreOptions {
@@ -69,6 +74,7 @@ impl StoreOptions {
             has_room: None,
             engine_options: String::new(),
             log_file_system: Arc::new(oplog::Disk),
+            apply_up_to: u64::MAX,
         }
     }
 }
@@ -179,17 +185,14 @@ impl Store {
         let log_options = opts.log(log_dir);
         let (counts, counted) = Counts::load(&engine)?;
         let applied = engine.applied(false)?.max(counted);
-        let (log, replayed) = replay(log_options, &engine, &counts, applied)?;
+        let (log, replayed, applied) =
+            replay(log_options, &engine, &counts, applied, opts.apply_up_to)?;
         let log = Arc::new(log);
         let shared = Shared {
             counts: Arc::new(counts),
             ..Shared::default()
         };
         let env = LogAndEngine::new(log.clone(), engine.clone(), shared.clone());
-        let applied = Committed {
-            index: log.last_index(),
-            ts: log.last_ts(),
-        };
         Ok(Arc::new(Store {
             keeper: Keeper::start(
                 log.clone(),
@@ -231,6 +234,76 @@ impl Store {
         })
     }
 
+    /// Has `replicator` asked and told of every entry that is made here from now on.
+    pub fn replicate(&self, replicator: Arc<dyn Replicator>) -> Result<()> {
+        self.committer
+            .between_groups(|env| env.replicator = Some(replicator))
+    }
+
+    /// Whether entries come from elsewhere too.
+    pub fn is_replicated(&self) -> bool {
+        let replicated = self
+            .committer
+            .between_groups(|env| env.replicator.is_some());
+        replicated.unwrap_or(true)
+    }
+
+    /// The term of entries that are made here from now on.
+    pub fn set_term(&self, term: u64) -> Result<()> {
+        Ok(self.log.set_term(term)?)
+    }
+
+    /// Holds back flushes: see [`FlushGate`].
+    pub fn flush_gate(&self) -> &FlushGate {
+        self.engine.gate()
+    }
+
+    /// The last entry of the log, applied or not.
+    pub fn log_end(&self) -> u64 {
+        self.log.last_index()
+    }
+
+    /// The timestamp of the log's last entry, applied or not.
+    pub fn log_end_ts(&self) -> u64 {
+        self.log.last_ts()
+    }
+
+    /// Takes all entries after `index` out of the log. They must not be applied.
+    pub fn truncate_log(&self, index: u64) -> Result<()> {
+        if self.last_index() > index {
+            return Err(Error::internal(
+                "an applied entry cannot be taken out of the log",
+            ));
+        }
+        Ok(self.log.truncate_after(index)?)
+    }
+
+    /// Appends entries that another member made, all or none; they are not applied.
+    pub fn append_records(&self, entries: &[Record<'_>]) -> Result<()> {
+        self.log.append_records(entries.iter().copied())?;
+        Ok(())
+    }
+
+    /// Applies entries that are in the log and follow on what is applied.
+    pub fn apply_records(&self, entries: &[Record<'_>]) -> Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let mut decoded = Vec::with_capacity(entries.len());
+        for record in entries {
+            let entry = Entry::decode(record.payload).ok_or_else(|| unknown_form(record.index))?;
+            decoded.push(entry);
+        }
+        let places: Vec<Committed> = entries
+            .iter()
+            .map(|e| Committed {
+                index: e.index,
+                ts: e.ts,
+            })
+            .collect();
+        self.committer.apply_appended(&decoded, &places)
+    }
+
     /// A view that reads the newest state each time, without a snapshot: the cheapest for a single
     /// get. One scan of it sees one state.
     pub fn latest(&self) -> View {
@@ -265,9 +338,27 @@ impl Store {
         self.committer.applied().ts
     }
 
-    /// The last index that survives a loss of power.
+    /// The last index that is not taken back: a loss of power leaves it, and where the log is one of
+    /// several members', a majority has it.
     pub fn durable_index(&self) -> u64 {
+        self.log.durable_index().min(self.engine.gate().allowed())
+    }
+
+    /// The last index that is on this disk.
+    pub fn synced_index(&self) -> u64 {
         self.log.durable_index()
+    }
+
+    /// A majority has the log up to `index`: flushes may bring it to disk, and whoever waits for it
+    /// is told.
+    pub fn decided(&self, index: u64) {
+        self.engine.gate().allow(index);
+        self.log.call_back();
+    }
+
+    /// Returns when no write is under way that began before.
+    pub fn between_groups(&self) {
+        let _ = self.committer.between_groups(|_| ());
     }
 
     /// Asks for an fdatasync soon; [`Store::on_durable`] callbacks tell when it is done.
@@ -438,22 +529,49 @@ impl Store {
     pub fn close(&self) -> Result<()> {
         self.keeper.stop();
         self.log.wait_durable(self.log.last_index())?;
-        self.engine.flush()?;
+        // What no majority has must not be on disk.
+        if self.engine.gate().allowed() >= self.last_index() {
+            self.engine.flush()?;
+        }
         maintenance::trim_log(&self.log, &self.engine)
     }
 }
 
+fn unknown_form(index: u64) -> Error {
+    err!(
+        UnsupportedFormat,
+        "entry {index} of the log has a form that this version does not know"
+    )
+}
+
+/// Opens the log and applies what the engine does not have of it.
 /// Opens the log and applies the entries that the engine lacks.
 fn replay(
     opts: LogOptions,
     engine: &Engine,
     counts: &Counts,
     applied: Committed,
-) -> Result<(Log, u64)> {
+    up_to: u64,
+) -> Result<(Log, u64, Committed)> {
     let mut replay = Replay::new(engine, counts);
+    let mut last = applied;
     let (log, recovered) = Log::open(opts, applied.index + 1, applied.ts, |record| {
+        if record.index > up_to {
+            return Ok(());
+        }
+        last = Committed {
+            index: record.index,
+            ts: record.ts,
+        };
         replay.entry(&record).map(drop)
     })?;
     replay.finish()?;
-    Ok((log, recovered.replayed))
+    // A state that is ahead of the log has the index at which the log goes on.
+    if up_to == u64::MAX {
+        last = Committed {
+            index: log.last_index(),
+            ts: log.last_ts(),
+        };
+    }
+    Ok((log, recovered.replayed, last))
 }

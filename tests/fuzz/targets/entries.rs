@@ -16,6 +16,7 @@ fn held(entry: &Entry) -> usize {
         Op::Update { diff, record_key } => diff.len() + record_key.len(),
         Op::Delete { record_key } => record_key.len(),
         Op::Ddl(what) => what.len(),
+        Op::Membership { config, change } => config.len() + change.len(),
     };
     let pre_image = entry.pre_image.as_ref().map_or(0, Vec::len);
     let effects = entry.effects.iter().map(size).sum::<usize>();

@@ -100,6 +100,7 @@ impl Defaults {
         WriteConcern {
             acknowledge,
             unmet: None,
+            members: None,
         }
     }
 }
@@ -202,6 +203,7 @@ fn unmet_error(unmet: &Unmet) -> errors::Error {
             UnknownReplWriteConcern,
             "No write concern mode named '{mode}' found in replica set configuration"
         ),
+        Unmet::TimedOut => errors::err!(WriteConcernFailed, "waiting for replication timed out"),
     }
 }
 

@@ -44,6 +44,8 @@ struct Expirer {
     engine: Weak<Engine>,
     parameters: Weak<Parameters>,
     control: Weak<Control>,
+    /// Only the primary removes: the others are told what it removed.
+    replica: Option<::replication::Driver>,
     figures: Arc<TtlCounters>,
 }
 
@@ -53,6 +55,7 @@ pub fn start(c: &Commands) -> Result<()> {
         engine: Arc::downgrade(&c.engine),
         parameters: Arc::downgrade(&c.parameters),
         control: Arc::downgrade(&c.control),
+        replica: c.replica.clone(),
         figures: c.expired.clone(),
     };
     let run = move || {
@@ -82,7 +85,8 @@ impl Expirer {
         if self.control.upgrade()?.is_stopping() {
             return None;
         }
-        Some(self.parameters.upgrade()?.bool("ttlMonitorEnabled"))
+        let is_primary = self.replica.as_ref().is_none_or(|r| r.is_open());
+        Some(is_primary && self.parameters.upgrade()?.bool("ttlMonitorEnabled"))
     }
 
     fn is_due(&self, last: Instant) -> Option<bool> {

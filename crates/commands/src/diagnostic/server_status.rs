@@ -347,9 +347,10 @@ fn repl(cx: &mut CommandContext<'_, '_>) {
     if cx.app.config.topology.set_name().is_none() {
         return;
     }
+    let is_primary = member::is_primary(cx);
     cx.w.open_doc("repl")
-        .bool("ismaster", true)
-        .bool("isWritablePrimary", true);
+        .bool("ismaster", is_primary)
+        .bool("isWritablePrimary", is_primary);
     member::append_hello(cx);
     cx.w.i32("rbid", 1).close();
 }

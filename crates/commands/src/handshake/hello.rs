@@ -75,7 +75,8 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
         cx.w.bool("helloOk", true);
     }
     monitor::append(cx, counter);
-    cx.w.bool(primary, true);
+    let is_primary = member::is_primary(cx);
+    cx.w.bool(primary, is_primary);
     member::append_hello(cx);
     let w = &mut cx.w;
     w.i32("maxBsonObjectSize", bson::MAX_DOC_BYTES as i32);

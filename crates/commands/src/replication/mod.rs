@@ -1,16 +1,20 @@
-//! Commands on the replica set, whose one member this server is.
+//! Commands on the replica set that this server is a member of.
 
 pub mod apply_ops;
 pub(crate) mod oplog;
+pub mod pando_replicate;
 pub mod repl_set_freeze;
 pub mod repl_set_get_config;
 pub mod repl_set_get_status;
 pub mod repl_set_initiate;
+pub mod repl_set_reconfig;
 pub mod repl_set_resize_oplog;
 pub mod repl_set_step_down;
 
+use crate::Commands;
 use crate::request::CommandContext;
 use errors::{Result, err};
+use replication::Host;
 
 /// The set's name, or the error of a server that is in none.
 fn set_name(cx: &CommandContext<'_, '_>) -> Result<String> {
@@ -18,4 +22,16 @@ fn set_name(cx: &CommandContext<'_, '_>) -> Result<String> {
         Some(n) => Ok(n.to_string()),
         None => Err(err!(NoReplicationEnabled, "not running with --replSet")),
     }
+}
+
+/// Whether a host of a configuration is this server.
+pub(crate) fn is_me(app: &Commands, host: &Host) -> bool {
+    if host.port != app.config.port {
+        return false;
+    }
+    let own_name = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.is_localhost()
+        || app.config.bind.contains(&host.name)
+        || app.config.advertise.as_deref() == Some(&host.to_string())
+        || own_name().trim() == host.name
 }

@@ -2,16 +2,23 @@
 
 use super::set_name;
 use crate::request::{CommandContext, Done};
-use crate::topology::member::{ELECTION_ID, TERM, host};
-use errors::Result;
+use crate::topology::member::{election_id, host, term};
+use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let (name, host) = (set_name(cx)?, host(cx));
+    let (name, host, term) = (set_name(cx)?, host(cx), term(cx));
+    if let Some(driver) = &cx.app.replica {
+        let Some(config) = driver.status().config.clone() else {
+            bail!(NotYetInitialized, "no replset config has been received");
+        };
+        cx.w.doc("config", config.to_doc().as_doc());
+        return Ok(Done::Reply);
+    }
     let w = &mut cx.w;
     w.open_doc("config")
         .str("_id", &name)
         .i32("version", 1)
-        .i64("term", TERM);
+        .i64("term", term);
     w.open_array("members").open_doc("");
     w.i32("_id", 0)
         .str("host", &host)
@@ -38,7 +45,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .i32("w", 1)
         .i32("wtimeout", 0)
         .close();
-    w.oid("replicaSetId", ELECTION_ID);
+    w.oid("replicaSetId", election_id(1));
     w.close().close();
     Ok(Done::Reply)
 }

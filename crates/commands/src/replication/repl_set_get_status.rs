@@ -3,16 +3,26 @@
 use super::set_name;
 use crate::clock::now_millis;
 use crate::request::{CommandContext, Done};
-use crate::topology::member::{TERM, host};
+use crate::topology::member::{host, state, state_name};
 use bson::Writer;
-use errors::Result;
+use errors::{Result, bail};
+use replication::driver::Status;
+use replication::member::raft_id;
+
+const ONLY_TERM: i64 = 1;
 
 fn op_time(w: &mut Writer, name: &str, ts: u64) {
-    w.open_doc(name).timestamp("ts", ts).i64("t", TERM).close();
+    w.open_doc(name)
+        .timestamp("ts", ts)
+        .i64("t", ONLY_TERM)
+        .close();
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let name = set_name(cx)?;
+    if let Some(driver) = cx.app.replica.clone() {
+        return of_set(cx, &name, &driver.status());
+    }
     let host = host(cx);
     let ts = cx.app.store.last_ts();
     let wall = (ts >> 32) as i64 * 1000;
@@ -22,7 +32,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     w.str("set", &name)
         .date("date", now_millis())
         .i32("myState", 1)
-        .i64("term", TERM);
+        .i64("term", ONLY_TERM);
     w.str("syncSourceHost", "")
         .i32("syncSourceId", -1)
         .i64("heartbeatIntervalMillis", 2000);
@@ -53,7 +63,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     w.open_doc("electionCandidateMetrics")
         .str("lastElectionReason", "electionTimeout")
         .date("lastElectionDate", started);
-    w.i64("electionTerm", TERM).i32("numVotesNeeded", 1).close();
+    w.i64("electionTerm", ONLY_TERM)
+        .i32("numVotesNeeded", 1)
+        .close();
     w.open_array("members").open_doc("");
     w.i32("_id", 0)
         .str("name", &host)
@@ -71,9 +83,121 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     w.timestamp("electionTime", ((started / 1000) as u64) << 32 | 1)
         .date("electionDate", started);
     w.i32("configVersion", 1)
-        .i64("configTerm", TERM)
+        .i64("configTerm", ONLY_TERM)
         .bool("self", true)
         .str("lastHeartbeatMessage", "");
     w.close().close();
+    Ok(Done::Reply)
+}
+
+/// Milliseconds since 1970.
+fn millis(at: std::time::SystemTime) -> i64 {
+    let since = at.duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// The status of a set of several members.
+fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Result<Done> {
+    let Some(config) = status.config.clone().filter(|_| status.id != 0) else {
+        bail!(NotYetInitialized, "no replset config has been received");
+    };
+    let ts = cx.app.store.last_ts();
+    let wall = (ts >> 32) as i64 * 1000;
+    let term = status.term as i64;
+    let uptime = cx.app.control.started.elapsed().as_secs() as i64;
+    let w = &mut cx.w;
+    w.str("set", name)
+        .date("date", now_millis())
+        .i32("myState", state(status))
+        .i64("term", term);
+    let source = match status.is_primary() {
+        true => String::new(),
+        false => status.primary_host().unwrap_or_default(),
+    };
+    w.str("syncSourceHost", &source)
+        .i32(
+            "syncSourceId",
+            status.member(status.primary).map_or(-1, |m| m.id),
+        )
+        .i64(
+            "heartbeatIntervalMillis",
+            config.settings.heartbeat_interval_ms,
+        );
+    w.int("majorityVoteCount", config.majority_vote_count() as i64)
+        .int("writeMajorityCount", config.write_majority_count() as i64)
+        .int("votingMembersCount", status.voters.len() as i64)
+        .int(
+            "writableVotingMembersCount",
+            config.writable_voters() as i64,
+        );
+    w.open_doc("optimes");
+    for field in [
+        "lastCommittedOpTime",
+        "readConcernMajorityOpTime",
+        "appliedOpTime",
+        "durableOpTime",
+        "writtenOpTime",
+    ] {
+        w.open_doc(field).timestamp("ts", ts).i64("t", term).close();
+    }
+    for field in [
+        "lastCommittedWallTime",
+        "lastAppliedWallTime",
+        "lastDurableWallTime",
+        "lastWrittenWallTime",
+    ] {
+        w.date(field, wall);
+    }
+    w.close();
+    if let Some(at) = status.elected_at {
+        w.open_doc("electionCandidateMetrics")
+            .str("lastElectionReason", "electionTimeout")
+            .date("lastElectionDate", millis(at))
+            .i64("electionTerm", term)
+            .int("numVotesNeeded", config.majority_vote_count() as i64)
+            .close();
+    }
+    w.open_array("members");
+    for member in &config.members {
+        let id = raft_id(member.id);
+        let progress = status.progress.iter().find(|p| p.0 == id);
+        let own = id == status.id;
+        // A secondary hears of the primary only.
+        let heard =
+            own || id == status.primary || progress.is_some_and(|p| p.2) || !status.is_primary();
+        let (number, text) = match () {
+            _ if own => (state(status), state_name(status)),
+            _ if id == status.primary => (1, "PRIMARY"),
+            _ if !heard => (8, "(not reachable/healthy)"),
+            _ => (2, "SECONDARY"),
+        };
+        w.open_doc("");
+        w.i32("_id", member.id)
+            .str("name", &member.host.to_string())
+            .f64("health", if heard { 1.0 } else { 0.0 })
+            .i32("state", number)
+            .str("stateStr", text)
+            .int("uptime", if heard { uptime } else { 0 });
+        if let Some((_, matched, _)) = progress {
+            w.i64("lastIndexOnDisk", *matched as i64);
+        }
+        w.open_doc("optime")
+            .timestamp("ts", ts)
+            .i64("t", term)
+            .close();
+        w.date("optimeDate", wall);
+        if let (true, Some(at)) = (own, status.elected_at) {
+            let millis = millis(at);
+            w.timestamp("electionTime", ((millis / 1000) as u64) << 32 | 1)
+                .date("electionDate", millis);
+        }
+        w.int("configVersion", config.version)
+            .i64("configTerm", config.term);
+        if own {
+            w.bool("self", true);
+        }
+        w.str("lastHeartbeatMessage", "").close();
+    }
+    w.close();
     Ok(Done::Reply)
 }

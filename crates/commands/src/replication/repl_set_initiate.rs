@@ -1,52 +1,59 @@
-//! `replSetInitiate`: the set of one member exists from the start; scripts that start `mongod` and
-//! then initiate it succeed once, and hear AlreadyInitialized from then on, as from MongoDB.
+//! `replSetInitiate`: makes a set of which this server is the first primary. The other members of the
+//! configuration are brought in by it, one after the other, as soon as they answer.
+//!
+//! A server that was given no name of a set is the one member of `rs0` from its start, and hears
+//! AlreadyInitialized.
 
-use super::set_name;
+use super::{is_me, set_name};
 use crate::request::{CommandContext, Done};
-use bson::Doc;
-use errors::{Result, bail};
-use service::config::Topology;
+use bson::{Doc, DocBuf, ObjectId, Writer};
+use errors::{Result, bail, err};
+use replication::member::raft_id;
+use replication::{Config, Host};
+use std::time::{Duration, Instant};
+
+/// How long the first election may take.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let name = set_name(cx)?;
-    let config = cx.args.first.as_doc().unwrap_or(Doc::EMPTY);
-    if let Some(id) = config.get("_id").and_then(|v| v.as_str())
-        && id != name
-    {
-        bail!(
-            InvalidReplicaSetConfig,
-            "Attempting to initiate a replica set with name {id}, but command line reports {name}; rejecting"
-        );
-    }
-    let members: Vec<Doc<'_>> = config
-        .get("members")
-        .and_then(|v| v.as_array())
-        .unwrap_or(Doc::EMPTY)
-        .values()
-        .filter_map(|v| v.as_doc())
-        .collect();
-    if members.len() > 1 {
-        bail!(
-            InvalidReplicaSetConfig,
-            "PandoDB does not support replica sets of more than one member yet"
-        );
-    }
-    let mut initiated = cx.app.initiated.lock();
-    let named = matches!(
-        cx.app.config.topology,
-        Topology::ReplicaSet { named: true, .. }
-    );
-    if *initiated || !named {
+    let Some(driver) = cx.app.replica.clone() else {
+        bail!(AlreadyInitialized, "already initialized");
+    };
+    if driver.status().id != 0 {
         bail!(AlreadyInitialized, "already initialized");
     }
-    if let Some(host) = members
-        .first()
-        .and_then(|m| m.get("host"))
-        .and_then(|v| v.as_str())
-    {
-        *cx.app.initiated_host.lock() = Some(host.to_string());
-        cx.app.topology.changed(&cx.app.control);
+    let id = ObjectId::generate();
+    let given = cx.args.first.as_doc().unwrap_or(Doc::EMPTY);
+    let config = match given.is_empty() {
+        true => Config::of_one(&name, own_host(cx)?, id),
+        false => Config::parse_for_initiate(with_version(given).as_doc(), id)?,
+    };
+    let app = cx.app;
+    let at = config.check_initiate(&name, |host| is_me(app, host))?;
+    let me = config.members.get(at).map(|m| raft_id(m.id));
+    let me = me.ok_or_else(|| err!(InternalError, "the own member is not in the configuration"))?;
+    driver.begin(me, me, config);
+    let elected = driver.wait(Instant::now() + PATIENCE, |s| s.is_primary());
+    if !elected {
+        bail!(
+            ExceededTimeLimit,
+            "the set was made, and its first election takes long"
+        );
     }
-    *initiated = true;
     Ok(Done::Reply)
+}
+
+/// A first configuration may leave its version out.
+fn with_version(config: Doc<'_>) -> DocBuf {
+    let mut w = Writer::new();
+    if config.get("version").is_none() {
+        w.i32("version", 1);
+    }
+    w.extend(config);
+    w.finish()
+}
+
+fn own_host(cx: &CommandContext<'_, '_>) -> Result<Host> {
+    Host::parse(&crate::topology::member::host(cx))
 }

@@ -225,6 +225,7 @@ pub(super) fn pass_checks(cx: &mut CommandContext<'_, '_>, started: Instant) -> 
     let command = cx.command;
     authorize::check(cx)?;
     cx.check()?;
+    check_role(cx)?;
     cx.app.write_block.check(command, &cx.args)?;
     if command.is(flag::WRITE) && command.is(flag::WORKER) {
         // Changes of the catalog; writes to collections wait where they lock them.
@@ -240,6 +241,49 @@ pub(super) fn pass_checks(cx: &mut CommandContext<'_, '_>, started: Instant) -> 
         cx.op.check()?;
     }
     Ok(())
+}
+
+/// Whether this member of its set may run the command: the primary any, a secondary those that read
+/// where the client allows it.
+fn check_role(cx: &CommandContext<'_, '_>) -> Result<()> {
+    let Some(driver) = &cx.app.replica else {
+        return Ok(());
+    };
+    let command = cx.command;
+    let writes =
+        command.is(flag::WRITE) && !command.is(flag::READ) || transaction::is_statement(&cx.args);
+    let reads = command.is(flag::READ)
+        || matches!(
+            command.name,
+            "listCollections" | "listIndexes" | "listDatabases" | "dbStats" | "collStats"
+        );
+    if !(writes || reads) || command.name == "getMore" {
+        return Ok(());
+    }
+    let status = driver.status();
+    if status.is_primary() && driver.is_open() {
+        return Ok(());
+    }
+    if status.id == 0 && cx.args.db != "local" {
+        match writes {
+            true => return Err(not_primary()),
+            false => bail!(
+                NotPrimaryOrSecondary,
+                "node is not in primary or recovering state"
+            ),
+        }
+    }
+    if writes {
+        return Err(not_primary());
+    }
+    if !cx.args.generic.secondary_ok && !status.is_primary() && cx.args.db != "local" {
+        bail!(NotPrimaryNoSecondaryOk, "not primary and secondaryOk=false");
+    }
+    Ok(())
+}
+
+fn not_primary() -> Error {
+    errors::err!(NotWritablePrimary, "not primary").with_label("RetryableWriteError")
 }
 
 /// The name of the application that a hello tells.

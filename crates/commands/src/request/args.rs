@@ -29,6 +29,8 @@ pub struct Generic<'a> {
     pub read_concern: Option<Val<'a>>,
     pub write_concern: Option<Val<'a>>,
     pub api: Api,
+    /// A secondary may answer.
+    pub secondary_ok: bool,
 }
 
 /// A command's arguments.
@@ -138,7 +140,6 @@ fn is_ignored(name: &str) -> bool {
             | "$queryOptions"
             | "$replData"
             | "$gleStats"
-            | "$secondaryOk"
             | "databaseVersion"
             | "shardVersion"
             | "tracking_info"
@@ -208,7 +209,15 @@ impl<'a> Generic<'a> {
             "apiDeprecationErrors" => {
                 self.api.deprecation_errors = idl::boolean(command, e)?.unwrap_or(false)
             }
-            "$readPreference" => check_read_preference(v)?,
+            "$readPreference" => {
+                check_read_preference(v)?;
+                let mode = v
+                    .as_doc()
+                    .and_then(|d| d.get("mode"))
+                    .and_then(|m| m.as_str());
+                self.secondary_ok |= mode.is_some_and(|mode| mode != "primary");
+            }
+            "$secondaryOk" => self.secondary_ok |= v.truthy(),
             "$clusterTime" => check_cluster_time(command, e)?,
             name => return Ok(is_ignored(name)),
         }

@@ -3,6 +3,8 @@
 //! One node is its own majority: a majority write is one that is on this node's disk.
 
 use crate::request::idl;
+use ::replication::Config;
+use ::replication::config::{Unreachable, Wanted};
 use bson::{Elem, Val, Writer, tag};
 use errors::{Result, bail};
 use service::config::Topology;
@@ -29,12 +31,17 @@ pub enum Unmet {
     TooManyMembers(i64),
     /// `w` names a mode that the configuration does not have.
     UnknownMode(String),
+    /// The members that were asked for did not have it in time.
+    TimedOut,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteConcern {
     pub acknowledge: Acknowledge,
     pub unmet: Option<Unmet>,
+    /// In a set of several members: those that must have the write, and for how long they are waited
+    /// for at the most, in milliseconds. Waited for by the command itself, on a worker.
+    pub members: Option<(Wanted, Option<u64>)>,
 }
 
 impl WriteConcern {
@@ -42,6 +49,7 @@ impl WriteConcern {
     pub const DEFAULT: WriteConcern = WriteConcern {
         acknowledge: Acknowledge::Durable,
         unmet: None,
+        members: None,
     };
 }
 
@@ -182,7 +190,44 @@ fn count_of_members(v: Val<'_>, journal: Option<bool>, standalone: bool) -> Resu
             _ => Acknowledge::Written,
         },
         unmet: (n > 1).then_some(Unmet::TooManyMembers(n)),
+        members: None,
     })
+}
+
+/// What a write concern asks of the members of a configured set: who must have the write, where that
+/// is more than the primary or other than a majority, or where the wait has an end.
+pub fn of_members(concern: &mut WriteConcern, v: Val<'_>, config: &Config) {
+    let Some(d) = v.as_doc() else { return };
+    let timeout = d.get("wtimeout").and_then(|v| v.to_f64());
+    let timeout = timeout.map(|ms| ms as u64).filter(|ms| *ms > 0);
+    let wanted = match d.get("w") {
+        Some(w) if w.is_number() => match idl::whole(w).and_then(|n| usize::try_from(n).ok()) {
+            Some(n) if n > 1 => Wanted::Members(n),
+            _ => return,
+        },
+        Some(w) if w.as_str().is_some_and(|mode| mode != "majority") => {
+            Wanted::WriteConcernMode(w.as_str().unwrap_or_default().into())
+        }
+        Some(w) if w.tag == tag::DOCUMENT => {
+            let tags = w.as_doc().into_iter().flat_map(|d| d.iter());
+            let count = |e: Elem<'_>| e.val.to_i64_truncated().unwrap_or(0) as i32;
+            Wanted::Tags(tags.map(|e| (e.name.to_string(), count(e))).collect())
+        }
+        _ if timeout.is_some() => Wanted::Majority,
+        _ => return,
+    };
+    concern.unmet = match config.check_reachable(&wanted) {
+        Ok(()) => None,
+        Err(Unreachable::UnknownMode(mode)) => Some(Unmet::UnknownMode(mode)),
+        Err(Unreachable::TooFewMembers) => match &wanted {
+            Wanted::Members(n) => Some(Unmet::TooManyMembers(*n as i64)),
+            _ => Some(Unmet::TooManyMembers(0)),
+        },
+    };
+    if concern.unmet.is_none() {
+        concern.acknowledge = Acknowledge::Written;
+        concern.members = Some((wanted, timeout));
+    }
 }
 
 /// Appends `writeConcernError` for a write concern that cannot be met.
@@ -196,15 +241,24 @@ pub fn append_unmet(unmet: &Unmet, w: &mut Writer) {
             errors::Code::UnknownReplWriteConcern,
             format!("No write concern mode named '{mode}' found in replica set configuration"),
         ),
+        Unmet::TimedOut => (
+            errors::Code::WriteConcernFailed,
+            "waiting for replication timed out".to_string(),
+        ),
     };
     w.open_doc("writeConcernError");
     w.i32("code", code.0)
         .str("codeName", &code.name())
         .str("errmsg", &message);
+    if *unmet == Unmet::TimedOut {
+        w.open_doc("errInfo").bool("wtimeout", true).close().close();
+        return;
+    }
     w.open_doc("errInfo").open_doc("writeConcern");
     match unmet {
         Unmet::TooManyMembers(n) => w.int("w", *n),
         Unmet::UnknownMode(mode) => w.str("w", mode),
+        Unmet::TimedOut => w,
     };
     w.i32("wtimeout", 0)
         .str("provenance", "clientSupplied")

@@ -25,6 +25,8 @@ pub struct Connection {
     pub awaited: AtomicI64,
     /// The logged-in users.
     pub login: Login,
+    /// A batch of another member's messages that has come in part.
+    pub parts: Mutex<Vec<u8>>,
     /// The state of an awaited hello, or of a stream of hellos.
     pub monitor: Mutex<Monitor>,
 }

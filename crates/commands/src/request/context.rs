@@ -113,7 +113,11 @@ impl<'c, 'r> CommandContext<'c, 'r> {
         }
         let topology = &self.app.config.topology;
         if let Some(v) = g.write_concern {
-            let wc = concern::write_concern(v, topology)?;
+            let mut wc = concern::write_concern(v, topology)?;
+            let status = self.app.replica.as_ref().map(|r| r.status());
+            if let Some(config) = status.as_ref().and_then(|s| s.config.as_ref()) {
+                concern::of_members(&mut wc, v, config);
+            }
             if !c.is(flag::WRITE) {
                 if !v.is_nullish() {
                     bail!(
@@ -123,6 +127,9 @@ impl<'c, 'r> CommandContext<'c, 'r> {
                     );
                 }
             } else {
+                if wc.members.is_some() {
+                    self.op.need_worker()?;
+                }
                 self.write_concern = wc;
             }
         }

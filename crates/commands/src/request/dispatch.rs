@@ -8,7 +8,7 @@ use super::admission::{
 };
 use crate::crud::cursor::PendingBatch;
 use crate::request::args::Args;
-use crate::request::concern::{self, Acknowledge, WriteConcern};
+use crate::request::concern::{self, Acknowledge, Unmet, WriteConcern};
 use crate::request::connection::Connection;
 use crate::request::reply_reservation::ReplyReservation;
 use crate::request::table::{self, Command, flag};
@@ -17,12 +17,16 @@ use crate::request::{CommandContext, Done};
 use crate::settings::fail_point::CommandFailure;
 use crate::topology::monitor::Monitor;
 use crate::{Commands, Local};
+use ::replication::member::raft_id;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, err};
 use executor::{OpCtx, WriteGroup};
 use service::{Client, Kept, Mode, Needs, Outcome, Request, Suspension};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long members are waited for where the client sets no end.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// One run of a request: client, command, and the mode of the run.
 #[derive(Clone, Copy)]
@@ -310,6 +314,7 @@ fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> 
         cx.op.run_again();
     }
     if let Ok(Done::Reply | Done::ReplyMore) = done {
+        await_members(cx);
         append_concern_error(cx, admission.failure.as_ref());
         if cx.int_ok {
             cx.w.i32("ok", 1);
@@ -318,6 +323,33 @@ fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> 
         }
     }
     done.map_err(|e| with_unmet(e, &cx.write_concern))
+}
+
+/// Waits until the members that the write concern asks for have what the command wrote.
+fn await_members(cx: &mut CommandContext<'_, '_>) {
+    let (Some((wanted, timeout)), Some(driver)) = (&cx.write_concern.members, &cx.app.replica)
+    else {
+        return;
+    };
+    let index = match cx.op.last_index {
+        // A write that changed nothing waits for what it has seen.
+        0 => cx.app.store.last_index(),
+        n => n,
+    };
+    let longest = timeout.map_or(LONGEST_WAIT, Duration::from_millis);
+    let reached = driver.wait(Instant::now() + longest, |status| {
+        let Some(config) = &status.config else {
+            return false;
+        };
+        let has = |member: i32| {
+            let id = raft_id(member);
+            status.progress.iter().any(|p| p.0 == id && p.1 >= index)
+        };
+        !status.is_primary() || config.is_reached(wanted, &has)
+    });
+    if !reached || !driver.is_leading() {
+        cx.write_concern.unmet = Some(Unmet::TimedOut);
+    }
 }
 
 /// What the server is to do about a command that did not fail.

@@ -210,13 +210,15 @@ commands! {
     "replSetGetStatus" => ADMIN, Cluster(&[ReplSetGetStatus]), crate::replication::repl_set_get_status::run, "state of the replica set";
     "replSetGetConfig" => ADMIN, Cluster(&[ReplSetGetConfig]), crate::replication::repl_set_get_config::run, "configuration of the replica set";
     "replSetFreeze" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_freeze::run, "keeps a secondary from becoming primary";
-    "replSetStepDown" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_step_down::run, "makes the primary a secondary";
+    "replSetStepDown" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_step_down::run, "makes the primary a secondary";
     "createSearchIndexes" => OF_COLLECTION, Collection(&[CreateSearchIndexes]), crate::ddl::search_indexes::run, "new search indexes";
     "updateSearchIndex" => OF_COLLECTION, Collection(&[UpdateSearchIndex]), crate::ddl::search_indexes::run, "changes a search index";
     "dropSearchIndex" => OF_COLLECTION, Collection(&[DropSearchIndex]), crate::ddl::search_indexes::run, "removes a search index";
     "listSearchIndexes" => OF_COLLECTION, Collection(&[ListSearchIndexes]), crate::ddl::search_indexes::run, "the search indexes of a collection";
     "replSetResizeOplog" => ADMIN | WORKER, Cluster(&[ReplSetResizeOplog]), crate::replication::repl_set_resize_oplog::run, "changes how much of the oplog is kept";
-    "replSetInitiate" => ADMIN, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_initiate::run, "makes the replica set";
+    "replSetReconfig" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_reconfig::run, "another configuration of the replica set";
+    "pandoReplicate" => ADMIN, Cluster(&[Internal]), crate::replication::pando_replicate::run, "what members of a replica set send each other";
+    "replSetInitiate" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_initiate::run, "makes the replica set";
 }
 
 #[cfg(test)]

@@ -1,23 +1,36 @@
-//! The part of a replica set's only member.
+//! The part of this server in its replica set, as `hello` tells it.
+//!
+//! A server that was given no name of a set is the one member, and primary, of `rs0`.
 
 use crate::request::CommandContext;
-use bson::ObjectId;
+use bson::{ObjectId, Writer};
+use replication::driver::Status;
+use replication::{Config, Role};
 use service::Address;
+use std::sync::Arc;
 
-/// The term of the one election there ever is.
-pub const TERM: i64 = 1;
+/// The term of the one election there ever is, without a configuration.
+const ONLY_TERM: i64 = 1;
+
 /// `electionId` as MongoDB makes it: a fixed prefix and the term.
-pub const ELECTION_ID: ObjectId = ObjectId([0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1]);
+pub fn election_id(term: i64) -> ObjectId {
+    let mut id = [0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
+    id[4..].copy_from_slice(&term.to_be_bytes());
+    ObjectId(id)
+}
 
-/// `host:port` under which this member is reached: advertised, given by replSetInitiate, or where this client came in.
+/// `host:port` under which this member is reached: advertised, configured, or where this client came in.
 /// A server that listens on `localhost` by that name is `localhost` to who comes in on loopback: clients compare the name
 /// that they were given with the one that they hear.
 pub fn host(cx: &CommandContext<'_, '_>) -> String {
     if let Some(h) = &cx.app.config.advertise {
         return h.clone();
     }
-    if let Some(h) = cx.app.initiated_host.lock().clone() {
-        return h;
+    if let Some(driver) = &cx.app.replica {
+        let status = driver.status();
+        if let Some(member) = status.member(status.id) {
+            return member.host.to_string();
+        }
     }
     let named = cx.app.config.bind.iter().any(|b| b == "localhost");
     match &cx.client.local {
@@ -29,29 +42,121 @@ pub fn host(cx: &CommandContext<'_, '_>) -> String {
     }
 }
 
+/// The current term.
+pub fn term(cx: &CommandContext<'_, '_>) -> i64 {
+    match &cx.app.replica {
+        Some(driver) => driver.status().term as i64,
+        None => ONLY_TERM,
+    }
+}
+
+/// Whether this server takes writes.
+pub fn is_primary(cx: &CommandContext<'_, '_>) -> bool {
+    cx.app
+        .replica
+        .as_ref()
+        .is_none_or(|driver| driver.status().is_primary())
+}
+
+/// MongoDB's number of a member's state.
+pub fn state(status: &Status) -> i32 {
+    match status.role {
+        _ if status.id == 0 => 0,
+        Role::Primary => 1,
+        // Before a member knows its configuration it has not begun to work.
+        _ if status.config.is_none() => 5,
+        _ => 2,
+    }
+}
+
+pub fn state_name(status: &Status) -> &'static str {
+    match state(status) {
+        0 => "STARTUP",
+        1 => "PRIMARY",
+        5 => "STARTUP2",
+        _ => "SECONDARY",
+    }
+}
+
 /// The fields of hello that only a member of a replica set has.
 pub fn append_hello(cx: &mut CommandContext<'_, '_>) {
     let Some(name) = cx.app.config.topology.set_name().map(str::to_string) else {
         return;
     };
-    let host = host(cx);
     let ts = cx.app.store.last_ts();
-    let w = &mut cx.w;
-    w.open_array("hosts").push_value(host.as_str()).close();
-    w.str("setName", &name)
-        .i32("setVersion", 1)
-        .bool("secondary", false);
-    w.str("primary", &host)
-        .str("me", &host)
-        .oid("electionId", ELECTION_ID);
+    let Some(driver) = &cx.app.replica else {
+        let host = host(cx);
+        let w = &mut cx.w;
+        w.open_array("hosts").push_value(host.as_str()).close();
+        w.str("setName", &name)
+            .i32("setVersion", 1)
+            .bool("secondary", false);
+        w.str("primary", &host)
+            .str("me", &host)
+            .oid("electionId", election_id(ONLY_TERM));
+        append_last_write(w, ts, ts, ONLY_TERM);
+        return;
+    };
+    let status = driver.status();
+    let Some(config) = status.config.clone().filter(|_| status.id != 0) else {
+        cx.w.bool("secondary", false)
+            .bool("isreplicaset", true)
+            .str("info", "Does not have a valid replica set config");
+        return;
+    };
+    let majority_ts = cx.app.store.last_ts();
+    append_configured(&mut cx.w, &name, &status, &config);
+    append_last_write(&mut cx.w, ts, majority_ts, status.term as i64);
+}
+
+fn append_configured(w: &mut Writer, name: &str, status: &Status, config: &Arc<Config>) {
+    let lists: [(&str, fn(&replication::config::Member) -> bool); 3] = [
+        ("hosts", |m| m.is_host()),
+        ("passives", |m| m.is_passive()),
+        ("arbiters", |m| m.arbiter_only),
+    ];
+    for (field, holds) in lists {
+        if field != "hosts" && !config.members.iter().any(holds) {
+            continue;
+        }
+        w.open_array(field);
+        for member in config.members.iter().filter(|m| holds(m)) {
+            w.push_value(member.host.to_string().as_str());
+        }
+        w.close();
+    }
+    w.str("setName", name)
+        .int("setVersion", config.version)
+        .bool("secondary", state(status) == 2);
+    if let Some(primary) = status.primary_host() {
+        w.str("primary", &primary);
+    }
+    if let Some(own) = status.member(status.id) {
+        w.str("me", &own.host.to_string());
+        if own.hidden {
+            w.bool("hidden", true);
+        }
+        if own.is_passive() {
+            w.bool("passive", true);
+        }
+        if !own.tags.is_empty() {
+            own.append_tags("tags", w);
+        }
+    }
+    if status.is_primary() {
+        w.oid("electionId", election_id(status.term as i64));
+    }
+}
+
+fn append_last_write(w: &mut Writer, ts: u64, majority_ts: u64, term: i64) {
     w.open_doc("lastWrite");
-    for (op_time, date) in [
-        ("opTime", "lastWriteDate"),
-        ("majorityOpTime", "majorityWriteDate"),
+    for (op_time, date, ts) in [
+        ("opTime", "lastWriteDate", ts),
+        ("majorityOpTime", "majorityWriteDate", majority_ts),
     ] {
         w.open_doc(op_time)
             .timestamp("ts", ts)
-            .i64("t", TERM)
+            .i64("t", term)
             .close();
         w.date(date, (ts >> 32) as i64 * 1000);
     }

@@ -114,6 +114,28 @@ fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
     engine.catalog.finish_build(ns, id)
 }
 
+/// Fills an index that the primary has finished, before its entry is applied here: its entries go
+/// past the log, so that they do not come with it.
+pub fn catch_up(engine: &Arc<Engine>, ns: &str, id: u32) -> Result<()> {
+    let Some(coll) = engine.catalog.get(ns) else {
+        return Ok(());
+    };
+    if coll
+        .index(id)
+        .is_none_or(|i| i.state != IndexState::Building)
+    {
+        return Ok(());
+    }
+    fill(
+        &mut OpCtx::worker(engine),
+        ns,
+        &coll,
+        id,
+        &Progress::default(),
+    )?;
+    engine.store.flush()
+}
+
 fn aborted(why: &str) -> Error {
     err!(IndexBuildAborted, "Index build failed: {why}")
 }

@@ -1,0 +1,112 @@
+//! `pandoReplicate`: what members of a set send each other.
+//!
+//! ```text
+//! {pandoReplicate: 1, set: <name>, setId: <ObjectId>, founder: <long>, to: <long>, messages: <bytes>, more: <bool>}
+//! {pandoReplicate: 1, set, setId, founder, to, config: <document>}          to a member that knows of no set yet
+//! ```
+//! The reply says `lacks: true` where the member knows of no set: the sender introduces it then.
+//! Bytes that are longer than a document may be come in parts, all but the last with `more`.
+//!
+//! Invariant: a member of one set takes nothing of another, and one with data of its own joins none.
+
+use crate::request::{CommandContext, Done, idl};
+use bson::Doc;
+use errors::{Result, bail};
+use replication::{Config, message};
+
+/// The most that the parts of one batch may make.
+const MAX_BATCH_BYTES: usize = 512 << 20;
+
+struct Batch<'a> {
+    set: &'a str,
+    set_id: bson::ObjectId,
+    founder: u64,
+    to: u64,
+    config: Option<Doc<'a>>,
+    messages: Option<&'a [u8]>,
+    more: bool,
+}
+
+fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Batch<'a>> {
+    let name = "pandoReplicate";
+    let number = |field: &str| match cx.args.field(field).and_then(|v| v.to_i64_exact()) {
+        Some(n) => Ok(n as u64),
+        None => Err(idl::missing(name, field)),
+    };
+    Ok(Batch {
+        set: idl::required(name, "set", cx.args.field("set").and_then(|v| v.as_str()))?,
+        set_id: idl::required(
+            name,
+            "setId",
+            cx.args.field("setId").and_then(|v| v.as_oid()),
+        )?,
+        founder: number("founder")?,
+        to: number("to")?,
+        config: cx.args.field("config").and_then(|v| v.as_doc()),
+        messages: cx
+            .args
+            .field("messages")
+            .and_then(|v| v.as_binary())
+            .map(|b| b.1),
+        more: cx.args.field("more").is_some_and(|v| v.truthy()),
+    })
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let Some(driver) = cx.app.replica.clone() else {
+        bail!(NoReplicationEnabled, "not running with --replSet");
+    };
+    let batch = parse(cx)?;
+    if batch.set != driver.set_name() {
+        bail!(
+            InconsistentReplicaSetNames,
+            "replica set names do not match, ours: {}; remote: {}",
+            driver.set_name(),
+            batch.set
+        );
+    }
+    let status = driver.status();
+    if status.id == 0 {
+        let Some(config) = batch.config else {
+            cx.w.bool("lacks", true);
+            return Ok(Done::Reply);
+        };
+        if cx.app.store.log_end() > 0 {
+            bail!(
+                InvalidReplicaSetConfig,
+                "this server has data of its own and joins no set: empty its data directory first"
+            );
+        }
+        driver.begin(batch.to, batch.founder, Config::parse(config, None)?);
+        return Ok(Done::Reply);
+    }
+    let ours = status
+        .config
+        .as_ref()
+        .and_then(|c| c.settings.replica_set_id);
+    if ours != Some(batch.set_id) || status.id != batch.to {
+        bail!(
+            InvalidReplicaSetConfig,
+            "this server belongs to another replica set of the name {}, or is another of its members",
+            batch.set
+        );
+    }
+    if let Some(part) = batch.messages {
+        let mut parts = cx.client.state.parts.lock();
+        if parts.len() + part.len() > MAX_BATCH_BYTES {
+            bail!(
+                BadValue,
+                "the parts of one batch make more than {MAX_BATCH_BYTES} bytes"
+            );
+        }
+        parts.extend_from_slice(part);
+        if !batch.more {
+            let bytes = std::mem::take(&mut *parts);
+            let Some(messages) = message::read(&bytes) else {
+                bail!(BadValue, "the bytes are no messages between members");
+            };
+            driver.receive(messages);
+        }
+    }
+    Ok(Done::Reply)
+}

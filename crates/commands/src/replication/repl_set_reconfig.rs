@@ -1,0 +1,42 @@
+//! `replSetReconfig`: another configuration of the set.
+
+use super::set_name;
+use crate::request::{CommandContext, Done};
+use bson::Doc;
+use errors::{Result, bail};
+use replication::Config;
+use std::time::Duration;
+
+/// How long a majority may take to have it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    set_name(cx)?;
+    let Some(driver) = cx.app.replica.clone() else {
+        bail!(
+            NewReplicaSetConfigurationIncompatible,
+            "the set of one member that needs no name cannot grow: start the server with --replSet"
+        );
+    };
+    let status = driver.status();
+    let Some(old) = &status.config else {
+        bail!(NotYetInitialized, "no replset config has been received");
+    };
+    let force = cx.args.field("force").is_some_and(|v| v.truthy());
+    if !status.is_primary() {
+        bail!(
+            NotWritablePrimary,
+            "New config is rejected :: caused by :: replSetReconfig should only be run on a writable PRIMARY. Current state {};",
+            crate::topology::member::state_name(&status)
+        );
+    }
+    let given = cx.args.first.as_doc().unwrap_or(Doc::EMPTY);
+    let mut config = Config::parse(given, old.settings.replica_set_id)?;
+    config.term = i64::try_from(status.term).unwrap_or(i64::MAX);
+    if force && config.version <= old.version {
+        config.version = old.version + 1;
+    }
+    config.check_reconfig(old, force)?;
+    driver.reconfigure(config, PATIENCE)?;
+    Ok(Done::Reply)
+}

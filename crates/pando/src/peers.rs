@@ -1,0 +1,265 @@
+//! Connections to the other members of a replica set: for each a thread that sends what the member
+//! has for it, in batches, and waits for the answer to one before it sends the next.
+//!
+//! Invariant: what a peer does not take is thrown away past a bound. Consensus sends it again.
+
+use crate::client::{ServerAddress, refusal};
+use bson::{DocBuf, ObjectId, Writer};
+use parking_lot::{Condvar, Mutex};
+use replication::driver::SetName;
+use replication::{Config, Transport, message};
+use service::config::{ServerConfig, TlsMode};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What waits for a peer at the most, in bytes.
+const QUEUE_BYTES: usize = 64 << 20;
+/// What one command carries at the most, in bytes.
+const PART_BYTES: usize = 8 << 20;
+/// After a failure, before the next try.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A peer that does not answer is complained about so often.
+const COMPLAIN: Duration = Duration::from_secs(30);
+
+pub struct Peers {
+    security: Arc<Access>,
+    lines: Mutex<HashMap<u64, Arc<Line>>>,
+    set: Arc<Mutex<(SetName, Option<DocBuf>)>>,
+}
+
+/// How this member proves who it is to others.
+struct Access {
+    key: Option<String>,
+    tls: Option<String>,
+    by_certificate: bool,
+}
+
+impl Access {
+    fn of(config: &ServerConfig) -> Access {
+        let tls = matches!(config.tls.mode, TlsMode::Require | TlsMode::Prefer).then(|| {
+            let mut options = format!(
+                "tls=true&tlsCertificateKeyFile={}",
+                escape(&config.tls.certificate_key_file.to_string_lossy())
+            );
+            match &config.tls.ca_file {
+                Some(ca) => {
+                    options.push_str(&format!("&tlsCAFile={}", escape(&ca.to_string_lossy())))
+                }
+                None => options.push_str("&tlsAllowInvalidCertificates=true"),
+            }
+            options
+        });
+        Access {
+            key: config.security.keys.first().cloned(),
+            by_certificate: tls.is_some()
+                && config.security.keys.is_empty()
+                && config.security.authorization,
+            tls,
+        }
+    }
+
+    fn url(&self, host: &str) -> String {
+        let mut options: Vec<String> = self.tls.iter().cloned().collect();
+        let mut user = String::new();
+        if self.by_certificate {
+            options.push("authMechanism=MONGODB-X509".into());
+        } else if let Some(key) = &self.key {
+            user = format!("__system:{}@", escape(key));
+            options.push("authSource=local&authMechanism=SCRAM-SHA-256".into());
+        }
+        format!("mongodb://{user}{host}/?{}", options.join("&"))
+    }
+}
+
+/// Percent-encoded, for a connection string.
+fn escape(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~/".contains(&b);
+    text.bytes()
+        .map(|b| {
+            if plain(b) {
+                (b as char).to_string()
+            } else {
+                format!("%{b:02X}")
+            }
+        })
+        .collect()
+}
+
+#[derive(Default)]
+struct Queue {
+    batches: Vec<u8>,
+    closed: bool,
+}
+
+struct Line {
+    host: String,
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+impl Peers {
+    pub fn new(config: &ServerConfig) -> Peers {
+        Peers {
+            security: Arc::new(Access::of(config)),
+            lines: Mutex::default(),
+            set: Arc::default(),
+        }
+    }
+}
+
+impl Transport for Peers {
+    fn peers(&self, set: &SetName, config: &Config, peers: &[(u64, String)]) {
+        *self.set.lock() = (set.clone(), Some(config.to_doc()));
+        let mut lines = self.lines.lock();
+        lines.retain(|id, line| {
+            let stays = peers
+                .iter()
+                .any(|(peer, host)| peer == id && *host == line.host);
+            if !stays {
+                line.queue.lock().closed = true;
+                line.more.notify_all();
+            }
+            stays
+        });
+        for (id, host) in peers {
+            if lines.contains_key(id) {
+                continue;
+            }
+            let line = Arc::new(Line {
+                host: host.clone(),
+                queue: Mutex::default(),
+                more: Condvar::new(),
+            });
+            let sender = Sender {
+                to: *id,
+                line: line.clone(),
+                access: self.security.clone(),
+                set: self.set.clone(),
+                complained: None,
+            };
+            let spawned = std::thread::Builder::new()
+                .name(format!("peer-{id}"))
+                .spawn(move || sender.run());
+            if spawned.is_ok() {
+                lines.insert(*id, line);
+            }
+        }
+    }
+
+    fn send(&self, messages: Vec<message::Message>) {
+        let lines = self.lines.lock();
+        for m in messages {
+            let Some(line) = lines.get(&m.to) else {
+                continue;
+            };
+            let mut queue = line.queue.lock();
+            if queue.batches.len() < QUEUE_BYTES {
+                message::write(&m, &mut queue.batches);
+                line.more.notify_one();
+            }
+        }
+    }
+}
+
+struct Sender {
+    to: u64,
+    line: Arc<Line>,
+    access: Arc<Access>,
+    set: Arc<Mutex<(SetName, Option<DocBuf>)>>,
+    complained: Option<Instant>,
+}
+
+impl Sender {
+    fn run(mut self) {
+        let mut connection = None;
+        while let Some(bytes) = self.next() {
+            if let Err(why) = self.deliver(&mut connection, &bytes) {
+                connection = None;
+                self.complain(&why);
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// What waits; `None` at the end.
+    fn next(&self) -> Option<Vec<u8>> {
+        let mut queue = self.line.queue.lock();
+        while queue.batches.is_empty() && !queue.closed {
+            self.line.more.wait(&mut queue);
+        }
+        (!queue.closed).then(|| std::mem::take(&mut queue.batches))
+    }
+
+    fn deliver(
+        &self,
+        connection: &mut Option<crate::client::Conversation>,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let opened = match connection {
+            Some(opened) => opened,
+            None => {
+                let address = ServerAddress::parse(&self.access.url(&self.line.host))?;
+                connection.insert(address.open()?)
+            }
+        };
+        let mut parts = bytes.chunks(PART_BYTES).peekable();
+        while let Some(part) = parts.next() {
+            let more = parts.peek().is_some();
+            let reply = opened.run("admin", self.command(Some((part, more))).as_doc())?;
+            if let Some(why) = refusal(reply.as_doc()) {
+                return Err(why);
+            }
+            if reply.as_doc().get("lacks").is_some_and(|v| v.truthy()) {
+                let reply = opened.run("admin", self.command(None).as_doc())?;
+                return refusal(reply.as_doc()).map_or(Ok(()), Err);
+            }
+        }
+        Ok(())
+    }
+
+    /// With messages, or with the configuration.
+    fn command(&self, messages: Option<(&[u8], bool)>) -> DocBuf {
+        let set = self.set.lock();
+        let (name, config) = &*set;
+        let mut w = Writer::new();
+        w.i32("pandoReplicate", 1)
+            .str("set", &name.name)
+            .oid("setId", ObjectId(name.id))
+            .i64("founder", name.founder as i64)
+            .i64("to", self.to as i64);
+        match (messages, config) {
+            (Some((bytes, more)), _) => {
+                w.binary("messages", 0, bytes).bool("more", more);
+            }
+            (None, Some(config)) => {
+                w.doc("config", config.as_doc());
+            }
+            (None, None) => {}
+        }
+        w.finish()
+    }
+
+    fn complain(&mut self, why: &str) {
+        if self.complained.is_none_or(|at| at.elapsed() > COMPLAIN) {
+            self.complained = Some(Instant::now());
+            tracing::warn!(target: "REPL", host = self.line.host.as_str(), error = why, "A member is not reached");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_log_in_by_their_key() {
+        let mut config = ServerConfig::default();
+        assert_eq!(Access::of(&config).url("a:1"), "mongodb://a:1/?");
+        config.security.keys = vec!["x+y/z=".into()];
+        assert_eq!(
+            Access::of(&config).url("a:1"),
+            "mongodb://__system:x%2By/z%3D@a:1/?authSource=local&authMechanism=SCRAM-SHA-256"
+        );
+    }
+}

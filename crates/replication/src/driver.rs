@@ -1,0 +1,735 @@
+//! The thread that drives a member over a real store: it takes what comes from peers, from the store
+//! and from commands, and hands on what the member sends.
+//!
+//! ```text
+//! commands, peers ─► Driver (a channel) ─► thread: Member ─► Transport
+//! the store ─ appended, synced ─┘              └─► Status, read by everybody without waiting
+//! ```
+//!
+//! Invariants:
+//! - Only this thread touches the member.
+//! - [`Status`] is what was true after the last input. Whoever waits for a change of it is woken.
+//! - Where the store takes writes (`admit`), this member was the primary of the term that the log is
+//!   in; a write that loses the race with a deposition is taken back by the restart.
+
+use crate::config::Config;
+use crate::log_view::{Change, FIRST_TERM};
+use crate::member::{ELECTION_TICKS, Member, MemberLog, News, Role, raft_id};
+use crate::state_file::{self, State};
+use errors::{Error, Result, err};
+use parking_lot::{Condvar, Mutex, RwLock};
+use raft::eraftpb::Message;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use storage::{Appended, Entry, Op, Record, Replicator, Store};
+
+/// A tick: a tenth of the election timeout.
+const TICK: Duration = Duration::from_millis(100);
+/// So many inputs are taken before what they cause is sent.
+const BATCH: usize = 256;
+
+const RETRYABLE: &str = "RetryableWriteError";
+
+/// Brings messages to other members, in order, and may lose them. It must not block.
+pub trait Transport: Send + Sync {
+    /// The members that there are, by number, with `host:port`.
+    fn peers(&self, set: &SetName, config: &Config, peers: &[(u64, String)]);
+    fn send(&self, messages: Vec<Message>);
+}
+
+/// What members tell each other of the set with every message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetName {
+    pub name: String,
+    /// Tells sets of one name apart.
+    pub id: [u8; 12],
+    /// The member that founded it, by its number.
+    pub founder: u64,
+    /// The sender, by its number.
+    pub from: u64,
+}
+
+/// What everybody may know of the member at any time.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    pub role: Role,
+    pub term: u64,
+    /// This member's number; 0 while it belongs to no set.
+    pub id: u64,
+    /// The primary's number; 0 where none is known.
+    pub primary: u64,
+    pub config: Option<Arc<Config>>,
+    /// Those that vote now: a member that was added votes once it has caught up.
+    pub voters: Vec<u64>,
+    pub commit_index: u64,
+    /// On the primary: number, last index on disk, heard of lately.
+    pub progress: Vec<(u64, u64, bool)>,
+    /// When this member became primary.
+    pub elected_at: Option<SystemTime>,
+    /// A member that does not stand for election.
+    pub frozen: bool,
+}
+
+impl Status {
+    /// The configured member with this number.
+    pub fn member(&self, id: u64) -> Option<&crate::config::Member> {
+        self.config
+            .as_ref()?
+            .members
+            .iter()
+            .find(|m| raft_id(m.id) == id)
+    }
+
+    pub fn is_primary(&self) -> bool {
+        self.role == Role::Primary
+    }
+
+    /// `host:port` of the primary.
+    pub fn primary_host(&self) -> Option<String> {
+        Some(self.member(self.primary)?.host.to_string())
+    }
+}
+
+type Answer = Sender<Result<()>>;
+
+enum Input {
+    Received(Vec<Message>),
+    Appended(Vec<Appended>),
+    Synced,
+    Begin(Box<State>),
+    Reconfigure(Box<Config>, Answer),
+    HandOver(u64),
+    HandOverNow(u64),
+    Freeze(Duration),
+    StandDown,
+    StandDownNow,
+    Stop,
+}
+
+/// Called on a secondary with an entry of DDL before it is applied, when all before it is.
+pub type BeforeDdl = Box<dyn Fn(&Entry) -> Result<()> + Send + Sync>;
+
+/// A store as a member's log.
+#[derive(Clone)]
+pub struct StoreLog {
+    store: Weak<Store>,
+    dir: PathBuf,
+    before_ddl: Arc<OnceLock<BeforeDdl>>,
+}
+
+impl StoreLog {
+    fn store(&self) -> Result<Arc<Store>> {
+        let gone = || err!(InterruptedAtShutdown, "the store is closed");
+        self.store.upgrade().ok_or_else(gone)
+    }
+}
+
+impl MemberLog for StoreLog {
+    fn first_index(&self) -> u64 {
+        self.store().map_or(1, |s| s.first_log_index())
+    }
+    fn last_index(&self) -> u64 {
+        self.store().map_or(0, |s| s.log_end())
+    }
+    fn last_ts(&self) -> u64 {
+        self.store().map_or(0, |s| s.log_end_ts())
+    }
+    fn durable_index(&self) -> u64 {
+        self.store().map_or(0, |s| s.synced_index())
+    }
+    fn applied_index(&self) -> u64 {
+        self.store().map_or(0, |s| s.last_index())
+    }
+    fn read(
+        &self,
+        from: u64,
+        to: u64,
+        max_bytes: u64,
+        take: &mut dyn FnMut(Record<'_>),
+    ) -> Result<()> {
+        let store = self.store()?;
+        let mut reader = store.read_log(from)?;
+        let mut bytes = 0;
+        for _ in from..to {
+            let read = reader.next().map_err(Error::from)?;
+            let Some(record) = read else { break };
+            bytes += record.payload.len() as u64;
+            take(record);
+            if bytes >= max_bytes {
+                break;
+            }
+        }
+        Ok(())
+    }
+    fn append(&self, entries: &[Record<'_>]) -> Result<()> {
+        self.store()?.append_records(entries)
+    }
+    fn truncate_after(&self, index: u64) -> Result<()> {
+        self.store()?.truncate_log(index)
+    }
+    fn apply(&self, entries: &[Record<'_>]) -> Result<()> {
+        let store = self.store()?;
+        let Some(last) = entries.last() else {
+            return Ok(());
+        };
+        // What is applied here is committed, so it may reach the disk.
+        store.flush_gate().allow(last.index);
+        let mut rest = entries;
+        while let Some(at) = rest.iter().position(|r| Entry::is_ddl(r.payload)) {
+            let (before, from) = rest.split_at(at);
+            let (ddl, after) = from.split_at(1);
+            store.apply_records(before)?;
+            let entry = ddl.first().and_then(|r| Entry::decode(r.payload));
+            if let (Some(entry), Some(hook)) = (entry, self.before_ddl.get()) {
+                hook(&entry)?;
+            }
+            store.apply_records(ddl)?;
+            rest = after;
+        }
+        store.apply_records(rest)
+    }
+    fn set_term(&self, term: u64) -> Result<()> {
+        self.store()?.set_term(term)
+    }
+    fn request_sync(&self) {
+        if let Ok(store) = self.store() {
+            store.request_sync();
+        }
+    }
+    fn save(&self, state: &State) -> Result<()> {
+        state_file::save(&self.dir, state)
+    }
+    fn now_millis(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0))
+    }
+}
+
+/// What the driver's thread and everybody else share.
+struct Shared {
+    inputs: Sender<Input>,
+    status: RwLock<Arc<Status>>,
+    commit: AtomicU64,
+    /// Writes are taken. Set and cleared by the thread; commands may clear it.
+    open: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+    /// Told after each change of role, primary, configuration or commit point.
+    listeners: RwLock<Vec<Box<dyn Fn(Changed) + Send + Sync>>>,
+}
+
+/// What a listener is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// Role, primary or configuration.
+    Topology,
+    CommitPoint,
+}
+
+/// A member of a replica set, for the rest of the process.
+#[derive(Clone)]
+pub struct Driver {
+    shared: Arc<Shared>,
+    set_name: String,
+    dir: PathBuf,
+    before_ddl: Arc<OnceLock<BeforeDdl>>,
+    not_begun: Arc<Mutex<Option<(Thread, Receiver<Input>, Option<State>)>>>,
+}
+
+/// The store's side: asks whether it may write, and tells what it appended.
+struct Gate(Arc<Shared>);
+
+impl Replicator for Gate {
+    fn admit(&self) -> Result<()> {
+        match self.0.open.load(Ordering::Acquire) {
+            true => Ok(()),
+            // A driver sends a retryable write again, to the next primary.
+            false => Err(err!(NotWritablePrimary, "not primary").with_label(RETRYABLE)),
+        }
+    }
+
+    fn appended(&self, entries: Vec<Appended>) {
+        let _ = self.0.inputs.send(Input::Appended(entries));
+    }
+}
+
+impl Driver {
+    /// A member that `run` begins; until then the store takes no writes. `restart` ends the process
+    /// and begins it anew; it does not return.
+    pub fn new(
+        store: &Arc<Store>,
+        dir: PathBuf,
+        set_name: String,
+        transport: Arc<dyn Transport>,
+        restart: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> Result<Driver> {
+        let state = state_file::load(&dir)?.filter(|s| s.id != 0);
+        let (inputs, received) = channel();
+        let shared = Arc::new(Shared {
+            inputs,
+            status: RwLock::default(),
+            commit: AtomicU64::new(0),
+            open: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            changed: Condvar::new(),
+            listeners: RwLock::default(),
+        });
+        store.flush_gate().allow(0);
+        store.replicate(Arc::new(Gate(shared.clone())))?;
+        let synced = shared.clone();
+        store.on_durable(Box::new(move |_| {
+            let _ = synced.inputs.send(Input::Synced);
+        }));
+        let before_ddl: Arc<OnceLock<BeforeDdl>> = Arc::default();
+        let run = Thread {
+            log: StoreLog {
+                store: Arc::downgrade(store),
+                dir: dir.clone(),
+                before_ddl: before_ddl.clone(),
+            },
+            shared: shared.clone(),
+            member: None,
+            transport,
+            restart,
+            elected_at: None,
+            told: SetName::default(),
+            set_name: set_name.clone(),
+        };
+        Ok(Driver {
+            shared,
+            set_name,
+            dir,
+            before_ddl,
+            not_begun: Arc::new(Mutex::new(Some((run, received, state)))),
+        })
+    }
+
+    /// Has `hook` called before entries of DDL are applied. To be said before [`Driver::run`].
+    pub fn before_ddl(&self, hook: BeforeDdl) {
+        let _ = self.before_ddl.set(hook);
+    }
+
+    /// Starts the thread, once.
+    pub fn run(&self) -> Result<()> {
+        let Some((thread, inputs, state)) = self.not_begun.lock().take() else {
+            return Ok(());
+        };
+        std::thread::Builder::new()
+            .name("replication".into())
+            .spawn(move || thread.run(inputs, state))
+            .map_err(|e| Error::internal(format!("cannot start a thread: {e}")))?;
+        Ok(())
+    }
+
+    pub fn set_name(&self) -> &str {
+        &self.set_name
+    }
+
+    /// The data directory, where the member's state lies.
+    pub fn dir(&self) -> &PathBuf {
+        &self.dir
+    }
+
+    pub fn status(&self) -> Arc<Status> {
+        self.shared.status.read().clone()
+    }
+
+    /// The last index that a majority has on disk, as far as this member knows.
+    pub fn commit_index(&self) -> u64 {
+        self.shared.commit.load(Ordering::Acquire)
+    }
+
+    /// Whether this member takes writes.
+    pub fn is_open(&self) -> bool {
+        self.shared.open.load(Ordering::Acquire)
+    }
+
+    /// Whether it is primary, also one that takes no more writes and waits for a successor.
+    pub fn is_leading(&self) -> bool {
+        self.status().is_primary()
+    }
+
+    pub fn on_change(&self, listener: Box<dyn Fn(Changed) + Send + Sync>) {
+        self.shared.listeners.write().push(listener);
+    }
+
+    /// Messages of a peer.
+    pub fn receive(&self, messages: Vec<Message>) {
+        let _ = self.shared.inputs.send(Input::Received(messages));
+    }
+
+    /// Begins a set (`found`) or a member's part in one.
+    pub fn begin(&self, id: u64, founder: u64, config: Config) {
+        let mut state = State {
+            id,
+            founder,
+            config: Some(config),
+            ..State::default()
+        };
+        state.hard.term = FIRST_TERM;
+        state.voters.voters = vec![founder];
+        let _ = self.shared.inputs.send(Input::Begin(Box::new(state)));
+    }
+
+    /// On the primary: writes a new configuration, and returns when a majority has it.
+    pub fn reconfigure(&self, config: Config, patience: Duration) -> Result<()> {
+        let (answer, answered) = channel();
+        let _ = self
+            .shared
+            .inputs
+            .send(Input::Reconfigure(Box::new(config), answer));
+        answered.recv_timeout(patience).unwrap_or_else(|_| {
+            Err(err!(
+                ExceededTimeLimit,
+                "a majority of the members did not take the configuration in time"
+            ))
+        })
+    }
+
+    /// Takes no more writes, and has member `to` elected.
+    pub fn hand_over(&self, to: u64) {
+        let _ = self.shared.inputs.send(Input::HandOver(to));
+    }
+
+    /// Does not stand for election for that long.
+    pub fn freeze(&self, length: Duration) {
+        let _ = self.shared.inputs.send(Input::Freeze(length));
+    }
+
+    /// Gives the primary's part up without a successor.
+    pub fn stand_down(&self) {
+        let _ = self.shared.inputs.send(Input::StandDown);
+    }
+
+    pub fn stop(&self) {
+        let _ = self.shared.inputs.send(Input::Stop);
+    }
+
+    /// Waits until `holds` of the status, for at most that long; whether it does.
+    pub fn wait(&self, until: Instant, holds: impl Fn(&Status) -> bool) -> bool {
+        loop {
+            let mut lock = self.shared.lock.lock();
+            if holds(&self.status()) {
+                return true;
+            }
+            if self.shared.changed.wait_until(&mut lock, until).timed_out() {
+                drop(lock);
+                return holds(&self.status());
+            }
+        }
+    }
+}
+
+struct Thread {
+    log: StoreLog,
+    shared: Arc<Shared>,
+    member: Option<Member<StoreLog>>,
+    transport: Arc<dyn Transport>,
+    restart: Box<dyn Fn(&str) + Send + Sync>,
+    elected_at: Option<SystemTime>,
+    told: SetName,
+    set_name: String,
+}
+
+impl Thread {
+    fn run(mut self, inputs: Receiver<Input>, state: Option<State>) {
+        // Consensus that has lost its footing must not go on: a start reads what is on disk.
+        let outcome =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve(&inputs, state)));
+        let why = match outcome {
+            Ok(Ok(())) => return,
+            Ok(Err(e)) => e.into_message(),
+            Err(_) => "the thread of the replica set panicked".to_string(),
+        };
+        self.shared.open.store(false, Ordering::Release);
+        tracing::error!(target: "REPL", error = why.as_str(), "The member leaves its replica set");
+        let status = Status::default();
+        *self.shared.status.write() = Arc::new(status);
+        self.tell(Changed::Topology);
+    }
+
+    fn serve(&mut self, inputs: &Receiver<Input>, state: Option<State>) -> Result<()> {
+        if let Some(state) = state {
+            self.begin(state)?;
+        }
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            let wait = next_tick.saturating_duration_since(Instant::now());
+            match inputs.recv_timeout(wait) {
+                Ok(input) => {
+                    let more = std::iter::from_fn(|| inputs.try_recv().ok()).take(BATCH);
+                    for input in std::iter::once(input).chain(more) {
+                        if !self.take(input)? {
+                            return Ok(());
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            if Instant::now() >= next_tick {
+                next_tick = Instant::now() + TICK;
+                self.drive(Member::tick)?;
+                self.reopen();
+                self.reconcile()?;
+                self.prefer()?;
+            }
+            self.publish();
+        }
+    }
+
+    /// False at the end.
+    fn take(&mut self, input: Input) -> Result<bool> {
+        match input {
+            Input::Received(messages) => {
+                for message in messages {
+                    self.drive(|m| m.receive(message))?;
+                }
+            }
+            Input::Appended(entries) => self.drive(|m| m.appended(entries))?,
+            Input::Synced => self.drive(Member::synced)?,
+            Input::Begin(state) => {
+                if self.member.is_none() {
+                    let founds = state.voters.voters == [state.id];
+                    state_file::save(&self.log.dir, &state)?;
+                    self.begin(*state)?;
+                    if founds {
+                        self.drive(Member::found)?;
+                    }
+                }
+            }
+            Input::Reconfigure(config, answer) => self.reconfigure(*config, &answer),
+            Input::HandOver(to) => self.close_before(Input::HandOverNow(to)),
+            Input::HandOverNow(to) => self.drive(|m| m.hand_over(to))?,
+            Input::Freeze(length) => {
+                if let Some(member) = &mut self.member {
+                    member.freeze(length.as_millis().div_ceil(TICK.as_millis()) as u64);
+                }
+            }
+            Input::StandDown => self.close_before(Input::StandDownNow),
+            Input::StandDownNow => self.drive(Member::give_up)?,
+            Input::Stop => {
+                if let Some(member) = &mut self.member {
+                    member.save()?;
+                }
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes no more writes, and hands `then` in behind those that were taken.
+    fn close_before(&self, then: Input) {
+        self.shared.open.store(false, Ordering::Release);
+        if let Ok(store) = self.log.store() {
+            store.between_groups();
+        }
+        let _ = self.shared.inputs.send(then);
+    }
+
+    /// A primary whose successor was not elected takes writes again.
+    fn reopen(&mut self) {
+        let Some(member) = &self.member else { return };
+        if member.role() == Role::Primary
+            && !member.is_handing_over()
+            && self.shared.status.read().is_primary()
+        {
+            self.shared.open.store(true, Ordering::Release);
+        }
+    }
+
+    fn begin(&mut self, state: State) -> Result<()> {
+        self.member = Some(Member::new(self.log.clone(), state)?);
+        self.introduce();
+        Ok(())
+    }
+
+    fn drive(&mut self, f: impl FnOnce(&mut Member<StoreLog>) -> Result<News>) -> Result<()> {
+        let Some(member) = &mut self.member else {
+            return Ok(());
+        };
+        let news = f(member)?;
+        if let Some(why) = &news.restart {
+            self.shared.open.store(false, Ordering::Release);
+            member.save()?;
+            tracing::warn!(target: "REPL", reason = why.as_str(), "Starting again to take back writes that no majority had");
+            (self.restart)(why);
+            return Err(Error::internal("the process could not be started again"));
+        }
+        if !news.messages.is_empty() {
+            self.transport.send(news.messages);
+        }
+        if news.changed {
+            let member_role = self.member.as_ref().map(Member::role);
+            let opens = member_role == Some(Role::Primary);
+            if !opens {
+                self.shared.open.store(false, Ordering::Release);
+            }
+            self.introduce();
+        }
+        Ok(())
+    }
+
+    /// Tells the transport who there is.
+    fn introduce(&mut self) {
+        let Some(member) = &self.member else { return };
+        let Some(config) = member.config() else {
+            return;
+        };
+        let set = SetName {
+            name: self.set_name.clone(),
+            id: config.settings.replica_set_id.map_or([0; 12], |id| id.0),
+            founder: member.founder(),
+            from: member.id(),
+        };
+        let peers: Vec<_> = (config.members.iter())
+            .filter(|m| raft_id(m.id) != member.id())
+            .map(|m| (raft_id(m.id), m.host.to_string()))
+            .collect();
+        self.told = set;
+        self.transport.peers(&self.told, config, &peers);
+    }
+
+    /// Writes an entry through the store, as any write.
+    fn propose(&self, config: &Config, change: Option<Change>) -> Result<u64> {
+        let op = Op::Membership {
+            config: config.to_doc().as_bytes().to_vec(),
+            change: change.map(Change::to_bytes).unwrap_or_default(),
+        };
+        let entry = Entry::new("local.system.replset".into(), [0; 16], op, Vec::new());
+        Ok(self.log.store()?.propose(vec![entry])?.index)
+    }
+
+    /// The next change of voters that the configuration asks for.
+    fn reconcile(&mut self) -> Result<()> {
+        let Some(member) = &self.member else {
+            return Ok(());
+        };
+        let (Some(change), Some(config)) = (member.next_change(), member.config()) else {
+            return Ok(());
+        };
+        if self.shared.open.load(Ordering::Acquire) {
+            // A write that is refused now is tried again with the next tick.
+            let _ = self.propose(config, Some(change));
+        }
+        Ok(())
+    }
+
+    /// Hands the primary's part to a member of higher priority that has caught up.
+    fn prefer(&mut self) -> Result<()> {
+        let Some(member) = &self.member else {
+            return Ok(());
+        };
+        if member.role() != Role::Primary || member.ticks() % (2 * ELECTION_TICKS as u64) != 0 {
+            return Ok(());
+        }
+        let Some(config) = member.config() else {
+            return Ok(());
+        };
+        let own = (config.members.iter())
+            .find(|m| raft_id(m.id) == member.id())
+            .map_or(0.0, |m| m.priority);
+        let better = (config.members.iter())
+            .filter(|m| m.priority > own && member.lag(raft_id(m.id)) < 10)
+            .filter(|m| member.voters().voters.contains(&raft_id(m.id)))
+            .max_by(|a, b| a.priority.total_cmp(&b.priority));
+        if let Some(better) = better.map(|m| raft_id(m.id)) {
+            self.take(Input::HandOver(better))?;
+        }
+        Ok(())
+    }
+
+    fn reconfigure(&mut self, config: Config, answer: &Answer) {
+        let outcome = match &self.member {
+            Some(member) if member.role() == Role::Primary => self.propose(&config, None),
+            _ => Err(err!(NotWritablePrimary, "not primary")),
+        };
+        match outcome {
+            Err(e) => {
+                let _ = answer.send(Err(e));
+            }
+            Ok(index) => {
+                let (shared, answer) = (self.shared.clone(), answer.clone());
+                std::thread::spawn(move || {
+                    let until = Instant::now() + Duration::from_secs(60);
+                    let mut lock = shared.lock.lock();
+                    while shared.commit.load(Ordering::Acquire) < index && Instant::now() < until {
+                        shared.changed.wait_for(&mut lock, TICK);
+                    }
+                    let _ = answer.send(Ok(()));
+                });
+            }
+        }
+    }
+
+    /// Makes known what is true now.
+    fn publish(&mut self) {
+        let Some(member) = &self.member else { return };
+        let role = member.role();
+        match (role, self.elected_at) {
+            (Role::Primary, None) => self.elected_at = Some(SystemTime::now()),
+            (Role::Primary, _) => {}
+            _ => self.elected_at = None,
+        }
+        let before = self.shared.status.read().clone();
+        let commit = member.commit_index();
+        let config = match &before.config {
+            Some(known) if Some(&**known) == member.config() => Some(known.clone()),
+            _ => member.config().cloned().map(Arc::new),
+        };
+        let status = Status {
+            role,
+            term: member.term(),
+            id: member.id(),
+            primary: member.leader(),
+            config,
+            voters: member.voters().voters.clone(),
+            commit_index: commit,
+            progress: match role {
+                Role::Primary => member.progress(),
+                _ => Vec::new(),
+            },
+            elected_at: self.elected_at,
+            frozen: member.is_frozen(),
+        };
+        let topology = (before.role, before.term, before.primary, before.id)
+            != (status.role, status.term, status.primary, status.id)
+            || before.config != status.config
+            || before.voters != status.voters;
+        let moved = before.commit_index != commit || before.progress != status.progress;
+        if !topology && !moved {
+            return;
+        }
+        if before.role != status.role {
+            tracing::info!(target: "REPL", role = ?status.role, term = status.term, "The member's role has changed");
+        }
+        let opens = role == Role::Primary && before.role != Role::Primary;
+        *self.shared.status.write() = Arc::new(status);
+        self.shared.commit.store(commit, Ordering::Release);
+        if let Ok(store) = self.log.store() {
+            store.decided(commit);
+        }
+        if opens {
+            self.shared.open.store(true, Ordering::Release);
+        }
+        {
+            let _lock = self.shared.lock.lock();
+            self.shared.changed.notify_all();
+        }
+        if topology {
+            self.tell(Changed::Topology);
+        }
+        if moved {
+            self.tell(Changed::CommitPoint);
+        }
+    }
+
+    fn tell(&self, what: Changed) {
+        for listener in self.shared.listeners.read().iter() {
+            listener(what);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The log as raft-rs reads it.
+//!
+//! An entry of the log and one of raft-rs are the same entry in two forms:
+//!
+//! ```text
+//! context = timestamp u64 LE | wall clock i64 LE | payload, of a change of voters only
+//! data    = payload; of a change of voters: the change in raft-rs's own form
+//! ```
+//!
+//! An entry of raft-rs without a context is what a new primary begins its term with: it gets its
+//! timestamp when it is appended.
+//!
+//! Invariant: entries that were made without a replica set have term 0 in the log, and term 1 here:
+//! raft-rs takes term 0 for "there is no such entry". Elections begin at term 2.
+
+use crate::member::MemberLog;
+use errors::Error;
+use protobuf::Message as _;
+use raft::eraftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use std::collections::VecDeque;
+use storage::Record;
+
+/// The term of what was written before there was a set.
+pub const FIRST_TERM: u64 = 1;
+
+/// So many bytes of the log's end are kept in memory: what followers that keep up are sent.
+const RECENT_BYTES: usize = 16 << 20;
+
+/// What a change of voters does: the bytes in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Voter(u64),
+    Learner(u64),
+    Remove(u64),
+}
+
+impl Change {
+    pub fn to_bytes(self) -> Vec<u8> {
+        let (kind, id) = match self {
+            Change::Voter(id) => (1, id),
+            Change::Learner(id) => (2, id),
+            Change::Remove(id) => (3, id),
+        };
+        let mut bytes = vec![kind];
+        bytes.extend_from_slice(&id.to_le_bytes());
+        bytes
+    }
+
+    /// `None` for bytes that are no change: a configuration that leaves the voters as they are.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Change> {
+        let (kind, id) = bytes.split_first()?;
+        let id = u64::from_le_bytes(id.try_into().ok()?);
+        match kind {
+            1 => Some(Change::Voter(id)),
+            2 => Some(Change::Learner(id)),
+            3 => Some(Change::Remove(id)),
+            _ => None,
+        }
+    }
+
+    /// In the form of raft-rs.
+    pub fn to_raft(self) -> ConfChange {
+        let (kind, id) = match self {
+            Change::Voter(id) => (ConfChangeType::AddNode, id),
+            Change::Learner(id) => (ConfChangeType::AddLearnerNode, id),
+            Change::Remove(id) => (ConfChangeType::RemoveNode, id),
+        };
+        let mut change = ConfChange::default();
+        change.set_change_type(kind);
+        change.node_id = id;
+        change
+    }
+}
+
+/// The stamp of an entry as its context begins.
+fn stamp(ts: u64, wall_millis: i64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16);
+    bytes.extend_from_slice(&ts.to_le_bytes());
+    bytes.extend_from_slice(&wall_millis.to_le_bytes());
+    bytes
+}
+
+/// The change of voters in an entry of the log.
+pub fn change_of(payload: &[u8]) -> Option<Change> {
+    let (_, change) = storage::Entry::membership(payload)?;
+    Change::from_bytes(&change)
+}
+
+/// Context and data of an entry of the log.
+pub fn parts(ts: u64, wall_millis: i64, payload: Vec<u8>) -> (EntryType, Vec<u8>, Vec<u8>) {
+    let mut context = stamp(ts, wall_millis);
+    match change_of(&payload) {
+        None => (EntryType::EntryNormal, context, payload),
+        Some(change) => {
+            context.extend_from_slice(&payload);
+            // A message of fixed fields always has bytes.
+            let data = change.to_raft().write_to_bytes().unwrap_or_default();
+            (EntryType::EntryConfChange, context, data)
+        }
+    }
+}
+
+pub fn to_raft(record: &Record<'_>) -> Entry {
+    let (kind, context, data) = parts(record.ts, record.wall_millis, record.payload.to_vec());
+    let mut entry = Entry::default();
+    entry.set_entry_type(kind);
+    entry.index = record.index;
+    entry.term = record.term.max(FIRST_TERM);
+    entry.context = context.into();
+    entry.data = data.into();
+    entry
+}
+
+/// The entry of the log; `None` where it has no stamp yet.
+pub fn to_record(entry: &Entry) -> Option<Record<'_>> {
+    let number = |at: usize| <[u8; 8]>::try_from(entry.context.get(at..at + 8)?).ok();
+    let payload = match entry.get_entry_type() {
+        EntryType::EntryNormal => &entry.data,
+        _ => entry.context.get(16..)?,
+    };
+    Some(Record {
+        index: entry.index,
+        ts: u64::from_le_bytes(number(0)?),
+        term: entry.term,
+        wall_millis: i64::from_le_bytes(number(8)?),
+        payload,
+    })
+}
+
+/// What raft-rs reads: the log, and the state beside it.
+pub(crate) struct LogView<L> {
+    pub log: L,
+    pub hard: HardState,
+    pub voters: ConfState,
+    /// The last entry that raft-rs was told of. The log may be ahead of it.
+    last: u64,
+    /// The end of the log, in order and without a gap.
+    recent: VecDeque<Entry>,
+    recent_bytes: usize,
+}
+
+impl<L: MemberLog> LogView<L> {
+    pub fn new(log: L, hard: HardState, voters: ConfState) -> LogView<L> {
+        LogView {
+            last: log.last_index(),
+            log,
+            hard,
+            voters,
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+        }
+    }
+
+    /// Keeps entries that are in the log now.
+    pub fn keep(&mut self, entries: &[Entry]) {
+        self.last = entries.last().map_or(self.last, |e| e.index);
+        for entry in entries {
+            while self.recent.back().is_some_and(|e| e.index >= entry.index) {
+                self.forget_last();
+            }
+            if self
+                .recent
+                .back()
+                .is_some_and(|e| e.index + 1 != entry.index)
+            {
+                self.recent.clear();
+                self.recent_bytes = 0;
+            }
+            self.recent_bytes += size(entry);
+            self.recent.push_back(entry.clone());
+        }
+        while self.recent_bytes > RECENT_BYTES && self.recent.len() > 1 {
+            let gone = self.recent.pop_front();
+            self.recent_bytes -= gone.as_ref().map_or(0, size);
+        }
+    }
+
+    fn forget_last(&mut self) {
+        let gone = self.recent.pop_back();
+        self.recent_bytes -= gone.as_ref().map_or(0, size);
+    }
+
+    fn recent_at(&self, index: u64) -> Option<usize> {
+        let first = self.recent.front()?.index;
+        let at = usize::try_from(index.checked_sub(first)?).ok()?;
+        (at < self.recent.len()).then_some(at)
+    }
+}
+
+fn size(entry: &Entry) -> usize {
+    entry.data.len() + entry.context.len() + 64
+}
+
+fn unavailable(e: Error) -> raft::Error {
+    raft::Error::Store(StorageError::Other(e.into_message().into()))
+}
+
+impl<L: MemberLog> Storage for LogView<L> {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState::new(self.hard.clone(), self.voters.clone()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low < self.first_index()? {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        let max = max_size.into().unwrap_or(u64::MAX);
+        if let Some(at) = self.recent_at(low) {
+            let mut total = 0u64;
+            let fits = |e: &&Entry| {
+                let before = total;
+                total += size(e) as u64;
+                e.index < high && (before == 0 || total <= max)
+            };
+            return Ok(self.recent.range(at..).take_while(fits).cloned().collect());
+        }
+        let mut entries = Vec::new();
+        self.log
+            .read(low, high, max, &mut |record| entries.push(to_raft(&record)))
+            .map_err(unavailable)?;
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index == 0 {
+            return Ok(0);
+        }
+        if let Some(entry) = self.recent_at(index).and_then(|at| self.recent.get(at)) {
+            return Ok(entry.term);
+        }
+        if index + 1 < self.first_index()? {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        let mut term = None;
+        self.log
+            .read(index, index + 1, 0, &mut |record| term = Some(record.term))
+            .map_err(|_| raft::Error::Store(StorageError::Compacted))?;
+        Ok(term
+            .ok_or(raft::Error::Store(StorageError::Unavailable))?
+            .max(FIRST_TERM))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.log.first_index().max(1))
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last)
+    }
+
+    /// A member that lacks entries which no log has any more copies the files of another.
+    fn snapshot(&self, _: u64, _: u64) -> raft::Result<Snapshot> {
+        Err(raft::Error::Store(
+            StorageError::SnapshotTemporarilyUnavailable,
+        ))
+    }
+}

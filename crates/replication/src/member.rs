@@ -1,0 +1,563 @@
+//! One member of a replica set: raft-rs over the one log, without sockets, threads and clocks.
+//!
+//! ```text
+//! primary     its store appends and applies an entry, and hands it in (appended) ─► to the others
+//!             a majority has it on disk ─► commit point ─► acknowledged for majority
+//! secondary   entries come in ─► appended ─► on disk ─► told to the primary; up to the commit point: applied
+//! ```
+//!
+//! Invariants:
+//! - What raft-rs takes for the log is the log up to an index; the primary's store may be ahead of it
+//!   by entries that are on their way here. They are handed in in the order of the log.
+//! - A member says that it has an entry, or that it votes, only after that is on disk.
+//! - A primary takes writes only after everything before its term is applied.
+//! - An entry that is applied is never cut from the log: a member that would have to
+//!   ([`News::restart`]) starts again, and applies what a majority had.
+
+use crate::config::Config;
+use crate::log_view::{self, Change, LogView};
+use crate::state_file::State;
+use bson::Doc;
+use errors::{Error, Result};
+use raft::eraftpb::{ConfState, Entry, Message, MessageType};
+use raft::{Ready, StateRole};
+use slog::{Discard, Logger, o};
+use std::collections::VecDeque;
+use storage::{Appended, Record};
+
+/// The log and the state of a member: a store's, or a simulator's.
+pub trait MemberLog {
+    fn first_index(&self) -> u64;
+    fn last_index(&self) -> u64;
+    fn last_ts(&self) -> u64;
+    /// The last index that survives a loss of power.
+    fn durable_index(&self) -> u64;
+    fn applied_index(&self) -> u64;
+    /// Hands the entries `[from, to)` to `take`, the first in any case, until they have more than `max_bytes`.
+    fn read(
+        &self,
+        from: u64,
+        to: u64,
+        max_bytes: u64,
+        take: &mut dyn FnMut(Record<'_>),
+    ) -> Result<()>;
+    /// Appends entries that follow on the last.
+    fn append(&self, entries: &[Record<'_>]) -> Result<()>;
+    fn truncate_after(&self, index: u64) -> Result<()>;
+    /// Applies entries that are in the log and follow on what is applied.
+    fn apply(&self, entries: &[Record<'_>]) -> Result<()>;
+    /// The term of entries that are made here from now on.
+    fn set_term(&self, term: u64) -> Result<()>;
+    fn request_sync(&self);
+    /// Writes the state; it is on disk when this returns.
+    fn save(&self, state: &State) -> Result<()>;
+    /// Milliseconds since 1970.
+    fn now_millis(&self) -> u64;
+}
+
+/// What a member is at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    #[default]
+    Secondary,
+    Candidate,
+    /// Elected, and not ready to take writes yet.
+    Elected,
+    Primary,
+}
+
+/// What came of an input.
+#[derive(Debug, Default)]
+pub struct News {
+    pub messages: Vec<Message>,
+    /// The member has to start again, because of this.
+    pub restart: Option<String>,
+    /// Role, primary or configuration have changed.
+    pub changed: bool,
+}
+
+/// Ticks of an election timeout, and between heartbeats.
+pub const ELECTION_TICKS: usize = 10;
+const HEARTBEAT_TICKS: usize = 2;
+/// A member that lacks fewer entries than this may vote.
+const CAUGHT_UP_ENTRIES: u64 = 1000;
+const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+
+/// What waits until the log is on disk up to an index.
+struct Unsynced {
+    ready: u64,
+    index: u64,
+    messages: Vec<Message>,
+}
+
+pub struct Member<L: MemberLog> {
+    node: raft::RawNode<LogView<L>>,
+    state: State,
+    role: Role,
+    unsynced: VecDeque<Unsynced>,
+    /// What the term began with, in raft-rs's form with its stamp.
+    begin: Option<Entry>,
+    /// It does not stand for election until then, in ticks.
+    frozen_until: u64,
+    ticks: u64,
+    saved_commit: u64,
+}
+
+impl<L: MemberLog + Clone> Member<L> {
+    /// A member that was one before, or that is told its number now.
+    pub fn new(log: L, state: State) -> Result<Member<L>> {
+        let applied = log.applied_index();
+        let config = raft::Config {
+            id: state.id,
+            election_tick: ELECTION_TICKS,
+            heartbeat_tick: HEARTBEAT_TICKS,
+            applied,
+            max_size_per_msg: MAX_MESSAGE_BYTES,
+            max_committed_size_per_ready: MAX_MESSAGE_BYTES * 4,
+            max_inflight_msgs: 256,
+            check_quorum: true,
+            pre_vote: true,
+            batch_append: true,
+            ..raft::Config::default()
+        };
+        let mut hard = state.hard.clone();
+        // What is applied was committed.
+        hard.commit = hard.commit.max(applied).min(log.last_index());
+        hard.term = hard.term.max(log_view::FIRST_TERM);
+        let view = LogView::new(log, hard.clone(), state.voters.clone());
+        let logger = Logger::root(Discard, o!());
+        let node = raft::RawNode::new(&config, view, &logger).map_err(broken)?;
+        Ok(Member {
+            node,
+            saved_commit: hard.commit,
+            state: State { hard, ..state },
+            role: Role::Secondary,
+            unsynced: VecDeque::new(),
+            begin: None,
+            frozen_until: 0,
+            ticks: 0,
+        })
+    }
+
+    pub fn id(&self) -> u64 {
+        self.state.id
+    }
+
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// The voter that the set began with.
+    pub fn founder(&self) -> u64 {
+        self.state.founder
+    }
+
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    pub fn term(&self) -> u64 {
+        self.node.raft.term
+    }
+
+    /// The member that is primary, as far as is known; 0 for none.
+    pub fn leader(&self) -> u64 {
+        self.node.raft.leader_id
+    }
+
+    pub fn commit_index(&self) -> u64 {
+        self.node.raft.raft_log.committed
+    }
+
+    pub fn config(&self) -> Option<&Config> {
+        self.state.config.as_ref()
+    }
+
+    pub fn voters(&self) -> &ConfState {
+        &self.state.voters
+    }
+
+    /// On the primary: up to where each member has the log on disk, and whether it was heard of lately.
+    pub fn progress(&self) -> Vec<(u64, u64, bool)> {
+        let all = self.node.raft.prs().iter();
+        all.map(|(id, p)| (*id, p.matched, p.recent_active || *id == self.state.id))
+            .collect()
+    }
+
+    fn log(&self) -> &L {
+        &self.node.raft.raft_log.store.log
+    }
+
+    /// A tenth of the election timeout has passed.
+    pub fn tick(&mut self) -> Result<News> {
+        self.ticks += 1;
+        let stands = self.node.raft.state == StateRole::Leader
+            || self.ticks >= self.frozen_until && self.is_electable();
+        if stands {
+            self.node.tick();
+        }
+        if self.saved_commit + 1000 < self.commit_index() && self.ticks.is_multiple_of(10) {
+            self.save()?;
+        }
+        self.process()
+    }
+
+    fn is_electable(&self) -> bool {
+        let Some(config) = &self.state.config else {
+            return true;
+        };
+        let id = i32::try_from(self.state.id).unwrap_or(i32::MAX) - 1;
+        config.member(id).is_none_or(|m| m.is_electable())
+    }
+
+    /// A message of another member.
+    pub fn receive(&mut self, message: Message) -> Result<News> {
+        // A member that was removed, or one of an old configuration, is answered by nobody.
+        let _ = self.node.step(message);
+        self.process()
+    }
+
+    /// Entries that the store has appended.
+    pub fn appended(&mut self, entries: Vec<Appended>) -> Result<News> {
+        for entry in entries {
+            let raft = &self.node.raft;
+            let is_next = entry.index == raft.raft_log.last_index() + 1;
+            if raft.state != StateRole::Leader || entry.term != raft.term || !is_next {
+                return Ok(restart("entries that nobody else was sent are in the log"));
+            }
+            let change = log_view::change_of(&entry.payload);
+            let (_, context, data) = log_view::parts(entry.ts, entry.wall_millis, entry.payload);
+            let proposed = match change {
+                None => self.node.propose(context, data),
+                Some(change) => self.node.propose_conf_change(context, change.to_raft()),
+            };
+            if proposed.is_err() {
+                return Ok(restart("an entry of the log could not be proposed"));
+            }
+        }
+        self.process()
+    }
+
+    /// The log is on disk further than before.
+    pub fn synced(&mut self) -> Result<News> {
+        let mut messages = Vec::new();
+        let durable = self.log().durable_index();
+        while self.unsynced.front().is_some_and(|u| u.index <= durable) {
+            let Some(unsynced) = self.unsynced.pop_front() else {
+                break;
+            };
+            self.node.on_persist_ready(unsynced.ready);
+            messages.extend(unsynced.messages);
+        }
+        let mut news = self.process()?;
+        messages.append(&mut news.messages);
+        news.messages = messages;
+        Ok(news)
+    }
+
+    /// Stands for election at once.
+    pub fn campaign(&mut self) -> Result<News> {
+        let _ = self.node.campaign();
+        self.process()
+    }
+
+    /// The first configuration of a set: this member is its only voter until the others were heard of.
+    pub fn found(&mut self) -> Result<News> {
+        self.campaign()
+    }
+
+    /// Has another member elected in its place.
+    pub fn hand_over(&mut self, to: u64) -> Result<News> {
+        self.node.transfer_leader(to);
+        self.process()
+    }
+
+    /// Another member is being elected in its place.
+    pub fn is_handing_over(&self) -> bool {
+        self.node.raft.lead_transferee.is_some()
+    }
+
+    /// Gives the primary's part up without a successor.
+    pub fn give_up(&mut self) -> Result<News> {
+        let term = self.node.raft.term;
+        self.node.raft.become_follower(term, 0);
+        self.process()
+    }
+
+    /// It does not stand for election for so many ticks; 0 ends that.
+    pub fn freeze(&mut self, ticks: u64) {
+        self.frozen_until = self.ticks + ticks;
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        self.ticks < self.frozen_until
+    }
+
+    /// On the primary: the next change of voters that brings them nearer to the configuration.
+    pub fn next_change(&self) -> Option<Change> {
+        if self.role != Role::Primary || self.node.raft.has_pending_conf() {
+            return None;
+        }
+        let config = self.state.config.as_ref()?;
+        let ConfState {
+            voters, learners, ..
+        } = &self.state.voters;
+        for member in &config.members {
+            let id = raft_id(member.id);
+            let votes = voters.contains(&id);
+            if !votes && !learners.contains(&id) {
+                return Some(Change::Learner(id));
+            }
+            if votes && !member.votes && id != self.state.id {
+                return Some(Change::Learner(id));
+            }
+            if !votes && member.votes && self.lag(id) < CAUGHT_UP_ENTRIES {
+                return Some(Change::Voter(id));
+            }
+        }
+        let gone = |id: &&u64| {
+            let member = i32::try_from(**id).unwrap_or(i32::MAX) - 1;
+            **id != self.state.id && config.member(member).is_none()
+        };
+        let gone = voters.iter().chain(learners).find(gone)?;
+        Some(Change::Remove(*gone))
+    }
+
+    /// How many entries a member lacks, as far as the primary knows.
+    pub fn lag(&self, id: u64) -> u64 {
+        let last = self.node.raft.raft_log.last_index();
+        match self.node.raft.prs().get(id) {
+            Some(p) if p.recent_active && p.matched > 0 => last.saturating_sub(p.matched),
+            _ => u64::MAX,
+        }
+    }
+
+    /// Sets the configuration of a member that is told of it by another.
+    pub fn learn(&mut self, config: Config) -> Result<()> {
+        self.state.config = Some(config);
+        self.save()
+    }
+
+    pub fn save(&mut self) -> Result<()> {
+        self.state.hard.commit = self.commit_index();
+        self.saved_commit = self.state.hard.commit;
+        self.log().save(&self.state)
+    }
+
+    /// Does what raft-rs asks for, until it asks for nothing.
+    fn process(&mut self) -> Result<News> {
+        let mut news = News::default();
+        while news.restart.is_none() && self.node.has_ready() {
+            let ready = self.node.ready();
+            self.take(ready, &mut news)?;
+        }
+        Ok(news)
+    }
+
+    fn take(&mut self, mut ready: Ready, news: &mut News) -> Result<()> {
+        if let Some(hard) = ready.hs() {
+            let votes = (hard.term, hard.vote) != (self.state.hard.term, self.state.hard.vote);
+            self.state.hard = hard.clone();
+            if votes {
+                self.log().save(&self.state)?;
+                self.saved_commit = self.state.hard.commit;
+            }
+        }
+        let role_changed = ready.ss().is_some();
+        let entries = ready.take_entries();
+        if let Some(why) = self.append(&entries)? {
+            news.restart = Some(why);
+            return Ok(());
+        }
+        let mut sent = ready.take_messages();
+        let mut persisted = ready.take_persisted_messages();
+        self.stamp_begin(&mut sent);
+        self.stamp_begin(&mut persisted);
+        news.messages.append(&mut sent);
+        let index = entries.last().map_or(0, |e| e.index);
+        let number = ready.number();
+        let committed = ready.take_committed_entries();
+        self.node.advance_append_async(ready);
+        let index = match self.unsynced.back() {
+            Some(before) => index.max(before.index),
+            None => index,
+        };
+        if index <= self.log().durable_index() {
+            self.node.on_persist_ready(number);
+            news.messages.append(&mut persisted);
+        } else {
+            self.log().request_sync();
+            self.unsynced.push_back(Unsynced {
+                ready: number,
+                index,
+                messages: persisted,
+            });
+        }
+        self.commit(&committed, news)?;
+        if role_changed {
+            self.follow_role(news)?;
+        }
+        Ok(())
+    }
+
+    /// Appends what is not in the log yet. Gives the reason why the member has to start again.
+    fn append(&mut self, entries: &[Entry]) -> Result<Option<String>> {
+        let Some(first) = entries.first() else {
+            return Ok(None);
+        };
+        if self.node.raft.state == StateRole::Leader {
+            self.begin_term(entries)?;
+        } else {
+            let last = self.log().last_index();
+            if first.index <= last {
+                if self.log().applied_index() >= first.index {
+                    let index = first.index;
+                    return Ok(Some(format!(
+                        "the entries from {index} on were not those of the majority"
+                    )));
+                }
+                self.log().truncate_after(first.index - 1)?;
+            }
+            let records: Option<Vec<_>> = entries.iter().map(log_view::to_record).collect();
+            let records =
+                records.ok_or_else(|| Error::internal("an entry without a stamp was received"))?;
+            self.log().append(&records)?;
+            self.node.mut_store().keep(entries);
+        }
+        Ok(None)
+    }
+
+    /// What the term of a new primary begins with gets its stamp, and is appended. All else was
+    /// appended by the store.
+    fn begin_term(&mut self, entries: &[Entry]) -> Result<()> {
+        let mut kept = entries.to_vec();
+        for entry in &mut kept {
+            if !entry.context.is_empty() {
+                continue;
+            }
+            let now = self.log().now_millis();
+            let ts = ((now / 1000) << 32 | 1).max(self.log().last_ts() + 1);
+            let payload = storage::Entry::noop(Vec::new()).to_bytes();
+            let record = Record {
+                index: entry.index,
+                ts,
+                term: entry.term,
+                wall_millis: now as i64,
+                payload: &payload,
+            };
+            self.log().append(&[record])?;
+            *entry = log_view::to_raft(&record);
+            self.begin = Some(entry.clone());
+        }
+        self.node.mut_store().keep(&kept);
+        Ok(())
+    }
+
+    /// Messages that were made before the stamp was get it now.
+    fn stamp_begin(&self, messages: &mut [Message]) {
+        let Some(begin) = &self.begin else { return };
+        for message in messages {
+            if message.get_msg_type() != MessageType::MsgAppend {
+                continue;
+            }
+            for entry in message.entries.iter_mut() {
+                if entry.context.is_empty() && entry.index == begin.index {
+                    *entry = begin.clone();
+                }
+            }
+        }
+    }
+
+    /// Applies what is committed and not applied yet.
+    fn commit(&mut self, committed: &[Entry], news: &mut News) -> Result<()> {
+        let Some(last) = committed.last().map(|e| e.index) else {
+            return Ok(());
+        };
+        for entry in committed {
+            let begin = self.begin.as_ref().filter(|b| b.index == entry.index);
+            let entry = begin.unwrap_or(entry).clone();
+            let Some(record) = log_view::to_record(&entry) else {
+                return Err(Error::internal("an entry without a stamp was committed"));
+            };
+            if let Some((config, change)) = storage::Entry::membership(record.payload) {
+                self.reconfigure(&config, &change)?;
+                news.changed = true;
+            }
+        }
+        let applied = self.log().applied_index();
+        let new: Vec<Entry> = committed
+            .iter()
+            .filter(|e| e.index > applied)
+            .map(|e| match &self.begin {
+                Some(b) if b.index == e.index => b.clone(),
+                _ => e.clone(),
+            })
+            .collect();
+        let records: Vec<_> = new.iter().filter_map(log_view::to_record).collect();
+        if !records.is_empty() {
+            self.log().apply(&records)?;
+        }
+        self.node.advance_apply_to(last);
+        self.follow_role(news)
+    }
+
+    fn reconfigure(&mut self, config: &[u8], change: &[u8]) -> Result<()> {
+        if let Some(change) = Change::from_bytes(change) {
+            self.state.voters = self
+                .node
+                .apply_conf_change(&change.to_raft())
+                .map_err(broken)?;
+            self.node.mut_store().voters = self.state.voters.clone();
+        }
+        if let Some(doc) = Doc::new(config) {
+            self.state.config = Some(Config::parse(doc, None)?);
+        }
+        self.save()
+    }
+
+    /// What raft-rs says that this member is.
+    fn follow_role(&mut self, news: &mut News) -> Result<()> {
+        let role = match self.node.raft.state {
+            StateRole::Follower => Role::Secondary,
+            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            // Everything before this term is applied once its first entry is.
+            StateRole::Leader => match &self.begin {
+                Some(begin)
+                    if begin.term == self.term() && self.log().applied_index() >= begin.index =>
+                {
+                    Role::Primary
+                }
+                _ => Role::Elected,
+            },
+        };
+        if role == Role::Primary && self.role != Role::Primary {
+            self.log().set_term(self.term())?;
+        }
+        if role != Role::Primary && self.role == Role::Primary {
+            let known = self.node.raft.raft_log.last_index();
+            if self.log().last_index() > known {
+                news.restart =
+                    Some("the primary was deposed with writes that nobody was sent".into());
+            }
+        }
+        news.changed = true;
+        self.role = role;
+        Ok(())
+    }
+}
+
+fn restart(why: &str) -> News {
+    News {
+        restart: Some(why.to_string()),
+        ..News::default()
+    }
+}
+
+fn broken(e: raft::Error) -> Error {
+    Error::internal(format!("consensus: {e}"))
+}
+
+/// The number in messages of the member with this `_id`.
+pub fn raft_id(member: i32) -> u64 {
+    member.unsigned_abs() as u64 + 1
+}

@@ -1,0 +1,140 @@
+//! What a member must not forget besides its log: its number, term and vote, the voters, the
+//! configuration. One BSON document in a file of the data directory.
+//!
+//! Invariant: after [`save`] has returned the file is on disk, whole, whatever happens then; a crash
+//! in the middle leaves the one before.
+
+use crate::config::Config;
+use bson::{Doc, DocBuf, Writer};
+use errors::{Result, err};
+use raft::eraftpb::{ConfState, HardState};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// The file's name in the data directory.
+pub const NAME: &str = "replica-set.bson";
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// The member's number in messages: `_id` + 1; 0 while it belongs to no set.
+    pub id: u64,
+    /// The voter that the set began with.
+    pub founder: u64,
+    pub hard: HardState,
+    pub voters: ConfState,
+    /// The newest configuration that is applied.
+    pub config: Option<Config>,
+}
+
+impl State {
+    fn to_doc(&self) -> DocBuf {
+        let mut w = Writer::new();
+        w.i64("id", self.id as i64)
+            .i64("founder", self.founder as i64)
+            .i64("term", self.hard.term as i64)
+            .i64("vote", self.hard.vote as i64)
+            .i64("commit", self.hard.commit as i64);
+        for (name, ids) in [
+            ("voters", &self.voters.voters),
+            ("learners", &self.voters.learners),
+        ] {
+            w.open_array(name);
+            for id in ids {
+                w.push_value(*id as i64);
+            }
+            w.close();
+        }
+        if let Some(config) = &self.config {
+            w.doc("config", config.to_doc().as_doc());
+        }
+        w.finish()
+    }
+
+    fn from_doc(d: Doc<'_>) -> Option<State> {
+        let number = |name: &str| Some(d.get(name)?.to_i64_exact()? as u64);
+        let ids = |name: &str| {
+            let array = d.get(name)?.as_array()?;
+            let ids = array.values().map(|v| Some(v.to_i64_exact()? as u64));
+            ids.collect::<Option<Vec<u64>>>()
+        };
+        let mut state = State {
+            id: number("id")?,
+            founder: number("founder")?,
+            ..State::default()
+        };
+        state.hard.term = number("term")?;
+        state.hard.vote = number("vote")?;
+        state.hard.commit = number("commit")?;
+        state.voters.voters = ids("voters")?;
+        state.voters.learners = ids("learners")?;
+        if let Some(config) = d.get("config") {
+            state.config = Some(Config::parse(config.as_doc()?, None).ok()?);
+        }
+        Some(state)
+    }
+}
+
+/// The state in the directory; `None` where there is none.
+pub fn load(dir: &Path) -> Result<Option<State>> {
+    let path = dir.join(NAME);
+    let damaged = || {
+        err!(
+            UnsupportedFormat,
+            "{} does not hold a member's state",
+            path.display()
+        )
+    };
+    match std::fs::read(&path) {
+        Ok(bytes) => {
+            let doc = bson::validate(&bytes).map_err(|_| damaged())?;
+            State::from_doc(doc).map(Some).ok_or_else(damaged)
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(unwritable(&path, &e)),
+    }
+}
+
+fn unwritable(path: &Path, e: &std::io::Error) -> errors::Error {
+    err!(FileStreamFailed, "{}: {e}", path.display())
+}
+
+/// Writes the state, in place of the one before.
+pub fn save(dir: &Path, state: &State) -> Result<()> {
+    let path = dir.join(NAME);
+    let beside = dir.join(format!("{NAME}.new"));
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(state.to_doc().as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&beside, &path)?;
+        File::open(dir)?.sync_all()
+    };
+    write().map_err(|e| unwritable(&path, &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(load(dir.path()).unwrap(), None);
+        let mut state = State {
+            id: 3,
+            ..State::default()
+        };
+        (state.hard.term, state.hard.vote, state.hard.commit) = (7, 2, 99);
+        state.voters.voters = vec![1, 2, 3];
+        state.config = Some(Config::of_one(
+            "rs",
+            crate::Host::parse("a:1").unwrap(),
+            bson::ObjectId([1; 12]),
+        ));
+        save(dir.path(), &state).unwrap();
+        assert_eq!(load(dir.path()).unwrap(), Some(state));
+        std::fs::write(dir.path().join(NAME), b"junk").unwrap();
+        assert!(load(dir.path()).is_err());
+    }
+}

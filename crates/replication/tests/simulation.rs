@@ -1,0 +1,610 @@
+//! Whole replica sets in one thread: a seeded clock, a network that loses, delays, doubles and parts,
+//! disks that lose what was not synced, members that die at any moment.
+//!
+//! What is checked after every step: no two members ever have different entries at an index that
+//! either knows as committed; what was acknowledged for majority is never lost; a member applies
+//! nothing that it has to take back. At the end, on a network that works, all members have one log.
+//!
+//!     PANDO_SEEDS=10000 PANDO_SEED=1 cargo test -p replication --test simulation --release
+
+use bson::ObjectId;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use replication::config::Member as Configured;
+use replication::member::{Member, MemberLog, News, Role, raft_id};
+use replication::state_file::State;
+use replication::{Config, Host, message};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+use storage::{Appended, Entry, Op, Record};
+
+/// A bug that is put in on purpose, to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Planted {
+    Nothing,
+    /// The disk says that it has what it has not.
+    SkippedSync,
+    /// The vote is not written down.
+    ForgottenVote,
+    /// The engine has on disk what no majority had.
+    EarlyFlush,
+}
+
+#[derive(Default)]
+struct Disk {
+    log: Vec<Appended>,
+    synced: usize,
+    really_synced: usize,
+    state: State,
+    /// Up to where the engine is on disk.
+    flushed: u64,
+    applied: u64,
+    /// What the engine holds: the payload of each entry that was applied, in order.
+    engine: Vec<Vec<u8>>,
+    term: u64,
+    now: u64,
+    wants_sync: bool,
+    planted: Option<Planted>,
+}
+
+#[derive(Clone, Default)]
+struct SimLog(Rc<RefCell<Disk>>);
+
+fn own(r: &Record<'_>) -> Appended {
+    Appended {
+        index: r.index,
+        ts: r.ts,
+        term: r.term,
+        wall_millis: r.wall_millis,
+        payload: r.payload.to_vec(),
+    }
+}
+
+fn record(a: &Appended) -> Record<'_> {
+    Record {
+        index: a.index,
+        ts: a.ts,
+        term: a.term,
+        wall_millis: a.wall_millis,
+        payload: &a.payload,
+    }
+}
+
+impl MemberLog for SimLog {
+    fn first_index(&self) -> u64 {
+        1
+    }
+    fn last_index(&self) -> u64 {
+        self.0.borrow().log.len() as u64
+    }
+    fn last_ts(&self) -> u64 {
+        self.0.borrow().log.last().map_or(0, |e| e.ts)
+    }
+    fn durable_index(&self) -> u64 {
+        self.0.borrow().synced as u64
+    }
+    fn applied_index(&self) -> u64 {
+        self.0.borrow().applied
+    }
+    fn read(
+        &self,
+        from: u64,
+        to: u64,
+        max: u64,
+        take: &mut dyn FnMut(Record<'_>),
+    ) -> errors::Result<()> {
+        let disk = self.0.borrow();
+        let mut bytes = 0;
+        for e in &disk.log[from as usize - 1..(to as usize - 1).min(disk.log.len())] {
+            bytes += e.payload.len() as u64;
+            take(record(e));
+            if bytes > max {
+                break;
+            }
+        }
+        Ok(())
+    }
+    fn append(&self, entries: &[Record<'_>]) -> errors::Result<()> {
+        let mut disk = self.0.borrow_mut();
+        for e in entries {
+            assert_eq!(e.index, disk.log.len() as u64 + 1, "without a gap");
+            assert!(
+                disk.log
+                    .last()
+                    .is_none_or(|last| last.ts < e.ts && last.term <= e.term)
+            );
+            disk.log.push(own(e));
+        }
+        Ok(())
+    }
+    fn truncate_after(&self, index: u64) -> errors::Result<()> {
+        let mut disk = self.0.borrow_mut();
+        assert!(disk.applied <= index, "nothing that is applied is cut");
+        disk.log.truncate(index as usize);
+        disk.synced = disk.synced.min(index as usize);
+        disk.really_synced = disk.really_synced.min(index as usize);
+        Ok(())
+    }
+    fn apply(&self, entries: &[Record<'_>]) -> errors::Result<()> {
+        let mut disk = self.0.borrow_mut();
+        for e in entries {
+            assert_eq!(e.index, disk.applied + 1, "in order");
+            disk.applied = e.index;
+            disk.engine.push(e.payload.to_vec());
+        }
+        Ok(())
+    }
+    fn set_term(&self, term: u64) -> errors::Result<()> {
+        self.0.borrow_mut().term = term;
+        Ok(())
+    }
+    fn request_sync(&self) {
+        self.0.borrow_mut().wants_sync = true;
+    }
+    fn save(&self, state: &State) -> errors::Result<()> {
+        let mut disk = self.0.borrow_mut();
+        let voted = disk.state.hard.vote;
+        disk.state = state.clone();
+        if disk.planted == Some(Planted::ForgottenVote) {
+            disk.state.hard.vote = voted;
+            disk.state.hard.term = disk.state.hard.term.min(2);
+        }
+        Ok(())
+    }
+    fn now_millis(&self) -> u64 {
+        self.0.borrow().now
+    }
+}
+
+struct Node {
+    disk: SimLog,
+    member: Option<Member<SimLog>>,
+    asleep_until: u64,
+}
+
+struct Sim {
+    rng: StdRng,
+    now: u64,
+    nodes: Vec<Node>,
+    /// By the time of arrival and a running number: to whom, and the bytes.
+    network: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
+    sent: u64,
+    /// Pairs (from, to) that hear nothing.
+    parted: HashSet<(usize, usize)>,
+    faulty: bool,
+    /// The payload at each committed index, as the first that knew it said.
+    committed: BTreeMap<u64, Vec<u8>>,
+    acknowledged: Vec<(u64, Vec<u8>)>,
+    pending: Vec<(usize, u64, u64, Vec<u8>)>,
+    written: u64,
+    planted: Planted,
+    restarts: u64,
+}
+
+fn config_of(n: usize) -> Config {
+    let host = |i: usize| Host::parse(&format!("sim{i}:1")).unwrap();
+    let mut config = Config::of_one("sim", host(0), ObjectId([7; 12]));
+    for i in 1..n {
+        config.members.push(Configured::new(i as i32, host(i)));
+    }
+    config
+}
+
+impl Sim {
+    fn new(seed: u64, planted: Planted) -> Sim {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let size = if rng.random_bool(0.7) { 3 } else { 5 };
+        let mut nodes = Vec::new();
+        for i in 0..size {
+            let disk = SimLog::default();
+            {
+                let mut d = disk.0.borrow_mut();
+                d.state.id = raft_id(i);
+                d.state.config = Some(config_of(size as usize));
+                d.planted = Some(planted);
+                // All begin where the founder did.
+                d.state.voters.voters = vec![1];
+            }
+            nodes.push(Node {
+                disk,
+                member: None,
+                asleep_until: 0,
+            });
+        }
+        let mut sim = Sim {
+            rng,
+            now: 1_000_000,
+            nodes,
+            network: BTreeMap::new(),
+            sent: 0,
+            parted: HashSet::new(),
+            faulty: true,
+            committed: BTreeMap::new(),
+            acknowledged: Vec::new(),
+            pending: Vec::new(),
+            written: 0,
+            planted,
+            restarts: 0,
+        };
+        for at in 0..sim.nodes.len() {
+            sim.start(at);
+        }
+        let news = sim.nodes[0].member.as_mut().unwrap().found().unwrap();
+        sim.follow(0, news);
+        sim
+    }
+
+    fn start(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let state = {
+            let mut d = node.disk.0.borrow_mut();
+            // The log up to the commit point that was written down is applied again.
+            let up_to = d.flushed.max(d.state.hard.commit.min(d.log.len() as u64));
+            d.applied = up_to;
+            d.engine = d.log[..up_to as usize]
+                .iter()
+                .map(|e| e.payload.clone())
+                .collect();
+            d.synced = d.log.len();
+            d.really_synced = d.log.len();
+            d.state.clone()
+        };
+        node.member = Some(Member::new(node.disk.clone(), state).unwrap());
+    }
+
+    fn crash(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        node.member = None;
+        let mut d = node.disk.0.borrow_mut();
+        let (log, synced) = (d.log.len(), d.really_synced);
+        let keep = self.rng.random_range(synced..=log);
+        d.log.truncate(keep);
+        assert!(
+            self.planted == Planted::SkippedSync
+                || d.flushed <= keep as u64
+                || self.planted == Planted::EarlyFlush
+        );
+        d.flushed = d.flushed.min(keep as u64);
+        node.asleep_until = self.now + self.rng.random_range(100..4000);
+        self.pending.retain(|p| p.0 != at);
+    }
+
+    fn follow(&mut self, at: usize, news: News) {
+        if let Some(why) = &news.restart {
+            if std::env::var("PANDO_TRACE").is_ok() {
+                println!("{} member {at} starts again: {why}", self.now);
+            }
+            self.restarts += 1;
+            self.nodes[at].member = None;
+            self.pending.retain(|p| p.0 != at);
+            self.start(at);
+            return;
+        }
+        for m in news.messages {
+            let to = m.to as usize - 1;
+            let mut bytes = Vec::new();
+            message::write(&m, &mut bytes);
+            let copies = match self.faulty {
+                true if self.rng.random_bool(0.02) => 0,
+                true if self.rng.random_bool(0.02) => 2,
+                _ => 1,
+            };
+            if to >= self.nodes.len() || self.parted.contains(&(at, to)) {
+                continue;
+            }
+            for _ in 0..copies {
+                let delay = match self.faulty && self.rng.random_bool(0.05) {
+                    true => self.rng.random_range(0..800),
+                    false => self.rng.random_range(0..5),
+                };
+                self.sent += 1;
+                self.network
+                    .insert((self.now + delay, self.sent), (to, bytes.clone()));
+            }
+        }
+    }
+
+    fn with(&mut self, at: usize, f: impl FnOnce(&mut Member<SimLog>) -> errors::Result<News>) {
+        let Some(member) = &mut self.nodes[at].member else {
+            return;
+        };
+        let news = f(member).unwrap();
+        self.follow(at, news);
+    }
+
+    /// A client writes where it finds a primary.
+    fn write(&mut self, at: usize) {
+        if !self.nodes[at]
+            .member
+            .as_ref()
+            .is_some_and(|m| m.role() == Role::Primary)
+        {
+            return;
+        }
+        self.written += 1;
+        let key = self.written.to_be_bytes().to_vec();
+        let effects = vec![storage::Effect::Put(key.clone(), key)];
+        let payload = Entry::noop(effects).to_bytes();
+        let appended = {
+            let mut d = self.nodes[at].disk.0.borrow_mut();
+            let entry = Appended {
+                index: d.log.len() as u64 + 1,
+                ts: ((self.now / 1000) << 32 | 1).max(d.log.last().map_or(0, |e| e.ts) + 1),
+                term: d.term,
+                wall_millis: self.now as i64,
+                payload,
+            };
+            d.log.push(entry.clone());
+            d.applied = entry.index;
+            d.engine.push(entry.payload.clone());
+            entry
+        };
+        self.pending
+            .push((at, appended.index, appended.term, appended.payload.clone()));
+        // The driver hears of it a little later.
+        if self.faulty && self.rng.random_bool(0.01) {
+            self.crash(at);
+            return;
+        }
+        self.with(at, |m| m.appended(vec![appended]));
+    }
+
+    /// The configuration's next step, as the driver takes it.
+    fn reconcile(&mut self, at: usize) {
+        let Some(member) = &self.nodes[at].member else {
+            return;
+        };
+        let Some(change) = member.next_change() else {
+            return;
+        };
+        let config = member.config().unwrap().to_doc();
+        let op = Op::Membership {
+            config: config.as_bytes().to_vec(),
+            change: change.to_bytes(),
+        };
+        let payload = Entry::new("".into(), [0; 16], op, vec![]).to_bytes();
+        let appended = {
+            let mut d = self.nodes[at].disk.0.borrow_mut();
+            let entry = Appended {
+                index: d.log.len() as u64 + 1,
+                ts: ((self.now / 1000) << 32 | 1).max(d.log.last().map_or(0, |e| e.ts) + 1),
+                term: d.term,
+                wall_millis: self.now as i64,
+                payload,
+            };
+            d.log.push(entry.clone());
+            d.applied = entry.index;
+            d.engine.push(entry.payload.clone());
+            entry
+        };
+        self.with(at, |m| m.appended(vec![appended]));
+    }
+
+    fn sync(&mut self, at: usize) {
+        {
+            let mut d = self.nodes[at].disk.0.borrow_mut();
+            d.wants_sync = false;
+            d.synced = d.log.len();
+            if self.planted != Planted::SkippedSync {
+                d.really_synced = d.log.len();
+            }
+        }
+        self.with(at, Member::synced);
+        let commit = self.nodes[at]
+            .member
+            .as_ref()
+            .map_or(0, Member::commit_index);
+        let mut d = self.nodes[at].disk.0.borrow_mut();
+        if self.rng.random_bool(0.1) {
+            let limit = match self.planted {
+                Planted::EarlyFlush => d.applied,
+                _ => d.applied.min(commit),
+            };
+            d.flushed = d.flushed.max(limit.min(d.really_synced as u64));
+        }
+    }
+
+    fn step(&mut self) {
+        self.now += 1;
+        while let Some(entry) = self.network.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (to, bytes) = entry.remove();
+            for m in message::read(&bytes).unwrap() {
+                self.with(to, |member| member.receive(m));
+            }
+        }
+        for at in 0..self.nodes.len() {
+            self.nodes[at].disk.0.borrow_mut().now = self.now;
+            if self.nodes[at].member.is_none() && self.nodes[at].asleep_until <= self.now {
+                self.start(at);
+            }
+            if self.now % 100 == at as u64 * 7 {
+                self.with(at, Member::tick);
+                self.reconcile(at);
+            }
+            let wants = self.nodes[at].disk.0.borrow().wants_sync;
+            if wants && self.rng.random_bool(0.5) || self.rng.random_bool(0.01) {
+                self.sync(at);
+            }
+            if self.rng.random_bool(0.05) {
+                self.write(at);
+            }
+        }
+        if self.faulty {
+            self.do_harm();
+        }
+        self.check();
+    }
+
+    fn do_harm(&mut self) {
+        if self.rng.random_bool(0.0006) {
+            let at = self.rng.random_range(0..self.nodes.len());
+            if self.nodes[at].member.is_some() {
+                self.crash(at);
+            }
+        }
+        if self.rng.random_bool(0.0006) {
+            self.parted.clear();
+            let one = self.rng.random_range(0..self.nodes.len());
+            let both = self.rng.random_bool(0.5);
+            for other in (0..self.nodes.len()).filter(|o| *o != one) {
+                self.parted.insert((one, other));
+                if both {
+                    self.parted.insert((other, one));
+                }
+            }
+        }
+        if self.rng.random_bool(0.001) {
+            self.parted.clear();
+        }
+    }
+
+    fn check(&mut self) {
+        for node in &self.nodes {
+            let Some(member) = &node.member else { continue };
+            let d = node.disk.0.borrow();
+            let commit = member.commit_index().min(d.log.len() as u64);
+            let known = self.committed.keys().next_back().copied().unwrap_or(0);
+            for index in (known + 1)..=commit {
+                self.committed
+                    .insert(index, d.log[index as usize - 1].payload.clone());
+            }
+            for index in commit.saturating_sub(3)..=commit {
+                if index > 0 {
+                    let here = &d.log[index as usize - 1].payload;
+                    assert_eq!(here, &self.committed[&index], "two entries at {index}");
+                }
+            }
+        }
+        let nodes = &self.nodes;
+        let acknowledged = &mut self.acknowledged;
+        self.pending.retain(|(at, index, term, payload)| {
+            let Some(member) = &nodes[*at].member else {
+                return false;
+            };
+            if member.role() != Role::Primary || member.term() != *term {
+                return false;
+            }
+            let reached = member.commit_index() >= *index;
+            if reached {
+                acknowledged.push((*index, payload.clone()));
+            }
+            !reached
+        });
+    }
+
+    /// On a network that works, all members come to one log that has all that was acknowledged.
+    fn settle(&mut self) {
+        self.faulty = false;
+        self.parted.clear();
+        for _ in 0..30_000 {
+            self.step();
+        }
+        for (index, payload) in &self.acknowledged {
+            assert_eq!(
+                self.committed.get(index),
+                Some(payload),
+                "{index} was acknowledged"
+            );
+        }
+        for node in &self.nodes {
+            let (d, m) = (node.disk.0.borrow(), node.member.as_ref());
+            let m = m.map(|m| {
+                (
+                    m.role(),
+                    m.term(),
+                    m.leader(),
+                    m.commit_index(),
+                    m.voters().voters.clone(),
+                    m.voters().learners.clone(),
+                )
+            });
+            println!(
+                "{:?} log {} synced {} applied {} flushed {}",
+                m,
+                d.log.len(),
+                d.synced,
+                d.applied,
+                d.flushed
+            );
+        }
+        let primaries = self
+            .nodes
+            .iter()
+            .filter(|n| n.member.as_ref().is_some_and(|m| m.role() == Role::Primary));
+        assert_eq!(primaries.count(), 1, "one primary");
+        let last = *self.committed.keys().next_back().unwrap();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let d = node.disk.0.borrow();
+            assert!(
+                d.applied + 200 > last,
+                "member {at} is at {} of {last}",
+                d.applied
+            );
+            for (n, applied) in d.engine.iter().enumerate() {
+                if let Some(committed) = self.committed.get(&(n as u64 + 1)) {
+                    assert_eq!(
+                        applied,
+                        committed,
+                        "member {at} has another entry {}",
+                        n + 1
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn run(seed: u64, planted: Planted) -> Sim {
+    let mut sim = Sim::new(seed, planted);
+    for _ in 0..30_000 {
+        sim.step();
+    }
+    sim.settle();
+    sim
+}
+
+fn from_env(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(default)
+}
+
+#[test]
+fn nothing_that_was_acknowledged_is_lost() {
+    let first = from_env("PANDO_SEED", 1);
+    let (mut acknowledged, mut restarts) = (0, 0);
+    for seed in first..first + from_env("PANDO_SEEDS", 10) {
+        println!("PANDO_SEED={seed}");
+        let sim = run(seed, Planted::Nothing);
+        acknowledged += sim.acknowledged.len();
+        restarts += sim.restarts;
+        assert!(
+            sim.acknowledged.len() > 100,
+            "seed {seed}: only {} writes",
+            sim.acknowledged.len()
+        );
+    }
+    println!(
+        "{acknowledged} acknowledged writes, {restarts} members started again to take writes back"
+    );
+}
+
+#[test]
+#[ignore = "minutes: looks for planted bugs"]
+fn planted_bugs_are_found() {
+    for planted in [
+        Planted::SkippedSync,
+        Planted::ForgottenVote,
+        Planted::EarlyFlush,
+    ] {
+        let found = (1..=from_env("PANDO_SEEDS", 500))
+            .find(|seed| std::panic::catch_unwind(|| run(*seed, planted)).is_err());
+        println!("{planted:?}: found by seed {found:?}");
+        assert!(found.is_some(), "{planted:?}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Where the log is one of several members': who is asked before an entry is made here, and told of
+//! each that was appended.
+//!
+//! ```text
+//! primary    propose ─► admit ─ append ─► Replicator::appended ─ apply ─ acknowledged for w: 1
+//! secondary  append_records ─► (a majority has them) ─► apply_up_to
+//! ```
+//!
+//! Invariants:
+//! - [`Replicator::appended`] is called under the commit lock, so in the order of the log.
+//! - What the engine has on disk is never ahead of [`FlushGate::allow`]: memory tables with later
+//!   entries are not flushed. So a member that starts again can forget what no majority had.
+
+use errors::Result;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// An entry as it was appended to the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Appended {
+    pub index: u64,
+    /// BSON Timestamp: seconds << 32 | increment.
+    pub ts: u64,
+    pub term: u64,
+    pub wall_millis: i64,
+    /// The bytes of the entry, see [`crate::Entry::decode`].
+    pub payload: Vec<u8>,
+}
+
+/// Is asked before entries are made here, and told of them.
+pub trait Replicator: Send + Sync {
+    /// Fails where this member may make none.
+    fn admit(&self) -> Result<()>;
+
+    /// Entries are in the log, and about to be applied. It holds all writers up: it must be quick.
+    fn appended(&self, entries: Vec<Appended>);
+}
+
+/// Holds back flushes of memory tables until what is in them may reach the disk.
+pub struct FlushGate {
+    /// The last index that may be on disk.
+    allowed: AtomicU64,
+    /// The last index that may be in a memory table.
+    applied: AtomicU64,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+/// How often a flush that is held back looks again by itself.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Default for FlushGate {
+    fn default() -> FlushGate {
+        FlushGate {
+            allowed: AtomicU64::new(u64::MAX),
+            applied: AtomicU64::new(0),
+            lock: Mutex::new(()),
+            changed: Condvar::new(),
+        }
+    }
+}
+
+impl FlushGate {
+    /// Flushes may bring to disk what is applied up to `index`; all of it for `u64::MAX`.
+    pub fn allow(&self, index: u64) {
+        self.allowed.store(index, Ordering::Release);
+        let _lock = self.lock.lock();
+        self.changed.notify_all();
+    }
+
+    /// The last index that may be on disk.
+    pub fn allowed(&self) -> u64 {
+        self.allowed.load(Ordering::Acquire)
+    }
+
+    /// Entries up to `index` are about to be in a memory table.
+    pub(crate) fn applying(&self, index: u64) {
+        self.applied.store(index, Ordering::Release);
+    }
+
+    /// Waits until what is applied now may reach the disk. A flush takes only memory tables that
+    /// were full before it began.
+    pub(crate) fn pass(&self) {
+        let applied = self.applied.load(Ordering::Acquire);
+        let mut lock = self.lock.lock();
+        while self.allowed.load(Ordering::Acquire) < applied {
+            self.changed.wait_for(&mut lock, LOOK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_flush_waits_for_what_it_would_bring_to_disk() {
+        let gate = Arc::new(FlushGate::default());
+        gate.allow(4);
+        gate.applying(4);
+        gate.pass();
+        gate.applying(6);
+        let (told, passed) = std::sync::mpsc::channel();
+        let flush = gate.clone();
+        let thread = std::thread::spawn(move || {
+            flush.pass();
+            told.send(()).unwrap();
+        });
+        gate.allow(5);
+        assert!(passed.recv_timeout(Duration::from_millis(250)).is_err());
+        gate.allow(6);
+        passed.recv_timeout(Duration::from_secs(10)).unwrap();
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,239 @@
+"""Replica sets of three processes: making one, reading from secondaries, failing over, taking back what no majority had."""
+
+import threading
+import time
+
+import pytest
+from harness import until
+from pymongo import ReadPreference, WriteConcern
+from pymongo.errors import OperationFailure, PyMongoError
+from replica_set import ReplicaSet, seconds_since, sees
+
+
+@pytest.fixture
+def three(tmp_path):
+    with ReplicaSet(tmp_path) as members:
+        yield members
+
+
+def test_a_server_with_a_set_name_waits_for_its_configuration(three):
+    with three.members[0].client() as client:
+        hello = client.admin.command("hello")
+        assert not hello["isWritablePrimary"] and not hello["secondary"] and hello["isreplicaset"]
+        with pytest.raises(OperationFailure) as failure:
+            client.admin.command("replSetGetStatus")
+        assert failure.value.code == 94
+        with pytest.raises(PyMongoError):
+            client.t.c.insert_one({})
+
+
+def test_three_members_have_what_is_written(three):
+    three.initiate()
+    with three.client() as client:
+        assert client.admin.command("hello")["setName"] == "rs"
+        coll = client.t.c
+        coll.insert_many([{"_id": n, "x": n % 7} for n in range(500)])
+        coll.create_index("x")
+        coll.update_many({"x": 3}, {"$set": {"y": 1}})
+        coll.delete_many({"x": 4})
+        assert len(client.nodes) == 3
+        wanted = coll.count_documents({})
+        coll.with_options(write_concern=WriteConcern(w=3, wtimeout=20_000)).insert_one({"_id": "all"})
+    for member in three.members:
+        sees(member, {}, wanted + 1)
+        with member.client() as client:
+            assert {i["name"] for i in client.t.c.list_indexes()} == {"_id_", "x_1"}
+            assert client.t.c.count_documents({"x": 3}, hint="x_1") == client.t.c.count_documents({"y": 1})
+            assert client.t.command("validate", "c")["valid"]
+
+
+def test_secondaries_refuse_writes_and_read_where_the_client_allows_it(three):
+    three.initiate()
+    with three.client() as client:
+        client.t.c.with_options(write_concern=WriteConcern(w=3, wtimeout=20_000)).insert_one({"_id": 1})
+        assert client.t.c.with_options(read_preference=ReadPreference.SECONDARY).find_one() == {"_id": 1}
+    secondary = three.secondaries()[0]
+    with secondary.wire() as wire:
+        reply = wire.command({"insert": "c", "documents": [{"_id": 2}], "$db": "t"})
+        assert reply["code"] == 10107 and reply["codeName"] == "NotWritablePrimary"
+        reply = wire.command({"find": "c", "$db": "t"})
+        assert reply["code"] == 13435 and reply["codeName"] == "NotPrimaryNoSecondaryOk"
+        reply = wire.command({"find": "c", "$db": "t", "$readPreference": {"mode": "secondary"}})
+        assert reply["cursor"]["firstBatch"] == [{"_id": 1}]
+
+
+def test_another_member_is_elected_when_the_primary_dies_and_nothing_is_lost(three):
+    three.initiate()
+    acknowledged = []
+    with three.client() as client:
+        coll = client.t.get_collection("c", write_concern=WriteConcern("majority"))
+        for n in range(100):
+            coll.insert_one({"_id": n})
+            acknowledged.append(n)
+        old = three.primary()
+        old.kill()
+        began = time.monotonic()
+        coll.insert_one({"_id": 100})
+        took = seconds_since(began)
+        print(f"a write succeeded {took:.2f} s after the kill")
+        assert took < 15
+        for n in range(101, 150):
+            coll.insert_one({"_id": n})
+        old.start()
+        sees(old, {}, 150)
+        assert {d["_id"] for d in coll.find()} == set(range(150))
+    until("the old primary is a secondary", three.is_whole)
+
+
+def test_what_only_a_deposed_primary_has_is_taken_back(three):
+    three.initiate()
+    with three.client() as client:
+        client.t.c.insert_one({"_id": "kept"})
+    old = three.primary()
+    others = [m for m in three.members if m is not old]
+    for other in others:
+        other.kill()
+    with old.client() as client:
+        lonely = client.t.get_collection("c", write_concern=WriteConcern(1))
+        try:
+            lonely.insert_one({"_id": "lost"})
+        except PyMongoError:
+            pytest.skip("the primary had stepped down already")
+    old.kill()
+    for other in others:
+        other.start()
+    with three.client() as client:
+        client.t.c.insert_one({"_id": "new"})
+        old.start()
+        until("the set is whole", three.is_whole)
+    for member in three.members:
+        sees(member, {}, 2)
+        with member.client() as client:
+            assert {d["_id"] for d in client.t.c.find()} == {"kept", "new"}
+
+
+def test_a_primary_steps_down_and_steps_aside(three):
+    three.initiate()
+    old = three.primary()
+    with old.client() as client:
+        client.t.c.insert_many([{"_id": n} for n in range(100)])
+        began = time.monotonic()
+        client.admin.command("replSetStepDown", 10)
+        print(f"stepped down in {seconds_since(began):.2f} s")
+    new = three.primary()
+    assert new is not old
+    with three.client() as client:
+        client.t.c.insert_one({"_id": 100})
+        assert client.t.c.count_documents({}) == 101
+    with old.wire() as wire:
+        assert wire.command({"insert": "c", "documents": [{}], "$db": "t"})["code"] == 10107
+
+
+def test_retryable_writes_go_on_over_an_election(three):
+    three.initiate()
+    stop, errors, done = threading.Event(), [], []
+
+    def write():
+        with three.client(retryWrites=True) as client:
+            n = 0
+            while not stop.is_set():
+                try:
+                    client.t.c.insert_one({"_id": n})
+                    done.append(n)
+                except PyMongoError as e:
+                    errors.append(e)
+                n += 1
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    until("writes are made", lambda: len(done) > 50)
+    with three.primary().client() as client:
+        client.admin.command("replSetStepDown", 15)
+    before = len(done)
+    until("writes are made again", lambda: len(done) > before + 50)
+    stop.set()
+    writer.join()
+    assert not errors, errors[:3]
+    with three.client() as client:
+        assert {d["_id"] for d in client.t.c.find()} >= set(done)
+
+
+def test_members_are_added_and_removed(tmp_path):
+    with ReplicaSet(tmp_path, size=3) as members:
+        with members.members[0].client() as client:
+            first = {"_id": "rs", "members": [{"_id": 0, "host": members.members[0].address}]}
+            client.admin.command("replSetInitiate", first)
+            client.t.c.insert_many([{"_id": n} for n in range(1000)])
+            config = client.admin.command("replSetGetConfig")["config"]
+            for n in (1, 2):
+                config["version"] += 1
+                config["members"].append({"_id": n, "host": members.members[n].address})
+                client.admin.command("replSetReconfig", config)
+                sees(members.members[n], {}, 1000)
+                until("the member votes", members.is_whole if n == 2 else lambda: True)
+            config = client.admin.command("replSetGetConfig")["config"]
+            config["version"] += 1
+            del config["members"][2]
+            client.admin.command("replSetReconfig", config)
+            assert len(client.admin.command("hello")["hosts"]) == 2
+
+
+def test_write_concerns_of_several_members(three):
+    three.initiate()
+    with three.client() as client:
+        coll = client.t.c
+        coll.with_options(write_concern=WriteConcern(w=3, wtimeout=20_000)).insert_one({"_id": 1})
+        with pytest.raises(OperationFailure) as failure:
+            coll.with_options(write_concern=WriteConcern(w=4)).insert_one({"_id": 2})
+        assert failure.value.code == 100
+        three.secondaries()[0].kill()
+        with pytest.raises(PyMongoError) as failure:
+            coll.with_options(write_concern=WriteConcern(w=3, wtimeout=300)).insert_one({"_id": 3})
+        assert "timed out" in str(failure.value)
+        coll.insert_one({"_id": 4})
+
+
+def test_change_streams_go_on_after_an_election(three):
+    three.initiate()
+    with three.client() as client:
+        coll = client.t.c
+        with coll.watch() as stream:
+            coll.insert_one({"_id": 1})
+            assert next(stream)["documentKey"] == {"_id": 1}
+            three.primary().kill()
+            coll.insert_one({"_id": 2})
+            assert next(stream)["documentKey"] == {"_id": 2}
+
+
+def test_transactions_commit_on_a_majority(three):
+    three.initiate()
+    with three.client() as client:
+        coll = client.t.c
+        coll.insert_one({"_id": 0, "n": 0})
+        with client.start_session() as session:
+            def work(s):
+                coll.update_one({"_id": 0}, {"$inc": {"n": 1}}, session=s)
+                coll.insert_one({"n": 1}, session=s)
+            session.with_transaction(work)
+        assert coll.find_one({"_id": 0})["n"] == 1
+        three.primary().kill()
+        with client.start_session() as session:
+            session.with_transaction(work)
+        assert coll.find_one({"_id": 0})["n"] == 2 and coll.count_documents({}) == 3
+
+
+def test_wrong_configurations_are_refused(three):
+    with three.members[0].client() as client:
+        for config, code in [
+            ({"_id": "other", "members": [{"_id": 0, "host": three.members[0].address}]}, 93),
+            ({"_id": "rs", "members": [{"_id": 0, "host": "127.0.0.1:1"}]}, 93),
+            ({"_id": "rs", "members": []}, 93),
+        ]:
+            with pytest.raises(OperationFailure) as failure:
+                client.admin.command("replSetInitiate", config)
+            assert failure.value.code == code, config
+    three.initiate()
+    with three.members[0].client() as client:
+        with pytest.raises(OperationFailure) as failure:
+            client.admin.command("replSetInitiate", three.config())
+        assert failure.value.code == 23
