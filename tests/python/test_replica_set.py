@@ -180,7 +180,7 @@ def test_members_are_added_and_removed(tmp_path):
 
 def test_write_concerns_of_several_members(three):
     three.initiate()
-    with three.client() as client:
+    with three.client(serverSelectionTimeoutMS=5000) as client:
         coll = client.t.c
         coll.with_options(write_concern=WriteConcern(w=3, wtimeout=20_000)).insert_one({"_id": 1})
         with pytest.raises(OperationFailure) as failure:
@@ -191,11 +191,16 @@ def test_write_concerns_of_several_members(three):
             coll.with_options(write_concern=WriteConcern(w=3, wtimeout=300)).insert_one({"_id": 3})
         assert "timed out" in str(failure.value)
         coll.insert_one({"_id": 4})
+        # `j: true` waits for a majority, which there is no more.
+        three.secondaries()[0].kill()
+        with pytest.raises(PyMongoError):
+            coll.with_options(write_concern=WriteConcern(w=1, j=True)).insert_one({"_id": 5})
 
 
 def test_change_streams_go_on_after_an_election(three):
     three.initiate()
-    with three.client() as client:
+    # The driver waits this long for the member that it had the cursor of.
+    with three.client(serverSelectionTimeoutMS=5000) as client:
         coll = client.t.c
         with coll.watch() as stream:
             coll.insert_one({"_id": 1})
