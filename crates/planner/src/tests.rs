@@ -1240,6 +1240,7 @@ fn indexes_of_shapes() {
             clustered: true,
             ns: "t.c",
             estimate: None,
+            fewest: None,
         });
         match plan.map(|p| p.access) {
             Ok(Access::Near(a)) => format!("near {}", a.index),
