@@ -7,6 +7,7 @@ import pytest
 from harness import until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.read_concern import ReadConcern
 from replica_set import ReplicaSet, seconds_since, sees
 
 
@@ -195,6 +196,30 @@ def test_write_concerns_of_several_members(three):
         three.secondaries()[0].kill()
         with pytest.raises(PyMongoError):
             coll.with_options(write_concern=WriteConcern(w=1, j=True)).insert_one({"_id": 5})
+
+
+def test_a_causal_session_sees_its_writes_on_a_secondary(three):
+    three.initiate()
+    with three.client() as client, client.start_session(causal_consistency=True) as session:
+        write = client.t.get_collection("c", write_concern=WriteConcern("majority"))
+        read = client.t.get_collection("c", read_preference=ReadPreference.SECONDARY, read_concern=ReadConcern("majority"))
+        for n in range(50):
+            write.insert_one({"_id": n}, session=session)
+            assert read.find_one({"_id": n}, session=session) == {"_id": n}
+
+
+def test_linearizable_reads_ask_a_majority(three):
+    three.initiate()
+    with three.client(serverSelectionTimeoutMS=5000) as client:
+        coll = client.t.get_collection("c", read_concern=ReadConcern("linearizable"))
+        coll.insert_one({"_id": 1})
+        assert coll.find_one() == {"_id": 1}
+        primary = three.primary()
+        for secondary in three.secondaries():
+            secondary.kill()
+        with primary.wire() as wire:
+            reply = wire.command({"find": "c", "readConcern": {"level": "linearizable"}, "maxTimeMS": 5000, "$db": "t"})
+            assert reply["ok"] == 0, reply
 
 
 def test_change_streams_go_on_after_an_election(three):

@@ -4,7 +4,7 @@
 //! Invariant: [`Admission::release`] releases what an [`Admission`] holds; its drop does so after
 //! an error or a panic.
 
-use super::dispatch::Call;
+use super::dispatch::{Call, is_linearizable};
 use crate::Commands;
 use crate::monitoring::operations::{Operation, Registered, shown_whole};
 use crate::request::CommandContext;
@@ -14,12 +14,16 @@ use crate::request::table::{Command, flag};
 use crate::request::transaction;
 use crate::security::authorize;
 use crate::settings::fail_point::CommandFailure;
+use ::replication::Driver;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, bail};
 use executor::session_id::{Lsid, NOBODY};
 use service::{Client, Mode, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How often a read that waits for a time looks whether it was ended.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What an admitted request holds until it has run.
 pub(super) struct Admission {
@@ -260,6 +264,13 @@ fn check_role(cx: &CommandContext<'_, '_>) -> Result<()> {
     if !(writes || reads) || command.name == "getMore" {
         return Ok(());
     }
+    if is_linearizable(&cx.args) {
+        cx.op.need_worker()?;
+        if !driver.is_leading() {
+            return Err(not_primary());
+        }
+    }
+    await_cluster_time(cx, driver)?;
     let status = driver.status();
     if status.is_primary() && driver.is_open() {
         return Ok(());
@@ -278,6 +289,22 @@ fn check_role(cx: &CommandContext<'_, '_>) -> Result<()> {
     }
     if !cx.args.generic.secondary_ok && !status.is_primary() && cx.args.db != "local" {
         bail!(NotPrimaryNoSecondaryOk, "not primary and secondaryOk=false");
+    }
+    Ok(())
+}
+
+/// Waits until this member has what the client has seen elsewhere (`afterClusterTime`).
+fn await_cluster_time(cx: &CommandContext<'_, '_>, driver: &Driver) -> Result<()> {
+    let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());
+    let after = concern.and_then(|d| d.get("afterClusterTime")?.as_timestamp());
+    let store = &cx.app.store;
+    let Some(after) = after.filter(|ts| *ts > store.last_ts()) else {
+        return Ok(());
+    };
+    cx.op.need_worker()?;
+    while store.last_ts() < after {
+        cx.op.check()?;
+        driver.wait(Instant::now() + LOOK, |_| store.last_ts() >= after);
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use crate::request::table::{self, Command, flag};
 use crate::request::transaction;
 use crate::request::{CommandContext, Done};
 use crate::settings::fail_point::CommandFailure;
+use crate::topology::member;
 use crate::topology::monitor::Monitor;
 use crate::{Commands, Local};
 use ::replication::member::raft_id;
@@ -251,7 +252,10 @@ impl Commands {
                 0 if cx.after_commit => self.store.last_index(),
                 n => n,
             }),
-            false if shows_durable(cx) => Awaits::Disk(self.store.last_index()),
+            // What a secondary has applied a majority has.
+            false if member::is_primary(cx) && shows_durable(cx) => {
+                Awaits::Disk(self.store.last_index())
+            }
             _ => Awaits::Nothing,
         }
     }
@@ -315,6 +319,7 @@ fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> 
     }
     if let Ok(Done::Reply | Done::ReplyMore) = done {
         await_members(cx);
+        confirm_primary(cx)?;
         append_concern_error(cx, admission.failure.as_ref());
         if cx.int_ok {
             cx.w.i32("ok", 1);
@@ -323,6 +328,36 @@ fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> 
         }
     }
     done.map_err(|e| with_unmet(e, &cx.write_concern))
+}
+
+/// Before the reply to a linearizable read: a majority takes an entry that is made after the read, so
+/// no other primary was elected before it.
+fn confirm_primary(cx: &CommandContext<'_, '_>) -> Result<()> {
+    let Some(driver) = cx
+        .app
+        .replica
+        .as_ref()
+        .filter(|_| is_linearizable(&cx.args))
+    else {
+        return Ok(());
+    };
+    let entry = storage::Entry::noop(Vec::new());
+    let index = cx.app.store.propose(vec![entry])?.index;
+    let until = cx.op.deadline.unwrap_or(Instant::now() + LONGEST_WAIT);
+    driver.wait(until, |s| s.commit_index >= index || !s.is_primary());
+    if driver.commit_index() < index || !driver.is_leading() {
+        return Err(err!(
+            LinearizableReadConcernError,
+            "Failed to confirm that read was linearizable."
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a read asks for the newest of all states.
+pub(super) fn is_linearizable(args: &Args<'_>) -> bool {
+    let concern = args.generic.read_concern.and_then(|v| v.as_doc());
+    concern.and_then(|d| d.get("level")?.as_str()) == Some("linearizable")
 }
 
 /// Waits until the members that the write concern asks for have what the command wrote.
