@@ -1,7 +1,7 @@
 //! What may be done: MongoDB's privilege actions, and sets of them.
 
 use bson::Doc;
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use std::fmt;
 
 macro_rules! actions {

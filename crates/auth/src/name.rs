@@ -1,7 +1,7 @@
 //! Names of users and roles. Each belongs to a database, and is written `name@db`.
 
 use bson::{Doc, Val, tag};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use sha2::{Digest, Sha256};
 use std::fmt;
 

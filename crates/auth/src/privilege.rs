@@ -12,7 +12,7 @@
 
 use crate::action::{Action, Actions};
 use bson::{Doc, DocBuf, Writer, doc};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use foldhash::HashMap;
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@
 //! ```
 
 use bson::{Doc, Val};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use std::net::IpAddr;
 
 /// A range of addresses.

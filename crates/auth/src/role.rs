@@ -9,7 +9,6 @@ use crate::name::RoleName;
 use crate::privilege::{Privilege, Privileges, Resource};
 use crate::restriction::Restrictions;
 use Action::*;
-use errors::Result;
 use std::collections::BTreeSet;
 
 /// What is known of a role.
@@ -502,10 +501,10 @@ pub struct Resolved {
 
 /// Follows roles to what they allow. `look_up` finds those that users made; a role that is not there
 /// allows nothing.
-pub fn resolve(
+pub fn resolve<E>(
     roles: &[RoleName],
-    mut look_up: impl FnMut(&RoleName) -> Result<Option<Role>>,
-) -> Result<Resolved> {
+    mut look_up: impl FnMut(&RoleName) -> Result<Option<Role>, E>,
+) -> Result<Resolved, E> {
     let mut resolved = Resolved::default();
     let mut left: Vec<RoleName> = roles.to_vec();
     while let Some(name) = left.pop() {
@@ -534,7 +533,8 @@ mod tests {
     use crate::privilege::Target::{self, Cluster, Collection, Database};
 
     fn may(role: &str, db: &str, action: Action, target: Target<'_>) -> bool {
-        let resolved = resolve(&[RoleName::new(role, db)], |_| Ok(None)).unwrap();
+        let resolved =
+            resolve(&[RoleName::new(role, db)], |_| Ok::<_, errors::Error>(None)).unwrap();
         resolved.privileges.allows(action, target)
     }
 
@@ -607,7 +607,7 @@ mod tests {
     fn a_circle_of_roles_ends() {
         let look_up = |name: &RoleName| {
             let other = if name.role == "a" { "b" } else { "a" };
-            Ok(Some(Role {
+            Ok::<_, errors::Error>(Some(Role {
                 roles: vec![RoleName::new(other, "d"), RoleName::new("read", "d")],
                 ..Role::default()
             }))

@@ -44,7 +44,7 @@ pub(crate) fn next_tablet_of(value: &[u8]) -> Result<u64> {
         u64::try_from(n).ok()
     };
     // A tablet number that is given twice would show one collection's records in another.
-    number().ok_or_else(|| Error::internal("the catalog is damaged (nextTablet)"))
+    number().ok_or_else(|| Error::internal("the catalog is damaged (nextTablet)").into())
 }
 
 /// A collection from its record, as the store has it.
@@ -166,7 +166,7 @@ impl Observer for Published {
         let mut made = Vec::new();
         for part in entry.plain().filter(|e| is_ddl(e)) {
             if let Err(e) = self.change(&mut next, part, &mut made) {
-                panic!("the catalog's change at {}: {}", at.index, e.message);
+                panic!("the catalog's change at {}: {}", at.index, e);
             }
         }
         self.snapshot.store(Arc::new(next));

@@ -9,7 +9,7 @@ use crate::names::Names;
 use crate::view_definition::{self, Row};
 use crate::{check_collection_name, record};
 use bson::{Doc, DocBuf, Value, Writer, doc};
-use errors::{Error, Result, bail, err};
+use errors::{Error, Result, Suspension, bail, err};
 use parking_lot::{Mutex, RwLock};
 use query::collation::Collation;
 use std::sync::Arc;
@@ -200,7 +200,8 @@ impl Catalog {
         if let Some((tablet, records, bytes)) = count {
             entry.count(tablet, records, bytes);
         }
-        self.store.propose(vec![entry]).map(|_| ())
+        self.store.propose(vec![entry])?;
+        Ok(())
     }
 
     /// Creates a collection; `None` when there is one of that name already.
@@ -238,13 +239,13 @@ impl Catalog {
     /// held.
     fn applied(&self, ns: &str) -> Result<Arc<Collection>> {
         self.get(ns)
-            .ok_or_else(|| Error::internal(format!("no {ns} after its entry was applied")))
+            .ok_or_else(|| Error::internal(format!("no {ns} after its entry was applied")).into())
     }
 
     /// Fails with WriteConflict when an open transaction has created a collection of that name.
     fn check_not_pending(&self, ns: &str) -> Result<()> {
         match self.current.is_pending(ns) {
-            true => Err(storage::write_conflict()),
+            true => Err(storage::write_conflict().into()),
             false => Ok(()),
         }
     }
@@ -303,7 +304,7 @@ impl Catalog {
             Some(c) => Ok(c),
             None => self
                 .get(ns)
-                .ok_or_else(|| err!(NamespaceNotFound, "ns does not exist: {ns}")),
+                .ok_or_else(|| err!(NamespaceNotFound, "ns does not exist: {ns}").into()),
         }
     }
 
@@ -361,7 +362,7 @@ impl Catalog {
         for ns in names {
             match self.drop_collection(&ns) {
                 Ok(_) => dropped.push(ns),
-                Err(e) if e.code == errors::Code::NamespaceNotFound => {}
+                Err(e) if e.is(errors::Code::NamespaceNotFound) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -602,7 +603,7 @@ impl Catalog {
     }
 
     /// Marks fields of an index as multikey, before the first such entry is written. The caller
-    /// holds the collection's write lock (read side); `wait` false gives `Error::offload()` instead
+    /// holds the collection's write lock (read side); `wait` false gives `Suspension::Worker` instead
     /// of waiting for the mutex.
     pub fn set_multikey(
         &self,
@@ -614,7 +615,7 @@ impl Catalog {
         let _change = if wait {
             self.change.lock()
         } else {
-            self.change.try_lock().ok_or_else(Error::offload)?
+            self.change.try_lock().ok_or(Suspension::Worker)?
         };
         let c = self
             .get(ns)
@@ -705,7 +706,7 @@ fn check_definition(now: &Snapshot, ns: &str, options: Doc<'_>) -> Result<()> {
 fn index_mut(c: &mut Collection, which: impl Fn(&Index) -> bool) -> Result<&mut Index> {
     let i = c.indexes.iter_mut().find(|i| which(i));
     i.map(Arc::make_mut)
-        .ok_or_else(|| err!(IndexNotFound, "index not found"))
+        .ok_or_else(|| err!(IndexNotFound, "index not found").into())
 }
 
 fn drop_effects(c: &Collection) -> Vec<Effect> {

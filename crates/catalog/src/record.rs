@@ -50,7 +50,7 @@ pub(crate) fn read(d: Doc<'_>) -> Result<Collection> {
     let mut c = Collection::new(ns.into(), uuid, tablet as u64, options.to_buf())?;
     // A collection without a bound would lose all of its records at the next insert.
     if c.capped.as_ref().is_some_and(|c| c.size_bytes == 0) {
-        return Err(bad("options.size"));
+        return Err(bad("options.size").into());
     }
     c.since_millis = number(d, "since").ok_or_else(|| bad("since"))?;
     if flag(d, "numbered").ok_or_else(|| bad("numbered"))? {
@@ -178,8 +178,14 @@ mod tests {
             let at = bytes.windows(field.len()).position(|w| w == field);
             bytes[at.expect(name)] = b'x';
             let said = read(Doc::new(&bytes).unwrap()).map(|_| ()).unwrap_err();
-            assert!(said.message.contains("damaged ("), "{name}: {said}");
-            assert!(said.message.contains(name), "{name}: {said}");
+            assert!(
+                said.failure().unwrap().message.contains("damaged ("),
+                "{name}: {said}"
+            );
+            assert!(
+                said.failure().unwrap().message.contains(name),
+                "{name}: {said}"
+            );
         }
     }
 
@@ -189,7 +195,10 @@ mod tests {
         read(write(&c).as_doc()).unwrap();
         let c = collection(doc! { "capped": true });
         let said = read(write(&c).as_doc()).map(|_| ()).unwrap_err();
-        assert!(said.message.contains("(options.size)"), "{said}");
+        assert!(
+            said.failure().unwrap().message.contains("(options.size)"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -202,7 +211,13 @@ mod tests {
             doc! { "nextTablet": -1i64 },
         ];
         for bad in bad {
-            assert!(number(bad).unwrap_err().message.contains("nextTablet"));
+            assert!(
+                number(bad)
+                    .unwrap_err()
+                    .into_error()
+                    .message
+                    .contains("nextTablet")
+            );
         }
     }
 }

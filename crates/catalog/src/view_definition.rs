@@ -306,7 +306,7 @@ mod tests {
     fn check(s: &Snapshot, ns: &str, on: &str, stages: &str) -> i32 {
         let d = json::parse(&format!("{{\"p\":{stages}}}")).unwrap();
         s.check_view(ns, on, d.as_doc().get("p").unwrap(), None)
-            .map_or_else(|e| e.code.0, |()| 0)
+            .map_or_else(|e| e.failure().unwrap().code.0, |()| 0)
     }
 
     #[test]

@@ -211,7 +211,14 @@ mod tests {
 
     #[test]
     fn what_is_no_token_is_refused() {
-        let code = |d: DocBuf| Token::parse(d.as_doc().as_val()).unwrap_err().code.0;
+        let code = |d: DocBuf| {
+            Token::parse(d.as_doc().as_val())
+                .unwrap_err()
+                .failure()
+                .unwrap()
+                .code
+                .0
+        };
         assert_eq!(code(bson::doc! {}), 40647);
         assert_eq!(code(bson::doc! { "_data": 7 }), 40647);
         assert_eq!(code(bson::doc! { "_data": "8" }), 9);
@@ -227,7 +234,11 @@ mod tests {
         let whole = token.hex();
         for cut in (2..whole.len() - 2).step_by(2) {
             let read = Token::parse(bson::doc! { "_data": &whole[..cut] }.as_doc().as_val());
-            assert_eq!(read.unwrap_err().code.0, 15, "cut at {cut}");
+            assert_eq!(
+                read.unwrap_err().failure().unwrap().code.0,
+                15,
+                "cut at {cut}"
+            );
         }
         for tolerated in [&whole[..whole.len() - 2], &format!("{whole}FF")] {
             let d = bson::doc! { "_data": tolerated };

@@ -44,7 +44,7 @@ use ::replication::{Changed, Driver};
 use admin::set_feature_compatibility_version::AsParameter as FeatureVersion;
 use bson::{Doc, DocBuf, ObjectId, Writer};
 use diagnostic::current_op::Connections;
-use errors::Result;
+use errors::{Fallible, Result};
 use monitoring::metrics::{self, Counters};
 use monitoring::operations::Operations;
 use monitoring::profiler::Profiler;
@@ -213,11 +213,13 @@ impl Commands {
             let ns = what.get("commitIndexBuild").and_then(|v| v.as_str());
             let index = what.get("index").and_then(|v| v.to_i64_exact());
             match (ns, index.and_then(|n| u32::try_from(n).ok())) {
-                (Some(ns), Some(index)) => executor::build::catch_up(&engine, ns, index),
+                (Some(ns), Some(index)) => {
+                    executor::build::catch_up(&engine, ns, index).map_err(|stop| stop.into_error())
+                }
                 _ => Ok(()),
             }
         }));
-        driver.run()
+        Ok(driver.run()?)
     }
 
     /// Whether nobody can log in yet, although everybody has to.
@@ -292,14 +294,14 @@ impl Service for Commands {
         }
     }
 
-    fn commit(&self, local: &mut Local) -> Result<u64> {
+    fn commit(&self, local: &mut Local) -> Fallible<u64> {
         local
             .group
             .commit(&self.store)
             .inspect_err(|_| self.retries.forget())
     }
 
-    fn durable(&self) -> Result<u64> {
+    fn durable(&self) -> Fallible<u64> {
         self.store.healthy()?;
         if self.replica.as_ref().is_some_and(|r| !r.is_leading()) {
             let e = errors::err!(InterruptedDueToReplStateChange, "operation was interrupted");

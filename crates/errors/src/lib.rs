@@ -1,5 +1,5 @@
-//! MongoDB's error codes, code names and labels, in one table, and the error type that every room
-//! returns.
+//! MongoDB's error codes, code names and labels, in one table; the error type that every room
+//! returns; and [`Stop`], for work that may end early without having failed.
 //!
 //! Invariant: a code has one name, and both are those of MongoDB's public `error_codes.yml`; an
 //! error that MongoDB itself raises by a bare number is named `Location<number>`. Drivers match on
@@ -119,11 +119,6 @@ codes! {
     IDLFailedToParse = 40414, IDLUnknownField = 40415, ClientMarkedKilled = 46841, NotARetryableWriteCommand = 50768,
 }
 
-/// Never sent to a client: the command cannot finish on an event loop and must be run again on a
-/// worker.
-const OFFLOAD: Code = Code(-1);
-const NEEDS_DISK: Code = Code(-2);
-
 impl Code {
     /// The wire name: the table's, or `Location<number>`.
     pub fn name(self) -> String {
@@ -152,7 +147,30 @@ pub struct Failure {
     pub extra: Option<Vec<u8>>,
 }
 
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+/// Why work ended before it was done.
+#[derive(Clone, Debug)]
+pub enum Stop {
+    Failed(Error),
+    /// Nothing was changed: it can be run again when it has what it lacks.
+    Suspended(Suspension),
+}
+
+/// What work lacked that stopped without having failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Suspension {
+    /// A read from the disk, and nothing else.
+    Read,
+    /// A thread that may block and take its time.
+    Worker,
+    /// Memory for a long reply.
+    Room,
+}
+
+/// Of work that a suspension can travel through.
+pub type Result<T, E = Stop> = std::result::Result<T, E>;
+
+/// Of work that can fail, and is never suspended.
+pub type Fallible<T, E = Error> = Result<T, E>;
 
 impl Error {
     pub fn new(code: Code, message: impl Into<String>) -> Error {
@@ -178,25 +196,6 @@ impl Error {
         Error::new(Code::InternalError, message)
     }
 
-    /// The command would exceed its budget on the event loop, wait for a disk or for a latch: run
-    /// it on a worker instead.
-    pub fn offload() -> Error {
-        Error::new(OFFLOAD, String::new())
-    }
-
-    /// As [`Error::offload`], where nothing but a read from the disk is in the way.
-    pub fn needs_disk() -> Error {
-        Error::new(NEEDS_DISK, String::new())
-    }
-
-    pub fn is_offload(&self) -> bool {
-        matches!(self.code, OFFLOAD | NEEDS_DISK)
-    }
-
-    pub fn is_for_disk(&self) -> bool {
-        self.code == NEEDS_DISK
-    }
-
     /// Whether the operation is to end, and the error says nothing about what it was doing.
     pub fn is_interruption(&self) -> bool {
         matches!(
@@ -217,12 +216,80 @@ impl Error {
 
     /// Prefixes the message, as MongoDB does when it adds context (`ctx :: caused by :: message`).
     pub fn context(mut self, ctx: &str) -> Error {
-        if !self.is_offload() {
-            self.message = format!("{ctx} :: caused by :: {}", self.message);
-        }
+        self.message = format!("{ctx} :: caused by :: {}", self.message);
         self
     }
 }
+
+impl Stop {
+    pub fn failure(&self) -> Option<&Error> {
+        match self {
+            Stop::Failed(e) => Some(e),
+            Stop::Suspended(_) => None,
+        }
+    }
+
+    /// Whether it failed with this code.
+    pub fn is(&self, code: Code) -> bool {
+        self.failure().is_some_and(|e| e.code == code)
+    }
+
+    pub fn is_suspension(&self) -> bool {
+        matches!(self, Stop::Suspended(_))
+    }
+
+    /// See [`Error::is_interruption`].
+    pub fn is_interruption(&self) -> bool {
+        self.failure().is_some_and(Error::is_interruption)
+    }
+
+    /// The error that is told where nothing can be suspended. To be suspended there is a bug.
+    pub fn into_error(self) -> Error {
+        match self {
+            Stop::Failed(e) => e,
+            Stop::Suspended(lack) => Error::internal(format!(
+                "suspended for lack of {lack:?} where nothing may be"
+            )),
+        }
+    }
+
+    /// The same stop with its error, if it has one, made into another.
+    pub fn map_error(self, f: impl FnOnce(Error) -> Error) -> Stop {
+        match self {
+            Stop::Failed(e) => Stop::Failed(f(e)),
+            suspended => suspended,
+        }
+    }
+
+    /// See [`Error::context`].
+    pub fn context(self, ctx: &str) -> Stop {
+        self.map_error(|e| e.context(ctx))
+    }
+}
+
+impl<E: Into<Error>> From<E> for Stop {
+    #[inline]
+    fn from(e: E) -> Stop {
+        Stop::Failed(e.into())
+    }
+}
+
+impl From<Suspension> for Stop {
+    fn from(lack: Suspension) -> Stop {
+        Stop::Suspended(lack)
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stop::Failed(e) => e.fmt(f),
+            Stop::Suspended(lack) => write!(f, "suspended for lack of {lack:?}"),
+        }
+    }
+}
+
+impl std::error::Error for Stop {}
 
 impl std::ops::Deref for Error {
     type Target = Failure;
@@ -264,7 +331,7 @@ macro_rules! err {
 /// `bail!(BadValue, "fmt {}", x)`: returns the error.
 #[macro_export]
 macro_rules! bail {
-    ($($arg:tt)*) => { return Err($crate::err!($($arg)*)) };
+    ($($arg:tt)*) => { return Err($crate::err!($($arg)*).into()) };
 }
 
 #[cfg(test)]
@@ -276,8 +343,27 @@ mod tests {
         assert_eq!(Code::DuplicateKey.name(), "DuplicateKey");
         assert_eq!(Code(17280).name(), "Location17280");
         assert_eq!(Code(40415).name(), "IDLUnknownField");
-        assert!(Error::offload().is_offload() && !Error::offload().is_for_disk());
-        assert!(Error::needs_disk().is_offload() && Error::needs_disk().is_for_disk());
         assert_eq!(err!(BadValue, "x {}", 1).message, "x 1");
+    }
+
+    #[test]
+    fn a_suspension_is_no_failure() {
+        let failed = |e: Error| -> Result<()> { Err(e)? };
+        let failed = failed(err!(BadValue, "x")).unwrap_err();
+        assert!(failed.is(Code::BadValue) && !failed.is_suspension());
+        assert_eq!(
+            failed.context("y").to_string(),
+            "BadValue (2): y :: caused by :: x"
+        );
+        let suspended = || -> Result<()> { Err(Suspension::Read)? };
+        let stop = suspended().unwrap_err().context("y");
+        assert!(matches!(stop, Stop::Suspended(Suspension::Read)));
+        assert_eq!(stop.into_error().code, Code::InternalError);
+    }
+
+    #[test]
+    fn a_stop_is_two_words_long() {
+        assert_eq!(size_of::<Result<()>>(), 2 * size_of::<usize>());
+        assert_eq!(size_of::<Fallible<()>>(), size_of::<usize>());
     }
 }

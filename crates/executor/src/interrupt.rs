@@ -6,7 +6,7 @@
 //! it.
 
 use bson::{Doc, Val, Value};
-use errors::{Error, Result, bail};
+use errors::{Result, Suspension, bail};
 use parking_lot::Mutex;
 use query::expr::{Vars, Watchdog};
 use query::script::{Function, Globals, Scripts};
@@ -109,7 +109,7 @@ impl Watchdog for Interrupt {
         if let Some(left) = &mut s.left {
             match left.checked_sub(1) {
                 Some(n) => *left = n,
-                None => return Err(Error::offload()),
+                None => return Err(Suspension::Worker.into()),
             }
         }
         interrupted(s.deadline, [&s.killed, &s.cancelled].map(|f| f.as_deref()))
@@ -135,7 +135,7 @@ impl Watchdog for Interrupt {
         }
         // An event loop serves other clients meanwhile.
         if self.state.lock().left.is_some() {
-            return Err(Error::offload());
+            return Err(Suspension::Worker.into());
         }
         Ok(self)
     }
@@ -151,7 +151,7 @@ impl Interrupt {
         if made.is_err() {
             self.check()?;
         }
-        made
+        Ok(made?)
     }
 }
 
@@ -203,15 +203,15 @@ mod tests {
         cell.state.lock().killed = Some(killed.clone());
         assert!(cell.check().is_ok());
         killed.store(true, Ordering::Relaxed);
-        assert_eq!(cell.check().unwrap_err().code, Code::Interrupted);
+        assert!(cell.check().unwrap_err().is(Code::Interrupted));
         *cell.state.lock() = State {
             deadline: Some(Instant::now()),
             ..State::default()
         };
-        assert_eq!(cell.check().unwrap_err().code, Code::MaxTimeMSExpired);
+        assert!(cell.check().unwrap_err().is(Code::MaxTimeMSExpired));
         cell.state.lock().deadline = None;
         cell.state.lock().left = Some(2);
         assert!(cell.check().is_ok() && cell.check().is_ok());
-        assert!(cell.check().unwrap_err().is_offload());
+        assert!(cell.check().unwrap_err().is_suspension());
     }
 }

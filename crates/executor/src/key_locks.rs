@@ -89,7 +89,7 @@ impl KeyLocks {
     pub(crate) fn queue(&self, hashes: &[u64]) -> Result<Waiting<'_>> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MOST_WAITING {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(write_conflict());
+            return Err(write_conflict().into());
         }
         let mut table = self.table.lock();
         for hash in hashes {
@@ -109,8 +109,8 @@ impl KeyLocks {
         for hash in hashes {
             match table.owners.get(hash) {
                 Some(owner) if *owner == id => continue,
-                Some(_) => return Err(write_conflict()),
-                None if table.waiters.contains_key(hash) => return Err(write_conflict()),
+                Some(_) => return Err(write_conflict().into()),
+                None if table.waiters.contains_key(hash) => return Err(write_conflict().into()),
                 None => {}
             }
             table.owners.insert(*hash, id);

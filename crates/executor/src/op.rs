@@ -1,8 +1,8 @@
 //! One running operation: its budget, its write group, its interruption.
 //!
 //! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries,
-//! reads only what is in the cache and never waits. When that is not enough it fails with
-//! `Error::offload()` before it has had any effect, and is run again on a worker. Inline, commits
+//! reads only what is in the cache and never waits. When that is not enough it is
+//! suspended before it has had any effect, and is run again on a worker. Inline, commits
 //! are deferred: the entries gather in the loop's [`WriteGroup`], and latches and locks stay held
 //! until the group is written. On a worker a commit is made at once, in one group with whoever else
 //! commits.
@@ -22,7 +22,7 @@ use crate::snapshot_history::PinnedSnapshot;
 use crate::transaction::Transaction;
 use crate::write_group::WriteGroup;
 use catalog::Collection;
-use errors::{Error, Result, bail};
+use errors::{Result, Suspension, bail};
 use planner::Plan;
 use query::expr::Vars;
 use smallvec::SmallVec;
@@ -69,9 +69,8 @@ pub struct OpCtx<'a> {
     /// A batch may end early when there is no room for more.
     pub may_cut: bool,
     /// The command may start over, because it has changed nothing: instead of waiting for room
-    /// half-way, it fails with `wants_room` set, and runs again when there is room.
+    /// half-way, it is suspended, and runs again when there is room.
     pub may_start_over: bool,
-    pub wants_room: bool,
     /// The bytes that each scan may use to remember given records.
     pub(crate) remembered: usize,
     /// The pinned snapshot to read; `None`: the newest state.
@@ -119,7 +118,6 @@ impl<'a> OpCtx<'a> {
             room: None,
             may_cut: false,
             may_start_over: false,
-            wants_room: false,
             remembered: REMEMBERED,
             moment: None,
             staged: false,
@@ -190,7 +188,7 @@ impl<'a> OpCtx<'a> {
     /// long.
     pub fn need_worker(&self) -> Result<()> {
         if self.may_offload() {
-            Err(Error::offload())
+            Err(Suspension::Worker.into())
         } else {
             Ok(())
         }
@@ -230,11 +228,9 @@ impl<'a> OpCtx<'a> {
             if may_do_without {
                 return Ok(false);
             }
-            self.need_worker()?;
-            if self.may_start_over {
-                // A waiting operation should not hold the long document.
-                self.wants_room = true;
-                return Err(Error::offload());
+            // A waiting operation should not hold the long document.
+            if self.may_start_over || self.may_offload() {
+                return Err(Suspension::Room.into());
             }
             self.wait_for_room()?;
         }
@@ -244,7 +240,6 @@ impl<'a> OpCtx<'a> {
 
     /// On a worker: waits for room for a long reply.
     pub fn wait_for_room(&mut self) -> Result<()> {
-        self.wants_room = false;
         if let Some(room) = self.room {
             while !room.take() && !room.wait() {
                 self.check()?;
@@ -260,7 +255,7 @@ impl<'a> OpCtx<'a> {
     pub fn tick(&mut self, n: u32) -> Result<()> {
         if self.group.is_some() {
             if self.budget < n && !self.staged {
-                return Err(Error::offload());
+                return Err(Suspension::Worker.into());
             }
             self.budget = self.budget.saturating_sub(n);
         }

@@ -86,7 +86,7 @@ pub fn prepare(doc: Doc<'_>, next_stamp: impl FnMut() -> u64) -> Result<DocBuf> 
 /// `key` may have the store's prefix.
 #[inline]
 pub(crate) fn stored<'r>(coll: &Collection, key: &[u8], record: &'r [u8]) -> Result<Doc<'r>> {
-    Doc::new(record).ok_or_else(|| damaged_record(coll, key))
+    Doc::new(record).ok_or_else(|| damaged_record(coll, key).into())
 }
 
 #[cold]
@@ -113,7 +113,7 @@ pub fn own_part(store_key: &[u8]) -> &[u8] {
 /// The `_id` of a stored document.
 pub fn id_of(doc: Doc<'_>) -> Result<Val<'_>> {
     doc.get("_id")
-        .ok_or_else(|| Error::internal("a stored document has no _id"))
+        .ok_or_else(|| Error::internal("a stored document has no _id").into())
 }
 
 /// The store's key of the record with this `_id`. Where records lie under their `_id` the record
@@ -180,9 +180,9 @@ fn last_number(view: &View, coll: &Collection) -> Result<Option<u64>> {
         return Ok(None);
     }
     let number = scan.key().get(PREFIX..).and_then(sequence_of);
-    number
-        .map(Some)
-        .ok_or_else(|| Error::internal(format!("a record of {} lies under no number", coll.ns)))
+    number.map(Some).ok_or_else(|| {
+        Error::internal(format!("a record of {} lies under no number", coll.ns)).into()
+    })
 }
 
 /// The store's key of the record whose `_id` this is, in a collection whose records lie under their
@@ -257,14 +257,16 @@ pub fn told<'e>(
         ID_INDEX => value.split_at_checked(NUMBER),
         _ => entry.get(at..).map(|record| (record, value)),
     };
-    told.ok_or_else(|| damaged_entry(index))
+    told.ok_or_else(|| damaged_entry(index).into())
 }
 
 /// The type information of an entry, which its key lacks.
 #[inline]
 pub(crate) fn types<'e>(index: &Index, value: &'e [u8]) -> Result<&'e [u8]> {
     match index.id {
-        ID_INDEX => value.get(NUMBER..).ok_or_else(|| damaged_entry(index)),
+        ID_INDEX => value
+            .get(NUMBER..)
+            .ok_or_else(|| damaged_entry(index).into()),
         _ => Ok(value),
     }
 }
@@ -308,7 +310,7 @@ pub fn check_unique(
     if index.id == ID_INDEX {
         return match view.get(&low)? {
             Some(value) if value.get(..NUMBER) != own => {
-                Err(duplicate(coll, index, index_key, types))
+                Err(duplicate(coll, index, index_key, types).into())
             }
             _ => view.check_first_writer(&low),
         };
@@ -317,7 +319,7 @@ pub fn check_unique(
     let mut scan = view.scan(&low, &high, Direction::Forward);
     while scan.next()? {
         if scan.key().get(low.len()..) != own {
-            return Err(duplicate(coll, index, index_key, types));
+            return Err(duplicate(coll, index, index_key, types).into());
         }
     }
     view.check_unchanged(&low, &high)

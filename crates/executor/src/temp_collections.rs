@@ -36,7 +36,7 @@ pub(crate) fn drop_all(catalog: &Catalog) {
                 tracing::info!(target: "STORAGE", ns = &*coll.ns, "Dropped what an operation that was killed had left");
             }
             Err(e) => {
-                tracing::warn!(target: "STORAGE", ns = &*coll.ns, error = e.message.as_str(), "Cannot drop what an operation that was killed had left");
+                tracing::warn!(target: "STORAGE", ns = &*coll.ns, error = %e, "Cannot drop what an operation that was killed had left");
             }
         }
     }

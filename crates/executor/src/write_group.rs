@@ -4,7 +4,7 @@
 //! failed.
 
 use catalog::{Tail, WriteLock};
-use errors::{Error, Result};
+use errors::{Error, Fallible};
 use std::sync::Arc;
 use storage::{Entry, LatchGuard, Store};
 
@@ -64,7 +64,7 @@ impl WriteGroup {
     /// Flushes; returns the outcome of all writes staged since the last call: a log index at or
     /// after their last entry. The index also covers earlier entries of other writers, because a
     /// reply to a retried write may stand for one of those.
-    pub fn commit(&mut self, store: &Store) -> Result<u64> {
+    pub fn commit(&mut self, store: &Store) -> Fallible<u64> {
         self.flush(store);
         match self.failed.take() {
             Some(e) => Err(e),

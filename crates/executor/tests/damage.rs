@@ -66,7 +66,11 @@ fn whatever_reads_a_damaged_record_names_it() {
     ] {
         let failed = find(&engine, filter, sort).expect_err(filter);
         assert!(
-            failed.message.ends_with(" of t.c is damaged"),
+            failed
+                .failure()
+                .unwrap()
+                .message
+                .ends_with(" of t.c is damaged"),
             "{filter}: {failed}"
         );
     }

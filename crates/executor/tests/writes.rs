@@ -158,7 +158,7 @@ fn documents_come_and_go_and_survive_a_restart() {
         assert_eq!(insert(&e, &[r#"{"_id": 4, "a": 2}"#]).n, 1);
         let failed =
             update(&e, r#"{"_id": 4}"#, r#"{"$set": {"a": 1}}"#, false, false).unwrap_err();
-        assert_eq!(failed.code, errors::Code::DuplicateKey);
+        assert!(failed.is(errors::Code::DuplicateKey));
         let u = update(&e, r#"{"a": 9}"#, r#"{"$set": {"b": [1, 2]}}"#, false, true).unwrap();
         assert!(u.upserted.is_some());
         check(&e);
@@ -247,7 +247,7 @@ fn unique_builds_fail_whole() {
     let e = open(dir.path());
     insert(&e, &[r#"{"a": 1}"#, r#"{"a": 1}"#]);
     let r = index(&e, r#"{"a": 1}"#, r#"{"unique": true}"#).unwrap_err();
-    assert_eq!(r.code, errors::Code::DuplicateKey);
+    assert!(r.is(errors::Code::DuplicateKey));
     assert!(e.catalog.get("t.c").unwrap().indexes.is_empty());
 }
 
@@ -326,16 +326,19 @@ fn waiting_for_a_collection_ends_with_the_operation() {
             done.errors
                 .into_iter()
                 .next()
-                .map_or(Ok(done.n), |(_, e)| Err(e))
+                .map_or(Ok(done.n), |(_, e)| Err(e.into()))
         })
     };
     let frozen = coll.freeze();
-    assert_eq!(write(&mut ctx).unwrap_err().code.0, 50);
+    assert_eq!(write(&mut ctx).unwrap_err().into_error().code.0, 50);
     drop(frozen);
     assert_eq!(write(&mut OpCtx::worker(&e)).unwrap(), 1);
 
     let writing = coll.try_write_lock().unwrap();
-    assert_eq!(ctx.wait_for_writers("t.c").unwrap_err().code.0, 50);
+    assert_eq!(
+        ctx.wait_for_writers("t.c").unwrap_err().into_error().code.0,
+        50
+    );
     drop(writing);
     ctx.wait_for_writers("t.c").unwrap();
     ctx.wait_for_writers("t.none").unwrap();

@@ -3,7 +3,7 @@
 use crate::geometry::{Geometry, Line, Part};
 use crate::{point, polygon};
 use bson::{Doc, Val, shell, tag};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use s2rst::s2;
 
 /// How the rings of a polygon are read.

@@ -3,7 +3,7 @@
 use crate::geojson::{self, Kind};
 use crate::point::{self, Location};
 use bson::{Val, shell};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use s2rst::s1::ChordAngle;
 use s2rst::s2::closest_edge_query::{ClosestEdgeQuery, PointTarget, Target};
 use s2rst::s2::edge_distances::distance_from_segment;

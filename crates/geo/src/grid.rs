@@ -10,7 +10,7 @@ use crate::flat::Rectangle;
 use crate::point::Point;
 use crate::region::Region;
 use bson::{Doc, Val};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use s2rst::{r1, s1, s2};
 
 /// The most ranges that a query reads, about.

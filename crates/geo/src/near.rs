@@ -4,7 +4,7 @@ use crate::EARTH_RADIUS_METRES;
 use crate::geometry::Geometry;
 use crate::point::Location;
 use bson::{Doc, Elem, Val, shell};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 
 /// How distances are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

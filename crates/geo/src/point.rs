@@ -1,7 +1,7 @@
 //! Points: pairs of numbers on the plane, and the same on the sphere as longitude and latitude in degrees.
 
 use bson::{Doc, Val};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use s2rst::s2;
 
 /// A point on the plane.

@@ -7,7 +7,7 @@ use crate::geojson::Winding;
 use crate::geometry::Area;
 use crate::point;
 use bson::{Val, shell};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use s2rst::s2::crossing_edge_query::CrossingType;
 use s2rst::s2::shape_index::ShapeIndex;
 use s2rst::s2::shape_util::visit_crossing_edge_pairs;

@@ -5,7 +5,7 @@ use crate::geojson::Kind;
 use crate::geometry::Geometry;
 use crate::point::{self, Point};
 use bson::{Doc, Elem, Val, shell};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use s2rst::s1::Angle;
 use s2rst::s2;
 

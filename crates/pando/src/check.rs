@@ -114,11 +114,11 @@ fn check(offline: &Offline, report: &mut Report) {
     let catalog = match Snapshot::read(&offline.view()) {
         Ok(catalog) => catalog,
         Err(e) => {
-            report.fault(format!("the catalog: {}", e.message));
+            report.fault(format!("the catalog: {}", e.into_error().message));
             // Whose data is damaged cannot be told, where it lies can.
             match offline.scan(&[], &[], |_, _| Ok(())) {
                 Ok(gaps) => name_gaps(&Snapshot::default(), &gaps, report),
-                Err(e) => report.fault(e.into_message()),
+                Err(e) => report.fault(e.into_error().into_message()),
             }
             return;
         }
@@ -137,7 +137,7 @@ fn check(offline: &Offline, report: &mut Report) {
                 "           Records and indexes were not compared, since part of them cannot be read."
             );
         }
-        Err(e) => report.fault(e.into_message()),
+        Err(e) => report.fault(e.into_error().into_message()),
     }
 }
 
@@ -295,7 +295,7 @@ fn record(coll: &Collection, key: &[u8], value: &[u8], tally: &mut Tally) -> Res
                 format!(
                     "the one with _id {id} fits index {} not: {}",
                     index.name(),
-                    e.message
+                    e.into_error().message
                 )
             })?;
         let sum = &mut tally.entries.entry(index.id).or_default().0;
@@ -396,7 +396,7 @@ fn name_differences(offline: &Offline, coll: &Collection, index: &Arc<Index>, re
         },
     );
     for e in [records.err(), entries.err()].into_iter().flatten() {
-        report.fault(e.into_message());
+        report.fault(e.into_error().into_message());
     }
     let (ns, name) = (&coll.ns, index.name());
     for (ids, what) in [

@@ -5,7 +5,7 @@
 
 use crate::moment;
 use bson::Doc;
-use errors::Result as EngineResult;
+use errors::Fallible as EngineResult;
 use executor::{Engine, OpCtx, build};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -123,7 +123,7 @@ impl Completion for BuiltIndexes {
             cache_bytes: 64 << 20,
             ..StoreOptions::new(dir)
         })?;
-        let engine = Engine::open(store.clone())?;
+        let engine = Engine::open(store.clone()).map_err(errors::Stop::into_error)?;
         let mut op = OpCtx::worker(&engine);
         for (uuid, index) in &self.0 {
             let snapshot = engine.catalog.snapshot();
@@ -131,7 +131,8 @@ impl Completion for BuiltIndexes {
                 continue;
             };
             if let Some(built) = coll.indexes.iter().find(|i| i64::from(i.id) == *index) {
-                build::rebuild_index(&mut op, &coll.ns, built.name())?;
+                build::rebuild_index(&mut op, &coll.ns, built.name())
+                    .map_err(errors::Stop::into_error)?;
             }
         }
         store.close()

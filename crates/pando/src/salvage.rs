@@ -65,7 +65,11 @@ pub fn main(args: &[OsString]) -> ExitCode {
             ExitCode::from(1)
         }
         Err(e) => {
-            eprintln!("pando: cannot salvage {}: {}", dir.display(), e.message);
+            eprintln!(
+                "pando: cannot salvage {}: {}",
+                dir.display(),
+                e.into_error().message
+            );
             ExitCode::from(100)
         }
     }
@@ -76,12 +80,12 @@ fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
     let cannot = |e: std::io::Error| err!(FileNotOpen, "cannot write to {}: {e}", out.display());
     fs::create_dir_all(out).map_err(cannot)?;
     if fs::read_dir(out).map_err(cannot)?.next().is_some() {
-        return Err(err!(FileNotOpen, "{} is not empty", out.display()));
+        return Err(err!(FileNotOpen, "{} is not empty", out.display()).into());
     }
     let mut lost = 0;
     let offline = match Offline::open(dir) {
         Ok(offline) => offline,
-        Err(e) if e.code == errors::Code::DBPathInUse => return Err(e),
+        Err(e) if e.code == errors::Code::DBPathInUse => return Err(e.into()),
         Err(e) => {
             println!(
                 "The engine does not open ({}); its books are made anew from the data files and the log.",
@@ -138,7 +142,7 @@ fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
     for dump in &mut dumps {
         let found = dump
             .fill(&offline, &newer)
-            .map_err(|e| err!(FileNotOpen, "{}: {}", dump.ns, e.message))?;
+            .map_err(|e| err!(FileNotOpen, "{}: {}", dump.ns, e.into_error().message))?;
         gaps.extend(found);
     }
     if !gaps.is_empty() {
@@ -359,7 +363,7 @@ impl Dump {
             |_, value| match bson::validate(value) {
                 Ok(_) => {
                     saved += 1;
-                    file.write_all(value).map_err(failed)
+                    Ok(file.write_all(value).map_err(failed)?)
                 }
                 Err(_) => {
                     malformed += 1;

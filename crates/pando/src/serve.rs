@@ -195,7 +195,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         Arc::clone(&control),
         replica.clone(),
     )
-    .map_err(cannot_open)?;
+    .map_err(|stop| cannot_open(stop.into_error()))?;
     let pid_file = pid_file
         .map(|path| PidFile::write(&path))
         .transpose()
@@ -237,7 +237,7 @@ fn segment_bytes(window: u64) -> u64 {
 }
 
 /// This server as a member of the replica set that it was given the name of.
-fn join_set(store: &Arc<Store>, config: &ServerConfig, name: &str) -> errors::Result<Driver> {
+fn join_set(store: &Arc<Store>, config: &ServerConfig, name: &str) -> errors::Fallible<Driver> {
     let peers = Arc::new(Peers::new(config));
     Driver::new(
         store,

@@ -593,7 +593,7 @@ impl<'p> Planner<'p> {
                 "When using min()/max() a hint of which index to use must be provided"
             ),
             Hinted::Natural { .. } => {
-                return Err(err!(BadValue, "min and max are incompatible with $natural"));
+                return Err(err!(BadValue, "min and max are incompatible with $natural").into());
             }
         };
         let names: Vec<&str> = fields.iter().map(|f| f.path.as_str()).collect();

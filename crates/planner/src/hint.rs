@@ -25,7 +25,7 @@ pub(crate) fn resolve<'a>(req: &PlanRequest<'a>) -> Result<Hinted<'a>> {
         Hint::Name(n) => visible()
             .find(|i| i.name == *n)
             .map(Hinted::Index)
-            .ok_or_else(|| unknown(req)),
+            .ok_or_else(|| unknown(req).into()),
         Hint::Key(k) => {
             let k = k.as_doc();
             if k.is_empty() {
@@ -41,7 +41,7 @@ pub(crate) fn resolve<'a>(req: &PlanRequest<'a>) -> Result<Hinted<'a>> {
             visible()
                 .find(|i| same_pattern(i.key.as_doc(), k))
                 .map(Hinted::Index)
-                .ok_or_else(|| unknown(req))
+                .ok_or_else(|| unknown(req).into())
         }
     }
 }

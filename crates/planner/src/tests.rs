@@ -1106,9 +1106,22 @@ fn hints() {
             .is_scan()
     );
     assert!(ask(Hint::Name("_id_".into()), None).is_ok());
-    assert_eq!(ask(Hint::Name("b_1".into()), None).unwrap_err().code.0, 2);
     assert_eq!(
-        ask(Hint::Key(d(r#"{"a":-1}"#)), None).unwrap_err().code.0,
+        ask(Hint::Name("b_1".into()), None)
+            .unwrap_err()
+            .failure()
+            .unwrap()
+            .code
+            .0,
+        2
+    );
+    assert_eq!(
+        ask(Hint::Key(d(r#"{"a":-1}"#)), None)
+            .unwrap_err()
+            .failure()
+            .unwrap()
+            .code
+            .0,
         2
     );
     let Access::Index(a) = ask(Hint::Name("a_1".into()), Some(d(r#"{"a":3}"#)))
@@ -1122,6 +1135,8 @@ fn hints() {
     assert_eq!(
         ask(Hint::Name("a_1".into()), Some(d(r#"{"b":3}"#)))
             .unwrap_err()
+            .failure()
+            .unwrap()
             .code
             .0,
         51174
@@ -1239,15 +1254,15 @@ fn indexes_of_shapes() {
             distinct: None,
             clustered: true,
             ns: "t.c",
-            estimate: None,
             fewest: None,
+            estimate: None,
         });
         match plan.map(|p| p.access) {
             Ok(Access::Near(a)) => format!("near {}", a.index),
             Ok(Access::Index(a)) => format!("scan {}", a.index),
             Ok(other) if other.is_scan() => "all".to_string(),
             Ok(other) => format!("{other:?}"),
-            Err(e) => format!("{}", e.code.0),
+            Err(e) => format!("{}", e.into_error().code.0),
         }
     };
     let near = r#"{"$near": {"$geometry": {"type": "Point", "coordinates": [0, 0]}}}"#;

@@ -378,7 +378,8 @@ fn expand<'a>(
                     return Err(err!(
                         CannotIndexParallelArrays,
                         "cannot index parallel arrays [{name}] [{other}]"
-                    ));
+                    )
+                    .into());
                 }
                 _ => array = Some((a, name)),
             }
@@ -765,7 +766,7 @@ mod tests {
         let mut set = KeySet::new();
         let m = match p.extract(d.as_doc(), sparse, &mut set) {
             Ok(m) => m,
-            Err(e) => return format!("{}", e.code.0),
+            Err(e) => return format!("{}", e.failure().unwrap().code.0),
         };
         let mut out: Vec<String> = set
             .iter()
@@ -803,7 +804,7 @@ mod tests {
             let mut set = KeySet::new();
             let doc = json::parse(&doc).unwrap();
             let refused = p.extract(doc.as_doc(), false, &mut set).unwrap_err();
-            assert_eq!(refused.code.0, 201);
+            assert_eq!(refused.failure().unwrap().code.0, 201);
             assert!(set.bytes.capacity() < 3 * MOST_BYTES);
             // And what comes next is as ever.
             let other = json::parse(r#"{"a": [1, 2], "b": 3}"#).unwrap();
@@ -888,7 +889,7 @@ mod tests {
             r#"{"a..b":1}"#,
             r#"{"$a":1}"#,
         ] {
-            assert_eq!(bad(p).code.0, 67, "{p}");
+            assert_eq!(bad(p).failure().unwrap().code.0, 67, "{p}");
         }
         let p = KeyPattern::parse(json::parse(r#"{"a":1,"b.c":-1}"#).unwrap().as_doc()).unwrap();
         assert_eq!(p.default_name(), "a_1_b.c_-1");

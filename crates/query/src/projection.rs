@@ -451,7 +451,7 @@ impl Parser<'_> {
         let mut root = Filter::parse(w.finish().as_doc(), self.env)?.into_root();
         let test = match &mut root {
             Node::Pred { test, .. } => test.clone(),
-            _ => return Err(err!(BadValue, "$elemMatch needs an Object")),
+            _ => return Err(err!(BadValue, "$elemMatch needs an Object").into()),
         };
         self.elem_match = true;
         self.root.insert(&path, 0, Child::ElemMatch(Box::new(test)))
@@ -771,7 +771,7 @@ mod tests {
         let spec = json::parse(spec).unwrap();
         let p = match Projection::parse(spec.as_doc(), Some(&f), &env) {
             Ok(p) => p,
-            Err(e) => return e.code.0.to_string(),
+            Err(e) => return e.into_error().code.0.to_string(),
         };
         let d = json::parse(doc).unwrap();
         let vars = Vars::default();
@@ -779,7 +779,7 @@ mod tests {
         let mut out = Vec::new();
         match p.apply(d.as_doc(), at, &vars, &mut out) {
             Ok(()) => Doc::new(&out).unwrap().to_string().replace(' ', ""),
-            Err(e) => e.code.0.to_string(),
+            Err(e) => e.into_error().code.0.to_string(),
         }
     }
 
@@ -865,6 +865,6 @@ mod tests {
         let mut w = Writer::new();
         w.extend(p.as_doc()).i32(&name(N - 1), 1);
         let e = Projection::parse(w.finish().as_doc(), None, &env).unwrap_err();
-        assert_eq!(e.code.0, 31250);
+        assert_eq!(e.failure().unwrap().code.0, 31250);
     }
 }

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::log_view::{Change, FIRST_TERM};
 use crate::member::{ELECTION_TICKS, Member, MemberLog, News, Role, raft_id};
 use crate::state_file::{self, State};
-use errors::{Error, Result, err};
+use errors::{Error, Fallible as Result, err};
 use parking_lot::{Condvar, Mutex, RwLock};
 use raft::eraftpb::Message;
 use std::path::PathBuf;

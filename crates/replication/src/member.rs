@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::log_view::{self, Change, LogView};
 use crate::state_file::State;
 use bson::Doc;
-use errors::{Error, Result};
+use errors::{Error, Fallible as Result};
 use raft::eraftpb::{ConfState, Entry, Message, MessageType};
 use raft::{Ready, StateRole};
 use slog::{Discard, Logger, o};

@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use bson::{Doc, DocBuf, Writer};
-use errors::{Result, err};
+use errors::{Fallible as Result, err};
 use raft::eraftpb::{ConfState, HardState};
 use std::fs::File;
 use std::io::Write;

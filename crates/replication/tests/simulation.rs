@@ -93,7 +93,7 @@ impl MemberLog for SimLog {
         to: u64,
         max: u64,
         take: &mut dyn FnMut(Record<'_>),
-    ) -> errors::Result<()> {
+    ) -> errors::Fallible<()> {
         let disk = self.0.borrow();
         let mut bytes = 0;
         for e in &disk.log[from as usize - 1..(to as usize - 1).min(disk.log.len())] {
@@ -105,7 +105,7 @@ impl MemberLog for SimLog {
         }
         Ok(())
     }
-    fn append(&self, entries: &[Record<'_>]) -> errors::Result<()> {
+    fn append(&self, entries: &[Record<'_>]) -> errors::Fallible<()> {
         let mut disk = self.0.borrow_mut();
         for e in entries {
             assert_eq!(e.index, disk.log.len() as u64 + 1, "without a gap");
@@ -118,7 +118,7 @@ impl MemberLog for SimLog {
         }
         Ok(())
     }
-    fn truncate_after(&self, index: u64) -> errors::Result<()> {
+    fn truncate_after(&self, index: u64) -> errors::Fallible<()> {
         let mut disk = self.0.borrow_mut();
         assert!(disk.applied <= index, "nothing that is applied is cut");
         disk.log.truncate(index as usize);
@@ -126,7 +126,7 @@ impl MemberLog for SimLog {
         disk.really_synced = disk.really_synced.min(index as usize);
         Ok(())
     }
-    fn apply(&self, entries: &[Record<'_>]) -> errors::Result<()> {
+    fn apply(&self, entries: &[Record<'_>]) -> errors::Fallible<()> {
         let mut disk = self.0.borrow_mut();
         for e in entries {
             assert_eq!(e.index, disk.applied + 1, "in order");
@@ -135,14 +135,14 @@ impl MemberLog for SimLog {
         }
         Ok(())
     }
-    fn set_term(&self, term: u64) -> errors::Result<()> {
+    fn set_term(&self, term: u64) -> errors::Fallible<()> {
         self.0.borrow_mut().term = term;
         Ok(())
     }
     fn request_sync(&self) {
         self.0.borrow_mut().wants_sync = true;
     }
-    fn save(&self, state: &State) -> errors::Result<()> {
+    fn save(&self, state: &State) -> errors::Fallible<()> {
         let mut disk = self.0.borrow_mut();
         let voted = disk.state.hard.vote;
         disk.state = state.clone();
@@ -305,7 +305,7 @@ impl Sim {
         }
     }
 
-    fn with(&mut self, at: usize, f: impl FnOnce(&mut Member<SimLog>) -> errors::Result<News>) {
+    fn with(&mut self, at: usize, f: impl FnOnce(&mut Member<SimLog>) -> errors::Fallible<News>) {
         let Some(member) = &mut self.nodes[at].member else {
             return;
         };

@@ -2,7 +2,7 @@
 //! a service in their tests.
 
 use bson::doc;
-use errors::Result;
+use errors::Fallible as Result;
 use service::{Address, Client, Mode, Outcome, Request, Service};
 
 /// Answers `hello` so that a driver can connect, and everything else with the same document.

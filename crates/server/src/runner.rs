@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use bson::{Doc, Malformed};
 use errors::{Error, err};
-use service::{Client, Mode, Needs, Outcome, Request, Resumed, Service, Suspension};
+use service::{Client, Mode, Needs, Outcome, Request, Resumed, Service, Unfinished};
 use smallvec::SmallVec;
 use wire::{Codec, Compressor, Fault, Header, Message, Sequence};
 
@@ -140,7 +140,7 @@ impl<S: Service> Runner<S> {
             }
         };
         if self.mode.on_loop() && compressed.uncompressed_bytes > self.inline_bytes {
-            return Executed::bare(Outcome::Suspended(Suspension {
+            return Executed::bare(Outcome::Suspended(Unfinished {
                 needs: Needs::Worker,
                 kept: None,
             }));

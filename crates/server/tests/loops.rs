@@ -11,10 +11,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bson::{Doc, DocBuf, Writer, doc};
-use errors::{Result, err};
+use errors::{Fallible as Result, err};
 use server::{Limits, listen, serve};
 use service::{
-    Address, Client, Control, DiskRead, Mode, Needs, Outcome, Request, Service, Suspension,
+    Address, Client, Control, DiskRead, Mode, Needs, Outcome, Request, Service, Unfinished,
 };
 use wire::{Codec, Compressor, Frame, Message};
 
@@ -96,7 +96,7 @@ impl Service for Script {
                 };
             }
             "slow" | "stuck" | "crash" if mode == Mode::Inline => {
-                return Outcome::Suspended(Suspension {
+                return Outcome::Suspended(Unfinished {
                     needs: Needs::Worker,
                     kept: None,
                 });
@@ -127,7 +127,7 @@ impl Service for Script {
                         len: 1,
                         of: Box::new(file.clone()),
                     };
-                    return Outcome::Suspended(Suspension {
+                    return Outcome::Suspended(Unfinished {
                         needs: Needs::Reads((0..wanted as u64).map(lack).collect()),
                         kept: Some(Box::new(runs + 1)),
                     });

@@ -28,7 +28,7 @@ pub use control::{Certificates, Control, Metrics, OwnCertificate};
 pub use in_flight::InFlight;
 
 use bson::{Doc, Writer};
-use errors::{Error, Result};
+use errors::{Error, Fallible as Result};
 use std::any::Any;
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -151,12 +151,12 @@ pub enum Outcome {
     /// Close the connection without a reply.
     Close,
     /// Inline only. Nothing was changed: the request is to run again when it has what it needs.
-    Suspended(Suspension),
+    Suspended(Unfinished),
 }
 
 /// Why a request stopped before its end.
 #[derive(Debug)]
-pub struct Suspension {
+pub struct Unfinished {
     pub needs: Needs,
     /// Spares the next run, on a loop or a worker, some of this one. It may be dropped.
     pub kept: Option<Kept>,

@@ -361,7 +361,7 @@ impl Cursors {
         };
         match std::mem::replace(slot, placeholder) {
             Slot::Idle(c) => Ok(c),
-            Slot::InUse { .. } => Err(err!(CursorInUse, "cursor id {id} is already in use")),
+            Slot::InUse { .. } => Err(err!(CursorInUse, "cursor id {id} is already in use").into()),
         }
     }
 

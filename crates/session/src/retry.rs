@@ -19,7 +19,7 @@
 use crate::transaction::Phase;
 use bson::{Doc, Val, Value, Writer};
 use catalog::keyspace::{self, SPACE_SESSION, SYSTEM_TABLET};
-use errors::{Error, Result, bail};
+use errors::{Error, Result, Suspension, bail};
 use executor::session_id::NOBODY;
 use executor::{Lsid, OpCtx, Retry, StmtResult};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
@@ -249,7 +249,7 @@ impl Retries {
             sessions.entry(record).or_default().clone()
         };
         let mut state = if ctx.may_offload() {
-            Mutex::try_lock_arc(&state).ok_or_else(Error::offload)?
+            Mutex::try_lock_arc(&state).ok_or(Suspension::Worker)?
         } else {
             Mutex::lock_arc(&state)
         };
@@ -606,7 +606,13 @@ mod tests {
             assert!(said.contains("of session 09090909"), "{said}");
         }
         let cut = whole[..whole.len() - 1].to_vec();
-        assert!(load(cut).unwrap_err().message.contains("is damaged"));
+        assert!(
+            load(cut)
+                .unwrap_err()
+                .into_error()
+                .message
+                .contains("is damaged")
+        );
     }
 
     #[test]

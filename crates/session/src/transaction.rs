@@ -87,7 +87,7 @@ impl Retries {
         let mut session = self.enter(ctx, lsid)?;
         let state = session.state();
         if number < state.txn {
-            return Err(too_old(number, state.txn));
+            return Err(too_old(number, state.txn).into());
         }
         // The first statement of a transaction may have to be run again, on another thread.
         let again = number == state.txn && state.starting && state.has_open();
@@ -120,9 +120,9 @@ impl Retries {
         let hold = self.find_transaction(ctx, lsid, number, lifetime)?;
         match hold.session.state_ref().phase {
             Phase::InProgress(_) => Ok(hold),
-            Phase::Committed => Err(committed(number)),
-            Phase::Aborted => Err(aborted(number)),
-            Phase::None | Phase::Running => Err(no_such(number, number)),
+            Phase::Committed => Err(committed(number).into()),
+            Phase::Aborted => Err(aborted(number).into()),
+            Phase::None | Phase::Running => Err(no_such(number, number).into()),
         }
     }
 
@@ -137,10 +137,10 @@ impl Retries {
         let mut session = self.enter(ctx, lsid)?;
         let state = session.state();
         if number < state.txn {
-            return Err(too_old(number, state.txn));
+            return Err(too_old(number, state.txn).into());
         }
         if number > state.txn {
-            return Err(no_such(number, state.txn));
+            return Err(no_such(number, state.txn).into());
         }
         if let Phase::InProgress(t) = &state.phase
             && t.told().started.elapsed() > lifetime
@@ -221,8 +221,8 @@ impl TransactionHold {
         let state = self.session.state_ref();
         match state.phase {
             Phase::Committed => Ok(()),
-            Phase::Aborted => Err(aborted(state.txn)),
-            _ => Err(no_such(state.txn, state.txn)),
+            Phase::Aborted => Err(aborted(state.txn).into()),
+            _ => Err(no_such(state.txn, state.txn).into()),
         }
     }
 

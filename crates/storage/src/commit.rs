@@ -28,7 +28,7 @@
 //! applies a batch faster than the log writes one, and the applied state would have holes.
 
 use crate::{Committed, Entry};
-use errors::{Result, err};
+use errors::{Fallible as Result, err};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;

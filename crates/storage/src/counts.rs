@@ -69,7 +69,8 @@ impl Counts {
                 return Err(err!(
                     UnrecoverableRollbackError,
                     "the data files are damaged: the count of a tablet has no form that is known"
-                ));
+                )
+                .into());
             };
             let tablet = u64::from_be_bytes(tablet);
             totals.insert(tablet, [records as i64, bytes as i64]);

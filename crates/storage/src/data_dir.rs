@@ -8,7 +8,7 @@
 //! engine/      RocksDB
 //! ```
 
-use errors::{Result, err};
+use errors::{Fallible as Result, err};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;

@@ -20,7 +20,7 @@ use crate::replicator::FlushGate;
 use crate::tuning::{EngineOptions, Load, Tuned, records_compression};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
-use errors::{Error, Result, err};
+use errors::{Error, Fallible as Result, Suspension, err};
 use parking_lot::Mutex;
 use rocksdb::{AsColumnFamilyRef, AsRawPtr, ColumnFamily, ColumnFamilyDescriptor, DB};
 use rocksdb_sys as ffi;
@@ -555,16 +555,33 @@ fn handle(db: &DB, family: Family) -> Result<&ColumnFamily> {
 
 /// Converts and frees an error string of the C interface.
 pub(crate) fn check(failure: *mut c_char) -> Result<()> {
+    match failure.is_null() {
+        true => Ok(()),
+        false => Err(error(&taken(failure))),
+    }
+}
+
+/// As [`check`], of a read that may be of what is in memory only.
+#[inline]
+pub(crate) fn check_read(failure: *mut c_char) -> errors::Result<()> {
     if failure.is_null() {
         return Ok(());
     }
+    let message = taken(failure);
+    // A cached-only read met a block on disk; no other operation gives "incomplete".
+    if message.starts_with("Result incomplete") {
+        return Err(Suspension::Read.into());
+    }
+    Err(error(&message).into())
+}
+
+fn taken(failure: *mut c_char) -> String {
     // SAFETY: a string allocated by RocksDB, ours to free.
-    let message = unsafe {
+    unsafe {
         let message = CStr::from_ptr(failure).to_string_lossy().into_owned();
         ffi::rocksdb_free(failure.cast());
         message
-    };
-    Err(error(&message))
+    }
 }
 
 /// Logs damage for the operator, but not at every read that meets it.
@@ -583,10 +600,6 @@ fn tell_damage(message: &str) {
 
 /// The one place that maps the engine's statuses to errors.
 pub(crate) fn error(message: &str) -> Error {
-    // A cached-only read met a block on disk; no other operation gives "incomplete".
-    if message.starts_with("Result incomplete") {
-        return Error::needs_disk();
-    }
     if message.contains("No space left on device") || message.contains("Disk quota exceeded") {
         return err!(
             OutOfDiskSpace,

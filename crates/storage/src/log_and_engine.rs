@@ -19,7 +19,7 @@ use crate::replicator::{Appended, Replicator};
 use crate::watch::{Observer, Watches};
 use crate::write_throttle::Pace;
 use crate::{Committed, Effect, Entry, Op};
-use errors::{Result, err};
+use errors::{Fallible as Result, err};
 use oplog::Log;
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 //! min_age_millis 3600000
 //! ```
 
-use errors::{Result, err};
+use errors::{Fallible as Result, err};
 use oplog::Window;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};

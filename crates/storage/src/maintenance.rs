@@ -9,7 +9,7 @@ use crate::insert_order::Arrival;
 use crate::nonblocking_read::PageCacheRoom;
 use crate::tuning::Load;
 use crate::write_throttle::Pace;
-use errors::Result;
+use errors::Fallible as Result;
 use oplog::Log;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! disk.
 //!
 //! Within [`without`], a read from a [cached-only view](crate::View::cached_only) takes what lies
-//! in the block cache or in the system's page cache. On a miss the engine fails with
-//! `Error::needs_disk()`, and the read that it would have done is recorded as a [`Missing`]. The
+//! in the block cache or in the system's page cache. On a miss the reader stops with
+//! `Suspension::Read`, and the read that it would have done is recorded as a [`Missing`]. The
 //! caller has these reads done and tries again with the bytes at hand as [`Block`]s, until nothing
 //! is missing. One try records all reads that do not depend on each other, such as the records of a
 //! query's keys.

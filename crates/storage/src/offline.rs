@@ -12,7 +12,7 @@ use crate::family::Family;
 use crate::store::{Committed, StoreOptions};
 use crate::view::{Direction, View};
 use crate::{Effect, Entry};
-use errors::{Error, Result};
+use errors::{Error, Fallible as Result, Stop};
 use oplog::{Examined, LogOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl Offline {
 
     /// The number of a tablet's records and their bytes, as the stored counts say.
     pub fn counts(&self, tablet: u64) -> Result<(i64, i64)> {
-        let (counts, _) = Counts::load(&self.engine)?;
+        let (counts, _) = Counts::load(&self.engine).map_err(Stop::into_error)?;
         let [records, bytes] = counts.get(tablet);
         Ok((records, bytes))
     }
@@ -216,8 +216,8 @@ impl Offline {
         &self,
         low: &[u8],
         high: &[u8],
-        mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<Vec<Unreadable>> {
+        mut each: impl FnMut(&[u8], &[u8]) -> errors::Result<()>,
+    ) -> errors::Result<Vec<Unreadable>> {
         let view = self.view();
         let mut gaps = Vec::new();
         for &family in Family::of_range(low, high) {
@@ -292,8 +292,8 @@ fn scan(
     family: Family,
     low: &[u8],
     high: &[u8],
-    each: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<Vec<Unreadable>> {
+    each: &mut impl FnMut(&[u8], &[u8]) -> errors::Result<()>,
+) -> errors::Result<Vec<Unreadable>> {
     let mut gaps = Vec::new();
     let mut from = low.to_vec();
     loop {
@@ -307,7 +307,7 @@ fn scan(
                     each(scan.key(), scan.value())?;
                 }
                 Ok(false) => return Ok(gaps),
-                Err(e) => break e,
+                Err(e) => break e.into_error(),
             }
         };
         drop(scan);

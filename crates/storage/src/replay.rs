@@ -6,7 +6,7 @@ use crate::batch::Batch;
 use crate::counts::{Counts, Touched};
 use crate::engine::Engine;
 use crate::{Committed, Entry};
-use errors::{Result, err};
+use errors::{Fallible as Result, err};
 use oplog::Record;
 
 /// Entries are applied in batches of about this size.

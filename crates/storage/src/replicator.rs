@@ -11,7 +11,7 @@
 //! - What the engine has on disk is never ahead of [`FlushGate::allow`]: memory tables with later
 //!   entries are not flushed. So a member that starts again can forget what no majority had.
 
-use errors::Result;
+use errors::Fallible as Result;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::offline::Offline;
 use crate::replay::Replay;
 use crate::store::{Committed, StoreOptions};
-use errors::{Error, Result, err};
+use errors::{Error, Fallible as Result, Stop, err};
 use oplog::{LogOptions, Record};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -364,7 +364,7 @@ fn make(
         ..StoreOptions::new(draft)
     };
     let engine = Arc::new(Engine::open(DataDir::open(draft)?, &opts.engine())?);
-    let (counts, _) = Counts::load(&engine)?;
+    let (counts, _) = Counts::load(&engine).map_err(Stop::into_error)?;
     let mut replay = Replay::new(&engine, &counts);
     let mut outcome = Ok(());
     oplog::examine_from(log, from.index, |record| {

@@ -16,7 +16,7 @@ use crate::replicator::{FlushGate, Replicator};
 use crate::restore::{BackupRecord, fingerprint};
 use crate::tuning::EngineOptions;
 use crate::{Effect, Entry, Latches, Observer, View, Watcher};
-use errors::{Error, Result, err};
+use errors::{Error, Fallible as Result, Stop, err};
 use oplog::{
     Log, LogMark, LogOptions, LogReader, Record, Trimmed as LogTrimmed, Window as LogWindow,
 };
@@ -183,7 +183,7 @@ impl Store {
         opts.log_window = log_window::load(&opts.dir)?.unwrap_or(opts.log_window);
         let engine = Arc::new(Engine::open(data_dir, &opts.engine())?);
         let log_options = opts.log(log_dir);
-        let (counts, counted) = Counts::load(&engine)?;
+        let (counts, counted) = Counts::load(&engine).map_err(Stop::into_error)?;
         let applied = engine.applied(false)?.max(counted);
         let (log, replayed, applied) =
             replay(log_options, &engine, &counts, applied, opts.apply_up_to)?;

@@ -10,7 +10,7 @@ use crate::family::Family;
 use crate::ghost_list::Ghost;
 use crate::nonblocking_read;
 use crate::write_throttle::FULL;
-use errors::{Result, err};
+use errors::{Fallible as Result, err};
 use rocksdb::AsRawPtr;
 use rocksdb_sys as ffi;
 use std::ffi::{CString, c_char};

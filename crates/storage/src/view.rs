@@ -6,13 +6,13 @@
 //! stands behind it in the struct is let go.
 
 use crate::batched_read::{self, Brought};
-use crate::engine::{Engine, check};
+use crate::engine::{Engine, check_read};
 use crate::family::Family;
 use crate::ghost_list::blocks_that_came;
 use crate::nonblocking_read::{self, Noting};
 use crate::record_cache::{Row, is_record};
 use crate::write_set::{Below, Bytes, MergedScan, WriteSet};
-use errors::{Error, Result, err};
+use errors::{Error, Result, Stop, Suspension, err};
 use rocksdb_sys as ffi;
 use smallvec::SmallVec;
 use std::ffi::c_char;
@@ -249,7 +249,7 @@ impl View {
                 let then = self.below().get(key)?;
                 match newest.get(key)?.as_deref() == then.as_deref() {
                     true => Ok(()),
-                    false => Err(write_conflict()),
+                    false => Err(write_conflict().into()),
                 }
             }
             _ => Ok(()),
@@ -268,7 +268,7 @@ impl View {
         loop {
             let (a, b) = (then.next()?, now.next()?);
             if a != b || then.key() != now.key() || then.value() != now.value() {
-                return Err(write_conflict());
+                return Err(write_conflict().into());
             }
             if !a {
                 return Ok(());
@@ -297,8 +297,8 @@ impl View {
         Ok(values)
     }
 
-    /// The same state, read from memory only: a read that would go to the disk fails with
-    /// `Error::offload()`.
+    /// The same state, read from memory only: a read that would go to the disk stops with
+    /// `Suspension::Read`.
     pub fn cached_only(&self) -> View {
         self.reading(true)
     }
@@ -397,7 +397,7 @@ impl View {
                 &mut failure,
             )
         };
-        check(failure)?;
+        check_read(failure)?;
         if let Some(rows) = rows
             && blocks_that_came() != came
         {
@@ -537,7 +537,10 @@ impl View {
                     bytes += value.as_ref().map_or(0, |v| v.len());
                     values.push(value);
                 }
-                Err(e) if e.is_for_disk() && nonblocking_read::active() => {
+                Err(e)
+                    if matches!(e, Stop::Suspended(Suspension::Read))
+                        && nonblocking_read::active() =>
+                {
                     first = first.or(Some(e))
                 }
                 Err(e) => return Err(e),
@@ -580,7 +583,7 @@ impl View {
                             bytes += value.as_ref().map_or(0, |v| v.len());
                             *place = Some(value);
                         }
-                        Err(e) if e.is_for_disk() => lacking += 1,
+                        Err(Stop::Suspended(Suspension::Read)) => lacking += 1,
                         Err(e) => return Err(e),
                     }
                 }
@@ -651,7 +654,7 @@ impl View {
         // All results are taken over, also after an error: each has to be freed.
         for (pinned, failure) in pinned.into_iter().zip(failures) {
             values.push(Slice::take(pinned, engine));
-            outcome = check(failure).and(outcome);
+            outcome = check_read(failure).and(outcome);
         }
         outcome.map(|()| values)
     }
@@ -995,7 +998,7 @@ impl EngineScan {
         self.state = State::Done;
         let mut failure: *mut c_char = ptr::null_mut();
         unsafe { ffi::rocksdb_iter_get_error(self.iterator, &mut failure) };
-        check(failure).map(|()| false)
+        check_read(failure).map(|()| false)
     }
 
     /// Whether it is on an entry.

@@ -29,7 +29,7 @@ impl WriteSet {
             Effect::Put(key, value) => (key, Some(value)),
             Effect::Delete(key) => (key, None),
             Effect::DeleteRange(..) => {
-                return Err(err!(InternalError, "a transaction deletes no ranges"));
+                return Err(err!(InternalError, "a transaction deletes no ranges").into());
             }
         };
         self.bytes += key.len() + value.map_or(0, Vec::len) + ENTRY_OVERHEAD;

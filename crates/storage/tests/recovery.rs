@@ -282,19 +282,19 @@ fn a_cache_only_view_hands_over_instead_of_reading_the_disk() {
 
     let store = open(dir.path());
     let cached = store.view().cached_only();
-    assert!(cached.get(b"0500").unwrap_err().is_offload());
+    assert!(cached.get(b"0500").unwrap_err().is_suspension());
     assert!(
         cached
             .scan(b"05", b"06", Direction::Forward)
             .next()
             .unwrap_err()
-            .is_offload()
+            .is_suspension()
     );
     assert!(
         cached
             .get_some(&[b"0500", b"0501"])
             .unwrap_err()
-            .is_offload()
+            .is_suspension()
     );
     assert!(cached.anywhere().get(b"0500").unwrap().is_some());
     assert!(cached.get(b"0500").unwrap().is_some());

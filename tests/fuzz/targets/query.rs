@@ -66,7 +66,7 @@ fn vars() -> Vars {
     vars.set_watchdog(Arc::new(move || {
         match turns.fetch_add(1, Ordering::Relaxed) {
             n if n < TURNS => Ok(()),
-            _ => Err(err!(Interrupted, "enough")),
+            _ => Err(err!(Interrupted, "enough").into()),
         }
     }));
     vars
@@ -109,7 +109,7 @@ pub fn filters(input: &[u8]) {
                 match filter.first_matched_index(d.as_doc(), &vars) {
                     Ok(at) => assert_eq!(at.is_some(), found, "on {d:?}"),
                     // The first time was the last that it might ask; or what fails comes before what did not match.
-                    Err(e) => assert!(!found || e.code == Code::Interrupted, "{e} on {d:?}"),
+                    Err(e) => assert!(!found || e.is(Code::Interrupted), "{e} on {d:?}"),
                 }
             }
             if matches!(found, Ok(false)) {
@@ -318,8 +318,8 @@ impl PipelineHost for Memory {
     fn check(&mut self) -> Result<()> {
         self.checks += 1;
         match self.offload_every {
-            _ if self.checks > 2 * TURNS => Err(err!(Interrupted, "enough")),
-            Some(n) if self.checks.is_multiple_of(n) => Err(errors::Error::offload()),
+            _ if self.checks > 2 * TURNS => Err(err!(Interrupted, "enough").into()),
+            Some(n) if self.checks.is_multiple_of(n) => Err(errors::Suspension::Worker.into()),
             _ => Ok(()),
         }
     }
@@ -393,8 +393,8 @@ fn drain(source: &mut dyn Source, host: &mut Memory) -> Outcome {
                 assert!(again.is_err() || again.is_ok_and(|more| !more));
                 return Ok(out);
             }
-            Err(e) if e.is_offload() => {}
-            Err(e) => return Err(e.code.0),
+            Err(e) if e.is_suspension() => {}
+            Err(e) => return Err(e.into_error().code.0),
         }
     }
 }

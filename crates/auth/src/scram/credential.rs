@@ -7,7 +7,7 @@
 
 use super::{Hash, decode, encode};
 use bson::{Doc, DocBuf, Writer};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 
 /// The keys of one mechanism that prove a password and are no password.
 #[derive(Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! a message's form nor the work that is done.
 
 use super::{Credential, decode, encode, xor};
-use errors::{Error, Result, err};
+use errors::{Error, Fallible as Result, err};
 use subtle::ConstantTimeEq;
 
 /// A client's message is short; what is longer is none.

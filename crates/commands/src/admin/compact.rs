@@ -4,7 +4,7 @@ use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::stats::sizes;
 use catalog::keyspace;
-use errors::{Result, bail};
+use errors::{Result, Stop, bail};
 
 /// Less than this is not worth a file's rewriting: WiredTiger leaves files below it alone.
 const LEAST_BYTES: u64 = 1 << 20;
@@ -43,7 +43,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let before = sizes(&cx.app.engine, &coll);
     let (low, high) = keyspace::tablet_range(coll.tablet);
-    cx.app.store.compact(&low, &high, &mut || cx.op.check())?;
+    cx.app
+        .store
+        .compact(&low, &high, &mut || cx.op.check().map_err(Stop::into_error))?;
     let after = sizes(&cx.app.engine, &coll);
     let freed =
         (before.storage + before.index_total()).saturating_sub(after.storage + after.index_total());

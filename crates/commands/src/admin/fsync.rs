@@ -41,7 +41,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         if lock {
             engine.gate.open();
         }
-        return Err(e);
+        return Err(e.into());
     }
     match locks {
         None => cx.w.i32("numFiles", 1),

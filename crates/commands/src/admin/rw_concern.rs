@@ -165,7 +165,7 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     refuse_standalone(cx)?;
     // The setting is itself a write: a concern that it cannot meet is an error and not a remark.
     if let Some(unmet) = &cx.write_concern.unmet {
-        return Err(unmet_error(unmet));
+        return Err(unmet_error(unmet).into());
     }
     if read.is_none() && write.is_none() {
         bail!(
@@ -239,7 +239,7 @@ fn write_default(d: Doc<'_>, topology: &Topology) -> Result<Option<DocBuf>> {
     let parsed = concern::write_concern(d.as_val(), topology)?;
     let w = match d.get("w") {
         Some(v) if v.is_nullish() => {
-            return Err(unmet_error(&Unmet::UnknownMode(String::new())));
+            return Err(unmet_error(&Unmet::UnknownMode(String::new())).into());
         }
         Some(v) => v,
         None => bail!(
@@ -248,7 +248,7 @@ fn write_default(d: Doc<'_>, topology: &Topology) -> Result<Option<DocBuf>> {
         ),
     };
     if let Some(unmet) = &parsed.unmet {
-        return Err(unmet_error(unmet));
+        return Err(unmet_error(unmet).into());
     }
     let number = idl::whole(w);
     if number == Some(0) {

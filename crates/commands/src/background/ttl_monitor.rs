@@ -76,7 +76,7 @@ pub fn start(c: &Commands) -> Result<()> {
     let started = std::thread::Builder::new().name("ttl".into()).spawn(run);
     started
         .map(|_| ())
-        .map_err(|e| Error::internal(format!("cannot start a thread: {e}")))
+        .map_err(|e| Error::internal(format!("cannot start a thread: {e}")).into())
 }
 
 impl Expirer {

@@ -199,17 +199,16 @@ pub fn write_errors(w: &mut Writer, errors: &[(usize, Error)]) {
 /// An error that is the whole command's, not one statement's.
 pub fn is_fatal(e: &Error) -> bool {
     use errors::Code;
-    e.is_offload()
-        || matches!(
-            e.code,
-            Code::Interrupted
-                | Code::MaxTimeMSExpired
-                | Code::CommandNotSupportedOnView
-                | Code::InvalidNamespace
-                | Code::WriteConflict
-                | Code::LockTimeout
-                | Code::SnapshotUnavailable
-                | Code::TransactionTooLargeForCache
-                | Code::OperationNotSupportedInTransaction
-        )
+    matches!(
+        e.code,
+        Code::Interrupted
+            | Code::MaxTimeMSExpired
+            | Code::CommandNotSupportedOnView
+            | Code::InvalidNamespace
+            | Code::WriteConflict
+            | Code::LockTimeout
+            | Code::SnapshotUnavailable
+            | Code::TransactionTooLargeForCache
+            | Code::OperationNotSupportedInTransaction
+    )
 }

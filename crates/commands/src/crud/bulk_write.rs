@@ -14,7 +14,7 @@ use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer};
-use errors::{Error, Result, bail, err};
+use errors::{Error, Result, Stop, bail, err};
 use executor::{OpCtx, Retry};
 use planner::Hint;
 use session::Results;
@@ -119,7 +119,7 @@ fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {
             return Err(err!(
                 IDLUnknownField,
                 "Unrecognized BulkWrite operation '{kind}': it must be 'insert', 'update' or 'delete'"
-            ));
+            ).into());
         }
     };
     let target = idl::int_from(within, first, 0)?;
@@ -260,11 +260,6 @@ impl Results for Items {
     }
 }
 
-/// What ends the command, and not one operation: the time is up or somebody stopped it.
-fn is_fatal(e: &Error) -> bool {
-    e.is_offload() || e.is_interruption()
-}
-
 struct Run<'a> {
     targets: Vec<Target>,
     operations: Vec<Operation<'a>>,
@@ -287,7 +282,8 @@ impl Run<'_> {
             match check_uuid(&cx.app.engine.catalog, &target.ns, target.uuid) {
                 Ok(()) if end > at + 1 || self.is_insert(at) => self.insert(cx, at, end)?,
                 Ok(()) => self.one(cx, at)?,
-                Err(e) => self.fail_all(at, end, &e),
+                Err(Stop::Failed(e)) => self.fail_all(at, end, &e),
+                Err(suspended) => return Err(suspended),
             }
             let kind = match self.operations[at].what {
                 Kinded::Insert(_) => OperationKind::Insert,
@@ -387,11 +383,11 @@ impl Run<'_> {
         };
         let mut errors = match result {
             Ok(r) => r.errors.into_iter().peekable(),
-            Err(e) if is_fatal(&e) => return Err(e),
-            Err(e) => {
+            Err(Stop::Failed(e)) if !e.is_interruption() => {
                 self.fail_all(from, to, &e);
                 return Ok(());
             }
+            Err(stop) => return Err(stop),
         };
         let mut position = 0;
         for at in from..to {
@@ -402,7 +398,7 @@ impl Run<'_> {
             let failed = errors.next_if(|(n, _)| *n == position);
             position += 1;
             match failed {
-                Some((_, e)) if is_fatal(&e) => return Err(e),
+                Some((_, e)) if e.is_interruption() => return Err(e.into()),
                 Some((_, e)) => {
                     self.report.failed(at, &e, false);
                     if self.ordered {
@@ -457,12 +453,15 @@ impl Run<'_> {
                     Err(e) => (e, false),
                 }
             }
-            Kinded::Insert(_) => return Err(Error::internal("an insert outside of its batch")),
+            Kinded::Insert(_) => {
+                return Err(Error::internal("an insert outside of its batch").into());
+            }
         };
-        if is_fatal(&failed) {
-            return Err(failed);
+        match failed {
+            Stop::Failed(e) if !e.is_interruption() => report.failed(at, &e, update),
+            // The time is up, somebody stopped it, or it is suspended: that is the command's.
+            stop => return Err(stop),
         }
-        report.failed(at, &failed, update);
         Ok(())
     }
 }

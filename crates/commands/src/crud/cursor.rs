@@ -87,7 +87,7 @@ pub fn first_batch(
     let done = match results.fill(&mut cx.op, &mut cx.w, batch, BATCH_BYTES) {
         Ok(done) => done,
         Err(e) => {
-            if e.is_offload() && results.can_go_on() {
+            if e.is_suspension() && results.can_go_on() {
                 cx.begun = Some(Box::new(PendingBatch {
                     ns: ns.to_owned(),
                     results,

@@ -6,7 +6,7 @@ use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Doc;
-use errors::{Result, bail};
+use errors::{Result, Stop, bail};
 use executor::{DeleteRequest, Deleted, Retry};
 use planner::Hint;
 use query::filter::Filter;
@@ -118,13 +118,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 n += d.n;
                 cx.work.deleted += d.n;
             }
-            Err(e) if batch::is_fatal(&e) => return Err(e),
-            Err(e) => {
+            Err(Stop::Failed(e)) if !batch::is_fatal(&e) => {
                 errors.push((at, e));
                 if common.is_ordered() {
                     break;
                 }
             }
+            Err(stop) => return Err(stop),
         }
     }
     cx.w.i32("n", n as i32);

@@ -7,7 +7,7 @@ use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::version;
 use bson::{Doc, DocBuf, Val, Writer};
-use errors::{Result, bail, err};
+use errors::{Result, Stop, bail, err};
 use executor::{FindCursor, FindRequest, OpCtx};
 use planner::explain::{Explain, PlanStage, stages};
 use query::collation::Collation;
@@ -104,7 +104,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             _ => Err(err!(
                 CommandNotSupportedOnView,
                 "Namespace is a view, not a collection"
-            )),
+            )
+            .into()),
         };
         cx.args = outer;
         return done;
@@ -134,7 +135,7 @@ fn first_statement<'a>(cx: &CommandContext<'_, 'a>, field: &str) -> Result<Doc<'
     let first = list
         .and_then(|a| a.values().next())
         .and_then(|v| v.as_doc());
-    first.ok_or_else(|| err!(FailedToParse, "explained command has no {field}"))
+    first.ok_or_else(|| err!(FailedToParse, "explained command has no {field}").into())
 }
 
 /// The query inside the command that `cx.args` holds.
@@ -284,11 +285,11 @@ fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
                 c.returned += 1;
             }
             Ok(false) => break,
-            Err(e) if e.is_offload() || e.is_interruption() => return Err(e),
-            Err(e) => {
+            Err(Stop::Failed(e)) if !e.is_interruption() => {
                 c.error = Some(e);
                 break;
             }
+            Err(stop) => return Err(stop),
         }
     }
     let x = cursor.examined();

@@ -206,5 +206,6 @@ fn project(p: &Projection, d: &DocBuf, filter: &Filter, vars: &Vars) -> Result<D
     };
     let mut out = Vec::new();
     p.apply(d.as_doc(), matched, vars, &mut out)?;
-    DocBuf::from_vec(out).ok_or_else(|| Error::internal("a projection made no whole document"))
+    DocBuf::from_vec(out)
+        .ok_or_else(|| Error::internal("a projection made no whole document").into())
 }

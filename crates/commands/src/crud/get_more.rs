@@ -60,7 +60,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         true => cursor_killed(),
         false => e,
     };
-    let mut cursor = taken.map_err(killed)?;
+    let mut cursor = taken.map_err(|stop| stop.map_error(killed))?;
     cx.originating = Some(cursor.command.clone());
     check_cursor(cx, &cursor, id, &ns)?;
     let started = Instant::now();
@@ -144,7 +144,7 @@ fn check_cursor(cx: &CommandContext<'_, '_>, cursor: &Cursor, id: i64, ns: &str)
     if let Some(code) = cx.app.fail_points.get_more() {
         cx.app.cursors.remove(id);
         let message = "Hit the failGetMoreAfterCursorCheckout fail point";
-        return Err(resumable(Error::coded(code, message), &*cursor.results));
+        return Err(resumable(Error::coded(code, message), &*cursor.results).into());
     }
     let Some(uuid) = cursor.uuid else {
         return Ok(());
@@ -177,9 +177,9 @@ fn fill(
         Some(tail) => await_data(cx, cursor, &tail, batch, until),
     };
     let filled = match filled {
-        Ok(_) if cursor.killed.load(Relaxed) => Err(cursor_killed()),
+        Ok(_) if cursor.killed.load(Relaxed) => Err(cursor_killed().into()),
         Ok(done) => Ok(done),
-        Err(e) => Err(resumable(e, &*cursor.results)),
+        Err(e) => Err(e.map_error(|e| resumable(e, &*cursor.results))),
     };
     filled.inspect_err(|_| cx.app.cursors.remove(cursor.id))
 }

@@ -8,14 +8,14 @@ use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::stats::rows;
 use bson::{Doc, DocBuf, Val, Writer};
-use errors::{Error, Result, bail, err};
+use errors::{Result, Stop, bail, err};
 use executor::{AggregateRequest, PipelineCursor};
 use query::path::FieldPath;
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
 
 /// Whether a command failed only because its collection is a view: then it is to be run here.
-pub fn wanted(e: &Error) -> bool {
-    e.code == errors::Code::CommandNotSupportedOnView
+pub fn wanted(e: &Stop) -> bool {
+    e.is(errors::Code::CommandNotSupportedOnView)
 }
 
 fn given<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Option<Val<'a>> {
@@ -42,7 +42,8 @@ fn check_find(cx: &CommandContext<'_, '_>) -> Result<()> {
         Err(err!(
             InvalidPipelineOperator,
             "Option {name} not supported in aggregation."
-        ))
+        )
+        .into())
     };
     for name in ["min", "max"] {
         if doc(cx, name).is_some() {

@@ -7,7 +7,7 @@ use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, Value};
-use errors::{Result, bail};
+use errors::{Result, Stop, bail};
 use executor::{Retry, StmtResult, UpdateRequest, Updated};
 use planner::Hint;
 use query::expr::{ParseEnv, Vars};
@@ -257,13 +257,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 cx.work.wrote(&u);
                 tally(u);
             }
-            Err(e) if batch::is_fatal(&e) => return Err(e),
-            Err(e) => {
+            Err(Stop::Failed(e)) if !batch::is_fatal(&e) => {
                 errors.push((at, e));
                 if common.is_ordered() {
                     break;
                 }
             }
+            Err(stop) => return Err(stop),
         }
     }
     // Stages that nobody has are the whole command's error; it is found when its stages are

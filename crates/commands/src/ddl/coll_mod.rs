@@ -312,7 +312,7 @@ fn change_index(
     let index = find_index(coll, c)?;
     check_names_a_change(c)?;
     let Some(index) = index else {
-        return Err(unchangeable(coll, c));
+        return Err(unchangeable(coll, c).into());
     };
     let changes = IndexOptions::changed(&index, c)?;
     if changes.becomes_unique {
@@ -501,7 +501,7 @@ fn check_unique(cx: &mut CommandContext<'_, '_>, coll: &Collection, index: &Inde
         CannotConvertIndexToUnique,
         "Cannot convert the index to unique. Please resolve conflicting documents before running collMod again."
     )
-    .with_extra(w.finish().into_vec()))
+    .with_extra(w.finish().into_vec()).into())
 }
 
 fn changed_options(coll: &Collection, a: &Arguments<'_>) -> DocBuf {

@@ -129,7 +129,7 @@ pub fn copy(op: &mut OpCtx<'_>, source: &Arc<Collection>, to: &str) -> Result<()
             let docs: Vec<Doc<'_>> = step.iter().map(|d| d.as_doc()).collect();
             let done = executor::insert(op, to, &docs, true, None)?;
             if let Some((_, e)) = done.errors.into_iter().next() {
-                return Err(e);
+                return Err(e.into());
             }
             step.clear();
             bytes = 0;
@@ -151,6 +151,7 @@ pub fn check_target(catalog: &catalog::Catalog, ns: &str) -> Result<()> {
         Some(_) => Err(errors::Error::new(
             Code::NamespaceExists,
             format!("cloneCollectionAsCapped failed - destination collection {ns} already exists"),
-        )),
+        )
+        .into()),
     }
 }

@@ -120,7 +120,8 @@ pub fn check_uuid(catalog: &Catalog, ns: &str, uuid: Option<[u8; 16]>) -> Result
         CollectionUUIDMismatch,
         "Collection UUID does not match that specified"
     )
-    .with_extra(w.finish().into_vec()))
+    .with_extra(w.finish().into_vec())
+    .into())
 }
 
 fn read_size(within: &str, e: Elem<'_>) -> Result<Option<i64>> {

@@ -38,7 +38,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             changed(cx);
         }
         // Since MongoDB 7 dropping what is not there succeeds.
-        Err(e) if e.code == Code::NamespaceNotFound => {}
+        Err(e) if e.is(Code::NamespaceNotFound) => {}
         Err(e) => return Err(e),
     }
     Ok(Done::Reply)

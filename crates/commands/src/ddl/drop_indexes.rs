@@ -77,7 +77,7 @@ fn check_type(index: Val<'_>) -> Result<()> {
 fn named(coll: &Collection, index: Val<'_>) -> Result<Vec<String>> {
     let by_name = |name: &str| -> Result<String> {
         if super::coll_mod::is_clustered_by(coll, name) {
-            return Err(clustered());
+            return Err(clustered().into());
         }
         if name == "_id_" {
             bail!(InvalidOptions, "cannot drop _id index");
@@ -106,7 +106,7 @@ fn named(coll: &Collection, index: Val<'_>) -> Result<Vec<String>> {
     let key = index.as_doc().unwrap_or(Doc::EMPTY);
     if is_id(key) {
         if coll.option("clusteredIndex").is_some() {
-            return Err(clustered());
+            return Err(clustered().into());
         }
         bail!(InvalidOptions, "cannot drop _id index");
     }

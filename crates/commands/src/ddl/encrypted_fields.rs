@@ -306,7 +306,7 @@ mod tests {
         let mut w = Writer::new();
         w.binary("keyId", 4, &[1; 16]).extend(field.as_doc());
         let d = doc! { "fields": array![w.finish()] };
-        check("c", d.as_doc()).map_or_else(|e| e.code.0, |_| 0)
+        check("c", d.as_doc()).map_or_else(|e| e.into_error().code.0, |_| 0)
     }
 
     #[test]
@@ -352,7 +352,7 @@ mod tests {
         let of = |a: &str, b: &str| {
             let f = |p: &str| doc! { "path": p, "keyId": Value::binary(4, &[1; 16]) };
             let d = doc! { "fields": array![f(a), f(b)] };
-            check("c", d.as_doc()).map_or_else(|e| e.code.0, |_| 0)
+            check("c", d.as_doc()).map_or_else(|e| e.into_error().code.0, |_| 0)
         };
         assert_eq!(of("a", "a"), 6338402);
         assert_eq!(of("a.b", "a"), 6338403);

@@ -167,7 +167,7 @@ mod tests {
             (r#"{"rocks": {}}"#, 72),
         ] {
             let d = json::parse(text).unwrap();
-            let got = check(d.as_doc()).map_or_else(|e| e.code.0, |()| 0);
+            let got = check(d.as_doc()).map_or_else(|e| e.into_error().code.0, |()| 0);
             assert_eq!(got, code, "{text}");
         }
     }

@@ -89,7 +89,9 @@ fn wrong_type(e: Elem<'_>, wanted: &str) -> Error {
 }
 
 fn object<'a>(e: Elem<'a>) -> Result<Doc<'a>> {
-    e.val.as_doc().ok_or_else(|| wrong_type(e, "an object"))
+    e.val
+        .as_doc()
+        .ok_or_else(|| wrong_type(e, "an object").into())
 }
 
 /// The two fields that a specification must have.
@@ -148,9 +150,9 @@ impl<'a> IndexOptions<'a> {
                 check_version(e.val)?;
                 self.old |= e.val.to_i64_exact() == Some(1);
             }
-            "ns" if e.val.tag != tag::STRING => return Err(wrong_type(e, "a string")),
+            "ns" if e.val.tag != tag::STRING => return Err(wrong_type(e, "a string").into()),
             "ns" => {}
-            "hidden" if e.val.tag != tag::BOOL => return Err(wrong_type(e, "a bool")),
+            "hidden" if e.val.tag != tag::BOOL => return Err(wrong_type(e, "a bool").into()),
             flag if FLAGS.contains(&flag) => self.read_flag(e)?,
             "expireAfterSeconds" => self.read_expiry(e)?,
             "partialFilterExpression" => {
@@ -237,7 +239,7 @@ impl<'a> IndexOptions<'a> {
         }
         let number = matches!(e.name, "2dsphereIndexVersion" | "bits" | "min" | "max");
         if number && !e.val.is_number() {
-            return Err(wrong_type(e, "a number"));
+            return Err(wrong_type(e, "a number").into());
         }
         check_text_option(e)?;
         // As MongoDB keeps them.
@@ -549,7 +551,8 @@ fn flag_value(e: Elem<'_>) -> Result<bool> {
         e.name,
         e.name,
         e.val
-    ))
+    )
+    .into())
 }
 
 fn check_version(v: Val<'_>) -> Result<()> {
@@ -653,11 +656,11 @@ fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
                 "$expr is not allowed in this context"
             ),
             "$where" | "$text" => bail!(BadValue, "{} is not allowed in this context", e.name),
-            name if name.starts_with('$') => return Err(refuse(name)),
+            name if name.starts_with('$') => return Err(refuse(name).into()),
             _ => {
                 let Some(ops) = e.val.as_doc() else {
                     if e.val.tag == tag::REGEX {
-                        return Err(refuse("$regex"));
+                        return Err(refuse("$regex").into());
                     }
                     continue;
                 };
@@ -676,11 +679,11 @@ fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
                                 .values()
                                 .any(|v| v.tag == tag::REGEX);
                             if regex {
-                                return Err(refuse("$in with a regular expression"));
+                                return Err(refuse("$in with a regular expression").into());
                             }
                         }
                         "$exists" if op.val.truthy() => {}
-                        other => return Err(refuse(other)),
+                        other => return Err(refuse(other).into()),
                     }
                 }
             }
@@ -751,7 +754,7 @@ mod tests {
                 67,
             ),
         ] {
-            assert_eq!(parse(text).unwrap_err().code.0, code, "{text}");
+            assert_eq!(parse(text).unwrap_err().into_error().code.0, code, "{text}");
         }
     }
 
@@ -759,7 +762,12 @@ mod tests {
     fn conflicts() {
         let existing = |text: &str| vec![parse(text).unwrap().spec];
         let a = existing(r#"{"key": {"a": 1}, "name": "a_1"}"#);
-        let check = |text: &str| parse(text).unwrap().exists_among(&a).map_err(|e| e.code.0);
+        let check = |text: &str| {
+            parse(text)
+                .unwrap()
+                .exists_among(&a)
+                .map_err(|e| e.into_error().code.0)
+        };
         assert_eq!(check(r#"{"key": {"a": 1.0}, "name": "a_1"}"#), Ok(true));
         assert_eq!(check(r#"{"key": {"a": 1}, "name": "other"}"#), Err(85));
         assert_eq!(check(r#"{"key": {"b": 1}, "name": "a_1"}"#), Err(86));

@@ -33,5 +33,5 @@ pub(crate) fn changed(cx: &mut CommandContext<'_, '_>) {
 
 /// A surface that this version does not have; asked for, it is refused rather than ignored.
 pub(crate) fn unsupported<T>(what: &str) -> Result<T> {
-    Err(err!(NotImplemented, "PandoDB does not support {what} yet"))
+    Err(err!(NotImplemented, "PandoDB does not support {what} yet").into())
 }

@@ -79,13 +79,13 @@ fn parameters(d: Doc<'_>) -> Result<bool> {
 
 fn check_db(db: &str) -> Result<()> {
     if db.is_empty() {
-        return Err(Error::coded(28539, "'db' must not be empty"));
+        return Err(Error::coded(28539, "'db' must not be empty").into());
     }
     if db.contains(['.', '\0']) || db.len() > 63 {
         bail!(InvalidNamespace, "Invalid database name: '{db}'");
     }
     if db.contains([' ', '/', '\\', '"']) {
-        return Err(Error::coded(13280, format!("Invalid db name: {db}")));
+        return Err(Error::coded(13280, format!("Invalid db name: {db}")).into());
     }
     Ok(())
 }

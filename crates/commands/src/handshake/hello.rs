@@ -11,7 +11,7 @@ use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
 use auth::UserName;
 use auth::scram::Hash;
 use bson::{Doc, Val, tag};
-use errors::{Result, bail};
+use errors::{Result, bail, err};
 
 /// What a client's metadata may weigh, in bytes.
 const MAX_METADATA_BYTES: usize = 512;
@@ -142,7 +142,7 @@ fn user_name(v: Val<'_>) -> Result<UserName> {
             let d = v.as_doc().unwrap_or(Doc::EMPTY);
             let text = |f: &str| match d.get(f).and_then(|v| v.as_str()) {
                 Some(text) => Ok(text.to_string()),
-                None => bail!(BadValue, "User name must contain a field named: {f}"),
+                None => Err(err!(BadValue, "User name must contain a field named: {f}")),
             };
             Ok(UserName::new(text("user")?, text("db")?))
         }

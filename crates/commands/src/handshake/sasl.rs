@@ -141,7 +141,7 @@ pub fn authenticate(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     match cx.args.field("mechanism").and_then(|v| v.as_str()) {
         Some(login::X509) => {}
-        Some(m) if Hash::named(m).is_some() => return Err(login::failed()),
+        Some(m) if Hash::named(m).is_some() => return Err(login::failed().into()),
         Some(m) => bail!(
             MechanismUnavailable,
             "Received authentication for mechanism {m} which is unknown or not enabled"

@@ -13,7 +13,7 @@ use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use catalog::Collection;
-use errors::{Code, Result};
+use errors::{Code, Result, Stop};
 use executor::{Examined, OpCtx};
 use parking_lot::RwLock;
 use planner::{Access, IndexAccess, Plan};
@@ -222,7 +222,7 @@ impl Commands {
         }
         counts(&mut w, o.command.name, o.reply);
         w.i32("numYield", 0).doc("locks", Doc::EMPTY);
-        if let Err(e) = o.done {
+        if let Err(Stop::Failed(e)) = o.done {
             w.bool("ok", false)
                 .str("errMsg", &e.message)
                 .str("errName", &e.code.name())
@@ -415,7 +415,7 @@ fn log(o: &Observed<'_>, profile: Doc<'_>) {
     let attr = w.finish();
     let text = bson::json::val_to_string(attr.as_doc().as_val());
     let ctx = format!("conn{}", o.client.id);
-    if matches!(o.done, Err(e) if e.code == Code::Interrupted) {
+    if matches!(o.done, Err(e) if e.is(Code::Interrupted)) {
         tracing::info!(target: "COMMAND", id = 51803, ctx = ctx, attr.json = %text, interrupted = true, "Slow query");
     } else if written {
         tracing::info!(target: "WRITE", id = 51803, ctx = ctx, attr.json = %text, "Slow query");

@@ -48,11 +48,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         if let Err(e) = done {
             let mut w = Writer::new();
             write_results(&mut w, &results);
-            return Err(if e.is_offload() {
-                e
-            } else {
-                e.with_extra(w.finish().as_bytes().to_vec())
-            });
+            return Err(e.map_error(|e| e.with_extra(w.finish().as_bytes().to_vec())));
         }
     }
     write_results(&mut cx.w, &results);
@@ -197,7 +193,7 @@ fn insert(cx: &mut CommandContext<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
             let whole = Update::parse(o.as_val(), &[], &ParseEnv::new())?;
             put(cx, ns, &id, &whole).map(|_| ())
         }
-        Some((_, e)) => Err(e),
+        Some((_, e)) => Err(e.into()),
     }
 }
 
@@ -314,7 +310,11 @@ mod tests {
 
     #[test]
     fn entries() {
-        let code = |d: DocBuf| entry(d.as_doc().as_val()).err().map(|e| e.code.0);
+        let code = |d: DocBuf| {
+            entry(d.as_doc().as_val())
+                .err()
+                .map(|e| e.into_error().code.0)
+        };
         assert_eq!(code(doc! {}), Some(4));
         assert_eq!(code(doc! { "op": 1 }), Some(14));
         assert_eq!(code(doc! { "op": "", "ns": "a.b" }), Some(20));

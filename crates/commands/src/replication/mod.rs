@@ -20,7 +20,7 @@ use replication::Host;
 fn set_name(cx: &CommandContext<'_, '_>) -> Result<String> {
     match cx.app.config.topology.set_name() {
         Some(n) => Ok(n.to_string()),
-        None => Err(err!(NoReplicationEnabled, "not running with --replSet")),
+        None => Err(err!(NoReplicationEnabled, "not running with --replSet").into()),
     }
 }
 

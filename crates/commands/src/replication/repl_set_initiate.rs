@@ -55,5 +55,5 @@ fn with_version(config: Doc<'_>) -> DocBuf {
 }
 
 fn own_host(cx: &CommandContext<'_, '_>) -> Result<Host> {
-    Host::parse(&crate::topology::member::host(cx))
+    Ok(Host::parse(&crate::topology::member::host(cx))?)
 }

@@ -9,7 +9,7 @@ use crate::request::Done;
 use crate::request::args::Args;
 use crate::security::audit::Ended;
 use bson::{Doc, DocBuf};
-use errors::Result;
+use errors::{Result, Stop};
 use executor::Examined;
 use parking_lot::Mutex;
 use planner::Plan;
@@ -52,7 +52,7 @@ impl Commands {
                 command: call.command,
                 db: account.args.db,
                 body: call.request.body,
-                failure: account.done.as_ref().err(),
+                failure: account.done.as_ref().err().and_then(Stop::failure),
                 made: &account.made,
             });
         }

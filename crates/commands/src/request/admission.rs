@@ -16,7 +16,7 @@ use crate::security::authorize;
 use crate::settings::fail_point::CommandFailure;
 use ::replication::Driver;
 use bson::{Doc, Writer};
-use errors::{Code, Error, Result, bail};
+use errors::{Code, Error, Result, Stop, bail};
 use executor::session_id::{Lsid, NOBODY};
 use service::{Client, Mode, Request};
 use std::sync::Arc;
@@ -50,12 +50,12 @@ impl Admission {
 pub(super) enum Refusal {
     /// A fail point closes its connection.
     Close,
-    Error(Error),
+    Stop(Stop),
 }
 
-impl From<Error> for Refusal {
-    fn from(e: Error) -> Refusal {
-        Refusal::Error(e)
+impl From<Stop> for Refusal {
+    fn from(stop: Stop) -> Refusal {
+        Refusal::Stop(stop)
     }
 }
 
@@ -106,10 +106,10 @@ impl Commands {
         match self.fail_points.retryable_write(false, count) {
             None => Ok(()),
             Some(lost) if lost.close_connection => Err(Refusal::Close),
-            Some(lost) => Err(Refusal::Error(Error::coded(
+            Some(lost) => Err(Refusal::Stop(Stop::Failed(Error::coded(
                 lost.code.unwrap_or(1),
                 "Failing write due to failpoint. The write must not be reflected.",
-            ))),
+            )))),
         }
     }
 
@@ -216,7 +216,7 @@ impl Commands {
                 }
                 None => e = transaction::with_label(e, command, args),
             }
-            return Err(e);
+            return Err(e.into());
         }
         Ok(Some(f))
     }
@@ -267,7 +267,7 @@ fn check_role(cx: &CommandContext<'_, '_>) -> Result<()> {
     if is_linearizable(&cx.args) {
         cx.op.need_worker()?;
         if !driver.is_leading() {
-            return Err(not_primary());
+            return Err(not_primary().into());
         }
     }
     await_cluster_time(cx, driver)?;
@@ -277,7 +277,7 @@ fn check_role(cx: &CommandContext<'_, '_>) -> Result<()> {
     }
     if status.id == 0 && cx.args.db != "local" {
         match writes {
-            true => return Err(not_primary()),
+            true => return Err(not_primary().into()),
             false => bail!(
                 NotPrimaryOrSecondary,
                 "node is not in primary or recovering state"
@@ -285,7 +285,7 @@ fn check_role(cx: &CommandContext<'_, '_>) -> Result<()> {
         }
     }
     if writes {
-        return Err(not_primary());
+        return Err(not_primary().into());
     }
     if !cx.args.generic.secondary_ok && !status.is_primary() && cx.args.db != "local" {
         bail!(NotPrimaryNoSecondaryOk, "not primary and secondaryOk=false");

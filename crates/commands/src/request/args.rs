@@ -3,7 +3,7 @@
 
 use crate::request::idl;
 use bson::{Doc, Elem, Val, tag};
-use errors::{Error, Result, bail, err};
+use errors::{Result, Stop, bail, err};
 use executor::session_id::NOBODY;
 use session::Lsid;
 use smallvec::SmallVec;
@@ -92,7 +92,8 @@ fn lsid(v: Val<'_>) -> Result<Option<Lsid>> {
             TypeMismatch,
             "BSON field 'lsid' is the wrong type '{}', expected type 'object'",
             v.type_name()
-        ));
+        )
+        .into());
     };
     let (mut id, mut uid) = (None, NOBODY);
     for e in d {
@@ -270,7 +271,7 @@ impl<'a> Args<'a> {
     }
 
     /// The error of a field that the command does not know.
-    pub fn unknown(&self, e: Elem<'_>) -> Error {
+    pub fn unknown(&self, e: Elem<'_>) -> Stop {
         idl::unknown(self.command, e.name)
     }
 
@@ -356,7 +357,11 @@ mod tests {
             (doc! { "ping": 1, "$db": "a", "lsid": doc!{} }, 40414),
         ] {
             assert_eq!(
-                Args::parse("ping", d.as_doc(), None).unwrap_err().code.0,
+                Args::parse("ping", d.as_doc(), None)
+                    .unwrap_err()
+                    .into_error()
+                    .code
+                    .0,
                 code,
                 "{d:?}"
             );

@@ -190,7 +190,7 @@ mod tests {
             assert_eq!(
                 complete(json::parse(text).unwrap().as_doc())
                     .map(|c| c.is_some())
-                    .map_err(|e| e.code.0),
+                    .map_err(|e| e.into_error().code.0),
                 want,
                 "{text}"
             );

@@ -409,11 +409,16 @@ mod tests {
             (doc! { "nope": 1 }, 40415),
             (doc! { "provenance": "nope" }, 2),
         ] {
-            assert_eq!(parse(d.clone()).unwrap_err().code.0, code, "{d:?}");
+            assert_eq!(
+                parse(d.clone()).unwrap_err().into_error().code.0,
+                code,
+                "{d:?}"
+            );
         }
         assert_eq!(
             write_concern(doc! { "w": 2 }.as_doc().as_val(), &Topology::Standalone)
                 .unwrap_err()
+                .into_error()
                 .code
                 .0,
             2

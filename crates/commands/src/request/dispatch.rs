@@ -20,9 +20,9 @@ use crate::topology::monitor::Monitor;
 use crate::{Commands, Local};
 use ::replication::member::raft_id;
 use bson::{Doc, Writer};
-use errors::{Code, Error, Result, err};
+use errors::{Code, Error, Result, Stop, Suspension, err};
 use executor::{OpCtx, WriteGroup};
-use service::{Client, Kept, Mode, Needs, Outcome, Request, Suspension};
+use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ impl Commands {
                 || self.fail_points.any()
                 || self.profiler.may_write(|| request.db()))
         {
-            return suspended(false, None);
+            return suspended(Suspension::Worker, None);
         }
         let call = Call {
             mode,
@@ -82,31 +82,27 @@ impl Commands {
         let mut left = Left::default();
         match self.answer(local, &call, out, &mut left) {
             Ok(outcome) => outcome,
-            Err(e) => {
+            Err(stop) => {
                 out.truncate(start);
-                self.failed(&call, e, left, out)
+                self.stopped(&call, stop, left, out)
             }
         }
     }
 
     /// The outcome of a failed request: on a loop it may run again, otherwise its reply is the
     /// error.
-    fn failed(&self, call: &Call<'_, '_>, e: Error, left: Left, out: &mut Vec<u8>) -> Outcome {
+    fn stopped(&self, call: &Call<'_, '_>, stop: Stop, left: Left, out: &mut Vec<u8>) -> Outcome {
         let on_loop = call.mode.on_loop();
-        if e.is_offload() && on_loop {
-            return suspended(e.is_for_disk(), left.kept);
-        }
+        let e = match stop {
+            Stop::Suspended(lack) if on_loop => return suspended(lack, left.kept),
+            stop => stop.into_error(),
+        };
         call.command.failed.fetch_add(1, Relaxed);
         self.counters.failed();
         if call.request.again {
             // That was the last of a stream.
             *call.client.state.monitor.lock() = Monitor::default();
         }
-        let e = if e.is_offload() {
-            Error::internal("a worker was asked to hand over its command")
-        } else {
-            e
-        };
         service::write_error(&e, out);
         // What it staged before it failed must be committed nevertheless.
         if left.wrote && on_loop {
@@ -132,7 +128,7 @@ impl Commands {
         let admission = match self.admit(call, &args) {
             Ok(admission) => admission,
             Err(Refusal::Close) => return Ok(Outcome::Close),
-            Err(Refusal::Error(e)) => return Err(e),
+            Err(Refusal::Stop(stop)) => return Err(stop),
         };
         let room = ReplyReservation::new(&self.control, call.client, call.request);
         let mut op = self.operation_context(call, &mut local.group, &args, &admission);
@@ -143,19 +139,21 @@ impl Commands {
         }
         let statement = self
             .enter_transaction(call, &args, &mut op)
-            .map_err(|e| transaction::with_label(e, call.command, &args))?;
+            .map_err(|e| e.map_error(|e| transaction::with_label(e, call.command, &args)))?;
         let mut cx = CommandContext::new(self, call, args, op, std::mem::take(out));
         cx.begun = progress.and_then(|p| p.begun);
         cx.transaction = statement;
         let done = run(&mut cx, start, &admission);
-        let done = done.map_err(|e| transaction::with_label(e, call.command, &cx.args));
+        let labelled = |e| transaction::with_label(e, call.command, &cx.args);
+        let done = done.map_err(|e| e.map_error(labelled));
+        let suspended = matches!(done, Err(Stop::Suspended(_)));
         if cx.op.commit_failed {
             // As after the failed commit of a loop's group.
             self.retries.forget();
         }
         let lost = self.loses_reply(&cx, &admission, &done);
         left.wrote = cx.op.has_written() || cx.after_commit;
-        if matches!(&done, Err(e) if e.is_offload()) {
+        if suspended {
             left.kept = Some(Box::new(Progress {
                 budget: cx.op.budget(),
                 begun: cx.begun.take(),
@@ -180,7 +178,7 @@ impl Commands {
                 .kill_transaction(statement.lsid, statement.number);
         }
         drop(cx.transaction);
-        if !awaits && !matches!(&done, Err(e) if e.is_offload()) {
+        if !awaits && !suspended {
             let account = Account {
                 args: &cx.args,
                 done: &done,
@@ -281,13 +279,14 @@ struct Progress {
 
 /// A request that is to run again, where it cannot block: after reads that it lacks, or on a
 /// worker.
-fn suspended(for_disk: bool, kept: Option<Kept>) -> Outcome {
-    let needs = match for_disk {
+fn suspended(lack: Suspension, kept: Option<Kept>) -> Outcome {
+    let needs = match lack {
         // Which reads they are is known where they were recorded.
-        true => Needs::Reads(Vec::new()),
-        false => Needs::Worker,
+        Suspension::Read => Needs::Reads(Vec::new()),
+        // A worker may wait for room.
+        Suspension::Worker | Suspension::Room => Needs::Worker,
     };
-    Outcome::Suspended(Suspension { needs, kept })
+    Outcome::Suspended(Unfinished { needs, kept })
 }
 
 /// What a reply waits for before it is sent.
@@ -306,7 +305,7 @@ enum Awaits {
 fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> Result<Done> {
     let mut done =
         admission::pass_checks(cx, admission.started).and_then(|()| (cx.command.run)(cx));
-    if matches!(&done, Err(e) if e.is_offload()) && cx.op.wants_room {
+    if matches!(done, Err(Stop::Suspended(Suspension::Room))) && !cx.op.may_offload() {
         cx.op.run_again();
         let empty = Writer::on(Vec::new());
         let mut begun = std::mem::replace(&mut cx.w, empty).finish_into();
@@ -314,7 +313,7 @@ fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> 
         cx.w = Writer::on(begun);
         done = cx.op.wait_for_room().and_then(|()| (cx.command.run)(cx));
     }
-    if matches!(&done, Err(e) if e.is_offload()) {
+    if matches!(done, Err(Stop::Suspended(_))) {
         cx.op.run_again();
     }
     if let Ok(Done::Reply | Done::ReplyMore) = done {
@@ -327,7 +326,7 @@ fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> 
             cx.w.f64("ok", 1.0);
         }
     }
-    done.map_err(|e| with_unmet(e, &cx.write_concern))
+    done.map_err(|e| e.map_error(|e| with_unmet(e, &cx.write_concern)))
 }
 
 /// Before the reply to a linearizable read: a majority takes an entry that is made after the read, so
@@ -349,7 +348,8 @@ fn confirm_primary(cx: &CommandContext<'_, '_>) -> Result<()> {
         return Err(err!(
             LinearizableReadConcernError,
             "Failed to confirm that read was linearizable."
-        ));
+        )
+        .into());
     }
     Ok(())
 }
@@ -406,7 +406,7 @@ fn with_unmet(e: Error, concern: &WriteConcern) -> Error {
         Code::FailedToParse | Code::TypeMismatch | Code::BadValue | Code::InvalidOptions
     );
     match &concern.unmet {
-        Some(unmet) if !of_arguments && !e.is_offload() => {
+        Some(unmet) if !of_arguments => {
             let mut w = Writer::new();
             if let Some(extra) = e.extra.as_deref().and_then(Doc::new) {
                 w.extend(extra);

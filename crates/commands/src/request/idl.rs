@@ -6,49 +6,54 @@
 //! one that was not given.
 
 use bson::{Doc, Elem, Val, tag};
-use errors::{Error, Result, bail, err};
+use errors::{Result, Stop, bail, err};
 
 const NUMBERS: &[&str] = &["long", "int", "decimal", "double"];
 const SAFE_BOOL: &[&str] = &["bool", "long", "int", "decimal", "double"];
 
 /// The error of a field of a wrong type.
-pub fn mismatch(within: &str, field: &str, got: Val<'_>, expected: &[&str]) -> Error {
+pub fn mismatch(within: &str, field: &str, got: Val<'_>, expected: &[&str]) -> Stop {
     let got = got.type_name();
     match expected {
         [one] => err!(
             TypeMismatch,
             "BSON field '{within}.{field}' is the wrong type '{got}', expected type '{one}'"
-        ),
+        )
+        .into(),
         many => err!(
             TypeMismatch,
             "BSON field '{within}.{field}' is the wrong type '{got}', expected types '[{}]'",
             many.join(", ")
-        ),
+        )
+        .into(),
     }
 }
 
 /// The error of a field that the command does not have.
-pub fn unknown(within: &str, field: &str) -> Error {
+pub fn unknown(within: &str, field: &str) -> Stop {
     err!(
         IDLUnknownField,
         "BSON field '{within}.{field}' is an unknown field."
     )
+    .into()
 }
 
 /// The error of a field that must be there.
-pub fn missing(within: &str, field: &str) -> Error {
+pub fn missing(within: &str, field: &str) -> Stop {
     err!(
         IDLFailedToParse,
         "BSON field '{within}.{field}' is missing but a required field"
     )
+    .into()
 }
 
 /// The error of a field given twice.
-pub fn duplicate(within: &str, field: &str) -> Error {
+pub fn duplicate(within: &str, field: &str) -> Stop {
     err!(
         IDLDuplicateField,
         "BSON field '{within}.{field}' is a duplicate field"
     )
+    .into()
 }
 
 /// Declares the arguments of a command, or of a document in one, as a struct with a reader for
@@ -120,7 +125,7 @@ pub fn required<T>(within: &str, field: &str, v: Option<T>) -> Result<T> {
     v.ok_or_else(|| missing(within, field))
 }
 
-fn given<T>(v: Val<'_>, read: Option<T>, wrong: impl FnOnce() -> Error) -> Result<Option<T>> {
+fn given<T>(v: Val<'_>, read: Option<T>, wrong: impl FnOnce() -> Stop) -> Result<Option<T>> {
     match read {
         Some(t) => Ok(Some(t)),
         None if v.is_nullish() => Ok(None),
@@ -255,17 +260,19 @@ pub fn uuid(within: &str, e: Elem<'_>) -> Result<Option<[u8; 16]>> {
     match e.val.as_binary() {
         Some((4, b)) => match <[u8; 16]>::try_from(b) {
             Ok(u) => Ok(Some(u)),
-            Err(_) => Err(Error::new(
+            Err(_) => Err(errors::Error::new(
                 errors::Code::InvalidUUID,
                 "uuid must be a 16-byte binary field with UUID (4) subtype",
-            )),
+            )
+            .into()),
         },
         Some((subtype, _)) => Err(err!(
             TypeMismatch,
             "BSON field '{within}.{}' is the wrong binData type '{}', expected type 'UUID'",
             e.name,
             binary_name(subtype)
-        )),
+        )
+        .into()),
         None => Err(mismatch(within, e.name, e.val, &["binData"])),
     }
 }
@@ -295,18 +302,25 @@ mod tests {
         let d = doc! { "limit": "x", "skip": -1, "f": 1.9, "n": () , "b": 2 };
         let e = |n: &str| d.as_doc().iter().find(|e| e.name == n).unwrap();
         assert_eq!(
-            int("find", e("limit")).unwrap_err().message,
+            int("find", e("limit")).unwrap_err().into_error().message,
             "BSON field 'find.limit' is the wrong type 'string', expected types '[long, int, decimal, double]'"
         );
         assert_eq!(
-            doc("find", e("limit")).unwrap_err().message,
+            doc("find", e("limit")).unwrap_err().into_error().message,
             "BSON field 'find.limit' is the wrong type 'string', expected type 'object'"
         );
-        assert_eq!(int_from("find", e("skip"), 0).unwrap_err().code.0, 2);
+        assert_eq!(
+            int_from("find", e("skip"), 0)
+                .unwrap_err()
+                .into_error()
+                .code
+                .0,
+            2
+        );
         assert_eq!(int("find", e("f")).unwrap(), Some(1));
         assert_eq!(int("find", e("n")).unwrap(), None);
         assert_eq!(safe_bool("find", e("b")).unwrap(), Some(true));
-        assert_eq!(boolean("find", e("b")).unwrap_err().code.0, 14);
+        assert_eq!(boolean("find", e("b")).unwrap_err().into_error().code.0, 14);
         for (text, n) in [
             ("2.5", 2),
             ("3.5", 4),
@@ -322,6 +336,6 @@ mod tests {
         let d = doc! { "u": Value::binary(4, &[7; 16]), "w": Value::binary(0, &[7; 16]) };
         let e = |n: &str| d.as_doc().iter().find(|e| e.name == n).unwrap();
         assert_eq!(uuid("x", e("u")).unwrap(), Some([7; 16]));
-        assert_eq!(uuid("x", e("w")).unwrap_err().code.0, 14);
+        assert_eq!(uuid("x", e("w")).unwrap_err().into_error().code.0, 14);
     }
 }

@@ -11,7 +11,7 @@ use crate::request::args::Args;
 use crate::request::table::Command;
 use crate::settings::parameters::{TRANSACTION_LIFETIME, TRANSACTION_LOCK_PATIENCE};
 use bson::{Doc, Val};
-use errors::{Code, Error, Result, bail};
+use errors::{Code, Error, Result, Stop, bail};
 use executor::{OpCtx, PinnedSnapshot, Savepoint, Transaction};
 use session::{Lsid, TransactionHold};
 use std::sync::Arc;
@@ -192,7 +192,7 @@ impl Commands {
                 .continue_transaction(op, lsid, number, lifetime)?,
         };
         let Some(transaction) = hold.take() else {
-            return Err(hold.ended());
+            return Err(hold.ended().into());
         };
         let before = Some(transaction.savepoint());
         op.join(transaction);
@@ -237,7 +237,7 @@ pub(super) fn leave(
             statement.hold.give_back(transaction, false);
             false
         }
-        Err(e) if e.is_offload() => {
+        Err(Stop::Suspended(_)) => {
             if let Some(before) = statement.before.take() {
                 transaction.return_to(before);
             }
@@ -261,7 +261,7 @@ fn has_write_errors(reply: &[u8]) -> bool {
 /// Adds the label that MongoDB gives an error of a statement: drivers begin the whole transaction
 /// again, or send the commit again.
 pub(super) fn with_label(e: Error, command: &Command, args: &Args<'_>) -> Error {
-    if !is_statement(args) || !e.labels.is_empty() || e.is_offload() {
+    if !is_statement(args) || !e.labels.is_empty() {
         return e;
     }
     match label_of(e.code, command) {

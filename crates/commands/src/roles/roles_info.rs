@@ -45,7 +45,7 @@ fn wanted(cx: &CommandContext<'_, '_>, built_in: bool) -> Result<Vec<RoleName>> 
     let first = cx.args.first;
     let db = cx.args.db;
     if let Some(list) = first.as_array() {
-        return RoleName::parse_list(list, db);
+        return Ok(RoleName::parse_list(list, db)?);
     }
     if first.as_doc().is_some() || first.as_str().is_some() {
         return Ok(vec![RoleName::parse(first, db)?]);

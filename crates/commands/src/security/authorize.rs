@@ -94,7 +94,7 @@ fn check_client(cx: &mut CommandContext<'_, '_>) -> Result<()> {
         false => {
             tracing::info!(target: "ACCESS", id = 20436, command = cx.command.name, db = cx.args.db,
                 user = %user.name, remote = %cx.client.peer, "Checking authorization failed");
-            Err(denied(cx.args.db, cx.request.body))
+            Err(denied(cx.args.db, cx.request.body).into())
         }
     }
 }

@@ -15,7 +15,7 @@ use arc_swap::ArcSwapOption;
 use auth::role::Resolved;
 use auth::scram::{self, Credential, Exchange, First, Hash, ScramStep};
 use auth::{Privileges, RoleName, UserName};
-use errors::{Code, Error, Result, bail, err};
+use errors::{Code, Error, Result, Stop, bail, err};
 use executor::session_id::NOBODY;
 use parking_lot::Mutex;
 use service::{Client, PeerCertificate};
@@ -183,7 +183,7 @@ pub fn by_certificate(cx: &mut CommandContext<'_, '_>, user: Option<&str>) -> Re
         (false, _) => Err(err!(
             AuthenticationFailed,
             "There is no x.509 client certificate matching the user."
-        )),
+        ).into()),
         (true, false) => {
             let roles = certificate.roles.iter();
             let roles: Vec<RoleName> = roles.map(|(r, db)| RoleName::new(r, db)).collect();
@@ -195,9 +195,9 @@ pub fn by_certificate(cx: &mut CommandContext<'_, '_>, user: Option<&str>) -> Re
         (true, true) => Err(err!(
             AuthenticationFailed,
             "The provided certificate can only be used for cluster authentication, not client authentication. The current configuration does not allow x.509 cluster authentication, check the --clusterAuthMode flag"
-        )),
+        ).into()),
     };
-    if let Err(e) = &outcome {
+    if let Err(Stop::Failed(e)) = &outcome {
         let failure = Failure {
             name,
             mechanism: X509,
@@ -245,8 +245,9 @@ pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<R
         Ok(ScramStep::Refused) => Err(err!(
             AuthenticationFailed,
             "SCRAM authentication failed, storedKey mismatch"
-        )),
-        Err(e) => Err(e),
+        )
+        .into()),
+        Err(e) => Err(e.into()),
     };
     match outcome {
         Ok(payload) => {
@@ -258,7 +259,7 @@ pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<R
                 payload,
             }))
         }
-        Err(e) => {
+        Err(Stop::Failed(e)) => {
             let failure = Failure {
                 name,
                 mechanism,
@@ -267,6 +268,7 @@ pub fn go_on(cx: &mut CommandContext<'_, '_>, payload: &[u8]) -> Result<Option<R
             refuse(cx.app, cx.client, failure);
             Ok(None)
         }
+        Err(suspended) => Err(suspended),
     }
 }
 
@@ -287,7 +289,7 @@ pub fn end_refused(cx: &CommandContext<'_, '_>, seen: usize) -> Result<Done> {
         Some(Pending::Refused(until)) if Instant::now() < until => Ok(Done::Await { until, seen }),
         _ => {
             *exchange = None;
-            Err(failed())
+            Err(failed().into())
         }
     }
 }
@@ -307,7 +309,7 @@ fn log_in(
     certified: &[RoleName],
 ) -> Result<()> {
     let Some(user) = cx.app.read_user(name, certified)? else {
-        return Err(failed());
+        return Err(failed().into());
     };
     check_restrictions(cx, name, &user.1)?;
     let login = &cx.client.state.login;

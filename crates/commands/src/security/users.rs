@@ -52,7 +52,7 @@ impl User {
     /// What cannot be read allows nothing.
     pub fn restrictions(&self) -> Result<Restrictions> {
         match self.field("authenticationRestrictions") {
-            Some(v) => Restrictions::parse(v),
+            Some(v) => Ok(Restrictions::parse(v)?),
             None => Ok(Restrictions::default()),
         }
     }

@@ -7,7 +7,7 @@ use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use auth::UserName;
 use bson::{Doc, Val};
-use errors::Result;
+use errors::{Fallible, Result};
 use session::Lsid;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
@@ -67,7 +67,7 @@ pub fn run_by_pattern(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 "users" => {
                     let list = e.val.as_array().unwrap_or(Doc::EMPTY);
                     let named = |v| UserName::parse(v, "").map(|n| n.digest());
-                    let owners = list.values().map(named).collect::<Result<Vec<_>>>()?;
+                    let owners = list.values().map(named).collect::<Fallible<Vec<_>>>()?;
                     which.extend(those(cx, |l| owners.contains(&l.uid)));
                 }
                 "roles" => {}

@@ -34,7 +34,7 @@ pub fn abort(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         return not_in_transaction(cx);
     };
     let Some(transaction) = statement.hold.take() else {
-        return Err(statement.hold.ended());
+        return Err(statement.hold.ended().into());
     };
     (cx.app.cursors).kill_transaction(statement.lsid, statement.number);
     drop(transaction);

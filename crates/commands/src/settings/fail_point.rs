@@ -309,13 +309,25 @@ mod tests {
         );
         assert_eq!(mode(bson::Value::from("off").as_val()).unwrap(), None);
         assert_eq!(
-            mode(bson::Value::from("on").as_val()).unwrap_err().code.0,
+            mode(bson::Value::from("on").as_val())
+                .unwrap_err()
+                .into_error()
+                .code
+                .0,
             2
         );
-        assert_eq!(mode(bson::Value::from(1).as_val()).unwrap_err().code.0, 14);
+        assert_eq!(
+            mode(bson::Value::from(1).as_val())
+                .unwrap_err()
+                .into_error()
+                .code
+                .0,
+            14
+        );
         assert_eq!(
             mode(doc! { "times": -1 }.as_doc().as_val())
                 .unwrap_err()
+                .into_error()
                 .code
                 .0,
             2

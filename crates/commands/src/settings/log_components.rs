@@ -229,7 +229,7 @@ mod tests {
             (bson::Value::from(doc! { "command": 2_147_483_648i64 }), 2),
         ] {
             let r = changed(defaults().as_doc(), given.as_val());
-            assert_eq!(r.unwrap_err().code.0, code, "{given:?}");
+            assert_eq!(r.unwrap_err().into_error().code.0, code, "{given:?}");
         }
     }
 }

@@ -394,7 +394,11 @@ mod tests {
             ("logLevel", Value::from("x"), 2),
             ("maxSessions", Value::from(1), 20),
         ] {
-            assert_eq!(p.set(name, v.as_val()).unwrap_err().code.0, code, "{name}");
+            assert_eq!(
+                p.set(name, v.as_val()).unwrap_err().into_error().code.0,
+                code,
+                "{name}"
+            );
         }
         assert_eq!(
             p.set("quiet", Value::from(1).as_val()).unwrap(),
@@ -403,7 +407,7 @@ mod tests {
         assert_eq!(p.get("quiet").unwrap().value, Value::from(true));
         let long = Value::from("x".repeat(65));
         let refused = p.set("automationServiceDescriptor", long.as_val());
-        assert_eq!(refused.unwrap_err().code.0, 15);
+        assert_eq!(refused.unwrap_err().into_error().code.0, 15);
     }
 
     #[test]

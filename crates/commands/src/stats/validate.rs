@@ -10,7 +10,7 @@ use crate::request::{CommandContext, Done};
 use bson::{Doc, Writer, key};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState};
-use errors::{Result, bail};
+use errors::{Result, Stop, bail};
 use executor::{OpCtx, ReadRequest, RecordStream};
 use query::filter::Filter;
 use query::index_keys::KeySet;
@@ -223,12 +223,12 @@ fn check_records(
         match rows.next(op) {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(e) if e.is_interruption() => return Err(e),
-            Err(e) => {
+            Err(Stop::Failed(e)) if !e.is_interruption() => {
                 f.errors
                     .add(|| format!("the records cannot be read to their end: {}", e.message));
                 return Ok(());
             }
+            Err(stop) => return Err(stop),
         }
         f.records += 1;
         let doc = rows.doc();
@@ -251,7 +251,8 @@ fn check_records(
         for (i, index) in indexes.iter().enumerate() {
             match executor::keys_of(index, doc, &mut keys) {
                 Ok(_) => {}
-                Err(e) => {
+                Err(stop) => {
+                    let e = stop.into_error();
                     f.broken(index.name());
                     f.errors.add(|| {
                         format!(

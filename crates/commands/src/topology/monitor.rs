@@ -10,7 +10,7 @@ use crate::request::CommandContext;
 use crate::request::idl;
 use crate::request::operation;
 use bson::{Elem, ObjectId};
-use errors::{Error, Result, bail};
+use errors::{Error, Result, Stop, bail};
 use service::Control;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
@@ -80,7 +80,7 @@ impl Version {
     }
 }
 
-fn wrong(e: Elem<'_>, expected: &str) -> Error {
+fn wrong(e: Elem<'_>, expected: &str) -> Stop {
     idl::mismatch(AT, e.name, e.val, &[expected])
 }
 
@@ -161,7 +161,7 @@ pub fn wait(
             format!(
                 "Received a topology version with counter: {known} which is greater than the server topology version counter: {counter}"
             ),
-        ));
+        ).into());
     }
     if known < counter {
         return Ok(None);

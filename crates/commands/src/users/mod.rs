@@ -65,7 +65,7 @@ pub fn with_fields(d: Doc<'_>, changed: &[(&str, Option<Val<'_>>)]) -> DocBuf {
 /// Reads `authenticationRestrictions` for its errors alone.
 pub fn check_restrictions(v: Option<Val<'_>>) -> Result<()> {
     match v {
-        Some(v) => Restrictions::parse(v).map(|_| ()),
+        Some(v) => Ok(Restrictions::parse(v).map(|_| ())?),
         None => Ok(()),
     }
 }
@@ -73,5 +73,5 @@ pub fn check_restrictions(v: Option<Val<'_>>) -> Result<()> {
 /// The user of that name, who must be there.
 fn existing(app: &Commands, name: &UserName) -> Result<User> {
     let found = users::find(&app.engine, name)?;
-    found.ok_or_else(|| err!(UserNotFound, "User '{name}' not found"))
+    found.ok_or_else(|| err!(UserNotFound, "User '{name}' not found").into())
 }

@@ -8,7 +8,7 @@ use crate::security::roles;
 use crate::security::users::{self, User};
 use auth::UserName;
 use bson::{Doc, DocBuf, Writer, doc};
-use errors::{Result, bail};
+use errors::{Fallible, Result, bail};
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 
@@ -65,7 +65,7 @@ fn wanted(cx: &CommandContext<'_, '_>) -> Result<Wanted> {
     let first = cx.args.first;
     let named = |v| UserName::parse(v, cx.args.db);
     if let Some(list) = first.as_array() {
-        let names: Result<Vec<UserName>> = list.values().map(named).collect();
+        let names: Fallible<Vec<UserName>> = list.values().map(named).collect();
         return Ok(Wanted::Named(names?));
     }
     if let Some(d) = first.as_doc() {

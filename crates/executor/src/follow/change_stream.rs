@@ -112,8 +112,9 @@ fn stamp_of(record: &Record<'_>) -> EntryStamp {
 }
 
 fn decode(record: &Record<'_>) -> Result<Entry> {
-    Entry::decode(record.payload)
-        .ok_or_else(|| Error::internal(format!("entry {} of the log is damaged", record.index)))
+    Entry::decode(record.payload).ok_or_else(|| {
+        Error::internal(format!("entry {} of the log is damaged", record.index)).into()
+    })
 }
 
 /// The position before the first entry whose timestamp is at least `ts`. Fails when entries from
@@ -122,7 +123,7 @@ fn seek(store: &Store, ts: u64) -> Result<LogMark> {
     let first = store.first_log_index();
     let oldest = store.read_log(first)?.next()?.map(|r| r.ts);
     if first > 1 && oldest.is_some_and(|oldest| oldest > ts) {
-        return Err(history_lost());
+        return Err(history_lost().into());
     }
     Ok(store.seek_log(ts)?.mark())
 }
@@ -253,7 +254,7 @@ impl ChangeStream {
             }
         }
         if self.mark.index < store.first_log_index() {
-            return Err(history_lost());
+            return Err(history_lost().into());
         }
         self.caught_up = false;
         let mut reader = store.read_log_at(self.mark)?;
@@ -312,7 +313,8 @@ impl ChangeStream {
                     return Err(fatal(format!(
                         "cannot resume stream; the resume token was not found. {}",
                         self.seen.to_doc().as_doc()
-                    )));
+                    ))
+                    .into());
                 }
                 if self.wants(ctx, &stamp, &change, kind)? {
                     let event = self.event(ctx, &stamp, &change, kind)?;
@@ -386,7 +388,7 @@ impl ChangeStream {
                 ShowImage::WhenAvailable => Some(after),
                 ShowImage::Required => match after {
                     Some(_) => Some(after),
-                    None => return Err(missing_image("post", "update", stamp, change)),
+                    None => return Err(missing_image("post", "update", stamp, change).into()),
                 },
             };
         }
@@ -396,12 +398,9 @@ impl ChangeStream {
                 if pre_image.is_none()
                     && matches!(kind, Kind::Update | Kind::Replace | Kind::Delete) =>
             {
-                return Err(missing_image(
-                    "pre",
-                    "update, delete and replace",
-                    stamp,
-                    change,
-                ));
+                return Err(
+                    missing_image("pre", "update, delete and replace", stamp, change).into(),
+                );
             }
             _ => Some(pre_image),
         };
@@ -426,7 +425,7 @@ impl ChangeStream {
             return Err(fatal(format!(
                 "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. Modifying the _id field of an event makes it impossible to resume the stream from that point. Only transformations that retain the unmodified _id field are allowed. Expected: {{ _id: {} }} but found: {found}",
                 id.as_doc()
-            )));
+            )).into());
         }
         if self.request.split && event.as_bytes().len() > MAX_DOC_BYTES {
             for (token, fragment) in fragments(&token, event.as_doc())? {
@@ -516,7 +515,8 @@ fn fragments(token: &Token, event: Doc<'_>) -> Result<Vec<(Token, DocBuf)>> {
             return Err(fatal(format!(
                 "Splitting change event failed: field '{}' is too large",
                 e.name
-            )));
+            ))
+            .into());
         }
         match parts.last_mut() {
             Some((sum, part)) if *sum + bytes + HEAD_BYTES <= MAX_DOC_BYTES => {

@@ -188,7 +188,7 @@ impl<'a> OpCtx<'a> {
         while !waiting.wait(PATIENCE) {
             self.check()?;
             if on_loop.is_some_and(|until| Instant::now() >= until) {
-                return Err(storage::write_conflict());
+                return Err(storage::write_conflict().into());
             }
         }
         self.blocked.clear();

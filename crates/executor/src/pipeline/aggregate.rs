@@ -453,7 +453,7 @@ impl PipelineHost for Outside<'_, '_> {
                     let docs: Vec<Doc> = batch.iter().map(|d| d.as_doc()).collect();
                     let done = crate::write::insert(self.ctx, &aside, &docs, true, None)?;
                     if let Some((_, e)) = done.errors.into_iter().next() {
-                        return Err(e.context("PlanExecutor error during aggregation"));
+                        return Err(e.context("PlanExecutor error during aggregation").into());
                     }
                     batch.clear();
                     bytes = 0;

@@ -139,7 +139,7 @@ pub(crate) fn advance(
     rows: &mut dyn pipeline::DocumentSource,
 ) -> Result<bool> {
     let Some(leaf) = rows.as_any().downcast_mut::<WatchedLeaf>() else {
-        return Err(errors::Error::internal("rows of another kind"));
+        return Err(errors::Error::internal("rows of another kind").into());
     };
     let more = leaf.cursor.next(host.ctx)?;
     if more {

@@ -8,7 +8,7 @@ use crate::op::OpCtx;
 use crate::write::{UpdateRequest, update};
 use bson::{Doc, DocBuf, Val, Writer, doc, tag};
 use catalog::Collection;
-use errors::{Code, Error, Result, bail, err};
+use errors::{Code, Error, Result, Stop, bail, err};
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::pipeline::{Matched, MergeSpec, NotMatched};
@@ -59,7 +59,7 @@ impl<'a> MergeInto<'a> {
         };
         let filter = self.filter(new)?;
         match self.write(ctx, &filter, new) {
-            Err(e) if concerns_one_document(&e) => {
+            Err(Stop::Failed(e)) if concerns_one_document(&e) => {
                 self.failed.get_or_insert(e);
             }
             done => done?,
@@ -75,7 +75,7 @@ impl<'a> MergeInto<'a> {
     /// Ends a batch.
     pub fn finish(&mut self) -> Result<()> {
         (self.bytes, self.documents) = (0, 0);
-        self.failed.take().map_or(Ok(()), Err)
+        self.failed.take().map_or(Ok(()), |e| Err(e.into()))
     }
 
     /// The filter that finds the document to merge with.
@@ -134,7 +134,8 @@ impl<'a> MergeInto<'a> {
             images: false,
         };
         for _ in 0..100 {
-            let done = update(ctx, &self.target, &request, 0, None).map_err(told)?;
+            let done =
+                update(ctx, &self.target, &request, 0, None).map_err(|e| e.map_error(told))?;
             if done.matched > 0 || done.upserted.is_some() {
                 return Ok(());
             }
@@ -144,12 +145,11 @@ impl<'a> MergeInto<'a> {
                     return Err(err!(
                         13113,
                         "$merge could not find a matching document in the target collection for at least one document in the source collection"
-                    ));
+                    ).into());
                 }
                 NotMatched::Insert => match self.insert(ctx, new) {
                     Err(e)
-                        if e.code == Code::DuplicateKey
-                            && self.spec.on.iter().all(|p| p.is_id()) =>
+                        if e.is(Code::DuplicateKey) && self.spec.on.iter().all(|p| p.is_id()) =>
                     {
                         continue;
                     }
@@ -164,7 +164,7 @@ impl<'a> MergeInto<'a> {
         let new = with_id(new);
         let done = crate::write::insert(ctx, &self.target, &[new.as_doc()], true, None)?;
         match done.errors.into_iter().next() {
-            Some((_, e)) => Err(told(e)),
+            Some((_, e)) => Err(told(e).into()),
             None => Ok(()),
         }
     }

@@ -11,7 +11,7 @@
 use crate::op::OpCtx;
 use crate::read::step::test;
 use bson::Doc;
-use errors::{Error, Result};
+use errors::{Result, Stop};
 use planner::Branch;
 use query::expr::Vars;
 use query::filter::{Filter, Node};
@@ -115,8 +115,8 @@ pub(crate) fn given_by<A>(
     Ok(false)
 }
 
-fn stops(e: &Error) -> bool {
-    e.is_offload() || e.is_interruption()
+fn stops(e: &Stop) -> bool {
+    e.is_suspension() || e.is_interruption()
 }
 
 /// Whether one part of the filter may accept a document for which testing another part fails.

@@ -208,7 +208,7 @@ fn index_key(
                 return Ok(DocBuf::new());
             };
             let shown = index.info.key.decode(k, types, false);
-            shown.ok_or_else(|| records::damaged_entry(index))
+            shown.ok_or_else(|| records::damaged_entry(index).into())
         }
         Some((Access::Ids(_), _)) => by_id(),
         Some((Access::Records { .. }, p)) if ordered || !p.id_bounds.is_empty() => by_id(),
@@ -474,7 +474,7 @@ impl FindCursor {
     pub(crate) fn resume(&mut self) -> Result<()> {
         match self.rows.read_current()? {
             true => self.project(),
-            false => Err(Error::internal("a cursor stands on a record that is gone")),
+            false => Err(Error::internal("a cursor stands on a record that is gone").into()),
         }
     }
 }

@@ -11,7 +11,7 @@ use bson::{Val, Writer};
 use catalog::keyspace;
 use catalog::numbers::sequence_key;
 use catalog::{Collection, Index};
-use errors::{Error, Result};
+use errors::{Error, Result, Stop, Suspension};
 use planner::{Bounds, IndexAccess};
 use query::filter::Filter;
 use query::index_keys::{FieldKind, KeySet};
@@ -581,7 +581,7 @@ impl IndexScan {
 
     /// Called after [`IndexScan::next_entry`] failed with `e`; then [`IndexScan::can_go_on`] says
     /// whether it may be called again.
-    pub(crate) fn interrupted(&mut self, e: &Error) {
+    pub(crate) fn interrupted(&mut self, e: &Stop) {
         self.sound = self.can_rewind(e);
     }
 
@@ -591,10 +591,10 @@ impl IndexScan {
     }
 
     /// After `find` failed with `e`: makes the scan continue after the last given entry, if it can.
-    fn can_rewind(&mut self, e: &Error) -> bool {
-        if !e.is_for_disk() {
+    fn can_rewind(&mut self, e: &Stop) -> bool {
+        if !matches!(e, Stop::Suspended(Suspension::Read)) {
             // The scan did not move.
-            return e.is_offload();
+            return e.is_suspension();
         }
         if self.several.is_some() || self.skipping.is_some() {
             return false;

@@ -7,7 +7,7 @@ use crate::records;
 use bson::Doc;
 use catalog::keyspace;
 use catalog::{Collection, Index, IndexFilter, QueryShape};
-use errors::{Error, Result, bail};
+use errors::{Result, Stop, bail};
 use planner::{DistinctRequest, Hint, Plan, PlanRequest};
 use query::filter::Filter;
 use query::projection::Projection;
@@ -122,8 +122,8 @@ impl<'a> ReadRequest<'a> {
         let plan = self.plan_by(&estimate, &fewest, coll, count)?;
         // On an event loop an estimate may need a disk read. A plan made without it would be
         // arbitrary, so the read comes first.
-        match lacks.take().filter(Error::is_offload) {
-            Some(e) => Err(e),
+        match lacks.take().filter(Stop::is_suspension) {
+            Some(suspended) => Err(suspended),
             None => Ok(plan),
         }
     }
@@ -225,7 +225,7 @@ fn estimate(
     id: u32,
     low: &[u8],
     high: &[u8],
-    lacks: &Cell<Option<Error>>,
+    lacks: &Cell<Option<Stop>>,
 ) -> u64 {
     let index = coll.index(id);
     let prefix = index.map_or(coll.record_prefix, |i| i.prefix);

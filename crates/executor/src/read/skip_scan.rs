@@ -176,5 +176,5 @@ fn next_field(index: &Index, entry: &[u8], at: usize, descending: bool) -> Resul
     let n = entry
         .get(at..)
         .and_then(|rest| key::field_len(rest, descending));
-    n.ok_or_else(|| damaged_entry(index))
+    n.ok_or_else(|| damaged_entry(index).into())
 }

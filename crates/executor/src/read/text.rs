@@ -3,7 +3,7 @@
 use bson::Doc;
 use catalog::Collection;
 use catalog::keyspace;
-use errors::{Error, Result, bail};
+use errors::{Result, Stop, Suspension, bail};
 use planner::Plan;
 use query::filter::Filter;
 use query::metadata::Metadata;
@@ -45,7 +45,7 @@ pub(crate) fn fewest(
     id: u32,
     ranges: &[(Vec<u8>, Vec<u8>)],
     size: &dyn Fn(&[u8], &[u8]) -> u64,
-    lacks: &Cell<Option<Error>>,
+    lacks: &Cell<Option<Stop>>,
 ) -> usize {
     let Some(index) = coll.index(id) else {
         return 0;
@@ -67,7 +67,7 @@ pub(crate) fn fewest(
         .collect();
     for n in 0..COUNTED {
         if n == COUNTED_INLINE && view.is_cached_only() {
-            lacks.set(Some(Error::offload()));
+            lacks.set(Some(Suspension::Worker.into()));
             return 0;
         }
         for (i, scan) in scans.iter_mut().enumerate() {

@@ -14,7 +14,7 @@ use crate::write::locked::LockedCollection;
 use crate::write::record_write::RecordWrite;
 use catalog::keyspace;
 use catalog::{Collection, Index, IndexState, NewIndex, build_progress_key};
-use errors::{Code, Error, Result, bail, err};
+use errors::{Code, Error, Result, Stop, bail, err};
 use query::index_keys::KeySet;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -133,7 +133,8 @@ pub fn catch_up(engine: &Arc<Engine>, ns: &str, id: u32) -> Result<()> {
         id,
         &Progress::default(),
     )?;
-    engine.store.flush()
+    engine.store.flush()?;
+    Ok(())
 }
 
 fn aborted(why: &str) -> Error {
@@ -159,7 +160,7 @@ fn fill(
     loop {
         ctx.check()?;
         if progress.abort.load(Ordering::Relaxed) {
-            return Err(aborted("it was asked to stop"));
+            return Err(aborted("it was asked to stop").into());
         }
         let mut keys: Vec<Vec<u8>> = Vec::with_capacity(BATCH);
         {
@@ -204,7 +205,7 @@ fn batch(
             .lock(ns)?
             .ok_or_else(|| aborted("the collection was dropped"))?;
         if coll.uuid != started.uuid {
-            return Err(aborted("the collection was replaced"));
+            return Err(aborted("the collection was replaced").into());
         }
         let at = (coll.indexes.iter().position(|i| i.id == id))
             .ok_or_else(|| aborted("the index was dropped"))?;
@@ -212,7 +213,8 @@ fn batch(
         let mut write = RecordWrite::of_records(ctx, target, keys)?;
         if let Some(mut effects) = entries(ctx, &mut write, at, keys)? {
             effects.push(progress);
-            return ctx.engine.store.write_unlogged(&effects);
+            ctx.engine.store.write_unlogged(&effects)?;
+            return Ok(());
         }
         write.let_go();
     }
@@ -249,7 +251,7 @@ fn entries(
         for (k, t) in set.iter() {
             if checked {
                 if unique.get(k).is_some_and(|other| *other != key) {
-                    return Err(records::duplicate(write.coll(), &index, k, t));
+                    return Err(records::duplicate(write.coll(), &index, k, t).into());
                 }
                 let hash = records::unique_hash(&index, k);
                 if ctx.latch_keys(&mut write.latches, &[hash])? == Latched::Conflict {
@@ -267,6 +269,6 @@ fn entries(
 }
 
 /// Whether an error means that the index build was stopped rather than failed.
-pub fn is_abort(e: &Error) -> bool {
-    e.code == Code::IndexBuildAborted
+pub fn is_abort(e: &Stop) -> bool {
+    e.is(Code::IndexBuildAborted)
 }

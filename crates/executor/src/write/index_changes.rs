@@ -188,7 +188,7 @@ impl IndexChanges {
         self.unique_additions(coll, range)
             .find(|(i, key, _)| taken.contains(&(*i, *key)))
             .map_or(Ok(()), |(i, key, types)| {
-                Err(records::duplicate(coll, &coll.indexes[i], key, types))
+                Err(records::duplicate(coll, &coll.indexes[i], key, types).into())
             })
     }
 

@@ -8,7 +8,7 @@ use crate::write::retry::{Retry, StmtResult};
 use crate::write::validation;
 use bson::{Doc, Val, tag};
 use catalog::Collection;
-use errors::{Error, Result, bail};
+use errors::{Error, Result, Stop, bail};
 
 /// A chunk ends when it holds this many documents or bytes.
 const CHUNK_DOCS: usize = 500;
@@ -107,8 +107,8 @@ fn next_chunk(
                 bytes += record.size();
                 chunk.records.push(record);
             }
-            Err(e) if e.is_interruption() => return Err(e),
-            Err(e) => chunk.errors.push((at + n, e)),
+            Err(Stop::Failed(e)) if !e.is_interruption() => chunk.errors.push((at + n, e)),
+            Err(stop) => return Err(stop),
         }
         chunk.read += 1;
     }

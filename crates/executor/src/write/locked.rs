@@ -42,7 +42,7 @@ impl LockedCollection {
             match ctx.engine.catalog.create(ns, DocBuf::new()) {
                 // A transaction is about to create it: when that ends, the collection exists or the
                 // name is free.
-                Err(e) if e.code == Code::WriteConflict => ctx.let_others()?,
+                Err(e) if e.is(Code::WriteConflict) => ctx.let_others()?,
                 // Somebody else may have been faster.
                 made => {
                     if made?.is_some() {
@@ -70,7 +70,7 @@ impl LockedCollection {
         let store = ctx.engine.store.clone();
         match (ctx.engine.catalog).number_records(&coll.ns, |c| records::none(&store.latest(), c)) {
             // Dropped meanwhile; the next line creates it again, where either layout is right.
-            Err(e) if e.code == Code::NamespaceNotFound => {}
+            Err(e) if e.is(Code::NamespaceNotFound) => {}
             done => {
                 done?;
             }

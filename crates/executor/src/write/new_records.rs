@@ -9,7 +9,7 @@ use crate::write::locked::LockedCollection;
 use crate::write::record_write::RecordWrite;
 use crate::write::retry::{Retry, StmtResult};
 use bson::DocBuf;
-use errors::{Code, Error, Result};
+use errors::{Code, Error, Result, Stop};
 use std::collections::HashSet;
 use std::ops::Range;
 use storage::{Effect, View};
@@ -134,8 +134,8 @@ fn latches_of(
         };
         match write.changes.add(&coll, versions) {
             Ok(changed) => new.changed = changed,
-            Err(e) if e.is_offload() => return Err(e),
-            Err(e) => new.refused = Some(e),
+            Err(Stop::Failed(e)) => new.refused = Some(e),
+            Err(suspended) => return Err(suspended),
         }
         hashes.extend(write.changes.unique_hashes(&coll, new.changed.clone()));
     }
@@ -164,7 +164,7 @@ fn refuse_duplicates(
                     continue;
                 }
                 Ok(()) => continue,
-                Err(e) if e.code == Code::DuplicateKey => refused.push((i, e)),
+                Err(Stop::Failed(e)) if e.code == Code::DuplicateKey => refused.push((i, e)),
                 Err(e) => return Err(e),
             }
         }
@@ -193,7 +193,7 @@ fn check(
     let coll = write.coll();
     // Where records lie under numbers, the index on `_id` is one of the unique ones.
     if !coll.is_numbered() && (ids.contains(new.key.as_slice()) || view.exists(&new.key)?) {
-        return Err(duplicate_id(coll, records::id_of(new.doc.as_doc())?));
+        return Err(duplicate_id(coll, records::id_of(new.doc.as_doc())?).into());
     }
     view.check_first_writer(&new.key)?;
     if coll.indexes.is_empty() {

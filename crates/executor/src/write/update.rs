@@ -13,7 +13,7 @@ use crate::write::retry::{Retry, StmtResult};
 use crate::write::validation;
 use bson::{Doc, DocBuf, Value};
 use catalog::Collection;
-use errors::{Code, Error, Result, bail};
+use errors::{Code, Error, Result, Stop, bail};
 use query::expr::Vars;
 use query::filter::Filter;
 use query::sort::SortPattern;
@@ -87,14 +87,14 @@ pub fn update(
         }
         match upsert(ctx, ns, req, &mut stmt) {
             // Another operation inserted the document meanwhile: it can be updated now.
-            Err(e) if e.code == Code::DuplicateKey && may_retry_upsert(&e, req) => {
+            Err(Stop::Failed(e)) if may_retry_upsert(&e, req) => {
                 duplicate = Some(e);
             }
             r => return r,
         }
     }
     match duplicate {
-        Some(e) => Err(e),
+        Some(e) => Err(e.into()),
         None => bail!(WriteConflict, "the update conflicted with others too often"),
     }
 }
@@ -103,7 +103,7 @@ pub fn update(
 /// filter: the filter has only equalities, on exactly the fields of that index, with the values
 /// that collided.
 fn may_retry_upsert(e: &Error, req: &UpdateRequest) -> bool {
-    if req.multi {
+    if e.code != Code::DuplicateKey || req.multi {
         return false;
     }
     let Some(extra) = e.extra.as_deref().and_then(Doc::new) else {
@@ -285,7 +285,7 @@ fn upsert(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest, stmt: &mut Statement) 
         image: retry_image(req, &out),
     })?;
     match done.errors.into_iter().next() {
-        Some((_, e)) => Err(e),
+        Some((_, e)) => Err(e.into()),
         None => Ok(out),
     }
 }

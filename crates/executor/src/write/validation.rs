@@ -77,6 +77,7 @@ fn test(
     }
     Err(
         err!(DocumentValidationFailure, "Document failed validation")
-            .with_extra(w.finish().into_vec()),
+            .with_extra(w.finish().into_vec())
+            .into(),
     )
 }

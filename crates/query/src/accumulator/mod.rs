@@ -59,7 +59,8 @@ mod tests {
         let text = include_str!("../../testdata/accumulators.txt");
         for (spec, docs, want) in cases(text) {
             for split in [false, true] {
-                let got = run(spec, docs, split).unwrap_or_else(|e| format!("!{}", e.code.0));
+                let got = run(spec, docs, split)
+                    .unwrap_or_else(|e| format!("!{}", e.failure().unwrap().code.0));
                 assert_eq!(got, want, "{spec} of {docs} (split: {split})");
             }
         }

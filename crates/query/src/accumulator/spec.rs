@@ -255,7 +255,10 @@ impl AccumulatorSpec {
 
     /// Evaluates the argument over a document and takes it in.
     pub fn add(&self, acc: &mut Accumulator, ctx: &EvalCtx<'_>) -> Result<()> {
-        let v = self.arg.evaluate(ctx).map_err(group_code)?;
+        let v = self
+            .arg
+            .evaluate(ctx)
+            .map_err(|e| e.map_error(group_code))?;
         if let Kind::Top { by, .. } = &self.kind {
             let mut key = Vec::new();
             for (path, descending) in by.keys() {
@@ -351,7 +354,8 @@ fn options<'a, const N: usize>(
         return Err(Error::coded(
             not_object,
             format!("specification must be an object; found {name}: {arg}"),
-        ));
+        )
+        .into());
     };
     let mut out = [None; N];
     for e in d.iter() {
@@ -361,7 +365,8 @@ fn options<'a, const N: usize>(
                 return Err(Error::coded(
                     unknown,
                     format!("Unknown argument for {name} operator: {}", e.name),
-                ));
+                )
+                .into());
             }
         }
     }
@@ -373,10 +378,9 @@ fn options<'a, const N: usize>(
             } else {
                 missing + i as i32
             };
-            return Err(Error::coded(
-                code,
-                format!("Missing value for '{}' in {name}", names[i]),
-            ));
+            return Err(
+                Error::coded(code, format!("Missing value for '{}' in {name}", names[i])).into(),
+            );
         }
     }
     Ok(out.map(|v| v.unwrap_or(Val::NULL)))
@@ -392,7 +396,7 @@ fn check_constant_n(name: &str, n: &Expression) -> Result<()> {
 /// The `n` of an accumulator (`$group` has another code for it than the expressions of the same
 /// names).
 fn count_of(name: &str, v: Val<'_>) -> Result<usize> {
-    crate::expr::count_of(name, v).map_err(|e| err!(7548606, "{}", e.message))
+    crate::expr::count_of(name, v).map_err(|e| e.map_error(|e| err!(7548606, "{}", e.message)))
 }
 
 /// MongoDB runs `$group` in its other engine, which has its own numbers for two mistakes.

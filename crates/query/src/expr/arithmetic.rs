@@ -102,7 +102,8 @@ fn single_of<'a>(
                 c.op.name,
                 v.type_name()
             ),
-        )),
+        )
+        .into()),
     }
 }
 
@@ -138,7 +139,8 @@ fn positive(c: &Call, n: Number, code: i32) -> Result<()> {
                 c.op.name,
                 v.as_val()
             ),
-        ));
+        )
+        .into());
     }
     Ok(())
 }

@@ -151,6 +151,7 @@ fn index_of_array<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
                 9711601,
                 "$indexOfArray requires a nonnegative {what} index, found: {n}"
             )
+            .into()
         })
     };
     let start = if c.has(2) { bound(2, "starting")? } else { 0 };
@@ -333,7 +334,7 @@ impl SortSpec {
             match e.val.to_i64_exact() {
                 Some(1) => keys.push((ExprPath::parse(e.name)?, false)),
                 Some(-1) => keys.push((ExprPath::parse(e.name)?, true)),
-                _ => return Err(sort_direction_error(e.val)),
+                _ => return Err(sort_direction_error(e.val).into()),
             }
         }
         Ok(SortSpec {
@@ -421,7 +422,7 @@ fn sort_array<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         );
     };
     let Prepared::Sort(spec) = &c.prepared else {
-        return Err(errors::Error::internal("$sortArray without an order"));
+        return Err(errors::Error::internal("$sortArray without an order").into());
     };
     let bytes = items.len();
     let mut items: Vec<Val<'_>> = items.values().collect();

@@ -51,7 +51,8 @@ fn range<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
                     "$range requires a numeric {what} value, found value of type: {}",
                     v.type_name()
                 ),
-            ));
+            )
+            .into());
         }
         int32(v.or_null()).map(i64::from).ok_or_else(|| {
             errors::Error::coded(
@@ -60,7 +61,7 @@ fn range<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
                     "$range requires a {what} value that can be represented as a 32-bit integer, found value: {}",
                     v.or_null()
                 ),
-            )
+            ).into()
         })
     };
     let start = bound(0, "starting", 34443)?;
@@ -112,7 +113,8 @@ fn parse_zip(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
                     "{what} must be an array of expressions, found {}",
                     v.type_name()
                 ),
-            )),
+            )
+            .into()),
         }
     };
     let inputs = f[0].map_or(Ok(Vec::new()), |v| list(v, 34461, "inputs"))?;

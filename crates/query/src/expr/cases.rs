@@ -22,7 +22,7 @@ fn run(expression: &str, doc: &str) -> String {
     let vars = Vars::new(1000);
     let parsed = match Expression::parse(e.as_val(), &ParseEnv::new()) {
         Ok(x) => x,
-        Err(e) => return format!("!{}", e.code.0),
+        Err(e) => return format!("!{}", e.into_error().code.0),
     };
     // What explain prints must be an expression again.
     let printed = parsed.to_value();
@@ -31,7 +31,7 @@ fn run(expression: &str, doc: &str) -> String {
     }
     match parsed.evaluate(&EvalCtx::new(doc.as_doc(), &vars)) {
         Ok(v) => v.as_val().map_or("missing".into(), |v| v.to_string()),
-        Err(e) => format!("!{}", e.code.0),
+        Err(e) => format!("!{}", e.into_error().code.0),
     }
 }
 

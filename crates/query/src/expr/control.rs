@@ -62,10 +62,9 @@ fn parse_cond(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     }
     for (n, code, name) in [(0, 17080, "if"), (1, 17081, "then"), (2, 17082, "else")] {
         if matches!(args[n], Node::Absent) {
-            return Err(errors::Error::coded(
-                code,
-                format!("Missing '{name}' parameter to $cond"),
-            ));
+            return Err(
+                errors::Error::coded(code, format!("Missing '{name}' parameter to $cond")).into(),
+            );
         }
     }
     Ok(Parsed::Call(args, Prepared::None))

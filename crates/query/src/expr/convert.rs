@@ -181,7 +181,7 @@ fn convert<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         },
     };
     match to_type(input.or_null(), &target) {
-        Err(e) if e.code == Code::ConversionFailure && c.has(2) => c.arg(2, ctx),
+        Err(e) if e.is(Code::ConversionFailure) && c.has(2) => c.arg(2, ctx),
         other => own(other?),
     }
 }
@@ -220,7 +220,7 @@ fn type_of(v: Val<'_>) -> Result<u8> {
             .iter()
             .copied()
             .find(|t| tag::name(*t) == s)
-            .ok_or_else(|| err!(BadValue, "Unknown type name: {s}"));
+            .ok_or_else(|| err!(BadValue, "Unknown type name: {s}").into());
     }
     if !v.is_number() {
         bail!(
@@ -250,6 +250,7 @@ fn type_of(v: Val<'_>) -> Result<u8> {
                     FailedToParse,
                     "In $convert, numeric value for 'to' does not correspond to a BSON type: {code}"
                 )
+                .into()
             }),
     }
 }
@@ -322,7 +323,7 @@ fn with_reason<T>(r: Result<T, text::Reason>, v: Val<'_>) -> Result<T> {
             }
             None => format!("{why} in $convert with no onError value: {v}"),
         };
-        errors::Error::new(Code::ConversionFailure, message)
+        errors::Error::new(Code::ConversionFailure, message).into()
     })
 }
 
@@ -334,7 +335,7 @@ fn to_type(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
         tag::BOOL => Ok(Value::from(v.truthy())),
         tag::INT32 => {
             if v.tag == tag::DATE {
-                return Err(unsupported(v, to));
+                return Err(unsupported(v, to).into());
             }
             let i = with_reason(text::narrow(integer(v, to)?), v)?;
             Ok(Value::from(i))
@@ -346,7 +347,7 @@ fn to_type(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
         tag::DATE => date(v, to).map(Value::date),
         tag::OBJECT_ID => object_id(v, to),
         tag::BINARY => convert_binary::from_value(v, to),
-        _ => Err(unsupported(v, to)),
+        _ => Err(unsupported(v, to).into()),
     }
 }
 
@@ -365,7 +366,7 @@ fn integer(v: Val<'_>, to: &Target<'_>) -> Result<i64> {
         tag::DOUBLE => with_reason(text::f64_to_i64(v.as_f64().unwrap_or(f64::NAN)), v),
         tag::DECIMAL128 => match v.as_decimal() {
             Some(d) => with_reason(text::decimal_to_i64(d), v),
-            None => Err(unsupported(v, to)),
+            None => Err(unsupported(v, to).into()),
         },
         tag::DATE => Ok(v.as_date().unwrap_or(0)),
         tag::STRING => with_reason(text::parse_integer(v.as_str().unwrap_or("")), v),
@@ -382,13 +383,14 @@ fn integer(v: Val<'_>, to: &Target<'_>) -> Result<i64> {
                             "Failed to convert '{v}' to {} because of invalid length: {}",
                             tag::name(to.tag),
                             bytes.len()
-                        )));
+                        ))
+                        .into());
                     }
                 },
             };
             Ok(i)
         }
-        _ => Err(unsupported(v, to)),
+        _ => Err(unsupported(v, to).into()),
     }
 }
 
@@ -408,7 +410,7 @@ fn double(v: Val<'_>, to: &Target<'_>) -> Result<f64> {
         tag::DATE => Ok(v.as_date().unwrap_or(0) as f64),
         tag::DECIMAL128 => match v.as_decimal() {
             Some(d) => with_reason(text::decimal_to_f64(d), v),
-            None => Err(unsupported(v, to)),
+            None => Err(unsupported(v, to).into()),
         },
         tag::STRING => with_reason(text::parse_double(v.as_str().unwrap_or("")), v),
         tag::BINARY => {
@@ -421,10 +423,11 @@ fn double(v: Val<'_>, to: &Target<'_>) -> Result<f64> {
                 Err(failure(format!(
                     "Failed to convert '{v}' to double because of invalid length: {}",
                     bytes.len()
-                )))
+                ))
+                .into())
             }
         }
-        _ => Err(unsupported(v, to)),
+        _ => Err(unsupported(v, to).into()),
     }
 }
 
@@ -435,7 +438,7 @@ fn decimal(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
         tag::STRING => with_reason(text::parse_decimal(v.as_str().unwrap_or("")), v)?,
         _ => match Number::of(v) {
             Some(n) => n.to_decimal(),
-            None => return Err(unsupported(v, to)),
+            None => return Err(unsupported(v, to).into()),
         },
     };
     Ok(Value::from(d))
@@ -451,10 +454,10 @@ fn string(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
         tag::OBJECT_ID => v.as_oid().map(|o| o.to_string()).unwrap_or_default(),
         tag::DATE => date_format::iso(v.as_date().unwrap_or(0))?,
         tag::BINARY => convert_binary::to_string(v, to)?,
-        _ => return Err(unsupported(v, to)),
+        _ => return Err(unsupported(v, to).into()),
     };
     if check_length(s.len()).is_err() {
-        return Err(failure("The resulting string is too long".into()));
+        return Err(failure("The resulting string is too long".into()).into());
     }
     Ok(Value::from(s))
 }
@@ -468,7 +471,7 @@ fn date(v: Val<'_>, to: &Target<'_>) -> Result<i64> {
             .as_oid()
             .map_or(0, |o| i64::from(o.seconds() as i32) * 1000)),
         tag::STRING => date_parse::free_form(v.as_str().unwrap_or(""), None),
-        _ => Err(unsupported(v, to)),
+        _ => Err(unsupported(v, to).into()),
     }
 }
 
@@ -484,9 +487,9 @@ fn object_id(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
                         "Failed to parse objectId '{s}' in $convert with no onError value: Invalid string length for parsing to OID, expected 24 but found {}",
                         s.len()
                     ),
-                )
+                ).into()
             })
         }
-        _ => Err(unsupported(v, to)),
+        _ => Err(unsupported(v, to).into()),
     }
 }

@@ -13,6 +13,7 @@ fn required_format<'t>(v: Val<'_>, to: &Target<'t>) -> Result<&'t str> {
             v.type_name(),
             tag::name(to.tag)
         )
+        .into()
     })
 }
 
@@ -37,7 +38,7 @@ pub(super) fn to_string(v: Val<'_>, to: &Target<'_>) -> Result<String> {
                 &h[20..]
             )
         }
-        "uuid" => return Err(failure("Input is not in valid UUID format".into())),
+        "uuid" => return Err(failure("Input is not in valid UUID format".into()).into()),
         "hex" => hex(content).to_uppercase(),
         "base64" => bson::json::base64(content),
         "base64url" => bson::json::base64(content)
@@ -49,7 +50,9 @@ pub(super) fn to_string(v: Val<'_>, to: &Target<'_>) -> Result<String> {
                 check_length(s.len())?;
                 s.to_string()
             }
-            Err(_) => return Err(failure("Failed to convert BinData to UTF-8 string".into())),
+            Err(_) => {
+                return Err(failure("Failed to convert BinData to UTF-8 string".into()).into());
+            }
         },
     })
 }
@@ -75,7 +78,8 @@ pub(super) fn from_value(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
             if subtype != to.subtype {
                 return Err(failure(
                     "Conversions between different BinData subtypes are not supported".into(),
-                ));
+                )
+                .into());
             }
             return Ok(v.to_value());
         }
@@ -87,7 +91,7 @@ pub(super) fn from_value(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
         tag::INT32 => v.as_i32().unwrap_or(0).to_le_bytes().to_vec(),
         tag::INT64 => v.as_i64().unwrap_or(0).to_le_bytes().to_vec(),
         tag::DOUBLE => v.as_f64().unwrap_or(0.0).to_le_bytes().to_vec(),
-        _ => return Err(unsupported(v, to)),
+        _ => return Err(unsupported(v, to).into()),
     };
     if to.big_endian {
         content.reverse();
@@ -109,14 +113,15 @@ fn string_to_binary(s: &str, format: &str, subtype: u8) -> Result<Value> {
     let content = match format {
         "uuid" => {
             if subtype != 4 || !is_uuid {
-                return Err(bad("UUID"));
+                return Err(bad("UUID").into());
             }
             from_hex(&s.replace('-', "")).ok_or_else(|| bad("UUID"))?
         }
         _ if subtype == 4 => {
             return Err(failure(
                 "Only the UUID string format is allowed with the UUID subtype".into(),
-            ));
+            )
+            .into());
         }
         "hex" => from_hex(s).ok_or_else(|| bad("hexadecimal"))?,
         "base64" => from_base64(s, false).ok_or_else(|| bad("base64"))?,

@@ -339,7 +339,7 @@ fn date_from_string<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> 
     }
     let given = (c.has(1) && !zone.is_utc()).then_some(&zone);
     match parse_string(&text, &format, given) {
-        Err(e) if e.code == Code::ConversionFailure && c.has(4) => c.arg(4, ctx),
+        Err(e) if e.is(Code::ConversionFailure) && c.has(4) => c.arg(4, ctx),
         other => own(Value::date(other?)),
     }
 }
@@ -353,7 +353,8 @@ fn parse_string(text: &Computed<'_>, format: &Computed<'_>, zone: Option<&Zone>)
                 text.type_name(),
                 text.or_null()
             ),
-        ));
+        )
+        .into());
     };
     match format.as_val().and_then(Val::as_str) {
         Some(f) => date_parse::with_format(s, f, zone),

@@ -69,7 +69,7 @@ fn unit_of(c: &Call, v: &Computed<'_>) -> Result<Option<Unit>> {
     };
     Unit::parse(s)
         .map(Some)
-        .ok_or_else(|| err!(FailedToParse, "unknown time unit value: {s}"))
+        .ok_or_else(|| err!(FailedToParse, "unknown time unit value: {s}").into())
 }
 
 /// 1 is Monday. `None` when the argument is null; Sunday when it was not given.
@@ -174,7 +174,7 @@ fn shift(ms: i64, unit: Unit, n: i64, zone: &Zone) -> Result<Option<i64>> {
     }
     // More than any two dates can be apart.
     if n.unsigned_abs() > 110_000_000_000 {
-        return Err(too_large());
+        return Err(too_large().into());
     }
     let local_ms = ms.saturating_add(zone.offset_at(ms));
     let moved = match unit.months() {
@@ -183,7 +183,7 @@ fn shift(ms: i64, unit: Unit, n: i64, zone: &Zone) -> Result<Option<i64>> {
             let count = t.year * 12 + t.month - 1 + n * months;
             let (year, month) = (count.div_euclid(12), count.rem_euclid(12) + 1);
             if year.abs() > 300_000_000 {
-                return Err(too_large());
+                return Err(too_large().into());
             }
             Civil {
                 year,
@@ -286,7 +286,7 @@ static DATE_TRUNC: Named = Named {
 
 fn truncate<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let (date, unit, bin) = (c.arg(0, ctx)?, c.arg(1, ctx)?, c.arg(2, ctx)?);
-    let null = |i: usize| Ok::<bool, errors::Error>(c.has(i) && c.arg(i, ctx)?.is_nullish());
+    let null = |i: usize| Ok::<bool, errors::Stop>(c.has(i) && c.arg(i, ctx)?.is_nullish());
     if date.is_nullish() || unit.is_nullish() || null(2)? || null(4)? {
         return Ok(Computed::NULL);
     }

@@ -36,7 +36,7 @@ impl Fields {
                 format!(
                     "you cannot pass in a date/time string with GMT offset together with a timezone argument: '{s}'"
                 ),
-            ));
+            ).into());
         }
         let incomplete = || {
             failure(
@@ -48,7 +48,7 @@ impl Fields {
         let days = if let Some(year) = self.iso_year {
             let (week, day) = (self.iso_week.unwrap_or(1), self.iso_day.unwrap_or(1));
             if !(1..=53).contains(&week) || !(1..=7).contains(&day) {
-                return Err(invalid());
+                return Err(invalid().into());
             }
             if self.iso_week.is_none() && self.iso_day.is_none() {
                 days_from_civil(year, 1, 1)
@@ -57,25 +57,25 @@ impl Fields {
             }
         } else if let (Some(year), Some(n)) = (self.year, self.day_of_year) {
             if !(1..=366).contains(&n) {
-                return Err(invalid());
+                return Err(invalid().into());
             }
             // By a format MongoDB counts the days from 0.
             days_from_civil(year, 1, 1) + n - i64::from(!self.by_format)
         } else {
             let (Some(year), Some(month)) = (self.year, self.month) else {
-                return Err(incomplete());
+                return Err(incomplete().into());
             };
             let Some(day) = self.day else {
-                return Err(incomplete());
+                return Err(incomplete().into());
             };
             if !(1..=12).contains(&month) || !(1..=days_in_month(year, month)).contains(&day) {
-                return Err(invalid());
+                return Err(invalid().into());
             }
             days_from_civil(year, month, day)
         };
         let [hour, minute, second, millisecond] = self.time.unwrap_or_default();
         if hour > 24 || minute > 59 || second > 59 || hour == 24 && minute + second > 0 {
-            return Err(invalid());
+            return Err(invalid().into());
         }
         let (year, month, day) = civil_from_days(days);
         let local = Civil {
@@ -89,7 +89,7 @@ impl Fields {
         };
         let utc = Zone::Utc;
         let zone = self.zone.as_ref().or(argument).unwrap_or(&utc);
-        zone.moment(local).ok_or_else(invalid)
+        zone.moment(local).ok_or_else(|| invalid().into())
     }
 }
 
@@ -185,7 +185,7 @@ pub(super) fn with_format(s: &str, format: &str, zone: Option<&Zone>) -> Result<
     while let Some(c) = chars.next() {
         if c != '%' {
             if !cursor.literal(c) {
-                return Err(mismatch("Format literal not found"));
+                return Err(mismatch("Format literal not found").into());
             }
             continue;
         }
@@ -242,13 +242,13 @@ pub(super) fn with_format(s: &str, format: &str, zone: Option<&Zone>) -> Result<
             }
             _ => {
                 if !cursor.literal('%') {
-                    return Err(mismatch("Format literal not found"));
+                    return Err(mismatch("Format literal not found").into());
                 }
             }
         }
     }
     if !cursor.rest.is_empty() {
-        return Err(mismatch("Trailing data"));
+        return Err(mismatch("Trailing data").into());
     }
     f.time = Some(time);
     if f.month.is_some() {
@@ -302,7 +302,8 @@ pub(super) fn free_form(s: &str, zone: Option<&Zone>) -> Result<i64> {
         return Err(failure(
             s,
             "an incomplete date/time string has been found, with elements missing",
-        ));
+        )
+        .into());
     }
     let bad = || failure(s, "Unexpected character or word");
     while let Some(next) = c.rest.chars().next() {
@@ -313,7 +314,7 @@ pub(super) fn free_form(s: &str, zone: Option<&Zone>) -> Result<i64> {
                 f.zone = Some(Zone::Fixed(c.offset().ok_or_else(bad)?));
             }
             'a'..='z' | 'A'..='Z' => word(&mut c, &mut f).ok_or_else(bad)?,
-            _ => return Err(bad()),
+            _ => return Err(bad().into()),
         }
     }
     f.finish(s, zone)

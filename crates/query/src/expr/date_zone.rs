@@ -46,7 +46,7 @@ impl Zone {
             });
         }
         Zone::named(name)
-            .ok_or_else(|| err!(40485, "unrecognized time zone identifier: \"{name}\""))
+            .ok_or_else(|| err!(40485, "unrecognized time zone identifier: \"{name}\"").into())
     }
 
     /// By its exact name: the database itself does not mind the case.

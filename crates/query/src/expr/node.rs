@@ -363,7 +363,7 @@ impl Node {
         };
         let folded = match self.eval(&EvalCtx::new(Doc::EMPTY, &vars)) {
             Ok(v) => v.into_value(),
-            Err(e) if e.is_offload() => None,
+            Err(e) if e.is_suspension() => None,
             Err(e) => return Err(e),
         };
         if let Some(v) = folded {
@@ -522,7 +522,8 @@ pub(crate) fn check_depth(v: Val<'_>) -> Result<()> {
         return Err(err!(
             Overflow,
             "cannot serialize document because it exceeds {MAX_COMPUTED_DEPTH} nesting levels"
-        ));
+        )
+        .into());
     }
     Ok(())
 }

@@ -97,7 +97,8 @@ fn object(v: Val<'_>) -> Option<Result<Doc<'_>>> {
             40400,
             "$mergeObjects requires object inputs, but input {v} is of type {}",
             v.type_name()
-        ))),
+        )
+        .into())),
     }
 }
 

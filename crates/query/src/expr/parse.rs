@@ -373,7 +373,8 @@ pub(super) fn fields<'a>(op: &Op, spec: &Named, arg: Val<'a>) -> Result<Vec<Opti
                 "{name} only supports an object as an argument, found: {}",
                 arg.type_name()
             ),
-        ));
+        )
+        .into());
     };
     let mut out = vec![None; spec.fields.len()];
     for e in d.iter() {
@@ -383,7 +384,8 @@ pub(super) fn fields<'a>(op: &Op, spec: &Named, arg: Val<'a>) -> Result<Vec<Opti
                 return Err(errors::Error::coded(
                     spec.unknown,
                     format!("{name} found an unknown argument: {}", e.name),
-                ));
+                )
+                .into());
             }
         }
     }
@@ -392,7 +394,8 @@ pub(super) fn fields<'a>(op: &Op, spec: &Named, arg: Val<'a>) -> Result<Vec<Opti
             return Err(errors::Error::coded(
                 *missing,
                 format!("Missing '{field}' parameter to {name}"),
-            ));
+            )
+            .into());
         }
     }
     Ok(out)

@@ -105,7 +105,7 @@ fn compile(c: &Call, pattern: Val<'_>, options: Val<'_>) -> Result<Option<Regex>
         .ucp(false)
         .build(text)
         .map(Some)
-        .map_err(|e| err!(51111, "Invalid Regex in {name}: {e}"))
+        .map_err(|e| err!(51111, "Invalid Regex in {name}: {e}").into())
 }
 
 /// What a match counts as work before it is known how often the pattern goes back: a loop asks

@@ -18,7 +18,7 @@ pub(super) const OPS: &[Op] = &[
 fn text(v: Val<'_>, code: i32, message: &str) -> Result<Function> {
     match v.tag {
         tag::STRING | tag::CODE => Ok(Function::new(v.as_code().unwrap_or(""))),
-        _ => Err(Error::coded(code, message)),
+        _ => Err(Error::coded(code, message).into()),
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn condition(arg: Val<'_>, env: &ParseEnv) -> Result<Node> {
 fn script_of(c: &Call) -> Result<&Function> {
     match &c.prepared {
         Prepared::Script(f) => Ok(f),
-        _ => Err(Error::internal("an expression has lost its function")),
+        _ => Err(Error::internal("an expression has lost its function").into()),
     }
 }
 

@@ -34,7 +34,8 @@ fn elements_true<'a>(c: &'a Call, ctx: &EvalCtx<'a>, code: i32, all: bool) -> Re
                 c.op.name,
                 v.type_name()
             ),
-        ));
+        )
+        .into());
     };
     boolean(if all {
         a.values().all(Val::truthy)

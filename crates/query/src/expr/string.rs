@@ -212,7 +212,8 @@ fn replace<'a>(c: &'a Call, ctx: &EvalCtx<'a>, all: bool) -> Result<Computed<'a>
                     c.op.name,
                     v.or_null()
                 ),
-            ));
+            )
+            .into());
         }
     }
     let [Some(input), Some(find), Some(with)] =

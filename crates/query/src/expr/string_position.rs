@@ -35,7 +35,8 @@ fn length<'a>(
                 c.op.name,
                 v.type_name()
             ),
-        )),
+        )
+        .into()),
     }
 }
 
@@ -60,11 +61,11 @@ fn index_of<'a>(c: &'a Call, ctx: &EvalCtx<'a>, code_points: bool) -> Result<Com
         )
     };
     let Some(s) = text.or_null().as_str() else {
-        return Err(not_string(first_code, "first", &text));
+        return Err(not_string(first_code, "first", &text).into());
     };
     let needle = c.arg(1, ctx)?;
     let Some(n) = needle.or_null().as_str() else {
-        return Err(not_string(second_code, "second", &needle));
+        return Err(not_string(second_code, "second", &needle).into());
     };
     let bound = |i: usize, what: &str| -> Result<usize> {
         let v = c.arg(i, ctx)?;
@@ -81,6 +82,7 @@ fn index_of<'a>(c: &'a Call, ctx: &EvalCtx<'a>, code_points: bool) -> Result<Com
                 40097,
                 "{name} requires a nonnegative {what} index, found: {n}"
             )
+            .into()
         })
     };
     let start = if c.has(2) { bound(2, "starting")? } else { 0 };
@@ -133,7 +135,8 @@ fn substr_bytes<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
                     c.op.name,
                     v.type_name()
                 ),
-            ));
+            )
+            .into());
         }
         whole(v)
     };
@@ -196,13 +199,15 @@ fn substr_cp<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
                     "$substrCP: {what} must be a numeric type (is BSON type {})",
                     v.type_name()
                 ),
-            ));
+            )
+            .into());
         }
         int32(v).ok_or_else(|| {
             errors::Error::coded(
                 code + 1,
                 format!("$substrCP: {what} cannot be represented as a 32-bit integral value: {v}"),
             )
+            .into()
         })
     };
     let start = number(&start, 34450, "starting index")?;

@@ -125,7 +125,7 @@ fn parse_percentile(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Par
 
 fn percentiles<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let Prepared::Percentiles(p) = &c.prepared else {
-        return Err(errors::Error::internal("percentiles without p"));
+        return Err(errors::Error::internal("percentiles without p").into());
     };
     let v = c.arg(0, ctx)?;
     let mut numbers: Vec<f64> = match v.or_null().as_array() {

@@ -15,7 +15,7 @@
 //! asks, however many there were before.
 
 use super::{NOTABLE_BYTES, Vars};
-use errors::{Error, Result};
+use errors::{Result, Suspension};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -115,7 +115,7 @@ impl Vars {
         let mut vars = Vars::default();
         let left = AtomicU32::new(CONSTANT_TURNS);
         vars.set_watchdog(Arc::new(move || match left.load(Relaxed) {
-            0 => Err(Error::offload()),
+            0 => Err(Suspension::Worker.into()),
             n => {
                 left.store(n - 1, Relaxed);
                 Ok(())
@@ -149,11 +149,11 @@ mod tests {
         let count = asked.clone();
         vars.set_watchdog(Arc::new(move || match count.fetch_add(1, Relaxed) {
             n if n < most => Ok(()),
-            _ => Err(err!(Interrupted, "enough")),
+            _ => Err(err!(Interrupted, "enough").into()),
         }));
         match parse(text).evaluate(&EvalCtx::new(doc, &vars)) {
             Ok(_) => Some(asked.load(Relaxed)),
-            Err(e) if e.code == Code::Interrupted => None,
+            Err(e) if e.is(Code::Interrupted) => None,
             Err(e) => panic!("{text}: {e:?}"),
         }
     }
@@ -287,7 +287,7 @@ mod tests {
         }
         let e = parse(r#"{"$map":{"input":"$a","in":{"$add":["$$this",1]}}}"#);
         let mut vars = Vars::new(0);
-        vars.set_watchdog(Arc::new(|| Err(err!(Interrupted, "enough"))));
+        vars.set_watchdog(Arc::new(|| Err(err!(Interrupted, "enough").into())));
         let doc = bson::json::parse(r#"{"a":[1,2,3,4,5,6,7,8]}"#).unwrap();
         for _ in 0..10_000 {
             assert!(e.evaluate(&EvalCtx::new(doc.as_doc(), &vars)).is_ok());

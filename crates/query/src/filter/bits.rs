@@ -45,7 +45,8 @@ impl BitMask {
                     return Err(err!(
                         BadValue,
                         "Failed to parse bit position. Expected a number in: {i}: {p}"
-                    ));
+                    )
+                    .into());
                 }
                 let n = p.to_i64_exact().ok_or_else(|| {
                     err!(
@@ -88,7 +89,8 @@ impl BitMask {
                 return Err(err!(
                     FailedToParse,
                     "Expected a non-negative number in: {name}: {v}"
-                ));
+                )
+                .into());
             }
             let mut mask = BitMask::default();
             for (i, b) in n.to_le_bytes().into_iter().enumerate() {
@@ -99,7 +101,8 @@ impl BitMask {
         Err(err!(
             BadValue,
             "{field} takes an Array, a number, or a BinData but received: {name}: {v}"
-        ))
+        )
+        .into())
     }
 
     /// Bytes come in ascending order.

@@ -94,7 +94,7 @@ pub(super) fn near(ops: Doc<'_>, env: &ParseEnv) -> Result<Option<Test>> {
         return Ok(None);
     }
     if !env.allows_where() {
-        return Err(not_allowed());
+        return Err(not_allowed().into());
     }
     Ok(Some(Test::Near(Arc::new(NearTest::parse(ops)?))))
 }

@@ -267,14 +267,15 @@ impl Filter {
                     return Err(err!(
                         NotSingleValueField,
                         "cannot infer query fields to set, path '{p}' is matched twice"
-                    ));
+                    )
+                    .into());
                 }
                 if p.conflicts_with(q) {
                     let (long, short) = if p.len() > q.len() { (p, q) } else { (q, p) };
                     return Err(err!(
                         NotSingleValueField,
                         "cannot infer query fields to set, both paths '{long}' and '{short}' are matched"
-                    ));
+                    ).into());
                 }
             }
         }

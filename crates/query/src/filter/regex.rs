@@ -50,19 +50,21 @@ impl Regex {
     /// Compiles. Codes: 51108 unknown option, 51091 malformed pattern, BadValue for a NUL inside.
     pub fn new(pattern: &str, options: &str) -> Result<Regex> {
         if let Some(c) = options.chars().find(|c| !"imsux".contains(*c)) {
-            return Err(err!(51108, "invalid flag in regex options: {c}"));
+            return Err(err!(51108, "invalid flag in regex options: {c}").into());
         }
         if pattern.contains('\0') {
             return Err(err!(
                 BadValue,
                 "Regular expression cannot contain an embedded null byte"
-            ));
+            )
+            .into());
         }
         if pattern.len() > MAX_PATTERN_BYTES {
             return Err(err!(
                 51091,
                 "Regular expression is invalid: regular expression is too large"
-            ));
+            )
+            .into());
         }
         let mut sorted: Vec<char> = options.chars().collect();
         sorted.sort_unstable();
@@ -268,8 +270,8 @@ mod tests {
                 "/{p}/{o} {s:?}"
             );
         }
-        assert_eq!(Regex::new("[a", "").unwrap_err().code.0, 51091);
-        assert_eq!(Regex::new("a", "g").unwrap_err().code.0, 51108);
+        assert_eq!(Regex::new("[a", "").unwrap_err().into_error().code.0, 51091);
+        assert_eq!(Regex::new("a", "g").unwrap_err().into_error().code.0, 51108);
         // Exponential backtracking ends at PCRE2's bound.
         let evil = Regex::new("^(a+)+$", "").unwrap();
         assert!(!evil.is_match("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab".as_bytes()));

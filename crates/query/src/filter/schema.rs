@@ -124,13 +124,13 @@ fn wrong_type(name: &str, what: &str) -> errors::Error {
 fn object<'a>(e: Elem<'a>) -> Result<Doc<'a>> {
     e.val
         .as_doc()
-        .ok_or_else(|| wrong_type(e.name, "an object"))
+        .ok_or_else(|| wrong_type(e.name, "an object").into())
 }
 
 fn list<'a>(e: Elem<'a>) -> Result<Doc<'a>> {
     e.val
         .as_array()
-        .ok_or_else(|| wrong_type(e.name, "an array"))
+        .ok_or_else(|| wrong_type(e.name, "an array").into())
 }
 
 fn nonempty<'a>(e: Elem<'a>) -> Result<Doc<'a>> {
@@ -148,18 +148,20 @@ fn nonempty<'a>(e: Elem<'a>) -> Result<Doc<'a>> {
 fn boolean(e: Elem<'_>) -> Result<bool> {
     e.val
         .as_bool()
-        .ok_or_else(|| wrong_type(e.name, "a boolean"))
+        .ok_or_else(|| wrong_type(e.name, "a boolean").into())
 }
 
 fn text<'a>(e: Elem<'a>) -> Result<&'a str> {
-    e.val.as_str().ok_or_else(|| wrong_type(e.name, "a string"))
+    e.val
+        .as_str()
+        .ok_or_else(|| wrong_type(e.name, "a string").into())
 }
 
 fn number(e: Elem<'_>) -> Result<Val<'_>> {
     if e.val.is_number() {
         Ok(e.val)
     } else {
-        Err(wrong_type(e.name, "a number"))
+        Err(wrong_type(e.name, "a number").into())
     }
 }
 
@@ -186,7 +188,7 @@ fn names(e: Elem<'_>) -> Result<Vec<String>> {
     let mut seen = HashSet::new();
     for v in nonempty(e)?.values() {
         let Some(s) = v.as_str() else {
-            return Err(wrong_type(e.name, "an array of strings"));
+            return Err(wrong_type(e.name, "an array of strings").into());
         };
         if !seen.insert(s) {
             bail!(
@@ -205,7 +207,7 @@ fn schemas(e: Elem<'_>) -> Result<Vec<Rules>> {
         .values()
         .map(|v| match v.as_doc() {
             Some(d) => parse(d),
-            None => Err(wrong_type(e.name, "an array of objects")),
+            None => Err(wrong_type(e.name, "an array of objects").into()),
         })
         .collect()
 }
@@ -215,7 +217,7 @@ fn extra(e: Elem<'_>) -> Result<Extra> {
         (Some(true), _) => Ok(Extra::Allowed),
         (Some(false), _) => Ok(Extra::Forbidden),
         (_, Some(d)) => Ok(Extra::Schema(parse(d)?)),
-        _ => Err(wrong_type(e.name, "either an object or a boolean")),
+        _ => Err(wrong_type(e.name, "either an object or a boolean").into()),
     }
 }
 
@@ -224,7 +226,7 @@ fn types(e: Elem<'_>) -> Result<TypeSet> {
     let mut set = TypeSet::EMPTY;
     let mut add = |v: Val<'_>| -> Result<()> {
         let Some(name) = v.as_str() else {
-            return Err(wrong_type(e.name, "either a string or an array of strings"));
+            return Err(wrong_type(e.name, "either a string or an array of strings").into());
         };
         if name == "integer" {
             bail!(
@@ -239,7 +241,7 @@ fn types(e: Elem<'_>) -> Result<TypeSet> {
             _ => bail!(BadValue, "Unknown type name alias: {name}"),
         };
         set.add_alias(alias)
-            .ok_or_else(|| err!(BadValue, "Unknown type name alias: {name}"))
+            .ok_or_else(|| err!(BadValue, "Unknown type name alias: {name}").into())
     };
     match e.val.as_array() {
         Some(_) => {
@@ -312,7 +314,7 @@ fn items(e: Elem<'_>, additional_items: Option<Val<'_>>) -> Result<Rule> {
             let mut tuple = Vec::new();
             for v in a.values() {
                 let Some(d) = v.as_doc() else {
-                    return Err(wrong_type("items", "an array of objects"));
+                    return Err(wrong_type("items", "an array of objects").into());
                 };
                 tuple.push(parse(d)?);
             }
@@ -325,7 +327,7 @@ fn items(e: Elem<'_>, additional_items: Option<Val<'_>>) -> Result<Rule> {
             };
             Ok(Rule::Tuple(tuple, behind))
         }
-        _ => Err(wrong_type("items", "an array or an object")),
+        _ => Err(wrong_type("items", "an array or an object").into()),
     }
 }
 
@@ -342,7 +344,7 @@ fn dependencies(e: Elem<'_>) -> Result<Vec<(String, Need)>> {
                 all.push((d.name.to_string(), Need::Fields(fields)));
             }
             _ => {
-                return Err(wrong_type("dependencies", "an object of arrays or objects"));
+                return Err(wrong_type("dependencies", "an object of arrays or objects").into());
             }
         }
     }
@@ -1082,7 +1084,7 @@ mod tests {
             (r#"{"minLength":-1}"#, 9),
         ] {
             let e = Schema::parse(json::parse(schema).unwrap().as_doc()).unwrap_err();
-            assert_eq!(e.code.0, code, "{schema}");
+            assert_eq!(e.failure().unwrap().code.0, code, "{schema}");
         }
     }
 }

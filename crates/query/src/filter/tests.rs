@@ -145,11 +145,11 @@ fn refusals() {
         (r#"{"$jsonSchema":1}"#, 14),
     ] {
         match parse(q) {
-            Err(e) => assert_eq!(e.code.0, code, "{q}: {e}"),
+            Err(e) => assert_eq!(e.failure().unwrap().code.0, code, "{q}: {e}"),
             Ok(f) => panic!("{q} was accepted as {f:?}"),
         }
     }
-    let message = |q: &str| parse(q).unwrap_err().into_message();
+    let message = |q: &str| parse(q).unwrap_err().into_error().into_message();
     assert_eq!(message(r#"{"a":{"$foo":1}}"#), "unknown operator: $foo");
     assert_eq!(
         message(r#"{"$and":[]}"#),
@@ -208,7 +208,13 @@ fn values_for_upserts() {
     assert_eq!(got, ["a=1", "b.c=2", "e=3", "g=4"]);
     for q in [r#"{"$and":[{"a":1},{"a":2}]}"#, r#"{"a":1,"a.b":2}"#] {
         assert_eq!(
-            parse(q).unwrap().equalities().unwrap_err().code.0,
+            parse(q)
+                .unwrap()
+                .equalities()
+                .unwrap_err()
+                .into_error()
+                .code
+                .0,
             54,
             "{q}"
         );
@@ -257,7 +263,7 @@ fn elements_that_are_dbrefs() {
         r#"{"m":{"$elemMatch":{"$idx":1}}}"#,
         r#"{"m":{"$elemMatch":{"$gt":1,"$id":1}}}"#,
     ] {
-        let got = parse(q).map(|_| ()).unwrap_err().code.0;
+        let got = parse(q).map(|_| ()).unwrap_err().into_error().code.0;
         // The last has a field of a DBRef, so it is a query on documents, where `$gt` names no
         // clause.
         assert_eq!(got, 2, "{q}");
@@ -374,7 +380,7 @@ fn long_tests_ask() {
     let mut vars = Vars::new(0);
     let count = asked.clone();
     vars.set_watchdog(Arc::new(move || match count.fetch_add(1, Relaxed) {
-        20.. => Err(err!(Interrupted, "enough")),
+        20.. => Err(err!(Interrupted, "enough").into()),
         _ => Ok(()),
     }));
     let mut w = bson::Writer::new();
@@ -444,7 +450,7 @@ fn long_tests_ask() {
         asked.store(0, Relaxed);
         let ended = f.matches_with(long.as_doc(), &vars);
         assert!(
-            matches!(ended, Err(e) if e.code == errors::Code::Interrupted),
+            matches!(ended, Err(e) if e.is(errors::Code::Interrupted)),
             "{q}"
         );
         let ended = f.first_matched_index(long.as_doc(), &vars);

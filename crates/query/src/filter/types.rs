@@ -79,7 +79,7 @@ impl TypeSet {
                     set.add(v)?;
                 }
                 if set.bits == 0 {
-                    return Err(err!(FailedToParse, "{field} must match at least one type"));
+                    return Err(err!(FailedToParse, "{field} must match at least one type").into());
                 }
             }
             None => set.add(v)?,
@@ -91,20 +91,22 @@ impl TypeSet {
         if let Some(name) = v.as_str() {
             return self
                 .add_alias(name)
-                .ok_or_else(|| err!(BadValue, "Unknown type name alias: {name}"));
+                .ok_or_else(|| err!(BadValue, "Unknown type name alias: {name}").into());
         }
         if !v.is_number() {
             return Err(err!(
                 TypeMismatch,
                 "type must be represented as a number or a string"
-            ));
+            )
+            .into());
         }
         let t = match v.to_i64_exact() {
             Some(0) => {
                 return Err(err!(
                     BadValue,
                     "Invalid numerical type code: 0. Instead use {{$exists:false}}"
-                ));
+                )
+                .into());
             }
             Some(-1) => Some(tag::MIN_KEY),
             Some(n) => u8::try_from(n)
@@ -117,7 +119,7 @@ impl TypeSet {
                 self.bits |= bit(t);
                 Ok(())
             }
-            None => Err(err!(BadValue, "Invalid numerical type code: {v}")),
+            None => Err(err!(BadValue, "Invalid numerical type code: {v}").into()),
         }
     }
 

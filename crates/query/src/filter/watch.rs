@@ -8,13 +8,13 @@
 //! sees to it.
 
 use crate::expr::{Vars, byte_units};
-use errors::{Error, Result};
+use errors::{Result, Stop};
 use std::cell::Cell;
 
 pub(crate) struct WorkMeter<'a> {
     vars: Option<&'a Vars>,
     ended: Cell<bool>,
-    error: Cell<Option<Error>>,
+    error: Cell<Option<Stop>>,
 }
 
 impl<'a> WorkMeter<'a> {
@@ -93,7 +93,7 @@ impl<'a> WorkMeter<'a> {
     }
 
     #[cold]
-    fn end(&self, e: Error) -> bool {
+    fn end(&self, e: Stop) -> bool {
         self.ended.set(true);
         self.error.set(Some(e));
         true

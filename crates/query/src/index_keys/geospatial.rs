@@ -133,7 +133,8 @@ fn on_sphere(v: Val<'_>, doc: Doc<'_>) -> Result<Vec<i64>> {
         return Err(fail(&format!(
             "can't project geometry into spherical CRS: {}",
             shell::val(v)
-        )));
+        ))
+        .into());
     }
     let keys = sphere::keys(&shape);
     if keys.is_empty() {

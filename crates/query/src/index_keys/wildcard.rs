@@ -143,10 +143,7 @@ impl Wildcard {
                 } else {
                     31250
                 };
-                return Err(errors::Error::coded(
-                    code,
-                    format!("Path collision at {path}"),
-                ));
+                return Err(errors::Error::coded(code, format!("Path collision at {path}")).into());
             }
             match *include {
                 Some(true) if !on => bail!(

@@ -123,7 +123,8 @@ fn constant(v: Val<'_>, env: &ParseEnv, code: i32, what: &str) -> Result<Value> 
         None => Err(errors::Error::coded(
             code,
             format!("The $bucket '{what}' field must be a constant, but found: {v}."),
-        )),
+        )
+        .into()),
     }
 }
 

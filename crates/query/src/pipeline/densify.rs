@@ -601,6 +601,9 @@ mod tests {
             assert!(source.advance(&mut host).unwrap());
             assert_eq!(source.doc().get("t").unwrap().to_i64_exact(), Some(t));
         }
-        assert_eq!(source.advance(&mut host).unwrap_err().code.0, 5897900);
+        assert_eq!(
+            source.advance(&mut host).unwrap_err().into_error().code.0,
+            5897900
+        );
     }
 }

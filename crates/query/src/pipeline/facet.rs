@@ -153,7 +153,7 @@ impl Source for Run {
                 let share = self.share.get_or_insert_with(|| host.share());
                 if self.bytes > limit || !share.fits(self.bytes) {
                     if self.bytes > limit && !host.allow_disk_use() {
-                        return Err(too_much_memory("$facet", limit));
+                        return Err(too_much_memory("$facet", limit).into());
                     }
                     let file = host.spill()?;
                     let docs = std::mem::take(&mut self.collected);

@@ -48,7 +48,8 @@ fn name_of<'a>(e: bson::Elem<'a>, code: i32) -> Result<&'a str> {
                 e.name,
                 e.val.type_name()
             ),
-        )),
+        )
+        .into()),
     }
 }
 
@@ -59,7 +60,8 @@ fn constant(e: bson::Elem<'_>, env: &ParseEnv, code: i32) -> Result<Expression> 
         return Err(Error::coded(
             code,
             format!("$geoNear requires a constant {} argument", e.name),
-        ));
+        )
+        .into());
     }
     Ok(expression)
 }
@@ -107,10 +109,9 @@ fn path(s: &str, too_deep: i32) -> Result<FieldPath> {
             Overflow,
             "FieldPath is too long: {n} components, at most {MAX_PATH}"
         ),
-        MAX_PATH => Err(Error::coded(
-            too_deep,
-            "a path of $geoNear has too many components",
-        )),
+        MAX_PATH => {
+            Err(Error::coded(too_deep, "a path of $geoNear has too many components").into())
+        }
         _ => field_path(s),
     }
 }
@@ -166,7 +167,7 @@ impl GeoNear {
     pub fn resolve(&self, key: FieldPath, vars: &Vars) -> Result<GeoNear> {
         let value = |e: &Expression| {
             let v = e.evaluate(&EvalCtx::new(Doc::EMPTY, vars))?;
-            Ok::<_, Error>(v.as_val().map_or(Value::NULL, |v| v.to_value()))
+            Ok::<_, errors::Stop>(v.as_val().map_or(Value::NULL, |v| v.to_value()))
         };
         let near = value(&self.near)?;
         let near = near.as_val();

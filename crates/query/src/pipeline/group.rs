@@ -216,7 +216,7 @@ fn check_states(fields: &[Field], states: &[Accumulator], limit: usize) -> Resul
     for (f, a) in fields.iter().zip(states) {
         // When all of it is too much and this is nearly all, it is this.
         if f.grows && a.memory_bytes() > limit - limit / 16 {
-            return Err(unspillable(f.spec.name(), limit));
+            return Err(unspillable(f.spec.name(), limit).into());
         }
     }
     Ok(())
@@ -229,7 +229,7 @@ pub(super) fn check_together(fields: &[Field], states: &[Accumulator], limit: us
     let held = growing.map(|(f, a)| (a.memory_bytes(), f.spec.name()));
     if held.clone().map(|(bytes, _)| bytes).sum::<usize>() > limit {
         let most = held.max().map_or("$group", |(_, name)| name);
-        return Err(unspillable(most, limit));
+        return Err(unspillable(most, limit).into());
     }
     Ok(())
 }
@@ -296,7 +296,7 @@ impl Source for Run {
                     // Who gave no leave for files is refused for what is his, not for what others
                     // hold.
                     if self.bytes > limit && !host.allow_disk_use() {
-                        return Err(too_much_memory("$group", limit));
+                        return Err(too_much_memory("$group", limit).into());
                     }
                     self.spill(host)?;
                     continue;

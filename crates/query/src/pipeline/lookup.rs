@@ -115,7 +115,7 @@ impl Lookup {
             ],
         )?;
         if let Some(v) = d.get("pipeline").filter(|v| v.tag == tag::NULL) {
-            return Err(wrong_type(STAGE, "pipeline", v, "array"));
+            return Err(wrong_type(STAGE, "pipeline", v, "array").into());
         }
         // `_internal…` options do not come from users.
         let as_ = field_path(string(STAGE, "as", required(STAGE, "as", as_)?)?)?;
@@ -368,7 +368,7 @@ impl Source for Run {
             }
         }
         let Some((Some(source), array)) = &mut self.joining else {
-            return Err(errors::Error::internal("a $lookup lost its place"));
+            return Err(errors::Error::internal("a $lookup lost its place").into());
         };
         loop {
             // The array, and the document that it becomes part of.

@@ -48,7 +48,7 @@ fn run(stages: &str, input: &[DocBuf], host: &mut Memory) -> Vec<DocBuf> {
         match source.advance(host) {
             Ok(true) => out.push(source.doc().to_buf()),
             Ok(false) => return out,
-            Err(e) if e.is_offload() => {}
+            Err(e) if e.is_suspension() => {}
             Err(e) => panic!("{stages}: {e:?}"),
         }
     }

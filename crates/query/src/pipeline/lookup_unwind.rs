@@ -333,7 +333,7 @@ mod tests {
                 match source.advance(&mut host) {
                     Ok(true) => out.push(source.doc().to_buf()),
                     Ok(false) => return out,
-                    Err(e) if e.is_offload() => {}
+                    Err(e) if e.is_suspension() => {}
                     Err(e) => panic!("{stages}: {e:?}"),
                 }
             }
@@ -378,7 +378,7 @@ mod tests {
                 match source.advance(&mut host) {
                     Ok(true) => found = Ok(n + 1),
                     Ok(false) => break,
-                    Err(e) => found = Err(e.code.0),
+                    Err(e) => found = Err(e.failure().unwrap().code.0),
                 }
             }
             assert_eq!(found, want, "{stages}");

@@ -11,7 +11,7 @@
 //! collections, writing, statistics, limits) goes through the [`PipelineHost`] that each pull
 //! brings along.
 //!
-//! Invariant: after an error for which `is_offload()` holds, a source may be advanced again and has
+//! Invariant: after an error for which `is_suspension()` holds, a source may be advanced again and has
 //! lost nothing. The check that fails so is made before a document is taken from anywhere.
 
 mod bucket;
@@ -531,7 +531,7 @@ pub fn check_size(bytes: usize) -> Result<()> {
         return Err(err!(
             BSONObjectTooLarge,
             "BSONObj size: {bytes} (0x{bytes:X}) is invalid. Size must be between 0 and {MAX_OUTPUT_BYTES}(16MB)"
-        ));
+        ).into());
     }
     Ok(())
 }

@@ -43,6 +43,7 @@ pub(super) fn required<'a>(stage: &str, name: &str, v: Option<Val<'a>>) -> Resul
             40414,
             "BSON field '{stage}.{name}' is missing but a required field"
         )
+        .into()
     })
 }
 
@@ -56,12 +57,12 @@ pub(super) fn wrong_type(stage: &str, name: &str, v: Val<'_>, expected: &str) ->
 
 pub(super) fn string<'a>(stage: &str, name: &str, v: Val<'a>) -> Result<&'a str> {
     v.as_str()
-        .ok_or_else(|| wrong_type(stage, name, v, "string"))
+        .ok_or_else(|| wrong_type(stage, name, v, "string").into())
 }
 
 pub(super) fn object<'a>(stage: &str, name: &str, v: Val<'a>) -> Result<Doc<'a>> {
     v.as_doc()
-        .ok_or_else(|| wrong_type(stage, name, v, "object"))
+        .ok_or_else(|| wrong_type(stage, name, v, "object").into())
 }
 
 /// A dotted path, checked as aggregation checks it.

@@ -493,8 +493,9 @@ pub fn parse_transforms(stages: Doc<'_>, env: &ParseEnv) -> Result<Vec<Transform
                     InvalidOptions,
                     "{} is not allowed to be used within an update",
                     e.name
-                )),
-                None => Err(unrecognized(e.name)),
+                )
+                .into()),
+                None => Err(unrecognized(e.name).into()),
             }
         })
         .collect()
@@ -519,7 +520,7 @@ fn search_not_enabled(stage: &str) -> Option<errors::Error> {
 pub fn check_stage(name: &str) -> Result<()> {
     match is_stage(name) {
         true => Ok(()),
-        false => Err(unrecognized(name)),
+        false => Err(unrecognized(name).into()),
     }
 }
 
@@ -529,7 +530,9 @@ fn unrecognized(name: &str) -> errors::Error {
 
 fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) -> Result<()> {
     let Some(&name) = SUPPORTED.iter().find(|n| **n == name) else {
-        return Err(search_not_enabled(name).unwrap_or_else(|| unrecognized(name)));
+        return Err(search_not_enabled(name)
+            .unwrap_or_else(|| unrecognized(name))
+            .into());
     };
     if let Some(t) = parse_transform(name, spec, &ctx.env)? {
         out.push(Stage::new(name, spec, Op::Transform(Arc::new(t))));
@@ -537,7 +540,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
     }
     let ns = || Namespace::new(&ctx.db, ctx.coll.as_deref().unwrap_or(""));
     let rows = |kind| {
-        Ok::<_, errors::Error>(Op::Rows(Arc::new(RowsStage::parse(
+        Ok::<_, errors::Stop>(Op::Rows(Arc::new(RowsStage::parse(
             name,
             kind,
             spec,
@@ -598,7 +601,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
         "$planCacheStats" => rows(RowsKind::PlanCacheStats)?,
         "$querySettings" => rows(RowsKind::QuerySettings)?,
         "$listClusterCatalog" => rows(RowsKind::ListClusterCatalog)?,
-        _ => return Err(unrecognized(name)),
+        _ => return Err(unrecognized(name).into()),
     };
     out.push(Stage::new(name, spec, op));
     Ok(())
@@ -628,7 +631,7 @@ fn check_match(d: Doc<'_>) -> Result<()> {
                         .iter()
                         .any(|o| matches!(o.name, "$near" | "$nearSphere" | "$geoNear"))
                 {
-                    return Err(crate::filter::near_not_allowed());
+                    return Err(crate::filter::near_not_allowed().into());
                 }
             }
         }
@@ -653,7 +656,8 @@ fn whole(stage: &str, code: i32, what: &str, v: Val<'_>) -> Result<u64> {
         Err(errors::Error::coded(
             code,
             format!("invalid argument to {stage} stage: {why}: {what}: {v}"),
-        ))
+        )
+        .into())
     };
     if !v.is_number() {
         return fail("Expected a number in");

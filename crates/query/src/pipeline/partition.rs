@@ -54,7 +54,7 @@ impl Partition {
     }
 
     /// To be called before each [`Partition::push`]: makes room for the row. After an error for
-    /// which `is_offload()` holds it may be called again.
+    /// which `is_suspension()` holds it may be called again.
     pub fn prepare(&mut self, row: &Row, host: &mut dyn PipelineHost) -> Result<()> {
         let (limit, bytes) = (host.memory_limit(), self.bytes + row.bytes());
         if self.len == 0 {
@@ -62,7 +62,7 @@ impl Partition {
         }
         // Who gave no leave for files is refused for what is his, not for what others hold.
         if bytes > limit && !host.allow_disk_use() {
-            return Err(too_much_memory("$setWindowFields", limit));
+            return Err(too_much_memory("$setWindowFields", limit).into());
         }
         let share = self.share.get_or_insert_with(|| host.share());
         if self.pages.is_none() && (bytes > limit || !share.fits(bytes)) {
@@ -174,13 +174,13 @@ impl Pages {
                 page.look = self.looks;
                 page.rows.get(at - first)
             })
-            .ok_or_else(|| Error::internal("a spilled partition lost a row"))
+            .ok_or_else(|| Error::internal("a spilled partition lost a row").into())
     }
 
     /// Brings a page into the cache; where it is there.
     fn read(&mut self, number: usize) -> Result<usize> {
         let Some((_, start)) = self.starts.get(number).copied() else {
-            return Err(Error::internal("a spilled partition lost a page"));
+            return Err(Error::internal("a spilled partition lost a page").into());
         };
         let end = self.starts.get(number + 1).map_or(self.end, |(_, at)| *at);
         self.file.seek(SeekFrom::Start(start)).map_err(failed)?;
@@ -262,7 +262,7 @@ mod tests {
         // What is refused without leave for files does not depend on the others.
         let mut refused = Partition::default();
         let error = (0..800).find_map(|i| push(&mut refused, i, &mut host).err());
-        assert_eq!(error.unwrap().code.0, 292);
+        assert_eq!(error.unwrap().failure().unwrap().code.0, 292);
         all.clear();
         refused.clear();
         assert_eq!(memory.used(), 0);
@@ -297,6 +297,6 @@ mod tests {
         host.disk = false;
         let mut refused = Partition::default();
         let error = (0..ROWS).find_map(|i| push(&mut refused, i, &mut host).err());
-        assert_eq!(error.unwrap().code.0, 292);
+        assert_eq!(error.unwrap().failure().unwrap().code.0, 292);
     }
 }

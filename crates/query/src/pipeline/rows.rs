@@ -56,7 +56,7 @@ impl RowsStage {
                         bail!(40415, "BSON field '{name}.{}' is an unknown field.", e.name);
                     }
                     if e.val.as_bool().is_none() {
-                        return Err(wrong_type(name, e.name, e.val, "bool"));
+                        return Err(wrong_type(name, e.name, e.val, "bool").into());
                     }
                 }
                 d
@@ -144,7 +144,7 @@ fn check_current_op(d: Doc<'_>) -> Result<()> {
             name => bail!(40415, "BSON field '{STAGE}.{name}' is an unknown field."),
         }
         let Some(on) = e.val.as_bool() else {
-            return Err(wrong_type(STAGE, e.name, e.val, "bool"));
+            return Err(wrong_type(STAGE, e.name, e.val, "bool").into());
         };
         if on && e.name == "targetAllNodes" {
             bail!(
@@ -167,7 +167,7 @@ fn check_query_settings(d: Doc<'_>) -> Result<()> {
             );
         }
         if e.val.as_bool().is_none() {
-            return Err(wrong_type(STAGE, e.name, e.val, "bool"));
+            return Err(wrong_type(STAGE, e.name, e.val, "bool").into());
         }
     }
     Ok(())
@@ -181,18 +181,18 @@ fn check_list_sessions(stage: &str, d: Doc<'_>) -> Result<()> {
         None => false,
         Some(v) => match v.as_bool() {
             Some(b) => b,
-            None => return Err(wrong_type(stage, "allUsers", v, "bool")),
+            None => return Err(wrong_type(stage, "allUsers", v, "bool").into()),
         },
     };
     let mut named = false;
     if let Some(users) = users {
         let Some(list) = users.as_array() else {
-            return Err(wrong_type(stage, "users", users, "array"));
+            return Err(wrong_type(stage, "users", users, "array").into());
         };
         for v in list.values().filter(|v| v.tag != tag::NULL) {
             let within = format!("{stage}.users");
             let Some(user) = v.as_doc() else {
-                return Err(wrong_type(stage, "users", v, "object"));
+                return Err(wrong_type(stage, "users", v, "object").into());
             };
             let [user, db] = options(&within, user, ["user", "db"])?;
             string(&within, "user", required(&within, "user", user)?)?;
@@ -242,13 +242,13 @@ fn check_coll_stats(d: Doc<'_>) -> Result<()> {
         }
         seen.push(e.name);
         let Some(inner) = e.val.as_doc() else {
-            return Err(wrong_type(STAGE, e.name, e.val, "object"));
+            return Err(wrong_type(STAGE, e.name, e.val, "object").into());
         };
         match e.name {
             "latencyStats" => {
                 options(LATENCY, inner, ["histograms"])?;
                 if let Some(h) = inner.get("histograms").filter(|h| h.as_bool().is_none()) {
-                    return Err(wrong_type(LATENCY, "histograms", h, "bool"));
+                    return Err(wrong_type(LATENCY, "histograms", h, "bool").into());
                 }
             }
             "storageStats" => {
@@ -257,7 +257,7 @@ fn check_coll_stats(d: Doc<'_>) -> Result<()> {
                 if let Some(s) = scale {
                     if !s.is_number() {
                         let numbers = "[long, int, decimal, double']";
-                        return Err(wrong_type(STORAGE, "scale", s, numbers));
+                        return Err(wrong_type(STORAGE, "scale", s, numbers).into());
                     }
                     if s.to_i64_truncated().unwrap_or(0) < 1 {
                         bail!(

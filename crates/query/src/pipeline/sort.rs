@@ -217,7 +217,7 @@ impl Source for Run {
                     // hold.
                     let before = self.limit.map_or(self.spilled_bytes, |_| 0);
                     if !host.allow_disk_use() && self.bytes as u64 + before > limit as u64 {
-                        return Err(too_much_memory(self.order.stage(), limit));
+                        return Err(too_much_memory(self.order.stage(), limit).into());
                     }
                     self.spill(host)?;
                     continue;

@@ -12,7 +12,7 @@
 //! merge holds grow with the number of runs, which may be large where there is little memory.
 
 use super::PipelineHost;
-use errors::{Error, Result};
+use errors::{Error, Result, Stop};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -57,8 +57,8 @@ struct Level {
     runs: Vec<Range<u64>>,
 }
 
-pub(super) fn failed(e: io::Error) -> Error {
-    errors::err!(OutOfDiskSpace, "temporary file of a blocking stage: {e}")
+pub(super) fn failed(e: io::Error) -> Stop {
+    errors::err!(OutOfDiskSpace, "temporary file of a blocking stage: {e}").into()
 }
 
 pub(super) fn write_part(w: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
@@ -129,7 +129,7 @@ impl Runs {
     }
 
     /// To be called before each [`Runs::write`]: makes its file, and room in it. After an error for
-    /// which `is_offload()` holds it may be called again.
+    /// which `is_suspension()` holds it may be called again.
     pub fn prepare(&mut self, disk: &mut (impl SpillTarget + ?Sized)) -> Result<()> {
         if self.levels.is_empty() {
             self.levels.push(Level::new(disk.file()?));
@@ -143,13 +143,13 @@ impl Runs {
             let fresh = Level::new(disk.file()?);
             let (below, above) = self.levels.split_at_mut(at);
             let (Some(from), Some(to)) = (below.last_mut(), above.first_mut()) else {
-                return Err(Error::internal("a level of spilled runs is missing"));
+                return Err(Error::internal("a level of spilled runs is missing").into());
             };
             let mut merge = Merge::new([std::mem::replace(from, fresh)])?;
             to.write(|| {
                 match disk.check() {
                     // Too late for that: it would only begin anew.
-                    Err(e) if !e.is_offload() => return Err(e),
+                    Err(e) if !e.is_suspension() => return Err(e),
                     _ => {}
                 }
                 merge.next_entry()
@@ -165,7 +165,7 @@ impl Runs {
         mut entries: impl Iterator<Item = (&'a [u8], Vec<u8>)>,
     ) -> Result<u64> {
         let Some(level) = self.levels.first_mut() else {
-            return Err(Error::internal("spilled runs were not prepared"));
+            return Err(Error::internal("spilled runs were not prepared").into());
         };
         let start = level.end();
         level.write(|| Ok(entries.next()))?;
@@ -351,7 +351,7 @@ mod tests {
         }
 
         fn check(&mut self) -> Result<()> {
-            Err(Error::offload())
+            Err(errors::Suspension::Worker.into())
         }
     }
 

@@ -111,7 +111,7 @@ impl Share {
             ExceededMemoryLimit,
             "{what} needs {bytes} bytes of memory and cannot spill to disk, and other operations hold what there is for stages of \
              pipelines. Try again later"
-        ))
+        ).into())
     }
 
     /// `allowed` looks at what this stage, and what all would hold then, and at the limit.
@@ -205,7 +205,10 @@ mod tests {
         assert!(a.fits_for_good(60 * MB) && !b.fits_for_good(11 * MB) && b.fits_for_good(10 * MB));
         let mut host = super::super::tests::Memory::default();
         let refused = hold(&mut b, 20 * MB, &mut host, "$lookup").unwrap_err();
-        assert_eq!(refused.code, errors::Code::ExceededMemoryLimit);
+        assert_eq!(
+            refused.failure().unwrap().code,
+            errors::Code::ExceededMemoryLimit
+        );
         sort.release();
         hold(&mut b, 20 * MB, &mut host, "$lookup").unwrap();
         drop(a);

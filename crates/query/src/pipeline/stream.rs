@@ -237,7 +237,7 @@ impl Source for Nested {
             return Err(err!(
                 MaxSubPipelineDepthExceeded,
                 "Pipelines that run inside of one another have more than {MAX_UNDER_WAY} stages in all"
-            ));
+            ).into());
         }
         *host.under_way() = now;
         let more = self.input.advance(host);

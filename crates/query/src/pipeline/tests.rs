@@ -39,7 +39,7 @@ impl PipelineHost for Memory {
         let held = self.shared.as_ref().map_or(0, |s| s.used());
         self.most = self.most.max(held);
         match self.offload_every {
-            Some(n) if self.checks.is_multiple_of(n) => Err(errors::Error::offload()),
+            Some(n) if self.checks.is_multiple_of(n) => Err(errors::Suspension::Worker.into()),
             _ => Ok(()),
         }
     }
@@ -159,7 +159,7 @@ pub(super) fn run_under(
                 out.push(source.doc().to_buf());
             }
             Ok(false) => return Ok(out),
-            Err(e) if e.is_offload() => {}
+            Err(e) if e.is_suspension() => {}
             Err(e) => return Err(e),
         }
     }
@@ -194,7 +194,7 @@ pub(super) fn outside_memory(input: &str, stage: &str, collation: &str, limit: u
 pub(super) fn show(r: Result<Vec<DocBuf>>) -> String {
     match r {
         Ok(docs) => format!("{docs:?}"),
-        Err(e) => format!("#{}", e.code.0),
+        Err(e) => format!("#{}", e.into_error().code.0),
     }
 }
 
@@ -260,7 +260,7 @@ fn windows_are_interrupted() {
         let count = asked.clone();
         vars.set_watchdog(Arc::new(move || {
             match count.fetch_add(1, Ordering::Relaxed) {
-                0 => Err(errors::Error::offload()),
+                0 => Err(errors::Suspension::Worker.into()),
                 _ => Ok(()),
             }
         }));
@@ -273,7 +273,7 @@ fn windows_are_interrupted() {
             match source.advance(&mut host) {
                 Ok(true) => found.push(source.doc().to_buf()),
                 Ok(false) => break,
-                Err(e) if e.is_offload() => refused += 1,
+                Err(e) if e.is_suspension() => refused += 1,
                 Err(e) => panic!("{function}: {e:?}"),
             }
         }
@@ -333,7 +333,14 @@ fn windows_outside_memory() {
     }
     // What one function gathers can go nowhere.
     let all = r#"[{"$setWindowFields":{"sortBy":{"t":1},"output":{"w":{"$push":"$$ROOT"}}}}]"#;
-    assert_eq!(run_on(&mut host, &input, all).unwrap_err().code.0, 5414201);
+    assert_eq!(
+        run_on(&mut host, &input, all)
+            .unwrap_err()
+            .into_error()
+            .code
+            .0,
+        5414201
+    );
 }
 
 const NUMBERS: &str = r#"[{"_id":1,"a":3},{"_id":2,"a":1},{"_id":3,"a":2},{"_id":4,"a":1}]"#;
@@ -724,13 +731,13 @@ fn what_does_not_parse() {
     for (stages, code) in cases {
         match parse(stages) {
             Ok(_) => panic!("{stages} parses"),
-            Err(e) => assert_eq!(e.code.0, code, "{stages}: {e}"),
+            Err(e) => assert_eq!(e.failure().unwrap().code.0, code, "{stages}: {e}"),
         }
     }
     let nested = (0..22).fold("[]".to_string(), |p, _| {
         format!(r#"[{{"$lookup":{{"from":"x","as":"y","pipeline":{p}}}}}]"#)
     });
-    assert_eq!(parse(&nested).unwrap_err().code.0, 232);
+    assert_eq!(parse(&nested).unwrap_err().into_error().code.0, 232);
 }
 
 #[test]
@@ -877,7 +884,11 @@ fn windows() {
         (r#"{"$setWindowFields":{"output":{"r":{"$foo":1}}}}"#, 9),
     ] {
         assert_eq!(
-            parse(&format!("[{stage}]")).unwrap_err().code.0,
+            parse(&format!("[{stage}]"))
+                .unwrap_err()
+                .into_error()
+                .code
+                .0,
             code,
             "{stage}"
         );

@@ -292,7 +292,8 @@ fn bounds(v: Val<'_>) -> Result<[Val<'_>; 2]> {
         _ => Err(err!(
             FailedToParse,
             "Window bounds must be a 2-element array: {v}"
-        )),
+        )
+        .into()),
     }
 }
 
@@ -304,7 +305,8 @@ fn position(v: Val<'_>) -> Result<Option<i64>> {
         _ => Err(err!(
             FailedToParse,
             "Numeric document-based bounds must be an integer: {v}"
-        )),
+        )
+        .into()),
     }
 }
 
@@ -316,7 +318,8 @@ fn edge(v: Val<'_>) -> Result<Edge> {
         _ => Err(err!(
             FailedToParse,
             "Range-based bounds expression must be a number: {v}"
-        )),
+        )
+        .into()),
     }
 }
 

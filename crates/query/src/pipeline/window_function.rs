@@ -137,6 +137,7 @@ impl<'a> Written<'a> {
                 self.name,
                 self.arg.type_name()
             )
+            .into()
         })
     }
 
@@ -306,8 +307,8 @@ impl<'a> Written<'a> {
         };
         Ok(Function::Accumulate(
             AccumulatorSpec::parse(name, arg, env).map_err(|e| {
-                if e.code == Code(15952) {
-                    err!(FailedToParse, "Unrecognized window function, {name}")
+                if e.is(Code(15952)) {
+                    err!(FailedToParse, "Unrecognized window function, {name}").into()
                 } else {
                     e
                 }

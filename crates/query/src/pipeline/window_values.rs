@@ -700,7 +700,8 @@ impl Line {
                     605002,
                     "$linearFill needs numbers or dates in the sortBy field, found {}",
                     v.as_val().type_name()
-                )),
+                )
+                .into()),
             }
         };
         let (x0, x1) = (number(&a.x)?, number(&b.x)?);

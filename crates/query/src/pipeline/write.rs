@@ -134,7 +134,7 @@ impl OutSpec {
 fn check_timeseries(v: Val<'_>) -> Result<()> {
     const MERGE: &str = "$out.timeseries";
     let Some(d) = v.as_doc() else {
-        return Err(wrong_type("$out", "timeseries", v, "object"));
+        return Err(wrong_type("$out", "timeseries", v, "object").into());
     };
     let [time, meta, granularity, span, rounding] = options(
         MERGE,
@@ -166,7 +166,7 @@ fn check_timeseries(v: Val<'_>) -> Result<()> {
     ] {
         let Some(v) = v else { continue };
         if !v.is_number() {
-            return Err(wrong_type(MERGE, name, v, "[int, decimal, double, long]"));
+            return Err(wrong_type(MERGE, name, v, "[int, decimal, double, long]").into());
         }
         let n = v.to_i64_truncated().unwrap_or(0);
         if !(1..=31_536_000).contains(&n) {
@@ -216,7 +216,7 @@ impl MergeSpec {
         let target = parse_into(into, spec.tag == tag::STRING, ctx)?;
         let on = parse_on(on)?;
         if let Some(l) = lets.filter(|l| l.tag != tag::DOCUMENT) {
-            return Err(wrong_type(MERGE, "let", l, "object"));
+            return Err(wrong_type(MERGE, "let", l, "object").into());
         }
         let when_not_matched = parse_not_matched(not_matched)?;
         let (when_matched, parsed_lets) = parse_matched(matched, lets, ctx)?;

@@ -97,7 +97,7 @@ impl Transform {
             Err(errors::err!(
                 BSONObjectTooLarge,
                 "BSONObj size: {size} is invalid. Size must be between 0 and {MAX_BETWEEN_STAGES_BYTES}"
-            ))
+            ).into())
         } else {
             Doc::new(&out[start..]).map_or(Ok(()), |d| check_depth(d.as_val()))
         };
@@ -293,7 +293,7 @@ mod tests {
                 assert_eq!(bson::validate(&out).map(Doc::len), Ok(out.len()));
                 Doc::new(&out).unwrap().to_string()
             }
-            Err(e) => e.code.0.to_string(),
+            Err(e) => e.into_error().code.0.to_string(),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{Branch, Child, Kind, Mode, Transform};
 use crate::expr::{ExprPath, Expression, ParseEnv, is_operator};
 use bson::{Doc, Val, Value, Writer, tag};
-use errors::{Error, Result, bail, err};
+use errors::{Error, Result, Stop, bail, err};
 
 /// The most components of a path.
 const MAX_DEPTH: usize = 200;
@@ -21,12 +21,15 @@ impl Transform {
     /// The specification of an aggregation `$project`. (One that is no object is the caller's to
     /// refuse, code 15969.)
     pub fn project(d: Doc<'_>, env: &ParseEnv) -> Result<Transform> {
-        let context = |e: Error| e.context("Invalid $project");
+        let context = |e: Stop| e.context("Invalid $project");
         if d.is_empty() {
-            return Err(context(err!(
-                51272,
-                "projection specification must have at least one field"
-            )));
+            return Err(context(
+                err!(
+                    51272,
+                    "projection specification must have at least one field"
+                )
+                .into(),
+            ));
         }
         let mut p = Project {
             env,
@@ -205,17 +208,16 @@ fn insert(root: &mut Branch, path: &ExprPath, child: Child, collision: Collision
         let at = branch.places.find(&branch.children, part.as_bytes());
         let last = i + 1 == parts.len();
         match at {
-            Some(_) if last => return Err(collision(&parts.join("."), None)),
+            Some(_) if last => return Err(collision(&parts.join("."), None).into()),
             None if last => {
                 branch.children.push((part.clone(), child));
                 branch.places.note(&branch.children);
                 return Ok(());
             }
             Some(at) if !matches!(branch.children[at].1, Child::Branch(_)) => {
-                return Err(collision(
-                    &parts[..=i].join("."),
-                    Some(&parts[i + 1..].join(".")),
-                ));
+                return Err(
+                    collision(&parts[..=i].join("."), Some(&parts[i + 1..].join("."))).into(),
+                );
             }
             _ => {}
         }
@@ -227,7 +229,7 @@ fn insert(root: &mut Branch, path: &ExprPath, child: Child, collision: Collision
         });
         match &mut branch.children[at].1 {
             Child::Branch(b) => branch = b,
-            _ => return Err(Error::internal("a projection's leaf was entered")),
+            _ => return Err(Error::internal("a projection's leaf was entered").into()),
         }
     }
     Ok(())
@@ -312,8 +314,9 @@ impl Project<'_> {
                     31252,
                     "Cannot use expression other than $meta in exclusion projection"
                 )
+                .into()
             } else {
-                err!(31310, "Cannot use an expression in an exclusion projection")
+                err!(31310, "Cannot use an expression in an exclusion projection").into()
             });
         }
         self.mode = self.mode.or(Some(Mode::Include));

@@ -35,7 +35,7 @@ pub fn operators(ops: &Operators, doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<O
     }
     let diff = Some(walk.notes.diff(&walk.out));
     let Some(doc) = DocBuf::from_vec(walk.out) else {
-        return Err(errors::Error::internal("an update made no document"));
+        return Err(errors::Error::internal("an update made no document").into());
     };
     Ok(Some(Applied { doc, diff }))
 }
@@ -204,7 +204,7 @@ impl<'a> Walk<'a> {
                 let made = self.create(&c.node, &c.name)?;
                 if made {
                     if self.depth == 1 && c.name.starts_with('$') && !self.ctx.is_insert {
-                        return Err(dollar_prefixed(&c.name, &c.name));
+                        return Err(dollar_prefixed(&c.name, &c.name).into());
                     }
                     self.notes.inserted(from, self.out.len());
                     changed = true;
@@ -242,7 +242,7 @@ impl<'a> Walk<'a> {
         }
         let removes = matches!(node, UpdateNode::Leaf(op) if matches!(**op, UpdateOp::Unset | UpdateOp::RenameFrom));
         if name.starts_with('$') && !self.ctx.is_insert && !removes {
-            return Err(dollar_prefixed(name, name));
+            return Err(dollar_prefixed(name, name).into());
         }
         Ok(())
     }
@@ -397,7 +397,7 @@ impl<'a> Walk<'a> {
         copied: &mut usize,
     ) -> Result<bool> {
         if let (UpdateOp::RenameTo(_), Some(a)) = (op, &self.array) {
-            return Err(through_array("destination", &self.path, a, self.root));
+            return Err(through_array("destination", &self.path, a, self.root).into());
         }
         let at = UpdateTarget {
             root: self.root,
@@ -444,7 +444,7 @@ impl<'a> Walk<'a> {
     /// One value may go to each of a million places.
     fn check_written(&self) -> Result<()> {
         match self.out.len() {
-            n if n > MAX_WRITTEN => Err(too_large(n, self.root)),
+            n if n > MAX_WRITTEN => Err(too_large(n, self.root).into()),
             _ => Ok(()),
         }
     }
@@ -485,7 +485,7 @@ impl<'a> Walk<'a> {
                     }
                 };
                 if let (UpdateOp::RenameTo(_), Some(a)) = (&**op, &self.array) {
-                    return Err(through_array("destination", &self.path, a, self.root));
+                    return Err(through_array("destination", &self.path, a, self.root).into());
                 }
                 check_depth(v, self.depth)?;
                 header(&mut self.out, v.tag, name);
@@ -515,7 +515,8 @@ impl<'a> Walk<'a> {
                 BadValue,
                 "The path '{}' must exist in the document in order to apply array updates.",
                 self.path
-            )),
+            )
+            .into()),
         }
     }
 
@@ -528,12 +529,13 @@ impl<'a> Walk<'a> {
                 Creation::Ignore => Ok(()),
                 Creation::CheckPath => {
                     let path = format!("{}.{child}", self.path);
-                    Err(not_viable(child, &path, name, v))
+                    Err(not_viable(child, &path, name, v).into())
                 }
                 _ => Err(err!(
                     PathNotViable,
                     "Cannot create field '{child}' in element {{{name}: {v}}}"
-                )),
+                )
+                .into()),
             },
             UpdateNode::Fields(f) => {
                 for c in &self.resolve(f)?.children {
@@ -545,7 +547,8 @@ impl<'a> Walk<'a> {
                 BadValue,
                 "The path '{}.{child}' must exist in the document in order to apply array updates.",
                 self.path
-            )),
+            )
+            .into()),
         }
     }
 }
@@ -561,7 +564,7 @@ fn write_value(out: &mut Vec<u8>, run: &[u8], name: &str, v: Val<'_>) -> usize {
 
 fn check_depth(v: Val<'_>, depth: usize) -> Result<()> {
     if v.as_container().is_some() && depth + nesting(v) > MAX_DEPTH + 1 {
-        return Err(too_deep());
+        return Err(too_deep().into());
     }
     Ok(())
 }

@@ -198,14 +198,14 @@ impl Update {
         if let Some(a) = &applied
             && a.doc.as_bytes().len() > MAX_DOC_BYTES
         {
-            return Err(too_large(a.doc.as_bytes().len(), a.doc.as_doc()));
+            return Err(too_large(a.doc.as_bytes().len(), a.doc.as_doc()).into());
         }
         // Operators check what they set.
         if let Some(a) = &applied
             && !matches!(self.kind, Kind::Operators(_))
             && bson::nests_deeper(a.doc.as_doc(), bson::MAX_DEPTH)
         {
-            return Err(tree::too_deep());
+            return Err(tree::too_deep().into());
         }
         Ok(applied)
     }
@@ -255,7 +255,7 @@ fn finish_insert(doc: DocBuf) -> Result<DocBuf> {
         }
     };
     if out.as_bytes().len() > MAX_DOC_BYTES {
-        return Err(too_large(out.as_bytes().len(), out.as_doc()));
+        return Err(too_large(out.as_bytes().len(), out.as_doc()).into());
     }
     Ok(out)
 }
@@ -319,7 +319,7 @@ fn replace(doc: Doc<'_>, new: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<App
     if !ctx.is_insert
         && let Some(e) = new.iter().find(|e| e.name.starts_with('$'))
     {
-        return Err(dollar_prefixed(e.name, e.name));
+        return Err(dollar_prefixed(e.name, e.name).into());
     }
     // A replacement that says nothing of `_id` is no repetition to MongoDB, and counts as a change,
     // whatever comes of it.
@@ -333,7 +333,7 @@ fn replace(doc: Doc<'_>, new: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<App
 /// `new` with the `_id` of `old`, which must be the same when both have one.
 fn with_id_of(old: Doc<'_>, new: Doc<'_>) -> Result<DocBuf> {
     let id = match (old.get("_id"), new.get("_id")) {
-        (Some(a), Some(b)) if !order::equal(a, b) => return Err(altered_id(b)),
+        (Some(a), Some(b)) if !order::equal(a, b) => return Err(altered_id(b).into()),
         (_, Some(b)) => b,
         (Some(a), None) => a,
         (None, None) => return Ok(new.to_buf()),

@@ -91,7 +91,7 @@ impl UpdateOp {
             _ => Err(err!(
                 FailedToParse,
                 "Unknown modifier: {name}. Expected a valid update modifier or pipeline-style update specified as an array"
-            )),
+            ).into()),
         }
     }
 
@@ -118,7 +118,7 @@ impl UpdateOp {
                     v.type_name()
                 ),
             },
-            _ => return Err(errors::Error::internal("unknown modifier")),
+            _ => return Err(errors::Error::internal("unknown modifier").into()),
         })
     }
 
@@ -339,8 +339,8 @@ fn parse_pop(path: &str, v: Val<'_>) -> Result<UpdateOp> {
     match v.to_i64_exact() {
         Some(1) => Ok(UpdateOp::Pop { first: false }),
         Some(-1) => Ok(UpdateOp::Pop { first: true }),
-        Some(n) => Err(err!(FailedToParse, "$pop expects 1 or -1, found: {n}")),
-        None => Err(err!(FailedToParse, "Expected an integer: {path}: {v}")),
+        Some(n) => Err(err!(FailedToParse, "$pop expects 1 or -1, found: {n}").into()),
+        None => Err(err!(FailedToParse, "Expected an integer: {path}: {v}").into()),
     }
 }
 
@@ -436,11 +436,11 @@ fn renamed<'a>(from: &[String], root: Doc<'a>) -> Result<Option<Val<'a>>> {
             tag::ARRAY => {
                 array = array.or(Some(name));
                 let Some(i) = crate::path::array_index(part) else {
-                    return Err(not_viable(part, &from.join("."), name, v));
+                    return Err(not_viable(part, &from.join("."), name, v).into());
                 };
                 v.as_array().and_then(|a| a.values().nth(i as usize))
             }
-            _ => return Err(not_viable(part, &from.join("."), name, v)),
+            _ => return Err(not_viable(part, &from.join("."), name, v).into()),
         };
         match found {
             Some(f) => v = f,
@@ -449,7 +449,7 @@ fn renamed<'a>(from: &[String], root: Doc<'a>) -> Result<Option<Val<'a>>> {
         name = part;
     }
     if let Some(array) = array {
-        return Err(through_array("source", &from.join("."), array, root));
+        return Err(through_array("source", &from.join("."), array, root).into());
     }
     Ok(Some(v))
 }

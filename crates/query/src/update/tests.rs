@@ -37,7 +37,7 @@ fn show(r: Result<Option<Applied>>) -> String {
             bson::validate(a.doc.as_bytes()).unwrap();
             a.doc.as_doc().to_string()
         }
-        Err(e) => format!("#{}", e.code.0),
+        Err(e) => format!("#{}", e.into_error().code.0),
     }
 }
 
@@ -796,7 +796,7 @@ fn upserts() {
         let got = parse(update, "[]").and_then(|u| u.upsert(&filter(query), &ctx));
         let got = match got {
             Ok(d) => d.as_doc().to_string(),
-            Err(e) => format!("#{}", e.code.0),
+            Err(e) => format!("#{}", e.into_error().code.0),
         };
         let want = if want.starts_with('{') {
             doc(want).as_doc().to_string()
@@ -884,7 +884,13 @@ fn limits() {
         .apply(doc(&ones).as_doc(), &Filter::all(), &ctx)
         .err()
         .unwrap();
-    let size = refused.message.split(' ').nth(2).unwrap();
+    let size = refused
+        .failure()
+        .unwrap()
+        .message
+        .split(' ')
+        .nth(2)
+        .unwrap();
     assert!(
         size.parse::<usize>().unwrap() < 3 * MAX_DOC_BYTES,
         "{refused:?}"
@@ -1104,7 +1110,7 @@ fn order_of_many() {
         assert_eq!(made, names);
         // Any of them twice is still a conflict.
         let twice = format!(r#"{{"$set":{{"d.{0}":1}},"$inc":{{"d.{0}":1}}}}"#, names[0]);
-        assert_eq!(parse(&twice, "[]").unwrap_err().code.0, 40);
+        assert_eq!(parse(&twice, "[]").unwrap_err().into_error().code.0, 40);
     }
 }
 
@@ -1128,7 +1134,7 @@ fn long_updates_ask() {
     let mut vars = Vars::new(NOW);
     let count = asked.clone();
     vars.set_watchdog(Arc::new(move || match count.fetch_add(1, Relaxed) {
-        200.. => Err(err!(Interrupted, "enough")),
+        200.. => Err(err!(Interrupted, "enough").into()),
         _ => Ok(()),
     }));
     let ctx = UpdateCtx::new(&vars, NOW, TS);
@@ -1164,7 +1170,7 @@ fn long_updates_ask() {
         asked.store(0, Relaxed);
         let done = u.apply(long.as_doc(), &filter(r#"{"a.x":0}"#), &ctx);
         assert!(
-            matches!(done, Err(e) if e.code == errors::Code::Interrupted),
+            matches!(done, Err(e) if e.is(errors::Code::Interrupted)),
             "{update}"
         );
     }

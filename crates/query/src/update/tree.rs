@@ -293,7 +293,7 @@ pub fn merge(a: &UpdateNode, b: &UpdateNode, at: &str) -> Result<UpdateNode> {
             }
             Ok(UpdateNode::Elements(out))
         }
-        _ => Err(clash()),
+        _ => Err(clash().into()),
     }
 }
 
@@ -364,7 +364,8 @@ impl Operators {
             None => Err(err!(
                 BadValue,
                 "No array filter found for identifier '{id}' in path '{path}'"
-            )),
+            )
+            .into()),
         }
     }
 
@@ -377,7 +378,7 @@ impl Operators {
             );
         }
         if parts.len() > bson::MAX_DEPTH + 1 {
-            return Err(too_deep());
+            return Err(too_deep().into());
         }
         if parts[0] == "$" {
             bail!(
@@ -444,7 +445,7 @@ impl Operators {
             // Array components hang below the node of the array.
             while let Some(Some(id)) = ids.get(i + 1) {
                 let UpdateNode::Elements(list) = node else {
-                    return Err(conflict(path, &where_));
+                    return Err(conflict(path, &where_).into());
                 };
                 i += 1;
                 where_ = parts[..=i].join(".");
@@ -455,14 +456,14 @@ impl Operators {
             }
             if i + 1 == parts.len() {
                 return if known {
-                    Err(conflict(path, &where_))
+                    Err(conflict(path, &where_).into())
                 } else {
                     Ok(())
                 };
             }
             match node {
                 UpdateNode::Fields(f) => at = f,
-                _ => return Err(conflict(path, &where_)),
+                _ => return Err(conflict(path, &where_).into()),
             }
             i += 1;
         }

@@ -20,7 +20,7 @@ pub fn base(filter: &Filter, replacement: bool) -> Result<DocBuf> {
     }
     // A path may be as long as a command.
     if fields.iter().any(|(p, _)| p.len() > bson::MAX_DEPTH + 1) {
-        return Err(super::tree::too_deep());
+        return Err(super::tree::too_deep().into());
     }
     fields.sort_by(|a, b| a.0.parts().cmp(b.0.parts()));
     let mut w = Writer::new();

@@ -4,7 +4,7 @@
 //! member at least: at most one vote comes or goes.
 
 use super::{Config, Host, MAX_MEMBERS, MAX_VOTING_MEMBERS, Member, NO_TERM};
-use errors::{Result, bail, err};
+use errors::{Fallible as Result, bail, err};
 
 impl Config {
     /// Whether the set `set_name` may start with it, and as which member the server that `is_me`

@@ -1,6 +1,6 @@
 //! Where a member listens: `host`, `host:port`, `[address]:port`.
 
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use std::fmt;
 
 const DEFAULT_PORT: u16 = 27017;

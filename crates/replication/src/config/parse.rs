@@ -5,7 +5,7 @@
 
 use super::{Config, Host, INITIAL_TERM, MAX_MEMBERS, Member, NO_TERM, Settings, WriteConcernMode};
 use bson::{Doc, Elem, ObjectId, Val, tag};
-use errors::{Error, Result, bail, err};
+use errors::{Error, Fallible as Result, bail, err};
 
 const CONFIG: &str = "ReplSetConfig";
 const MEMBER: &str = "MemberConfig";

@@ -2,7 +2,7 @@
 
 use super::*;
 use bson::{Value, doc};
-use errors::Result;
+use errors::Fallible as Result;
 
 const SET: ObjectId = ObjectId([7; 12]);
 

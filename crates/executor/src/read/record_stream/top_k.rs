@@ -304,7 +304,7 @@ fn field<'e>(index: &Index, mut entry: &'e [u8], at: usize) -> Result<&'e [u8]> 
     }
     let descending = index.info.key.fields.get(at).is_some_and(|f| f.descending);
     let len = key::field_len(entry, descending).ok_or_else(damaged)?;
-    entry.get(..len).ok_or_else(damaged)
+    entry.get(..len).ok_or_else(|| damaged().into())
 }
 
 /// After a sort of all records: notes how many reads a zone map might have saved.
@@ -371,7 +371,7 @@ impl RecordStream {
         }
         self.lost = true;
         let Some(sorter) = narrow.sorter.take() else {
-            return Err(Error::internal("a sort has no order"));
+            return Err(Error::internal("a sort has no order").into());
         };
         (self.sort_bytes, self.sort_rows) = (sorter.peak_bytes(), sorter.rows());
         let sorted = sorter.finish(ctx)?;
@@ -381,7 +381,7 @@ impl RecordStream {
 
     fn gather(&mut self, ctx: &mut OpCtx, narrow: &mut Narrow) -> Result<()> {
         let Source::Index(scan) = &mut self.source else {
-            return Err(Error::internal("a narrow sort reads no index"));
+            return Err(Error::internal("a narrow sort reads no index").into());
         };
         while !narrow.ended && narrow.may_gather() {
             let mut step = step!(self);

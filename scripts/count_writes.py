@@ -1,0 +1,156 @@
+"""Instructions that the server spends on an operation, by room: a point read, an update, an insert and a batch.
+
+    .venv/bin/python scripts/count_writes.py PANDO [OPERATIONS, 500] [--functions N]
+
+Needs valgrind and PyMongo; PANDO is built with optimization (`cargo build --profile profiling`). Counts carry no
+noise of the machine. Each is the difference of a server's whole life with and without the operations. A room is a
+crate: code that the compiler inlined counts with the crate that it was inlined into. `--functions N` names the N
+functions of each operation that cost most.
+"""
+
+import argparse
+import collections
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import pymongo
+
+DOCUMENTS = 1000
+BATCH = 100
+ROOMS = (
+    "bson errors alloc_meter uring own_process script wire query oplog storage planner catalog changes executor "
+    "session replication auth service commands server pando"
+).split()
+C_ROOMS = {"rocksdb": "engine", "mi_": "allocator", "_mi_": "allocator"}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def connected(port):
+    for _ in range(300):
+        try:
+            client = pymongo.MongoClient("127.0.0.1", port, serverSelectionTimeoutMS=1000)
+            client.admin.command("ping")
+            return client
+        except pymongo.errors.PyMongoError:
+            time.sleep(0.2)
+    sys.exit("the server did not start under valgrind")
+
+
+def document(i):
+    return {"_id": i, "a": i * 7919 % 100_003, "b": f"name {i % 997}", "c": i % 31, "n": 0, "fill": "x" * 300}
+
+
+def read(coll, n):
+    for i in range(n):
+        coll.find_one({"_id": i % DOCUMENTS})
+
+
+def update(coll, n):
+    for i in range(n):
+        coll.update_one({"_id": i % DOCUMENTS}, {"$inc": {"n": 1}})
+
+
+def insert(coll, n):
+    for i in range(n):
+        coll.insert_one(document(DOCUMENTS + i))
+
+
+def batch(coll, n):
+    for first in range(0, n, BATCH):
+        coll.insert_many([document(DOCUMENTS + i) for i in range(first, first + BATCH)])
+
+
+def nothing(_coll, _n):
+    pass
+
+
+def room_of(name):
+    """The crate of a demangled symbol: the first path in it that names one."""
+    for word in re.findall(r"[A-Za-z_][A-Za-z0-9_]*(?=::)", name):
+        if word in ROOMS:
+            return word
+        if word in C_ROOMS:
+            return C_ROOMS[word]
+        if word in ("core", "alloc", "std", "hashbrown", "smallvec", "parking_lot", "parking_lot_core"):
+            continue
+    for prefix, room in C_ROOMS.items():
+        if name.startswith(prefix):
+            return room
+    if "::" in name:
+        return "libraries"
+    return "libc"
+
+
+def self_costs(path):
+    """Instructions by function, without those of what it calls, from callgrind's file."""
+    names, costs, function, called = {}, collections.Counter(), None, False
+    for line in path.read_text(errors="replace").splitlines():
+        if line.startswith("fn="):
+            number, _, name = line[3:].partition(" ")
+            if name:
+                names[number] = name
+            function = names[number]
+        elif line.startswith("cfn="):
+            number, _, name = line[4:].partition(" ")
+            if name:
+                names[number] = name
+        elif line.startswith("calls="):
+            called = True
+        elif line and (line[0].isdigit() or line[0] in "+-*"):
+            if not called:
+                costs[function] += int(line.split()[1])
+            called = False
+    return costs
+
+
+def count(binary, work, n):
+    with tempfile.TemporaryDirectory() as place:
+        place, port = pathlib.Path(place), free_port()
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={place}/out", f"--log-file={place}/said"]
+        command += [binary, "serve", "--dbpath", place / "data", "--port", str(port)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        client = connected(port)
+        coll = client.test.get_collection("counted", write_concern=pymongo.WriteConcern(w=1))
+        for field in "abc":
+            coll.create_index(field)
+        coll.insert_many([document(i) for i in range(DOCUMENTS)])
+        work(coll, n)
+        client.close()
+        server.send_signal(signal.SIGTERM)
+        server.wait(300)
+        return self_costs(place / "out")
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("pando")
+    arguments.add_argument("operations", nargs="?", type=int, default=500)
+    arguments.add_argument("--functions", type=int, default=0)
+    a = arguments.parse_args()
+    idle = count(a.pando, nothing, 0)
+    for work in (read, update, insert, batch):
+        costs = count(a.pando, work, a.operations)
+        costs.subtract(idle)
+        rooms = collections.Counter()
+        for name, cost in costs.items():
+            rooms[room_of(name)] += cost / a.operations
+        what = "document of a batch" if work is batch else work.__name__
+        print(f"{what}: {sum(rooms.values()):,.0f} instructions")
+        print("  " + ", ".join(f"{room} {cost:,.0f}" for room, cost in rooms.most_common() if cost >= 20))
+        for name, cost in costs.most_common(a.functions):
+            print(f"  {cost / a.operations:>8,.0f}  {name[:150]}")
+
+
+if __name__ == "__main__":
+    main()
