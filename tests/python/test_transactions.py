@@ -519,6 +519,31 @@ def test_a_name_is_made_once(client, db):
     assert {d["_id"] for d in db.both.find()} == {1, 3}
 
 
+def test_a_name_is_made_once_while_the_commit_is_applied(client, db):
+    """A transaction creates many collections; another wants the first of them until it may write to it."""
+    for n in range(5):
+        names = [f"c{n}_{i:02}" for i in range(50)]
+        with client.start_session() as a, client.start_session() as b:
+            a.start_transaction()
+            for name in names:
+                db[name].insert_one({"_id": 1}, session=a)
+
+            def rival():
+                while True:
+                    try:
+                        with b.start_transaction():
+                            db[names[0]].insert_one({"_id": 2}, session=b)
+                        return
+                    except OperationFailure as e:
+                        assert e.has_error_label(TRANSIENT), e.details
+
+            wants = threading.Thread(target=rival)
+            wants.start()
+            a.commit_transaction()
+            wants.join(20)
+        assert [d["_id"] for d in db[names[0]].find().sort("_id")] == [1, 2]
+
+
 def test_indexes_of_collections_that_exist_are_not_made_inside(raw, things):
     t = raw("indexes")
     new = {"createIndexes": things.name, "indexes": [{"key": {"z": 1}, "name": "z"}]}

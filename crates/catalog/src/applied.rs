@@ -12,7 +12,9 @@
 //! - A version shares in-memory state with the previous version ([`Collection::adopt`]): locks,
 //!   counters, maps.
 //! - A pending name is reserved for its transaction. A pending collection is published when its
-//!   entry is applied; when its transaction aborts, the name is free again.
+//!   entry is applied; when its transaction aborts, the name is free again. A name is published
+//!   before it is no longer pending, so whoever asks in the other order never finds it free in
+//!   between ([`Published::holder`]).
 
 use crate::change::Snapshot;
 use crate::collection::Collection;
@@ -79,8 +81,19 @@ impl Published {
         self.next_tablet.fetch_add(1, Ordering::AcqRel)
     }
 
-    pub fn is_pending(&self, ns: &str) -> bool {
+    fn is_pending(&self, ns: &str) -> bool {
         self.many.load(Ordering::Acquire) != 0 && self.pending.lock().contains_key(ns)
+    }
+
+    /// The published collection of that name. `None`: the name is free, as long as the catalog's
+    /// mutex is held. Fails with WriteConflict when an open transaction has created a collection of
+    /// that name.
+    pub fn holder(&self, ns: &str) -> Result<Option<Arc<Collection>>> {
+        // In this order: a commit publishes the name first, and then takes it from the pending.
+        if self.is_pending(ns) {
+            return Err(storage::write_conflict().into());
+        }
+        Ok(self.snapshot.load().get(ns).cloned())
     }
 
     fn set_pending(&self, coll: &Arc<Collection>) {
@@ -89,28 +102,36 @@ impl Published {
         self.many.store(pending.len(), Ordering::Release);
     }
 
-    fn take_pending(&self, ns: &str, uuid: &Uuid) -> Option<Arc<Collection>> {
+    /// The pending collection of that name and UUID.
+    fn pending(&self, ns: &str, uuid: &Uuid) -> Option<Arc<Collection>> {
         if self.many.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let mut pending = self.pending.lock();
-        if pending.get(ns).is_none_or(|c| c.uuid != *uuid) {
-            return None;
-        }
-        let taken = pending.remove(ns);
-        self.many.store(pending.len(), Ordering::Release);
-        taken
+        let pending = self.pending.lock();
+        pending.get(ns).filter(|c| c.uuid == *uuid).cloned()
     }
 
-    /// Changes a catalog as a plain entry of DDL says. `made` are the pending collections of the
-    /// transaction around it.
+    /// Frees the name of a pending collection.
+    fn free(&self, coll: &Collection) {
+        if self.many.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut pending = self.pending.lock();
+        if pending.get(&coll.ns).is_some_and(|c| c.uuid == coll.uuid) {
+            pending.remove(&coll.ns);
+            self.many.store(pending.len(), Ordering::Release);
+        }
+    }
+
+    /// Changes a catalog as a plain entry of DDL says. Adds to `made` the pending collections that
+    /// it publishes.
     fn change(
         &self,
         next: &mut Snapshot,
         part: &Entry,
         made: &mut Vec<Arc<Collection>>,
     ) -> Result<()> {
-        made.extend(self.take_pending(&part.ns, &part.uuid));
+        made.extend(self.pending(&part.ns, &part.uuid));
         let (records, number) = (collection_records(), next_tablet_key());
         let (mut versions, mut gone) = (Vec::new(), Vec::new());
         for effect in &part.effects {
@@ -142,6 +163,11 @@ impl Published {
             if let Some(before) = before.filter(|c| c.ns != version.ns) {
                 next.names_mut().remove(&before.ns);
             }
+            debug_assert!(
+                next.get(&version.ns).is_none_or(|c| c.uuid == version.uuid),
+                "two collections named {}",
+                version.ns
+            );
             next.names_mut().insert(Arc::new(version));
         }
         Ok(())
@@ -170,6 +196,7 @@ impl Observer for Published {
             }
         }
         self.snapshot.store(Arc::new(next));
+        made.iter().for_each(|c| self.free(c));
     }
 }
 
@@ -202,7 +229,7 @@ impl PendingCollection {
 
 impl Drop for PendingCollection {
     fn drop(&mut self) {
-        let _ = self.published.take_pending(&self.coll.ns, &self.coll.uuid);
+        self.published.free(&self.coll);
     }
 }
 

@@ -141,3 +141,74 @@ fn a_pending_collection_is_published_by_its_transaction_or_not_at_all() {
     assert!(m.catalog.get("a.left").is_none());
     assert!(m.catalog.create("a.left", doc! {}).unwrap().is_some());
 }
+
+/// The entry of a transaction that creates collections, and their handles.
+fn creating(m: &Member, names: &[String]) -> (Vec<PendingCollection>, Entry) {
+    let begin = |ns: &String| m.catalog.begin_create(ns, doc! {}).unwrap().unwrap();
+    let (made, parts) = names.iter().map(begin).unzip();
+    let entry = Entry {
+        op: Op::Transaction(parts),
+        ..Entry::noop(vec![])
+    };
+    (made, entry)
+}
+
+/// Commits transactions that create collections, each with a thread that wants the first name all
+/// the while. Returns how often it got the name too.
+fn names_created_twice(rounds: usize, collections: usize) -> usize {
+    let m = member();
+    let mut twice = 0;
+    for round in 0..rounds {
+        let name = |n| format!("a.{round}_{n:03}");
+        let names: Vec<String> = (0..collections).map(name).collect();
+        let (made, entry) = creating(&m, &names);
+        let rival = || {
+            loop {
+                match m.catalog.begin_create(&names[0], doc! {}) {
+                    Err(e) => assert_eq!(e.into_error().code, errors::Code::WriteConflict),
+                    Ok(there) => return there.is_some(),
+                }
+            }
+        };
+        twice += std::thread::scope(|scope| {
+            let rival = scope.spawn(rival);
+            m.store.propose(vec![entry]).unwrap();
+            drop(made);
+            usize::from(rival.join().unwrap())
+        });
+        assert!(names.iter().all(|ns| m.catalog.get(ns).is_some()));
+    }
+    twice
+}
+
+#[test]
+fn a_name_is_not_free_while_the_commit_that_publishes_it_is_applied() {
+    // Many collections make the time long between the first of them and the publication.
+    assert_eq!(names_created_twice(5, 200), 0);
+}
+
+#[test]
+fn a_name_is_not_free_between_pending_and_published() {
+    assert_eq!(names_created_twice(1000, 1), 0);
+}
+
+#[test]
+fn a_rename_takes_no_name_that_became_pending_meanwhile() {
+    let m = member();
+    let from = m.catalog.create("a.from", doc! {}).unwrap().unwrap();
+    let writing = from.try_write_lock().unwrap();
+    std::thread::scope(|scope| {
+        let rename = scope.spawn(|| m.catalog.rename("a.from", "a.to", false));
+        // It waits for the write.
+        while from.try_write_lock().is_some() {
+            std::thread::yield_now();
+        }
+        let (made, entry) = creating(&m, &["a.to".to_string()]);
+        drop(writing);
+        let refused = rename.join().unwrap().unwrap_err();
+        assert_eq!(refused.into_error().code, errors::Code::WriteConflict);
+        m.store.propose(vec![entry]).unwrap();
+        drop(made);
+    });
+    assert!(m.catalog.get("a.from").is_some() && m.catalog.get("a.to").is_some());
+}

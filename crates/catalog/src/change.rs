@@ -214,10 +214,9 @@ impl Catalog {
             );
         }
         let _change = self.change.lock();
-        if self.current.snapshot.load().get(ns).is_some() {
+        if self.current.holder(ns)?.is_some() {
             return Ok(None);
         }
-        self.check_not_pending(ns)?;
         let now = self.current.snapshot.load();
         check_definition(&now, ns, options.as_doc())?;
         let list = view_definition::list_of(ns);
@@ -242,14 +241,6 @@ impl Catalog {
             .ok_or_else(|| Error::internal(format!("no {ns} after its entry was applied")).into())
     }
 
-    /// Fails with WriteConflict when an open transaction has created a collection of that name.
-    fn check_not_pending(&self, ns: &str) -> Result<()> {
-        match self.current.is_pending(ns) {
-            true => Err(storage::write_conflict().into()),
-            false => Ok(()),
-        }
-    }
-
     /// A new collection that only its transaction sees until the entry, which is a part of the
     /// transaction's, is applied. `None`: there is one of that name.
     pub fn begin_create(
@@ -259,10 +250,9 @@ impl Catalog {
     ) -> Result<Option<(PendingCollection, Entry)>> {
         check_collection_name(ns)?;
         let _change = self.change.lock();
-        if self.get(ns).is_some() {
+        if self.current.holder(ns)?.is_some() {
             return Ok(None);
         }
-        self.check_not_pending(ns)?;
         let (c, what, effects) = new_collection(self.current.take_tablet(), ns, options)?;
         let entry = Entry::new(c.ns.clone(), c.uuid, Op::Ddl(what.into_vec()), effects);
         Ok(Some((PendingCollection::new(&self.current, c), entry)))
@@ -382,8 +372,7 @@ impl Catalog {
         if from == to {
             bail!(IllegalOperation, "Can't rename a collection to itself");
         }
-        self.check_not_pending(to)?;
-        let target = self.get(to);
+        let target = self.current.holder(to)?;
         if target.is_some() && !drop_target {
             bail!(NamespaceExists, "target namespace exists");
         }
@@ -411,7 +400,8 @@ impl Catalog {
             let now = now.ok_or_else(|| {
                 err!(NamespaceNotFound, "Source collection {from} does not exist")
             })?;
-            let there = self.get(to);
+            // A transaction may have created the target during the wait.
+            let there = self.current.holder(to)?;
             match (&there, &target) {
                 (Some(a), Some(b)) if a.uuid == b.uuid => {}
                 (None, _) => {}
