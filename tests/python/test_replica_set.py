@@ -258,6 +258,8 @@ def test_wrong_configurations_are_refused(three):
             ({"_id": "other", "members": [{"_id": 0, "host": three.members[0].address}]}, 93),
             ({"_id": "rs", "members": [{"_id": 0, "host": "127.0.0.1:1"}]}, 93),
             ({"_id": "rs", "members": []}, 93),
+            (three.config(m1={"arbiterOnly": True, "priority": 0}), 93),
+            (three.config(m1={"secondaryDelaySecs": 60, "priority": 0}), 93),
         ]:
             with pytest.raises(OperationFailure) as failure:
                 client.admin.command("replSetInitiate", config)

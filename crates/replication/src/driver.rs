@@ -13,8 +13,8 @@
 //!   in; a write that loses the race with a deposition is taken back by the restart.
 
 use crate::config::Config;
-use crate::log_view::{Change, FIRST_TERM};
-use crate::member::{ELECTION_TICKS, Member, MemberLog, News, Role, raft_id};
+use crate::log_view::{FIRST_TERM, VoterChange};
+use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, raft_id};
 use crate::state_file::{self, State};
 use errors::{Error, Fallible as Result, err};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -55,7 +55,7 @@ pub struct SetName {
 /// What everybody may know of the member at any time.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    pub role: Role,
+    pub role: MemberRole,
     pub term: u64,
     /// This member's number; 0 while it belongs to no set.
     pub id: u64,
@@ -84,7 +84,7 @@ impl Status {
     }
 
     pub fn is_primary(&self) -> bool {
-        self.role == Role::Primary
+        self.role == MemberRole::Primary
     }
 
     /// `host:port` of the primary.
@@ -224,7 +224,7 @@ struct Shared {
 /// What a listener is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// Role, primary or configuration.
+    /// MemberRole, primary or configuration.
     Topology,
     CommitPoint,
 }
@@ -533,7 +533,7 @@ impl Thread {
     /// A primary whose successor was not elected takes writes again.
     fn reopen(&mut self) {
         let Some(member) = &self.member else { return };
-        if member.role() == Role::Primary
+        if member.role() == MemberRole::Primary
             && !member.is_handing_over()
             && self.shared.status.read().is_primary()
         {
@@ -564,7 +564,7 @@ impl Thread {
         }
         if news.changed {
             let member_role = self.member.as_ref().map(Member::role);
-            let opens = member_role == Some(Role::Primary);
+            let opens = member_role == Some(MemberRole::Primary);
             if !opens {
                 self.shared.open.store(false, Ordering::Release);
             }
@@ -594,10 +594,10 @@ impl Thread {
     }
 
     /// Writes an entry through the store, as any write.
-    fn propose(&self, config: &Config, change: Option<Change>) -> Result<u64> {
+    fn propose(&self, config: &Config, change: Option<VoterChange>) -> Result<u64> {
         let op = Op::Membership {
             config: config.to_doc().as_bytes().to_vec(),
-            change: change.map(Change::to_bytes).unwrap_or_default(),
+            change: change.map(VoterChange::to_bytes).unwrap_or_default(),
         };
         let entry = Entry::new("local.system.replset".into(), [0; 16], op, Vec::new());
         Ok(self.log.store()?.propose(vec![entry])?.index)
@@ -623,7 +623,8 @@ impl Thread {
         let Some(member) = &self.member else {
             return Ok(());
         };
-        if member.role() != Role::Primary || member.ticks() % (2 * ELECTION_TICKS as u64) != 0 {
+        if member.role() != MemberRole::Primary || member.ticks() % (2 * ELECTION_TICKS as u64) != 0
+        {
             return Ok(());
         }
         let Some(config) = member.config() else {
@@ -644,7 +645,7 @@ impl Thread {
 
     fn reconfigure(&mut self, config: Config, answer: &Answer) {
         let outcome = match &self.member {
-            Some(member) if member.role() == Role::Primary => self.propose(&config, None),
+            Some(member) if member.role() == MemberRole::Primary => self.propose(&config, None),
             _ => Err(err!(NotWritablePrimary, "not primary")),
         };
         match outcome {
@@ -670,8 +671,8 @@ impl Thread {
         let Some(member) = &self.member else { return };
         let role = member.role();
         match (role, self.elected_at) {
-            (Role::Primary, None) => self.elected_at = Some(SystemTime::now()),
-            (Role::Primary, _) => {}
+            (MemberRole::Primary, None) => self.elected_at = Some(SystemTime::now()),
+            (MemberRole::Primary, _) => {}
             _ => self.elected_at = None,
         }
         let before = self.shared.status.read().clone();
@@ -689,7 +690,7 @@ impl Thread {
             voters: member.voters().voters.clone(),
             commit_index: commit,
             progress: match role {
-                Role::Primary => member.progress(),
+                MemberRole::Primary => member.progress(),
                 _ => Vec::new(),
             },
             elected_at: self.elected_at,
@@ -706,7 +707,7 @@ impl Thread {
         if before.role != status.role {
             tracing::info!(target: "REPL", role = ?status.role, term = status.term, "The member's role has changed");
         }
-        let opens = role == Role::Primary && before.role != Role::Primary;
+        let opens = role == MemberRole::Primary && before.role != MemberRole::Primary;
         *self.shared.status.write() = Arc::new(status);
         self.shared.commit.store(commit, Ordering::Release);
         if let Ok(store) = self.log.store() {

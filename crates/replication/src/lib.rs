@@ -23,4 +23,4 @@ pub mod state_file;
 
 pub use config::{Config, Host};
 pub use driver::{Changed, Driver, SetName, Status, Transport};
-pub use member::{Member, Role};
+pub use member::{Member, MemberRole};

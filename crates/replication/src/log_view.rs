@@ -29,18 +29,18 @@ const RECENT_BYTES: usize = 16 << 20;
 
 /// What a change of voters does: the bytes in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum VoterChange {
     Voter(u64),
     Learner(u64),
     Remove(u64),
 }
 
-impl Change {
+impl VoterChange {
     pub fn to_bytes(self) -> Vec<u8> {
         let (kind, id) = match self {
-            Change::Voter(id) => (1, id),
-            Change::Learner(id) => (2, id),
-            Change::Remove(id) => (3, id),
+            VoterChange::Voter(id) => (1, id),
+            VoterChange::Learner(id) => (2, id),
+            VoterChange::Remove(id) => (3, id),
         };
         let mut bytes = vec![kind];
         bytes.extend_from_slice(&id.to_le_bytes());
@@ -48,13 +48,13 @@ impl Change {
     }
 
     /// `None` for bytes that are no change: a configuration that leaves the voters as they are.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Change> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<VoterChange> {
         let (kind, id) = bytes.split_first()?;
         let id = u64::from_le_bytes(id.try_into().ok()?);
         match kind {
-            1 => Some(Change::Voter(id)),
-            2 => Some(Change::Learner(id)),
-            3 => Some(Change::Remove(id)),
+            1 => Some(VoterChange::Voter(id)),
+            2 => Some(VoterChange::Learner(id)),
+            3 => Some(VoterChange::Remove(id)),
             _ => None,
         }
     }
@@ -62,9 +62,9 @@ impl Change {
     /// In the form of raft-rs.
     pub fn to_raft(self) -> ConfChange {
         let (kind, id) = match self {
-            Change::Voter(id) => (ConfChangeType::AddNode, id),
-            Change::Learner(id) => (ConfChangeType::AddLearnerNode, id),
-            Change::Remove(id) => (ConfChangeType::RemoveNode, id),
+            VoterChange::Voter(id) => (ConfChangeType::AddNode, id),
+            VoterChange::Learner(id) => (ConfChangeType::AddLearnerNode, id),
+            VoterChange::Remove(id) => (ConfChangeType::RemoveNode, id),
         };
         let mut change = ConfChange::default();
         change.set_change_type(kind);
@@ -82,9 +82,9 @@ fn stamp(ts: u64, wall_millis: i64) -> Vec<u8> {
 }
 
 /// The change of voters in an entry of the log.
-pub fn change_of(payload: &[u8]) -> Option<Change> {
+pub fn change_of(payload: &[u8]) -> Option<VoterChange> {
     let (_, change) = storage::Entry::membership(payload)?;
-    Change::from_bytes(&change)
+    VoterChange::from_bytes(&change)
 }
 
 /// Context and data of an entry of the log.

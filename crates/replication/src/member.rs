@@ -15,7 +15,7 @@
 //!   ([`News::restart`]) starts again, and applies what a majority had.
 
 use crate::config::Config;
-use crate::log_view::{self, Change, LogView};
+use crate::log_view::{self, LogView, VoterChange};
 use crate::state_file::State;
 use bson::Doc;
 use errors::{Error, Fallible as Result};
@@ -57,7 +57,7 @@ pub trait MemberLog {
 
 /// What a member is at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
+pub enum MemberRole {
     #[default]
     Secondary,
     Candidate,
@@ -72,7 +72,7 @@ pub struct News {
     pub messages: Vec<Message>,
     /// The member has to start again, because of this.
     pub restart: Option<String>,
-    /// Role, primary or configuration have changed.
+    /// MemberRole, primary or configuration have changed.
     pub changed: bool,
 }
 
@@ -93,7 +93,7 @@ struct Unsynced {
 pub struct Member<L: MemberLog> {
     node: raft::RawNode<LogView<L>>,
     state: State,
-    role: Role,
+    role: MemberRole,
     unsynced: VecDeque<Unsynced>,
     /// What the term began with, in raft-rs's form with its stamp.
     begin: Option<Entry>,
@@ -131,7 +131,7 @@ impl<L: MemberLog + Clone> Member<L> {
             node,
             saved_commit: hard.commit,
             state: State { hard, ..state },
-            role: Role::Secondary,
+            role: MemberRole::Secondary,
             unsynced: VecDeque::new(),
             begin: None,
             frozen_until: 0,
@@ -152,7 +152,7 @@ impl<L: MemberLog + Clone> Member<L> {
         self.state.founder
     }
 
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> MemberRole {
         self.role
     }
 
@@ -294,8 +294,8 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// On the primary: the next change of voters that brings them nearer to the configuration.
-    pub fn next_change(&self) -> Option<Change> {
-        if self.role != Role::Primary || self.node.raft.has_pending_conf() {
+    pub fn next_change(&self) -> Option<VoterChange> {
+        if self.role != MemberRole::Primary || self.node.raft.has_pending_conf() {
             return None;
         }
         let config = self.state.config.as_ref()?;
@@ -306,13 +306,13 @@ impl<L: MemberLog + Clone> Member<L> {
             let id = raft_id(member.id);
             let votes = voters.contains(&id);
             if !votes && !learners.contains(&id) {
-                return Some(Change::Learner(id));
+                return Some(VoterChange::Learner(id));
             }
             if votes && !member.votes && id != self.state.id {
-                return Some(Change::Learner(id));
+                return Some(VoterChange::Learner(id));
             }
             if !votes && member.votes && self.lag(id) < CAUGHT_UP_ENTRIES {
-                return Some(Change::Voter(id));
+                return Some(VoterChange::Voter(id));
             }
         }
         let gone = |id: &&u64| {
@@ -320,7 +320,7 @@ impl<L: MemberLog + Clone> Member<L> {
             **id != self.state.id && config.member(member).is_none()
         };
         let gone = voters.iter().chain(learners).find(gone)?;
-        Some(Change::Remove(*gone))
+        Some(VoterChange::Remove(*gone))
     }
 
     /// How many entries a member lacks, as far as the primary knows.
@@ -502,7 +502,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     fn reconfigure(&mut self, config: &[u8], change: &[u8]) -> Result<()> {
-        if let Some(change) = Change::from_bytes(change) {
+        if let Some(change) = VoterChange::from_bytes(change) {
             self.state.voters = self
                 .node
                 .apply_conf_change(&change.to_raft())
@@ -518,22 +518,22 @@ impl<L: MemberLog + Clone> Member<L> {
     /// What raft-rs says that this member is.
     fn follow_role(&mut self, news: &mut News) -> Result<()> {
         let role = match self.node.raft.state {
-            StateRole::Follower => Role::Secondary,
-            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            StateRole::Follower => MemberRole::Secondary,
+            StateRole::Candidate | StateRole::PreCandidate => MemberRole::Candidate,
             // Everything before this term is applied once its first entry is.
             StateRole::Leader => match &self.begin {
                 Some(begin)
                     if begin.term == self.term() && self.log().applied_index() >= begin.index =>
                 {
-                    Role::Primary
+                    MemberRole::Primary
                 }
-                _ => Role::Elected,
+                _ => MemberRole::Elected,
             },
         };
-        if role == Role::Primary && self.role != Role::Primary {
+        if role == MemberRole::Primary && self.role != MemberRole::Primary {
             self.log().set_term(self.term())?;
         }
-        if role != Role::Primary && self.role == Role::Primary {
+        if role != MemberRole::Primary && self.role == MemberRole::Primary {
             let known = self.node.raft.raft_log.last_index();
             if self.log().last_index() > known {
                 news.restart =

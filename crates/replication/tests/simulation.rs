@@ -11,7 +11,7 @@ use bson::ObjectId;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use replication::config::Member as Configured;
-use replication::member::{Member, MemberLog, News, Role, raft_id};
+use replication::member::{Member, MemberLog, MemberRole, News, raft_id};
 use replication::state_file::State;
 use replication::{Config, Host, message};
 use std::cell::RefCell;
@@ -318,7 +318,7 @@ impl Sim {
         if !self.nodes[at]
             .member
             .as_ref()
-            .is_some_and(|m| m.role() == Role::Primary)
+            .is_some_and(|m| m.role() == MemberRole::Primary)
         {
             return;
         }
@@ -485,7 +485,7 @@ impl Sim {
             let Some(member) = &nodes[*at].member else {
                 return false;
             };
-            if member.role() != Role::Primary || member.term() != *term {
+            if member.role() != MemberRole::Primary || member.term() != *term {
                 return false;
             }
             let reached = member.commit_index() >= *index;
@@ -531,10 +531,11 @@ impl Sim {
                 d.flushed
             );
         }
-        let primaries = self
-            .nodes
-            .iter()
-            .filter(|n| n.member.as_ref().is_some_and(|m| m.role() == Role::Primary));
+        let primaries = self.nodes.iter().filter(|n| {
+            n.member
+                .as_ref()
+                .is_some_and(|m| m.role() == MemberRole::Primary)
+        });
         assert_eq!(primaries.count(), 1, "one primary");
         let last = *self.committed.keys().next_back().unwrap();
         for (at, node) in self.nodes.iter().enumerate() {

@@ -13,8 +13,8 @@ pub mod repl_set_step_down;
 
 use crate::Commands;
 use crate::request::CommandContext;
-use errors::{Result, err};
-use replication::Host;
+use errors::{Fallible, Result, err};
+use replication::{Config, Host};
 
 /// The set's name, or the error of a server that is in none.
 fn set_name(cx: &CommandContext<'_, '_>) -> Result<String> {
@@ -22,6 +22,27 @@ fn set_name(cx: &CommandContext<'_, '_>) -> Result<String> {
         Some(n) => Ok(n.to_string()),
         None => Err(err!(NoReplicationEnabled, "not running with --replSet").into()),
     }
+}
+
+/// Refuses members that cannot do here what they would be there for.
+pub(crate) fn check_supported(config: &Config) -> Fallible<()> {
+    for member in &config.members {
+        if member.arbiter_only {
+            errors::bail!(
+                InvalidReplicaSetConfig,
+                "member {} is an arbiter: give the set another member with data, a small cache and priority 0",
+                member.host
+            );
+        }
+        if member.delay_secs > 0 {
+            errors::bail!(
+                InvalidReplicaSetConfig,
+                "member {} is delayed: use pando backup and pando restore --until to go back in time",
+                member.host
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Whether a host of a configuration is this server.

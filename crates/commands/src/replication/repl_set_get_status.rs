@@ -6,6 +6,8 @@ use crate::request::{CommandContext, Done};
 use crate::topology::member::{host, state, state_name};
 use bson::Writer;
 use errors::{Result, bail};
+use replication::Config;
+use replication::config::Member;
 use replication::driver::Status;
 use replication::member::raft_id;
 
@@ -159,45 +161,59 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
     }
     w.open_array("members");
     for member in &config.members {
-        let id = raft_id(member.id);
-        let progress = status.progress.iter().find(|p| p.0 == id);
-        let own = id == status.id;
-        // A secondary hears of the primary only.
-        let heard =
-            own || id == status.primary || progress.is_some_and(|p| p.2) || !status.is_primary();
-        let (number, text) = match () {
-            _ if own => (state(status), state_name(status)),
-            _ if id == status.primary => (1, "PRIMARY"),
-            _ if !heard => (8, "(not reachable/healthy)"),
-            _ => (2, "SECONDARY"),
-        };
-        w.open_doc("");
-        w.i32("_id", member.id)
-            .str("name", &member.host.to_string())
-            .f64("health", if heard { 1.0 } else { 0.0 })
-            .i32("state", number)
-            .str("stateStr", text)
-            .int("uptime", if heard { uptime } else { 0 });
-        if let Some((_, matched, _)) = progress {
-            w.i64("lastIndexOnDisk", *matched as i64);
-        }
-        w.open_doc("optime")
-            .timestamp("ts", ts)
-            .i64("t", term)
-            .close();
-        w.date("optimeDate", wall);
-        if let (true, Some(at)) = (own, status.elected_at) {
-            let millis = millis(at);
-            w.timestamp("electionTime", ((millis / 1000) as u64) << 32 | 1)
-                .date("electionDate", millis);
-        }
-        w.int("configVersion", config.version)
-            .i64("configTerm", config.term);
-        if own {
-            w.bool("self", true);
-        }
-        w.str("lastHeartbeatMessage", "").close();
+        append_member(w, status, &config, member, (ts, uptime));
     }
     w.close();
     Ok(Done::Reply)
+}
+
+/// What is known of one member here. `at`: the newest timestamp, and for how many seconds this server
+/// has run.
+fn append_member(
+    w: &mut Writer,
+    status: &Status,
+    config: &Config,
+    member: &Member,
+    at: (u64, i64),
+) {
+    let (ts, uptime) = at;
+    let (wall, term) = ((ts >> 32) as i64 * 1000, status.term as i64);
+    let id = raft_id(member.id);
+    let progress = status.progress.iter().find(|p| p.0 == id);
+    let own = id == status.id;
+    // A secondary hears of the primary only.
+    let heard =
+        own || id == status.primary || progress.is_some_and(|p| p.2) || !status.is_primary();
+    let (number, text) = match () {
+        _ if own => (state(status), state_name(status)),
+        _ if id == status.primary => (1, "PRIMARY"),
+        _ if !heard => (8, "(not reachable/healthy)"),
+        _ => (2, "SECONDARY"),
+    };
+    w.open_doc("");
+    w.i32("_id", member.id)
+        .str("name", &member.host.to_string())
+        .f64("health", if heard { 1.0 } else { 0.0 })
+        .i32("state", number)
+        .str("stateStr", text)
+        .int("uptime", if heard { uptime } else { 0 });
+    if let Some((_, matched, _)) = progress {
+        w.i64("lastIndexOnDisk", *matched as i64);
+    }
+    w.open_doc("optime")
+        .timestamp("ts", ts)
+        .i64("t", term)
+        .close();
+    w.date("optimeDate", wall);
+    if let (true, Some(at)) = (own, status.elected_at) {
+        let millis = millis(at);
+        w.timestamp("electionTime", ((millis / 1000) as u64) << 32 | 1)
+            .date("electionDate", millis);
+    }
+    w.int("configVersion", config.version)
+        .i64("configTerm", config.term);
+    if own {
+        w.bool("self", true);
+    }
+    w.str("lastHeartbeatMessage", "").close();
 }

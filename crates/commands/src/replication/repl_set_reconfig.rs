@@ -1,6 +1,6 @@
 //! `replSetReconfig`: another configuration of the set.
 
-use super::set_name;
+use super::{check_supported, set_name};
 use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
@@ -37,6 +37,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         config.version = old.version + 1;
     }
     config.check_reconfig(old, force)?;
+    check_supported(&config)?;
     driver.reconfigure(config, PATIENCE)?;
     Ok(Done::Reply)
 }

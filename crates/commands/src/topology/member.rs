@@ -5,7 +5,7 @@
 use crate::request::CommandContext;
 use bson::{ObjectId, Writer};
 use replication::driver::Status;
-use replication::{Config, Role};
+use replication::{Config, MemberRole};
 use service::Address;
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub fn is_primary(cx: &CommandContext<'_, '_>) -> bool {
 pub fn state(status: &Status) -> i32 {
     match status.role {
         _ if status.id == 0 => 0,
-        Role::Primary => 1,
+        MemberRole::Primary => 1,
         // Before a member knows its configuration it has not begun to work.
         _ if status.config.is_none() => 5,
         _ => 2,
