@@ -2,10 +2,11 @@
 
     .venv/bin/python scripts/count_writes.py PANDO [OPERATIONS, 500] [--functions N]
 
-Needs valgrind and PyMongo; PANDO is built with optimization (`cargo build --profile profiling`). Counts carry no
-noise of the machine. Each is the difference of a server's whole life with and without the operations. A room is a
-crate: code that the compiler inlined counts with the crate that it was inlined into. `--functions N` names the N
-functions of each operation that cost most.
+Needs valgrind and PyMongo; PANDO is built with optimization (`cargo build --profile profiling`).
+Each count is the difference of a server's whole life with and without the operations, its last
+flush included. Two runs of one binary differ by up to 2% (threads in the background). A room is a
+crate: code that the compiler inlined counts with the crate that it was inlined into.
+`--functions N` names the N functions of each operation that cost most.
 """
 
 import argparse
