@@ -120,11 +120,12 @@ fn check_cluster_time(command: &str, e: Elem<'_>) -> Result<()> {
     let Some(d) = e.val.as_doc().filter(|_| e.val.tag == tag::DOCUMENT) else {
         return Err(idl::mismatch(command, e.name, e.val, &["object"]));
     };
-    let within = format!("{command}.{}", e.name);
+    // Named only where something is wrong: each command of a driver comes by here.
+    let within = || format!("{command}.{}", e.name);
     match d.get("clusterTime") {
         Some(v) if v.tag == tag::TIMESTAMP => Ok(()),
-        Some(v) => Err(idl::mismatch(&within, "clusterTime", v, &["timestamp"])),
-        None => Err(idl::missing(&within, "clusterTime")),
+        Some(v) => Err(idl::mismatch(&within(), "clusterTime", v, &["timestamp"])),
+        None => Err(idl::missing(&within(), "clusterTime")),
     }
 }
 
