@@ -210,8 +210,11 @@ fn serves_until_told_to_stop() {
         path(dir.path(), "pid"),
         path(dir.path(), "pando.conf"),
     );
-    std::fs::write(&config, format!("storage:\n  dbPath: {data}\nnet: {{ port: 1 }}\nreplication: {{ replSetName: grove }}\n"))
-        .unwrap();
+    std::fs::write(
+        &config,
+        format!("storage:\n  dbPath: {data}\nnet: {{ port: 1 }}\n"),
+    )
+    .unwrap();
     for signal in ["-TERM", "-INT"] {
         let mut server = Server::start(&[
             "--config",
@@ -229,7 +232,7 @@ fn serves_until_told_to_stop() {
                 && server.banner.contains("mongosh")
         );
         let reply = hello(&server.address);
-        assert_eq!(reply.get("setName").and_then(|v| v.as_str()), Some("grove"));
+        assert_eq!(reply.get("setName").and_then(|v| v.as_str()), Some("rs0"));
         assert_eq!(
             reply.get("me").and_then(|v| v.as_str()),
             Some(server.address.as_str())
