@@ -33,7 +33,7 @@ step_lint() {
 }
 
 step_cargo() {
-    cargo test --workspace --locked
+    cargo test --workspace --locked --no-fail-fast
 }
 
 build_server() {

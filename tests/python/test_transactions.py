@@ -330,7 +330,8 @@ def test_bad_arguments(wire, db, raw):
 
 def test_a_commit_survives_kill_9(new_server):
     server = new_server()
-    with server.client() as client, server.wire() as wire:
+    # A client that is closed looks for the dead server that long, to end its sessions there.
+    with server.client(serverSelectionTimeoutMS=2000) as client, server.wire() as wire:
         client.test.things.insert_one({"_id": 0})
         t = Raw(wire, "test", "survives a kill.", 4)
         assert t({"insert": "things", "documents": [{"_id": 1}, {"_id": 2}]}, start=True)["n"] == 2
@@ -556,7 +557,8 @@ def test_indexes_of_collections_that_exist_are_not_made_inside(raw, things):
 
 def test_what_was_made_inside_survives_kill_9(new_server):
     server = new_server()
-    with server.client() as client:
+    # A client that is closed looks for the dead server that long, to end its sessions there.
+    with server.client(serverSelectionTimeoutMS=2000) as client:
         with client.start_session() as s, s.start_transaction():
             client.test.made.create_index("a", session=s)
             client.test.made.insert_one({"_id": 1, "a": [1, 2]}, session=s)
