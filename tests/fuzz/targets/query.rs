@@ -527,9 +527,11 @@ fn run(pipeline: &Pipeline, stages: Val<'_>) {
     let (interrupted, stored_then, _) = over(DOCUMENTS.clone(), 0, Some(3), STAGE_BYTES);
     assert_eq!(interrupted, got, "interrupted");
     assert_eq!(stored_then, stored, "interrupted");
-    // A query answers its beginning, and reads only what the rest needs.
+    // A query answers its beginning, and reads only what the rest needs. What `$geoNear` finds only a
+    // query can tell: by itself the stage hands on what comes.
     let push = pipeline.pushdown();
     if got.is_ok()
+        && !varies(&"$geoNear")
         && !push.filter.has_expr()
         && let Some(rows) = answered(&push, &fresh())
     {
