@@ -461,7 +461,7 @@ impl<L: MemberLog + Clone> Member<L> {
                 continue;
             }
             for entry in message.entries.iter_mut() {
-                if entry.context.is_empty() && entry.index == begin.index {
+                if entry.context.is_empty() && is_same(entry, begin) {
                     *entry = begin.clone();
                 }
             }
@@ -474,7 +474,7 @@ impl<L: MemberLog + Clone> Member<L> {
             return Ok(());
         };
         for entry in committed {
-            let begin = self.begin.as_ref().filter(|b| b.index == entry.index);
+            let begin = self.begin.as_ref().filter(|b| is_same(b, entry));
             let entry = begin.unwrap_or(entry).clone();
             let Some(record) = log_view::to_record(&entry) else {
                 return Err(Error::internal("an entry without a stamp was committed"));
@@ -489,7 +489,7 @@ impl<L: MemberLog + Clone> Member<L> {
             .iter()
             .filter(|e| e.index > applied)
             .map(|e| match &self.begin {
-                Some(b) if b.index == e.index => b.clone(),
+                Some(b) if is_same(b, e) => b.clone(),
                 _ => e.clone(),
             })
             .collect();
@@ -544,6 +544,11 @@ impl<L: MemberLog + Clone> Member<L> {
         self.role = role;
         Ok(())
     }
+}
+
+/// Whether two forms are of one entry: an index alone may have held another before an election.
+fn is_same(a: &Entry, b: &Entry) -> bool {
+    (a.index, a.term) == (b.index, b.term)
 }
 
 fn restart(why: &str) -> News {
