@@ -99,14 +99,33 @@ case " ${steps[*]} " in *" node "* | *" csharp "*) need_node ;; esac
 case " ${steps[*]} " in *" node "* | *" rust "* | *" go "* | *" java "*) need_openssl ;; esac
 case " ${steps[*]} " in *" csharp "*) need_mono ;; esac
 
+# No step takes longer than this, in seconds: what hangs is ended, with all that it started, and has failed.
+limit_of() {
+    case $1 in
+        lint | cargo | build) echo 2700 ;;
+        *) echo 1200 ;;
+    esac
+}
+
 summary=() failed=0 built= verdict=
 # run NAME FUNCTION: sets `verdict`. Never to be called in a condition, where bash would switch `set -e` off inside it.
 run() {
-    local started=$SECONDS
+    local started=$SECONDS group watch
     say "$1"
     set +e
-    (set -e; "$2")
+    # With job control each of the two is a process group of its own, which one signal ends whole.
+    set -m
+    (set -e; "$2") </dev/null &
+    group=$!
+    (sleep "$(limit_of "$1")"; echo "$1: ended after $(limit_of "$1") s"; kill -KILL -- -"$group") 2>/dev/null &
+    watch=$!
+    set +m
+    trap 'kill -TERM -- -"$group" -"$watch"; exit 130' INT TERM
+    wait "$group"
     if [ $? -eq 0 ]; then verdict=passed; else verdict=FAILED failed=1; fi
+    kill -- -"$watch" 2>/dev/null
+    wait "$watch" 2>/dev/null
+    trap - INT TERM
     set -e
     summary+=("$(printf '%-8s %-7s %5d s' "$1" "$verdict" $((SECONDS - started)))")
 }

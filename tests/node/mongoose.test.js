@@ -116,8 +116,10 @@ test('connection.transaction and withTransaction', async () => {
 
 test('a change stream on a model', async () => {
   const stream = Book.watch([{ $match: { operationType: 'insert' } }]);
-  await new Promise((resolve) => stream.on('ready', resolve));
+  // `ready` tells that there is a stream, not that the server has opened it: its first resume token does.
+  const opened = new Promise((resolve) => stream.on('ready', () => stream.driverChangeStream.once('resumeTokenChanged', resolve)));
   const seen = new Promise((resolve) => stream.once('change', resolve));
+  await opened;
   await Book.create({ title: 'Watched' });
   assert.equal((await seen).fullDocument.title, 'Watched');
   await stream.close();

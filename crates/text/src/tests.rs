@@ -284,10 +284,11 @@ fn any_text() {
             "$diacriticSensitive": rng.random::<bool>() };
             let m = Matcher::new(&Search::parse(search.as_doc()).unwrap(), index.clone()).unwrap();
             let found = m.parsed.bounds.iter().any(|t| entries.contains_key(t));
-            if m.is_by_terms() {
-                assert_eq!(
+            // Not the other way round: a stop word of the document, which has no entry, may be what
+            // is left of a word of the search without its diacritics.
+            if m.is_by_terms() && found {
+                assert!(
                     m.matches(d.as_doc()),
-                    found,
                     "{text:?} by {search:?} in {language}"
                 );
             }
