@@ -1,6 +1,5 @@
 """`bulkWrite`: inserts, updates and deletes on several collections in one command, as drivers send it and by hand."""
 
-import time
 import uuid
 
 import bson
@@ -9,7 +8,7 @@ from bson import Binary, Int64
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateMany, UpdateOne, WriteConcern
 from pymongo.errors import ClientBulkWriteException
 
-from harness import refuses
+from harness import refuses, until
 
 
 def on(coll, kind, *args, **options):
@@ -23,6 +22,10 @@ def bulk(db, ops, *targets, **options):
 
 def items(reply):
     return reply["cursor"]["firstBatch"]
+
+
+def log_bytes(client):
+    return client.admin.command("serverStatus")["pandodb"]["log"]["bytes"]
 
 
 def test_the_server_says_so(client):
@@ -169,15 +172,17 @@ def test_many_statements_survive_a_kill_exactly_once(new_server):
     command = {"bulkWrite": 1, "nsInfo": [{"ns": "t.c"}], "lsid": lsid, "txnNumber": Int64(1), "$db": "admin"}
     with server.client() as client:
         client.t.c.insert_many([{"_id": i, "n": 0} for i in range(many)])
-        before = client.admin.command("serverStatus")["pandodb"]["log"]["bytes"]
+        before = log_bytes(client)
         with server.wire() as wire:
             assert wire.command({**command, "ops": ops[: many // 2]})["nModified"] == many // 2
-        written = client.admin.command("serverStatus")["pandodb"]["log"]["bytes"] - before
+        written = log_bytes(client) - before
     assert written < many // 2 * 2000, written
     # Killed in the middle of the second half.
     with server.wire() as wire:
-        wire.send_body(bson.encode({**command, "ops": ops}))
-        time.sleep(0.05)
+        with server.client() as client:
+            begun = log_bytes(client)
+            wire.send_body(bson.encode({**command, "ops": ops}))
+            until("some of it is written", lambda: log_bytes(client) > begun)
         server.kill()
     server.start()
     with server.wire() as wire:

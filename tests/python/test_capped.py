@@ -4,6 +4,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 
 import pytest
 from bson import encode
@@ -11,7 +12,7 @@ from pymongo import ASCENDING, UpdateOne
 from pymongo.errors import BulkWriteError, CollectionInvalid, DuplicateKeyError, PyMongoError
 
 from agreement import assert_indexes_agree
-from harness import leaf, refuses, winning
+from harness import leaf, refuses, until, winning
 
 SEED = int(os.environ.get("PANDO_SEED", random.randrange(1 << 32)))
 
@@ -158,13 +159,14 @@ class TestChanges:
     def test_room_is_made_among_concurrent_changes(self, db):
         coll = db.create_collection("busy", capped=True, size=1 << 20, max=50)
         coll.create_index("x")
-        stop, faults = threading.Event(), []
+        stop, faults, done = threading.Event(), [], Counter()
 
         def run(work):
             rng = random.Random(SEED)
             while not stop.is_set():
                 try:
                     work(rng)
+                    done[work] += 1
                 except PyMongoError as e:
                     faults.append(e)
                     return
@@ -182,7 +184,7 @@ class TestChanges:
         threads = [threading.Thread(target=run, args=[w]) for w in [insert, insert, update, delete]]
         for t in threads:
             t.start()
-        time.sleep(3)
+        until("each has done its share", lambda: faults or min(done[w] for w in (insert, update, delete)) >= 200)
         stop.set()
         for t in threads:
             t.join()
@@ -254,7 +256,8 @@ class TestOptions:
         thread = threading.Thread(target=write)
         thread.start()
         for _ in range(5):
-            time.sleep(0.1)
+            before = len(done)
+            until("it writes", lambda: len(done) > before + 20)
             db.command("convertToCapped", "c", size=1 << 30)
         stop.set()
         thread.join()

@@ -6,7 +6,7 @@ import time
 import pytest
 from pymongo.errors import ExecutionTimeout
 
-from harness import refuses
+from harness import refuses, until
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def test_writes_wait_and_reads_do_not(locked):
     threads = [threading.Thread(target=write, args=(n, w), daemon=True) for n, w in enumerate(writes)]
     for t in threads:
         t.start()
-    time.sleep(0.5)
-    assert done == []
-    assert list(locked.t.c.find()) == [{"_id": 0}] and locked.t.list_collection_names() == ["c"]
-    until = time.monotonic() + 60
-    waiting = []
-    while len(waiting) < len(writes) and time.monotonic() < until:
+
+    def all_waiting():
         now = locked.admin.command("currentOp")
         waiting = [op for op in now["inprog"] if op["waitingForLock"]]
-    assert len(waiting) == len(writes) and now["fsyncLock"] is True
+        return (now, waiting) if len(waiting) == len(writes) else None
+
+    now, waiting = until("all of them wait", all_waiting, 60)
+    assert done == [] and now["fsyncLock"] is True
+    assert list(locked.t.c.find()) == [{"_id": 0}] and locked.t.list_collection_names() == ["c"]
     (update,) = [op for op in waiting if str(op["command"].get("updates", "")).count("y")]
     assert update["command"]["updates"][0]["u"] == {"$set": {"y": 1}}
     queue = locked.admin.command("serverStatus")["globalLock"]["currentQueue"]
@@ -99,7 +99,8 @@ def test_no_write_is_torn_by_the_lock(locked):
     for t in threads:
         t.start()
     for _ in range(5):
-        time.sleep(0.05)
+        before = sum(acknowledged)
+        until("they write", lambda: sum(acknowledged) > before + 10)
         lock(locked)
         first = locked.t.storm.count_documents({})
         time.sleep(0.1)

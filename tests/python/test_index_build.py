@@ -8,7 +8,7 @@ import pytest
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from agreement import assert_indexes_agree
-from harness import refuses
+from harness import refuses, until
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ def load():
             else:
                 coll.update_many({"_id": {"$gte": i, "$lt": i + 20}}, {"$inc": {"a": 1}})
             slowest[0] = max(slowest[0], time.monotonic() - started)
+            start.done[0] += 1
 
     def start(coll, count=4):
         for n in range(count):
@@ -44,7 +45,7 @@ def load():
             t.join()
         threads.clear()
 
-    start.end = end
+    start.end, start.done = end, [0]
     yield start
     end()
 
@@ -56,7 +57,8 @@ def test_built_while_others_write(coll, load):
     coll.create_index([("l", 1), ("a", -1)])
     coll.create_index("a", name="partial", partialFilterExpression={"a": {"$gt": 500}})
     coll.create_index("b", sparse=True)
-    time.sleep(0.5)
+    before = load.done[0]
+    until("some more was written", lambda: load.done[0] > before + 100)
     load.end()
     assert_indexes_agree(coll)
     assert slowest[0] < 5, f"a write waited {slowest[0]:.1f} s for an index build"
