@@ -5,7 +5,7 @@ import time
 
 import pymongo
 from harness import Server, until
-from pymongo.errors import PyMongoError
+from pymongo.errors import ConnectionFailure, PyMongoError
 
 
 class ReplicaSet:
@@ -68,10 +68,14 @@ class ReplicaSet:
 
 
 def sees(member, query, wanted, timeout_s=20):
-    """Waits until a member has so many documents of `t.c`."""
+    """Waits until a member has so many documents of `t.c`. While it has no data yet it refuses to be read."""
+    def has():
+        with contextlib.suppress(ConnectionFailure):
+            return coll.count_documents(query) == wanted
+
     with member.client() as client:
         coll = client.t.c
-        until(f"{wanted} documents on {member.address}", lambda: coll.count_documents(query) == wanted, timeout_s)
+        until(f"{wanted} documents on {member.address}", has, timeout_s)
 
 
 def seconds_since(began):

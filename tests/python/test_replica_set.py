@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from harness import until
+from harness import Server, until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
@@ -269,3 +269,43 @@ def test_wrong_configurations_are_refused(three):
         with pytest.raises(OperationFailure) as failure:
             client.admin.command("replSetInitiate", three.config())
         assert failure.value.code == 23
+
+
+def test_a_server_without_a_set_name_says_how_it_becomes_one_of_three(tmp_path):
+    first = Server(tmp_path / "m0").start()
+    others = [Server(tmp_path / f"m{n}", "--replSet", "rs0").start() for n in (1, 2)]
+    try:
+        with first.client() as client:
+            client.t.c.insert_many([{"_id": n} for n in range(100)])
+            config = client.admin.command("replSetGetConfig")["config"]
+            config["version"] += 1
+            config["members"].append({"_id": 1, "host": others[0].address})
+            with pytest.raises(OperationFailure) as failure:
+                client.admin.command("replSetReconfig", config)
+            assert failure.value.code == 103 and "--replSet rs0" in failure.value.details["errmsg"]
+        first.stop()
+        first.options += ["--replSet", "rs0"]
+        first.start()
+        with first.client() as client:
+            client.admin.command("replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": first.address}]})
+            for n, other in enumerate(others, 1):
+                config = client.admin.command("replSetGetConfig")["config"]
+                config["version"] += 1
+                config["members"].append({"_id": n, "host": other.address})
+                client.admin.command("replSetReconfig", config)
+            client.t.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=20_000)).insert_one({"_id": 100})
+        for server in others:
+            sees(server, {}, 101)
+    finally:
+        for server in (first, *others):
+            server.kill()
+
+
+def test_members_that_do_not_stand_vote_for_others(three):
+    three.initiate(m2={"priority": 0})
+    members = three.members
+    primary = three.primary()
+    primary.kill()
+    other = members[1] if primary is members[0] else members[0]
+    with other.client() as client:
+        until("the third votes for it", lambda: client.admin.command("hello")["isWritablePrimary"])

@@ -149,6 +149,8 @@ pub(crate) struct Shared {
     segments: Mutex<Segments>,
     window: Mutex<Window>,
     trimmed: Mutex<Trimmed>,
+    /// Entries from here on stay, whatever the window says.
+    held_from: AtomicU64,
     /// The last index whose write returned.
     written: AtomicU64,
     last_ts: AtomicU64,
@@ -342,11 +344,17 @@ impl Log {
         *self.shared.trimmed.lock()
     }
 
+    /// Entries from `index` on stay, whatever the window says; `u64::MAX` lets go of them.
+    pub fn hold(&self, index: u64) {
+        self.shared.held_from.store(index, Ordering::Release);
+    }
+
     /// Removes the oldest segments that are outside the retention window and hold nothing at or
     /// after `needed_from`.
     pub fn trim(&self, needed_from: u64) -> Result<usize> {
         let open_bytes = self.tail.lock().offset;
-        self.shared.trim(needed_from, open_bytes)
+        let held = self.shared.held_from.load(Ordering::Acquire);
+        self.shared.trim(needed_from.min(held), open_bytes)
     }
 }
 

@@ -283,6 +283,7 @@ fn start_log(opts: LogOptions, end: End) -> Result<Log> {
     let shared = Arc::new(Shared {
         window: Mutex::new(opts.window),
         trimmed: Mutex::default(),
+        held_from: AtomicU64::new(u64::MAX),
         opts,
         segments: Mutex::new(Segments { all: end.kept }),
         written: AtomicU64::new(last_index),

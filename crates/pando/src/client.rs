@@ -102,7 +102,7 @@ impl Converse for Conversation {
                     return Ok(Doc::new(msg.body).ok_or_else(stranger)?.to_buf());
                 }
                 Ok(wire::Frame::Incomplete { .. }) => {
-                    let mut buffer = [0; 4096];
+                    let mut buffer = [0; 64 << 10];
                     match self.stream.read(&mut buffer).map_err(failed)? {
                         0 => {
                             let what = "has closed the connection";

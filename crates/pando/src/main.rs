@@ -4,6 +4,7 @@ mod allocator;
 mod backup;
 mod check;
 mod client;
+mod cluster;
 mod config_file;
 mod daemon;
 mod laboratory;
@@ -35,6 +36,7 @@ Usage: pando <command> [options]
 
   serve     start the server (see: pando serve --help)
   mongod    the same with mongod's flags and manners, as when the program is called by that name
+  cluster   runs a replica set on this machine: pando cluster up --replicas 3
   check     reads a data directory that no server has open, and says what is damaged: pando check DIR
   salvage   saves what can be read of a data directory, for mongorestore: pando salvage DIR OUT
   backup    copies the data of a running server into a directory of its machine: pando backup URI DIR
@@ -68,6 +70,7 @@ fn run() -> ExitCode {
     match command.to_str() {
         Some("serve") => serve::main(Personality::Pando, &rest),
         Some("mongod") => serve::main(Personality::Mongod, &rest),
+        Some("cluster") => cluster::main(&rest),
         Some("check") => check::main(&rest),
         Some("salvage") => salvage::main(&rest),
         Some("backup") => backup::main(&rest),

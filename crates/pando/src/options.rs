@@ -615,6 +615,19 @@ pub fn help() -> String {
     out
 }
 
+/// The names that `mongod` has for options, one a line: programs that start it look for them in its
+/// help.
+pub fn names_of_mongod() -> String {
+    let mut out = String::from("\nThese are understood too:\n\n");
+    for flag in FLAGS {
+        let shown = usize::from(!flag.help.is_empty());
+        for name in flag.names.iter().skip(shown) {
+            out.push_str(&format!("  --{name}\n"));
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

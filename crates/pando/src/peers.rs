@@ -3,10 +3,11 @@
 //!
 //! Invariant: what a peer does not take is thrown away past a bound. Consensus sends it again.
 
-use crate::client::{ServerAddress, refusal};
+use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{DocBuf, ObjectId, Writer};
 use parking_lot::{Condvar, Mutex};
 use replication::driver::SetName;
+use replication::initial_sync::{Offer, Part, Source};
 use replication::{Config, Transport, message};
 use service::config::{ServerConfig, TlsMode};
 use std::collections::HashMap;
@@ -147,6 +148,17 @@ impl Transport for Peers {
         }
     }
 
+    fn source(&self, host: &str, member: u64) -> errors::Fallible<Box<dyn Source>> {
+        let unreachable = |why: String| errors::err!(HostUnreachable, "{why}");
+        let address = ServerAddress::parse(&self.security.url(host)).map_err(unreachable)?;
+        let set = self.set.lock().0.clone();
+        Ok(Box::new(FilesOf {
+            connection: address.open().map_err(unreachable)?,
+            set,
+            member,
+        }))
+    }
+
     fn send(&self, messages: Vec<message::Message>) {
         let lines = self.lines.lock();
         for m in messages {
@@ -159,6 +171,83 @@ impl Transport for Peers {
                 line.more.notify_one();
             }
         }
+    }
+}
+
+/// The files of another member, over a connection of their own.
+struct FilesOf {
+    connection: Conversation,
+    set: SetName,
+    member: u64,
+}
+
+impl FilesOf {
+    fn ask(&mut self, w: Writer) -> errors::Fallible<DocBuf> {
+        let unreachable = |why: String| errors::err!(HostUnreachable, "{why}");
+        let reply = self
+            .connection
+            .run("admin", w.finish().as_doc())
+            .map_err(unreachable)?;
+        refusal(reply.as_doc()).map_or(Ok(reply), |why| Err(unreachable(why)))
+    }
+}
+
+fn what_to_copy(what: &str) -> Writer {
+    let mut w = Writer::new();
+    w.str("pandoCopyFiles", what);
+    w
+}
+
+impl Source for FilesOf {
+    fn begin(&mut self, known: Option<ObjectId>) -> errors::Fallible<Offer> {
+        let mut w = what_to_copy("begin");
+        w.str("set", &self.set.name)
+            .oid("setId", ObjectId(self.set.id))
+            .i64("member", self.member as i64);
+        if let Some(known) = known {
+            w.oid("known", known);
+        }
+        let reply = self.ask(w)?;
+        let offer = reply.as_doc().get("offer").and_then(|v| v.as_doc());
+        let offer = offer.and_then(Offer::from_doc);
+        offer.ok_or_else(|| errors::err!(BadValue, "the offer of files makes no sense"))
+    }
+
+    fn read(
+        &mut self,
+        id: ObjectId,
+        file: &str,
+        offset: u64,
+        whole: bool,
+    ) -> errors::Fallible<Part> {
+        let mut w = what_to_copy("read");
+        w.oid("id", id)
+            .str("file", file)
+            .i64("offset", offset as i64)
+            .bool("whole", whole);
+        let reply = self.ask(w)?;
+        let reply = reply.as_doc();
+        let number = |name: &str| reply.get(name).and_then(|v| v.to_i64_exact());
+        let (bytes, checksum) = (
+            reply.get("bytes").and_then(|v| v.as_binary()),
+            number("checksum"),
+        );
+        let checksum = checksum.and_then(|n| u32::try_from(n).ok());
+        let Some((bytes, checksum)) = bytes.zip(checksum) else {
+            return Err(errors::err!(BadValue, "the part of a file makes no sense"));
+        };
+        let wait = number("waitMillis").map_or(0, i64::unsigned_abs);
+        Ok(Part {
+            bytes: bytes.1.to_vec(),
+            checksum,
+            wait: Duration::from_millis(wait),
+        })
+    }
+
+    fn end(&mut self, id: ObjectId) -> errors::Fallible<()> {
+        let mut w = what_to_copy("end");
+        w.oid("id", id);
+        self.ask(w).map(|_| ())
     }
 }
 
@@ -191,11 +280,7 @@ impl Sender {
         (!queue.closed).then(|| std::mem::take(&mut queue.batches))
     }
 
-    fn deliver(
-        &self,
-        connection: &mut Option<crate::client::Conversation>,
-        bytes: &[u8],
-    ) -> Result<(), String> {
+    fn deliver(&self, connection: &mut Option<Conversation>, bytes: &[u8]) -> Result<(), String> {
         let opened = match connection {
             Some(opened) => opened,
             None => {

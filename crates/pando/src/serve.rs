@@ -79,6 +79,9 @@ fn start(personality: Personality, args: &[OsString]) -> Result<ExitCode, Failur
     let (given, from_flags) = match options::parse(args).map_err(Failure::options)? {
         Asked::Help => {
             print!("{}", options::help());
+            if personality == Personality::Mongod {
+                print!("{}", options::names_of_mongod());
+            }
             return Ok(ExitCode::SUCCESS);
         }
         Asked::Version => {

@@ -13,6 +13,9 @@
 //!   in; a write that loses the race with a deposition is taken back by the restart.
 
 use crate::config::Config;
+use crate::initial_sync::receive::{adopt, complete, receive};
+use crate::initial_sync::source::Copies;
+use crate::initial_sync::{Offer, Progress, ProgressReport, Source};
 use crate::log_view::{FIRST_TERM, VoterChange};
 use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, raft_id};
 use crate::state_file::{self, State};
@@ -24,12 +27,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use storage::{Appended, Entry, Op, Record, Replicator, Store};
+use storage::{Appended, Entry, LogReader, Op, Record, Replicator, Store};
 
 /// A tick: a tenth of the election timeout.
 const TICK: Duration = Duration::from_millis(100);
 /// So many inputs are taken before what they cause is sent.
 const BATCH: usize = 256;
+
+/// After an initial sync that failed, before the next.
+const COPY_PAUSE: Duration = Duration::from_secs(1);
 
 const RETRYABLE: &str = "RetryableWriteError";
 
@@ -38,6 +44,8 @@ pub trait Transport: Send + Sync {
     /// The members that there are, by number, with `host:port`.
     fn peers(&self, set: &SetName, config: &Config, peers: &[(u64, String)]);
     fn send(&self, messages: Vec<Message>);
+    /// A member that files are copied from, by its `host:port`. `member`: who copies.
+    fn source(&self, host: &str, member: u64) -> Result<Box<dyn Source>>;
 }
 
 /// What members tell each other of the set with every message.
@@ -64,6 +72,10 @@ pub struct Status {
     pub config: Option<Arc<Config>>,
     /// Those that vote now: a member that was added votes once it has caught up.
     pub voters: Vec<u64>,
+    /// Those that have entries, and no vote.
+    pub learners: Vec<u64>,
+    /// This member copies the files of another.
+    pub is_copying: bool,
     pub commit_index: u64,
     /// On the primary: number, last index on disk, heard of lately.
     pub progress: Vec<(u64, u64, bool)>,
@@ -106,16 +118,26 @@ enum Input {
     Freeze(Duration),
     StandDown,
     StandDownNow,
+    /// The thread that copies files has ended.
+    Copied(Result<Offer>),
     Stop,
 }
 
 /// Called on a secondary with an entry of DDL before it is applied, when all before it is.
 pub type BeforeDdl = Box<dyn Fn(&Entry) -> Result<()> + Send + Sync>;
 
+/// So many readers of the log are kept where they stand: one for each member that is behind.
+const READERS: usize = 4;
+
+/// Readers of the log with the index that each comes to next, the newest last.
+type Readers = Mutex<Vec<(u64, LogReader)>>;
+
 /// A store as a member's log.
 #[derive(Clone)]
 pub struct StoreLog {
     store: Weak<Store>,
+    /// Finding an entry reads its segment from the start; members that are behind are sent one part after the other.
+    readers: Arc<Readers>,
     dir: PathBuf,
     before_ddl: Arc<OnceLock<BeforeDdl>>,
 }
@@ -150,18 +172,31 @@ impl MemberLog for StoreLog {
         max_bytes: u64,
         take: &mut dyn FnMut(Record<'_>),
     ) -> Result<()> {
-        let store = self.store()?;
-        let mut reader = store.read_log(from)?;
-        let mut bytes = 0;
-        for _ in from..to {
-            let read = reader.next().map_err(Error::from)?;
-            let Some(record) = read else { break };
-            bytes += record.payload.len() as u64;
-            take(record);
-            if bytes >= max_bytes {
-                break;
+        let mut readers = self.readers.lock();
+        let at = readers.iter().position(|(next, _)| *next == from);
+        let kept = at.map(|at| readers.remove(at).1);
+        let mut next = from;
+        let mut read = |mut reader: LogReader| -> Result<LogReader> {
+            let mut bytes = 0;
+            while next < to && bytes < max_bytes.max(1) {
+                let Some(record) = reader.next().map_err(Error::from)? else {
+                    break;
+                };
+                bytes += record.payload.len() as u64;
+                next += 1;
+                take(record);
             }
+            Ok(reader)
+        };
+        let read = match kept.map(&mut read) {
+            Some(Ok(reader)) => Ok(reader),
+            // Entries that the reader had given were cut meanwhile.
+            _ => read(self.store()?.read_log(from)?),
+        };
+        if readers.len() == READERS {
+            readers.remove(0);
         }
+        readers.push((next, read?));
         Ok(())
     }
     fn append(&self, entries: &[Record<'_>]) -> Result<()> {
@@ -219,6 +254,7 @@ struct Shared {
     changed: Condvar,
     /// Told after each change of role, primary, configuration or commit point.
     listeners: RwLock<Vec<Box<dyn Fn(Changed) + Send + Sync>>>,
+    initial_sync: Progress,
 }
 
 /// What a listener is told of.
@@ -236,6 +272,7 @@ pub struct Driver {
     set_name: String,
     dir: PathBuf,
     before_ddl: Arc<OnceLock<BeforeDdl>>,
+    copies: Arc<Copies>,
     not_begun: Arc<Mutex<Option<(Thread, Receiver<Input>, Option<State>)>>>,
 }
 
@@ -266,7 +303,10 @@ impl Driver {
         transport: Arc<dyn Transport>,
         restart: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Result<Driver> {
+        adopt(&dir)?;
         let state = state_file::load(&dir)?.filter(|s| s.id != 0);
+        let base = state.as_ref().and_then(|s| s.base);
+        let copies = Arc::new(Copies::new(store, &dir, base));
         let (inputs, received) = channel();
         let shared = Arc::new(Shared {
             inputs,
@@ -276,6 +316,7 @@ impl Driver {
             lock: Mutex::new(()),
             changed: Condvar::new(),
             listeners: RwLock::default(),
+            initial_sync: Progress::default(),
         });
         store.flush_gate().allow(0);
         store.replicate(Arc::new(Gate(shared.clone())))?;
@@ -287,6 +328,7 @@ impl Driver {
         let run = Thread {
             log: StoreLog {
                 store: Arc::downgrade(store),
+                readers: Arc::default(),
                 dir: dir.clone(),
                 before_ddl: before_ddl.clone(),
             },
@@ -297,12 +339,16 @@ impl Driver {
             elected_at: None,
             told: SetName::default(),
             set_name: set_name.clone(),
+            copying: false,
+            left_behind: None,
+            next_copy: Instant::now(),
         };
         Ok(Driver {
             shared,
             set_name,
             dir,
             before_ddl,
+            copies,
             not_begun: Arc::new(Mutex::new(Some((run, received, state)))),
         })
     }
@@ -322,6 +368,17 @@ impl Driver {
             .spawn(move || thread.run(inputs, state))
             .map_err(|e| Error::internal(format!("cannot start a thread: {e}")))?;
         Ok(())
+    }
+
+    /// What other members copy from here.
+    pub fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    /// How far this member's own initial sync is, while it goes on.
+    pub fn initial_sync(&self) -> Option<ProgressReport> {
+        let goes_on = self.status().is_copying;
+        goes_on.then(|| self.shared.initial_sync.report())
     }
 
     pub fn set_name(&self) -> &str {
@@ -432,6 +489,12 @@ struct Thread {
     elected_at: Option<SystemTime>,
     told: SetName,
     set_name: String,
+    /// Files are copied.
+    copying: bool,
+    /// How often entries had been appended when the log was found not to reach back.
+    left_behind: Option<u64>,
+    /// Not before then is it tried again.
+    next_copy: Instant,
 }
 
 impl Thread {
@@ -511,7 +574,9 @@ impl Thread {
             }
             Input::StandDown => self.close_before(Input::StandDownNow),
             Input::StandDownNow => self.drive(Member::give_up)?,
+            Input::Copied(outcome) => self.end_copy(outcome)?,
             Input::Stop => {
+                self.shared.initial_sync.stop();
                 if let Some(member) = &mut self.member {
                     member.save()?;
                 }
@@ -562,6 +627,9 @@ impl Thread {
         if !news.messages.is_empty() {
             self.transport.send(news.messages);
         }
+        if let Some(primary) = news.invited_by {
+            self.begin_copy(primary);
+        }
         if news.changed {
             let member_role = self.member.as_ref().map(Member::role);
             let opens = member_role == Some(MemberRole::Primary);
@@ -571,6 +639,63 @@ impl Thread {
             self.introduce();
         }
         Ok(())
+    }
+
+    /// The primary says that its log does not reach back to this member's.
+    fn begin_copy(&mut self, primary: u64) {
+        let Some(member) = &self.member else { return };
+        if self.copying || Instant::now() < self.next_copy {
+            return;
+        }
+        let config = member.config();
+        let host = config.and_then(|c| c.members.iter().find(|m| raft_id(m.id) == primary));
+        let Some(host) = host.map(|m| m.host.to_string()) else {
+            return;
+        };
+        let (transport, shared) = (self.transport.clone(), self.shared.clone());
+        let (dir, id) = (self.log.dir.clone(), member.id());
+        shared.initial_sync.attempt(&host);
+        tracing::info!(target: "REPL", source = host.as_str(), "Initial sync: the log of the primary does not reach back to what this member has");
+        let run = move || {
+            let copy = || {
+                let mut source = transport.source(&host, id)?;
+                let offer = receive(&mut *source, &dir, &shared.initial_sync)?;
+                source.end(offer.id)?;
+                Ok(offer)
+            };
+            let _ = shared.inputs.send(Input::Copied(copy()));
+        };
+        let spawned = std::thread::Builder::new()
+            .name("initial-sync".into())
+            .spawn(run);
+        self.copying = spawned.is_ok();
+        self.left_behind = Some(member.appends());
+    }
+
+    /// Has the files that were copied opened, unless the member went on by the log meanwhile.
+    fn end_copy(&mut self, outcome: Result<Offer>) -> Result<()> {
+        self.copying = false;
+        self.next_copy = Instant::now() + COPY_PAUSE;
+        let offer = match outcome {
+            Ok(offer) => offer,
+            Err(e) => {
+                self.shared.initial_sync.failed(&e.message);
+                tracing::warn!(target: "REPL", error = %e, "Initial sync: copying files failed, and is tried again");
+                return Ok(());
+            }
+        };
+        let Some(member) = &mut self.member else {
+            return Ok(());
+        };
+        if self.left_behind != Some(member.appends()) || offer.index <= member.commit_index() {
+            self.left_behind = None;
+            tracing::info!(target: "REPL", "Initial sync: the files are not needed, the log goes on");
+            return Ok(());
+        }
+        member.save()?;
+        complete(&self.log.dir, &offer)?;
+        (self.restart)("the files of another member are complete");
+        Err(Error::internal("the process could not be started again"))
     }
 
     /// Tells the transport who there is.
@@ -688,6 +813,8 @@ impl Thread {
             primary: member.leader(),
             config,
             voters: member.voters().voters.clone(),
+            learners: member.voters().learners.clone(),
+            is_copying: self.left_behind == Some(member.appends()),
             commit_index: commit,
             progress: match role {
                 MemberRole::Primary => member.progress(),
@@ -699,7 +826,10 @@ impl Thread {
         let topology = (before.role, before.term, before.primary, before.id)
             != (status.role, status.term, status.primary, status.id)
             || before.config != status.config
-            || before.voters != status.voters;
+            || before.voters != status.voters
+            || before.learners != status.learners
+            || before.is_copying != status.is_copying
+            || (before.commit_index == 0) != (commit == 0);
         let moved = before.commit_index != commit || before.progress != status.progress;
         if !topology && !moved {
             return;

@@ -10,12 +10,14 @@
 //! - [`member`]: one member of a set, driven by inputs, without sockets and clocks.
 //! - [`driver`]: the thread that drives a member over a real store.
 //! - [`message`]: the bytes of messages between members.
+//! - [`initial_sync`]: files for a member that the log does not reach any more.
 //! - [`state_file`]: what a member must not forget besides its log.
 //!
 //! Invariant: knows no command and no socket of a client.
 
 pub mod config;
 pub mod driver;
+pub mod initial_sync;
 mod log_view;
 pub mod member;
 pub mod message;

@@ -14,10 +14,12 @@
 //! raft-rs takes term 0 for "there is no such entry". Elections begin at term 2.
 
 use crate::member::MemberLog;
+use crate::state_file::State;
 use errors::Error;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use storage::Record;
 
@@ -138,18 +140,29 @@ pub(crate) struct LogView<L> {
     /// The end of the log, in order and without a gap.
     recent: VecDeque<Entry>,
     recent_bytes: usize,
+    /// Index and term of the entry before the log's first, where a copy of files ended with it.
+    base: Option<(u64, u64)>,
+    /// Members that lack what the log has no more.
+    left_behind: RefCell<Vec<u64>>,
 }
 
 impl<L: MemberLog> LogView<L> {
-    pub fn new(log: L, hard: HardState, voters: ConfState) -> LogView<L> {
+    pub fn new(log: L, state: &State) -> LogView<L> {
         LogView {
             last: log.last_index(),
             log,
-            hard,
-            voters,
+            hard: state.hard.clone(),
+            voters: state.voters.clone(),
+            base: state.base,
+            left_behind: RefCell::default(),
             recent: VecDeque::new(),
             recent_bytes: 0,
         }
+    }
+
+    /// The members that were found to lack what the log has no more, since this was asked.
+    pub fn take_left_behind(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.left_behind.borrow_mut())
     }
 
     /// Keeps entries that are in the log now.
@@ -235,6 +248,11 @@ impl<L: MemberLog> Storage for LogView<L> {
         if let Some(entry) = self.recent_at(index).and_then(|at| self.recent.get(at)) {
             return Ok(entry.term);
         }
+        if let Some((base, term)) = self.base
+            && base == index
+        {
+            return Ok(term);
+        }
         if index + 1 < self.first_index()? {
             return Err(raft::Error::Store(StorageError::Compacted));
         }
@@ -255,8 +273,13 @@ impl<L: MemberLog> Storage for LogView<L> {
         Ok(self.last)
     }
 
-    /// A member that lacks entries which no log has any more copies the files of another.
-    fn snapshot(&self, _: u64, _: u64) -> raft::Result<Snapshot> {
+    /// A member that lacks entries which no log has any more copies the files of another
+    /// ([`crate::initial_sync`]); nothing is sent in place of the entries.
+    fn snapshot(&self, _: u64, to: u64) -> raft::Result<Snapshot> {
+        let mut left_behind = self.left_behind.borrow_mut();
+        if !left_behind.contains(&to) {
+            left_behind.push(to);
+        }
         Err(raft::Error::Store(
             StorageError::SnapshotTemporarilyUnavailable,
         ))

@@ -74,6 +74,8 @@ pub struct News {
     pub restart: Option<String>,
     /// MemberRole, primary or configuration have changed.
     pub changed: bool,
+    /// This member's log is too far back: the primary of this number says that it has to copy files.
+    pub invited_by: Option<u64>,
 }
 
 /// Ticks of an election timeout, and between heartbeats.
@@ -101,6 +103,8 @@ pub struct Member<L: MemberLog> {
     frozen_until: u64,
     ticks: u64,
     saved_commit: u64,
+    /// How often entries of a primary were appended.
+    appends: u64,
 }
 
 impl<L: MemberLog + Clone> Member<L> {
@@ -124,13 +128,15 @@ impl<L: MemberLog + Clone> Member<L> {
         // What is applied was committed.
         hard.commit = hard.commit.max(applied).min(log.last_index());
         hard.term = hard.term.max(log_view::FIRST_TERM);
-        let view = LogView::new(log, hard.clone(), state.voters.clone());
+        let state = State { hard, ..state };
+        let view = LogView::new(log, &state);
         let logger = Logger::root(Discard, o!());
         let node = raft::RawNode::new(&config, view, &logger).map_err(broken)?;
         Ok(Member {
             node,
-            saved_commit: hard.commit,
-            state: State { hard, ..state },
+            saved_commit: state.hard.commit,
+            state,
+            appends: 0,
             role: MemberRole::Secondary,
             unsynced: VecDeque::new(),
             begin: None,
@@ -195,6 +201,10 @@ impl<L: MemberLog + Clone> Member<L> {
             || self.ticks >= self.frozen_until && self.is_electable();
         if stands {
             self.node.tick();
+        } else {
+            // It does not stand, and votes: it has to know that it hears of no primary any more.
+            let elapsed = &mut self.node.raft.election_elapsed;
+            *elapsed = ELECTION_TICKS.min(*elapsed + 1);
         }
         if self.saved_commit + 1000 < self.commit_index() && self.ticks.is_multiple_of(10) {
             self.save()?;
@@ -212,9 +222,43 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// A message of another member.
     pub fn receive(&mut self, message: Message) -> Result<News> {
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            return Ok(self.invited(&message));
+        }
         // A member that was removed, or one of an old configuration, is answered by nobody.
         let _ = self.node.step(message);
         self.process()
+    }
+
+    /// The primary has no entries that this member could append, from `message.index` on it has. A
+    /// member that has copied files since tells it where its log begins.
+    fn invited(&self, message: &Message) -> News {
+        let mut news = News::default();
+        if message.term != self.term() || message.from != self.leader() {
+            return news;
+        }
+        let known = self.commit_index().min(self.log().durable_index());
+        if known + 1 < message.index {
+            news.invited_by = Some(message.from);
+            return news;
+        }
+        let mut answer = self.message_to(message.from, MessageType::MsgAppendResponse);
+        answer.index = known;
+        answer.commit = known;
+        news.messages.push(answer);
+        news
+    }
+
+    fn message_to(&self, to: u64, kind: MessageType) -> Message {
+        let mut message = Message::default();
+        message.set_msg_type(kind);
+        (message.to, message.from, message.term) = (to, self.state.id, self.term());
+        message
+    }
+
+    /// How often entries of a primary were appended since the process began.
+    pub fn appends(&self) -> u64 {
+        self.appends
     }
 
     /// Entries that the store has appended.
@@ -351,6 +395,11 @@ impl<L: MemberLog + Clone> Member<L> {
             let ready = self.node.ready();
             self.take(ready, &mut news)?;
         }
+        for member in self.node.raft.raft_log.store.take_left_behind() {
+            let mut invitation = self.message_to(member, MessageType::MsgSnapshot);
+            invitation.index = self.log().first_index();
+            news.messages.push(invitation);
+        }
         Ok(news)
     }
 
@@ -422,6 +471,7 @@ impl<L: MemberLog + Clone> Member<L> {
             let records =
                 records.ok_or_else(|| Error::internal("an entry without a stamp was received"))?;
             self.log().append(&records)?;
+            self.appends += 1;
             self.node.mut_store().keep(entries);
         }
         Ok(None)

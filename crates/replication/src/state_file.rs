@@ -23,6 +23,8 @@ pub struct State {
     pub founder: u64,
     pub hard: HardState,
     pub voters: ConfState,
+    /// Index and term of the entry that a copy of files ended with: the log has it not.
+    pub base: Option<(u64, u64)>,
     /// The newest configuration that is applied.
     pub config: Option<Config>,
 }
@@ -35,6 +37,10 @@ impl State {
             .i64("term", self.hard.term as i64)
             .i64("vote", self.hard.vote as i64)
             .i64("commit", self.hard.commit as i64);
+        if let Some((index, term)) = self.base {
+            w.i64("baseIndex", index as i64)
+                .i64("baseTerm", term as i64);
+        }
         for (name, ids) in [
             ("voters", &self.voters.voters),
             ("learners", &self.voters.learners),
@@ -66,6 +72,7 @@ impl State {
         state.hard.term = number("term")?;
         state.hard.vote = number("vote")?;
         state.hard.commit = number("commit")?;
+        state.base = number("baseIndex").zip(number("baseTerm"));
         state.voters.voters = ids("voters")?;
         state.voters.learners = ids("learners")?;
         if let Some(config) = d.get("config") {
@@ -126,6 +133,7 @@ mod tests {
             ..State::default()
         };
         (state.hard.term, state.hard.vote, state.hard.commit) = (7, 2, 99);
+        state.base = Some((90, 6));
         state.voters.voters = vec![1, 2, 3];
         state.config = Some(Config::of_one(
             "rs",

@@ -231,11 +231,21 @@ impl<E: CommitEnv> Committer<E> {
     }
 
     /// Applies entries that are in the log, at the places given: what a secondary does with those
-    /// that it was sent. They have to follow on what is applied.
+    /// that it was sent. They have to follow on what is applied. Those that are applied already are
+    /// left out: a primary may hear that a majority has an entry while it applies that itself, and
+    /// counts would be changed twice.
     pub fn apply_appended(&self, entries: &[Entry], places: &[Committed]) -> Result<()> {
         let mut pipeline = self.pipeline.lock();
         if !matches!(pipeline.progress, Progress::Idle) {
             self.finish_refused(&mut pipeline)?;
+        }
+        let applied = self.applied().index;
+        let new = places.partition_point(|p| p.index <= applied);
+        let (Some(entries), Some(places)) = (entries.get(new..), places.get(new..)) else {
+            return Ok(());
+        };
+        if places.is_empty() {
+            return Ok(());
         }
         pipeline.progress = Progress::UnderWay;
         let group = Group {

@@ -299,3 +299,26 @@ fn many_at_once_keep_the_order() {
     }
     assert_eq!(committer.applied().index, 3200);
 }
+
+#[test]
+fn what_is_applied_is_not_applied_again() {
+    let (committer, fake) = start();
+    committer.propose(vec![entry(1), entry(2)]).unwrap();
+    let places: Vec<Committed> = (1..=3)
+        .map(|index| Committed {
+            index,
+            ts: index << 32,
+        })
+        .collect();
+    let entries = [entry(1), entry(2), entry(3)];
+    committer.apply_appended(&entries, &places).unwrap();
+    committer.apply_appended(&entries, &places).unwrap();
+    assert_eq!(committer.applied().index, 3);
+    let applied = [
+        Append(vec![1, 2]),
+        Decide(2),
+        Apply(vec![1, 2]),
+        Apply(vec![3]),
+    ];
+    assert_eq!(fake.steps(), applied);
+}

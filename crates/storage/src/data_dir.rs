@@ -6,8 +6,11 @@
 //! log/         segments of the log
 //! log-window   how much of the log's past is kept, once somebody has said so
 //! engine/      RocksDB
+//! initial-sync/         files of another member, see `received_copy`
+//! initial-sync-source/  checkpoints that other members copy
 //! ```
 
+use crate::received_copy;
 use errors::{Fallible as Result, err};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -39,6 +42,7 @@ impl DataDir {
             .map_err(|e| err!(FileNotOpen, "cannot create the data directory {shown}: {e}"))?;
         let stamped = check_contents(dir)?;
         let lock = lock(dir)?;
+        received_copy::swap_in(dir)?;
         if !stamped {
             write_stamp(dir).map_err(|e| {
                 err!(

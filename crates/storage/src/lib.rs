@@ -36,6 +36,7 @@ mod log_window;
 mod maintenance;
 mod nonblocking_read;
 mod offline;
+pub mod received_copy;
 mod record_cache;
 mod replay;
 mod replicator;

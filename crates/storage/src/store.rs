@@ -406,6 +406,11 @@ impl Store {
         Ok(())
     }
 
+    /// The log keeps its entries from `index` on, whatever its window; `u64::MAX` lets go of them.
+    pub fn hold_log(&self, index: u64) {
+        self.log.hold(index);
+    }
+
     /// The first entry of the log that is still kept.
     pub fn first_log_index(&self) -> u64 {
         self.log.first_index()

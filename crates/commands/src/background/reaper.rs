@@ -3,7 +3,7 @@
 //! ends.
 
 use crate::Commands;
-use crate::settings::parameters::{SNAPSHOT_WINDOW, TRANSACTION_LIFETIME};
+use crate::settings::parameters::{INITIAL_SYNC_PATIENCE, SNAPSHOT_WINDOW, TRANSACTION_LIFETIME};
 use errors::{Error, Result};
 use session::{Cursors, Retries, SESSION_TIMEOUT_MINUTES, Sessions};
 use std::sync::{Arc, Weak};
@@ -27,6 +27,7 @@ struct Reaper {
     records: Instant,
     control: Weak<service::Control>,
     certificate: Instant,
+    replica: Option<replication::Driver>,
 }
 
 /// Starts the thread that reaps for as long as the commands are there.
@@ -42,6 +43,7 @@ pub fn start(c: &Commands) -> Result<()> {
         records: Instant::now(),
         control: Arc::downgrade(&c.control),
         certificate: Instant::now(),
+        replica: c.replica.clone(),
     };
     let run = move || {
         while let Some(pause) = reaper.round() {
@@ -65,6 +67,11 @@ impl Reaper {
         let moments = self.moments.upgrade()?;
         moments.forget_old(Duration::from_secs(window));
         let retries = self.retries.upgrade()?;
+        if let Some(replica) = &self.replica {
+            let patience = parameters.int(INITIAL_SYNC_PATIENCE).unsigned_abs();
+            let patience = Duration::from_secs(patience);
+            replica.copies().sweep(patience, &replica.status());
+        }
         let lifetime = parameters.int(TRANSACTION_LIFETIME).unsigned_abs();
         let open = self.engine.upgrade()?.transactions.open();
         retries.abort_expired(&open, Duration::from_secs(lifetime));

@@ -2,6 +2,7 @@
 
 pub mod apply_ops;
 pub(crate) mod oplog;
+pub mod pando_copy_files;
 pub mod pando_replicate;
 pub mod repl_set_freeze;
 pub mod repl_set_get_config;

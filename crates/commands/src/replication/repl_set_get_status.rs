@@ -9,6 +9,7 @@ use errors::{Result, bail};
 use replication::Config;
 use replication::config::Member;
 use replication::driver::Status;
+use replication::initial_sync::ProgressReport;
 use replication::member::raft_id;
 
 const ONLY_TERM: i64 = 1;
@@ -107,6 +108,9 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
     let wall = (ts >> 32) as i64 * 1000;
     let term = status.term as i64;
     let uptime = cx.app.control.started.elapsed().as_secs() as i64;
+    let driver = cx.app.replica.as_ref();
+    let syncing = driver.and_then(|d| d.initial_sync());
+    let copies = |member: u64| driver.is_some_and(|d| d.copies().serves(member));
     let w = &mut cx.w;
     w.str("set", name)
         .date("date", now_millis())
@@ -159,22 +163,51 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
             .int("numVotesNeeded", config.majority_vote_count() as i64)
             .close();
     }
+    if let Some(report) = syncing {
+        append_initial_sync(w, &report);
+    }
     w.open_array("members");
     for member in &config.members {
-        append_member(w, status, &config, member, (ts, uptime));
+        let copies = copies(raft_id(member.id));
+        append_member(w, status, &config, member, (ts, uptime), copies);
     }
     w.close();
     Ok(Done::Reply)
 }
 
+/// How far this member's own initial sync is.
+fn append_initial_sync(w: &mut Writer, report: &ProgressReport) {
+    let done = report.copied + report.kept;
+    let elapsed = report.elapsed.as_millis() as u64;
+    let rest = report.bytes.saturating_sub(done);
+    w.open_doc("initialSyncStatus")
+        .int("failedInitialSyncAttempts", report.failed as i64)
+        .int("initialSyncAttempts", report.attempts as i64)
+        .str("syncSource", &report.source)
+        .i64("totalInitialSyncElapsedMillis", elapsed as i64)
+        .i64("approxTotalDataSize", report.bytes as i64)
+        .i64("approxTotalBytesCopied", done as i64)
+        .i64("bytesKeptOfAttemptsBefore", report.kept as i64)
+        .int("filesToCopy", report.files as i64)
+        .int("filesCopied", report.files_done as i64);
+    if let Some(millis) = (rest * elapsed).checked_div(done) {
+        w.i64("remainingInitialSyncEstimatedMillis", millis as i64);
+    }
+    if let Some(failure) = &report.failure {
+        w.str("lastFailure", failure);
+    }
+    w.close();
+}
+
 /// What is known of one member here. `at`: the newest timestamp, and for how many seconds this server
-/// has run.
+/// has run. `copies`: it copies files from here now.
 fn append_member(
     w: &mut Writer,
     status: &Status,
     config: &Config,
     member: &Member,
     at: (u64, i64),
+    copies: bool,
 ) {
     let (ts, uptime) = at;
     let (wall, term) = ((ts >> 32) as i64 * 1000, status.term as i64);
@@ -187,6 +220,8 @@ fn append_member(
     let (number, text) = match () {
         _ if own => (state(status), state_name(status)),
         _ if id == status.primary => (1, "PRIMARY"),
+        _ if copies => (5, "STARTUP2"),
+        _ if heard && progress.is_some_and(|p| p.1 == 0) => (5, "STARTUP2"),
         _ if !heard => (8, "(not reachable/healthy)"),
         _ => (2, "SECONDARY"),
     };

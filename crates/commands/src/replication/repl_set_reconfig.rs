@@ -15,7 +15,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(driver) = cx.app.replica.clone() else {
         bail!(
             NewReplicaSetConfigurationIncompatible,
-            "the set of one member that needs no name cannot grow: start the server with --replSet"
+            "this server was started without --replSet, and its set of one cannot grow: start it again on the same data with --replSet {}, \
+             run rs.initiate(), and add members then",
+            cx.app.config.topology.set_name().unwrap_or("rs0")
         );
     };
     let status = driver.status();

@@ -275,7 +275,7 @@ fn check_role(cx: &CommandContext<'_, '_>) -> Result<()> {
     if status.is_primary() && driver.is_open() {
         return Ok(());
     }
-    if status.id == 0 && cx.args.db != "local" {
+    if !crate::topology::member::has_data(&status) && cx.args.db != "local" {
         match writes {
             true => return Err(not_primary().into()),
             false => bail!(

@@ -217,6 +217,7 @@ commands! {
     "listSearchIndexes" => OF_COLLECTION, Collection(&[ListSearchIndexes]), crate::ddl::search_indexes::run, "the search indexes of a collection";
     "replSetResizeOplog" => ADMIN | WORKER, Cluster(&[ReplSetResizeOplog]), crate::replication::repl_set_resize_oplog::run, "changes how much of the oplog is kept";
     "replSetReconfig" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_reconfig::run, "another configuration of the replica set";
+    "pandoCopyFiles" => ADMIN | WORKER | LONG, Cluster(&[Internal]), crate::replication::pando_copy_files::run, "the files of this member, for one that the log does not reach";
     "pandoReplicate" => ADMIN, Cluster(&[Internal]), crate::replication::pando_replicate::run, "what members of a replica set send each other";
     "replSetInitiate" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_initiate::run, "makes the replica set";
 }

@@ -15,6 +15,10 @@ pub const NO_TABLE_SCAN: &str = "notablescan";
 pub const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
 /// How long a moment can be read (`readConcern: snapshot`).
 pub const SNAPSHOT_WINDOW: &str = "minSnapshotHistoryWindowInSeconds";
+/// Megabytes a second that a member which copies files from here may have; 0 without a limit.
+pub const INITIAL_SYNC_RATE: &str = "initialSyncMaxMBPerSec";
+/// A checkpoint that nobody has read for so many seconds goes.
+pub const INITIAL_SYNC_PATIENCE: &str = "initialSyncSourceIdleSecs";
 /// What limits how many connections a second are let in.
 pub const ESTABLISHMENT: [&str; 5] = [
     "ingressConnectionEstablishmentRateLimiterEnabled",
@@ -41,6 +45,8 @@ const EFFECTIVE: &[&str] = &[
     ESTABLISHMENT[3],
     ESTABLISHMENT[4],
     FRAMEWORK,
+    INITIAL_SYNC_PATIENCE,
+    INITIAL_SYNC_RATE,
     "logComponentVerbosity",
     "logLevel",
     SNAPSHOT_WINDOW,
@@ -104,6 +110,8 @@ parameters! {
     "enableTestCommands" => true, START, None;
     "failIndexKeyTooLong" => true, BOTH, None;
     "featureCompatibilityVersion" => doc! { "version": FEATURE_VERSION }, NEVER, None;
+    INITIAL_SYNC_PATIENCE => 60, BOTH, POSITIVE;
+    INITIAL_SYNC_RATE => 0, BOTH, NATURAL;
     "internalQueryExecMaxBlockingSortBytes" => 104_857_600, BOTH, NATURAL;
     "internalQueryMaxBlockingSortMemoryUsageBytes" => 104_857_600, BOTH, NATURAL;
     ESTABLISHMENT[0] => false, BOTH, None;

@@ -64,9 +64,14 @@ pub fn state(status: &Status) -> i32 {
         _ if status.id == 0 => 0,
         MemberRole::Primary => 1,
         // Before a member knows its configuration it has not begun to work.
-        _ if status.config.is_none() => 5,
+        _ if status.config.is_none() || status.is_copying || status.commit_index == 0 => 5,
         _ => 2,
     }
+}
+
+/// Whether it has the set's data, or will have by the log alone.
+pub fn has_data(status: &Status) -> bool {
+    matches!(state(status), 1 | 2)
 }
 
 pub fn state_name(status: &Status) -> &'static str {

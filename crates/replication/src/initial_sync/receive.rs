@@ -1,0 +1,310 @@
+//! The side that wants files: from an offer to a directory that the next start opens.
+//!
+//! ```text
+//! initial-sync/OFFER      what was being copied
+//!              engine/…   the files; parts that are there are checked and kept
+//!              COMPLETE   the offer again, when all is on disk
+//! ```
+//!
+//! Invariants:
+//! - Every part was compared with its checksum at the source, also one that an attempt before left.
+//! - COMPLETE appears whole, after everything else is on disk.
+
+use super::{Offer, PART_BYTES, Progress, Source};
+use crate::config::Config;
+use crate::state_file;
+use errors::{Error, Fallible as Result, err};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use storage::received_copy::{COMPLETE, DIR};
+
+const OFFER: &str = "OFFER";
+/// It is not waited longer before the next part, whatever the source says.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// A part that arrives broken is asked for again so often.
+const TRIES: usize = 3;
+
+/// Ends for a reason of the disk's.
+fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
+    match e.kind() {
+        ErrorKind::StorageFull => err!(OutOfDiskSpace, "no space left for {}", path.display()),
+        _ => err!(FileStreamFailed, "cannot {what} {}: {e}", path.display()),
+    }
+}
+
+fn load(path: &Path) -> Option<Offer> {
+    let bytes = fs::read(path).ok()?;
+    Offer::from_doc(bson::validate(&bytes).ok()?)
+}
+
+fn save(dir: &Path, name: &str, offer: &Offer) -> Result<()> {
+    let beside = dir.join(format!("{name}.new"));
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(offer.to_doc().as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, dir.join(name))?;
+        File::open(dir)?.sync_all()
+    };
+    write().map_err(|e| failed("write", &beside, &e))
+}
+
+/// Copies all files of a checkpoint beside those of the data directory. They are on disk when it
+/// returns, and nothing says yet that they are to be used ([`complete`]).
+pub fn receive(source: &mut dyn Source, data_dir: &Path, progress: &Progress) -> Result<Offer> {
+    let dir = data_dir.join(DIR);
+    let before = load(&dir.join(OFFER));
+    let offer = source.begin(before.as_ref().map(|o| o.id))?;
+    let engine = dir.join("engine");
+    if before.is_some_and(|b| b.identity != offer.identity) {
+        // Of another database: files of one name would be others.
+        fs::remove_dir_all(&dir).map_err(|e| failed("remove", &dir, &e))?;
+    }
+    fs::create_dir_all(&engine).map_err(|e| failed("make", &engine, &e))?;
+    save(&dir, OFFER, &offer)?;
+    remove_others(&engine, &offer)?;
+    progress.bytes.store(offer.bytes(), Ordering::Relaxed);
+    progress
+        .files
+        .store(offer.files.len() as u64, Ordering::Relaxed);
+    for file in &offer.files {
+        let copy = FileCopy {
+            id: offer.id,
+            name: &file.name,
+            bytes: file.bytes,
+            path: engine.join(&file.name),
+        };
+        copy.run(source, progress)?;
+        progress.files_done.fetch_add(1, Ordering::Relaxed);
+    }
+    let synced = File::open(&engine).and_then(|d| d.sync_all());
+    synced.map_err(|e| failed("sync", &engine, &e))?;
+    Ok(offer)
+}
+
+/// Removes files that are not of the offer.
+fn remove_others(engine: &Path, offer: &Offer) -> Result<()> {
+    let entries = fs::read_dir(engine).map_err(|e| failed("read", engine, &e))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if !offer.files.iter().any(|f| *f.name == *name) {
+            fs::remove_file(entry.path()).map_err(|e| failed("remove", &entry.path(), &e))?;
+        }
+    }
+    Ok(())
+}
+
+struct FileCopy<'a> {
+    id: bson::ObjectId,
+    name: &'a str,
+    bytes: u64,
+    path: PathBuf,
+}
+
+impl FileCopy<'_> {
+    fn run(&self, source: &mut dyn Source, progress: &Progress) -> Result<()> {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let file = options
+            .open(&self.path)
+            .map_err(|e| failed("open", &self.path, &e))?;
+        let there = file.metadata().map_or(0, |m| m.len());
+        let mut offset = 0;
+        while offset < self.bytes {
+            if progress.stop.load(Ordering::Relaxed) {
+                return Err(err!(Interrupted, "the initial sync was broken off"));
+            }
+            let len = (self.bytes - offset).min(PART_BYTES);
+            let keeps = there >= offset + len && self.is_there(&file, source, offset, len)?;
+            match keeps {
+                true => progress.kept.fetch_add(len, Ordering::Relaxed),
+                false => {
+                    self.fetch(&file, source, offset, len)?;
+                    progress.copied.fetch_add(len, Ordering::Relaxed)
+                }
+            };
+            offset += len;
+        }
+        file.set_len(self.bytes)
+            .and_then(|()| file.sync_all())
+            .map_err(|e| failed("write", &self.path, &e))
+    }
+
+    /// Whether the file has the source's bytes at that place.
+    fn is_there(
+        &self,
+        file: &File,
+        source: &mut dyn Source,
+        offset: u64,
+        len: u64,
+    ) -> Result<bool> {
+        let mut own = vec![0; usize::try_from(len).unwrap_or(0)];
+        if file.read_exact_at(&mut own, offset).is_err() {
+            return Ok(false);
+        }
+        let part = source.read(self.id, self.name, offset, false)?;
+        Ok(part.checksum == crc32c::crc32c(&own))
+    }
+
+    fn fetch(&self, file: &File, source: &mut dyn Source, offset: u64, len: u64) -> Result<()> {
+        for _ in 0..TRIES {
+            let part = source.read(self.id, self.name, offset, true)?;
+            std::thread::sleep(part.wait.min(LONGEST_WAIT));
+            if part.bytes.len() as u64 == len && part.checksum == crc32c::crc32c(&part.bytes) {
+                return file
+                    .write_all_at(&part.bytes, offset)
+                    .map_err(|e| failed("write", &self.path, &e));
+            }
+        }
+        Err(err!(
+            FileStreamFailed,
+            "the bytes of {} from {offset} on arrive with another checksum than they were sent with",
+            self.name
+        ))
+    }
+}
+
+/// From now on a start opens what was received.
+pub fn complete(data_dir: &Path, offer: &Offer) -> Result<()> {
+    save(&data_dir.join(DIR), COMPLETE, offer)
+}
+
+/// Brings the member's state in line with files that were put in place when the data directory was
+/// opened. Number, term and vote stay: they are promises.
+pub fn adopt(data_dir: &Path) -> Result<()> {
+    let dir = data_dir.join(DIR);
+    let complete = dir.join(COMPLETE);
+    if !complete.exists() {
+        return Ok(());
+    }
+    let damaged = || err!(UnsupportedFormat, "{} is damaged", complete.display());
+    let offer = load(&complete).ok_or_else(damaged)?;
+    if let Some(mut state) = state_file::load(data_dir)? {
+        state.hard.commit = offer.index;
+        state.hard.term = state.hard.term.max(offer.term);
+        state.base = Some((offer.index, offer.term));
+        state.voters.voters = offer.voters;
+        state.voters.learners = offer.learners;
+        state.config = Some(Config::parse(offer.config.as_doc(), None)?);
+        state_file::save(data_dir, &state)?;
+    }
+    fs::remove_dir_all(&dir).map_err(|e| failed("remove", &dir, &e))?;
+    tracing::info!(target: "REPL", index = offer.index, "Initial sync: the files of another member are in place");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CopyFile, Part};
+    use super::*;
+    use bson::{DocBuf, ObjectId};
+
+    /// A source of files in memory that fails after so many parts.
+    struct Files {
+        files: Vec<(&'static str, Vec<u8>)>,
+        identity: &'static str,
+        parts: usize,
+        sent: u64,
+        bends: bool,
+    }
+
+    impl Source for Files {
+        fn begin(&mut self, _: Option<ObjectId>) -> Result<Offer> {
+            Ok(Offer {
+                id: ObjectId([1; 12]),
+                identity: self.identity.into(),
+                index: 5,
+                term: 2,
+                config: DocBuf::default(),
+                voters: vec![1],
+                learners: vec![],
+                files: (self.files.iter())
+                    .map(|(name, bytes)| CopyFile {
+                        name: (*name).into(),
+                        bytes: bytes.len() as u64,
+                    })
+                    .collect(),
+            })
+        }
+
+        fn read(&mut self, _: ObjectId, name: &str, offset: u64, whole: bool) -> Result<Part> {
+            let bytes = &self.files.iter().find(|f| f.0 == name).unwrap().1;
+            let end = bytes.len().min(offset as usize + PART_BYTES as usize);
+            let mut part = bytes[offset as usize..end].to_vec();
+            let checksum = crc32c::crc32c(&part);
+            if whole {
+                self.parts = self
+                    .parts
+                    .checked_sub(1)
+                    .ok_or_else(|| err!(HostUnreachable, "gone"))?;
+                self.sent += part.len() as u64;
+            } else {
+                part.clear();
+            }
+            if self.bends && !part.is_empty() {
+                part[0] ^= 1;
+            }
+            Ok(Part {
+                bytes: part,
+                checksum,
+                wait: Duration::ZERO,
+            })
+        }
+
+        fn end(&mut self, _: ObjectId) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn files(identity: &'static str, fill: u8) -> Files {
+        let large = vec![fill; PART_BYTES as usize * 2 + 100];
+        Files {
+            files: vec![
+                ("a.sst", large),
+                ("b.sst", vec![fill; 10]),
+                ("empty", vec![]),
+            ],
+            identity,
+            parts: usize::MAX,
+            sent: 0,
+            bends: false,
+        }
+    }
+
+    #[test]
+    fn a_copy_goes_on_where_it_was_broken_off_and_drops_files_of_another_database() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let progress = Progress::default();
+        let mut source = files("one", 7);
+        source.parts = 2;
+        assert!(receive(&mut source, dir, &progress).is_err());
+        assert!(!dir.join(DIR).join(COMPLETE).exists());
+        let total = 2 * PART_BYTES + 110;
+        let mut source = files("one", 7);
+        let offer = receive(&mut source, dir, &progress).unwrap();
+        assert_eq!(source.sent, total - 2 * PART_BYTES);
+        assert_eq!(
+            fs::read(dir.join(DIR).join("engine/a.sst")).unwrap(),
+            source.files[0].1
+        );
+        let mut source = files("two", 8);
+        receive(&mut source, dir, &progress).unwrap();
+        assert_eq!(source.sent, total, "nothing of another database is kept");
+        complete(dir, &offer).unwrap();
+        assert!(dir.join(DIR).join(COMPLETE).exists());
+    }
+
+    #[test]
+    fn bytes_that_were_bent_on_the_way_are_never_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut source = files("one", 7);
+        source.bends = true;
+        let failure = receive(&mut source, dir.path(), &Progress::default()).unwrap_err();
+        assert!(failure.message.contains("checksum"), "{failure}");
+    }
+}

@@ -1,0 +1,276 @@
+//! Checkpoints that other members copy.
+//!
+//! Invariants:
+//! - A checkpoint is kept while it is read, and goes when its reader has not been heard of for a while.
+//!   It shares the data files; what it costs is what merging would have freed meanwhile.
+//! - While there is one, the log is not trimmed past it: whoever has copied it finds the log from there.
+//! - Only files of the checkpoint are read, whatever name is asked for.
+
+use super::{CopyFile, Offer, PART_BYTES, Part};
+use crate::driver::Status;
+use bson::ObjectId;
+use errors::{Error, Fallible as Result, err};
+use parking_lot::Mutex;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use storage::{Offline, Store};
+
+/// Where checkpoints lie in the data directory.
+const DIR: &str = "initial-sync-source";
+/// After a copy the log is kept for its member for so long, or until it has caught up.
+const CATCH_UP: Duration = Duration::from_secs(600);
+
+struct Checkpoint {
+    /// Who copies it.
+    member: u64,
+    dir: PathBuf,
+    offer: Offer,
+    begun: Instant,
+    touched: Instant,
+    read_bytes: u64,
+    /// When it was copied to the end, and where the log ended then.
+    ended: Option<(Instant, u64)>,
+}
+
+pub struct Copies {
+    store: Weak<Store>,
+    dir: PathBuf,
+    /// Where the database says which it is.
+    identity: PathBuf,
+    /// The base of the own log: its last entry's index and term before the first.
+    base: Option<(u64, u64)>,
+    made: Mutex<Vec<Checkpoint>>,
+    /// Held while one is made.
+    making: Mutex<()>,
+}
+
+fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
+    err!(FileStreamFailed, "cannot {what} {}: {e}", path.display())
+}
+
+impl Copies {
+    /// What a process that was killed left is removed.
+    pub fn new(store: &Arc<Store>, data_dir: &Path, base: Option<(u64, u64)>) -> Copies {
+        let dir = data_dir.join(DIR);
+        let _ = std::fs::remove_dir_all(&dir);
+        Copies {
+            store: Arc::downgrade(store),
+            dir,
+            identity: data_dir.join("engine").join("IDENTITY"),
+            base,
+            made: Mutex::default(),
+            making: Mutex::default(),
+        }
+    }
+
+    fn store(&self) -> Result<Arc<Store>> {
+        let gone = || err!(InterruptedAtShutdown, "the store is closed");
+        self.store.upgrade().ok_or_else(gone)
+    }
+
+    /// A checkpoint for a member: the one that it knows, or a new one.
+    pub fn begin(&self, member: u64, known: Option<ObjectId>, status: &Status) -> Result<Offer> {
+        let _making = self.making.lock();
+        {
+            let mut made = self.made.lock();
+            let there = made
+                .iter_mut()
+                .find(|c| c.member == member && Some(c.offer.id) == known && c.ended.is_none());
+            if let Some(there) = there {
+                there.touched = Instant::now();
+                return Ok(there.offer.clone());
+            }
+        }
+        self.forget(|c| c.member == member);
+        let store = self.store()?;
+        let config = status.config.as_ref().filter(|_| status.id != 0);
+        let config =
+            config.ok_or_else(|| err!(NotYetInitialized, "no replset config has been received"))?;
+        store.hold_log(store.first_log_index());
+        let id = ObjectId::generate();
+        let dir = self.dir.join(id.to_string());
+        let offer = self.make(&store, &dir, id).map(|offer| Offer {
+            config: config.to_doc(),
+            voters: status.voters.clone(),
+            learners: status.learners.clone(),
+            ..offer
+        });
+        if let Ok(offer) = &offer {
+            let now = Instant::now();
+            self.made.lock().push(Checkpoint {
+                member,
+                dir,
+                offer: offer.clone(),
+                begun: now,
+                touched: now,
+                read_bytes: 0,
+                ended: None,
+            });
+            tracing::info!(target: "REPL", member, index = offer.index, bytes = offer.bytes(), "A member copies a checkpoint");
+        }
+        self.hold();
+        offer
+    }
+
+    fn make(&self, store: &Store, dir: &Path, id: ObjectId) -> Result<Offer> {
+        std::fs::create_dir_all(&self.dir).map_err(|e| failed("make", &self.dir, &e))?;
+        store.checkpoint(dir)?;
+        let offer = self.describe(store, dir, id);
+        if offer.is_err() {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+        offer
+    }
+
+    fn describe(&self, store: &Store, dir: &Path, id: ObjectId) -> Result<Offer> {
+        let index = Offline::open(dir)?.applied().index;
+        let engine = dir.join("engine");
+        let mut files = Vec::new();
+        let entries = std::fs::read_dir(&engine).map_err(|e| failed("read", &engine, &e))?;
+        for entry in entries {
+            let entry = entry.map_err(|e| failed("read", &engine, &e))?;
+            let meta = entry.metadata().map_err(|e| failed("read", &engine, &e))?;
+            if meta.is_file() && entry.file_name() != "LOCK" {
+                files.push(CopyFile {
+                    name: entry.file_name().to_string_lossy().into_owned(),
+                    bytes: meta.len(),
+                });
+            }
+        }
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        let identity = self.identity.clone();
+        let identity =
+            std::fs::read_to_string(&identity).map_err(|e| failed("read", &identity, &e))?;
+        Ok(Offer {
+            id,
+            identity: identity.trim().into(),
+            index,
+            term: self.term_of(store, index)?,
+            config: Default::default(),
+            voters: Vec::new(),
+            learners: Vec::new(),
+            files,
+        })
+    }
+
+    fn term_of(&self, store: &Store, index: u64) -> Result<u64> {
+        if let Some((base, term)) = self.base
+            && base == index
+        {
+            return Ok(term);
+        }
+        let mut reader = store.read_log(index)?;
+        let record = reader.next()?;
+        let record = record.filter(|r| r.index == index);
+        let record =
+            record.ok_or_else(|| Error::internal(format!("entry {index} is not in the log")))?;
+        Ok(record.term.max(crate::log_view::FIRST_TERM))
+    }
+
+    /// A part of a file. `rate`: bytes a second that the reader may have; 0 for all that it can take.
+    pub fn read(
+        &self,
+        id: ObjectId,
+        name: &str,
+        offset: u64,
+        whole: bool,
+        rate: u64,
+    ) -> Result<Part> {
+        let gone = || err!(NoSuchKey, "there is no such file to copy: begin again");
+        let (path, len) = {
+            let mut made = self.made.lock();
+            let copy = made
+                .iter_mut()
+                .find(|c| c.offer.id == id)
+                .ok_or_else(gone)?;
+            copy.touched = Instant::now();
+            let file = copy
+                .offer
+                .files
+                .iter()
+                .find(|f| f.name == name)
+                .ok_or_else(gone)?;
+            let len = file.bytes.saturating_sub(offset).min(PART_BYTES);
+            (copy.dir.join("engine").join(&file.name), len)
+        };
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        let file = File::open(&path).map_err(|e| failed("open", &path, &e))?;
+        file.read_exact_at(&mut bytes, offset)
+            .map_err(|e| failed("read", &path, &e))?;
+        let checksum = crc32c::crc32c(&bytes);
+        let mut made = self.made.lock();
+        let copy = made
+            .iter_mut()
+            .find(|c| c.offer.id == id)
+            .ok_or_else(gone)?;
+        copy.touched = Instant::now();
+        copy.read_bytes += len;
+        let due = match rate {
+            0 => Duration::ZERO,
+            rate => Duration::from_secs_f64(copy.read_bytes as f64 / rate as f64),
+        };
+        Ok(Part {
+            bytes: if whole { bytes } else { Vec::new() },
+            checksum,
+            wait: due.saturating_sub(copy.begun.elapsed()),
+        })
+    }
+
+    /// The reader has all: the files go, and the log is kept until it has caught up.
+    pub fn end(&self, id: ObjectId) {
+        let end = self.store().map_or(0, |s| s.log_end());
+        let mut made = self.made.lock();
+        if let Some(copy) = made.iter_mut().find(|c| c.offer.id == id) {
+            let _ = std::fs::remove_dir_all(&copy.dir);
+            copy.ended.get_or_insert((Instant::now(), end));
+        }
+    }
+
+    /// Removes what nobody has read for so long, and lets go of the log of members that have caught up.
+    pub fn sweep(&self, patience: Duration, status: &Status) {
+        if self.made.lock().is_empty() {
+            return;
+        }
+        let reached = |member: u64| {
+            let progress = status.progress.iter().find(|p| p.0 == member);
+            progress.map_or(0, |p| p.1)
+        };
+        self.forget(|c| match c.ended {
+            Some((at, end)) => at.elapsed() > CATCH_UP || reached(c.member) >= end,
+            // A reader that waits as it was told is heard of late.
+            None => c.touched.elapsed() > patience,
+        });
+    }
+
+    /// Whether a member copies files from here now.
+    pub fn serves(&self, member: u64) -> bool {
+        self.made
+            .lock()
+            .iter()
+            .any(|c| c.member == member && c.ended.is_none())
+    }
+
+    fn forget(&self, which: impl Fn(&Checkpoint) -> bool) {
+        let mut made = self.made.lock();
+        made.retain(|c| {
+            let goes = which(c);
+            if goes {
+                let _ = std::fs::remove_dir_all(&c.dir);
+            }
+            !goes
+        });
+        drop(made);
+        self.hold();
+    }
+
+    /// Keeps the log from the oldest checkpoint on.
+    fn hold(&self) {
+        let oldest = self.made.lock().iter().map(|c| c.offer.index).min();
+        if let Ok(store) = self.store() {
+            store.hold_log(oldest.unwrap_or(u64::MAX));
+        }
+    }
+}

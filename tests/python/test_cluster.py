@@ -1,0 +1,91 @@
+"""`pando cluster`: a replica set on one machine, by one command."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+
+import pymongo
+import pytest
+from harness import BINARY, until
+
+
+def free_ports(count):
+    """The first of so many ports in a row that nobody has."""
+    for first in range(20000 + os.getpid() % 5000, 32000, count):
+        with socket.socket() as probe:
+            taken = []
+            try:
+                for port in range(first, first + count):
+                    other = socket.socket()
+                    taken.append(other)
+                    other.bind(("127.0.0.1", port))
+                return first
+            except OSError:
+                continue
+            finally:
+                for other in taken:
+                    other.close()
+    raise AssertionError("no ports")
+
+
+def cluster(*words, fails=False):
+    done = subprocess.run([BINARY, "cluster", *map(str, words)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode != 0) == fails, done.stderr + done.stdout
+    return done.stderr if fails else done.stdout
+
+
+@pytest.fixture
+def place(tmp_path):
+    yield tmp_path / "set"
+    if (tmp_path / "set").exists():
+        cluster("down", "--dir", tmp_path / "set")
+
+
+def test_a_set_is_started_told_of_and_ended(place):
+    port = free_ports(3)
+    said = cluster("up", "--replicas", 3, "--dir", place, "--port", port, "--", "--cache", "64MB")
+    uri = next(word for word in said.split() if word.startswith("mongodb://"))
+    assert f"localhost:{port + 2}" in uri and "replicaSet=rs0" in uri
+    with pymongo.MongoClient(uri) as client:
+        client.t.get_collection("c", write_concern=pymongo.WriteConcern(w=3, wtimeout=30_000)).insert_one({"_id": 1})
+    status = cluster("status", "--dir", place)
+    assert status.count("primary") == 1 and status.count("secondary") == 2
+    # One that died is started again; the others are left alone.
+    before = [m["pid"] for m in json.loads((place / "cluster.json").read_text())["sets"][0]["members"]]
+    os.kill(before[1], signal.SIGKILL)
+    until("it is gone", lambda: "does not run" in cluster("status", "--dir", place))
+    cluster("up", "--dir", place)
+    after = [m["pid"] for m in json.loads((place / "cluster.json").read_text())["sets"][0]["members"]]
+    assert before[0] == after[0] and before[1] != after[1] and before[2] == after[2]
+    assert "3 members" in cluster("up", "--dir", place, "--replicas", 5, fails=True)
+    assert "3 of 3" in cluster("down", "--dir", place)
+    assert cluster("status", "--dir", place).count("does not run") == 3
+    assert "0 of 3" in cluster("down", "--dir", place)
+
+
+def test_down_ends_only_what_up_has_started(tmp_path):
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        # The number of a process that began at another moment.
+        member = {"name": "rs0-0", "port": 1, "pid": bystander.pid, "started": 1}
+        record = {"sets": [{"name": "rs0", "members": [member]}], "serverOptions": []}
+        (tmp_path / "cluster.json").write_text(json.dumps(record))
+        assert "0 of 1" in cluster("down", "--dir", tmp_path)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_what_cannot_be_done_is_said(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        says = cluster("up", "--replicas", 1, "--dir", tmp_path / "a", "--port", taken.getsockname()[1], fails=True)
+        assert "give another --port" in says
+    assert "holds no cluster" in cluster("down", "--dir", tmp_path / "b", fails=True)
+    assert "even number" in cluster("up", "--replicas", 2, fails=True)
+    (tmp_path / "cluster.json").write_text("{")
+    assert "damaged" in cluster("status", "--dir", tmp_path, fails=True)
