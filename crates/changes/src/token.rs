@@ -83,8 +83,25 @@ impl Token {
         out
     }
 
+    /// Sorts as [`Token::bytes`] do.
+    fn order(&self) -> (u64, u8, u32, u32, &[u8]) {
+        match self.place {
+            TokenPlace::Mark => (self.ts, MARK, 0, 0, &[]),
+            TokenPlace::Event { at, fragment } => (self.ts, EVENT, at, fragment, &self.uuid),
+            TokenPlace::Invalidate { at } => (self.ts, EVENT, at, u32::MAX, &self.uuid),
+        }
+    }
+
     pub fn hex(&self) -> String {
-        self.bytes().iter().map(|b| format!("{b:02X}")).collect()
+        const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+        let digit = |n: u8| char::from(DIGITS[usize::from(n & 15)]);
+        let bytes = self.bytes();
+        let mut hex = String::with_capacity(bytes.len() * 2);
+        for b in bytes {
+            hex.push(digit(b >> 4));
+            hex.push(digit(b));
+        }
+        hex
     }
 
     /// `{_data: HEX}`
@@ -170,7 +187,7 @@ impl PartialOrd for Token {
 
 impl Ord for Token {
     fn cmp(&self, other: &Token) -> Ordering {
-        self.bytes().cmp(&other.bytes())
+        self.order().cmp(&other.order())
     }
 }
 
@@ -199,6 +216,7 @@ mod tests {
             }
         }
         assert!(tokens.is_sorted());
+        assert!(tokens.is_sorted_by_key(Token::bytes));
         let texts: Vec<String> = tokens.iter().map(Token::hex).collect();
         assert!(texts.is_sorted());
         for token in &tokens {

@@ -17,6 +17,7 @@
 use crate::error::{Error, Result};
 use crate::file::read_full_at;
 use crate::frame::{HEADER_BYTES, Header};
+use crate::marks::RecentMarks;
 use crate::reader::{Frames, Step, corrupt, unreadable};
 use crate::segment::Segment;
 use crate::{Log, Shared, Tail};
@@ -100,6 +101,7 @@ impl Log {
             last_term: end.term,
             term: tail.term,
             buf: Vec::new(),
+            recent: RecentMarks::default(),
         };
         Ok(())
     }

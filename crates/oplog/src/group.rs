@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::file::write_all_at;
 use crate::frame::{self, HEADER_BYTES, MAX_FRAME_BYTES, MAX_PAYLOAD_BYTES};
+use crate::reader::LogMark;
 use crate::segment::Segment;
 use crate::{Record, Shared, Tail};
 use parking_lot::MutexGuard;
@@ -156,6 +157,11 @@ impl<'a> Group<'a> {
                 .first_ts
                 .store(self.first_ts, Ordering::Relaxed);
         }
+        tail.recent.push(LogMark {
+            index: tail.next_index,
+            segment: tail.segment.first_index,
+            offset: tail.offset,
+        });
         tail.offset += len;
         tail.next_index = self.last.index + 1;
         tail.last_ts = self.last.ts;

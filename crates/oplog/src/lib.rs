@@ -35,6 +35,7 @@ mod examine;
 mod file;
 mod frame;
 mod group;
+mod marks;
 mod reader;
 mod recovery;
 mod segment;
@@ -51,6 +52,7 @@ pub use frame::MAX_PAYLOAD_BYTES;
 
 use cut::Cuts;
 use frame::{Header, VERSION};
+use marks::RecentMarks;
 use parking_lot::Mutex;
 use segment::{Segment, Segments};
 use std::path::PathBuf;
@@ -129,6 +131,7 @@ pub(crate) struct Tail {
     /// The term of new entries; at least that of the last one.
     term: u64,
     buf: Vec<u8>,
+    recent: RecentMarks,
 }
 
 impl Tail {
@@ -259,6 +262,12 @@ impl Log {
         self.shared.syncer.request();
     }
 
+    /// As [`Log::request_sync`], but not right after another sync: requests of a few milliseconds are
+    /// served by one. For those who follow the log, and would have a sync after each group.
+    pub fn request_sync_soon(&self) {
+        self.shared.syncer.request_soon();
+    }
+
     /// Waits until `index` is durable. The calling thread does the sync itself when none is
     /// running.
     pub fn wait_durable(&self, index: u64) -> Result<()> {
@@ -285,6 +294,11 @@ impl Log {
     /// A reader that continues where another one stopped.
     pub fn read_at(&self, mark: LogMark) -> Result<LogReader> {
         LogReader::at(self.shared.clone(), mark)
+    }
+
+    /// A place at or before the entry `index`: near it if the entry was written a short time ago.
+    pub fn mark_before(&self, index: u64) -> LogMark {
+        self.tail.lock().recent.before(index)
     }
 
     /// A reader placed before the first kept entry whose timestamp is at least `ts`. To find it,

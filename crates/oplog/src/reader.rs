@@ -55,8 +55,9 @@ pub(crate) enum Step {
 pub(crate) struct Frames {
     file: Arc<dyn LogFile>,
     buf: Vec<u8>,
-    /// The next frame is at `buf[at..]`, which is `offset` in the file.
+    /// The next frame is at `buf[at..end]`, which is `offset` in the file. What is behind `end` is old.
     at: usize,
+    end: usize,
     offset: u64,
 }
 
@@ -66,6 +67,7 @@ impl Frames {
             file: segment.file.clone(),
             buf: Vec::new(),
             at: 0,
+            end: 0,
             offset: HEADER_BYTES as u64,
         }
     }
@@ -78,7 +80,7 @@ impl Frames {
     pub fn next(&mut self) -> std::io::Result<Step> {
         let mut want = FRAME_HEAD_BYTES;
         loop {
-            let rest = &self.buf[self.at..];
+            let rest = &self.buf[self.at..self.end];
             match frame::parse(rest) {
                 Parsed::Frame(f, total) => {
                     let found = Found {
@@ -93,7 +95,7 @@ impl Frames {
                 Parsed::Damaged(why) => return Ok(Step::Damaged(why)),
                 Parsed::Short(total) => {
                     if !self.fill(total.max(want))? {
-                        let left = self.buf.len() - self.at;
+                        let left = self.end - self.at;
                         return Ok(if left == 0 {
                             Step::End
                         } else {
@@ -109,18 +111,22 @@ impl Frames {
     /// Fills the buffer with at least `want` bytes from the next frame's start; false at the end of
     /// the file.
     fn fill(&mut self, want: usize) -> std::io::Result<bool> {
-        self.buf.drain(..self.at);
-        self.at = 0;
-        let have = self.buf.len();
+        self.buf.copy_within(self.at..self.end, 0);
+        let have = self.end - self.at;
+        (self.at, self.end) = (0, have);
         let end = self.offset + have as u64;
         // A damaged length must not cause an allocation larger than the file.
         let in_file = usize::try_from(self.file.len()?.saturating_sub(end)).unwrap_or(usize::MAX);
         let more = want.saturating_sub(have).max(READ_BYTES).min(in_file);
-        self.buf.resize(have + more, 0);
-        let space = self.buf.get_mut(have..).unwrap_or(&mut []);
+        if self.buf.len() < have + more {
+            let mut larger = vec![0; have + more];
+            larger[..have].copy_from_slice(&self.buf[..have]);
+            self.buf = larger;
+        }
+        let space = &mut self.buf[have..have + more];
         let n = read_full_at(&*self.file, space, end)?;
-        self.buf.truncate(have + n);
-        Ok(n > 0 && self.buf.len() >= want.min(have + more))
+        self.end = have + n;
+        Ok(n > 0 && self.end >= want.min(have + more))
     }
 
     pub fn payload(&self, found: Found) -> &[u8] {
@@ -130,8 +136,7 @@ impl Frames {
     /// Skips bytes that are not a frame.
     pub fn skip(&mut self, bytes: usize) {
         self.offset += bytes as u64;
-        self.at = 0;
-        self.buf.clear();
+        (self.at, self.end) = (0, 0);
     }
 
     /// All bytes from the next frame's start to the end of the file.
@@ -164,8 +169,8 @@ pub(crate) fn unreadable(path: &Path, e: &std::io::Error) -> Error {
 pub struct LogMark {
     pub index: u64,
     /// The first index of the segment, and the offset in its file.
-    segment: u64,
-    offset: u64,
+    pub(crate) segment: u64,
+    pub(crate) offset: u64,
 }
 
 /// Follows the log from an index on. When a truncation removes entries that the reader has already

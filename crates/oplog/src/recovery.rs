@@ -307,6 +307,7 @@ fn start_log(opts: LogOptions, end: End) -> Result<Log> {
             last_term: end.term,
             term: end.term,
             buf: Vec::new(),
+            recent: Default::default(),
         }),
         sync_thread: Some(sync_thread),
     })

@@ -10,11 +10,15 @@ use crate::file::LogFile;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 type Callback = Box<dyn Fn(u64) + Send + Sync>;
 
 /// The page cache is told to drop the log in steps of this size.
 const FORGET_BYTES: u64 = 1 << 20;
+
+/// Between two syncs that were asked for by [`Syncer::request_soon`] there is at least this.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The files that hold entries beyond the durable index.
 struct Unsynced {
@@ -56,6 +60,8 @@ pub(crate) struct Syncer {
     durable: AtomicU64,
     dirty: AtomicBool,
     requested: AtomicBool,
+    /// As `requested`, but a pause after the last sync is kept.
+    soon: AtomicBool,
     stopped: AtomicBool,
     poisoned: AtomicBool,
     why: Mutex<String>,
@@ -73,6 +79,7 @@ impl Syncer {
             durable: AtomicU64::new(durable),
             dirty: AtomicBool::new(false),
             requested: AtomicBool::new(false),
+            soon: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
             why: Mutex::new(String::new()),
@@ -160,8 +167,32 @@ impl Syncer {
         self.notify(&self.requested);
     }
 
+    pub fn request_soon(&self) {
+        self.notify(&self.soon);
+    }
+
     pub fn stop(&self) {
         self.notify(&self.stopped);
+    }
+
+    /// Waits until a sync is due: at once where one was requested, after the pause where one is
+    /// wanted soon, and after the interval where something was written.
+    fn wait_for_work(&self, interval: Duration, pause_ends: Instant) {
+        let any = |flags: &[&AtomicBool]| flags.iter().any(|f| Syncer::set(f));
+        let mut control = self.control.lock();
+        while !any(&[&self.requested, &self.soon, &self.dirty, &self.stopped]) {
+            self.wake.wait(&mut control);
+        }
+        let deadline = Instant::now() + interval;
+        while !any(&[&self.requested, &self.stopped]) {
+            let until = match Syncer::set(&self.soon) {
+                true => deadline.min(pause_ends),
+                false => deadline,
+            };
+            if Instant::now() >= until || self.wake.wait_until(&mut control, until).timed_out() {
+                break;
+            }
+        }
     }
 
     fn set(flag: &AtomicBool) -> bool {
@@ -206,6 +237,7 @@ impl Shared {
         // Swaps, not stores: `written` must not be read before the flags are cleared. Otherwise an
         // appender that finds them set would rely on this sync.
         self.syncer.requested.swap(false, Ordering::SeqCst);
+        self.syncer.soon.swap(false, Ordering::SeqCst);
         self.syncer.dirty.swap(false, Ordering::SeqCst);
         self.syncer.healthy()?;
         // Read before the list of files: every entry up to it is in one of them.
@@ -238,27 +270,15 @@ impl Shared {
     /// The body of the sync thread.
     pub(crate) fn run_sync_thread(&self) {
         let syncer = &self.syncer;
+        let mut pause_ends = Instant::now();
         loop {
-            {
-                let mut control = syncer.control.lock();
-                while !Syncer::set(&syncer.requested)
-                    && !Syncer::set(&syncer.dirty)
-                    && !Syncer::set(&syncer.stopped)
-                {
-                    syncer.wake.wait(&mut control);
-                }
-                let deadline = std::time::Instant::now() + self.opts.sync_interval;
-                while !Syncer::set(&syncer.requested) && !Syncer::set(&syncer.stopped) {
-                    if syncer.wake.wait_until(&mut control, deadline).timed_out() {
-                        break;
-                    }
-                }
-            }
+            syncer.wait_for_work(self.opts.sync_interval, pause_ends);
             let running = syncer.running.lock();
             // The error is kept: `healthy` gives it to callbacks, and every further request fails
             // with it.
             let _ = self.sync();
             drop(running);
+            pause_ends = Instant::now() + PAUSE;
             syncer.call_back();
             if Syncer::set(&syncer.stopped) {
                 return;

@@ -366,6 +366,11 @@ impl Store {
         self.log.request_sync();
     }
 
+    /// As [`Store::request_sync`], but not right after another sync. For those who follow the log.
+    pub fn request_sync_soon(&self) {
+        self.log.request_sync_soon();
+    }
+
     /// Waits until `index` is durable.
     pub fn wait_durable(&self, index: u64) -> Result<()> {
         Ok(self.log.wait_durable(index)?)
@@ -392,6 +397,11 @@ impl Store {
     /// A reader that continues where another one stopped.
     pub fn read_log_at(&self, mark: LogMark) -> Result<LogReader> {
         Ok(self.log.read_at(mark)?)
+    }
+
+    /// A place in the log at or before the entry `index`, near it if it is among the last.
+    pub fn log_mark(&self, index: u64) -> LogMark {
+        self.log.mark_before(index)
     }
 
     /// A reader from the first kept entry whose timestamp is at least `ts`.

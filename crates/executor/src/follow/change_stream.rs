@@ -72,7 +72,7 @@ pub struct Wanted {
 
 pub struct ChangeStream {
     tail: Arc<LogTail>,
-    follower: Arc<Follower>,
+    follower: Follower,
     request: ChangeStreamRequest,
     /// Before the next entry to read.
     mark: LogMark,
@@ -414,19 +414,14 @@ impl ChangeStream {
             true => Some(event),
             false => {
                 let vars = ctx.interruptible(&self.request.vars);
-                self.request.pipeline.apply(event, &vars)?
+                let given = self.request.pipeline.apply(event, &vars)?;
+                if let Some(event) = &given {
+                    keeps_id(event.as_doc(), &token)?;
+                }
+                given
             }
         };
         let Some(event) = given else { return Ok(()) };
-        let id = token.to_doc();
-        if event.as_doc().get("_id") != Some(id.as_doc().as_val()) {
-            let found = event.as_doc().get("_id");
-            let found = found.map_or("(Missing)".to_string(), |v| format!("{{ _id: {v} }}"));
-            return Err(fatal(format!(
-                "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. Modifying the _id field of an event makes it impossible to resume the stream from that point. Only transformations that retain the unmodified _id field are allowed. Expected: {{ _id: {} }} but found: {found}",
-                id.as_doc()
-            )).into());
-        }
         if self.request.split && event.as_bytes().len() > MAX_DOC_BYTES {
             for (token, fragment) in fragments(&token, event.as_doc())? {
                 if token > self.seen {
@@ -438,13 +433,26 @@ impl ChangeStream {
             bail!(
                 BSONObjectTooLarge,
                 "BSONObj size: {n} (0x{n:X}) is invalid. Size must be between 0 and {EVENT_BYTES}(16MB) First element: _id: {}",
-                id.as_doc()
+                token.to_doc().as_doc()
             );
         } else if token > self.seen {
             self.ready.push_back((token, event));
         }
         Ok(())
     }
+}
+
+/// Refuses an event whose resume token the stages of the pipeline have changed.
+fn keeps_id(event: Doc<'_>, token: &Token) -> Result<()> {
+    let (id, found) = (token.to_doc(), event.get("_id"));
+    if found == Some(id.as_doc().as_val()) {
+        return Ok(());
+    }
+    let found = found.map_or("(Missing)".to_string(), |v| format!("{{ _id: {v} }}"));
+    Err(fatal(format!(
+        "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. Modifying the _id field of an event makes it impossible to resume the stream from that point. Only transformations that retain the unmodified _id field are allowed. Expected: {{ _id: {} }} but found: {found}",
+        id.as_doc()
+    )).into())
 }
 
 /// The place of a batch's events in a reply.

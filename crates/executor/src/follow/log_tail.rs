@@ -1,65 +1,70 @@
-//! Log tail: watches the end of the log once for all followers.
+//! Log tail: tells the followers of the log of the entries that concern them.
 //!
-//! One thread reads the entries that become durable, and finds the followers of each by the
-//! namespace in its first bytes. Other followers need not read the log at all. The thread runs
-//! while there are followers.
+//! ```text
+//! an entry is applied ── by its namespace: who follows it? ── note it with them, ask for a sync soon
+//! a sync is done ─────── those whose noted entries are durable ── have news; who waits is woken
+//! ```
+//!
+//! Nobody reads the log to find out: writers look up their own entries, and do nothing more where
+//! those who follow are noted already.
 //!
 //! Invariants:
 //! - A follower without news has missed nothing up to [`LogTail::scanned`], if it had read up to
 //!   the durable index when it took its last news.
 //! - Only durable entries are news: what a follower has seen survives a loss of power.
+//! - `pending` is in the order of the log, and holds a name at most once.
 
 use bson::Doc;
 use errors::Result;
-use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst, fence};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
-use storage::{Committed, Entry, Glance, LogMark, LogReader, Observer, Op, Store};
-
-/// So often the thread looks whether it is still needed.
-const LOOK: Duration = Duration::from_millis(250);
-/// The number of entries read before the list of followers is unlocked for a moment.
-const RUN: usize = 4096;
+use storage::{Committed, Entry, LogMark, Observer, Op, Store};
 
 /// What to call when there is news.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// A follower of the log.
+/// A follower of the log, until it is dropped.
 pub struct Follower {
-    /// The position before the first entry that may concern this follower.
-    news: Mutex<Option<LogMark>>,
-    wake: Mutex<Option<Wake>>,
-    census: Arc<Census>,
+    place: Arc<Place>,
+    tail: Arc<LogTail>,
+    name: Box<str>,
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.census.following.fetch_sub(1, SeqCst);
-        self.census.changed.store(true, SeqCst);
+        self.tail.unfollow(&self.name, &self.place);
     }
-}
-
-/// How many there are, and whether one has gone since the lists were last cleared of such.
-#[derive(Default)]
-struct Census {
-    following: AtomicUsize,
-    changed: AtomicBool,
 }
 
 impl Follower {
     pub fn has_news(&self) -> bool {
-        self.news.lock().is_some()
+        self.place.news.lock().is_some()
     }
 
+    /// A position before the first entry that may concern it.
     pub fn take_news(&self) -> Option<LogMark> {
-        self.news.lock().take()
+        self.place.news.lock().take()
     }
 
     /// Has `wake` called, once, when there is news from now on. Who then looks whether there was news before has missed none.
     pub fn on_news(&self, wake: Wake) {
-        *self.wake.lock() = Some(wake);
+        *self.place.wake.lock() = Some(wake);
+        self.tail.hurry(&self.name);
+    }
+}
+
+/// What a follower is told through.
+#[derive(Default)]
+struct Place {
+    news: Mutex<Option<LogMark>>,
+    wake: Mutex<Option<Wake>>,
+}
+
+impl Place {
+    fn waits(&self) -> bool {
+        self.wake.lock().is_some()
     }
 
     fn tell(&self, mark: LogMark) {
@@ -71,74 +76,126 @@ impl Follower {
     }
 }
 
+/// Those who follow one name.
+#[derive(Default)]
+struct Named {
+    places: Vec<Arc<Place>>,
+    /// The first entry that concerns them and of which they were not told yet, and the last one.
+    noted: Option<(LogMark, u64)>,
+}
+
+impl Named {
+    fn some_wait(&self) -> bool {
+        self.places.iter().any(|place| place.waits())
+    }
+}
+
 #[derive(Default)]
 struct Followers {
-    /// Followers by `database.collection`, by database, and under the empty name those of the whole
-    /// server.
-    by_name: HashMap<String, Vec<Weak<Follower>>>,
-    running: bool,
-    scanned: u64,
-    scanned_ts: u64,
+    /// By `database.collection`, by database, and under the empty name those of the whole server.
+    by_name: HashMap<Box<str>, Named, foldhash::fast::RandomState>,
+    /// The names with a noted entry, and from which index on they wait for its durability.
+    pending: VecDeque<(u64, Box<str>)>,
+    /// The last entry that was applied while somebody followed, and what that was at the last sync.
+    applied: Committed,
+    applied_at_sync: Committed,
+    scanned: Committed,
 }
 
 impl Followers {
-    /// Notifies the followers under a name.
-    fn tell(&self, name: &str, mark: LogMark) {
-        let list = self.by_name.get(name).into_iter().flatten();
-        list.filter_map(Weak::upgrade).for_each(|f| f.tell(mark));
-    }
-
-    /// Tells those who follow a collection, its database, or everything.
-    fn tell_of(&self, ns: &str, mark: LogMark) {
-        self.tell(ns, mark);
-        if let Some((db, _)) = ns.split_once('.') {
-            self.tell(db, mark);
-        }
-        self.tell("", mark);
-    }
-
-    fn tell_all(&self, mark: LogMark) {
-        for name in self.by_name.keys() {
-            self.tell(name, mark);
-        }
-    }
-
-    /// Tells those whom a transaction, DDL or the server's own bookkeeping concerns.
-    fn tell_entry(&self, payload: &[u8], mark: LogMark) {
-        let Some(entry) = Entry::decode(payload) else {
-            return self.tell_all(mark);
+    /// Notes an entry with the followers of a name. Returns whether a sync is to be asked for.
+    fn note(&mut self, name: &str, index: u64, store: &Store) -> bool {
+        let Some(named) = self.by_name.get_mut(name) else {
+            return false;
         };
-        self.tell("", mark);
-        for part in entry.plain() {
-            self.tell_of(&part.ns, mark);
+        match &mut named.noted {
+            Some((_, last)) => {
+                *last = index.max(*last);
+                false
+            }
+            none => {
+                *none = Some((store.log_mark(index), index));
+                self.pending.push_back((index, name.into()));
+                named.some_wait()
+            }
+        }
+    }
+
+    /// Notes an entry with those who follow a collection, its database, or everything.
+    fn note_of(&mut self, ns: &str, index: u64, store: &Store) -> bool {
+        let mut wanted = self.note(ns, index, store);
+        if let Some((db, _)) = ns.split_once('.') {
+            wanted |= self.note(db, index, store);
+        }
+        wanted | self.note("", index, store)
+    }
+
+    fn note_entry(&mut self, entry: &Entry, index: u64, store: &Store) -> bool {
+        // The server's own bookkeeping concerns those of the whole server: the oplog shows it.
+        let mut wanted = self.note("", index, store);
+        for part in entry.plain().filter(|part| !part.ns.is_empty()) {
+            wanted |= self.note_of(&part.ns, index, store);
             // A collection is renamed to another name, which may be of another database.
             if let Op::Ddl(what) = &part.op {
                 let texts = Doc::new(what).unwrap_or(Doc::EMPTY).values();
-                let names = texts.filter_map(|v| v.as_str());
-                names.for_each(|name| self.tell_of(name, mark));
+                for name in texts.filter_map(|v| v.as_str()) {
+                    wanted |= self.note_of(name, index, store);
+                }
             }
         }
+        wanted
+    }
+
+    /// Gives news to those whose noted entries are durable. Returns whether another sync is wanted.
+    fn tell(&mut self, durable: u64, store: &Store) -> bool {
+        let (mut wanted, mut again) = (false, Vec::new());
+        while let Some((index, name)) = self.pending.pop_front() {
+            if index > durable {
+                self.pending.push_front((index, name));
+                break;
+            }
+            let Some(named) = self.by_name.get_mut(&name) else {
+                continue;
+            };
+            let Some((mark, last)) = named.noted.take() else {
+                continue;
+            };
+            if last > durable {
+                wanted |= named.some_wait();
+                named.noted = Some((store.log_mark(durable + 1), last));
+                again.push((durable + 1, name));
+            }
+            named.places.iter().for_each(|place| place.tell(mark));
+        }
+        // The others that wait are for later entries than these.
+        for waits in again {
+            self.pending.push_front(waits);
+        }
+        if self.applied.index <= durable {
+            self.scanned = self.applied;
+        } else if self.applied_at_sync.index <= durable {
+            self.scanned = self.applied_at_sync;
+        }
+        self.applied_at_sync = self.applied;
+        wanted
     }
 }
 
 pub struct LogTail {
     store: Arc<Store>,
     followers: Mutex<Followers>,
-    /// Something became durable since the thread looked.
-    durable: Mutex<bool>,
-    became_durable: Condvar,
-    census: Arc<Census>,
+    following: AtomicUsize,
 }
 
-/// Asks for the sync of what is written while somebody follows: it is news only once it is on disk.
-struct AskForSync(Weak<LogTail>);
+/// Notes what is applied with those whom it concerns.
+struct NoteApplied(Weak<LogTail>);
 
-impl Observer for AskForSync {
-    fn applied(&self, _: Committed, _: &Entry) {
+impl Observer for NoteApplied {
+    fn applied(&self, at: Committed, entry: &Entry) {
         if let Some(tail) = self.0.upgrade()
-            && tail.census.following.load(SeqCst) > 0
+            && tail.following.load(SeqCst) > 0
         {
-            tail.store.request_sync();
+            tail.applied(at, entry);
         }
     }
 }
@@ -148,27 +205,19 @@ impl LogTail {
         let tail = Arc::new(LogTail {
             store,
             followers: Mutex::default(),
-            durable: Mutex::new(false),
-            became_durable: Condvar::new(),
-            census: Arc::default(),
+            following: AtomicUsize::new(0),
         });
-        let ask = AskForSync(Arc::downgrade(&tail));
-        tail.store.observe(Arc::new(ask))?;
+        let note = NoteApplied(Arc::downgrade(&tail));
+        tail.store.observe(Arc::new(note))?;
         let weak = Arc::downgrade(&tail);
         tail.store.on_durable(Box::new(move |_| {
             if let Some(tail) = weak.upgrade()
-                && tail.census.following.load(SeqCst) > 0
+                && tail.following.load(SeqCst) > 0
             {
-                tail.look();
+                tail.became_durable();
             }
         }));
         Ok(tail)
-    }
-
-    /// Has the thread look at the log.
-    fn look(&self) {
-        *self.durable.lock() = true;
-        self.became_durable.notify_one();
     }
 
     pub fn store(&self) -> &Arc<Store> {
@@ -177,104 +226,94 @@ impl LogTail {
 
     /// The index, and its timestamp, up to which all followers were notified.
     pub fn scanned(&self) -> (u64, u64) {
+        let scanned = self.followers.lock().scanned;
+        (scanned.index, scanned.ts)
+    }
+
+    fn applied(&self, at: Committed, entry: &Entry) {
+        let mut followers = self.followers.lock();
+        followers.applied = at;
+        let wanted = match &entry.op {
+            Op::Insert | Op::Update { .. } | Op::Delete { .. } => {
+                followers.note_of(&entry.ns, at.index, &self.store)
+            }
+            _ => followers.note_entry(entry, at.index, &self.store),
+        };
+        // A sync may have been quicker than this.
+        if self.store.durable_index() >= at.index {
+            followers.tell(self.store.durable_index(), &self.store);
+        } else if wanted {
+            self.store.request_sync_soon();
+        }
+    }
+
+    fn became_durable(&self) {
+        let durable = self.store.durable_index();
+        if self.followers.lock().tell(durable, &self.store) {
+            self.store.request_sync_soon();
+        }
+    }
+
+    /// Somebody begins to wait for news of a name: what is noted has to become durable.
+    fn hurry(&self, name: &str) {
         let followers = self.followers.lock();
-        (followers.scanned, followers.scanned_ts)
+        if followers
+            .by_name
+            .get(name)
+            .is_some_and(|n| n.noted.is_some())
+        {
+            self.store.request_sync_soon();
+        }
     }
 
     /// Follows what is written to a collection (`database.collection`), to a database, or (empty)
     /// at all.
-    pub fn follow(self: &Arc<LogTail>, name: &str) -> Arc<Follower> {
-        let follower = Arc::new(Follower {
-            news: Mutex::default(),
-            wake: Mutex::default(),
-            census: self.census.clone(),
-        });
-        self.census.following.fetch_add(1, SeqCst);
-        // What was written before was asked for by nobody.
-        *self.durable.lock() = true;
+    pub fn follow(self: &Arc<LogTail>, name: &str) -> Follower {
+        let place = Arc::<Place>::default();
+        let before = self.following.fetch_add(1, SeqCst);
+        // An entry that is appended after this is noted, or it is in the log's end below.
+        fence(SeqCst);
         let mut followers = self.followers.lock();
-        let list = followers.by_name.entry(name.to_string()).or_default();
-        list.retain(|f| f.strong_count() > 0);
-        list.push(Arc::downgrade(&follower));
-        if !followers.running {
-            followers.running = true;
-            followers.scanned = self.store.durable_index();
-            // Entries before the first scanned one are unknown, so no mark may be ahead of it.
-            followers.scanned_ts = 0;
-            let tail = self.clone();
-            let started = std::thread::Builder::new()
-                .name("log-tail".into())
-                .spawn(move || {
-                    let mut reader = None;
-                    while tail.turn(&mut reader) {}
-                });
-            followers.running = started.is_ok();
+        if before == 0 {
+            // What was applied meanwhile is unknown.
+            followers.scanned = Committed::default();
+            followers.applied = self.store.last();
+            followers.applied_at_sync = followers.applied;
         }
-        follower
-    }
-
-    /// Scans the new durable entries; false when there are no followers left.
-    fn turn(&self, reader: &mut Option<LogReader>) -> bool {
-        {
-            let mut durable = self.durable.lock();
-            if !*durable {
-                self.became_durable.wait_for(&mut durable, LOOK);
+        let (durable, end) = (self.store.durable_index(), self.store.log_end());
+        if followers.tell(durable, &self.store) {
+            self.store.request_sync_soon();
+        }
+        let followers = &mut *followers;
+        let named = followers.by_name.entry(name.into()).or_default();
+        named.places.push(place.clone());
+        if end > durable {
+            // These were applied before there was this follower, so they count as its concern.
+            match &mut named.noted {
+                Some((_, last)) => *last = end.max(*last),
+                none => {
+                    *none = Some((self.store.log_mark(durable + 1), end));
+                    followers.pending.push_front((durable + 1, name.into()));
+                }
             }
-            *durable = false;
-        }
-        let mut followers = self.followers.lock();
-        if self.census.changed.swap(false, SeqCst) {
-            followers.by_name.retain(|_, list| {
-                list.retain(|f| f.strong_count() > 0);
-                !list.is_empty()
-            });
-        }
-        if self.census.following.load(SeqCst) == 0 {
-            followers.running = false;
-            return false;
-        }
-        let durable = self.store.durable_index();
-        if self.store.last_index() > durable {
             self.store.request_sync();
         }
-        if durable > followers.scanned && self.scan(&mut followers, reader, durable).is_err() {
-            // The log could not be read. Followers get the error when they read it themselves.
-            *reader = None;
-            let mark = self.store.read_log(durable).map(|r| r.mark());
-            if let Ok(mark) = mark {
-                followers.tell_all(mark);
-            }
-            followers.scanned = durable;
+        Follower {
+            place,
+            tail: self.clone(),
+            name: name.into(),
         }
-        if followers.scanned < durable {
-            *self.durable.lock() = true;
-        }
-        true
     }
 
-    fn scan(
-        &self,
-        followers: &mut Followers,
-        reader: &mut Option<LogReader>,
-        durable: u64,
-    ) -> Result<()> {
-        let reader = match reader {
-            Some(reader) => reader,
-            none => none.insert(self.store.read_log(followers.scanned + 1)?),
-        };
-        for _ in 0..RUN {
-            let mark = reader.mark();
-            if mark.index > durable {
-                break;
+    fn unfollow(&self, name: &str, place: &Arc<Place>) {
+        self.following.fetch_sub(1, SeqCst);
+        let mut followers = self.followers.lock();
+        if let Some(named) = followers.by_name.get_mut(name) {
+            named.places.retain(|other| !Arc::ptr_eq(other, place));
+            if named.places.is_empty() {
+                followers.by_name.remove(name);
+                followers.pending.retain(|(_, waits)| &**waits != name);
             }
-            let Some(record) = reader.next()? else { break };
-            match Glance::at(record.payload) {
-                Some(Glance::Documents(ns)) => followers.tell_of(ns, mark),
-                _ => followers.tell_entry(record.payload, mark),
-            }
-            followers.scanned = record.index;
-            followers.scanned_ts = record.ts;
         }
-        Ok(())
     }
 }

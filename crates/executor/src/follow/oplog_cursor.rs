@@ -48,7 +48,7 @@ pub struct OplogCursor {
     skip: u64,
     left: Option<u64>,
     /// The follower of a tailable, awaiting cursor.
-    follower: Option<Arc<Follower>>,
+    follower: Option<Follower>,
     tailable: bool,
     caught_up: bool,
 }
