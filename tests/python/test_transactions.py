@@ -568,3 +568,38 @@ def test_what_was_made_inside_survives_kill_9(new_server):
         assert client.test.made.find_one({"a": 2})["_id"] == 1
         client.test.another.insert_one({})
         assert client.test.command("validate", "made", full=True)["valid"]
+
+
+@pytest.mark.parametrize("way", ["bulkWrite", "update", "delete", "insert"])
+def test_a_later_write_of_a_command_waits(client, things, way):
+    """As the first one does: until the transaction that has the document has ended, however long that takes."""
+    db, ns = things.database, {"ns": things.full_name}
+    command = {
+        "bulkWrite": {"bulkWrite": 1, "ops": [{"update": 0, "filter": {"_id": i}, "updateMods": {"$inc": {"n": 100}}} for i in (1, 2)], "nsInfo": [ns]},
+        "update": {"update": things.name, "updates": [{"q": {"_id": i}, "u": {"$inc": {"n": 100}}} for i in (1, 2)]},
+        "delete": {"delete": things.name, "deletes": [{"q": {"_id": i}, "limit": 1} for i in (1, 2)]},
+        # The second collides with a key that the transaction has taken, and gives up.
+        "insert": {"insert": things.name, "documents": [{"_id": 100 + i} for i in range(50)] + [{"_id": 200}]},
+    }[way]
+    outcome = []
+    with client.start_session() as s:
+        s.start_transaction()
+        things.update_one({"_id": 2}, {"$inc": {"n": 1}}, session=s)
+        things.insert_one({"_id": 200, "by": "the transaction"}, session=s)
+        run = client.admin if way == "bulkWrite" else db
+        waiting = threading.Thread(target=lambda: outcome.append(run.command(command)))
+        waiting.start()
+        waiting.join(0.3)
+        assert not outcome
+        s.commit_transaction()
+        waiting.join(30)
+    reply = outcome[0]
+    assert reply["ok"] == 1
+    if way == "insert":
+        assert reply["n"] == 50 and reply["writeErrors"][0]["code"] == 11000
+        assert things.find_one({"_id": 200})["by"] == "the transaction"
+    elif way == "delete":
+        assert reply["n"] == 2 and things.find_one({"_id": {"$in": [1, 2]}}) is None
+    else:
+        assert reply["nModified"] == 2 and "writeErrors" not in reply
+        assert [things.find_one({"_id": i})["n"] for i in (1, 2)] == [101, 103]

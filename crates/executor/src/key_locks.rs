@@ -157,6 +157,9 @@ pub struct Transactions {
     pub aborted: AtomicU64,
     /// The most memory that one transaction's writes may hold, in bytes.
     pub most_bytes: AtomicUsize,
+    /// What all of them hold together, and the most that may be.
+    pub held_bytes: AtomicUsize,
+    pub most_held_bytes: AtomicUsize,
     /// How long one waits for DDL (`maxTransactionLockRequestTimeoutMillis`).
     pub lock_patience_millis: AtomicU64,
 }
@@ -174,6 +177,8 @@ impl Default for Transactions {
             committed: AtomicU64::new(0),
             aborted: AtomicU64::new(0),
             most_bytes: AtomicUsize::new(MOST_BYTES),
+            held_bytes: AtomicUsize::new(0),
+            most_held_bytes: AtomicUsize::new(2 * MOST_BYTES),
             lock_patience_millis: AtomicU64::new(5),
         }
     }

@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
-use storage::{Entry, Op, View, WriteSet};
+use storage::{Entry, Op, View, WriteSet, write_conflict};
 
 /// The state of a transaction before a statement, to roll the statement back.
 pub struct Savepoint {
@@ -48,6 +48,8 @@ pub struct Transaction {
     /// Collections that the transaction has created.
     created: Vec<PendingCollection>,
     told: Arc<OpenTransaction>,
+    /// Its part in [`crate::key_locks::Transactions::held_bytes`].
+    accounted: usize,
     committed: bool,
 }
 
@@ -55,6 +57,7 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         let all = &self.engine.transactions;
         all.locks.release(&self.locked);
+        all.held_bytes.fetch_sub(self.accounted, Ordering::Relaxed);
         all.open.lock().remove(&self.id);
         let ended = match self.committed {
             true => &all.committed,
@@ -94,6 +97,7 @@ impl Transaction {
             collections: HashMap::new(),
             created: Vec::new(),
             told,
+            accounted: 0,
             committed: false,
         }
     }
@@ -131,6 +135,7 @@ impl Transaction {
         for (pending, before) in self.created.iter_mut().zip(savepoint.created) {
             pending.set(before);
         }
+        self.account(self.bytes());
     }
 
     /// A view of the snapshot with the transaction's own writes.
@@ -261,6 +266,7 @@ impl Transaction {
         let (operations, bytes) = (self.entries.len() as u64, self.bytes());
         self.told.operations.store(operations, Ordering::Relaxed);
         self.told.bytes.store(bytes, Ordering::Relaxed);
+        let held = self.account(bytes);
         let most = self.engine.transactions.most_bytes.load(Ordering::Relaxed);
         if bytes > most {
             bail!(
@@ -268,7 +274,25 @@ impl Transaction {
                 "Transaction is too large: it holds {bytes} bytes in memory, the limit is {most}"
             );
         }
+        if held
+            > self
+                .engine
+                .transactions
+                .most_held_bytes
+                .load(Ordering::Relaxed)
+        {
+            // Drivers begin again, when others may have ended.
+            return Err(write_conflict().into());
+        }
         Ok(())
+    }
+
+    /// Counts what it holds with what all hold; returns the sum.
+    fn account(&mut self, bytes: usize) -> usize {
+        let all = &self.engine.transactions.held_bytes;
+        let before = std::mem::replace(&mut self.accounted, bytes);
+        all.fetch_sub(before, Ordering::Relaxed);
+        all.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
     /// Takes the log entry of all writes, without the session's record. The transaction has

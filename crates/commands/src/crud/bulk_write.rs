@@ -543,6 +543,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .map(operation)
         .collect::<Result<Vec<_>>>()?;
     check_targets(&operations, &targets)?;
+    if operations.len() > 1 {
+        // A later one may have to wait for a transaction, and could not be handed over after the first.
+        cx.op.need_worker()?;
+    }
     collate(cx, &mut operations, &targets);
     let ids = common.ids(operations.len());
     if ids.len() != operations.len() {
