@@ -6,6 +6,7 @@
 //! there is no deadlock.
 
 use crate::session_id::Lsid;
+use crate::turns::Turns;
 use errors::Result;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -160,6 +161,8 @@ pub struct Transactions {
     /// What all of them hold together, and the most that may be.
     pub held_bytes: AtomicUsize,
     pub most_held_bytes: AtomicUsize,
+    /// For those that begin again after a conflict.
+    pub turns: Turns,
     /// How long one waits for DDL (`maxTransactionLockRequestTimeoutMillis`).
     pub lock_patience_millis: AtomicU64,
 }
@@ -179,6 +182,7 @@ impl Default for Transactions {
             most_bytes: AtomicUsize::new(MOST_BYTES),
             held_bytes: AtomicUsize::new(0),
             most_held_bytes: AtomicUsize::new(2 * MOST_BYTES),
+            turns: Turns::default(),
             lock_patience_millis: AtomicU64::new(5),
         }
     }

@@ -38,6 +38,7 @@ pub mod session_id;
 mod snapshot_history;
 pub mod temp_collections;
 mod transaction;
+mod turns;
 pub mod write;
 mod write_group;
 mod zone_maps;

@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn keys_of_neighbours_do_not_collide() {
         let prefix = keyspace::prefix(77, keyspace::SPACE_RECORD, 0);
-        let numbers = (0..20_000).map(|i| Value::from(i));
+        let numbers = (0..20_000i32).map(Value::from);
         let fractions = (0..20_000).map(|i| Value::from(f64::from(i) / 8.0 + 0.0625));
         let texts = (0..20_000).map(|i| Value::from(format!("user{i}")));
         let mut seen = HashMap::new();

@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::key_locks::OpenTransaction;
 use crate::session_id::Lsid;
 use crate::snapshot_history::PinnedSnapshot;
+use crate::turns::Turn;
 use bson::DocBuf;
 use catalog::{Collection, NewIndex, PendingCollection, WriteLock};
 use errors::{Result, bail};
@@ -51,6 +52,8 @@ pub struct Transaction {
     /// Its part in [`crate::key_locks::Transactions::held_bytes`].
     accounted: usize,
     committed: bool,
+    /// Where its session had to wait for one; it ends after all else was released.
+    turn: Option<Turn>,
 }
 
 impl Drop for Transaction {
@@ -99,7 +102,12 @@ impl Transaction {
             told,
             accounted: 0,
             committed: false,
+            turn: None,
         }
+    }
+
+    pub fn hold_turn(&mut self, turn: Option<Turn>) {
+        self.turn = turn;
     }
 
     pub fn told(&self) -> &OpenTransaction {

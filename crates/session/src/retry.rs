@@ -68,6 +68,8 @@ pub(crate) struct State {
     pub(crate) phase: Phase,
     /// The first statement of the transaction has not ended yet.
     pub(crate) starting: bool,
+    /// Its last transaction met a write conflict: the next one waits for its turn.
+    pub(crate) lost: bool,
     /// By first statement; the ranges do not overlap.
     done: BTreeMap<i32, Done>,
     /// The page that is written now, and the first statements of what is on it.

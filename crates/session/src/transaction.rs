@@ -100,9 +100,16 @@ impl Retries {
                     state.phase.name()
                 );
             }
+            let mut turn = None;
+            if state.lost {
+                ctx.need_worker()?;
+                turn = ctx.engine.transactions.turns.wait(|| ctx.check())?;
+                state.lost = false;
+            }
             let snapshot = snapshot()?;
             state.clear(number);
-            let begun = Transaction::begin(ctx.engine, snapshot, lsid, number);
+            let mut begun = Transaction::begin(ctx.engine, snapshot, lsid, number);
+            begun.hold_turn(turn);
             state.phase = Phase::InProgress(Box::new(begun));
             state.starting = true;
         }
@@ -214,6 +221,12 @@ impl TransactionHold {
 
     pub fn abort(&mut self) {
         self.session.state().phase = Phase::Aborted;
+    }
+
+    /// Aborts it after a write conflict.
+    pub fn abort_lost(&mut self) {
+        self.abort();
+        self.session.state().lost = true;
     }
 
     /// Whether it has been committed; the error of one that was not.

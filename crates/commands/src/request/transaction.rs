@@ -244,6 +244,11 @@ pub(super) fn leave(
             statement.hold.give_back(transaction, true);
             false
         }
+        Err(Stop::Failed(e)) if e.code == Code::WriteConflict => {
+            drop(transaction);
+            statement.hold.abort_lost();
+            true
+        }
         _ => {
             statement.hold.abort();
             true
