@@ -6,6 +6,7 @@
 //!   table of commands;
 //! - `admin`, `crud`, `ddl`, `diagnostic`, `handshake`, `replication`, `roles`, `sessions`, `stats`,
 //!   `users`: the commands, a file each, which parses, runs and replies;
+//! - `shard`: a shard's side of a cluster;
 //! - `security`: who a client is, and what he may do;
 //! - `monitoring`, `settings`, `topology`: state of the server that several commands share;
 //! - `background`: threads that work without a request.
@@ -32,6 +33,7 @@ mod handshake;
 mod replication;
 mod roles;
 mod sessions;
+mod shard;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -65,6 +67,10 @@ use storage::{Missing, Op, Store};
 pub struct Local {
     pub(crate) group: executor::WriteGroup,
     pub(crate) top: Arc<Mutex<metrics::Top>>,
+    /// Of routers' writes that are staged.
+    pub(crate) writers: Vec<shard::WriterGuard>,
+    /// Of the router's write that is run.
+    pub(crate) writer: Option<shard::WriterGuard>,
 }
 
 /// Answers requests.
@@ -95,6 +101,8 @@ pub struct Commands {
     pub(crate) replica: Option<Driver>,
     pub(crate) topology: Arc<topology::monitor::TopologyMonitor>,
     pub(crate) security: Arc<security::Security>,
+    /// What this shard has of sharded collections.
+    pub(crate) ownerships: Arc<shard::Ownerships>,
 }
 
 /// Goes on with the index builds that a stop interrupted.
@@ -145,6 +153,7 @@ impl Commands {
         )?;
         let security = Arc::new(security::Security::open(&config)?);
         store.observe(Arc::new(security::RaiseGeneration(security.clone())))?;
+        let ownerships = shard::Ownerships::follow(&engine)?;
         control.establishment.limit(parameters.establishment());
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
         engine.no_table_scan.store(no_scan, Ordering::Relaxed);
@@ -175,6 +184,7 @@ impl Commands {
             replica,
             topology: Arc::default(),
             security,
+            ownerships,
         };
         let control = commands.control.clone();
         (commands.cursors).on_kill_of_waiting(Box::new(move || control.stir()));
@@ -243,6 +253,8 @@ impl Service for Commands {
         Local {
             group: executor::WriteGroup::default(),
             top: self.counters.shard(),
+            writers: Vec::new(),
+            writer: None,
         }
     }
 
@@ -295,10 +307,9 @@ impl Service for Commands {
     }
 
     fn commit(&self, local: &mut Local) -> Fallible<u64> {
-        local
-            .group
-            .commit(&self.store)
-            .inspect_err(|_| self.retries.forget())
+        let committed = local.group.commit(&self.store);
+        local.writers.clear();
+        committed.inspect_err(|_| self.retries.forget())
     }
 
     fn durable(&self) -> Fallible<u64> {

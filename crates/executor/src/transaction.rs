@@ -52,6 +52,8 @@ pub struct Transaction {
     /// Its part in [`crate::key_locks::Transactions::held_bytes`].
     accounted: usize,
     committed: bool,
+    /// Dropped with it.
+    kept: Vec<Box<dyn Send>>,
     /// Where its session had to wait for one; it ends after all else was released.
     turn: Option<Turn>,
 }
@@ -102,12 +104,19 @@ impl Transaction {
             told,
             accounted: 0,
             committed: false,
+            kept: Vec::new(),
             turn: None,
         }
     }
 
     pub fn hold_turn(&mut self, turn: Option<Turn>) {
         self.turn = turn;
+    }
+
+    /// Holds something until the transaction has ended: until its commit is applied, or it is
+    /// aborted.
+    pub fn keep(&mut self, what: impl Send + 'static) {
+        self.kept.push(Box::new(what));
     }
 
     pub fn told(&self) -> &OpenTransaction {

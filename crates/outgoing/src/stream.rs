@@ -61,6 +61,11 @@ impl Stream {
         set.map_err(failed("preparing a socket"))
     }
 
+    /// How long a read waits; `None` is as long as it takes.
+    pub fn set_read_timeout(&self, limit: Option<std::time::Duration>) -> io::Result<()> {
+        self.socket.set_read_timeout(limit)
+    }
+
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.socket.set_nonblocking(nonblocking)
     }

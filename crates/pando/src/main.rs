@@ -14,6 +14,7 @@ mod oplog;
 mod options;
 mod peers;
 mod restore;
+mod route;
 mod salvage;
 mod schema;
 mod serve;
@@ -35,6 +36,7 @@ PandoDB: a document database for MongoDB's drivers, shells and tools.
 Usage: pando <command> [options]
 
   serve     start the server (see: pando serve --help)
+  route     start a router of a sharded cluster: pando route --configdb SET/HOST:PORT (also as mongos)
   mongod    the same with mongod's flags and manners, as when the program is called by that name
   cluster   runs a replica set on this machine: pando cluster up --replicas 3
   check     reads a data directory that no server has open, and says what is damaged: pando check DIR
@@ -56,11 +58,16 @@ fn run() -> ExitCode {
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
     let mut rest: Vec<OsString> = args.collect();
-    if Path::new(&program)
-        .file_name()
-        .is_some_and(|name| name == "mongod")
-    {
+    let called = |as_name: &str| {
+        Path::new(&program)
+            .file_name()
+            .is_some_and(|n| n == as_name)
+    };
+    if called("mongod") {
         return serve::main(Personality::Mongod, &rest);
+    }
+    if called("mongos") {
+        return serve::route(Personality::Mongod, &rest);
     }
     let command = if rest.is_empty() {
         OsString::from("--help")
@@ -69,6 +76,8 @@ fn run() -> ExitCode {
     };
     match command.to_str() {
         Some("serve") => serve::main(Personality::Pando, &rest),
+        Some("route") => serve::route(Personality::Pando, &rest),
+        Some("mongos") => serve::route(Personality::Mongod, &rest),
         Some("mongod") => serve::main(Personality::Mongod, &rest),
         Some("cluster") => cluster::main(&rest),
         Some("check") => check::main(&rest),

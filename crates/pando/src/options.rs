@@ -343,6 +343,7 @@ pub const FLAGS: &[Flag] = &[
     ),
     flag(&["shardsvr"], "sharding.clusterRole", Fixed("shardsvr")),
     flag(&["configsvr"], "sharding.clusterRole", Fixed("configsvr")),
+    flag(&["configdb"], "sharding.configDB", Value("SET/HOST:PORT")),
     own(
         &["auth"],
         "security.authorization",

@@ -73,6 +73,12 @@ impl Access {
     }
 }
 
+/// How a router, or who balances, proves who it is: the connection string of a host.
+pub fn access(config: &ServerConfig) -> router::Access {
+    let access = Access::of(config);
+    Arc::new(move |host| access.url(host))
+}
+
 /// Percent-encoded, for a connection string.
 fn escape(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~/".contains(&b);

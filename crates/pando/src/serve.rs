@@ -15,7 +15,7 @@ use commands::Commands;
 use replication::Driver;
 use server::tls::Tls;
 use server::{Limits, Listeners};
-use service::config::{Personality, ServerConfig, TlsMode, Topology};
+use service::config::{Personality, Role, ServerConfig, TlsMode, Topology};
 use service::{Control, logging};
 use storage::{LogWindow, Store, StoreOptions};
 
@@ -24,6 +24,7 @@ use crate::daemon::{self, Forked, PidFile, Ready};
 use crate::memory;
 use crate::options::{self, Asked};
 use crate::peers::Peers;
+use crate::route;
 use crate::settings::{self, Launch};
 
 const BAD_OPTIONS: u8 = 2;
@@ -72,6 +73,18 @@ pub fn main(personality: Personality, args: &[OsString]) -> ExitCode {
             leave(failure.code)
         }
     }
+}
+
+/// A router's beginning: as a server's, with `--configdb`.
+pub fn route(personality: Personality, args: &[OsString]) -> ExitCode {
+    let has = |flag: &str| args.iter().any(|a| a.to_string_lossy().starts_with(flag));
+    if !has("--configdb") && !has("--help") && !has("--version") && !has("--config") && !has("-f") {
+        eprintln!(
+            "a router needs --configdb SET/HOST:PORT: the replica set that has the cluster's metadata"
+        );
+        return ExitCode::from(BAD_OPTIONS);
+    }
+    main(personality, args)
 }
 
 fn start(personality: Personality, args: &[OsString]) -> Result<ExitCode, Failure> {
@@ -216,11 +229,23 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         tls,
         ..Limits::default()
     };
-    let served = server::serve(listeners, Arc::new(commands), Arc::clone(&control), limits);
+    if let (Role::Config, Some(driver)) = (config.role, &replica) {
+        route::balance(&config, driver).map_err(|says| Failure { code: 1, says })?;
+    }
+    let served = match config.role {
+        Role::Router => {
+            let router = Arc::new(route::router(&config, commands));
+            server::serve(listeners, router, Arc::clone(&control), limits)
+        }
+        _ => server::serve(listeners, Arc::new(commands), Arc::clone(&control), limits),
+    };
     if let Some(replica) = &replica {
         replica.stop();
     }
     let closed = store.close();
+    if config.role == Role::Router {
+        route::clear(&config.db_path);
+    }
     drop(pid_file);
     let failed = served
         .map_err(|e| e.to_string())
@@ -331,6 +356,12 @@ fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, lacks_
         ),
     };
     let part = match &config.topology {
+        Topology::Standalone if config.role == Role::Router => {
+            format!(
+                "router of {}",
+                config.config_db.as_deref().unwrap_or_default()
+            )
+        }
         Topology::Standalone => "standalone".into(),
         Topology::ReplicaSet { name, .. } => format!("replica set {name} of one member"),
     };

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use service::config::{
-    AuditOptions, AuditTo, ClusterAuth, Durability, Personality, Secret, SecurityOptions,
+    AuditOptions, AuditTo, ClusterAuth, Durability, Personality, Role, Secret, SecurityOptions,
     ServerConfig, TlsMode, TlsOptions, Topology,
 };
 
 use crate::memory;
 use crate::options::{Given, Options, WITHOUT_EFFECT};
+use crate::route;
 
 /// A configuration and what concerns the process alone.
 #[derive(Debug)]
@@ -38,18 +39,24 @@ pub fn launch(
     let tls = tls(&o)?;
     let security = security(&o, &tls)?;
     let port: u16 = o.parsed("net.port", "a port")?.unwrap_or(27017);
+    let role = role(&o, &security)?;
     let config = ServerConfig {
         personality,
-        db_path: absolute(o.text("storage.dbPath").unwrap_or(if mongod {
-            "/data/db"
-        } else {
-            "pando-data"
-        }))?,
+        db_path: match (role, o.text("storage.dbPath")) {
+            (Role::Router, _) => route::scratch_dir(),
+            (_, Some(dir)) => absolute(dir)?,
+            (_, None) => absolute(if mongod { "/data/db" } else { "pando-data" })?,
+        },
         port,
         bind: bind(&o, &security, tls.mode)?,
         unix_socket: unix_socket(&o, mongod, port)?,
         advertise: advertise(&o)?,
-        topology: topology(&o, mongod)?,
+        topology: match role {
+            Role::Router => Topology::Standalone,
+            _ => topology(&o, mongod)?,
+        },
+        role,
+        config_db: o.text("sharding.configDB").map(String::from),
         cache_bytes: cache_bytes(&o)?,
         direct_io: o.switch("pando.directIo")?.unwrap_or(false),
         engine_options: o
@@ -162,12 +169,6 @@ fn bad(given: &Given, what: &str) -> String {
 
 /// What would be dangerous to pass over in silence.
 fn refuse(o: &Reader<'_>) -> Result<(), String> {
-    if let Some(given) = o.given("sharding.clusterRole") {
-        return Err(format!(
-            "{}: this server cannot be part of a sharded cluster yet",
-            given.origin
-        ));
-    }
     if let Some(given) = o.given("storage.engine")
         && !matches!(given.value.as_str(), "wiredTiger" | "inMemory" | "pando")
     {
@@ -402,6 +403,28 @@ fn advertise(o: &Reader<'_>) -> Result<Option<String>, String> {
         Ok(Some(given.value.clone()))
     } else {
         Err(bad(given, "HOST:PORT"))
+    }
+}
+
+fn role(o: &Reader<'_>, security: &SecurityOptions) -> Result<Role, String> {
+    let named = o.text("replication.replSetName").is_some();
+    let role = match (o.text("sharding.configDB"), o.text("sharding.clusterRole")) {
+        (Some(_), Some(_)) => {
+            return Err("--configdb is for routers, which have no other role".into());
+        }
+        (Some(_), None) if security.authorization => {
+            return Err("a router that asks clients to log in is not there yet: start it without --auth, --keyFile and certificates, where nobody else can reach it".into());
+        }
+        (Some(_), None) => return Ok(Role::Router),
+        (None, Some("shardsvr")) => Role::Shard,
+        (None, Some("configsvr")) => Role::Config,
+        (None, _) => return Ok(Role::None),
+    };
+    match named {
+        true => Ok(role),
+        false => {
+            Err("a member of a sharded cluster belongs to a replica set: give --replSet".into())
+        }
     }
 }
 
@@ -695,7 +718,8 @@ mod tests {
             ("--auditDestination syslog", "file or console"),
             ("--auditDestination console --auditFormat BSON", "JSON"),
             ("--tlsDisabledProtocols TLS1_2,TLS1_3", "both disabled"),
-            ("--shardsvr", "sharded cluster"),
+            ("--shardsvr", "give --replSet"),
+            ("--configdb a/b:1 --shardsvr", "no other role"),
             ("--storageEngine mmapv1", "unknown storage engine"),
             ("--standalone --replSet x", "give one of"),
             ("--cache 12", "a size"),

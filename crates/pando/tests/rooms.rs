@@ -44,6 +44,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["executor", "catalog", "storage", "bson", "errors"],
     ),
     ("replication", &["storage", "bson", "errors"]),
+    ("sharding", &["planner", "query", "bson", "errors"]),
     ("auth", &["bson", "errors"]),
     ("certificates", &[]),
     ("outgoing", &["auth", "certificates", "bson"]),
@@ -53,6 +54,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         &[
             "service",
             "replication",
+            "sharding",
             "auth",
             "session",
             "executor",
@@ -67,6 +69,12 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "router",
+        &[
+            "commands", "outgoing", "service", "sharding", "query", "wire", "bson", "errors",
+        ],
+    ),
+    (
         "server",
         &["service", "certificates", "wire", "uring", "bson", "errors"],
     ),
@@ -76,6 +84,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         &[
             "auth",
             "commands",
+            "router",
             "server",
             "service",
             "replication",

@@ -6,7 +6,7 @@
 //! * `interval`: sets of values; `bounds`: which values a predicate can hold for, and the byte
 //!   ranges of an index that hold them; `skip`: bounds of later fields, and where the next entry
 //!   inside can be; `implied`: whether a filter implies another (partial and sparse indexes);
-//!   `choose`: candidates and their cost; `cells`: of indexes of shapes; `distinct`: scans that go
+//!   `field_values`: what a router asks of a filter; `choose`: candidates and their cost; `cells`: of indexes of shapes; `distinct`: scans that go
 //!   from value to value.
 //! * [`explain`]: a plan as MongoDB's explain prints it.
 //!
@@ -22,6 +22,7 @@ mod cells;
 mod choose;
 mod distinct;
 pub mod explain;
+mod field_values;
 mod hint;
 mod implied;
 mod interval;
@@ -35,6 +36,7 @@ mod wildcard;
 
 pub use choose::plan;
 pub use distinct::{Distinct, DistinctRequest};
+pub use field_values::{ScalarField, field_values};
 pub use implied::implies;
 pub use interval::Interval;
 pub use plan::{

@@ -50,6 +50,17 @@ impl Topology {
     }
 }
 
+/// The part that the server plays in a sharded cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    #[default]
+    None,
+    Shard,
+    /// It has the metadata.
+    Config,
+    Router,
+}
+
 /// Which connections are encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
@@ -171,6 +182,9 @@ pub struct ServerConfig {
     /// one came in on.
     pub advertise: Option<String>,
     pub topology: Topology,
+    pub role: Role,
+    /// A router's configuration set: `set/host:port,…`.
+    pub config_db: Option<String>,
     /// Memory for blocks and memtables together, in bytes.
     pub cache_bytes: u64,
     /// Data files are read and written past the kernel's page cache.
@@ -221,6 +235,8 @@ impl Default for ServerConfig {
                 name: "rs0".into(),
                 named: false,
             },
+            role: Role::None,
+            config_db: None,
             cache_bytes: 256 << 20,
             direct_io: false,
             engine_options: String::new(),

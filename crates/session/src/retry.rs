@@ -28,6 +28,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use storage::{Direction, Effect, Entry, OpSession, Store};
 
+mod hand_over;
+
 /// What a session's record lies under: its id where it is nobody's, else a digest of id and owner,
 /// which nobody can make fall on another's.
 type RecordId = [u8; 16];
@@ -394,26 +396,32 @@ impl Retryable {
     }
 
     fn write(&self) -> Vec<u8> {
-        let mut w = Writer::with_capacity(128);
-        w.i64("txn", self.state.txn)
-            .date("date", self.now_millis)
-            .open_array("done");
         let State { on_page, done, .. } = &*self.state;
-        for d in on_page.iter().filter_map(|first| done.get(first)) {
-            w.open_doc("").i32("i", d.first).i32("c", d.count);
-            w.i64("n", d.result.n as i64)
-                .i64("m", d.result.n_modified as i64);
-            if let Some(u) = &d.result.upserted {
-                w.open_doc("u").val("v", u.as_val()).close();
-            }
-            if let Some(i) = &d.result.image {
-                w.doc("d", i.as_doc());
-            }
-            w.close();
+        let results = on_page.iter().filter_map(|first| done.get(first));
+        page(self.state.txn, self.now_millis, results)
+    }
+}
+
+/// A page of a session's record.
+fn page<'a>(txn: i64, now_millis: i64, results: impl Iterator<Item = &'a Done>) -> Vec<u8> {
+    let mut w = Writer::with_capacity(128);
+    w.i64("txn", txn)
+        .date("date", now_millis)
+        .open_array("done");
+    for d in results {
+        w.open_doc("").i32("i", d.first).i32("c", d.count);
+        w.i64("n", d.result.n as i64)
+            .i64("m", d.result.n_modified as i64);
+        if let Some(u) = &d.result.upserted {
+            w.open_doc("u").val("v", u.as_val()).close();
+        }
+        if let Some(i) = &d.result.image {
+            w.doc("d", i.as_doc());
         }
         w.close();
-        w.finish().into_vec()
     }
+    w.close();
+    w.finish().into_vec()
 }
 
 fn number(d: Doc<'_>, name: &str) -> Option<i64> {

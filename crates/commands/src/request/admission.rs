@@ -159,7 +159,7 @@ impl Commands {
             bail!(InvalidOptions, "Specifying autocommit=true is not allowed.");
         }
         if transaction::is_statement(args) {
-            return transaction::check_arguments(command, args);
+            return transaction::check_arguments(command, args, self.config.role);
         }
         if g.start_transaction {
             bail!(

@@ -22,6 +22,7 @@ use ::replication::member::raft_id;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, Stop, Suspension, err};
 use executor::{OpCtx, WriteGroup};
+use service::config::Role;
 use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -73,20 +74,75 @@ impl Commands {
         {
             return suspended(Suspension::Worker, None);
         }
+        if self.config.role == Role::Shard {
+            return self.dispatch_for_router(local, mode, client, request, command, out);
+        }
         let call = Call {
             mode,
             client,
             request,
             command,
         };
+        self.complete(local, &call, start, out)
+    }
+
+    /// Answers, or says why not.
+    fn complete(
+        &self,
+        local: &mut Local,
+        call: &Call<'_, '_>,
+        start: usize,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
         let mut left = Left::default();
-        match self.answer(local, &call, out, &mut left) {
+        match self.answer(local, call, out, &mut left) {
             Ok(outcome) => outcome,
             Err(stop) => {
                 out.truncate(start);
-                self.stopped(&call, stop, left, out)
+                self.stopped(call, stop, left, out)
             }
         }
+    }
+
+    /// As a shard: a router's command carries what the router believes.
+    fn dispatch_for_router(
+        &self,
+        local: &mut Local,
+        mode: Mode,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        command: &'static Command,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let start = out.len();
+        let mut admitted = match self.admit_router(command, request) {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                command.failed.fetch_add(1, Relaxed);
+                self.counters.failed();
+                service::write_error(&error, out);
+                return Outcome::Reply;
+            }
+        };
+        let body = admitted.body.take();
+        let hiding = body.as_ref().map(|body| Request {
+            body: body.as_doc(),
+            sequences: &[],
+            ..*request
+        });
+        let call = Call {
+            mode,
+            client,
+            request: hiding.as_ref().unwrap_or(request),
+            command,
+        };
+        local.writer = admitted.writer.take();
+        let outcome = self.complete(local, &call, start, out);
+        let writer = local.writer.take();
+        if matches!(outcome, Outcome::Staged { .. }) {
+            local.writers.extend(writer);
+        }
+        outcome
     }
 
     /// The outcome of a failed request: on a loop it may run again, otherwise its reply is the
@@ -140,6 +196,11 @@ impl Commands {
         let statement = self
             .enter_transaction(call, &args, &mut op)
             .map_err(|e| e.map_error(|e| transaction::with_label(e, call.command, &args)))?;
+        if let Some(transaction) = op.transaction.as_deref_mut()
+            && let Some(writer) = local.writer.take()
+        {
+            transaction.keep(writer);
+        }
         let mut cx = CommandContext::new(self, call, args, op, std::mem::take(out));
         cx.begun = progress.and_then(|p| p.begun);
         cx.transaction = statement;

@@ -219,6 +219,12 @@ commands! {
     "replSetReconfig" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_reconfig::run, "another configuration of the replica set";
     "pandoCopyFiles" => ADMIN | WORKER | LONG, Cluster(&[Internal]), crate::replication::pando_copy_files::run, "the files of this member, for one that the log does not reach";
     "pandoReplicate" => ADMIN, Cluster(&[Internal]), crate::replication::pando_replicate::run, "what members of a replica set send each other";
+    "_pandoOwnership" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_ownership::run, "tells a shard what it has of a collection";
+    "_pandoReceive" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_receive::run, "tells a shard of a range that comes in";
+    "_pandoChanges" => ADMIN | WORKER, Cluster(&[Internal]), crate::shard::pando_changes::run, "which documents of a collection were touched";
+    "_pandoFence" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_fence::run, "lets routers wait while a range changes its owner";
+    "_pandoSessions" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_sessions::run, "outcomes of retryable writes, for another shard";
+    "_pandoClean" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_clean::run, "removes the documents of a range that the shard does not own";
     "replSetInitiate" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_initiate::run, "makes the replica set";
 }
 

@@ -13,6 +13,7 @@ use crate::settings::parameters::{TRANSACTION_LIFETIME, TRANSACTION_LOCK_PATIENC
 use bson::{Doc, Val};
 use errors::{Code, Error, Result, Stop, bail};
 use executor::{OpCtx, PinnedSnapshot, Savepoint, Transaction};
+use service::config::Role;
 use session::{Lsid, TransactionHold};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,8 +44,9 @@ const STATEMENTS: [&str; 12] = [
     "createIndexes",
 ];
 
-/// Checks the arguments of a statement, and that the command may be one.
-pub(super) fn check_arguments(command: &Command, args: &Args<'_>) -> Result<()> {
+/// Checks the arguments of a statement, and that the command may be one. A cluster's metadata
+/// changes in transactions on its configuration set.
+pub(super) fn check_arguments(command: &Command, args: &Args<'_>, role: Role) -> Result<()> {
     let g = &args.generic;
     if ends(command) {
         return Ok(());
@@ -63,7 +65,8 @@ pub(super) fn check_arguments(command: &Command, args: &Args<'_>) -> Result<()> 
             command.name
         );
     }
-    if matches!(args.db, "config" | "local") {
+    let metadata = args.db == "config" && role == Role::Config;
+    if matches!(args.db, "config" | "local") && !metadata {
         bail!(
             OperationNotSupportedInTransaction,
             "Cannot run command against the '{}' database in a transaction.",

@@ -1,0 +1,121 @@
+//! What this shard knows of its part of each sharded collection, in memory.
+//!
+//! Invariant: it is what the documents of `config.ownership` say, as applied entries wrote them. A
+//! write that a router sent holds its collection's gate from before its version is compared until it is committed; so whoever
+//! has raised a fence and then passed the gate has seen the last write of before.
+
+use super::OWNERSHIP;
+use crate::settings::documents;
+use bson::Doc;
+use catalog::keyspace::SPACE_RECORD;
+use errors::Result;
+use executor::Engine;
+use parking_lot::{ArcRwLockReadGuard, RawRwLock, RwLock};
+use sharding::Ownership;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use storage::{Committed, Effect, Entry, Observer, Op};
+
+/// How long routers' new writes wait for those that are under way.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// Held by a router's write until it is committed.
+pub type WriterGuard = ArcRwLockReadGuard<RawRwLock, ()>;
+
+#[derive(Default)]
+struct Part {
+    ownership: Option<Arc<Ownership>>,
+    gate: Arc<RwLock<()>>,
+}
+
+#[derive(Default)]
+pub struct Ownerships {
+    parts: RwLock<HashMap<String, Part>>,
+    /// What changes them: one at a time.
+    pub(super) changing: parking_lot::Mutex<()>,
+}
+
+impl Ownerships {
+    /// What is stored, and from now on every change of it.
+    pub fn follow(engine: &Arc<Engine>) -> Result<Arc<Ownerships>> {
+        let this = Arc::new(Ownerships::default());
+        documents::each(engine, OWNERSHIP, Doc::EMPTY, |d| {
+            this.take(d);
+            Ok(true)
+        })?;
+        engine.store.observe(this.clone())?;
+        Ok(this)
+    }
+
+    pub fn get(&self, ns: &str) -> Option<Arc<Ownership>> {
+        self.parts.read().get(ns)?.ownership.clone()
+    }
+
+    /// The gate for a write; `None` while somebody waits for writes to end.
+    pub fn enter(&self, ns: &str) -> Option<WriterGuard> {
+        self.gate(ns).try_read_arc()
+    }
+
+    fn gate(&self, ns: &str) -> Arc<RwLock<()>> {
+        if let Some(part) = self.parts.read().get(ns) {
+            return part.gate.clone();
+        }
+        let mut parts = self.parts.write();
+        parts.entry(ns.into()).or_default().gate.clone()
+    }
+
+    /// Waits until the writes that are under way are committed, those of open transactions among
+    /// them; false when that takes too long.
+    pub fn drain(&self, ns: &str) -> bool {
+        self.gate(ns).try_write_for(DRAIN).is_some()
+    }
+
+    fn take(&self, d: Doc<'_>) {
+        match Ownership::parse(d) {
+            Ok(ownership) => {
+                let mut parts = self.parts.write();
+                let part = parts.entry(ownership.ns.clone()).or_default();
+                part.ownership = Some(Arc::new(ownership));
+            }
+            Err(e) => {
+                tracing::error!(target: "SHARDING", error = %e, "A document of config.ownership is not understood")
+            }
+        }
+    }
+
+    fn forget(&self, ns: Option<&str>) {
+        let mut parts = self.parts.write();
+        for (_, part) in parts
+            .iter_mut()
+            .filter(|(name, _)| ns.is_none_or(|ns| ns == *name))
+        {
+            part.ownership = None;
+        }
+    }
+}
+
+impl Observer for Ownerships {
+    fn applied(&self, _: Committed, entry: &Entry) {
+        for part in entry.plain().filter(|e| &*e.ns == OWNERSHIP) {
+            match &part.op {
+                Op::Ddl(what) if Doc::new(what).is_some_and(|d| d.get("drop").is_some()) => {
+                    self.forget(None)
+                }
+                Op::Delete { record_key } => {
+                    let id = Doc::new(record_key).and_then(|d| d.get("_id")?.as_str());
+                    self.forget(id);
+                }
+                _ => {}
+            }
+            for effect in &part.effects {
+                if let Effect::Put(key, value) = effect
+                    && key.get(8) == Some(&SPACE_RECORD)
+                    && let Some(d) = Doc::new(value)
+                {
+                    self.take(d);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! `_pandoClean`: removes the documents of a range that the shard does not own.
+//!
+//! ```text
+//! {_pandoClean: 1, ns, range: {low, high?}, keep?: true}      → {n: <documents removed>}
+//! ```
+//! With `keep` it stays a range that may hold orphans.
+
+use super::{range, store, text};
+use crate::request::{CommandContext, Done};
+use crate::settings::documents;
+use bson::Writer;
+use errors::{Result, bail};
+use sharding::cut;
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let ns = text(cx, "ns")?;
+    let gone = range(cx)?;
+    let ownerships = cx.app.ownerships.clone();
+    let _one = ownerships.changing.lock();
+    let Some(known) = ownerships.get(ns) else {
+        bail!(NamespaceNotSharded, "{ns} is not sharded here");
+    };
+    let orphaned = std::slice::from_ref(&gone);
+    if cut(orphaned, &known.owned) != orphaned {
+        bail!(IllegalOperation, "the shard owns a part of the range");
+    }
+    let Some((min, max)) = known.key.bounds(&gone) else {
+        bail!(BadValue, "the range has no bounds of the shard key");
+    };
+    let mut w = Writer::new();
+    w.doc(
+        "$expr",
+        known.key.within(min.as_doc(), max.as_doc()).as_doc(),
+    );
+    let n = documents::remove(&mut cx.op, ns, w.finish().as_doc())?;
+    if !cx.args.field("keep").is_some_and(|v| v.truthy()) {
+        store(cx, &(*known).clone().cleaned(gone))?;
+    }
+    cx.after_commit = true;
+    cx.w.i64("n", n as i64);
+    Ok(Done::Reply)
+}

@@ -1,0 +1,54 @@
+//! `_pandoFence`: from here on routers wait with a collection, because a range of it is about to
+//! have another owner.
+//!
+//! ```text
+//! {_pandoFence: 1, ns, range: {low, high?}, by: <string>}      → {upTo: <long>}
+//! {_pandoFence: 1, ns, by, lift: true}
+//! ```
+//! The reply comes when all writes of before are in the log, which ends at `upTo`.
+
+use super::{range, store, text};
+use crate::request::{CommandContext, Done};
+use errors::{Result, bail};
+use sharding::{Fence, Ownership};
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (ns, by) = (text(cx, "ns")?, text(cx, "by")?);
+    let lift = cx.args.field("lift").is_some_and(|v| v.truthy());
+    let ownerships = cx.app.ownerships.clone();
+    let _one = ownerships.changing.lock();
+    let Some(known) = ownerships.get(ns) else {
+        bail!(NamespaceNotSharded, "{ns} is not sharded here");
+    };
+    if let Some(fence) = known.fence.as_ref().filter(|f| f.by != by) {
+        if lift {
+            return Ok(Done::Reply);
+        }
+        bail!(
+            ConflictingOperationInProgress,
+            "{ns} is fenced by {}",
+            fence.by
+        );
+    }
+    let fence = match lift {
+        true => None,
+        false => Some(Fence {
+            by: by.into(),
+            range: range(cx)?,
+        }),
+    };
+    let fenced = Ownership {
+        fence,
+        ..(*known).clone()
+    };
+    store(cx, &fenced)?;
+    if !lift && !ownerships.drain(ns) {
+        store(cx, &known)?;
+        bail!(
+            LockTimeout,
+            "writes to {ns} have been open for too long for a range of it to be moved"
+        );
+    }
+    cx.w.i64("upTo", cx.app.store.last_index() as i64);
+    Ok(Done::Reply)
+}

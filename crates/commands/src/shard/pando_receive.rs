@@ -1,0 +1,30 @@
+//! `_pandoReceive`: the documents of a range are about to come in. Until the shard owns the range,
+//! routers do not see them.
+//!
+//! ```text
+//! {_pandoReceive: 1, ns, key, version, range: {low, high?}}
+//! ```
+
+use super::{document, range, store, text};
+use crate::request::{CommandContext, Done, idl};
+use errors::{Result, bail};
+use sharding::{Ownership, ShardKey, Version};
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let ns = text(cx, "ns")?;
+    let key = ShardKey::parse(document(cx, "key")?)?;
+    let version = idl::required(cx.command.name, "version", cx.args.field("version"))?;
+    let version = Version::parse(version)?;
+    let incoming = range(cx)?;
+    let ownerships = cx.app.ownerships.clone();
+    let _one = ownerships.changing.lock();
+    let known = match ownerships.get(ns) {
+        Some(known) if known.version.is_same_life(&version) => (*known).clone(),
+        Some(known) if known.version.is_newer(&version) => {
+            bail!(StaleConfig, "{ns} has been sharded anew")
+        }
+        _ => Ownership::nothing(ns, key, version),
+    };
+    store(cx, &known.receive(incoming))?;
+    Ok(Done::Reply)
+}

@@ -1,0 +1,52 @@
+//! `pando route` and `mongos`: the wiring of a router, and of the balancer in the process of a
+//! configuration set.
+//!
+//! Invariant: a router's directory is scratch, and goes with the process.
+
+use crate::peers;
+use commands::Commands;
+use replication::Driver;
+use router::{Cluster, Router, balancer};
+use service::ServerConfig;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The directory of a router that was given none.
+pub fn scratch_dir() -> PathBuf {
+    let name = format!("pando-route-{}-{:08x}", std::process::id(), seed());
+    std::env::temp_dir().join(name)
+}
+
+fn seed() -> u32 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| d.subsec_nanos())
+}
+
+/// A router in front of the cluster that the configuration names.
+pub fn router(config: &ServerConfig, commands: Commands) -> Router {
+    let address = config.config_db.clone().unwrap_or_default();
+    let cluster = Arc::new(Cluster::new(&address, peers::access(config)));
+    let router = Router::new(cluster, commands);
+    router.announce(&format!("localhost:{}", config.port));
+    router
+}
+
+/// Begins to balance the cluster whose configuration this set has, where this member leads it.
+pub fn balance(config: &ServerConfig, driver: &Driver) -> Result<(), String> {
+    let host = match config.bind.first().map(String::as_str) {
+        None | Some("localhost" | "0.0.0.0" | "::") => "127.0.0.1",
+        Some(host) => host,
+    };
+    let address = format!("{}/{host}:{}", driver.set_name(), config.port);
+    let cluster = Arc::new(Cluster::new(&address, peers::access(config)));
+    let driver = driver.clone();
+    let leads = move || driver.status().is_primary() && driver.is_open();
+    balancer::run(cluster, leads).map_err(|e| format!("the balancer does not start: {e}"))
+}
+
+/// Removes what a router kept while it ran.
+pub fn clear(dir: &Path) {
+    if let Err(e) = std::fs::remove_dir_all(dir) {
+        tracing::warn!(target: "CONTROL", dir = %dir.display(), error = %e, "The router's directory stays");
+    }
+}

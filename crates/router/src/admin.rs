@@ -1,0 +1,316 @@
+//! Commands that change the cluster: shards, sharded collections, chunks, zones.
+
+mod collections;
+mod shards;
+mod zones;
+
+use crate::chunks;
+use crate::metadata::Placement;
+use crate::request::{Command, finish};
+use crate::service_impl::Router;
+use crate::transfer::move_range;
+use crate::{Outcome, balancer, ddl};
+use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
+use errors::err;
+use sharding::{Chunk, RoutingTable, Version};
+use std::sync::Arc;
+
+type Handler = fn(&Router, &Command<'_>) -> Outcome<DocBuf>;
+
+pub(crate) fn handler(name: &str) -> Option<Handler> {
+    Some(match name {
+        "addShard" | "addshard" => shards::add,
+        "listShards" => shards::list,
+        "removeShard" | "removeshard" => shards::remove,
+        "getShardMap" => shards::map,
+        "isdbgrid" | "isDbGrid" => shards::is_router,
+        "enableSharding" | "enablesharding" => collections::enable,
+        "shardCollection" | "shardcollection" => collections::shard,
+        "getShardVersion" => collections::version,
+        "split" => split,
+        "moveChunk" | "movechunk" => move_chunk,
+        "moveRange" => move_one,
+        "mergeChunks" => merge_chunks,
+        "addShardToZone" => zones::add_shard,
+        "removeShardFromZone" => zones::remove_shard,
+        "updateZoneKeyRange" => zones::update_range,
+        "balancerStart" => balancer::start,
+        "balancerStop" => balancer::stop,
+        "balancerStatus" => balancer::status,
+        "balancerCollectionStatus" => balancer::collection_status,
+        "flushRouterConfig" => flush,
+        "movePrimary"
+        | "moveCollection"
+        | "unshardCollection"
+        | "reshardCollection"
+        | "refineCollectionShardKey"
+        | "analyzeShardKey" => not_yet,
+        _ => return None,
+    })
+}
+
+fn not_yet(_: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    Err(err!(NotImplemented, "{} is not supported yet", command.name).into())
+}
+
+pub(crate) fn done() -> DocBuf {
+    finish(Writer::new(), &[])
+}
+
+fn flush(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+    router.cluster.forget_all();
+    Ok(done())
+}
+
+/// The table of a collection that has to be sharded, as the metadata has it now.
+pub(crate) fn table_of(router: &Router, ns: &str) -> Outcome<Arc<RoutingTable>> {
+    match router.cluster.refresh(ns)? {
+        Some(Placement::Sharded(table)) => Ok(table),
+        _ => Err(err!(NamespaceNotSharded, "Collection {ns} is not sharded").into()),
+    }
+}
+
+fn array_bounds<'a>(command: &Command<'a>) -> Option<(Doc<'a>, Doc<'a>)> {
+    let bounds = command.field("bounds")?.as_array()?;
+    let mut both = bounds.values().filter_map(Val::as_doc);
+    Some((both.next()?, both.next()?))
+}
+
+/// The chunk that a command names by `find`, by `bounds`, or by `middle`.
+fn named_chunk<'t>(command: &Command<'_>, table: &'t RoutingTable) -> Outcome<&'t Chunk> {
+    let key = table.key();
+    if let Some((min, max)) = array_bounds(command) {
+        let range = key.range(min, max)?;
+        let found = table
+            .chunks_in(&range)
+            .find(|(i, _)| table.range_of(*i).as_ref() == Some(&range));
+        return Ok(found
+            .map(|(_, c)| c)
+            .ok_or_else(|| err!(BadValue, "no chunk has the bounds {min} and {max}"))?);
+    }
+    let place = match (command.document("find"), command.document("middle")) {
+        (Some(find), _) => {
+            let ranges = command.ranges(find, table)?;
+            let place = sharding::targeting::single_place(&ranges, key);
+            place
+                .ok_or_else(|| err!(ShardKeyNotFound, "no shard key found in chunk query {find}"))?
+        }
+        (None, Some(middle)) => key.place_of_bound(key.whole_bound(middle)?.as_doc())?,
+        _ => {
+            return Err(err!(
+                InvalidOptions,
+                "need to provide 'find', 'bounds' or 'middle'"
+            )
+            .into());
+        }
+    };
+    Ok(table
+        .chunk_at(&place)
+        .ok_or_else(|| err!(InternalError, "a place lies in no chunk"))?)
+}
+
+fn move_chunk(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let to = command
+        .field("to")
+        .and_then(Val::as_str)
+        .unwrap_or_default();
+    let table = table_of(router, ns)?;
+    let chunk = named_chunk(command, &table)?;
+    move_range(
+        &router.cluster,
+        ns,
+        chunk.min.as_doc(),
+        chunk.max.as_doc(),
+        to,
+    )?;
+    router.cluster.refresh(ns)?;
+    Ok(done())
+}
+
+fn move_one(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let to = command
+        .field("toShard")
+        .and_then(Val::as_str)
+        .unwrap_or_default();
+    let table = table_of(router, ns)?;
+    let key = table.key();
+    let whole = |name: &str| {
+        command
+            .document(name)
+            .map(|d| key.whole_bound(d))
+            .transpose()
+    };
+    let (min, max) = (whole("min")?, whole("max")?);
+    let chunk = |bound: &DocBuf| -> Outcome<Chunk> {
+        let place = key.place_of_bound(bound.as_doc())?;
+        let found = table.chunk_at(&place).cloned();
+        Ok(found.ok_or_else(|| err!(InternalError, "a place lies in no chunk"))?)
+    };
+    let (min, max) = match (min, max) {
+        (Some(min), Some(max)) => (min, max),
+        (Some(min), None) => {
+            let max = chunk(&min)?.max;
+            (min, max)
+        }
+        (None, Some(max)) => {
+            let place = key.place_of_bound(max.as_doc())?;
+            let before = table.chunks().iter().find(|c| {
+                key.place_of_bound(c.max.as_doc())
+                    .is_ok_and(|end| end >= place)
+            });
+            let min = before
+                .map(|c| c.min.clone())
+                .unwrap_or_else(|| key.global_min());
+            (min, max)
+        }
+        (None, None) => {
+            return Err(err!(InvalidOptions, "Must specify at least one bound").into());
+        }
+    };
+    move_range(&router.cluster, ns, min.as_doc(), max.as_doc(), to)?;
+    router.cluster.refresh(ns)?;
+    Ok(done())
+}
+
+/// The bound in the middle of a chunk's documents.
+fn median(router: &Router, ns: &str, table: &RoutingTable, chunk: &Chunk) -> Outcome<DocBuf> {
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let mut filter = Writer::new();
+    let within = table.key().within(chunk.min.as_doc(), chunk.max.as_doc());
+    filter.doc("$expr", within.as_doc());
+    let filter = filter.finish();
+    let count = router.cluster.on_shard(
+        &chunk.shard,
+        db,
+        doc! {"count": collection, "query": &filter}.as_doc(),
+    )?;
+    let n = count.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
+    let mut sort = Writer::new();
+    for name in table.key().names() {
+        sort.i32(name, 1);
+    }
+    let find = doc! {
+        "find": collection, "filter": filter, "sort": sort.finish(), "skip": n / 2, "limit": 1,
+    };
+    let found = crate::metadata::all(&*router.cluster.shard(&chunk.shard)?, db, find.as_doc())?;
+    let middle = found
+        .first()
+        .map(|d| table.key().bound_at(d.as_doc()))
+        .transpose()?;
+    match middle.filter(|m| *m != chunk.min) {
+        Some(middle) if !table.key().is_hashed() => Ok(middle),
+        _ => Err(err!(OperationFailed, "the chunk has no middle to split it at").into()),
+    }
+}
+
+fn split(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let held = chunks::lock(&router.cluster, ns)?;
+    let table = table_of(router, ns)?;
+    let chunk = named_chunk(command, &table)?.clone();
+    let middle = match command.document("middle") {
+        Some(middle) => table.key().whole_bound(middle)?,
+        None => median(router, ns, &table, &chunk)?,
+    };
+    split_at(router, &held, &table, &chunk, &[middle])?;
+    drop(held);
+    router.cluster.refresh(ns)?;
+    Ok(done())
+}
+
+/// Cuts a chunk at these bounds. Shards need not know: who has what stays as it is.
+pub(crate) fn split_at(
+    router: &Router,
+    held: &chunks::Lock<'_>,
+    table: &RoutingTable,
+    chunk: &Chunk,
+    at: &[DocBuf],
+) -> Outcome<()> {
+    let range = chunk.range(table.key())?;
+    let version = table.version();
+    let (mut new, mut min) = (Vec::new(), chunk.min.clone());
+    let mut minor = version.minor();
+    let ends = at.iter().chain(std::iter::once(&chunk.max));
+    for end in ends {
+        let place = table.key().place_of_bound(end.as_doc())?;
+        if *end != chunk.max && (!range.contains(&place) || place == range.low) {
+            return Err(err!(
+                InvalidOptions,
+                "new split key bound {} is outside of the chunk, or its boundary",
+                end.as_doc()
+            )
+            .into());
+        }
+        minor += 1;
+        new.push(Chunk {
+            id: ObjectId::generate(),
+            min: std::mem::replace(&mut min, end.clone()),
+            max: end.clone(),
+            // The chunk's own major version: its shard has it.
+            lastmod: Version::placement_of((chunk.lastmod >> 32) as u32, 0),
+            ..chunk.clone()
+        });
+    }
+    for (i, chunk) in new.iter_mut().enumerate() {
+        chunk.lastmod =
+            Version::placement_of((chunk.lastmod >> 32) as u32, minor.saturating_sub(i as u32));
+    }
+    let mut change = chunks::Change::begin(held)?;
+    chunks::replace(
+        &mut change,
+        &table.entry.uuid,
+        std::slice::from_ref(chunk),
+        &new,
+    )?;
+    change.commit()?;
+    chunks::log(
+        &router.cluster,
+        "split",
+        &table.entry.ns,
+        doc! {"min": &chunk.min, "max": &chunk.max},
+    );
+    Ok(())
+}
+
+fn merge_chunks(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let Some((min, max)) = array_bounds(command) else {
+        return Err(err!(FailedToParse, "need to provide 'bounds'").into());
+    };
+    let held = chunks::lock(&router.cluster, ns)?;
+    let table = table_of(router, ns)?;
+    let range = table.key().range(min, max)?;
+    let old: Vec<Chunk> = table.chunks_in(&range).map(|(_, c)| c.clone()).collect();
+    let (Some(first), Some(last)) = (old.first(), old.last()) else {
+        return Err(err!(InternalError, "a range has no chunks").into());
+    };
+    let whole = table.key().range(first.min.as_doc(), last.max.as_doc())?;
+    if whole != range || old.iter().any(|c| c.shard != first.shard) {
+        return Err(err!(
+            IllegalOperation,
+            "could not merge chunks, collection {ns} range starting at {min} and ending at {max} does not belong to one shard, or is not made of whole chunks"
+        )
+        .into());
+    }
+    let greatest = old.iter().map(|c| c.lastmod).max().unwrap_or(0);
+    let new = Chunk {
+        id: ObjectId::generate(),
+        max: last.max.clone(),
+        lastmod: greatest + 1,
+        ..first.clone()
+    };
+    let mut change = chunks::Change::begin(&held)?;
+    chunks::replace(&mut change, &table.entry.uuid, &old, &[new])?;
+    change.commit()?;
+    drop(held);
+    chunks::log(&router.cluster, "merge", ns, doc! {"min": min, "max": max});
+    router.cluster.refresh(ns)?;
+    Ok(done())
+}
+
+/// A timestamp for a new life of a collection.
+pub(crate) fn new_life() -> u64 {
+    ddl::now()
+}

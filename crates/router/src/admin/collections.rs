@@ -1,0 +1,283 @@
+//! Databases and collections that become sharded.
+//!
+//! Invariant: the metadata says that a collection is sharded before any shard does, and until then
+//! nobody reads or writes it as such.
+
+use super::{done, new_life};
+use crate::chunks::{Change, lock, log};
+use crate::ddl::{indexes_of, make_database, now, uuid};
+use crate::metadata::{Placement, run};
+use crate::request::{Command, finish};
+use crate::service_impl::Router;
+use crate::{Failure, Outcome, listing};
+use bson::{DocBuf, ObjectId, Val, Value, Writer, doc};
+use errors::{Code, err};
+use sharding::{Chunk, ShardKey, Version, split};
+use std::sync::Arc;
+
+/// As MongoDB's.
+const MAX_INITIAL_CHUNKS: i64 = 8192;
+
+pub(super) fn enable(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let db = command.collection();
+    if db.is_empty() || matches!(db, "admin" | "config" | "local") {
+        return Err(err!(InvalidNamespace, "can't shard {db} database").into());
+    }
+    let wanted = command.field("primaryShard").and_then(Val::as_str);
+    make_database(&router.cluster, db, wanted)?;
+    Ok(done())
+}
+
+pub(super) fn version(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let table = super::table_of(router, command.collection())?;
+    let version = table.version();
+    let mut w = Writer::new();
+    w.timestamp("version", version.placement)
+        .oid("versionEpoch", version.epoch);
+    w.timestamp("versionTimestamp", version.timestamp);
+    Ok(finish(w, &[]))
+}
+
+pub(super) fn shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let cluster = &router.cluster;
+    let Some((db, collection)) = ns.split_once('.').filter(|(_, c)| !c.is_empty()) else {
+        return Err(err!(InvalidNamespace, "Invalid namespace specified '{ns}'").into());
+    };
+    if matches!(db, "admin" | "config" | "local") || collection.starts_with("system.") {
+        return Err(err!(IllegalOperation, "can't shard the collection {ns}").into());
+    }
+    let Some(pattern) = command.document("key") else {
+        return Err(err!(
+            IDLFailedToParse,
+            "BSON field 'shardCollection.key' is missing but a required field"
+        )
+        .into());
+    };
+    let key = ShardKey::parse(pattern)?;
+    let unique = command.is("unique");
+    if unique && key.is_hashed() {
+        return Err(err!(BadValue, "hashed shard keys cannot be declared unique.").into());
+    }
+    let primary = make_database(cluster, db, None)?;
+    let held = lock(cluster, ns)?;
+    if let Some(Placement::Sharded(table)) = cluster.refresh(ns)? {
+        if table.key().pattern() == pattern && table.entry.unique == unique {
+            return Ok(reply(ns));
+        }
+        return Err(err!(
+            AlreadyInitialized,
+            "sharding already enabled for collection {ns} with options {{ key: {}, unique: {} }}",
+            table.key().pattern(),
+            table.entry.unique
+        )
+        .into());
+    }
+    let empty = prepare(router, &primary, ns, &key, unique)?;
+    let parts = initial_parts(router, command, &key, empty)?;
+    let shards = cluster.shard_names()?;
+    let chunks = first_chunks(&key, &parts, &primary, &shards, empty);
+    let (epoch, timestamp, id) = (ObjectId::generate(), new_life(), uuid());
+    let entry = doc! {
+        "_id": ns,
+        "lastmodEpoch": epoch,
+        "lastmod": Value::date((timestamp >> 32) as i64 * 1000),
+        "timestamp": Value::timestamp(timestamp),
+        "uuid": Value::binary(4, &id),
+        "key": pattern,
+        "unique": unique,
+        "noBalance": false,
+    };
+    for shard in chunks
+        .iter()
+        .map(|c| c.shard.clone())
+        .collect::<std::collections::BTreeSet<_>>()
+    {
+        if shard != primary {
+            prepare(router, &shard, ns, &key, unique)?;
+            copy_indexes(router, &primary, &shard, ns)?;
+        }
+    }
+    let mut change = Change::begin(&held)?;
+    change.insert("collections", &[entry])?;
+    let docs: Vec<DocBuf> = chunks.iter().map(|c| c.to_doc(&id)).collect();
+    change.insert("chunks", &docs)?;
+    change.commit()?;
+    cluster.teach_all(ns)?;
+    drop(held);
+    log(
+        cluster,
+        "shardCollection.end",
+        ns,
+        doc! {"numChunks": chunks.len() as i64},
+    );
+    Ok(reply(ns))
+}
+
+fn reply(ns: &str) -> DocBuf {
+    let mut w = Writer::new();
+    w.str("collectionsharded", ns);
+    finish(w, &[])
+}
+
+/// The collection with an index for the shard key on a shard; whether it has no documents.
+fn prepare(
+    router: &Router,
+    shard: &Arc<str>,
+    ns: &str,
+    key: &ShardKey,
+    unique: bool,
+) -> Outcome<bool> {
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let set = router.cluster.shard(shard)?;
+    let majority = doc! {"w": "majority"};
+    match run(
+        &set,
+        db,
+        doc! {"create": collection, "writeConcern": &majority}.as_doc(),
+    ) {
+        Err(Failure::Client(e)) if e.code == Code::NamespaceExists => {}
+        other => drop(other?),
+    }
+    let (_, count) = listing::size_on(&router.cluster, shard, ns)?;
+    let indexes = indexes_of(&router.cluster, shard, ns)?;
+    let of = |i: &DocBuf| i.get("key").and_then(Val::as_doc).map(|d| d.to_buf());
+    for index in indexes
+        .iter()
+        .filter(|i| i.get("unique").is_some_and(Val::truthy))
+    {
+        let fields = of(index).unwrap_or_default();
+        let by_id = fields.as_doc().first().is_some_and(|e| e.name == "_id");
+        if !by_id && !key.is_prefix_of(fields.as_doc()) {
+            return Err(err!(
+                InvalidOptions,
+                "can't shard collection '{ns}' with unique index on {} and proposed shard key {}. Uniqueness can't be maintained unless shard key is a prefix",
+                fields.as_doc(),
+                key.pattern()
+            )
+            .into());
+        }
+    }
+    let serves = indexes.iter().any(|i| {
+        let plain = !["sparse", "partialFilterExpression", "collation"]
+            .iter()
+            .any(|o| i.get(o).is_some_and(Val::truthy));
+        let only = i.get("unique").is_some_and(Val::truthy) || !unique;
+        let by_id = i.get("name").and_then(Val::as_str) == Some("_id_");
+        plain && (only || by_id) && of(i).is_some_and(|k| key.is_prefix_of(k.as_doc()))
+    });
+    if serves {
+        return Ok(count == 0);
+    }
+    if count > 0 {
+        return Err(err!(
+            InvalidOptions,
+            "Please create an index that starts with the proposed shard key before sharding the collection"
+        )
+        .into());
+    }
+    let name: Vec<String> = key
+        .fields()
+        .iter()
+        .map(|f| format!("{}_{}", f.path, if f.hashed { "hashed" } else { "1" }))
+        .collect();
+    let mut index = Writer::new();
+    index.doc("key", key.pattern()).str("name", &name.join("_"));
+    if unique {
+        index.bool("unique", true);
+    }
+    let create = doc! {
+        "createIndexes": collection,
+        "indexes": bson::array![index.finish()],
+        "writeConcern": majority,
+    };
+    run(&set, db, create.as_doc())?;
+    Ok(count == 0)
+}
+
+fn copy_indexes(router: &Router, from: &str, to: &str, ns: &str) -> Outcome<()> {
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let mut list = Writer::new_array();
+    for index in indexes_of(&router.cluster, from, ns)? {
+        if index.get("name").and_then(Val::as_str) != Some("_id_") {
+            list.push(index.as_doc().as_val());
+        }
+    }
+    let list = list.finish_array();
+    if list.as_val().as_array().is_some_and(|l| !l.is_empty()) {
+        let create = doc! {"createIndexes": collection, "indexes": list};
+        router.cluster.on_shard(to, db, create.as_doc())?;
+    }
+    Ok(())
+}
+
+/// Where a new collection is cut.
+fn initial_parts(
+    router: &Router,
+    command: &Command<'_>,
+    key: &ShardKey,
+    empty: bool,
+) -> Outcome<Vec<DocBuf>> {
+    let asked = command.int("numInitialChunks");
+    if asked.is_some_and(|n| !(0..=MAX_INITIAL_CHUNKS).contains(&n)) {
+        return Err(err!(
+            InvalidOptions,
+            "numInitialChunks cannot be more than {MAX_INITIAL_CHUNKS}"
+        )
+        .into());
+    }
+    if asked.is_some_and(|n| n > 0) && (!key.is_hashed() || !empty) {
+        return Err(err!(
+            InvalidOptions,
+            "When the shard key is not hashed, or the collection is not empty, numInitialChunks is not supported"
+        )
+        .into());
+    }
+    if !empty {
+        return Ok(Vec::new());
+    }
+    let many = match asked.filter(|n| *n > 0) {
+        Some(n) => n as u32,
+        None => router.cluster.shard_names()?.len() as u32,
+    };
+    Ok(split::initial(key, many))
+}
+
+/// One chunk on the primary shard, or the parts on all shards in turn.
+fn first_chunks(
+    key: &ShardKey,
+    parts: &[DocBuf],
+    primary: &Arc<str>,
+    shards: &[String],
+    empty: bool,
+) -> Vec<Chunk> {
+    let (min, max) = (key.global_min(), key.global_max());
+    let bounds: Vec<&DocBuf> = std::iter::once(&min)
+        .chain(parts)
+        .chain(std::iter::once(&max))
+        .collect();
+    let mut order: Vec<Arc<str>> = vec![primary.clone()];
+    if empty {
+        order.extend(
+            shards
+                .iter()
+                .filter(|s| s.as_str() != &**primary)
+                .map(|s| Arc::from(s.as_str())),
+        );
+    }
+    let since = now();
+    let many = bounds.len() - 1;
+    bounds
+        .windows(2)
+        .enumerate()
+        .map(|(i, w)| Chunk {
+            id: ObjectId::generate(),
+            min: w[0].clone(),
+            max: w[1].clone(),
+            shard: order[i * order.len() / many.max(1)].clone(),
+            lastmod: Version::placement_of(1, i as u32),
+            jumbo: false,
+            since,
+        })
+        .collect()
+}

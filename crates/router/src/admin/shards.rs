@@ -1,0 +1,224 @@
+//! Shards: which there are, a new one, one that is emptied.
+
+use super::done;
+use crate::chunks::log;
+use crate::ddl::now;
+use crate::metadata::run;
+use crate::request::{Command, finish};
+use crate::service_impl::Router;
+use crate::{Outcome, balancer};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use errors::err;
+
+/// Databases that a new shard may have.
+const OWN: [&str; 3] = ["local", "config", "admin"];
+
+pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let given = command.collection();
+    let cluster = &router.cluster;
+    let set = cluster.outside(given);
+    let hello = run(&set, "admin", doc! {"hello": 1}.as_doc())?;
+    let Some(name) = hello.get("setName").and_then(Val::as_str) else {
+        return Err(err!(OperationFailed, "{given} is no member of a replica set").into());
+    };
+    if set.name().is_some_and(|said| said != name) {
+        return Err(err!(
+            OperationFailed,
+            "in seed list {given}, the name of the replica set is {name}"
+        )
+        .into());
+    }
+    if hello.get("msg").is_some() {
+        return Err(err!(IllegalOperation, "{given} is a router").into());
+    }
+    let hosts = hello
+        .get("hosts")
+        .and_then(Val::as_array)
+        .unwrap_or(Doc::EMPTY);
+    let mut hosts: Vec<&str> = hosts.values().filter_map(Val::as_str).collect();
+    hosts.sort_unstable();
+    let address = format!("{name}/{}", hosts.join(","));
+    for shard in cluster.shards()? {
+        if shard.get("host").and_then(Val::as_str) == Some(&address) {
+            let mut w = Writer::new();
+            w.val("shardAdded", shard.get("_id").unwrap_or(Val::NULL));
+            return Ok(finish(w, &[]));
+        }
+    }
+    let id = command.field("name").and_then(Val::as_str).unwrap_or(name);
+    let listed = run(
+        &set,
+        "admin",
+        doc! {"listDatabases": 1, "nameOnly": true}.as_doc(),
+    )?;
+    let databases = listed
+        .get("databases")
+        .and_then(Val::as_array)
+        .unwrap_or(Doc::EMPTY);
+    let names = databases
+        .values()
+        .filter_map(|d| d.as_doc()?.get("name")?.as_str());
+    let databases: Vec<&str> = names.filter(|n| !OWN.contains(n)).collect();
+    for db in &databases {
+        if let Some(other) = cluster.database(db)? {
+            return Err(err!(
+                OperationFailed,
+                "can't add shard '{given}' because a local database '{db}' exists in another {other}"
+            )
+            .into());
+        }
+    }
+    let entry =
+        doc! {"_id": id, "host": &address, "state": 1, "topologyTime": Value::timestamp(now())};
+    insert(router, "shards", entry)?;
+    for db in databases {
+        let version = doc! {"uuid": Value::binary(4, &crate::ddl::uuid()), "timestamp": Value::timestamp(now()), "lastMod": 1};
+        insert(
+            router,
+            "databases",
+            doc! {"_id": db, "primary": id, "version": version},
+        )?;
+    }
+    log(cluster, "addShard", "", doc! {"name": id, "host": &address});
+    cluster.forget_all();
+    let mut w = Writer::new();
+    w.str("shardAdded", id);
+    Ok(finish(w, &[]))
+}
+
+fn insert(router: &Router, collection: &str, entry: DocBuf) -> Outcome<()> {
+    let insert = doc! {
+        "insert": collection,
+        "documents": bson::array![entry],
+        "writeConcern": doc! {"w": "majority"},
+    };
+    let reply = router.cluster.on_config("config", insert.as_doc())?;
+    match reply.get("writeErrors") {
+        None => Ok(()),
+        Some(errors) => Err(err!(OperationFailed, "config.{collection}: {errors}").into()),
+    }
+}
+
+pub(super) fn list(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+    let mut w = Writer::new();
+    w.open_array("shards");
+    for shard in router.cluster.shards()? {
+        w.push(shard.as_doc().as_val());
+    }
+    w.close();
+    Ok(finish(w, &[]))
+}
+
+/// Begins to empty a shard, says how far that is, or takes it out when it is empty.
+pub(super) fn remove(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let name = command.collection();
+    let cluster = &router.cluster;
+    let shards = cluster.shards()?;
+    let found = shards.iter().find(|s| {
+        [s.get("_id"), s.get("host")]
+            .iter()
+            .flatten()
+            .any(|v| v.as_str() == Some(name))
+    });
+    let Some(shard) = found else {
+        return Err(err!(ShardNotFound, "Could not find shard named {name}").into());
+    };
+    let id = shard.get("_id").and_then(Val::as_str).unwrap_or_default();
+    let staying = |s: &&DocBuf| {
+        !s.get("draining").is_some_and(Val::truthy)
+            && s.get("_id").and_then(Val::as_str) != Some(id)
+    };
+    if !shards.iter().any(|s| staying(&s)) {
+        return Err(err!(
+            IllegalOperation,
+            "Operation not allowed because it would remove the last shard"
+        )
+        .into());
+    }
+    let databases = cluster.read_config("databases", doc! {"primary": id}.as_doc(), Doc::EMPTY)?;
+    let chunks = cluster.read_config("chunks", doc! {"shard": id}.as_doc(), Doc::EMPTY)?;
+    let mut w = Writer::new();
+    if !shard.get("draining").is_some_and(Val::truthy) {
+        set(router, id, doc! {"$set": doc! {"draining": true}})?;
+        balancer::wake();
+        w.str("msg", "draining started successfully")
+            .str("state", "started")
+            .str("shard", id);
+    } else if databases.is_empty() && chunks.is_empty() {
+        let delete = doc! {
+            "delete": "shards",
+            "deletes": bson::array![doc! {"q": doc! {"_id": id}, "limit": 1}],
+            "writeConcern": doc! {"w": "majority"},
+        };
+        cluster.on_config("config", delete.as_doc())?;
+        cluster.forget_all();
+        log(cluster, "removeShard", "", doc! {"shard": id});
+        w.str("msg", "removeshard completed successfully")
+            .str("state", "completed")
+            .str("shard", id);
+        return Ok(finish(w, &[]));
+    } else {
+        w.str("msg", "draining ongoing").str("state", "ongoing");
+        w.open_doc("remaining").i64("chunks", chunks.len() as i64);
+        w.i64("dbs", databases.len() as i64)
+            .i64("jumboChunks", 0)
+            .close();
+    }
+    w.str(
+        "note",
+        "you need to call moveCollection or drop these databases",
+    );
+    w.open_array("dbsToMove");
+    for db in databases.iter().filter_map(|d| d.get("_id")?.as_str()) {
+        w.push_value(db);
+    }
+    w.close();
+    Ok(finish(w, &[]))
+}
+
+/// Changes a shard's document.
+pub(super) fn set(router: &Router, shard: &str, update: DocBuf) -> Outcome<()> {
+    let update = doc! {
+        "update": "shards",
+        "updates": bson::array![doc! {"q": doc! {"_id": shard}, "u": update}],
+        "writeConcern": doc! {"w": "majority"},
+    };
+    let reply = router.cluster.on_config("config", update.as_doc())?;
+    match reply.get("n").and_then(Val::to_i64_exact) {
+        Some(1) => Ok(()),
+        _ => Err(err!(ShardNotFound, "shard {shard} does not exist").into()),
+    }
+}
+
+pub(super) fn map(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+    let mut w = Writer::new();
+    let shards = router.cluster.shards()?;
+    let all = shards
+        .iter()
+        .filter_map(|s| Some((s.get("_id")?.as_str()?, s.get("host")?.as_str()?)));
+    let config = &router.cluster.config_address;
+    w.open_doc("map").str("config", config);
+    for (id, host) in all.clone() {
+        w.str(id, host);
+    }
+    w.close().open_doc("hosts");
+    let with_config = all.chain(std::iter::once(("config", config.as_str())));
+    for (id, address) in with_config.clone() {
+        let hosts = address.split_once('/').map_or(address, |(_, h)| h);
+        for host in hosts.split(',') {
+            w.str(host, id);
+        }
+    }
+    w.close().open_doc("connStrings");
+    for (id, address) in with_config {
+        w.str(address, id);
+    }
+    w.close();
+    Ok(finish(w, &[]))
+}
+
+pub(super) fn is_router(_: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+    let mut w = Writer::new();
+    w.i32("isdbgrid", 1).extend(done().as_doc());
+    Ok(w.finish())
+}

@@ -1,0 +1,78 @@
+//! Zones: shards of a zone, and ranges that only they may have. The balancer keeps to them.
+
+use super::{done, shards, table_of};
+use crate::chunks::{Change, lock};
+use crate::request::Command;
+use crate::service_impl::Router;
+use crate::{Outcome, balancer};
+use bson::{Doc, DocBuf, Val, doc};
+use errors::err;
+use sharding::zones::{Zone, check};
+
+fn text<'a>(command: &Command<'a>, name: &str) -> &'a str {
+    command
+        .field(name)
+        .and_then(Val::as_str)
+        .unwrap_or_default()
+}
+
+pub(super) fn add_shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let zone = text(command, "zone");
+    shards::set(
+        router,
+        command.collection(),
+        doc! {"$addToSet": doc! {"tags": zone}},
+    )?;
+    Ok(done())
+}
+
+pub(super) fn remove_shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let zone = text(command, "zone");
+    shards::set(
+        router,
+        command.collection(),
+        doc! {"$pull": doc! {"tags": zone}},
+    )?;
+    Ok(done())
+}
+
+/// Gives a range to a zone, or with `zone: null` to none.
+pub(super) fn update_range(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let held = lock(&router.cluster, ns)?;
+    let table = table_of(router, ns)?;
+    let key = table.key();
+    let (Some(min), Some(max)) = (command.document("min"), command.document("max")) else {
+        return Err(err!(FailedToParse, "a zone's range has min and max").into());
+    };
+    let (min, max) = (key.whole_bound(min)?, key.whole_bound(max)?);
+    let range = key.range(min.as_doc(), max.as_doc())?;
+    let zone = command.field("zone").and_then(Val::as_str);
+    if let Some(zone) = zone {
+        let known = router.cluster.shards()?;
+        let has = |s: &DocBuf| {
+            let tags = s.get("tags").and_then(Val::as_array).unwrap_or(Doc::EMPTY);
+            tags.values().any(|t| t.as_str() == Some(zone))
+        };
+        if !known.iter().any(has) {
+            return Err(err!(ZoneNotFound, "zone {zone} does not exist").into());
+        }
+        let tags = router
+            .cluster
+            .read_config("tags", doc! {"ns": ns}.as_doc(), Doc::EMPTY)?;
+        let zones: Result<Vec<Zone>, _> =
+            tags.iter().map(|d| Zone::parse(d.as_doc(), key)).collect();
+        check(&zones?, &range)?;
+    }
+    let filter = doc! {"ns": ns, "min": &min};
+    let mut change = Change::begin(&held)?;
+    change.remove("tags", filter.clone())?;
+    if let Some(zone) = zone {
+        let entry =
+            doc! {"_id": bson::ObjectId::generate(), "ns": ns, "tag": zone, "min": min, "max": max};
+        change.insert("tags", &[entry])?;
+    }
+    change.commit()?;
+    balancer::wake();
+    Ok(done())
+}

@@ -1,0 +1,255 @@
+//! The balancer: moves ranges until shards have about the same of each collection, by size.
+//!
+//! Invariant: one move at a time for each collection (its lock), and no move where the balancer is
+//! stopped. It decides on figures of the moment; a move that is not needed any more is only
+//! work.
+
+use crate::Outcome;
+use crate::listing::size_on;
+use crate::metadata::{Cluster, Placement};
+use crate::request::{Command, finish};
+use crate::service_impl::Router;
+use crate::transfer::move_range;
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use parking_lot::{Condvar, Mutex};
+use sharding::balance::{Load, choose};
+use sharding::zones::{Zone, of as zone_of};
+use sharding::{Chunk, RoutingTable, split};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_secs(10);
+/// A range's size where `config.settings` does not say.
+const RANGE_BYTES: u64 = 128 << 20;
+
+static ASKED: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+static ROUNDS: AtomicI64 = AtomicI64::new(0);
+
+/// Has the next round begin at once.
+pub(crate) fn wake() {
+    *ASKED.0.lock() = true;
+    ASKED.1.notify_all();
+}
+
+fn setting(cluster: &Cluster, id: &str) -> Outcome<Option<DocBuf>> {
+    let found = cluster.read_config("settings", doc! {"_id": id}.as_doc(), Doc::EMPTY)?;
+    Ok(found.into_iter().next())
+}
+
+fn is_on(cluster: &Cluster) -> Outcome<bool> {
+    let found = setting(cluster, "balancer")?;
+    Ok(!found.is_some_and(|d| d.get("stopped").is_some_and(Val::truthy)))
+}
+
+fn range_bytes(cluster: &Cluster) -> Outcome<u64> {
+    let found = setting(cluster, "chunksize")?;
+    let mb = found.and_then(|d| d.get("value")?.to_f64());
+    Ok(mb
+        .map_or(RANGE_BYTES, |mb| (mb * f64::from(1 << 20)) as u64)
+        .max(1 << 16))
+}
+
+fn switch(router: &Router, on: bool) -> Outcome<DocBuf> {
+    let mode = if on { "full" } else { "off" };
+    let fields = doc! {"$set": doc! {"stopped": !on, "mode": mode}};
+    let update = doc! {
+        "update": "settings",
+        "updates": bson::array![doc! {"q": doc! {"_id": "balancer"}, "u": fields, "upsert": true}],
+        "writeConcern": doc! {"w": "majority"},
+    };
+    router.cluster.on_config("config", update.as_doc())?;
+    wake();
+    Ok(finish(Writer::new(), &[]))
+}
+
+pub(crate) fn start(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+    switch(router, true)
+}
+
+pub(crate) fn stop(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+    switch(router, false)
+}
+
+pub(crate) fn status(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+    let mut w = Writer::new();
+    w.str(
+        "mode",
+        if is_on(&router.cluster)? {
+            "full"
+        } else {
+            "off"
+        },
+    );
+    w.bool("inBalancerRound", false);
+    w.i64("numBalancerRounds", ROUNDS.load(Ordering::Relaxed));
+    Ok(finish(w, &[]))
+}
+
+pub(crate) fn collection_status(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let table = crate::admin::table_of(router, ns)?;
+    let bytes = range_bytes(&router.cluster)?;
+    let due = plan(&router.cluster, &table, bytes)?.is_some();
+    let mut w = Writer::new();
+    w.i64("chunkSize", (bytes >> 20) as i64)
+        .bool("balancerCompliant", !due);
+    if due {
+        w.str("firstComplianceViolation", "chunksImbalance");
+    }
+    Ok(finish(w, &[]))
+}
+
+/// A chunk, and the shard that is to have it.
+struct Due {
+    chunk: Chunk,
+    to: String,
+}
+
+/// The move that a collection needs most.
+fn plan(cluster: &Cluster, table: &RoutingTable, bytes: u64) -> Outcome<Option<Due>> {
+    let ns = &table.entry.ns;
+    let shards = cluster.shards()?;
+    let tags = cluster.read_config("tags", doc! {"ns": ns.as_str()}.as_doc(), Doc::EMPTY)?;
+    let zones: Result<Vec<Zone>, _> = tags
+        .iter()
+        .map(|d| Zone::parse(d.as_doc(), table.key()))
+        .collect();
+    let zones = zones?;
+    let mut names: Vec<Option<&str>> = zones.iter().map(|z| Some(z.name.as_str())).collect();
+    names.push(None);
+    names.dedup();
+    for zone in names {
+        let here = |c: &&Chunk| {
+            let range = c.range(table.key());
+            range.is_ok_and(|r| zone_of(&zones, &r) == Ok(zone)) && !c.jumbo
+        };
+        let chunks: Vec<&Chunk> = table.chunks().iter().filter(here).collect();
+        let mut loads = Vec::new();
+        for shard in &shards {
+            let id = shard.get("_id").and_then(Val::as_str).unwrap_or_default();
+            let tags = shard
+                .get("tags")
+                .and_then(Val::as_array)
+                .unwrap_or(Doc::EMPTY);
+            let tagged = |z: &str| tags.values().any(|t| t.as_str() == Some(z));
+            loads.push(Load {
+                shard: id,
+                bytes: size_on(cluster, id, ns)?.0,
+                has_ranges: chunks.iter().any(|c| &*c.shard == id),
+                draining: shard.get("draining").is_some_and(Val::truthy),
+                may_take: zone.is_none_or(tagged),
+            });
+        }
+        if let Some((from, to)) = choose(&loads, bytes) {
+            let chunk = chunks.iter().find(|c| &*c.shard == from);
+            return Ok(chunk.map(|c| Due {
+                chunk: (*c).clone(),
+                to: to.into(),
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// The range at the beginning of a chunk that has about so many bytes.
+fn first_part(
+    cluster: &Cluster,
+    table: &RoutingTable,
+    chunk: &Chunk,
+    bytes: u64,
+) -> Outcome<DocBuf> {
+    let ns = &table.entry.ns;
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let (size, count) = size_on(cluster, &chunk.shard, ns)?;
+    let each = (size / count.max(1)).max(1);
+    let want = (bytes / each).max(1);
+    let mut filter = Writer::new();
+    filter.doc(
+        "$expr",
+        table
+            .key()
+            .within(chunk.min.as_doc(), chunk.max.as_doc())
+            .as_doc(),
+    );
+    let (mut sort, mut fields) = (Writer::new(), Writer::new());
+    for name in table.key().names() {
+        sort.i32(name, 1);
+        fields.i32(name, 1);
+    }
+    if table.key().is_hashed() {
+        // Keys do not sort as their hashes do: the whole chunk moves.
+        return Ok(chunk.max.clone());
+    }
+    let find = doc! {
+        "find": collection, "filter": filter.finish(), "sort": sort.finish(),
+        "projection": fields.finish(), "limit": i64::try_from(want.saturating_mul(2)).unwrap_or(i64::MAX),
+    };
+    let keys = crate::metadata::all(&*cluster.shard(&chunk.shard)?, db, find.as_doc())?;
+    let cuts = split::points(table.key(), keys.iter().map(DocBuf::as_doc), want);
+    Ok(cuts.into_iter().next().unwrap_or_else(|| chunk.max.clone()))
+}
+
+/// One round: a move for each collection that needs one. How many moves there were.
+pub fn round(cluster: &Cluster) -> Result<usize, errors::Error> {
+    one_round(cluster).map_err(|f| f.into_error())
+}
+
+fn one_round(cluster: &Cluster) -> Outcome<usize> {
+    ROUNDS.fetch_add(1, Ordering::Relaxed);
+    if !is_on(cluster)? {
+        return Ok(0);
+    }
+    let bytes = range_bytes(cluster)?;
+    let mut moved = 0;
+    for entry in cluster.read_config("collections", Doc::EMPTY, doc! {"_id": 1}.as_doc())? {
+        let Some(ns) = entry.get("_id").and_then(Val::as_str) else {
+            continue;
+        };
+        if entry.get("noBalance").is_some_and(Val::truthy) {
+            continue;
+        }
+        let Some(Placement::Sharded(table)) = cluster.refresh(ns)? else {
+            continue;
+        };
+        let Some(due) = plan(cluster, &table, bytes)? else {
+            continue;
+        };
+        let max = first_part(cluster, &table, &due.chunk, bytes)?;
+        let result = move_range(cluster, ns, due.chunk.min.as_doc(), max.as_doc(), &due.to);
+        match result {
+            Ok(()) => moved += 1,
+            Err(e) => {
+                tracing::warn!(target: "SHARDING", ns, error = %e, "The balancer's move failed")
+            }
+        }
+    }
+    Ok(moved)
+}
+
+/// Balances for ever, in a thread of its own, while `leads` says that this process is to.
+pub fn run(
+    cluster: Arc<Cluster>,
+    leads: impl Fn() -> bool + Send + 'static,
+) -> std::io::Result<()> {
+    let work = move || {
+        loop {
+            let moved = match leads() {
+                true => one_round(&cluster).unwrap_or(0),
+                false => 0,
+            };
+            if moved > 0 {
+                continue;
+            }
+            let mut asked = ASKED.0.lock();
+            if !*asked {
+                ASKED.1.wait_for(&mut asked, PAUSE);
+            }
+            *asked = false;
+        }
+    };
+    std::thread::Builder::new()
+        .name("balancer".into())
+        .spawn(work)
+        .map(drop)
+}

@@ -1,0 +1,308 @@
+//! Cursors of the router: one of a shard, or several that are merged.
+//!
+//! Invariant: a cursor is used by one request at a time. One that ends, is killed or times out takes
+//! the shards' cursors with it.
+
+use crate::merge::Merge;
+use crate::request::{Command, finish};
+use crate::service_impl::{Router, compute};
+use crate::upstream::message;
+use crate::{Failure, Outcome};
+use bson::{DocBuf, Val, Writer, doc};
+use errors::err;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const IDLE: Duration = Duration::from_secs(600);
+/// Documents of a batch where the client does not say how many.
+pub(crate) const FIRST_BATCH: i64 = 101;
+
+pub(crate) enum Source {
+    /// A cursor of one shard, by that shard's number.
+    Shard {
+        shard: Arc<str>,
+        id: i64,
+    },
+    Merge(Box<Merge>),
+    /// A cursor of the scratch server, over a collection that goes with it.
+    Scratch {
+        id: i64,
+        db: String,
+        collection: String,
+    },
+}
+
+struct Cursor {
+    ns: String,
+    /// `None` while a request uses it.
+    source: Option<Source>,
+    used: Instant,
+}
+
+#[derive(Default)]
+pub(crate) struct Cursors {
+    open: Mutex<HashMap<i64, Cursor>>,
+}
+
+impl Cursors {
+    pub fn add(&self, ns: &str, source: Source) -> i64 {
+        let mut open = self.open.lock();
+        let late: Vec<i64> = open
+            .iter()
+            .filter(|(_, c)| c.source.is_some() && c.used.elapsed() > IDLE)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            // The shard's own time-out ends its part.
+            open.remove(&id);
+        }
+        loop {
+            let id = rand::random::<i64>() & i64::MAX;
+            if id != 0 && !open.contains_key(&id) {
+                let cursor = Cursor {
+                    ns: ns.into(),
+                    source: Some(source),
+                    used: Instant::now(),
+                };
+                open.insert(id, cursor);
+                return id;
+            }
+        }
+    }
+
+    fn take(&self, id: i64, ns: &str) -> Outcome<Source> {
+        let mut open = self.open.lock();
+        let Some(cursor) = open.get_mut(&id) else {
+            return Err(err!(CursorNotFound, "cursor id {id} not found").into());
+        };
+        if cursor.ns != ns {
+            return Err(err!(
+                Unauthorized,
+                "Requested getMore on namespace '{ns}', but cursor belongs to a different namespace {}",
+                cursor.ns
+            )
+            .into());
+        }
+        let source = cursor.source.take();
+        source.ok_or_else(|| err!(CursorInUse, "cursor id {id} is in use").into())
+    }
+
+    fn give_back(&self, id: i64, source: Source) -> Option<Source> {
+        match self.open.lock().get_mut(&id) {
+            Some(cursor) => {
+                cursor.source = Some(source);
+                cursor.used = Instant::now();
+                None
+            }
+            // It was killed meanwhile.
+            None => Some(source),
+        }
+    }
+
+    fn end(&self, id: i64) -> Option<Source> {
+        self.open.lock().remove(&id)?.source
+    }
+}
+
+/// Puts another cursor number in the place of a reply's own.
+pub(crate) fn renumber(reply: DocBuf, id: i64) -> DocBuf {
+    let mut w = Writer::with_capacity(reply.as_bytes().len() + 8);
+    for e in reply.as_doc() {
+        match (e.name, e.val.as_doc()) {
+            ("cursor", Some(cursor)) => {
+                w.open_doc("cursor");
+                for f in cursor {
+                    match f.name {
+                        "id" => w.i64("id", id),
+                        name => w.val(name, f.val),
+                    };
+                }
+                w.close();
+            }
+            _ => {
+                w.val(e.name, e.val);
+            }
+        }
+    }
+    w.finish()
+}
+
+/// The reply of one shard to a command that opens a cursor, as the client gets it.
+pub(crate) fn adopt(router: &Router, ns: &str, shard: &Arc<str>, reply: DocBuf) -> DocBuf {
+    let id = cursor_id(&reply);
+    if id == 0 {
+        return reply;
+    }
+    let source = Source::Shard {
+        shard: shard.clone(),
+        id,
+    };
+    renumber(reply, router.cursors.add(ns, source))
+}
+
+pub(crate) fn cursor_id(reply: &DocBuf) -> i64 {
+    let cursor = reply.get("cursor").and_then(Val::as_doc);
+    cursor
+        .and_then(|c| c.get("id")?.to_i64_exact())
+        .unwrap_or(0)
+}
+
+pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let id = command.int("getMore").unwrap_or(0);
+    let collection = command
+        .field("collection")
+        .and_then(Val::as_str)
+        .unwrap_or("");
+    let ns = format!("{}.{collection}", command.db);
+    let mut source = router.cursors.take(id, &ns)?;
+    match more(router, command, &ns, id, &mut source) {
+        Ok((reply, true)) => {
+            router.cursors.end(id);
+            close(router, &ns, source);
+            Ok(reply)
+        }
+        Ok((reply, false)) => {
+            if let Some(killed) = router.cursors.give_back(id, source) {
+                close(router, &ns, killed);
+            }
+            Ok(reply)
+        }
+        Err(e) => {
+            router.cursors.end(id);
+            close(router, &ns, source);
+            Err(e)
+        }
+    }
+}
+
+/// The next batch, and whether it is the last.
+fn more(
+    router: &Router,
+    command: &Command<'_>,
+    ns: &str,
+    id: i64,
+    source: &mut Source,
+) -> Outcome<(DocBuf, bool)> {
+    match source {
+        Source::Shard { shard, id: remote } => {
+            let mut w = Writer::new();
+            w.i64("getMore", *remote);
+            for e in command.body.iter().skip(1) {
+                w.val(e.name, e.val);
+            }
+            let set = router.cluster.shard(shard)?;
+            let reply = set.call(&message(w.finish().as_doc(), &[]))?;
+            let reply = crate::service_impl::sound(reply)?;
+            match cursor_id(&reply) {
+                0 => {
+                    *remote = 0;
+                    Ok((reply, true))
+                }
+                _ => Ok((renumber(reply, id), false)),
+            }
+        }
+        Source::Merge(merge) => {
+            let most = command.int("batchSize").filter(|n| *n > 0);
+            let mut w = Writer::new();
+            w.open_doc("cursor").open_array("nextBatch");
+            let done = merge.fill(&router.cluster, &mut w, most)?;
+            w.close()
+                .i64("id", if done { 0 } else { id })
+                .str("ns", ns)
+                .close();
+            Ok((finish(w, &[]), done))
+        }
+        Source::Scratch {
+            id: local,
+            db,
+            collection,
+        } => {
+            let mut w = Writer::new();
+            w.i64("getMore", *local)
+                .str("collection", collection)
+                .str("$db", db);
+            if let Some(n) = command.int("batchSize") {
+                w.i64("batchSize", n);
+            }
+            let reply = compute(router, &w.finish())?;
+            let done = cursor_id(&reply) == 0;
+            if done {
+                *local = 0;
+            }
+            Ok((
+                with_ns(renumber(reply, if done { 0 } else { id }), ns),
+                done,
+            ))
+        }
+    }
+}
+
+/// Puts another namespace in the place of a cursor's own.
+pub(crate) fn with_ns(reply: DocBuf, ns: &str) -> DocBuf {
+    let mut w = Writer::with_capacity(reply.as_bytes().len() + 8);
+    for e in reply.as_doc() {
+        match (e.name, e.val.as_doc()) {
+            ("cursor", Some(cursor)) => {
+                w.open_doc("cursor");
+                for f in cursor {
+                    match f.name {
+                        "ns" => w.str("ns", ns),
+                        name => w.val(name, f.val),
+                    };
+                }
+                w.close();
+            }
+            _ => {
+                w.val(e.name, e.val);
+            }
+        }
+    }
+    w.finish()
+}
+
+/// Ends what is left of a cursor at the shards. Failures are of no interest: they end it too, later.
+pub(crate) fn close(router: &Router, ns: &str, source: Source) {
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let kill = |shard: &str, id: i64| {
+        let command = doc! {"killCursors": collection, "cursors": bson::array![id]};
+        let _ = router.cluster.on_shard(shard, db, command.as_doc());
+    };
+    match source {
+        Source::Shard { shard, id } if id != 0 => kill(&shard, id),
+        Source::Shard { .. } => {}
+        Source::Merge(merge) => merge.remains().for_each(|(shard, id)| kill(shard, id)),
+        Source::Scratch { id, db, collection } => {
+            if id != 0 {
+                let command =
+                    doc! {"killCursors": &collection, "cursors": bson::array![id], "$db": &db};
+                let _ = compute(router, &command);
+            }
+            let _ = compute(router, &doc! {"drop": &collection, "$db": &db});
+        }
+    }
+}
+
+pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    let ids = command.field("cursors").and_then(Val::as_array);
+    let Some(ids) = ids else {
+        return Err(Failure::Client(err!(FailedToParse, "cursors is an array")));
+    };
+    let (mut killed, mut missing) = (Writer::new_array(), Writer::new_array());
+    for id in ids.values().filter_map(Val::to_i64_exact) {
+        let known = router.cursors.open.lock().contains_key(&id);
+        if let Some(source) = router.cursors.end(id) {
+            close(router, &ns, source);
+        }
+        let list = if known { &mut killed } else { &mut missing };
+        list.push_value(id);
+    }
+    let mut w = Writer::new();
+    w.val("cursorsKilled", killed.finish_array().as_val())
+        .val("cursorsNotFound", missing.finish_array().as_val())
+        .value("cursorsAlive", bson::array![])
+        .value("cursorsUnknown", bson::array![]);
+    Ok(finish(w, &[]))
+}

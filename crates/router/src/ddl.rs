@@ -1,0 +1,341 @@
+//! Databases, collections and indexes: made and changed on every shard that has a part of them.
+//!
+//! Invariant: a sharded collection has its indexes on each shard that has a range of it. A unique
+//! index begins with the shard key, because shards do not know of each other's keys.
+
+use crate::metadata::{Cluster, Placement, all};
+use crate::request::{Command, finish};
+use crate::service_impl::{Router, sound};
+use crate::upstream::with_fields;
+use crate::{Failure, Outcome};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use errors::{Code, err};
+use std::sync::Arc;
+
+/// Makes a database, on the shard that was named or on the one that has the fewest databases.
+pub(crate) fn make_database(
+    cluster: &Cluster,
+    db: &str,
+    wanted: Option<&str>,
+) -> Outcome<Arc<str>> {
+    if let Some(primary) = cluster.database(db)? {
+        return Ok(primary);
+    }
+    let shards = cluster.shards()?;
+    let names = shards
+        .iter()
+        .filter(|s| !s.get("draining").is_some_and(Val::truthy));
+    let names: Vec<&str> = names.filter_map(|s| s.get("_id")?.as_str()).collect();
+    let databases = cluster.read_config("databases", Doc::EMPTY, Doc::EMPTY)?;
+    let many = |shard: &str| {
+        let of = |d: &&DocBuf| d.get("primary").and_then(Val::as_str) == Some(shard);
+        databases.iter().filter(of).count()
+    };
+    let chosen = match wanted {
+        Some(wanted) => names.iter().find(|n| **n == wanted),
+        None => names.iter().min_by_key(|name| many(name)),
+    };
+    let Some(shard) = chosen else {
+        return Err(match wanted {
+            Some(shard) => err!(ShardNotFound, "Could not find shard: {shard}"),
+            None => err!(
+                ShardNotFound,
+                "Database {db} could not be created :: caused by :: No shards found"
+            ),
+        }
+        .into());
+    };
+    let entry = doc! {
+        "_id": db,
+        "primary": *shard,
+        "version": doc! {
+            "uuid": Value::binary(4, &uuid()),
+            "timestamp": Value::timestamp(now()),
+            "lastMod": 1,
+        },
+    };
+    let insert = doc! {
+        "insert": "databases",
+        "documents": bson::array![entry],
+        "writeConcern": doc! {"w": "majority"},
+    };
+    let reply = cluster.on_config("config", insert.as_doc())?;
+    let _ = reply; // Where somebody else was first, his is read now.
+    cluster.forget_database(db);
+    let made = cluster.database(db)?;
+    made.ok_or_else(|| err!(NamespaceNotFound, "database {db} was removed").into())
+}
+
+pub(crate) fn uuid() -> [u8; 16] {
+    let mut id: [u8; 16] = rand::random();
+    id[6] = id[6] & 0x0F | 0x40;
+    id[8] = id[8] & 0x3F | 0x80;
+    id
+}
+
+/// A BSON timestamp of now, different each time.
+pub(crate) fn now() -> u64 {
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seconds = since.map_or(0, |d| d.as_secs());
+    let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    seconds << 32 | u64::from(count)
+}
+
+pub(crate) fn create(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    make_database(&router.cluster, command.db, None)?;
+    router.cluster.agree(&ns, |placement| match placement {
+        Some(placement @ Placement::Whole(shard)) => {
+            router.pin(command, shard)?;
+            router
+                .cluster
+                .send(placement, shard, command.whole().as_doc(), &[])
+        }
+        Some(Placement::Sharded(_)) => {
+            Err(err!(NamespaceExists, "Collection {ns} already exists.").into())
+        }
+        None => {
+            router.cluster.forget(&ns);
+            Err(crate::routing::no_database(command.db))
+        }
+    })
+}
+
+/// `createIndexes`, `dropIndexes`, `collMod`.
+pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    if command.name == "createIndexes" {
+        make_database(&router.cluster, command.db, None)?;
+    }
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement) = placement else {
+            return Err(err!(NamespaceNotFound, "ns not found {ns}").into());
+        };
+        let table = match placement {
+            Placement::Whole(shard) => {
+                router.pin(command, shard)?;
+                return router.cluster.send(placement, shard, command.whole().as_doc(), command.request.sequences);
+            }
+            Placement::Sharded(table) => table,
+        };
+        if command.name == "createIndexes" {
+            for index in command.documents("indexes") {
+                let key = index.get("key").and_then(Val::as_doc).unwrap_or(Doc::EMPTY);
+                let unique = index.get("unique").is_some_and(Val::truthy);
+                if unique && !table.key().is_prefix_of(key) && key.first().is_none_or(|e| e.name != "_id") {
+                    return Err(err!(
+                        CannotCreateIndex,
+                        "cannot create index with 'unique' option over {key} with shard key pattern {}",
+                        table.key().pattern()
+                    )
+                    .into());
+                }
+            }
+        }
+        if command.name.starts_with("drop") {
+            keep_key_index(router, command, &ns, table)?;
+        }
+        let each = command.whole();
+        let shards: Vec<_> = table.shards().map(|s| (s.clone(), each.clone())).collect();
+        let replies = router.cluster.scatter(placement, &shards)?;
+        let mut raw = Writer::new();
+        for ((shard, _), reply) in shards.iter().zip(&replies) {
+            let reply = sound(reply.clone())?;
+            raw.doc(&router.cluster.shard(shard)?.address, reply.as_doc());
+        }
+        let mut w = Writer::new();
+        w.doc("raw", raw.finish().as_doc());
+        if let Some(first) = replies.first() {
+            let own = ["ok", "$clusterTime", "operationTime"];
+            for e in first.as_doc().iter().filter(|e| !own.contains(&e.name)) {
+                w.val(e.name, e.val);
+            }
+        }
+        Ok(finish(w, &replies))
+    })
+}
+
+/// Fails where `dropIndexes` would take the last index that the shard key needs.
+fn keep_key_index(
+    router: &Router,
+    command: &Command<'_>,
+    ns: &str,
+    table: &sharding::RoutingTable,
+) -> Outcome<()> {
+    let given = command.field("index").unwrap_or(Val::NULL);
+    if given.as_str() == Some("*") {
+        return Err(err!(
+            CannotDropShardKeyIndex,
+            "Cannot drop the only compatible index for this collection's shard key"
+        )
+        .into());
+    }
+    let names: Vec<&str> = given
+        .as_str()
+        .into_iter()
+        .chain(
+            given
+                .as_array()
+                .into_iter()
+                .flat_map(|a| a.values().filter_map(Val::as_str)),
+        )
+        .collect();
+    let dropped = |index: &DocBuf| {
+        let name = index.get("name").and_then(Val::as_str).unwrap_or("");
+        let key = index.get("key").and_then(Val::as_doc);
+        names.contains(&name) || given.as_doc().is_some_and(|g| key == Some(g))
+    };
+    let serves = |index: &&DocBuf| {
+        let key = index.get("key").and_then(Val::as_doc);
+        key.is_some_and(|key| table.key().is_prefix_of(key))
+    };
+    let Some(shard) = table.shards().next() else {
+        return Ok(());
+    };
+    let indexes = indexes_of(&router.cluster, shard, ns)?;
+    let left = indexes.iter().filter(serves).any(|i| !dropped(i));
+    match left {
+        true => Ok(()),
+        false => Err(err!(
+            CannotDropShardKeyIndex,
+            "Cannot drop the only compatible index for this collection's shard key"
+        )
+        .into()),
+    }
+}
+
+pub(crate) fn indexes_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Vec<DocBuf>> {
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let found = all(
+        &*cluster.shard(shard)?,
+        db,
+        doc! {"listIndexes": collection}.as_doc(),
+    );
+    match found {
+        Err(Failure::Client(e)) if e.code == Code::NamespaceNotFound => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    let cluster = &router.cluster;
+    match cluster.refresh(&ns)? {
+        None => Ok(finish(Writer::new(), &[])),
+        Some(placement @ Placement::Whole(_)) => cluster.agree(&ns, |now| {
+            let Some(Placement::Whole(shard)) = now else {
+                return Err(err!(ConflictingOperationInProgress, "{ns} is being sharded").into());
+            };
+            cluster.send(&placement, shard, command.whole().as_doc(), &[])
+        }),
+        Some(Placement::Sharded(_)) => {
+            drop_sharded(cluster, &ns)?;
+            let mut w = Writer::new();
+            w.str("ns", &ns);
+            Ok(finish(w, &[]))
+        }
+    }
+}
+
+/// Removes a sharded collection: first from the metadata, so that nobody is sent to it.
+fn drop_sharded(cluster: &Cluster, ns: &str) -> Outcome<()> {
+    let lock = crate::chunks::lock(cluster, ns)?;
+    let Some(table) = cluster.read_table(ns)? else {
+        return Ok(());
+    };
+    let uuid = Value::binary(4, &table.entry.uuid);
+    for (collection, filter) in [
+        ("collections", doc! {"_id": ns}),
+        ("chunks", doc! {"uuid": uuid}),
+        ("tags", doc! {"ns": ns}),
+    ] {
+        let delete = doc! {
+            "delete": collection,
+            "deletes": bson::array![doc! {"q": filter, "limit": 0}],
+            "writeConcern": doc! {"w": "majority"},
+        };
+        sound(cluster.on_config("config", delete.as_doc())?)?;
+    }
+    cluster.forget(ns);
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    for shard in cluster.shard_names()? {
+        cluster.on_shard(
+            &shard,
+            db,
+            doc! {"drop": collection, "writeConcern": doc! {"w": "majority"}}.as_doc(),
+        )?;
+        cluster.teach(ns, None, &shard)?;
+    }
+    drop(lock);
+    Ok(())
+}
+
+pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let cluster = &router.cluster;
+    let db = command.db;
+    let prefix = doc! {"_id": doc! {"$regex": format!("^{}\\.", escape(db))}};
+    for entry in cluster.read_config("collections", prefix.as_doc(), Doc::EMPTY)? {
+        if let Some(ns) = entry.get("_id").and_then(Val::as_str) {
+            drop_sharded(cluster, ns)?;
+        }
+    }
+    for shard in cluster.shard_names()? {
+        cluster.on_shard(
+            &shard,
+            db,
+            doc! {"dropDatabase": 1, "writeConcern": doc! {"w": "majority"}}.as_doc(),
+        )?;
+    }
+    let delete = doc! {
+        "delete": "databases",
+        "deletes": bson::array![doc! {"q": doc! {"_id": db}, "limit": 0}],
+        "writeConcern": doc! {"w": "majority"},
+    };
+    cluster.on_config("config", delete.as_doc())?;
+    cluster.forget_database(db);
+    let mut w = Writer::new();
+    w.str("dropped", db);
+    Ok(finish(w, &[]))
+}
+
+fn escape(db: &str) -> String {
+    let special = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    db.chars()
+        .flat_map(|c| special(c).then_some('\\').into_iter().chain([c]))
+        .collect()
+}
+
+pub(crate) fn rename(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let from = command.collection().to_string();
+    let to = command
+        .field("to")
+        .and_then(Val::as_str)
+        .unwrap_or_default();
+    let cluster = &router.cluster;
+    match (cluster.refresh(&from)?, cluster.refresh(to)?) {
+        (None, _) => Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into()),
+        (Some(Placement::Whole(a)), b) => {
+            let same = match b {
+                Some(Placement::Whole(b)) => a == b,
+                Some(Placement::Sharded(_)) => false,
+                None => false,
+            };
+            if !same {
+                return Err(err!(
+                    CommandFailed,
+                    "Source and destination collections must be on same shard"
+                )
+                .into());
+            }
+            let set = cluster.shard(&a)?;
+            let body = with_fields(command.whole().as_doc(), Doc::EMPTY);
+            set.call(&crate::upstream::message(body.as_doc(), &[]))
+        }
+        _ => Err(err!(
+            NotImplemented,
+            "renaming a sharded collection is not supported yet"
+        )
+        .into()),
+    }
+}

@@ -1,0 +1,305 @@
+//! `find`, `count` and `distinct`: to the shards that can have what is asked for.
+//!
+//! Invariant: a document is given once, whatever moves meanwhile: the shards' cursors of one find
+//! were opened under one table, and each reads the state of when it was opened.
+
+use crate::cursors::{self, FIRST_BATCH, Source};
+use crate::merge::Merge;
+use crate::metadata::Placement;
+use crate::request::{Command, finish};
+use crate::service_impl::{Router, sound};
+use crate::{Failure, Outcome};
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::err;
+use query::expr::{ParseEnv, Vars};
+use query::filter::Filter;
+use query::projection::Projection;
+use query::sort::SortPattern;
+use std::sync::Arc;
+
+/// Documents of a batch from a shard, where the client does not say how many.
+const SHARD_BATCH: i64 = 1000;
+
+/// The shards that a filter has to ask; never none, so that somebody says what is wrong with it.
+pub(crate) fn targets(
+    command: &Command<'_>,
+    placement: &Placement,
+    filter: Doc<'_>,
+) -> Outcome<Vec<Arc<str>>> {
+    Ok(match placement {
+        Placement::Whole(shard) => vec![shard.clone()],
+        Placement::Sharded(table) => {
+            let mut shards = table.shards_in(&command.ranges(filter, table)?);
+            if shards.is_empty() {
+                shards.extend(table.shards().next().cloned());
+            }
+            shards
+        }
+    })
+}
+
+fn empty_cursor(ns: &str) -> DocBuf {
+    let mut w = Writer::new();
+    w.open_doc("cursor").open_array("firstBatch").close();
+    w.i64("id", 0).str("ns", ns).close();
+    finish(w, &[])
+}
+
+pub(crate) fn find(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    let filter = command.document("filter").unwrap_or(Doc::EMPTY);
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement) = placement else {
+            return Ok(empty_cursor(&ns));
+        };
+        let shards = targets(command, placement, filter)?;
+        if let [shard] = shards.as_slice() {
+            router.pin(command, shard)?;
+            let whole = command.whole();
+            let reply = router.cluster.send(placement, shard, whole.as_doc(), &[])?;
+            return Ok(cursors::adopt(router, &ns, shard, reply));
+        }
+        if command.in_transaction() {
+            return Err(several_shards());
+        }
+        scattered(router, command, placement, &ns, &shards)
+    })
+}
+
+pub(crate) fn several_shards() -> Failure {
+    Failure::Client(err!(
+        OperationNotSupportedInTransaction,
+        "A transaction over several shards is not supported"
+    ))
+}
+
+fn scattered(
+    router: &Router,
+    command: &Command<'_>,
+    placement: &Placement,
+    ns: &str,
+    shards: &[Arc<str>],
+) -> Outcome<DocBuf> {
+    let number = |name: &str| command.int(name).unwrap_or(0);
+    let (skip, limit) = (number("skip").max(0), number("limit"));
+    let single = command.is("singleBatch") || limit < 0;
+    let limit = limit.saturating_abs();
+    let sort = match command
+        .document("sort")
+        .filter(|s| !s.is_empty() && !is_natural(*s))
+    {
+        Some(sort) => Some(SortPattern::parse(sort)?),
+        None => None,
+    };
+    if sort.as_ref().is_some_and(SortPattern::has_meta) {
+        return Err(err!(
+            NotImplemented,
+            "a sort by $meta over several shards is not supported"
+        )
+        .into());
+    }
+    let projection = command.document("projection").filter(|p| !p.is_empty());
+    // Sort keys are of whole documents.
+    let late = projection.filter(|_| sort.is_some());
+    let mut w = command.without(&["skip", "limit", "batchSize", "singleBatch", "projection"]);
+    if let (Some(projection), None) = (projection, late) {
+        w.doc("projection", projection);
+    }
+    let most = command.int("batchSize");
+    let batch = most.filter(|n| *n > 0).unwrap_or(SHARD_BATCH);
+    if limit > 0 {
+        w.i64("limit", limit.saturating_add(skip));
+    }
+    w.i64("batchSize", if most == Some(0) { 0 } else { batch });
+    let each = w.finish();
+    let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
+    let replies = router.cluster.scatter(placement, &commands)?;
+    let mut merge = Merge {
+        ns: ns.into(),
+        parts: Vec::new(),
+        sort,
+        skip: skip.unsigned_abs(),
+        left: (limit > 0).then(|| limit.unsigned_abs()),
+        batch,
+        lsid: command.document("lsid").map(|d| d.to_buf()),
+        projection: match late {
+            Some(p) => Some(Late::parse(
+                p,
+                command.document("filter").unwrap_or(Doc::EMPTY),
+            )?),
+            None => None,
+        },
+    };
+    merge.begin(shards, &replies)?;
+    first_batch(router, merge, ns, most, single, &replies)
+}
+
+fn is_natural(sort: Doc<'_>) -> bool {
+    sort.first().is_some_and(|e| e.name == "$natural")
+}
+
+/// The reply to a command that has opened cursors on several shards.
+pub(crate) fn first_batch(
+    router: &Router,
+    mut merge: Merge,
+    ns: &str,
+    most: Option<i64>,
+    single: bool,
+    replies: &[DocBuf],
+) -> Outcome<DocBuf> {
+    let mut w = Writer::new();
+    w.open_doc("cursor").open_array("firstBatch");
+    let done = match most {
+        Some(0) => false,
+        most => merge.fill(&router.cluster, &mut w, most.or(Some(FIRST_BATCH)))?,
+    };
+    w.close();
+    let source = Source::Merge(Box::new(merge));
+    let id = match done || single {
+        true => {
+            cursors::close(router, ns, source);
+            0
+        }
+        false => router.cursors.add(ns, source),
+    };
+    w.i64("id", id).str("ns", ns).close();
+    Ok(finish(w, replies))
+}
+
+/// A projection that the router makes, behind its merge.
+pub(crate) struct Late {
+    projection: Projection,
+    filter: Filter,
+}
+
+impl Late {
+    fn parse(projection: Doc<'_>, filter: Doc<'_>) -> Outcome<Late> {
+        let env = ParseEnv::new();
+        let filter = Filter::parse(filter, &env)?;
+        Ok(Late {
+            projection: Projection::parse(projection, Some(&filter), &env)?,
+            filter,
+        })
+    }
+
+    pub fn apply(&self, d: Doc<'_>) -> Outcome<DocBuf> {
+        let vars = Vars::new(0);
+        let matched = match self.projection.needs_match_index() {
+            true => self.filter.first_matched_index(d, &vars)?.flatten(),
+            false => None,
+        };
+        let mut out = Vec::new();
+        self.projection.apply(d, matched, &vars, &mut out)?;
+        Ok(DocBuf::from_vec(out).unwrap_or_default())
+    }
+}
+
+pub(crate) fn count(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    let filter = command.document("query").unwrap_or(Doc::EMPTY);
+    let none = || {
+        let mut w = Writer::new();
+        w.i32("n", 0);
+        finish(w, &[])
+    };
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement) = placement else {
+            return Ok(none());
+        };
+        let shards = targets(command, placement, filter)?;
+        if let [shard] = shards.as_slice() {
+            return router
+                .cluster
+                .send(placement, shard, command.whole().as_doc(), &[]);
+        }
+        let (skip, limit) = (
+            command.int("skip").unwrap_or(0),
+            command.int("limit").unwrap_or(0),
+        );
+        let mut w = command.without(&["skip", "limit"]);
+        if limit != 0 {
+            w.i64("limit", limit.saturating_abs().saturating_add(skip));
+        }
+        let each = w.finish();
+        let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
+        let replies = router.cluster.scatter(placement, &commands)?;
+        let mut n = 0i64;
+        for reply in &replies {
+            let reply = sound(reply.clone())?;
+            n += reply.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
+        }
+        n = (n - skip).max(0);
+        if limit != 0 {
+            n = n.min(limit.saturating_abs());
+        }
+        let mut w = Writer::new();
+        w.int("n", n);
+        Ok(finish(w, &replies))
+    })
+}
+
+pub(crate) fn distinct(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    let filter = command.document("query").unwrap_or(Doc::EMPTY);
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement) = placement else {
+            let mut w = Writer::new();
+            w.value("values", bson::array![]);
+            return Ok(finish(w, &[]));
+        };
+        let shards = targets(command, placement, filter)?;
+        if let [shard] = shards.as_slice() {
+            router.pin(command, shard)?;
+            return router
+                .cluster
+                .send(placement, shard, command.whole().as_doc(), &[]);
+        }
+        let each = command.whole();
+        let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
+        let replies = router.cluster.scatter(placement, &commands)?;
+        let mut values: std::collections::BTreeMap<Vec<u8>, bson::Value> = Default::default();
+        for reply in &replies {
+            let reply = sound(reply.clone())?;
+            let found = reply
+                .get("values")
+                .and_then(Val::as_array)
+                .unwrap_or(Doc::EMPTY);
+            for v in found.values() {
+                values
+                    .entry(bson::key::of(v))
+                    .or_insert_with(|| v.to_value());
+            }
+        }
+        let mut w = Writer::new();
+        w.open_array("values");
+        for v in values.values() {
+            w.push(v.as_val());
+        }
+        w.close();
+        Ok(finish(w, &replies))
+    })
+}
+
+/// One document by a filter that names its place, or from whichever shard has it.
+pub(crate) fn one(
+    router: &Router,
+    ns: &str,
+    filter: Doc<'_>,
+    sort: Option<Doc<'_>>,
+) -> Outcome<Option<DocBuf>> {
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let mut w = Writer::new();
+    w.str("find", collection)
+        .doc("filter", filter)
+        .i32("limit", 1)
+        .bool("singleBatch", true);
+    if let Some(sort) = sort {
+        w.doc("sort", sort);
+    }
+    w.str("$db", db);
+    let body = w.finish();
+    let reply = crate::request::own(router, &body, find)?;
+    let cursor = reply.get("cursor").and_then(Val::as_doc);
+    let batch = cursor.and_then(|c| c.get("firstBatch")?.as_array());
+    Ok(batch.and_then(|b| b.values().next()?.as_doc().map(|d| d.to_buf())))
+}

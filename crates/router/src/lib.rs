@@ -1,0 +1,92 @@
+//! The router: a server without state of its own, which sends what clients ask to the shards that
+//! have it ([decision](../../../docs/decisions/2026-11-25-sharding.md)).
+//!
+//! - [`Router`] answers what the event loops read: what is about the server itself a scratch
+//!   [`Commands`](commands::Commands) answers, everything else is sent on from a worker;
+//! - `upstream`, `replica_set`: connections, and who is primary;
+//! - `metadata`: what the configuration set says, as far as it was needed;
+//! - `routing`: versions, and what is done when a router or a shard knows too little;
+//! - `request`: a client's command, and what of it goes to a shard;
+//! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`: families of commands;
+//! - `admin`, `transfer`, `balancer`: what changes the cluster.
+//!
+//! Invariant: a client never sees that the router, or a shard, knew too little. What a router
+//! forgets by ending can be had again.
+
+mod admin;
+mod aggregate;
+pub mod balancer;
+mod chunks;
+mod cursors;
+mod ddl;
+mod find;
+mod listing;
+mod merge;
+mod metadata;
+mod replica_set;
+mod request;
+mod routing;
+mod service_impl;
+mod single_write;
+mod transfer;
+mod upstream;
+mod write;
+
+pub use metadata::Cluster;
+pub use replica_set::{Access, ReplicaSet};
+pub use service_impl::Router;
+
+use errors::{Code, Error, Stop};
+
+/// Why something was not done by a server behind the router.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// What the client is told.
+    Client(Error),
+    /// Nothing was sent.
+    Unreachable(String),
+    /// It is not known what became of what was sent.
+    Lost(String),
+    /// A shard did nothing, because one of the two knows too little.
+    Stale { shard: String, fenced: bool },
+}
+
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        Failure::Client(e)
+    }
+}
+
+impl From<Stop> for Failure {
+    fn from(stop: Stop) -> Failure {
+        Failure::Client(stop.into_error())
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Client(e) => e.fmt(f),
+            Failure::Unreachable(why) | Failure::Lost(why) => f.write_str(why),
+            Failure::Stale { shard, .. } => write!(f, "{shard} and the router differ"),
+        }
+    }
+}
+
+impl Failure {
+    /// The error that a client gets.
+    pub fn into_error(self) -> Error {
+        match self {
+            Failure::Client(e) => e,
+            Failure::Unreachable(why) | Failure::Lost(why) => {
+                Error::new(Code::HostUnreachable, why).with_label("RetryableWriteError")
+            }
+            Failure::Stale { shard, .. } => Error::new(
+                Code::StaleConfig,
+                format!("the router and the shard {shard} do not come to agree"),
+            ),
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! What there is: databases, collections, indexes and their figures, over all shards.
+
+use crate::cursors;
+use crate::metadata::{CONFIG, Placement, run};
+use crate::request::{Command, finish};
+use crate::service_impl::{Router, sound};
+use crate::{Failure, Outcome, find};
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use errors::{Code, err};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Databases that each shard has of its own.
+const OWN: [&str; 3] = ["local", "config", "admin"];
+
+pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let cluster = &router.cluster;
+    let mut w = Writer::new();
+    w.i32("listDatabases", 1);
+    if let Some(filter) = command.field("filter") {
+        w.val("filter", filter);
+    }
+    let ask = w.finish();
+    let mut found: BTreeMap<String, (i64, bool, Vec<(String, i64)>)> = BTreeMap::new();
+    let mut shards = cluster.shard_names()?;
+    shards.push(CONFIG.into());
+    for shard in &shards {
+        let reply = cluster.on_shard(shard, "admin", ask.as_doc())?;
+        let list = reply
+            .get("databases")
+            .and_then(Val::as_array)
+            .unwrap_or(Doc::EMPTY);
+        for d in list.values().filter_map(Val::as_doc) {
+            let name = d.get("name").and_then(Val::as_str).unwrap_or_default();
+            if name == "local" || OWN.contains(&name) != (shard == CONFIG) {
+                continue;
+            }
+            let size = d.get("sizeOnDisk").and_then(Val::to_i64_exact).unwrap_or(0);
+            let empty = d.get("empty").is_none_or(Val::truthy);
+            let entry = found.entry(name.into()).or_insert((0, true, Vec::new()));
+            entry.0 += size;
+            entry.1 &= empty;
+            entry.2.push((shard.clone(), size));
+        }
+    }
+    let mut w = Writer::new();
+    let mut total = 0;
+    w.open_array("databases");
+    for (name, (size, empty, by_shard)) in &found {
+        let mut d = Writer::new();
+        d.str("name", name);
+        if !command.is("nameOnly") {
+            d.i64("sizeOnDisk", *size)
+                .bool("empty", *empty)
+                .open_doc("shards");
+            by_shard.iter().for_each(|(shard, size)| {
+                d.i64(shard, *size);
+            });
+            d.close();
+        }
+        total += size;
+        w.push(d.finish().as_doc().as_val());
+    }
+    w.close();
+    if !command.is("nameOnly") {
+        w.i64("totalSize", total).i64("totalSizeMb", total >> 20);
+    }
+    Ok(finish(w, &[]))
+}
+
+/// The shard that knows all collections of a database.
+fn home(router: &Router, db: &str) -> Outcome<Option<Arc<str>>> {
+    match OWN.contains(&db) {
+        true => Ok(Some(CONFIG.into())),
+        false => router.cluster.database(db),
+    }
+}
+
+pub(crate) fn list_collections(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = format!("{}.$cmd.listCollections", command.db);
+    let Some(shard) = home(router, command.db)? else {
+        let mut w = Writer::new();
+        w.open_doc("cursor")
+            .i64("id", 0)
+            .str("ns", &ns)
+            .open_array("firstBatch")
+            .close()
+            .close();
+        return Ok(finish(w, &[]));
+    };
+    let set = router.cluster.shard(&shard)?;
+    let reply = set.call(&crate::upstream::message(command.whole().as_doc(), &[]))?;
+    Ok(cursors::adopt(router, &ns, &shard, reply))
+}
+
+pub(crate) fn list_indexes(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    router.cluster.agree(&ns, |placement| {
+        let shard = match placement {
+            Some(placement) => some_shard(placement),
+            None => None,
+        };
+        let (Some(placement), Some(shard)) = (placement, shard) else {
+            return Err(err!(NamespaceNotFound, "ns does not exist: {ns}").into());
+        };
+        let whole = command.whole();
+        let reply = router
+            .cluster
+            .send(placement, &shard, whole.as_doc(), &[])?;
+        Ok(cursors::adopt(router, &ns, &shard, reply))
+    })
+}
+
+fn some_shard(placement: &Placement) -> Option<Arc<str>> {
+    match placement {
+        Placement::Whole(shard) => Some(shard.clone()),
+        Placement::Sharded(table) => table.shards().next().cloned(),
+    }
+}
+
+/// Adds up numbers of the same name.
+fn sum(replies: &[(Arc<str>, DocBuf)], names: &[&str], w: &mut Writer) {
+    for name in names {
+        let values = replies.iter().filter_map(|(_, r)| r.get(name)?.to_f64());
+        let total: f64 = values.sum();
+        w.int(name, total as i64);
+    }
+}
+
+pub(crate) fn db_stats(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let mut replies = Vec::new();
+    for shard in router.cluster.shard_names()? {
+        let set = router.cluster.shard(&shard)?;
+        let reply = set.call(&crate::upstream::message(command.whole().as_doc(), &[]))?;
+        replies.push((Arc::from(shard), sound(reply)?));
+    }
+    let mut w = Writer::new();
+    w.str("db", command.db);
+    let names = [
+        "collections",
+        "views",
+        "objects",
+        "dataSize",
+        "storageSize",
+        "indexes",
+        "indexSize",
+        "totalSize",
+        "fsUsedSize",
+        "fsTotalSize",
+    ];
+    w.open_doc("raw");
+    for (shard, reply) in &replies {
+        w.doc(shard, reply.as_doc());
+    }
+    w.close();
+    sum(&replies, &names, &mut w);
+    Ok(finish(w, &[]))
+}
+
+/// `collStats`, `dataSize`, `validate`.
+pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = match command.name {
+        "dataSize" => command.collection().to_string(),
+        _ => command.namespace()?,
+    };
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement) = placement else {
+            return Err(err!(NamespaceNotFound, "ns does not exist: {ns}").into());
+        };
+        let shards: Vec<Arc<str>> = match placement {
+            Placement::Whole(shard) => vec![shard.clone()],
+            Placement::Sharded(table) => table.shards().cloned().collect(),
+        };
+        let each = command.whole();
+        let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
+        let replies = router.cluster.scatter(placement, &commands)?;
+        if let (Placement::Whole(shard), Some(reply)) = (placement, replies.first()) {
+            let mut w = Writer::new();
+            w.extend(sound(reply.clone())?.as_doc());
+            if command.name == "collStats" {
+                w.bool("sharded", false).str("primary", shard);
+            }
+            return Ok(w.finish());
+        }
+        let mut by_shard = Vec::new();
+        for (shard, reply) in shards.iter().zip(replies) {
+            by_shard.push((shard.clone(), sound(reply)?));
+        }
+        let mut w = Writer::new();
+        w.bool("sharded", true).str("ns", &ns);
+        match command.name {
+            "dataSize" => sum(&by_shard, &["size", "numObjects", "millis"], &mut w),
+            "validate" => {
+                let valid = by_shard
+                    .iter()
+                    .all(|(_, r)| r.get("valid").is_some_and(Val::truthy));
+                w.bool("valid", valid);
+            }
+            _ => {
+                let names = [
+                    "count",
+                    "size",
+                    "storageSize",
+                    "totalIndexSize",
+                    "totalSize",
+                    "numOrphanDocs",
+                ];
+                sum(&by_shard, &names, &mut w);
+                let indexes = by_shard.first().and_then(|(_, r)| r.get("nindexes"));
+                w.val("nindexes", indexes.unwrap_or(Val::NULL));
+                w.i64(
+                    "nchunks",
+                    match placement {
+                        Placement::Sharded(table) => table.chunks().len() as i64,
+                        Placement::Whole(_) => 1,
+                    },
+                );
+            }
+        }
+        w.open_doc(if command.name == "validate" {
+            "raw"
+        } else {
+            "shards"
+        });
+        for (shard, reply) in &by_shard {
+            w.doc(shard, reply.as_doc());
+        }
+        w.close();
+        Ok(finish(w, &[]))
+    })
+}
+
+/// What each shard would do.
+pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let Some(inner) = command.document("explain") else {
+        return Err(err!(BadValue, "explain needs a command").into());
+    };
+    let first = inner.first();
+    let collection = first.and_then(|e| e.val.as_str()).unwrap_or_default();
+    let ns = format!("{}.{collection}", command.db);
+    let filter = ["filter", "query"]
+        .iter()
+        .find_map(|f| inner.get(f)?.as_doc());
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement) = placement else {
+            return Err(crate::routing::no_database(command.db));
+        };
+        let shards = find::targets(command, placement, filter.unwrap_or(Doc::EMPTY))?;
+        let set = |shard: &Arc<str>| router.cluster.shard(shard);
+        let whole = command.whole();
+        if let (Placement::Whole(_), [shard]) = (placement, shards.as_slice()) {
+            return set(shard)?.call(&crate::upstream::message(whole.as_doc(), &[]));
+        }
+        let mut w = Writer::new();
+        let stage = if shards.len() == 1 {
+            "SINGLE_SHARD"
+        } else {
+            "SHARD_MERGE"
+        };
+        w.open_doc("queryPlanner")
+            .open_doc("winningPlan")
+            .str("stage", stage);
+        w.open_array("shards");
+        let mut executions = Vec::new();
+        for shard in &shards {
+            let reply = sound(set(shard)?.call(&crate::upstream::message(whole.as_doc(), &[]))?)?;
+            let mut one = Writer::new();
+            one.str("shardName", shard)
+                .str("connectionString", &set(shard)?.address);
+            if let Some(planner) = reply.get("queryPlanner").and_then(Val::as_doc) {
+                one.extend(planner);
+            }
+            w.push(one.finish().as_doc().as_val());
+            executions.push((shard.clone(), reply));
+        }
+        w.close().close().close();
+        let stats: Vec<_> = executions
+            .iter()
+            .filter_map(|(s, r)| Some((s.clone(), r.get("executionStats")?.as_doc()?.to_buf())))
+            .collect();
+        if !stats.is_empty() {
+            w.open_doc("executionStats");
+            sum(
+                &stats,
+                &["nReturned", "totalKeysExamined", "totalDocsExamined"],
+                &mut w,
+            );
+            w.open_doc("executionStages")
+                .str("stage", stage)
+                .open_array("shards");
+            for (shard, s) in &stats {
+                let mut one = Writer::new();
+                one.str("shardName", shard).extend(s.as_doc());
+                w.push(one.finish().as_doc().as_val());
+            }
+            w.close().close().close();
+        }
+        Ok(finish(w, &[]))
+    })
+}
+
+/// How many bytes a shard has of a collection.
+pub(crate) fn size_on(router: &crate::Cluster, shard: &str, ns: &str) -> Outcome<(u64, u64)> {
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let set = router.shard(shard)?;
+    match run(&set, db, doc! {"collStats": collection}.as_doc()) {
+        Ok(reply) => {
+            let number = |name: &str| reply.get(name).and_then(Val::to_f64).unwrap_or(0.0) as u64;
+            Ok((number("size"), number("count")))
+        }
+        Err(Failure::Client(e)) if e.code == Code::NamespaceNotFound => Ok((0, 0)),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,147 @@
+//! The results of several shards as one: in the order of a sort, or one shard after another.
+//!
+//! Invariant: each shard gives its results in the sort's order, and what it holds at the router is
+//! one batch.
+
+use crate::find::Late;
+use crate::metadata::{Cluster, run};
+use crate::upstream::with_fields;
+use crate::{Failure, Outcome};
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use query::sort::SortPattern;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A batch for the client, in bytes.
+const BATCH_BYTES: usize = 16 << 20;
+
+/// What is left of one shard's results.
+pub(crate) struct Part {
+    pub shard: Arc<str>,
+    /// 0: the shard has no more.
+    pub id: i64,
+    /// Each with its sort key.
+    pub held: VecDeque<(Vec<u8>, DocBuf)>,
+}
+
+pub(crate) struct Merge {
+    pub ns: String,
+    pub parts: Vec<Part>,
+    pub sort: Option<SortPattern>,
+    pub skip: u64,
+    /// How many more the client may get.
+    pub left: Option<u64>,
+    /// Documents of a batch from a shard.
+    pub batch: i64,
+    pub projection: Option<Late>,
+    /// The client's session, which the shards' cursors belong to.
+    pub lsid: Option<DocBuf>,
+}
+
+impl Merge {
+    /// Takes over the first batches.
+    pub fn begin(&mut self, shards: &[Arc<str>], replies: &[DocBuf]) -> Outcome<()> {
+        for (shard, reply) in shards.iter().zip(replies) {
+            if let Some(e) = crate::upstream::error_of(reply.as_doc()) {
+                return Err(e.into());
+            }
+            let mut part = Part {
+                shard: shard.clone(),
+                id: 0,
+                held: VecDeque::new(),
+            };
+            take(&self.sort, &mut part, reply)?;
+            self.parts.push(part);
+        }
+        Ok(())
+    }
+
+    /// Cursors that shards still have open.
+    pub fn remains(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.parts
+            .iter()
+            .filter(|p| p.id != 0)
+            .map(|p| (&*p.shard, p.id))
+    }
+
+    /// Appends documents to the open array; whether there are no more.
+    pub fn fill(&mut self, cluster: &Cluster, w: &mut Writer, most: Option<i64>) -> Outcome<bool> {
+        let mut given = 0;
+        let start = w.len();
+        loop {
+            if self.left == Some(0) {
+                return Ok(true);
+            }
+            if most.is_some_and(|most| given >= most) {
+                return Ok(false);
+            }
+            let Some(at) = self.next(cluster)? else {
+                return Ok(true);
+            };
+            let size = self.parts[at]
+                .held
+                .front()
+                .map_or(0, |(_, d)| d.as_bytes().len());
+            if given > 0 && w.len() - start + size > BATCH_BYTES {
+                return Ok(false);
+            }
+            let Some((_, doc)) = self.parts[at].held.pop_front() else {
+                return Ok(true);
+            };
+            if self.skip > 0 {
+                self.skip -= 1;
+                continue;
+            }
+            match &self.projection {
+                Some(late) => w.push(late.apply(doc.as_doc())?.as_doc().as_val()),
+                None => w.push(doc.as_doc().as_val()),
+            };
+            given += 1;
+            self.left = self.left.map(|n| n - 1);
+        }
+    }
+
+    /// The part that has the next document.
+    fn next(&mut self, cluster: &Cluster) -> Outcome<Option<usize>> {
+        for part in &mut self.parts {
+            while part.held.is_empty() && part.id != 0 {
+                let (db, collection) = self.ns.split_once('.').unwrap_or((&self.ns, ""));
+                let command =
+                    doc! {"getMore": part.id, "collection": collection, "batchSize": self.batch};
+                let command = match &self.lsid {
+                    Some(lsid) => with_fields(command.as_doc(), doc! {"lsid": lsid}.as_doc()),
+                    None => command,
+                };
+                let reply = run(&*cluster.shard(&part.shard)?, db, command.as_doc())?;
+                take(&self.sort, part, &reply)?;
+            }
+        }
+        let with = self
+            .parts
+            .iter()
+            .enumerate()
+            .filter_map(|(i, p)| Some((i, &p.held.front()?.0)));
+        Ok(match self.sort {
+            Some(_) => with.min_by(|a, b| a.1.cmp(b.1)).map(|(i, _)| i),
+            None => with.map(|(i, _)| i).next(),
+        })
+    }
+}
+
+fn take(sort: &Option<SortPattern>, part: &mut Part, reply: &DocBuf) -> Outcome<()> {
+    let cursor = reply
+        .get("cursor")
+        .and_then(Val::as_doc)
+        .unwrap_or(Doc::EMPTY);
+    part.id = cursor.get("id").and_then(Val::to_i64_exact).unwrap_or(0);
+    let batch = cursor.get("firstBatch").or(cursor.get("nextBatch"));
+    for d in batch.and_then(Val::as_array).unwrap_or(Doc::EMPTY).values() {
+        let d = d.as_doc().unwrap_or(Doc::EMPTY);
+        let mut key = Vec::new();
+        if let Some(sort) = sort {
+            sort.sort_key(d, &mut key).map_err(Failure::from)?;
+        }
+        part.held.push_back((key, d.to_buf()));
+    }
+    Ok(())
+}

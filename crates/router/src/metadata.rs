@@ -1,0 +1,274 @@
+//! What the configuration set says of the cluster, as far as it was needed.
+//!
+//! Invariant: what is kept may be old. A shard that knows better says so, and it is read again.
+
+use crate::replica_set::{Access, ReplicaSet};
+use crate::upstream::{error_of, message, with_fields};
+use crate::{Failure, Outcome};
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use errors::err;
+use parking_lot::RwLock;
+use sharding::{Chunk, Entry, RoutingTable, ShardKey};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Where a collection is.
+#[derive(Clone)]
+pub(crate) enum Placement {
+    /// On the database's primary shard.
+    Whole(Arc<str>),
+    Sharded(Arc<RoutingTable>),
+}
+
+/// The name under which the configuration set is asked like a shard.
+pub(crate) const CONFIG: &str = "config";
+
+#[derive(Default)]
+struct Known {
+    shards: HashMap<String, Arc<ReplicaSet>>,
+    /// The primary shard of each database.
+    databases: HashMap<String, Arc<str>>,
+    collections: HashMap<String, Placement>,
+}
+
+/// The cluster, as one process knows it.
+pub struct Cluster {
+    pub(crate) config: Arc<ReplicaSet>,
+    pub(crate) config_address: String,
+    access: Access,
+    known: RwLock<Known>,
+}
+
+impl Cluster {
+    pub fn new(config: &str, access: Access) -> Cluster {
+        Cluster {
+            config: Arc::new(ReplicaSet::new(config, access.clone())),
+            config_address: config.into(),
+            access,
+            known: RwLock::default(),
+        }
+    }
+
+    /// A set that is no shard yet.
+    pub(crate) fn outside(&self, address: &str) -> ReplicaSet {
+        ReplicaSet::new(address, self.access.clone())
+    }
+
+    /// Runs a command on the configuration set; an error reply is an error.
+    pub(crate) fn on_config(&self, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
+        run(&self.config, db, command)
+    }
+
+    /// Runs a command on a shard; an error reply is an error.
+    pub(crate) fn on_shard(&self, shard: &str, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
+        run(&*self.shard(shard)?, db, command)
+    }
+
+    /// All documents of the configuration set that match, in that order.
+    pub(crate) fn read_config(
+        &self,
+        collection: &str,
+        filter: Doc<'_>,
+        sort: Doc<'_>,
+    ) -> Outcome<Vec<DocBuf>> {
+        let mut w = Writer::new();
+        w.str("find", collection)
+            .doc("filter", filter)
+            .doc("sort", sort)
+            .doc("readConcern", doc! {"level": "majority"}.as_doc());
+        all(&self.config, "config", w.finish().as_doc())
+    }
+
+    pub(crate) fn shards(&self) -> Outcome<Vec<DocBuf>> {
+        self.read_config("shards", Doc::EMPTY, doc! {"_id": 1}.as_doc())
+    }
+
+    pub(crate) fn shard_names(&self) -> Outcome<Vec<String>> {
+        let shards = self.shards()?;
+        let name = |d: &DocBuf| Some(d.get("_id")?.as_str()?.to_string());
+        Ok(shards.iter().filter_map(name).collect())
+    }
+
+    /// A shard by name, or the configuration set as `config`.
+    pub(crate) fn shard(&self, name: &str) -> Outcome<Arc<ReplicaSet>> {
+        if name == CONFIG {
+            return Ok(self.config.clone());
+        }
+        if let Some(set) = self.known.read().shards.get(name) {
+            return Ok(set.clone());
+        }
+        for d in self.shards()? {
+            let (Some(id), Some(host)) = (
+                d.get("_id").and_then(Val::as_str),
+                d.get("host").and_then(Val::as_str),
+            ) else {
+                continue;
+            };
+            let mut known = self.known.write();
+            if known.shards.get(id).is_none_or(|s| s.address != host) {
+                let set = ReplicaSet::new(host, self.access.clone());
+                known.shards.insert(id.into(), Arc::new(set));
+            }
+        }
+        let known = self.known.read();
+        known
+            .shards
+            .get(name)
+            .cloned()
+            .ok_or_else(|| Failure::Client(err!(ShardNotFound, "Shard '{name}' not found")))
+    }
+
+    /// The primary shard of a database, if there is one of that name.
+    pub(crate) fn database(&self, db: &str) -> Outcome<Option<Arc<str>>> {
+        if let Some(primary) = self.known.read().databases.get(db) {
+            return Ok(Some(primary.clone()));
+        }
+        let found = self.read_config("databases", doc! {"_id": db}.as_doc(), Doc::EMPTY)?;
+        let primary = found
+            .first()
+            .and_then(|d| d.get("primary")?.as_str().map(Arc::from));
+        if let Some(primary) = &primary {
+            let mut known = self.known.write();
+            known.databases.insert(db.into(), Arc::clone(primary));
+        }
+        Ok(primary)
+    }
+
+    /// Where a collection is; `None`: the database does not exist.
+    pub(crate) fn placement(&self, ns: &str) -> Outcome<Option<Placement>> {
+        if ns.starts_with("config.") || ns.starts_with("admin.") {
+            return Ok(Some(Placement::Whole(CONFIG.into())));
+        }
+        if let Some(placement) = self.known.read().collections.get(ns) {
+            return Ok(Some(placement.clone()));
+        }
+        self.refresh(ns)
+    }
+
+    /// Reads anew where a collection is.
+    pub(crate) fn refresh(&self, ns: &str) -> Outcome<Option<Placement>> {
+        let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+        let placement = match self.read_table(ns)? {
+            Some(table) => Some(Placement::Sharded(Arc::new(table))),
+            None => self.database(db)?.map(Placement::Whole),
+        };
+        let mut known = self.known.write();
+        match &placement {
+            Some(placement) => known.collections.insert(ns.into(), placement.clone()),
+            None => known.collections.remove(ns),
+        };
+        Ok(placement)
+    }
+
+    /// The table of a sharded collection, as the configuration set has it. Chunks that change while
+    /// they are read do not meet: then they are read again.
+    pub(crate) fn read_table(&self, ns: &str) -> Outcome<Option<RoutingTable>> {
+        let mut tries = 0;
+        loop {
+            let found = self.read_config("collections", doc! {"_id": ns}.as_doc(), Doc::EMPTY)?;
+            let Some(entry) = found.first() else {
+                return Ok(None);
+            };
+            let entry = entry_of(entry.as_doc())?;
+            let by_uuid = doc! {"uuid": bson::Value::binary(4, &entry.uuid)};
+            let chunks = self.read_config("chunks", by_uuid.as_doc(), doc! {"min": 1}.as_doc())?;
+            let chunks: Result<Vec<Chunk>, _> =
+                chunks.iter().map(|d| Chunk::parse(d.as_doc())).collect();
+            match RoutingTable::new(entry, chunks?) {
+                Ok(table) => return Ok(Some(table)),
+                Err(e) if tries >= 20 => return Err(e.into()),
+                Err(_) => {
+                    tries += 1;
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn forget_database(&self, db: &str) {
+        let mut known = self.known.write();
+        known.databases.remove(db);
+        let prefix = format!("{db}.");
+        known.collections.retain(|ns, _| !ns.starts_with(&prefix));
+    }
+
+    pub(crate) fn forget(&self, ns: &str) {
+        self.known.write().collections.remove(ns);
+    }
+
+    pub(crate) fn forget_all(&self) {
+        *self.known.write() = Known::default();
+    }
+}
+
+/// Runs a command on a set's primary; an error reply is an error.
+pub(crate) fn run(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
+    let body = with_fields(command, doc! {"$db": db}.as_doc());
+    let reply = set.call(&message(body.as_doc(), &[]))?;
+    match error_of(reply.as_doc()) {
+        Some(e) => Err(Failure::Client(e)),
+        None => Ok(reply),
+    }
+}
+
+/// All that a find or an aggregate gives.
+pub(crate) fn all(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<Vec<DocBuf>> {
+    let mut out = Vec::new();
+    each(set, db, command, |d| {
+        out.push(d.to_buf());
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// Hands on what a find, an aggregate or a listing gives, batch by batch.
+pub(crate) fn each(
+    set: &ReplicaSet,
+    db: &str,
+    command: Doc<'_>,
+    mut take: impl FnMut(Doc<'_>) -> Outcome<()>,
+) -> Outcome<()> {
+    let mut reply = run(set, db, command)?;
+    loop {
+        let cursor = reply
+            .get("cursor")
+            .and_then(Val::as_doc)
+            .unwrap_or(Doc::EMPTY);
+        let batch = cursor.get("firstBatch").or(cursor.get("nextBatch"));
+        let batch = batch.and_then(Val::as_array).unwrap_or(Doc::EMPTY);
+        for d in batch.values().filter_map(Val::as_doc) {
+            take(d)?;
+        }
+        let id = cursor.get("id").and_then(Val::to_i64_exact).unwrap_or(0);
+        if id == 0 {
+            return Ok(());
+        }
+        let ns = cursor.get("ns").and_then(Val::as_str).unwrap_or_default();
+        let collection = ns.split_once('.').map_or(ns, |(_, c)| c);
+        let more = doc! {"getMore": id, "collection": collection};
+        reply = run(set, db, more.as_doc())?;
+    }
+}
+
+fn entry_of(d: Doc<'_>) -> Outcome<Entry> {
+    let read = || {
+        let uuid = d.get("uuid")?.as_binary()?.1;
+        Some((
+            d.get("_id")?.as_str()?.to_string(),
+            uuid.try_into().ok()?,
+            d.get("key")?.as_doc()?,
+            d.get("lastmodEpoch")?.as_oid()?,
+            d.get("timestamp")?.as_timestamp()?,
+        ))
+    };
+    let (ns, uuid, key, epoch, timestamp) =
+        read().ok_or_else(|| err!(FailedToParse, "{d} is no entry of config.collections"))?;
+    Ok(Entry {
+        ns,
+        uuid,
+        key: ShardKey::parse(key)?,
+        unique: d.get("unique").is_some_and(Val::truthy),
+        epoch,
+        timestamp,
+    })
+}

@@ -1,0 +1,180 @@
+//! A client's command on its way to shards: its parts, and what of it is sent on.
+//!
+//! Invariant: what the router has no opinion of is sent on as it came.
+
+use crate::Outcome;
+use crate::service_impl::Router;
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::err;
+use query::expr::{ParseEnv, Vars};
+use query::filter::Filter;
+use service::Request;
+use sharding::{PlaceRange, RoutingTable, targeting};
+
+/// A command that is routed.
+pub(crate) struct Command<'a> {
+    pub name: &'a str,
+    pub db: &'a str,
+    pub body: Doc<'a>,
+    pub request: &'a Request<'a>,
+}
+
+/// What only the router itself may say to a shard.
+const OURS: [&str; 2] = ["shardVersion", "databaseVersion"];
+
+impl<'a> Command<'a> {
+    pub fn of(request: &'a Request<'a>) -> Outcome<Command<'a>> {
+        let db = request
+            .db()
+            .ok_or_else(|| err!(40571, "OP_MSG requests require a $db argument"))?;
+        Ok(Command {
+            name: request.command(),
+            db,
+            body: request.body,
+            request,
+        })
+    }
+
+    /// `db.collection` by the first field.
+    pub fn namespace(&self) -> Outcome<String> {
+        let first = self.body.first().map_or(Val::NULL, |e| e.val);
+        match first.as_str().filter(|name| !name.is_empty()) {
+            Some(name) => Ok(format!("{}.{name}", self.db)),
+            None => Err(err!(
+                InvalidNamespace,
+                "collection name has invalid type {}",
+                first.type_name()
+            )
+            .into()),
+        }
+    }
+
+    pub fn collection(&self) -> &'a str {
+        let first = self.body.first().map_or(Val::NULL, |e| e.val);
+        first.as_str().unwrap_or_default()
+    }
+
+    pub fn field(&self, name: &str) -> Option<Val<'a>> {
+        self.body.get(name)
+    }
+
+    pub fn document(&self, name: &str) -> Option<Doc<'a>> {
+        self.field(name)?.as_doc()
+    }
+
+    pub fn int(&self, name: &str) -> Option<i64> {
+        self.field(name)?.to_i64_exact()
+    }
+
+    pub fn is(&self, name: &str) -> bool {
+        self.field(name).is_some_and(Val::truthy)
+    }
+
+    /// The documents of a field that may travel beside the body.
+    pub fn documents(&self, name: &str) -> Vec<Doc<'a>> {
+        if let Some(docs) = self.request.sequence(name) {
+            return docs.collect();
+        }
+        let list = self.field(name).and_then(Val::as_array);
+        list.map_or(Vec::new(), |l| l.values().filter_map(Val::as_doc).collect())
+    }
+
+    /// The command without some of its fields, and without those that are the router's.
+    pub fn without(&self, fields: &[&str]) -> Writer {
+        let mut w = Writer::with_capacity(self.body.len() + 128);
+        for e in self.body {
+            if !fields.contains(&e.name) && !OURS.contains(&e.name) {
+                w.val(e.name, e.val);
+            }
+        }
+        if !self.body.contains("$db") {
+            w.str("$db", self.db);
+        }
+        w
+    }
+
+    /// As it came.
+    pub fn whole(&self) -> DocBuf {
+        self.without(&[]).finish()
+    }
+
+    pub fn in_transaction(&self) -> bool {
+        self.field("autocommit").and_then(Val::as_bool) == Some(false)
+    }
+
+    /// Where the documents that a filter finds can be.
+    pub fn ranges(&self, filter: Doc<'_>, table: &RoutingTable) -> Outcome<Vec<PlaceRange>> {
+        if has_collation(self.document("collation")) {
+            return Ok(vec![PlaceRange::all()]);
+        }
+        ranges(filter, self.document("let"), table)
+    }
+}
+
+/// Whether strings compare in another way than by their bytes.
+pub(crate) fn has_collation(collation: Option<Doc<'_>>) -> bool {
+    let locale = collation.and_then(|c| c.get("locale")?.as_str());
+    locale.is_some_and(|l| l != "simple")
+}
+
+/// A filter that the router does not understand may find anything: shards will say what is wrong
+/// with it.
+pub(crate) fn ranges(
+    filter: Doc<'_>,
+    variables: Option<Doc<'_>>,
+    table: &RoutingTable,
+) -> Outcome<Vec<PlaceRange>> {
+    if variables.is_some_and(|v| !v.is_empty()) {
+        return Ok(vec![PlaceRange::all()]);
+    }
+    Ok(match Filter::parse(filter, &ParseEnv::new()) {
+        Ok(filter) => targeting::ranges(&filter, table.key(), &Vars::new(0)),
+        Err(_) => vec![PlaceRange::all()],
+    })
+}
+
+/// The end of a reply that several shards had a part in: `ok`, and the latest of their times.
+pub(crate) fn finish(mut w: Writer, replies: &[DocBuf]) -> DocBuf {
+    w.f64("ok", 1.0);
+    let time = |d: &&DocBuf| d.get("operationTime").and_then(Val::as_timestamp);
+    if let Some(latest) = replies.iter().max_by_key(time) {
+        for name in ["$clusterTime", "operationTime"] {
+            if let Some(v) = latest.get(name) {
+                w.val(name, v);
+            }
+        }
+    }
+    w.finish()
+}
+
+/// Runs a command of the router's own as a client's.
+pub(crate) fn own(
+    router: &Router,
+    body: &DocBuf,
+    run: fn(&Router, &Command<'_>) -> Outcome<DocBuf>,
+) -> Outcome<DocBuf> {
+    let request = Request {
+        body: body.as_doc(),
+        sequences: &[],
+        legacy_db: None,
+        more_to_come: false,
+        exhaust_allowed: false,
+        again: false,
+        message_bytes: body.as_bytes().len(),
+        resumed: None,
+    };
+    let reply = run(router, &Command::of(&request)?)?;
+    crate::service_impl::sound(reply)
+}
+
+/// Sends a command with one sequence of documents to a set's primary; an error reply is an error.
+pub(crate) fn own_message(
+    set: &crate::ReplicaSet,
+    body: DocBuf,
+    name: &str,
+    documents: &[u8],
+) -> Outcome<DocBuf> {
+    let sequence = wire::Sequence { name, documents };
+    let reply = set.call(&crate::upstream::message(body.as_doc(), &[sequence]))?;
+    crate::service_impl::sound(reply)
+}

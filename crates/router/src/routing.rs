@@ -1,0 +1,172 @@
+//! Versions on the way to a shard, and what is done when one of the two knows too little.
+//!
+//! Invariant: a shard that refuses a version has changed nothing, so the same is sent again when
+//! both agree. Nobody waits for ever.
+
+use crate::metadata::{Cluster, Placement};
+use crate::upstream::{error_of, message, with_fields};
+use crate::{Failure, Outcome};
+use bson::{Doc, DocBuf, Val, doc};
+use errors::{Code, err};
+use sharding::{Ownership, Version};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a router and a shard may differ, or a fence may stand.
+const PATIENCE: Duration = Duration::from_secs(30);
+const FENCE_PAUSE: Duration = Duration::from_millis(4);
+/// A fence that stands so long was left by a mover that is gone.
+const FENCE_LEFT: Duration = Duration::from_secs(5);
+
+/// The version that a shard is told.
+pub(crate) fn version_for(placement: &Placement, shard: &str) -> Version {
+    match placement {
+        Placement::Whole(_) => Version::UNSHARDED,
+        Placement::Sharded(table) => table.version_of(shard),
+    }
+}
+
+/// A reply, or why there is none that counts.
+pub(crate) fn judge(shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
+    let Some(e) = error_of(reply.as_doc()) else {
+        return Ok(reply);
+    };
+    if e.code == Code::StaleConfig {
+        return Err(Failure::Stale {
+            shard: shard.into(),
+            fenced: reply.get("fenced").is_some_and(Val::truthy),
+        });
+    }
+    // The reply is handed on as the shard made it.
+    Ok(reply)
+}
+
+impl Cluster {
+    /// Runs `attempt` with what is known of a collection until router and shards agree. `None` where
+    /// the database does not exist.
+    pub(crate) fn agree<T>(
+        &self,
+        ns: &str,
+        mut attempt: impl FnMut(Option<&Placement>) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let began = Instant::now();
+        let mut fenced_since = None;
+        let mut placement = self.placement(ns)?;
+        loop {
+            let failure = match attempt(placement.as_ref()) {
+                Err(failure @ Failure::Stale { .. }) => failure,
+                other => return other,
+            };
+            let Failure::Stale { shard, fenced } = &failure else {
+                return Err(failure);
+            };
+            if began.elapsed() > PATIENCE {
+                return Err(failure);
+            }
+            let before = placement.as_ref().map(|p| version_for(p, shard));
+            if *fenced {
+                std::thread::sleep(FENCE_PAUSE);
+                let since = *fenced_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > FENCE_LEFT {
+                    self.end_left_moves(ns)?;
+                    fenced_since = None;
+                }
+            }
+            placement = self.refresh(ns)?;
+            let now = placement.as_ref().map(|p| version_for(p, shard));
+            if !fenced && before == now {
+                self.teach(ns, placement.as_ref(), shard)?;
+            }
+        }
+    }
+
+    /// Tells a shard what the metadata says.
+    pub(crate) fn teach(
+        &self,
+        ns: &str,
+        placement: Option<&Placement>,
+        shard: &str,
+    ) -> Outcome<()> {
+        let concern = doc! {"w": "majority"};
+        let command = match placement {
+            Some(Placement::Sharded(table)) => doc! {
+                "_pandoOwnership": 1,
+                "ownership": Ownership::of(table, shard).to_doc(),
+                "writeConcern": concern,
+            },
+            _ => doc! {"_pandoOwnership": 1, "drop": ns, "writeConcern": concern},
+        };
+        self.on_shard(shard, "admin", command.as_doc())?;
+        Ok(())
+    }
+
+    /// Tells every shard.
+    pub(crate) fn teach_all(&self, ns: &str) -> Outcome<()> {
+        let placement = self.refresh(ns)?;
+        for shard in self.shard_names()? {
+            self.teach(ns, placement.as_ref(), &shard)?;
+        }
+        Ok(())
+    }
+
+    /// Sends commands to shards at once, each with its version, and gives their replies in the same
+    /// order. One that is stale makes all stale: nothing of them may count.
+    pub(crate) fn scatter(
+        &self,
+        placement: &Placement,
+        commands: &[(Arc<str>, DocBuf)],
+    ) -> Outcome<Vec<DocBuf>> {
+        let mut under_way = Vec::with_capacity(commands.len());
+        for (shard, command) in commands {
+            let set = self.shard(shard)?;
+            let whole = versioned(placement, shard, command.as_doc());
+            let message = message(whole.as_doc(), &[]);
+            let primary = set.primary()?;
+            let line = primary.send(&message);
+            under_way.push((shard, set, primary, message, line));
+        }
+        let mut replies = Vec::with_capacity(commands.len());
+        let mut failure = None;
+        for (shard, set, primary, message, line) in under_way {
+            let reply = line.and_then(|line| primary.receive(line));
+            let reply = match set.judge(reply) {
+                Some(reply) => reply,
+                None => set.call(&message),
+            };
+            match reply.and_then(|reply| judge(shard, reply)) {
+                Ok(reply) => replies.push(reply),
+                // All replies are read, so that their connections can be used again.
+                Err(e) => failure = failure.or(Some(e)),
+            }
+        }
+        match failure {
+            None => Ok(replies),
+            Some(e) => Err(e),
+        }
+    }
+
+    /// Sends one command with its version to one shard.
+    pub(crate) fn send(
+        &self,
+        placement: &Placement,
+        shard: &str,
+        command: Doc<'_>,
+        sequences: &[wire::Sequence<'_>],
+    ) -> Outcome<DocBuf> {
+        let body = versioned(placement, shard, command);
+        let reply = self
+            .shard(shard)?
+            .call(&message(body.as_doc(), sequences))?;
+        judge(shard, reply)
+    }
+}
+
+fn versioned(placement: &Placement, shard: &str, command: Doc<'_>) -> DocBuf {
+    let version = version_for(placement, shard);
+    with_fields(command, doc! {"shardVersion": version.to_doc()}.as_doc())
+}
+
+/// The error of a command that needs a database which is not there.
+pub(crate) fn no_database(db: &str) -> Failure {
+    Failure::Client(err!(NamespaceNotFound, "database {db} not found"))
+}

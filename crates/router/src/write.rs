@@ -1,0 +1,402 @@
+//! `insert`, `update`, `delete`: each statement to the shard that has its documents.
+//!
+//! Invariant: a statement that a shard has run is not sent again, whatever the next shard says.
+//! Statements keep their numbers, so that a retry of the client's is known at the shard.
+
+use crate::metadata::Placement;
+use crate::request::{Command, finish, has_collation, ranges};
+use crate::service_impl::Router;
+use crate::single_write::{check_key_kept, place_of_upsert};
+use crate::upstream::error_of;
+use crate::{Failure, Outcome, ddl};
+use bson::{Doc, DocBuf, ObjectId, Val, Writer};
+use errors::err;
+use sharding::RoutingTable;
+use std::sync::Arc;
+
+/// As MongoDB's.
+const MAX_STATEMENTS: usize = 100_000;
+
+/// The shards of a statement.
+enum Target {
+    /// All of these.
+    All(Vec<Arc<str>>),
+    /// The first that has a document for it.
+    First(Vec<Arc<str>>),
+}
+
+struct Statement {
+    /// Its place among the client's.
+    index: usize,
+    doc: DocBuf,
+    /// Shards that have run it.
+    done: Vec<Arc<str>>,
+}
+
+pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    let field = match command.name {
+        "insert" => "documents",
+        "update" => "updates",
+        _ => "deletes",
+    };
+    if router.cluster.placement(&ns)?.is_none() {
+        ddl::make_database(&router.cluster, command.db, None)?;
+    }
+    if let Some(Placement::Whole(_)) = router.cluster.placement(&ns)? {
+        let whole = router.cluster.agree(&ns, |placement| {
+            let Some(placement @ Placement::Whole(shard)) = placement else {
+                return Ok(None);
+            };
+            router.pin(command, shard)?;
+            let sequences = command.request.sequences;
+            let body = command.whole();
+            router
+                .cluster
+                .send(placement, shard, body.as_doc(), sequences)
+                .map(Some)
+        })?;
+        // It was sharded meanwhile where there is none.
+        if let Some(reply) = whole {
+            return Ok(reply);
+        }
+    }
+    let docs = command.documents(field);
+    if docs.is_empty() || docs.len() > MAX_STATEMENTS {
+        return Err(err!(
+            InvalidLength,
+            "Write batch sizes must be between 1 and {MAX_STATEMENTS}. Got {} operations.",
+            docs.len()
+        )
+        .into());
+    }
+    let statements = docs.iter().enumerate().map(|(index, d)| Statement {
+        index,
+        doc: match field == "documents" && !d.contains("_id") {
+            true => with_id(*d),
+            false => d.to_buf(),
+        },
+        done: Vec::new(),
+    });
+    let mut batch = Batch {
+        router,
+        command,
+        field,
+        ordered: command.field("ordered").is_none_or(Val::truthy),
+        pending: statements.collect(),
+        tally: Tally::default(),
+    };
+    router.cluster.agree(&ns, |placement| match placement {
+        Some(placement) => batch.proceed(placement),
+        None => Err(crate::routing::no_database(command.db)),
+    })?;
+    Ok(batch.tally.reply(command.name))
+}
+
+fn with_id(d: Doc<'_>) -> DocBuf {
+    let mut w = Writer::with_capacity(d.len() + 20);
+    w.oid("_id", ObjectId::generate()).extend(d);
+    w.finish()
+}
+
+struct Batch<'a> {
+    router: &'a Router,
+    command: &'a Command<'a>,
+    field: &'static str,
+    ordered: bool,
+    pending: std::collections::VecDeque<Statement>,
+    tally: Tally,
+}
+
+impl Batch<'_> {
+    /// Runs what is pending, as far as it goes.
+    fn proceed(&mut self, placement: &Placement) -> Outcome<()> {
+        while let Some(first) = self.pending.front() {
+            match self.target(placement, first.doc.as_doc()) {
+                Err(e) => {
+                    let index = first.index;
+                    let e = e.into_error();
+                    self.tally.refuse(index, &e);
+                    self.pending.pop_front();
+                }
+                Ok(Target::All(shards)) if shards.len() == 1 => {
+                    self.run_group(placement, &shards[0])?;
+                }
+                Ok(target) => self.run_one(placement, target)?,
+            }
+            if self.ordered && self.tally.failed() {
+                self.pending.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn target(&self, placement: &Placement, statement: Doc<'_>) -> Outcome<Target> {
+        let table = match placement {
+            Placement::Whole(shard) => return Ok(Target::All(vec![shard.clone()])),
+            Placement::Sharded(table) => table,
+        };
+        if self.field == "documents" {
+            return Ok(Target::All(vec![shard_at(
+                table,
+                &table.key().place_of(statement)?,
+            )?]));
+        }
+        let filter = statement
+            .get("q")
+            .and_then(Val::as_doc)
+            .unwrap_or(Doc::EMPTY);
+        let found = match has_collation(statement.get("collation").and_then(Val::as_doc)) {
+            true => vec![sharding::PlaceRange::all()],
+            false => {
+                let variables = self.command.document("let");
+                ranges(
+                    filter,
+                    statement.get("c").and_then(Val::as_doc).or(variables),
+                    table,
+                )?
+            }
+        };
+        let many = match self.field {
+            "updates" => statement.get("multi").is_some_and(Val::truthy),
+            _ => statement.get("limit").and_then(Val::to_i64_exact) != Some(1),
+        };
+        if self.field == "updates" {
+            let update = statement.get("u").unwrap_or(Val::NULL);
+            let place = check_key_kept(table, filter, &found, update, many)?;
+            if statement.get("upsert").is_some_and(Val::truthy) {
+                let place = place_of_upsert(table, &found, place)?;
+                return Ok(Target::All(vec![shard_at(table, &place)?]));
+            }
+            if let Some(place) = place {
+                return Ok(Target::All(vec![shard_at(table, &place)?]));
+            }
+        }
+        let mut shards = table.shards_in(&found);
+        if shards.is_empty() {
+            shards.extend(table.shards().next().cloned());
+        }
+        Ok(match many || shards.len() == 1 {
+            true => Target::All(shards),
+            false => Target::First(shards),
+        })
+    }
+
+    /// Runs the first statement and those after it that are for the same shard alone.
+    fn run_group(&mut self, placement: &Placement, shard: &Arc<str>) -> Outcome<()> {
+        let mut taken = Vec::new();
+        let mut kept = std::collections::VecDeque::new();
+        while let Some(statement) = self.pending.pop_front() {
+            let same = matches!(
+                self.target(placement, statement.doc.as_doc()),
+                Ok(Target::All(shards)) if shards.len() == 1 && shards[0] == *shard
+            );
+            if same {
+                taken.push(statement);
+            } else {
+                kept.push_back(statement);
+                if self.ordered {
+                    break;
+                }
+            }
+        }
+        kept.append(&mut self.pending);
+        self.pending = kept;
+        match self.send(placement, shard, &taken) {
+            Ok(reply) => {
+                let indexes: Vec<usize> = taken.iter().map(|s| s.index).collect();
+                self.tally.add(&reply, &indexes)?;
+                Ok(())
+            }
+            Err(e) => {
+                // Nothing was done: all of them are still to be run.
+                for statement in taken.into_iter().rev() {
+                    self.pending.push_front(statement);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Runs the first statement on several shards.
+    fn run_one(&mut self, placement: &Placement, target: Target) -> Outcome<()> {
+        let (shards, first) = match target {
+            Target::All(shards) => (shards, false),
+            Target::First(shards) => (shards, true),
+        };
+        if self.command.in_transaction() {
+            return Err(crate::find::several_shards());
+        }
+        let Some(mut statement) = self.pending.pop_front() else {
+            return Ok(());
+        };
+        for shard in shards {
+            if statement.done.contains(&shard) {
+                continue;
+            }
+            let reply = match self.send(placement, &shard, std::slice::from_ref(&statement)) {
+                Ok(reply) => reply,
+                Err(e) => {
+                    self.pending.push_front(statement);
+                    return Err(e);
+                }
+            };
+            let n = reply.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
+            self.tally.add(&reply, &[statement.index])?;
+            statement.done.push(shard);
+            if first && n > 0 || self.tally.failed() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, placement: &Placement, shard: &Arc<str>, all: &[Statement]) -> Outcome<DocBuf> {
+        self.router.pin(self.command, shard)?;
+        let mut w = self.command.without(&[self.field, "stmtIds"]);
+        w.open_array(self.field);
+        for statement in all {
+            w.push(statement.doc.as_doc().as_val());
+        }
+        w.close();
+        if self.command.field("txnNumber").is_some() && !self.command.in_transaction() {
+            w.open_array("stmtIds");
+            for statement in all {
+                w.push_value(i32::try_from(statement.index).unwrap_or(i32::MAX));
+            }
+            w.close();
+        }
+        self.router
+            .cluster
+            .send(placement, shard, w.finish().as_doc(), &[])
+    }
+}
+
+pub(crate) fn shard_at(table: &RoutingTable, place: &[u8]) -> Outcome<Arc<str>> {
+    let chunk = table.chunk_at(place);
+    Ok(chunk
+        .map(|c| c.shard.clone())
+        .ok_or_else(|| err!(InternalError, "a place lies in no chunk"))?)
+}
+
+/// What has become of the statements so far.
+#[derive(Default)]
+struct Tally {
+    n: i64,
+    modified: i64,
+    upserted: Vec<(usize, DocBuf)>,
+    errors: Vec<(usize, DocBuf)>,
+    replies: Vec<DocBuf>,
+}
+
+impl Tally {
+    fn failed(&self) -> bool {
+        !self.errors.is_empty()
+    }
+
+    fn refuse(&mut self, index: usize, e: &errors::Error) {
+        let mut w = Writer::new();
+        w.i32("code", e.code.0).str("errmsg", &e.message);
+        self.errors.push((index, w.finish()));
+    }
+
+    /// A shard's reply to statements of these numbers.
+    fn add(&mut self, reply: &DocBuf, indexes: &[usize]) -> Outcome<()> {
+        if let Some(e) = error_of(reply.as_doc()) {
+            if self.replies.is_empty() {
+                return Err(Failure::Client(e));
+            }
+            self.refuse(indexes.first().copied().unwrap_or(0), &e);
+            return Ok(());
+        }
+        let number = |name: &str| reply.get(name).and_then(Val::to_i64_exact).unwrap_or(0);
+        self.n += number("n");
+        self.modified += number("nModified");
+        for (field, list) in [
+            ("upserted", &mut self.upserted),
+            ("writeErrors", &mut self.errors),
+        ] {
+            let found = reply
+                .get(field)
+                .and_then(Val::as_array)
+                .unwrap_or(Doc::EMPTY);
+            for d in found.values().filter_map(Val::as_doc) {
+                let at = d.get("index").and_then(Val::to_i64_exact).unwrap_or(0);
+                let index = usize::try_from(at).ok().and_then(|at| indexes.get(at));
+                let mut w = Writer::new();
+                for e in d.iter().filter(|e| e.name != "index") {
+                    w.val(e.name, e.val);
+                }
+                list.push((index.copied().unwrap_or(0), w.finish()));
+            }
+        }
+        self.replies.push(reply.clone());
+        Ok(())
+    }
+
+    fn reply(mut self, command: &str) -> DocBuf {
+        let mut w = Writer::new();
+        w.int("n", self.n);
+        if command == "update" {
+            w.int("nModified", self.modified);
+        }
+        for (field, list) in [
+            ("upserted", &mut self.upserted),
+            ("writeErrors", &mut self.errors),
+        ] {
+            if list.is_empty() {
+                continue;
+            }
+            list.sort_by_key(|(index, _)| *index);
+            w.open_array(field);
+            for (index, d) in list.iter() {
+                let mut one = Writer::new();
+                one.i32("index", *index as i32).extend(d.as_doc());
+                w.push(one.finish().as_doc().as_val());
+            }
+            w.close();
+        }
+        if let Some(concern) = self.replies.iter().find_map(|r| r.get("writeConcernError")) {
+            w.val("writeConcernError", concern);
+        }
+        let times: Vec<DocBuf> = std::mem::take(&mut self.replies);
+        finish(w, &times)
+    }
+}
+
+/// `bulkWrite` where all of its collections are on one shard.
+pub(crate) fn bulk(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let mut shard: Option<(String, Placement)> = None;
+    for info in command.documents("nsInfo") {
+        let Some(ns) = info.get("ns").and_then(Val::as_str) else {
+            continue;
+        };
+        let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+        if router.cluster.placement(ns)?.is_none() {
+            ddl::make_database(&router.cluster, db, None)?;
+        }
+        let placement = router.cluster.placement(ns)?;
+        match (placement, &shard) {
+            (Some(Placement::Whole(here)), Some((_, Placement::Whole(there))))
+                if here == *there => {}
+            (Some(placement @ Placement::Whole(_)), None) => shard = Some((ns.into(), placement)),
+            _ => {
+                return Err(err!(
+                    NotImplemented,
+                    "bulkWrite through a router writes to collections of one shard that are not sharded: use the commands insert, update and delete"
+                )
+                .into());
+            }
+        }
+    }
+    let Some((ns, Placement::Whole(shard))) = shard else {
+        return Err(err!(BadValue, "nsInfo names no collection").into());
+    };
+    let set = router.cluster.shard(&shard)?;
+    let body = command.whole();
+    let reply = set.call(&crate::upstream::message(
+        body.as_doc(),
+        command.request.sequences,
+    ))?;
+    Ok(crate::cursors::adopt(router, &ns, &shard, reply))
+}

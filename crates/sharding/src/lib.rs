@@ -1,0 +1,31 @@
+//! The sharded cluster's decisions: where a document belongs, which shards an operation has to ask,
+//! how a collection is cut, and which range moves.
+//!
+//! - [`ShardKey`]: the fields that say where a document belongs, and a document's place;
+//! - [`Chunk`], [`Version`], [`RoutingTable`]: which shard has which range of places, as of when;
+//! - [`targeting`]: from a filter to ranges of places;
+//! - [`Ownership`]: what a shard knows of its part, and what it answers to a router that believes
+//!   something else;
+//! - [`zones`], [`balance`]: where ranges may lie, and which one is to move.
+//!
+//! The contract between the parts is in docs/decisions/2026-11-25-sharding.md.
+//!
+//! Invariant: pure. No I/O, no clock, no locks.
+
+pub mod balance;
+mod chunk;
+mod ownership;
+mod range;
+mod routing_table;
+mod shard_key;
+pub mod split;
+pub mod targeting;
+mod version;
+pub mod zones;
+
+pub use chunk::Chunk;
+pub use ownership::{Fence, Ownership, Standing, standing};
+pub use range::{PlaceRange, cut, intersect, union};
+pub use routing_table::{Entry, RoutingTable};
+pub use shard_key::{Place, ShardKey};
+pub use version::{Received, Version};

@@ -1,0 +1,84 @@
+//! Zones: ranges of a collection that only some shards may have.
+
+use crate::{PlaceRange, ShardKey};
+use bson::Doc;
+use errors::{Result, bail, err};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone {
+    pub name: String,
+    pub range: PlaceRange,
+}
+
+impl Zone {
+    /// A document of `config.tags`.
+    pub fn parse(d: Doc<'_>, key: &ShardKey) -> Result<Zone> {
+        let read = || {
+            let name = d.get("tag")?.as_str()?;
+            Some((name, d.get("min")?.as_doc()?, d.get("max")?.as_doc()?))
+        };
+        let (name, min, max) = read().ok_or_else(|| err!(FailedToParse, "{d} is no zone"))?;
+        Ok(Zone {
+            name: name.into(),
+            range: key.range(
+                key.whole_bound(min)?.as_doc(),
+                key.whole_bound(max)?.as_doc(),
+            )?,
+        })
+    }
+}
+
+/// Fails where a new range overlaps another that is not the same.
+pub fn check(zones: &[Zone], new: &PlaceRange) -> Result<()> {
+    match zones
+        .iter()
+        .find(|z| z.range != *new && z.range.overlaps(new))
+    {
+        None => Ok(()),
+        Some(other) => bail!(
+            RangeOverlapConflict,
+            "Zone range overlaps a range of the zone {}",
+            other.name
+        ),
+    }
+}
+
+/// The zone that a chunk lies in; `Err` where a zone's end cuts it.
+pub fn of<'z>(zones: &'z [Zone], chunk: &PlaceRange) -> std::result::Result<Option<&'z str>, ()> {
+    for zone in zones.iter().filter(|z| z.range.overlaps(chunk)) {
+        let ends_inside = match (&zone.range.high, &chunk.high) {
+            (None, _) => true,
+            (Some(z), Some(c)) => c <= z,
+            (Some(_), None) => false,
+        };
+        return match zone.range.low <= chunk.low && ends_inside {
+            true => Ok(Some(&zone.name)),
+            false => Err(()),
+        };
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::doc;
+
+    #[test]
+    fn where_a_chunk_may_lie() {
+        let key = ShardKey::parse(doc! {"a": 1}.as_doc()).unwrap();
+        let range = |low: i32, high: i32| {
+            key.range(doc! {"a": low}.as_doc(), doc! {"a": high}.as_doc())
+                .unwrap()
+        };
+        let d = doc! {"tag": "eu", "min": doc! {"a": 10}, "max": doc! {"a": 20}};
+        let zones = [Zone::parse(d.as_doc(), &key).unwrap()];
+        assert_eq!(of(&zones, &range(10, 15)), Ok(Some("eu")));
+        assert_eq!(of(&zones, &range(0, 10)), Ok(None));
+        assert_eq!(of(&zones, &range(0, 11)), Err(()));
+        assert_eq!(of(&zones, &PlaceRange::all()), Err(()));
+        assert!(check(&zones, &range(15, 25)).is_err());
+        assert!(check(&zones, &range(10, 20)).is_ok());
+        assert!(check(&zones, &range(20, 25)).is_ok());
+    }
+}

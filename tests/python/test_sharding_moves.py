@@ -1,0 +1,157 @@
+"""Ranges that move while they are written and read: nothing that was acknowledged is lost, doubled or refused."""
+
+import threading
+
+import bson
+import pytest
+from harness import refuses, until
+from sharded_cluster import ShardedCluster
+
+ROUNDS = 6
+WRITERS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with ShardedCluster(tmp_path_factory.mktemp("moves"), routers=2) as running:
+        with running.client() as client:
+            client.admin.command("balancerStop")
+        yield running
+
+
+class Writer(threading.Thread):
+    """Inserts, increments and deletes through a router, and remembers each acknowledgement."""
+
+    def __init__(self, cluster, number, stop):
+        super().__init__()
+        self.cluster, self.number, self.stop = cluster, number, stop
+        self.kept, self.values, self.failure, self.count = set(), {}, None, 0
+
+    def run(self):
+        try:
+            with self.cluster.client(self.number % 2) as client:
+                coll = client.moves.c
+                while not self.stop.is_set():
+                    self.step(coll)
+        except Exception as failure:
+            self.failure = failure
+
+    def step(self, coll):
+        n = self.count
+        self.count += 1
+        key = (n * 37 + self.number) % 1000
+        doc = f"{self.number}.{n}"
+        coll.insert_one({"_id": doc, "k": key, "v": 0})
+        self.kept.add(doc)
+        self.values[doc] = 0
+        assert coll.update_one({"_id": doc, "k": key}, {"$inc": {"v": 1}}).modified_count == 1
+        self.values[doc] += 1
+        if n % 5 == 4:
+            assert coll.delete_one({"_id": doc, "k": key}).deleted_count == 1
+            self.kept.discard(doc)
+            del self.values[doc]
+        if n % 7 == 0:
+            old = f"{self.number}.{n // 2}"
+            if old in self.kept:
+                found = coll.find_one_and_update({"_id": old}, {"$inc": {"v": 1}})
+                assert found is not None, old
+                self.values[old] += 1
+        if n % 11 == 0:
+            assert coll.count_documents({"k": key}) >= 0
+
+
+def test_no_write_is_lost_doubled_or_refused_while_ranges_move(cluster):
+    with cluster.client() as client:
+        admin = client.admin
+        admin.command("shardCollection", "moves.c", key={"k": 1})
+        admin.command("split", "moves.c", middle={"k": 500})
+        coll = client.moves.c
+        coll.insert_many([{"_id": n, "k": n % 1000} for n in range(2000)])
+        stop = threading.Event()
+        writers = [Writer(cluster, n, stop) for n in range(WRITERS)]
+        for writer in writers:
+            writer.start()
+        try:
+            for n in range(ROUNDS):
+                before = {w.number: w.count for w in writers}
+                for key in (100, 600):
+                    admin.command("moveChunk", "moves.c", find={"k": key}, to=f"s{(n + key // 500) % 2}")
+                    reads = coll.count_documents({"_id": {"$type": "int"}})
+                    assert reads == 2000, reads
+                until("each writer writes", lambda b=before: all(w.count > b[w.number] or w.failure for w in writers))
+        finally:
+            stop.set()
+            for writer in writers:
+                writer.join(60)
+        for writer in writers:
+            assert writer.failure is None, writer.failure
+        wanted = {d: v for w in writers for d, v in w.values.items()}
+        assert set().union(*(w.kept for w in writers)) == set(wanted)
+        found = list(coll.find({"_id": {"$type": "string"}}))
+        assert len(found) == len({d["_id"] for d in found}), "doubled"
+        assert {d["_id"]: d["v"] for d in found} == wanted
+        assert sum(on_shards(cluster).values()) == 2000 + len(wanted)
+
+
+def on_shards(cluster):
+    counts = {}
+    for name in cluster.shards:
+        with cluster.on_shard(name) as direct:
+            counts[name] = direct.moves.c.count_documents({})
+    return counts
+
+
+def test_cursors_go_on_over_a_move(cluster):
+    with cluster.client() as client:
+        admin = client.admin
+        admin.command("shardCollection", "cursors.c", key={"k": 1})
+        admin.command("split", "cursors.c", middle={"k": 100})
+        coll = client.cursors.c
+        coll.insert_many([{"_id": n, "k": n} for n in range(200)])
+        cursor = coll.find().batch_size(10)
+        first = [next(cursor) for _ in range(5)]
+        for key in (50, 150):
+            owner = client.config.chunks.find_one({"min.k": bson.MinKey() if key == 50 else 100})["shard"]
+            admin.command("moveChunk", "cursors.c", find={"k": key}, to="s1" if owner == "s0" else "s0")
+        assert sorted(d["_id"] for d in [*first, *cursor]) == list(range(200))
+
+
+def test_split_merge_and_part_of_a_chunk(cluster):
+    with cluster.client() as client:
+        admin = client.admin
+        admin.command("shardCollection", "parts.c", key={"k": 1})
+        coll = client.parts.c
+        coll.insert_many([{"k": n} for n in range(100)])
+        ns = "parts.c"
+        here = client.config.databases.find_one({"_id": "parts"})["primary"]
+        there = "s1" if here == "s0" else "s0"
+        admin.command("split", ns, find={"k": 10})
+        admin.command("moveRange", ns, min={"k": 60}, max={"k": 80}, toShard=there)
+        assert coll.count_documents({}) == 100
+        uuid = client.config.collections.find_one({"_id": ns})["uuid"]
+        chunks = list(client.config.chunks.find({"uuid": uuid}).sort("min", 1))
+        assert [c["shard"] for c in chunks] == [here, here, there, here]
+        with refuses(20):
+            admin.command("mergeChunks", ns, bounds=[{"k": 60}, {"k": bson.MaxKey()}])
+        admin.command("moveRange", ns, min={"k": 60}, toShard=here)
+        admin.command("mergeChunks", ns, bounds=[{"k": bson.MinKey()}, {"k": bson.MaxKey()}])
+        assert client.config.chunks.count_documents({"uuid": uuid}) == 1
+        assert coll.count_documents({"k": {"$gte": 55, "$lt": 85}}) == 30
+
+
+def test_the_balancer_moves_data_by_size(cluster):
+    with cluster.client() as client:
+        admin = client.admin
+        admin.command("shardCollection", "balance.c", key={"k": 1})
+        client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 0.1}}, upsert=True)
+        client.balance.c.insert_many([{"k": n, "pad": "x" * 2000} for n in range(1000)])
+        assert not admin.command("balancerCollectionStatus", "balance.c")["balancerCompliant"]
+        admin.command("balancerStart")
+        assert admin.command("balancerStatus")["mode"] == "full"
+        try:
+            until("both have some", lambda: admin.command("balancerCollectionStatus", "balance.c")["balancerCompliant"], 120)
+        finally:
+            admin.command("balancerStop")
+        assert client.balance.c.count_documents({}) == 1000
+        sizes = client.balance.command("collStats", "c")["shards"]
+        assert min(s["count"] for s in sizes.values()) > 100
