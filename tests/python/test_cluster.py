@@ -89,3 +89,20 @@ def test_what_cannot_be_done_is_said(tmp_path):
     assert "even number" in cluster("up", "--replicas", 2, fails=True)
     (tmp_path / "cluster.json").write_text("{")
     assert "damaged" in cluster("status", "--dir", tmp_path, fails=True)
+
+
+def test_a_sharded_cluster_is_started_and_ended(place):
+    port = free_ports(4)
+    said = cluster("up", "--shards", 2, "--dir", place, "--port", port, "--", "--cache", "32MB")
+    assert "A cluster of 2 shards" in said and f"mongodb://localhost:{port}/" in said
+    with pymongo.MongoClient("localhost", port) as client:
+        assert {s["_id"] for s in client.admin.command("listShards")["shards"]} == {"s0", "s1"}
+        client.admin.command("shardCollection", "t.c", key={"_id": "hashed"})
+        client.t.c.insert_many([{"_id": n} for n in range(100)])
+        assert len(client.t.command("collStats", "c")["shards"]) == 2
+    assert "router" in cluster("status", "--dir", place)
+    cluster("down", "--dir", place)
+    cluster("up", "--dir", place)
+    with pymongo.MongoClient("localhost", port) as client:
+        assert client.t.c.count_documents({}) == 100
+    assert "100" in cluster("up", "--shards", 101, "--dir", place, fails=True)

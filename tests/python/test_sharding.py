@@ -66,6 +66,9 @@ def test_a_router_says_what_it_is(client):
     assert {s["_id"] for s in client.admin.command("listShards")["shards"]} == {"s0", "s1"}
     assert set(client.admin.command("getShardMap")["map"]) == {"config", "s0", "s1"}
     assert client.is_mongos
+    # What sh.status() begins with.
+    assert client.config.version.find_one()["clusterId"]
+    assert client.config.mongos.count_documents({}) >= 1
 
 
 def test_a_collection_that_is_not_sharded(db, cluster):

@@ -155,3 +155,78 @@ def test_the_balancer_moves_data_by_size(cluster):
         assert client.balance.c.count_documents({}) == 1000
         sizes = client.balance.command("collStats", "c")["shards"]
         assert min(s["count"] for s in sizes.values()) > 100
+
+
+def test_a_retried_write_is_done_once_over_a_move(cluster):
+    with cluster.client() as client, cluster.routers[0].wire() as wire:
+        admin = client.admin
+        admin.command("shardCollection", "retries.c", key={"k": 1})
+        here = client.config.databases.find_one({"_id": "retries"})["primary"]
+        client.retries.c.insert_many([{"k": n, "v": 0} for n in range(10)])
+        command = {
+            "update": "c",
+            "updates": [{"q": {"k": n}, "u": {"$inc": {"v": 1}}} for n in range(10)],
+            "lsid": {"id": bson.Binary(bytes(range(16)), 4)},
+            "txnNumber": bson.Int64(5),
+            "$db": "retries",
+        }
+        assert wire.command(command)["nModified"] == 10
+        admin.command("moveChunk", "retries.c", find={"k": 1}, to="s1" if here == "s0" else "s0")
+        assert wire.command(command)["nModified"] == 10
+        assert client.retries.c.distinct("v") == [1]
+
+
+def test_an_open_transaction_holds_a_move_up_and_loses_nothing(cluster):
+    with cluster.client() as client:
+        admin = client.admin
+        admin.command("shardCollection", "held.c", key={"k": 1})
+        here = client.config.databases.find_one({"_id": "held"})["primary"]
+        there = "s1" if here == "s0" else "s0"
+        coll = client.held.c
+        coll.insert_one({"k": 1, "v": 0})
+        with client.start_session() as session:
+            session.start_transaction()
+            coll.update_one({"k": 1}, {"$inc": {"v": 1}}, session=session)
+            with refuses(24):
+                admin.command("moveChunk", "held.c", find={"k": 1}, to=there)
+            coll.update_one({"k": 1}, {"$inc": {"v": 1}}, session=session)
+            session.commit_transaction()
+        admin.command("moveChunk", "held.c", find={"k": 1}, to=there)
+        assert coll.find_one()["v"] == 2
+
+
+def test_a_move_whose_router_is_killed_is_ended_by_another(tmp_path):
+    with ShardedCluster(tmp_path, routers=2) as own, own.client(1) as client:
+        admin = client.admin
+        admin.command("balancerStop")
+        admin.command("shardCollection", "left.c", key={"k": 1})
+        here = client.config.databases.find_one({"_id": "left"})["primary"]
+        there = "s1" if here == "s0" else "s0"
+        coll = client.left.c
+        coll.insert_many([{"_id": n, "k": n, "pad": "x" * 200} for n in range(20_000)])
+        mover = own.client(0)
+
+        def move():
+            try:
+                mover.admin.command("moveChunk", "left.c", find={"k": 1}, to=there)
+            except Exception:
+                pass  # Its router is killed.
+
+        moving = threading.Thread(target=move)
+        moving.start()
+        until("the move is under way", lambda: client.config.migrations.find_one({"_id": "left.c"}) or not moving.is_alive())
+        own.routers[0].kill()
+        moving.join(30)
+        mover.close()
+        assert coll.count_documents({}) == 20_000
+        # The lock of the one that was killed is taken over when it is old.
+        client.config.locks.delete_many({})
+        owner = client.config.chunks.find_one({})["shard"]
+        admin.command("moveChunk", "left.c", find={"k": 1}, to="s1" if owner == "s0" else "s0")
+        assert client.config.migrations.count_documents({}) == 0
+        assert coll.count_documents({}) == 20_000
+        counts = {}
+        for name in own.shards:
+            with own.on_shard(name) as direct:
+                counts[name] = direct.left.c.count_documents({})
+        assert sorted(counts.values()) == [0, 20_000], counts

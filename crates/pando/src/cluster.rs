@@ -4,13 +4,17 @@
 //! DIR/cluster.json   what was made: sets, their members, ports, processes
 //!     rs0-0/         a member's data, and rs0-0.log beside it
 //! ```
+//! A sharded cluster is a configuration set, `config`, shards `s0`, `s1`, …, and a router.
+//!
 //!
 //! Invariant: a process is ended only if it is the one that was recorded: its number and the moment
 //! of its start. The kernel gives a number again, but not both.
 
-use crate::client::{ServerAddress, refusal};
-use bson::{Doc, DocBuf, Writer, doc};
-use serde_json::{Value, json};
+mod deployment;
+
+use crate::client::refusal;
+use bson::{DocBuf, Writer, doc};
+use deployment::{Deployment, MemberProcess, Role, SET, start_of};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -22,21 +26,20 @@ use std::time::{Duration, Instant};
 const HELP: &str = "\
 Runs a deployment of several servers on this machine.
 
-Usage: pando cluster up --replicas N [--dir DIR] [--port PORT] [-- options of each server]
+Usage: pando cluster up --replicas N [--shards N] [--dir DIR] [--port PORT] [-- options of each server]
        pando cluster status [--dir DIR]
        pando cluster down [--dir DIR]
 
-  up      starts a replica set of N members (1, 3, 5 or 7) and prints how to connect to it; on a
-          directory of an earlier 'up' it starts those members again that do not run
+  up      starts a replica set of N members (1, 3, 5 or 7), or with --shards a sharded cluster whose
+          sets have N members (1 if not given), and prints how to connect to it; on a directory of an
+          earlier 'up' it starts those members again that do not run
   status  says which members there are, and what each is
   down    ends the processes that 'up' has started, and keeps their data
 
   --dir DIR     where data, logs and the record of the processes are; pando-cluster if not given
-  --port PORT   the first member's; the others have the next ones; 27017 if not given
+  --port PORT   the router's, or the first member's; the others have the next ones; 27017 if not given
 ";
 
-const RECORD: &str = "cluster.json";
-const SET: &str = "rs0";
 /// How long members may take to start, to elect a primary, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
@@ -45,6 +48,7 @@ const LOOK: Duration = Duration::from_millis(50);
 struct Asked {
     what: String,
     replicas: Option<u16>,
+    shards: Option<u16>,
     dir: PathBuf,
     port: Option<u16>,
     server: Vec<String>,
@@ -93,6 +97,7 @@ fn parse(words: &[String]) -> Result<Asked, String> {
     let mut asked = Asked {
         what: what.clone(),
         replicas: None,
+        shards: None,
         dir: "pando-cluster".into(),
         port: None,
         server: Vec::new(),
@@ -116,9 +121,13 @@ fn parse(words: &[String]) -> Result<Asked, String> {
         match name {
             "--dir" => asked.dir = value.into(),
             "--replicas" if what == "up" => asked.replicas = Some(number()?),
+            "--shards" if what == "up" => asked.shards = Some(number()?),
             "--port" if what == "up" => asked.port = Some(number()?),
             _ => return Err(format!("cluster {what} has no option '{name}'")),
         }
+    }
+    if asked.shards.is_some_and(|n| !(1..=100).contains(&n)) {
+        return Err("--shards is 1 to 100".into());
     }
     if asked.replicas.is_some_and(|n| !matches!(n, 1 | 3 | 5 | 7)) {
         return Err("--replicas is 1, 3, 5 or 7: an even number survives no more failures".into());
@@ -126,142 +135,51 @@ fn parse(words: &[String]) -> Result<Asked, String> {
     Ok(asked)
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct MemberProcess {
-    name: String,
-    port: u16,
-    pid: u32,
-    /// The moment of its start, as the kernel counts it.
-    started: u64,
-}
-
-impl MemberProcess {
-    fn host(&self) -> String {
-        format!("localhost:{}", self.port)
-    }
-
-    fn runs(&self) -> bool {
-        self.pid != 0 && start_of(self.pid) == Some(self.started)
-    }
-
-    fn ask(&self, db: &str, command: Doc<'_>) -> Result<DocBuf, String> {
-        ServerAddress::parse(&format!("mongodb://{}/", self.host()))?.ask(db, command)
-    }
-}
-
-/// A replica set as it is recorded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Deployment {
-    members: Vec<MemberProcess>,
-    server: Vec<String>,
-}
-
-impl Deployment {
-    fn load(dir: &Path) -> Result<Option<Deployment>, String> {
-        let path = dir.join(RECORD);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(format!("cannot read {}: {e}", path.display())),
-        };
-        let record = serde_json::from_str(&text).ok();
-        let loaded = record.and_then(|v| Deployment::from_json(&v));
-        loaded
-            .map(Some)
-            .ok_or_else(|| format!("{} is damaged", path.display()))
-    }
-
-    fn from_json(record: &Value) -> Option<Deployment> {
-        let set = record.get("sets")?.get(0)?;
-        let members = set.get("members")?.as_array()?.iter().map(|m| {
-            let number = |field: &str| m.get(field)?.as_u64();
-            Some(MemberProcess {
-                name: m.get("name")?.as_str()?.into(),
-                port: u16::try_from(number("port")?).ok()?,
-                pid: u32::try_from(number("pid")?).ok()?,
-                started: number("started")?,
-            })
-        });
-        let server = record.get("serverOptions")?.as_array()?.iter();
-        Some(Deployment {
-            members: members.collect::<Option<_>>()?,
-            server: server
-                .map(|v| Some(v.as_str()?.into()))
-                .collect::<Option<_>>()?,
-        })
-    }
-
-    fn to_json(&self) -> Value {
-        let members = self
-            .members
-            .iter()
-            .map(|m| json!({ "name": m.name, "port": m.port, "pid": m.pid, "started": m.started }));
-        let members: Vec<Value> = members.collect();
-        json!({ "sets": [{ "name": SET, "members": members }], "serverOptions": self.server })
-    }
-
-    fn save(&self, dir: &Path) -> Result<(), String> {
-        let (path, draft) = (dir.join(RECORD), dir.join("cluster.json.new"));
-        let text = format!("{:#}\n", self.to_json());
-        fs::write(&draft, text)
-            .and_then(|()| fs::rename(&draft, &path))
-            .map_err(|e| format!("cannot write {}: {e}", path.display()))
-    }
-
-    fn uri(&self) -> String {
-        let hosts: Vec<String> = self.members.iter().map(MemberProcess::host).collect();
-        format!("mongodb://{}/?replicaSet={SET}", hosts.join(","))
-    }
-}
-
-/// When a process began, in ticks since the machine did; `None` where there is no such process.
-fn start_of(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, spaces too.
-    let after = stat.rsplit_once(')')?.1;
-    let mut fields = after.split_ascii_whitespace();
-    // A process that has ended and was not waited for is none.
-    let state = fields.next()?;
-    (state != "Z").then_some(())?;
-    fields.nth(18)?.parse().ok()
-}
-
 fn up(asked: &Asked) -> Result<String, String> {
     let dir = std::path::absolute(&asked.dir).map_err(|e| e.to_string())?;
     fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-    let mut deployment = match (Deployment::load(&dir)?, asked.replicas) {
-        (Some(there), n) if n.is_none_or(|n| usize::from(n) == there.members.len()) => there,
-        (Some(there), _) => {
+    let mut deployment = match Deployment::load(&dir)? {
+        Some(there) if there.is_as_asked(asked) => there,
+        Some(there) => {
             return Err(format!(
-                "{} holds a set of {} members: choose another --dir, or rs.add members to it",
+                "{} holds a deployment of {} members in all: choose another --dir, or rs.add members to it",
                 dir.display(),
                 there.members.len()
             ));
         }
-        (None, Some(n)) => planned(n, asked)?,
-        (None, None) => return Err("--replicas says how many members to start".into()),
+        None => match (asked.replicas, asked.shards) {
+            (None, None) => return Err("--replicas says how many members to start".into()),
+            (n, shards) => planned(n.unwrap_or(1), shards, asked)?,
+        },
     };
+    let config = deployment.addresses(Role::Config).concat();
     for at in 0..deployment.members.len() {
         let Some(member) = deployment.members.get(at).filter(|m| !m.runs()) else {
             continue;
         };
-        let started = launch(&dir, member, &deployment.server)?;
+        let started = launch(&dir, member, &config, &deployment.server)?;
         if let Some(member) = deployment.members.get_mut(at) {
             *member = started;
         }
         // Recorded at once: whatever fails next, `down` finds it.
         deployment.save(&dir)?;
     }
-    let ready = await_members(&dir, &deployment).and_then(|()| initiate(&deployment));
+    let ready = make_ready(&dir, &deployment);
     ready.map_err(|why| {
         format!(
             "{why}\nEnd what was started: pando cluster down --dir {}",
             dir.display()
         )
     })?;
+    let what = match deployment.router() {
+        Some(_) => format!(
+            "A cluster of {} shards",
+            deployment.addresses(Role::Shard).len()
+        ),
+        None => format!("A replica set of {} members", deployment.members.len()),
+    };
     Ok(format!(
-        "A replica set of {} members is ready.\n\n  connect  {}\n  data     {}\n  status   pando cluster status --dir {}\n  stop     pando cluster down --dir {}",
-        deployment.members.len(),
+        "{what} is ready.\n\n  connect  {}\n  data     {}\n  status   pando cluster status --dir {}\n  stop     pando cluster down --dir {}",
         deployment.uri(),
         dir.display(),
         asked.dir.display(),
@@ -269,22 +187,60 @@ fn up(asked: &Asked) -> Result<String, String> {
     ))
 }
 
-/// The members of a new set, whose ports nobody has.
-fn planned(replicas: u16, asked: &Asked) -> Result<Deployment, String> {
-    let first = asked.port.unwrap_or(27017);
+/// Awaits the members, makes the sets that are not made, and tells the router of its shards.
+fn make_ready(dir: &Path, deployment: &Deployment) -> Result<(), String> {
+    let (routers, members): (Vec<&MemberProcess>, Vec<&MemberProcess>) = deployment
+        .members
+        .iter()
+        .partition(|m| m.role == Role::Router);
+    await_members(dir, &members)?;
+    for set in deployment
+        .sets()
+        .iter()
+        .filter(|s| s[0].role != Role::Router)
+    {
+        initiate(set)?;
+    }
+    await_members(dir, &routers)?;
+    for router in routers {
+        for shard in deployment.addresses(Role::Shard) {
+            let reply = router.ask("admin", doc! { "addShard": shard }.as_doc())?;
+            refusal(reply.as_doc()).map_or(Ok(()), Err)?;
+        }
+    }
+    Ok(())
+}
+
+/// The members of new sets, whose ports nobody has.
+fn planned(replicas: u16, shards: Option<u16>, asked: &Asked) -> Result<Deployment, String> {
+    let mut sets = Vec::new();
+    match shards {
+        None => sets.push((SET.to_string(), Role::Plain, replicas)),
+        Some(shards) => {
+            sets.push(("router".to_string(), Role::Router, 1));
+            sets.push(("config".to_string(), Role::Config, replicas));
+            sets.extend((0..shards).map(|n| (format!("s{n}"), Role::Shard, replicas)));
+        }
+    }
+    let mut next = asked.port.unwrap_or(27017);
     let mut members = Vec::new();
-    for n in 0..replicas {
-        let port = first
-            .checked_add(n)
-            .ok_or("there are no ports above 65535")?;
-        TcpListener::bind(("127.0.0.1", port))
-            .map_err(|e| format!("port {port} cannot be used ({e}): give another --port"))?;
-        members.push(MemberProcess {
-            name: format!("{SET}-{n}"),
-            port,
-            pid: 0,
-            started: 0,
-        });
+    for (set, role, many) in sets {
+        for n in 0..many {
+            let port = next;
+            next = next
+                .checked_add(1)
+                .ok_or("there are no ports above 65535")?;
+            TcpListener::bind(("127.0.0.1", port))
+                .map_err(|e| format!("port {port} cannot be used ({e}): give another --port"))?;
+            members.push(MemberProcess {
+                name: format!("{set}-{n}"),
+                set: set.clone(),
+                role,
+                port,
+                pid: 0,
+                started: 0,
+            });
+        }
     }
     Ok(Deployment {
         members,
@@ -292,7 +248,12 @@ fn planned(replicas: u16, asked: &Asked) -> Result<Deployment, String> {
     })
 }
 
-fn launch(dir: &Path, member: &MemberProcess, options: &[String]) -> Result<MemberProcess, String> {
+fn launch(
+    dir: &Path,
+    member: &MemberProcess,
+    config: &str,
+    options: &[String],
+) -> Result<MemberProcess, String> {
     let failed = |e: std::io::Error| format!("cannot start {}: {e}", member.name);
     let log = dir.join(format!("{}.log", member.name));
     let log = File::options()
@@ -301,14 +262,14 @@ fn launch(dir: &Path, member: &MemberProcess, options: &[String]) -> Result<Memb
         .open(log)
         .map_err(failed)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    match member.role {
+        Role::Router => command.args(["route", "--configdb", config]),
+        Role::Plain => command.args(["serve", "--replSet", &member.set]),
+        Role::Config => command.args(["serve", "--configsvr", "--replSet", &member.set]),
+        Role::Shard => command.args(["serve", "--shardsvr", "--replSet", &member.set]),
+    };
     command
-        .args([
-            "serve",
-            "--replSet",
-            SET,
-            "--port",
-            &member.port.to_string(),
-        ])
+        .args(["--port", &member.port.to_string()])
         .arg("--dbpath")
         .arg(dir.join(&member.name))
         .args(options)
@@ -332,9 +293,9 @@ fn launch(dir: &Path, member: &MemberProcess, options: &[String]) -> Result<Memb
     })
 }
 
-fn await_members(dir: &Path, deployment: &Deployment) -> Result<(), String> {
+fn await_members(dir: &Path, members: &[&MemberProcess]) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
-    for member in &deployment.members {
+    for member in members {
         let hello = doc! { "hello": 1 };
         while member.ask("admin", hello.as_doc()).is_err() {
             if !member.runs() || Instant::now() > until {
@@ -354,17 +315,17 @@ fn await_members(dir: &Path, deployment: &Deployment) -> Result<(), String> {
 }
 
 /// Makes the set, if it is not made, and waits until all members have its data.
-fn initiate(deployment: &Deployment) -> Result<(), String> {
-    let first = deployment.members.first().ok_or("there is no member")?;
+fn initiate(members: &[&MemberProcess]) -> Result<(), String> {
+    let first = members.first().ok_or("there is no member")?;
     let status = doc! { "replSetGetStatus": 1 };
     let known = first.ask("admin", status.as_doc())?;
     let code = known.as_doc().get("code").and_then(|v| v.to_i64_exact());
     if code == Some(94) {
         let mut w = Writer::new();
         w.open_doc("replSetInitiate")
-            .str("_id", SET)
+            .str("_id", &first.set)
             .open_array("members");
-        for (n, member) in deployment.members.iter().enumerate() {
+        for (n, member) in members.iter().enumerate() {
             w.open_doc("")
                 .int("_id", n as i64)
                 .str("host", &member.host())
@@ -376,7 +337,7 @@ fn initiate(deployment: &Deployment) -> Result<(), String> {
     }
     let until = Instant::now() + PATIENCE;
     loop {
-        let states: Vec<i64> = deployment.members.iter().map(state).collect();
+        let states: Vec<i64> = members.iter().map(|m| state(m)).collect();
         if states.contains(&1) && states.iter().all(|s| matches!(s, 1 | 2)) {
             return Ok(());
         }
@@ -412,6 +373,7 @@ fn status(dir: &Path) -> Result<String, String> {
     for member in &deployment.members {
         let is = match (member.runs(), state(member)) {
             (false, _) => "does not run",
+            (true, _) if member.role == Role::Router => "router",
             (true, 1) => "primary",
             (true, 2) => "secondary",
             (true, 3 | 5) => "copies the data",
@@ -491,6 +453,8 @@ mod tests {
         let pid = std::process::id();
         let own = MemberProcess {
             name: "rs0-0".into(),
+            set: SET.into(),
+            role: Role::Plain,
             port: 1,
             pid,
             started: start_of(pid).unwrap(),

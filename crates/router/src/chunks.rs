@@ -10,19 +10,37 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
 use sharding::Chunk;
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// How long a lock is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(30);
-/// A holder says so often that it is there.
-const LEFT: Duration = Duration::from_secs(60);
+/// A lock whose holder has not renewed it for so long was left behind.
+const LEFT: Duration = Duration::from_secs(15);
+const RENEW: Duration = Duration::from_secs(3);
 
 /// A collection's lock in `config.locks`.
 pub(crate) struct Lock<'c> {
     cluster: &'c Cluster,
     ns: String,
     pub by: String,
+    renewed: Cell<Instant>,
+}
+
+impl Lock<'_> {
+    /// Says now and then that the holder is there. Whoever does not goes on until his transaction
+    /// fails.
+    pub fn renew(&self) -> Outcome<()> {
+        if self.renewed.get().elapsed() < RENEW {
+            return Ok(());
+        }
+        self.renewed.set(Instant::now());
+        let q = doc! {"_id": &self.ns, "by": &self.by};
+        let u = doc! {"$set": doc! {"at": Value::date(millis())}};
+        let update = doc! {"update": "locks", "updates": bson::array![doc! {"q": q, "u": u}]};
+        self.cluster.on_config("config", update.as_doc()).map(drop)
+    }
 }
 
 impl Drop for Lock<'_> {
@@ -40,7 +58,7 @@ fn millis() -> i64 {
     since.map_or(0, |d| d.as_millis() as i64)
 }
 
-/// Takes the lock of a collection. One that was left behind is taken over after a minute: its holder's
+/// Takes the lock of a collection. One that was left behind is taken over after a while: its holder's
 /// transaction fails then, because it names the holder.
 pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
     let by = ObjectId::generate().to_string();
@@ -60,6 +78,7 @@ pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
                 cluster,
                 ns: ns.into(),
                 by,
+                renewed: Cell::new(Instant::now()),
             });
         }
         if began.elapsed() > PATIENCE {

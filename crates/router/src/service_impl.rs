@@ -80,9 +80,15 @@ impl Router {
             "ping": bson::Value::date(now), "mongoVersion": commands::VERSION, "waiting": true,
         }};
         let update = doc! {"q": doc! {"_id": host}, "u": set, "upsert": true};
-        let command = doc! {"update": "mongos", "updates": bson::array![update]};
-        if let Err(e) = self.cluster.on_config("config", command.as_doc()) {
-            tracing::warn!(target: "SHARDING", error = %e, "The configuration set is not reached");
+        let ping = doc! {"update": "mongos", "updates": bson::array![update]};
+        // The first router of all gives the cluster its number.
+        let number = doc! {"$setOnInsert": doc! {"clusterId": bson::ObjectId::generate()}};
+        let update = doc! {"q": doc! {"_id": 1}, "u": number, "upsert": true};
+        let version = doc! {"update": "version", "updates": bson::array![update]};
+        for command in [version, ping] {
+            if let Err(e) = self.cluster.on_config("config", command.as_doc()) {
+                tracing::warn!(target: "SHARDING", error = %e, "The configuration set is not reached");
+            }
         }
     }
 

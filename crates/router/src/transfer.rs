@@ -24,6 +24,7 @@ const FENCE: Duration = Duration::from_millis(2000);
 
 struct Move<'c> {
     cluster: &'c Cluster,
+    held: &'c Lock<'c>,
     table: RoutingTable,
     from: Arc<str>,
     to: Arc<str>,
@@ -66,6 +67,7 @@ pub(crate) fn move_range(
     let from = chunk.shard.clone();
     let moving = Move {
         cluster,
+        held: &held,
         from,
         to: to.into(),
         min: min.to_buf(),
@@ -130,6 +132,7 @@ impl Move<'_> {
         )?)?;
         self.copy()?;
         for round in 0..MOST_ROUNDS {
+            self.held.renew()?;
             let (touched, up_to) = self.catch_up(after)?;
             after = up_to;
             if touched <= FEW {
@@ -416,6 +419,7 @@ impl<'m> Put<'m> {
             return Ok(());
         }
         self.bytes = 0;
+        self.moving.held.renew()?;
         let (db, collection) = self.moving.parts();
         let mut w = Writer::new();
         w.str("insert", collection)
