@@ -133,13 +133,14 @@ class Attack:
         self.server, self.hello, self.rng = server, hello, random.Random(seed)
         self.sent = self.answered = self.closed = 0
         self.wrong = None
+        self.last = b""
 
     def run(self, until):
         while time.monotonic() < until and not self.wrong:
             try:
                 self.converse()
             except TimeoutError:
-                self.wrong = "no answer within 20 seconds"
+                self.wrong = f"no answer within 20 seconds to {self.last!r}"
             except ConnectionError:
                 self.closed += 1
 
@@ -149,7 +150,8 @@ class Attack:
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as s:
             if rng.randrange(20) == 0:
                 self.sent += 1
-                s.sendall(damage(rng, self.hello))
+                self.last = damage(rng, self.hello)
+                s.sendall(self.last)
                 s.shutdown(socket.SHUT_WR)
                 while s.recv(65536):
                     pass
@@ -160,8 +162,11 @@ class Attack:
                     document = bend(rng, document)
                 document.setdefault("$db", rng.choice(["admin", "shop", "local", "$external"]))
                 body = damage(rng, bson.encode(document))
+                if b"\x10maxAwaitTimeMS\0\x0a\0\0\0" not in body:
+                    # It would wait for as long as it says.
+                    body = body.replace(b"maxAwaitTimeMS", b"maxAwaitTimeXX")
                 self.sent += 1
-                message = framed(rng, body)
+                self.last = message = framed(rng, body)
                 # Some messages ask for no answer: the ping behind them does.
                 s.sendall(message + PING)
                 if struct.unpack_from("<i", message)[0] != len(message):

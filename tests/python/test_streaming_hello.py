@@ -101,6 +101,15 @@ def test_a_hello_waits_while_there_is_no_news(wire, name):
     wire.ping()
 
 
+def test_a_hello_that_needs_a_worker_waits_once(wire):
+    """To say what mechanisms a user has, it reads: what was asked on the loop is asked again on a worker."""
+    version = known(wire)
+    assert wire.command(hello(version, 50, saslSupportedMechs="admin.nobody"))["saslSupportedMechs"]
+    stream = Stream(wire, version, 50, saslSupportedMechs="admin.nobody")
+    for _ in range(3):
+        assert stream.receive()[1]["saslSupportedMechs"]
+
+
 def test_standalone(new_server):
     with new_server("--standalone").wire() as wire:
         version = known(wire)

@@ -105,6 +105,7 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     if let Some(first) = speculative {
         sasl::speculate(cx, first)?;
     }
+    monitor::end_wait(cx);
     if !cx.request.exhaust_allowed {
         return Ok(Done::Reply);
     }

@@ -170,13 +170,11 @@ pub fn wait(
         Some(wait) => wait,
         None => begin(cx, max_await),
     };
-    let now = Instant::now();
-    if wait.until <= now {
-        return Ok(None);
-    }
+    let is_over = wait.until <= Instant::now();
     let next = wait.expires.map_or(wait.until, |at| at.min(wait.until));
+    // One that is over too: the answer may need a worker, which asks once more.
     monitor.waits = Some(wait);
-    Ok(Some(next))
+    Ok((!is_over).then_some(next))
 }
 
 fn begin(cx: &CommandContext<'_, '_>, max_await: i64) -> Wait {
@@ -189,6 +187,11 @@ fn begin(cx: &CommandContext<'_, '_>, max_await: i64) -> Wait {
         registered: cx.app.operations.register(operation),
         _counted: Counted::new(&cx.app.topology.figures, |f| &f.awaiting),
     }
+}
+
+/// The wait has come to its answer.
+pub fn end_wait(cx: &CommandContext<'_, '_>) {
+    cx.client.state.monitor.lock().waits = None;
 }
 
 /// A reply that another is to follow has told `counter`.
