@@ -1,18 +1,25 @@
-//! `pando lab calibrate`: the load client's own ceiling, against the null server in both its forms.
+//! `pando lab calibrate`: the load client's own ceiling, against the null server in both its forms, and what its work on a
+//! point read costs against a null client, which sends the same bytes again and again and only waits for whole replies.
+//!
+//! The clients take turns, so that what else the machine does meets both, and are compared by CPU time.
 
 use crate::bench::place::NullProcess;
 use crate::connection::Address;
 use crate::fault::Result;
-use crate::fleet::{Fleet, catch_interrupts, interrupted};
+use crate::fleet::{Fleet, Outcome, catch_interrupts, interrupted};
+use crate::lane::{Issued, Workload};
+use crate::measure::median;
 use crate::null::Form;
 use crate::output::{Journal, Output, Page};
 use crate::process::{self, Placement};
 use crate::progress::say;
-use crate::report::{Draft, Step};
+use crate::report::{CLIENT_BAR, Check, Draft, Step};
+use crate::request::{Template, find_by_id};
 use crate::targets::Target;
 use crate::targets::mongodb::MongoDb;
 use crate::terms::{Durability, duration, positive};
 use crate::ycsb::{Client, Phase, Shared, Spec, scenario};
+use bson::Doc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +30,7 @@ pub struct Args {
         long,
         alias = "threads",
         value_delimiter = ',',
-        default_value = "1,32,128"
+        default_value = "1,8,64"
     )]
     connections: Vec<usize>,
     /// The scenario whose requests are sent.
@@ -69,11 +76,91 @@ pub fn main(args: Args) -> Result<bool> {
             );
             let step = measure(&null, what, connections, &spec, args.duration)?;
             draft.push(&key, step);
+            if form == Form::Threads && spec.proportions()[1..] == [0.0; 5] {
+                let ratio = against_null_client(&null, connections, &spec, args.duration)?;
+                let name = format!("client's CPU a point read, {connections} connection(s)");
+                let check = Check::at_most(&name, ratio, "× null client", CLIENT_BAR);
+                draft.check(check.note("median of the turns"));
+            }
             journal.save(&draft);
         }
     }
-    journal.finish(draft, Page::None)?;
-    Ok(true)
+    Ok(journal.finish(draft, Page::None)?.passed())
+}
+
+/// Turns of each client.
+const TURNS: u32 = 6;
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// The client's CPU time of an operation against a null client's: the median over turns.
+fn against_null_client(
+    null: &NullProcess,
+    connections: usize,
+    spec: &Spec,
+    limit: Duration,
+) -> Result<f64> {
+    let target = MongoDb::at(Address::local(null.port));
+    let mut client = client(&target, connections, spec)?;
+    let id = bson::Value::from("user6284781860667377211");
+    let request = find_by_id("lab", &spec.table, id.as_val(), None);
+    let address = Address::local(null.port);
+    let mut null_client = Fleet::connect(&address, connections, 1, |_, _| Null(request.clone()))?;
+    let turn = (limit / TURNS).max(SHORTEST);
+    let mut ratios = Vec::new();
+    for _ in 0..TURNS {
+        let (own, other) = (
+            client.run_quietly(Some(turn))?,
+            null_client.run_quietly(Some(turn))?,
+        );
+        let cost = |o: &Outcome| o.client_cpu.as_secs_f64() / o.operations.max(1) as f64;
+        ratios.push(cost(&own) / cost(&other));
+        if interrupted() {
+            break;
+        }
+    }
+    let ratio = median(&ratios);
+    Ok(if ratio.is_finite() { ratio } else { f64::MAX })
+}
+
+/// A client that looks at nothing.
+struct Null(Template);
+
+impl Workload for Null {
+    fn kinds(&self) -> &'static [&'static str] {
+        &["READ"]
+    }
+
+    fn next(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
+        self.0.write(out, &[]);
+        Some(Issued {
+            kind: 0,
+            whole: None,
+            units: 1,
+            tag: 0,
+            acknowledged: true,
+        })
+    }
+
+    fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+        Ok(None)
+    }
+
+    fn message(&mut self, _: &Issued, _: &[u8], _: i32, _: &mut Vec<u8>) -> Result<Option<Issued>> {
+        Ok(None)
+    }
+}
+
+/// The load client with so many connections on one thread.
+fn client(target: &MongoDb, connections: usize, spec: &Spec) -> Result<Fleet<Client>> {
+    let mut shared = Shared::new(spec.clone(), "lab", Durability::W1, Phase::Run, u64::MAX, 1);
+    if let Some(s) = Arc::get_mut(&mut shared) {
+        s.verify = false;
+    }
+    let dialect = target.dialect(&shared.table, Durability::W1)?;
+    Fleet::through(&*dialect, connections, 1, |i, n| {
+        let dialect = target.dialect(&shared.table, Durability::W1)?;
+        Ok(Client::new(&shared, dialect, i, n))
+    })
 }
 
 fn measure(
@@ -83,16 +170,8 @@ fn measure(
     spec: &Spec,
     limit: Duration,
 ) -> Result<Step> {
-    let mut shared = Shared::new(spec.clone(), "lab", Durability::W1, Phase::Run, u64::MAX, 1);
-    if let Some(s) = Arc::get_mut(&mut shared) {
-        s.verify = false;
-    }
     let target = MongoDb::at(Address::local(null.port));
-    let dialect = target.dialect(&shared.table, Durability::W1)?;
-    let mut fleet = Fleet::through(&*dialect, connections, 1, |i, n| {
-        let dialect = target.dialect(&shared.table, Durability::W1)?;
-        Ok(Client::new(&shared, dialect, i, n))
-    })?;
+    let mut fleet = client(&target, connections, spec)?;
     fleet.run_quietly(Some(limit / 4))?;
     let before = null.pid().and_then(process::cpu_time);
     let outcome = fleet.run_quietly(Some(limit))?;

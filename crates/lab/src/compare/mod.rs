@@ -79,26 +79,7 @@ const NARROW: f64 = 0.012;
 
 pub fn main(args: Args) -> Result<bool> {
     catch_interrupts();
-    if args.pairs < 6 || args.slice.is_zero() || args.records == 0 || args.connections == 0 {
-        return Err(Fault::Usage(
-            "--pairs is at least 6, --slice, --records and --connections more than nothing".into(),
-        ));
-    }
-    let workloads = match (args.workload.as_slice(), args.trials) {
-        ([], None) => vec!["C.S5".to_string(), "C.S4".into()],
-        ([], Some(_)) => vec!["C.S5".into()],
-        (given, _) => given.to_vec(),
-    };
-    let mut specs = Vec::new();
-    for w in &workloads {
-        let spec = scenario::spec(w, args.records)?;
-        if spec.insert > 0.0 || spec.delete > 0.0 {
-            return Err(Fault::Usage(format!(
-                "{w} changes how many records there are: slices of it are not alike"
-            )));
-        }
-        specs.push((w.to_ascii_uppercase(), spec));
-    }
+    let specs = workloads(&args)?;
     trials::check(&args)?;
     let placement = Placement::new(None, None)?;
     let mut duel = Duel {
@@ -114,14 +95,53 @@ pub fn main(args: Args) -> Result<bool> {
     if duel.a.ours() && duel.b.ours() {
         placement.pin_client()?;
     }
-    let mut draft = Draft::new(
-        "compare",
-        if args.trials.is_some() {
-            "trials"
-        } else {
-            "A-B"
-        },
-    );
+    let mut draft = described(&args);
+    let mut journal = Journal::open(&mut draft, &args.to)?;
+    match args.trials {
+        Some(trials) => trials::run(&mut duel, &specs, trials, &mut draft, &mut journal)?,
+        None => duel.all(&specs, &mut draft, &mut journal)?,
+    }
+    for side in [&duel.a, &duel.b] {
+        draft.report.targets.extend(side.info());
+        side.clear()?;
+    }
+    draft.report.target = draft.report.targets.first().cloned();
+    drop(duel);
+    Ok(journal.finish(draft, Page::Beside)?.passed())
+}
+
+/// What is done on both sides; refuses what changes its own records.
+fn workloads(args: &Args) -> Result<Vec<(String, Spec)>> {
+    if args.pairs < 6 || args.slice.is_zero() || args.records == 0 || args.connections == 0 {
+        return Err(Fault::Usage(
+            "--pairs is at least 6, --slice, --records and --connections more than nothing".into(),
+        ));
+    }
+    let names = match (args.workload.as_slice(), args.trials) {
+        ([], None) => vec!["C.S5".to_string(), "C.S4".into()],
+        ([], Some(_)) => vec!["C.S5".into()],
+        (given, _) => given.to_vec(),
+    };
+    let mut specs = Vec::new();
+    for w in &names {
+        let spec = scenario::spec(w, args.records)?;
+        if spec.insert > 0.0 || spec.delete > 0.0 {
+            return Err(Fault::Usage(format!(
+                "{w} changes how many records there are: slices of it are not alike"
+            )));
+        }
+        specs.push((w.to_ascii_uppercase(), spec));
+    }
+    Ok(specs)
+}
+
+/// A result with all settings in it.
+fn described(args: &Args) -> Draft {
+    let name = match args.trials {
+        Some(_) => "trials",
+        None => "A-B",
+    };
+    let mut draft = Draft::new("compare", name);
     draft.set("records", args.records);
     draft.set("connections", args.connections);
     draft.set("durability", args.durability.name());
@@ -137,36 +157,9 @@ pub fn main(args: Args) -> Result<bool> {
         NARROW * 100.0
     ));
     if let Some(trials) = args.trials {
-        trials::describe(&args, trials, &mut draft);
+        trials::describe(args, trials, &mut draft);
     }
-    let mut journal = Journal::open(&mut draft, &args.to)?;
-    match args.trials {
-        Some(trials) => trials::run(&mut duel, &specs, trials, &mut draft, &mut journal)?,
-        None => {
-            let handicap = args.handicap.unwrap_or(0.0);
-            for (name, spec) in &specs {
-                if draft.has_comparison(name) {
-                    continue;
-                }
-                let c = match duel.fight(name, spec, handicap) {
-                    Ok(c) => c,
-                    // What was compared before stands.
-                    Err(_) if interrupted() && !draft.report.comparisons.is_empty() => break,
-                    Err(fault) => return Err(fault),
-                };
-                println!("{}", crate::verdict::compared(&c).text);
-                draft.push_comparison(c);
-                journal.save(&draft);
-            }
-        }
-    }
-    for side in [&duel.a, &duel.b] {
-        draft.report.targets.extend(side.info());
-        side.clear()?;
-    }
-    draft.report.target = draft.report.targets.first().cloned();
-    drop(duel);
-    Ok(journal.finish(draft, Page::Beside)?.passed())
+    draft
 }
 
 struct Duel<'a> {
@@ -176,6 +169,31 @@ struct Duel<'a> {
 }
 
 impl Duel<'_> {
+    /// All workloads, one after the other.
+    fn all(
+        &mut self,
+        specs: &[(String, Spec)],
+        draft: &mut Draft,
+        journal: &mut Journal,
+    ) -> Result<()> {
+        let handicap = self.args.handicap.unwrap_or(0.0);
+        for (name, spec) in specs {
+            if draft.has_comparison(name) {
+                continue;
+            }
+            let c = match self.fight(name, spec, handicap) {
+                Ok(c) => c,
+                // What was compared before stands.
+                Err(_) if interrupted() && !draft.report.comparisons.is_empty() => break,
+                Err(fault) => return Err(fault),
+            };
+            println!("{}", crate::verdict::compared(&c).text);
+            draft.push_comparison(c);
+            journal.save(draft);
+        }
+        Ok(())
+    }
+
     /// One workload on both sides, B with a handicap.
     fn fight(&mut self, name: &str, spec: &Spec, handicap: f64) -> Result<Comparison> {
         let args = self.args;
@@ -212,8 +230,7 @@ impl Duel<'_> {
                 }
             }
             let c = judged(comparison(b, a, args.slice));
-            let width = half_width(c.cpu_interval.unwrap_or(c.share_interval));
-            if interrupted() || done >= args.pairs || (done >= FEWEST && width < NARROW) {
+            if interrupted() || enough(&c, done, args.pairs) {
                 return Ok(Comparison {
                     name: name.into(),
                     title: name.into(),
@@ -227,6 +244,13 @@ impl Duel<'_> {
             }
         }
     }
+}
+
+/// Whether a comparison has come to its end after so many pairs: its interval is narrow, whatever the verdict is, or these
+/// were the last.
+fn enough(c: &Comparison, done: usize, most: usize) -> bool {
+    let width = half_width(c.cpu_interval.unwrap_or(c.share_interval));
+    done >= most || (done >= FEWEST && width < NARROW)
 }
 
 /// The ratios of a comparison, their intervals, and the verdict.
@@ -247,4 +271,130 @@ fn judged(mut c: Comparison) -> Comparison {
     c.verdict = word.into();
     c.decided_by = by.into();
     c
+}
+
+/// The whole rule (rounds, the end of a comparison, both measures, the verdict) on slices that are made up, and on slices that
+/// were recorded: what a busy machine does to a run cannot make these tests fail.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Rng;
+    use crate::report::{Report, Side as Slices};
+
+    /// Gives the next pair of slices: rate and CPU of A, rate and CPU of B.
+    type Pairs<'a> = dyn FnMut(usize) -> [(f64, f64); 2] + 'a;
+
+    /// A comparison as `fight` runs it, its slices from elsewhere.
+    fn simulated(pairs: &mut Pairs<'_>, most: usize) -> Comparison {
+        let (mut a, mut b) = (Slices::default(), Slices::default());
+        let push = |side: &mut Slices, (rate, cpu): (f64, f64)| {
+            side.slices_per_second.push(rate);
+            side.slices_cpu_us.push(cpu);
+        };
+        loop {
+            for _ in 0..ROUND {
+                let [of_a, of_b] = pairs(a.slices_per_second.len());
+                push(&mut a, of_a);
+                push(&mut b, of_b);
+            }
+            let done = a.slices_per_second.len();
+            let c = judged(Comparison {
+                subject: b.clone(),
+                reference: a.clone(),
+                ..Comparison::default()
+            });
+            if enough(&c, done, most) {
+                return c;
+            }
+        }
+    }
+
+    fn normal(rng: &mut Rng) -> f64 {
+        (0..12).map(|_| rng.unit()).sum::<f64>() - 6.0
+    }
+
+    /// Slices of a machine with other work: the level wanders and both sides go with it, each slice has noise of its own, a
+    /// process has its luck with memory for a round, and now and then something takes the core from one side.
+    fn made_up(seed: u64, slower: f64) -> impl FnMut(usize) -> [(f64, f64); 2] {
+        let mut rng = Rng::new(seed);
+        let (mut level, mut luck) = (1.0, [1.0; 2]);
+        move |n| {
+            if n.is_multiple_of(ROUND) {
+                luck = [0, 1].map(|_| 1.0 + 0.003 * normal(&mut rng));
+            }
+            level = (level * (1.0 + 0.05 * normal(&mut rng))).clamp(0.4, 1.6);
+            [(1.0, luck[0]), (1.0 + slower, luck[1])].map(|(cost, luck)| {
+                let stolen = if rng.unit() < 0.08 {
+                    0.5 + 0.4 * rng.unit()
+                } else {
+                    1.0
+                };
+                let cost = cost * luck;
+                let rate = level / cost * (1.0 + 0.03 * normal(&mut rng)) * stolen;
+                (
+                    rate * 20_000.0,
+                    cost * 15.0 * (1.0 + 0.012 * normal(&mut rng)),
+                )
+            })
+        }
+    }
+
+    fn hits(want: &str, runs: u64, mut pairs: impl FnMut(u64) -> Comparison) -> u64 {
+        (0..runs)
+            .filter(|&seed| pairs(seed).verdict == want)
+            .count() as u64
+    }
+
+    #[test]
+    fn nine_of_ten_verdicts_are_right_on_a_machine_with_other_work() {
+        let runs = 60;
+        let of = |slower: f64| move |seed| simulated(&mut made_up(seed + 1, slower), 60);
+        let same = hits("inconclusive", runs, of(0.0));
+        assert!(same >= runs * 9 / 10, "with itself {same} of {runs}");
+        let slow = hits("slower", runs, of(0.05));
+        assert!(slow >= runs * 9 / 10, "slowed by 5% {slow} of {runs}");
+        let fast = hits("faster", runs, of(-0.05));
+        assert!(fast >= runs * 9 / 10, "made faster by 5% {fast} of {runs}");
+    }
+
+    /// The slices of a build compared with itself on a real machine, drawn anew: as they were, and with B's made slower.
+    #[test]
+    fn nine_of_ten_verdicts_are_right_on_recorded_slices() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/figures/compare-pando-2026-11-21.json"
+        );
+        let report = Report::read(path.as_ref()).unwrap();
+        let with_itself = report
+            .comparisons
+            .iter()
+            .filter(|c| c.title.contains("with itself"));
+        let mut recorded = Vec::new();
+        for c in with_itself {
+            let side = |s: &Slices| {
+                let both = s.slices_per_second.iter().zip(&s.slices_cpu_us);
+                both.map(|(r, c)| (*r, *c)).collect::<Vec<_>>()
+            };
+            recorded.extend(side(&c.reference).into_iter().zip(side(&c.subject)));
+        }
+        assert!(recorded.len() > 200, "{} pairs", recorded.len());
+        let of = |slower: f64| {
+            let recorded = &recorded;
+            move |seed| {
+                let mut rng = Rng::new(seed + 1);
+                let mut pairs = |_| {
+                    let (a, b) = recorded[rng.below(recorded.len() as u64) as usize];
+                    // Either may have been the one or the other.
+                    let (a, b) = if rng.unit() < 0.5 { (a, b) } else { (b, a) };
+                    [a, (b.0 / (1.0 + slower), b.1 * (1.0 + slower))]
+                };
+                simulated(&mut pairs, 36)
+            }
+        };
+        let runs = 60;
+        let same = hits("inconclusive", runs, of(0.0));
+        assert!(same >= runs * 9 / 10, "with itself {same} of {runs}");
+        let slow = hits("slower", runs, of(0.05));
+        assert!(slow >= runs * 9 / 10, "slowed by 5% {slow} of {runs}");
+    }
 }
