@@ -2,7 +2,7 @@
 //! textfile collector or a push gateway.
 
 use crate::rates::interval;
-use crate::report::{Report, Step};
+use crate::report::{Check, Report, Step};
 use std::fmt::Write as _;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -98,87 +98,108 @@ fn label(text: &str) -> String {
         .replace('\n', "\\n")
 }
 
+/// Lines of gauges, by gauge.
+#[derive(Default)]
+struct Gauges {
+    rates: String,
+    times: String,
+    cpu: String,
+    figures: String,
+}
+
+impl Gauges {
+    fn step(&mut self, r: &Report, s: &Step, target: &str) {
+        let of = format!(
+            "study=\"{}\",step=\"{}\",mode=\"{}\",target=\"{}\",connections=\"{}\",offered=\"{}\"",
+            label(&r.name),
+            label(&s.name),
+            label(s.mode.as_deref().unwrap_or_default()),
+            label(target),
+            s.connections,
+            number(s.offered)
+        );
+        let _ = writeln!(
+            self.rates,
+            "pando_lab_operations_per_second{{{of}}} {}",
+            s.per_second
+        );
+        if let Some(us) = s.server_cpu_us {
+            let seconds = us / 1e6;
+            let _ = writeln!(self.cpu, "pando_lab_server_cpu_seconds{{{of}}} {seconds}");
+        }
+        for (kind, l) in &s.latency {
+            let quantiles = [
+                ("0.5", l.p50_us),
+                ("0.9", l.p90_us),
+                ("0.99", l.p99_us),
+                ("0.999", l.p999_us),
+                ("1", l.max_us),
+            ];
+            for (q, us) in quantiles {
+                let _ = writeln!(
+                    self.times,
+                    "pando_lab_latency_seconds{{{of},operation=\"{}\",quantile=\"{q}\"}} {}",
+                    label(kind),
+                    us / 1e6
+                );
+            }
+        }
+    }
+
+    fn figure(&mut self, r: &Report, c: &Check) {
+        let _ = writeln!(
+            self.figures,
+            "pando_lab_figure{{study=\"{}\",figure=\"{}\",unit=\"{}\"}} {}",
+            label(&r.name),
+            label(&c.name),
+            label(&c.unit),
+            c.value
+        );
+    }
+
+    fn text(&self) -> String {
+        let mut out = String::new();
+        for (name, help, lines) in [
+            (
+                "operations_per_second",
+                "Operations a second of a step.",
+                &self.rates,
+            ),
+            (
+                "latency_seconds",
+                "Latency of an operation of a step.",
+                &self.times,
+            ),
+            (
+                "server_cpu_seconds",
+                "CPU time of the server for an operation.",
+                &self.cpu,
+            ),
+            ("figure", "Single figures of a study.", &self.figures),
+        ] {
+            if !lines.is_empty() {
+                let _ = write!(
+                    out,
+                    "# HELP pando_lab_{name} {help}\n# TYPE pando_lab_{name} gauge\n{lines}"
+                );
+            }
+        }
+        out
+    }
+}
+
 /// The steps of results as gauges.
 pub fn prometheus(reports: &[Report]) -> String {
-    let mut rates = String::new();
-    let (mut times, mut cpu, mut figures) = (String::new(), String::new(), String::new());
+    let mut gauges = Gauges::default();
     for r in reports {
         let own = r.target.as_ref().map(crate::report::TargetInfo::label);
         for s in &r.steps {
             let target = s.target.clone().or(own.clone()).unwrap_or_default();
-            let of = format!(
-                "study=\"{}\",step=\"{}\",mode=\"{}\",target=\"{}\",connections=\"{}\",offered=\"{}\"",
-                label(&r.name),
-                label(&s.name),
-                label(s.mode.as_deref().unwrap_or_default()),
-                label(&target),
-                s.connections,
-                number(s.offered)
-            );
-            let _ = writeln!(
-                rates,
-                "pando_lab_operations_per_second{{{of}}} {}",
-                s.per_second
-            );
-            if let Some(us) = s.server_cpu_us {
-                let _ = writeln!(cpu, "pando_lab_server_cpu_seconds{{{of}}} {}", us / 1e6);
-            }
-            for (kind, l) in &s.latency {
-                let quantiles = [
-                    ("0.5", l.p50_us),
-                    ("0.9", l.p90_us),
-                    ("0.99", l.p99_us),
-                    ("0.999", l.p999_us),
-                    ("1", l.max_us),
-                ];
-                for (q, us) in quantiles {
-                    let _ = writeln!(
-                        times,
-                        "pando_lab_latency_seconds{{{of},operation=\"{}\",quantile=\"{q}\"}} {}",
-                        label(kind),
-                        us / 1e6
-                    );
-                }
-            }
+            gauges.step(r, s, &target);
         }
-        for c in &r.checks {
-            let _ = writeln!(
-                figures,
-                "pando_lab_figure{{study=\"{}\",figure=\"{}\",unit=\"{}\"}} {}",
-                label(&r.name),
-                label(&c.name),
-                label(&c.unit),
-                c.value
-            );
-        }
+        r.checks.iter().for_each(|c| gauges.figure(r, c));
     }
-    let mut out = String::new();
-    for (name, help, lines) in [
-        (
-            "operations_per_second",
-            "Operations a second of a step.",
-            rates,
-        ),
-        (
-            "latency_seconds",
-            "Latency of an operation of a step.",
-            times,
-        ),
-        (
-            "server_cpu_seconds",
-            "CPU time of the server for an operation.",
-            cpu,
-        ),
-        ("figure", "Single figures of a study.", figures),
-    ] {
-        if !lines.is_empty() {
-            let _ = write!(
-                out,
-                "# HELP pando_lab_{name} {help}\n# TYPE pando_lab_{name} gauge\n{lines}"
-            );
-        }
-    }
-    out
+    gauges.text()
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@ use crate::output::{Journal, Output, Page};
 use crate::progress::say;
 use crate::repeat::{Repeat, turns};
 use crate::report::Draft;
+use crate::targets::Target;
 use crate::targets::local::given_or_own;
 use crate::terms::{Durability, count, duration, pause, positive};
 use crate::ycsb::session::Plan;
 use crate::ycsb::spec::known;
 use crate::ycsb::{Properties, Session, Spec, scenario};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -117,24 +119,7 @@ pub fn main(args: Args) -> Result<bool> {
     let (own, targets) = given_or_own(&urls, args.to.quiet)?;
     let repeats = args.repeat.times(targets.len())?;
     draft.repeated(repeats);
-    let mut sessions = Vec::new();
-    for target in targets {
-        let durability = match args.durability {
-            Some(d) => d,
-            None => durability_of(target.url())?,
-        };
-        let mut session = Session::open(target, &name, spec.clone(), durability)?;
-        draft.tell_apart(&mut session.info);
-        session.load_batch = args.load_batch;
-        session.client_threads = args.client_threads.unwrap_or(0);
-        session.seed = args.seed;
-        session.quiet = args.to.quiet;
-        draft.add_target(session.info.clone());
-        sessions.push(session);
-    }
-    let mut durabilities: Vec<&str> = sessions.iter().map(|s| s.durability.name()).collect();
-    durabilities.dedup();
-    draft.set("durability", durabilities.join(", "));
+    let mut sessions = sessions(&args, targets, &name, &spec, &mut draft)?;
     let mut journal = Journal::open(&mut draft, &args.to)?;
     for (repeat, i) in turns(repeats, sessions.len()) {
         draft.begin(repeat);
@@ -155,6 +140,35 @@ pub fn main(args: Args) -> Result<bool> {
         Page::None
     };
     Ok(journal.finish(draft, page)?.passed())
+}
+
+/// The workload on each target.
+fn sessions(
+    args: &Args,
+    targets: Vec<Arc<dyn Target>>,
+    name: &str,
+    spec: &Spec,
+    draft: &mut Draft,
+) -> Result<Vec<Session>> {
+    let mut sessions = Vec::new();
+    for target in targets {
+        let durability = match args.durability {
+            Some(d) => d,
+            None => durability_of(target.url())?,
+        };
+        let mut session = Session::open(target, name, spec.clone(), durability)?;
+        draft.tell_apart(&mut session.info);
+        session.load_batch = args.load_batch;
+        session.client_threads = args.client_threads.unwrap_or(0);
+        session.seed = args.seed;
+        session.quiet = args.to.quiet;
+        draft.add_target(session.info.clone());
+        sessions.push(session);
+    }
+    let mut durabilities: Vec<&str> = sessions.iter().map(|s| s.durability.name()).collect();
+    durabilities.dedup();
+    draft.set("durability", durabilities.join(", "));
+    Ok(sessions)
 }
 
 fn all(

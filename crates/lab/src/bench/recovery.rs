@@ -1,7 +1,7 @@
 //! Recovery: a server with much incompressible data is killed (SIGKILL) under load, started again, and asked for every
 //! write that it had acknowledged.
 
-use super::place::Room;
+use super::place::{Room, Server};
 use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, Outcome};
@@ -32,28 +32,7 @@ pub fn measure(room: &Room, gigabytes: f64, quiet: bool) -> Result<Vec<Check>> {
     say(quiet, format_args!("recovery: loading {gigabytes} GB"));
     let place = prepare(&server.target, DB, COLLECTION, &data, &INDEXES, quiet)?;
     say(quiet, "recovery: kill -9 under load");
-    let mut fleet = Fleet::connect(&server.target, CONNECTIONS, 1, |_, _| {
-        let insert = Operation::Insert {
-            durability: Durability::W1,
-            batch: 1,
-        };
-        let mut work = Work::new(&place, insert, 1);
-        work.acknowledged = Some(Vec::new());
-        work
-    })?;
-    let ended: Result<Outcome> = std::thread::scope(|scope| {
-        let load = scope.spawn(|| fleet.run_quietly(Some(UNDER_LOAD * 4)));
-        std::thread::sleep(UNDER_LOAD);
-        server.kill();
-        load.join()
-            .unwrap_or_else(|_| Err(Fault::Local("the load's thread panicked".into())))
-    });
-    match ended {
-        Ok(_) => return Err(Fault::Local("the server outlived its load".into())),
-        // The connections broke, as they should.
-        Err(Fault::Target(_)) => {}
-        Err(other) => return Err(other),
-    }
+    let mut fleet = killed_under_load(&mut server, &place)?;
     let on_disk = disk_bytes(&dbpath);
     let mut server = room.start(&dbpath, &room.placement.all)?;
     let ready = server.ready;
@@ -94,6 +73,33 @@ pub fn measure(room: &Room, gigabytes: f64, quiet: bool) -> Result<Vec<Check>> {
         )
         .note(found_note),
     ])
+}
+
+/// A load in the middle of which the server is killed; its lanes know what was acknowledged.
+fn killed_under_load(server: &mut Server, place: &Place) -> Result<Fleet<Work>> {
+    let mut fleet = Fleet::connect(&server.target, CONNECTIONS, 1, |_, _| {
+        let insert = Operation::Insert {
+            durability: Durability::W1,
+            batch: 1,
+        };
+        let mut work = Work::new(place, insert, 1);
+        work.acknowledged = Some(Vec::new());
+        work
+    })?;
+    let ended: Result<Outcome> = std::thread::scope(|scope| {
+        let load = scope.spawn(|| fleet.run_quietly(Some(UNDER_LOAD * 4)));
+        std::thread::sleep(UNDER_LOAD);
+        server.kill();
+        load.join()
+            .unwrap_or_else(|_| Err(Fault::Local("the load's thread panicked".into())))
+    });
+    match ended {
+        Ok(_) => return Err(Fault::Local("the server outlived its load".into())),
+        // The connections broke, as they should.
+        Err(Fault::Target(_)) => {}
+        Err(other) => return Err(other),
+    }
+    Ok(fleet)
 }
 
 /// How many of these documents the server does not have.

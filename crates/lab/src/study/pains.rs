@@ -390,8 +390,34 @@ impl<'a> Pains<'a> {
         before.name = "reads before the restart".into();
         let steady = before.per_second;
         self.push("restart before", before);
-        let Some(room) = &self.room else {
+        let Some([stopped, ready]) = self.stop_and_start()? else {
             return Ok(());
+        };
+        let mut session = self.session("C.S5", self.args.durability)?;
+        let (_, mut after) =
+            session.run(Plan::timed(self.args.connections, length), &mut |_| {})?;
+        after.name = "reads after the restart".into();
+        let of_steady = |s: &Sample| s.operations as f64 / s.seconds.max(1e-9) / steady;
+        let first = after.series.first().map_or(f64::NAN, of_steady);
+        let warm = after.series.iter().find(|s| of_steady(s) >= 0.9);
+        let ms = |d: Duration| d.as_secs_f64() * 1e3;
+        let mut figures = vec![
+            ("restart: stopped after", ms(stopped), "ms"),
+            ("restart: ready after", ms(ready), "ms"),
+            ("restart: first second against before", first, ""),
+        ];
+        figures.extend(warm.map(|s| ("restart: 90% of before reached after", s.at, "s")));
+        for (name, value, unit) in figures {
+            self.draft.check(Check::figure(name, value, unit));
+        }
+        self.push("restart after", after);
+        Ok(())
+    }
+
+    /// How long the server took to stop and to be ready again; none where it is not ours.
+    fn stop_and_start(&mut self) -> Result<Option<[Duration; 2]>> {
+        let Some(room) = &self.room else {
+            return Ok(None);
         };
         say(self.args.to.quiet, "restart: stopping and starting");
         let stopping = Instant::now();
@@ -409,42 +435,7 @@ impl<'a> Pains<'a> {
         }
         self.target = targets::open(&server.target.url)?;
         self.server = Some(server);
-        let mut session = self.session("C.S5", self.args.durability)?;
-        let (_, mut after) =
-            session.run(Plan::timed(self.args.connections, length), &mut |_| {})?;
-        after.name = "reads after the restart".into();
-        let of_steady = |s: &Sample| s.operations as f64 / s.seconds.max(1e-9) / steady;
-        let first = after.series.first().map_or(f64::NAN, of_steady);
-        let warm = after
-            .series
-            .iter()
-            .find(|s| of_steady(s) >= 0.9)
-            .map_or(f64::INFINITY, |s| s.at);
-        let draft = &mut self.draft;
-        draft.check(Check::figure(
-            "restart: stopped after",
-            stopped.as_secs_f64() * 1e3,
-            "ms",
-        ));
-        draft.check(Check::figure(
-            "restart: ready after",
-            ready.as_secs_f64() * 1e3,
-            "ms",
-        ));
-        draft.check(Check::figure(
-            "restart: first second against before",
-            first,
-            "",
-        ));
-        if warm.is_finite() {
-            draft.check(Check::figure(
-                "restart: 90% of before reached after",
-                warm,
-                "s",
-            ));
-        }
-        self.push("restart after", after);
-        Ok(())
+        Ok(Some([stopped, ready]))
     }
 }
 

@@ -237,6 +237,38 @@ pub fn known(key: &str) -> bool {
     KNOWN.contains(&key) || WITHOUT_EFFECT.contains(&key)
 }
 
+/// A warning for each property that is not known or not heeded.
+fn warnings(p: &Properties) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (key, value) in p.iter() {
+        if !known(key) {
+            warnings.push(format!("property {key} is not known"));
+        }
+        let named = NOT_HONOURED.iter().find(|(k, _)| *k == key);
+        if named.is_some_and(|(_, nothing)| !nothing.contains(&value.trim())) {
+            warnings.push(format!("{key}={value} is not honoured"));
+        }
+    }
+    warnings
+}
+
+fn request(p: &Properties) -> Result<Request> {
+    Ok(match p.get("requestdistribution").unwrap_or("uniform") {
+        "uniform" => Request::Uniform,
+        "zipfian" => Request::Zipfian,
+        "zipfian_exact" => Request::ZipfianExact,
+        "latest" => Request::Latest,
+        "hotspot" => Request::Hotspot,
+        "sequential" => Request::Sequential,
+        "exponential" => Request::Exponential,
+        other => {
+            return Err(Fault::Usage(format!(
+                "requestdistribution={other} is not known (uniform, zipfian, latest, hotspot, sequential, exponential, zipfian_exact)"
+            )));
+        }
+    })
+}
+
 impl Spec {
     /// The workload, and a warning for each property that is not known or not heeded.
     pub fn new(p: &Properties) -> Result<(Spec, Vec<String>)> {
@@ -250,30 +282,6 @@ impl Spec {
                 )));
             }
         }
-        let mut warnings = Vec::new();
-        for (key, value) in p.iter() {
-            if !known(key) {
-                warnings.push(format!("property {key} is not known"));
-            }
-            let named = NOT_HONOURED.iter().find(|(k, _)| *k == key);
-            if named.is_some_and(|(_, nothing)| !nothing.contains(&value.trim())) {
-                warnings.push(format!("{key}={value} is not honoured"));
-            }
-        }
-        let request = match p.get("requestdistribution").unwrap_or("uniform") {
-            "uniform" => Request::Uniform,
-            "zipfian" => Request::Zipfian,
-            "zipfian_exact" => Request::ZipfianExact,
-            "latest" => Request::Latest,
-            "hotspot" => Request::Hotspot,
-            "sequential" => Request::Sequential,
-            "exponential" => Request::Exponential,
-            other => {
-                return Err(Fault::Usage(format!(
-                    "requestdistribution={other} is not known (uniform, zipfian, latest, hotspot, sequential, exponential, zipfian_exact)"
-                )));
-            }
-        };
         let records: u64 = p.parse("recordcount", 0)?;
         let insert_start: u64 = p.parse("insertstart", 0)?;
         let insert_count = p.parse("insertcount", records.saturating_sub(insert_start))?;
@@ -298,7 +306,7 @@ impl Spec {
             scan: p.parse("scanproportion", 0.0)?,
             read_modify_write: p.parse("readmodifywriteproportion", 0.0)?,
             delete: p.parse("deleteproportion", 0.0)?,
-            request,
+            request: request(p)?,
             min_scan_length: p.parse("minscanlength", 1)?,
             max_scan_length: p.parse("maxscanlength", 1000)?,
             scan_length_distribution: match p.get("scanlengthdistribution") {
@@ -315,16 +323,22 @@ impl Spec {
             upsert: p.flag("mongodb.upsert", false),
         };
         if spec.field_length_distribution == Length::Histogram {
-            let file = p.get("fieldlengthhistogram").unwrap_or("hist.txt");
-            let text = std::fs::read_to_string(file).map_err(local(file))?;
-            let buckets = Buckets::parse(&text)
-                .ok_or_else(|| Fault::Usage(format!("{file}: not a histogram of lengths")))?;
-            spec.field_length = buckets.longest();
-            spec.min_field_length = 0;
-            spec.field_lengths = Arc::new(buckets);
+            spec.take_lengths(p)?;
         }
         spec.check()?;
-        Ok((spec, warnings))
+        Ok((spec, warnings(p)))
+    }
+
+    /// The lengths of fields from a file.
+    fn take_lengths(&mut self, p: &Properties) -> Result<()> {
+        let file = p.get("fieldlengthhistogram").unwrap_or("hist.txt");
+        let text = std::fs::read_to_string(file).map_err(local(file))?;
+        let buckets = Buckets::parse(&text)
+            .ok_or_else(|| Fault::Usage(format!("{file}: not a histogram of lengths")))?;
+        self.field_length = buckets.longest();
+        self.min_field_length = 0;
+        self.field_lengths = Arc::new(buckets);
+        Ok(())
     }
 
     fn check(&self) -> Result<()> {
