@@ -46,6 +46,8 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// CPU time of the lanes' threads.
     pub client_cpu: Duration,
+    /// Sent and received.
+    pub bytes: [u64; 2],
     /// How late the requests of an open loop were sent, in nanoseconds.
     pub lag: Option<Histogram<u64>>,
     /// What the whole machine did meanwhile.
@@ -79,6 +81,7 @@ impl Outcome {
             kinds: kinds.iter().map(|k| (*k, histogram())).collect(),
             samples,
             client_cpu: Duration::ZERO,
+            bytes: [0; 2],
             lag: None,
             machine,
             counters: None,
@@ -100,6 +103,8 @@ impl Outcome {
             outcome.requests += lane.recorder.requests;
             outcome.elapsed = outcome.elapsed.max(lane.elapsed);
             outcome.client_cpu += lane.cpu;
+            outcome.bytes[0] += lane.bytes[0];
+            outcome.bytes[1] += lane.bytes[1];
             outcome.singles.append(&mut lane.recorder.take_singles());
             add(&mut outcome.served, lane.recorder.take_served())?;
             add(&mut outcome.kinds, lane.recorder.into_totals())?;

@@ -166,6 +166,8 @@ pub struct LaneOutcome {
     pub elapsed: Duration,
     /// CPU time of the lane's thread.
     pub cpu: Duration,
+    /// Sent and received.
+    pub bytes: [u64; 2],
     /// How late requests of an open loop were sent, in nanoseconds.
     pub lag: Option<hdrhistogram::Histogram<u64>>,
 }
@@ -181,6 +183,8 @@ pub struct Lane<W> {
     again: Vec<usize>,
     recorder: Recorder,
     live: usize,
+    /// Bytes sent and received, those of encrypted connections before they are.
+    bytes: [u64; 2],
     /// The server, as a fault names it.
     peer: String,
     deadline: Option<Instant>,
@@ -249,6 +253,7 @@ impl<W: Workload> Lane<W> {
             ready: Vec::new(),
             again: Vec::new(),
             live: 0,
+            bytes: [0; 2],
             singles: false,
             peer: other,
             deadline: None,
@@ -270,6 +275,7 @@ impl<W: Workload> Lane<W> {
         self.recorder = Recorder::detailed(kinds, self.pace.is_some(), self.singles);
         self.deadline = limit.map(|l| start + l);
         self.live = 0;
+        self.bytes = [0; 2];
         self.again.clear();
         self.schedule = self.pace.map(|pace| Schedule {
             pace,
@@ -310,6 +316,7 @@ impl<W: Workload> Lane<W> {
             recorder: std::mem::replace(&mut self.recorder, Recorder::new(0)),
             elapsed: now - start,
             cpu: thread_cpu_time().saturating_sub(cpu),
+            bytes: self.bytes,
             lag: self.schedule.take().map(|s| s.lag),
         })
     }
@@ -449,6 +456,7 @@ impl<W: Workload> Lane<W> {
         conn.issued = Some(issued);
         self.workload
             .stamp(&mut self.out, conn.request_id, conn.number);
+        self.bytes[0] += self.out.len() as u64;
         let mut done = 0;
         while done < self.out.len() {
             match conn.stream.write(&self.out[done..]) {
@@ -532,6 +540,7 @@ impl<W: Workload> Lane<W> {
             return Err(Fault::Target("a reply that nobody asked for".into()));
         };
         let filled = std::mem::take(&mut conn.filled);
+        self.bytes[1] += filled as u64;
         let message = &conn.input[..filled];
         if issued.kind == SYNC.kind {
             reply::ok(reply::body(message, conn.request_id)?)?;

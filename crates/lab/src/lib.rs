@@ -12,6 +12,7 @@
 //! * [`lane`], [`fleet`]: the load client, a closed or an open loop; [`spoken`]: workloads in a target's dialect. [`null`]:
 //!   the server that only reads and answers; [`floor`]: what that costs, beside each step.
 //! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study. [`reads`]: of data that is there.
+//!   [`queries`]: of the user's own, from a file.
 //! * [`bench`]: the table of bars, server and null server interleaved. [`report`]: the one schema of results, [`rates`]:
 //!   what steps say with intervals over [`repeat`]s, [`overview`]: all studies with all targets, [`verdict`]: what they say in a few sentences, [`show`], [`html`], [`formats`]: tables, the page, other
 //!   tools' formats, [`threshold`]: bars of the user's,
@@ -39,6 +40,7 @@ pub mod output;
 pub mod overview;
 pub mod process;
 pub mod progress;
+pub mod queries;
 pub mod random;
 pub mod rates;
 pub mod reads;
@@ -96,6 +98,8 @@ enum Command {
         #[command(subcommand)]
         study: Study,
     },
+    /// Queries of your own, from a small file, on any targets.
+    Queries(queries::Args),
     /// Point reads and index ranges on a collection that is there, and what reads from disk do to those from memory.
     Reads(reads::Args),
     /// Measure a server against the null server, operation by operation, and compare with the bars.
@@ -252,6 +256,7 @@ fn dispatch(command: Command) -> Result<bool> {
             Study::Pains(args) => study::pains::main(args),
             Study::Files(args) => study::files::main(args),
         },
+        Command::Queries(args) => queries::main(args),
         Command::Reads(args) => reads::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Null(args) => null::main(args),

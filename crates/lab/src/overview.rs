@@ -68,6 +68,7 @@ pub fn title(r: &Report) -> String {
     match r.name.as_str() {
         "A-single" => "Study A: one process, tests 1 to 8".into(),
         "A-sharded" => "Study A: over shards, tests 1 to 8".into(),
+        "A-both" => "Study A: one process against shards, tests 1 to 8".into(),
         "B-keys" => "Study B: ways to insert, reads by number of keys".into(),
         "C-sizes" => "Study C: YCSB by connections and data size".into(),
         "D-shards" => "Study D: one process against shards".into(),
@@ -75,6 +76,8 @@ pub fn title(r: &Report) -> String {
         "F-files" => "Study F: large files".into(),
         "canonical" => "The short study".into(),
         "bars" => "Operation by operation, against the null server".into(),
+        "A-B" if r.kind == "compare" => "B against A".into(),
+        "trials" if r.kind == "compare" => "What a comparison can see here".into(),
         other => format!("{} {other}", r.kind),
     }
 }
@@ -100,6 +103,8 @@ pub enum Class {
     Reads,
     Writes,
     Mixed,
+    /// Queries of the user's own: what they do is theirs.
+    Own,
     /// Figures that are no rates.
     Other,
 }
@@ -107,6 +112,9 @@ pub enum Class {
 impl Class {
     /// By the names of the operations; where a study has no such names, writes have a durability.
     pub fn of(s: &Step) -> Class {
+        if s.own_queries {
+            return Class::Own;
+        }
         let reads = |k: &String| match k.as_str() {
             "READ" | "SCAN" | "DOWNLOAD" | "CHUNK-READ" => true,
             "operation" => s.durability.is_none(),
@@ -125,15 +133,8 @@ impl Class {
             Class::Reads => "reads",
             Class::Writes => "writes",
             Class::Mixed => "mixed work",
+            Class::Own => "queries",
             Class::Other => "figures",
-        }
-    }
-
-    pub fn each(self) -> &'static str {
-        match self {
-            Class::Reads => "a read",
-            Class::Writes => "a write",
-            _ => "an operation",
         }
     }
 }

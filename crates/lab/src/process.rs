@@ -154,6 +154,9 @@ pub struct Counters {
     pub page_faults: u64,
     /// How often a thread gave up its core to wait.
     pub sleeps: u64,
+    /// Nanoseconds in which threads ran, and in which they could have and waited for a core.
+    pub ran_ns: u64,
+    pub waited_ns: u64,
 }
 
 impl Counters {
@@ -175,12 +178,23 @@ impl Counters {
         Counters {
             page_faults: self.page_faults.saturating_sub(before.page_faults),
             sleeps: self.sleeps.saturating_sub(before.sleeps),
+            ran_ns: self.ran_ns.saturating_sub(before.ran_ns),
+            waited_ns: self.waited_ns.saturating_sub(before.waited_ns),
         }
     }
 
     fn add(&mut self, more: Counters) {
         self.page_faults += more.page_faults;
         self.sleeps += more.sleeps;
+        self.ran_ns += more.ran_ns;
+        self.waited_ns += more.waited_ns;
+    }
+
+    /// The share of the time in which threads were ready to run that they waited for a core; none where the kernel does
+    /// not tell.
+    pub fn wait_share(self) -> Option<f64> {
+        let ready = self.ran_ns + self.waited_ns;
+        (ready > 0).then(|| self.waited_ns as f64 / ready as f64)
     }
 
     fn of_one(pid: u32) -> Option<Counters> {
@@ -190,7 +204,7 @@ impl Counters {
         let field = |i: usize| fields.get(i)?.parse::<u64>().ok();
         let mut all = Counters {
             page_faults: field(7)? + field(9)?,
-            sleeps: 0,
+            ..Counters::default()
         };
         for thread in std::fs::read_dir(format!("/proc/{pid}/task"))
             .ok()?
@@ -203,6 +217,11 @@ impl Counters {
                 .find(|l| l.starts_with("voluntary_ctxt_switches:"));
             let number = line.and_then(|l| l.split_ascii_whitespace().nth(1)?.parse().ok());
             all.sleeps += number.unwrap_or(0);
+            let times = std::fs::read_to_string(thread.path().join("schedstat"));
+            let times = times.unwrap_or_default();
+            let mut times = times.split_ascii_whitespace().map_while(|n| n.parse().ok());
+            all.ran_ns += times.next().unwrap_or(0);
+            all.waited_ns += times.next().unwrap_or(0);
         }
         Some(all)
     }
@@ -455,14 +474,34 @@ mod tests {
         let spent = cpu_time(std::process::id()).unwrap() - before;
         assert!(spent >= Duration::from_millis(25), "{spent:?}");
         assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
-        let before = Counters::of(&[std::process::id()]).unwrap();
-        std::thread::sleep(Duration::from_millis(1));
-        let after = Counters::of(&[std::process::id()]).unwrap();
-        assert!(after.since(before).sleeps >= 1 && after.page_faults > 0);
         assert_eq!(Counters::of(&[]), None);
         assert!(ticks(std::process::id(), 11).is_some());
         assert!(cpu_time(MAX_PID).is_none() && cpu_time(u32::MAX).is_none());
         assert!(!allowed_cores().is_empty());
+    }
+
+    /// Of another process, whose threads do not come and go as those of tests do.
+    #[test]
+    fn a_process_that_waits_is_counted() {
+        use std::io::{Read, Write};
+        let mut cat = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut to, mut from) = (cat.stdin.take().unwrap(), cat.stdout.take().unwrap());
+        let mut echo = || {
+            to.write_all(b"x").unwrap();
+            from.read_exact(&mut [0]).unwrap();
+            Counters::of(&[cat.id()]).unwrap()
+        };
+        let first = echo();
+        // It has waited for the second letter once it gives it back.
+        let second = echo().since(first);
+        assert!(second.sleeps >= 1 && first.page_faults > 0);
+        assert!(first.wait_share().is_none_or(|s| (0.0..=1.0).contains(&s)));
+        drop(to);
+        cat.wait().unwrap();
     }
 
     #[test]

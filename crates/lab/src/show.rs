@@ -148,6 +148,8 @@ pub fn report(r: &Report) {
     let settings: Vec<String> = r
         .settings
         .iter()
+        // What takes many lines is for the file and the page.
+        .filter(|(_, v)| !v.as_str().is_some_and(|s| s.contains('\n')))
         .map(|(k, v)| match v {
             serde_json::Value::String(s) => format!("{k} {s}"),
             other => format!("{k} {other}"),
@@ -308,6 +310,7 @@ fn sizes(steps: &[Step]) {
         "storage",
         "indexes",
         "server memory",
+        "server on disk",
     ]);
     for (n, s) in steps.iter().enumerate() {
         // Turns of one workload leave about the same behind: the last tells.
@@ -331,6 +334,7 @@ fn sizes(steps: &[Step]) {
                 bytes(z.storage_bytes),
                 bytes(z.index_bytes),
                 z.server_resident_bytes.map_or("–".into(), bytes),
+                z.server_disk_bytes.map_or("–".into(), bytes),
             ]);
         }
     }

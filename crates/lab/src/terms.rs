@@ -136,6 +136,14 @@ pub fn grouped(n: f64) -> String {
     out
 }
 
+/// A count, which has no fractions.
+pub fn counted(n: u64) -> String {
+    match n {
+        0..100 => n.to_string(),
+        n => grouped(n as f64),
+    }
+}
+
 /// A single figure: counts whole, small values with what tells them apart.
 pub fn figure(n: f64) -> String {
     if n.fract() == 0.0 && n.abs() < 1e6 {

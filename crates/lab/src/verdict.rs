@@ -45,6 +45,8 @@ pub fn of(r: &Report) -> Vec<Sentence> {
     let mut all = Vec::new();
     if r.kind == "compare" {
         all.extend(r.comparisons.iter().map(compared));
+    } else if sharded(r) {
+        all.extend(shards_against_one(r, &overview));
     } else {
         for i in 1..overview.targets.len() {
             all.extend(against(&overview, i));
@@ -68,7 +70,7 @@ pub fn compared(c: &Comparison) -> Sentence {
         _ => (Tone::Open, c.words()),
     };
     let mut text = format!(
-        "{}: {word}: its rate is {:.3} times A's ({:.3}–{:.3})",
+        "{}: {word}: B's rate is {:.3} times A's ({:.3}–{:.3})",
         c.title, c.share, c.share_interval[0], c.share_interval[1]
     );
     if let (Some(cpu), Some([low, high])) = (c.cpu_ratio, c.cpu_interval) {
@@ -93,94 +95,139 @@ fn bars(checks: &[Check], comparisons: &[Comparison]) -> Option<Sentence> {
     }
     let below: Vec<&str> = all.iter().filter(|b| !b.1).map(|b| b.0).collect();
     Some(match below.len() {
-        0 => say(Tone::Ahead, format!("All {} bars were held.", all.len())),
+        0 => {
+            let held: Vec<&str> = all.iter().map(|b| b.0).collect();
+            let text = format!("All {} bars were held: {}.", all.len(), some(&held));
+            say(Tone::Ahead, text)
+        }
         n => {
-            let named = below.iter().take(4).copied().collect::<Vec<_>>().join(", ");
-            let more = if n > 4 { " and others" } else { "" };
-            let text = format!("{n} of {} bars were missed: {named}{more}.", all.len());
+            let text = format!("{n} of {} bars were missed: {}.", all.len(), some(&below));
             say(Tone::Behind, text)
         }
     })
 }
 
-/// The first target against another, a sentence for each kind of work.
-fn against(all: &Overview, i: usize) -> Vec<Sentence> {
-    let (first, other) = (&all.targets[0], &all.targets[i]);
-    let mut out = Vec::new();
-    for class in [Class::Reads, Class::Writes, Class::Mixed] {
-        let rows: Vec<(&Row, Ratio)> = all
-            .rows
-            .iter()
-            .filter(|r| r.class == class)
-            .filter_map(|r| Some((r, r.ratio(i)?)))
-            .collect();
-        if rows.is_empty() {
-            continue;
-        }
-        let cpu: Vec<f64> = rows.iter().filter_map(|(r, _)| r.cpu_ratio(i)).collect();
-        let cpu = match cpu.is_empty() {
-            true => String::new(),
-            false => format!("; server CPU {} {} times", class.each(), times(&cpu)),
-        };
-        let of = |word: Word| -> Vec<f64> {
-            let own = rows.iter().filter(|(_, r)| r.word() == word);
-            own.map(|(_, r)| r.value).collect()
-        };
-        let (faster, slower) = (of(Word::Faster), of(Word::Slower));
-        let every: Vec<f64> = rows.iter().map(|(_, r)| r.value).collect();
-        let (n, what) = (rows.len(), class.plural());
-        let steps = |k: usize| match k {
-            _ if n == 1 => one(rows[0].0, &rows[0].1),
-            _ if k == n => format!(" in all {n} steps"),
-            _ => format!(" in {k} of {n} steps"),
-        };
-        let once = rows.iter().all(|(_, r)| r.interval.is_none());
-        out.push(if once {
-            let text = format!(
-                "{first} did {} times {other}'s {what}{}{cpu}; measured once, so this may be chance (--repeat 3).",
-                times(&every),
-                steps(n)
-            );
-            say(Tone::Open, text)
-        } else if slower.is_empty() && !faster.is_empty() {
-            let text = format!(
-                "{first} did {} times {other}'s {what}{}{cpu}.",
-                times(&faster),
-                steps(faster.len())
-            );
-            say(Tone::Ahead, text)
-        } else if faster.is_empty() && !slower.is_empty() {
-            let text = format!(
-                "{first} did only {} times {other}'s {what}{}{cpu}.",
-                times(&slower),
-                steps(slower.len())
-            );
-            say(Tone::Behind, text)
-        } else if faster.is_empty() {
-            let text = format!(
-                "Undecided: {first} did {} times {other}'s {what}{}, and every interval holds 1{cpu}.",
-                times(&every),
-                steps(n)
-            );
-            say(Tone::Open, text)
-        } else {
-            let text = format!(
-                "{first} did {} times {other}'s {what}{} and only {} times{}{cpu}.",
-                times(&faster),
-                steps(faster.len()),
-                times(&slower),
-                steps(slower.len())
-            );
-            say(Tone::Open, text)
-        });
-    }
-    out
+/// The first few names.
+fn some(names: &[&str]) -> String {
+    let more = if names.len() > 4 { " and others" } else { "" };
+    let few = names.iter().take(4).copied().collect::<Vec<_>>();
+    few.join(", ") + more
 }
 
-/// Of the only step its interval and its name.
-fn one(row: &Row, ratio: &Ratio) -> String {
-    let interval = ratio.interval.map(|i| format!("{}, ", times(&i)));
-    format!(" ({}{})", interval.unwrap_or_default(), row.step)
+/// The first target against another in one sentence: who is faster, then each kind of work by itself.
+fn against(all: &Overview, i: usize) -> Option<Sentence> {
+    let (first, other) = (all.targets.first()?, all.targets.get(i)?);
+    let (mut kinds, mut cpu) = (Vec::new(), Vec::new());
+    for class in [Class::Reads, Class::Writes, Class::Mixed, Class::Own] {
+        let rows = all.rows.iter().filter(|r| r.class == class);
+        let own: Vec<(&Row, Ratio)> = rows.filter_map(|r| Some((r, r.ratio(i)?))).collect();
+        cpu.extend(own.iter().filter_map(|(r, _)| r.cpu_ratio(i)));
+        let ratios: Vec<Ratio> = own.into_iter().map(|(_, r)| r).collect();
+        if !ratios.is_empty() {
+            kinds.push((class.plural(), ratios));
+        }
+    }
+    if kinds.is_empty() {
+        return None;
+    }
+    let (tone, head) = headline(first, other, &kinds);
+    let decided = tone != Tone::Open || kinds.iter().any(|k| has(&k.1, Word::Faster));
+    let parts = kinds.iter().map(|(what, ratios)| {
+        let values: Vec<f64> = ratios.iter().map(|r| r.value).collect();
+        let doubt = doubt(ratios).filter(|_| decided);
+        let doubt = doubt.map_or(String::new(), |d| format!(" ({d})"));
+        format!("{what} {} times{doubt}", times(&values))
+    });
+    let mut text = format!("{head}: {}", parts.collect::<Vec<_>>().join(", "));
+    if !cpu.is_empty() {
+        let _ = write!(text, "; server CPU an operation {} times", times(&cpu));
+    }
+    Some(say(tone, text + "."))
+}
+
+fn has(ratios: &[Ratio], word: Word) -> bool {
+    ratios.iter().any(|r| r.word() == word)
+}
+
+/// Who is faster, and in which kinds of work where it is not all of them.
+fn headline(first: &str, other: &str, kinds: &[(&str, Vec<Ratio>)]) -> (Tone, String) {
+    let once = kinds
+        .iter()
+        .all(|k| k.1.iter().all(|r| r.interval.is_none()));
+    if once {
+        let text = "measured once, so this may be chance (--repeat 3)";
+        return (Tone::Open, format!("{first} against {other}, {text}"));
+    }
+    let within = |word: Word| -> Vec<&str> {
+        let own = kinds.iter().filter(|k| has(&k.1, word));
+        own.map(|k| k.0).collect()
+    };
+    let (up, down) = (within(Word::Faster), within(Word::Slower));
+    let of = |some: &[&str]| match some.len() == kinds.len() {
+        true => String::new(),
+        false => format!(" in {}", some.join(" and ")),
+    };
+    match (up.is_empty(), down.is_empty()) {
+        (false, true) => (
+            Tone::Ahead,
+            format!("{first} is faster than {other}{}", of(&up)),
+        ),
+        (true, false) => (
+            Tone::Behind,
+            format!("{first} is slower than {other}{}", of(&down)),
+        ),
+        (false, false) => (
+            Tone::Open,
+            format!("{first} is faster than {other} in some steps and slower in others"),
+        ),
+        (true, true) => (
+            Tone::Open,
+            format!("Undecided between {first} and {other}, every interval holds 1"),
+        ),
+    }
+}
+
+/// What of one kind of work is not faster, where that is not what the sentence says already.
+fn doubt(ratios: &[Ratio]) -> Option<&'static str> {
+    let any = |word: Word| has(ratios, word);
+    match (any(Word::Faster), any(Word::Slower), any(Word::Open)) {
+        (false, false, _) => any(Word::Open).then_some("undecided"),
+        (true, true, _) => Some("faster in some, slower in others"),
+        (true, false, true) => Some("faster or undecided"),
+        (false, true, true) => Some("slower or undecided"),
+        (true, false, false) => None,
+        (false, true, false) => Some("slower"),
+    }
+}
+
+/// Whether one process is compared with shards.
+fn sharded(r: &Report) -> bool {
+    matches!(r.name.as_str(), "D-shards" | "A-both")
+}
+
+/// Shards against one process, the first target: a sentence for each number of shards, which is about the shards.
+fn shards_against_one(r: &Report, overview: &Overview) -> Vec<Sentence> {
+    let Some((one, others)) = overview.targets.split_first() else {
+        return Vec::new();
+    };
+    let of = |label: &String| {
+        let own = |s: &&Step| s.target.as_ref() == Some(label);
+        r.steps.iter().filter(own).cloned().collect::<Vec<Step>>()
+    };
+    let sentence = |shards: &String| {
+        let pair = Report {
+            steps: [of(shards), of(one)].concat(),
+            checks: Vec::new(),
+            comparisons: Vec::new(),
+            ..r.clone()
+        };
+        let mut pair = Overview::of(std::slice::from_ref(&pair));
+        if let Some(name) = pair.targets.get_mut(1) {
+            *name = "one process".into();
+        }
+        against(&pair, 1)
+    };
+    others.iter().filter_map(sentence).collect()
 }
 
 /// `2.3` or `2.3–2.6`.
@@ -241,15 +288,23 @@ fn best_of(s: &Step) -> Sentence {
         Some(mb) => write!(text, ": {} MB/s at {at}", grouped(mb)),
         None => write!(text, ": {}/s at {at}", grouped(s.per_second)),
     };
-    if let Some((kind, l)) = s.latency.iter().max_by_key(|(_, l)| l.count) {
+    let files = ["UPLOAD", "DOWNLOAD"];
+    let whole = s.latency.iter().find(|(k, _)| files.contains(&k.as_str()));
+    let most = || s.latency.iter().max_by_key(|(_, l)| l.count);
+    if let Some((kind, l)) = whole.or_else(most) {
         let of = match s.latency.len() {
             1 => String::new(),
             _ => format!("{kind} "),
         };
         let _ = write!(text, ", {of}p99 {}", span((l.p99_us * 1e3) as u64));
     }
+    let each = if whole.is_some() {
+        "a file"
+    } else {
+        "an operation"
+    };
     if let Some(cpu) = s.server_cpu_us {
-        let _ = write!(text, ", {cpu:.0} µs of server CPU an operation");
+        let _ = write!(text, ", {cpu:.0} µs of server CPU {each}");
     }
     say(Tone::Plain, text + ".")
 }
@@ -289,9 +344,9 @@ fn falls(r: &Report) -> Vec<Sentence> {
         }
         if let Some((low, high)) = span {
             let text = format!(
-                "{target}: of its rate at {} records this is left at {}: {}.",
-                grouped(low),
+                "{target}: its best rate at {} records, as a share of that at {}: {}.",
                 grouped(high),
+                grouped(low),
                 parts.join(", ")
             );
             out.push(say(Tone::Plain, text));
@@ -331,7 +386,7 @@ fn gains(r: &Report) -> Vec<Sentence> {
         true => Vec::new(),
         false => {
             let text = format!(
-                "Shards against one process, where more add less than 5%: {}.",
+                "Gain where the shards saturate, so that more of them add less than 5%: {}.",
                 parts.join(", ")
             );
             vec![say(Tone::Plain, text)]
@@ -341,24 +396,49 @@ fn gains(r: &Report) -> Vec<Sentence> {
 
 /// Whether to believe it.
 pub fn trust(r: &Report) -> Trust {
+    let repeats = r.steps.iter().map(|s| s.repeats.len().max(1) as f64);
+    let repeats = median(&repeats.collect::<Vec<f64>>());
+    let several = r.targets.len() > 1 && r.kind != "compare";
+    let doubts = doubts(r, several && repeats < 2.0);
+    let measured = match repeats {
+        n if n >= 2.0 && several => format!("{n:.0} repeats, targets in turn"),
+        n if n >= 2.0 => format!("{n:.0} repeats"),
+        _ if r.steps.is_empty() => "alternating slices".into(),
+        _ => "measured once".into(),
+    };
+    if !doubts.is_empty() {
+        return Trust {
+            doubtful: true,
+            text: format!("With care ({measured}): {}.", doubts.join("; ")),
+        };
+    }
+    Trust {
+        doubtful: false,
+        text: match r.steps.iter().any(|s| s.noise.others_percent.is_some()) {
+            true => format!("The machine was quiet; {measured}."),
+            false => format!(
+                "Nothing speaks against it, and nobody watched the cores (short steps, or a server elsewhere); {measured}."
+            ),
+        },
+    }
+}
+
+/// What speaks against it.
+fn doubts(r: &Report, once: bool) -> Vec<String> {
     let mut doubts = Vec::new();
-    let noisy: Vec<String> = r.steps.iter().filter_map(|s| s.noise.said()).collect();
-    if let Some(worst) = r
-        .steps
-        .iter()
-        .max_by(|a, b| loudness(a).total_cmp(&loudness(b)))
-        && let Some(why) = worst.noise.said()
-    {
-        let n = noisy.len();
+    let noisy = r.steps.iter().filter(|s| s.noise.said().is_some()).count();
+    let worst = r.steps.iter();
+    let worst = worst.max_by(|a, b| loudness(a).total_cmp(&loudness(b)));
+    if let Some(why) = worst.and_then(|s| s.noise.said()) {
         doubts.push(format!(
-            "in {n} of {} step(s) the machine was not quiet (at worst {why}; marked {})",
+            "in {noisy} of {} step(s) the machine was not quiet (at worst {why}; marked {})",
             r.steps.len(),
             crate::show::NOISY
         ));
     }
     let cores = r.host.cores.max(1) as f64;
     let before = r.conditions.load_before;
-    if noisy.is_empty() && before > cores {
+    if noisy == 0 && before > cores {
         doubts.push(format!(
             "the load average was {before:.1} on {} cores before it began",
             r.host.cores
@@ -370,14 +450,7 @@ pub fn trust(r: &Report) -> Trust {
             r.conditions.steal_percent
         ));
     }
-    let repeats: Vec<f64> = r
-        .steps
-        .iter()
-        .map(|s| s.repeats.len().max(1) as f64)
-        .collect();
-    let repeats = median(&repeats);
-    let several = r.targets.len() > 1 && r.kind != "compare";
-    if several && repeats < 2.0 {
+    if once {
         doubts
             .push("each step was measured once, so nobody can say what the next run gives".into());
     }
@@ -390,27 +463,7 @@ pub fn trust(r: &Report) -> Trust {
     if r.interrupted {
         doubts.push("the run was interrupted".into());
     }
-    let measured = match repeats {
-        n if n >= 2.0 && several => format!("{n:.0} repeats, targets in turn"),
-        n if n >= 2.0 => format!("{n:.0} repeats"),
-        _ if r.steps.is_empty() => "alternating slices".into(),
-        _ => "measured once".into(),
-    };
-    match doubts.is_empty() {
-        true => Trust {
-            doubtful: false,
-            text: match r.steps.iter().any(|s| s.noise.others_percent.is_some()) {
-                true => format!("The machine was quiet; {measured}."),
-                false => format!(
-                    "Nothing speaks against it, and nobody watched the cores (short steps, or a server elsewhere); {measured}."
-                ),
-            },
-        },
-        false => Trust {
-            doubtful: true,
-            text: format!("With care ({measured}): {}.", doubts.join("; ")),
-        },
-    }
+    doubts
 }
 
 fn loudness(s: &Step) -> f64 {
@@ -469,17 +522,27 @@ mod tests {
         assert_eq!(all[0].tone, Tone::Ahead);
         assert_eq!(
             all[0].text,
-            "P did 2.0 times Q's reads (2.0, C.S5 @8); server CPU a read 0.50 times."
+            "P is faster than Q in reads: reads 2.0 times, writes 1.11 times (undecided); server CPU an operation 0.50–0.90 times."
         );
-        assert_eq!(all[1].tone, Tone::Open);
-        assert!(
-            all[1]
-                .text
-                .starts_with("Undecided: P did 1.11 times Q's writes"),
-            "{}",
-            all[1].text
-        );
+        assert_eq!(all.len(), 1);
         assert!(!trust(&r).doubtful, "{}", trust(&r).text);
+        // Writes alone are undecided, and reads alone the other way round.
+        let mut writes = r.clone();
+        writes.steps.drain(..2);
+        let said = of(&writes);
+        assert!(
+            said[0].tone == Tone::Open && said[0].text.starts_with("Undecided between P and Q")
+        );
+        let mut reads = r.clone();
+        reads.steps.truncate(2);
+        reads.steps.reverse();
+        let said = of(&reads);
+        assert!(said[0].tone == Tone::Behind && said[0].text.starts_with("Q is slower than P"));
+        assert!(
+            said[0].text.contains("reads 0.50 times (slower)"),
+            "{}",
+            said[0].text
+        );
         // The same measured once.
         let once = report(
             "canonical",
@@ -545,7 +608,7 @@ mod tests {
         );
         let fall = falls(&r).remove(0).text;
         assert!(
-            fall.contains("1,000 records") && fall.contains("C.S5 0.40"),
+            fall.contains("5,000 records, as a share of that at 1,000: C.S5 0.40"),
             "{fall}"
         );
         let shard = |n: f64, rate: f64| Step {
@@ -558,5 +621,13 @@ mod tests {
         );
         let gain = gains(&r).remove(0).text;
         assert!(gain.contains("D.S5 +90% with 2"), "{gain}");
+        // Shards are told of against one process, not one process against shards.
+        let all = of(&r);
+        let (two, four) = (&all[0].text, &all[1].text);
+        assert!(
+            two.starts_with("2 against one process, measured once"),
+            "{two}"
+        );
+        assert!(four.contains("reads 1.9 times"), "{four}");
     }
 }

@@ -30,9 +30,14 @@ fn stands_in_for_mongod() {
         let at = words.iter().position(|w| *w == name)?;
         words.get(at + 1).copied()
     };
-    assert_eq!(value("--bind_ip"), Some("127.0.0.1"));
-    let role = match (words[0], value("--replSet")) {
-        ("mongos", _) => {
+    assert!(words[0] == "pando" || value("--bind_ip") == Some("127.0.0.1"));
+    // A server of ours and its router are called as `pando serve` and `pando route`.
+    let called = match words[0] {
+        "pando" => words[1],
+        other => other,
+    };
+    let role = match (called, value("--replSet")) {
+        ("mongos" | "route", _) => {
             assert!(fake::is_member(value("--configdb").unwrap()));
             Role::Router
         }
@@ -54,7 +59,7 @@ fn stands_in_for_mongod() {
 /// Scripts that are called as mongod and mongos are. The folder stays in the command line, as it does with these.
 fn stand_ins(dir: &Path) -> PathBuf {
     let own = std::env::current_exe().unwrap();
-    for name in ["mongod", "mongos"] {
+    for name in ["mongod", "mongos", "pando"] {
         let path = dir.join(name);
         let text = format!(
             "#!/bin/sh\nexport LAB_STAND_IN=\"{name} $*\"\nfor w in \"$@\"; do\n  case \"$last\" in --dbpath|--pidfilepath) place=$w;; esac\n  last=$w\ndone\nexec '{}' --ignored --exact stands_in_for_mongod --nocapture \"$place\"\n",
@@ -195,6 +200,29 @@ fn studies_launch_clusters_for_themselves() {
     assert_eq!(report.name, "A-sharded");
     assert_eq!((report.shards.len(), report.steps.len()), (2, 8));
 
+    // One process and a cluster in turn, of MongoDB and of ours.
+    for product in [&["mongod"][..], &["pando", "--cluster"]] {
+        let binary = dir.path().join(product[0]);
+        let mut both = a.to_vec();
+        both.extend(["--connections", "2", "--only", "2,4", "--repeat", "2"]);
+        both.extend(["--binary", binary.to_str().unwrap(), "--shards", "2"]);
+        both.extend(["--against-one", "--launch"]);
+        both.extend(product);
+        both.extend(["--quiet", "--force", "--out", out.to_str().unwrap()]);
+        assert!(run(&both), "{both:?}");
+        let report = Report::read(&out).unwrap();
+        assert_eq!((report.name.as_str(), report.shards.len()), ("A-both", 2));
+        let targets: Vec<String> = report.targets.iter().map(|t| t.label()).collect();
+        assert!(targets[1].starts_with("2 shards of ") && targets[0] != targets[1]);
+        for s in &report.steps {
+            assert_eq!(s.repeats.len(), 2);
+            assert!(targets.contains(s.target.as_ref().unwrap()));
+        }
+        assert_eq!(report.steps.len(), 4);
+        let said = lab::verdict::of(&report);
+        assert!(said[0].text.contains("2 shards of ") && said[0].text.contains("one process"));
+    }
+
     let f = ["study", "files", "--files", "2", "--size", "600k"];
     let report = study(&[&f[..], &["--connections", "1"]].concat(), "2");
     assert_eq!((report.shards.len(), report.steps.len()), (2, 2));
@@ -217,6 +245,8 @@ fn studies_launch_clusters_for_themselves() {
             "mongodb://h",
         ],
         &["study", "shards", "--shards", "0"],
+        &["study", "single", "--launch", "mongod", "--against-one"],
+        &["study", "single", "--sharded-url", "mongodb://h"],
     ] {
         assert!(
             !run(&[wrong, &["--quiet", "--out", "-"]].concat()),

@@ -191,6 +191,11 @@ fn verdict(h: &mut String, r: &Report) {
 
 /// What was run, where and when.
 fn facts(h: &mut String, r: &Report) {
+    let side = |name: &str| r.settings.get(name).and_then(|v| v.as_str());
+    if let (Some(a), Some(b), "compare") = (side("a"), side("b"), &*r.kind) {
+        let (a, b) = (escape(a), escape(b));
+        let _ = write!(h, "<p class=\"lead\">A: {a} · B: {b}</p>");
+    }
     let _ = write!(
         h,
         "<p class=\"lead\">{} · {} · {} cores, {} memory · load {:.1} before, {:.1} after, steal {:.1}%</p>",
@@ -347,16 +352,22 @@ fn how(h: &mut String, r: &Report) {
         "Closed loop unless a rate is named: each connection has one request under way; figures are throughput and service time. Open loop: response time from the moment at which a request was due.",
         "Several repeats: targets take turns, a figure is the median, ± how far its 95% interval over the repeats reaches (Student's t on logarithms); a ratio is called faster or slower only when its interval excludes 1.",
         "Noisy (~): other processes took more than 8% of the cores during the step, more than 3% of the time was stolen, or the null server itself was more than 20% slower than at its best.",
-        "Spread: the standard deviation of the time of every 1,000 operations, as a share of their mean. Faults and sleeps: page faults of the server's processes, and how often one of their threads waited for something, an operation.",
+        "Spread: the standard deviation of the time of every 1,000 operations, as a share of their mean. Faults and sleeps: page faults of the server's processes, and how often one of their threads waited for something, an operation. Core waits: of the time in which the server's threads were ready to run, the share that they waited for a core. Bytes: of requests (out) and replies (in), as the client counts them.",
         "Every reply is checked and counted, a sample compared with what it must be; an error ends a run without a result.",
         "\"× null server\" is the load client's CPU an operation against that of a server that only reads and answers the same load: what the client itself costs. An exclamation mark: above 1.3 on point reads.",
         "Client and server shared this machine unless the settings say otherwise: compare ratios and shapes.",
     ] {
         let _ = write!(h, "<li>{n}</li>");
     }
+    let long = |v: &serde_json::Value| v.as_str().is_some_and(|s| s.contains('\n'));
+    for (name, text) in r.settings.iter().filter(|(_, v)| long(v)) {
+        let text = escape(text.as_str().unwrap_or_default());
+        let _ = write!(h, "<li>{}:<pre>{text}</pre></li>", escape(name));
+    }
     let settings: Vec<String> = r
         .settings
         .iter()
+        .filter(|(_, v)| !long(v))
         .map(|(k, v)| {
             format!(
                 "{k} {}",

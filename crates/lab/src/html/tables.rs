@@ -7,7 +7,7 @@ use crate::measure::Latency;
 use crate::overview::Overview;
 use crate::rates::{UNDECIDED, Word, interval, reach};
 use crate::report::{Report, Shard, Step};
-use crate::terms::{self, bytes, grouped, span};
+use crate::terms::{self, bytes, counted, grouped, span};
 use std::fmt::Write as _;
 
 fn table(h: &mut String, name: &str, open: bool, head: &[&str], rows: Vec<Vec<String>>) {
@@ -247,6 +247,10 @@ fn costs(h: &mut String, r: &Report) {
                 .map_or(String::new(), |_| s.client_ratio_text()),
             few(s.server_page_faults),
             few(s.server_sleeps),
+            s.server_waits
+                .map_or(String::new(), |w| format!("{:.0}%", w * 100.0)),
+            s.sent_bytes.map_or(String::new(), grouped),
+            s.received_bytes.map_or(String::new(), grouped),
             s.noise.said().unwrap_or_default(),
         ]);
         row
@@ -261,11 +265,14 @@ fn costs(h: &mut String, r: &Report) {
         "× null",
         "faults/op",
         "sleeps/op",
+        "core waits",
+        "bytes out/op",
+        "bytes in/op",
         "noise",
     ];
     table(
         h,
-        "CPU, waits and noise of all steps",
+        "CPU, waits, network and noise of all steps",
         false,
         &head,
         rows.collect(),
@@ -301,7 +308,7 @@ fn step_rows(r: &Report, s: &Step) -> Vec<Vec<String>> {
     let rate = grouped(s.per_second) + &reach(s.per_second, interval(s));
     row.extend([
         s.durability.clone().unwrap_or_default(),
-        grouped(s.operations as f64),
+        counted(s.operations),
         format!("{rate}{bound}{noisy}"),
         s.megabytes().map_or(String::new(), |mb| format!("{mb:.1}")),
         s.spread()
@@ -313,7 +320,7 @@ fn step_rows(r: &Report, s: &Step) -> Vec<Vec<String>> {
         let mut row = name_of(r, s, kind);
         row.extend([
             String::new(),
-            grouped(l.count as f64),
+            counted(l.count),
             grouped(l.count as f64 / s.seconds.max(1e-9)),
             String::new(),
             String::new(),
@@ -331,11 +338,12 @@ pub(super) fn sizes(h: &mut String, r: &Report) {
             s.name.clone(),
             s.target.clone().unwrap_or_default(),
             s.mode.clone().unwrap_or_default(),
-            grouped(z.documents as f64),
+            counted(z.documents),
             bytes(z.data_bytes),
             bytes(z.storage_bytes),
             bytes(z.index_bytes),
             z.server_resident_bytes.map_or("–".into(), bytes),
+            z.server_disk_bytes.map_or("–".into(), bytes),
         ])
     });
     table(
@@ -351,6 +359,7 @@ pub(super) fn sizes(h: &mut String, r: &Report) {
             "on disk",
             "indexes",
             "server memory",
+            "server on disk",
         ],
         rows.collect(),
     );

@@ -6,6 +6,7 @@ use crate::fleet::Outcome;
 use crate::floor::Floor;
 use crate::host::Noise;
 use crate::measure::{Latency, Sample};
+use crate::process::Counters;
 use crate::reply;
 use crate::terms::{bytes, grouped};
 use bson::{Doc, Val, doc};
@@ -44,6 +45,9 @@ pub struct Step {
     pub noise: Noise,
     /// Every operation reads one record by its key: there the client has a bar.
     pub point_reads: bool,
+    /// The operations are queries of the user's own, by the names that they have in the file.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub own_queries: bool,
     /// The client's core was full and the server's was not: the figure is the client's, not the server's.
     pub client_bound: bool,
     pub latency: BTreeMap<String, Latency>,
@@ -63,6 +67,11 @@ pub struct Step {
     /// Of the server's processes, an operation: pages that had to be got from somewhere, and how often a thread slept.
     pub server_page_faults: Option<f64>,
     pub server_sleeps: Option<f64>,
+    /// Of the time in which the server's threads were ready to run, the share that they waited for a core.
+    pub server_waits: Option<f64>,
+    /// Bytes of requests and of replies, an operation.
+    pub sent_bytes: Option<f64>,
+    pub received_bytes: Option<f64>,
     /// How late an open loop's requests were sent.
     pub lag: Option<Latency>,
     /// The backlog grew: less was done than was offered.
@@ -167,6 +176,9 @@ pub struct Sizes {
     pub index_bytes: u64,
     pub indexes: BTreeMap<String, u64>,
     pub server_resident_bytes: Option<u64>,
+    /// All that the server's data folders take of the disk, its logs and other tables too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_disk_bytes: Option<u64>,
 }
 
 /// The most that the client may cost on point reads, as a share of what a null server does.
@@ -251,6 +263,9 @@ impl Step {
             lag: outcome.lag.as_ref().map(Latency::of),
             server_page_faults: outcome.counters.map(|c| c.page_faults as f64 / operations),
             server_sleeps: outcome.counters.map(|c| c.sleeps as f64 / operations),
+            server_waits: outcome.counters.and_then(Counters::wait_share),
+            sent_bytes: Some(outcome.bytes[0] as f64 / operations),
+            received_bytes: Some(outcome.bytes[1] as f64 / operations),
             noise: Noise::of(
                 outcome.machine,
                 server_cpu.map(|server| server + outcome.client_cpu),
@@ -352,7 +367,7 @@ impl Sizes {
             storage_bytes: number("storageSize"),
             index_bytes: number("totalIndexSize"),
             indexes: indexes.map(sizes_of).unwrap_or_default(),
-            server_resident_bytes: None,
+            ..Sizes::default()
         })
     }
 }

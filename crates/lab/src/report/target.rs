@@ -1,9 +1,11 @@
 //! A target as results name it.
 
 use crate::connection::{Address, Connection};
+use crate::process::disk_bytes;
 use bson::doc;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -20,6 +22,9 @@ pub struct TargetInfo {
     /// The other processes of a target that has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub more_pids: Vec<u32>,
+    /// Where it keeps its data, when that is on this machine and can be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<PathBuf>,
     /// How the laboratory started it, when it did.
     pub command: Vec<String>,
     /// The core it was bound to.
@@ -51,6 +56,19 @@ impl TargetInfo {
         (!pids.is_empty()).then(|| pids.iter().map(of).sum())?
     }
 
+    /// What its data folders take of the disk; nothing where one of them is not known or cannot be read.
+    pub fn disk_bytes(&self) -> Option<u64> {
+        let known = Some(&self.data).filter(|d| !d.is_empty())?;
+        let readable = known.iter().all(|dir| dir.read_dir().is_ok());
+        readable.then(|| known.iter().map(|dir| disk_bytes(dir)).sum())
+    }
+
+    /// Keeps the data folder that a server of this machine names.
+    pub fn keeps_data_in(&mut self, dir: Option<String>, local: bool) {
+        let dir = dir.filter(|_| local).map(PathBuf::from);
+        self.data.extend(dir.filter(|d| d.read_dir().is_ok()));
+    }
+
     /// Product and version, as tables and plots name it.
     pub fn label(&self) -> String {
         let product = if self.product.is_empty() {
@@ -78,7 +96,7 @@ impl TargetInfo {
         if connection.is_encrypted() {
             settings.insert("tls".to_string(), "yes".to_string());
         }
-        TargetInfo {
+        let mut info = TargetInfo {
             url: target.url.clone(),
             product,
             version,
@@ -86,6 +104,39 @@ impl TargetInfo {
             cache_bytes,
             settings,
             ..TargetInfo::default()
-        }
+        };
+        // A router keeps nothing: what its shards keep is not known here.
+        let local = info.pid.is_some() && !connection.is_router();
+        info.keeps_data_in(data_folder(connection), local);
+        info
+    }
+}
+
+/// What the server was told of its place.
+fn data_folder(connection: &mut Connection) -> Option<String> {
+    let said = connection.try_command("admin", doc! {"getCmdLineOpts": 1}.as_doc());
+    let said = said.ok()?;
+    let storage = said.get("parsed")?.as_doc()?.get("storage")?.as_doc()?;
+    Some(storage.get("dbPath")?.as_str()?.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_disk_that_a_server_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("log")).unwrap();
+        std::fs::write(path("log/1"), vec![1; 100_000]).unwrap();
+        std::fs::write(path("data"), vec![1; 50_000]).unwrap();
+        let shown = Some(dir.path().display().to_string());
+        let mut info = TargetInfo::default();
+        info.keeps_data_in(shown.clone(), false);
+        info.keeps_data_in(Some("/nowhere".into()), true);
+        assert!(info.disk_bytes().is_none());
+        info.keeps_data_in(shown, true);
+        assert!((150_000..300_000).contains(&info.disk_bytes().unwrap()));
     }
 }

@@ -77,9 +77,9 @@ pub fn main(args: Args) -> Result<bool> {
         ));
     }
     let launched = match args.launch.launch.as_deref() {
-        Some(product) if args.launch.shards > 1 && product != "mongod" => {
+        Some(_) if args.launch.shards > 1 && !args.launch.has_router() => {
             return Err(Fault::Usage(
-                "files are spread by a router: --shards goes with --launch mongod".into(),
+                "files are spread by a router: --shards goes with --launch mongod, or with --launch pando --cluster".into(),
             ));
         }
         _ => args.launch.start(args.url.is_some(), args.to.quiet)?,

@@ -6,7 +6,7 @@
 //! ones need no list and no night.
 
 use crate::fault::{Fault, Result};
-use crate::fleet::{Fleet, catch_interrupts, interrupted};
+use crate::fleet::{Fleet, Outcome, catch_interrupts, interrupted};
 use crate::floor::{Floor, Kind};
 use crate::lane::Issued;
 use crate::output::{Journal, Output, Page};
@@ -14,7 +14,7 @@ use crate::progress::{Goal, Progress, course, say, step};
 use crate::random::{Permutation, Rng, mix};
 use crate::repeat::{Repeat, turns};
 use crate::reply::SAMPLE_EVERY;
-use crate::report::{Draft, Step, TargetInfo};
+use crate::report::{Draft, Sizes, Step, TargetInfo};
 use crate::spoken::Spoken;
 use crate::targets::local::given_or_own;
 use crate::targets::{Activity, Cells, Dialect, Key, Table, Target};
@@ -98,18 +98,7 @@ pub fn main(args: Args) -> Result<bool> {
     draft
         .note("44 fields beside the md5; reads take each key once, in the order of a permutation.");
     let mut journal = Journal::open(&mut draft, &args.to)?;
-    // A step weighs as much as it has operations.
-    let reads: u64 = args.keys.iter().filter(|k| **k <= args.records).sum();
-    let of_mode = |m: &String| args.records + if m == "none" { 0 } else { reads };
-    let once: u64 = args.modes.iter().map(of_mode).sum();
-    let report = &draft.report;
-    let done: u64 = report
-        .steps
-        .iter()
-        .chain(&report.turns)
-        .map(|s| s.operations)
-        .sum();
-    course((once * (targets.len() * repeats) as u64).saturating_sub(done) as f64);
+    course(left(&args, &draft, targets.len() * repeats));
     let mut infos = Vec::new();
     for target in &targets {
         let mut info = target.info()?;
@@ -133,6 +122,16 @@ pub fn main(args: Args) -> Result<bool> {
     }
     drop(own);
     Ok(journal.finish(draft, Page::Beside)?.passed())
+}
+
+/// The operations that are to be done yet: a step weighs as much as it has.
+fn left(args: &Args, draft: &Draft, turns: usize) -> f64 {
+    let reads: u64 = args.keys.iter().filter(|k| **k <= args.records).sum();
+    let of_mode = |m: &String| args.records + if m == "none" { 0 } else { reads };
+    let once: u64 = args.modes.iter().map(of_mode).sum();
+    let steps = draft.report.steps.iter().chain(&draft.report.turns);
+    let done: u64 = steps.map(|s| s.operations).sum();
+    (once * turns as u64).saturating_sub(done) as f64
 }
 
 type ModeOf = (&'static str, Key, &'static str);
@@ -278,6 +277,23 @@ impl Mode<'_> {
         })
     }
 
+    /// What the inserts left, all of which must be there.
+    fn sizes(&self, title: &str, outcome: &Outcome) -> Result<Sizes> {
+        let have = self.target.count(&self.table)?;
+        if have != outcome.operations {
+            return Err(Fault::Check(format!(
+                "{title}: {have} records after {} inserts",
+                outcome.operations
+            )));
+        }
+        let at = outcome.elapsed.as_secs_f64();
+        let mut sizes = self.target.sizes(&self.table, at)?;
+        sizes.documents = have;
+        sizes.server_resident_bytes = self.info.memory_bytes();
+        sizes.server_disk_bytes = self.info.disk_bytes();
+        Ok(sizes)
+    }
+
     /// `there`: how many records reads may ask for.
     fn measure(&self, name: &str, work: Work, there: u64) -> Result<Step> {
         let records = match work {
@@ -333,18 +349,7 @@ impl Mode<'_> {
             .collect();
         if work == Work::Insert {
             step.durability = Some(self.args.durability.name().into());
-            let have = self.target.count(&self.table)?;
-            if have != outcome.operations {
-                return Err(Fault::Check(format!(
-                    "{title}: {have} records after {} inserts",
-                    outcome.operations
-                )));
-            }
-            let mut sizes = self
-                .target
-                .sizes(&self.table, outcome.elapsed.as_secs_f64())?;
-            sizes.documents = have;
-            sizes.server_resident_bytes = self.info.memory_bytes();
+            let sizes = self.sizes(&title, &outcome)?;
             step.sizes.push(sizes);
         }
         Ok(step)

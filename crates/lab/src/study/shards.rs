@@ -6,13 +6,13 @@
 //! moves no chunks; the result says which of the two it was. A target that is asked for shards and has none is left out
 //! with one line. Shares of the mixed scenarios other than 65% are not published: we take 10/90, 65/35 and 90/10.
 
-use crate::connection::Address;
+use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::{course, say, step};
 use crate::repeat::{Repeat, turns};
-use crate::report::{Check, Draft, Shard, sizes_of};
+use crate::report::{Check, Draft, Shard, TargetInfo, sizes_of};
 use crate::targets;
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::{Durability, count, duration, positive};
@@ -173,8 +173,14 @@ impl Setup {
             skip(draft, format!("{shards} shards, {shown}: skipped ({why})"));
             return Ok(false);
         }
-        if parts > 0 {
-            draft.note(BY_CLIENT);
+        let mut session = session;
+        match parts {
+            0 if shards > 1 => {
+                let mut router = Address::parse(&url)?.connect()?;
+                name_cluster(&mut session.info, &mut router);
+            }
+            0 => {}
+            _ => draft.note(BY_CLIENT),
         }
         one(args, session, shards, &url, draft, journal)?;
         Ok(true)
@@ -305,6 +311,17 @@ fn shards_of(session: &Session, n: u64, url: &str, db: &str) -> Result<Vec<Shard
 /// Whether a router of a cluster answers there.
 pub fn is_router(url: &str) -> Result<bool> {
     Ok(url.starts_with("mongodb") && Address::parse(url)?.connect()?.is_router())
+}
+
+/// Names a router by the shards behind it: its product and version are those of one process too.
+pub fn name_cluster(info: &mut TargetInfo, router: &mut Connection) {
+    let listed = router.try_command("admin", doc! {"listShards": 1}.as_doc());
+    let shards = listed.ok().and_then(|l| {
+        let all = l.get("shards")?.as_array()?;
+        Some(all.count().to_string())
+    });
+    let shards = shards.map_or_else(|| "shards".into(), |n| format!("{n} shards"));
+    info.product = format!("{shards} of {}", info.product);
 }
 
 /// What `collStats` says of each shard.

@@ -1,4 +1,4 @@
-//! `pando lab study single`: study A on one server, tests 1 to 8.
+//! `pando lab study single`: study A on one server, on a router, or on one process and a cluster in turn, tests 1 to 8.
 //!
 //! Inserts come from one connection, as published, and every second of them is kept: the series is the result. Reads come
 //! from many. Test 8 is the sizes, taken as the other tests go on.
@@ -14,10 +14,10 @@ use crate::fleet::{Fleet, catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
-use crate::repeat::Repeat;
+use crate::repeat::{Repeat, turns};
 use crate::report::{Draft, Shard, Sizes, Step, TargetInfo};
 use crate::targets::Activity;
-use crate::targets::local::Launch;
+use crate::targets::local::{Launch, Started};
 use crate::targets::mongodb::MongoDb;
 use crate::terms::{Durability, count, duration, pause};
 use crate::ycsb::sequence::Sequence;
@@ -58,6 +58,12 @@ pub struct Args {
     /// Whether dates follow the order of insertion, as in the study.
     #[arg(long, value_enum, default_value = "follow")]
     pub dates: Dates,
+    /// A router too, which takes turns with the process at --url: single against sharded.
+    #[arg(long, value_name = "URL", requires = "url", conflicts_with = "sharded")]
+    pub sharded_url: Option<String>,
+    /// With --launch and --shards: one process of the same product too, in turn with the cluster.
+    #[arg(long, requires = "launch")]
+    pub against_one: bool,
     /// The target is a router: spread each collection over its shards by `_id`, as published, and give the statistics of
     /// each shard at the end.
     #[arg(long)]
@@ -74,6 +80,11 @@ pub struct Args {
     pub to: Output,
 }
 
+const INSERTS: [(&str, &str, Durability); 3] = [
+    ("1", "test 1: insert, unacknowledged", Durability::Unack),
+    ("3", "test 3: safe insert, w:1", Durability::W1),
+    ("3j", "test 3: safe insert, j:true", Durability::Journaled),
+];
 /// Test 2, which also loads what the read tests read.
 const BATCHES: Operation = Operation::Insert {
     durability: Durability::W1,
@@ -89,56 +100,112 @@ const ALL: [&str; 8] = ["1", "2", "3", "3j", "4", "5", "6", "7"];
 
 pub fn main(args: Args) -> Result<bool> {
     catch_interrupts();
-    for test in &args.only {
-        if !ALL.contains(&test.as_str()) {
-            return Err(Fault::Usage(format!(
-                "test {test} is not one of {}",
-                ALL.join(", ")
-            )));
-        }
-    }
-    if args.connections == 0 || args.records == 0 || args.steps == 0 {
-        return Err(Fault::Usage(
-            "--connections, --records and --steps must be at least 1".into(),
-        ));
-    }
-    let mut args = args;
-    if args.launch.shards > 1 && args.launch.launch.as_deref() != Some("mongod") {
-        return Err(Fault::Usage(
-            "study A asks by secondary indexes, and so needs a router: --shards goes with --launch mongod".into(),
-        ));
-    }
-    if args.sharded && args.url.is_none() {
-        return Err(Fault::Usage(
-            "--sharded goes with the --url of a router; --launch mongod --shards 3 starts one"
-                .into(),
-        ));
-    }
-    let launched = args.launch.start(args.url.is_some(), args.to.quiet)?;
-    if let Some(started) = &launched {
-        args.url = Some(started.url());
-        args.sharded = args.launch.shards > 1;
-    }
-    let target = Address::parse(args.url.as_deref().unwrap_or_default())?;
-    let mut study = Single::open(args, target)?;
-    for repeat in 0..study.repeats {
+    check(&args)?;
+    let (started, places) = places(&args)?;
+    let mut study = Single::open(args, &places)?;
+    for (repeat, i) in turns(study.repeats, study.sides.len()) {
         study.draft.begin(repeat);
+        study.turn = i;
         study.run()?;
     }
     let Single { draft, journal, .. } = study;
-    drop(launched);
+    drop(started);
     Ok(journal.finish(draft, Page::Beside)?.passed())
+}
+
+/// Refuses what makes no sense together.
+fn check(args: &Args) -> Result<()> {
+    let refuse = |why: String| Err(Fault::Usage(why));
+    for test in &args.only {
+        if !ALL.contains(&test.as_str()) {
+            return refuse(format!("test {test} is not one of {}", ALL.join(", ")));
+        }
+    }
+    if args.connections == 0 || args.records == 0 || args.steps == 0 {
+        return refuse("--connections, --records and --steps must be at least 1".into());
+    }
+    if args.launch.shards > 1 && !args.launch.has_router() {
+        return refuse(
+            "study A asks by secondary indexes, and so needs a router: --shards goes with --launch mongod, or with --launch pando --cluster".into(),
+        );
+    }
+    if args.against_one && args.launch.shards < 2 {
+        return refuse("--against-one goes with --shards".into());
+    }
+    if args.sharded && args.url.is_none() {
+        return refuse(
+            "--sharded goes with the --url of a router; --launch mongod --shards 3 starts one"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// A target, and whether it is a router over whose shards the collections are spread.
+type Found = (String, bool);
+
+/// The targets, those that this run has started among them.
+fn places(args: &Args) -> Result<(Vec<Started>, Vec<Found>)> {
+    let mut started = Vec::new();
+    let mut all: Vec<Found> = Vec::new();
+    if args.against_one {
+        let one = Launch {
+            shards: 1,
+            ..args.launch.clone()
+        };
+        started.extend(one.start(false, args.to.quiet)?);
+    }
+    started.extend(args.launch.start(args.url.is_some(), args.to.quiet)?);
+    let clustered = args.launch.shards > 1;
+    for (i, s) in started.iter().enumerate() {
+        all.push((s.url(), clustered && i + 1 == started.len()));
+    }
+    all.extend(args.url.iter().map(|url| (url.clone(), args.sharded)));
+    all.extend(args.sharded_url.iter().map(|url| (url.clone(), true)));
+    Ok((started, all))
 }
 
 struct Single {
     args: Args,
-    target: Address,
-    control: Connection,
-    pid: Option<u32>,
+    sides: Vec<Side>,
+    places: Vec<Found>,
+    /// Whose turn it is.
+    turn: usize,
     data: Arc<Dataset>,
     repeats: usize,
     draft: Draft,
     journal: Journal,
+}
+
+/// One of the targets.
+struct Side {
+    address: Address,
+    control: Connection,
+    info: TargetInfo,
+    sharded: bool,
+}
+
+impl Side {
+    fn open((url, sharded): &Found) -> Result<Side> {
+        let address = Address::parse(url)?;
+        let mut control = address.connect()?;
+        if *sharded && !control.is_router() {
+            return Err(Fault::Usage(format!(
+                "{}: no router answers there; it cannot be sharded",
+                address.url
+            )));
+        }
+        let mut info = TargetInfo::of(&address, &mut control);
+        if *sharded {
+            shards::name_cluster(&mut info, &mut control);
+        }
+        Ok(Side {
+            address,
+            control,
+            info,
+            sharded: *sharded,
+        })
+    }
 }
 
 /// Sleeps so long, or until Ctrl-C.
@@ -150,28 +217,20 @@ fn rest(time: Duration) {
 }
 
 impl Single {
-    fn open(args: Args, target: Address) -> Result<Single> {
-        let mut control = target.connect()?;
-        if args.sharded && !control.is_router() {
-            return Err(Fault::Usage(format!(
-                "{}: no router answers there: leave out --sharded",
-                target.url
-            )));
-        }
+    fn open(args: Args, places: &[Found]) -> Result<Single> {
+        let sides = places.iter().map(Side::open).collect::<Result<Vec<_>>>()?;
         let data = Dataset::new(args.records, args.steps, args.payload, Ids::Generated);
         let data = Arc::new(data.dated(args.dates));
-        let name = if args.sharded {
-            "A-sharded"
-        } else {
-            "A-single"
+        let name = match &sides[..] {
+            [only] if only.sharded => "A-sharded",
+            [_] => "A-single",
+            _ => "A-both",
         };
         let mut draft = Draft::new("study", name);
         draft.note(format!(
             "Equality gives {PER_NUMBER} documents in tests 4 and 5, the range of test 6 {PER_RANGE}: the study does not say."
         ));
-        let info = TargetInfo::of(&target, &mut control);
-        let pid = info.pid;
-        draft.add_target(info);
+        sides.iter().for_each(|s| draft.add_target(s.info.clone()));
         draft.set("records", data.records);
         draft.set("steps", args.steps);
         draft.set("document_bytes", DOCUMENT_BYTES);
@@ -180,14 +239,14 @@ impl Single {
         draft.set("indexes", "Number, Number1, Date descending");
         draft.set("documents_per_number", PER_NUMBER);
         draft.set("documents_per_range", PER_RANGE);
-        let repeats = args.repeat.times(1)?;
+        let repeats = args.repeat.times(sides.len())?;
         draft.repeated(repeats);
         let journal = Journal::open(&mut draft, &args.to)?;
         Ok(Single {
             args,
-            target,
-            control,
-            pid,
+            sides,
+            places: places.to_vec(),
+            turn: 0,
             data,
             repeats,
             draft,
@@ -195,8 +254,27 @@ impl Single {
         })
     }
 
-    fn push(&mut self, step: Step) {
-        let key = step.name.clone();
+    fn side(&mut self) -> &mut Side {
+        &mut self.sides[self.turn]
+    }
+
+    /// What tells a step from all others.
+    fn key(&self, title: &str) -> String {
+        match self.sides.len() {
+            1 => title.to_string(),
+            _ => format!("{} / {title}", self.sides[self.turn].info.label()),
+        }
+    }
+
+    fn has(&self, title: &str) -> bool {
+        self.draft.has(&self.key(title))
+    }
+
+    fn push(&mut self, mut step: Step) {
+        let key = self.key(&step.name);
+        if self.sides.len() > 1 {
+            step.target = Some(self.sides[self.turn].info.label());
+        }
         self.draft.push(&key, step);
         self.journal.save(&self.draft);
     }
@@ -206,30 +284,18 @@ impl Single {
     }
 
     fn run(&mut self) -> Result<()> {
-        let inserts = [
-            ("1", "test 1: insert, unacknowledged", Durability::Unack),
-            ("3", "test 3: safe insert, w:1", Durability::W1),
-            ("3j", "test 3: safe insert, j:true", Durability::Journaled),
-        ];
         let mut reads = vec!["2"];
         reads.extend(READS.map(|(test, _)| test));
         let needs_data = reads.iter().any(|t| self.wants(t));
-        let single = inserts.iter().filter(|(t, _, _)| self.wants(t)).count() as u64;
-        let wanted = READS.iter().filter(|(t, _)| self.wants(t)).count() as u64;
-        let grown = if needs_data {
-            (1 + wanted) * self.args.steps
-        } else {
-            0
-        };
-        if self.draft.repeat() == 0 {
-            let all = (single + grown) * self.repeats as u64;
+        if self.draft.repeat() == 0 && self.turn == 0 {
+            let all = self.steps(needs_data) * (self.repeats * self.sides.len()) as u64;
             progress::course(all.saturating_sub(self.draft.done() as u64) as f64);
         }
-        for (test, title, durability) in inserts {
+        for (test, title, durability) in INSERTS {
             if interrupted() {
                 break;
             }
-            if self.wants(test) && !self.draft.has(title) {
+            if self.wants(test) && !self.has(title) {
                 self.insert_test(test, title, durability)?;
             }
             // In the published order the batch insert comes second; its collection is the one that is read.
@@ -237,21 +303,41 @@ impl Single {
                 self.grow_and_read()?;
             }
         }
-        if self.args.sharded && needs_data {
-            let (url, db) = (
-                self.args.url.as_deref().unwrap_or_default(),
-                &self.args.database,
-            );
-            let shards = shards::statistics(url, db, "single", 0)?;
+        if needs_data {
+            self.shard_statistics()?;
+        }
+        if !self.args.keep {
+            let db = self.args.database.clone();
+            self.side().control.drop_collection(&db, "single")?;
+        }
+        Ok(())
+    }
+
+    /// How many steps one target takes in one repeat.
+    fn steps(&self, needs_data: bool) -> u64 {
+        let single = INSERTS.iter().filter(|(t, _, _)| self.wants(t)).count() as u64;
+        let wanted = READS.iter().filter(|(t, _)| self.wants(t)).count() as u64;
+        match needs_data {
+            true => single + (1 + wanted) * self.args.steps,
+            false => single,
+        }
+    }
+
+    /// What each shard holds in the end.
+    fn shard_statistics(&mut self) -> Result<()> {
+        let side = &self.sides[self.turn];
+        if side.sharded {
+            let shards = shards::statistics(&self.url(), &self.args.database, "single", 0)?;
             let of = shards.len() as u64;
             let all = shards.into_iter().map(|s| Shard { of, ..s });
             self.draft.report.shards = all.collect();
         }
-        if !self.args.keep {
-            self.control
-                .drop_collection(&self.args.database, "single")?;
-        }
         Ok(())
+    }
+
+    /// The address of the target whose turn it is, with what it takes to log in.
+    fn url(&self) -> String {
+        self.places[self.turn].0.clone()
     }
 
     fn place(&self, collection: &str) -> Place {
@@ -266,22 +352,28 @@ impl Single {
         }
     }
 
+    fn count(&mut self, collection: &str) -> Result<u64> {
+        let db = self.args.database.clone();
+        self.side().control.count(&db, collection)
+    }
+
     /// A collection with its indexes and nothing in it.
     fn fresh(&mut self, collection: &str) -> Result<Place> {
-        let db = &self.args.database;
-        self.control.drop_collection(db, collection)?;
-        if self.args.sharded {
+        let db = self.args.database.clone();
+        let side = self.side();
+        side.control.drop_collection(&db, collection)?;
+        if side.sharded {
             let key = bson::Value::from(1);
-            self.control.shard_collection(db, collection, "_id", key)?;
+            side.control.shard_collection(&db, collection, "_id", key)?;
         }
-        self.control.create_indexes(db, collection, &INDEXES)?;
+        side.control.create_indexes(&db, collection, &INDEXES)?;
         Ok(self.place(collection))
     }
 
     /// The collection of the read tests with so many documents. A run that died has left it so, or it is loaded again,
     /// not measured. `None` when Ctrl-C came first.
     fn with_documents(&mut self, documents: u64) -> Result<Option<Place>> {
-        let left = self.control.count(&self.args.database, "single")?;
+        let left = self.count("single")?;
         let mut place = if documents > 0 && left == documents {
             self.place("single")
         } else {
@@ -293,7 +385,7 @@ impl Single {
                 format_args!("loading {documents} documents again"),
             );
             place.insert_end = documents;
-            Fleet::connect(&self.target, 1, 1, |i, _| {
+            Fleet::connect(&self.side().address.clone(), 1, 1, |i, _| {
                 Work::new(&place, BATCHES, i as u64 + 1)
             })?
             .run_quietly(None)?;
@@ -315,7 +407,7 @@ impl Single {
         };
         let limit = Some(self.args.insert_duration);
         let step = self.measure(title, &place, operation, 1, limit)?;
-        let counted = self.control.count(&self.args.database, &collection)?;
+        let counted = self.count(&collection)?;
         if counted != step.operations {
             return Err(Fault::Check(format!(
                 "{title}: {counted} documents after {} inserts",
@@ -324,10 +416,37 @@ impl Single {
         }
         self.push(step);
         if !self.args.keep {
-            self.control
-                .drop_collection(&self.args.database, &collection)?;
+            let db = self.args.database.clone();
+            self.side().control.drop_collection(&db, &collection)?;
         }
         Ok(())
+    }
+
+    /// What a step of the load is called; of one alone without how many documents there were.
+    fn title(&self, whole: &str, part: String) -> String {
+        match self.args.steps {
+            1 => whole.to_string(),
+            _ => part,
+        }
+    }
+
+    /// The read tests that are to be done on so many documents.
+    fn reads_of(&self, documents: u64) -> Vec<(String, Operation)> {
+        let wanted = READS.into_iter().filter(|(test, _)| self.wants(test));
+        let named = wanted.map(|(test, operation)| {
+            let what = match operation {
+                Operation::OneNumber => "one number, 10 documents",
+                Operation::TwoNumbers => "two numbers, two fields",
+                Operation::SortedRange => "range, by date, skip 100",
+                _ => "first 100 documents",
+            };
+            let title = format!("test {test}: {what}");
+            (
+                self.title(&title, format!("{title}, of {documents}")),
+                operation,
+            )
+        });
+        named.filter(|(title, _)| !self.has(title)).collect()
     }
 
     /// Test 2 in steps, and after each the read tests.
@@ -335,27 +454,10 @@ impl Single {
         let one = self.data.records / self.args.steps;
         let mut place: Option<Place> = None;
         for end in (1..=self.args.steps).map(|step| one * step) {
-            let of = |all: &str, of: String| if self.args.steps == 1 { all.into() } else { of };
-            let title: String = of(
-                "test 2: batch insert of 1,000, w:1",
-                format!("test 2: batch insert, w:1, to {end}"),
-            );
-            let reads: Vec<(String, Operation)> = READS
-                .into_iter()
-                .filter(|(test, _)| self.wants(test))
-                .map(|(test, operation)| {
-                    let what = match operation {
-                        Operation::OneNumber => "one number, 10 documents",
-                        Operation::TwoNumbers => "two numbers, two fields",
-                        Operation::SortedRange => "range, by date, skip 100",
-                        _ => "first 100 documents",
-                    };
-                    let title = format!("test {test}: {what}");
-                    (of(&title, format!("{title}, of {end}")), operation)
-                })
-                .filter(|(title, _)| !self.draft.has(title))
-                .collect();
-            let inserted = self.draft.has(&title);
+            let part = format!("test 2: batch insert, w:1, to {end}");
+            let title = self.title("test 2: batch insert of 1,000, w:1", part);
+            let reads = self.reads_of(end);
+            let inserted = self.has(&title);
             if inserted && reads.is_empty() {
                 continue;
             }
@@ -367,18 +469,12 @@ impl Single {
                 },
             };
             if !inserted {
-                here.insert_end = end;
-                // The last step's batch may have taken numbers past its end.
-                here.inserts = Arc::new(Sequence::new(here.loaded));
-                let measured = self.measure(&title, &here, BATCHES, 1, None)?;
-                self.push(measured);
-                if interrupted() {
-                    return Ok(());
-                }
-                here.loaded = end;
-                rest(self.args.settle);
+                self.grow(&mut here, &title, end)?;
             }
-            let counted = self.control.count(&here.db, &here.collection)?;
+            if interrupted() {
+                return Ok(());
+            }
+            let counted = self.count(&here.collection)?;
             if counted != here.loaded {
                 return Err(Fault::Check(format!(
                     "{title}: {counted} documents where {} were inserted",
@@ -398,6 +494,20 @@ impl Single {
         Ok(())
     }
 
+    /// One step of the load, to so many documents.
+    fn grow(&mut self, here: &mut Place, title: &str, end: u64) -> Result<()> {
+        here.insert_end = end;
+        // The last step's batch may have taken numbers past its end.
+        here.inserts = Arc::new(Sequence::new(here.loaded));
+        let measured = self.measure(title, here, BATCHES, 1, None)?;
+        self.push(measured);
+        if !interrupted() {
+            here.loaded = end;
+            rest(self.args.settle);
+        }
+        Ok(())
+    }
+
     fn measure(
         &mut self,
         title: &str,
@@ -413,43 +523,20 @@ impl Single {
             Some(t) if !inserting => Goal::Time(t),
             _ => Goal::Operations(place.insert_end - place.loaded),
         };
-        say(
-            self.args.to.quiet,
-            format_args!("{title}, {connections} connection(s)"),
-        );
-        let pids = self.pid.into_iter().collect();
-        let progress = Progress::new(title, goal, pids, self.args.to.quiet);
-        let mut fleet = Fleet::connect(&self.target, connections, threads, |i, _| {
+        let quiet = self.args.to.quiet;
+        let side = &mut self.sides[self.turn];
+        say(quiet, format_args!("{title}, {connections} connection(s)"));
+        let progress = Progress::new(title, goal, side.info.pids(), quiet);
+        let mut fleet = Fleet::connect(&side.address, connections, threads, |i, _| {
             Work::new(place, operation, i as u64 + 1)
         })?;
-        let (mut sizes, mut failed) = (Vec::new(), None);
-        let start = Instant::now();
-        let every = Duration::from_secs(5);
-        let mut next = every;
-        let (control, pid) = (&mut self.control, self.pid);
-        let (watched, mut activity) = (MongoDb::at(self.target.clone()), Activity::default());
+        let mut watch = Sizing::new(side, place);
         let (outcome, spent) = fleet.watched(limit, progress, &mut |s| {
             if inserting {
-                activity.look(&watched, s.at);
-            }
-            // Test 8. A collStats every few seconds costs the server nothing that a figure would show.
-            if inserting && start.elapsed() >= next && failed.is_none() {
-                next = start.elapsed() + every;
-                match size(control, pid, place, start.elapsed()) {
-                    Ok(s) => sizes.push(s),
-                    Err(e) => failed = Some(e),
-                }
+                watch.second(s.at);
             }
         })?;
-        if let Some(fault) = failed {
-            return Err(fault);
-        }
-        if inserting {
-            let last = size(&mut self.control, self.pid, place, start.elapsed())?;
-            // A sample of the same second says nothing that the last does not.
-            sizes.retain(|s| s.at < last.at - 1.0);
-            sizes.push(last);
-        }
+        let (sizes, activity) = watch.end(inserting)?;
         let mut step = Step::new(title, connections, threads, &outcome, spent);
         step.durability = operation.durability().map(|d| d.name().to_string());
         step.sizes = sizes;
@@ -467,8 +554,62 @@ impl Single {
     }
 }
 
-fn size(control: &mut Connection, pid: Option<u32>, place: &Place, at: Duration) -> Result<Sizes> {
-    let mut s = Sizes::of(control, &place.db, &place.collection, at.as_secs_f64())?;
-    s.server_resident_bytes = pid.and_then(process::resident_bytes);
-    Ok(s)
+/// Test 8: sizes as inserts go on, and what the server does beside.
+struct Sizing<'a> {
+    side: &'a mut Side,
+    place: &'a Place,
+    watched: MongoDb,
+    start: Instant,
+    next: Duration,
+    activity: Activity,
+    sizes: Result<Vec<Sizes>>,
+}
+
+impl<'a> Sizing<'a> {
+    /// A collStats every few seconds costs the server nothing that a figure would show.
+    const EVERY: Duration = Duration::from_secs(5);
+
+    fn new(side: &'a mut Side, place: &'a Place) -> Sizing<'a> {
+        Sizing {
+            watched: MongoDb::at(side.address.clone()),
+            side,
+            place,
+            start: Instant::now(),
+            next: Sizing::EVERY,
+            activity: Activity::default(),
+            sizes: Ok(Vec::new()),
+        }
+    }
+
+    fn second(&mut self, at: f64) {
+        self.activity.look(&self.watched, at);
+        if self.start.elapsed() >= self.next {
+            self.next = self.start.elapsed() + Sizing::EVERY;
+            let now = self.now();
+            match (&mut self.sizes, now) {
+                (Ok(all), Ok(now)) => all.push(now),
+                (Ok(_), Err(fault)) => self.sizes = Err(fault),
+                (Err(_), _) => {}
+            }
+        }
+    }
+
+    fn now(&mut self) -> Result<Sizes> {
+        let (place, at) = (self.place, self.start.elapsed().as_secs_f64());
+        let mut s = Sizes::of(&mut self.side.control, &place.db, &place.collection, at)?;
+        s.server_resident_bytes = self.side.info.memory_bytes();
+        s.server_disk_bytes = self.side.info.disk_bytes();
+        Ok(s)
+    }
+
+    fn end(mut self, inserting: bool) -> Result<(Vec<Sizes>, Activity)> {
+        let mut sizes = std::mem::replace(&mut self.sizes, Ok(Vec::new()))?;
+        if inserting {
+            let last = self.now()?;
+            // A sample of the same second says nothing that the last does not.
+            sizes.retain(|s| s.at < last.at - 1.0);
+            sizes.push(last);
+        }
+        Ok((sizes, self.activity))
+    }
 }

@@ -37,6 +37,7 @@ pub enum Key {
 #[derive(Clone, Debug)]
 pub struct Table {
     pub database: String,
+    /// Empty where there is none of ours, and only the user's own statements are said.
     pub name: String,
     pub key: Key,
     /// The key's name where it is not `_id`.
@@ -96,6 +97,23 @@ pub struct Answer {
     pub affected: u64,
 }
 
+/// In what a user's own statement is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// Commands of MongoDB's protocol, whole messages.
+    Commands,
+    Sql,
+}
+
+impl Language {
+    pub fn name(self) -> &'static str {
+        match self {
+            Language::Commands => "MongoDB's commands",
+            Language::Sql => "SQL",
+        }
+    }
+}
+
 /// Requests and replies about one table. Requests are appended to `out`.
 pub trait Dialect: Send {
     /// A socket that is ready for the requests below, and a number that `stamp` gets with each request on it.
@@ -109,6 +127,14 @@ pub trait Dialect: Send {
     /// Up to `limit` records in the order of their keys, from `key` on.
     fn scan(&mut self, key: &[u8], limit: u64, field: Option<usize>, out: &mut Vec<u8>);
     fn delete(&mut self, key: &[u8], out: &mut Vec<u8>);
+    /// What users' own statements are written in.
+    fn language(&self) -> Language {
+        Language::Sql
+    }
+    /// Such a statement, as it is.
+    fn statement(&self, text: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(text);
+    }
     /// Gives a request its number, in protocols that have one, or fits it to its connection.
     fn stamp(&self, _request: &mut [u8], _id: i32, _connection: u32) {}
     /// Whether `input` holds a whole reply.

@@ -1,7 +1,7 @@
 //! MongoDB's protocol: PandoDB, MongoDB and whatever else speaks it.
 
 use super::mark::Owner;
-use super::{Answer, Cells, Dialect, Key, Table, Target};
+use super::{Answer, Cells, Dialect, Key, Language, Table, Target};
 use crate::connection::{Address, Connection, handshake};
 use crate::fault::{Fault, Result};
 use crate::random::Rng;
@@ -320,6 +320,10 @@ impl Dialect for MongoDialect {
         *out = w.finish_into();
         wire::end_sequence(out, sequence);
         wire::end(out, start);
+    }
+
+    fn language(&self) -> Language {
+        Language::Commands
     }
 
     fn stamp(&self, request: &mut [u8], id: i32, _: u32) {

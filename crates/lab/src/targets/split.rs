@@ -49,10 +49,14 @@ impl Target for Split {
         }
         let mut pids: Vec<u32> = infos.iter().flat_map(TargetInfo::pids).collect();
         let all_here = pids.len() == infos.len();
+        let told = infos.iter().all(|i| !i.data.is_empty());
+        let data = infos.iter().flat_map(|i| i.data.clone()).filter(|_| told);
+        let data = data.collect();
         pids.sort_unstable();
         pids.dedup();
         let mut all = infos.into_iter().next().unwrap_or_default();
         let n = self.parts.len();
+        all.data = data;
         all.product = format!("{n} × {}", all.product);
         all.url.clone_from(&self.shown);
         let mut pids = pids.into_iter().filter(|_| all_here);

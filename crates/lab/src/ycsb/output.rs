@@ -505,6 +505,7 @@ mod tests {
             kinds: vec![("READ", h)],
             samples: Vec::new(),
             client_cpu: Duration::ZERO,
+            bytes: [0; 2],
             lag: None,
             machine: Default::default(),
             counters: None,

@@ -292,6 +292,7 @@ impl Session {
             .target
             .sizes(&self.table, outcome.elapsed.as_secs_f64())?;
         sizes.server_resident_bytes = self.info.memory_bytes();
+        sizes.server_disk_bytes = self.info.disk_bytes();
         step.sizes.push(sizes);
         Ok(step)
     }

@@ -300,6 +300,13 @@ impl State {
                 self.shards.push(name);
                 doc! {"ok": 1.0}
             }
+            "listShards" if self.role == Role::Router => {
+                let mut all = Writer::new_array();
+                for name in &self.shards {
+                    all.push_value(doc! {"_id": name.as_str()});
+                }
+                doc! {"shards": all.finish_array(), "ok": 1.0}
+            }
             "enableSharding" | "shardCollection" if self.role == Role::Router => {
                 doc! {"ok": 1.0}
             }

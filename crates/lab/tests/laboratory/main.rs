@@ -7,6 +7,7 @@ mod fake;
 mod browser;
 mod databases;
 mod faults;
+mod queries;
 mod results;
 mod studies;
 mod workloads;

@@ -304,9 +304,9 @@ impl Charts<'_> {
     ) -> (Vec<Line>, Vec<Line>) {
         let (mut lines, mut shapes) = (Vec::new(), Vec::new());
         let many = self.many_targets();
-        for (n, name) in names.iter().enumerate() {
+        for name in names {
             for (t, target) in self.targets.iter().enumerate() {
-                let color = if many { t } else { n };
+                let color = if many { t } else { self.color_of(name) };
                 let own = best.iter().filter(|b| b.0 == *target && b.1 == *name);
                 let points: Vec<(f64, f64)> = own.map(|b| (b.2, b.3)).collect();
                 let Some(first) = points.first().copied() else {
@@ -330,7 +330,11 @@ impl Charts<'_> {
                 let part = |(n, r): &(f64, f64)| (n / rates[0].0, r / rates[0].1);
                 shapes.push(Line {
                     name: format!("{name} published"),
-                    color: if many { self.targets.len() } else { n },
+                    color: if many {
+                        self.targets.len()
+                    } else {
+                        self.color_of(name)
+                    },
                     points: rates.iter().map(part).collect(),
                     dashed: true,
                     ..Line::default()

@@ -7,6 +7,38 @@ use crate::rates::{interval, peak_and_knee};
 use crate::report::Step;
 use std::collections::BTreeSet;
 
+/// A workload by connections, with its peak and its knee.
+fn connections_line(name: String, color: usize, own: &[&Step]) -> Line {
+    let at = |s: &Step| (s.connections as f64, s.per_second);
+    let mark = |what: &str, s: &Step| {
+        let n = s.connections;
+        let said = format!(
+            "{what} {n}: {name} {:.0}/s at {n} connections",
+            s.per_second
+        );
+        (at(s).0, at(s).1, said)
+    };
+    let mut marks = Vec::new();
+    if let Some((peak, knee)) = peak_and_knee(own) {
+        marks.push(mark("peak", peak));
+        let knee = knee.filter(|k| k.connections != peak.connections);
+        marks.extend(knee.map(|k| mark("knee", k)));
+    }
+    let band = own.iter().filter_map(|s| {
+        let [low, high] = interval(s)?;
+        Some((s.connections as f64, low, high))
+    });
+    Line {
+        color,
+        points: own.iter().map(|s| at(s)).collect(),
+        band: band.collect(),
+        dots: true,
+        marks,
+        name,
+        ..Line::default()
+    }
+}
+
 impl Charts<'_> {
     pub(super) fn by_connections(&mut self) {
         let report = self.report;
@@ -33,35 +65,7 @@ impl Charts<'_> {
                 .filter(|(_, _, of)| of.len() > 1)
                 .map(|(name, color, of)| {
                     let own: Vec<&Step> = of.iter().map(|&i| steps[i]).collect();
-                    let at = |s: &Step| (s.connections as f64, s.per_second);
-                    let mut marks = Vec::new();
-                    if let Some((peak, knee)) = peak_and_knee(&own) {
-                        let said = |what: &str, s: &Step| {
-                            format!(
-                                "{what} {}: {} {:.0}/s at {} connections",
-                                s.connections, name, s.per_second, s.connections
-                            )
-                        };
-                        marks.push((at(peak).0, at(peak).1, said("peak", peak)));
-                        if let Some(knee) = knee.filter(|k| k.connections != peak.connections) {
-                            marks.push((at(knee).0, at(knee).1, said("knee", knee)));
-                        }
-                    }
-                    Line {
-                        name: name.clone(),
-                        color,
-                        points: own.iter().map(|s| at(s)).collect(),
-                        band: own
-                            .iter()
-                            .filter_map(|s| {
-                                let [low, high] = interval(s)?;
-                                Some((s.connections as f64, low, high))
-                            })
-                            .collect(),
-                        dots: true,
-                        marks,
-                        ..Line::default()
-                    }
+                    connections_line(name, color, &own)
                 })
                 .collect();
             if lines.is_empty() {
@@ -116,7 +120,8 @@ impl Charts<'_> {
                 let points = own
                     .iter()
                     .filter_map(|s| Some((s.connections as f64, p99(s)?)));
-                line(name, i, points.collect())
+                let color = if many { i } else { self.color_of(&name) };
+                line(name, color, points.collect())
             });
             let lines = lines.collect();
             self.push(
@@ -137,7 +142,12 @@ impl Charts<'_> {
                     .max_by(|a, b| a.per_second.total_cmp(&b.per_second))?;
                 Some((at, p99(most)?))
             });
-            lines.push(line(name, lines.len(), best.collect()));
+            let color = if many {
+                lines.len()
+            } else {
+                self.color_of(&name)
+            };
+            lines.push(line(name, color, best.collect()));
         }
         let ticks = distinct(report.steps.iter().filter_map(|s| s.at));
         if ticks.len() > 1 {

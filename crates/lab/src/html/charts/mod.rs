@@ -29,6 +29,8 @@ pub struct Charts<'a> {
     report: &'a Report,
     /// Targets by label, in order: the place is the colour.
     targets: Vec<String>,
+    /// Names of steps, in order: of one target the place of a name is its colour, in all plots the same.
+    names: Vec<String>,
     pub all: Vec<Chart>,
 }
 
@@ -40,9 +42,13 @@ pub fn of(report: &Report) -> Vec<Chart> {
             targets.push(label);
         }
     }
+    let mut names: Vec<String> = report.steps.iter().map(|s| s.name.clone()).collect();
+    names.sort();
+    names.dedup();
     let mut charts = Charts {
         report,
         targets,
+        names,
         all: Vec::new(),
     };
     charts.side_by_side();
@@ -76,7 +82,7 @@ pub fn of(report: &Report) -> Vec<Chart> {
 /// unfold them.
 pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
     let wanted: &[&str] = match (r.kind.as_str(), r.name.as_str()) {
-        (_, "A-single" | "A-sharded") => {
+        (_, "A-single" | "A-sharded" | "A-both") => {
             &["records-reads", "records-inserts", "time-test-2", "sizes"]
         }
         (_, "B-keys") => &["growth", "reads", "boxes-insert"],
@@ -84,7 +90,10 @@ pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
         (_, "D-shards") => &["shards", "gain"],
         (_, "E-pains") => &["time-load", "connections"],
         (_, "F-files") => &["files"],
+        // Bars say who was faster before anything is read.
+        (_, "canonical") if r.targets.len() > 1 => &["targets", "latency"],
         ("sweep", _) | (_, "canonical") => &["connections", "latency"],
+        ("queries", _) if r.targets.len() > 1 => &["targets", "connections"],
         _ => &[
             "ratios",
             "comparison",
@@ -135,6 +144,11 @@ impl Charts<'_> {
         self.targets.iter().position(|t| *t == label).unwrap_or(0)
     }
 
+    /// Of one target: each name has its colour.
+    fn color_of(&self, name: &str) -> usize {
+        self.names.iter().position(|n| n == name).unwrap_or(0)
+    }
+
     fn many_targets(&self) -> bool {
         self.targets.len() > 1
     }
@@ -167,10 +181,10 @@ impl Charts<'_> {
             match out.iter_mut().find(|o| o.0 == label) {
                 Some(o) => o.2.push(i),
                 None => {
-                    let color = if self.many_targets() {
-                        self.color(s)
-                    } else {
-                        out.len()
+                    let color = match self.names.iter().position(|n| *n == label) {
+                        _ if self.many_targets() => self.color(s),
+                        Some(place) => place,
+                        None => out.len(),
                     };
                     out.push((label, color, vec![i]));
                 }

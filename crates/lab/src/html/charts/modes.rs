@@ -176,7 +176,8 @@ impl Charts<'_> {
     /// Each scenario with shards against itself on one process.
     fn gain(&mut self, groups: &[(String, Vec<&Step>)]) {
         let mut lines = Vec::new();
-        for (color, (name, steps)) in groups.iter().enumerate() {
+        for (name, steps) in groups {
+            let color = self.color_of(name);
             let one = steps.iter().find(|s| s.at == Some(1.0));
             let Some(one) = one.map(|s| s.per_second).filter(|r| *r > 0.0) else {
                 continue;
@@ -206,7 +207,7 @@ impl Charts<'_> {
             },
             Axis {
                 suffix: "×",
-                ..Axis::linear("rate, one process = 1,")
+                ..Axis::linear("times one process")
             },
             Body::Lines(lines),
         );

@@ -1,14 +1,15 @@
-//! A cluster of mongods on this machine, as `mlaunch --sharded N --single` makes one: a configuration server, shards of one
-//! member each, a router.
+//! A cluster of mongods, or of our own servers, on this machine, as `mlaunch --sharded N --single` makes one: a
+//! configuration server, shards of one member each, a router.
 //!
 //! ```text
 //! client ── mongos ──┬── mongod --shardsvr (shard1)
 //!                    ├── mongod --shardsvr (shard2)
 //!                    └── mongod --configsvr
 //! ```
+//! Of pando: `pando route` for mongos, `pando serve` with the same words for mongod.
 
 use super::Up;
-use super::recipe::{mongod, mongos, program, router};
+use super::recipe::{mongod, mongos, pando, program, route, router};
 use super::room::Room;
 use crate::connection::Address;
 use crate::fault::{Fault, Result};
@@ -21,12 +22,18 @@ const ELECTED: Duration = Duration::from_secs(60);
 const CONFIG_CACHE: u64 = 256_000_000;
 
 pub fn start(room: &mut Room<'_>, up: &Up) -> Result<()> {
-    let binary = program("mongod", up.means.binary.as_deref())?;
-    let router = router(&binary, up.means.router.as_deref())?;
+    let own = up.product == "pando";
+    let binary = program(&up.product, up.means.binary.as_deref())?;
+    let (name, router) = match own {
+        true => ("pando-router", binary.clone()),
+        false => ("mongos", router(&binary, up.means.router.as_deref())?),
+    };
     let member = |room: &mut Room<'_>, set: &str, role: &str, memory: u64| -> Result<String> {
         let port = free_port()?;
-        room.start("mongod", &mut |dir| {
-            mongod(dir, &binary, memory, port, &[role, "--replSet", set])
+        let role_of = [role, "--replSet", set];
+        room.start(&up.product, &mut |dir| match own {
+            true => pando(dir, &binary, memory, port, &role_of),
+            false => mongod(dir, &binary, memory, port, &role_of),
         })?;
         let host = format!("127.0.0.1:{port}");
         initiate(port, set, &host, role == "--configsvr")?;
@@ -39,7 +46,10 @@ pub fn start(room: &mut Room<'_>, up: &Up) -> Result<()> {
         shards.push(member(room, &format!("shard{i}"), "--shardsvr", each)?);
     }
     let port = free_port()?;
-    room.start("mongos", &mut |dir| Ok(mongos(dir, &router, port, &config)))?;
+    room.start(name, &mut |dir| match own {
+        true => route(dir, &router, port, &config),
+        false => Ok(mongos(dir, &router, port, &config)),
+    })?;
     let mut c = Address::local(port).connect()?;
     for shard in shards {
         c.command("admin", doc! {"addShard": shard}.as_doc())?;

@@ -54,8 +54,8 @@ pub struct Up {
     /// Port on 127.0.0.1 (default: a free one).
     #[arg(long)]
     pub port: Option<u16>,
-    /// So many processes: of mongod a cluster with a configuration server and a router, of others servers that know
-    /// nothing of each other.
+    /// So many processes: of mongod, and of pando with --cluster, a cluster with a configuration server and a router; of
+    /// others servers that know nothing of each other.
     #[arg(long, default_value_t = 1)]
     pub shards: usize,
 }
@@ -76,6 +76,10 @@ pub struct Means {
     /// The router's program (mongos), where it is not beside the server's.
     #[arg(long)]
     pub router: Option<PathBuf>,
+    /// Shards of pando are a cluster with a router (pando route), as those of mongod always are; else they are processes
+    /// side by side.
+    #[arg(long)]
+    pub cluster: bool,
 }
 
 impl Up {
@@ -89,6 +93,16 @@ impl Up {
             shards,
         }
     }
+
+    /// Whether its processes are a cluster with a router before them.
+    pub fn has_router(&self) -> bool {
+        let clusters = match self.product.as_str() {
+            "mongod" => true,
+            "pando" => self.means.cluster,
+            _ => false,
+        };
+        clusters && self.shards > 1
+    }
 }
 
 impl Means {
@@ -98,6 +112,7 @@ impl Means {
             limit: None,
             binary: None,
             router: None,
+            cluster: false,
         }
     }
 }

@@ -144,78 +144,117 @@ pub fn router(mongod: &Path, given: Option<&Path>) -> Result<PathBuf> {
     })
 }
 
+/// Our own server, by itself or as a member of a cluster; `role` are the words that make it what it is.
+pub fn pando(dir: &Path, binary: &Path, memory: u64, port: u16, role: &[&str]) -> Result<Recipe> {
+    let data = dir.join("data");
+    std::fs::create_dir_all(&data).map_err(local(dir.display()))?;
+    let mut words = vec![
+        "serve".to_string(),
+        "--dbpath".into(),
+        data.display().to_string(),
+        "--port".into(),
+        port.to_string(),
+        "--cache".into(),
+        format!("{}MB", megabytes(memory)),
+    ];
+    words.extend(role.iter().map(|w| (*w).to_string()));
+    Ok(Recipe {
+        binary: binary.to_path_buf(),
+        words,
+        url: format!("mongodb://127.0.0.1:{port}/"),
+        before: Vec::new(),
+    })
+}
+
+/// The router of a cluster of our own servers; its folder is scratch.
+pub fn route(dir: &Path, binary: &Path, port: u16, config: &str) -> Result<Recipe> {
+    let data = dir.join("data");
+    std::fs::create_dir_all(&data).map_err(local(dir.display()))?;
+    let words = [
+        "route",
+        "--configdb",
+        config,
+        "--port",
+        &port.to_string(),
+        "--dbpath",
+        &data.display().to_string(),
+    ];
+    Ok(Recipe {
+        binary: binary.to_path_buf(),
+        words: words.map(String::from).to_vec(),
+        url: format!("mongodb://127.0.0.1:{port}/"),
+        before: Vec::new(),
+    })
+}
+
+fn megabytes(memory: u64) -> u64 {
+    (memory / 1_000_000).max(8)
+}
+
 fn words(dir: &Path, binary: &Path, up: &Up, port: u16) -> Result<(Vec<String>, String)> {
     let data = dir.join("data").display().to_string();
-    let megabytes = (up.means.memory / 1_000_000).max(8);
-    let here = dir.display();
-    let words: Vec<String> = match up.product.as_str() {
+    let megabytes = megabytes(up.means.memory);
+    let recipe = match up.product.as_str() {
         "mariadb" => {
-            let mut words = vec![
-                "--no-defaults".to_string(),
-                format!("--datadir={data}"),
-                "--bind-address=127.0.0.1".into(),
-                format!("--port={port}"),
-                format!("--socket={here}/socket"),
-                format!("--pid-file={here}/pid"),
-                "--max-connections=600".into(),
-                "--skip-log-bin".into(),
-                "--innodb-flush-log-at-trx-commit=1".into(),
-                format!("--innodb-buffer-pool-size={megabytes}M"),
-                format!("--innodb-log-file-size={}M", (megabytes / 2).max(96)),
-                format!("--key-buffer-size={megabytes}M"),
-                "--max-allowed-packet=64M".into(),
-            ];
-            if binary.ends_with("mariadbd") {
-                words.push(format!("--aria-pagecache-buffer-size={megabytes}M"));
-            }
-            // SAFETY: no pointers are involved.
-            if unsafe { libc::getuid() } == 0 {
-                words.push("--user=root".into());
-            }
-            return Ok((
-                words,
-                format!("mysql://root@127.0.0.1:{port}/lab?engine={}", up.engine),
-            ));
+            let words = mariadb(dir, binary, data, port, megabytes);
+            let url = format!("mysql://root@127.0.0.1:{port}/lab?engine={}", up.engine);
+            return Ok((words, url));
         }
         "postgres" => {
-            let settings = [
-                "listen_addresses=127.0.0.1".to_string(),
-                format!("unix_socket_directories={here}"),
-                format!("shared_buffers={megabytes}MB"),
-                "max_connections=600".into(),
-                "fsync=on".into(),
-                "full_page_writes=on".into(),
-                "max_wal_size=4GB".into(),
-                "logging_collector=off".into(),
-            ];
-            let mut words = vec!["-D".to_string(), data, "-p".into(), port.to_string()];
-            for s in settings {
-                words.extend(["-c".to_string(), s]);
-            }
-            return Ok((
-                words,
-                format!(
-                    "postgres://lab@127.0.0.1:{port}/postgres?layout={}",
-                    up.layout
-                ),
-            ));
+            let words = postgres(dir, data, port, megabytes);
+            let layout = &up.layout;
+            let url = format!("postgres://lab@127.0.0.1:{port}/postgres?layout={layout}");
+            return Ok((words, url));
         }
-        "mongod" => {
-            let r = mongod(dir, binary, up.means.memory, port, &[])?;
-            return Ok((r.words, r.url));
-        }
-        _ => vec![
-            "serve".into(),
-            "--dbpath".into(),
-            data,
-            "--port".into(),
-            port.to_string(),
-            "--cache".into(),
-            format!("{megabytes}MB"),
-        ],
+        "mongod" => mongod(dir, binary, up.means.memory, port, &[])?,
+        _ => pando(dir, binary, up.means.memory, port, &[])?,
     };
-    std::fs::create_dir_all(dir.join("data")).map_err(local(dir.display()))?;
-    Ok((words, format!("mongodb://127.0.0.1:{port}/")))
+    Ok((recipe.words, recipe.url))
+}
+
+fn mariadb(dir: &Path, binary: &Path, data: String, port: u16, megabytes: u64) -> Vec<String> {
+    let here = dir.display();
+    let mut words = vec![
+        "--no-defaults".to_string(),
+        format!("--datadir={data}"),
+        "--bind-address=127.0.0.1".into(),
+        format!("--port={port}"),
+        format!("--socket={here}/socket"),
+        format!("--pid-file={here}/pid"),
+        "--max-connections=600".into(),
+        "--skip-log-bin".into(),
+        "--innodb-flush-log-at-trx-commit=1".into(),
+        format!("--innodb-buffer-pool-size={megabytes}M"),
+        format!("--innodb-log-file-size={}M", (megabytes / 2).max(96)),
+        format!("--key-buffer-size={megabytes}M"),
+        "--max-allowed-packet=64M".into(),
+    ];
+    if binary.ends_with("mariadbd") {
+        words.push(format!("--aria-pagecache-buffer-size={megabytes}M"));
+    }
+    // SAFETY: no pointers are involved.
+    if unsafe { libc::getuid() } == 0 {
+        words.push("--user=root".into());
+    }
+    words
+}
+
+fn postgres(dir: &Path, data: String, port: u16, megabytes: u64) -> Vec<String> {
+    let settings = [
+        "listen_addresses=127.0.0.1".to_string(),
+        format!("unix_socket_directories={}", dir.display()),
+        format!("shared_buffers={megabytes}MB"),
+        "max_connections=600".into(),
+        "fsync=on".into(),
+        "full_page_writes=on".into(),
+        "max_wal_size=4GB".into(),
+        "logging_collector=off".into(),
+    ];
+    let mut words = vec!["-D".to_string(), data, "-p".into(), port.to_string()];
+    for s in settings {
+        words.extend(["-c".to_string(), s]);
+    }
+    words
 }
 
 /// What makes the empty data folder.

@@ -5,11 +5,11 @@ use super::{Life, Means, Running, Up, cluster, running, stop};
 use crate::cgroup::MemoryGroup;
 use crate::fault::{Fault, Result, local};
 use crate::process::{end_with_us, free_port};
-use crate::targets;
+use crate::targets::{self, Target};
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const READY: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ pub fn start(home: &Path, up: &Up, life: Life) -> Result<Vec<Running>> {
         return Err(Fault::Usage("--port is for one process".into()));
     }
     let mut room = Room::open(home, up, life)?;
-    let done = if up.product == "mongod" && up.shards > 1 {
+    let done = if up.has_router() {
         cluster::start(&mut room, up)
     } else {
         let one = Up {
@@ -130,10 +130,39 @@ impl<'a> Room<'a> {
         for before in &recipe.before {
             run(before, servant, &log_path)?;
         }
+        let mut child = self.spawn(&command, dir, servant, &log_path)?;
+        let running = Running {
+            name: name.to_string(),
+            url: recipe.url.clone(),
+            pid: child.id(),
+            dir: dir.to_path_buf(),
+            command,
+            router: matches!(product, "mongos" | "pando-router"),
+            group: self.group.as_ref().map(|g| g.dir.clone()),
+        };
+        wait_until_ready(name, &*target, &mut child, &log_path)?;
+        let file = self.home.join(format!("{name}.json"));
+        let text = serde_json::to_string_pretty(&running).unwrap_or_default();
+        std::fs::write(&file, text).map_err(|e| {
+            let _ = child.kill();
+            let _ = child.wait();
+            Fault::Local(format!("{}: {e}", file.display()))
+        })?;
+        Ok(running)
+    }
+
+    /// The process, in its folder, as its user and in its group.
+    fn spawn(
+        &self,
+        command: &[String],
+        dir: &Path,
+        servant: Option<(u32, u32)>,
+        log_path: &Path,
+    ) -> Result<Child> {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
-            .open(&log_path);
+            .open(log_path);
         let log = log.map_err(local(log_path.display()))?;
         let twin = log.try_clone().map_err(local(log_path.display()))?;
         let mut c = Command::new(&command[0]);
@@ -159,43 +188,29 @@ impl<'a> Room<'a> {
         if self.life == Life::OfRun {
             end_with_us(&mut c);
         }
-        let mut child = c
-            .spawn()
-            .map_err(local(format!("starting {}", command[0])))?;
-        let running = Running {
-            name: name.to_string(),
-            url: recipe.url.clone(),
-            pid: child.id(),
-            dir: dir.to_path_buf(),
-            command,
-            router: product == "mongos",
-            group: self.group.as_ref().map(|g| g.dir.clone()),
-        };
-        let deadline = Instant::now() + READY;
-        while let Err(fault) = target.info() {
-            let ended = child.try_wait().ok().flatten();
-            if ended.is_some() || Instant::now() > deadline {
-                let _ = child.kill();
-                let _ = child.wait();
-                let log = std::fs::read_to_string(&log_path).unwrap_or_default();
-                let last: Vec<&str> = log.lines().rev().take(3).collect();
-                let last: Vec<&str> = last.into_iter().rev().collect();
-                return Err(Fault::Local(format!(
-                    "{name} did not start ({fault}): {}",
-                    last.join(" / ")
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let file = self.home.join(format!("{name}.json"));
-        let text = serde_json::to_string_pretty(&running).unwrap_or_default();
-        std::fs::write(&file, text).map_err(|e| {
+        c.spawn().map_err(local(format!("starting {}", command[0])))
+    }
+}
+
+/// Waits until the server answers; one that ends before, or takes too long, is ended, and its last lines are told.
+fn wait_until_ready(name: &str, target: &dyn Target, child: &mut Child, log: &Path) -> Result<()> {
+    let deadline = Instant::now() + READY;
+    while let Err(fault) = target.info() {
+        let ended = child.try_wait().ok().flatten();
+        if ended.is_some() || Instant::now() > deadline {
             let _ = child.kill();
             let _ = child.wait();
-            Fault::Local(format!("{}: {e}", file.display()))
-        })?;
-        Ok(running)
+            let log = std::fs::read_to_string(log).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(3).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            return Err(Fault::Local(format!(
+                "{name} did not start ({fault}): {}",
+                last.join(" / ")
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
+    Ok(())
 }
 
 fn run(command: &[String], servant: Option<(u32, u32)>, log: &Path) -> Result<()> {

@@ -21,6 +21,12 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// Whether what is launched in several processes has a router before them.
+    pub fn has_router(&self) -> bool {
+        let product = self.launch.as_deref().unwrap_or_default();
+        Up::new(product, self.means.clone(), self.shards).has_router()
+    }
+
     /// The target, when one is to be started: also where none was `given`.
     pub fn start(&self, given: bool, quiet: bool) -> Result<Option<Started>> {
         match &self.launch {

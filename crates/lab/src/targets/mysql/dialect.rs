@@ -110,7 +110,10 @@ impl MyDialect {
     pub(super) fn new(route: &Route, table: &Arc<Table>) -> MyDialect {
         MyDialect {
             route: route.clone(),
-            statements: statements(table),
+            statements: match table.name.is_empty() {
+                true => Vec::new(),
+                false => statements(table),
+            },
             table: Arc::clone(table),
         }
     }
@@ -128,6 +131,11 @@ impl MyDialect {
 impl Dialect for MyDialect {
     fn connect(&self) -> Result<(Stream, u32)> {
         let mut c = My::connect(&self.route)?;
+        if self.table.name.is_empty() {
+            let database = quoted(&self.table.database);
+            c.run(&format!("CREATE DATABASE IF NOT EXISTS {database}"))?;
+            c.run(&format!("USE {database}"))?;
+        }
         let mut before = None;
         for (place, sql) in (1u32..).zip(&self.statements) {
             let id = c.prepare(sql)?;
@@ -200,6 +208,13 @@ impl Dialect for MyDialect {
 
     fn delete(&mut self, key: &[u8], out: &mut Vec<u8>) {
         execute(out, DELETE, [key].into_iter(), None);
+    }
+
+    fn statement(&self, text: &[u8], out: &mut Vec<u8>) {
+        packet(out, |out| {
+            out.push(3);
+            out.extend_from_slice(text);
+        });
     }
 
     fn frame(&self, input: &[u8]) -> Result<wire::Frame> {

@@ -47,6 +47,20 @@ impl MySql {
     }
 }
 
+impl MySql {
+    /// What the table's file takes of the disk; MariaDB and MySQL name their list of files differently.
+    fn tablespace(&self, c: &mut My, table: &Table) -> Option<u64> {
+        let lists = ["innodb_sys_tablespaces", "innodb_tablespaces"];
+        lists.iter().find_map(|list| {
+            let size = c.value(&format!(
+                "SELECT allocated_size FROM information_schema.{list} WHERE name = '{}/{}'",
+                table.database, table.name
+            ));
+            size.ok()?.parse().ok()
+        })
+    }
+}
+
 impl Target for MySql {
     fn url(&self) -> &str {
         &self.text
@@ -82,7 +96,8 @@ impl Target for MySql {
             .ok()
             .and_then(|file| std::fs::read_to_string(file).ok());
         let local = self.route.url.host.is_local();
-        Ok(TargetInfo {
+        let folder = c.value("SELECT @@datadir").ok();
+        let mut info = TargetInfo {
             url: self.text.clone(),
             product: format!(
                 "{} {}",
@@ -94,7 +109,9 @@ impl Target for MySql {
             cache_bytes: settings.get(cache).and_then(|v| v.parse().ok()),
             settings,
             ..TargetInfo::default()
-        })
+        };
+        info.keeps_data_in(folder, info.pid.is_some());
+        Ok(info)
     }
 
     fn database(&self) -> Option<String> {
@@ -182,11 +199,14 @@ impl Target for MySql {
                 .and_then(|r| r.get(i)?.parse().ok())
                 .unwrap_or(0)
         };
+        // InnoDB's figures are estimates; the file that holds the rows and all indexes is not. MyISAM and Aria have them exact.
+        let file = (self.engine == "InnoDB").then(|| self.tablespace(&mut c, table));
+        let file = file.flatten().map(|size| size.saturating_sub(number(2)));
         Ok(Sizes {
             at,
             documents: number(0),
-            data_bytes: number(1),
-            storage_bytes: number(1) + number(3),
+            data_bytes: file.unwrap_or(number(1)),
+            storage_bytes: file.unwrap_or(number(1) + number(3)),
             index_bytes: number(2),
             ..Sizes::default()
         })

@@ -67,23 +67,25 @@ fn statements(layout: Layout, table: &Table) -> Vec<(String, String)> {
         }
     }
     if table.single_fields {
-        for (i, f) in table.fields.iter().enumerate() {
-            let field = if jsonb {
-                format!("jsonb_build_object('{f}', doc->'{f}')")
-            } else {
-                quoted(f)
-            };
-            all.push((
-                format!("r{i}"),
-                format!("SELECT {key}, {field} FROM {name} WHERE {key} = $1"),
-            ));
-            all.push((
-                format!("s{i}"),
-                format!(
-                    "SELECT {key}, {field} FROM {name} WHERE {key} >= $1 ORDER BY {key} LIMIT $2"
-                ),
-            ));
-        }
+        all.extend(single_field_reads(jsonb, table));
+    }
+    all
+}
+
+/// Reads and scans of each field by itself.
+fn single_field_reads(jsonb: bool, table: &Table) -> Vec<(String, String)> {
+    let (name, key) = (quoted(&table.name), quoted(&table.key_name));
+    let mut all = Vec::new();
+    for (i, f) in table.fields.iter().enumerate() {
+        let field = if jsonb {
+            format!("jsonb_build_object('{f}', doc->'{f}')")
+        } else {
+            quoted(f)
+        };
+        let from = format!("SELECT {key}, {field} FROM {name} WHERE {key}");
+        all.push((format!("r{i}"), format!("{from} = $1")));
+        let scan = format!("{from} >= $1 ORDER BY {key} LIMIT $2");
+        all.push((format!("s{i}"), scan));
     }
     all
 }
@@ -158,7 +160,10 @@ impl PgDialect {
             route: route.clone(),
             layout,
             durability,
-            statements: statements(layout, table),
+            statements: match table.name.is_empty() {
+                true => Vec::new(),
+                false => statements(layout, table),
+            },
             table: Arc::clone(table),
             document: Vec::new(),
         }
@@ -255,6 +260,13 @@ impl Dialect for PgDialect {
     fn delete(&mut self, key: &[u8], out: &mut Vec<u8>) {
         execute(out, b'd', None, [key].into_iter());
         out.extend_from_slice(&SYNC);
+    }
+
+    fn statement(&self, text: &[u8], out: &mut Vec<u8>) {
+        message(out, b'Q', |out| {
+            out.extend_from_slice(text);
+            out.push(0);
+        });
     }
 
     fn frame(&self, input: &[u8]) -> Result<wire::Frame> {

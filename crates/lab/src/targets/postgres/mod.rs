@@ -84,7 +84,9 @@ impl Target for Postgres {
             .ok()
             .and_then(|p| p.parse().ok());
         let local = self.route.url.host.is_local();
-        Ok(TargetInfo {
+        // Only its superuser is told.
+        let folder = c.value("SHOW data_directory").ok();
+        let mut info = TargetInfo {
             url: self.text.clone(),
             product: match self.layout {
                 Layout::Columns => "PostgreSQL".into(),
@@ -95,7 +97,9 @@ impl Target for Postgres {
             cache_bytes: cache.parse().ok(),
             settings,
             ..TargetInfo::default()
-        })
+        };
+        info.keeps_data_in(folder, info.pid.is_some());
+        Ok(info)
     }
 
     fn database(&self) -> Option<String> {

@@ -1,0 +1,236 @@
+//! `pando lab queries FILE`: queries of the user's own, from a small file, on any targets in turn.
+//!
+//! ```text
+//! set customer = zipfian(1, 100000)       a variable: drawn anew for each operation
+//! set id = sequence(1)                    1, 2, 3 …, never twice on one target
+//! before 1000                             said so many times before anything is measured
+//! {"insert": "orders", "documents": [{"_id": ":id", "customer": ":customer"}]}
+//! query of_customer weight 9 rows 0..100  a query: how often beside the others, what it may give
+//! {"find": "orders", "filter": {"customer": ":customer"}, "batchSize": 100}
+//! query of_customer                       the same for databases that speak SQL
+//! SELECT * FROM orders WHERE customer = :customer
+//! after                                   said once when all is done
+//! {"drop": "orders"}
+//! ```
+//! A statement that begins with `{` is a command in Extended JSON, all others are SQL; a target is told those of its
+//! language. What is sent is made ready before the clock starts: in a command a variable is patched in place.
+//!
+//! Invariant: a reply that is an error, or that gives another number of records than the file says, ends the run.
+
+mod client;
+mod file;
+mod statement;
+mod variable;
+
+use crate::fault::{Fault, Result};
+use crate::fleet::{Fleet, catch_interrupts, interrupted};
+use crate::output::{Journal, Output, Page};
+use crate::process;
+use crate::progress::{self, Goal, Progress, say};
+use crate::repeat::{Repeat, turns};
+use crate::report::{Draft, Step, TargetInfo};
+use crate::targets::local::given_or_own;
+use crate::targets::{Key, Language, Table, Target};
+use crate::terms::{Durability, duration, pause, positive};
+use client::{Client, Share};
+use file::{File, define};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The file (see docs/lab.md).
+    pub file: PathBuf,
+    /// Targets, which take turns; without one a server of this run's own.
+    #[arg(long)]
+    pub url: Vec<String>,
+    /// The database that commands speak of, where the URL names none.
+    #[arg(long, default_value = "lab")]
+    pub database: String,
+    /// Another value for a constant of the file's: `-D customers=500`.
+    #[arg(short = 'D', long = "define", value_name = "NAME=VALUE", value_parser = define)]
+    pub define: Vec<(String, i64)>,
+    /// Connections, each with one query under way; a list runs one after the other.
+    #[arg(
+        long,
+        alias = "threads",
+        value_delimiter = ',',
+        default_value = "1,8,64"
+    )]
+    pub connections: Vec<usize>,
+    /// Length of each step.
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub duration: Duration,
+    /// Each step first runs so long unmeasured.
+    #[arg(long, default_value = "1s", value_parser = pause)]
+    pub warmup: Duration,
+    /// Threads of the load client (default: one a core).
+    #[arg(long, default_value_t = 0)]
+    pub client_threads: usize,
+    /// Where random numbers begin: the same seed, the same values.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub repeat: Repeat,
+    #[command(flatten)]
+    pub to: Output,
+}
+
+/// Connections that say what comes before a measurement.
+const BEFORE: usize = 4;
+
+pub fn main(args: Args) -> Result<bool> {
+    catch_interrupts();
+    positive("--connections", &args.connections)?;
+    let file = File::read(&args.file, &args.define)?;
+    let (own, targets) = given_or_own(&args.url, args.to.quiet)?;
+    let repeats = args.repeat.times(targets.len())?;
+    let name = args.file.file_stem().unwrap_or_default();
+    let mut draft = Draft::new("queries", &name.to_string_lossy());
+    draft.set("queries", file.text.clone());
+    draft.set("seconds_a_step", args.duration.as_secs_f64());
+    draft.set("seed", args.seed);
+    for (name, value) in &args.define {
+        draft.set(name, *value);
+    }
+    draft.repeated(repeats);
+    let mut all = Vec::new();
+    for target in targets {
+        all.push(Asked::new(&args, &file, target, &mut draft)?);
+    }
+    let mut journal = Journal::open(&mut draft, &args.to)?;
+    let steps = args.connections.len() * all.len() * repeats;
+    progress::course(steps.saturating_sub(draft.done()) as f64);
+    if draft.done() < steps {
+        all.iter().try_for_each(|asked| asked.say(&file.before))?;
+    }
+    for (repeat, i) in turns(repeats, all.len()) {
+        draft.begin(repeat);
+        for &n in &args.connections {
+            all[i].measure(n, &mut draft, &mut journal)?;
+        }
+    }
+    if !interrupted() {
+        all.iter().try_for_each(|asked| asked.say(&file.after))?;
+    }
+    drop(own);
+    Ok(journal.finish(draft, Page::Beside)?.passed())
+}
+
+/// One target, and the queries in its language.
+struct Asked<'a> {
+    args: &'a Args,
+    target: Arc<dyn Target>,
+    info: TargetInfo,
+    table: Arc<Table>,
+    language: Language,
+    share: Arc<Share>,
+}
+
+impl<'a> Asked<'a> {
+    fn new(
+        args: &'a Args,
+        file: &File,
+        target: Arc<dyn Target>,
+        draft: &mut Draft,
+    ) -> Result<Asked<'a>> {
+        let mut info = target.info()?;
+        draft.tell_apart(&mut info);
+        draft.add_target(info.clone());
+        let database = target.database().unwrap_or_else(|| args.database.clone());
+        // No table of ours: statements name their own.
+        let table = Arc::new(Table {
+            database: database.clone(),
+            name: String::new(),
+            key: Key::Primary,
+            key_name: String::new(),
+            fields: Vec::new(),
+            text: true,
+            single_fields: false,
+        });
+        let language = target.dialect(&table, Durability::W1)?.language();
+        let share = Share::new(file, language, &database, args.seed)?;
+        Ok(Asked {
+            args,
+            target,
+            info,
+            table,
+            language,
+            share: Arc::new(share),
+        })
+    }
+
+    fn fleet(&self, share: &Arc<Share>, connections: usize) -> Result<(Fleet<Client>, usize)> {
+        let threads = match self.args.client_threads {
+            0 => process::allowed_cores().len(),
+            n => n,
+        };
+        let threads = threads.clamp(1, connections);
+        let control = self.target.dialect(&self.table, Durability::W1)?;
+        let fleet = Fleet::through(&*control, connections, threads, |i, _| {
+            let dialect = self.target.dialect(&self.table, Durability::W1)?;
+            Ok(Client::new(share, dialect, i as u64))
+        })?;
+        Ok((fleet, threads))
+    }
+
+    /// What comes before or after a measurement, statement by statement.
+    fn say(&self, all: &[file::Once]) -> Result<()> {
+        for once in all.iter().filter(|o| o.language == self.language) {
+            if interrupted() {
+                return Ok(());
+            }
+            let line = once.text.lines().next().unwrap_or_default();
+            say(
+                self.args.to.quiet,
+                format_args!("{}: {} × {line}", self.info.label(), once.times),
+            );
+            let share = Arc::new(self.share.only(once, &self.table.database)?);
+            let connections = BEFORE.min(once.times as usize);
+            self.fleet(&share, connections)?
+                .0
+                .run_quietly(None)
+                .map_err(|f| f.at(&self.info.url))?;
+        }
+        Ok(())
+    }
+
+    fn measure(&self, connections: usize, draft: &mut Draft, journal: &mut Journal) -> Result<()> {
+        let label = self.info.label();
+        let key = format!("{label} / {connections}");
+        if interrupted() || draft.has(&key) {
+            return Ok(());
+        }
+        progress::step(1.0);
+        let title = format!("{label}: {connections} connection(s)");
+        say(self.args.to.quiet, &title);
+        let (mut fleet, threads) = self.fleet(&self.share, connections)?;
+        if !self.args.warmup.is_zero() {
+            fleet
+                .run_quietly(Some(self.args.warmup))
+                .map_err(|f| f.at(&self.info.url))?;
+        }
+        let limit = self.args.duration;
+        let progress = Progress::new(
+            title,
+            Goal::Time(limit),
+            self.info.pids(),
+            self.args.to.quiet,
+        );
+        let done = fleet.watched(Some(limit), progress, &mut |_| {});
+        let (outcome, spent) = done.map_err(|f| f.at(&self.info.url))?;
+        let name = &draft.report.name;
+        let mut step = Step::new(name, connections, threads, &outcome, spent);
+        step.target = Some(label);
+        step.own_queries = true;
+        draft.push(&key, step);
+        journal.save(draft);
+        Ok(())
+    }
+}
+
+/// What is wrong with the file, and where.
+fn wrong(line: usize, why: impl std::fmt::Display) -> Fault {
+    Fault::Usage(format!("line {line}: {why}"))
+}
