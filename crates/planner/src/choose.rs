@@ -7,9 +7,11 @@
 
 mod by_index;
 mod by_text;
+mod chosen;
 mod near;
 
 pub(crate) use by_text::reads_terms;
+use chosen::Chosen;
 
 use crate::ID_INDEX;
 use crate::bounds::{self, FieldKind};
@@ -31,7 +33,6 @@ use query::index_keys::{FieldKind as KeyKind, KeyField, Multikey};
 use query::path::FieldPath;
 use query::sort::SortPattern;
 use std::sync::Arc;
-use text::Matcher;
 
 /// The most ranges that several fields' points multiply to.
 const MAX_RANGES: usize = 4096;
@@ -301,26 +302,8 @@ impl<'p> Planner<'p> {
         }
         let all = clauses(root);
         let mut done = vec![false; all.len()];
-        let mut list: Option<Vec<Interval>> = None;
-        let kind = FieldKind {
-            multikey: false,
-            dotted: false,
-            indexed: false,
-            sparse: false,
-            collation: None,
-        };
-        for p in preds.iter().filter(|p| p.path.is_id()) {
-            let Some(b) = bounds::of(p, kind) else {
-                continue;
-            };
-            list = Some(match list {
-                Some(l) => intersect(&l, &b.intervals),
-                None => b.intervals,
-            });
-            done[p.clause] |= b.exact;
-        }
         let ordered = self.id_order();
-        let list = match list {
+        let list = match id_bounds(preds, &mut done) {
             Some(l) if bounded(&l) => l,
             _ if hinted => vec![Interval::all()],
             // Nothing to say about `_id` but its order.
@@ -329,8 +312,6 @@ impl<'p> Planner<'p> {
                 vec![Interval::all()]
             }
         };
-        let reverse = ordered.unwrap_or(false);
-        let residual = |done: &[bool]| rest(all, done);
         if list.is_empty() {
             return Some(Candidate {
                 access: Access::Eof,
@@ -342,6 +323,7 @@ impl<'p> Planner<'p> {
                 fetched: 0.0,
             });
         }
+        let reverse = ordered.unwrap_or(false);
         let sorted = self.sort.is_none() || ordered.is_some();
         if list.iter().all(Interval::is_point) {
             let mut ids: Vec<_> = list.iter().map(|i| i.low.clone()).collect();
@@ -351,7 +333,7 @@ impl<'p> Planner<'p> {
             return Some(Candidate {
                 keys: ids.len() as f64,
                 access: Access::Ids(ids),
-                residual: residual(&done),
+                residual: rest(all, &done),
                 sorted,
                 covered: false,
                 id_bounds: list,
@@ -359,15 +341,7 @@ impl<'p> Planner<'p> {
             });
         }
         // One range over all intervals; what lies between them is tested.
-        let hull = match (list.first(), list.last()) {
-            (Some(a), Some(b)) => Interval::new(
-                a.low.clone(),
-                a.low_inclusive,
-                b.high.clone(),
-                b.high_inclusive,
-            ),
-            _ => Interval::all(),
-        };
+        let hull = hull(&list);
         if list.len() > 1 {
             done.iter_mut().for_each(|d| *d = false);
         }
@@ -379,7 +353,7 @@ impl<'p> Planner<'p> {
         Some(Candidate {
             keys: DEFAULT_DOCS * share(&list),
             access: Access::Records { low, high, reverse },
-            residual: residual(&done),
+            residual: rest(all, &done),
             sorted,
             covered: false,
             id_bounds: if hull.is_all() { Vec::new() } else { list },
@@ -682,6 +656,42 @@ fn paths_of(node: &Node, f: &mut impl FnMut(&FieldPath) -> bool) -> bool {
     }
 }
 
+/// The bounds of `_id`, if there are any; marks the clauses that they decide as done.
+fn id_bounds(preds: &[Predicate<'_>], done: &mut [bool]) -> Option<Vec<Interval>> {
+    let kind = FieldKind {
+        multikey: false,
+        dotted: false,
+        indexed: false,
+        sparse: false,
+        collation: None,
+    };
+    let mut list: Option<Vec<Interval>> = None;
+    for p in preds.iter().filter(|p| p.path.is_id()) {
+        let Some(b) = bounds::of(p, kind) else {
+            continue;
+        };
+        list = Some(match list {
+            Some(l) => intersect(&l, &b.intervals),
+            None => b.intervals,
+        });
+        done[p.clause] |= b.exact;
+    }
+    list
+}
+
+/// The interval from the first of a list to the last.
+fn hull(list: &[Interval]) -> Interval {
+    match (list.first(), list.last()) {
+        (Some(a), Some(b)) => Interval::new(
+            a.low.clone(),
+            a.low_inclusive,
+            b.high.clone(),
+            b.high_inclusive,
+        ),
+        _ => Interval::all(),
+    }
+}
+
 /// What part of the values a list of intervals is thought to hold.
 fn share(list: &[Interval]) -> f64 {
     let one = |i: &Interval| {
@@ -704,141 +714,6 @@ fn share(list: &[Interval]) -> f64 {
         }
     };
     list.iter().map(one).sum::<f64>().min(1.0)
-}
-
-/// The bounds of each field of an index.
-struct Chosen {
-    /// Empty lists only where nothing can match; fields without bounds have all values.
-    intervals: Vec<Vec<Interval>>,
-    /// For each field the clauses that went into its bounds, and whether the bounds decide them.
-    exact: Vec<Vec<(usize, bool)>>,
-}
-
-impl Chosen {
-    /// `text`: the clause that is a `$text`, for its index.
-    fn of(preds: &[Predicate<'_>], info: &IndexInfo, text: Option<(usize, &Matcher)>) -> Chosen {
-        let (fields, multikey) = (&info.key.fields, Multikey(info.multikey));
-        let sparse = info.sparse;
-        let collation = info.key.collation();
-        let mut out = Chosen {
-            intervals: Vec::with_capacity(fields.len()),
-            exact: Vec::with_capacity(fields.len()),
-        };
-        // The clause and kind of predicate that bound earlier array fields.
-        let mut arrays: Vec<(usize, Option<usize>)> = Vec::new();
-        for (i, f) in fields.iter().enumerate() {
-            let kind = FieldKind {
-                multikey: multikey.field(i),
-                dotted: f.path.is_dotted(),
-                indexed: f.path.has_index_part(),
-                sparse,
-                collation,
-            };
-            let asked = match f.kind {
-                KeyKind::Ordered => wildcard::Asked::Value,
-                KeyKind::Hashed => {
-                    let (list, exact) = hashed(preds, f, collation);
-                    out.intervals.push(list);
-                    out.exact.push(exact);
-                    continue;
-                }
-                KeyKind::Cells => {
-                    let (list, clauses) = cells::bounds(preds, f, info);
-                    out.intervals.push(list);
-                    out.exact.push(clauses);
-                    continue;
-                }
-                KeyKind::WildcardPath => {
-                    let (list, exact) = wildcard::path_bounds(preds, fields, i);
-                    out.intervals.push(list);
-                    out.exact.push(exact);
-                    continue;
-                }
-                KeyKind::Wildcard => wildcard::asked(preds, &f.path),
-                KeyKind::Term | KeyKind::Score => {
-                    let (list, exact) = text
-                        .filter(|_| f.kind == KeyKind::Term)
-                        .map_or((vec![Interval::all()], Vec::new()), by_text::bounds);
-                    out.intervals.push(list);
-                    out.exact.push(exact);
-                    continue;
-                }
-            };
-            let sure = |p: &Predicate<'_>| f.kind == KeyKind::Ordered || wildcard::decides(p);
-            let here = preds.iter().filter(|p| {
-                *p.path == f.path
-                    && match asked {
-                        wildcard::Asked::Value if f.kind == KeyKind::Ordered => true,
-                        wildcard::Asked::Value => wildcard::bounds_value(p),
-                        _ => false,
-                    }
-            });
-            let mut list: Option<Vec<Interval>> = None;
-            let mut exact = Vec::new();
-            if kind.multikey {
-                // Two predicates may hold for two elements: one of them bounds, unless both are
-                // about one element.
-                let shared: Vec<Option<usize>> = arrays
-                    .iter()
-                    .filter(|(j, _)| fields[*j].path.first() == f.path.first())
-                    .map(|(_, c)| *c)
-                    .collect();
-                let best = here
-                    .filter(|p| shared.iter().all(|c| *c == Some(p.clause) && p.element))
-                    .filter_map(|p| Some((p, bounds::of(p, kind)?)))
-                    .filter(|(_, b)| bounded(&b.intervals))
-                    .min_by(|(_, a), (_, b)| share(&a.intervals).total_cmp(&share(&b.intervals)));
-                if let Some((p, b)) = best {
-                    let mut l = b.intervals;
-                    if p.same_value {
-                        for q in preds
-                            .iter()
-                            .filter(|q| q.same_value && q.clause == p.clause && *q.path == f.path)
-                        {
-                            if let Some(b) = bounds::of(q, kind) {
-                                l = intersect(&l, &b.intervals);
-                            }
-                        }
-                    }
-                    exact.push((p.clause, b.exact && sure(p)));
-                    arrays.push((i, p.element.then_some(p.clause)));
-                    list = Some(l);
-                }
-            } else {
-                for p in here {
-                    let Some(b) = bounds::of(p, kind) else {
-                        continue;
-                    };
-                    list = Some(match list {
-                        Some(l) => intersect(&l, &b.intervals),
-                        None => b.intervals,
-                    });
-                    exact.push((p.clause, b.exact && sure(p)));
-                }
-            }
-            out.intervals
-                .push(list.unwrap_or_else(|| vec![Interval::all()]));
-            out.exact.push(exact);
-        }
-        out
-    }
-}
-
-/// The hashes that the predicates on a hashed field allow.
-fn hashed(
-    preds: &[Predicate<'_>],
-    f: &KeyField,
-    collation: Option<&Collation>,
-) -> (Vec<Interval>, Vec<(usize, bool)>) {
-    let mut list = vec![Interval::all()];
-    let mut exact = Vec::new();
-    for p in preds.iter().filter(|p| *p.path == f.path) {
-        if let Some(b) = bounds::hashed(p, collation) {
-            list = intersect(&list, &b.intervals);
-            exact.push((p.clause, b.exact));
-        }
-    }
-    (list, exact)
 }
 
 struct Spread {
