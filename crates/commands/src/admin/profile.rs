@@ -3,57 +3,54 @@
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::Elem;
+use bson::{Elem, Val};
 use errors::{Result, bail};
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use std::sync::Arc;
 
+const AT: &str = "profile";
+
+idl::arguments! {
+    struct Arguments<'a> {
+        "slowms" => slow_ms: Option<i64> = idl::int,
+        "sampleRate" => rate: Option<f64> = read_rate,
+        "filter" => filter: Option<Val<'a>> = idl::value,
+    }
+}
+
+fn read_rate(within: &str, e: Elem<'_>) -> Result<Option<f64>> {
+    let rate = idl::number(within, e)?;
+    if let Some(r) = rate.filter(|r| !(0.0..=1.0).contains(r)) {
+        bail!(
+            BadValue,
+            "BSON field 'sampleRate' value must be >= 0 and <= 1, actual value '{r}'"
+        );
+    }
+    Ok(rate)
+}
+
+/// The filter that is asked for; `None` for "unset".
+fn parse_filter(v: Val<'_>) -> Result<Option<Arc<Filter>>> {
+    match (v.as_doc(), v.as_str()) {
+        (Some(d), _) => Ok(Some(Arc::new(Filter::parse(d, &ParseEnv::new())?))),
+        (None, Some("unset")) => Ok(None),
+        _ => bail!(
+            BadValue,
+            "Expected an object, or the string 'unset' for 'filter', got {}",
+            v.type_name()
+        ),
+    }
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    const AT: &str = "profile";
     let name = Elem {
         name: AT,
         val: cx.args.first,
     };
     let level = idl::required(AT, AT, idl::int(AT, name)?)?;
-    let (mut slow_ms, mut rate, mut filter) = (None, None, None);
-    for e in &cx.args.fields {
-        match e.name {
-            "slowms" => slow_ms = idl::int(AT, *e)?,
-            "sampleRate" => {
-                if e.val.is_nullish() {
-                    continue;
-                }
-                let Some(r) = e.val.to_f64() else {
-                    return Err(idl::mismatch(
-                        AT,
-                        e.name,
-                        e.val,
-                        &["long", "int", "decimal", "double"],
-                    ));
-                };
-                if !(0.0..=1.0).contains(&r) {
-                    bail!(
-                        BadValue,
-                        "BSON field 'sampleRate' value must be >= 0 and <= 1, actual value '{r}'"
-                    );
-                }
-                rate = Some(r);
-            }
-            "filter" => {
-                filter = Some(match (e.val.as_doc(), e.val.as_str()) {
-                    (Some(d), _) => Some(Arc::new(Filter::parse(d, &ParseEnv::new())?)),
-                    (None, Some("unset")) => None,
-                    _ => bail!(
-                        BadValue,
-                        "Expected an object, or the string 'unset' for 'filter', got {}",
-                        e.val.type_name()
-                    ),
-                });
-            }
-            _ => return Err(cx.args.unknown(*e)),
-        }
-    }
+    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
+    let filter = a.filter.map(parse_filter).transpose()?;
     let profiler = &cx.app.profiler;
     let mut settings = profiler.settings(cx.args.db);
     let was = (settings.clone(), profiler.slow_ms(), profiler.sample_rate());
@@ -63,14 +60,14 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             cx.app.create_profile(cx.args.db)?;
         }
         settings.level = level as i32;
-        if let Some(f) = filter {
-            settings.filter = f;
+        if let Some(filter) = filter {
+            settings.filter = filter;
         }
-        if let Some(ms) = slow_ms {
+        if let Some(ms) = a.slow_ms {
             profiler.set_slow_ms(ms.clamp(i64::from(i32::MIN), i64::from(i32::MAX)));
         }
-        if let Some(r) = rate {
-            profiler.set_sample_rate(r);
+        if let Some(rate) = a.rate {
+            profiler.set_sample_rate(rate);
         }
         profiler.set(cx.args.db, settings);
     }

@@ -4,6 +4,7 @@
 
 use super::cursor::{self, FIRST_BATCH, Keep};
 use super::variables;
+use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
@@ -210,83 +211,102 @@ fn wanted(filters: &[Doc<'_>], fields: &[&str], env: &ParseEnv) -> Result<Option
     Filter::parse(w.finish().as_doc(), env).map(Some)
 }
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    cx.op.need_worker()?;
-    let coll = cx.args.first.as_str();
-    let (mut batch, mut let_, mut collation, mut cursor_given) = (None, None, None, false);
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "cursor" => {
-                cursor_given = true;
-                for c in e.val.as_doc().unwrap_or(Doc::EMPTY) {
-                    match c.name {
-                        "batchSize" => batch = idl::int_from("cursor", c, 0)?,
-                        name => return Err(idl::unknown("cursor", name)),
-                    }
-                }
-            }
-            "let" => let_ = idl::doc("aggregate", e)?,
-            "collation" => {
-                collation = crate::request::collation::given(idl::doc("aggregate", e)?)?;
-            }
-            "pipeline" | "hint" | "allowDiskUse" | "bypassDocumentValidation" | "explain" => {}
-            _ => {}
+idl::arguments! {
+    /// The arguments of an aggregate that opens a change stream.
+    struct Arguments<'a> {
+        "cursor" => cursor: Option<Option<i64>> = read_cursor,
+        "let" => let_: Option<Doc<'a>> = idl::doc,
+        "collation" => collation: CollationArgument = collation::read,
+    }
+}
+
+/// The argument `cursor`: the size of the first batch, if it tells one.
+fn read_cursor(_within: &str, e: Elem<'_>) -> Result<Option<Option<i64>>> {
+    let mut batch = None;
+    for c in e.val.as_doc().into_iter().flatten() {
+        match c.name {
+            "batchSize" => batch = idl::int_from("cursor", c, 0)?,
+            name => return Err(idl::unknown("cursor", name)),
         }
     }
-    if !cursor_given {
+    Ok(Some(batch))
+}
+
+/// Reads the arguments that a change stream heeds; of the others of aggregate it heeds none.
+fn arguments<'a>(cx: &CommandContext<'_, 'a>) -> Result<Arguments<'a>> {
+    let mut a = Arguments::default();
+    for e in cx.args.fields.iter().copied() {
+        a.read("aggregate", e)?;
+    }
+    if a.cursor.is_none() {
         bail!(
             FailedToParse,
             "The 'cursor' option is required, except for aggregate with the explain argument"
         );
     }
+    Ok(a)
+}
+
+fn check_read_concern(cx: &CommandContext<'_, '_>) -> Result<()> {
     let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());
-    if let Some(level) = concern.and_then(|d| d.get("level")?.as_str())
-        && level != "majority"
-    {
-        bail!(
+    match concern.and_then(|d| d.get("level")?.as_str()) {
+        None | Some("majority") => Ok(()),
+        Some(level) => bail!(
             InvalidOptions,
             "{STAGE} cannot run with a readConcern other than 'majority'. Current readConcern: {level}"
-        );
+        ),
     }
-    let stages = cx.args.field("pipeline").and_then(|v| v.as_array());
-    let mut stages = stages.unwrap_or(Doc::EMPTY).values();
-    let given = stages.next().and_then(|v| v.as_doc()?.first());
-    let spec_given = given.map_or(Val::NULL, |e| e.val);
-    let spec = Spec::parse(spec_given)?;
-    let expands = spec_given
-        .as_doc()
-        .is_some_and(|d| d.contains("showExpandedEvents"));
+}
+
+/// Parses `$changeStream` itself.
+fn spec(cx: &CommandContext<'_, '_>, given: Val<'_>) -> Result<Spec> {
+    let spec = Spec::parse(given)?;
+    let expands = (given.as_doc()).is_some_and(|d| d.contains("showExpandedEvents"));
     if cx.args.generic.api.strict && expands {
         bail!(
             APIStrictError,
             "BSON field '{STAGE}.showExpandedEvents' is not allowed with apiStrict:true."
         );
     }
-    let scope = scope(cx, coll, &spec)?;
-    let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
-    let (env, vars) = variables::variables(cx, &ns, &collation, let_)?;
-    let (mut pipeline, mut split) = (PerDocument::default(), false);
-    // The conditions of the matches that come first.
-    let (mut matches, mut leading) = (Vec::new(), true);
-    for stage in stages {
-        let Some(e) = stage
-            .as_doc()
-            .filter(|d| d.count() == 1)
-            .and_then(|d| d.first())
-        else {
-            bail!(
-                40323,
-                "A pipeline stage specification object must contain exactly one field."
-            );
-        };
-        if split {
-            bail!(7182802, "{SPLIT} must be the last stage in the pipeline");
+    Ok(spec)
+}
+
+/// The stages after `$changeStream`.
+#[derive(Default)]
+struct Stages<'a> {
+    pipeline: PerDocument,
+    /// The conditions of the matches that come first.
+    matches: Vec<Doc<'a>>,
+    /// `$changeStreamSplitLargeEvent` is the last one.
+    split: bool,
+}
+
+impl<'a> Stages<'a> {
+    fn parse(stages: impl Iterator<Item = Val<'a>>, env: &ParseEnv) -> Result<Stages<'a>> {
+        let mut parsed = Stages::default();
+        let mut leading = true;
+        for stage in stages {
+            let stage = stage.as_doc().filter(|d| d.count() == 1);
+            let Some(e) = stage.and_then(|d| d.first()) else {
+                bail!(
+                    40323,
+                    "A pipeline stage specification object must contain exactly one field."
+                );
+            };
+            if parsed.split {
+                bail!(7182802, "{SPLIT} must be the last stage in the pipeline");
+            }
+            leading &= e.name == "$match";
+            parsed.matches.extend(e.val.as_doc().filter(|_| leading));
+            parsed.add(e, env)?;
         }
-        leading &= e.name == "$match";
-        matches.extend(e.val.as_doc().filter(|_| leading));
+        Ok(parsed)
+    }
+
+    fn add(&mut self, e: Elem<'a>, env: &ParseEnv) -> Result<()> {
         if e.name == SPLIT {
-            split = true;
-        } else if !pipeline.add(e.name, e.val, &env)? {
+            self.split = true;
+        } else if !self.pipeline.add(e.name, e.val, env)? {
             // One that nobody knows is refused as such.
             query::pipeline::check_stage(e.name)?;
             bail!(
@@ -295,7 +315,23 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 e.name
             );
         }
+        Ok(())
     }
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    cx.op.need_worker()?;
+    let coll = cx.args.first.as_str();
+    let a = arguments(cx)?;
+    check_read_concern(cx)?;
+    let stages = cx.args.field("pipeline").and_then(|v| v.as_array());
+    let mut stages = stages.into_iter().flat_map(|s| s.values());
+    let first = stages.next().and_then(|v| v.as_doc()?.first());
+    let spec = spec(cx, first.map_or(Val::NULL, |e| e.val))?;
+    let scope = scope(cx, coll, &spec)?;
+    let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
+    let (env, vars) = variables::variables(cx, &ns, &a.collation, a.let_)?;
+    let stages = Stages::parse(stages, &env)?;
     let request = ChangeStreamRequest {
         shown: Shown {
             scope,
@@ -305,15 +341,15 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         before: spec.before,
         start: spec.start(),
         wanted: Wanted {
-            ns: wanted(&matches, &["ns"], &env)?,
-            summary: wanted(&matches, &SUMMARY_FIELDS, &env)?,
+            ns: wanted(&stages.matches, &["ns"], &env)?,
+            summary: wanted(&stages.matches, &SUMMARY_FIELDS, &env)?,
         },
-        pipeline,
+        pipeline: stages.pipeline,
         vars,
-        split,
+        split: stages.split,
     };
     let stream = ChangeStream::open(&cx.app.engine.log_tail, request)?;
-    let batch = batch.map_or(FIRST_BATCH, |b| b.unsigned_abs());
+    let batch = a.cursor.flatten().map_or(FIRST_BATCH, |b| b.unsigned_abs());
     cursor::first_batch(cx, &ns, Box::new(stream), batch, Keep::default())?;
     Ok(Done::Reply)
 }

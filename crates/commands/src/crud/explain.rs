@@ -52,46 +52,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             &["object"],
         ));
     };
-    let mut verbosity = Verbosity::AllPlansExecution;
-    for e in &cx.args.fields {
-        match e.name {
-            "verbosity" => {
-                verbosity = match idl::string("explain", *e)? {
-                    Some("queryPlanner") => Verbosity::QueryPlanner,
-                    Some("executionStats") => Verbosity::ExecutionStats,
-                    Some("allPlansExecution") | None => Verbosity::AllPlansExecution,
-                    Some(v) => {
-                        bail!(
-                            BadValue,
-                            "Enumeration value '{v}' for field 'explain.verbosity' is not a valid value."
-                        )
-                    }
-                }
-            }
-            _ => return Err(cx.args.unknown(*e)),
-        }
-    }
+    let verbosity = verbosity(cx)?;
     cx.op.need_worker()?;
     heed_inner_limit(cx, inner)?;
-    let name = inner.first().map_or("", |e| e.name);
-    let command: &'static str = match name {
-        "find" => "find",
-        "count" => "count",
-        "distinct" => "distinct",
-        "update" => "update",
-        "delete" => "delete",
-        "findAndModify" | "findandmodify" => "findAndModify",
-        "aggregate" => {
-            return super::aggregate::explain(cx, inner, verbosity);
-        }
-        _ if crate::request::table::lookup(name).is_some() => {
-            bail!(IllegalOperation, "Cannot explain cmd: {name}")
-        }
-        _ => bail!(
-            CommandNotFound,
-            "Explain failed due to unknown command: {name}"
-        ),
-    };
+    let command = explained(inner.first().map_or("", |e| e.name))?;
+    if command == "aggregate" {
+        return super::aggregate::explain(cx, inner, verbosity);
+    }
     let args = Args::parse(command, inner, Some(cx.args.db))?;
     let outer = std::mem::replace(&mut cx.args, args);
     let coll = match cx.args.namespace() {
@@ -115,6 +82,45 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let subject = subject?;
     write(cx, inner, subject, verbosity)?;
     Ok(Done::Reply)
+}
+
+fn verbosity(cx: &CommandContext<'_, '_>) -> Result<Verbosity> {
+    let mut verbosity = Verbosity::AllPlansExecution;
+    for e in &cx.args.fields {
+        if e.name != "verbosity" {
+            return Err(cx.args.unknown(*e));
+        }
+        verbosity = match idl::string("explain", *e)? {
+            Some("queryPlanner") => Verbosity::QueryPlanner,
+            Some("executionStats") => Verbosity::ExecutionStats,
+            Some("allPlansExecution") | None => Verbosity::AllPlansExecution,
+            Some(v) => bail!(
+                BadValue,
+                "Enumeration value '{v}' for field 'explain.verbosity' is not a valid value."
+            ),
+        };
+    }
+    Ok(verbosity)
+}
+
+/// The command of that name, if it can be explained.
+fn explained(name: &str) -> Result<&'static str> {
+    Ok(match name {
+        "find" => "find",
+        "count" => "count",
+        "distinct" => "distinct",
+        "update" => "update",
+        "delete" => "delete",
+        "findAndModify" | "findandmodify" => "findAndModify",
+        "aggregate" => "aggregate",
+        _ if crate::request::table::lookup(name).is_some() => {
+            bail!(IllegalOperation, "Cannot explain cmd: {name}")
+        }
+        _ => bail!(
+            CommandNotFound,
+            "Explain failed due to unknown command: {name}"
+        ),
+    })
 }
 
 /// Some clients give the limit of time to the command that is explained.
@@ -153,54 +159,18 @@ fn subject<'a>(cx: &CommandContext<'_, 'a>, command: &str) -> Result<Subject<'a>
         });
     }
     let ns = cx.args.namespace()?;
-    let doc = |name: &str| cx.args.field(name).and_then(|v: Val<'a>| v.as_doc());
-    let statement = match command {
-        "update" => Some(first_statement(cx, "updates")?),
-        "delete" => Some(first_statement(cx, "deletes")?),
-        _ => None,
-    };
-    let collation = match statement {
-        Some(s) => s.get("collation").and_then(|v| v.as_doc()),
-        None => doc("collation"),
-    };
-    let collation = crate::request::collation::given(collation)?;
-    let (query, hint, sort, top) = match command {
-        "count" | "distinct" => (doc("query"), cx.args.field("hint"), None, None),
-        "update" => {
-            let s = first_statement(cx, "updates")?;
-            (
-                s.get("q").and_then(|v| v.as_doc()),
-                s.get("hint"),
-                None,
-                Some("UPDATE"),
-            )
-        }
-        "delete" => {
-            let s = first_statement(cx, "deletes")?;
-            (
-                s.get("q").and_then(|v| v.as_doc()),
-                s.get("hint"),
-                None,
-                Some("DELETE"),
-            )
-        }
-        _ => {
-            let top = if cx.args.field("remove").is_some_and(|v| v.truthy()) {
-                "DELETE"
-            } else {
-                "UPDATE"
-            };
-            (doc("query"), cx.args.field("hint"), doc("sort"), Some(top))
-        }
-    };
-    let (env, vars) = variables::variables(cx, &ns, &collation, doc("let"))?;
-    let mut request = FindRequest::new(Filter::parse(query.unwrap_or(Doc::EMPTY), &env)?);
+    let written = WrittenQuery::of(cx, command)?;
+    let collation = crate::request::collation::given(written.collation)?;
+    let lets = cx.args.field("let").and_then(|v| v.as_doc());
+    let (env, vars) = variables::variables(cx, &ns, &collation, lets)?;
+    let filter = Filter::parse(written.query.unwrap_or(Doc::EMPTY), &env)?;
+    let mut request = FindRequest::new(filter);
     request.vars = vars;
-    request.hint = match hint {
+    request.hint = match written.hint {
         Some(h) => variables::hint(h)?,
         None => None,
     };
-    request.sort = match sort.filter(|s| !s.is_empty()) {
+    request.sort = match written.sort.filter(|s| !s.is_empty()) {
         Some(s) => {
             let pattern = SortPattern::parse_found(s)?.collated(env.collation());
             pattern.check_meta(request.filter.text().is_some())?;
@@ -208,35 +178,74 @@ fn subject<'a>(cx: &CommandContext<'_, 'a>, command: &str) -> Result<Subject<'a>
         }
         None => None,
     };
+    let key = cx.args.field("key").and_then(|v| v.as_str());
     if command == "count" {
-        let number = |name: &str| {
-            cx.args
-                .field(name)
-                .and_then(|v| v.to_i64_truncated())
-                .unwrap_or(0)
-        };
-        request.skip = number("skip").max(0).unsigned_abs();
-        request.limit = match number("limit").unsigned_abs() {
-            0 => None,
-            n => Some(n),
-        };
+        let number = |name: &str| cx.args.field(name).and_then(|v| v.to_i64_truncated());
+        request.skip = number("skip").unwrap_or(0).max(0).unsigned_abs();
+        request.limit = number("limit").map(i64::unsigned_abs).filter(|n| *n > 0);
     }
     Ok(Subject {
         ns,
         request,
-        top,
+        top: written.top,
         count: command == "count",
-        distinct: match command {
-            "distinct" => cx
-                .args
-                .field("key")
-                .and_then(|v| v.as_str())
-                .map(FieldPath::new),
-            _ => None,
-        },
+        distinct: key.filter(|_| command == "distinct").map(FieldPath::new),
         collation: env.collation().cloned(),
         disk_use: true,
     })
+}
+
+/// The query of a command other than find, as it is written.
+struct WrittenQuery<'a> {
+    query: Option<Doc<'a>>,
+    hint: Option<Val<'a>>,
+    sort: Option<Doc<'a>>,
+    collation: Option<Doc<'a>>,
+    /// UPDATE, DELETE, … on top of the query.
+    top: Option<&'static str>,
+}
+
+impl<'a> WrittenQuery<'a> {
+    fn of(cx: &CommandContext<'_, 'a>, command: &str) -> Result<WrittenQuery<'a>> {
+        let doc = |name: &str| cx.args.field(name).and_then(|v: Val<'a>| v.as_doc());
+        let (sort, top) = match command {
+            "update" => {
+                return Ok(Self::of_statement(
+                    first_statement(cx, "updates")?,
+                    "UPDATE",
+                ));
+            }
+            "delete" => {
+                return Ok(Self::of_statement(
+                    first_statement(cx, "deletes")?,
+                    "DELETE",
+                ));
+            }
+            "count" | "distinct" => (None, None),
+            _ if cx.args.field("remove").is_some_and(|v| v.truthy()) => {
+                (doc("sort"), Some("DELETE"))
+            }
+            _ => (doc("sort"), Some("UPDATE")),
+        };
+        Ok(WrittenQuery {
+            query: doc("query"),
+            hint: cx.args.field("hint"),
+            sort,
+            collation: doc("collation"),
+            top,
+        })
+    }
+
+    /// A statement of update or delete.
+    fn of_statement(s: Doc<'a>, top: &'static str) -> WrittenQuery<'a> {
+        WrittenQuery {
+            query: s.get("q").and_then(|v| v.as_doc()),
+            hint: s.get("hint"),
+            sort: None,
+            collation: s.get("collation").and_then(|v| v.as_doc()),
+            top: Some(top),
+        }
+    }
 }
 
 /// What a run of the query counted.

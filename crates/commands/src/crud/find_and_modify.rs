@@ -6,7 +6,7 @@ use crate::clock::now_millis;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, DocBuf, Val};
+use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, bail};
 use executor::{DeleteRequest, FindAndModify, FoundAndModified, Retry, StmtResult, UpdateRequest};
 use planner::Hint;
@@ -124,25 +124,28 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             images: true,
         }),
     };
-    let found = execute(cx, &ns, &what, &common)?;
-    let value = match (found.value, &projection) {
+    let mut found = execute(cx, &ns, &what, &common)?;
+    let value = match (found.value.take(), &projection) {
         (Some(d), Some(p)) => Some(project(p, &d, &filter, &vars)?),
         (value, _) => value,
     };
-    let w = &mut cx.w;
+    write_reply(&mut cx.w, &found, value.as_ref(), a.remove);
+    Ok(Done::Reply)
+}
+
+fn write_reply(w: &mut Writer, found: &FoundAndModified, value: Option<&DocBuf>, removed: bool) {
     w.open_doc("lastErrorObject").i32("n", found.n as i32);
-    if !a.remove {
+    if !removed {
         w.bool("updatedExisting", found.updated_existing);
     }
     if let Some(id) = &found.upserted {
         w.val("upserted", id.as_val());
     }
     w.close();
-    match &value {
+    match value {
         None => w.null("value"),
         Some(d) => w.doc("value", d.as_doc()),
     };
-    Ok(Done::Reply)
 }
 
 /// Changes the document, unless it is a retry of what was done before.

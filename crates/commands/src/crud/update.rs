@@ -6,8 +6,8 @@ use crate::clock::now_millis;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, Val, Value};
-use errors::{Result, Stop, bail};
+use bson::{Doc, Val, Value, Writer};
+use errors::{Error, Result, Stop, bail};
 use executor::{Retry, StmtResult, UpdateRequest, Updated};
 use planner::Hint;
 use query::expr::{ParseEnv, Vars};
@@ -211,16 +211,59 @@ fn check_stage_names(u: Val<'_>) -> Result<()> {
     Ok(())
 }
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let ns = cx.args.namespace()?;
-    let docs = batch::documents(cx, "update", "updates")?;
-    cx.statements = docs.len() as u64;
+/// What the statements of a command did.
+#[derive(Default)]
+struct Outcomes {
+    n: u64,
+    modified: u64,
+    /// Position of the statement, and `_id`.
+    upserted: Vec<(usize, Value)>,
+    errors: Vec<(usize, Error)>,
+    /// The ids of statements that ran before.
+    again: Vec<i32>,
+}
+
+impl Outcomes {
+    fn add(&mut self, at: usize, u: Updated) {
+        self.n += u.matched + u64::from(u.upserted.is_some());
+        self.modified += u.modified;
+        self.upserted.extend(u.upserted.map(|id| (at, id)));
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.i32("n", self.n as i32);
+        if !self.upserted.is_empty() {
+            w.open_array("upserted");
+            for (at, id) in &self.upserted {
+                w.open_doc("")
+                    .i32("index", *at as i32)
+                    .val("_id", id.as_val())
+                    .close();
+            }
+            w.close();
+        }
+        w.i32("nModified", self.modified as i32);
+        batch::write_errors(w, &self.errors);
+        batch::retried(w, &self.again);
+    }
+}
+
+/// The arguments that all writing commands have.
+fn common<'r>(cx: &CommandContext<'_, 'r>) -> Result<Common<'r>> {
     let mut common = Common::default();
     for e in &cx.args.fields {
         if e.name != "updates" && !common.read("update", *e)? {
             return Err(cx.args.unknown(*e));
         }
     }
+    Ok(common)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let ns = cx.args.namespace()?;
+    let docs = batch::documents(cx, "update", "updates")?;
+    cx.statements = docs.len() as u64;
+    let common = common(cx)?;
     if docs.len() > 1 {
         // A later statement must see the earlier ones, and could not be handed over after them.
         cx.op.need_worker()?;
@@ -234,31 +277,21 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         hold: batch::retryable(cx)?,
         ids: common.ids(statements.len()),
     };
-    let (mut n, mut modified) = (0, 0);
-    let mut upserted: Vec<(usize, Value)> = Vec::new();
-    let mut errors = Vec::new();
-    let mut again = Vec::new();
+    let mut outcomes = Outcomes::default();
     for (at, s) in statements.iter().enumerate() {
-        let mut tally = |u: Updated| {
-            n += u.matched + u64::from(u.upserted.is_some());
-            modified += u.modified;
-            if let Some(id) = u.upserted {
-                upserted.push((at, id));
-            }
-        };
         if let Some(done) = shared.executed(at) {
-            tally(done_before(done));
-            again.push(shared.id(at));
+            outcomes.add(at, done_before(done));
+            outcomes.again.push(shared.id(at));
             cx.after_commit = true;
             continue;
         }
         match execute(cx, &ns, s, &mut shared, at) {
             Ok(u) => {
                 cx.work.wrote(&u);
-                tally(u);
+                outcomes.add(at, u);
             }
             Err(Stop::Failed(e)) if !batch::is_fatal(&e) => {
-                errors.push((at, e));
+                outcomes.errors.push((at, e));
                 if common.is_ordered() {
                     break;
                 }
@@ -271,19 +304,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     for s in &statements {
         check_stage_names(s.u)?;
     }
-    cx.w.i32("n", n as i32);
-    if !upserted.is_empty() {
-        cx.w.open_array("upserted");
-        for (at, id) in &upserted {
-            cx.w.open_doc("")
-                .i32("index", *at as i32)
-                .val("_id", id.as_val())
-                .close();
-        }
-        cx.w.close();
-    }
-    cx.w.i32("nModified", modified as i32);
-    batch::write_errors(&mut cx.w, &errors);
-    batch::retried(&mut cx.w, &again);
+    outcomes.write(&mut cx.w);
     Ok(Done::Reply)
 }

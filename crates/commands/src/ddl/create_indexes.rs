@@ -5,7 +5,7 @@ use super::index_spec::{IndexSpec, MAX_INDEXES};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem};
-use catalog::NewIndex;
+use catalog::{Collection, NewIndex};
 use errors::{Result, bail};
 
 idl::arguments! {
@@ -28,12 +28,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(BadValue, "Must specify at least one index to create");
     }
     check_target(&ns)?;
-    if catalog::collection_of(&ns).starts_with("system.") {
-        let hidden = |v: bson::Val<'_>| v.as_doc()?.get("hidden").map(|h| h.truthy());
-        if indexes.values().any(|v| hidden(v) == Some(true)) {
-            bail!(BadValue, "Can't hide index on system collection");
-        }
-    }
+    check_hidden(&ns, indexes)?;
     let collation = cx.app.engine.catalog.collation_of(&ns);
     let specs = indexes
         .values()
@@ -44,32 +39,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let pending = pending.and_then(|t| t.created(&ns).cloned());
     let existing = pending.or_else(|| catalog.get(&ns));
     let created = existing.is_none();
-    let (before, new) = match existing {
-        Some(c) if c.is_view() => bail!(
-            CommandNotSupportedOnView,
-            "Cannot create indexes on view '{ns}'"
-        ),
-        Some(c) => {
-            let own = usize::from(c.option("clusteredIndex").is_none());
-            (
-                c.secondary().count() + own,
-                wanted(&specs, c.index_specs())?,
-            )
-        }
-        None => (
-            1,
-            wanted(
-                &specs,
-                vec![bson::doc! { "v": 2, "key": bson::doc! { "_id": 1 }, "name": "_id_" }],
-            )?,
-        ),
-    };
-    if before + new.len() > MAX_INDEXES {
-        bail!(
-            CannotCreateIndex,
-            "add index fails, too many indexes for {ns}"
-        );
-    }
+    let (before, new) = missing(&ns, existing.as_deref(), &specs)?;
     let n = new.len();
     if cx.op.transaction.is_some() {
         create_in_transaction(cx, &ns, &new)?;
@@ -89,6 +59,45 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         changed(cx);
     }
     Ok(Done::Reply)
+}
+
+fn check_hidden(ns: &str, indexes: Doc<'_>) -> Result<()> {
+    let hidden = |v: bson::Val<'_>| v.as_doc()?.get("hidden").map(|h| h.truthy());
+    if catalog::collection_of(ns).starts_with("system.")
+        && indexes.values().any(|v| hidden(v) == Some(true))
+    {
+        bail!(BadValue, "Can't hide index on system collection");
+    }
+    Ok(())
+}
+
+/// The number of indexes that there are, and the indexes of `specs` that are to be made.
+fn missing(
+    ns: &str,
+    existing: Option<&Collection>,
+    specs: &[IndexSpec],
+) -> Result<(usize, Vec<NewIndex>)> {
+    let (before, new) = match existing {
+        Some(c) if c.is_view() => bail!(
+            CommandNotSupportedOnView,
+            "Cannot create indexes on view '{ns}'"
+        ),
+        Some(c) => {
+            let own = usize::from(c.option("clusteredIndex").is_none());
+            (c.secondary().count() + own, wanted(specs, c.index_specs())?)
+        }
+        None => {
+            let own = bson::doc! { "v": 2, "key": bson::doc! { "_id": 1 }, "name": "_id_" };
+            (1, wanted(specs, vec![own])?)
+        }
+    };
+    if before + new.len() > MAX_INDEXES {
+        bail!(
+            CannotCreateIndex,
+            "add index fails, too many indexes for {ns}"
+        );
+    }
+    Ok((before, new))
 }
 
 /// In a transaction indexes are made on collections that it has made itself and that are empty.

@@ -5,7 +5,7 @@
 
 use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer, order};
-use errors::{Result, bail};
+use errors::{Error, Result, bail};
 use query::filter::TypeSet;
 
 /// The option as it is kept.
@@ -78,19 +78,25 @@ fn contains(outer: &str, inner: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// One of `fields`; its path.
+idl::arguments! {
+    /// One of `fields` as it is written.
+    struct FieldArguments<'a> {
+        "path" => path: Option<&'a str> = idl::string,
+        "keyId" => key: Option<[u8; 16]> = idl::uuid,
+        "bsonType" => kind: Option<&'a str> = idl::string,
+        "queries" => queries: Option<Elem<'a>> = idl::element,
+    }
+}
+
+/// One of `fields`, checked; its path.
 fn field(d: Doc<'_>) -> Result<&str> {
     const AT: &str = "create.encryptedFields.fields";
-    let (mut path, mut key, mut kind, mut queries) = (None, None, None, None);
-    for e in d {
-        match e.name {
-            "path" => path = idl::string(AT, e)?,
-            "keyId" => key = idl::uuid(AT, e)?,
-            "bsonType" => kind = idl::string(AT, e)?,
-            "queries" => queries = Some(e),
-            name => return Err(idl::unknown(AT, name)),
-        }
-    }
+    let FieldArguments {
+        path,
+        key,
+        kind,
+        queries,
+    } = FieldArguments::parse(AT, d)?;
     idl::required(AT, "keyId", key)?;
     let path = idl::required(AT, "path", path)?;
     if path.contains('\0') {
@@ -152,34 +158,27 @@ fn check_queries(e: Elem<'_>, kind: Option<&str>) -> Result<()> {
     }
 }
 
+idl::arguments! {
+    /// What may be asked of an encrypted field, as it is written.
+    struct QueryArguments<'a> {
+        "queryType" => name: Option<&'a str> = idl::string,
+        "min" => min: Option<Val<'a>> = idl::value,
+        "max" => max: Option<Val<'a>> = idl::value,
+        "trimFactor" => trim: Option<i64> = from_0,
+        "strMaxLength" => length: Option<i64> = from_1,
+        "strMinQueryLength" => shortest: Option<i64> = from_1,
+        "strMaxQueryLength" => longest: Option<i64> = from_1,
+        "caseSensitive" => case: Option<bool> = idl::boolean,
+        "diacriticSensitive" => diacritic: Option<bool> = idl::boolean,
+    }
+    checked: "sparsity" => from_1, "precision" | "contention" => from_0;
+}
+
 /// What may be asked of an encrypted field, checked; the name of the query type.
 fn query_type<'a>(d: Doc<'a>, kind: Option<&str>) -> Result<&'a str> {
     const AT: &str = "create.encryptedFields.fields.queries";
-    let mut name = None;
-    let (mut min, mut max, mut trim) = (None, None, None);
-    let (mut shortest, mut longest, mut length) = (None, None, None);
-    let (mut case, mut diacritic) = (None, None);
-    for e in d {
-        match e.name {
-            "queryType" => name = idl::string(AT, e)?,
-            "min" => min = Some(e.val),
-            "max" => max = Some(e.val),
-            "sparsity" => {
-                whole(e, 1)?;
-            }
-            "precision" | "contention" => {
-                whole(e, 0)?;
-            }
-            "trimFactor" => trim = whole(e, 0)?,
-            "strMaxLength" => length = whole(e, 1)?,
-            "strMinQueryLength" => shortest = whole(e, 1)?,
-            "strMaxQueryLength" => longest = whole(e, 1)?,
-            "caseSensitive" => case = idl::boolean(AT, e)?,
-            "diacriticSensitive" => diacritic = idl::boolean(AT, e)?,
-            other => return Err(idl::unknown(AT, other)),
-        }
-    }
-    let name = idl::required(AT, "queryType", name)?;
+    let q = QueryArguments::parse(AT, d)?;
+    let name = idl::required(AT, "queryType", q.name)?;
     let Some(kind) = kind else {
         bail!(
             6412601,
@@ -187,59 +186,49 @@ fn query_type<'a>(d: Doc<'a>, kind: Option<&str>) -> Result<&'a str> {
         )
     };
     match name {
-        "equality" => {
-            if matches!(kind, "double" | "decimal" | "object" | "array") {
-                bail!(
-                    6338405,
-                    "Type '{kind}' is not a supported equality indexed Queryable Encryption data type"
-                );
-            }
-        }
-        "range" | "rangePreview" => check_range(kind, min, max, trim)?,
-        "suffixPreview" | "prefixPreview" | "substringPreview" => {
-            if kind != "string" {
-                bail!(
-                    9783400,
-                    "Type '{kind}' is not a supported text search indexed Queryable Encryption data type"
-                );
-            }
-            if name == "substringPreview" && length.is_none() {
-                bail!(9783401, "strMaxLength parameter is required for {name}");
-            }
-            let Some(shortest) = shortest else {
-                bail!(
-                    9783402,
-                    "strMinQueryLength parameter is required for {name}"
-                )
-            };
-            let Some(longest) = longest else {
-                bail!(
-                    9783403,
-                    "strMaxQueryLength parameter is required for {name}"
-                )
-            };
-            if case.is_none() {
-                bail!(9783404, "caseSensitive parameter is required for {name}");
-            }
-            if diacritic.is_none() {
-                bail!(
-                    9783405,
-                    "diacriticSensitive parameter is required for {name}"
-                );
-            }
-            if shortest > longest {
-                bail!(
-                    9783406,
-                    "strMinQueryLength cannot be greater than strMaxQueryLength"
-                );
-            }
-        }
+        "equality" if matches!(kind, "double" | "decimal" | "object" | "array") => bail!(
+            6338405,
+            "Type '{kind}' is not a supported equality indexed Queryable Encryption data type"
+        ),
+        "equality" => {}
+        "range" | "rangePreview" => check_range(kind, q.min, q.max, q.trim)?,
+        "suffixPreview" | "prefixPreview" | "substringPreview" => check_text(name, kind, &q)?,
         other => bail!(
             BadValue,
             "Enumeration value '{other}' for field '{AT}.queryType' is not a valid value."
         ),
     }
     Ok(name)
+}
+
+/// Checks a query of parts of strings.
+fn check_text(name: &str, kind: &str, q: &QueryArguments<'_>) -> Result<()> {
+    if kind != "string" {
+        bail!(
+            9783400,
+            "Type '{kind}' is not a supported text search indexed Queryable Encryption data type"
+        );
+    }
+    let is_required = |given: bool, code: i32, option: &str| match given {
+        true => Ok(()),
+        false => Err(Error::coded(
+            code,
+            format!("{option} parameter is required for {name}"),
+        )),
+    };
+    let substring = name == "substringPreview";
+    is_required(!substring || q.length.is_some(), 9783401, "strMaxLength")?;
+    is_required(q.shortest.is_some(), 9783402, "strMinQueryLength")?;
+    is_required(q.longest.is_some(), 9783403, "strMaxQueryLength")?;
+    is_required(q.case.is_some(), 9783404, "caseSensitive")?;
+    is_required(q.diacritic.is_some(), 9783405, "diacriticSensitive")?;
+    if q.shortest > q.longest {
+        bail!(
+            9783406,
+            "strMinQueryLength cannot be greater than strMaxQueryLength"
+        );
+    }
+    Ok(())
 }
 
 fn check_range(
@@ -283,18 +272,25 @@ fn check_range(
     Ok(())
 }
 
-/// A whole number that is at least `least`.
-fn whole(e: Elem<'_>, least: i64) -> Result<Option<i64>> {
-    const AT: &str = "create.encryptedFields.fields.queries";
+/// A whole number, without a fraction, that is at least `least`.
+fn whole(within: &str, e: Elem<'_>, least: i64) -> Result<Option<i64>> {
     if e.val.is_number() && e.val.to_i64_exact().is_none() {
         bail!(
             FailedToParse,
-            "Expected an integer for '{AT}.{}', but found {}",
+            "Expected an integer for '{within}.{}', but found {}",
             e.name,
             e.val
         );
     }
-    idl::int_from(AT, e, least)
+    idl::int_from(within, e, least)
+}
+
+fn from_0(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
+    whole(within, e, 0)
+}
+
+fn from_1(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
+    whole(within, e, 1)
 }
 
 #[cfg(test)]

@@ -3,61 +3,74 @@
 use super::changed;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use bson::Elem;
+use catalog::Catalog;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let from = cx.args.first.as_str();
-    let (mut to, mut drop_target, mut uuid, mut target_uuid) = (None, false, None, None);
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "to" => to = idl::string("renameCollection", e)?,
-            "dropTarget" => match (e.val.as_bool(), e.val.as_binary()) {
-                (Some(b), _) => drop_target = b,
-                // The UUID that the target must have.
-                (_, Some((4, id))) if id.len() == 16 => {
-                    drop_target = true;
-                    target_uuid = id.try_into().ok();
-                }
-                (_, Some(_)) => bail!(InvalidUUID, "dropTarget must be a bool or a UUID"),
-                _ => {
-                    return Err(idl::mismatch(
-                        "renameCollection",
-                        "dropTarget",
-                        e.val,
-                        &["bool", "binData"],
-                    ));
-                }
-            },
-            "stayTemp" => {
-                idl::boolean("renameCollection", e)?;
-            }
-            "collectionUUID" => uuid = idl::uuid("renameCollection", e)?,
-            _ => return Err(cx.args.unknown(e)),
-        }
+const AT: &str = "renameCollection";
+
+idl::arguments! {
+    struct Arguments<'a> {
+        "to" => to: Option<&'a str> = idl::string,
+        "dropTarget" => drop_target: DropTarget = read_drop_target,
+        "collectionUUID" => uuid: Option<[u8; 16]> = idl::uuid,
     }
-    let Some(from) = from else {
-        if cx.args.first.is_nullish() {
-            return Err(idl::missing("renameCollection", "renameCollection"));
-        }
-        return Err(idl::mismatch(
-            "renameCollection",
-            "renameCollection",
-            cx.args.first,
-            &["string"],
-        ));
-    };
-    let to = idl::required("renameCollection", "to", to)?;
+    checked: "stayTemp" => idl::boolean;
+}
+
+/// Whether the collection that has the new name goes, and the UUID that it must have then.
+#[derive(Clone, Copy, Default)]
+struct DropTarget {
+    drop: bool,
+    uuid: Option<[u8; 16]>,
+}
+
+fn read_drop_target(within: &str, e: Elem<'_>) -> Result<DropTarget> {
+    match (e.val.as_bool(), e.val.as_binary()) {
+        (Some(drop), _) => Ok(DropTarget { drop, uuid: None }),
+        (_, Some((4, id))) if id.len() == 16 => Ok(DropTarget {
+            drop: true,
+            uuid: id.try_into().ok(),
+        }),
+        (_, Some(_)) => bail!(InvalidUUID, "dropTarget must be a bool or a UUID"),
+        _ => Err(idl::mismatch(within, e.name, e.val, &["bool", "binData"])),
+    }
+}
+
+/// The old name, from the first field.
+fn source<'a>(cx: &CommandContext<'_, 'a>) -> Result<&'a str> {
+    match cx.args.first.as_str() {
+        Some(from) => Ok(from),
+        None if cx.args.first.is_nullish() => Err(idl::missing(AT, AT)),
+        None => Err(idl::mismatch(AT, AT, cx.args.first, &["string"])),
+    }
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
+    let from = source(cx)?;
+    let to = idl::required(AT, "to", a.to)?;
     check(from)?;
     check(to)?;
     let catalog = &cx.app.engine.catalog;
-    if target_uuid.is_some() && catalog::db_of(from) != catalog::db_of(to) {
+    check_collections(catalog, from, to, &a)?;
+    catalog.rename(from, to, a.drop_target.drop)?;
+    let counters = &cx.app.counters;
+    counters.forget(catalog::db_of(from), Some(catalog::collection_of(from)));
+    changed(cx);
+    Ok(Done::Reply)
+}
+
+/// Checks what has the two names.
+fn check_collections(catalog: &Catalog, from: &str, to: &str, a: &Arguments<'_>) -> Result<()> {
+    let (from_db, to_db) = (catalog::db_of(from), catalog::db_of(to));
+    if a.drop_target.uuid.is_some() && from_db != to_db {
         bail!(
             InvalidOptions,
             "dropTarget cannot be a UUID when renaming across databases"
         );
     }
-    super::create::check_uuid(catalog, to, target_uuid)?;
-    let (from_db, to_db) = (catalog::db_of(from), catalog::db_of(to));
+    super::create::check_uuid(catalog, to, a.drop_target.uuid)?;
     if from_db != to_db && from_db.eq_ignore_ascii_case(to_db) {
         bail!(
             DatabaseDifferCase,
@@ -70,18 +83,14 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if source.is_view() {
         bail!(CommandNotSupportedOnView, "cannot rename view: {from}");
     }
-    super::create::check_uuid(catalog, from, uuid)?;
+    super::create::check_uuid(catalog, from, a.uuid)?;
     if catalog.get(to).is_some_and(|t| t.is_view()) {
         bail!(
             NamespaceExists,
             "a view already exists with that name: {to}"
         );
     }
-    catalog.rename(from, to, drop_target)?;
-    let counters = &cx.app.counters;
-    counters.forget(from_db, Some(catalog::collection_of(from)));
-    changed(cx);
-    Ok(Done::Reply)
+    Ok(())
 }
 
 fn check(ns: &str) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::request::CommandContext;
 use crate::request::idl;
-use bson::{Doc, DocBuf, Elem, Writer, tag};
+use bson::{Doc, DocBuf, Elem, Writer};
 use errors::{Result, bail};
 use query::collation::Collation;
 
@@ -65,51 +65,57 @@ pub fn effective(
     Ok(given.clone())
 }
 
+const AT: &str = "collation";
+
+idl::arguments! {
+    /// A collation as it is written.
+    struct Written<'a> {
+        "locale" => locale: Option<&'a str> = idl::string,
+        "strength" => strength: Option<i64> = read_strength,
+        "caseLevel" => case_level: Option<bool> = idl::boolean,
+        "caseFirst" => case_first: Option<&'a str> = |within, e| one_of(within, e, &["upper", "lower", "off"]),
+        "alternate" => alternate: Option<&'a str> = |within, e| one_of(within, e, &["non-ignorable", "shifted"]),
+        "maxVariable" => max_variable: Option<&'a str> = |within, e| one_of(within, e, &["punct", "space"]),
+        "normalization" => normalization: Option<bool> = idl::boolean,
+        "numericOrdering" => numeric: Option<bool> = idl::boolean,
+        "backwards" => backwards: Option<bool> = bool_not_null,
+    }
+    checked: "version" => check_version;
+}
+
+fn read_strength(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
+    let strength = idl::int(within, e)?;
+    if let Some(n) = strength.filter(|n| !(1..=5).contains(n)) {
+        bail!(
+            BadValue,
+            "Enumeration value '{n}' for field '{within}.strength' is not a valid value."
+        );
+    }
+    Ok(strength)
+}
+
+/// A boolean, and null is none.
+fn bool_not_null(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
+    match e.val.as_bool() {
+        Some(b) => Ok(Some(b)),
+        None => Err(idl::mismatch(within, e.name, e.val, &["bool"])),
+    }
+}
+
+fn check_version(within: &str, e: Elem<'_>) -> Result<()> {
+    match idl::string(within, e)? {
+        Some(v) if v != VERSION => bail!(
+            IncompatibleCollationVersion,
+            "Requested collation version {v} is not available"
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Checks a collation and fills in what its locale decides; `None` for the simple one.
 pub fn complete(d: Doc<'_>) -> Result<Option<DocBuf>> {
-    let (mut locale, mut strength, mut case_level, mut case_first) = (None, None, None, None);
-    let (mut alternate, mut max_variable, mut normalization, mut numeric, mut backwards) =
-        (None, None, None, None, None);
-    for e in d {
-        match e.name {
-            "locale" => locale = idl::string("collation", e)?,
-            "strength" => {
-                if let Some(n) = idl::int("collation", e)? {
-                    if !(1..=5).contains(&n) {
-                        bail!(
-                            BadValue,
-                            "Enumeration value '{n}' for field 'collation.strength' is not a valid value."
-                        );
-                    }
-                    strength = Some(n);
-                }
-            }
-            "caseLevel" => case_level = idl::boolean("collation", e)?,
-            "normalization" => normalization = idl::boolean("collation", e)?,
-            "numericOrdering" => numeric = idl::boolean("collation", e)?,
-            "backwards" => {
-                if e.val.tag != tag::BOOL {
-                    return Err(idl::mismatch("collation", "backwards", e.val, &["bool"]));
-                }
-                backwards = Some(e.val.truthy());
-            }
-            "caseFirst" => case_first = one_of(e, &["upper", "lower", "off"])?,
-            "alternate" => alternate = one_of(e, &["non-ignorable", "shifted"])?,
-            "maxVariable" => max_variable = one_of(e, &["punct", "space"])?,
-            "version" => {
-                if let Some(v) = idl::string("collation", e)?
-                    && v != VERSION
-                {
-                    bail!(
-                        IncompatibleCollationVersion,
-                        "Requested collation version {v} is not available"
-                    );
-                }
-            }
-            name => return Err(idl::unknown("collation", name)),
-        }
-    }
-    let locale = idl::required("collation", "locale", locale)?;
+    let c = Written::parse(AT, d)?;
+    let locale = idl::required(AT, "locale", c.locale)?;
     if locale == "simple" {
         return Ok(None);
     }
@@ -122,8 +128,8 @@ pub fn complete(d: Doc<'_>) -> Result<Option<DocBuf>> {
         "da" | "mt" => "upper",
         _ => "off",
     };
-    let (strength, case_level) = (strength.unwrap_or(3), case_level.unwrap_or(false));
-    if case_first.is_some_and(|c| c != "off") && !case_level && strength <= 2 {
+    let (strength, case_level) = (c.strength.unwrap_or(3), c.case_level.unwrap_or(false));
+    if c.case_first.is_some_and(|first| first != "off") && !case_level && strength <= 2 {
         bail!(
             BadValue,
             "'caseFirst' is invalid unless 'caseLevel' is on or 'strength' is greater than 2"
@@ -132,32 +138,32 @@ pub fn complete(d: Doc<'_>) -> Result<Option<DocBuf>> {
     let mut w = Writer::new();
     w.str("locale", locale)
         .bool("caseLevel", case_level)
-        .str("caseFirst", case_first.unwrap_or(first))
+        .str("caseFirst", c.case_first.unwrap_or(first))
         .i32("strength", strength as i32)
-        .bool("numericOrdering", numeric.unwrap_or(false))
+        .bool("numericOrdering", c.numeric.unwrap_or(false))
         .str(
             "alternate",
-            alternate.unwrap_or(if language == "th" {
+            c.alternate.unwrap_or(if language == "th" {
                 "shifted"
             } else {
                 "non-ignorable"
             }),
         )
-        .str("maxVariable", max_variable.unwrap_or("punct"))
-        .bool("normalization", normalization.unwrap_or(false))
-        .bool("backwards", backwards.unwrap_or(locale == "fr_CA"))
+        .str("maxVariable", c.max_variable.unwrap_or("punct"))
+        .bool("normalization", c.normalization.unwrap_or(false))
+        .bool("backwards", c.backwards.unwrap_or(locale == "fr_CA"))
         .str("version", VERSION);
     let spec = w.finish();
     Collation::new(spec.as_doc())?;
     Ok(Some(spec))
 }
 
-fn one_of<'a>(e: bson::Elem<'a>, values: &[&str]) -> Result<Option<&'a str>> {
-    match idl::string("collation", e)? {
+fn one_of<'a>(within: &str, e: Elem<'a>, values: &[&str]) -> Result<Option<&'a str>> {
+    match idl::string(within, e)? {
         Some(v) if !values.contains(&v) => {
             bail!(
                 BadValue,
-                "Enumeration value '{v}' for field 'collation.{}' is not a valid value.",
+                "Enumeration value '{v}' for field '{within}.{}' is not a valid value.",
                 e.name
             )
         }

@@ -252,6 +252,11 @@ pub fn value<'a>(_within: &str, e: Elem<'a>) -> Result<Option<Val<'a>>> {
     Ok(Some(e.val))
 }
 
+/// The field as it is, with its name.
+pub fn element<'a>(_within: &str, e: Elem<'a>) -> Result<Option<Elem<'a>>> {
+    Ok(Some(e))
+}
+
 /// A UUID (binary of subtype 4).
 pub fn uuid(within: &str, e: Elem<'_>) -> Result<Option<[u8; 16]>> {
     if e.val.is_nullish() {

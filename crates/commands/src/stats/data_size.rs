@@ -11,78 +11,95 @@ use query::expr::ParseEnv;
 use query::filter::Filter;
 use std::time::Instant;
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let at = "dataSize";
-    let started = Instant::now();
-    let (mut key, mut min, mut max, mut estimate, mut most_bytes, mut most_docs) =
-        (None, None, None, false, i64::MAX, i64::MAX);
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "keyPattern" => key = idl::doc(at, e)?,
-            "min" => min = idl::doc(at, e)?,
-            "max" => max = idl::doc(at, e)?,
-            "estimate" => estimate = idl::safe_bool(at, e)?.unwrap_or(false),
-            "maxSize" => most_bytes = idl::int(at, e)?.unwrap_or(i64::MAX),
-            "maxObjects" => most_docs = idl::int(at, e)?.unwrap_or(i64::MAX),
-            _ => return Err(cx.args.unknown(e)),
-        }
+const AT: &str = "dataSize";
+
+idl::arguments! {
+    struct Arguments<'a> {
+        "keyPattern" => key: Option<Doc<'a>> = idl::doc,
+        "min" => min: Option<Doc<'a>> = idl::doc,
+        "max" => max: Option<Doc<'a>> = idl::doc,
+        "estimate" => estimate: bool = idl::flag,
+        "maxSize" => most_bytes: Option<i64> = idl::int,
+        "maxObjects" => most_docs: Option<i64> = idl::int,
     }
+}
+
+#[derive(Default)]
+struct Size {
+    bytes: i64,
+    docs: i64,
+    /// One of the limits ended the count.
+    reached: bool,
+}
+
+/// `db.collection` from the first field.
+fn namespace<'a>(cx: &CommandContext<'_, 'a>) -> Result<&'a str> {
     let Some(ns) = cx.args.first.as_str() else {
         if cx.args.first.is_nullish() {
-            return Err(idl::missing(at, at));
+            return Err(idl::missing(AT, AT));
         }
-        return Err(idl::mismatch(at, at, cx.args.first, &["string"]));
+        return Err(idl::mismatch(AT, AT, cx.args.first, &["string"]));
     };
-    if ns
-        .split_once('.')
-        .is_none_or(|(db, coll)| db.is_empty() || coll.is_empty())
-    {
-        bail!(InvalidNamespace, "Invalid namespace specified '{ns}'");
+    match ns.split_once('.') {
+        Some((db, coll)) if !db.is_empty() && !coll.is_empty() => Ok(ns),
+        _ => bail!(InvalidNamespace, "Invalid namespace specified '{ns}'"),
     }
-    let (mut bytes, mut docs, mut reached) = (0i64, 0i64, false);
-    if let Some(coll) = cx.app.engine.catalog.get(ns) {
-        if coll.is_view() {
-            bail!(
-                CommandNotSupportedOnView,
-                "Namespace {ns} is a view, not a collection"
-            );
-        }
-        let s = sizes(&cx.app.engine, &coll);
-        match (min, max) {
-            (None, None) if most_bytes == i64::MAX && most_docs == i64::MAX || estimate => {
-                (bytes, docs) = (s.data as i64, s.count as i64);
-            }
-            (None, Some(_)) | (Some(_), None) => {
-                bail!(BadValue, "only one of min or max specified")
-            }
-            _ => {
-                cx.op.need_worker()?;
-                check_index(&coll, key.or(min))?;
-                let range = range(key, min, max);
-                let filter = Filter::parse(range.as_doc(), &ParseEnv::new())?;
-                let (view, Some(coll)) = cx.op.view(ns) else {
-                    bail!(NamespaceNotFound, "ns does not exist: {ns}")
-                };
-                let mut rows =
-                    RecordStream::open(&mut cx.op, view, coll, &ReadRequest::new(&filter))?;
-                while rows.next(&mut cx.op)? {
-                    bytes += rows.doc().len() as i64;
-                    docs += 1;
-                    if bytes > most_bytes || docs > most_docs {
-                        reached = true;
-                        break;
-                    }
-                }
-            }
-        }
-    }
-    cx.w.i64("size", bytes).i64("numObjects", docs);
-    if reached {
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let started = Instant::now();
+    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
+    let ns = namespace(cx)?;
+    let size = match cx.app.engine.catalog.get(ns) {
+        Some(coll) => measure(cx, &coll, &a)?,
+        None => Size::default(),
+    };
+    cx.w.i64("size", size.bytes).i64("numObjects", size.docs);
+    if size.reached {
         cx.w.bool("maxReached", true);
     }
     cx.w.i64("millis", started.elapsed().as_millis() as i64)
-        .bool("estimate", estimate);
+        .bool("estimate", a.estimate);
     Ok(Done::Reply)
+}
+
+/// The size of a collection, from its counters where they can tell it.
+fn measure(cx: &mut CommandContext<'_, '_>, coll: &Collection, a: &Arguments<'_>) -> Result<Size> {
+    let ns = &coll.ns;
+    if coll.is_view() {
+        bail!(
+            CommandNotSupportedOnView,
+            "Namespace {ns} is a view, not a collection"
+        );
+    }
+    if a.min.is_some() != a.max.is_some() {
+        bail!(BadValue, "only one of min or max specified");
+    }
+    let unlimited = a.most_bytes.is_none() && a.most_docs.is_none();
+    if a.min.is_none() && (unlimited || a.estimate) {
+        let counted = sizes(&cx.app.engine, coll);
+        return Ok(Size {
+            bytes: counted.data as i64,
+            docs: counted.count as i64,
+            reached: false,
+        });
+    }
+    cx.op.need_worker()?;
+    check_index(coll, a.key.or(a.min))?;
+    let range = range(a.key, a.min, a.max);
+    let filter = Filter::parse(range.as_doc(), &ParseEnv::new())?;
+    let (view, Some(coll)) = cx.op.view(ns) else {
+        bail!(NamespaceNotFound, "ns does not exist: {ns}")
+    };
+    let mut rows = RecordStream::open(&mut cx.op, view, coll, &ReadRequest::new(&filter))?;
+    let mut size = Size::default();
+    while !size.reached && rows.next(&mut cx.op)? {
+        size.bytes += rows.doc().len() as i64;
+        size.docs += 1;
+        size.reached = a.most_bytes.is_some_and(|most| size.bytes > most)
+            || a.most_docs.is_some_and(|most| size.docs > most);
+    }
+    Ok(size)
 }
 
 /// Fails when no index begins with the fields of the range.

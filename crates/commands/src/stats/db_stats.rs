@@ -5,12 +5,51 @@ use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 
+/// Sums over the collections of a database.
+#[derive(Default)]
+struct Totals {
+    collections: i64,
+    views: i64,
+    indexes: i64,
+    objects: u64,
+    data: u64,
+    storage: u64,
+    index_size: u64,
+}
+
+impl Totals {
+    fn of(cx: &CommandContext<'_, '_>) -> Totals {
+        let mut t = Totals::default();
+        for c in cx.app.engine.catalog.snapshot().of_db(cx.args.db) {
+            if c.is_view() {
+                t.views += 1;
+                continue;
+            }
+            let s = sizes(&cx.app.engine, c);
+            t.collections += 1;
+            t.indexes += s.indexes.len() as i64;
+            t.objects += s.count;
+            t.data += s.data;
+            t.storage += s.storage;
+            t.index_size += s.index_total();
+        }
+        t
+    }
+
+    fn average(&self) -> f64 {
+        match self.objects {
+            0 => 0.0,
+            n => self.data as f64 / n as f64,
+        }
+    }
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (mut scale, mut free) = (1, false);
     for e in cx.args.fields.clone() {
         match e.name {
             "scale" => scale = idl::int("dbStats", e)?.unwrap_or(1),
-            "freeStorage" => free = idl::safe_bool("dbStats", e)?.unwrap_or(false),
+            "freeStorage" => free = idl::flag("dbStats", e)?,
             _ => return Err(cx.args.unknown(e)),
         }
     }
@@ -20,52 +59,31 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "BSON field 'scale' value must be >= 1, actual value '{scale}'"
         );
     }
-    let (mut collections, mut views, mut indexes) = (0, 0, 0);
-    let (mut objects, mut data, mut storage, mut index_size) = (0u64, 0u64, 0u64, 0u64);
-    for c in cx.app.engine.catalog.snapshot().of_db(cx.args.db) {
-        if c.is_view() {
-            views += 1;
-            continue;
-        }
-        let s = sizes(&cx.app.engine, c);
-        collections += 1;
-        indexes += s.indexes.len() as i64;
-        objects += s.count;
-        data += s.data;
-        storage += s.storage;
-        index_size += s.index_total();
-    }
+    let t = Totals::of(cx);
     let scaled = |n: u64| (n / scale.unsigned_abs()) as f64;
     let (used, total) = disk(&cx.app.config.db_path);
     let w = &mut cx.w;
     w.str("db", cx.args.db)
-        .i64("collections", collections)
-        .i64("views", views)
-        .i64("objects", objects as i64);
-    w.f64(
-        "avgObjSize",
-        if objects > 0 {
-            data as f64 / objects as f64
-        } else {
-            0.0
-        },
-    );
-    w.f64("dataSize", scaled(data))
-        .f64("storageSize", scaled(storage));
+        .i64("collections", t.collections)
+        .i64("views", t.views)
+        .i64("objects", t.objects as i64)
+        .f64("avgObjSize", t.average())
+        .f64("dataSize", scaled(t.data))
+        .f64("storageSize", scaled(t.storage));
     if free {
         w.f64("freeStorageSize", 0.0);
     }
-    w.i64("indexes", indexes)
-        .f64("indexSize", scaled(index_size));
+    w.i64("indexes", t.indexes)
+        .f64("indexSize", scaled(t.index_size));
     if free {
         w.f64("indexFreeStorageSize", 0.0);
     }
-    w.f64("totalSize", scaled(storage + index_size));
+    w.f64("totalSize", scaled(t.storage + t.index_size));
     if free {
         w.f64("totalFreeStorageSize", 0.0);
     }
-    w.i64("scaleFactor", scale);
-    w.f64("fsUsedSize", scaled(used))
+    w.i64("scaleFactor", scale)
+        .f64("fsUsedSize", scaled(used))
         .f64("fsTotalSize", scaled(total));
     Ok(Done::Reply)
 }

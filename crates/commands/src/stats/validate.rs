@@ -7,7 +7,7 @@
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, Writer, key};
+use bson::{Doc, Val, Writer, key};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState};
 use errors::{Result, Stop, bail};
@@ -230,59 +230,80 @@ fn check_records(
             }
             Err(stop) => return Err(stop),
         }
-        f.records += 1;
-        let doc = rows.doc();
-        f.bytes += doc.len() as u64;
-        if let Err(e) = bson::validate(doc.as_bytes()) {
-            f.invalid += 1;
-            f.errors.add(|| format!("a document is malformed: {e:?}"));
-            continue;
-        }
-        let Some(id) = doc.get("_id") else {
-            f.invalid += 1;
-            f.errors.add(|| "a document has no _id".into());
+        let (doc, record_key) = (rows.doc(), rows.record_key());
+        let Some(id) = check_document(coll, doc, record_key, f) else {
             continue;
         };
-        let lies_under = coll.record_key(rows.record_key());
-        if !coll.is_numbered() && executor::record_key(coll, id) != lies_under {
-            f.errors
-                .add(|| format!("the document with _id {id} lies under the key of another _id"));
-        }
-        for (i, index) in indexes.iter().enumerate() {
-            match executor::keys_of(index, doc, &mut keys) {
-                Ok(_) => {}
-                Err(stop) => {
-                    let e = stop.into_error();
-                    f.broken(index.name());
-                    f.errors.add(|| {
-                        format!(
-                            "index '{}' has no keys for the document with _id {id}: {}",
-                            index.name(),
-                            e.message
-                        )
-                    });
-                    continue;
-                }
+        for (index, expected) in indexes.iter().zip(expected.iter_mut()) {
+            if let Err(stop) = executor::keys_of(index, doc, &mut keys) {
+                let e = stop.into_error();
+                f.broken(index.name());
+                f.errors.add(|| {
+                    format!(
+                        "index '{}' has no keys for the document with _id {id}: {}",
+                        index.name(),
+                        e.message
+                    )
+                });
+                continue;
             }
-            expected[i] += keys.len() as u64;
-            for (key, _) in keys.iter() {
-                let mut entry = index.prefix.to_vec();
-                entry.extend_from_slice(key);
-                entry.extend_from_slice(rows.record_key());
-                if !executor::has_entry(view, index, &entry)? {
-                    // It is not among the entries, so it must not be among those expected there.
-                    expected[i] -= 1;
-                    f.broken(index.name());
-                    f.missing.add(|| {
-                        format!(
-                            "index '{}' lacks an entry of the document with _id {id}",
-                            index.name()
-                        )
-                    });
-                }
-            }
+            *expected += check_entries(view, index, &keys, record_key, id, f)?;
         }
     }
+}
+
+/// Counts and checks one document; its `_id`, if it is sound.
+fn check_document<'d>(
+    coll: &Collection,
+    doc: Doc<'d>,
+    record_key: &[u8],
+    f: &mut Findings,
+) -> Option<Val<'d>> {
+    f.records += 1;
+    f.bytes += doc.len() as u64;
+    if let Err(e) = bson::validate(doc.as_bytes()) {
+        f.invalid += 1;
+        f.errors.add(|| format!("a document is malformed: {e:?}"));
+        return None;
+    }
+    let Some(id) = doc.get("_id") else {
+        f.invalid += 1;
+        f.errors.add(|| "a document has no _id".into());
+        return None;
+    };
+    let lies_under = coll.record_key(record_key);
+    if !coll.is_numbered() && executor::record_key(coll, id) != lies_under {
+        f.errors
+            .add(|| format!("the document with _id {id} lies under the key of another _id"));
+    }
+    Some(id)
+}
+
+/// How many of a document's entries an index has; names those that it lacks.
+fn check_entries(
+    view: &View,
+    index: &Index,
+    keys: &KeySet,
+    record_key: &[u8],
+    id: Val<'_>,
+    f: &mut Findings,
+) -> Result<u64> {
+    let mut there = 0;
+    for (key, _) in keys.iter() {
+        let entry = [&index.prefix[..], key, record_key].concat();
+        if executor::has_entry(view, index, &entry)? {
+            there += 1;
+            continue;
+        }
+        f.broken(index.name());
+        f.missing.add(|| {
+            format!(
+                "index '{}' lacks an entry of the document with _id {id}",
+                index.name()
+            )
+        });
+    }
+    Ok(there)
 }
 
 /// Names the entries of an index that no record wants.
