@@ -212,3 +212,24 @@ fn a_rename_takes_no_name_that_became_pending_meanwhile() {
     });
     assert!(m.catalog.get("a.from").is_some() && m.catalog.get("a.to").is_some());
 }
+
+#[test]
+fn a_name_that_two_collections_have_is_told() {
+    let m = member();
+    m.catalog.create("a.one", doc! {}).unwrap();
+    let two = m.catalog.create("a.two", doc! {}).unwrap().unwrap();
+    let told = |m: &Member| Snapshot::doubled_names(&m.store.view()).unwrap();
+    assert_eq!(told(&m), [""; 0]);
+    // As if a fault had given a second collection the name.
+    let mut record = bson::Writer::new();
+    for e in record::write(&two).as_doc() {
+        match e.name {
+            "ns" => record.str("ns", "a.one"),
+            name => record.val(name, e.val),
+        };
+    }
+    let key = keyspace::join(&collection_records(), &two.uuid);
+    let put = Effect::Put(key, record.finish().into_vec());
+    m.store.propose(vec![Entry::noop(vec![put])]).unwrap();
+    assert_eq!(told(&m), ["a.one"]);
+}

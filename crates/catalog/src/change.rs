@@ -12,6 +12,7 @@ use bson::{Doc, DocBuf, Value, Writer, doc};
 use errors::{Error, Result, Suspension, bail, err};
 use parking_lot::{Mutex, RwLock};
 use query::collation::Collation;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 use storage::{Direction, Effect, Entry, Op, Store, View};
@@ -33,6 +34,21 @@ impl Snapshot {
             snapshot.collections.insert(Arc::new(c));
         }
         Ok(snapshot)
+    }
+
+    /// The names that several collections in a store have; a snapshot holds one collection of each
+    /// name. Nothing but a fault of this server makes such a store.
+    pub fn doubled_names(view: &View) -> Result<Vec<String>> {
+        let (mut seen, mut doubled) = (BTreeSet::new(), BTreeSet::new());
+        let p = applied::collection_records();
+        let mut scan = view.scan(&p, &keyspace::prefix_end(&p), Direction::Forward);
+        while scan.next()? {
+            let ns = applied::read_record(scan.value())?.ns.to_string();
+            if let Some(ns) = seen.replace(ns) {
+                doubled.insert(ns);
+            }
+        }
+        Ok(doubled.into_iter().collect())
     }
 
     pub fn get(&self, ns: &str) -> Option<&Arc<Collection>> {

@@ -94,10 +94,28 @@ pub(crate) fn stored<'r>(coll: &Collection, key: &[u8], record: &'r [u8]) -> Res
 
 #[cold]
 fn damaged_record(coll: &Collection, key: &[u8]) -> Error {
+    let key = shown_key(coll, key);
+    Error::internal(format!("the record {key} of {} is damaged", coll.ns))
+}
+
+/// The error of an index entry that names a record which is not there; `key` is the store's.
+#[cold]
+pub(crate) fn missing_record(coll: &Collection, index: &Index, key: &[u8]) -> Error {
+    err!(
+        DataCorruptionDetected,
+        "Erroneous index key found with reference to non-existent record id {}: the index {} of {}. \
+         Consider dropping and then re-creating the index and then running the validate command on \
+         the collection.",
+        shown_key(coll, key),
+        index.name(),
+        coll.ns
+    )
+}
+
+/// A record key in hexadecimal digits.
+fn shown_key(coll: &Collection, key: &[u8]) -> String {
     let key = key.strip_prefix(&coll.record_prefix[..]).unwrap_or(key);
-    let mut hex = String::with_capacity(key.len() * 2);
-    key.iter().for_each(|b| hex.push_str(&format!("{b:02x}")));
-    Error::internal(format!("the record {hex} of {} is damaged", coll.ns))
+    key.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// A key of the store without its prefix: for a record, the record key that index entries end with.

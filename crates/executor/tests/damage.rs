@@ -1,5 +1,5 @@
-//! A stored record that is no document: whatever reads it fails with its namespace and key, and
-//! shows no empty document in its place.
+//! A stored record that is no document, or is missing: whatever reads it fails with its namespace
+//! and key, and shows no empty document in its place, or fewer documents.
 
 use bson::{Doc, DocBuf, doc, json};
 use catalog::{NewIndex, keyspace};
@@ -14,8 +14,9 @@ fn d(text: &str) -> DocBuf {
     json::parse(text).unwrap()
 }
 
-/// Documents with `_id` and `a` from 1 to 3 under an index on `a`; the first record is cut short.
-fn damaged(dir: &std::path::Path) -> Arc<Engine> {
+/// Documents with `_id` and `a` from 1 to 3 under an index on `a`; `damage` tells what is written
+/// over the first record, by its key and value.
+fn damaged(dir: &std::path::Path, damage: impl Fn(&[u8], &[u8]) -> Effect) -> Arc<Engine> {
     let engine = Engine::open(Store::open(StoreOptions::new(dir)).unwrap()).unwrap();
     let docs: Vec<DocBuf> = (1..4).map(|n| doc! { "_id": n, "a": n, "b": n }).collect();
     let docs: Vec<Doc> = docs.iter().map(|d| d.as_doc()).collect();
@@ -30,8 +31,10 @@ fn damaged(dir: &std::path::Path) -> Arc<Engine> {
     );
     let mut scan = engine.store.view().scan(&low, &high, Direction::Forward);
     assert!(scan.next().unwrap());
-    let put = Effect::Put(scan.key().to_vec(), scan.value()[..7].to_vec());
-    engine.store.propose(vec![Entry::noop(vec![put])]).unwrap();
+    let written = damage(scan.key(), scan.value());
+    (engine.store)
+        .propose(vec![Entry::noop(vec![written])])
+        .unwrap();
     engine
 }
 
@@ -52,7 +55,9 @@ fn find(engine: &Arc<Engine>, filter: &str, sort: Option<&str>) -> errors::Resul
 #[test]
 fn whatever_reads_a_damaged_record_names_it() {
     let dir = tempfile::tempdir().unwrap();
-    let engine = damaged(dir.path());
+    let engine = damaged(dir.path(), |key, value| {
+        Effect::Put(key.to_vec(), value[..7].to_vec())
+    });
     for (filter, sort) in [
         ("{}", None),
         (r#"{"b": {"$gt": 0}}"#, None),
@@ -73,6 +78,23 @@ fn whatever_reads_a_damaged_record_names_it() {
                 .ends_with(" of t.c is damaged"),
             "{filter}: {failed}"
         );
+    }
+    assert_eq!(find(&engine, r#"{"a": {"$gt": 1}}"#, None).unwrap(), 2);
+}
+
+#[test]
+fn an_index_entry_whose_record_is_missing_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = damaged(dir.path(), |key, _| Effect::Delete(key.to_vec()));
+    for (filter, sort) in [
+        (r#"{"a": {"$gt": 0}}"#, None),
+        (r#"{"a": 1, "b": 1}"#, None),
+        (r#"{"a": {"$gt": 0}}"#, Some(r#"{"b": 1}"#)),
+    ] {
+        let failed = find(&engine, filter, sort).expect_err(filter);
+        let error = failed.failure().unwrap();
+        assert_eq!(error.code, errors::Code::DataCorruptionDetected);
+        assert!(error.message.contains("the index a_1 of t.c"), "{error}");
     }
     assert_eq!(find(&engine, r#"{"a": {"$gt": 1}}"#, None).unwrap(), 2);
 }

@@ -123,6 +123,11 @@ fn check(offline: &Offline, report: &mut Report) {
             return;
         }
     };
+    match Snapshot::doubled_names(&offline.view()) {
+        Ok(names) => (names.iter())
+            .for_each(|ns| report.fault(format!("several collections have the name {ns}"))),
+        Err(e) => report.fault(e.into_error().into_message()),
+    }
     let mut pass = Pass::new(&catalog, report);
     let whole = offline.scan(&[], &[], |key, value| {
         pass.pair(key, value);

@@ -165,7 +165,7 @@ struct Ready {
     keys: Vec<u8>,
     ends: Vec<usize>,
     /// The fetched records; the first is given next. Long ones are not fetched all at once. `None`:
-    /// the record is gone, which a snapshot rules out.
+    /// there is no such record, and the index is damaged.
     found: VecDeque<Option<Slice>>,
     /// The index keys, with their positions, of records of which only the document decides whether
     /// they are given.
@@ -198,21 +198,22 @@ impl Ready {
         &self.keys[start..self.ends[at]]
     }
 
-    /// The next existing record: its position and its document.
-    fn next(&mut self, view: &View) -> Result<Option<(usize, Slice)>> {
+    /// The next record: its position and its document. A view shows an entry and its record, or
+    /// neither: an entry whose record is missing is an error.
+    fn next(&mut self, step: &Step, index: &Index) -> Result<Option<(usize, Slice)>> {
         while self.at < self.len() {
             let Some(found) = self.found.pop_front() else {
                 let keys: SmallVec<[&[u8]; 32]> =
                     (self.at..self.len()).map(|at| self.key(at)).collect();
-                let found = view.get_some(&keys)?;
+                let found = step.view.get_some(&keys)?;
                 drop(keys);
                 self.found = found.into();
                 continue;
             };
             self.at += 1;
-            if let Some(slice) = found {
-                return Ok(Some((self.at - 1, slice)));
-            }
+            let record = found
+                .ok_or_else(|| records::missing_record(step.coll, index, self.key(self.at - 1)))?;
+            return Ok(Some((self.at - 1, record)));
         }
         Ok(None)
     }
@@ -325,11 +326,11 @@ impl IndexScan {
             }
             ctx.tick(1)?;
             step.examined.docs += 1;
-            let found = step.view.get(&step.coll.record_key(step.record_key))?;
+            let record_key = step.coll.record_key(step.record_key);
+            let doc = (step.view.get(&record_key)?)
+                .ok_or_else(|| records::missing_record(step.coll, &self.index, &record_key))?;
             let key = std::mem::take(&mut self.key);
-            if let Some(doc) = found
-                && self.is_first(ctx, &doc, step.record_key, &key)?
-            {
+            if self.is_first(ctx, &doc, step.record_key, &key)? {
                 self.key = key;
                 return Ok(true);
             }
@@ -525,7 +526,7 @@ impl IndexScan {
         }
         loop {
             self.sound = true;
-            while let Some((at, slice)) = self.ready.next(step.view)? {
+            while let Some((at, slice)) = self.ready.next(step, &self.index)? {
                 self.sound = false;
                 let key = records::own_part(self.ready.key(at));
                 records::stored(step.coll, key, &slice)?;
