@@ -2,7 +2,7 @@
 
 use crate::{Language, Version};
 use bson::{Doc, DocBuf, Val, Writer, tag};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use std::collections::BTreeMap;
 
 /// The name of the field of a key pattern that stands for the terms; the next is that of scores.

@@ -15,7 +15,7 @@ use crate::search::until_nul;
 use crate::tokens::{Sensitivity, Tokens};
 use crate::{Language, TextIndex, Version};
 use bson::{Doc, Val, tag};
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use foldhash::HashMap;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};

@@ -1,7 +1,7 @@
 //! The languages of text indexes, by MongoDB's names for them.
 
 use crate::stop_words;
-use errors::{Result, bail};
+use errors::{Fallible as Result, bail};
 use foldhash::HashSet;
 use rust_stemmers::{Algorithm, Stemmer};
 use std::borrow::Cow;

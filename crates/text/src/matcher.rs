@@ -4,7 +4,7 @@ use crate::document::add_scores;
 use crate::tokens::Sensitivity;
 use crate::{Language, Parsed, Search, TextIndex};
 use bson::Doc;
-use errors::Result;
+use errors::Fallible as Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;

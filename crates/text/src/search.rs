@@ -3,7 +3,7 @@
 use crate::tokens::{Sensitivity, Tokens};
 use crate::{Language, Version};
 use bson::{Doc, DocBuf, Writer};
-use errors::{Result, bail, err};
+use errors::{Fallible as Result, bail, err};
 use std::collections::BTreeSet;
 
 /// `{$search, $language, $caseSensitive, $diacriticSensitive}`.

@@ -22,7 +22,7 @@ fn terms(spec: &str, document: &str) -> String {
             .collect::<String>()
             .trim()
             .to_string(),
-        Err(e) => e.into_error().code.0.to_string(),
+        Err(e) => e.code.0.to_string(),
     }
 }
 
@@ -174,7 +174,7 @@ fn specifications() {
         r#"{"key": {"a": "text"}, "default_language": "latin"}"#,
         r#"{"key": {"a": "text"}, "language_override": "a.b"}"#,
     ] {
-        assert_eq!(normal(s).unwrap_err().into_error().code.0, 67, "{s}");
+        assert_eq!(normal(s).unwrap_err().code.0, 67, "{s}");
     }
 }
 
@@ -189,11 +189,7 @@ fn bad_searches() {
         (r#"{"$search": "a", "x": 1}"#, 2),
     ] {
         assert_eq!(
-            Search::parse(doc(s).as_doc())
-                .unwrap_err()
-                .into_error()
-                .code
-                .0,
+            Search::parse(doc(s).as_doc()).unwrap_err().code.0,
             code,
             "{s}"
         );
