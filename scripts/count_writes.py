@@ -1,16 +1,18 @@
 """Instructions that the server spends on an operation, by room: a point read, an update, an insert and a batch.
 
-    .venv/bin/python scripts/count_writes.py PANDO [OPERATIONS, 500] [--functions N]
+    .venv/bin/python scripts/count_writes.py PANDO [OPERATIONS, 500] [--functions N] [--long-ids]
 
 Needs valgrind and PyMongo; PANDO is built with optimization (`cargo build --profile profiling`).
 Each count is the difference of a server's whole life with and without the operations, its last
 flush included. Two runs of one binary differ by up to 2% (threads in the background). A room is a
 crate: code that the compiler inlined counts with the crate that it was inlined into.
-`--functions N` names the N functions of each operation that cost most.
+`--functions N` names the N functions of each operation that cost most. `--long-ids`: `_id` is a
+string of 32 hexadecimal digits, so records lie under numbers.
 """
 
 import argparse
 import collections
+import hashlib
 import pathlib
 import re
 import signal
@@ -28,6 +30,7 @@ ROOMS = (
     "bson errors alloc_meter uring own_process script wire query oplog storage planner catalog changes executor "
     "session replication auth service commands server pando"
 ).split()
+LONG_IDS = "--long-ids" in sys.argv
 C_ROOMS = {"rocksdb": "engine", "mi_": "allocator", "_mi_": "allocator"}
 
 
@@ -48,18 +51,22 @@ def connected(port):
     sys.exit("the server did not start under valgrind")
 
 
+def id_of(i):
+    return hashlib.md5(str(i).encode()).hexdigest() if LONG_IDS else i
+
+
 def document(i):
-    return {"_id": i, "a": i * 7919 % 100_003, "b": f"name {i % 997}", "c": i % 31, "n": 0, "fill": "x" * 300}
+    return {"_id": id_of(i), "a": i * 7919 % 100_003, "b": f"name {i % 997}", "c": i % 31, "n": 0, "fill": "x" * 300}
 
 
 def read(coll, n):
     for i in range(n):
-        coll.find_one({"_id": i % DOCUMENTS})
+        coll.find_one({"_id": id_of(i % DOCUMENTS)})
 
 
 def update(coll, n):
     for i in range(n):
-        coll.update_one({"_id": i % DOCUMENTS}, {"$inc": {"n": 1}})
+        coll.update_one({"_id": id_of(i % DOCUMENTS)}, {"$inc": {"n": 1}})
 
 
 def insert(coll, n):
@@ -138,6 +145,7 @@ def main():
     arguments.add_argument("pando")
     arguments.add_argument("operations", nargs="?", type=int, default=500)
     arguments.add_argument("--functions", type=int, default=0)
+    arguments.add_argument("--long-ids", action="store_true")
     a = arguments.parse_args()
     idle = count(a.pando, nothing, 0)
     for work in (read, update, insert, batch):
